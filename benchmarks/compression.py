@@ -3,10 +3,10 @@
     mpiexec -n 4 python benchmarks/compression.py              # most useful on several hosts with a slow network
 
 Trains a classifier of the digits, and a small GPT on the text of this project's documentation, with each method and
-each seed; `exact` is the all-reduce of the gradients. All methods of a seed have the same model, batches and
-optimizer: SGD with momentum for the digits, Adam for the GPT (`OneBitAdam` for 1 bit). The goal is the final loss of
-exact training: the mean of its last `--window` steps. A run has reached it at the first step at which the mean of its
-last `--window` losses is not above the goal; a method may take 1.5 times the steps that exact training takes.
+each seed; `exact` is the all-reduce of the gradients. All methods of a seed have the same model and batches. The digits
+are trained by SGD with momentum, the GPT by Adam (`CompressedAdam` where exact steps come first). The goal is the final
+loss of exact training: the mean of its last `--window` steps. A run has reached it at the first step at which the mean
+of its last `--window` losses is not above the goal; a method may take 1.5 times the steps that exact training takes.
 
 The bytes are those of the requests that a rank passes to its communicator, as a ring or direct messages send them,
 beside `Compression.bytes_sent`. Between the ranks of one host, exact sums use shared memory and send nothing. Times are
@@ -43,8 +43,8 @@ from autograd import nn, optim, random  # noqa: E402
 from collectives.inspect.observing import observing  # noqa: E402
 from collectives.transports.request import whole_bytes  # noqa: E402
 from parallel import DataParallel  # noqa: E402
+from parallel.data.compressed_adam import CompressedAdam  # noqa: E402
 from parallel.data.compression import Compression, Float16, Int8, OneBit, PowerSGD, TopK  # noqa: E402
-from parallel.data.one_bit_adam import OneBitAdam  # noqa: E402
 
 METHODS: dict[str, Callable[[int], Compression | None]] = {
     "exact": lambda start: None,
@@ -110,8 +110,8 @@ def make_case(case: str, method: Any) -> tuple[Any, optim.Optimizer]:
     model = DataParallel(module, "dp", reduction=method)
     if case != "gpt":
         return model, optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-    if isinstance(method, OneBit):
-        return model, OneBitAdam(model.parameters(), method, lr=1e-3)
+    if method is not None and method.start_step:
+        return model, CompressedAdam(model.parameters(), method, lr=1e-3)
     return model, optim.Adam(model.parameters(), lr=1e-3)
 
 

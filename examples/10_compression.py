@@ -28,8 +28,8 @@ import autograd as ag
 import collectives as cc
 from autograd import data, nn, optim, random
 from parallel import DataParallel
+from parallel.data.compressed_adam import CompressedAdam
 from parallel.data.compression import Compression, Float16, Int8, OneBit, PowerSGD, RandomK, TopK
-from parallel.data.one_bit_adam import OneBitAdam
 
 WARM_UP = 50  # exact steps, before the gradients are small and regular enough to be compressed
 
@@ -65,7 +65,7 @@ def load_digits() -> tuple[np.ndarray, np.ndarray]:
 
 def make_optimizer(name: str, parameters: list[Any], method: Any, lr: float) -> optim.Optimizer:
     if name == "1-bit Adam":
-        return OneBitAdam(parameters, method, lr=lr / 10)
+        return CompressedAdam(parameters, method, lr=lr / 10)
     return optim.SGD(parameters, lr=lr, momentum=0.0 if "correction" in name else 0.9)
 
 

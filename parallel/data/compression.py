@@ -498,7 +498,7 @@ class OneBit(_Quantised):
         The most elements that have one scale. A block does not extend over two parameters.
     momentum : float
         Compress the moving average of the gradients in the place of the gradients, as 1-bit Adam does: the momentum of
-        `SGD`, or beta1 of `OneBitAdam`. See the notes.
+        `SGD`, or beta1 of `CompressedAdam`. See the notes.
     start_step : int
         The number of exact reductions before the first compressed one. 1-bit Adam uses about a sixth of all steps.
 

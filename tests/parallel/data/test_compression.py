@@ -23,9 +23,9 @@ from collectives.transports.request import whole_bytes
 from parallel import DataParallel
 from parallel.data import compression as module
 from parallel.data.buckets import Bucket, Place
+from parallel.data.compressed_adam import CompressedAdam
 from parallel.data.compression import Compression, Float16, Int8, OneBit, PowerSGD, RandomK, TopK
 from parallel.data.error_feedback import ParameterState
-from parallel.data.one_bit_adam import OneBitAdam
 
 from ...collectives.launch import launch_command
 from . import compression_references as reference
@@ -584,7 +584,7 @@ def test_one_bit_adam_equals_the_serial_algorithm(ranks: int) -> None:
     start, steps = 4, 9
 
     def make_optimizer(model: Any, method: Any) -> Any:
-        return OneBitAdam(model.parameters(), method, lr=0.01, betas=(0.9, 0.99), variance_floor=0.0)
+        return CompressedAdam(model.parameters(), method, lr=0.01, betas=(0.9, 0.99), variance_floor=0.0)
 
     def reduction() -> OneBit:
         return OneBit(momentum=0.9, start_step=start)
@@ -596,12 +596,14 @@ def test_one_bit_adam_equals_the_serial_algorithm(ranks: int) -> None:
         assert all(np.array_equal(a, b) for a, b in zip(other[-1], results[0][-1], strict=True))
 
 
-def test_one_bit_adam_refuses_another_momentum() -> None:
+def test_compressed_adam_refuses_what_it_cannot_use() -> None:
     model = nn.Linear(2, 2)
     with pytest.raises(OptionError, match=r"fix: OneBit\(momentum=0.9"):
-        OneBitAdam(model.parameters(), OneBit(momentum=0.5))
-    with pytest.raises(ArgumentError, match="needed: the OneBit"):
-        OneBitAdam(model.parameters(), TopK())  # type: ignore[arg-type]
+        CompressedAdam(model.parameters(), OneBit(momentum=0.5, start_step=9))
+    with pytest.raises(OptionError, match="start_step=0 was given; needed: at least 1"):
+        CompressedAdam(model.parameters(), TopK())
+    with pytest.raises(ArgumentError, match="needed: the Compression"):
+        CompressedAdam(model.parameters(), "top-k")  # type: ignore[arg-type]
 
 
 def test_elements_without_a_gradient_stay_in_place() -> None:
@@ -609,7 +611,7 @@ def test_elements_without_a_gradient_stay_in_place() -> None:
     parameter = ag.Parameter(np.zeros(4))
     parameter.name = "w"
     method = OneBit(momentum=0.9, start_step=1)
-    optimizer = OneBitAdam([parameter], method, lr=1.0)
+    optimizer = CompressedAdam([parameter], method, lr=1.0)
     parameter.grad = ag.tensor([0.0, 1.0, 1.0, 1.0])
     optimizer.step()
     before = parameter.numpy().copy()

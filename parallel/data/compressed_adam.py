@@ -1,4 +1,4 @@
-"""The optimizer of 1-bit Adam: Adam whose second moment is frozen once gradients are compressed."""
+"""Adam whose second moment is frozen once gradients are compressed: the optimizer of 1-bit Adam."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from autograd.optim import Adam
 from autograd.optim.base import decrease
 from autograd.optim.hyperparameters import check_numbers
 
-from .compression import OneBit
+from .compression import Compression, OneBit
 
-__all__ = ["OneBitAdam"]
+__all__ = ["CompressedAdam"]
 
 
-class OneBitAdam(Adam):
-    """Adam for gradients that `OneBit` has summed: their squares are averaged only while the sums are exact.
+class CompressedAdam(Adam):
+    """Adam for compressed gradients: their squares are averaged only while the sums are exact.
 
     ``m = b1 m + (1 - b1) g``; ``v = b2 v + (1 - b2) g^2`` in the first `compression.start_step` steps, after which v
     is frozen; ``p -= lr (m / c1) / (sqrt(max(v / c2, floor)) + eps)`` with ``c1 = 1 - b1^t`` for the number t of steps,
@@ -30,8 +30,9 @@ class OneBitAdam(Adam):
     ----------
     params : iterable of Parameter, or of dict
         See `Optimizer`.
-    compression : OneBit
-        The reduction of the `DataParallel` model, with ``momentum`` equal to b1.
+    compression : Compression
+        The reduction of the `DataParallel` model, with a `start_step`. A `OneBit` needs ``momentum`` equal to b1, and
+        then this is 1-bit Adam.
     lr, betas, eps, weight_decay, digest_every
         See `Adam`.
     variance_floor : float
@@ -41,10 +42,13 @@ class OneBitAdam(Adam):
     Raises
     ------
     OptionError
-        `compression.momentum` is not b1.
+        The momentum of a `OneBit` is not b1, or `start_step` is 0, so that there would be no second moment.
 
     Notes
     -----
+    The squares of compressed gradients are far from those of gradients: the elements that `TopK` delivers, for example,
+    are sums over many steps. Adam would divide by them.
+
     Source: Tang et al. 2021, "1-bit Adam", algorithm 1. The paper has no bias correction and no floor. The momentum is
     compressed by `OneBit`, whose notes have the equations. The exact steps are those of `Adam`. Without compression,
     for example on one rank, all steps are exact.
@@ -54,11 +58,11 @@ class OneBitAdam(Adam):
     >>> from autograd import nn
     >>> from parallel import DataParallel
     >>> from parallel.data.compression import OneBit
-    >>> from parallel.data.one_bit_adam import OneBitAdam
+    >>> from parallel.data.compressed_adam import CompressedAdam
     >>> compression = OneBit(momentum=0.9, start_step=100)
     >>> model = DataParallel(nn.Linear(4, 2), "dp", reduction=compression)
-    >>> OneBitAdam(model.parameters(), compression, lr=1e-3)
-    OneBitAdam(2 parameters, lr=0.001, betas=(0.9, 0.999), eps=1e-08, weight_decay=0.0)
+    >>> CompressedAdam(model.parameters(), compression, lr=1e-3)
+    CompressedAdam(2 parameters, lr=0.001, betas=(0.9, 0.999), eps=1e-08, weight_decay=0.0)
     """
 
     _saved = ("first", "second", "counts", "updates")
@@ -66,7 +70,7 @@ class OneBitAdam(Adam):
     def __init__(
         self,
         params: Iterable[Leaf] | Iterable[dict[str, Any]],
-        compression: OneBit,
+        compression: Compression,
         lr: float | Callable[[int], float] = 1e-3,
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
@@ -75,17 +79,22 @@ class OneBitAdam(Adam):
         variance_floor: float = 1e-3,
         digest_every: int = 100,
     ):
-        if not isinstance(compression, OneBit):
+        if not isinstance(compression, Compression):
             raise ArgumentError(
-                f"OneBitAdam: compression={compression!r} was given; needed: the OneBit that the DataParallel model has"
-                + call_site()
+                f"CompressedAdam: compression={compression!r} was given; needed: the Compression that the DataParallel "
+                "model has" + call_site()
             )
         super().__init__(params, lr, betas, eps, weight_decay, digest_every=digest_every)
-        check_numbers("OneBitAdam", variance_floor=variance_floor)
-        if compression.momentum != betas[0]:
+        check_numbers("CompressedAdam", variance_floor=variance_floor)
+        if isinstance(compression, OneBit) and compression.momentum != betas[0]:
             raise OptionError(
-                f"OneBitAdam: betas[0]={betas[0]} and compression.momentum={compression.momentum} were given; needed: "
-                f"the same number\n  fix: OneBit(momentum={betas[0]}, ...)" + call_site()
+                f"CompressedAdam: betas[0]={betas[0]} and compression.momentum={compression.momentum} were given; "
+                f"needed: the same number\n  fix: OneBit(momentum={betas[0]}, ...)" + call_site()
+            )
+        if not compression.start_step:
+            raise OptionError(
+                f"CompressedAdam: a {type(compression).__name__} with start_step=0 was given; needed: at least 1, and "
+                "better a tenth of all steps, since the second moment is that of the exact steps" + call_site()
             )
         self.compression, self.variance_floor = compression, variance_floor
         self.updates = [0] * len(self.parameters)
