@@ -16,10 +16,10 @@ from .data.entry import enter
 from .verify import Report, VerifyError, verify
 
 if TYPE_CHECKING:  # `__getattr__` loads these names at first use
+    from .data.compressed_adam import CompressedAdam
     from .data.compression import Compression, Float16, Int8, OneBit, PowerSGD, RandomK, TopK
     from .data.local_sgd import DiLoCo, LocalSGD
     from .data.memory import Memory, memory_of
-    from .data.one_bit_adam import OneBitAdam
     from .data.parameter_server import ParameterServer
     from .report import StepReport
     from .runs import Progress, RunLog, plot_log, read_log
@@ -30,7 +30,7 @@ _LATER = {
     "data.compression": ("Compression", "Float16", "Int8", "OneBit", "PowerSGD", "RandomK", "TopK"),
     "data.local_sgd": ("DiLoCo", "LocalSGD"),
     "data.memory": ("Memory", "memory_of"),
-    "data.one_bit_adam": ("OneBitAdam",),
+    "data.compressed_adam": ("CompressedAdam",),
     "data.parameter_server": ("ParameterServer",),
     "report": ("StepReport",),
     "runs": ("Progress", "RunLog", "plot_log", "read_log"),
@@ -38,7 +38,7 @@ _LATER = {
 _MODULES = {name: module for module, names in _LATER.items() for name in names}
 
 __all__ = [
-    "Compression", "DataParallel", "DiLoCo", "Float16", "Int8", "LocalSGD", "Memory", "OneBit", "OneBitAdam",
+    "CompressedAdam", "Compression", "DataParallel", "DiLoCo", "Float16", "Int8", "LocalSGD", "Memory", "OneBit",
     "ParameterServer", "PowerSGD", "Progress", "RandomK", "Report", "RunLog", "StepReport", "TopK", "VerifyError",
     "enter", "memory_of", "plot_log", "read_log", "verify",
 ]  # fmt: skip

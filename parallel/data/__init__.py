@@ -7,7 +7,7 @@
 `sharded`           parameters of which each rank owns a part (ZeRO)
 `layers`            layers whose parameters are gathered where they are called, and freed afterwards
 `memory`            the bytes that a model and its optimizer take
-`compression`       sums that send less; `error_feedback` keeps what they leave out; `one_bit_adam` is an optimizer
+`compression`       sums that send less; `error_feedback` keeps what they leave out; `compressed_adam` is an optimizer
 `local_sgd`         copies that are averaged every few steps; `own_copies` labels them
 `parameter_server`  asynchronous training and bounded staleness
 `overlap`           a model of the overlap of communication and backward
