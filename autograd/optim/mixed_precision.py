@@ -90,6 +90,12 @@ class LossScaler:
         self, init_scale: float = 2.0**15, growth_factor: float = 2.0, backoff_factor: float = 0.5,
         growth_interval: int = 2000, *, min_scale: float = 1.0, max_scale: float = 2.0**24,
     ):  # fmt: skip
+        for name, number in (("init_scale", init_scale), ("growth_interval", growth_interval)):
+            if axes := rank_axes(number):
+                raise LayoutError(
+                    f"LossScaler({name}={number!r})\n  axis {min(axes)!r}: it depends on the rank; needed: one number"
+                    + call_site()
+                )
         tiny = np.finfo(np.float32).tiny
         check_numbers("LossScaler", 1.0, growth_factor=growth_factor)
         check_numbers("LossScaler", float(tiny), 1.0, backoff_factor=backoff_factor)
@@ -97,12 +103,6 @@ class LossScaler:
         check_numbers("LossScaler", min_scale, max_scale=max_scale)
         check_numbers("LossScaler", min_scale, math.nextafter(max_scale, math.inf), init_scale=init_scale)
         check_count("LossScaler", 1, growth_interval=growth_interval)
-        for name, number in (("init_scale", init_scale), ("growth_interval", growth_interval)):
-            if axes := rank_axes(number):
-                raise LayoutError(
-                    f"LossScaler({name}={number!r})\n  axis {min(axes)!r}: it depends on the rank; needed: one number"
-                    + call_site()
-                )
         self.value = float(init_scale)
         self.growth_factor, self.backoff_factor, self.growth_interval = growth_factor, backoff_factor, growth_interval
         self.min_scale, self.max_scale = min_scale, max_scale

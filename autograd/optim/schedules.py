@@ -101,15 +101,15 @@ def linear_scaling(
     >>> [round(rate(step), 3) for step in range(3, 8)]
     [0.4, 0.341, 0.2, 0.059, 0.0]
     """
-    check_numbers("linear_scaling", base_lr=base_lr)
-    check_count("linear_scaling", 1, base_batch=base_batch, batch=batch)
-    check_count("linear_scaling", warmup_steps=warmup_steps)
     for name, number in (("base_batch", base_batch), ("batch", batch)):
         if axes := rank_axes(number):
             raise LayoutError(
                 f"linear_scaling({name}={number!r})\n  axis {min(axes)!r}: it depends on the rank; needed: the number "
                 "of examples in a global batch, over all ranks" + call_site()
             )
+    check_numbers("linear_scaling", base_lr=base_lr)
+    check_count("linear_scaling", 1, base_batch=base_batch, batch=batch)
+    check_count("linear_scaling", warmup_steps=warmup_steps)
     full = base_lr * int(batch) / int(base_batch)
     then = constant_lr(full) if after is None else after(full)
 
