@@ -53,7 +53,7 @@ class GPT(NamedTuple):
 
 
 class Small(NamedTuple):
-    """Many small parameters with given cotangents: a step is the synchronisation of their gradients and nothing else."""
+    """Many small parameters with given cotangents: a step only sums their gradients over the ranks."""
 
     parameters: int = 200
     elements: int = 256
@@ -122,7 +122,7 @@ def arguments() -> argparse.Namespace:
     """The command line of a worker."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--case", choices=CASES, required=True)
-    parser.add_argument("--mode", default="", help="the size of buckets in bytes, or of ringtape an algorithm")
+    parser.add_argument("--mode", default="", help="the size of buckets; of ringtape also an algorithm: ring,1048576")
     parser.add_argument("--connect", required=True, help="the driver's socket, a file")
     parser.add_argument("--token", default="")
     parser.add_argument("--cores", default="", help="rank r runs on the r-th core of this list")

@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 import numpy
-from data_parallel_case import BETAS, CASES, EPS, GPT, MLP, RATE, Small, Worker, arguments, batches, serve, use_core, weights
+from data_parallel_case import BETAS, CASES, EPS, GPT, RATE, Small, Worker, arguments, batches, serve, use_core, weights
 
 import autograd as ag
 import collectives as cc
@@ -64,13 +64,13 @@ def build(args: Any) -> Worker:
     case = CASES[args.case]
     world = cc.world()
     use_core(args, world.rank)
-    is_size = args.mode.isdigit()
-    mesh = cc.Mesh(dp=-1, algorithm="native" if is_size or not args.mode else args.mode)
+    forms = args.mode.split(",") if args.mode else []
+    mesh = cc.Mesh(dp=-1, algorithm=next((form for form in forms if not form.isdigit()), "native"))
     mesh.__enter__()  # for the life of the process
     kernels.keep_freed_memory()
     cls = {"mlp": MLPModel, "gpt": GPTModel, "small": SmallModel}[args.case]
-    options = {"bucket_bytes": int(args.mode)} if is_size else {}
-    model = DataParallel(cls(weights(case)), "dp", **options)
+    bucket_bytes = next((int(form) for form in forms if form.isdigit()), 25 << 20)
+    model = DataParallel(cls(weights(case)), "dp", bucket_bytes=bucket_bytes)
     parameters = model.parameters()
     optimizer = optim.Adam(parameters, lr=RATE, betas=BETAS, eps=EPS)
     given = batches(case, world.rank)
@@ -116,18 +116,19 @@ def build(args: Any) -> Worker:
 
     def ready(count: int) -> Any:
         """Of each step: the time of forward, when each bucket was complete, its bytes, and the time of the rest."""
+        seen: list[tuple[float, int]] = []
+
+        def observe(group: Any, request: Any, started: bool, run: Any) -> Any:
+            if started and request.call == "all_reduce":
+                seen.append((clock(), request.x.nbytes))
+            return run()
+
         found = []
         for i in range(count):
-            seen: list[tuple[float, int]] = []
-
-            def observe(group: Any, request: Any, started: bool, run: Any) -> Any:
-                if started and request.call == "all_reduce":
-                    seen.append((clock(), request.x.nbytes))
-                return run()
-
+            seen.clear()
             with observing(observe):
-                _, forward, backward, end = times = timed_step(i)
-            found.append((forward - times[0], [t - forward for t, _ in seen], [n for _, n in seen], end - backward))
+                begin, forward, backward, end = timed_step(i)
+            found.append((forward - begin, [t - forward for t, _ in seen], [n for _, n in seen], end - backward))
         return found
 
     def link() -> Any:
@@ -157,7 +158,8 @@ def build(args: Any) -> Worker:
         return float(world.all_reduce(numpy.array([float(loss.local)]))[0])
 
     chosen = exchange if isinstance(case, Small) else step
-    return Worker(world.rank, world.size, "ringtape", chosen, total, world.barrier, {"profile": profile, "ready": ready, "link": link})
+    more = {"profile": profile, "ready": ready, "link": link}
+    return Worker(world.rank, world.size, "ringtape", chosen, total, world.barrier, more)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as distributed
-from data_parallel_case import BETAS, CASES, EPS, GPT, MLP, RATE, Small, Worker, arguments, batches, serve, use_core, weights
+from data_parallel_case import BETAS, CASES, EPS, GPT, RATE, Small, Worker, arguments, batches, serve, use_core, weights
 
 F = torch.nn.functional
 
