@@ -3,9 +3,9 @@
     mpiexec -n 4 python examples/09_sharded_state.py            four processes
     python examples/09_sharded_state.py --ranks 4               four threads of one process
 
-The same network is trained four times. From stage to stage a rank keeps less: from 1 on a part of the optimizer's state,
-from 2 on a part of the gradients, in 3 a part of the parameters. The losses are equal, because only the place of the
-numbers changes. The bytes are measured, and stand beside the formulas of Rajbhandari et al. 2020, in bytes per
+The same network is trained four times. From stage to stage a rank keeps less: from 1 on a part of the optimizer's
+state, from 2 on a part of the gradients, in 3 a part of the parameters. The losses are equal, because only the place of
+the numbers changes. The bytes are measured, and stand beside the formulas of Rajbhandari et al. 2020, in bytes per
 parameter: 16, 8 + 8/N, 4 + 12/N, 16/N.
 
     --plot sharded.png    draw the bytes of each stage

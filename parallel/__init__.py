@@ -20,6 +20,8 @@ if TYPE_CHECKING:  # `__getattr__` loads these names at first use
     from .data.compression import Compression, Float16, Int8, OneBit, PowerSGD, RandomK, TopK
     from .data.local_sgd import DiLoCo, LocalSGD
     from .data.memory import Memory, memory_of
+    from .data.noise_scale import NoiseScale, gradient_noise_scale
+    from .data.overlap import StepPrediction, predict_step
     from .data.parameter_server import ParameterServer
     from .report import StepReport
     from .runs import Progress, RunLog, plot_log, read_log
@@ -30,6 +32,8 @@ _LATER = {
     "data.compression": ("Compression", "Float16", "Int8", "OneBit", "PowerSGD", "RandomK", "TopK"),
     "data.local_sgd": ("DiLoCo", "LocalSGD"),
     "data.memory": ("Memory", "memory_of"),
+    "data.noise_scale": ("NoiseScale", "gradient_noise_scale"),
+    "data.overlap": ("StepPrediction", "predict_step"),
     "data.compressed_adam": ("CompressedAdam",),
     "data.parameter_server": ("ParameterServer",),
     "report": ("StepReport",),
@@ -38,9 +42,10 @@ _LATER = {
 _MODULES = {name: module for module, names in _LATER.items() for name in names}
 
 __all__ = [
-    "CompressedAdam", "Compression", "DataParallel", "DiLoCo", "Float16", "Int8", "LocalSGD", "Memory", "OneBit",
-    "ParameterServer", "PowerSGD", "Progress", "RandomK", "Report", "RunLog", "StepReport", "TopK", "VerifyError",
-    "enter", "memory_of", "plot_log", "read_log", "verify",
+    "CompressedAdam", "Compression", "DataParallel", "DiLoCo", "Float16", "Int8", "LocalSGD", "Memory", "NoiseScale",
+    "OneBit", "ParameterServer", "PowerSGD", "Progress", "RandomK", "Report", "RunLog", "StepPrediction", "StepReport",
+    "TopK", "VerifyError", "enter", "gradient_noise_scale", "memory_of", "plot_log", "predict_step", "read_log",
+    "verify",
 ]  # fmt: skip
 
 

@@ -10,6 +10,7 @@
 `compression`       sums that send less; `error_feedback` keeps what they leave out; `compressed_adam` is an optimizer
 `local_sgd`         copies that are averaged every few steps; `own_copies` labels them
 `parameter_server`  asynchronous training and bounded staleness
+`noise_scale`       an estimator of the gradient noise scale: what a larger batch buys
 `overlap`           a model of the overlap of communication and backward
 ==================  ================================================================================================
 """
