@@ -80,16 +80,17 @@ class _Output(Step):
 
     name = "entered parameter"
 
-    def push(self, node: Node, carried: list[Any], start: int, record: bool, *_: Any) -> Any:
-        of, call, layout, operand = node[4]
-        (place,) = node[3]
+    def push(self, node: Node, carried: list[Any], start: int, record: bool, recording: Recording, at: int) -> Any:
+        of, first, places, operands, call = node[4]
+        i = at - first
+        place, x = places[i], operands[i]
         t = carried[place - start] if place >= start else None
         if t is None:
             if of.silent:
                 return None
-            t = np.zeros_like(operand.array)
-            t = Tensor(t, operand.layout) if record else t
-        return of.tangent(t, call, layout, record)
+            t = np.zeros_like(x.array)
+            t = Tensor(t, x.layout) if record else t
+        return of.tangent(t, call.calls[i], call.layouts[i], record)
 
 
 class Joint(Step):
@@ -138,16 +139,12 @@ class Joint(Step):
                 if place == _LEAF:
                     recording.hold(x)
         recording.communicates = recording.communicates or on.size > 1
-        nodes, of = recording.nodes, self.of
+        nodes, operands = recording.nodes, tuple(operands)
         first = len(nodes)
-        nodes.extend(
-            [
-                (_OUTPUT, None, (), (place,), (of, each, layout, x), None, None)
-                for place, each, layout, x in zip(places, call.calls, layouts, operands, strict=True)
-            ]
-        )
-        step = len(nodes)
-        nodes.append((self, None, tuple(operands), places, (call, all_leaves), None, None))
+        step = first + len(places)
+        output = (_OUTPUT, None, (), (), (self.of, first, places, operands, call), None, None)
+        nodes.extend([output] * len(places))
+        nodes.append((self, None, operands, places, (call, all_leaves), None, None))
         if on.size > 1:
             recording.on_sweep.append(_Begin(call.runs, first, step))
         return list(map(interior, arrays, layouts, repeat(recording), count(first)))
@@ -164,13 +161,13 @@ class Joint(Step):
     # -- sweeps ------------------------------------------------------------------------------------------------
     def pull(self, node: Node, ct: Any, sweep: Sweep) -> None:
         operands, places, (call, all_leaves) = node[2], node[3], node[4]
-        step = sweep.place
+        step = sweep.start + len(sweep.cts)
         cotangents = sweep.given(len(places))
         on, leaves_too = call.on, sweep.wanted is None
         # Cotangents are removed from the list as they are used, because a leaf takes an array without a copy only if
         # nothing else refers to it.
         if sweep.record:
-            self._give(self._recorded(cotangents, call, sweep, step), operands, places, leaves_too, sweep)
+            self._give(self._recorded(cotangents, call, operands), operands, places, leaves_too, sweep)
         elif on.size > 1 or not self.of.silent:
             self._give(call.runs.adjoint(cotangents, sweep, step), operands, places, leaves_too, sweep)
         elif all_leaves and leaves_too:
@@ -195,16 +192,15 @@ class Joint(Step):
             elif leaves_too and places[i] == _LEAF:
                 operands[i].adopt(g, sweep)
 
-    def _recorded(self, cotangents: list[Any], call: JointCall, sweep: Sweep, step: int) -> Iterator[tuple[int, Any]]:
+    def _recorded(self, cotangents: list[Any], call: JointCall, operands: Sequence[Any]) -> Iterator[tuple[int, Any]]:
         """The adjoints of a recorded sweep, as Tensors, one operand after another."""
-        on, first = call.on, step - len(cotangents)
+        on = call.on
         used = used_on_any(cotangents, on.group, on)
         for i in reversed(range(len(used))):
             g = cotangents.pop()
             if used[i]:
                 if g is None:
-                    _, each, _, x = sweep.recording.nodes[first + i][4]  # type: ignore[index]
-                    g = Result.of(x, each).zeros()
+                    g = Result.of(operands[i], call.calls[i]).zeros()
                 g = g if g.__class__ in TENSORS else Tensor(g, call.layouts[i].dual)
                 yield i, self.of._adjoint(g, call.calls[i])
 

@@ -56,9 +56,11 @@ class Sweep:
         self.fresh: list[Any] = []  # the leaves whose gradient is of this sweep alone
         self.later: dict[int, tuple[Any, Any]] = {}  # by id: leaves, and what is added at the end; None for a fresh one
         self.changed: list[tuple[dict[int, Any], int, Any]] = []  # pending cotangents before: dictionary, place, value
-        self.begun: dict[Any, Any] = {}  # of the layers above: what their functions of `Recording.on_sweep` have begun
-        self.into: dict[int, tuple[int, Any]] = {}  # by place: an operand, and the array for its only cotangent
-        self.stops: list[tuple[int, Callable[[], None]]] = []  # functions, called once the node at a place is done
+        # Of the layers above: what their functions of `Recording.on_sweep` have begun; by place, an operand and the
+        # array for its only cotangent; functions that are called once the node at a place is done.
+        self.begun: dict[Any, Any] | None = None
+        self.into: dict[int, tuple[int, Any]] | None = None
+        self.stops: list[tuple[int, Callable[[], None]]] | None = None
 
     @property
     def place(self) -> int:
@@ -115,7 +117,7 @@ class Sweep:
 
     def stop_at(self, calls: list[tuple[int, Callable[[], None]]]) -> None:
         """Call functions, each once the node at its place is done: all cotangents for earlier places have arrived."""
-        self.stops = sorted([*self.stops, *calls], key=lambda stop: stop[0])
+        self.stops = sorted([*(self.stops or ()), *calls], key=lambda stop: stop[0])
 
     def _pull_into(self, node: Node, ct: Any, i: int, out: Any) -> Node:
         """Write the cotangent of the i-th operand to `out`; return the node without that operand, or `node` itself."""

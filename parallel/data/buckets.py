@@ -332,20 +332,21 @@ class Buckets:
         uses = _first_uses(sweep, first, step)
         if self.places is None:
             self._lay_out(sorted(range(step - first), key=lambda i: -uses[first + i][0] if first + i in uses else 1))
-        filling = sweep.begun[step] = _Filling(self, sweep, first)
+        filling = _begun(sweep)[step] = _Filling(self, sweep, first)
         filling.announce()
         sweep.stop_at([(use.place, partial(filling.arrived, k - first)) for k, use in uses.items()])
         if self.keeps_parts and not self.group.dry:
             nodes = sweep.recording.nodes
+            into = sweep.into = {} if sweep.into is None else sweep.into
             for k, use in uses.items():
                 if use.is_only and use.operand in getattr(nodes[use.place][0], "write_adjoint", ()):  # type: ignore[index]
-                    sweep.into[use.place] = use.operand, filling.part(k - first)
+                    into[use.place] = use.operand, filling.part(k - first)
         for k in range(first, step):
             if k not in uses:
                 filling.arrived(k - first)
 
     def adjoint(self, cotangents: list[Any], sweep: Sweep, step: int) -> Iterator[tuple[int, Any]]:
-        filling = sweep.begun.pop(step, None)
+        filling = _begun(sweep).pop(step, None)
         if filling is None:  # a sweep that returns cotangents
             self._lay_out(None)
             filling = _Filling(self, sweep, step - len(cotangents))
@@ -370,7 +371,7 @@ class _Filling:
         self._used = [[0.0] * len(place.indices) for place in places]
         self._taken: set[int] = set()
         # The entries of a sweep that share a channel start their buckets in one order: the last entry first.
-        self.queue: deque[tuple[_Filling, int]] = sweep.begun.setdefault(runs, deque())
+        self.queue: deque[tuple[_Filling, int]] = _begun(sweep).setdefault(runs, deque())
         self.queue.extend((self, b) for b in range(len(places)))
         self._wait: dict[int, Callable[[], Any] | None] = {}
 
@@ -436,6 +437,13 @@ class _Filling:
         for b, bucket in enumerate(self.buckets):
             wait = self._wait.pop(b)
             yield from self._runs.results(bucket, self._used[b], None if wait is None else wait())
+
+
+def _begun(sweep: Sweep) -> dict[Any, Any]:
+    """What has begun in a sweep: the filling of an entry by its step, and the queue of an object by the object."""
+    if sweep.begun is None:
+        sweep.begun = {}
+    return sweep.begun
 
 
 def is_on_one_host(group: Communicator) -> bool:

@@ -13,7 +13,7 @@ import numpy as np
 from autograd.engine.parameter import Parameter
 from autograd.engine.state import state
 from autograd.engine.tape import Tape
-from autograd.engine.tensor import Tensor, interior
+from autograd.engine.tensor import Tensor
 from autograd.errors import ArgumentError, MeshError, OptionError, TapeError, call_site
 from autograd.nn import Module
 from collectives import Mesh, current_mesh
@@ -126,7 +126,8 @@ class DataParallel(Module):
         self._checked = False
         self._entries: list[Entry] = []  # recorded where the module is called
         self._layers: Layers | None = None  # entries of stage 3, recorded where a layer is called
-        self._entered: dict[int, Tensor] | None = None  # the parameters inside, in a block of `accumulate`
+        self._at: tuple[Any, list[int]] = None, []  # the recording of the last entries, and the places of their outputs
+        self._entered: list[Any] | None = None  # the parameters inside, in a block of `accumulate`
         if zero:
             self._divide()
 
@@ -203,45 +204,46 @@ class DataParallel(Module):
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         if self._owners is None:
             self._register()
+        owners, parameters, layers = self._owners or [], self._parameters, self._layers
         entered = self._enter() if self._entered is None else self._entered
         contexts = state.contexts
         if state.recording is not None:
-            tape: Any = next((x.tape for x in entered.values()), state.recording)
-            again = {k: (x.array, x.layout, x.node) for k, x in entered.items()}
-            state.contexts = (*contexts, partial(self._reuse_entry, ref(tape), again))
-        try:
-            with self._inside(entered):
-                y: Tensor = self.module.forward(*args, **kwargs)  # or several
-            return y
-        finally:
-            state.contexts = contexts
-
-    @contextmanager
-    def _inside(self, entered: dict[int, Tensor]) -> Iterator[None]:
-        """Let the module's attributes be the entered parameters, and its layers enter theirs where they are called."""
-        owners = self._owners or []
-        before = [attributes[name] for attributes, name, _ in owners]
+            state.contexts = (*contexts, partial(self._reuse_entry, self._at))
         try:
             for attributes, name, k in owners:
-                if k in entered:
-                    attributes[name] = entered[k]
-            with nullcontext() if self._layers is None else self._layers.entering():
-                yield
+                attributes[name] = entered[k]
+            if layers is None:
+                y: Tensor = self.module.forward(*args, **kwargs)  # or several
+                return y
+            with layers.entering():
+                return self.module.forward(*args, **kwargs)  # type: ignore[no-any-return]  # as above
         finally:
-            for (attributes, name, _), value in zip(owners, before, strict=True):
-                attributes[name] = value
+            state.contexts = contexts
+            for attributes, name, k in owners:
+                attributes[name] = parameters[k]
 
-    def _enter(self) -> dict[int, Tensor]:
-        """Record the entry of the parameters, and return them as they are inside, by their index."""
-        mesh = current_mesh()
-        self._check(mesh)
+    def _enter(self) -> list[Any]:
+        """Record the entry of the parameters, and return them as they are inside; those of layers as they are."""
+        mesh, parameters = current_mesh(), self._parameters
+        if not self._checked:
+            self._check(mesh)
         if not self._entries:
-            self._entries = [self._entry(list(range(len(self._parameters))))]
-        entered: dict[int, Tensor] = {}
-        for entry in self._entries:
-            entered |= entry.record(mesh, self._parameters)
+            self._entries = [self._entry(list(range(len(parameters))))]
+        recording: Any = state.recording
+        places: list[int] = []
+        if len(self._entries) == 1:
+            entered: list[Any] = self._entries[0].record(mesh, parameters)
+            places.append(entered[0].node if entered else 0)
+        else:
+            entered = parameters.copy()
+            for entry in self._entries:
+                made = entry.record(mesh, parameters) if entry.indices else []
+                places.append(made[0].node if made else 0)
+                for k, x in zip(entry.indices, made, strict=True):
+                    entered[k] = x
         if self._layers is not None:
             self._layers.forget()
+        self._at = None if recording is None else ref(recording), places
         return entered
 
     @contextmanager
@@ -298,8 +300,18 @@ class DataParallel(Module):
         tape.backward()
 
     @contextmanager
-    def _reuse_entry(self, recording: Any, again: dict[int, tuple[Any, Any, int]]) -> Iterator[None]:
+    def _reuse_entry(self, at: tuple[Any, list[int]]) -> Iterator[None]:
         """Give the module the parameters of an earlier entry, for the recomputation of a part of it (checkpointing)."""
-        entered = {k: interior(array, layout, recording(), at) for k, (array, layout, at) in again.items()}
-        with self._inside(entered):
-            yield
+        owners, (recording, places) = self._owners or [], at
+        before = [attributes[name] for attributes, name, _ in owners]
+        try:
+            for entry, first in zip(self._entries, places, strict=True):
+                entered = entry.again(self._parameters, recording(), first) if entry.indices else {}
+                for attributes, name, k in owners:
+                    if k in entered:
+                        attributes[name] = entered[k]
+            with nullcontext() if self._layers is None else self._layers.entering():
+                yield
+        finally:
+            for (attributes, name, _), value in zip(owners, before, strict=True):
+                attributes[name] = value

@@ -7,11 +7,12 @@ P to I, so the tape itself sums the gradients over the ranks. Gradients are not 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import count, repeat
 from operator import attrgetter
 from typing import Any, NamedTuple
 
 from autograd.engine.parameter import Parameter
-from autograd.engine.tensor import Tensor
+from autograd.engine.tensor import Tensor, interior
 from autograd.errors import ArgumentError, LayoutError, call_site
 from autograd.layouts.layout import C, I, Layout, R
 from autograd.layouts.messages import describe
@@ -140,13 +141,23 @@ class Entry:
         runs = None if self._plan is None else self._plan.call.runs
         return runs.kept_buffers() if isinstance(runs, Buckets) else []
 
-    def record(self, mesh: Mesh, parameters: Sequence[Any]) -> dict[int, Tensor]:
-        """Record the entry, and return the entered parameters by their index."""
-        if not self.indices:
-            return {}
-        mine = [parameters[k] for k in self.indices]
-        call = self.plan(mesh, mine).call
-        return dict(zip(self.indices, self.joint.record(mine, call, "call of the DataParallel model"), strict=True))
+    def record(self, mesh: Mesh, parameters: list[Any]) -> list[Tensor]:
+        """Record the entry of its part of the module's parameters, and return them as they are inside."""
+        mine = parameters if len(self.indices) == len(parameters) else [parameters[k] for k in self.indices]
+        plan = self._plan
+        if plan is None or plan.mesh is not mesh or list(map(_layout, mine)) != plan.given:  # `fits`, without a call
+            plan = self.plan(mesh, mine)
+        return self.joint.record(mine, plan.call, "call of the DataParallel model")
+
+    def again(self, parameters: list[Any], recording: Any, first: int) -> dict[int, Tensor]:
+        """The parameters of an earlier entry, by their index, given the place of the first one."""
+        assert self._plan is not None
+        call = self._plan.call
+        arrays = [parameters[k].array for k in self.indices]
+        if isinstance(call.runs, ShardedBuckets) and call.on.size > 1:
+            arrays = call.runs.wholes
+        made = map(interior, arrays, call.layouts, repeat(recording), count(first))
+        return dict(zip(self.indices, made, strict=True))
 
 
 _layout = attrgetter("layout")

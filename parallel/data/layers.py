@@ -22,7 +22,7 @@ from autograd.engine.pytree import tree_map
 from autograd.engine.recording import Node, Recording, Step
 from autograd.engine.state import state
 from autograd.engine.tape import Sweep
-from autograd.engine.tensor import TENSORS, Tensor, interior
+from autograd.engine.tensor import TENSORS, Tensor
 from autograd.errors import TapeError, call_site
 from autograd.nn import Module, ModuleList, Sequential
 from collectives import current_mesh
@@ -217,11 +217,10 @@ class Layers:
         marked = recording if runs.on.size > 1 else None
         self._mark(marked, n, False)
         entered = self.entries[n].record(mesh, self.parameters)
-        if recording is not None and entered:
-            again = {k: (x.array, x.layout, x.node) for k, x in entered.items()}
-            state.contexts = (*contexts, partial(self._reuse, ref(recording), n, again))
+        if recording is not None:
+            state.contexts = (*contexts, partial(self._reuse, ref(recording), n, entered[0].node))
         try:
-            with _assigned(layer.owners, entered):
+            with _assigned(layer.owners, dict(zip(layer.indices, entered, strict=True))):
                 y = type(layer.module).forward(layer.module, *args, **kwargs)
         finally:
             state.contexts = contexts
@@ -235,10 +234,9 @@ class Layers:
             recording.append((_GATHER, None, (), (), (self, n, is_end), None, None))
 
     @contextmanager
-    def _reuse(self, recording: Any, n: int, again: dict[int, tuple[Any, Any, int]]) -> Iterator[None]:
+    def _reuse(self, recording: Any, n: int, first: int) -> Iterator[None]:
         """Give a layer the parameters of an earlier entry, for the recomputation of a part of it."""
-        entered = {k: interior(array, layout, recording(), at) for k, (array, layout, at) in again.items()}
-        with _assigned(self.layers[n].owners, entered):
+        with _assigned(self.layers[n].owners, self.entries[n].again(self.parameters, recording(), first)):
             yield
 
 

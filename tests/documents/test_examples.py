@@ -185,6 +185,26 @@ def test_digits_default_dtype_is_float32() -> None:
     assert 1e-9 < float(found[1]) < 1e-5
 
 
+# -- 12_batch_size ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_a_larger_batch_needs_fewer_steps_and_more_examples(tmp_path: Path) -> None:
+    options = "--batches", "2", "8", "32", "128", "--seeds", "1", "--plot", str(tmp_path / "batch.png")
+    tables = []
+    for how, ranks in (("process", 1), ("threads", 2), ("mpiexec", 2)):
+        out = run_example("12_batch_size.py", how, ranks, *options).out
+        rows = [line.split() for line in out.splitlines()[1:5]]
+        tables.append([row[:4] for row in rows])
+        assert all((row[4] == "-") == (ranks == 1) for row in rows)
+        assert ranks == 1 or all(2 < float(row[4]) < 300 for row in rows)
+    assert tables[0] == tables[1] == tables[2]
+    steps, examples = ([float(row[k]) for row in tables[0]] for k in (1, 2))
+    assert steps == sorted(steps, reverse=True) and examples == sorted(examples)
+    assert steps[0] > 4 * steps[2] and examples[3] > 3 * examples[1]
+    assert (tmp_path / "batch.png").stat().st_size > 10_000
+
+
 # -- 10_compression ---------------------------------------------------------------------------------------------------
 
 
