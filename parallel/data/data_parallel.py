@@ -51,6 +51,10 @@ class DataParallel(Module):
         The stage of ZeRO: what each rank keeps only a part of. 1: the optimizer's state; 2: the gradients, too; 3: the
         parameters, too. From 1 on the parameters of the module are replaced, here, by this rank's rows of them, with
         the label ``Shard(0)``: make the optimizer from ``model.parameters()`` afterwards. A mesh must be current.
+    replicate : str or tuple of str, optional
+        With `zero`: more axes over which the batch is divided, along which the parameters are not. So a mesh of
+        ``hosts`` and ``inside`` divides them among the ranks of a host, and sums the gradients of the parts over the
+        hosts: ``DataParallel(module, "inside", zero=2, replicate="hosts")``.
 
     Raises
     ------
@@ -98,10 +102,11 @@ class DataParallel(Module):
         buffers: int = 1,
         reduction: Reduction | None = None,
         zero: int = 0,
+        replicate: str | Sequence[str] = (),
     ):
         if not isinstance(module, Module):
             raise ArgumentError(f"DataParallel: {module!r} was given; needed: a Module" + call_site())
-        names = axis if isinstance(axis, tuple | list) else (axis,)
+        names = _names(axis)
         if not names or not all(isinstance(name, str) for name in names):
             raise MeshError(f"DataParallel: axis={axis!r} was given; needed: the name of an axis" + call_site())
         sizes = {"bucket_bytes": bucket_bytes, "first_bucket_bytes": first_bucket_bytes, "buffers": buffers}
@@ -119,7 +124,13 @@ class DataParallel(Module):
                 f"DataParallel: zero={zero} and a reduction were given. A reduction sums whole gradients, and here "
                 "each rank gets a part of the sum\n  fix: zero=0, or no reduction" + call_site()
             )
-        self.zero = zero
+        if replicate and not zero:
+            raise OptionError(
+                f"DataParallel: replicate={replicate!r} was given with zero=0, which divides no parameters\n  fix: "
+                f"DataParallel(module, {(*_names(replicate), *_names(axis))}), to divide the batch over all these axes"
+                + call_site()
+            )
+        self.zero, self.replicate = zero, _names(replicate)
         self._buckets = {**sizes, "reduction": reduction}
         self._parameters: list[Parameter] = []
         self._owners: list[tuple[dict[str, Any], str, int]] | None = None  # (attributes, name, index of the parameter)
@@ -183,14 +194,16 @@ class DataParallel(Module):
 
     def _entry(self, indices: list[int], wholes: dict[int, Any] | None = None, keeps_wholes: bool = True) -> Entry:
         """The entry of some parameters; of divided ones, if the arrays for the whole ones are given."""
-        options = self._buckets
+        options, copies = self._buckets, self.replicate
+        axes = (*copies, *_names(self.axis)) if copies else self.axis
         if wholes is None:
-            return Entry(ENTRY, indices, lambda parameters: plan_entry(parameters, self.axis, **options))
+            return Entry(ENTRY, indices, lambda parameters: plan_entry(parameters, axes, **options))
         into = [wholes[k] for k in indices]
         kept: dict[str, Any] = {"keeps_gradients": self.zero == 1, "keeps_wholes": keeps_wholes}
         return Entry(
             SHARDED_ENTRY, indices,
-            lambda parameters: plan_sharded_entry(parameters, self.axis, into, **kept, **options),
+            lambda parameters: plan_sharded_entry(parameters, self.axis, into, copies, **kept, **options),
+            Entry(ENTRY, indices, lambda parameters: plan_entry(parameters, copies, **options)) if copies else None,
         )  # fmt: skip
 
     def _check(self, mesh: Mesh) -> None:
@@ -315,3 +328,7 @@ class DataParallel(Module):
         finally:
             for (attributes, name, _), value in zip(owners, before, strict=True):
                 attributes[name] = value
+
+
+def _names(axis: str | Sequence[str]) -> tuple[str, ...]:
+    return tuple(axis) if isinstance(axis, tuple | list) else (axis,)  # type: ignore[arg-type]  # else a name

@@ -103,14 +103,18 @@ def plan_entry(parameters: Sequence[Tensor], axis: str | Sequence[str], **bucket
 
 
 def plan_sharded_entry(
-    parameters: Sequence[Parameter], axis: str | Sequence[str], wholes: list[Any], **options: Any
+    parameters: Sequence[Parameter], axis: str | Sequence[str], wholes: list[Any], replicated: Sequence[str] = (),
+    **options: Any,
 ) -> EntryPlan:
-    """The calls and layouts of the entry of sharded parameters, with the options of `ShardedBuckets`."""
+    """The calls and layouts of the entry of sharded parameters, with the options of `ShardedBuckets`.
+
+    Along the axes `replicated` they have entered already: they are R.
+    """
     mesh = current_mesh()
     on = mesh.axis(axis)
     runs = ShardedBuckets(parameters, on, wholes, **options)
     calls = [on.call(to=R, dim=0, extents=extents) for extents in runs.extents]
-    layouts = [p.labelled(mesh.grid).replace(on.names, R) for p in parameters]
+    layouts = [p.labelled(mesh.grid).replace((*on.names, *replicated), R) for p in parameters]
     return EntryPlan(mesh, list(map(_layout, parameters)), JointCall(on, calls, layouts, runs))
 
 
@@ -124,10 +128,14 @@ class Entry:
         Which parameters of the module.
     make : callable
         ``make(parameters)``: their `EntryPlan` on the current mesh.
+    after : Entry, optional
+        An entry of the same parameters, along other axes, that comes first.
     """
 
-    def __init__(self, joint: Joint, indices: list[int], make: Callable[[list[Any]], EntryPlan]):
-        self.joint, self.indices, self._make = joint, indices, make
+    def __init__(
+        self, joint: Joint, indices: list[int], make: Callable[[list[Any]], EntryPlan], after: Entry | None = None
+    ):
+        self.joint, self.indices, self._make, self._after = joint, indices, make, after
         self._plan: EntryPlan | None = None
 
     def plan(self, mesh: Mesh, parameters: Sequence[Any]) -> EntryPlan:
@@ -139,7 +147,8 @@ class Entry:
     def kept_buffers(self) -> list[Any]:
         """The buffers that its buckets keep."""
         runs = None if self._plan is None else self._plan.call.runs
-        return runs.kept_buffers() if isinstance(runs, Buckets) else []
+        before = [] if self._after is None else self._after.kept_buffers()
+        return [*before, *(runs.kept_buffers() if isinstance(runs, Buckets) else [])]
 
     def record(self, mesh: Mesh, parameters: list[Any]) -> list[Tensor]:
         """Record the entry of its part of the module's parameters, and return them as they are inside."""
@@ -147,6 +156,8 @@ class Entry:
         plan = self._plan
         if plan is None or plan.mesh is not mesh or list(map(_layout, mine)) != plan.given:  # `fits`, without a call
             plan = self.plan(mesh, mine)
+        if self._after is not None:
+            mine = self._after.record(mesh, parameters)
         return self.joint.record(mine, plan.call, "call of the DataParallel model")
 
     def again(self, parameters: list[Any], recording: Any, first: int) -> dict[int, Tensor]:

@@ -359,3 +359,32 @@ def test_a_product_writes_its_gradient_into_the_bucket(monkeypatch: pytest.Monke
         for g, expected in zip(ours, serial(stack()), strict=True):
             assert np.linalg.norm(g - expected) <= 1e-13 * np.linalg.norm(expected)
     assert len(written) >= 16 and all(written), "4 layers, on 2 ranks, at least in the last 2 sweeps"
+
+
+@pytest.mark.parametrize("zero", [1, 2, 3])
+def test_parts_inside_a_host_and_copies_between_hosts(zero: int) -> None:
+    def program() -> Any:
+        with cc.Mesh(hosts=2, inside=3) as mesh:
+            model = DataParallel(Checkpointed(False), "inside", zero=zero, replicate="hosts", bucket_bytes=300)
+            optimizer = optim.Adam(model.parameters(), lr=0.01)
+            whole = np.random.default_rng(0).normal(size=(12, 8))
+            part = np.array_split(np.array_split(whole, 2)[int(mesh.place[0])], 3)[int(mesh.place[1])]
+            x = cc.from_local(part, {"hosts": cc.Shard(0), "inside": cc.Shard(0)})
+            for _ in range(3):
+                optimizer.zero_grad()
+                backward(model, x)
+                optimizer.step()
+            assert all(p.layout == {"hosts": cc.I, "inside": cc.Shard(0)} for p in model.parameters())
+            return [cc.all_gather(p.grad, "inside").numpy() for p in model.parameters()], model.state_dict()
+
+    module = Checkpointed(False)
+    optimizer = optim.Adam(module.parameters(), lr=0.01)
+    for _ in range(3):
+        optimizer.zero_grad()
+        expected = serial(module)
+        optimizer.step()
+    for ours, parameters in cc.run(program, 6):
+        for g, theirs in zip(ours, expected, strict=True):
+            assert np.linalg.norm(g - theirs) <= 1e-11 * np.linalg.norm(theirs)
+        for name, p in module.state_dict().items():
+            assert np.linalg.norm(parameters[name] - p) <= 1e-12 * np.linalg.norm(p)
