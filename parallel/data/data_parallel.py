@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 from weakref import ref
 
 import numpy as np
@@ -218,6 +218,10 @@ class DataParallel(Module):
         if self._owners is None:
             self._register()
         owners, parameters, layers = self._owners or [], self._parameters, self._layers
+        attributes: dict[str, Any]
+        for attributes, name, k in owners:
+            if attributes[name] is not parameters[k]:
+                self._refuse_replaced(name, parameters[k])
         entered = self._enter() if self._entered is None else self._entered
         contexts = state.contexts
         if state.recording is not None:
@@ -229,11 +233,19 @@ class DataParallel(Module):
                 y: Tensor = self.module.forward(*args, **kwargs)  # or several
                 return y
             with layers.entering():
-                return self.module.forward(*args, **kwargs)  # type: ignore[no-any-return]  # as above
+                y = self.module.forward(*args, **kwargs)
+                return y
         finally:
             state.contexts = contexts
             for attributes, name, k in owners:
                 attributes[name] = parameters[k]
+
+    def _refuse_replaced(self, attribute: str, p: Parameter) -> NoReturn:
+        raise OptionError(
+            f"DataParallel: another value was assigned to {attribute!r} of a module, in the place of {p.name}, after "
+            "the model was called or its parameters were divided. Needed: the parameters that the model knows\n"
+            f"  fix: assign to the parameter's data, or replace {p.name} before DataParallel(module, ...)" + call_site()
+        )
 
     def _enter(self) -> list[Any]:
         """Record the entry of the parameters, and return them as they are inside; those of layers as they are."""
@@ -244,11 +256,12 @@ class DataParallel(Module):
             self._entries = [self._entry(list(range(len(parameters))))]
         recording: Any = state.recording
         places: list[int] = []
+        entered: list[Any]
         if len(self._entries) == 1:
-            entered: list[Any] = self._entries[0].record(mesh, parameters)
+            entered = self._entries[0].record(mesh, parameters)
             places.append(entered[0].node if entered else 0)
         else:
-            entered = parameters.copy()
+            entered = list(parameters)
             for entry in self._entries:
                 made = entry.record(mesh, parameters) if entry.indices else []
                 places.append(made[0].node if made else 0)
@@ -330,5 +343,6 @@ class DataParallel(Module):
                 attributes[name] = value
 
 
-def _names(axis: str | Sequence[str]) -> tuple[str, ...]:
-    return tuple(axis) if isinstance(axis, tuple | list) else (axis,)  # type: ignore[arg-type]  # else a name
+def _names(axis: Any) -> tuple[str, ...]:
+    """Names of axes as a tuple."""
+    return tuple(axis) if isinstance(axis, tuple | list) else (axis,)

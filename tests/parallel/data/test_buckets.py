@@ -13,7 +13,7 @@ import autograd.numpy as anp
 import collectives as cc
 from autograd import nn, optim, random
 from autograd.engine import events
-from parallel import DataParallel, memory_of
+from parallel import DataParallel, memory_of, verify
 from parallel.data.buckets import lay_out
 
 
@@ -388,3 +388,25 @@ def test_parts_inside_a_host_and_copies_between_hosts(zero: int) -> None:
             assert np.linalg.norm(g - theirs) <= 1e-11 * np.linalg.norm(theirs)
         for name, p in module.state_dict().items():
             assert np.linalg.norm(parameters[name] - p) <= 1e-12 * np.linalg.norm(p)
+
+
+@pytest.mark.parametrize("zero", [0, 2])
+def test_a_parameter_that_was_replaced_is_refused(zero: int) -> None:
+    """Its value was dropped silently, because the model put its own parameter back."""
+
+    def program(mesh: cc.Mesh) -> None:
+        model, x = DataParallel(stack(), "dp", zero=zero), rows_of(mesh)
+        backward(model, x)
+        model.module[0].weight = ag.Parameter(np.ones((8, 8)))
+        with pytest.raises(ag.errors.OptionError, match="0.weight"):
+            model(x)
+
+    on(2, program)
+
+
+def test_zero_is_verified() -> None:
+    def program(mesh: cc.Mesh) -> None:
+        for zero in range(4):
+            verify(DataParallel(stack(), "dp", zero=zero), lambda m, x: (m(x) ** 2).sum(), rows_of(mesh)).require()
+
+    on(3, program)
