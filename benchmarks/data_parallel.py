@@ -37,7 +37,9 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -328,7 +330,7 @@ def on_hosts(case: str, hosts: int, args: argparse.Namespace, figures: Figures) 
     count = max(1, STEPS[case] // 8)
     bounds: list[float] = []
     exposed: list[float] = []
-    beside: list[float] = []
+    watched: list[float] = []
     for mode in dict.fromkeys(("", args.bucket_bytes)) if args.python_torch else ("",):
         with ExitStack() as stack:
             ours = stack.enter_context(
@@ -347,19 +349,21 @@ def on_hosts(case: str, hosts: int, args: argparse.Namespace, figures: Figures) 
                 ours.ask("link")
                 rate, latency = ours.answers()[0]
                 ours.ask("ready", count=count)
-                steps = [bound(hosts, rate, latency, *step) for of_rank in ours.answers() for step in of_rank]
-                bounds.append(statistics.median(step for step, _ in steps))
-                exposed.append(statistics.median(x for _, x in steps))
-            beside += times[0]
+                for step_s, *parts in chain(*ours.answers()):
+                    least_s, exposed_s = bound(hosts, rate, latency, *parts)
+                    watched.append(step_s)
+                    bounds.append(least_s)
+                    exposed.append(exposed_s)
             for world, found in zip(worlds[1:], times[1:], strict=True):
                 figures.add(f"{name}, {world.name}, ms", times[0], found, losses_differ_by=apart)
-    figures.add(f"{name}, beside the bound, ms", beside, bounds, exposed_ms=1e3 * statistics.median(exposed),
+    figures.add(f"{name}, beside the bound, ms", watched, bounds, exposed_ms=1e3 * statistics.median(exposed),
                 link_MBps=rate / 1e6, latency_us=1e6 * latency)  # fmt: skip
 
 
 def bound(
-    ranks: int, rate: float, latency: float, forward_s: float, ready_s: list[float], sizes: list[int], rest_s: float
-) -> tuple[float, float]:
+    ranks: int, rate: float, latency: float, forward_s: float, optimizer_s: float, ready_s: list[float],
+    sizes: list[int],
+) -> tuple[float, float]:  # fmt: skip
     """The least time of a step, and the exposed part of its communication.
 
     Each bucket takes ``2(p-1) alpha + 2 n (p-1)/p beta``, which is what a ring needs, and no all-reduce sends less.
@@ -368,7 +372,7 @@ def bound(
 
     transfers = [2 * (ranks - 1) * (latency + n / ranks / rate) for n in sizes]
     sent = simulate(ready_s, transfers, ready_s[-1])
-    return forward_s + sent.end_s[-1] + rest_s, sent.exposed_s
+    return forward_s + sent.end_s[-1] + optimizer_s, sent.exposed_s
 
 
 def dry(args: argparse.Namespace, figures: Figures) -> None:
@@ -383,9 +387,9 @@ def dry(args: argparse.Namespace, figures: Figures) -> None:
         world.steps(SETTLE["gpt"])
         world.ask("ready", count=9)
         steps = world.answers()[0]
-    forward, rest = (statistics.median(step[i] for step in steps) for i in (0, 3))
-    ready = [statistics.median(times) for times in zip(*(step[1] for step in steps), strict=True)]
-    sizes = steps[0][2]
+    forward, optimizer = (statistics.median(step[i] for step in steps) for i in (1, 2))
+    ready = [statistics.median(times) for times in zip(*(step[3] for step in steps), strict=True)]
+    sizes = steps[0][4]
     machine = cc.Topology(8, cc.Link(2e-6, 5e9), cc.Link(25e-6, 1.25e9 / 8), reduced_bytes_per_s=5e9)
     options = argparse.Namespace(case="gpt", mode=str(DRY_BUCKET_BYTES), cores="")
     with cc.dry(ranks=1024, topology=machine) as run:
@@ -413,7 +417,7 @@ def dry(args: argparse.Namespace, figures: Figures) -> None:
     worst = 0.0
     for name, (buckets, more) in forms.items():
         found = predict_step(ready[-len(buckets) :], buckets, ready[-1], ranks=ranks, topology=machine,
-                             forward_s=forward, optimizer_s=rest, **more)  # fmt: skip
+                             forward_s=forward, optimizer_s=optimizer, **more)  # fmt: skip
         worst = worst or found.exposed_s
         figures.found[f"gpt, 1,024 ranks predicted, {name}: exposed ms"] = {
             "ours": 1e3 * found.exposed_s, "peer": 1e3 * worst, "ratio": worst / max(found.exposed_s, 1e-12),
@@ -427,7 +431,7 @@ def low_rank_bytes(rank: int) -> int:
     return 4 * sum(rank * sum(shape) if len(shape) == 2 else shape[0] for shape in shapes)
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Measure, and print a table or JSON."""
     kinds = ("mlp", "gpt", "small", "efficiency", "dry", "network")
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -444,7 +448,7 @@ def main() -> None:
                         "measured with this size and with its default")  # fmt: skip
     parser.add_argument("--cluster", default=str(HERE / "cluster"), help="the command that makes hosts")
     parser.add_argument("--json", action="store_true", help="print one object: figure -> ours, peer, ratio")
-    args = parser.parse_args()
+    args = parser.parse_args(arguments)
     if args.rounds < 3:
         parser.error("--rounds: at least 3")
     figures = Figures()

@@ -115,7 +115,7 @@ def build(args: Any) -> Worker:
         return numpy.median([numpy.diff(timed_step(i)) for i in range(count)], axis=0).tolist()
 
     def ready(count: int) -> Any:
-        """Of each step: the time of forward, when each bucket was complete, its bytes, and the time of the rest."""
+        """Of each step: its time, those of forward and optimizer, when each bucket was complete, and its bytes."""
         seen: list[tuple[float, int]] = []
 
         def observe(group: Any, request: Any, started: bool, run: Any) -> Any:
@@ -128,7 +128,8 @@ def build(args: Any) -> Worker:
             seen.clear()
             with observing(observe):
                 begin, forward, backward, end = timed_step(i)
-            found.append((forward - begin, [t - forward for t, _ in seen], [n for _, n in seen], end - backward))
+            times = [t - forward for t, _ in seen]
+            found.append((end - begin, forward - begin, end - backward, times, [n for _, n in seen]))
         return found
 
     def link() -> Any:
