@@ -231,10 +231,10 @@ class DataParallel(Module):
                 attributes[name] = entered[k]
             if layers is None:
                 y: Tensor = self.module.forward(*args, **kwargs)  # or several
-                return y
-            with layers.entering():
-                y = self.module.forward(*args, **kwargs)
-                return y
+            else:
+                with layers.entering():
+                    y = self.module.forward(*args, **kwargs)
+            return y
         finally:
             state.contexts = contexts
             for attributes, name, k in owners:
