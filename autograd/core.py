@@ -52,9 +52,8 @@ def primitive(function: Function) -> Function:
     rules: dict[int, Any] = {}
 
     def define(argnum: int, maker: Function | None, name: str) -> None:
-        warnings.warn(
-            f"{call.__name__}.{name} is deprecated; use autograd.extend.defvjp", DeprecationWarning, stacklevel=3
-        )
+        warnings.warn(f"{call.__name__}.{name} is deprecated; use autograd.extend.defvjp", DeprecationWarning,
+                      stacklevel=3)
         rules[argnum] = maker
         extend.defvjp(call, *(rules[i] for i in sorted(rules)), argnums=sorted(rules))
 

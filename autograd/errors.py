@@ -65,10 +65,8 @@ class RingtapeError(Exception):
     def _render_traceback_(self) -> list[str]:
         """The lines of the traceback that IPython shows. IPython calls this where an exception has it."""
         shorten(self)
-        lines: list[str] = (
-            sys.modules["IPython"]
-            .get_ipython()
-            .InteractiveTB.structured_traceback(type(self), self, self.__traceback__)
+        lines: list[str] = sys.modules["IPython"].get_ipython().InteractiveTB.structured_traceback(
+            type(self), self, self.__traceback__
         )
         return lines
 

@@ -34,7 +34,6 @@ def quick_grad_check(
     eps: float = 1e-4, rtol: float = 1e-4, atol: float = 1e-6, rs: Any = None,
 ) -> None:  # fmt: skip
     """Check the gradient with respect to the first argument. Deprecated: use `autograd.test_util.check_grads`."""
-    warnings.warn(
-        "quick_grad_check is deprecated; use autograd.test_util.check_grads", DeprecationWarning, stacklevel=2
-    )
+    warnings.warn("quick_grad_check is deprecated; use autograd.test_util.check_grads", DeprecationWarning,
+                  stacklevel=2)
     check_grads(lambda x: fun(x, *extra_args, **(kwargs or {})), modes=["rev"], order=1)(arg0)

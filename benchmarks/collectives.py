@@ -130,7 +130,9 @@ def batches_per_round(size_bytes: int, is_crowded: bool) -> int:
 class World:
     """A world of ringtape or of a peer, in processes of its own that wait for requests."""
 
-    def __init__(self, name: str, kind: str, python: str, ranks: int, listener: socket.socket, tree: str | Path = ROOT):
+    def __init__(
+        self, name: str, kind: str, python: str, ranks: int, listener: socket.socket, tree: str | Path = ROOT
+    ):
         self.name = name
         self.ranks = ranks
         self.is_crowded = ranks > (os.cpu_count() or 1)

@@ -188,7 +188,9 @@ def plot(rows: Sequence[Row], title: str, path: str) -> None:
     knobs = list(dict.fromkeys(row.varied for row in rows if row.varied != "baseline"))
     base = rows[0]
     widths = [1 + sum(row.varied == knob for row in rows) for knob in knobs]
-    figure, (panels,) = plt.subplots(1, len(knobs), sharey=True, figsize=(14, 4.8), width_ratios=widths, squeeze=False)
+    figure, (panels,) = plt.subplots(
+        1, len(knobs), sharey=True, figsize=(14, 4.8), width_ratios=widths, squeeze=False
+    )
     for knob, panel in zip(knobs, panels, strict=True):
         shown = [base, *(row for row in rows if row.varied == knob)]
         at = np.arange(len(shown))

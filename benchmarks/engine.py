@@ -162,7 +162,8 @@ def measure(case: str, args: argparse.Namespace) -> dict[str, dict[str, float]]:
     figures = {}
     for ours, peer in pairs:
         # the first figures keep the names that they have in earlier reports
-        name = f"{title}, {ours.name}" if peer is TORCH and ours is not OURS else (f"{title}, against {peer.name}")
+        name = f"{title}, {ours.name}" if peer is TORCH and ours is not OURS else (
+            f"{title}, against {peer.name}")
         figures[name] = {
             "ours": statistics.median(times[ours]),
             "peer": statistics.median(times[peer]),

@@ -108,7 +108,8 @@ def from_local(
             f"from_local({describe(array, getattr(array, 'shape', ()), None)}, layout={given})\n  axis "
             f"{missing[0]!r}: no label is given for it. A plain array does not show along which axes it differs or is "
             f"an addend; needed: a label on each of {', '.join(map(repr, mesh.names))}\n  fix: "
-            f"layout={{..., {needed}}}: V for separate values, P for addends, R for equal copies" + call_site()
+            f"layout={{..., {needed}}}: V for separate values, P for addends, R for equal copies"
+            + call_site()
         )
     if global_shape is None:
         array = as_array(array)

@@ -490,8 +490,7 @@ def current_mesh() -> Mesh:
     if state.mesh is None:
         raise MeshError(
             "a collective was called and no mesh is current. Needed: a mesh with named axes. "
-            + (_entered_elsewhere() or "Fix: with cc.Mesh(dp=-1): around it (one axis over all ranks)")
-            + call_site()
+            + (_entered_elsewhere() or "Fix: with cc.Mesh(dp=-1): around it (one axis over all ranks)") + call_site()
         )
     mesh: Mesh = state.mesh
     return mesh

@@ -418,7 +418,10 @@ def compare_replicas(tensors: Iterable[Tensor], grid: Grid, group_of: Callable[[
     for k, axis in enumerate(grid.names):
         if grid.sizes[k] == 1:
             continue
-        along = [i for i, t in enumerate(tensors) if t.layout is not None and _is_any(t.layout.labels[k], _SAME)]
+        along = [
+            i for i, t in enumerate(tensors)
+            if t.layout is not None and _is_any(t.layout.labels[k], _SAME)
+        ]
         group = group_of(axis)
         if group.checking:
             group.agree(f"check_replicas(axis={axis!r})")

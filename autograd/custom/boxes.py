@@ -189,9 +189,8 @@ def backward_pass(g: Any, end_node: VJPNode) -> Any:
     """
     recording, place = end_node.recording, end_node.place
     if recording is None or recording not in _roots:
-        raise TapeError(
-            "backward_pass from a node that depends on no box; needed: the _node of a traced value" + call_site()
-        )
+        raise TapeError("backward_pass from a node that depends on no box; needed: the _node of a traced value"
+                        + call_site())
     plain = g.array if g.__class__ in TENSORS else g
     y = Tensor(np.asarray(plain), None, recording, place)
     for root in _roots[recording]:

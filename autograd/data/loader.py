@@ -299,7 +299,9 @@ class DataLoader:
                 + call_site()
             )
         if int(state["examples"]) != mine["examples"] or (state["key"] is None) != (self.key is None):
-            given, needed = (f"{s['examples']} examples, {'not ' * (s['key'] is None)}shuffled" for s in (state, mine))
+            given, needed = (
+                f"{s['examples']} examples, {'not ' * (s['key'] is None)}shuffled" for s in (state, mine)
+            )
             raise OptionError(
                 f"load_state_dict: the state is that of a loader of {given}; this loader has {needed}; needed: the "
                 "same, for the order of the epoch to be the same" + call_site()

@@ -233,10 +233,8 @@ def _call_two(op: Any) -> Callable[..., Any]:
         z = _new(Tensor)
         z.array = y
         z.layout = layout
-        if (
-            place0 < 0
-            and place1 < 0
-            or not (dtype is None and y.__class__ in _SCALARS or y.dtype is dtype or y.dtype.kind in "fc")
+        if place0 < 0 and place1 < 0 or not (
+            dtype is None and y.__class__ in _SCALARS or y.dtype is dtype or y.dtype.kind in "fc"
         ):
             z.tape = None
             z.node = FREE if recording is not None else place_off_tape(y, (x0, x1), op.words)
@@ -310,11 +308,8 @@ def _call_three(op: Any) -> Callable[..., Any]:
             place1 = x1.node if x1.tape is recording else recording.enter(x1)
             place2 = x2.node if x2.tape is recording else recording.enter(x2)
         signature = layout = None
-        if (
-            x0.layout is not None
-            or x1.layout is not None
-            or x2.layout is not None
-            or (recording is None and state.grid is not None)
+        if x0.layout is not None or x1.layout is not None or x2.layout is not None or (
+            recording is None and state.grid is not None
         ):
             key = (x0.layout, x1.layout, x2.layout, a0.shape, a1.shape, a2.shape, dtype,
                    frozen(options, (x0, x1, x2)) if ranked else options)  # fmt: skip

@@ -139,8 +139,7 @@ class Leaf(Tensor):
                     f"{name}.grad = {describe(g.array, g.array.shape, g.layout)}, for {name}: "
                     f"{describe(self.array, shape, self.layout)}\n  axis {axis!r}: "
                     + ("a plain array has no label" if have is None else f"the gradient is {have.word}")
-                    + f"; needed: {label.word}, the dual of {name}'s label\n  fix: {name}.grad = {fix}"
-                    + call_site()
+                    + f"; needed: {label.word}, the dual of {name}'s label\n  fix: {name}.grad = {fix}" + call_site()
                 )
         return Tensor(g.array, need)
 
@@ -348,8 +347,6 @@ def _refuse_recorded(caller: str, x: Any) -> None:
             "leaf has no history, so the gradient of x would end here\n  fix: use x itself, with cast(...) for another "
             "label, or x.astype(...) for another dtype\n  or:  stop_gradient(x), if that is meant" + call_site()
         )
-
-
 def refuse_unlabelled_update(what: str, x: Leaf) -> None:
     """Raise LayoutError if a leaf that is to be learned is Varying only because no label was given."""
     grid = state.grid

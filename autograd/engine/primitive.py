@@ -423,7 +423,9 @@ def _with_whole_shards(x: Layout, out: Layout) -> Layout:
 
 def compared(out: Layout, grid: Grid) -> bool:
     """Whether a result is R, I or P along an axis of several ranks, so that constants in it must be the same."""
-    return any(size > 1 and (x is R or x is I or x is P) for x, size in zip(out.labels, grid.sizes, strict=True))
+    return any(
+        size > 1 and (x is R or x is I or x is P) for x, size in zip(out.labels, grid.sizes, strict=True)
+    )
 
 
 def shapes_and_kinds(arrays: Sequence[Any]) -> tuple[list[tuple[int, ...]], list[bool]]:

@@ -14,7 +14,6 @@ from ..errors import SavedArrayError
 
 __all__ = ["guarded", "refuse_write", "step_check"]
 
-
 def guarded(x: Any) -> Any:
     """The array of a Tensor for users: a read-only view while a tape needs it, else the array itself."""
     array, tape = x.array, x.tape

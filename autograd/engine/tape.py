@@ -433,11 +433,8 @@ def _seeds(outputs: Any, cotangents: Any, recording: Any, start: int, end: int) 
     """The places and cotangents that a sweep starts from; TapeError if an output is not in the interval."""
     if cotangents is None and outputs.__class__ is Tensor and outputs.array.__class__ in _ONE:  # the usual case
         y, layout = outputs, outputs.layout
-        if (
-            start <= y.node < end
-            and recording.nodes[y.node] is not None
-            and y.tape is recording
-            and (layout is None or layout.one_number)
+        if start <= y.node < end and recording.nodes[y.node] is not None and y.tape is recording and (
+            layout is None or layout.one_number
         ):
             return [(y.node, Tensor(_ONE[y.array.__class__], None if layout is None else layout.dual))]
     if not isinstance(outputs, list | tuple):
@@ -450,7 +447,9 @@ def _seeds(outputs: Any, cotangents: Any, recording: Any, start: int, end: int) 
     found = []
     for y, ct in zip(outputs, cotangents, strict=True):
         ct = _seed(y, ct)
-        if y.tape is None and recording.communicates and (y.node not in _OFF_TAPE or y.__class__ is not Tensor):
+        if y.tape is None and recording.communicates and (
+            y.node not in _OFF_TAPE or y.__class__ is not Tensor
+        ):
             if y.__class__ is Tensor and y.layout is not None and all(label is I for label in y.layout.labels):
                 _refuse_output(recording, y)  # the same on all ranks, so it depends on no leaf on any of them
             continue  # this rank's part depends on no leaf, but its communications must run
@@ -559,7 +558,8 @@ def _refuse_output(recording: Recording, y: Tensor) -> NoReturn:
         raise TapeError(
             f"backward of a value of shape {y.array.shape} that depends on no leaf: nothing was recorded. Needed: "
             "a Parameter, or a tensor with requires_grad=True, used inside the tape's block\n  fix: compute all of it "
-            "inside the block, from a Parameter" + FROM_A_GRADIENT + call_site()
+            "inside the block, from a Parameter" + FROM_A_GRADIENT
+            + call_site()
         )
     if y.tape is recording and recording.released(y.node):
         raise TapeError(

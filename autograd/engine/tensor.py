@@ -384,7 +384,7 @@ class Tensor:
             "active tape follows: no gradient flows through plain data, so the gradient of what is computed from it "
             "would be silently wrong. Needed: operations on the Tensor, such as those of autograd.numpy (np.exp for "
             f"math.exp)\n  fix: {fix.format(x=name)}, if the value is meant without its gradient   "
-            '(to print it: print, or a format such as f"{x:.3f}")' + sent + call_site()
+            "(to print it: print, or a format such as f\"{x:.3f}\")" + sent + call_site()
         )
 
     # An array of `generic` is none of the operands in the types of NumPy's operators: a checker takes the reflected one
@@ -475,10 +475,8 @@ class Tensor:
             facts += f", dtype={array.dtype}"
         if self.layout is not None:
             facts += f", layout={self.layout!r}"
-            if (
-                self.layout.special
-                and V not in self.layout.labels
-                and all(label.is_agreed for label in self.layout.labels if isinstance(label, Shard))
+            if self.layout.special and V not in self.layout.labels and all(
+                label.is_agreed for label in self.layout.labels if isinstance(label, Shard)
             ):
                 facts += f", global_shape={tuple(map(int, self.global_shape))}"
         if type(array) is Shaped:

@@ -130,7 +130,9 @@ def _forward(pick: Callable[..., Any]) -> Callable[..., tuple[Any, Any]]:
     return forward
 
 
-def _backward(ct: Any, d: Any, xs: Any, options: Any, wanted: Sequence[bool], last: bool) -> Sequence[Any]:
+def _backward(
+    ct: Any, d: Any, xs: Any, options: Any, wanted: Sequence[bool], last: bool
+) -> Sequence[Any]:
     d = d.reshape(ct.shape)
     return (np.multiply(ct, d, out=d if last else None),)
 

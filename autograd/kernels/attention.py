@@ -225,7 +225,9 @@ def _self_attention_backward(
     dx = np.empty(xs[0].shape, xs[0].dtype)
     (q, k, v), (dq, dk, dv), (causal, scale) = _parts(xs[0]), _parts(dx), options
     ct, out = ct.swapaxes(-2, -3), out.swapaxes(-2, -3)
-    attend_backward(ct, q, k, v, xs[1] if len(xs) > 1 else None, causal, scale, out, kept, dq, dk, dv)
+    attend_backward(
+        ct, q, k, v, xs[1] if len(xs) > 1 else None, causal, scale, out, kept, dq, dk, dv
+    )
     return (dx, None)[: len(xs)]
 
 

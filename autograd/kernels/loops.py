@@ -104,7 +104,9 @@ def _cross_entropy_backward(ct: Any, exps: Any, sums: Any, labels: Any, dx: Any)
     return True
 
 
-def _layer_norm(x: Any, weight: Any, bias: Any, y: Any, means: Any, scales: Any, share: Any, eps: Any) -> None:
+def _layer_norm(
+    x: Any, weight: Any, bias: Any, y: Any, means: Any, scales: Any, share: Any, eps: Any
+) -> None:
     for row in range(x.shape[0]):
         mean = x[row, 0] * 0
         for j in range(x.shape[1]):

@@ -91,11 +91,8 @@ def combine(
         if isinstance(entry, Sum):
             for j, d in along:
                 other = labels[j]
-                if not (
-                    isinstance(other, Shard)
-                    and other.dim == d
-                    and _same_partition(other, label, size, shapes[j][d], shapes[i][label.dim])
-                ):
+                if not (isinstance(other, Shard) and other.dim == d
+                        and _same_partition(other, label, size, shapes[j][d], shapes[i][label.dim])):
                     raise Refused("unmatched", i, j, d)
             contracted = True
             continue

@@ -94,7 +94,9 @@ def extents_of_parts(label: Shard, size: int) -> tuple[int, ...]:
     return label.extents or tuple(level(label.extent, size, label.unit))
 
 
-def labels_of_parts(dim: int, extents: Sequence[int], sizes: Sequence[int], places: Sequence[int]) -> list[Shard]:
+def labels_of_parts(
+    dim: int, extents: Sequence[int], sizes: Sequence[int], places: Sequence[int]
+) -> list[Shard]:
     """The agreed labels of a dimension that several axes split, the outer axis first.
 
     Parameters

@@ -122,7 +122,9 @@ def layer_norm(
 
 
 @typed_errors
-def rms_norm(input: Any, normalized_shape: Sequence[int] | int, weight: Any = None, eps: float | None = None) -> Any:
+def rms_norm(
+    input: Any, normalized_shape: Sequence[int] | int, weight: Any = None, eps: float | None = None
+) -> Any:
     """``input / sqrt(mean(input^2) + eps) * weight`` along the last dimension; see `RMSNorm` and `layer_norm`."""
     _one_dimension("rms_norm", normalized_shape, input)
     return ops.rms_norm(input, weight, eps)

@@ -233,7 +233,9 @@ def cross_entropy(
     1.386294
     """
     if weight is None:
-        return ops.cross_entropy(input, target, reduction, ignore_index=ignore_index, label_smoothing=label_smoothing)
+        return ops.cross_entropy(
+            input, target, reduction, ignore_index=ignore_index, label_smoothing=label_smoothing
+        )
     return _weighted_cross_entropy(input, target, weight, ignore_index, reduction, label_smoothing)
 
 

@@ -261,7 +261,9 @@ class Module:
         """Return all parameters, each once, in order of assignment; without `recurse` not those of submodules."""
         return [parameter for _, parameter in self.named_parameters(recurse=recurse)]
 
-    def to(self, *args: Any, dtype: Any = None, device: str | None = None, non_blocking: bool = False) -> Self:
+    def to(
+        self, *args: Any, dtype: Any = None, device: str | None = None, non_blocking: bool = False
+    ) -> Self:
         """Convert all floating parameters and buffers to a dtype, move them to a device, and return the module.
 
         Parameters
@@ -394,12 +396,8 @@ class Module:
         extra = self.extra_repr()
         if not children:
             return f"{type(self).__name__}({extra})"
-        return (
-            "\n  ".join(
-                [f"{type(self).__name__}({extra if type(self).extra_repr is not Module.extra_repr else ''}", *children]
-            )
-            + "\n)"
-        )
+        return "\n  ".join([f"{type(self).__name__}({extra if type(self).extra_repr is not Module.extra_repr else ''}",
+                            *children]) + "\n)"
 
     def _repr_html_(self) -> str:
         """The same for notebooks, as a tree with the numbers of elements of the parameters."""

@@ -89,7 +89,10 @@ def tensordot(a: Any, b: Any, axes: Any = 2) -> Any:
     m, n = len(raw(a).shape), len(raw(b).shape)
     if isinstance(axes, int | np.integer):
         axes = (range(m - int(axes), m), range(int(axes)))
-    left, right = (list(axes_in_order(given, k, "axes")) for given, k in zip(axes, (m, n), strict=True))
+    left, right = (
+        list(axes_in_order(given, k, "axes"))
+        for given, k in zip(axes, (m, n), strict=True)
+    )
     if [raw(a).shape[i] for i in left] != [raw(b).shape[i] for i in right]:
         raise ShapeError(
             f"tensordot of {raw(a).shape} and {raw(b).shape} over axes {left} and {right}; needed: equal extents"

@@ -197,7 +197,9 @@ def _named_transform(theirs: Any, transform: Any, what: str) -> Any:
     two = theirs.__name__.endswith("2")
 
     @instead_of(theirs)
-    def named(a: Any, s: Any = None, axes: Any = (-2, -1) if two else None, norm: Any = None, out: None = None) -> Any:
+    def named(
+        a: Any, s: Any = None, axes: Any = (-2, -1) if two else None, norm: Any = None, out: None = None
+    ) -> Any:
         return transform(a, s, axes, norm)
 
     named.__name__ = named.__qualname__ = theirs.__name__

@@ -280,7 +280,9 @@ min.__doc__ = """Return the minimum over axes. At a tie the minimal elements sha
 
 
 def _index_reduction(primitive: Any, plain: Any) -> Any:
-    def reduction(a: Any, axis: int | None = None, out: Any = None, *, keepdims: bool = False, **words: Any) -> Any:
+    def reduction(
+        a: Any, axis: int | None = None, out: Any = None, *, keepdims: bool = False, **words: Any
+    ) -> Any:
         if words:
             given = ("axis",) * (axis is not None) + ("keepdims",) * (keepdims is not False)
             words = renamed(plain.__name__, words, given)

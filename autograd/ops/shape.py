@@ -406,10 +406,7 @@ def _slice_of_operand(ct: Any, y: Any, xs: Any, i: int, axis: int, extents: tupl
 
 
 _concatenate = op(
-    "concatenate",
-    "a*",
-    lambda *args: np.concatenate(args[:-2], axis=args[-2]),
-    (_slice_of_operand,),
+    "concatenate", "a*", lambda *args: np.concatenate(args[:-2], axis=args[-2]), (_slice_of_operand,),
     dims=mixed_axis_dims,
 )
 

@@ -96,7 +96,6 @@ def prod(a: Any, axis: Any = None, dtype: Any = None, out: None = None, keepdims
 
 # -- cumulative sums and products ------------------------------------------------------------------------------------
 
-
 def _reversed(x: Any, axis: int) -> Any:
     return x[(slice(None),) * axis + (slice(None, None, -1),)]
 

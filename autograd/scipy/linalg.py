@@ -146,12 +146,8 @@ def _banded_adjoint_of_b(ct: Any, y: Any, ab: Any, b: Any, below: int, above: in
 
 
 _banded: Primitive = op(
-    "solve_banded",
-    "N b",
-    as_ufunc(_solve_banded, lambda ab, b, *_: b.shape),
-    (_banded_adjoint_of_bands, _banded_adjoint_of_b),
-    saves="y0",
-    operands="ab b",
+    "solve_banded", "N b", as_ufunc(_solve_banded, lambda ab, b, *_: b.shape),
+    (_banded_adjoint_of_bands, _banded_adjoint_of_b), saves="y0", operands="ab b"
 )
 
 

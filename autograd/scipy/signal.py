@@ -67,7 +67,9 @@ def _unpad(x: Any, widths: Sequence[tuple[int, int]]) -> Any:
     return x[(slice(None), slice(None), *inner)]
 
 
-_pad: Primitive = op("zeros_around", "a", _pad_with_zeros, lambda ct, y, x, widths: _unpad(ct, widths), operands="x")
+_pad: Primitive = op(
+    "zeros_around", "a", _pad_with_zeros, lambda ct, y, x, widths: _unpad(ct, widths), operands="x"
+)
 
 
 def _flip(x: Any) -> Any:

@@ -22,7 +22,6 @@ from ._load import as_ufunc, in_dtype, scipy, traced, without_derivative
 _special = scipy("special")
 _ROOT_PI = math.sqrt(math.pi)
 
-
 # -- gamma functions -------------------------------------------------------------------------------------------------
 def _polygamma_of(n: Any, x: Any) -> Any:
     if not isinstance(n, int | np.integer):

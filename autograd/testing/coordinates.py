@@ -176,7 +176,9 @@ class Coordinates:
         return np.concatenate([part.ravel() for part in found])
 
 
-def _require_equal(kind: type[RingtapeError], what: str, first: int, x: np.ndarray, rank: int, y: np.ndarray) -> None:
+def _require_equal(
+    kind: type[RingtapeError], what: str, first: int, x: np.ndarray, rank: int, y: np.ndarray
+) -> None:
     """Raise an error unless two ranks have equal copies, up to rounding."""
     tolerance = 1e4 * float(np.finfo(x.dtype).eps) * float(np.max(np.abs(x), initial=0.0))
     if x.shape != y.shape or not np.allclose(x, y, rtol=0, atol=tolerance, equal_nan=True):

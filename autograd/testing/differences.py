@@ -91,7 +91,9 @@ def _difference(phi: Callable[[float], Any], h: float) -> tuple[Any, Any]:
     return ahead - behind, np.maximum(np.abs(ahead), np.abs(behind))
 
 
-def _extrapolate(phi: Callable[[float], Any], h: float, precision: float, total: bool, stairs: Any) -> tuple[Any, Any]:
+def _extrapolate(
+    phi: Callable[[float], Any], h: float, precision: float, total: bool, stairs: Any
+) -> tuple[Any, Any]:
     """Return, for each element, the entry of the extrapolation table with the smallest error, and that error."""
     rows: list[list[Any]] = []  # one row per step; column k has been extrapolated k times
     moves: list[list[Any]] = []  # absolute change of each column from the row before

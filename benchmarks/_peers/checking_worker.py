@@ -1,6 +1,6 @@
 """Worker of `checking.py` for one world: time calls in every mode by turns, and print one JSON object on rank 0.
 
-checking_worker.py local|mpi ROUNDS CALLS
+    checking_worker.py local|mpi ROUNDS CALLS
 """
 
 from __future__ import annotations

@@ -92,7 +92,6 @@ def double_trees(rank: int, ranks: int) -> list[Tree]:
     The first has rank r on seat r + 1. The second is its mirror image if the number of ranks is even, and shifted by
     one rank otherwise. In both cases the inner nodes, those on even seats, are leaves of the first tree.
     """
-
     def placed(seat_of: Callable[[int], int], rank_of: Callable[[int], int]) -> Tree:
         tree = _in_order(seat_of(rank), ranks)
         parent = None if tree.parent is None else rank_of(tree.parent)

@@ -206,15 +206,8 @@ def _unpack(data: bytes) -> tuple[list[Operation], dict[int, _Seen]]:
 
 def _restored(packed: list[Any]) -> _Seen:
     name, axes, (channel, ranks), forward, backward, root, *how = packed
-    return _Seen(
-        name,
-        tuple(axes),
-        (channel, tuple(ranks)),
-        [Sent(*s) for s in forward],
-        [Sent(*s) for s in backward],
-        root,
-        *how,
-    )
+    return _Seen(name, tuple(axes), (channel, tuple(ranks)), [Sent(*s) for s in forward], [Sent(*s) for s in backward],
+                 root, *how)
 
 
 # -- merging -----------------------------------------------------------------------------------------------------------

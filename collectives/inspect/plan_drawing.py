@@ -255,7 +255,9 @@ def _lines(panel: _Panel, number: int) -> list[str]:
     return found
 
 
-def _path(source: tuple[float, float, float], target: tuple[float, float, float], is_directed: bool, lane: int) -> str:
+def _path(
+    source: tuple[float, float, float], target: tuple[float, float, float], is_directed: bool, lane: int
+) -> str:
     """From one box to another of the same column, beside the boxes between them. Groups have lanes of their own."""
     (left, right, y0), (_, _, y1) = source, target
     way = 1 if y1 > y0 else -1

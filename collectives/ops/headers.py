@@ -48,14 +48,8 @@ def _text(
 ) -> bytes:
     labels = None if layout is None else {a: _pack(x) for a, x in layout.items()}
     text = json.dumps(
-        {
-            "dtype": dtype.str,
-            "shape": [int(n) for n in shape],
-            "labels": labels,
-            "recorded": recorded,
-            "what": what,
-            "site": site[-_LONGEST_SITE:],
-        }
+        {"dtype": dtype.str, "shape": [int(n) for n in shape], "labels": labels, "recorded": recorded, "what": what,
+         "site": site[-_LONGEST_SITE:]}
     ).encode()
     if len(text) > _TEXT_BYTES:
         raise ShapeError(f"a header of {len(text)} bytes for shape {shape}; needed: at most {_TEXT_BYTES}")

@@ -1,13 +1,13 @@
 """`check_collective`: test the adjoint of a collective that you declare yourself.
 
-shift = cc.Collective("ring shift", takes=(V,))
-@shift.forward
-def _(x, call): ...                                  # plain arrays; call.group is the communicator
-@shift.adjoint
-def _(ct, call): return shift_back(ct, call)         # also a collective, so that it can be recorded
+    shift = cc.Collective("ring shift", takes=(V,))
+    @shift.forward
+    def _(x, call): ...                                  # plain arrays; call.group is the communicator
+    @shift.adjoint
+    def _(ct, call): return shift_back(ct, call)         # also a collective, so that it can be recorded
 
-y = cc.apply(shift, x, "dp")                         # or shift(x, cc.call("dp")), on a Tensor
-cc.testing.check(shift).require()
+    y = cc.apply(shift, x, "dp")                         # or shift(x, cc.call("dp")), on a Tensor
+    cc.testing.check(shift).require()
 """
 
 from __future__ import annotations
@@ -160,7 +160,6 @@ def check_collective(
     labels = list(takes) if takes is not None else _labels(collective)
     how = use if use is not None else getattr(collective, "use", None)
     if how is None:
-
         def how(x: Any, axis: Any) -> Any:
             return apply(collective, x, axis, **fields)
 
@@ -250,7 +249,6 @@ class _Tested:
         """The result's label, and if `columns`, this rank's result for zeros and for each basis vector."""
         rank = world().rank
         with Mesh(**setting.sizes) as mesh, ag.no_grad():
-
             def result(values: Values) -> Any:
                 array = values[rank]
                 whole = None

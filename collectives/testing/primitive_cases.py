@@ -107,7 +107,6 @@ def extrema(p: int, thin: int) -> Iterator[Case | Skip]:
     points: dict[str, Any] = {"": None, " ties": np.round}
     for name, largest in (("all_max", np.max), ("all_min", np.min)):
         for to in (R, I):
-
             def forward(xs: Values, largest: Any = largest) -> Values:
                 return [largest(np.stack(xs), axis=0)] * len(xs)
 
@@ -152,7 +151,6 @@ def products(p: int, thin: int) -> Iterator[Case]:
         return [np.asarray(sum(dx[r] * without(x, r) for r in range(len(xs)))).astype(xs[0].dtype)] * len(xs)
 
     for to in (R, I):
-
         def adjoint(xs: Values, cts: Values, to: Any = to) -> Values:
             x, ct = wide(xs), wide(cts)
             return [np.asarray((ct.sum(axis=0) if to is R else ct[r]) * without(x, r)).astype(xs[0].dtype)
@@ -202,10 +200,9 @@ def halo_reference(seen: Sequence[np.ndarray], own: Sequence[np.ndarray], dims: 
     `seen` and `own` are the cell numbers that each rank sees and owns. Forward, every rank's cells go into a list by
     number, and each rank looks up the cells that it sees.
     """
-
     def look_up(xs: Values) -> Values:
         xs = [np.moveaxis(x, dims, range(len(dims))) for x in xs]
-        rest = xs[0].shape[len(dims) :]
+        rest = xs[0].shape[len(dims):]
         cells = np.zeros((1 + max(int(n.max(initial=0)) for n in own), *rest), xs[0].dtype)
         for x, numbers in zip(xs, own, strict=True):
             cells[numbers] = x
@@ -214,7 +211,7 @@ def halo_reference(seen: Sequence[np.ndarray], own: Sequence[np.ndarray], dims: 
     def add_up(cts: Values) -> Values:
         dtype = cts[0].dtype
         cts = [np.moveaxis(ct, dims, range(len(dims))) for ct in cts]
-        rest = cts[0].shape[len(dims) :]
+        rest = cts[0].shape[len(dims):]
         cells = np.zeros((1 + max(int(n.max(initial=0)) for n in own), *rest), C128 if dtype.kind == "c" else F64)
         for ct, numbers in zip(cts, seen, strict=True):
             np.add.at(cells, numbers, ct)
@@ -279,7 +276,6 @@ def grids(sizes: Sequence[int]) -> Iterator[Case]:
 
 def get_forward(asked: Sequence[tuple[Any, Any]]) -> Any:
     """The reference of `get`: rank r reads ``asked[r]``, a (source, index) or arrays of both, which select rows."""
-
     def taken(r: int, xs: Values) -> Any:
         source, index = asked[r]
         if isinstance(index, np.ndarray):

@@ -326,7 +326,6 @@ def _observe(case: Case, setting: Setting, plan: Plan, mesh: Mesh, seen: Observe
 
 def _second_order(seen: Observed, function: Any, x: Tensor, dx: Tensor, c: Tensor, mesh: Mesh) -> None:
     """The Hessian of ``<c, F(x)^3 + F(x)>`` times dx, in two ways; the second term tests F's curvature where F is 0."""
-
     def objective(x: Any) -> Any:
         u = function(x)
         partial = [a for a in mesh.names if u.layout[a] is P]
@@ -504,22 +503,16 @@ def check_cases(work: Sequence[tuple[Case, Setting]], ranks: int) -> list[Failur
     except CommunicationError as error:
         where = next((n for n in getattr(error, "__notes__", ()) if n.startswith("in case ")), "in case ?")
         return [Failure(where.removeprefix("in case "), "error", f"{type(error).__name__}: {error}")]
-    return [
-        failure
-        for i, (case, setting) in enumerate(work)
-        for failure in judge(case, setting, plans[i], [of_rank[i] for of_rank in seen])
-    ]
+    return [failure for i, (case, setting) in enumerate(work)
+            for failure in judge(case, setting, plans[i], [of_rank[i] for of_rank in seen])]
 
 
 def check_everywhere(work: Sequence[tuple[Case, Setting]]) -> list[Failure]:
     """As `check_cases` on the current world's processes: every rank calls this function and gets all failures."""
     mine = run_cases(work)
     seen = [pickle.loads(data) for data in world().exchange(pickle.dumps(mine))]
-    return [
-        failure
-        for i, (case, setting) in enumerate(work)
-        for failure in judge(case, setting, prepare(case, setting), [of_rank[i] for of_rank in seen])
-    ]
+    return [failure for i, (case, setting) in enumerate(work)
+            for failure in judge(case, setting, prepare(case, setting), [of_rank[i] for of_rank in seen])]
 
 
 @contextmanager

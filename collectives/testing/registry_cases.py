@@ -73,7 +73,6 @@ def split_sum(dim: int, sizes: Sequence[int]) -> Any:
 
 def split_own(dim: int, sizes: Sequence[int]) -> Any:
     """Every rank keeps its part of its own array."""
-
     def cut(xs: Values) -> Values:
         return [np.take(x, keep, axis=dim) for x, keep in zip(xs, split_indices(xs[0].shape[dim], sizes), strict=True)]
 
@@ -82,15 +81,12 @@ def split_own(dim: int, sizes: Sequence[int]) -> Any:
 
 def padded(dim: int, extents: Sequence[int]) -> Any:
     """Every rank's part at its offset in the whole array, padded with zeros."""
-
     def place(parts: Values) -> Values:
         starts = np.concatenate([[0], np.cumsum(extents)])
         result = []
         for r, part in enumerate(parts):
-            pieces = [
-                np.zeros((*part.shape[:dim], n, *part.shape[dim + 1 :]), part.dtype)
-                for n in (starts[r], starts[-1] - starts[r + 1])
-            ]
+            pieces = [np.zeros((*part.shape[:dim], n, *part.shape[dim + 1 :]), part.dtype)
+                      for n in (starts[r], starts[-1] - starts[r + 1])]
             result.append(np.concatenate([pieces[0], part, pieces[1]], axis=dim))
         return result
 
@@ -124,7 +120,6 @@ def exchanged(split: int, cuts: Sequence[int], join: int) -> Any:
 
 def dispatched(dim: int, sent: Sequence[Sequence[int]]) -> Any:
     """Rank s gets ``sent[r][s]`` elements along `dim` from every rank r, in order of rank."""
-
     def exchange(xs: Values) -> Values:
         cut = [np.split(x, np.cumsum(row)[:-1], axis=dim) for x, row in zip(xs, sent, strict=True)]
         return [np.concatenate([parts[s] for parts in cut], axis=dim) for s in range(len(xs))]
@@ -150,7 +145,6 @@ def from_root(root: int) -> Any:
 
 def at_root(root: int, function: Any, rest_is_zero: bool = False) -> Any:
     """The result of `function` on the root; other ranks get None, or zeros if the operand was V."""
-
     def keep(xs: Values) -> Values:
         ys = function(xs)
         return [y if r == root else np.zeros_like(y) if rest_is_zero else None for r, y in enumerate(ys)]
@@ -312,13 +306,8 @@ def _wholes(p: int, thin: int) -> list[tuple[int, tuple[int, ...], Any]]:
     if thin == 2:
         return found[:1]
     if thin == 0:
-        found += [
-            (-2, (2, 2 * p + 1, 2), F64),
-            (1, (2, p + 1), F32),
-            (0, (0, 3), F64),
-            (0, (p + 1,), C128),
-            (0, (p + 2,), F16),
-        ]
+        found += [(-2, (2, 2 * p + 1, 2), F64), (1, (2, p + 1), F32), (0, (0, 3), F64), (0, (p + 1,), C128),
+                  (0, (p + 2,), F16)]
     return found
 
 
@@ -340,7 +329,6 @@ def _cut(p: int, sizes: Sequence[int], thin: int, roots: Sequence[int]) -> Itera
                 out, lambda x, on, dim=dim: cc.shard(x, on, dim), split_own(at, sizes), back, (shape,) * p, dtype,
             )  # fmt: skip
         for root in roots:
-
             def cut_root(xs: Values, root: int = root, at: int = at) -> Values:
                 return [np.take(xs[root], keep, axis=at) for keep in split_indices(xs[root].shape[at], sizes)]
 
@@ -351,7 +339,6 @@ def _cut(p: int, sizes: Sequence[int], thin: int, roots: Sequence[int]) -> Itera
                     at_root(root, gathered(at), rest_is_zero=takes is V), (shape,) * p, dtype,
                 )  # fmt: skip
             if dtype is F64 and dim == 0:
-
                 def none_elsewhere(x: Any, on: Any, root: int = root) -> Any:
                     return cc.scatter(x if on_root(on, root) else None, on, root)
 
@@ -369,7 +356,6 @@ def _cut(p: int, sizes: Sequence[int], thin: int, roots: Sequence[int]) -> Itera
 
 def _join(p: int, sizes: Sequence[int], thin: int, roots: Sequence[int]) -> Iterator[Case | Skip]:
     """all_gather and gather: V with parts of any extents, and Shard."""
-
     def parts_of(takes: Any, extents: Sequence[int], rest: tuple[int, ...], at: int) -> tuple[tuple[int, ...], ...]:
         return tuple((*rest[:at], n, *rest[at:]) for n in extents)
 
@@ -398,7 +384,6 @@ def _join(p: int, sizes: Sequence[int], thin: int, roots: Sequence[int]) -> Iter
             lambda x, on, dim=dim: cc.all_gather(x, on, dim, to=I), gathered(at), own_part(at, extents), shapes, dtype,
         )  # fmt: skip
         for root in roots:
-
             def given_back(cts: Values, root: int = root, at: int = at, extents: list[int] = extents) -> Values:
                 return own_part(at, extents)([cts[root]] * len(cts))
 
@@ -414,7 +399,6 @@ def _nested(p: int, sizes: Sequence[int]) -> Iterator[Case]:
 
     The outer axis splits first; the inner axis is gathered first.
     """
-
     def each(function: Any, inner_first: bool, **options: Any) -> Any:
         def call(x: Any, on: Any) -> Any:
             for axis in reversed(on) if inner_first else on:
@@ -528,7 +512,6 @@ def _point_to_point(p: int, shapes: Any, roots: Sequence[int]) -> Iterator[Case 
                permuted(inverse(round_trip)), uneven)  # fmt: skip
     for source in roots:
         for target in {(source + 1) % p, (source + p // 2) % p, p - 1} - {source}:
-
             def hop(x: Any, on: Any, source: int = source, target: int = target) -> Any:
                 rank = int(cc.current_mesh().axis(on).rank)
                 if rank == source:

@@ -124,7 +124,6 @@ def train(
 
 def serial_gradients(program: ModuleType, model: Parameters) -> Parameters:
     """The gradients of the whole model on all data, computed serially."""
-
     def loss(*parameters: Any) -> Any:
         return program.serial(dict(zip(model, parameters, strict=True)))
 

@@ -55,7 +55,7 @@ def gradient_noise_scale(
     Returns
     -------
     gradient_sq, variance : float
-        Unbiased estimates of ``|G|^2`` and S; the noise scale is their ratio S / |G|^2. One estimate is very noisy, and
+        Unbiased estimates of ``|G|^2`` and S; the noise scale is their ratio ``S / |G|^2``. One estimate is very noisy, and
         either may be negative. The ratio of two noisy numbers is biased, so average each over many steps, and then
         divide: see `NoiseScale`.
 
@@ -78,7 +78,7 @@ def gradient_noise_scale(
 
     Examples
     --------
-    A gradient with |G|^2 = 4 and S = 120, if the squared norms are their means:
+    A gradient with ``|G|^2 = 4`` and S = 120, if the squared norms are their means:
 
     >>> from parallel.data.noise_scale import gradient_noise_scale
     >>> gradient_noise_scale([4 + 120 / 10, 4 + 120 / 30], [10, 30], 4 + 120 / 40, 40)
@@ -196,7 +196,7 @@ class NoiseScale:
 
     @property
     def value(self) -> float:
-        """The noise scale S / |G|^2, in examples; infinite while the estimate of ``|G|^2`` is not positive."""
+        """The noise scale ``S / |G|^2``, in examples; infinite while the estimate of ``|G|^2`` is not positive."""
         g, s = self.gradient_sq, self.variance
         return math.nan if math.isnan(g) else s / g if g > 0 else math.inf
 

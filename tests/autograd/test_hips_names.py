@@ -222,6 +222,7 @@ def test_a_constant_graph_leaves_out_what_no_argument_enters() -> None:
     seen = []
     look = primitive(lambda x, name: seen.append(name) or x)
 
+
     def f(a: Any, x: Any) -> Any:
         look(x * x, "unused")
         return look(a, "a") + 2 * look(x, "x")

@@ -41,7 +41,7 @@ def shown(x: Any) -> str:
     assert len(html) < 6000
     colours = re.findall(r"(?<![\w-])(?:color|background):([^;\"]+)", html)
     assert all(c in ("inherit", "transparent") or c.startswith("rgba(128,128,128") for c in colours)
-    assert html.count("<table") == html.count('color:inherit"><tr'), "tables do not inherit the colour everywhere"
+    assert html.count("<table") == html.count("color:inherit\"><tr"), "tables do not inherit the colour everywhere"
     return " ".join(Text(html).words)
 
 

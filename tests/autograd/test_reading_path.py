@@ -1,6 +1,6 @@
 """The reading path: which files of the library a newcomer opens to follow one operation, its backward and its gradient.
 
-python tests/autograd/test_reading_path.py        # prints the files, in the order in which they are entered
+    python tests/autograd/test_reading_path.py        # prints the files, in the order in which they are entered
 """
 
 from __future__ import annotations

@@ -30,7 +30,9 @@ def test_drift_measures_what_it_says() -> None:
         assert any(row.changed for row in rows if row.varied == knob), knob
 
 
-def test_drift_prints(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_drift_prints(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     every = drift.variations
     monkeypatch.setattr(drift, "variations", lambda *given: list(every(*given))[:8])
     arguments = ["--addends", "6", "--elements", "20", "--ranks", "2"]

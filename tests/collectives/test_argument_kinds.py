@@ -129,3 +129,5 @@ def test_transforms_say_first_that_an_argument_is_a_plain_array() -> None:
     text = cc.run(rank_main, 2)[0]
     assert "argument 0 of the function given to ag.grad is a plain array" in text.splitlines()[1]
     assert "fix: ag.tensor(argument, layout={'dp': I})" in text.splitlines()[2]
+
+

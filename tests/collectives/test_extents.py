@@ -96,17 +96,8 @@ def test_the_fix_from_local_has_the_serial_gradient() -> None:
 
 
 def test_the_fix_global_shape_has_the_serial_gradient() -> None:
-    check_trained(
-        on(
-            3,
-            lambda mesh: trained(
-                *(
-                    ag.tensor(numpy.array_split(a, 3)[mesh.place[0]], {"dp": Shard(0)}, global_shape=a.shape)
-                    for a in (X, Y)
-                )
-            ),
-        )
-    )
+    check_trained(on(3, lambda mesh: trained(
+        *(ag.tensor(numpy.array_split(a, 3)[mesh.place[0]], {"dp": Shard(0)}, global_shape=a.shape) for a in (X, Y)))))
 
 
 def test_the_fix_cast_to_the_label_of_another_value_has_the_serial_gradient() -> None:
@@ -253,8 +244,7 @@ def test_collectives_of_any_extents(extents: Any) -> None:
         double = np.concatenate([x, x * 2], 1).reshape(-1)
         assert double.global_shape == (48,)
         numpy.testing.assert_array_equal(
-            cc.all_gather(double, "dp").numpy(), numpy.concatenate([X, 2 * X], 1).reshape(-1)
-        )
+            cc.all_gather(double, "dp").numpy(), numpy.concatenate([X, 2 * X], 1).reshape(-1))
         w = cc.from_local(part(Y, extents, rank), {"dp": Shard(0)}, requires_grad=True)
         with ag.Tape() as tape:
             product = cc.all_reduce(x.T @ w, "dp", to=I)
@@ -502,7 +492,6 @@ def test_no_plain_array_of_an_addend() -> None:
 
 
 # -- over MPI --------------------------------------------------------------------------------------------------------
-
 
 def test_processes() -> None:
     done = launch("extents_program.py", 3, limit_s=60)

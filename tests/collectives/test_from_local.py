@@ -84,7 +84,6 @@ def test_a_handle_is_waited_for() -> None:
 @pytest.mark.parametrize("sizes", [{"dp": 1, "tp": 1}, {"dp": 2, "tp": 1}, {"dp": 1, "tp": 3}])
 def test_every_axis_must_be_named(sizes: dict[str, int]) -> None:
     """On one process too, under a mesh of axes of size 1."""
-
     def program(mesh: Any) -> None:
         with pytest.raises(LayoutError) as caught:
             cc.from_local(np.ones((2, 3)), {"dp": V})
@@ -138,7 +137,6 @@ def test_row_6_unwrapping_cannot_lose_an_axis() -> None:
 
 def test_copies_that_are_not_equal() -> None:
     """The false claim that ranks hold copies is found where it is made."""
-
     def program(mesh: Any, label: Any) -> None:
         cc.from_local(np.ones(2) * int(mesh.axis("tp").rank), {"dp": V, "tp": label})
 

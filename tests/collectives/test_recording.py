@@ -60,7 +60,6 @@ def test_no_grad_on_one_end_of_a_send(odd: str) -> None:
 @pytest.mark.parametrize("where", ["nobody", "sender", "receiver"])
 def test_pipeline_of_one_value(where: str) -> None:
     """A received value that reaches the loss on one stage, the other or none: the sender goes on."""
-
     def body() -> list[float] | None:
         with cc.Mesh(a=2) as mesh:
             rank = int(mesh.axis("a").rank)
@@ -83,7 +82,6 @@ def test_pipeline_of_one_value(where: str) -> None:
 
 def test_a_stage_without_a_loss_of_its_own() -> None:
     """backward() without outputs sends and receives what the other stage's needs."""
-
     def body() -> list[float] | None:
         with cc.Mesh(a=2) as mesh:
             x = ag.tensor(np.array([2.0, 3.0]), requires_grad=True)
@@ -101,7 +99,6 @@ def test_a_stage_without_a_loss_of_its_own() -> None:
 
 def test_forward_mode_carries_zeros() -> None:
     """Where a rank's operand does not depend on the argument, forward mode still takes part, with zeros."""
-
     def body() -> float:
         with cc.Mesh(a=RANKS) as mesh:
             rank = int(mesh.axis("a").rank)

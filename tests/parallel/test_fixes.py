@@ -279,7 +279,9 @@ def shards(run: Run, array: Any, dim: int) -> Any:
     return cc.shard(ag.tensor(array, layout={"dp": R}), "dp", dim=dim)
 
 
-def of_two(name: str, serial: Any, first: Any, second: Any, operation: Any, says: str = "", names: str = "x y") -> None:
+def of_two(
+    name: str, serial: Any, first: Any, second: Any, operation: Any, says: str = "", names: str = "x y"
+) -> None:
     """A program of one operation, on operands that ``first(run)`` and ``second(run)`` make on the tape."""
 
     def body(run: Run) -> Any:
@@ -316,84 +318,27 @@ def i_w(run: Run) -> Any:
 of_two("partial_plus_replicated", lambda p: ((X @ p["w"] + B) ** 2).sum(), partial, replicated(B), np.add)
 of_two("partial_plus_invariant", lambda p: ((X @ p["w"] + B) ** 2).sum(), partial, invariant(B), np.add)
 of_two("partial_times_invariant", lambda p: ((X @ p["w"] * B) ** 2).sum(), partial, invariant(B), np.multiply)
-of_two(
-    "partial_times_partial",
-    lambda p: ((X @ p["w"] * (X @ p["w"])) ** 2).sum(),
-    partial,
-    lambda run: shards(run, X, 1) @ cc.shard(run.parameters["w"], "dp", dim=0),
-    np.multiply,
-)
-of_two(
-    "partial_times_shard",
-    lambda p: ((X @ p["w"] * T) ** 2).sum(),
-    partial,
-    lambda run: shards(run, T, 0),
-    np.multiply,
-    "reduce_scatter(x, 'dp', dim=0)",
-)
-of_two(
-    "shards_of_two_dimensions",
-    lambda p: ((X @ p["w"] + T) ** 2).sum(),
-    lambda run: shards(run, X, 0) @ entered(run),
-    lambda run: shards(run, T, 1),
-    np.add,
-    "all_to_all",
-)
-of_two(
-    "shards_and_the_whole",
-    lambda p: ((X @ p["w"] * T) ** 2).sum(),
-    lambda run: shards(run, X, 0) @ entered(run),
-    replicated(T),
-    np.multiply,
-)
-of_two(
-    "shards_and_an_invariant_whole",
-    lambda p: ((X @ p["w"] * T) ** 2).sum(),
-    lambda run: shards(run, X, 0) @ entered(run),
-    invariant(T),
-    np.multiply,
-)
-of_two(
-    "columns_and_the_whole_weight",
-    lambda p: ((X @ p["w"]) ** 2).sum(),
-    lambda run: shards(run, X, 1),
-    i_w,
-    np.matmul,
-    names="x w",
-)
-of_two(
-    "columns_and_a_replicated_weight",
-    lambda p: ((X @ p["w"]) ** 2).sum(),
-    lambda run: shards(run, X, 1),
-    entered,
-    np.matmul,
-    names="x w",
-)
-of_two(
-    "rows_and_the_whole_weight",
-    lambda p: ((X @ p["w"]) ** 2).sum(),
-    lambda run: shards(run, X, 0),
-    i_w,
-    np.matmul,
-    names="x w",
-)
+of_two("partial_times_partial", lambda p: ((X @ p["w"] * (X @ p["w"])) ** 2).sum(), partial, lambda run: (
+    shards(run, X, 1) @ cc.shard(run.parameters["w"], "dp", dim=0)), np.multiply)
+of_two("partial_times_shard", lambda p: ((X @ p["w"] * T) ** 2).sum(), partial, lambda run: shards(run, T, 0),
+       np.multiply, "reduce_scatter(x, 'dp', dim=0)")
+of_two("shards_of_two_dimensions", lambda p: ((X @ p["w"] + T) ** 2).sum(), lambda run: (
+    shards(run, X, 0) @ entered(run)), lambda run: shards(run, T, 1), np.add, "all_to_all")
+of_two("shards_and_the_whole", lambda p: ((X @ p["w"] * T) ** 2).sum(), lambda run: (
+    shards(run, X, 0) @ entered(run)), replicated(T), np.multiply)
+of_two("shards_and_an_invariant_whole", lambda p: ((X @ p["w"] * T) ** 2).sum(), lambda run: (
+    shards(run, X, 0) @ entered(run)), invariant(T), np.multiply)
+of_two("columns_and_the_whole_weight", lambda p: ((X @ p["w"]) ** 2).sum(), lambda run: shards(run, X, 1), i_w,
+       np.matmul, names="x w")
+of_two("columns_and_a_replicated_weight", lambda p: ((X @ p["w"]) ** 2).sum(), lambda run: shards(run, X, 1), entered,
+       np.matmul, names="x w")
+of_two("rows_and_the_whole_weight", lambda p: ((X @ p["w"]) ** 2).sum(), lambda run: shards(run, X, 0), i_w,
+       np.matmul, names="x w")
 of_two("copies_and_the_whole_weight", lambda p: ((X @ p["w"]) ** 2).sum(), replicated(X), i_w, np.matmul, names="x w")
-of_two(
-    "the_whole_and_a_divided_weight",
-    lambda p: ((X @ p["w"]) ** 2).sum(),
-    replicated(X),
-    shards_of_w,
-    np.matmul,
-    names="x w",
-)
-of_two(
-    "an_invariant_whole_and_a_divided_weight",
-    lambda p: ((X @ p["w"]) ** 2).sum(),
-    invariant(X),
-    shards_of_w,
-    np.matmul,
-    names="x w",
-)
+of_two("the_whole_and_a_divided_weight", lambda p: ((X @ p["w"]) ** 2).sum(), replicated(X), shards_of_w,
+       np.matmul, names="x w")
+of_two("an_invariant_whole_and_a_divided_weight", lambda p: ((X @ p["w"]) ** 2).sum(), invariant(X), shards_of_w,
+       np.matmul, names="x w")
 
 
 def of_one(name: str, serial: Any, first: Any, operation: Any, says: str = "") -> None:
@@ -418,13 +363,8 @@ def whole(run: Run) -> Any:
 
 of_one("tanh_of_addends", lambda p: (np.tanh(X @ p["w"]) ** 2).sum(), partial, np.tanh, "all_reduce(x, 'dp', to=R)")
 of_one("a_maximum_of_addends", lambda p: (np.max(X @ p["w"], 0) ** 2).sum(), partial, lambda x: np.max(x, 0))
-of_one(
-    "a_sum_of_copies",
-    lambda p: ((X @ p["w"]) ** 2).sum(),
-    whole,
-    lambda x: cc.all_reduce(x, "dp", to=R),
-    "leave all_reduce out: x is the same on all ranks already",
-)
+of_one("a_sum_of_copies", lambda p: ((X @ p["w"]) ** 2).sum(), whole, lambda x: cc.all_reduce(x, "dp", to=R),
+       "leave all_reduce out: x is the same on all ranks already")
 
 
 @program(lambda p: ag.stop_gradient(squares(p)) * squares(p), says="leave all_reduce out: x is the same on all ranks")

@@ -123,9 +123,13 @@ def attention(
     q: Tensor, k: Any, v: Any, mask: Any = None, *, causal: bool = False, scale: float | None = None
 ) -> Tensor: ...
 @overload
-def attention(q: Any, k: Any, v: Any, mask: Any = None, *, causal: bool = False, scale: float | None = None) -> Any: ...
+def attention(
+    q: Any, k: Any, v: Any, mask: Any = None, *, causal: bool = False, scale: float | None = None
+) -> Any: ...
 @typed_errors
-def attention(q: Any, k: Any, v: Any, mask: Any = None, *, causal: bool = False, scale: float | None = None) -> Any:
+def attention(
+    q: Any, k: Any, v: Any, mask: Any = None, *, causal: bool = False, scale: float | None = None
+) -> Any:
     """Return ``softmax(scale q k' + mask) v``, the scaled dot-product attention.
 
     Parameters

@@ -104,9 +104,13 @@ def avg_pool(
     x: Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, count_include_pad: bool = True
 ) -> Tensor: ...
 @overload
-def avg_pool(x: Any, kernel_size: Any, stride: Any = None, padding: Any = 0, count_include_pad: bool = True) -> Any: ...
+def avg_pool(
+    x: Any, kernel_size: Any, stride: Any = None, padding: Any = 0, count_include_pad: bool = True
+) -> Any: ...
 @typed_errors
-def avg_pool(x: Any, kernel_size: Any, stride: Any = None, padding: Any = 0, count_include_pad: bool = True) -> Any:
+def avg_pool(
+    x: Any, kernel_size: Any, stride: Any = None, padding: Any = 0, count_include_pad: bool = True
+) -> Any:
     """Return the mean of every window of x, ``[n, channels, *spatial]``.
 
     Parameters

@@ -64,7 +64,9 @@ def per_dimension(value: Any, ndim: int, name: str, least: int) -> Shape:
     return tuple(int(n) for n in found)
 
 
-def windows(caller: str, extents: Shape, kernel: Any, stride: Any = 1, padding: Any = 0, dilation: Any = 1) -> Windows:
+def windows(
+    caller: str, extents: Shape, kernel: Any, stride: Any = 1, padding: Any = 0, dilation: Any = 1
+) -> Windows:
     """Return the checked geometry for a user's arguments. Padding "valid" is none; "same" keeps the extents.
 
     Raises

@@ -22,17 +22,13 @@ _ROWS: list[tuple[str, str, Any, tuple[int, ...]]] = [
     ("ifft", "real", lambda np, x: parts(np, np.fft.ifft(x)), (2, 3)),
     ("ifft", "several dimensions", lambda np, x: parts(np, np.fft.ifftn(x, (3, 2), (0, 1), "forward")), (2, 3)),
     ("ifft", "two dimensions", lambda np, x: parts(np, np.fft.ifft2(x)), (2, 2)),
-    *(
-        ("rfft", f"{n} {norm}", lambda np, x, n=n, m=norm: parts(np, np.fft.rfft(x, n, norm=m)), (2, 4))
-        for n, norm in ((None, None), (5, "ortho"), (3, "forward"))
-    ),
+    *(("rfft", f"{n} {norm}", lambda np, x, n=n, m=norm: parts(np, np.fft.rfft(x, n, norm=m)), (2, 4))
+      for n, norm in ((None, None), (5, "ortho"), (3, "forward"))),
     ("rfft", "several dimensions", lambda np, x: parts(np, np.fft.rfftn(x)), (2, 3)),
     ("rfft", "two dimensions", lambda np, x: parts(np, np.fft.rfft2(x, norm="ortho")), (2, 3)),
     ("rfft", "ihfft", lambda np, x: parts(np, np.fft.ihfft(x)), (5,)),
-    *(
-        ("irfft", f"{n} {norm}", lambda np, x, n=n, m=norm: np.fft.irfft(x * (1 + 2j), n, norm=m), (2, 3))
-        for n, norm in ((None, None), (5, "ortho"), (3, "forward"), (8, None))
-    ),
+    *(("irfft", f"{n} {norm}", lambda np, x, n=n, m=norm: np.fft.irfft(x * (1 + 2j), n, norm=m), (2, 3))
+      for n, norm in ((None, None), (5, "ortho"), (3, "forward"), (8, None))),
     ("irfft", "several dimensions", lambda np, x: np.fft.irfftn(x * (1 + 2j), (3, 4), (0, 1)), (3, 3)),
     ("irfft", "two dimensions", lambda np, x: np.fft.irfft2(x * (1 + 2j)), (2, 3)),
     ("irfft", "hfft", lambda np, x: np.fft.hfft(x * (1 + 2j)), (3,)),

@@ -78,35 +78,20 @@ _ONE: list[tuple[str, str, Any, Any]] = [
     ("det", "one", lambda np, x: np.linalg.det(x), regular(3, 3)),
     ("det", "several", lambda np, x: np.linalg.det(x), regular(2, 2, 2)),
     ("slogdet", "one", lambda np, x: np.linalg.slogdet(x)[1], regular(3, 3)),
-    (
-        "slogdet",
-        "several, with the sign",
-        lambda np, x: np.linalg.slogdet(x)[1] * np.linalg.slogdet(x)[0],
-        regular(2, 2, 2),
-    ),
+    ("slogdet", "several, with the sign", lambda np, x: np.linalg.slogdet(x)[1] * np.linalg.slogdet(x)[0],
+     regular(2, 2, 2)),
     ("pinv", "tall", lambda np, x: np.linalg.pinv(x), normal(3, 2)),
     ("pinv", "wide, several", lambda np, x: np.linalg.pinv(x), normal(2, 2, 3)),
-    *(
-        ("norm", f"{n}", lambda np, x, a=a: np.linalg.norm(x, *a), positive(3))
-        for n, a in (("of a vector", ()), ("2", (2,)))
-    ),
+    *(("norm", f"{n}", lambda np, x, a=a: np.linalg.norm(x, *a), positive(3))
+      for n, a in (("of a vector", ()), ("2", (2,)))),
     ("norm", "of all", lambda np, x: np.linalg.norm(x), normal(2, 3)),
     ("norm", "along", lambda np, x: np.linalg.norm(x, axis=1, keepdims=True), normal(2, 3)),
     ("norm", "Frobenius", lambda np, x: np.linalg.norm(x, "fro", axis=(0, 2)), normal(2, 3, 2)),
     ("norm", "vector_norm", lambda np, x: np.linalg.vector_norm(x), normal(2, 3)),
-    *(
-        (
-            "power" if p in (3, 1.5) else "absolute",
-            f"norm {p}",
-            lambda np, x, p=p: np.linalg.norm(x, p, axis=1),
-            positive(2, 3),
-        )
-        for p in (1, 3, 1.5, numpy.inf, -numpy.inf)
-    ),
-    *(
-        ("absolute", f"matrix norm {p}", lambda np, x, p=p: np.linalg.norm(x, p), normal(2, 3))
-        for p in (1, -1, numpy.inf, -numpy.inf)
-    ),
+    *(("power" if p in (3, 1.5) else "absolute", f"norm {p}", lambda np, x, p=p: np.linalg.norm(x, p, axis=1),
+       positive(2, 3)) for p in (1, 3, 1.5, numpy.inf, -numpy.inf)),
+    *(("absolute", f"matrix norm {p}", lambda np, x, p=p: np.linalg.norm(x, p), normal(2, 3))
+      for p in (1, -1, numpy.inf, -numpy.inf)),
     *(("svd", f"matrix norm {p}", lambda np, x, p=p: np.linalg.norm(x, p), normal(2, 3)) for p in ("nuc", 2, -2)),
     ("svd", "nuclear norm along", lambda np, x: np.linalg.norm(x, "nuc", axis=(2, 0)), normal(2, 2, 3)),
     ("svd", "cond", lambda np, x: np.linalg.cond(x), regular(2, 2)),

@@ -35,10 +35,8 @@ _ROWS: list[tuple[str, str, Any, tuple[int, ...]]] = [
     ("put", "pad", lambda np, x: np.pad(x, ((1, 0), (2, 1))), (2, 3)),
     ("put", "pad by one", lambda np, x: np.pad(x, 1), (2, 2)),
     ("put", "pad with constants of a host array", lambda np, x: np.pad(x, (1, 2), constant_values=3.0), (3,)),
-    *(
-        ("getitem", f"pad {m} by a host array", lambda np, x, m=m: np.pad(x, ((2, 1), (0, 2)), m), (3, 3))
-        for m in ("edge", "reflect", "symmetric", "wrap")
-    ),
+    *(("getitem", f"pad {m} by a host array", lambda np, x, m=m: np.pad(x, ((2, 1), (0, 2)), m), (3, 3))
+      for m in ("edge", "reflect", "symmetric", "wrap")),
     ("getitem", "split", lambda np, x: np.split(x, 3, 1)[1], (2, 3)),
     ("getitem", "split by places", lambda np, x: np.concatenate(np.split(x, [1, 2])[::-1]), (3, 2)),
     ("getitem", "array_split", lambda np, x: np.array_split(x, 3)[0] * np.array_split(x, 3)[1], (6, 2)),
@@ -72,12 +70,8 @@ _ROWS: list[tuple[str, str, Any, tuple[int, ...]]] = [
     ("subtract", "gradient of several", lambda np, x: np.stack(np.gradient(x, 0.5)), (3, 4)),
     ("subtract", "gradient along", lambda np, x: np.gradient(x, axis=1), (2, 3)),
     ("subtract", "gradient, edges of order 2", lambda np, x: np.gradient(x, 2.0, edge_order=2), (4,)),
-    (
-        "multiply",
-        "gradient at places of a host array",
-        lambda np, x: np.gradient(x, numpy.array([0.0, 1.0, 3.0, 3.5]), edge_order=2),
-        (4,),
-    ),
+    ("multiply", "gradient at places of a host array", lambda np, x: np.gradient(x, numpy.array([0.0, 1.0, 3.0, 3.5]),
+                                                                                 edge_order=2), (4,)),
     ("multiply", "trapezoid", lambda np, x: np.trapezoid(x, dx=0.5, axis=0), (3, 2)),
     ("reshape", "Fortran's order", lambda np, x: np.reshape(x, (3, 2), order="F"), (2, 3)),
     ("reshape", "ravel in Fortran's order", lambda np, x: np.ravel(x, order="F"), (2, 3)),

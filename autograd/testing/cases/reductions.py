@@ -11,18 +11,9 @@ from .base import apart, case, normal, real_only, strided
 for _name, _numpy, _domain in (("sum", numpy.sum, normal), ("mean", numpy.mean, normal), ("max", numpy.max, apart),
                                ("min", numpy.min, apart)):  # fmt: skip
     _ours = getattr(np, _name)
-    for _shape, _axis, _keep in (
-        ((2, 3), None, False),
-        ((2, 3), 0, False),
-        ((2, 3), -1, True),
-        ((2, 3), (0, 1), True),
-        ((2, 3, 2), (0, 2), False),
-        ((2, 3, 2), (2, 0), False),
-        ((), None, False),
-        ((3,), None, True),
-        ((1, 1), 0, False),
-        ((2, 3), (), False),
-    ):
+    for _shape, _axis, _keep in (((2, 3), None, False), ((2, 3), 0, False), ((2, 3), -1, True), ((2, 3), (0, 1), True),
+                                 ((2, 3, 2), (0, 2), False), ((2, 3, 2), (2, 0), False), ((), None, False),
+                                 ((3,), None, True), ((1, 1), 0, False), ((2, 3), (), False)):
         case(_name, f"{_shape} axis={_axis} keepdims={_keep}",
              lambda x, f=_ours, a=_axis, k=_keep: f(x, axis=a, keepdims=k),
              lambda x, f=_numpy, a=_axis, k=_keep: f(x, axis=a, keepdims=k), _domain(*_shape))  # fmt: skip

@@ -29,15 +29,8 @@ case("transpose", "T", lambda x: x.T, lambda x: x.T, strided(normal(2, 3)))
 case("transpose", "0-d", np.transpose, lambda x: x, normal())
 case("transpose", "swapaxes", lambda x: np.swapaxes(x, 0, -1), lambda x: numpy.swapaxes(x, 0, -1), normal(2, 3, 4))
 case("transpose", "moveaxis", lambda x: np.moveaxis(x, 0, -1), lambda x: numpy.moveaxis(x, 0, -1), normal(2, 3, 4))
-for _from, _to in (
-    ((3,), (2, 3)),
-    ((2, 1), (2, 3)),
-    ((), (2, 2)),
-    ((1, 1), (4, 2, 3)),
-    ((0,), (2, 0)),
-    ((3,), (0, 3)),
-    ((3,), (3,)),
-):
+for _from, _to in (((3,), (2, 3)), ((2, 1), (2, 3)), ((), (2, 2)), ((1, 1), (4, 2, 3)), ((0,), (2, 0)), ((3,), (0, 3)),
+                   ((3,), (3,))):
     case("broadcast_to", f"{_from} {_to}", lambda x, s=_to: np.broadcast_to(x, s),
          lambda x, s=_to: numpy.broadcast_to(x, s), normal(*_from))  # fmt: skip
 case("concatenate", "rows", lambda a, b: np.concatenate([a, b]), lambda a, b: numpy.concatenate([a, b]), normal(2, 3),

@@ -132,7 +132,6 @@ def _linear() -> None:
                      lambda a, b, w=words: theirs.solve_triangular(a, b, **w), triangular(3),
                      normal(3) if lower else normal(3, 2))  # fmt: skip
     for bands, b in (((1, 1), (4,)), ((2, 1), (4, 2)), ((0, 1), (4,))):
-
         def banded(rng: Generator, bands: Any = bands) -> Array:
             ab = rng.standard_normal((sum(bands) + 1, 4))
             ab[bands[1]] += 5

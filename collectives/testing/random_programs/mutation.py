@@ -380,7 +380,9 @@ class Report:
         }, indent=2)  # fmt: skip
 
 
-def mutation_run(programs: Mapping[str, Program], kinds_of: Sequence[str] = KINDS, one_rank: bool = False) -> Report:
+def mutation_run(
+    programs: Mapping[str, Program], kinds_of: Sequence[str] = KINDS, one_rank: bool = False
+) -> Report:
     """Run all mutants of some correct programs through all layers.
 
     Parameters

@@ -198,7 +198,9 @@ def _shard(operation: str, labels: list[Label], shapes: Sequence[Shape], where: 
 # -- collectives and casts ---------------------------------------------------------------------------------------
 
 
-def _communication(s: Statement, x: Kind, along: list[int], sizes: Sequence[int]) -> tuple[Shape, tuple[Label, ...]]:
+def _communication(
+    s: Statement, x: Kind, along: list[int], sizes: Sequence[int]
+) -> tuple[Shape, tuple[Label, ...]]:
     have = [x.labels[k] for k in along]
     one = have[0]
     size = math.prod(sizes[k] for k in along)

@@ -50,13 +50,8 @@ def _program(leaves: list[LeafForm], lines: str, sizes: tuple[int, int] = (3, 2)
 
 SHAPES: dict[str, Program] = {
     "data parallel": _program(
-        [
-            _x("x", (5, 3), S0, I),
-            _x("t", (5, 2), S0, I),
-            _w("w", (3, 4), I, I),
-            _w("b", (4,), I, I),
-            _w("v", (4, 2), I, I),
-        ],
+        [_x("x", (5, 3), S0, I), _x("t", (5, 2), S0, I), _w("w", (3, 4), I, I), _w("b", (4,), I, I),
+         _w("v", (4, 2), I, I)],
         """
         u = cast w dp to=R
         c = cast b dp to=R
@@ -72,15 +67,8 @@ SHAPES: dict[str, Program] = {
         """,
     ),
     "tensor parallel": _program(
-        [
-            _x("x", (4, 3), I, I),
-            _x("t", (4, 2), I, I),
-            _w("w0", (3, 3), I, I),
-            _w("w1", (3, 5), I, S1),
-            _w("b1", (5,), I, S0),
-            _w("w2", (5, 2), I, S0),
-            _w("b2", (2,), I, I),
-        ],
+        [_x("x", (4, 3), I, I), _x("t", (4, 2), I, I), _w("w0", (3, 3), I, I), _w("w1", (3, 5), I, S1),
+         _w("b1", (5,), I, S0), _w("w2", (5, 2), I, S0), _w("b2", (2,), I, I)],
         """
         x0 = matmul x w0
         x1 = tanh x0
@@ -97,14 +85,8 @@ SHAPES: dict[str, Program] = {
         """,
     ),
     "sequence parallel": _program(
-        [
-            _x("x", (5, 3), I, S0),
-            _x("t", (5, 3), I, S0),
-            _w("g", (3,), I, I),
-            _w("w1", (3, 4), I, S1),
-            _w("w2", (4, 3), I, S0),
-            _w("g2", (3,), I, I),
-        ],
+        [_x("x", (5, 3), I, S0), _x("t", (5, 3), I, S0), _w("g", (3,), I, I), _w("w1", (3, 4), I, S1),
+         _w("w2", (4, 3), I, S0), _w("g2", (3,), I, I)],
         """
         gr = cast g tp to=R
         n0 = multiply x gr
@@ -123,13 +105,8 @@ SHAPES: dict[str, Program] = {
         """,
     ),
     "data x tensor parallel": _program(
-        [
-            _x("x", (5, 3), S0, I),
-            _w("w0", (3, 3), I, I),
-            _w("w1", (3, 4), I, S1),
-            _w("w2", (4, 2), I, S0),
-            _w("b2", (2,), I, I),
-        ],
+        [_x("x", (5, 3), S0, I), _w("w0", (3, 3), I, I), _w("w1", (3, 4), I, S1), _w("w2", (4, 2), I, S0),
+         _w("b2", (2,), I, I)],
         """
         u0 = cast w0 dp to=R
         u1 = cast w1 dp to=R

@@ -136,5 +136,7 @@ def _without_axis(program: Program, k: int) -> Program:
             program = _without(program, i, s.operands[0])
         elif axis in s.axes:
             changed = s._replace(axes=tuple(a for a in s.axes if a != axis))
-            program = program._replace(statements=(*program.statements[:i], changed, *program.statements[i + 1 :]))
+            program = program._replace(
+                statements=(*program.statements[:i], changed, *program.statements[i + 1 :])
+            )
     return program

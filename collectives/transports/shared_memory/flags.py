@@ -146,7 +146,7 @@ class Flags:
     def words_of(self, n: int, which: int) -> tuple[int, ...]:
         """All ranks' words of the last synchronization, which is `n`; `which` is `CALL` or `PLACE`."""
         at = which + (n & 1)
-        return tuple(self.words[at::LINE].tolist())
+        return tuple(self.words[at :: LINE].tolist())
 
     def wait(self, at: int, n: int) -> None:
         """Wait for the flag at `at`. Raises RankFailed if its rank is dead or does not arrive within the limit."""

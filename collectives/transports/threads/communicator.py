@@ -68,6 +68,7 @@ class LocalWorld(WaitingRanks):
             mine[key] = LocalCommunicator(self, channel, rank)
         return mine[key]
 
+
     def unreceived(self) -> list[tuple[int, int, str]]:
         """The messages of programs that no rank has received: source, destination and description."""
         found = []

@@ -1085,7 +1085,6 @@ def test_sgd_takes_small_parameters_together_as_it_takes_them_one_by_one() -> No
 
 def test_a_value_made_after_the_block_is_no_silent_zero() -> None:
     """On a tape that communicates a rank's loss may depend on no leaf, but not because it was made too late."""
-
     def program() -> None:
         with cc.Mesh(a=2):
             w = ag.Parameter(numpy.ones(3))

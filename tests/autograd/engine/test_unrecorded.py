@@ -227,8 +227,7 @@ DATA: dict[str, Callable[[Any, Any], Any]] = {
     "a keyword": lambda w, h: ag.grad(cubes)(w, h=h),
     "another argument of checkpoint": lambda w, h: ag.grad(lambda w, h: ag.checkpoint(cubes)(w, h))(w, h),
     "another argument of an inner transform": lambda w, h: ag.jacobian(ag.grad(lambda w, h: np.sum(w**2 * h) / 2.0))(
-        w, h
-    ).sum(0),
+        w, h).sum(0),
     "stop_gradient": lambda w, h: ag.grad(lambda w: cubes(w, ag.stop_gradient(h)))(w),
     "plain data": lambda w, h: ag.grad(lambda w: cubes(w, W**2))(w),
     "of another leaf, for a plain argument": lambda w, h: ag.grad(lambda x: cubes(x, h))(W),

@@ -314,7 +314,9 @@ assert len(seen) == bool(os.environ.get("BROKEN")), seen
 assert all("Numba needs an older NumPy" in said for said in seen)
 """
     environment = {**os.environ, **environment, "BROKEN_PATH": str(tmp_path)}
-    run = subprocess.run([sys.executable, "-c", program], check=False, env=environment, capture_output=True, text=True)
+    run = subprocess.run(
+        [sys.executable, "-c", program], check=False, env=environment, capture_output=True, text=True
+    )
     assert run.returncode == 0, run.stderr
 
 

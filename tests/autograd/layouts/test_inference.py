@@ -172,11 +172,9 @@ _TWO_OF_FOUR = (tuple(windows("test", (4,), 2)), 1)
 CONVOLUTIONS: dict[str, Callable[..., Any]] = {  # of x [2, 2, 4], w [4, 2, 2] and y [2, 4, 3], two of the three
     "convolution": lambda a, b: ops.convolution(a.reshape(2, 2, 4), b.reshape(4, 2, 2)),
     "convolution_input": lambda a, b: registry["convolution_input"](
-        ops.concatenate([a.reshape(2, 4, 2)] * 2, 2)[:, :, :3], b.reshape(4, 2, 2), options=_TWO_OF_FOUR
-    ),
+        ops.concatenate([a.reshape(2, 4, 2)] * 2, 2)[:, :, :3], b.reshape(4, 2, 2), options=_TWO_OF_FOUR),
     "convolution_weight": lambda a, b: registry["convolution_weight"](
-        ops.concatenate([a.reshape(2, 4, 2)] * 2, 2)[:, :, :3], b.reshape(2, 2, 4), options=_TWO_OF_FOUR
-    ),
+        ops.concatenate([a.reshape(2, 4, 2)] * 2, 2)[:, :, :3], b.reshape(2, 2, 4), options=_TWO_OF_FOUR),
 }
 
 
@@ -824,11 +822,8 @@ def test_parts_that_are_cut_differently_do_not_mix() -> None:
             a = ag.tensor(numpy.ones(n), {"tp": Shard(0)}, global_shape=(5,))
             assert (a + a).global_shape == (5,)
             b = cc.from_local(numpy.ones(other), {"tp": Shard(0)})
-            with pytest.raises(
-                ag.LayoutError,
-                match=r"Shard\(0\) of 5 on 3 ranks does not mix with Shard\(0\) of 5 in "
-                r"parts 2, 1, 2 of y",
-            ):
+            with pytest.raises(ag.LayoutError, match=r"Shard\(0\) of 5 on 3 ranks does not mix with Shard\(0\) of 5 in "
+                               r"parts 2, 1, 2 of y"):
                 a + b
 
     cc.run(program, 3)

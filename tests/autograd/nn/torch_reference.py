@@ -74,7 +74,6 @@ def layers() -> None:
         ("", {}), (", two", {"num_layers": 2}), (", plain", {"bias": False}),
         (", both ways", {"num_layers": 2, "bidirectional": True}),
     ):  # fmt: skip
-
         class Flat(nn.Module):
             def __init__(self, words: Any = words) -> None:
                 super().__init__()
@@ -105,18 +104,9 @@ def layers() -> None:
     entry("AvgPool1d", nn.AvgPool1d(3, stride=2, padding=1), (2, 3, 9))
     entry("AvgPool2d", nn.AvgPool2d(2), (2, 3, 6, 5))
     entry("AvgPool2d, not padding", nn.AvgPool2d(3, stride=2, padding=1, count_include_pad=False), (2, 3, 6, 5))
-    for name, module in (
-        ("ReLU", nn.ReLU()),
-        ("Tanh", nn.Tanh()),
-        ("Sigmoid", nn.Sigmoid()),
-        ("SiLU", nn.SiLU()),
-        ("GELU", nn.GELU()),
-        ("GELU, tanh", nn.GELU("tanh")),
-        ("Softplus", nn.Softplus()),
-        ("Softmax", nn.Softmax(-1)),
-        ("LogSoftmax", nn.LogSoftmax(1)),
-        ("Flatten", nn.Flatten()),
-    ):
+    for name, module in (("ReLU", nn.ReLU()), ("Tanh", nn.Tanh()), ("Sigmoid", nn.Sigmoid()), ("SiLU", nn.SiLU()),
+                         ("GELU", nn.GELU()), ("GELU, tanh", nn.GELU("tanh")), ("Softplus", nn.Softplus()),
+                         ("Softmax", nn.Softmax(-1)), ("LogSoftmax", nn.LogSoftmax(1)), ("Flatten", nn.Flatten())):
         entry(name, module, (3, 4, 5))
     for name, cell in (("RNNCell", nn.RNNCell(4, 3)), ("RNNCell, relu", nn.RNNCell(4, 3, nonlinearity="relu")),
                        ("GRUCell", nn.GRUCell(4, 3)), ("GRUCell, no bias", nn.GRUCell(4, 3, bias=False))):  # fmt: skip
@@ -214,7 +204,6 @@ def attentions() -> None:
         ("added and padding", {"attn_mask": torch.tensor(added),
                                "key_padding_mask": torch.where(masks["key_padding_mask"], -torch.inf, 0.0)}),
     ):  # fmt: skip
-
         class Masked(Attend):
             def forward(self, x: Any, words: Any = words) -> Any:
                 return self.inner(x, x, x, average_attn_weights=False, **words)

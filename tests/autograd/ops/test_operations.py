@@ -30,7 +30,6 @@ from ...grouped import each
 
 Array = Any
 
-
 def named(c: Case) -> str:
     return f"{c.operation} {c.label}"
 

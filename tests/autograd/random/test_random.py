@@ -107,12 +107,8 @@ def test_only_the_part_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 WORDS = [
-    17554211143227109249,
-    7204087041433282814,
-    16833176964565089340,
-    12030117941314872626,
-    15268335425885135320,
-    11775013351920116008,
+    17554211143227109249, 7204087041433282814, 16833176964565089340, 12030117941314872626,
+    15268335425885135320, 11775013351920116008,
 ]
 UNIFORM = [0.951615692887804, 0.39053434105483176, 0.9125283517407209]
 NORMAL = [-0.12158033822849745, 1.2293747897376615, -0.22104588753500687]
@@ -133,26 +129,9 @@ def test_the_stream_is_frozen() -> None:
 
 def test_different_keys_give_different_numbers() -> None:
     keys = [
-        Key(0),
-        Key(1),
-        Key(-1),
-        Key(2**64),
-        Key(2**128),
-        Key(0, "a"),
-        Key(0, "b"),
-        Key(0, "ab"),
-        Key(0, "0"),
-        Key(0, "", 1),
-        Key(0, "", -1),
-        Key(0, "a", 1),
-        Key(1, "a", 0),
-        Key(0, "1"),
-        Key(0, "a/b"),
-        Key(0, "a\0b"),
-        Key(1, "0\0"),
-        Key(10),
-        Key(0, "", 2**64),
-        Key(0, "\ud800"),
+        Key(0), Key(1), Key(-1), Key(2**64), Key(2**128), Key(0, "a"), Key(0, "b"), Key(0, "ab"), Key(0, "0"),
+        Key(0, "", 1), Key(0, "", -1), Key(0, "a", 1), Key(1, "a", 0), Key(0, "1"), Key(0, "a/b"), Key(0, "a\0b"),
+        Key(1, "0\0"), Key(10), Key(0, "", 2**64), Key(0, "\ud800"),
     ]
     draws = [random.uniform(key, 64) for key in keys]
     for i, a in enumerate(draws):

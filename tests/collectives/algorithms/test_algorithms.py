@@ -107,7 +107,6 @@ def test_long_arrays_travel_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_equal_on_all_ranks() -> None:
     """R means equal copies: every rank has the same bits, whatever the order of the sum."""
-
     def program(algorithm: str) -> bytes:
         x = np.random.default_rng(cc.world().rank).standard_normal(37).astype(np.float32)
         return call("all_reduce", algorithm, x, (), 0)[0].tobytes()
@@ -197,7 +196,6 @@ def tape_cases(p: int) -> Iterator[Case]:
                    (shape,) * p)  # fmt: skip
     counts = np.array_split(np.arange(7), p)
     for name in algorithms_of("reduce_scatter"):
-
         def cut(xs: Any) -> Any:
             return [total(xs)[0][part] for part in counts]
 
@@ -231,7 +229,6 @@ def test_through_the_tape(ranks: int) -> None:
 
 def test_adjoints_inherit_the_algorithm(monkeypatch: pytest.MonkeyPatch) -> None:
     """A parameter's gradient is summed by the mesh's algorithm; a call's own goes with its adjoint."""
-
     def program() -> Any:
         rank = cc.world().rank
         with cc.Mesh(dp=3, algorithm="ring") as mesh:
@@ -305,7 +302,6 @@ def test_bad_arguments() -> None:
 
 def test_nonblocking_calls_keep_their_order() -> None:
     """Started calls of several algorithms on one channel, waited for in any order, own what they were given."""
-
     def program() -> Any:
         rank, channel = cc.world().rank, Channel(cc.world())
         x = np.arange(5.0) + rank

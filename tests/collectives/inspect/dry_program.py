@@ -120,7 +120,6 @@ def really_run(program: Callable[[], Any], ranks: int, transport: type[Counted] 
 
     The seam for another transport: a subclass of `Counted` that counts "messages" and "sent" bytes where it sends.
     """
-
     def rank_main() -> Tally:
         tally: Tally = Counter()
         with replaced_world(transport(cc.world(), tally)):

@@ -83,7 +83,6 @@ def test_its_bytes_are_those_that_a_ring_sends() -> None:
     Along tp every array falls into equal chunks, so every rank sends the same; along dp one number and some biases do
     not, and the ranks' shares differ by a chunk.
     """
-
     def sent() -> dict[str, tuple[int, int]]:
         with cc.Mesh(dp=4, tp=2, algorithm="ring") as mesh:
             model = train(4, 2, mesh=mesh)
@@ -239,7 +238,6 @@ def test_every_collective_is_the_same_dry(setting: Setting, thin: int) -> None:
 
 def test_a_wrong_adjoint_is_seen_dry_too() -> None:
     """The comparison above can fail: an all-reduce that forgets its adjoint has other traffic."""
-
     def program() -> None:
         with cc.Mesh(a=3):
             x = ag.tensor([1.0], requires_grad=True)
@@ -391,16 +389,8 @@ def test_reading_a_value_says_why_not() -> None:
             loss = cc.all_reduce((x * 2).sum(), "a", to=I)
         tape.backward(loss)
         assert x.grad is not None and not x.absent and not loss.absent and x.data.shape == (3,)
-        for read in (
-            lambda: float(loss),
-            loss.item,
-            x.numpy,
-            x.grad.numpy,
-            lambda: bool(loss > 0),
-            lambda: int((x.data + 1.0)[0]),
-            lambda: numpy.asarray(x),
-            nn.Linear(2, 2).state_dict,
-        ):
+        for read in (lambda: float(loss), loss.item, x.numpy, x.grad.numpy, lambda: bool(loss > 0),
+                     lambda: int((x.data + 1.0)[0]), lambda: numpy.asarray(x), nn.Linear(2, 2).state_dict):
             with pytest.raises(ag.AbsentError, match="this is a dry run"):
                 read()
         assert "dry" in repr(x) and "absent" not in repr(x)
@@ -421,11 +411,8 @@ def test_a_rooted_value_is_absent_as_in_a_real_run() -> None:
 def test_nothing_takes_memory() -> None:
     huge = (10**6, 10**6)
     with cc.dry(4, mesh={"a": 4}):
-        for drawn in (
-            random.normal(random.Key(0), huge),
-            random.uniform(random.Key(0), huge, dtype="float32"),
-            random.bernoulli(random.Key(0), huge, 0.5),
-        ):
+        for drawn in (random.normal(random.Key(0), huge), random.uniform(random.Key(0), huge, dtype="float32"),
+                      random.bernoulli(random.Key(0), huge, 0.5)):
             assert type(drawn.array) is Shaped and drawn.shape == huge and not drawn.absent
         part = random.normal(random.Key(0), huge, part=(slice(0, 10), slice(5, 7)))
         assert part.shape == (10, 2)
@@ -443,7 +430,6 @@ def test_nothing_takes_memory() -> None:
 
 def test_what_nothing_uses_is_communicated_all_the_same() -> None:
     """Backward runs every communication, on zeros where no cotangent came: dry they take no memory either."""
-
     def program(shape: tuple[int, ...]) -> None:
         with cc.Mesh(a=3):
             make: Any = Shaped if state.dry else numpy.ones
@@ -474,15 +460,8 @@ def test_integers_are_real() -> None:
     assert (random.permutation(random.Key(0), 10) == dry).all()
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda p: optim.SGD(p, lr=0.1),
-        lambda p: optim.SGD(p, lr=0.1, momentum=0.9),
-        lambda p: optim.SGD(p, lr=0.1, weight_decay=0.1),
-        optim.Adam,
-    ],
-)
+@pytest.mark.parametrize("make", [lambda p: optim.SGD(p, lr=0.1), lambda p: optim.SGD(p, lr=0.1, momentum=0.9),
+                                  lambda p: optim.SGD(p, lr=0.1, weight_decay=0.1), optim.Adam])
 def test_optimizers_step(make: Any) -> None:
     with cc.dry(4, mesh={"a": 4}):
         model = DataParallel(nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)), "a")
@@ -517,7 +496,6 @@ def test_leaves_from_outside_are_refused_and_kept() -> None:
 
 def test_second_order_and_forward_mode() -> None:
     with cc.dry(3, mesh={"a": 3}):
-
         def f(x: Any) -> Any:
             return cc.all_reduce((np.tanh(x) ** 2).sum(), "a", to=I)
 
@@ -592,14 +570,8 @@ def test_worlds_of_threads_are_untouched() -> None:
 
 
 def test_what_cannot_be_a_dry_world() -> None:
-    for wrong in (
-        {"ranks": 0},
-        {"ranks": 4, "rank": 4},
-        {"ranks": 4, "rank": -1},
-        {"ranks": 2.0},
-        {"ranks": True},
-        {"ranks": 4, "topology": 8},
-    ):
+    for wrong in ({"ranks": 0}, {"ranks": 4, "rank": 4}, {"ranks": 4, "rank": -1}, {"ranks": 2.0}, {"ranks": True},
+                  {"ranks": 4, "topology": 8}):
         with pytest.raises(cc.MeshError, match="dry: "):
             cc.dry(**wrong)
     with ag.Tape(), pytest.raises(ag.TapeError), cc.dry(2):

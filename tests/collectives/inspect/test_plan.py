@@ -177,7 +177,6 @@ def test_a_send_that_nobody_receives_is_a_problem() -> None:
 
 def test_ranks_whose_tapes_differ() -> None:
     """Fingerprints would not let this happen, so the merged descriptions are made up: rank 1 recorded one more."""
-
     def said(name: str, axis: str = "a") -> _Seen:
         return _Seen(name, (axis,), ("a@0", (0, 1, 2)), [], [Sent("all_reduce", None, 8)], None)
 

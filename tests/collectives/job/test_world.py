@@ -218,12 +218,8 @@ def survived(outcome: Outcome, text: str) -> None:
 
 @pytest.mark.parametrize(
     ("how", "where"),
-    [
-        ("raise", "all_reduce"),
-        ("raise late", "recv"),
-        ("raise", "test"),
-        *(pytest.param(*case, marks=pytest.mark.slow) for case in (("raise", "send"), ("raise late", "lend"))),
-    ],
+    [("raise", "all_reduce"), ("raise late", "recv"), ("raise", "test"),
+     *(pytest.param(*case, marks=pytest.mark.slow) for case in (("raise", "send"), ("raise late", "lend")))],
 )
 def test_survivors_over_mpi_go_on(how: str, where: str) -> None:
     outcome = launch("goes_on.py", 3, how, where, limit_s=START_S)

@@ -198,21 +198,8 @@ _ARGUMENTS: list[tuple[Any, ...]] = [
 
 # Prefixes. The second argument of `astype` is a dtype, so that the labels of an array in its place do not matter.
 _NOT_SWEPT = (
-    "_",
-    "array2",
-    "array_",
-    "asmatrix",
-    "astype",
-    "dropout",
-    "empty",
-    "fromiter",
-    "info",
-    "load",
-    "ones_",
-    "save",
-    "show",
-    "test",
-    "zeros_",
+    "_", "array2", "array_", "asmatrix", "astype", "dropout", "empty", "fromiter", "info", "load", "ones_", "save",
+    "show", "test", "zeros_",
 )
 
 
@@ -444,7 +431,6 @@ def local_cotangent(trial: Trial, y: Array, rank: int | None) -> Array:
 
 def serial_of_parts(trial: Trial) -> Found:
     """The reference where the Varying operands are the parts of one value."""
-
     def whole(i: int, x: Array, of_rank: Callable[[int], Array]) -> Array:
         label = trial.labels[i]
         return assembled([of_rank(rank) for rank in range(RANKS)], label, "") if label[0] == "V" else x
@@ -515,7 +501,7 @@ def fits(trial: Trial) -> bool:
 
 
 def verdict(trial: Trial, found: Sequence[Found]) -> str:
-    """ "refused" or "right"; raises Wrong."""
+    """"refused" or "right"; raises Wrong."""
     if any(x.broken for x in found):
         if any(x.refused for x in found) or (trial.separate and not fits(trial)):
             return "refused"

@@ -299,7 +299,7 @@ def serial(trial: MeshTrial, view: Place, labels: Sequence[str]) -> Found:
 
 
 def verdict(trial: MeshTrial, found: Mapping[Place, Found]) -> str:
-    """ "refused" or "right"; raises Wrong."""
+    """"refused" or "right"; raises Wrong."""
     is_joint = len(trial.joint) == len(AXES)
     broken = [x.broken for x in found.values() if x.broken]
     refused = [x.refused for x in found.values() if x.refused]

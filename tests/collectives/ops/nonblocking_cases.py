@@ -172,7 +172,6 @@ def compare_here(program: Any) -> float:
     x, dx = ag.tensor(operand(rank)), ag.tensor(operand(rank, 1))
     found: list[list[Any]] = []
     for nonblocking in (True, False):
-
         def loss(x: Any, nonblocking: bool = nonblocking) -> Any:
             return program(x, nonblocking)
 
@@ -182,7 +181,6 @@ def compare_here(program: Any) -> float:
         value, gradient = ag.value_and_grad(loss)(x)
         found.append([value, gradient, ag.jvp(loss, (x,), (dx,))[1], ag.grad(slope)(x),
                       ag.jvp(ag.grad(loss), (x,), (dx,))[1]])  # fmt: skip
-    differences = [
-        abs(a.numpy() - b.numpy()).max() / max(abs(b.numpy()).max(), 1e-12) for a, b in zip(*found, strict=True)
-    ]
+    differences = [abs(a.numpy() - b.numpy()).max() / max(abs(b.numpy()).max(), 1e-12)
+                   for a, b in zip(*found, strict=True)]
     return float(max(differences))

@@ -29,7 +29,6 @@ def registry_as_it_was() -> Iterator[None]:
 
 def ring(by: int, use_world_rank: bool = False) -> Callable[[Any, Call], Any]:
     """The forward rule of a shift around the ring, on a transport."""
-
     def move(x: Any, call: Call) -> Any:
         group = call.group
         rank = group.ranks[group.rank] % group.size if use_world_rank else group.rank
@@ -93,7 +92,6 @@ def test_with_a_dense_reference() -> None:
 
 def test_fields_of_the_call_shapes_and_our_own() -> None:
     """What is checked of one's own holds of ringtape's: dimensions, uneven parts, roots."""
-
     def gathered(x: Any, axis: Any) -> Any:
         return cc.all_gather(x, axis, dim=1)
 

@@ -94,6 +94,7 @@ def planted(name: str, *args: Any, **words: Any) -> Case:
     return Case(made.name, "", made, made.function, (normal(4, 7),))
 
 
+
 def centred(ct: Any, y: Any, x: Any) -> Any:
     """An adjoint that reads a rank's own part behind the back of the labels."""
     return Tensor(ct.array - ct.array.mean(0), ct.layout) if isinstance(ct, Tensor) else ct - ct.mean(0)

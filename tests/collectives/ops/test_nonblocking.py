@@ -125,7 +125,6 @@ def test_a_single_rank_asks_nothing() -> None:
 @pytest.mark.parametrize("algorithm", ["ring", "recursive_doubling", "hierarchical:ring,ring", "shared"])
 def test_an_algorithm_that_needs_its_ranks_cannot_be_started(algorithm: str) -> None:
     """A ring that was started hung where ranks wait in orders of their own, one of them in a blocking call."""
-
     def program() -> None:
         with cc.Mesh(a=2, algorithm=algorithm):
             for form in (cc.all_reduce_async, cc.all_gather_async, cc.reduce_scatter_async, cc.reduce_async):
@@ -239,7 +238,6 @@ def test_not_recorded_under_no_grad() -> None:
 
 def test_started_on_one_tape_and_used_under_another() -> None:
     """The cotangent goes to the tape that owns the value; the adjoint runs in that tape's sweep."""
-
     def program() -> Any:
         x = ag.tensor([cc.world().rank + 1.0], requires_grad=True)
         with ag.Tape() as outer:
@@ -255,7 +253,6 @@ def test_started_on_one_tape_and_used_under_another() -> None:
 
 def test_microbatches_inside_one_tape() -> None:
     """Started outside, waited for inside an inner tape, whose sweep leaves the cotangent to the outer one."""
-
     def program() -> Any:
         x = ag.tensor([cc.world().rank + 1.0], requires_grad=True)
         with ag.Tape() as outer:
@@ -296,7 +293,6 @@ def test_waited_for_after_its_tape_was_swept() -> None:
 
 def test_backward_overlaps_too() -> None:
     """The sweep starts the adjoint before what stood between, and waits for it behind that."""
-
     def program() -> Any:
         x = ag.tensor(np.ones(3), requires_grad=True)
         heard: list[str] = []
@@ -452,7 +448,6 @@ def test_isend_with_recv_is_a_deadlock_with_a_name() -> None:
 
 def test_order_of_layout_labels() -> None:
     """A started gather of Varying parts is labelled as the blocking one."""
-
     def program() -> Any:
         x = ag.tensor(np.ones((cc.world().rank + 1, 2)), layout={"a": V})
         return cc.all_gather_async(x, "a").wait().shape, cc.all_gather(x, "a").shape

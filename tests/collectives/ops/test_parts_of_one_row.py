@@ -205,7 +205,6 @@ def _options(shape: tuple[int, ...], dim: int, target: list[int], free: int, own
 
 def test_a_shape_in_a_tensor_that_differs_between_ranks() -> None:
     """It was read like a plain shape, so that results of different shapes were labelled as copies."""
-
     def body() -> None:
         rank = int(cc.current_mesh().axis("b").rank)
         shape = ag.tensor(numpy.array([1 + rank, 2]), {"a": R, "b": V})

@@ -34,7 +34,6 @@ def test_over_mpi(on: str) -> None:
 
 def test_a_forward_message_between_two_sweeps() -> None:
     """Rank 1 sends a value forwards before it sweeps; rank 0 sweeps before it receives the value."""
-
     def program() -> Any:
         with cc.Mesh(pp=2) as mesh:
             rank = int(mesh.axis("pp").rank)
@@ -54,7 +53,6 @@ def test_a_forward_message_between_two_sweeps() -> None:
 
 def test_orders_that_wait_for_each_other() -> None:
     """Each rank waits for the cotangent that the other one sends afterwards: an error that names both messages."""
-
     def program() -> None:
         with cc.Mesh(pp=2) as mesh:
             rank = int(mesh.axis("pp").rank)
@@ -136,7 +134,6 @@ def test_unreceived_messages_are_reported_over_mpi(what: str, on: str) -> None:
 
 def test_numbers_of_messages() -> None:
     """Of messages with numbers, each recv gets the one that it names; of those with one number, in their order."""
-
     def program() -> Any:
         group = cc.world().lane("numbers")
         if group.rank == 0:
@@ -159,7 +156,6 @@ def test_lanes_have_different_tags() -> None:
 
 def test_a_timeline_matches_messages_by_their_numbers() -> None:
     """Rank 0 receives messages 1 and 2 in this order, and rank 1 sends them in the other one."""
-
     def program() -> Any:
         rank, timeline = int(cc.world().rank), Timeline(None, time.monotonic)
         found = {}

@@ -45,7 +45,6 @@ def test_under_mpiexec(ranks: int) -> None:
 
 def refusals(program: Callable[[], Any], kind: type[Exception], ranks: int = 3) -> list[str]:
     """What each rank was told; every one must be."""
-
     def caught() -> str:
         with pytest.raises(kind) as error:
             program()
@@ -156,7 +155,6 @@ def test_three_dimensions_with_all_corners() -> None:
 
 def test_a_width_larger_than_the_neighbours_part() -> None:
     """The error names axis and rank, on every rank, before anything is sent."""
-
     def program(width: Any, periodic: bool) -> Any:
         with Mesh(a=3):
             n = [4, 1, 5][cc.world().rank]
@@ -248,7 +246,6 @@ def test_what_a_read_refuses() -> None:
 
 def test_copies_of_which_each_rank_reads_another_place() -> None:
     """Along b the value is one (R); each rank of b reads its own part, so the gradient is the addends' sum."""
-
     def program() -> tuple[Any, Any]:
         with Mesh(a=2, b=3) as mesh:
             b = mesh.axis("b").rank
@@ -320,7 +317,6 @@ def test_a_barrier_that_one_rank_does_not_meet() -> None:
 
 def test_what_ranks_compare() -> None:
     """Another direction, border or collective on one rank is a mismatch, not another number."""
-
     def on_rank_1(usual: Any, unusual: Any) -> Callable[[], Any]:
         def program() -> Any:
             with Mesh(a=3):
@@ -365,7 +361,6 @@ def test_on_a_device() -> None:
         values, direction = np.random.default_rng([7, rank]).standard_normal((2, 2, 3))
         with Mesh(a=3):
             for call in calls:
-
                 def objective(x: Any, call: Any = call) -> Any:
                     y = call(x)
                     return cc.all_reduce((y * y).sum(), "a", to=I) if y.layout["a"] is V else (y * y).sum()

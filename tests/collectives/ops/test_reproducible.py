@@ -34,7 +34,6 @@ def rough(count: int, size: int, dtype: Any, seed: int = 0) -> np.ndarray:
 
 def summed(addends: np.ndarray, owners: Sequence[int], ranks: int, way: str, buckets: int = 1) -> set[bytes]:
     """The sums' bits on all ranks, addend i being on rank owners[i]."""
-
     def program() -> bytes:
         with cc.Mesh(dp=-1) as mesh:
             mine = [i for i, owner in enumerate(owners) if owner == mesh.axis("dp").rank]
@@ -95,7 +94,6 @@ def test_an_ordinary_sum_does_not_have_this() -> None:
     """The claim is not empty: with these numbers a ring's bits change with the number of ranks."""
     addends, seen = rough(12, 40, np.float32), set()
     for ranks in (1, 2, 3, 4):
-
         def program() -> bytes:
             group = cc.world()
             mine = np.array_split(addends, group.size)[group.rank]
@@ -114,7 +112,6 @@ def test_float16_is_summed_wide_and_rounded_once() -> None:
 
 def test_gradients() -> None:
     """Every addend has the sum's cotangent; addends are Tensors, in a list or stacked."""
-
     def program() -> Any:
         rank = cc.world().rank
         with cc.Mesh(dp=2):
@@ -183,7 +180,6 @@ def test_planted_faults(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     addends = rough(12, 40, np.float32)
     want = {pairwise(addends).tobytes()}
     if fault == "order of arrival":  # one after the other instead of as a tree
-
         def in_a_row(values: Any, count: int) -> Any:
             return {(4, 0): sum(values.values())} if values else {}
 

@@ -11,7 +11,7 @@ from collectives import I, R, Shard
 rank = cc.world().rank
 X = numpy.arange(24.0).reshape(12, 2)
 n = (5, 4, 3)
-mine = X[sum(n[:rank]) : sum(n[: rank + 1])]
+mine = X[sum(n[:rank]):sum(n[:rank + 1])]
 with cc.Mesh(dp=3):
     for mode in ("off", "first", "always", "ranks"):
         cc.check(mode)

@@ -139,7 +139,6 @@ def test_every_label_of_an_argument_and_of_a_result(given: Any, check: Callable[
             return [(passes(check, right, given, gives, mesh),
                      check is check_grads and gives is not V or passes(check, wrong, given, gives, mesh))
                     for gives in labels]  # fmt: skip
-
     # a failing `check_grads` takes long, so it is called for one label of the result
     expected = [(True, check is check_grads and gives is not V) for gives in LABELS]
     assert cc.run(lambda: rank_main({"dp": 3}, LABELS), 3) == [expected] * 3

@@ -91,7 +91,6 @@ def at_operand(change: Callable[[Any, Any], Any]) -> Callable[[Rule], Rule]:
 
 def winner_of(name: str) -> Callable[[Rule], Rule]:
     """The winner is looked for by the result of another collective."""
-
     def wrong(true: Rule, ct: Any, call: Call, x: Any, y: Any) -> Any:
         if not hasattr(x, "layout"):
             return true(ct, call, x, other(name)._forward(x, call))
@@ -110,9 +109,8 @@ def whole_to_each_winner(true: Rule) -> Rule:
 
 def share_without_sum(true: Rule) -> Rule:
     """to=R: every rank uses its own cotangent only."""
-    return lambda ct, call, x, y: true(
-        other("relabel")(ct, call.but(to=I)) if hasattr(ct, "layout") else ct, call.but(to=I), x, y
-    )
+    return lambda ct, call, x, y: true(other("relabel")(ct, call.but(to=I)) if hasattr(ct, "layout") else ct,
+                                       call.but(to=I), x, y)
 
 
 def detached(x: Any, y: Any) -> Any:
@@ -138,7 +136,6 @@ def cropped(ct: Any, call: Call) -> Any:
 
 def overwritten(true: Rule) -> Rule:
     """What a neighbour sends replaces the owner's cotangent where it should be added."""
-
     def wrong(ct: Any, call: Call) -> Any:
         ghosts, touched = ct.copy(), np.ones_like(ct)
         ghosts[own_cells(call)] = touched[own_cells(call)] = 0
@@ -156,21 +153,17 @@ def other_borders(true: Rule) -> Rule:
 
 def mirrored(true: Rule) -> Rule:
     """The neighbours before and after are taken for each other."""
-
     def wrong(x: Any, call: Call) -> Any:
-        y = true(
-            np.flip(x, call.dim),
-            call.but(options=call.options._replace(before=call.options.after, after=call.options.before)),
-        )
+        y = true(np.flip(x, call.dim), call.but(options=call.options._replace(
+            before=call.options.after, after=call.options.before)))
         return np.flip(y, call.dim).copy()
 
     return wrong
 
 
 def with_runs(change: Callable[[Any, Call], Any]) -> Callable[[Rule], Rule]:
-    return lambda true: (
-        lambda x, call: true(x, call.but(options=call.options._replace(runs=tuple(change(call.options.runs, call)))))
-    )
+    return lambda true: lambda x, call: true(
+        x, call.but(options=call.options._replace(runs=tuple(change(call.options.runs, call)))))
 
 
 def averaged(true: Rule) -> Rule:

@@ -142,7 +142,6 @@ def test_merged_rows_mix_only_with_what_is_cut_alike() -> None:
 
 def test_scatter_of_what_an_inner_axis_has_cut_is_refused() -> None:
     """The mesh's earlier axis is the outer one: cut later, its parts would lie inside of the inner one's."""
-
     def program() -> None:
         with cc.Mesh(a=2, b=2):
             x = ag.tensor(numpy.ones((4, 2)), layout={"a": cc.Rooted(0), "b": cc.Shard(0)})

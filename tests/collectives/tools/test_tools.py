@@ -184,7 +184,6 @@ def test_doctor_knows_a_launcher_of_another_kind() -> None:
 
 def report_of(**changed: Any) -> dict[str, Any]:
     """Findings of a job of four ranks on two hosts, all of them well."""
-
     def ok(value: Any) -> dict[str, Any]:
         return {"ok": True, "value": value}
 

@@ -43,6 +43,8 @@ def silent(reason: str, serial: Any = mean_squares) -> Any:
 VARYING = "the rows are Varying: p values without a promise, of which any function is a legal program"
 
 
+
+
 def weighted(p: dict[str, Any], x: Any, t: Any) -> Any:
     weights = np.exp(x[:, 0])
     return (weights * ((model(p, x) - t) ** 2).sum(axis=1)).sum() / weights.sum()

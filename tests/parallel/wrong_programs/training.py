@@ -413,7 +413,8 @@ def the_second_derivative_of_a_sum_that_is_missing(mesh: Any) -> Any:
     p = {n: ag.Parameter(draw(n, *s), {"dp": R}, name=n) for n, s in SHAPES.items()}
     g = ag.grad(
         lambda q: sum(
-            (v * v).sum() for v in ag.grad(lambda r: cc.all_reduce(squares(model(r, x), t), "dp", to=I) / 7)(q).values()
+            (v * v).sum()
+            for v in ag.grad(lambda r: cc.all_reduce(squares(model(r, x), t), "dp", to=I) / 7)(q).values()
         )
     )(p)
     return {n: v.numpy() for n, v in g.items()}
@@ -422,7 +423,6 @@ def the_second_derivative_of_a_sum_that_is_missing(mesh: Any) -> Any:
 @refused("RingtapeError", alone=False)
 def keys_of_the_dropout_differ(mesh: Any) -> Any:
     """A key made from the rank, for a mask that all ranks are meant to share."""
-
     def loss(p: Any, x: Any, t: Any) -> Any:
         mask = random.bernoulli(random.Key(rank_of(mesh)), (6,), 0.5)
         return total({**p, "b1": p["b1"] * mask}, x, t)

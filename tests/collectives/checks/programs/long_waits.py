@@ -1,6 +1,6 @@
 """Ranks that wait for one that does not come, or with other threads alive: what is reported, and what ends the job.
 
-long_waits.py HOW
+    long_waits.py HOW
 """
 
 from __future__ import annotations

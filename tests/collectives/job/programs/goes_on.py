@@ -1,6 +1,6 @@
 """Under the policy ``raise`` rank 1 fails, and the others go on without it.
 
-goes_on.py HOW WHERE
+    goes_on.py HOW WHERE
 """
 
 from __future__ import annotations

@@ -20,7 +20,9 @@ def block(code: int) -> None:
 
 
 if world.rank == 1:
-    signal.signal(signal.SIGALRM, lambda *_: os.write(1, f"ALARM AT {round(time.monotonic() - start, 1)} s\n".encode()))
+    signal.signal(
+        signal.SIGALRM, lambda *_: os.write(1, f"ALARM AT {round(time.monotonic() - start, 1)} s\n".encode())
+    )
     failure._abort_mpi = block
     signal.setitimer(signal.ITIMER_REAL, 0.5)
     raise ValueError("planted")

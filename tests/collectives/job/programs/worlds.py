@@ -1,6 +1,6 @@
 """Worlds over MPI, made and closed one after another: what each test asks for.
 
-worlds.py one_after_another|misuse|caught
+    worlds.py one_after_another|misuse|caught
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """More meshes than MPI has communicators for: dropped ones are freed, and too many at a time are an error with a name.
 
-many_meshes.py drop|keep
-many_meshes.py shared|worlds|channels COUNT     the same for shared memory, for worlds, and for channels of an axis
+    many_meshes.py drop|keep
+    many_meshes.py shared|worlds|channels COUNT     the same for shared memory, for worlds, and for channels of an axis
 """
 
 from __future__ import annotations
