@@ -55,7 +55,7 @@ def gradient_noise_scale(
     Returns
     -------
     gradient_sq, variance : float
-        Unbiased estimates of ``|G|^2`` and S; the noise scale is their ratio ``S / |G|^2``. One estimate is very noisy, and
+        Unbiased estimates of ``|G|^2`` and S; their ratio ``S / |G|^2`` is the noise scale. One estimate is noisy, and
         either may be negative. The ratio of two noisy numbers is biased, so average each over many steps, and then
         divide: see `NoiseScale`.
 
