@@ -124,7 +124,7 @@ def parts_of(
     if shares is None:
         return nested_parts(n, sizes), mine
     if shares.__class__ in TENSORS:
-        shares = shares.array  # type: ignore[attr-defined]
+        shares = shares.array  # type: ignore[attr-defined]  # a Tensor, which is no sequence to mypy
     numbers = list(shares)
     differ = [axis for number in numbers for axis in rank_axes(number)]
     if differ:

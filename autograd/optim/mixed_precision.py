@@ -230,12 +230,12 @@ class MasterWeights:
         scaler: LossScaler | None = None, **kwargs: Any,
     ):  # fmt: skip
         groups = split("MasterWeights", params)
-        self._held: list[Parameter] = []
+        self._held: list[Leaf] = []
         made: list[dict[str, Any]] = []
         for members, own in groups:
             for p in members:
                 self._check(p)
-                self._held.append(p)  # type: ignore[arg-type]
+                self._held.append(p)
             made.append({"params": [_master(p) for p in members], **own})
         self.parameters: list[Leaf] = [m for each in made for m in each["params"]]
         plain = len(made) == 1 and len(made[0]) == 1

@@ -63,7 +63,7 @@ class DataParallel(Module):
     LayoutError
         At a call: a parameter is not I along `axis`.
     ArgumentError, MeshError
-        `module` is no Module, or `axis` is no name.
+        `module` is no Module, `axis` is no name, or `reduction` has no method ``reduce``.
     OptionError
         A size is negative, or `buffers` is less than 1.
 
@@ -119,6 +119,11 @@ class DataParallel(Module):
         self.axis = axis
         if isinstance(zero, bool) or zero not in (0, 1, 2, 3):
             raise OptionError(f"DataParallel: zero={zero!r} was given; needed: 0, 1, 2 or 3" + call_site())
+        if reduction is not None and (isinstance(reduction, type) or not callable(getattr(reduction, "reduce", None))):
+            raise ArgumentError(
+                f"DataParallel: reduction={reduction!r} was given; needed: an object with a method reduce(bucket, "
+                "group)\n  fix: reduction=PowerSGD(rank=2), an object that this model alone uses" + call_site()
+            )
         if zero and reduction is not None:
             raise OptionError(
                 f"DataParallel: zero={zero} and a reduction were given. A reduction sums whole gradients, and here "

@@ -13,7 +13,7 @@ import autograd.numpy as anp
 import collectives as cc
 from autograd import nn, optim, random
 from autograd.engine import events
-from parallel import DataParallel, memory_of, verify
+from parallel import DataParallel, PowerSGD, memory_of, verify
 from parallel.data.buckets import lay_out
 
 
@@ -292,6 +292,9 @@ def test_wrong_options() -> None:
         for options in ({"zero": 4}, {"zero": True}, {"bucket_bytes": -1}, {"buffers": 0}, {"bucket_bytes": 2.5}):
             with pytest.raises(ag.errors.OptionError):
                 DataParallel(stack(), "dp", **options)  # wrong on purpose
+        for reduction in (PowerSGD, "powersgd", 2):  # wrong on purpose: the class, a name, a rank
+            with pytest.raises(ag.errors.ArgumentError, match="fix: reduction=PowerSGD"):
+                DataParallel(stack(), "dp", reduction=reduction)  # wrong on purpose
     with pytest.raises(ag.errors.MeshError):
         DataParallel(stack(), "dp", zero=1)
 
