@@ -57,8 +57,8 @@ class CompressedAdam(Adam):
     --------
     >>> from autograd import nn
     >>> from parallel import DataParallel
-    >>> from parallel.data.compression import OneBit
-    >>> from parallel.data.compressed_adam import CompressedAdam
+    >>> from parallel import OneBit
+    >>> from parallel import CompressedAdam
     >>> compression = OneBit(momentum=0.9, start_step=100)
     >>> model = DataParallel(nn.Linear(4, 2), "dp", reduction=compression)
     >>> CompressedAdam(model.parameters(), compression, lr=1e-3)

@@ -107,7 +107,7 @@ class Compression:
 
         Examples
         --------
-        >>> from parallel.data.compression import PowerSGD
+        >>> from parallel import PowerSGD
         >>> PowerSGD(rank=2).bytes_sent([(512, 512)], ranks=4)  # 2 (3/4) (2 (512 + 512) 4 + 4): two factors, one flag
         12294.0
         """
@@ -119,7 +119,7 @@ class Compression:
 
         Examples
         --------
-        >>> from parallel.data.compression import OneBit
+        >>> from parallel import OneBit
         >>> round(OneBit().compression_ratio([(1024, 1024)], ranks=4), 1)
         31.5
         """
@@ -425,7 +425,7 @@ class Float16(_Quantised):
 
     Examples
     --------
-    >>> from parallel.data.compression import Float16
+    >>> from parallel import Float16
     >>> Float16().bytes_sent([(1000,)], ranks=2)  # 2 (1/2) (2 * 1000 + 4): the values and one flag
     2004.0
     """
@@ -458,7 +458,7 @@ class Int8(_Quantised):
 
     Examples
     --------
-    >>> from parallel.data.compression import Int8
+    >>> from parallel import Int8
     >>> round(Int8().compression_ratio([(1000, 1000)], ranks=4), 2)
     3.99
     """
@@ -522,7 +522,7 @@ class OneBit(_Quantised):
 
     Examples
     --------
-    >>> from parallel.data.compression import OneBit
+    >>> from parallel import OneBit
     >>> OneBit(block=1000).bytes_sent([(8000,)], ranks=2)  # 2 (1/2) (1000 + 8 * 4 + 4); 4 blocks a share, and a flag
     1036.0
     """
@@ -649,7 +649,7 @@ class TopK(_Sparse):
 
     Examples
     --------
-    >>> from parallel.data.compression import TopK
+    >>> from parallel import TopK
     >>> TopK(0.01).bytes_sent([(100, 100)], ranks=2)  # (1/2) 2 (100 * 8) + 2 (1/2) 4: indices, values and a flag
     804.0
     """
@@ -717,7 +717,7 @@ class RandomK(_Sparse):
 
     Examples
     --------
-    >>> from parallel.data.compression import RandomK
+    >>> from parallel import RandomK
     >>> RandomK(0.01).bytes_sent([(100, 100)], ranks=2)  # 2 (1/2) (100 * 4 + 4): values and a flag
     404.0
     """
@@ -820,7 +820,7 @@ class PowerSGD(Compression):
 
     Examples
     --------
-    >>> from parallel.data.compression import PowerSGD
+    >>> from parallel import PowerSGD
     >>> round(PowerSGD(rank=2).compression_ratio([(512, 512), (512,)], ranks=4), 1)
     102.5
     """

@@ -114,7 +114,7 @@ class LocalSGD:
     --------
     >>> import autograd as ag, collectives as cc
     >>> from autograd import nn, optim
-    >>> from parallel.data.local_sgd import LocalSGD
+    >>> from parallel import LocalSGD
     >>> def program():
     ...     with cc.Mesh(dp=2) as mesh:
     ...         model = nn.Linear(1, 1, bias=False)
@@ -328,7 +328,7 @@ class DiLoCo(LocalSGD):
     --------
     >>> import collectives as cc
     >>> from autograd import nn, optim
-    >>> from parallel.data.local_sgd import DiLoCo
+    >>> from parallel import DiLoCo
     >>> def program():
     ...     with cc.Mesh(dp=2) as mesh:
     ...         model = nn.Linear(1, 1, bias=False)

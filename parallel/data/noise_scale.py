@@ -80,7 +80,7 @@ def gradient_noise_scale(
     --------
     A gradient with ``|G|^2 = 4`` and S = 120, if the squared norms are their means:
 
-    >>> from parallel.data.noise_scale import gradient_noise_scale
+    >>> from parallel import gradient_noise_scale
     >>> gradient_noise_scale([4 + 120 / 10, 4 + 120 / 30], [10, 30], 4 + 120 / 40, 40)
     (4.0, 120.0)
     """
@@ -146,7 +146,7 @@ class NoiseScale:
     >>> import autograd as ag, collectives as cc, numpy
     >>> from autograd import nn
     >>> from parallel import DataParallel
-    >>> from parallel.data.noise_scale import NoiseScale
+    >>> from parallel import NoiseScale
     >>> def program():
     ...     with cc.Mesh(dp=2) as mesh:
     ...         noise = NoiseScale()

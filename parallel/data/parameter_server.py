@@ -143,7 +143,7 @@ class ParameterServer:
     --------
     >>> import autograd as ag, collectives as cc
     >>> from autograd import nn, optim
-    >>> from parallel.data.parameter_server import ParameterServer
+    >>> from parallel import ParameterServer
     >>> def program():
     ...     with cc.Mesh(dp=2) as mesh:
     ...         model = nn.Linear(1, 1, bias=False)
