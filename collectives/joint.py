@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import count, repeat
 from operator import attrgetter
 from typing import Any, NamedTuple, Protocol
@@ -66,13 +67,24 @@ class Runs(Protocol):
         """Make the requests of the adjoint on `group`, if every operand was used."""
 
 
-class JointCall(NamedTuple):
+@dataclass(slots=True)
+class JointCall:
     """The settled parts of a joint step for given operands: axis, calls and layouts, and how its requests run."""
 
     on: Axis
     calls: list[Call]
     layouts: list[Layout]
     runs: Runs
+    _described: tuple[list[Any], str] = field(default=([], ""), init=False)
+
+    def describe(self, operands: Sequence[Tensor]) -> str:
+        """The dtypes and shapes of the whole operands, as a text for the comparison between the ranks."""
+        given = [(x.array.dtype, x.array.shape) for x in operands]
+        if given != self._described[0]:
+            wholes = [Result.of(x, each).shape for x, each in zip(operands, self.calls, strict=True)]
+            text = ";".join(f"{dtype}{list(shape)}" for (dtype, _), shape in zip(given, wholes, strict=True))
+            self._described = given, text
+        return self._described[1]
 
 
 class _Output(Step):
@@ -151,12 +163,11 @@ class Joint(Step):
 
     def _compare(self, operands: Sequence[Tensor], call: JointCall, called: str, recorded: bool) -> None:
         on, said = call.on, "recorded" if recorded else "not recorded"
-        wholes = [Result.of(x, each).shape for x, each in zip(operands, call.calls, strict=True)]
-        shapes = ";".join(f"{x.array.dtype}{list(shape)}" for x, shape in zip(operands, wholes, strict=True))
         if modes.watching:
             for x in operands:
                 sanitizer.witness(self.name, x)
-        on.group.agree(f"{called} (axis={'*'.join(on.names)!r} {len(operands)} parameters {shapes}) {said}")
+        axis, described = "*".join(on.names), call.describe(operands)
+        on.group.agree(f"{called} (axis={axis!r} {len(operands)} parameters {described}) {said}")
 
     # -- sweeps ------------------------------------------------------------------------------------------------
     def pull(self, node: Node, ct: Any, sweep: Sweep) -> None:

@@ -181,7 +181,7 @@ class Stated(int):
 class Layout(Mapping[str, Label]):
     """The labels of one value, one per mesh axis: a read-only mapping. Equal layouts are one object."""
 
-    __slots__ = ("drawn", "dual", "grid", "labels", "one_number", "rooted", "special")
+    __slots__ = ("drawn", "dual", "grid", "has_copies", "labels", "one_number", "rooted", "special")
 
     dual: Layout
     """The layout of the cotangent."""
@@ -191,6 +191,8 @@ class Layout(Mapping[str, Label]):
         self.labels = labels
         self.special = any(type(x) is Shard for x in labels)  # if so, inference depends on shapes
         self.rooted = any(type(x) is Rooted for x in labels)  # if so, the value may be absent on this rank
+        self.has_copies = any(x is R or x is I for x in labels)  # if so, the ranks must hold equal values
+        self.has_copies = any(x is R or x is I for x in labels)  # if so, the ranks must hold equal values
         self.one_number = all(x is I for x in labels)  # if so, a number can be an objective
         self.drawn = D in labels
 
