@@ -9,7 +9,7 @@ from __future__ import annotations
 from ..ops import avg_pool, convolution, max_pool
 from . import functional, init, utils
 from .activations import GELU, LeakyReLU, LogSoftmax, ReLU, Sigmoid, SiLU, Softmax, Softplus, Tanh
-from .attention import MultiheadAttention
+from .attention import MultiheadAttention, SelfAttention
 from .convolution_layers import AvgPool1d, AvgPool2d, Conv1d, Conv2d, MaxPool1d, MaxPool2d
 from .dropout import Dropout
 from .functional import (
@@ -35,7 +35,7 @@ from .functional import (
     softplus,
     tanh,
 )
-from .linear import Embedding, Flatten, Identity, Linear
+from .linear import Embedding, Flatten, Identity, Linear, TiedLinear
 from .losses import BCEWithLogitsLoss, CrossEntropyLoss, L1Loss, MSELoss, NLLLoss, SmoothL1Loss
 from .module import Module, ModuleDict, ModuleList, Sequential
 from .norms import BatchNorm1d, BatchNorm2d, GroupNorm, LayerNorm, RMSNorm
@@ -48,8 +48,9 @@ __all__ = [
     "CrossEntropyLoss", "Dropout", "Embedding", "FileEntry", "Flatten", "GELU", "GRUCell", "GroupNorm", "Identity",
     "L1Loss", "LSTM", "LSTMCell", "LayerNorm", "LeakyReLU", "Linear", "LogSoftmax", "MSELoss", "MaxPool1d",
     "MaxPool2d", "Module", "ModuleDict", "ModuleList", "MultiheadAttention", "NLLLoss", "RMSNorm", "RNNCell", "ReLU",
-    "Sequential", "SiLU", "Sigmoid", "SmoothL1Loss", "Softmax", "Softplus", "Tanh", "TransformerEncoderLayer",
-    "avg_pool", "binary_cross_entropy_with_logits", "contents", "convolution", "cross_entropy", "dropout",
+    "SelfAttention", "Sequential", "SiLU", "Sigmoid", "SmoothL1Loss", "Softmax", "Softplus", "Tanh", "TiedLinear",
+    "TransformerEncoderLayer",
+        "avg_pool", "binary_cross_entropy_with_logits", "contents", "convolution", "cross_entropy", "dropout",
     "embedding", "functional", "gelu", "init", "l1_loss", "layer_norm", "leaky_relu", "load", "log_softmax",
     "max_pool", "mse_loss", "nll_loss", "one_hot", "relu", "rms_norm", "save", "scaled_dot_product_attention",
     "sigmoid", "silu", "smooth_l1_loss", "softmax", "softplus", "tanh", "utils",

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from .. import ops, random
-from ..engine.parameter import Parameter, constant
+from ..engine.parameter import Parameter, constant, tensor
 from ..engine.state import state
 from ..engine.tensor import Tensor
 from ..errors import DtypeError, ShapeError, call_site
@@ -18,7 +18,96 @@ from .dropout import dropout
 from .linear import Linear
 from .module import Module
 
-__all__ = ["MultiheadAttention"]
+__all__ = ["MultiheadAttention", "SelfAttention"]
+
+
+class SelfAttention(Module):
+    """Self-attention of given queries, keys and values. It has no projections, so no parameters.
+
+    Parameters
+    ----------
+    head_width : int
+        The width of a head. The number of heads follows from the width of the input.
+    causal : bool
+        Whether each token attends only to its own and earlier positions.
+    rotary : bool or float
+        Apply rotary position embeddings to queries and keys (`ops.rotary`). A number is the base of the angles; True
+        means 10000.
+
+    Raises
+    ------
+    ShapeError
+        `head_width` is odd, with `rotary`; or, at a call, the input is not [..., tokens, 3, heads * head_width].
+
+    Notes
+    -----
+    ``softmax(q k' / sqrt(head_width)) v`` of each head. Sources: Vaswani et al. 2017, section 3.2.1; Su et al. 2021,
+    section 3.4.2 (rotary).
+
+    Examples
+    --------
+    >>> import numpy
+    >>> from autograd import nn
+    >>> attend = nn.SelfAttention(4, rotary=True)
+    >>> attend(numpy.zeros((2, 5, 3, 8), numpy.float32)).shape       # 2 rows of 5 tokens, 2 heads
+    (2, 5, 8)
+    """
+
+    def __init__(self, head_width: int, *, causal: bool = True, rotary: bool | float = False):
+        self.head_width = count(head_width, "SelfAttention: head_width", 1)
+        self.causal = flag(causal, "SelfAttention: causal")
+        self.rotary = number(10000.0 if rotary is True else rotary, "SelfAttention: rotary", 0) if rotary else 0.0
+        if self.rotary and self.head_width % 2:
+            raise ShapeError(f"SelfAttention: head_width={head_width} was given with rotary; needed: an even width")
+        self._tables: dict[Any, tuple[Any, Any]] = {}
+
+    def heads(self, qkv: Any) -> Any:
+        """The input by heads: [..., tokens, 3, heads, head_width] of [..., tokens, 3, heads * head_width]."""
+        shape = tuple(raw(qkv).shape)
+        if len(shape) < 3 or shape[-2] != 3 or shape[-1] % self.head_width:
+            raise ShapeError(
+                f"SelfAttention(head_width={self.head_width}): an input of shape {shape}; needed: [..., tokens, 3, "
+                f"heads * {self.head_width}]\n  fix: ops.reshape(x, (*x.shape[:-1], 3, -1)), for queries, keys and "
+                "values side by side" + call_site()
+            )
+        return ops.reshape(qkv, (*qkv.shape[:-1], -1, self.head_width))
+
+    def rotate(self, x: Any, positions: Any = None) -> Any:
+        """Rotate queries and keys of [..., tokens, 3, heads, head_width] by their positions; values stay.
+
+        `positions`, an array [tokens] of int, is by default 0, 1, ... All rows of the batch have the same positions.
+        """
+        if not self.rotary:
+            return x
+        tokens = int(raw(x).shape[-4])
+        known = positions is None
+        key = (tokens, raw(x).dtype)
+        tables = self._tables.get(key) if known else None
+        if tables is None:
+            where = np.arange(tokens) if known else np.asarray(positions)
+            cos, sin = ops.rotary_angles_at(where, self.head_width, self.rotary, dtype=raw(x).dtype)
+            one, zero = np.ones_like(cos), np.zeros_like(sin)  # the values are not rotated
+            tables = np.stack([cos, cos, one], 1)[:, :, None], np.stack([sin, sin, zero], 1)[:, :, None]
+            if known:
+                self._tables[key] = tables
+        if state.grid is not None:
+            tables = (constant(tables[0]), constant(tables[1])) if known else (tensor(tables[0]), tensor(tables[1]))
+        return ops.rotary(x, *tables)
+
+    def forward(self, qkv: Any) -> Any:
+        """Compute attention.
+
+        Parameters
+        ----------
+        qkv : Tensor or array, [..., tokens, 3, heads * head_width]
+            The heads may be sharded.
+
+        Returns
+        -------
+        Tensor or array, [..., tokens, heads * head_width]
+        """
+        y = ops.self_attention(self.rotate(self.heads(qkv)), causal=self.causal)
+        return ops.reshape(y, (*y.shape[:-2], -1))
 
 
 class MultiheadAttention(Module):

@@ -15,7 +15,7 @@ from ..random.keys import integer
 from .arguments import count
 from .module import Module
 
-__all__ = ["Embedding", "Flatten", "Identity", "Linear"]
+__all__ = ["Embedding", "Flatten", "Identity", "Linear", "TiedLinear"]
 
 
 def uniform_parameter(key: random.Key, shape: tuple[int, ...], bound: float, dtype: Any) -> Parameter:
@@ -205,6 +205,38 @@ class Identity(Module):
 
     def forward(self, input: Any) -> Tensor:
         return input
+
+
+class TiedLinear(Module):
+    """The product with the rows of an embedding's table, ``x @ weight.T``: the logits of a language model.
+
+    The table is that of the embedding, a tied weight: its gradient is the sum of those of both uses.
+
+    Parameters
+    ----------
+    embedding : Embedding
+
+    Notes
+    -----
+    Source: Press and Wolf 2017, *Using the Output Embedding to Improve Language Models*.
+
+    Examples
+    --------
+    >>> import numpy
+    >>> from autograd import nn
+    >>> table = nn.Embedding(10, 4)
+    >>> nn.TiedLinear(table)(numpy.zeros((3, 4), numpy.float32)).shape
+    (3, 10)
+    """
+
+    def __init__(self, embedding: Embedding):
+        self.weight = embedding.weight
+
+    def stores_transposed(self, attribute: str) -> bool:
+        return False
+
+    def forward(self, input: Any) -> Tensor:
+        return input @ ops.swapaxes(self.weight, 0, 1)
 
 
 class Flatten(Module):

@@ -52,7 +52,7 @@ from .nn.cross_entropy import cross_entropy
 from .nn.embedding import take_rows
 from .nn.normalization import layer_norm, rms_norm
 from .nn.pooling import avg_pool, max_pool
-from .nn.rotary import rotary, rotary_angles
+from .nn.rotary import rotary, rotary_angles, rotary_angles_at
 from .nn.softmax import log_softmax, logsumexp, softmax
 from .numpy_protocol import from_function, from_ufunc
 from .reductions import argmax, max, mean, min, sum
@@ -65,7 +65,7 @@ __all__ = [
     "from_ufunc", "gelu", "getitem", "greater", "greater_equal", "isfinite", "layer_norm", "less", "less_equal",
     "linear", "log", "log1p", "log_softmax", "logical_not", "logsumexp", "matmul", "max", "max_pool", "maximum",
     "mean", "min", "minimum", "moveaxis", "multiply", "negative", "not_equal", "power", "ravel", "reciprocal", "relu",
-    "reshape", "rms_norm", "rotary", "rotary_angles", "self_attention", "sigmoid", "sign", "silu", "sin", "softmax",
+    "reshape", "rms_norm", "rotary", "rotary_angles", "rotary_angles_at", "self_attention", "sigmoid", "sign", "silu", "sin", "softmax",
     "softplus", "sqrt", "square", "squeeze", "stack", "stop_gradient", "subtract", "sum", "swapaxes", "take_rows",
     "tanh", "transpose", "where",
 ]  # fmt: skip

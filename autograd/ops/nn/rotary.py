@@ -101,8 +101,20 @@ def rotary_angles(tokens: int, width: int, base: float = 10000.0, start: int = 0
     >>> ops.rotary_angles(3, 4)[1][:, 0].round(3)
     array([0.   , 0.841, 0.909])
     """
-    angles = np.arange(start, start + tokens)[:, None] * base ** (-np.arange(0, width, 2) / width)
+    return rotary_angles_at(np.arange(start, start + tokens), width, base, dtype)
+
+
+def rotary_angles_at(positions: Any, width: int, base: float = 10000.0, dtype: Any = np.float64) -> Any:
+    """Return the tables (cos, sin) of `rotary_angles` for given positions, an array [tokens].
+
+    Examples
+    --------
+    >>> from autograd import ops
+    >>> ops.rotary_angles_at([0, 2, 1], 4)[1][:, 0].round(3)
+    array([0.   , 0.909, 0.841])
+    """
+    angles = np.asarray(positions)[:, None] * base ** (-np.arange(0, width, 2) / width)
     return np.cos(angles).astype(dtype), np.sin(angles).astype(dtype)
 
 
-__all__ = ["rotary", "rotary_angles"]
+__all__ = ["rotary", "rotary_angles", "rotary_angles_at"]
