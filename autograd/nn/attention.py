@@ -31,8 +31,8 @@ class SelfAttention(Module):
     causal : bool
         Whether each token attends only to its own and earlier positions.
     rotary : bool or float
-        Apply rotary position embeddings to queries and keys (`ops.rotary`). A number is the base of the angles; True
-        means 10000.
+        Apply rotary position embeddings to queries and keys, in adjacent pairs of features (`ops.rotary`). A number is
+        the base of the angles; True means 10000.
 
     Raises
     ------
@@ -92,7 +92,7 @@ class SelfAttention(Module):
                 self._tables[key] = tables
         if state.grid is not None:
             tables = (constant(tables[0]), constant(tables[1])) if known else (tensor(tables[0]), tensor(tables[1]))
-        return ops.rotary(x, *tables)
+        return ops.rotary(x, *tables, interleaved=True)
 
     def forward(self, qkv: Any) -> Any:
         """Compute attention.

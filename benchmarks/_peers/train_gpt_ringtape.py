@@ -1,0 +1,52 @@
+"""One rank of `benchmarks/train_gpt.py` in ringtape's public API: the model of `examples/gpt.py`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from data_parallel_case import BETAS, CASES, EPS, RATE, RotaryGPT, Worker, arguments, batches, serve, use_core, weights
+
+sys.path.append(str(Path(__file__).resolve().parents[2] / "examples"))
+
+import gpt  # noqa: E402 - from the examples
+
+import autograd as ag  # noqa: E402
+import collectives as cc  # noqa: E402
+from autograd import kernels, optim, random  # noqa: E402
+
+
+def build(args: Any) -> Worker:
+    case = CASES[args.case]
+    assert isinstance(case, RotaryGPT)
+    world = cc.world()
+    use_core(args, world.rank)
+    kernels.keep_freed_memory()
+    config = gpt.Config(case.vocabulary, case.width, case.heads, case.layers)
+    model, total_loss = gpt.gpt(config, random.Key(0)), gpt.Loss()
+    given = weights(case)
+    for name, p in model.named_parameters():
+        p.data = given[name]
+    data = batches(case, 0)
+    count = data[0][1].size
+    optimizer = optim.AdamW(model.parameters(), lr=RATE, betas=BETAS, eps=EPS, weight_decay=0.1)
+
+    def step(i: int) -> Any:
+        x, y = data[i % len(data)]
+        optimizer.zero_grad()
+        with ag.Tape() as tape:
+            loss = total_loss(model(x), y) / count
+        tape.backward(loss)
+        optimizer.step()
+        return loss
+
+    def total(loss: Any) -> float:
+        return float(loss.item())
+
+    return Worker(world.rank, world.size, "ringtape", step, total, world.barrier, {})
+
+
+if __name__ == "__main__":
+    given = arguments()
+    serve(given, build(given))
