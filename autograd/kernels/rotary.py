@@ -17,7 +17,7 @@ _COMPLEX = {np.dtype(np.float32): np.complex64, np.dtype(np.float64): np.complex
 
 def _rotate(x: Any, cos: Any, sin: Any, interleaved: bool, sign: int) -> Any:
     if interleaved and x.dtype in _COMPLEX and x.strides[-1] == x.itemsize:
-        table = np.empty(np.broadcast_shapes(cos.shape, sin.shape), _COMPLEX[x.dtype])
+        table: Any = np.empty(np.broadcast_shapes(cos.shape, sin.shape), _COMPLEX[x.dtype])
         table.real, table.imag = cos, sin if sign > 0 else -sin
         return (x.view(table.dtype) * table).view(x.dtype)
     y = np.empty_like(x)
@@ -33,13 +33,15 @@ def _rotate(x: Any, cos: Any, sin: Any, interleaved: bool, sign: int) -> Any:
 
 
 def _forward(xs: tuple[Any, ...], options: tuple[Any, ...], keep: bool) -> tuple[Any, Any]:
-    return _rotate(*xs, *options, 1), None
+    x, cos, sin = xs
+    return _rotate(x, cos, sin, options[0], 1), None
 
 
 def _backward(
     ct: Any, kept: Any, xs: tuple[Any, ...], options: tuple[Any, ...], wanted: Sequence[bool], last: bool
 ) -> Sequence[Any]:
-    return _rotate(ct, *xs[1:], *options, -1), None, None
+    _, cos, sin = xs
+    return _rotate(ct, cos, sin, options[0], -1), None, None
 
 
 rotary_kernel = Kernel(_forward, _backward)

@@ -92,7 +92,7 @@ class SelfAttention(Module):
                 self._tables[key] = tables
         if state.grid is not None:
             tables = (constant(tables[0]), constant(tables[1])) if known else (tensor(tables[0]), tensor(tables[1]))
-        return ops.rotary(x, *tables, interleaved=True)
+        return ops.rotary(x, tables[0], tables[1], interleaved=True)
 
     def forward(self, qkv: Any) -> Any:
         """Compute attention.

@@ -10,11 +10,11 @@ from data_parallel_case import BETAS, CASES, EPS, RATE, RotaryGPT, Worker, argum
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "examples"))
 
-import gpt  # noqa: E402 - from the examples
+import gpt
 
-import autograd as ag  # noqa: E402
-import collectives as cc  # noqa: E402
-from autograd import kernels, optim, random  # noqa: E402
+import autograd as ag
+import collectives as cc
+from autograd import kernels, optim, random
 
 
 def build(args: Any) -> Worker:
