@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,10 +12,9 @@ import pytest
 import autograd as ag
 from autograd import random
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.append(str(ROOT / "examples"))
+from .models import gpt
 
-import gpt
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_every_gradient_is_that_of_torch(tmp_path: Path) -> None:
