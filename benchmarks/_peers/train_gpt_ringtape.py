@@ -15,6 +15,10 @@ import gpt
 import autograd as ag
 import collectives as cc
 from autograd import kernels, optim, random
+from parallel import Column, Row, Vocabulary, parallelize
+
+PLAN = {"*.table": Vocabulary("tp"), "*.qkv": Column("tp", blocks=3), "*.proj": Row("tp"), "*.up": Column("tp"),
+        "*.down": Row("tp"), "*.out": Vocabulary("tp")}  # fmt: skip
 
 
 def build(args: Any) -> Worker:
@@ -28,8 +32,13 @@ def build(args: Any) -> Worker:
     given = weights(case)
     for name, p in model.named_parameters():
         p.data = given[name]
-    data = batches(case, 0)
+    data: Any = batches(case, 0)
     count = data[0][1].size
+    if world.size > 1:
+        cc.Mesh(tp=-1).__enter__()  # for the life of the process
+        parallelize(model, PLAN)
+        parallelize(total_loss, {"rows": Vocabulary("tp")})
+        data = [tuple(ag.tensor(a, {"tp": cc.R}) for a in pair) for pair in data]
     optimizer = optim.AdamW(model.parameters(), lr=RATE, betas=BETAS, eps=EPS, weight_decay=0.1)
 
     def step(i: int) -> Any:
