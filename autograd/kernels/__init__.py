@@ -46,6 +46,7 @@ _files = {
     "softmax": "softmax",
     "log_softmax": "softmax",
     "attention": "attention",
+    "attention_block": "attention",
     "self_attention": "attention",
     "cross_entropy": "losses",
 }
