@@ -76,22 +76,23 @@ class SelfAttention(Module):
         """Rotate queries and keys of [..., tokens, 3, heads, head_width] by their positions; values stay.
 
         `positions`, an array [tokens] of int, is by default 0, 1, ... All rows of the batch have the same positions.
+        Where the ranks hold different tokens, it is a Tensor with the labels of its tokens; an array is V.
         """
         if not self.rotary:
             return x
-        tokens = int(raw(x).shape[-4])
-        known = positions is None
-        key = (tokens, raw(x).dtype)
-        tables = self._tables.get(key) if known else None
+        known, layout = positions is None, None
+        where = raw(np.arange(int(raw(x).shape[-4])) if known else positions)
+        if positions.__class__ in TENSORS:
+            layout = positions.layout
+        key = (len(where) if known else np.asarray(where).tobytes(), raw(x).dtype)
+        tables = self._tables.get(key)
         if tables is None:
-            where = np.arange(tokens) if known else np.asarray(positions)
             cos, sin = ops.rotary_angles_at(where, self.head_width, self.rotary, dtype=raw(x).dtype)
             one, zero = np.ones_like(cos), np.zeros_like(sin)  # the values are not rotated
             tables = np.stack([cos, cos, one], 1)[:, :, None], np.stack([sin, sin, zero], 1)[:, :, None]
-            if known:
-                self._tables[key] = tables
+            self._tables[key] = tables
         if state.grid is not None:
-            tables = (constant(tables[0]), constant(tables[1])) if known else (tensor(tables[0]), tensor(tables[1]))
+            tables = tuple(constant(t) if known else Tensor(t, layout) if layout else tensor(t) for t in tables)
         return ops.rotary(x, *tables)
 
     def forward(self, qkv: Any) -> Any:
