@@ -16,6 +16,7 @@ from .data.entry import enter
 from .verify import Report, VerifyError, verify
 
 if TYPE_CHECKING:  # `__getattr__` loads these names at first use
+    from .context.styles import Ring, Ulysses
     from .data.compressed_adam import CompressedAdam
     from .data.compression import Compression, Float16, Int8, OneBit, PowerSGD, RandomK, TopK
     from .data.local_sgd import DiLoCo, LocalSGD
@@ -29,6 +30,7 @@ if TYPE_CHECKING:  # `__getattr__` loads these names at first use
     __version__: str
 
 _LATER = {
+    "context.styles": ("Ring", "Ulysses"),
     "data.compression": ("Compression", "Float16", "Int8", "OneBit", "PowerSGD", "RandomK", "TopK"),
     "data.local_sgd": ("DiLoCo", "LocalSGD"),
     "data.memory": ("Memory", "memory_of"),
@@ -43,8 +45,8 @@ _MODULES = {name: module for module, names in _LATER.items() for name in names}
 
 __all__ = [
     "CompressedAdam", "Compression", "DataParallel", "DiLoCo", "Float16", "Int8", "LocalSGD", "Memory", "NoiseScale",
-    "OneBit", "ParameterServer", "PowerSGD", "Progress", "RandomK", "Report", "RunLog", "StepPrediction", "StepReport",
-    "TopK", "VerifyError", "enter", "gradient_noise_scale", "memory_of", "plot_log", "predict_step", "read_log",
+    "OneBit", "ParameterServer", "PowerSGD", "Progress", "RandomK", "Report", "Ring", "RunLog", "StepPrediction", "StepReport",
+    "TopK", "Ulysses", "VerifyError", "enter", "gradient_noise_scale", "memory_of", "plot_log", "predict_step", "read_log",
     "verify",
 ]  # fmt: skip
 

@@ -9,7 +9,7 @@ import numpy as np
 from .. import ops, random
 from ..engine.parameter import Parameter, constant, tensor
 from ..engine.state import state
-from ..engine.tensor import Tensor
+from ..engine.tensor import TENSORS, Tensor
 from ..errors import DtypeError, ShapeError, call_site
 from ..ops.arguments import operand, raw
 from .arguments import batch_first as as_batch_first
@@ -80,11 +80,9 @@ class SelfAttention(Module):
         """
         if not self.rotary:
             return x
-        known, layout = positions is None, None
-        where = raw(np.arange(int(raw(x).shape[-4])) if known else positions)
-        if positions.__class__ in TENSORS:
-            layout = positions.layout
-        key = (len(where) if known else np.asarray(where).tobytes(), raw(x).dtype)
+        known, tokens = positions is None, int(raw(x).shape[-4])
+        where = np.arange(tokens) if known else np.asarray(raw(positions))
+        key = (tokens if known else where.tobytes(), raw(x).dtype)
         tables = self._tables.get(key)
         if tables is None:
             cos, sin = ops.rotary_angles_at(where, self.head_width, self.rotary, dtype=raw(x).dtype)
@@ -92,7 +90,9 @@ class SelfAttention(Module):
             tables = np.stack([cos, cos, one], 1)[:, :, None], np.stack([sin, sin, zero], 1)[:, :, None]
             self._tables[key] = tables
         if state.grid is not None:
-            tables = tuple(constant(t) if known else Tensor(t, layout) if layout else tensor(t) for t in tables)
+            labels = positions.layout if positions.__class__ in TENSORS else None
+            make = constant if known else tensor if labels is None else lambda table: Tensor(table, labels)
+            tables = make(tables[0]), make(tables[1])
         return ops.rotary(x, *tables)
 
     def forward(self, qkv: Any) -> Any:

@@ -32,9 +32,9 @@ ranks differ: ``key.along("dp")``; or it has the places of the pieces that each 
 order: ``key.placed(...)``, or `placed` around the model. Inside a mesh, a draw of a shape has the label D (Drawn). D
 combines with equal copies and with values that are sharded on another dimension, may become a Parameter, or a constant
 by `constant`, and is refused where it meets Varying. A slice of it is D too, unless its bounds depend on
-``mesh.axis(name).rank``: then it is V. The labels V and Shard contradict D, so `tensor`, `Parameter` and ``collectives.cast`` refuse them;
-``collectives.shard`` gives each rank its part of the draw. A draw with `part` is a plain array, and so V like any
-array. The table in `random.placement` lists all cases.
+``mesh.axis(name).rank``: then it is V. The labels V and Shard contradict D, so `tensor`, `Parameter` and
+``collectives.cast`` refuse them; ``collectives.shard`` gives each rank its part of the draw. A draw with `part` is a
+plain array, and so V like any array. The table in `random.placement` lists all cases.
 
 In a dry run, `uniform`, `normal` and `bernoulli` return a shape without values. `integers` and `permutation`, by which
 programs decide what to do, return real values.

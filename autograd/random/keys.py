@@ -228,7 +228,10 @@ def _replaced(places: tuple[Place, ...], place: Place) -> tuple[Place, ...]:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """A thread's random state: the seed, how many keys `next_key` has returned for each name, and the `placed` blocks."""
+    """A thread's random state: its seed, the number of keys that `next_key` has returned for each name, and `placed`.
+
+    `places` are those of the `placed` blocks that the thread is in.
+    """
 
     seed: int = 0
     ordinals: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))

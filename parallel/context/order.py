@@ -211,7 +211,7 @@ def zigzag(x: Any, axis: str, dim: int = 1) -> Any:
             raise LayoutError(
                 f"zigzag({x.name or 'x'}: {describe(array, array.shape, layout)}, axis {name!r})\n"
                 f"  axis {name!r}: x is {have.word}; needed: the whole sequence on every rank, I or R\n"
-                f"  fix: cc.from_local(x, {{..., {name!r}: I}}) or cc.constant(x), if it is the whole sequence"
+                f"  fix: cc.from_local(x, {{..., {name!r}: I}}), if it is the whole sequence"
                 + call_site()
             )
         if have is I:
@@ -308,7 +308,7 @@ def zigzag_draws(axis: str, tokens: int, dim: int = 1) -> Iterator[None]:
     >>> def program():
     ...     random.seed(3)
     ...     with cc.Mesh(cp=-1), context.zigzag_draws("cp", tokens=8, dim=0):
-    ...         y = nn.Dropout(0.5)(context.zigzag(cc.C and numpy.ones(8), "cp", dim=0))
+    ...         y = nn.Dropout(0.5)(context.zigzag(numpy.ones(8), "cp", dim=0))
     ...         return context.unzigzag(y, "cp", dim=0).numpy().tolist()
     >>> cc.run(program, ranks=1)[0] == cc.run(program, ranks=2)[0]
     True

@@ -48,7 +48,7 @@ from collectives.transports.protocol import Pending, Request
 from . import composed
 from .order import Block, Order
 
-__all__ = ["RING_ATTENTION", "extents_of_sequence", "ring_attention", "ring_self_attention"]
+__all__ = ["RING_ATTENTION", "check_other_axes", "extents_of_sequence", "ring_attention", "ring_self_attention"]
 
 
 class Options(NamedTuple):
@@ -378,6 +378,17 @@ def _attended(x: Tensor, on: Axis, order: Order, scale: float | None, name: str)
         raise DtypeError(f"{name}: queries and keys of {array.dtype}; needed: real floating-point numbers"
                          + call_site())  # fmt: skip
     dim, width = array.ndim - 4, int(array.shape[-1])
+    check_other_axes(x, on, name)
+    extents = extents_of_sequence(x, on, dim, order, name)
+    scale = (1 / width**0.5 if width else 0.0) if scale is None else float(scale)
+    call = on.call(dim=dim, extents=extents, dtype=array.dtype, options=Options(order, scale))
+    result: Tensor = RING_ATTENTION(x, call)
+    return result
+
+
+def check_other_axes(x: Tensor, on: Axis, name: str) -> None:
+    """Raise LayoutError for addends of [..., tokens, slots, heads, width], and if an axis besides `on` cuts the tokens."""
+    dim = x.array.ndim - 4
     assert x.layout is not None
     for axis, label in x.layout.items():
         if axis in on.names:
@@ -390,15 +401,10 @@ def _attended(x: Tensor, on: Axis, order: Order, scale: float | None, name: str)
         else:
             continue
         raise LayoutError(
-            f"{name}(x: {describe(array, array.shape, x.layout)}, axis {'*'.join(on.names)!r})\n  axis {axis!r}: x is "
-            f"{label!r}: the ranks of this axis hold {held}; needed: whole values, or parts of the batch or of the "
-            f"heads\n  fix: {fix} before it" + call_site()
+            f"{name}(x: {describe(x.array, x.array.shape, x.layout)}, axis {'*'.join(on.names)!r})\n"
+            f"  axis {axis!r}: x is {label!r}: the ranks of this axis hold {held}; needed: whole values, or parts of "
+            f"the batch or of the heads\n  fix: {fix} before it" + call_site()
         )
-    extents = extents_of_sequence(x, on, dim, order, name)
-    scale = (1 / width**0.5 if width else 0.0) if scale is None else float(scale)
-    call = on.call(dim=dim, extents=extents, dtype=array.dtype, options=Options(order, scale))
-    result: Tensor = RING_ATTENTION(x, call)
-    return result
 
 
 def extents_of_sequence(x: Tensor, on: Axis, dim: int, order: Order, name: str) -> tuple[int, ...]:
@@ -423,8 +429,8 @@ def extents_of_sequence(x: Tensor, on: Axis, dim: int, order: Order, name: str) 
         elif label is V:
             why = "this does not tell the order of its tokens; needed: Shard of the tokens"
             fix = (
-                f"cc.from_local(tokens, {{{axis!r}: Shard(1)}}) where the batch is made, or zigzag=True here, if they "
-                "are in zigzag order"
+                f"cc.from_local(tokens, {{{axis!r}: Shard(1)}}) where the batch is made; or ring attention with "
+                "zigzag=True, if they are in zigzag order"
             )
         else:
             why = "all ranks have the same tokens; needed: this rank's part of the sequence"
