@@ -45,9 +45,9 @@ _MODULES = {name: module for module, names in _LATER.items() for name in names}
 
 __all__ = [
     "CompressedAdam", "Compression", "DataParallel", "DiLoCo", "Float16", "Int8", "LocalSGD", "Memory", "NoiseScale",
-    "OneBit", "ParameterServer", "PowerSGD", "Progress", "RandomK", "Report", "Ring", "RunLog", "StepPrediction", "StepReport",
-    "TopK", "Ulysses", "VerifyError", "enter", "gradient_noise_scale", "memory_of", "plot_log", "predict_step", "read_log",
-    "verify",
+    "OneBit", "ParameterServer", "PowerSGD", "Progress", "RandomK", "Report", "Ring", "RunLog", "StepPrediction",
+    "StepReport", "TopK", "Ulysses", "VerifyError", "enter", "gradient_noise_scale", "memory_of", "plot_log",
+    "predict_step", "read_log", "verify",
 ]  # fmt: skip
 
 

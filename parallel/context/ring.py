@@ -387,7 +387,7 @@ def _attended(x: Tensor, on: Axis, order: Order, scale: float | None, name: str)
 
 
 def check_other_axes(x: Tensor, on: Axis, name: str) -> None:
-    """Raise LayoutError for addends of [..., tokens, slots, heads, width], and if an axis besides `on` cuts the tokens."""
+    """Raise LayoutError if `x`, [..., tokens, slots, heads, width], is P on another axis, or its tokens are cut there."""
     dim = x.array.ndim - 4
     assert x.layout is not None
     for axis, label in x.layout.items():
