@@ -96,7 +96,7 @@ def _chunk(tokens: int, ranks: int) -> int:
     if tokens % (2 * ranks):
         raise ShapeError(
             f"zigzag: {tokens} tokens were given for {ranks} ranks; needed: a multiple of {2 * ranks}, so that each "
-            f"rank gets two chunks of equal length\n  fix: {-tokens % (2 * ranks)} tokens of padding, or "
+            f"rank gets two chunks of equal length\n  fix: padding to {tokens + -tokens % (2 * ranks)} tokens, or "
             "contiguous order, Ring(axis, zigzag=False)" + call_site()
         )
     return tokens // (2 * ranks)

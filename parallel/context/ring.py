@@ -113,11 +113,7 @@ def _(ct: Any, call: Call, x: Any, y: Any) -> Any:
         return Pending(started.test, lambda: started.wait().reshape(shape))
 
     arriving: Pending[Any] | None = None
-    sent: list[tuple[Pending[Any], Any]] = []
     for step, (owner, kv) in enumerate(_visits(own, call)):
-        before, following = (me - 1 - step) % ranks, None
-        if 0 < step < order.hops(before, ranks):  # the rank before adds to these now, and sends them when it has
-            following = receive(before, (me - 1) % ranks)
         if kv is not None:
             if is_dry:
                 dkv = kv
@@ -138,16 +134,14 @@ def _(ct: Any, call: Call, x: Any, y: Any) -> Any:
                 if arriving is not None:
                     received = arriving.wait()
                     dkv = dkv if is_dry else dkv + received
-                target, message = (me + 1) % ranks if step < order.hops(owner, ranks) else owner, flat(dkv)
-                sent.append((group.start(Request("lend", message, peer=target)), message))
-        arriving = following
+                group.send(flat(dkv), (me + 1) % ranks if step < order.hops(owner, ranks) else owner)
+        before = (me - 1 - step) % ranks
+        arriving = receive(before, (me - 1) % ranks) if 0 < step < order.hops(before, ranks) else None
     hops = order.hops(me, ranks)
     if hops > 0:
         received = receive(me, (me + hops) % ranks).wait()
         if not is_dry:
             dx[..., groups:, :, :] += received
-    for pending, _ in sent:
-        pending.wait()
     return x if is_dry else dx.astype(dtype, copy=False)
 
 
@@ -166,19 +160,15 @@ def _visits(kv: Any, call: Call) -> Iterator[tuple[int, Any]]:
     held: Any = kv
     for step in range(ranks):
         owner, before = (me - step) % ranks, (me - 1 - step) % ranks
-        leaving: Pending[Any] | None = None
         arriving: Pending[Any] | None = None
         if step < order.hops(owner, ranks):
-            message = flat(held)  # it must not change, or be freed, before it is sent
-            leaving = group.start(Request("lend", message, peer=(me + 1) % ranks))
+            group.send(flat(held), (me + 1) % ranks)
         if step < order.hops(before, ranks):
             shape = (*kv.shape[:-4], extents[before], *kv.shape[-3:])
             buffer = buffer_like(kv, shape, kv.dtype, group.dry)
             arriving = group.start(Request("recv", out=buffer, peer=(me - 1) % ranks))
         yield owner, held
         held = None if arriving is None else arriving.wait().reshape(shape)
-        if leaving is not None:
-            leaving.wait()
 
 
 def _wide(x: Any) -> Any:
@@ -387,7 +377,7 @@ def _attended(x: Tensor, on: Axis, order: Order, scale: float | None, name: str)
 
 
 def check_other_axes(x: Tensor, on: Axis, name: str) -> None:
-    """Raise LayoutError if `x`, [..., tokens, slots, heads, width], is P on another axis, or its tokens are cut there."""
+    """Raise LayoutError for [..., tokens, slots, heads, width] that is P on another axis, or whose tokens are cut there."""
     dim = x.array.ndim - 4
     assert x.layout is not None
     for axis, label in x.layout.items():
