@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import autograd.numpy as anp
-from autograd import random
+from autograd import constant, random
 from autograd.engine.state import state
 from autograd.engine.tensor import TENSORS
 from autograd.errors import LayoutError, ShapeError, call_site
@@ -276,7 +276,9 @@ def unzigzag(x: Any, axis: str, dim: int = 1) -> Any:
     whole = all_gather(x, axis, dim)
     ranks = current_mesh().axis(axis).size
     dim %= whole.array.ndim
-    return whole[(*(EVERYTHING,) * dim, zigzag_inverse(whole.array.shape[dim], ranks))] if ranks > 1 else whole
+    if ranks == 1:
+        return whole
+    return whole[(*(EVERYTHING,) * dim, constant(zigzag_inverse(whole.array.shape[dim], ranks)))]
 
 
 @contextmanager

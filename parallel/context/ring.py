@@ -377,7 +377,7 @@ def _attended(x: Tensor, on: Axis, order: Order, scale: float | None, name: str)
 
 
 def check_other_axes(x: Tensor, on: Axis, name: str) -> None:
-    """Raise LayoutError for [..., tokens, slots, heads, width] that is P on another axis, or whose tokens are cut there."""
+    """Raise LayoutError if [..., tokens, slots, heads, width] is P on another axis, or its tokens are cut there."""
     dim = x.array.ndim - 4
     assert x.layout is not None
     for axis, label in x.layout.items():
