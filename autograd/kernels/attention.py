@@ -150,8 +150,8 @@ def attend(
 
 
 def attend_backward(
-    ct: Any, q: Any, k: Any, v: Any, mask: Any, causal: bool, scale: float, o: Any, kept: Any, dq: Any, dk: Any, dv: Any,
-    log_sums: Any = None, dots: Any = None,
+    ct: Any, q: Any, k: Any, v: Any, mask: Any, causal: bool, scale: float, o: Any, kept: Any,
+    dq: Any, dk: Any, dv: Any, log_sums: Any = None, dots: Any = None,
 ) -> None:  # fmt: skip
     """Write the cotangents to `dq`, `dk` and `dv`, except for those that are None.
 
