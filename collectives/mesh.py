@@ -149,6 +149,10 @@ def check_name(algorithm: Any, operation: str | None = None) -> str:
     return check_name(algorithm, operation)
 
 
+_USUAL = ("pp", "dp", "ep", "cp", "tp")
+"""The axes of `Mesh.fit`, from the outermost."""
+
+
 class Mesh:
     """Named axes over the ranks of a world; ``with mesh:`` makes the mesh current.
 
@@ -227,6 +231,53 @@ class Mesh:
                 group: Any = axis.group
                 group.agree(f"{self!r}")
                 _ = group.channel.fit  # measured here, so that the program is not interrupted later
+
+    @classmethod
+    def fit(cls, over: Communicator | None = None, /, *, algorithm: Any = "native", **sizes: int) -> Mesh:
+        """A mesh of the usual axes of parallel training, in the order that keeps frequent messages on one host.
+
+        Parameters
+        ----------
+        over : Communicator, optional
+            The ranks. The default is the whole world.
+        **sizes : int
+            Of any of the axes pp (pipeline stages), dp (parts of the batch), ep (experts), cp (parts of the sequence)
+            and tp (parts of a layer). One may be -1; without one, ``dp`` is -1 if it is not given.
+        algorithm : str or mapping from axis to str
+            As for `Mesh`.
+
+        Returns
+        -------
+        Mesh
+            The axes that were given, and dp, from the outermost: pp, dp, ep, cp, tp. Neighbouring ranks, which
+            launchers put on one host, differ in tp, which communicates in every layer.
+
+        Raises
+        ------
+        MeshError
+            Another name was given, or the sizes do not multiply to the number of ranks.
+
+        Notes
+        -----
+        Source of the order: Narayanan et al. 2021, *Efficient Large-Scale Language Model Training on GPU Clusters*,
+        section 3.
+
+        Examples
+        --------
+        >>> import collectives as cc
+        >>> cc.run(lambda: print(cc.Mesh.fit(tp=2)) if cc.world().rank == 0 else None, ranks=4)
+        Mesh(dp=2, tp=2)
+        [None, None, None, None]
+        """
+        unknown = [name for name in sizes if name not in _USUAL]
+        if unknown:
+            raise MeshError(
+                f"Mesh.fit({unknown[0]}=...) was given; needed: the names {', '.join(_USUAL)}\n  fix: cc.Mesh(...), "
+                "which takes any names, the outermost first" + call_site()
+            )
+        if "dp" not in sizes and -1 not in sizes.values():
+            sizes["dp"] = -1
+        return cls(over, algorithm=algorithm, **{name: sizes[name] for name in _USUAL if name in sizes})
 
     def __repr__(self) -> str:
         return f"Mesh({', '.join(f'{k}={v}' for k, v in zip(self.names, self.sizes, strict=True))})"

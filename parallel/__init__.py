@@ -13,6 +13,7 @@ import autograd
 
 from .data.data_parallel import DataParallel
 from .data.entry import enter
+from .plan import Style, parallelize
 from .verify import Report, VerifyError, verify
 
 if TYPE_CHECKING:  # `__getattr__` loads these names at first use
@@ -26,6 +27,7 @@ if TYPE_CHECKING:  # `__getattr__` loads these names at first use
     from .data.parameter_server import ParameterServer
     from .report import StepReport
     from .runs import Progress, RunLog, plot_log, read_log
+    from .tensor import Column, Row, Sequence, Vocabulary
 
     __version__: str
 
@@ -39,15 +41,16 @@ _LATER = {
     "data.compressed_adam": ("CompressedAdam",),
     "data.parameter_server": ("ParameterServer",),
     "report": ("StepReport",),
+    "tensor": ("Column", "Row", "Sequence", "Vocabulary"),
     "runs": ("Progress", "RunLog", "plot_log", "read_log"),
 }
 _MODULES = {name: module for module, names in _LATER.items() for name in names}
 
 __all__ = [
-    "CompressedAdam", "Compression", "DataParallel", "DiLoCo", "Float16", "Int8", "LocalSGD", "Memory", "NoiseScale",
-    "OneBit", "ParameterServer", "PowerSGD", "Progress", "RandomK", "Report", "Ring", "RunLog", "StepPrediction",
-    "StepReport", "TopK", "Ulysses", "VerifyError", "enter", "gradient_noise_scale", "memory_of", "plot_log",
-    "predict_step", "read_log", "verify",
+    "Column", "CompressedAdam", "Compression", "DataParallel", "DiLoCo", "Float16", "Int8", "LocalSGD", "Memory",
+    "NoiseScale", "OneBit", "ParameterServer", "PowerSGD", "Progress", "RandomK", "Report", "Ring", "Row", "RunLog",
+    "Sequence", "StepPrediction", "StepReport", "Style", "TopK", "Ulysses", "VerifyError", "Vocabulary", "enter",
+    "gradient_noise_scale", "memory_of", "parallelize", "plot_log", "predict_step", "read_log", "verify",
 ]  # fmt: skip
 
 

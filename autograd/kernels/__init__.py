@@ -43,6 +43,7 @@ _files = {
     "layer_norm": "norms",
     "normalize": "norms",
     "rms_norm": "norms",
+    "rotary": "rotary",
     "softmax": "softmax",
     "log_softmax": "softmax",
     "attention": "attention",

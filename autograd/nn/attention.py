@@ -31,8 +31,8 @@ class SelfAttention(Module):
     causal : bool
         Whether each token attends only to its own and earlier positions.
     rotary : bool or float
-        Apply rotary position embeddings to queries and keys (`ops.rotary`). A number is the base of the angles; True
-        means 10000.
+        Apply rotary position embeddings to queries and keys, in adjacent pairs of features (`ops.rotary`). A number is
+        the base of the angles; True means 10000.
 
     Raises
     ------
@@ -93,7 +93,7 @@ class SelfAttention(Module):
             labels = positions.layout if positions.__class__ in TENSORS else None
             make = constant if known else tensor if labels is None else lambda table: Tensor(table, labels)
             tables = make(tables[0]), make(tables[1])
-        return ops.rotary(x, *tables)
+        return ops.rotary(x, tables[0], tables[1], interleaved=True)
 
     def forward(self, qkv: Any) -> Any:
         """Compute attention.

@@ -44,7 +44,7 @@ from .elementwise import (
     where,
 )
 from .indexing import getitem
-from .matmul import linear, matmul
+from .matmul import contract, linear, matmul
 from .nn.activations import gelu, silu
 from .nn.attention import attention, attention_weights, self_attention
 from .nn.convolution import convolution
@@ -61,13 +61,13 @@ from .tensor_methods import install
 
 __all__ = [
     "absolute", "add", "argmax", "astype", "attention", "attention_weights", "avg_pool", "broadcast_to", "concatenate",
-    "convolution", "cos", "cross_entropy", "divide", "dot", "equal", "exp", "expand_dims", "expm1", "from_function",
-    "from_ufunc", "gelu", "getitem", "greater", "greater_equal", "isfinite", "layer_norm", "less", "less_equal",
-    "linear", "log", "log1p", "log_softmax", "logical_not", "logsumexp", "matmul", "max", "max_pool", "maximum",
-    "mean", "min", "minimum", "moveaxis", "multiply", "negative", "not_equal", "power", "ravel", "reciprocal", "relu",
-    "reshape", "rms_norm", "rotary", "rotary_angles", "rotary_angles_at", "self_attention", "sigmoid", "sign", "silu", "sin", "softmax",
-    "softplus", "sqrt", "square", "squeeze", "stack", "stop_gradient", "subtract", "sum", "swapaxes", "take_rows",
-    "tanh", "transpose", "where",
+    "contract", "convolution", "cos", "cross_entropy", "divide", "dot", "equal", "exp", "expand_dims", "expm1",
+    "from_function", "from_ufunc", "gelu", "getitem", "greater", "greater_equal", "isfinite", "layer_norm", "less",
+    "less_equal", "linear", "log", "log1p", "log_softmax", "logical_not", "logsumexp", "matmul", "max", "max_pool",
+    "maximum", "mean", "min", "minimum", "moveaxis", "multiply", "negative", "not_equal", "power", "ravel",
+    "reciprocal", "relu", "reshape", "rms_norm", "rotary", "rotary_angles", "rotary_angles_at", "self_attention",
+    "sigmoid", "sign", "silu", "sin", "softmax", "softplus", "sqrt", "square", "squeeze", "stack", "stop_gradient",
+    "subtract", "sum", "swapaxes", "take_rows", "tanh", "transpose", "where",
 ]  # fmt: skip
 
 
