@@ -262,10 +262,10 @@ def _attention_block(xs: tuple[Any, ...], options: tuple[Any, ...], keep: bool) 
     The output for all keys is the mean of those of the blocks, with the weights ``exp(L_block - L)``, where L is the
     logarithm of the sum of all ``exp(L_block)``.
     """
-    q, k, v = xs
+    (q, k, v), (causal, scale) = xs, options
     out = _like_tokens_first(q, (*q.shape[:-1], v.shape[-1]))
     log_sums = np.empty(q.shape[:-1], q.dtype)
-    attend(q, k, v, None, *options, out, False, log_sums)
+    attend(q, k, v, None, causal, scale, out, False, log_sums)
     return (out, log_sums), None
 
 
@@ -277,10 +277,10 @@ def _attention_block_backward(
     `ct` is the cotangent of the output for all keys, the row sums of the product of the two minus the cotangent of L,
     and L, for all keys.
     """
-    ct, dots, log_sums = ct
-    found = [_like_tokens_first(x, x.shape) if want else None for x, want in zip(xs, wanted, strict=True)]
-    attend_backward(ct, *xs, None, *options, None, (None, None, None), *found, log_sums, dots)
-    return found
+    (ct, dots, log_sums), (q, k, v), (causal, scale) = ct, xs, options
+    dq, dk, dv = (_like_tokens_first(x, x.shape) if want else None for x, want in zip(xs, wanted, strict=True))
+    attend_backward(ct, q, k, v, None, causal, scale, None, (None, None, None), dq, dk, dv, log_sums, dots)
+    return dq, dk, dv
 
 
 attention_kernel = Kernel(_attention, _attention_backward)
