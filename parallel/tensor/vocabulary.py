@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from autograd import nn, ops
+from autograd.arrays.shape_only import Shaped
 from autograd.engine.parameter import Parameter
 from autograd.engine.state import no_grad
 from autograd.engine.tensor import Tensor
@@ -44,7 +45,7 @@ class VocabularyEmbedding(nn.Module):
         label: Any = weight.layout[axis] if weight.layout is not None else None
         if array.dtype.kind not in "iu":
             raise DtypeError(f"Vocabulary: indices of dtype {array.dtype}; needed: integers" + call_site())
-        if isinstance(array, np.ndarray) and array.size and not 0 <= array.min() <= array.max() < label.extent:
+        if type(array) is not Shaped and array.size and not 0 <= array.min() <= array.max() < label.extent:
             raise ShapeError(
                 f"Vocabulary: indices from {array.min()} to {array.max()} were given for {label.extent} rows; needed: "
                 f"indices in 0..{label.extent - 1}" + call_site()
@@ -111,7 +112,7 @@ class VocabularyLoss(nn.Module):
             )
         array = labels.array
         counted = array != self.ignore_index
-        if isinstance(array, np.ndarray):
+        if type(array) is not Shaped:
             wrong = counted & ((array < 0) | (array >= label.extent))
             if wrong.any():
                 raise ShapeError(
@@ -119,11 +120,12 @@ class VocabularyLoss(nn.Module):
                     f"0..{label.extent - 1}, or ignore_index={self.ignore_index}" + call_site()
                 )
         with no_grad():
-            top = all_max(Tensor(x.array.max(1, keepdims=True), layout.replace((axis,), V)), axis, to=R)
+            top = all_max(Tensor(np.max(x.array, axis=1, keepdims=True), layout.replace((axis,), V)), axis, to=R)
         z = x - Tensor(top.array, top.layout)
         mine, place = own_rows(array, label, x.array.shape[1])
         chosen = np.zeros_like(x.array)
-        chosen[np.arange(len(place)), place] = mine
+        if type(chosen) is not Shaped:
+            chosen[np.arange(len(place)), place] = mine
         addends = [ops.sum(ops.exp(z), 1), ops.sum(z * Tensor(chosen, layout), 1)]
         if self.label_smoothing:
             addends.append(ops.sum(z, 1))
@@ -133,14 +135,15 @@ class VocabularyLoss(nn.Module):
         if self.label_smoothing:
             s = self.label_smoothing
             losses = losses * (1 - s) + (log - total[2] / label.extent) * s
-        if self.reduction == "mean" and counted.all():
+        is_whole = type(array) is Shaped or bool(counted.all())
+        if self.reduction == "mean" and is_whole:
             return ops.mean(losses)
         if self.reduction == "mean":
             raise OptionError(
                 f"Vocabulary: reduction='mean', and some labels are ignore_index={self.ignore_index}\n  fix: "
                 "reduction='sum', divided by the global number of the other labels" + call_site()
             )
-        if not counted.all():
+        if not is_whole:
             losses = losses * Tensor(counted.astype(x.array.dtype), losses.layout)
         return ops.sum(losses) if self.reduction == "sum" else losses
 
