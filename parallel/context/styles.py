@@ -11,6 +11,7 @@ from autograd.errors import ArgumentError, call_site
 from autograd.layouts.layout import C, Shard, V
 from collectives.ops.arguments import operand
 
+from ..plan import Shards
 from .order import Order
 from .ring import extents_of_sequence, ring_self_attention
 from .ulysses import ulysses_self_attention
@@ -107,8 +108,16 @@ class Ring:
 
     Examples
     --------
-    >>> from parallel.context import Ring
-    >>> plan = {"*.attend": Ring("cp")}
+    >>> import numpy, collectives as cc
+    >>> from autograd import nn
+    >>> from parallel import Ring, context, parallelize
+    >>> qkv = numpy.random.default_rng(0).normal(size=(1, 8, 3, 6))
+    >>> def program():
+    ...     with cc.Mesh(cp=-1):
+    ...         model = parallelize(nn.Sequential(nn.SelfAttention(6)), {"0": Ring("cp")})
+    ...         return context.unzigzag(model(context.zigzag(qkv, "cp")), "cp").numpy()
+    >>> bool(numpy.allclose(cc.run(program, ranks=2)[0], nn.SelfAttention(6)(qkv)))
+    True
     """
 
     def __init__(self, axis: str, zigzag: bool = True):
@@ -117,8 +126,9 @@ class Ring:
     def __repr__(self) -> str:
         return f"Ring({self.axis!r}, zigzag={self.zigzag})"
 
-    def apply(self, module: nn.Module, path: str, shards: Any = None) -> nn.Module:
+    def apply(self, module: nn.Module, path: str, shards: Shards) -> nn.Module:
         """The module that replaces an `nn.SelfAttention`; it has no parameters to divide."""
+        shards.mesh.axis(self.axis)
         return RingAttention(_self_attention(module, path, self), self.axis, self.zigzag)
 
 
@@ -132,8 +142,16 @@ class Ulysses:
 
     Examples
     --------
-    >>> from parallel.context import Ulysses
-    >>> plan = {"*.attend": Ulysses("cp")}
+    >>> import numpy, autograd as ag, collectives as cc
+    >>> from autograd import nn
+    >>> from parallel import Ulysses, parallelize
+    >>> qkv = numpy.random.default_rng(0).normal(size=(1, 8, 3, 6))
+    >>> def program():
+    ...     with cc.Mesh(cp=-1):
+    ...         model = parallelize(nn.Sequential(nn.SelfAttention(3)), {"0": Ulysses("cp")})
+    ...         return cc.all_gather(model(cc.shard(ag.constant(qkv), "cp", 1)), "cp", 1).numpy()
+    >>> bool(numpy.allclose(cc.run(program, ranks=2)[0], nn.SelfAttention(3)(qkv)))
+    True
     """
 
     def __init__(self, axis: str):
@@ -142,8 +160,9 @@ class Ulysses:
     def __repr__(self) -> str:
         return f"Ulysses({self.axis!r})"
 
-    def apply(self, module: nn.Module, path: str, shards: Any = None) -> nn.Module:
+    def apply(self, module: nn.Module, path: str, shards: Shards) -> nn.Module:
         """The module that replaces an `nn.SelfAttention`; it has no parameters to divide."""
+        shards.mesh.axis(self.axis)
         return UlyssesAttention(_self_attention(module, path, self), self.axis)
 
 

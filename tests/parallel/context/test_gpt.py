@@ -13,26 +13,49 @@ import autograd as ag
 import collectives as cc
 from autograd import nn, random
 from autograd.errors import ArgumentError, LayoutError
-from examples.gpt import Config, Loss, gpt
-from parallel import DataParallel, Ring, Ulysses, context
+from autograd.engine.whole import whole_of
+from parallel import Column, DataParallel, Ring, Row, Sequence, Ulysses, Vocabulary, context, parallelize
+from parallel.plan import Shards
 
 from ...collectives.launch import launch_command
+from ..models import gpt as example
 
-CONFIG = Config(vocabulary=11, width=12, heads=3, layers=2, dropout=0.25)
+CONFIG = example.Config(vocabulary=11, width=16, heads=4, layers=2, dropout=0.25)
 ROWS, TOKENS = 4, 24
 DATA = np.random.default_rng(0).integers(0, CONFIG.vocabulary, (2, ROWS, TOKENS))
 STYLES: dict[str, Any] = {"zigzag": Ring("cp"), "contiguous": Ring("cp", zigzag=False), "ulysses": Ulysses("cp")}
 MESHES = [{"dp": 1, "cp": 1}, {"dp": 1, "cp": 2}, {"dp": 1, "cp": 3}, {"dp": 2, "cp": 2}, {"cp": 2, "dp": 2}]
 
 
-def make_model(style: Any = None, checkpointed: bool = False) -> nn.Sequential:
-    model = gpt(CONFIG, random.Key(0, "model"), float)
-    for n in range(1, 1 + CONFIG.layers):
-        if style is not None:
-            model[n].attend = style.apply(model[n].attend, f"{n}.attend", None)
+TENSOR = {
+    "*.qkv": Column("tp", blocks=3), "*.proj": Row("tp"), "*.up": Column("tp"), "*.down": Row("tp"),
+}  # fmt: skip
+SEQUENCE = {
+    "0.table": Vocabulary("tp", to=cc.Shard(1)), "*.norm*": Sequence("tp"), "*.out": Vocabulary("tp"),
+    "*.qkv": Column("tp", blocks=3), "*.proj": Row("tp", to=cc.Shard(1)),
+    "*.up": Column("tp"), "*.down": Row("tp", to=cc.Shard(1)),
+}  # fmt: skip
+
+
+class Model(nn.Module):
+    """The GPT with its loss, so that a plan can divide both."""
+
+    def __init__(self, plan: dict[str, Any], checkpointed: bool = False):
+        self.layers = example.gpt(CONFIG, random.Key(0, "model"), float)
+        self.loss = example.Loss()
+        if plan:
+            parallelize(self, {f"layers.{pattern}": style for pattern, style in plan.items()})
+        if "0.table" in plan:
+            parallelize(self, {"loss.rows": Vocabulary("tp")})
         if checkpointed:
-            model[n] = Checkpointed(model[n])
-    return model
+            for n in range(1, 1 + CONFIG.layers):
+                self.layers[n] = Checkpointed(self.layers[n])
+
+    def forward(self, tokens: Any, targets: Any) -> Any:
+        logits = self.layers(tokens)
+        if isinstance(logits, ag.Tensor) and isinstance((logits.layout or {}).get("cp"), cc.Shard):
+            logits, targets = (cc.cast(a, "cp", to=cc.V) for a in (logits, targets))  # the loss flattens the tokens
+        return self.loss(logits, targets)
 
 
 class Checkpointed(nn.Module):
@@ -53,34 +76,37 @@ def gradients(model: Any, tokens: Any, targets: Any, is_divided: bool) -> dict[s
         for rows in (slice(0, int(half)), slice(int(half), None)):
             x, y = (cc.from_local(a.local[rows], a.layout) if is_divided else a[rows] for a in (tokens, targets))
             with ag.Tape() as tape:
-                logits = model(x)
-                if is_divided and isinstance(logits.layout["cp"], cc.Shard):  # the loss flattens rows and tokens
-                    logits, y = (cc.cast(a, "cp", to=cc.V) for a in (logits, y))
-                loss = Loss()(logits, y) / (ROWS * TOKENS)
+                loss = model(x, y) / (ROWS * TOKENS)
                 loss = cc.all_reduce(loss, ("dp", "cp"), to=cc.I) if is_divided else loss
             tape.backward(loss)
             total += loss.item()
-    found = {name.removeprefix("module.").replace("block.", ""): p.grad.numpy() for name, p in model.named_parameters()}
-    return {"loss": np.array(total), **found}
+    found = {"loss": np.array(total)}
+    for name, p in model.named_parameters():
+        g = p.grad.numpy() if p.grad.layout is None else whole_of(p.grad.array, p.grad.layout, "test", name)
+        found[name.removeprefix("module.").replace("block.", "")] = g
+    return found
 
 
 @cache
 def serial(dp: int) -> dict[str, Any]:
     """The rows of the microbatches are those of `dp` ranks."""
     rows = np.concatenate([np.arange(ROWS).reshape(dp, 2, -1)[:, n].ravel() for n in range(2)])
-    return gradients(make_model(), DATA[0][rows], DATA[1][rows], False)
+    return gradients(Model({}), DATA[0][rows], DATA[1][rows], False)
 
 
-def divided(name: str, sizes: dict[str, int], checkpointed: bool = False, draws: bool = True) -> dict[str, Any]:
+def divided(
+    name: str, sizes: dict[str, int], checkpointed: bool = False, draws: bool = True, plan: Any = None
+) -> dict[str, Any]:
     with cc.Mesh(**sizes) as mesh:
         dp, cp = mesh.axis("dp"), mesh.axis("cp")
-        model = DataParallel(make_model(STYLES[name], checkpointed), ("dp", "cp"))
+        model = DataParallel(Model({"*.attend": STYLES[name], **(plan or {})}, checkpointed), ("dp", "cp"))
 
         def part(a: Any) -> Any:
             a = np.array_split(a, dp.size)[dp.group.index]
+            labels = {"dp": cc.Shard(0), **({"tp": cc.I} if "tp" in sizes else {})}
             if name == "zigzag":
-                return cc.from_local(context.zigzag(a, "cp"), {"dp": cc.Shard(0), "cp": cc.V})
-            return cc.from_local(np.array_split(a, cp.size, 1)[cp.group.index], {"dp": cc.Shard(0), "cp": cc.Shard(1)})
+                return cc.from_local(context.zigzag(a, "cp"), {**labels, "cp": cc.V})
+            return cc.from_local(np.array_split(a, cp.size, 1)[cp.group.index], {**labels, "cp": cc.Shard(1)})
 
         with context.zigzag_draws("cp", TOKENS) if name == "zigzag" and draws else nullcontext():
             return gradients(model, part(DATA[0]), part(DATA[1]), True)
@@ -88,7 +114,11 @@ def divided(name: str, sizes: dict[str, int], checkpointed: bool = False, draws:
 
 def error_of(found: dict[str, Any], expected: dict[str, Any]) -> float:
     assert list(found) == list(expected)
-    return max(float(np.linalg.norm(found[k] - g) / max(np.linalg.norm(g), 1e-6)) for k, g in expected.items())
+    floor = 1e-6 * max(float(np.linalg.norm(g)) for g in expected.values())
+    return max(
+        float(np.linalg.norm(found[k].reshape(g.shape) - g) / max(np.linalg.norm(g), floor))
+        for k, g in expected.items()
+    )
 
 
 @pytest.mark.parametrize("sizes", MESHES, ids=lambda sizes: "-".join(f"{k}{n}" for k, n in sizes.items()))
@@ -98,6 +128,32 @@ def test_every_gradient_equals_one_process(name: str, sizes: dict[str, int]) -> 
     ranks = sizes["dp"] * sizes["cp"]
     for found in cc.run(lambda: divided(name, sizes), ranks):
         assert error_of(found, serial(sizes["dp"])) <= 1e-10
+
+
+@pytest.mark.parametrize("sizes", [
+    {"dp": 1, "cp": 2, "tp": 2}, {"tp": 2, "dp": 1, "cp": 2},
+    pytest.param({"dp": 2, "cp": 2, "tp": 2}, marks=pytest.mark.slow),
+    pytest.param({"dp": 1, "cp": 3, "tp": 2}, marks=pytest.mark.slow),
+], ids=lambda sizes: "-".join(f"{k}{n}" for k, n in sizes.items()))  # fmt: skip
+@pytest.mark.parametrize("name", STYLES)
+def test_heads_are_divided_too(name: str, sizes: dict[str, int]) -> None:
+    if name == "ulysses" and sizes["cp"] == 3:
+        pytest.skip("each rank has 2 heads")
+    ranks = int(np.prod(list(sizes.values())))
+    for found in cc.run(lambda: divided(name, sizes, plan=TENSOR), ranks):
+        assert error_of(found, serial(sizes["dp"])) <= 1e-10
+
+
+@pytest.mark.parametrize("sizes", [{"dp": 1, "cp": 2, "tp": 2}, {"tp": 2, "dp": 1, "cp": 2}])
+@pytest.mark.parametrize("name", ["zigzag", "contiguous"])
+def test_sequence_parallel_inside_of_the_parts(name: str, sizes: dict[str, int]) -> None:
+    """The tokens of a rank are divided over "tp" between the attentions, and so are the places of dropout."""
+    if name == "contiguous" and next(iter(sizes)) == "tp":  # as the outer axis it has the outer parts of the sequence
+        with pytest.raises(LayoutError, match="interleave"):
+            cc.run(lambda: divided(name, sizes, plan=SEQUENCE), 4)
+        return
+    for found in cc.run(lambda: divided(name, sizes, plan=SEQUENCE), 4):
+        assert error_of(found, serial(1)) <= 1e-10
 
 
 @pytest.mark.parametrize("name", STYLES)
@@ -162,7 +218,7 @@ def test_heads_on_tensor_parallel_ranks(name: str, causal: bool) -> None:
                 label = cc.V if name == "zigzag" else cc.Shard(1)
                 return cc.from_local(a, {"tp": cc.Shard(a.ndim - 1), "cp": label})
 
-            y, pull = ag.vjp(STYLES[name].apply(attend, "attend"), part(x))
+            y, pull = ag.vjp(STYLES[name].apply(attend, "attend", Shards(mesh)), part(x))
             assert y.layout["tp"] == cc.Shard(2)
             for found, whole in zip((y, pull(part(ct))), expected, strict=True):
                 np.testing.assert_allclose(found.local, part(np.asarray(whole)).local, rtol=0, atol=1e-13)
@@ -174,11 +230,15 @@ def test_styles_without_a_mesh_and_on_other_modules() -> None:
     attend = nn.SelfAttention(4, rotary=True)
     x = np.random.default_rng(0).normal(size=(2, 5, 3, 8))
     for style in STYLES.values():
-        np.testing.assert_array_equal(style.apply(attend, "0.attend")(x), attend(x))
-        with pytest.raises(ArgumentError, match="'0.qkv' is a Linear"):
-            style.apply(nn.Linear(2, 2), "0.qkv")
-        with pytest.raises(ArgumentError, match="has made"):
-            style.apply(style.apply(attend, "a"), "a")
+        with cc.Mesh(cp=1) as mesh:
+            made = style.apply(attend, "attend", Shards(mesh))
+            with pytest.raises(ArgumentError, match="'0' is a Linear"):
+                parallelize(nn.Sequential(nn.Linear(2, 2)), {"0": style})
+            with pytest.raises(ArgumentError, match="has made"):
+                style.apply(made, "a", Shards(mesh))
+        with cc.Mesh(sp=1), pytest.raises(cc.MeshError, match="cp"):
+            parallelize(nn.Sequential(attend), {"0": style})
+        np.testing.assert_array_equal(made(x), attend(x))
     assert repr(STYLES["contiguous"]) == "Ring('cp', zigzag=False)"
 
 
@@ -191,9 +251,8 @@ def test_a_model_with_tokens_in_contiguous_order_is_refused_by_the_zigzag_style(
     with cc.Mesh(dp=1, cp=1):
         for name, label, fix in cases:
             with pytest.raises(LayoutError, match=fix):
-                DataParallel(make_model(STYLES[name]).eval(), ("dp", "cp"))(
-                    cc.from_local(DATA[0], {"dp": cc.Shard(0), "cp": label})
-                )
+                tokens = cc.from_local(DATA[0], {"dp": cc.Shard(0), "cp": label})
+                DataParallel(Model({"*.attend": STYLES[name]}).eval(), ("dp", "cp"))(tokens, tokens)
 
 
 if __name__ == "__main__":
