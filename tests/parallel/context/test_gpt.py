@@ -12,8 +12,8 @@ import pytest
 import autograd as ag
 import collectives as cc
 from autograd import nn, random
-from autograd.errors import ArgumentError, LayoutError
 from autograd.engine.whole import whole_of
+from autograd.errors import ArgumentError, LayoutError
 from parallel import Column, DataParallel, Ring, Row, Sequence, Ulysses, Vocabulary, context, parallelize
 from parallel.plan import Shards
 
@@ -149,7 +149,7 @@ def test_heads_are_divided_too(name: str, sizes: dict[str, int]) -> None:
 def test_sequence_parallel_inside_of_the_parts(name: str, sizes: dict[str, int]) -> None:
     """The tokens of a rank are divided over "tp" between the attentions, and so are the places of dropout."""
     if name == "contiguous" and next(iter(sizes)) == "tp":  # as the outer axis it has the outer parts of the sequence
-        with pytest.raises(LayoutError, match="interleave"):
+        with pytest.raises(LayoutError, match="inner axis has cut"):
             cc.run(lambda: divided(name, sizes, plan=SEQUENCE), 4)
         return
     for found in cc.run(lambda: divided(name, sizes, plan=SEQUENCE), 4):
@@ -190,9 +190,8 @@ def test_over_mpi(ranks: int) -> None:
 
 def main() -> None:
     for name in STYLES:
-        for checkpointed in (False, True):
-            found = divided(name, {"dp": 1, "cp": cc.world().size}, checkpointed)
-            assert error_of(found, serial(1)) <= 1e-10, name
+        found = divided(name, {"dp": 1, "cp": cc.world().size}, checkpointed=name == "zigzag")
+        assert error_of(found, serial(1)) <= 1e-10, name
     print("equal")
 
 
