@@ -195,6 +195,20 @@ def test_bytes_are_those_of_the_formula(kind: str, ranks: int) -> None:
         assert sum(b for _, b in found) == ranks * (ranks - 1) * each
 
 
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_bytes_of_ulysses_are_those_of_the_formula(ranks: int) -> None:
+    """Each rank keeps a p-th of its queries, keys and values, and of its result."""
+    with cc.dry(ranks) as run, cc.Mesh(cp=ranks):
+        x = ag.tensor(np.zeros((1, 12 // ranks, 3, 6, 4)), {"cp": cc.Shard(1)}, global_shape=(1, 12, 3, 6, 4),
+                      requires_grad=True)  # fmt: skip
+        with ag.Tape() as tape:
+            loss = cc.all_reduce(context.ulysses_self_attention(x, "cp").sum(), "cp", to=cc.I)
+        tape.backward(loss)
+    sent = {p.traffic.direction: p.sent_bytes for p in run.predictions() if p.traffic.operation == "all_to_all"}
+    whole = 12 * 3 * 6 * 4 * 8
+    assert sent == dict.fromkeys(("forward", "backward"), pytest.approx(4 / 3 * whole * (ranks - 1) / ranks**2))
+
+
 def test_blocks_of_a_step_are_balanced_in_zigzag_order() -> None:
     """The pairs of query and key of each rank and step, which together are those of the causal mask."""
     ranks, tokens = 5, 60
