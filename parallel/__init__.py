@@ -17,6 +17,7 @@ from .plan import Style, parallelize
 from .verify import Report, VerifyError, verify
 
 if TYPE_CHECKING:  # `__getattr__` loads these names at first use
+    from .context.styles import Ring, Ulysses
     from .data.compressed_adam import CompressedAdam
     from .data.compression import Compression, Float16, Int8, OneBit, PowerSGD, RandomK, TopK
     from .data.local_sgd import DiLoCo, LocalSGD
@@ -31,6 +32,7 @@ if TYPE_CHECKING:  # `__getattr__` loads these names at first use
     __version__: str
 
 _LATER = {
+    "context.styles": ("Ring", "Ulysses"),
     "data.compression": ("Compression", "Float16", "Int8", "OneBit", "PowerSGD", "RandomK", "TopK"),
     "data.local_sgd": ("DiLoCo", "LocalSGD"),
     "data.memory": ("Memory", "memory_of"),
@@ -46,9 +48,9 @@ _MODULES = {name: module for module, names in _LATER.items() for name in names}
 
 __all__ = [
     "Column", "CompressedAdam", "Compression", "DataParallel", "DiLoCo", "Float16", "Int8", "LocalSGD", "Memory",
-    "NoiseScale", "OneBit", "ParameterServer", "PowerSGD", "Progress", "RandomK", "Report", "Row", "RunLog", "Sequence",
-    "StepPrediction", "StepReport", "Style", "TopK", "VerifyError", "Vocabulary", "enter", "gradient_noise_scale",
-    "memory_of", "parallelize", "plot_log", "predict_step", "read_log", "verify",
+    "NoiseScale", "OneBit", "ParameterServer", "PowerSGD", "Progress", "RandomK", "Report", "Ring", "Row", "RunLog",
+    "Sequence", "StepPrediction", "StepReport", "Style", "TopK", "Ulysses", "VerifyError", "Vocabulary", "enter",
+    "gradient_noise_scale", "memory_of", "parallelize", "plot_log", "predict_step", "read_log", "verify",
 ]  # fmt: skip
 
 

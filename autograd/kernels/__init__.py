@@ -47,6 +47,7 @@ _files = {
     "softmax": "softmax",
     "log_softmax": "softmax",
     "attention": "attention",
+    "attention_block": "attention",
     "self_attention": "attention",
     "cross_entropy": "losses",
 }

@@ -47,6 +47,7 @@ class EnteredModule(nn.Module):
 
     def __init__(self, module: nn.Module, axis: str):
         self.module, self.axis = module, axis
+        self._owners()  # found now: while `DataParallel` runs the model, entered Tensors are in the parameters' places
 
     def named_owners(self, prefix: str = "") -> Iterator[tuple[str, nn.Module, str, Parameter]]:
         yield from self.module.named_owners(prefix)
