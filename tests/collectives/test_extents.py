@@ -535,7 +535,7 @@ def test_an_empty_part_has_no_rows_to_give_an_extent() -> None:
     assert "this rank's part is empty along dimension 0" in found[2] and "x.shape[0]" in found[2]
 
 
-# -- what an all_to_all receives, where the program knows it ------------------------------------------------------------
+# -- counts that an all_to_all receives, where the program knows them --------------------------------------------------
 SENT = [[1, 0, 2], [0, 0, 0], [3, 1, 0]]  # by rank, then to rank
 
 
