@@ -23,6 +23,7 @@ if TYPE_CHECKING:  # `__getattr__` loads these names at first use
     from .data.noise_scale import NoiseScale, gradient_noise_scale
     from .data.overlap import StepPrediction, predict_step
     from .data.parameter_server import ParameterServer
+    from .expert import Experts, MixtureOfExperts, side_losses
     from .report import StepReport
     from .runs import Progress, RunLog, plot_log, read_log
 
@@ -36,16 +37,17 @@ _LATER = {
     "data.overlap": ("StepPrediction", "predict_step"),
     "data.compressed_adam": ("CompressedAdam",),
     "data.parameter_server": ("ParameterServer",),
+    "expert": ("Experts", "MixtureOfExperts", "side_losses"),
     "report": ("StepReport",),
     "runs": ("Progress", "RunLog", "plot_log", "read_log"),
 }
 _MODULES = {name: module for module, names in _LATER.items() for name in names}
 
 __all__ = [
-    "CompressedAdam", "Compression", "DataParallel", "DiLoCo", "Float16", "Int8", "LocalSGD", "Memory", "NoiseScale",
-    "OneBit", "ParameterServer", "PowerSGD", "Progress", "RandomK", "Report", "RunLog", "StepPrediction", "StepReport",
-    "TopK", "VerifyError", "enter", "gradient_noise_scale", "memory_of", "plot_log", "predict_step", "read_log",
-    "verify",
+    "CompressedAdam", "Compression", "DataParallel", "DiLoCo", "Experts", "Float16", "Int8", "LocalSGD", "Memory",
+    "MixtureOfExperts", "NoiseScale", "OneBit", "ParameterServer", "PowerSGD", "Progress", "RandomK", "Report",
+    "RunLog", "StepPrediction", "StepReport", "TopK", "VerifyError", "enter", "gradient_noise_scale", "memory_of",
+    "plot_log", "predict_step", "read_log", "side_losses", "verify",
 ]  # fmt: skip
 
 
