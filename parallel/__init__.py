@@ -23,6 +23,7 @@ if TYPE_CHECKING:  # `__getattr__` loads these names at first use
     from .data.noise_scale import NoiseScale, gradient_noise_scale
     from .data.overlap import StepPrediction, predict_step
     from .data.parameter_server import ParameterServer
+    from .plan import Shards, Style, parallelize
     from .report import StepReport
     from .runs import Progress, RunLog, plot_log, read_log
 
@@ -36,6 +37,7 @@ _LATER = {
     "data.overlap": ("StepPrediction", "predict_step"),
     "data.compressed_adam": ("CompressedAdam",),
     "data.parameter_server": ("ParameterServer",),
+    "plan": ("Shards", "Style", "parallelize"),
     "report": ("StepReport",),
     "runs": ("Progress", "RunLog", "plot_log", "read_log"),
 }
@@ -43,9 +45,9 @@ _MODULES = {name: module for module, names in _LATER.items() for name in names}
 
 __all__ = [
     "CompressedAdam", "Compression", "DataParallel", "DiLoCo", "Float16", "Int8", "LocalSGD", "Memory", "NoiseScale",
-    "OneBit", "ParameterServer", "PowerSGD", "Progress", "RandomK", "Report", "RunLog", "StepPrediction", "StepReport",
-    "TopK", "VerifyError", "enter", "gradient_noise_scale", "memory_of", "plot_log", "predict_step", "read_log",
-    "verify",
+    "OneBit", "ParameterServer", "PowerSGD", "Progress", "RandomK", "Report", "RunLog", "Shards", "StepPrediction",
+    "StepReport", "Style", "TopK", "VerifyError", "enter", "gradient_noise_scale", "memory_of", "parallelize",
+    "plot_log", "predict_step", "read_log", "verify",
 ]  # fmt: skip
 
 
