@@ -24,6 +24,7 @@ if TYPE_CHECKING:  # `__getattr__` loads these names at first use
     from .data.overlap import StepPrediction, predict_step
     from .data.parameter_server import ParameterServer
     from .expert import Experts, MixtureOfExperts, side_losses
+    from .plan import Shards, Style, parallelize
     from .report import StepReport
     from .runs import Progress, RunLog, plot_log, read_log
 
@@ -38,6 +39,7 @@ _LATER = {
     "data.compressed_adam": ("CompressedAdam",),
     "data.parameter_server": ("ParameterServer",),
     "expert": ("Experts", "MixtureOfExperts", "side_losses"),
+    "plan": ("Shards", "Style", "parallelize"),
     "report": ("StepReport",),
     "runs": ("Progress", "RunLog", "plot_log", "read_log"),
 }
@@ -46,8 +48,8 @@ _MODULES = {name: module for module, names in _LATER.items() for name in names}
 __all__ = [
     "CompressedAdam", "Compression", "DataParallel", "DiLoCo", "Experts", "Float16", "Int8", "LocalSGD", "Memory",
     "MixtureOfExperts", "NoiseScale", "OneBit", "ParameterServer", "PowerSGD", "Progress", "RandomK", "Report",
-    "RunLog", "StepPrediction", "StepReport", "TopK", "VerifyError", "enter", "gradient_noise_scale", "memory_of",
-    "plot_log", "predict_step", "read_log", "side_losses", "verify",
+    "RunLog", "Shards", "StepPrediction", "StepReport", "Style", "TopK", "VerifyError", "enter", "gradient_noise_scale",
+    "memory_of", "parallelize", "plot_log", "predict_step", "read_log", "side_losses", "verify",
 ]  # fmt: skip
 
 

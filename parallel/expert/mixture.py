@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from copy import copy
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from autograd.nn import GELU, Module
 from autograd.nn.arguments import count
 from autograd.ops.arguments import labelled, raw
 
+from ..plan import Shards
 from .dispatch import combine, dispatch, plan_dispatch
 from .load import Load
 from .router import Router, balance_loss, z_loss
@@ -208,12 +209,6 @@ def _varying(x: Tensor, axes: list[str]) -> Tensor:
     for axis in axes:
         x = cc.cast(x, axis, to=V)
     return x
-
-
-class Shards(Protocol):
-    """The part of `parallel.plan.Shards` that the style uses."""
-
-    def divide(self, p: Parameter, axis: str, dim: int) -> Parameter: ...
 
 
 class Experts:

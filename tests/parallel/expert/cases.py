@@ -11,10 +11,10 @@ import numpy as np
 
 import autograd as ag
 import collectives as cc
-from autograd import random
+from autograd import nn, random
 from autograd.engine.whole import whole_of
 from collectives import I, Shard, V
-from parallel import DataParallel, Experts, MixtureOfExperts, side_losses
+from parallel import DataParallel, Experts, MixtureOfExperts, parallelize, side_losses
 
 WIDTH, HIDDEN = 4, 7
 TOKENS = np.random.default_rng(0).normal(size=(6, 5, WIDTH))
@@ -103,20 +103,8 @@ def on_mesh(c: Case, sizes: Mapping[str, int], labels: Mapping[str, Any] | None 
         return Result(y.numpy(), total.item(), x.grad.numpy(), gradients, layer.load, labels=labels)
 
 
-class Shards:
-    """Divides parameters as `parallelize` does."""
-
-    def __init__(self, mesh: cc.Mesh):
-        self.mesh = mesh
-
-    def divide(self, p: ag.Parameter, axis: str, dim: int, blocks: int = 1) -> ag.Parameter:
-        parts = np.array_split(p.array, self.mesh.axis(axis).size, axis=dim)
-        mine = parts[int(self.mesh.axis(axis).rank)].copy()
-        return ag.Parameter(mine, {axis: Shard(dim)}, global_shape=p.array.shape, name=p.name)
-
-
 def divided(layer: MixtureOfExperts, mesh: cc.Mesh, axis: str = "ep") -> Any:
-    return Experts(axis).apply(layer, "mlp", Shards(mesh))
+    return parallelize(nn.Sequential(layer), {"0": Experts(axis)}, mesh)[0]
 
 
 def assert_equal(ours: Result, c: Case, mesh_of: Any) -> None:
