@@ -330,10 +330,15 @@ class Part(NamedTuple):
 
 
 def _own(leaves: Sequence[Any], axis: Any) -> list[Part]:
-    """The parameters, and the leaves without a label, of which each rank has a value or a part of its own."""
+    """The parameters, and the leaves without a label, of which each rank has a value or a part of its own.
+
+    Along several axes flattened into one, each rank has unless the value is R or I on one of them, as a parameter is
+    that one axis divides and another one copies.
+    """
     found = []
     for i, x in enumerate(leaves):
-        if any(x.layout[a] is V or type(x.layout[a]) is Shard for a in axis.names) and (
+        labels = [x.layout[a] for a in axis.names]
+        if any(a is V or type(a) is Shard for a in labels) and not any(_is_any(a, _SAME) for a in labels) and (
             isinstance(x, Parameter) or _is_unlabelled(x, axis)
         ):
             name = x.name or f"parameter {i}"

@@ -13,7 +13,6 @@ import autograd
 
 from .data.data_parallel import DataParallel
 from .data.entry import enter
-from .plan import Style, parallelize
 from .verify import Report, VerifyError, verify
 
 if TYPE_CHECKING:  # `__getattr__` loads these names at first use
@@ -25,6 +24,8 @@ if TYPE_CHECKING:  # `__getattr__` loads these names at first use
     from .data.noise_scale import NoiseScale, gradient_noise_scale
     from .data.overlap import StepPrediction, predict_step
     from .data.parameter_server import ParameterServer
+    from .expert import Experts, MixtureOfExperts, side_losses
+    from .plan import Shards, Style, parallelize
     from .report import StepReport
     from .runs import Progress, RunLog, plot_log, read_log
     from .tensor import Column, Row, Sequence, Vocabulary
@@ -40,6 +41,8 @@ _LATER = {
     "data.overlap": ("StepPrediction", "predict_step"),
     "data.compressed_adam": ("CompressedAdam",),
     "data.parameter_server": ("ParameterServer",),
+    "expert": ("Experts", "MixtureOfExperts", "side_losses"),
+    "plan": ("Shards", "Style", "parallelize"),
     "report": ("StepReport",),
     "tensor": ("Column", "Row", "Sequence", "Vocabulary"),
     "runs": ("Progress", "RunLog", "plot_log", "read_log"),
@@ -47,10 +50,11 @@ _LATER = {
 _MODULES = {name: module for module, names in _LATER.items() for name in names}
 
 __all__ = [
-    "Column", "CompressedAdam", "Compression", "DataParallel", "DiLoCo", "Float16", "Int8", "LocalSGD", "Memory",
-    "NoiseScale", "OneBit", "ParameterServer", "PowerSGD", "Progress", "RandomK", "Report", "Ring", "Row", "RunLog",
-    "Sequence", "StepPrediction", "StepReport", "Style", "TopK", "Ulysses", "VerifyError", "Vocabulary", "enter",
-    "gradient_noise_scale", "memory_of", "parallelize", "plot_log", "predict_step", "read_log", "verify",
+    "Column", "CompressedAdam", "Compression", "DataParallel", "DiLoCo", "Experts", "Float16", "Int8", "LocalSGD",
+    "Memory", "MixtureOfExperts", "NoiseScale", "OneBit", "ParameterServer", "PowerSGD", "Progress", "RandomK",
+    "Report", "Ring", "Row", "RunLog", "Sequence", "Shards", "StepPrediction", "StepReport", "Style", "TopK", "Ulysses",
+    "VerifyError", "Vocabulary", "enter", "gradient_noise_scale", "memory_of", "parallelize", "plot_log",
+    "predict_step", "read_log", "side_losses", "verify",
 ]  # fmt: skip
 
 

@@ -1,223 +1,353 @@
-"""`parallelize`: divide an ordinary model over the ranks of a mesh, by a plan of name patterns.
+"""`parallelize`: divide an ordinary model over a mesh by a plan, which maps patterns of module names to styles.
 
-    parallelize(model, {"*.qkv": Column("tp", blocks=3), "*.proj": Row("tp"), "*.table": Vocabulary("tp")})
+    plan = {"*.qkv": Column("tp", blocks=3), "*.proj": Row("tp"), "*.up": Column("tp"), "*.down": Row("tp")}
+    model = parallelize(gpt(config, key), plan)
 
-A *style* says how a layer is divided. It replaces the layer by one that holds this rank's part of the parameters and
-communicates. The rest of the model stays as it is, and parameters keep their names.
+A *style* replaces a module by one that does the same with parameters of which each rank holds a part. Everything else
+of the model stays as it is. The plan takes the model as it is made on one process, with whole parameters, so each
+rank's part is a slice of the serial model's initial value.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, NoReturn, Protocol, TypeVar
 
-import numpy as np
-
+from autograd import nn
 from autograd.engine.parameter import Parameter
+from autograd.engine.state import state
 from autograd.errors import ArgumentError, LayoutError, OptionError, ShapeError, call_site
-from autograd.layouts.layout import Shard
+from autograd.layouts.layout import I, Shard
 from autograd.layouts.messages import describe
-from autograd.layouts.partition import labels_of_parts, nested_parts
-from autograd.nn import Module
-from collectives import Mesh, current_mesh
+from autograd.layouts.partition import labels_of_parts, level
+from collectives import Mesh
 
 __all__ = ["Shards", "Style", "parallelize"]
 
-Model = TypeVar("Model", bound=Module)
+Model = TypeVar("Model", bound=nn.Module)
 
 
 class Style(Protocol):
-    """How a layer is divided."""
+    """How `parallelize` replaces a module."""
 
-    def apply(self, module: Module, path: str, shards: Shards) -> Module:
-        """The layer that takes the place of `module`, whose path is `path`. `shards` divides its parameters."""
+    def apply(self, module: nn.Module, path: str, shards: Shards) -> nn.Module:
+        """The module that takes the place of `module`, whose path in the model is `path`.
+
+        Parameters
+        ----------
+        module : Module
+            Modules inside of it that a pattern matches are replaced already.
+        path : str
+            For error messages, and for random keys that depend on the place in the model.
+        shards : Shards
+            Makes this rank's parts of the parameters.
+
+        Returns
+        -------
+        Module
+            It may be `module`, changed.
+        """
 
 
 class Shards:
-    """This rank's parts of parameters. A parameter that several layers hold is divided once.
+    """Makes this rank's parts of parameters. A parameter that several modules share (tied weights) is divided once.
 
     Parameters
+    ----------
+    mesh : Mesh
+
+    Attributes
     ----------
     mesh : Mesh
     """
 
     def __init__(self, mesh: Mesh):
         self.mesh = mesh
-        self._made: dict[int, tuple[Parameter, tuple[Any, ...], Parameter]] = {}  # the parameter, how, its part
-        self._parts: set[int] = set()
+        self._made: dict[int, _Division] = {}
 
-    def size(self, axis: str) -> int:
-        """The number of ranks along an axis."""
-        return self.mesh.axis(axis).size
+    def divide(self, p: Parameter, axis: str, dim: int, blocks: int = 1, unit: int = 1) -> Parameter:
+        """I -> Shard(dim): this rank's part of a parameter, as a new parameter.
 
-    def divide(self, p: Parameter, axis: str, dim: int, blocks: int = 1) -> Parameter:
-        """This rank's slice of a parameter, with the label ``Shard(dim)`` on the axis.
+        Formula: ``y_r = part_r(p)``, the parts of ``numpy.array_split`` in multiples of `unit`. All ranks must hold the
+        whole parameter; nothing is sent, and nothing is recorded.
 
-        With `blocks`, the dimension consists of so many blocks of equal extent, and each of them is divided: the part
-        of shape [..., blocks * n, ...] is stored as [..., blocks, n / p, ...] with the label ``Shard(dim + 1)``. So the
-        fused projection to queries, keys and values is divided by heads.
+        Parameters
+        ----------
+        p : Parameter
+            I on the axis. Labels of other axes are kept.
+        axis : str
+        dim : int
+            The dimension that is divided.
+        blocks : int
+            With more than one, the dimension consists of this number of blocks of equal widths, like the queries, keys
+            and values of a fused projection, and each block is divided: a dimension of ``blocks * w`` is stored as
+            two, ``[..., blocks, w / p, ...]``, of which the second is divided. The whole value is a reshape of `p`.
+        unit : int
+            The extent of each part is a multiple of it, like the width of a head.
+
+        Returns
+        -------
+        Parameter
+            Shard(dim), or ``Shard(dim + 1)`` with blocks. The name is that of `p`.
 
         Raises
         ------
         LayoutError
-            Another layer has divided the parameter in another way, or it is divided along this dimension already.
+            `p` is not I on the axis, another axis divides the dimension, or `p` was divided in another way before.
         ShapeError
-            The dimension does not consist of equal blocks.
+            `p` has no dimension `dim`, or its extent is no multiple of `blocks` and `unit`.
+        MeshError
+            The mesh has no such axis.
+
+        Examples
+        --------
+        >>> import autograd as ag, collectives as cc
+        >>> from parallel.plan import Shards
+        >>> def program():
+        ...     with cc.Mesh(tp=2) as mesh:
+        ...         part = Shards(mesh).divide(ag.Parameter([0.0, 1.0, 2.0, 3.0, 4.0, 5.0]), "tp", 0, blocks=3)
+        ...         return part.numpy().tolist()
+        >>> cc.run(program, ranks=2)
+        [[[0.0], [2.0], [4.0]], [[1.0], [3.0], [5.0]]]
         """
-        how = axis, dim, blocks
+        key = axis, dim % max(p.array.ndim, 1), blocks, unit
         known = self._made.get(id(p))
-        if known is not None:
-            if known[1] != how:
-                raise LayoutError(
-                    f"parallelize: the parameter {p.name or p.array.shape} belongs to several layers. One divides "
-                    f"dimension {known[1][1]} along axis {known[1][0]!r}, another dimension {dim} along {axis!r}"
-                    "\n  fix: styles that divide a tied parameter in one way, such as Vocabulary for both layers"
-                    + call_site()
-                )
-            return known[2]
-        grid, array = self.mesh.grid, p.array
-        if id(p) in self._parts:
+        if known is None:
+            known = self._made[id(p)] = _Division(p, key, self._part(p, *key))
+        elif known.key != key:
+            text = [f"along {a!r}, dimension {d}, blocks={b}, unit={u}" for a, d, b, u in (known.key, key)]
             raise LayoutError(
-                f"parallelize: {p.name or 'a parameter'} is divided already: {describe(array, array.shape, p.layout)}"
-                "\n  fix: one call of parallelize for a model, with all styles in one plan" + call_site()
+                f"divide({p.name or 'a parameter'}: {describe(p.array, p.array.shape, p.layout)}): two modules share "
+                f"it. For one of them it was divided {text[0]}, for the other {text[1]}; needed: the same division\n"
+                "  fix: a style of the same axis for both, as Vocabulary(axis) for an embedding and the linear layer "
+                "tied to it" + call_site()
             )
-        if array.shape[dim] % blocks:
-            raise ShapeError(
-                f"parallelize: {p.name or 'a parameter'} of shape {array.shape} has extent {array.shape[dim]} in "
-                f"dimension {dim}; needed: a multiple of blocks={blocks}" + call_site()
-            )
-        if blocks > 1:
-            array = array.reshape((*array.shape[:dim], blocks, -1, *array.shape[dim + 1 :]))
-            dim += 1
-        on = self.mesh.axis(axis)
-        extents = nested_parts(array.shape[dim], [on.size])
-        start = sum(extents[: int(on.rank)])
-        box = (*[slice(None)] * dim, slice(start, start + extents[int(on.rank)]))
-        part = Parameter(np.ascontiguousarray(array[box]) if isinstance(array, np.ndarray) else array[box],
-                         name=p.name, requires_grad=p.requires_grad)  # fmt: skip
-        label = labels_of_parts(dim, extents, [on.size], [int(on.rank)])[0]
+        return known.part
+
+    def wholes(self) -> list[Parameter]:
+        """The whole parameters of which parts were made."""
+        return [each.whole for each in self._made.values()]
+
+    def _part(self, p: Parameter, axis: str, dim: int, blocks: int, unit: int) -> Parameter:
+        grid = self.mesh.grid
+        k = grid.axis(axis)
+        size, place = grid.sizes[k], int(grid.place[k])
         layout = p.labelled(grid)
-        for name, other in layout.items():
-            if isinstance(other, Shard):
+        shape = tuple(int(n) for n in p.array.shape)
+        name = p.name or "a parameter"
+        if layout[axis] is not I:
+            raise LayoutError(
+                f"divide({name}: {describe(p.array, shape, layout)}, axis {axis!r})\n  axis {axis!r}: the parameter is "
+                f"{layout[axis].word}; needed: Invariant\n  fix: the plan divides whole parameters: leave the label of "
+                f"axis {axis!r} out of the Parameter's layout" + call_site()
+            )
+        for other, label in layout.items():
+            if isinstance(label, Shard) and label.dim == dim:
                 raise LayoutError(
-                    f"parallelize: {p.name or 'a parameter'} is {describe(p.array, p.array.shape, layout)}; needed: a "
-                    f"whole parameter\n  axis {name!r}: it is divided already" + call_site()
+                    f"divide({name}: {describe(p.array, shape, layout)}, axis {axis!r}, dim={dim})\n  axis {other!r}: "
+                    f"it divides dimension {dim} already; needed: one axis for each dimension\n  fix: another "
+                    "dimension, or divide it over one axis only" + call_site()
                 )
-        part.layout = layout.replace((axis,), label)
-        part.is_transposed = p.is_transposed
-        self._made[id(p)] = p, how, part
-        self._parts.add(id(part))
-        return part
+        if not shape or blocks < 1 or unit < 1 or shape[dim] % (blocks * unit):
+            raise ShapeError(
+                f"divide({name}: {describe(p.array, shape, layout)}, axis {axis!r}, dim={dim}, blocks={blocks}, "
+                f"unit={unit}): needed: an extent of dimension {dim} that is a multiple of blocks * unit = "
+                f"{blocks * unit}" + call_site()
+            )
+        width = shape[dim] // blocks
+        extents = level(width, size, unit)
+        array = p.array
+        if blocks > 1:
+            array = array.reshape(*shape[:dim], blocks, width, *shape[dim + 1 :])
+            labels = [x.on(x.dim + 1) if isinstance(x, Shard) and x.dim > dim else x for x in layout.labels]
+            layout, dim = grid.layout(labels), dim + 1
+        at = sum(extents[:place])
+        part = array[(slice(None),) * dim + (slice(at, at + extents[place]),)]
+        made = Parameter(part, name=p.name, requires_grad=p.requires_grad)
+        label = Shard(dim, width, at, unit) if unit > 1 else labels_of_parts(dim, extents, [size], [place])[0]
+        made.layout = layout.replace((axis,), label)
+        made.is_transposed = p.is_transposed if blocks == 1 else None
+        return made
+
+
+class _Division(NamedTuple):
+    whole: Parameter  # kept, so that its id is not used again
+    key: tuple[str, int, int, int]
+    part: Parameter
 
 
 def parallelize(model: Model, plan: Mapping[str, Style], mesh: Mesh | None = None) -> Model:
-    """Replace the layers that a plan names by divided ones, in place, and return the model.
+    """Replace modules of a model by modules that are divided over a mesh, and return the model.
 
     Parameters
     ----------
     model : Module
-        A model for one process, with the same parameters on every rank.
-    plan : mapping from pattern to Style
-        Patterns of the paths of modules, as in `fnmatch`: ``"*.up"``, ``"1.qkv"``, ``"[0-9]*.norm?"``. The path of a
-        module is the name of its parameters without the last part.
+        An ordinary model with whole parameters, equal on all ranks. Its modules are replaced in place. A pattern that
+        matches the model itself, like ``"*"`` for a single layer, gives another module.
+    plan : mapping from str to Style
+        Patterns of module paths (``fnmatch``: ``*`` matches dots, too), and how the modules that they match are
+        divided. The paths are those of `named_modules`: the names of parameters without the last part.
     mesh : Mesh, optional
-        By default the current one.
+        The default is the current mesh. Without a mesh the model stays as it is.
 
     Returns
     -------
     Module
-        `model`, or what a style made of it if a pattern is "".
+        Make optimizers from its parameters: those from before are no longer its own.
 
     Raises
     ------
     OptionError
-        A pattern names no module, or two patterns name the same module.
+        A pattern matches no module, or a module is matched by two patterns. The message names similar paths.
     ArgumentError
-        A value of the plan is not a style, or a style does not divide this kind of layer.
+        A style does not fit a module.
     LayoutError
-        A parameter that several layers hold is divided in two ways.
+        A weight that is divided is shared with a module that no pattern matches, or that divides it otherwise.
+    ShapeError
+        A dimension cannot be divided.
+    ReplicaMismatch
+        The parameters that are divided differ between ranks.
+    MeshError
+        A style names an axis that the mesh does not have.
 
     Notes
     -----
-    The parts are slices of the parameters that the model has, so a divided model starts from the values of the whole
-    one. On axes of one rank the model computes what it did.
+    Nothing is sent but digests of the parameters, which are compared. If an error is raised, the model is as before.
 
     Examples
     --------
-    >>> import collectives as cc
-    >>> from autograd import nn
+    >>> import collectives as cc, numpy
+    >>> from autograd import nn, random
     >>> from parallel import Column, Row, parallelize
     >>> def program():
+    ...     model = nn.Sequential(nn.Linear(4, 6, key=random.Key(0)), nn.ReLU(), nn.Linear(6, 2, key=random.Key(1)))
     ...     with cc.Mesh(tp=2):
-    ...         model = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 4))
     ...         parallelize(model, {"0": Column("tp"), "2": Row("tp")})
-    ...         return [(name, p.shape) for name, p in model.named_parameters()]
+    ...         y = model(cc.constant(numpy.ones((3, 4), "float32")))
+    ...         return [p.shape for p in model.parameters()], y.shape
     >>> cc.run(program, ranks=2)[0]
-    [('0.weight', (4, 3)), ('0.bias', (3,)), ('2.weight', (3, 4)), ('2.bias', (4,))]
+    ([(4, 3), (3,), (3, 2), (2,)], (3, 2))
     """
-    if not isinstance(model, Module):
-        raise ArgumentError(f"parallelize: {type(model).__name__} was given; needed: a Module" + call_site())
+    if not isinstance(model, nn.Module):
+        raise ArgumentError(f"parallelize: {model!r} was given; needed: a Module" + call_site())
     if not isinstance(plan, Mapping):
-        raise ArgumentError(f"parallelize: plan={plan!r}; needed: a mapping from patterns to styles" + call_site())
+        raise ArgumentError(
+            f"parallelize: plan={plan!r} was given; needed: a mapping from pattern to style\n"
+            '  fix: {"*.up": Column("tp"), "*.down": Row("tp")}' + call_site()
+        )
     for pattern, style in plan.items():
-        if not callable(getattr(style, "apply", None)) or isinstance(style, type):
+        if not isinstance(pattern, str) or isinstance(style, type) or not callable(getattr(style, "apply", None)):
             raise ArgumentError(
-                f"parallelize: {pattern!r} has {style!r}; needed: a style\n  fix: {pattern!r}: Column('tp')"
-                + call_site()
+                f"parallelize: {pattern!r}: {style!r} was given; needed: a pattern of module paths and a style, an "
+                'object with a method apply(module, path, shards)\n  fix: {"*.up": Column("tp")}' + call_site()
             )
-    shards = Shards(current_mesh() if mesh is None else mesh)
-    for name, p in model.named_parameters():
-        p.name = p.name or name
-    paths = [path for path, _ in _places(model)]
-    found: dict[str, tuple[str, Style]] = {}
-    for pattern, style in plan.items():
-        matched = [path for path in paths if fnmatchcase(path, pattern)]
+    found = _matches(model, plan)
+    mesh = state.mesh if mesh is None else mesh
+    if mesh is None:
+        return model
+    if not isinstance(mesh, Mesh):
+        raise ArgumentError(f"parallelize: mesh={mesh!r} was given; needed: a Mesh" + call_site())
+    dict(model.named_parameters())  # names the parameters
+    shards, slots, undo = Shards(mesh), _slots(model), list[Callable[[], None]]()
+    whole: Any = model
+    try:
+        for module, path, style in found:
+            made = style.apply(module, path, shards)
+            if not isinstance(made, nn.Module):
+                raise ArgumentError(f"{style!r}.apply gave {made!r} for {path!r}; needed: a Module" + call_site())
+            if made is not module and "training" in vars(module):
+                made.train(module.training)
+            for put in slots.get(id(module), ()):
+                put(made)
+                undo.append(lambda put=put, module=module: put(module))  # type: ignore[misc]  # bound now
+            whole = made if module is model else whole
+        _refuse_shared(whole, shards)
+        mesh.check_replicas(shards.wholes())
+    except BaseException:
+        for each in reversed(undo):
+            each()
+        raise
+    result: Model = whole
+    return result
+
+
+def _paths(module: nn.Module, path: str = "") -> Iterator[tuple[str, nn.Module]]:
+    """Iterate over (path, module) of a module and all below, each at every path that it has."""
+    yield path, module
+    for name, child in module.named_children():
+        yield from _paths(child, f"{path}.{name}" if path else name)
+
+
+def _matches(model: nn.Module, plan: Mapping[str, Style]) -> list[tuple[nn.Module, str, Style]]:
+    """The modules that the patterns match, inner ones before those that contain them, each once."""
+    paths = list(_paths(model))
+    found: dict[int, tuple[nn.Module, str, str]] = {}
+    for pattern in plan:
+        matched = [(path, module) for path, module in paths if fnmatchcase(path, pattern)]
         if not matched:
-            close = get_close_matches(pattern.lstrip("*."), [path for path in paths if path], 4, 0.3)
-            raise OptionError(
-                f"parallelize: the pattern {pattern!r} names no module of the model\n  needed: patterns of paths such "
-                f"as {', '.join(map(repr, close or [path for path in paths if path][:6]))}" + call_site()
-            )
-        for path in matched:
-            if path in found:
+            _refuse_unmatched(pattern, [path for path, _ in paths if path])
+        for path, module in matched:
+            _, first, known = found.setdefault(id(module), (module, path, pattern))
+            if known != pattern:
                 raise OptionError(
-                    f"parallelize: the module {path!r} is named by two patterns, {found[path][0]!r} and {pattern!r}; "
-                    "needed: one style for a module" + call_site()
+                    f"parallelize: the patterns {known!r} and {pattern!r} both match {first!r}, a "
+                    f"{type(module).__name__}; needed: one style for each module\n  fix: patterns that match fewer "
+                    "modules, or one of the two" + call_site()
                 )
-            found[path] = pattern, style
-    return _replaced(model, "", found, shards, {})
+    ordered = sorted(found.values(), key=lambda each: each[1].count(".") + bool(each[1]), reverse=True)
+    return [(module, path, plan[pattern]) for module, path, pattern in ordered]
 
 
-def _places(module: Module, path: str = "") -> list[tuple[str, Module]]:
-    """The paths of a module and all modules in it; a module that is held several times has several paths."""
-    start = path + "." if path else ""
-    return [(path, module), *(each for name, child in module.named_children() for each in _places(child, start + name))]
+def _refuse_unmatched(pattern: str, paths: list[str]) -> NoReturn:
+    wanted = pattern.rsplit(".", 1)[-1].strip("*")
+    last = {path.rsplit(".", 1)[-1]: path for path in reversed(paths)}
+    close = [last[name] for name in get_close_matches(wanted, last, 3, 0.5)]
+    close += [path for path in get_close_matches(pattern, paths, 3, 0.5) if path not in close]
+    shown = close or paths
+    text = ", ".join(map(repr, shown[:5])) + (", ..." if len(shown) > 5 else "")
+    why = "similar paths" if close else "its paths"
+    raise OptionError(
+        f"parallelize: the pattern {pattern!r} matches no module of the model; {why}: {text or 'none'}\n"
+        "  fix: a pattern of a module's path, the name of its parameter without the last part" + call_site()
+    )
 
 
-def _replaced(module: Module, path: str, found: Mapping[str, Any], shards: Shards, made: dict[int, Any]) -> Any:
-    """The module with its submodules, and then itself, replaced as `found` says by path."""
-    if id(module) in made:  # held in several places
-        return made[id(module)][1]
-    start = path + "." if path else ""
-    children = [(child, _replaced(child, start + name, found, shards, made)) for name, child in module.named_children()]
-    changed = {id(child): after for child, after in children if after is not child}
-    if changed:
-        for name, value in list(vars(module).items()):
-            vars(module)[name] = _with(value, changed)
-    style = found.get(path)
-    after = module if style is None else style[1].apply(module, path, shards)
-    made[id(module)] = module, after
-    return after
+def _slots(model: nn.Module) -> dict[int, list[Callable[[nn.Module], None]]]:
+    """For each module below the model, by id, functions that put another module into the places where it is."""
+    slots: dict[int, list[Callable[[nn.Module], None]]] = {}
+
+    def note(module: nn.Module, put: Callable[[nn.Module], None]) -> None:
+        slots.setdefault(id(module), []).append(put)
+
+    for owner in model.modules():
+        for attribute, value in vars(owner).items():
+            if isinstance(value, nn.Module):
+                note(value, lambda new, owner=owner, at=attribute: setattr(owner, at, new))  # type: ignore[misc]
+            elif isinstance(value, list | dict):
+                for at, item in list(enumerate(value) if isinstance(value, list) else value.items()):
+                    if isinstance(item, nn.Module):
+                        note(item, lambda new, into=value, at=at: into.__setitem__(at, new))  # type: ignore[misc]
+            elif isinstance(value, tuple):
+                for at, item in enumerate(value):
+                    if isinstance(item, nn.Module):
+                        note(item, lambda new, owner=owner, name=attribute, at=at: _put_in_tuple(owner, name, at, new))  # type: ignore[misc]  # fmt: skip
+    return slots
 
 
-def _with(value: Any, changed: Mapping[int, Any]) -> Any:
-    """An attribute of a module with modules replaced, also in lists, tuples and dictionaries."""
-    if isinstance(value, Module):
-        return changed.get(id(value), value)
-    if type(value) in (list, tuple):
-        return type(value)(_with(item, changed) for item in value)
-    if type(value) is dict:
-        return {key: _with(item, changed) for key, item in value.items()}
-    return value
+def _put_in_tuple(owner: nn.Module, attribute: str, at: int, module: nn.Module) -> None:
+    items = getattr(owner, attribute)
+    setattr(owner, attribute, (*items[:at], module, *items[at + 1 :]))
+
+
+def _refuse_shared(model: nn.Module, shards: Shards) -> None:
+    """Raise LayoutError if the model still has a parameter of which a style has made parts."""
+    wholes = {id(p): p for p in shards.wholes()}
+    for path, owner, _, p in model.named_owners():
+        if id(p) in wholes:
+            raise LayoutError(
+                f"parallelize: {path}, of a {type(owner).__name__} that no pattern matches, is the same weight as "
+                f"{p.name}, which the plan divides. They would become two weights; needed: one division for all uses\n"
+                f"  fix: a pattern for {path.rpartition('.')[0]!r}, too, with a style of the same axis" + call_site()
+            )

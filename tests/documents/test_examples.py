@@ -185,6 +185,25 @@ def test_digits_default_dtype_is_float32() -> None:
     assert 1e-9 < float(found[1]) < 1e-5
 
 
+# -- 06_experts -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("how", "ranks"), [("threads", 2), pytest.param("mpiexec", 3, marks=pytest.mark.slow)])
+def test_experts_are_the_same_on_any_number_of_ranks(how: str, ranks: int, tmp_path: Path) -> None:
+    options = "--steps", "12", "--batch", "96", "--experts", "5"
+    alone = run_example("06_experts.py", "process", 1, *options)
+    ours = run_example("06_experts.py", how, ranks, *options, "--plot", str(tmp_path / "experts.png"))
+    found = []
+    for out in (alone.out, ours.out):
+        losses = [float(x) for x in re.findall(r"^balance loss \* \S+: loss (\S+)$", out, re.MULTILINE)]
+        tokens = [int(x) for x in re.findall(r"^ +\d  +(\d+) +\S+%  +0  #*$", out, re.MULTILINE)]
+        assert len(losses) == 2 and len(tokens) == 10 and sum(tokens) == 2 * 96
+        found.append((losses, tokens))
+    assert max(abs(a - b) for a, b in zip(found[0][0], found[1][0], strict=True)) < 0.002
+    assert sum(abs(a - b) for a, b in zip(found[0][1], found[1][1], strict=True)) <= 4  # float32: a token at a tie
+    assert f"on {ranks} ranks" in ours.out and (tmp_path / "experts.png").stat().st_size > 20_000
+
+
 # -- 12_batch_size ----------------------------------------------------------------------------------------------------
 
 

@@ -184,6 +184,36 @@ def test_convolutions(operation: str, left: Label, right: Label, expected: Label
     check(CONVOLUTIONS[operation], [value(left), value(right)], [left, right], expected, operation)
 
 
+_COUNTS = numpy.array([1, 3])
+GROUPED: dict[str, Callable[..., Any]] = {  # of x [4, 2], and weight [2, 2, 4] or y [4, 4]
+    "grouped_matmul": lambda a, b: ops.grouped_linear(a[:, :2], b.reshape(2, 2, 4), None, ag.constant(_COUNTS)),
+    "grouped_outer": lambda a, b: registry["grouped_outer"](a[:, :2], b, ag.constant(_COUNTS)),
+}
+
+
+@pytest.mark.parametrize("operation", GROUPED)
+@pytest.mark.parametrize("left, right, expected", [row for row in MULTILINEAR if NUMBER not in row])
+def test_grouped_products(operation: str, left: Label, right: Label, expected: Label) -> None:
+    check(GROUPED[operation], [value(left), value(right)], [left, right], expected, operation)
+
+
+@pytest.mark.parametrize("label", [R, I, V, C, Rooted(0)])
+def test_grouped_linear(label: Label) -> None:
+    def layer(x: Any) -> Any:
+        return ops.grouped_linear(x[:, :2], x.reshape(2, 2, 4), x[:2], ag.constant(_COUNTS))
+
+    check(layer, [value(label)], [label], label, "grouped_linear")
+
+
+def test_grouped_linear_of_rows_and_counts_that_differ() -> None:
+    """Each rank groups its own rows: the weight's cotangent is then an addend."""
+    x, weight, bias = value(V), value(R).reshape(2, 4, 2), value(R)[:2, :2]
+    y = ops.grouped_linear(x, weight, bias, ag.tensor(_COUNTS, {"tp": V}))
+    assert y.layout["tp"] is V
+    with pytest.raises(ag.LayoutError, match="Varying"):
+        ops.grouped_linear(value(I), value(I).reshape(2, 4, 2), None, _COUNTS)
+
+
 UNARY_LINEAR: dict[str, Callable[..., Any]] = {
     "negative": lambda x: -x,
     "astype": lambda x: x.astype("float32"),
@@ -219,7 +249,7 @@ UNARY_NONLINEAR: dict[str, Callable[..., Any]] = {
 }  # fmt: skip
 TWO_OPERANDS = {"add", "subtract", "multiply", "matmul", "divide", "power", "maximum", "minimum", "concatenate",
                 "where", "cross_entropy", "cross_entropy_sum", "linear", "convolution", "convolution_input",
-                "convolution_weight",
+                "convolution_weight", "grouped_linear", "grouped_matmul", "grouped_outer",
                 # of these see test_fused.py
                 "layer_norm", "rms_norm", "attention", "masked_attention", "masked_self_attention", "rotary",
                 "smoothed_cross_entropy"}  # fmt: skip

@@ -659,3 +659,20 @@ def test_one_number_is_named_unless_it_is_0_or_1(value: Any, is_named: bool) -> 
         tape.backward(loss)
 
     assert any("kappa: all 3 ranks" in text for text in warned(body)) is is_named
+
+
+def test_parts_that_another_axis_copies_are_no_values_of_their_own() -> None:
+    """Uneven parts along "ep" have a shape of their own, and the ranks of "dp" hold the same parts."""
+
+    def program() -> None:
+        with cc.Mesh(dp=2, ep=2) as mesh, warnings.catch_warnings():
+            warnings.simplefilter("error", ReplicaWarning)
+            mine = np.array_split(START, 2)[int(mesh.axis("ep").rank)]
+            w = ag.Parameter(mine, {"ep": Shard(0)}, global_shape=START.shape, name="w")
+            x = cc.from_local(DATA[:1] * (1.0 + mesh.ranks.index), {"dp": V, "ep": V})
+            with ag.Tape() as tape:
+                whole = cc.all_gather(cc.cast(w, "dp", to=R), "ep")
+                loss = cc.all_reduce((x * whole).sum(), ("dp", "ep"), to=I)
+            tape.backward(loss)
+
+    cc.run(program, 4)
