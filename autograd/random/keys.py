@@ -68,6 +68,8 @@ class Key:
         The training step, epoch or other count of draws with this name.
     axes : tuple of str
         Mesh axes along which each rank has a stream of its own; see `along`.
+    apart : tuple of str
+        Mesh axes along which no two ranks use this key, such as the stages of a pipeline; see `State`.
 
     Raises
     ------
@@ -90,6 +92,7 @@ class Key:
     name: str = ""
     step: int = 0
     axes: tuple[str, ...] = ()
+    apart: tuple[str, ...] = field(default=(), repr=False, kw_only=True)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "seed", integer(self.seed, "Key: seed"))
@@ -118,7 +121,7 @@ class Key:
                 f"Key.fold: name must be a string, got {name!r}\n  fix: key.at({name!r}) for the numbers of a step, as "
                 "fold_in of JAX" + call_site()
             )
-        return Key(self.seed, f"{self.name}/{name}" if self.name else name, self.step, self.axes)
+        return Key(self.seed, f"{self.name}/{name}" if self.name else name, self.step, self.axes, apart=self.apart)
 
     def at(self, step: int) -> Key:
         """Return the key with the same seed and name at another step.
@@ -128,7 +131,7 @@ class Key:
         >>> Key(0, "shuffle").at(3)
         Key(seed=0, name='shuffle', step=3)
         """
-        return Key(self.seed, self.name, step, self.axes)
+        return Key(self.seed, self.name, step, self.axes, apart=self.apart)
 
     def along(self, *axes: str) -> Key:
         """Return a key that gives each rank of these mesh axes a stream of its own. Its draws are V on these axes.
@@ -141,18 +144,23 @@ class Key:
         >>> Key(0, "noise").along("dp").fold("a")
         Key(seed=0, name='noise/a', step=0, axes=('dp',))
         """
-        return Key(self.seed, self.name, self.step, (*self.axes, *axes))
+        return Key(self.seed, self.name, self.step, (*self.axes, *axes), apart=self.apart)
 
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """A thread's random state: its seed, and the number of keys that `next_key` has returned for each name."""
+    """A thread's random state: its seed, and the number of keys that `next_key` has returned for each name.
+
+    Along the mesh axes in `apart` the ranks have states of different seeds, as the stages of a pipeline have. So their
+    keys are different, and a draw for a Varying value needs no key along these axes.
+    """
 
     seed: int = 0
     ordinals: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+    apart: tuple[str, ...] = ()
 
     def __reduce__(self) -> Any:  # a MappingProxyType cannot be pickled
-        return State, (self.seed, dict(self.ordinals))
+        return State, (self.seed, dict(self.ordinals), self.apart)
 
 
 class _Thread(threading.local):
@@ -161,6 +169,7 @@ class _Thread(threading.local):
     def __init__(self) -> None:
         self.seed = 0
         self.ordinals: dict[str, int] = {}
+        self.apart: tuple[str, ...] = ()
         self.is_set = threading.current_thread() is threading.main_thread()  # or by `set_state`
 
 
@@ -235,7 +244,7 @@ def next_key(name: str) -> Key:
     if not isinstance(name, str):
         raise DtypeError(f"next_key: name must be a string, got {name!r}")
     ordinal = _thread.ordinals.get(name, 0)
-    key = Key(_thread.seed, f"{name}.{ordinal}")
+    key = Key(_thread.seed, f"{name}.{ordinal}", apart=_thread.apart)
     _thread.ordinals[name] = ordinal + 1
     return key
 
@@ -254,7 +263,7 @@ def get_state() -> State:
     >>> next_key("mask") == first
     True
     """
-    return State(_thread.seed, MappingProxyType(dict(_thread.ordinals)))
+    return State(_thread.seed, MappingProxyType(dict(_thread.ordinals)), _thread.apart)
 
 
 def set_state(state: State) -> None:
@@ -262,6 +271,7 @@ def set_state(state: State) -> None:
     _thread.is_set = True
     _thread.seed = state.seed
     _thread.ordinals = dict(state.ordinals)
+    _thread.apart = state.apart
 
 
 def state_dict() -> dict[str, Any]:

@@ -130,7 +130,7 @@ def draw(
                 f"{caller}: a Tensor and part={part!r} were given; needed: one of them. The Tensor's layout determines "
                 "the part"
             )
-        extents, box, layout = of_tensor(shape, key.axes, caller)
+        extents, box, layout = of_tensor(shape, (*key.axes, *key.apart), caller)
         # Parameters may be drawn from other keys on each rank, and then be broadcast from one.
         if layout is not None and max(layout.grid.sizes) > 1 and not isinstance(shape, Parameter):
             _declare(key, layout)
