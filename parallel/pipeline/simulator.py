@@ -174,7 +174,7 @@ def simulate(schedule: Schedule, costs: Costs | None = None, *, blocking: bool =
     """
     costs = Costs() if costs is None else costs
     run = _Run(schedule, costs, blocking)
-    while any([run.advance(r) for r in range(schedule.ranks)]):
+    while sum(run.advance(r) for r in range(schedule.ranks)):
         pass
     ranks = run.ranks
     if any(rank.place < len(tasks) for rank, tasks in zip(ranks, schedule.tasks, strict=True)):
