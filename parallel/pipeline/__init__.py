@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from .randomness import layer_state
+from .report import PipelineReport, Record
+from .run import Pipeline
 from .schedules import SCHEDULES, Action, Message, Schedule, Task, gpipe, interleaved, one_f_one_b, zb_h1, zb_v
 from .simulator import Costs, Simulation, simulate
+from .stages import measured_costs, parameter_costs, partition
 
 __all__ = [
-    "Action", "Costs", "Message", "SCHEDULES", "Schedule", "Simulation", "Task", "gpipe", "interleaved", "one_f_one_b",
-    "simulate", "zb_h1", "zb_v",
+    "Action", "Costs", "Message", "Pipeline", "PipelineReport", "Record", "SCHEDULES", "Schedule", "Simulation", "Task",
+    "gpipe", "interleaved", "layer_state", "measured_costs", "one_f_one_b", "parameter_costs", "partition", "simulate",
+    "zb_h1", "zb_v",
 ]  # fmt: skip

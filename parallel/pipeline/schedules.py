@@ -307,12 +307,15 @@ class Schedule:
         sent = [task.sends for rank in self.tasks for task in rank if task.sends is not None]
         return Counter((x.source, x.target) for x in sent)
 
-    def forward_only(self) -> Schedule:
-        """The same stages, where each rank computes only the forward passes, in the order of the microbatches."""
-        made = object.__new__(Schedule)
-        ranks = [sorted((a for a in rank if a.kind == "F"), key=lambda a: (a.microbatch, a.stage))
-                 for rank in self.actions]  # fmt: skip
-        object.__setattr__(made, "name", f"{self.name}, forward only")
+    def __contains__(self, action: object) -> bool:
+        return action in self._places
+
+    def forward_only(self, microbatches: int) -> Schedule:
+        """The same stages, where each rank computes only forward passes, in the order of the microbatches."""
+        made = object.__new__(Schedule)  # it is incomplete, and not validated
+        ranks = [[Action(stage, "F", i) for i in range(microbatches) for stage in self.stages_of(r)]
+                 for r in range(self.ranks)]  # fmt: skip
+        object.__setattr__(made, "name", "forward only")
         object.__setattr__(made, "actions", tuple(map(tuple, ranks)))
         return made
 
