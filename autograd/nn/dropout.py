@@ -98,7 +98,7 @@ def dropout(
         x = tensor(x)
     if state.grid is not None:
         check_key(key, "dropout")
-        of_tensor(x, key.axes, "dropout", key.places)
+        of_tensor(x, (*key.axes, *key.apart), "dropout", key.places)
     keep = random.bernoulli(key, x, 1.0 - p)
     scale = x.dtype.type(0.0 if p == 1 else 1.0 / (1.0 - p))
     y = x * (Tensor(keep.array * scale, keep.layout) if keep.__class__ in TENSORS else Tensor(keep * scale))

@@ -6,7 +6,7 @@ import operator
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -111,6 +111,8 @@ class Key:
         Mesh axes along which each rank has a stream of its own; see `along`.
     places : tuple of Place
         For mesh axes, the pieces that this rank holds of values that are V there; see `placed`.
+    apart : tuple of str
+        Mesh axes along which no two ranks use this key, such as the stages of a pipeline; see `State`.
 
     Raises
     ------
@@ -134,6 +136,7 @@ class Key:
     step: int = 0
     axes: tuple[str, ...] = ()
     places: tuple[Place, ...] = ()
+    apart: tuple[str, ...] = field(default=(), repr=False, kw_only=True)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "seed", integer(self.seed, "Key: seed"))
@@ -164,7 +167,7 @@ class Key:
                 f"Key.fold: name must be a string, got {name!r}\n  fix: key.at({name!r}) for the numbers of a step, as "
                 "fold_in of JAX" + call_site()
             )
-        return Key(self.seed, f"{self.name}/{name}" if self.name else name, self.step, self.axes, self.places)
+        return replace(self, name=f"{self.name}/{name}" if self.name else name)
 
     def at(self, step: int) -> Key:
         """Return the key with the same seed and name at another step.
@@ -174,7 +177,7 @@ class Key:
         >>> Key(0, "shuffle").at(3)
         Key(seed=0, name='shuffle', step=3)
         """
-        return Key(self.seed, self.name, step, self.axes, self.places)
+        return replace(self, step=step)
 
     def along(self, *axes: str) -> Key:
         """Return a key that gives each rank of these mesh axes a stream of its own. Its draws are V on these axes.
@@ -187,7 +190,7 @@ class Key:
         >>> Key(0, "noise").along("dp").fold("a")
         Key(seed=0, name='noise/a', step=0, axes=('dp',))
         """
-        return Key(self.seed, self.name, self.step, (*self.axes, *axes), self.places)
+        return replace(self, axes=(*self.axes, *axes))
 
     def placed(self, axis: str, dim: int, pieces: Sequence[slice], extent: int) -> Key:
         """Return a key for values that are V on a mesh axis, of which each rank holds some pieces of a dimension.
@@ -218,7 +221,7 @@ class Key:
         Key(seed=0, name='noise', step=0, placed=('cp',))
         """
         place = Place.of(axis, dim, pieces, extent)
-        return Key(self.seed, self.name, self.step, self.axes, _replaced(self.places, place))
+        return replace(self, places=_replaced(self.places, place))
 
 
 def _replaced(places: tuple[Place, ...], place: Place) -> tuple[Place, ...]:
@@ -230,15 +233,18 @@ def _replaced(places: tuple[Place, ...], place: Place) -> tuple[Place, ...]:
 class State:
     """A thread's random state: its seed, the number of keys that `next_key` has returned for each name, and `placed`.
 
-    `places` are those of the `placed` blocks that the thread is in.
+    `places` are those of the `placed` blocks that the thread is in. Along the mesh axes in `apart` the ranks have states
+    of different seeds, as the stages of a pipeline have. So their keys are different, and a draw for a Varying value
+    needs no key along these axes.
     """
 
     seed: int = 0
     ordinals: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
     places: tuple[Place, ...] = ()
+    apart: tuple[str, ...] = ()
 
     def __reduce__(self) -> Any:  # a MappingProxyType cannot be pickled
-        return State, (self.seed, dict(self.ordinals), self.places)
+        return State, (self.seed, dict(self.ordinals), self.places, self.apart)
 
 
 class _Thread(threading.local):
@@ -248,6 +254,7 @@ class _Thread(threading.local):
         self.seed = 0
         self.ordinals: dict[str, int] = {}
         self.places: tuple[Place, ...] = ()
+        self.apart: tuple[str, ...] = ()
         self.is_set = threading.current_thread() is threading.main_thread()  # or by `set_state`
 
 
@@ -322,7 +329,7 @@ def next_key(name: str) -> Key:
     if not isinstance(name, str):
         raise DtypeError(f"next_key: name must be a string, got {name!r}")
     ordinal = _thread.ordinals.get(name, 0)
-    key = Key(_thread.seed, f"{name}.{ordinal}", places=_thread.places)
+    key = Key(_thread.seed, f"{name}.{ordinal}", places=_thread.places, apart=_thread.apart)
     _thread.ordinals[name] = ordinal + 1
     return key
 
@@ -341,7 +348,7 @@ def get_state() -> State:
     >>> next_key("mask") == first
     True
     """
-    return State(_thread.seed, MappingProxyType(dict(_thread.ordinals)), _thread.places)
+    return State(_thread.seed, MappingProxyType(dict(_thread.ordinals)), _thread.places, _thread.apart)
 
 
 def set_state(state: State) -> None:
@@ -350,6 +357,7 @@ def set_state(state: State) -> None:
     _thread.seed = state.seed
     _thread.ordinals = dict(state.ordinals)
     _thread.places = state.places
+    _thread.apart = state.apart
 
 
 @contextmanager

@@ -131,8 +131,9 @@ def draw(
                 f"{caller}: a Tensor and part={part!r} were given; needed: one of them. The Tensor's layout determines "
                 "the part"
             )
-        extents, box, layout = of_tensor(shape, key.axes, caller, key.places)
-        places = used_places(key.places, layout, key.axes)
+        axes = (*key.axes, *key.apart)
+        extents, box, layout = of_tensor(shape, axes, caller, key.places)
+        places = used_places(key.places, layout, axes)
         # Parameters may be drawn from other keys on each rank, and then be broadcast from one.
         if layout is not None and max(layout.grid.sizes) > 1 and not isinstance(shape, Parameter):
             _declare(key, layout)
