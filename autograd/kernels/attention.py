@@ -31,7 +31,7 @@ SCORE_BYTES = 1 << 19
 """The size of the scores of one step: some rows of one head, or all rows of several heads."""
 KEEP_BYTES = 1 << 25
 """Up to this size the exponentials are kept for backward."""
-ROWS = 128
+ROWS = 64
 """Query rows of one step of causal attention."""
 STRIP = 32
 """Rows of one strip near the diagonal."""
@@ -52,7 +52,7 @@ def _steps(q: Any, k: Any, causal: bool) -> Iterator[_Step]:
     s = k.shape[-2]
     group = heads // k.shape[-3] if heads else 1
     size = min(t, ROWS if causal else max(1, SCORE_BYTES // max(s * q.itemsize, 1)))
-    together = 1 if group > 1 or size < t else max(1, SCORE_BYTES // max(t * s * q.itemsize, 1))
+    together = 1 if group > 1 else max(1, SCORE_BYTES // max(size * s * q.itemsize, 1))
     for at in np.ndindex(*lead):
         for first in range(0, heads, together):
             some = slice(first, min(first + together, heads))
