@@ -77,7 +77,7 @@ def _(x: Any, call: Call) -> Any:
     me, extents, groups = call.group.index, call.extents, x.shape[-3] - 2
     if type(x) is Shaped:
         for _ in _visits(x[..., groups:, :, :], call):
-            """Nothing is computed; the requests are made."""
+            pass  # the requests are made, and nothing is computed
         return Shaped(_result_shape(list(x.shape), call), x.dtype, DRY)
     own, x = x[..., groups:, :, :], _wide(x)
     y = np.empty_like(x, shape=_result_shape(list(x.shape), call))
