@@ -233,9 +233,9 @@ def _replaced(places: tuple[Place, ...], place: Place) -> tuple[Place, ...]:
 class State:
     """A thread's random state: its seed, the number of keys that `next_key` has returned for each name, and `placed`.
 
-    `places` are those of the `placed` blocks that the thread is in. Along the mesh axes in `apart` the ranks have states
-    of different seeds, as the stages of a pipeline have. So their keys are different, and a draw for a Varying value
-    needs no key along these axes.
+    `places` are those of the `placed` blocks that the thread is in. Along the mesh axes in `apart` the ranks have
+    states of different seeds, as the stages of a pipeline have. So their keys are different, and a draw for a Varying
+    value needs no key along these axes.
     """
 
     seed: int = 0

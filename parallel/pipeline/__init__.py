@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .microbatches import Microbatches
 from .randomness import layer_state
 from .report import PipelineReport, Record
 from .run import Pipeline
@@ -10,7 +11,7 @@ from .simulator import Costs, Simulation, simulate
 from .stages import measured_costs, parameter_costs, partition
 
 __all__ = [
-    "Action", "Costs", "Message", "Pipeline", "PipelineReport", "Record", "SCHEDULES", "Schedule", "Simulation", "Task",
-    "gpipe", "interleaved", "layer_state", "measured_costs", "one_f_one_b", "parameter_costs", "partition", "simulate",
-    "zb_h1", "zb_v",
+    "Action", "Costs", "Message", "Microbatches", "Pipeline", "PipelineReport", "Record", "SCHEDULES", "Schedule",
+    "Simulation", "Task", "gpipe", "interleaved", "layer_state", "measured_costs", "one_f_one_b", "parameter_costs",
+    "partition", "simulate", "zb_h1", "zb_v",
 ]  # fmt: skip

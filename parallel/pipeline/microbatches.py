@@ -7,14 +7,22 @@ from typing import Any
 import numpy as np
 
 from autograd.engine.parameter import Leaf
-from autograd.engine.pytree import flatten
+from autograd.engine.pytree import flatten, tree_map
 from autograd.engine.state import state
 from autograd.engine.tensor import TENSORS
 from autograd.errors import ArgumentError, OptionError, TapeError, call_site
 from autograd.layouts.layout import Layout, Shard, V
 from autograd.layouts.partition import extents_of_parts, labels_of_parts, nested_parts, parts
 
-__all__ = ["signature_of", "split_batch"]
+__all__ = ["Microbatches", "signature_of", "split_batch"]
+
+
+class Microbatches(list[Any]):
+    """A batch that is divided into microbatches already: Tensors, or containers of them, one for each.
+
+    Where the rows are sharded over a mesh axis, a batch can be divided first into microbatches and then over the axis,
+    so that the rows of a microbatch do not depend on the number of ranks.
+    """
 
 
 def split_batch(batch: Any, microbatches: int, axis: str | None, what: str) -> list[Any]:
@@ -40,9 +48,24 @@ def split_batch(batch: Any, microbatches: int, axis: str | None, what: str) -> l
     OptionError
         There are fewer rows than microbatches.
     """
+    if isinstance(batch, Microbatches):
+        if len(batch) != microbatches:
+            raise OptionError(
+                f"Pipeline: {what} has {len(batch)} microbatches; needed: {microbatches}\n  fix: "
+                f"microbatches={len(batch)} for the Pipeline" + call_site()
+            )
+        return [tree_map(lambda x: _varying(x, axis), of) for of in batch]
     leaves, structure = flatten(batch)
     divided = [_split(x, microbatches, axis, what) for x in leaves]
     return [structure.rebuild([of[i] for of in divided]) for i in range(microbatches)]
+
+
+def _varying(x: Any, axis: str | None) -> Any:
+    """A Tensor, or an array, with the label V on the pipeline's axis, and by default on all others."""
+    array, layout = (x.array, x.layout) if x.__class__ in TENSORS else (np.asarray(x), None)
+    if layout is None and state.grid is not None:
+        layout = state.grid.uniform(V)
+    return Leaf(array, layout if layout is None or axis is None else layout.replace((axis,), V))
 
 
 def _split(x: Any, m: int, axis: str | None, what: str) -> list[Any]:

@@ -42,7 +42,7 @@ def layer_state(seed: int, step: int, microbatch: int, index: int, axis: str | N
     before = random.get_state()
     # One integer made of the four: a seed may be of any size. The 1 keeps seeds of models apart from those of layers.
     composed = seed << 200 | (((1 << 64 | step) << 32 | microbatch) << 32 | index)
-    random.set_state(random.State(composed, apart=() if axis is None else (axis,)))
+    random.set_state(random.State(composed, places=before.places, apart=() if axis is None else (axis,)))
     try:
         yield
     finally:

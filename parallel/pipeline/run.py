@@ -80,8 +80,8 @@ class Pipeline(Module):
     loss : Module or callable
         ``loss(y, targets)`` returns the sum of the losses of a microbatch, a number. Without targets ``loss(y)``. It is
         Invariant or Partial on the other axes.
-    axis : str
-        The axis of the pipeline. Without a mesh all stages are in this process.
+    axis : str or None
+        The axis of the pipeline. With None, or without a mesh, all stages are in this process.
     schedule : str or Schedule
         ``"gpipe"``, ``"1f1b"``, ``"interleaved"``, ``"zb-h1"``, ``"zb-v"``, a text with a line of actions for each
         rank, or a `Schedule`.
@@ -158,7 +158,7 @@ class Pipeline(Module):
         layers: Any,
         loss: Callable[..., Any],
         *,
-        axis: str = "pp",
+        axis: str | None = "pp",
         schedule: str | Schedule = "1f1b",
         microbatches: int,
         chunks: int | None = None,
@@ -175,7 +175,7 @@ class Pipeline(Module):
                 raise ArgumentError(f"Pipeline: layer {i} is {layer!r}; needed: a Module" + call_site())
         if not callable(loss):
             raise ArgumentError(f"Pipeline: loss={loss!r} was given; needed: a Module, or a function" + call_site())
-        on: Any = None if state.mesh is None else state.mesh.axis(axis)
+        on: Any = None if state.mesh is None or axis is None else state.mesh.axis(axis)
         self.axis = None if on is None else axis
         self.rank: int = 0 if on is None else on.group.index
         ranks: int = 1 if on is None else on.size
@@ -196,7 +196,7 @@ class Pipeline(Module):
         self._transfers = None
         if on is not None and on.size > 1:
             on.kept["pipelines"] = number = on.kept.get("pipelines", 0) + 1
-            self._transfers = Transfers(on.group.duplicate(f"pipeline {number}"), axis)
+            self._transfers = Transfers(on.group.duplicate(f"pipeline {number}"), on.names[0])
         self._on = on
         self._kinds: dict[Any, int] = {}
         self.record = Record(self.rank, [], 0.0, 0.0, 0)
@@ -261,9 +261,9 @@ class Pipeline(Module):
 
         Parameters
         ----------
-        inputs, targets : Tensor, array, or container of these
+        inputs, targets : Tensor, array, or container of these; or Microbatches
             The same on all ranks of the pipeline's axis, with the rows in the first dimension. A plain array is Varying
-            on the other axes.
+            on the other axes. Each rank divides its own rows into microbatches, unless they are `Microbatches`.
         scale : float
             The cotangent of the sum of all losses, the same on all ranks: one by the global number of tokens.
 
