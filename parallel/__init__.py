@@ -1,5 +1,6 @@
 """Parallel layers built on the differentiable collectives, and `verify`, which compares gradients with serial ones.
 
+`Trainer` trains a model on any mesh: it divides the batch, the sequence, the layers and their parameters by a plan.
 `DataParallel` divides batches, and on request the parameters. Compressions, `LocalSGD` and `ParameterServer` send less.
 `StepReport` tells where the time of a step goes. `RunLog` and `Progress` record a training run.
 """
@@ -25,10 +26,13 @@ if TYPE_CHECKING:  # `__getattr__` loads these names at first use
     from .data.overlap import StepPrediction, predict_step
     from .data.parameter_server import ParameterServer
     from .expert import Experts, MixtureOfExperts, side_losses
+    from .pipeline.run import Pipeline
     from .plan import Shards, Style, parallelize
+    from .recompute import Recompute
     from .report import StepReport
     from .runs import Progress, RunLog, plot_log, read_log
     from .tensor import Column, Row, Sequence, Vocabulary
+    from .trainer import Trainer
 
     __version__: str
 
@@ -42,19 +46,22 @@ _LATER = {
     "data.compressed_adam": ("CompressedAdam",),
     "data.parameter_server": ("ParameterServer",),
     "expert": ("Experts", "MixtureOfExperts", "side_losses"),
+    "pipeline.run": ("Pipeline",),
     "plan": ("Shards", "Style", "parallelize"),
+    "recompute": ("Recompute",),
     "report": ("StepReport",),
     "tensor": ("Column", "Row", "Sequence", "Vocabulary"),
+    "trainer": ("Trainer",),
     "runs": ("Progress", "RunLog", "plot_log", "read_log"),
 }
 _MODULES = {name: module for module, names in _LATER.items() for name in names}
 
 __all__ = [
     "Column", "CompressedAdam", "Compression", "DataParallel", "DiLoCo", "Experts", "Float16", "Int8", "LocalSGD",
-    "Memory", "MixtureOfExperts", "NoiseScale", "OneBit", "ParameterServer", "PowerSGD", "Progress", "RandomK",
-    "Report", "Ring", "Row", "RunLog", "Sequence", "Shards", "StepPrediction", "StepReport", "Style", "TopK", "Ulysses",
-    "VerifyError", "Vocabulary", "enter", "gradient_noise_scale", "memory_of", "parallelize", "plot_log",
-    "predict_step", "read_log", "side_losses", "verify",
+    "Memory", "MixtureOfExperts", "NoiseScale", "OneBit", "ParameterServer", "Pipeline", "PowerSGD", "Progress",
+    "RandomK", "Recompute", "Report", "Ring", "Row", "RunLog", "Sequence", "Shards", "StepPrediction", "StepReport",
+    "Style", "TopK", "Trainer", "Ulysses", "VerifyError", "Vocabulary", "enter", "gradient_noise_scale", "memory_of",
+    "parallelize", "plot_log", "predict_step", "read_log", "side_losses", "verify",
 ]  # fmt: skip
 
 

@@ -1,0 +1,111 @@
+"""Every mesh trains the same model: all gradients, and the losses of ten steps, are those of one process.
+
+The default tests run a few meshes. All meshes of up to eight ranks: ``pytest -m full tests/parallel/test_trainer.py``.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+
+import collectives as cc
+from autograd import nn, optim, random
+from collectives import Shard
+from parallel import Column, Recompute, Ring, Row, Sequence, Trainer, Vocabulary
+
+from .models import gpt
+
+pytestmark = pytest.mark.timeout(300)
+CONFIG = gpt.Config(vocabulary=13, width=24, heads=12, layers=8, dropout=0.2)
+ROWS, TOKENS, STEPS = 16, 16, 10
+PLAN = {
+    "*.table": Vocabulary("tp"), "*.qkv": Column("tp", blocks=3), "*.proj": Row("tp"), "*.mlp.up": Column("tp"),
+    "*.mlp.down": Row("tp"), "*.out": Vocabulary("tp"), "loss.rows": Vocabulary("tp"), "*.attend": Ring("cp"),
+}  # fmt: skip
+SEQUENCE = PLAN | {
+    "*.table": Vocabulary("tp", to=Shard(1)), "*.proj": Row("tp", to=Shard(1)), "*.mlp.down": Row("tp", to=Shard(1)),
+    "*.norm*": Sequence("tp"),
+}  # fmt: skip
+
+
+def model() -> nn.Sequential:
+    """The GPT with weights that make every gradient matter."""
+    layers = gpt.gpt(CONFIG, random.Key(1), np.float64)
+    rng = np.random.default_rng(2)
+    for p in layers.parameters():
+        p.array = p.array + 0.05 * rng.standard_normal(p.array.shape)
+    return layers
+
+
+def batch(step: int) -> Any:
+    rng = np.random.default_rng([3, step])
+    return rng.integers(0, CONFIG.vocabulary, (2, ROWS, TOKENS))
+
+
+def trained(steps: int = STEPS, plan: Any = PLAN, made: Any = model, **options: Any) -> Any:
+    """The largest difference of a gradient before the first step, and the losses of the steps."""
+    sizes = {axis: n for axis, n in options.items() if axis in ("pp", "dp", "ep", "cp", "tp")}
+    rest = {name: value for name, value in options.items() if name not in sizes}
+
+    def program() -> Any:
+        mesh = cc.Mesh.fit(**sizes)
+        mine = {pattern: style for pattern, style in plan.items() if getattr(style, "axis", None) in (None, *sizes)}
+        trainer = Trainer(
+            made, gpt.Loss(), mesh, mine, optimizer=lambda p: optim.AdamW(p, lr=1e-2), clip=0.5,
+            **{"microbatches": 2, **rest},
+        )  # fmt: skip
+        report = trainer.verify(*batch(0))
+        return report.largest, [trainer.step(*batch(step)) for step in range(steps)]
+
+    found = cc.run(program, math.prod(sizes.values()))
+    assert all(losses == found[0][1] for _, losses in found)
+    return found[0]
+
+
+@cache
+def alone(microbatches: int = 2) -> list[float]:
+    return trained(microbatches=microbatches, dp=1)[1]
+
+
+def check(steps: int, **options: Any) -> None:
+    largest, losses = trained(steps, **options)
+    assert largest <= 1e-10
+    assert losses == pytest.approx(alone(options.get("microbatches", 2))[:steps], rel=1e-10)
+
+
+@pytest.mark.parametrize("sizes", [
+    {"dp": 2, "tp": 2}, {"pp": 2, "cp": 2}, {"pp": 3, "tp": 2}, {"pp": 2, "dp": 2, "tp": 2}, {"dp": 3},
+], ids=str)  # fmt: skip
+def test_a_mesh_trains_as_one_process(sizes: dict[str, int]) -> None:
+    check(2, **sizes)
+
+
+def test_sequence_parallel_with_recomputed_blocks() -> None:
+    check(2, plan=SEQUENCE | {f"{i}": Recompute() for i in range(1, 9)}, dp=2, tp=2)
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_sharded_state(stage: int) -> None:
+    check(2, zero=stage, dp=2, tp=2)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("sizes", [
+    dict(zip(("pp", "dp", "cp", "tp"), sizes, strict=True))
+    for sizes in product(range(1, 9), repeat=4)
+    if 1 < math.prod(sizes) <= 8 and sizes[2] in (1, 2, 4, 8) and CONFIG.heads % sizes[3] == 0
+], ids=lambda sizes: "x".join(map(str, sizes.values())))  # fmt: skip
+def test_all_meshes(sizes: dict[str, int]) -> None:
+    check(STEPS, **{axis: n for axis, n in sizes.items() if n > 1})
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "interleaved", "zb-h1", "zb-v"])
+@pytest.mark.parametrize("sizes", [{"pp": 2}, {"pp": 4}, {"pp": 2, "dp": 2, "tp": 2}], ids=str)
+def test_all_schedules(schedule: str, sizes: dict[str, int]) -> None:
+    check(STEPS, schedule=schedule, microbatches=8, **sizes)
