@@ -47,6 +47,7 @@ _files = {
     "log_softmax": "softmax",
     "attention": "attention",
     "self_attention": "attention",
+    "class_terms": "losses",
     "cross_entropy": "losses",
 }
 _F32, _F64 = np.dtype(np.float32), np.dtype(np.float64)
