@@ -1,6 +1,8 @@
 """Parallel layers built on the differentiable collectives, and `verify`, which compares gradients with serial ones.
 
-`DataParallel` divides batches, and on request the parameters. Compressions, `LocalSGD` and `ParameterServer` send less.
+`DataParallel` divides batches, and on request the parameters. `parallelize` divides a model by a plan of styles:
+`Column`, `Row`, `Heads`, `Vocabulary` and `Sequence` divide features, vocabulary and sequence. Compressions,
+`LocalSGD` and `ParameterServer` send less.
 `StepReport` tells where the time of a step goes. `RunLog` and `Progress` record a training run.
 """
 
@@ -26,6 +28,7 @@ if TYPE_CHECKING:  # `__getattr__` loads these names at first use
     from .plan import Shards, Style, parallelize
     from .report import StepReport
     from .runs import Progress, RunLog, plot_log, read_log
+    from .tensor import Column, Heads, Row, Sequence, Vocabulary
 
     __version__: str
 
@@ -40,14 +43,15 @@ _LATER = {
     "plan": ("Shards", "Style", "parallelize"),
     "report": ("StepReport",),
     "runs": ("Progress", "RunLog", "plot_log", "read_log"),
+    "tensor": ("Column", "Heads", "Row", "Sequence", "Vocabulary"),
 }
 _MODULES = {name: module for module, names in _LATER.items() for name in names}
 
 __all__ = [
-    "CompressedAdam", "Compression", "DataParallel", "DiLoCo", "Float16", "Int8", "LocalSGD", "Memory", "NoiseScale",
-    "OneBit", "ParameterServer", "PowerSGD", "Progress", "RandomK", "Report", "RunLog", "Shards", "StepPrediction",
-    "StepReport", "Style", "TopK", "VerifyError", "enter", "gradient_noise_scale", "memory_of", "parallelize",
-    "plot_log", "predict_step", "read_log", "verify",
+    "Column", "CompressedAdam", "Compression", "DataParallel", "DiLoCo", "Float16", "Heads", "Int8", "LocalSGD",
+    "Memory", "NoiseScale", "OneBit", "ParameterServer", "PowerSGD", "Progress", "RandomK", "Report", "Row", "RunLog",
+    "Sequence", "Shards", "StepPrediction", "StepReport", "Style", "TopK", "VerifyError", "Vocabulary", "enter",
+    "gradient_noise_scale", "memory_of", "parallelize", "plot_log", "predict_step", "read_log", "verify",
 ]  # fmt: skip
 
 
