@@ -66,7 +66,7 @@ class Block(nn.Module):
 
     def forward(self, x: Any) -> Any:
         qkv = self.qkv(self.norm1(x))
-        qkv = anp.reshape(qkv, (*qkv.shape[:2], 3, -1))  # x may be a part of the tokens
+        qkv = anp.reshape(qkv, (*qkv.shape[:2], 3, -1))
         x = x + self.dropout1(self.proj(self.attend(qkv)))
         return x + self.dropout2(self.mlp(self.norm2(x)))
 
