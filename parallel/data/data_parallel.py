@@ -19,7 +19,7 @@ from autograd.nn import Module
 from collectives import Mesh, current_mesh
 
 from .buckets import Reduction
-from .entry import ENTRY, Entry, plan_entry, plan_sharded_entry
+from .entry import ENTRY, Entry, entered_axes, plan_entry, plan_sharded_entry
 from .layers import Arena, Layers, layers_of
 from .sharded import SHARDED_ENTRY, is_divided, shard_parameter
 
@@ -36,7 +36,9 @@ class DataParallel(Module):
     Parameters
     ----------
     module : Module
-        Its parameters are I along `axis`.
+        Its parameters are I along `axis`. One that is Shard along some of the axes enters along the others only: along
+        those each rank has its own part, whose gradient is not summed over them. Such are the experts of a
+        `parallel.expert.MixtureOfExperts`.
     axis : str or tuple of str
         The mesh axes over which the batch is divided.
     bucket_bytes, first_bucket_bytes : int
@@ -51,6 +53,7 @@ class DataParallel(Module):
         The stage of ZeRO: what each rank keeps only a part of. 1: the optimizer's state; 2: the gradients, too; 3: the
         parameters, too. From 1 on the parameters of the module are replaced, here, by this rank's rows of them, with
         the label ``Shard(0)``: make the optimizer from ``model.parameters()`` afterwards. A mesh must be current.
+        Parameters that are Shard along some of the axes are not divided further: they enter along the others.
     replicate : str or tuple of str, optional
         With `zero`: more axes over which the batch is divided, along which the parameters are not. So a mesh of
         ``hosts`` and ``inside`` divides them among the ranks of a host, and sums the gradients of the parts over the
@@ -61,7 +64,7 @@ class DataParallel(Module):
     ReplicaMismatch
         At the first call: the parameters differ between ranks.
     LayoutError
-        At a call: a parameter is not I along `axis`.
+        At a call: a parameter is neither I nor Shard along an axis.
     ArgumentError, MeshError
         `module` is no Module, `axis` is no name, or `reduction` has no method ``reduce``.
     OptionError
@@ -179,30 +182,43 @@ class DataParallel(Module):
         parameters, mesh = self._parameters, current_mesh()
         on, owners = mesh.axis(self.axis), self._owners or []
         self._check(mesh)
-        layers = layers_of(self.module, owners) if self.zero == 3 else []
+        names = _names(self.axis)
+        divided = [is_divided(p) and entered_axes(p, mesh, names) == names for p in parameters]
+        layers = layers_of(self.module, [each for each in owners if divided[each[2]]]) if self.zero == 3 else []
         freed = {k for layer in layers for k in layer.indices}
         wholes: dict[int, Any] = {}
         arena = Arena([[parameters[k].array for k in layer.indices] for layer in layers])
         for n, layer in enumerate(layers):
             wholes.update(zip(layer.indices, arena.arrays(n), strict=True))
         for k, p in enumerate(parameters):
-            if is_divided(p):
+            if divided[k]:
                 kept = None if k in freed else wholes.setdefault(k, np.empty_like(p.array))
                 parameters[k] = shard_parameter(p, mesh, on, kept)
         for attributes, name, k in owners:
             attributes[name] = parameters[k]
-        self._entries = [self._entry([k for k, p in enumerate(parameters) if not is_divided(p)])]
+        self._entries = self._whole_entries(mesh, [k for k, is_part in enumerate(divided) if not is_part])
         self._entries.append(self._entry([k for k in wholes if k not in freed], wholes))
         if layers:
             entries = [self._entry(layer.indices, wholes, keeps_wholes=False) for layer in layers]
             self._layers = Layers(layers, entries, arena, parameters)
 
-    def _entry(self, indices: list[int], wholes: dict[int, Any] | None = None, keeps_wholes: bool = True) -> Entry:
-        """The entry of some parameters; of divided ones, if the arrays for the whole ones are given."""
+    def _whole_entries(self, mesh: Mesh, indices: list[int]) -> list[Entry]:
+        """The entries of parameters that this model does not divide: one for each set of axes along which they enter.
+
+        A parameter that is Shard along all axes does not enter.
+        """
+        names = *self.replicate, *_names(self.axis)
+        options: dict[str, Any] = self._buckets
+        groups: dict[tuple[str, ...], list[int]] = {}
+        for k in indices:
+            groups.setdefault(entered_axes(self._parameters[k], mesh, names), []).append(k)
+        return [
+            Entry(ENTRY, mine, partial(plan_entry, axis=axes, **options)) for axes, mine in groups.items() if axes
+        ]
+
+    def _entry(self, indices: list[int], wholes: dict[int, Any], keeps_wholes: bool = True) -> Entry:
+        """The entry of divided parameters, given the arrays for the whole ones."""
         options, copies = self._buckets, self.replicate
-        axes = (*copies, *_names(self.axis)) if copies else self.axis
-        if wholes is None:
-            return Entry(ENTRY, indices, lambda parameters: plan_entry(parameters, axes, **options))
         into = [wholes[k] for k in indices]
         kept: dict[str, Any] = {"keeps_gradients": self.zero == 1, "keeps_wholes": keeps_wholes}
         return Entry(
@@ -258,13 +274,13 @@ class DataParallel(Module):
         if not self._checked:
             self._check(mesh)
         if not self._entries:
-            self._entries = [self._entry(list(range(len(parameters))))]
+            self._entries = self._whole_entries(mesh, list(range(len(parameters))))
         recording: Any = state.recording
         places: list[int] = []
         entered: list[Any]
-        if len(self._entries) == 1:
+        if len(self._entries) == 1 and len(self._entries[0].indices) == len(parameters):
             entered = self._entries[0].record(mesh, parameters)
-            places.append(entered[0].node if entered else 0)
+            places.append(entered[0].node)
         else:
             entered = list(parameters)
             for entry in self._entries:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from autograd.engine.parameter import Parameter
 from autograd.engine.tensor import Tensor, interior
 from autograd.errors import ArgumentError, LayoutError, call_site
-from autograd.layouts.layout import C, I, Layout, R
+from autograd.layouts.layout import C, I, Layout, R, Shard
 from autograd.layouts.messages import describe
 from collectives import Mesh, current_mesh
 from collectives.joint import Joint, JointCall, OneByOne
@@ -23,7 +23,7 @@ from collectives.ops.sums import CAST_I_TO_R
 from .buckets import Buckets
 from .sharded import ShardedBuckets
 
-__all__ = ["ENTRY", "Entry", "EntryPlan", "enter", "plan_entry", "plan_sharded_entry"]
+__all__ = ["ENTRY", "Entry", "EntryPlan", "enter", "entered_axes", "plan_entry", "plan_sharded_entry"]
 
 ENTRY = Joint("parameter entry", CAST_I_TO_R)
 
@@ -59,6 +59,12 @@ def enter(parameters: Sequence[Tensor], axis: str | Sequence[str]) -> list[Tenso
         if not isinstance(p, Tensor):
             raise ArgumentError(f"enter: {type(p).__name__} was given; needed: Tensors" + call_site())
     return ENTRY.record(parameters, plan_entry(parameters, axis).call, "enter")
+
+
+def entered_axes(p: Parameter, mesh: Mesh, names: Sequence[str]) -> tuple[str, ...]:
+    """Those of some axes along which a parameter enters: all but those that divide it (Shard)."""
+    layout = p.labelled(mesh.grid)
+    return tuple([name for name in names if type(layout[name]) is not Shard])
 
 
 class EntryPlan(NamedTuple):

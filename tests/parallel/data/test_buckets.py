@@ -13,6 +13,7 @@ import autograd.numpy as anp
 import collectives as cc
 from autograd import nn, optim, random
 from autograd.engine import events
+from autograd.engine.whole import whole_of
 from parallel import DataParallel, PowerSGD, memory_of, verify
 from parallel.data.buckets import lay_out
 
@@ -413,3 +414,70 @@ def test_zero_is_verified() -> None:
             verify(DataParallel(stack(), "dp", zero=zero), lambda m, x: (m(x) ** 2).sum(), rows_of(mesh)).require()
 
     on(3, program)
+
+
+# -- parameters that some of the axes divide ---------------------------------------------------------------------------
+TABLE, MATRIX = np.random.default_rng(7).normal(size=(5, 8)), np.random.default_rng(8).normal(size=(8, 8))
+
+
+class Divided(nn.Module):
+    """A matrix that all ranks have, a row of numbers, and a table of which the ranks of "ep" have parts, if it does."""
+
+    def __init__(self, mesh: Any = None) -> None:
+        self.matrix, self.scale = ag.Parameter(MATRIX), ag.Parameter(np.ones(8))
+        self.parts = nn.ModuleList([Part(mesh)])
+
+    def forward(self, x: Any) -> Any:
+        return self.parts[0]((x @ self.matrix) * self.scale)
+
+
+class Part(nn.Module):
+    def __init__(self, mesh: Any) -> None:
+        place = () if mesh is None else ({"ep": cc.Shard(0)},)
+        mine = TABLE if mesh is None else np.array_split(TABLE, mesh.axis("ep").size)[int(mesh.axis("ep").rank)]
+        self.table, self.bias = ag.Parameter(mine, *place, **({} if mesh is None else {"global_shape": (5, 8)})), None
+        self.inside = ag.Parameter(np.full(8, 0.5))
+
+    def forward(self, x: Any) -> Any:
+        table = self.table
+        if table.layout is not None and isinstance(table.layout["ep"], cc.Shard):
+            table = cc.all_gather(table, "ep")  # the sum over "ep" is the adjoint of this operation
+        return anp.tanh(x * self.inside) @ table.T
+
+
+@pytest.mark.parametrize("zero", range(4))
+@pytest.mark.parametrize("sizes", [{"dp": 2, "ep": 2}, {"ep": 3}, {"ep": 2, "dp": 1}, {"dp": 1, "ep": 1}], ids=str)
+def test_a_parameter_that_one_of_the_axes_divides_enters_along_the_others(zero: int, sizes: dict[str, int]) -> None:
+    whole = np.random.default_rng(0).normal(size=(12, 8))
+
+    def program() -> Any:
+        with cc.Mesh(**sizes) as mesh:
+            axes = mesh.names if len(mesh.names) > 1 else mesh.names[0]
+            model = DataParallel(Divided(mesh), axes, zero=zero, bucket_bytes=300)
+            on = mesh.axis(axes)
+            x = cc.from_local(np.array_split(whole, on.size)[int(on.rank)], dict.fromkeys(mesh.names, cc.Shard(0)))
+            for _ in range(2):
+                model.zero_grad()
+                backward(model, x)
+            labels = {name: p.layout for name, p in model.named_parameters()}
+            assert dict(labels["parts.0.table"]) == {**dict.fromkeys(mesh.names, cc.I), "ep": cc.Shard(0)}
+            assert all(x == (cc.Shard(0) if zero else cc.I) for x in labels["matrix"].values())
+            return {name: whole_of(p.grad.array, p.grad.layout, "", name) for name, p in model.named_parameters()}
+
+    module = Divided()
+    with ag.Tape() as tape:
+        loss = (module(ag.tensor(whole)) ** 2).sum()
+    tape.backward(loss)
+    for ours in cc.run(program, int(np.prod([*sizes.values()]))):
+        for name, p in module.named_parameters():
+            assert np.linalg.norm(ours[name] - p.grad.numpy()) <= 1e-12 * np.linalg.norm(p.grad.numpy()), name
+
+
+def test_a_parameter_that_is_varying_along_an_axis_is_still_refused() -> None:
+    def program(mesh: cc.Mesh) -> None:
+        module = nn.Linear(8, 8, dtype=float)
+        module.bias = ag.Parameter(np.ones(8), {"dp": cc.V})
+        with pytest.raises(cc.LayoutError, match=r"bias.*(.|\n)*Varying; needed: Invariant"):
+            DataParallel(module, "dp")(rows_of(mesh))
+
+    on(2, program)
