@@ -2,6 +2,8 @@
 
 `Trainer` trains a model on any mesh: it divides the batch, the sequence, the layers and their parameters by a plan.
 `DataParallel` divides batches, and on request the parameters. Compressions, `LocalSGD` and `ParameterServer` send less.
+`DataParallel` divides batches, and on request the parameters. `parallelize` divides a model by a plan of styles:
+`Column`, `Row`, `Heads`, `Vocabulary` and `Sequence` divide features, vocabulary and sequence. Compressions,
 `StepReport` tells where the time of a step goes. `RunLog` and `Progress` record a training run.
 """
 
@@ -31,7 +33,7 @@ if TYPE_CHECKING:  # `__getattr__` loads these names at first use
     from .recompute import Recompute
     from .report import StepReport
     from .runs import Progress, RunLog, plot_log, read_log
-    from .tensor import Column, Row, Sequence, Vocabulary
+    from .tensor import Column, Heads, Row, Sequence, Vocabulary
     from .trainer import Trainer
 
     __version__: str
@@ -50,18 +52,18 @@ _LATER = {
     "plan": ("Shards", "Style", "parallelize"),
     "recompute": ("Recompute",),
     "report": ("StepReport",),
-    "tensor": ("Column", "Row", "Sequence", "Vocabulary"),
     "trainer": ("Trainer",),
     "runs": ("Progress", "RunLog", "plot_log", "read_log"),
+    "tensor": ("Column", "Heads", "Row", "Sequence", "Vocabulary"),
 }
 _MODULES = {name: module for module, names in _LATER.items() for name in names}
 
 __all__ = [
-    "Column", "CompressedAdam", "Compression", "DataParallel", "DiLoCo", "Experts", "Float16", "Int8", "LocalSGD",
-    "Memory", "MixtureOfExperts", "NoiseScale", "OneBit", "ParameterServer", "Pipeline", "PowerSGD", "Progress",
-    "RandomK", "Recompute", "Report", "Ring", "Row", "RunLog", "Sequence", "Shards", "StepPrediction", "StepReport",
-    "Style", "TopK", "Trainer", "Ulysses", "VerifyError", "Vocabulary", "enter", "gradient_noise_scale", "memory_of",
-    "parallelize", "plot_log", "predict_step", "read_log", "side_losses", "verify",
+    "Column", "CompressedAdam", "Compression", "DataParallel", "DiLoCo", "Experts", "Float16", "Heads", "Int8",
+    "LocalSGD", "Memory", "MixtureOfExperts", "NoiseScale", "OneBit", "ParameterServer", "Pipeline", "PowerSGD",
+    "Progress", "RandomK", "Recompute", "Report", "Ring", "Row", "RunLog", "Sequence", "Shards", "StepPrediction",
+    "StepReport", "Style", "TopK", "Trainer", "Ulysses", "VerifyError", "Vocabulary", "enter", "gradient_noise_scale",
+    "memory_of", "parallelize", "plot_log", "predict_step", "read_log", "side_losses", "verify",
 ]  # fmt: skip
 
 

@@ -218,14 +218,14 @@ def parallelize(model: Model, plan: Mapping[str, Style], mesh: Mesh | None = Non
 
     Examples
     --------
-    >>> import collectives as cc, numpy
+    >>> import autograd as ag, collectives as cc, numpy
     >>> from autograd import nn, random
     >>> from parallel import Column, Row, parallelize
     >>> def program():
     ...     model = nn.Sequential(nn.Linear(4, 6, key=random.Key(0)), nn.ReLU(), nn.Linear(6, 2, key=random.Key(1)))
     ...     with cc.Mesh(tp=2):
     ...         parallelize(model, {"0": Column("tp"), "2": Row("tp")})
-    ...         y = model(cc.constant(numpy.ones((3, 4), "float32")))
+    ...         y = model(ag.constant(numpy.ones((3, 4), "float32")))
     ...         return [p.shape for p in model.parameters()], y.shape
     >>> cc.run(program, ranks=2)[0]
     ([(4, 3), (3,), (3, 2), (2,)], (3, 2))

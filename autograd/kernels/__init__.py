@@ -49,6 +49,7 @@ _files = {
     "attention": "attention",
     "attention_block": "attention",
     "self_attention": "attention",
+    "class_terms": "losses",
     "cross_entropy": "losses",
 }
 _F32, _F64 = np.dtype(np.float32), np.dtype(np.float64)

@@ -68,3 +68,52 @@ def _cross_entropy_backward(
 
 
 cross_entropy_kernel = Kernel(_cross_entropy, _cross_entropy_backward)
+
+
+def _class_terms(xs: tuple[Any, ...], options: tuple[Any, ...], keep: bool) -> tuple[Any, Any]:
+    logits, labels = xs
+    smoothing, classes = options
+    n, own = logits.shape
+    terms, sums = np.empty((2, n), logits.dtype), np.empty(n, logits.dtype)
+    exps: Any = np.empty((n, own), logits.dtype) if keep else None
+    scratch: Any = None
+    ones = np.ones(own, logits.dtype)
+    logs, linear = terms
+    linear[...] = 0
+    rows = np.flatnonzero(labels >= 0)
+    linear[rows] = logits[rows, labels[rows]] * (1.0 - smoothing)
+    for at in blocks(n, own * logits.itemsize, BLOCK_BYTES):
+        x, out = logits[at], sums[at]
+        if exps is None:
+            scratch = np.empty(x.shape, x.dtype) if scratch is None else scratch[: len(x)]
+        e = scratch if exps is None else exps[at]
+        tops = exponentials(x, e)
+        np.dot(e, ones, out=out)
+        with np.errstate(divide="ignore"):  # a part without classes has the logarithm of zero
+            np.log(out, out=logs[at])
+        if tops is not None:
+            logs[at] += tops[:, 0]
+        if smoothing:
+            linear[at] += x.dot(ones) * (smoothing / classes)
+    return terms, (exps, sums, rows) if keep else None
+
+
+def _class_terms_backward(
+    ct: Any, kept: Any, xs: tuple[Any, ...], options: tuple[Any, ...], wanted: Sequence[bool], last: bool
+) -> Sequence[Any]:
+    """``ct_0 softmax + ct_1 ((1 - smoothing) one_hot + smoothing / classes)``."""
+    labels = xs[1]
+    smoothing, classes = options
+    exps, sums, rows = kept
+    dx = exps if last else np.empty(exps.shape, exps.dtype)
+    factor = np.divide(ct[0], sums, out=np.zeros_like(sums), where=sums > 0)
+    for at in blocks(len(dx), dx.shape[1] * dx.itemsize, BLOCK_BYTES):
+        out = dx[at]
+        np.multiply(exps[at], factor[at][:, None], out=out)
+        if smoothing:
+            out += (ct[1][at] * (smoothing / classes))[:, None]
+    dx[rows, labels[rows]] += ct[1][rows] * (1.0 - smoothing)
+    return dx, None
+
+
+class_terms_kernel = Kernel(_class_terms, _class_terms_backward)

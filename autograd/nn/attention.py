@@ -246,23 +246,19 @@ class MultiheadAttention(Module):
         is_causal: bool,
     ) -> tuple[Any, Any]:  # fmt: skip
         """The outputs, [..., tokens, embed_dim], and the weights of each head or None."""
-        width = self.embed_dim // self.num_heads
         is_dropping = self.training and self.dropout > 0
         if key is None and value is None and not (self.rotary or need_weights or is_dropping):
-            qkv = self._project(query, 0, 3)
-            *lead, tokens, _ = qkv.shape
+            qkv = self._by_heads(self._project(query, 0, 3), 3)
+            *lead, tokens, _, _, _ = qkv.shape
             mask = self._mask(attn_mask, key_padding_mask, lead, tokens)
-            y = ops.self_attention(ops.reshape(qkv, (*lead, tokens, 3, self.num_heads, width)), mask, causal=is_causal)
-            return self.out_proj(ops.reshape(y, (*lead, tokens, self.embed_dim))), None
+            return self._merged(ops.self_attention(qkv, mask, causal=is_causal)), None
         if key is None:
-            *lead, tokens, _ = query.shape
-            qkv = ops.reshape(self._project(query, 0, 3), (*lead, tokens, 3, self.num_heads, width))
+            qkv = self._by_heads(self._project(query, 0, 3), 3)
             q, k, v = (qkv[..., i, :, :] for i in range(3))
         else:
             value = key if value is None else value
             q, k, v = (
-                ops.reshape(self._project(x, i, i + 1), (*x.shape[:-1], self.num_heads, width))
-                for i, x in enumerate((query, key, value))
+                self._by_heads(self._project(x, i, i + 1), 1) for i, x in enumerate((query, key, value))
             )
         q, k, v = (ops.swapaxes(x, -2, -3) for x in (q, k, v))  # [..., heads, tokens, width]
         if self.rotary:
@@ -275,9 +271,16 @@ class MultiheadAttention(Module):
             y = kept @ v
         else:
             y = ops.attention(q, k, v, mask, causal=is_causal)
-        y = ops.swapaxes(y, -2, -3)
-        y = self.out_proj(ops.reshape(y, (*y.shape[:-2], self.embed_dim)))
-        return y, weights if need_weights else None
+        return self._merged(ops.swapaxes(y, -2, -3)), weights if need_weights else None
+
+    def _by_heads(self, x: Any, blocks: int) -> Any:
+        """A projection onto `blocks` blocks as [..., tokens, blocks, heads, width]; without the blocks if it is one."""
+        split = (blocks, self.num_heads) if blocks > 1 else (self.num_heads,)
+        return ops.reshape(x, (*x.shape[:-1], *split, self.embed_dim // self.num_heads))
+
+    def _merged(self, y: Any) -> Any:
+        """The output projection of the values of all heads, [..., tokens, heads, width]."""
+        return self.out_proj(ops.reshape(y, (*y.shape[:-2], self.embed_dim)))
 
     def _mask(self, attn_mask: Any, key_padding_mask: Any, lead: Any, tokens: Any) -> Any:
         """Both masks as one of `ops.attention`, whose booleans are True where a query attends to a key."""

@@ -21,7 +21,7 @@ from collectives import Mesh, current_mesh
 from .buckets import Reduction
 from .entry import ENTRY, Entry, entered_axes, plan_entry, plan_sharded_entry
 from .layers import Arena, Layers, layers_of
-from .sharded import SHARDED_ENTRY, is_divided, shard_parameter
+from .sharded import SHARDED_ENTRY, division, shard_parameter
 
 __all__ = ["DataParallel"]
 
@@ -52,7 +52,9 @@ class DataParallel(Module):
     zero : {0, 1, 2, 3}
         The stage of ZeRO: what each rank keeps only a part of. 1: the optimizer's state; 2: the gradients, too; 3: the
         parameters, too. From 1 on the parameters of the module are replaced, here, by this rank's rows of them, with
-        the label ``Shard(0)``: make the optimizer from ``model.parameters()`` afterwards. A mesh must be current.
+        the label ``Shard(0)``: make the optimizer from ``model.parameters()`` afterwards. A mesh must be current. Where
+        another axis divides the rows, as tensor parallelism does, the next dimension is divided; a parameter without
+        such a dimension stays whole.
         Parameters that are Shard along some of the axes are not divided further: they enter along the others.
     replicate : str or tuple of str, optional
         With `zero`: more axes over which the batch is divided, along which the parameters are not. So a mesh of
@@ -183,7 +185,7 @@ class DataParallel(Module):
         on, owners = mesh.axis(self.axis), self._owners or []
         self._check(mesh)
         names = _names(self.axis)
-        divided = [is_divided(p) and entered_axes(p, mesh, names) == names for p in parameters]
+        divided = [entered_axes(p, mesh, names) == names and division(p, on) is not None for p in parameters]
         layers = layers_of(self.module, [each for each in owners if divided[each[2]]]) if self.zero == 3 else []
         freed = {k for layer in layers for k in layer.indices}
         wholes: dict[int, Any] = {}

@@ -119,7 +119,7 @@ def plan_sharded_entry(
     mesh = current_mesh()
     on = mesh.axis(axis)
     runs = ShardedBuckets(parameters, on, wholes, **options)
-    calls = [on.call(to=R, dim=0, extents=extents) for extents in runs.extents]
+    calls = [on.call(to=R, dim=dim, extents=extents) for dim, extents in zip(runs.dims, runs.extents, strict=True)]
     layouts = [p.labelled(mesh.grid).replace((*on.names, *replicated), R) for p in parameters]
     return EntryPlan(mesh, list(map(_layout, parameters)), JointCall(on, calls, layouts, runs))
 

@@ -1,9 +1,9 @@
 """Sharded parameters (ZeRO): every rank owns a part of each parameter, with its gradient and optimizer state.
 
-A parameter is divided along its first dimension, as `numpy.array_split` divides: its label is ``Shard(0)``. It enters a
-computation by an all-gather (Shard -> R), whose adjoint is the reduce-scatter of its gradient (P -> Shard). So the
-optimizer, norms and checkpoints see ordinary sharded parameters. The stages differ in what is kept, not in what is
-computed:
+A parameter is divided along its first dimension, as `numpy.array_split` divides: its label is ``Shard(0)``. If another
+axis of the mesh divides that, the next dimension takes its place: see `division`. A parameter enters a computation by
+an all-gather (Shard -> R), whose adjoint is the reduce-scatter of its gradient (P -> Shard). So the optimizer, norms
+and checkpoints see ordinary sharded parameters. The stages differ in what is kept, not in what is computed:
 
 =======  =============================================  =============================================
 stage    whole parameters                               whole gradients
@@ -43,51 +43,67 @@ from collectives.transports.protocol import Request
 
 from .buckets import Bucket, Buckets, lay_out
 
-__all__ = ["SHARDED_ENTRY", "ShardedBuckets", "is_divided", "shard_parameter"]
+__all__ = ["SHARDED_ENTRY", "ShardedBuckets", "division", "shard_parameter"]
 
 SHARDED_ENTRY = Joint("sharded parameter entry", ALL_GATHER)
 
 
-def is_divided(p: Parameter) -> bool:
-    """Whether a parameter is divided. A number is not: every rank has a copy."""
-    return p.array.ndim > 0
+def division(p: Parameter, on: Axis) -> int | None:
+    """The dimension along which a parameter is divided: the first that no other axis divides.
+
+    None if there is none, as for a number, or for a bias that tensor parallelism divides: every rank has a copy.
+    """
+    others = [] if p.layout is None else [label for axis, label in p.layout.items() if axis not in on.names]
+    taken = {label.dim for label in others if isinstance(label, Shard)}
+    return next((dim for dim in range(p.array.ndim) if dim not in taken), None)
 
 
 def shard_parameter(p: Parameter, mesh: Mesh, on: Axis, whole: Any = None) -> Parameter:
-    """This rank's rows of an Invariant parameter, as a parameter with the label ``Shard(0)``.
+    """This rank's part of an Invariant parameter along its `division`, as a parameter with the label Shard.
 
-    With `whole`, an array of the parameter's shape and dtype, its rows are a view of `whole`.
+    With `whole`, an array of the parameter's shape and dtype, its part is a view of `whole`.
 
     Raises
     ------
     LayoutError
-        The parameter is not I on the axis, or its first dimension is divided along another axis.
+        The parameter is not I on the axis.
     """
     layout = p.labelled(mesh.grid)
-    for axis, label in layout.items():
-        is_own = axis in on.names
-        if (is_own and label is not I) or (not is_own and isinstance(label, Shard) and label.dim == 0):
-            why, fix = f"{label!r}, so its first dimension is divided already", "zero=0, or divide another dimension"
-            if is_own:
-                why, fix = f"{label.word}; needed: Invariant", f"leave the label of {axis!r} out of its layout"
+    dim = division(p, on)
+    assert dim is not None
+    for axis in on.names:
+        label = layout[axis]
+        if label is not I:
             raise LayoutError(
                 f"DataParallel(zero=...) of {p.name or 'a parameter'}: {describe(p.array, p.array.shape, layout)}\n"
-                f"  axis {axis!r}: the parameter is {why}\n  fix: {fix}" + call_site()
+                f"  axis {axis!r}: the parameter is {label.word}; needed: Invariant\n  fix: leave the label of "
+                f"{axis!r} out of its layout" + call_site()
             )
     sizes = [mesh.grid.sizes[mesh.grid.axis(name)] for name in on.names]
     places = [mesh.grid.place[mesh.grid.axis(name)] for name in on.names]
-    extents = nested_parts(p.array.shape[0], sizes)
-    at, n = sum(extents[: on.group.index]), extents[on.group.index]
-    made = Parameter(p.array[at : at + n], name=p.name, requires_grad=p.requires_grad)
-    for name, label in zip(on.names, labels_of_parts(0, extents, sizes, places), strict=True):
+    extents = nested_parts(p.array.shape[dim], sizes)
+    mine = _part(dim, extents, on.group.index)
+    made = Parameter(p.array[mine], name=p.name, requires_grad=p.requires_grad)
+    for name, label in zip(on.names, labels_of_parts(dim, extents, sizes, places), strict=True):
         layout = layout.replace((name,), label)
     made.layout = layout
     made.is_transposed = p.is_transposed
     if whole is not None:
         if not state.dry:
             whole[...] = p.array
-        made.array = whole[at : at + n]
+        made.array = whole[mine]
     return made
+
+
+def _part(dim: int, extents: Sequence[int], rank: int) -> tuple[slice, ...]:
+    """The index of one rank's part along a dimension."""
+    start = sum(extents[:rank])
+    return (slice(None),) * dim + (slice(start, start + extents[rank]),)
+
+
+def _rows_first(x: Any, dim: int) -> Any:
+    """A view in which the divided dimension comes first, as in the buckets."""
+    return x if dim == 0 else np.moveaxis(x, dim, 0)
 
 
 class _Block(NamedTuple):
@@ -159,20 +175,21 @@ class _Sections:
         return section[at : at + rows * self.rows[j]].reshape(rows, *self.shapes[j][1:])
 
 
-def _extents_of(p: Parameter, on: Axis) -> tuple[int, ...]:
-    """The rows of a divided parameter on each rank of the axis."""
+def _division_of(p: Parameter, on: Axis) -> tuple[int, tuple[int, ...]]:
+    """The dimension along which a parameter is divided, and the rows along it of each rank of the axis."""
     assert p.layout is not None
     grid, label = p.layout.grid, p.layout[on.names[0]]
     assert isinstance(label, Shard) and label.extent is not None
-    return nested_parts(label.extent, [grid.sizes[grid.axis(name)] for name in on.names])
+    return label.dim, nested_parts(label.extent, [grid.sizes[grid.axis(name)] for name in on.names])
 
 
 class _Gathered:
-    """What `lay_out` reads of a parameter: its name, and an array of the shape that it has when it is gathered."""
+    """What `lay_out` reads of a parameter: its name, and an array of its shape when it is gathered, rows first."""
 
-    def __init__(self, p: Parameter, rows: int):
+    def __init__(self, p: Parameter, dim: int, rows: int):
         self.name = p.name
-        self.array = np.broadcast_to(np.empty_like(p.array, shape=()), (rows, *p.array.shape[1:]))
+        others = (*p.array.shape[:dim], *p.array.shape[dim + 1 :])
+        self.array = np.broadcast_to(np.empty_like(p.array, shape=()), (rows, *others))
 
 
 class ShardedBuckets(Buckets):
@@ -181,7 +198,7 @@ class ShardedBuckets(Buckets):
     Parameters
     ----------
     parameters : sequence of Parameter
-        Shard(0) along the axis.
+        Shard along the axis.
     on : Axis
     wholes : list of array
         The arrays into which the parameters are gathered.
@@ -205,19 +222,21 @@ class ShardedBuckets(Buckets):
         keeps_wholes: bool,
         **options: Any,
     ):
-        extents = [_extents_of(p, on) for p in parameters]
-        shapes: list[Any] = [_Gathered(p, sum(each)) for p, each in zip(parameters, extents, strict=True)]
+        divisions = [_division_of(p, on) for p in parameters]
+        shapes: list[Any] = [
+            _Gathered(p, dim, sum(extents)) for p, (dim, extents) in zip(parameters, divisions, strict=True)
+        ]
         super().__init__(shapes, on, **options)
         self.shards = parameters
         self.wholes = wholes
         self.keeps_gradients = keeps_gradients
         self.keeps_wholes = keeps_wholes
         self.gathered: Callable[[], None] | None = None  # takes the place of the all-gathers of `forward`
-        self.extents = extents
+        self.dims, self.extents = [dim for dim, _ in divisions], [extents for _, extents in divisions]
         self._mine = [each[on.group.index] for each in self.extents]
         self._views = [
-            whole[sum(each[: on.group.index]) :][:n]
-            for whole, each, n in zip(wholes, self.extents, self._mine, strict=True)
+            whole[_part(dim, each, on.group.index)]
+            for whole, (dim, each) in zip(wholes, divisions, strict=True)
         ]
         self._gathers = [
             (place.indices, self._sections(place.indices, 0))
@@ -257,14 +276,14 @@ class ShardedBuckets(Buckets):
             if self.keeps_wholes and p.array.base is not self.wholes[i] and not p.uses:
                 self._views[i][...] = p.array  # it was loaded, or assigned: let it be a part of the whole again
                 p.array = self._views[i]
-            sections.part(section, j, self._mine[i])[...] = p.array
+            sections.part(section, j, self._mine[i])[...] = _rows_first(p.array, self.dims[i])
 
         pending = self.group.start(Request("all_gather", section, counts=sections.counts))
 
         def finish() -> None:
             gathered = pending.wait()
             for j, i in enumerate(indices if not self.group.dry else ()):
-                sections.read(gathered, j, self.wholes[i])
+                sections.read(gathered, j, _rows_first(self.wholes[i], self.dims[i]))
 
         return finish
 
@@ -280,7 +299,8 @@ class ShardedBuckets(Buckets):
         return self._by_bucket[b].size * self.on.size
 
     def write(self, bucket: Bucket, j: int, ct: Any) -> None:
-        self._by_bucket[bucket.index].write(bucket.flat, j, ct)
+        whole = None if ct is None else _rows_first(ct, self.dims[bucket.indices[j]])
+        self._by_bucket[bucket.index].write(bucket.flat, j, whole)
 
     def start(self, bucket: Bucket, used: list[float]) -> Callable[[], Any]:
         sections, group = self._by_bucket[bucket.index], self.group
@@ -304,7 +324,8 @@ class ShardedBuckets(Buckets):
                 section = bucket.flat[at : at + sections.size]
         for j, (i, is_used) in enumerate(zip(bucket.indices, used, strict=True)):
             if is_used:
-                yield i, sections.part(section, j, self._mine[i])
+                part = sections.part(section, j, self._mine[i])
+                yield i, part if self.dims[i] == 0 else np.moveaxis(part, 0, self.dims[i])
 
     def adjoint(self, cotangents: list[Any], sweep: Sweep, step: int) -> Iterator[tuple[int, Any]]:
         if self.on.size > 1:

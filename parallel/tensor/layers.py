@@ -1,175 +1,208 @@
-"""Linear layers whose matrix is divided over the ranks of an axis, by columns or by rows.
+"""Linear layers of which each rank has some columns or some rows, and their styles `Column` and `Row`.
 
-| layer | input | weight | forward | output | backward |
-|---|---|---|---|---|---|
-| column | I | Shard(1) | cast I -> R, free | Shard(last) | all-reduce of the input's cotangent |
-| column | Shard(dim) | Shard(1) | all-gather | Shard(last) | reduce-scatter of it |
-| row | Shard(last) | Shard(0) | all-reduce P -> I | I | cast I -> R, free |
-| row, ``to=Shard(dim)`` | Shard(last) | Shard(0) | reduce-scatter | Shard(dim) | all-gather |
-
-A column layer, an elementwise function and a row layer need one all-reduce forward and one backward. Source: Shoeybi et
-al. 2019, *Megatron-LM*, section 3; the forms with Shard(dim): Korthikanti et al. 2022, section 4.
+A product ``x @ A`` divided by columns needs the whole x and gives parts of the features; a product ``h @ B`` divided by
+rows takes parts of the features and gives addends. So a column layer and a row layer after it need one sum for both,
+and whatever stands between them and treats each feature, or each head, by itself runs on parts without communication.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+import collectives as cc
 from autograd import nn, ops
 from autograd.engine.parameter import Parameter
 from autograd.engine.tensor import Tensor
-from autograd.errors import ArgumentError, LayoutError, call_site
-from autograd.layouts.layout import C, I, R, Shard
-from autograd.layouts.messages import describe
-from collectives import all_gather, all_reduce, cast, reduce_scatter
-from collectives.ops.arguments import to_tensor
+from autograd.errors import ArgumentError, call_site
+from autograd.layouts.layout import I, Label, P, Shard, V
 
 from ..plan import Shards
+from .regions import axis_name, destination, enter, features, leave
 
-__all__ = ["Column", "ColumnLinear", "Row", "RowLinear", "check_to", "entered", "reduced"]
-
-
-def entered(x: Any, axis: str, caller: str) -> Tensor:
-    """The input of a layer whose output is divided: R on the axis, from I by a cast, from Shard(dim) by a gather."""
-    x = to_tensor(x, caller)
-    layout = x.layout
-    label = None if layout is None else layout[axis]
-    if label is I or label is C:
-        return cast(x, axis, to=R)
-    if isinstance(label, Shard) and label.dim != x.array.ndim - 1:
-        return all_gather(x, axis, dim=label.dim, to=R)
-    if label is R:
-        return x
-    raise LayoutError(
-        f"{caller}: the input is {describe(x.array, x.array.shape, layout)}\n  axis {axis!r}: it is "
-        f"{'without a label' if label is None else label.word}; needed: Invariant, or Shard of a dimension before the "
-        f"last one (sequence parallel)\n  fix: {_fix(label, axis)}" + call_site()
-    )
-
-
-def _fix(label: Any, axis: str) -> str:
-    if isinstance(label, Shard):
-        return f"Row({axis!r}), the style of a layer whose input is divided by features"
-    return f"ag.tensor(x, {{..., {axis!r}: cc.I}}), if the ranks of {axis!r} hold the same input"
-
-
-def check_to(to: Any, caller: str) -> Any:
-    """Check the label of a layer's output: I or Shard(dim)."""
-    if to is not I and not isinstance(to, Shard):
-        raise ArgumentError(f"{caller}: to={to!r} was given; needed: cc.I, or cc.Shard(dim)" + call_site())
-    return to
-
-
-def reduced(x: Tensor, axis: str, to: Any) -> Tensor:
-    """The sum over the ranks: P -> I, or P -> Shard(dim)."""
-    if isinstance(to, Shard):
-        return reduce_scatter(x, axis, dim=to.dim)
-    return all_reduce(x, axis, to=I)
+__all__ = ["Column", "ColumnLinear", "Row", "RowLinear"]
 
 
 class ColumnLinear(nn.Module):
-    """I or Shard(dim) -> Shard(last): a linear layer of which each rank computes a part of the outputs.
+    """I or Shard(tokens) -> Shard(last): ``x @ weight + bias`` with this rank's columns of the weight.
 
-    Made by the style `Column`. With blocks the output is [..., blocks, out / (blocks p)].
+    Parameters
+    ----------
+    weight : Parameter, [inputs, outputs] Shard(1), or [inputs, blocks, width] Shard(2)
+    bias : Parameter or None, [outputs] Shard(0), or [blocks, width] Shard(1)
+    axis : str
+
+    Notes
+    -----
+    Formula: ``y_r = x @ A_r + b_r``. The adjoint for x is the sum over the ranks of ``ct_r @ A_r'``: an all-reduce of
+    the input's size, or a reduce-scatter if the input is ``Shard`` of the tokens, which is gathered forward.
+
+    With blocks the output is [..., blocks, width]: a reshape of that of the serial layer, whose parts follow each other
+    within each block. So a part of a fused projection has queries, keys and values of the same heads.
     """
 
     def __init__(self, weight: Parameter, bias: Parameter | None, axis: str):
         self.weight, self.bias, self.axis = weight, bias, axis
 
     def stores_transposed(self, attribute: str) -> bool:
-        return attribute == "weight"
+        return attribute == "weight" and self.weight.array.ndim == 2
 
     def forward(self, input: Any) -> Tensor:
-        x = entered(input, self.axis, "Column")
+        x = enter(input, self.axis, "ColumnLinear")
         if self.weight.array.ndim == 2:
             return x @ self.weight if self.bias is None else ops.linear(x, self.weight, self.bias)
-        y: Tensor = ops.contract(x, self.weight, options=(1,))
-        return y if self.bias is None else y + self.bias
+        return blockwise(x, self.weight, self.bias, self.axis)
+
+    def extra_repr(self) -> str:
+        return _shown(self.weight, self.bias, self.axis)
+
+
+def blockwise(x: Tensor, weight: Tensor, bias: Tensor | None, axis: str) -> Tensor:
+    """``x @ weight + bias`` for a weight [inputs, blocks, width], as one product: [..., blocks, width].
+
+    The parts of all blocks are columns of one matrix. They do not follow each other in the whole one, so they count as
+    Varying until the blocks are apart again.
+    """
+    inputs, blocks, _ = weight.array.shape
+    assert weight.layout is not None
+    label = weight.layout[axis]
+    assert isinstance(label, Shard)
+    columns = ops.reshape(cc.cast(weight, axis, to=V), (inputs, -1))
+    if bias is None:
+        y = x @ columns
+    else:
+        y = ops.linear(x, columns, ops.reshape(cc.cast(bias, axis, to=V), -1))
+    y = ops.reshape(y, (*y.shape[:-1], blocks, -1))
+    return cc.cast(y, axis, to=label.on(y.array.ndim - 1))
 
 
 class RowLinear(nn.Module):
-    """Shard(last) -> I or Shard(dim): a linear layer of which each rank has a part of the inputs.
+    """Shard(last) -> I or Shard(tokens): ``x @ weight + bias`` with this rank's rows of the weight.
 
-    Made by the style `Row`. The bias is added once, after the sum over the ranks.
+    Parameters
+    ----------
+    weight : Parameter, [inputs, outputs] Shard(0)
+    bias : Parameter or None, [outputs]
+        I (or R, if it has entered along the axis).
+    axis : str
+    to : I or Shard
+        The label of the output.
+
+    Notes
+    -----
+    Formula: ``y = sum_r x_r @ B_r + b``, an all-reduce, or with ``to=Shard(1)`` a reduce-scatter. The bias is added to
+    the addend of the first rank, so that it counts once, and its gradient needs no sum. The adjoint for x_r is
+    ``ct @ B_r'``, free, or after an all-gather.
     """
 
-    def __init__(self, weight: Parameter, bias: Parameter | None, axis: str, to: Any = I):
-        self.weight, self.bias, self.axis, self.output = weight, bias, axis, to
+    def __init__(self, weight: Parameter, bias: Parameter | None, axis: str, to: Label = I):
+        self.weight, self.bias, self.axis, self.output_label = weight, bias, axis, to
 
     def stores_transposed(self, attribute: str) -> bool:
         return attribute == "weight"
 
     def forward(self, input: Any) -> Tensor:
-        x = to_tensor(input, "Row")
-        label = None if x.layout is None else x.layout[self.axis]
-        if not isinstance(label, Shard) or label.dim != x.array.ndim - 1:
-            raise LayoutError(
-                f"Row: the input is {describe(x.array, x.array.shape, x.layout)}\n  axis {self.axis!r}: it is "
-                f"{'without a label' if label is None else label.word}; needed: Shard({x.array.ndim - 1}), the "
-                f"features that a column layer has computed\n  fix: Column({self.axis!r}) for the layer before, or "
-                f"cc.shard(x, {self.axis!r}, dim={x.array.ndim - 1})" + call_site()
-            )
-        y = reduced(x @ self.weight, self.axis, self.output)
-        if self.bias is None:
-            return y
-        return y + (cast(self.bias, self.axis, to=R) if isinstance(self.output, Shard) else self.bias)
+        y = features(input, self.axis, "RowLinear") @ self.weight
+        if self.bias is not None:
+            y = y + cc.cast(self.bias, self.axis, to=P)
+        return leave(y, self.axis, self.output_label)
+
+    def extra_repr(self) -> str:
+        return f"{_shown(self.weight, self.bias, self.axis)}, to={self.output_label!r}"
 
 
 class Column:
-    """A style: each rank of `axis` computes a part of a linear layer's outputs (`ColumnLinear`).
+    """The style of an `nn.Linear` whose outputs are divided: `ColumnLinear`.
+
+    The input is I on the axis, or ``Shard`` of the tokens (sequence parallel); the output is Shard of the last
+    dimension. A layer of style `Row` takes it.
 
     Parameters
     ----------
     axis : str
     blocks : int
-        The number of blocks of outputs that are each divided: 3 for queries, keys and values in one layer.
+        The layer computes this number of values of equal width side by side, such as 3 for queries, keys and values,
+        and each of them is divided. The output is [..., blocks, width].
+    unit : int
+        The number of features of each rank is a multiple of it, such as the width of a head. Only needed where the
+        heads are not a multiple of the ranks.
+
+    Notes
+    -----
+    Forward nothing is sent (or one all-gather of the input), backward one all-reduce of the input (or one
+    reduce-scatter). Memory: ``1/p`` of the parameters and of the output. Source: Shoeybi et al. 2019, section 3.
+
+    Examples
+    --------
+    >>> from parallel import Column, Row
+    >>> plan = {"*.qkv": Column("tp", blocks=3), "*.proj": Row("tp"), "*.up": Column("tp"), "*.down": Row("tp")}
     """
 
-    def __init__(self, axis: str, blocks: int = 1):
-        if isinstance(blocks, bool) or not isinstance(blocks, int) or blocks < 1:
-            raise ArgumentError(f"Column: blocks={blocks!r} was given; needed: an int of at least 1" + call_site())
-        self.axis, self.blocks = axis, blocks
+    def __init__(self, axis: str, blocks: int = 1, unit: int = 1):
+        self.axis, self.blocks, self.unit = axis_name(axis, "Column"), blocks, unit
 
     def __repr__(self) -> str:
-        return f"Column({self.axis!r}{f', blocks={self.blocks}' if self.blocks > 1 else ''})"
+        more = f", blocks={self.blocks}" * (self.blocks != 1) + f", unit={self.unit}" * (self.unit != 1)
+        return f"Column({self.axis!r}{more})"
 
     def apply(self, module: nn.Module, path: str, shards: Shards) -> nn.Module:
-        require(module, nn.Linear, self, path)
-        assert isinstance(module, nn.Linear)
-        weight, bias = module.weight, module.bias
-        return ColumnLinear(
-            shards.divide(weight, self.axis, 1, self.blocks),
-            None if bias is None else shards.divide(bias, self.axis, 0, self.blocks), self.axis,
-        )  # fmt: skip
+        """The `ColumnLinear` that replaces an `nn.Linear`."""
+        linear = _linear(module, path, self)
+        weight = shards.divide(linear.weight, self.axis, 1, self.blocks, self.unit)
+        bias = None if linear.bias is None else shards.divide(linear.bias, self.axis, 0, self.blocks, self.unit)
+        return ColumnLinear(weight, bias, self.axis)
 
 
 class Row:
-    """A style: each rank of `axis` has a part of a linear layer's inputs, and the ranks add up (`RowLinear`).
+    """The style of an `nn.Linear` whose inputs are divided: `RowLinear`.
+
+    The input is Shard of the last dimension, as a layer of style `Column` gives it.
 
     Parameters
     ----------
     axis : str
     to : I or Shard
-        The label of the output: I, or ``Shard(1)`` for sequence parallelism.
+        The label of the output: I, or ``Shard(1)`` for sequence parallel, where each rank keeps its part of the tokens
+        of [rows, tokens, width].
+    unit : int
+        As for the `Column` before it.
+
+    Notes
+    -----
+    Forward one all-reduce of the output (or one reduce-scatter), backward nothing (or one all-gather). Memory: ``1/p``
+    of the weight; the bias is whole. Sources: Shoeybi et al. 2019, section 3; Korthikanti et al. 2022, section 4.2.
+
+    Examples
+    --------
+    >>> from collectives import Shard
+    >>> from parallel import Row
+    >>> Row("tp", to=Shard(1))
+    Row('tp', to=Shard(1))
     """
 
-    def __init__(self, axis: str, to: Any = I):
-        self.axis, self.to = axis, check_to(to, "Row")
+    def __init__(self, axis: str, to: Label = I, unit: int = 1):
+        self.axis, self.to, self.unit = axis_name(axis, "Row"), destination(to, "Row"), unit
 
     def __repr__(self) -> str:
-        return f"Row({self.axis!r}{'' if self.to is I else f', to={self.to!r}'})"
+        more = f", to={self.to!r}" * (self.to is not I) + f", unit={self.unit}" * (self.unit != 1)
+        return f"Row({self.axis!r}{more})"
 
     def apply(self, module: nn.Module, path: str, shards: Shards) -> nn.Module:
-        require(module, nn.Linear, self, path)
-        assert isinstance(module, nn.Linear)
-        return RowLinear(shards.divide(module.weight, self.axis, 0), module.bias, self.axis, self.to)
+        """The `RowLinear` that replaces an `nn.Linear`."""
+        linear = _linear(module, path, self)
+        return RowLinear(shards.divide(linear.weight, self.axis, 0, unit=self.unit), linear.bias, self.axis, self.to)
 
 
-def require(module: Any, kinds: Any, style: Any, path: str) -> None:
-    """Raise ArgumentError unless a style divides this kind of module."""
-    if not isinstance(module, kinds):
-        names = " or ".join(f"nn.{kind.__name__}" for kind in (kinds if isinstance(kinds, tuple) else (kinds,)))
-        raise ArgumentError(
-            f"parallelize: {style!r} was given for {path!r}, which is {type(module).__name__}; needed: {names}"
-            + call_site()
-        )
+def _linear(module: nn.Module, path: str, style: Any) -> nn.Linear:
+    if type(module) is nn.Linear:
+        return module
+    made = isinstance(module, ColumnLinear | RowLinear)
+    fix = "one style for each layer" if made else "a pattern that matches linear layers only"
+    raise ArgumentError(
+        f"{style!r}: {path!r} is a {type(module).__name__}{', which is divided already' * made}; needed: an nn.Linear\n"
+        f"  fix: {fix}" + call_site()
+    )
+
+
+def _shown(weight: Any, bias: Any, axis: str) -> str:
+    shape = ", ".join(str(int(n)) for n in weight.array.shape)
+    return f"[{shape}] of this rank, axis={axis!r}{'' if bias is not None else ', bias=False'}"

@@ -1,9 +1,13 @@
-"""Sequence parallelism: between the divided layers each rank computes with a part of the sequence.
+"""Modules between tensor-parallel regions where the ranks hold parts of the sequence, and their style `Sequence`.
 
-Norms and dropout then do no work twice, and their activations take a part of the memory. The stream is Shard(1) where
-it was I: `Column` gathers it and ``Row(to=Shard(1))`` scatters the sum, which sends the bytes of the all-reduces that
-they replace. Source: Korthikanti et al. 2022, *Reducing Activation Recomputation in Large Transformer Models*,
-section 4.
+With tensor parallelism alone the residual stream between the regions is the same on all ranks (I): norms and dropout
+are computed by each rank, and the parameters of the norms are I, too. With sequence parallelism the stream is
+``Shard`` of the tokens, so each rank has ``1/p`` of its memory and of this work. A norm's parameters are then used
+by each rank for its own tokens: they enter by the cast I -> R, whose adjoint sums their gradients over the ranks.
+Dropout needs no style: the mask of a part is that part of the mask, since random numbers depend on the place of an
+element in the whole.
+
+Source: Korthikanti et al. 2022, *Reducing activation recomputation*, section 4.2.
 """
 
 from __future__ import annotations
@@ -11,43 +15,38 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import collectives as cc
 from autograd import nn
 from autograd.engine.parameter import Parameter
-from autograd.layouts.layout import R
-from collectives import cast
+from autograd.engine.tensor import TENSORS
+from autograd.errors import OptionError, call_site
+from autograd.layouts.layout import I, R, Shard, V
 
 from ..plan import Shards
+from .regions import axis_name
 
-__all__ = ["EnteredModule", "Sequence"]
+__all__ = ["Sequence", "SequenceModule"]
 
 
-class Sequence:
-    """A style for layers, such as norms, whose input is a part of the sequence: their parameters enter by a cast.
+class SequenceModule(nn.Module):
+    """A module whose parameters enter along an axis, by the cast I -> R, where its input is in parts along it.
 
-    The parameters are I on `axis` and meet values that differ between its ranks, so they enter by the cast I -> R,
-    whose adjoint sums their gradients over the ranks (`EnteredModule`).
+    If the input is I, the parameters stay as they are, so that one plan serves both forms of the stream.
 
     Parameters
     ----------
+    module : Module
+        Its parameters are I along the axis. Those that are R have entered already, and stay as they are.
     axis : str
+
+    Notes
+    -----
+    Backward one all-reduce of the size of each parameter.
     """
-
-    def __init__(self, axis: str):
-        self.axis = axis
-
-    def __repr__(self) -> str:
-        return f"Sequence({self.axis!r})"
-
-    def apply(self, module: nn.Module, path: str, shards: Shards) -> nn.Module:
-        return EnteredModule(module, self.axis)
-
-
-class EnteredModule(nn.Module):
-    """A module whose parameters are cast from I to R along `axis` at each call. They keep their names."""
 
     def __init__(self, module: nn.Module, axis: str):
         self.module, self.axis = module, axis
-        self._owners()  # found now: while `DataParallel` runs the model, entered Tensors are in the parameters' places
+        self._places = [(owner, attribute) for _, owner, attribute, _ in module.named_owners()]
 
     def named_owners(self, prefix: str = "") -> Iterator[tuple[str, nn.Module, str, Parameter]]:
         yield from self.module.named_owners(prefix)
@@ -55,19 +54,69 @@ class EnteredModule(nn.Module):
     def named_buffer_owners(self, prefix: str = "") -> Iterator[tuple[str, nn.Module, str]]:
         yield from self.module.named_buffer_owners(prefix)
 
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        held = [(vars(owner), name, vars(owner)[name]) for owner, name in self._owners()]
+    def forward(self, input: Any, *args: Any, **kwargs: Any) -> Any:
+        mesh = cc.current_mesh()
+        if input.__class__ not in TENSORS:
+            return self.module.forward(input, *args, **kwargs)
+        label = (input.layout or input.labelled(mesh.grid))[self.axis]
+        if not (isinstance(label, Shard) or label is V):
+            return self.module.forward(input, *args, **kwargs)
+        whole = [(owner, attribute, getattr(owner, attribute)) for owner, attribute in self._places]
         try:
-            for attributes, name, p in held:
-                attributes[name] = cast(p, self.axis, to=R)
-            return self.module.forward(*args, **kwargs)
+            for owner, attribute, p in whole:
+                if (p.layout or p.labelled(mesh.grid))[self.axis] is I:
+                    vars(owner)[attribute] = cc.cast(p, self.axis, to=R)
+            return self.module.forward(input, *args, **kwargs)
         finally:
-            for attributes, name, p in held:
-                attributes[name] = p
+            for owner, attribute, p in whole:
+                vars(owner)[attribute] = p
 
-    def _owners(self) -> list[tuple[nn.Module, str]]:
-        found = vars(self).get("_places")
-        if found is None:
-            found = [(owner, name) for _, owner, name, _ in self.module.named_owners()]
-            vars(self)["_places"] = found
-        return found
+    def extra_repr(self) -> str:
+        return f"axis={self.axis!r}"
+
+
+class Sequence:
+    """The style of a module with parameters that works on parts of the sequence, such as a norm: `SequenceModule`.
+
+    Parameters
+    ----------
+    axis : str
+
+    Notes
+    -----
+    It is needed for all modules outside the tensor-parallel regions that have parameters. Without it their parameters
+    (I) meet the stream (Shard), which is a LayoutError. Source: Korthikanti et al. 2022, section 4.2.
+
+    Where many parameters enter, their sums are fewer if all of them enter together, in buckets: ``DataParallel(model,
+    ("dp", "tp"))`` casts those that are I along both axes, and this style then casts nothing.
+
+    Examples
+    --------
+    >>> from collectives import Shard
+    >>> from parallel import Column, Row, Sequence, Vocabulary
+    >>> plan = {
+    ...     "0.table": Vocabulary("tp", to=Shard(1)), "*.norm*": Sequence("tp"), "*.qkv": Column("tp", blocks=3),
+    ...     "*.proj": Row("tp", to=Shard(1)), "*.up": Column("tp"), "*.down": Row("tp", to=Shard(1)),
+    ...     "*.out": Vocabulary("tp"),
+    ... }
+    """
+
+    def __init__(self, axis: str):
+        self.axis = axis_name(axis, "Sequence")
+
+    def __repr__(self) -> str:
+        return f"Sequence({self.axis!r})"
+
+    def apply(self, module: nn.Module, path: str, shards: Shards) -> nn.Module:
+        """The module, in a `SequenceModule`."""
+        shards.mesh.grid.axis(self.axis)
+        made = SequenceModule(module, self.axis)
+        for name, _, _, p in module.named_owners():
+            label = p.labelled(shards.mesh.grid)[self.axis]
+            if label is not I:
+                raise OptionError(
+                    f"{self!r}: {path!r} has the parameter {name!r}, which is {label!r} along {self.axis!r}; needed: "
+                    "parameters that are Invariant\n  fix: leave this module out of the pattern, if it is divided"
+                    + call_site()
+                )
+        return made

@@ -1,10 +1,14 @@
-"""A vocabulary that is divided over the ranks: the embedding, the logits, and the loss without gathered logits.
+"""A vocabulary divided over the ranks: embedding, tied head and cross-entropy, and their style `Vocabulary`.
 
-| layer | input | table, logits | forward | output |
-|---|---|---|---|---|
-| embedding | indices, the same on all ranks | Shard(0) | rows of other ranks are zero, all-reduce P -> I | I |
-| logits | I or Shard(dim) | Shard(0) | as a column layer | Shard(last) |
-| loss | Shard(1), labels the same on all ranks | | largest logit, then sum of exponentials and the label's logit | I |
+Each rank has some rows of the table. It looks up the tokens of its own rows, and the sum over the ranks is the
+embedding. The head gives the logits of its own rows, which are never gathered: cross-entropy needs two numbers per
+token from each rank, the logarithm of the sum of its exponentials and the logit of the label, if it has that.
+
+    L_r = logsumexp(x_r),   t_r = x_r[label] or 0,   loss = logsumexp_r(L_r) - sum_r t_r
+
+All ranks gather these numbers and compute the same loss. So backward sends nothing:
+
+    dx_r = ct (exp(x_r) / sum exp(x) - one_hot_r(label))
 
 Source: Shoeybi et al. 2019, *Megatron-LM*, section 3.
 """
@@ -15,173 +19,350 @@ from typing import Any
 
 import numpy as np
 
+import collectives as cc
 from autograd import nn, ops
 from autograd.arrays.shape_only import Shaped
 from autograd.engine.parameter import Parameter
-from autograd.engine.state import no_grad
 from autograd.engine.tensor import Tensor
-from autograd.errors import DtypeError, LayoutError, OptionError, ShapeError, call_site
-from autograd.layouts.layout import I, R, Shard, V
+from autograd.errors import ArgumentError, DtypeError, LayoutError, OptionError, ShapeError, call_site, typed_errors
+from autograd.layouts.layout import C, D, I, Label, R, Shard, V
 from autograd.layouts.messages import describe
-from collectives import all_max, all_reduce, cast, declare_partial
-from collectives.ops.arguments import to_tensor
+from autograd.nn.arguments import number
+from autograd.ops.nn.cross_entropy import IGNORED, as_rows, class_terms, mean_of_targets
+from autograd.ops.nn.embedding import take_own_rows
+from autograd.random.keys import integer
+from collectives.ops.arguments import operand
+from collectives.ops.parts import ALL_GATHER
 
 from ..plan import Shards
-from .layers import check_to, entered, reduced, require
+from .layers import Column
+from .regions import axis_name, destination, enter, leave
 
-__all__ = ["Vocabulary", "VocabularyEmbedding", "VocabularyLogits", "VocabularyLoss"]
+__all__ = [
+    "Vocabulary", "VocabularyCrossEntropy", "VocabularyEmbedding", "VocabularyLinear", "vocabulary_cross_entropy",
+]  # fmt: skip
 
 
 class VocabularyEmbedding(nn.Module):
-    """Indices -> I or Shard(dim): an embedding of which each rank has a part of the rows. Made by `Vocabulary`."""
+    """C, I or R -> I or Shard(tokens): the rows of a table at indices, with this rank's rows of the table.
 
-    def __init__(self, weight: Parameter, axis: str, to: Any = I):
-        self.weight, self.axis, self.output = weight, axis, to
+    Parameters
+    ----------
+    weight : Parameter, [rows, width] Shard(0)
+    axis : str
+    to : I or Shard
+        The label of the output.
+    padding_idx : int, optional
+        As in `nn.Embedding`.
+
+    Notes
+    -----
+    One all-reduce of the output, or with ``to=Shard(1)`` one reduce-scatter; backward nothing, or one all-gather. Each
+    rank adds the rows that it has and zeros for the others.
+    """
+
+    def __init__(self, weight: Parameter, axis: str, to: Label = I, padding_idx: int | None = None):
+        self.weight, self.axis, self.output_label, self.padding_idx = weight, axis, to, padding_idx
 
     def forward(self, input: Any) -> Tensor:
-        weight, axis = self.weight, self.axis
-        index = to_tensor(input, "Vocabulary")
-        array, layout = index.array, index.layout
-        label: Any = weight.layout[axis] if weight.layout is not None else None
-        if array.dtype.kind not in "iu":
-            raise DtypeError(f"Vocabulary: indices of dtype {array.dtype}; needed: integers" + call_site())
-        if type(array) is not Shaped and array.size and not 0 <= array.min() <= array.max() < label.extent:
-            raise ShapeError(
-                f"Vocabulary: indices from {array.min()} to {array.max()} were given for {label.extent} rows; needed: "
-                f"indices in 0..{label.extent - 1}" + call_site()
-            )
-        divided = None if layout is None else layout[axis]
-        if isinstance(divided, Shard):
-            raise LayoutError(
-                f"Vocabulary: the indices are {describe(array, array.shape, layout)}\n  axis {axis!r}: needed: the "
-                f"same indices on all ranks, which each look up their own rows\n  fix: cc.all_gather(x, {axis!r}, "
-                f"dim={divided.dim})" + call_site()
-            )
-        own = None if layout is None else layout.replace((axis,), V)
-        mine, place = own_rows(array, label, weight.array.shape[0])
-        rows = ops.take_rows(cast(weight, axis, to=V), Tensor(place, own))
-        kept = rows * Tensor(mine.astype(weight.array.dtype)[..., None], own)
-        return reduced(declare_partial(kept, axis), axis, self.output)
+        """Return the rows, [*input.shape, width], of indices of the whole table.
+
+        Raises
+        ------
+        LayoutError
+            The ranks of the axis may hold different indices.
+        DtypeError, ShapeError
+            The indices are not integers of rows of the table.
+        """
+        index = same_integers(input, self.axis, "VocabularyEmbedding", "indices")
+        extent, offset = _whole(self.weight, self.axis)
+        _check_range(index.array, extent, "VocabularyEmbedding: indices")
+        at = _own_index(index, self.axis, offset, self.weight.array.shape[0])
+        found = take_own_rows(cc.cast(self.weight, self.axis, to=V), at)
+        if self.padding_idx is not None:
+            padding = ops.reshape(at == self.padding_idx - offset, (*at.shape, 1))
+            found = ops.where(padding, ops.stop_gradient(found), found)
+        return leave(cc.declare_partial(found, self.axis), self.axis, self.output_label)
+
+    def extra_repr(self) -> str:
+        return f"{_shown(self.weight, self.axis)}, to={self.output_label!r}"
 
 
-def own_rows(index: Any, label: Any, rows: int) -> tuple[Any, Any]:
-    """Whether each index is one of this rank's rows, and its place among them (0 where it is not)."""
-    place = index - label.offset
-    mine = (place >= 0) & (place < rows)
-    return mine, place * mine
+class VocabularyLinear(nn.Module):
+    """I or Shard(tokens) -> Shard(last): the logits ``x @ weight.T`` of this rank's rows of a table.
 
+    Parameters
+    ----------
+    weight : Parameter, [rows, width] Shard(0)
+        That of the embedding, a tied weight.
+    axis : str
 
-class VocabularyLogits(nn.Module):
-    """I or Shard(dim) -> Shard(last): the logits of which each rank has a part. Made by `Vocabulary`."""
+    Notes
+    -----
+    Forward nothing is sent (or one all-gather of the input), backward one all-reduce of the input (or one
+    reduce-scatter).
+    """
 
     def __init__(self, weight: Parameter, axis: str):
         self.weight, self.axis = weight, axis
 
-    def stores_transposed(self, attribute: str) -> bool:
-        return False
-
     def forward(self, input: Any) -> Tensor:
-        return entered(input, self.axis, "Vocabulary") @ ops.swapaxes(self.weight, 0, 1)
+        x: Tensor = enter(input, self.axis, "VocabularyLinear") @ ops.swapaxes(self.weight, 0, 1)
+        return x
+
+    def extra_repr(self) -> str:
+        return _shown(self.weight, self.axis)
 
 
-class VocabularyLoss(nn.Module):
-    """Logits Shard(1) and labels -> I: `nn.cross_entropy` of logits that are divided by classes. Made by `Vocabulary`.
+class VocabularyCrossEntropy(nn.Module):
+    """`vocabulary_cross_entropy` as a module.
 
-    With z the logits minus the largest one of all ranks: ``log(sum_r sum exp(z_r)) - z[label]``. Forward the ranks
-    exchange the largest logit of each row, and then two numbers of each row are summed; backward sends nothing.
+    Parameters
+    ----------
+    axis : str
+    ignore_index, reduction, label_smoothing
+        As in `nn.CrossEntropyLoss`.
     """
 
-    def __init__(self, axis: str, ignore_index: int, reduction: str, label_smoothing: float):
-        self.axis = axis
-        self.ignore_index, self.reduction, self.label_smoothing = ignore_index, reduction, label_smoothing
+    def __init__(
+        self, axis: str, *, ignore_index: int = IGNORED, reduction: str = "mean", label_smoothing: float = 0.0
+    ):
+        self.axis, self.ignore_index, self.reduction = axis, ignore_index, reduction
+        self.label_smoothing = label_smoothing
 
     def forward(self, input: Any, target: Any) -> Tensor:
-        x, labels = to_tensor(input, "Vocabulary"), to_tensor(target, "Vocabulary")
-        layout, axis = x.layout, self.axis
-        label = None if layout is None else layout[axis]
-        if x.array.ndim != 2 or labels.array.shape != x.array.shape[:1]:
-            raise ShapeError(
-                f"Vocabulary: logits of shape {x.array.shape} and labels of shape {labels.array.shape}; needed: "
-                "[n, classes] and [n]" + call_site()
-            )
-        if layout is None or not isinstance(label, Shard) or label.dim != 1 or label.extent is None:
-            raise LayoutError(
-                f"Vocabulary: the logits are {describe(x.array, x.array.shape, layout)}\n  axis {axis!r}: needed: "
-                f"Shard(1), the logits of a divided layer\n  fix: Vocabulary({axis!r}), or Column({axis!r}), for the "
-                "layer that computes the logits" + call_site()
-            )
-        array = labels.array
-        counted = array != self.ignore_index
-        if type(array) is not Shaped:
-            wrong = counted & ((array < 0) | (array >= label.extent))
-            if wrong.any():
-                raise ShapeError(
-                    f"Vocabulary: the label {array[wrong][0]} was given for {label.extent} classes; needed: labels in "
-                    f"0..{label.extent - 1}, or ignore_index={self.ignore_index}" + call_site()
-                )
-        with no_grad():
-            top = all_max(Tensor(np.max(x.array, axis=1, keepdims=True), layout.replace((axis,), V)), axis, to=R)
-        z = x - Tensor(top.array, top.layout)
-        mine, place = own_rows(array, label, x.array.shape[1])
-        chosen = np.zeros_like(x.array)
-        if type(chosen) is not Shaped:
-            chosen[np.arange(len(place)), place] = mine
-        addends = [ops.sum(ops.exp(z), 1), ops.sum(z * Tensor(chosen, layout), 1)]
-        if self.label_smoothing:
-            addends.append(ops.sum(z, 1))
-        total = all_reduce(ops.stack(addends), axis, to=I)
-        log = ops.log(total[0])
-        losses = log - total[1]
-        if self.label_smoothing:
-            s = self.label_smoothing
-            losses = losses * (1 - s) + (log - total[2] / label.extent) * s
-        is_whole = type(array) is Shaped or bool(counted.all())
-        if self.reduction == "mean" and is_whole:
-            return ops.mean(losses)
-        if self.reduction == "mean":
-            raise OptionError(
-                f"Vocabulary: reduction='mean', and some labels are ignore_index={self.ignore_index}\n  fix: "
-                "reduction='sum', divided by the global number of the other labels" + call_site()
-            )
-        if not is_whole:
-            losses = losses * Tensor(counted.astype(x.array.dtype), losses.layout)
-        return ops.sum(losses) if self.reduction == "sum" else losses
+        return vocabulary_cross_entropy(
+            input, target, self.axis, ignore_index=self.ignore_index, reduction=self.reduction,
+            label_smoothing=self.label_smoothing,
+        )  # fmt: skip
+
+
+@typed_errors
+def vocabulary_cross_entropy(
+    input: Any, target: Any, axis: str, *, ignore_index: int = IGNORED, reduction: str = "mean",
+    label_smoothing: float = 0.0,
+) -> Tensor:  # fmt: skip
+    """Shard(1) -> I: cross-entropy of logits of which each rank has those of some classes.
+
+    Formula: ``loss = logsumexp(x) - x[label]`` of each row x of the whole logits. Adjoint: ``ct (softmax(x) -
+    one_hot(label))``, of which each rank computes its own part (I -> Shard(1)); nothing is sent.
+
+    Parameters
+    ----------
+    input : Tensor, [n, classes] Shard(1)
+        Logits. On other axes the rows may be sharded.
+    target : Tensor of int, [n]
+        Labels, numbers of the whole vocabulary; the same on all ranks of the axis.
+    axis : str
+    ignore_index : int
+        Rows with this label have no loss and are not counted in a mean.
+    reduction : {"mean", "sum", "none"}
+    label_smoothing : float
+        The part of each label's probability that is spread evenly over all classes.
+
+    Returns
+    -------
+    Tensor
+        I on the axis: one number, or with "none" a loss for each row. A sum or mean over rows that other axes divide is
+        Partial there.
+
+    Raises
+    ------
+    LayoutError
+        The logits are not Shard of the classes (gathered ones need `nn.cross_entropy`), or the labels may differ
+        between the ranks of the axis; or a mean over sharded rows, some of which are ignored.
+    ShapeError
+        The shapes do not fit, or a label is out of range.
+    DtypeError
+        The labels are not integers.
+    OptionError
+        `reduction` or `label_smoothing` is not allowed.
+
+    Notes
+    -----
+    One all-gather of two numbers per row and rank: ``2 n (p-1)`` numbers received. The result is the same for any
+    number of ranks but for rounding, and exact where the ranks have equal or different numbers of classes, or none.
+    Differentiable to any order. Sources: Shoeybi et al. 2019, section 3; Szegedy et al. 2016, section 7 (smoothing).
+
+    Examples
+    --------
+    >>> import autograd as ag, collectives as cc, numpy
+    >>> from parallel.tensor import vocabulary_cross_entropy
+    >>> logits = numpy.random.default_rng(0).normal(size=(4, 5))
+    >>> def program():
+    ...     with cc.Mesh(tp=-1):
+    ...         part = cc.shard(ag.constant(logits), "tp", dim=1)
+    ...         labels = ag.constant(numpy.array([0, 4, 2, 2]))
+    ...         return float(vocabulary_cross_entropy(part, labels, "tp").round(6))
+    >>> cc.run(program, ranks=2) == cc.run(program, ranks=1) * 2
+    True
+    """
+    name = "vocabulary_cross_entropy"
+    if reduction not in ("none", "sum", "mean"):
+        text = f"{name}: reduction={reduction!r} was given; needed: 'none', 'sum' or 'mean'"
+        raise OptionError(text + call_site())
+    smoothing = float(number(label_smoothing, f"{name}: label_smoothing", 0, 1))
+    ignored = integer(ignore_index, f"{name}: ignore_index")
+    logits, on = operand(input, axis, name)
+    label = _class_label(logits, axis, name)
+    classes, offset = label.extent, label.offset
+    assert classes is not None and offset is not None
+    labels = same_integers(target, axis, name, "labels")
+    shape = tuple(logits.array.shape)
+    if len(shape) != 2 or tuple(labels.array.shape) != shape[:1]:
+        raise ShapeError(
+            f"{name}: logits of shape {shape} and labels of shape {tuple(labels.array.shape)} were given; needed: "
+            f"[n, classes] and [n]{as_rows(shape, tuple(labels.array.shape))}" + call_site()
+        )
+    seen: Any = labels.array != ignored if isinstance(labels.array, np.ndarray) else None
+    is_ignoring = seen is not None and not seen.all()
+    _check_range(labels.array[seen] if is_ignoring else labels.array, classes, f"{name}: labels")
+
+    at = _own_index(labels, axis, offset, shape[1])
+    terms = class_terms(cc.cast(logits, axis, to=V), at, options=(smoothing, classes))
+    of_all = ALL_GATHER(terms, on.call(to=I, dim=0, extents=(2,) * on.size))
+    losses: Tensor = ops.logsumexp(of_all[::2], 0) - ops.sum(of_all[1::2], 0)
+    if is_ignoring:
+        losses = ops.where(labels != ignored, losses, 0.0)
+    if reduction == "none":
+        return losses
+    if reduction == "sum":
+        return ops.sum(losses)
+    if not is_ignoring:
+        return ops.mean(losses)
+    if losses.layout is not None and losses.layout.special:
+        raise LayoutError(mean_of_targets(losses, name, target, ignored))
+    return ops.sum(losses) / float(np.count_nonzero(seen))
 
 
 class Vocabulary:
-    """A style: the vocabulary is divided along `axis`, in an embedding, in the logits, and in the loss.
+    """The style of the modules with a vocabulary: embedding, tied head, untied head, and cross-entropy.
 
-    It divides `nn.Embedding`, `nn.TiedLinear` and `nn.CrossEntropyLoss`. The last linear layer of a model without tied
-    weights gets `Column`.
+    =====================  =========================  ==================================================
+    module                 becomes                    output
+    =====================  =========================  ==================================================
+    `nn.Embedding`         `VocabularyEmbedding`      I, or `to`
+    `nn.TiedLinear`        `VocabularyLinear`         Shard(last): logits of this rank's classes
+    `nn.Linear`            `ColumnLinear`             the same
+    `nn.CrossEntropyLoss`  `VocabularyCrossEntropy`   I; it takes these logits
+    =====================  =========================  ==================================================
 
     Parameters
     ----------
     axis : str
     to : I or Shard
-        The label of an embedding's output: I, or ``Shard(1)`` for sequence parallelism.
+        The label of the output of an embedding, that of the residual stream: I, or ``Shard(1)`` for sequence parallel.
+
+    Notes
+    -----
+    The vocabulary need not be a multiple of the ranks. An embedding and a head that share a table get the same part.
+
+    Examples
+    --------
+    >>> from parallel import Vocabulary
+    >>> plan = {"0.table": Vocabulary("tp"), "*.out": Vocabulary("tp")}     # the model
+    >>> plan_of_the_loss = {"rows": Vocabulary("tp")}
     """
 
-    def __init__(self, axis: str, to: Any = I):
-        self.axis, self.to = axis, check_to(to, "Vocabulary")
+    def __init__(self, axis: str, to: Label = I):
+        self.axis, self.to = axis_name(axis, "Vocabulary"), destination(to, "Vocabulary")
 
     def __repr__(self) -> str:
         return f"Vocabulary({self.axis!r}{'' if self.to is I else f', to={self.to!r}'})"
 
     def apply(self, module: nn.Module, path: str, shards: Shards) -> nn.Module:
-        require(module, (nn.Embedding, nn.TiedLinear, nn.CrossEntropyLoss), self, path)
-        if isinstance(module, nn.Embedding):
-            if module.padding_idx is not None:
+        """The module that replaces one of a vocabulary."""
+        if type(module) is nn.Embedding:
+            weight = shards.divide(module.weight, self.axis, 0)
+            return VocabularyEmbedding(weight, self.axis, self.to, module.padding_idx)
+        if type(module) is nn.TiedLinear:
+            return VocabularyLinear(shards.divide(module.weight, self.axis, 0), self.axis)
+        if type(module) is nn.Linear:
+            return Column(self.axis).apply(module, path, shards)
+        if type(module) is nn.CrossEntropyLoss:
+            shards.mesh.grid.axis(self.axis)
+            if module.weight is not None:
                 raise OptionError(
-                    f"parallelize: {path!r} is an embedding with padding_idx={module.padding_idx}, which Vocabulary "
-                    "does not divide; needed: padding_idx=None" + call_site()
+                    f"{self!r}: {path!r} is a CrossEntropyLoss with class weights; needed: one without, since these "
+                    "have no parts\n  fix: weight the losses of the rows, reduction='none'" + call_site()
                 )
-            return VocabularyEmbedding(shards.divide(module.weight, self.axis, 0), self.axis, self.to)
-        if isinstance(module, nn.TiedLinear):
-            return VocabularyLogits(shards.divide(module.weight, self.axis, 0), self.axis)
-        assert isinstance(module, nn.CrossEntropyLoss)
-        if module.weight is not None:
-            raise OptionError(
-                f"parallelize: {path!r} has weights of classes, which Vocabulary does not take; needed: weight=None"
-                + call_site()
-            )
-        return VocabularyLoss(self.axis, module.ignore_index, module.reduction, module.label_smoothing)
+            return VocabularyCrossEntropy(
+                self.axis, ignore_index=module.ignore_index, reduction=module.reduction,
+                label_smoothing=module.label_smoothing,
+            )  # fmt: skip
+        raise ArgumentError(
+            f"{self!r}: {path!r} is a {type(module).__name__}; needed: an nn.Embedding, nn.TiedLinear, nn.Linear or "
+            "nn.CrossEntropyLoss\n  fix: a pattern that matches these modules only" + call_site()
+        )
+
+
+# -- integers of the whole vocabulary, and of this rank's part --------------------------------------------------------
+
+
+def same_integers(x: Any, axis: str, caller: str, what: str) -> Tensor:
+    """Integers as a Tensor; LayoutError if they may differ between the ranks of the axis."""
+    x, _ = operand(x, axis, caller)
+    assert x.layout is not None
+    if x.array.dtype.kind not in "iu":
+        raise DtypeError(f"{caller}: {what} of dtype {x.array.dtype} were given; needed: integers" + call_site())
+    have = x.layout[axis]
+    if not (have is C or have is I or have is R or have is D):
+        plain = "a plain array has no label, so they" if have is V else "they"
+        raise LayoutError(
+            f"{caller}({what}: {describe(x.array, x.array.shape, x.layout)})\n  axis {axis!r}: the {what} are {have!r}"
+            f": {plain} may differ between its ranks, which compute parts of the same rows; needed: the same {what} on "
+            f"all of them\n  fix: cc.from_local({what}, {{{axis!r}: I, ...}}), or ag.constant({what}), where they are "
+            "made" + call_site()
+        )
+    return x
+
+
+def _whole(p: Tensor, axis: str) -> tuple[int, int]:
+    """The number of rows of the whole table, and that of the first row of this rank."""
+    assert p.layout is not None
+    label = p.layout[axis]
+    assert isinstance(label, Shard) and label.extent is not None and label.offset is not None
+    return label.extent, label.offset
+
+
+def _own_index(index: Tensor, axis: str, offset: int, count: int) -> Tensor:
+    """The indices into this rank's part, -1 for those of other ranks. They vary along the axis."""
+    array = index.array
+    if type(array) is not Shaped:
+        array = array.astype(np.int64) - offset
+        array = np.where((array >= 0) & (array < count), array, -1)
+    assert index.layout is not None
+    labels = [C if x is R or x is I else x for x in index.layout.labels]
+    return Tensor(array, index.layout.grid.layout(labels).replace((axis,), V))
+
+
+def _check_range(array: Any, count: int, what: str) -> None:
+    if isinstance(array, np.ndarray) and array.size and (array.min() < 0 or array.max() >= count):
+        raise ShapeError(f"{what} from {array.min()} to {array.max()} were given; needed: 0..{count - 1}" + call_site())
+
+
+def _class_label(logits: Tensor, axis: str, name: str) -> Shard:
+    """The label of the classes; LayoutError if the logits are not divided by classes, into parts of known extents."""
+    assert logits.layout is not None
+    have, last = logits.layout[axis], logits.array.ndim - 1
+    if isinstance(have, Shard) and have.dim == last and have.extent is not None:
+        return have
+    if isinstance(have, Shard) and have.dim == last:
+        why, fix = "the ranks have not agreed on the number of classes of each", "cc.from_local where they are made"
+    elif have is R or have is I or have is C or have is D:
+        why, fix = "every rank has the logits of all classes", "nn.cross_entropy, for whole logits; or do not gather"
+    elif isinstance(have, Shard):
+        why, fix = f"its parts lie along dimension {have.dim}", f"nn.cross_entropy, or all_gather(..., {axis!r})"
+    else:
+        why, fix = "its parts are no parts of one value", f"a head of style Vocabulary({axis!r}) before it"
+    raise LayoutError(
+        f"{name}(logits: {describe(logits.array, logits.array.shape, logits.layout)})\n  axis {axis!r}: the logits are "
+        f"{have!r}: {why}; needed: Shard({last}), with agreed extents\n  fix: {fix}" + call_site()
+    )
+
+
+def _shown(weight: Any, axis: str) -> str:
+    rows, width = weight.array.shape
+    label = None if weight.layout is None else weight.layout[axis]
+    of = f" of {label.extent}" if isinstance(label, Shard) else ""
+    return f"{int(rows)}{of} rows, {int(width)}, axis={axis!r}"

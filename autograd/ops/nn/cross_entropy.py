@@ -207,6 +207,37 @@ smoothed_cross_entropy_op = Fused(
 )  # fmt: skip
 
 
+# -- of some of the classes ------------------------------------------------------------------------------------------
+
+
+def _target(labels: Any, like: Any, smoothing: float, classes: int) -> Any:
+    """The probabilities of the labels, [n, k]; zeros, but for smoothing, in a row whose label is -1."""
+    return one_hot(labels, like) * (1.0 - smoothing) + smoothing / max(classes, 1)
+
+
+def _class_terms(logits: Any, labels: Any, smoothing: float, classes: int) -> Any:
+    linear = np.sum(logits * _target(labels, logits, smoothing, classes), axis=1)
+    return np.stack([logsumexp(logits, 1), linear])
+
+
+def _class_terms_adjoint(ct: Any, y: Any, logits: Any, labels: Any, smoothing: float, classes: int) -> Any:
+    """``ct_0 softmax(logits) + ct_1 target``, row by row."""
+    return ct[0][:, None] * softmax(logits, 1) + ct[1][:, None] * _target(labels, logits, smoothing, classes)
+
+
+class_terms = Fused(
+    "class_terms", "N S", _class_terms, (_class_terms_adjoint, None), saves="01",
+    dims=lambda shapes, options: [(1, Mix), (1,)], operands="logits labels", promotes=False,
+)  # fmt: skip
+"""Return the terms of cross-entropy that some of the classes contribute, [2, n], given their logits, [n, k].
+
+The first row is the logarithm of the sum of the exponentials of the logits. The second is the logit of the label, an
+index into these k classes, or zero where it is -1: another part has the class. So with the terms of all parts the
+cross-entropy is the `logsumexp` of the first minus the sum of the second. The options are the label smoothing s and the
+number of all classes C: the second row is then ``(1 - s)`` times the logit plus ``s / C`` times the sum of the logits.
+"""
+
+
 IGNORED = -100
 """The label of rows without a loss, where a program names none: torch's. No class has it."""
 _CHECKED = frozenset((np.ndarray, Shaped))

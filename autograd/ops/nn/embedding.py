@@ -57,4 +57,44 @@ take_rows: Primitive = op(
 x is [rows, ...], index an array of integers of any shape; the result is ``[*index.shape, ...]``. Adjoint: `add_rows`.
 """
 
-__all__ = ["add_rows", "take_rows"]
+
+
+# -- of a table of which this is a part: -1 is the index of a row that the part does not have ------------------------
+
+
+def _take_own(x: Any, index: Any) -> Any:
+    """The rows ``x[index]``, and zeros where the index is negative."""
+    if type(x) is Shaped or type(index) is Shaped:
+        return Shaped((*index.shape, *x.shape[1:]), x.dtype, x.why if type(x) is Shaped else index.why)
+    own = index >= 0
+    if own.all():
+        return x[index]
+    found = np.zeros_like(x, shape=(*index.shape, *x.shape[1:]))
+    found[own] = x[index[own]]
+    return found
+
+
+def _add_own(ct: Any, index: Any, rows: int) -> Any:
+    """`add_rows` of the rows of `ct` whose index is not negative."""
+    if type(ct) is Shaped or type(index) is Shaped:
+        return _add(ct, index, rows)
+    own = index >= 0
+    return _add(ct, index, rows) if own.all() else _add(ct[own], index[own], rows)
+
+
+add_own_rows: Primitive = op(
+    "add_own_rows", "a S", _add_own, (lambda ct, y, x, index, rows: take_own_rows(ct, index), None), saves="1",
+    dims=_add_dims, operands="x index", promotes=False,
+)  # fmt: skip
+take_own_rows: Primitive = op(
+    "take_own_rows", "a S", _take_own,
+    (lambda ct, y, x, index: add_own_rows(ct, index, options=(x.shape[0],)), None), saves="01", dims=_take_dims,
+    operands="x index", promotes=False,
+)  # fmt: skip
+"""Return the rows ``x[index]`` of a part of a table, and zeros where the index is -1: the row is in another part.
+
+The sum of the results of all parts has the rows of the whole table. Adjoint: `add_own_rows`, which leaves out the
+cotangents of the other rows.
+"""
+
+__all__ = ["add_own_rows", "add_rows", "take_own_rows", "take_rows"]

@@ -38,6 +38,17 @@ for _label, _at in _INDEX.items():
 case("add_rows", "strided", lambda ct: add_rows(ct, numpy.array([1, 1])),
      lambda ct: numpy_add_rows(ct, numpy.array([1, 1])), strided(normal(2, 3)))  # fmt: skip
 
+_OWN: dict[str, Any] = {**_INDEX, "of other parts": numpy.array([2, -1, 2, -1]), "none here": numpy.array([-1, -1])}
+for _label, _at in _OWN.items():
+    case("take_own_rows", _label, lambda x, i=_at: registry["take_own_rows"](x, i),
+         lambda x, i=_at: x[i] * (i >= 0)[..., None], normal(4, 3))  # fmt: skip
+    case("add_own_rows", _label, lambda ct, i=_at: registry["add_own_rows"](ct, i, options=(4,)),
+         lambda ct, i=_at: numpy_add_rows(ct * (i >= 0)[..., None], i), normal(*_at.shape, 3))  # fmt: skip
+case("take_own_rows", "strided", lambda x: registry["take_own_rows"](x, numpy.array([1, -1])),
+     lambda x: x[[1, 1]] * numpy.array([[True], [False]]), strided(normal(2, 3)))  # fmt: skip
+case("add_own_rows", "strided", lambda ct: registry["add_own_rows"](ct, numpy.array([1, -1]), options=(4,)),
+     lambda ct: numpy_add_rows(ct[:1], numpy.array([1])), strided(normal(2, 3)))  # fmt: skip
+
 
 def numpy_unfold(x: Array, w: Windows, fill: float = 0.0) -> Array:
     """Return all windows, [n, c, elements of a window, *windows], by a loop over windows and their elements."""

@@ -8,6 +8,7 @@ import numpy
 
 from ... import ops
 from ...engine.parameter import tensor
+from ...engine.primitive import registry
 from ...engine.tensor import Tensor
 from .base import Array, case, normal, strided
 
@@ -64,5 +65,23 @@ for _ignored, _smoothing in ((None, 0.1), (-100, 0.0), (2, 0.3)):
              x, t, "mean", ignore_index=i, label_smoothing=s),
          lambda x, t=_labels, i=_ignored, s=_smoothing: numpy_smoothed(x, t, i, s).sum() / int(numpy.sum(t != i))
          if i is not None else numpy_smoothed(x, t, i, s).mean(), strided(normal(3, 4)))  # fmt: skip
+
+
+def class_terms(x: Any, labels: Array, smoothing: float) -> Any:
+    return registry["class_terms"](x, labels, options=(smoothing, 7))
+
+
+def numpy_class_terms(x: Array, labels: Array, smoothing: float) -> Array:
+    target = (labels[:, None] == numpy.arange(x.shape[1])) * (1 - smoothing) + smoothing / 7
+    return numpy.stack([numpy.log(numpy.exp(x).sum(1)), (x * target).sum(1)]).astype(x.dtype)
+
+
+for _smoothing in (0.0, 0.2):
+    for _rows, _given in (((3, 4), [0, -1, 3]), ((2, 1), [-1, 0]), ((0, 3), [])):
+        _labels = numpy.array(_given, numpy.int64)
+        case("class_terms", f"{_rows}, {_smoothing}", lambda x, t=_labels, s=_smoothing: class_terms(x, t, s),
+             lambda x, t=_labels, s=_smoothing: numpy_class_terms(x, t, s), normal(*_rows))  # fmt: skip
+case("class_terms", "strided", lambda x: class_terms(x, numpy.array([1, -1]), 0.0),
+     lambda x: numpy_class_terms(x, numpy.array([1, -1]), 0.0), strided(normal(2, 3)))  # fmt: skip
 case("cross_entropy", "mean", lambda x: ops.cross_entropy(x, numpy.array([1, 0]), "mean"),
      lambda x: numpy_cross_entropy(x, numpy.array([1, 0])).mean(), normal(2, 3))  # fmt: skip

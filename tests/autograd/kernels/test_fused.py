@@ -67,6 +67,8 @@ USES: dict[str, tuple[str, list[Array], tuple[Any, ...]]] = {
     "self_attention masked": ("masked_self_attention", [n(300, 3, 2, 4), SEEN], (True, 0.5)),
     "cross_entropy": ("smoothed_cross_entropy", [n(90, 700), LABELS], (None, 0.0)),
     "cross_entropy smoothed": ("smoothed_cross_entropy", [n(90, 700), LABELS], (None, 0.1)),
+    "class_terms": ("class_terms", [n(90, 700), numpy.where(LABELS % 3, -1, LABELS)], (0.0, 1400)),
+    "class_terms smoothed": ("class_terms", [LARGE * n(90, 700), numpy.where(LABELS % 3, -1, LABELS)], (0.1, 1400)),
     "cross_entropy ignoring": ("smoothed_cross_entropy", [LARGE * n(90, 700), IGNORING], (-100, 0.2)),
 }  # fmt: skip
 
