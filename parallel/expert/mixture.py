@@ -93,7 +93,7 @@ class MixtureOfExperts(Module):
     >>> layer(numpy.ones((2, 5, 4), "float32")).shape
     (2, 5, 4)
     >>> print(layer.load)
-    20 tokens for 3 experts on 1 ranks, 0 dropped; busiest / mean: experts 1.50, ranks 1.00
+    20 tokens for 3 experts on 1 rank, 0 dropped; busiest / mean: experts 1.50, ranks 1.00
     ...
     """
 
