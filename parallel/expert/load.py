@@ -79,9 +79,9 @@ class Load:
 
     def __str__(self) -> str:
         lines = [
-            f"{int(self.chosen.sum())} tokens for {len(self.experts)} experts on {len(self.ranks)} ranks, "
-            f"{self.dropped} dropped; busiest / mean: experts {self.expert_imbalance:.2f}, "
-            f"ranks {self.rank_imbalance:.2f}",
+            f"{int(self.chosen.sum())} tokens for {len(self.experts)} experts on {len(self.ranks)} "
+            f"rank{'s' * (len(self.ranks) != 1)}, {self.dropped} dropped; busiest / mean: experts "
+            f"{self.expert_imbalance:.2f}, ranks {self.rank_imbalance:.2f}",
             *_table("expert", self.experts, self.chosen.sum(0) - self.experts),
             *_table("rank", self.ranks, None),
         ]
@@ -92,7 +92,8 @@ class Load:
         from matplotlib.figure import Figure  # optional; pyplot is not thread-safe and needs a display
 
         figure = Figure(figsize=(9, 3.2), layout="constrained")
-        draw_load(self, figure.subplots(1, 2, width_ratios=[len(self.experts) + 1, len(self.ranks) + 1]))
+        widths = [max(len(each), 4) for each in (self.experts, self.ranks)]
+        draw_load(self, figure.subplots(1, 2, width_ratios=widths))
         figure.savefig(path, dpi=150)
 
 

@@ -93,7 +93,7 @@ class MixtureOfExperts(Module):
     >>> layer(numpy.ones((2, 5, 4), "float32")).shape
     (2, 5, 4)
     >>> print(layer.load)
-    20 tokens for 3 experts on 1 ranks, 0 dropped; busiest / mean: experts 1.50, ranks 1.00
+    20 tokens for 3 experts on 1 rank, 0 dropped; busiest / mean: experts 1.50, ranks 1.00
     ...
     """
 
@@ -126,34 +126,36 @@ class MixtureOfExperts(Module):
 
     def forward(self, x: Any) -> Tensor:
         x = x if x.__class__ in TENSORS else tensor(x)
-        axes, own = self._axes(x)
+        is_whole = state.mesh is None and len(raw(self.up)) == self.experts  # a run of one process
+        axis = None if is_whole else self.axis
+        axes, own = self._axes(x, axis)
         extents: tuple[int, ...] = (self.experts,)
-        if self.axis is not None:
+        if axis is not None:
             assert self.up.layout is not None
-            label = self.up.layout[self.axis]
+            label = self.up.layout[axis]
             assert isinstance(label, Shard)
-            extents = extents_of_parts(label, cc.current_mesh().axis(self.axis).size)
+            extents = extents_of_parts(label, cc.current_mesh().axis(axis).size)
         routing = self.router(x, _entered(self.router.weight, own))
-        plan = plan_dispatch(routing.choice, self.experts, self.capacity, axes, self.axis, extents)
+        plan = plan_dispatch(routing.choice, self.experts, self.capacity, axes, axis, extents)
         self.load = plan.load
         if is_collecting() and (self.balance or self.z):
             self._add_side_losses(routing, plan.counts, own)
 
-        up, up_bias, down, down_bias = (self._expert_parameter(name, own) for name in _PARTS)
+        up, up_bias, down, down_bias = (_entered(getattr(self, name), own, axis) for name in _PARTS)
         weights = ops.reshape(_varying(routing.weights, axes), (-1,))
-        rows = dispatch(ops.reshape(_varying(x, axes), (-1, x.array.shape[-1])), plan, self.axis)
+        rows = dispatch(ops.reshape(_varying(x, axes), (-1, x.array.shape[-1])), plan, axis)
         groups = labelled(plan.groups, rows)
         rows = ops.grouped_linear(rows, up, up_bias, groups)
         rows = ops.grouped_linear(self.activation(rows), down, down_bias, groups)
-        y = ops.reshape(combine(rows, weights, plan, self.axis), raw(x).shape)
-        for axis in reversed(axes):  # the inner axes first
+        y = ops.reshape(combine(rows, weights, plan, axis), raw(x).shape)
+        for name in reversed(axes):  # the inner axes first
             assert x.layout is not None
-            y = cc.cast(y, axis, to=x.layout[axis])
+            y = cc.cast(y, name, to=x.layout[name])
         return y
 
-    def _axes(self, x: Tensor) -> tuple[list[str], list[str]]:
+    def _axes(self, x: Tensor, along: str | None) -> tuple[list[str], list[str]]:
         """The axes that divide the tokens, and those of them along which the parameters have not entered."""
-        if self.axis is None and state.grid is None:
+        if along is None and state.grid is None:
             return [], []
         grid = cc.current_mesh().grid
         layout, weight = x.layout or x.labelled(grid), self.router.weight.labelled(grid)
@@ -166,19 +168,14 @@ class MixtureOfExperts(Module):
                     f"tokens is divided; needed: whole tokens\n  fix: all_gather(x, {axis!r}, dim=-1)" + call_site()
                 )
         axes = [a for a, label in layout.items() if (type(label) is Shard or label is V) and weight[a] is not V]
-        if self.axis is not None and self.axis not in axes:
+        if along is not None and along not in axes:
             raise LayoutError(
-                f"MixtureOfExperts({describe(raw(x), raw(x).shape, layout)}), whose experts {self.axis!r} divides\n"
-                f"  axis {self.axis!r}: the tokens are {layout[self.axis].word}, so each of its ranks would send the "
-                f"same ones. Needed: the batch divided over {self.axis!r} too\n  fix: cc.shard(x, {self.axis!r}), or "
-                "the rows of this rank where the batch is read" + call_site()
+                f"MixtureOfExperts({describe(raw(x), raw(x).shape, layout)}), whose experts {along!r} divides\n"
+                f"  axis {along!r}: the tokens are {layout[along].word}, so each of its ranks would send the same "
+                f"ones. Needed: the batch divided over {along!r} too\n  fix: cc.shard(x, {along!r}), or the rows of "
+                "this rank where the batch is read" + call_site()
             )
         return axes, [a for a in axes if weight[a] is I]
-
-    def _expert_parameter(self, name: str, own: list[str]) -> Any:
-        """A parameter of the experts as the products take it."""
-        p = _entered(getattr(self, name), own)
-        return p if self.axis is None else cc.cast(p, self.axis, to=V)
 
     def _add_side_losses(self, routing: Any, counts: Any, own: list[str]) -> None:
         loss: Any = 0
@@ -196,12 +193,12 @@ class MixtureOfExperts(Module):
         return f"{width}, {hidden}, experts={self.experts}, top_k={self.router.top_k}{along}"
 
 
-def _entered(p: Any, own: list[str]) -> Any:
-    """A parameter as Replicated along some axes, where it is Invariant."""
-    for axis in own:
-        if p.labelled(cc.current_mesh().grid)[axis] is I:
-            p = cc.cast(p, axis, to=R)
-    return p
+def _entered(p: Any, own: list[str], axis: str | None = None) -> Any:
+    """A parameter as Replicated along some axes, where it is Invariant, and as Varying along the axis of its parts."""
+    for name in own:
+        if p.labelled(cc.current_mesh().grid)[name] is I:
+            p = cc.cast(p, name, to=R)
+    return p if axis is None else cc.cast(p, axis, to=V)
 
 
 def _varying(x: Tensor, axes: list[str]) -> Tensor:

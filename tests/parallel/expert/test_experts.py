@@ -10,16 +10,17 @@ import pytest
 
 import autograd as ag
 import collectives as cc
+from autograd import nn, random
 from autograd.errors import LayoutError, ReplicaMismatch, ShapeError
 from autograd.ops import stop_gradient
 from collectives import I, R, Shard, V
 from collectives.inspect.observing import observing
-from parallel import DataParallel, side_losses
+from parallel import DataParallel, Experts, MixtureOfExperts, Shards, parallelize, side_losses, verify
 from parallel.expert import dispatch as plans
 from parallel.expert import mixture as module
 
 from ...collectives.launch import launch_command
-from .cases import TOKENS, WIDTH, assert_equal, case, check, divided, mine, on_mesh, serial
+from .cases import HIDDEN, TOKENS, WIDTH, assert_equal, case, check, divided, mine, on_mesh, serial
 
 slow = pytest.mark.slow
 CASES = {
@@ -178,6 +179,74 @@ def test_with_zero(zero: int) -> None:
         loss = (layer(TOKENS) ** 2).sum() + sum(side)
     tape.backward(loss)
     on({"dp": 2, "ep": 2}, body)
+
+
+def test_an_axis_whose_ranks_have_other_layers_divides_no_tokens() -> None:
+    """The stages of a pipeline: each has a layer of its own, whose parameters are Varying along "pp"."""
+    found = []
+    for stage in range(2):
+        layer = case(4, {stage: 1.0}, capacity=0.7, balance=0.3).make()
+        with ag.Tape() as tape, side_losses() as side:
+            loss = (layer(TOKENS) ** 2).sum() + sum(side)
+        tape.backward(loss)
+        found.append((layer.router.weight.grad.numpy(), layer.up.grad.numpy(), layer.load))
+
+    def body(mesh: cc.Mesh) -> None:
+        stage, part = (int(n) for n in mesh.place)
+        layers = nn.Sequential(case(4, {stage: 1.0}, capacity=0.7, balance=0.3).make())
+        for _, owner, attribute, p in list(layers.named_owners()):
+            vars(owner)[attribute] = ag.Parameter(p.array, {"pp": V}, name=p.name)
+        layer: Any = layers[0]
+        layer = Experts("ep").apply(layer, "0", Shards(mesh))
+        model = DataParallel(layer, "ep")
+        x = cc.from_local(np.array_split(TOKENS, 2)[part], {"pp": V, "ep": Shard(0)})
+        with ag.Tape() as tape, side_losses() as side:
+            loss = cc.all_reduce((model(x) ** 2).sum() + sum(side), ("pp", "ep"), to=I)
+        tape.backward(loss)
+        router, up, load = found[stage]
+        assert layer.load.experts.tolist() == load.experts.tolist() and layer.load.dropped == load.dropped > 0
+        np.testing.assert_allclose(layer.router.weight.grad.numpy(), router, rtol=0, atol=1e-10)
+        np.testing.assert_allclose(layer.up.grad.numpy(), np.array_split(up, 2)[part], rtol=0, atol=1e-10)
+
+    on({"pp": 2, "ep": 2}, body)
+
+
+def test_is_verified() -> None:
+    """`verify` runs the divided layer on one rank without a mesh, with whole parameters."""
+    def body(mesh: cc.Mesh) -> None:
+        layers = nn.Sequential(nn.Linear(WIDTH, WIDTH, dtype=float), CASES["capacity"].make())
+        model = DataParallel(parallelize(layers, {"1": Experts("ep")}), mesh.names)
+        x = tokens_of(mesh)
+
+        def loss(model: Any, x: Any) -> Any:
+            with side_losses() as side:
+                return (model(x) ** 2).sum() + sum(side)
+
+        report = verify(model, loss, x)
+        report.require()
+        assert len(report.gradients) == 7 and layers[1].load.dropped > 0
+
+    on({"dp": 2, "ep": 2}, body)
+
+
+def test_parts_without_a_mesh_are_refused() -> None:
+    layer = on({"ep": 2}, lambda mesh: divided(case(4).make(), mesh))[1]
+    with pytest.raises(cc.MeshError, match="no mesh|current"):
+        layer(TOKENS)
+
+
+def test_state_of_a_divided_layer_is_that_of_the_whole_one() -> None:
+    c = case(5)
+
+    def body(mesh: cc.Mesh) -> None:
+        layer = divided(c.make(), mesh)
+        for name, value in c.make().state_dict().items():
+            np.testing.assert_array_equal(layer.state_dict()[name], value)
+        other = MixtureOfExperts(WIDTH, HIDDEN, 5, dtype=float, key=random.Key(77)).state_dict()
+        layer.load_state_dict(other)
+        np.testing.assert_array_equal(layer.up.numpy(), np.array_split(other["up"], 3)[int(mesh.axis("ep").rank)])
+
+    on({"ep": 3}, body)
 
 
 # -- bytes -------------------------------------------------------------------------------------------------------------
