@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # `__getattr__` loads these names at first use
     from .data.compressed_adam import CompressedAdam
     from .data.compression import Compression, Float16, Int8, OneBit, PowerSGD, RandomK, TopK
     from .data.local_sgd import DiLoCo, LocalSGD
-    from .data.memory import Memory, memory_of
+    from .data.memory import Memory, memory_of, saved_bytes
     from .data.noise_scale import NoiseScale, gradient_noise_scale
     from .data.overlap import StepPrediction, predict_step
     from .data.parameter_server import ParameterServer
@@ -42,7 +42,7 @@ _LATER = {
     "context.styles": ("Ring", "Ulysses"),
     "data.compression": ("Compression", "Float16", "Int8", "OneBit", "PowerSGD", "RandomK", "TopK"),
     "data.local_sgd": ("DiLoCo", "LocalSGD"),
-    "data.memory": ("Memory", "memory_of"),
+    "data.memory": ("Memory", "memory_of", "saved_bytes"),
     "data.noise_scale": ("NoiseScale", "gradient_noise_scale"),
     "data.overlap": ("StepPrediction", "predict_step"),
     "data.compressed_adam": ("CompressedAdam",),
@@ -63,7 +63,7 @@ __all__ = [
     "LocalSGD", "Memory", "MixtureOfExperts", "NoiseScale", "OneBit", "ParameterServer", "Pipeline", "PowerSGD",
     "Progress", "RandomK", "Recompute", "Report", "Ring", "Row", "RunLog", "Sequence", "Shards", "StepPrediction",
     "StepReport", "Style", "TopK", "Trainer", "Ulysses", "VerifyError", "Vocabulary", "enter", "gradient_noise_scale",
-    "memory_of", "parallelize", "plot_log", "predict_step", "read_log", "side_losses", "verify",
+    "memory_of", "parallelize", "plot_log", "predict_step", "read_log", "saved_bytes", "side_losses", "verify",
 ]  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -13,6 +14,7 @@ import autograd as ag
 from autograd import nn, optim
 from autograd.engine.parameter import Parameter
 from autograd.engine.state import outside_mesh, state
+from autograd.engine.tensor import Tensor
 from autograd.engine.whole import whole_of
 from autograd.errors import ArgumentError, MeshError, OptionError, ShapeError, TapeError, call_site
 from autograd.layouts.layout import Label, R, Shard, V
@@ -20,8 +22,10 @@ from collectives import Mesh, World, cast, declare_partial
 from collectives.world import replaced_world
 
 from .context.order import zigzag_draws, zigzag_pieces
+from .data.memory import memory_of
 from .expert.side_losses import side_losses
-from .pipeline import Microbatches, Pipeline
+from .explain import Explanation, RankPlan, from_json, measured_traffic, rows, to_json
+from .pipeline import Microbatches, Pipeline, simulate
 from .plan import Style, parallelize
 from .verify import Report, compare_with_serial
 
@@ -140,6 +144,7 @@ class Trainer:
                 zero=zero, seed=seed, side_losses=side_losses,
             )
             self.parameters: dict[str, Parameter] = dict(self.pipeline.named_parameters())
+            self._optimizer = optimizer
             self.optimizer = optimizer(list(self.parameters.values()))
 
     def __repr__(self) -> str:
@@ -245,6 +250,61 @@ class Trainer:
                 return self.pipeline.evaluate(self.share(inputs), self.share(targets)) / n
             finally:
                 self.pipeline.train()
+
+    def explain(self, inputs: Any, targets: Any) -> Explanation:
+        """What a step on such a batch does: its schedule, and the memory and the communication of each rank.
+
+        To measure, it computes up to two microbatches, forward and backward, three times, without a step of the
+        optimizer. Nothing is changed. All ranks call it, with the same batch.
+
+        Returns
+        -------
+        Explanation
+            ``print(plan)`` shows it. The memory is that of parameters, gradients, the optimizer's state and the saved
+            activations; not that of temporary arrays.
+        """
+        with self._on_mesh():
+            parameters = list(self.parameters.values())
+            before = [p.grad for p in parameters]
+            data = [self.share(a) for a in (inputs, targets)]
+            two = [Microbatches(a[:1] * 2) for a in data]
+            one = [Microbatches(a[:1]) for a in data]
+            try:
+                with self._draws(np.asarray(inputs)):
+                    sizes = self.pipeline.probe(*one)  # headers are sent once
+                    of_one = measured_traffic(lambda: self.pipeline.probe(*one))
+                    of_two = measured_traffic(lambda: self.pipeline.probe(*two))
+                memory = memory_of(self.pipeline.wrapped)
+            finally:
+                for p, g in zip(parameters, before, strict=True):
+                    p.grad = g
+            m = self.microbatches
+            total = Counter({key: n + (m - 1) * (of_two[key] - n) for key, n in of_one.items()})
+            simulation = simulate(self.pipeline.schedule)
+            peak = simulation.peak_activations[self.pipeline.rank]
+            mine = RankPlan(
+                {a: int(at) for a, at in zip(self.mesh.names, self.mesh.place, strict=True)},
+                [name for name, _ in self.pipeline.named_children()], memory.parameters, memory.gradients,
+                self._state_bytes(), int(peak * sum(sizes)), rows(total),
+            )  # fmt: skip
+            ranks = [from_json(data) for data in self.mesh.ranks.exchange(to_json(mine))]
+            return Explanation(repr(self.mesh), simulation, ranks)
+
+    def _state_bytes(self) -> int:
+        """The bytes of the optimizer's state, which it makes at its first step: measured on a copy for few elements."""
+        with outside_mesh():
+            small = [Parameter(np.ones(64, p.array.dtype)) for p in self.parameters.values()]
+            made = self._optimizer(small)
+            for p in small:
+                p.grad = Tensor(np.ones_like(p.array))
+            made.step()
+        found = 0
+        for values in made.state_lists():
+            arrays = [a for a in values if getattr(a, "shape", ()) == (64,)]
+            if len(arrays) == len(small):
+                found += sum(a.dtype.itemsize * p.array.size
+                             for a, p in zip(arrays, self.parameters.values(), strict=True))  # fmt: skip
+        return found
 
     # -- the whole model ---------------------------------------------------------------------------------------------
     def gather(self) -> nn.Sequential | None:

@@ -20,7 +20,8 @@ from autograd.nn import Module, ModuleList
 from collectives.transports.protocol import Request
 
 from ..data.data_parallel import DataParallel
-from .microbatches import signature_of, split_batch
+from ..data.memory import saved_bytes
+from .microbatches import Microbatches, signature_of, split_batch
 from .randomness import layer_state
 from .report import PipelineReport, Record, compare
 from .schedules import Action, Schedule, make_schedule
@@ -255,6 +256,11 @@ class Pipeline(Module):
     def named_owners(self, prefix: str = "") -> Iterator[tuple[str, Module, str, Parameter]]:
         yield from self._layers.named_owners(prefix)
 
+    @property
+    def wrapped(self) -> Module:
+        """This rank's layers, in `DataParallel` if the batch is divided; for `memory_of`."""
+        return self._layers if self._wraps is None else self._wraps
+
     # -- the public calls --------------------------------------------------------------------------------------
     def step(self, inputs: Any, targets: Any = None, scale: Any = 1.0) -> float:
         """Compute the loss of a batch, and add to the gradients of this rank's parameters.
@@ -325,6 +331,19 @@ class Pipeline(Module):
             self._inside(run.tasks)
             return run.shared_result()
 
+    def probe(self, inputs: Microbatches, targets: Microbatches) -> list[int]:
+        """Compute microbatches forward and backward, without a regard for the schedule, to measure them.
+
+        Like `step` it adds to the gradients. Returns the bytes that the tapes of this rank hold, one for each pass.
+        """
+        run = _Run(self, self.schedule.passes(len(inputs)), inputs, targets, True, 1.0)
+        sizes: list[int] = []
+        run.sizes = sizes
+        with nullcontext() if self._wraps is None else self._wraps.accumulate():
+            self._inside(run.training)
+        run.total()
+        return sizes
+
     def report(self) -> PipelineReport:
         """Idle share and live activations of the last step: measured, and predicted from the measured times of the
         actions. All ranks of the pipeline's axis call it."""
@@ -373,6 +392,7 @@ class _Run:
         self.totals: dict[Layout | None, float] = {}
         self.times: list[tuple[Action, float, float]] = []
         self.peak = 0
+        self.sizes: list[int] | None = None  # the bytes that the tapes hold, where they are measured
         self.result: Any = None
         self.ties: list[tuple[Tie, Tape, Tensor]] = []
         group = None if model._on is None else model._on.group
@@ -464,6 +484,8 @@ class _Run:
         if self.records:
             of.seeds = found
             self.passes[stage, i] = of
+            if self.sizes is not None:
+                self.sizes.append(saved_bytes(tape, [p.array for p in model.parameters()]))
             self.peak = max(self.peak, len(self.passes))
         if is_last:
             self.result = x

@@ -319,6 +319,14 @@ class Schedule:
         object.__setattr__(made, "actions", tuple(map(tuple, ranks)))
         return made
 
+    def passes(self, microbatches: int) -> Schedule:
+        """The same stages, which compute all forward passes, and then all backward passes."""
+        ranks = []
+        for r in range(self.ranks):
+            forward = [Action(stage, "F", i) for i in range(microbatches) for stage in self.stages_of(r)]
+            ranks.append((*forward, *(Action(stage, "B", i) for stage, _, i in reversed(forward))))
+        return Schedule("passes", tuple(ranks))
+
 
 # -- the schedules of the literature ---------------------------------------------------------------------------------
 def _made(name: str, ranks: Iterable[Iterable[tuple[int, str, int]]]) -> Schedule:

@@ -5,8 +5,10 @@ The default tests run a few meshes. All meshes of up to eight ranks: ``pytest -m
 
 from __future__ import annotations
 
+import json
 import math
-from functools import cache
+from dataclasses import replace
+from functools import cache, partial
 from itertools import product
 from typing import Any
 
@@ -16,8 +18,9 @@ import pytest
 import collectives as cc
 from autograd import nn, optim, random
 from collectives import Shard
-from parallel import Column, Recompute, Ring, Row, Sequence, Trainer, Vocabulary
+from parallel import Column, Experts, Recompute, Ring, Row, Sequence, Trainer, Vocabulary
 
+from ..collectives.launch import launch_command
 from .models import gpt
 
 pytestmark = pytest.mark.timeout(300)
@@ -33,9 +36,15 @@ SEQUENCE = PLAN | {
 }  # fmt: skip
 
 
-def model() -> nn.Sequential:
+EXPERTS = PLAN | {"*.mlp": Experts("ep")}
+for _name in ("*.mlp.up", "*.mlp.down"):
+    EXPERTS[_name.replace("*", "[1357]")] = EXPERTS.pop(_name)
+EXPERTS["[2468].mlp"] = EXPERTS.pop("*.mlp")
+
+
+def model(experts: int = 0) -> nn.Sequential:
     """The GPT with weights that make every gradient matter."""
-    layers = gpt.gpt(CONFIG, random.Key(1), np.float64)
+    layers = gpt.gpt(replace(CONFIG, experts=experts), random.Key(1), np.float64)
     rng = np.random.default_rng(2)
     for p in layers.parameters():
         p.array = p.array + 0.05 * rng.standard_normal(p.array.shape)
@@ -62,6 +71,8 @@ def trained(steps: int = STEPS, plan: Any = PLAN, made: Any = model, **options: 
         report = trainer.verify(*batch(0))
         return report.largest, [trainer.step(*batch(step)) for step in range(steps)]
 
+    if cc.world().size > 1:  # under mpiexec
+        return program()
     found = cc.run(program, math.prod(sizes.values()))
     assert all(losses == found[0][1] for _, losses in found)
     return found[0]
@@ -72,10 +83,16 @@ def alone(microbatches: int = 2) -> list[float]:
     return trained(microbatches=microbatches, dp=1)[1]
 
 
+@cache
+def alone_with_experts() -> list[float]:
+    return trained(plan=EXPERTS, made=partial(model, 4), dp=1)[1]
+
+
 def check(steps: int, **options: Any) -> None:
     largest, losses = trained(steps, **options)
     assert largest <= 1e-10
-    assert losses == pytest.approx(alone(options.get("microbatches", 2))[:steps], rel=1e-10)
+    serial = alone_with_experts() if options.get("plan") is EXPERTS else alone(options.get("microbatches", 2))
+    assert losses == pytest.approx(serial[:steps], rel=1e-10)
 
 
 @pytest.mark.parametrize("sizes", [
@@ -89,9 +106,31 @@ def test_sequence_parallel_with_recomputed_blocks() -> None:
     check(2, plan=SEQUENCE | {f"{i}": Recompute() for i in range(1, 9)}, dp=2, tp=2)
 
 
+@pytest.mark.parametrize("sizes", [{"dp": 2, "ep": 2}, {"ep": 2, "tp": 2}, {"pp": 2, "ep": 2}], ids=str)
+def test_experts(sizes: dict[str, int]) -> None:
+    check(2, plan=EXPERTS, made=partial(model, 4), **sizes)
+
+
 @pytest.mark.parametrize("stage", [1, 2, 3])
 def test_sharded_state(stage: int) -> None:
     check(2, zero=stage, dp=2, tp=2)
+
+
+OVER_MPI: dict[int, list[dict[str, Any]]] = {
+    2: [{"tp": 2}, {"pp": 2}, {"cp": 2, "zero": 2}, {"pp": 2, "schedule": "zb-h1", "microbatches": 4}],
+    3: [{"dp": 3}, {"pp": 3}, {"tp": 3}],
+    4: [{"dp": 2, "tp": 2, "plan": SEQUENCE}, {"pp": 2, "cp": 2}, {"pp": 2, "dp": 2}, {"pp": 4}],
+}
+
+
+@pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.slow), pytest.param(4, marks=pytest.mark.slow)])
+def test_over_mpi(ranks: int) -> None:
+    found = launch_command(["-m", __name__], ranks, limit_s=100)
+    assert found.code == 0, found.out + found.err
+    for line, options in zip(found.out.splitlines(), OVER_MPI[ranks], strict=True):
+        largest, losses = json.loads(line)
+        assert largest <= 1e-10, options
+        assert losses == pytest.approx(alone(options.get("microbatches", 2))[:2], rel=1e-10), options
 
 
 @pytest.mark.full
@@ -105,7 +144,23 @@ def test_all_meshes(sizes: dict[str, int]) -> None:
 
 
 @pytest.mark.full
+@pytest.mark.parametrize("sizes", [
+    dict(zip(("pp", "dp", "ep", "cp", "tp"), sizes, strict=True))
+    for sizes in product((1, 2, 4), repeat=5) if sizes[2] > 1 and math.prod(sizes) <= 8
+], ids=lambda sizes: "x".join(map(str, sizes.values())))  # fmt: skip
+def test_all_meshes_of_experts(sizes: dict[str, int]) -> None:
+    check(STEPS, plan=EXPERTS, made=partial(model, 4), **{axis: n for axis, n in sizes.items() if n > 1})
+
+
+@pytest.mark.full
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "interleaved", "zb-h1", "zb-v"])
 @pytest.mark.parametrize("sizes", [{"pp": 2}, {"pp": 4}, {"pp": 2, "dp": 2, "tp": 2}], ids=str)
 def test_all_schedules(schedule: str, sizes: dict[str, int]) -> None:
     check(STEPS, schedule=schedule, microbatches=8, **sizes)
+
+
+if __name__ == "__main__":  # test_over_mpi
+    for options in OVER_MPI[cc.world().size]:
+        line = json.dumps(trained(2, **options))
+        if cc.world().rank == 0:
+            print(line, flush=True)
