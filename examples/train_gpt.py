@@ -52,7 +52,7 @@ parser.add_argument("--ranks", type=int, metavar="N", help="run on N threads of 
 for axis, of in (("pp", "stages of the model"), ("dp", "parts of the batch"), ("cp", "parts of the sequence"),
                  ("tp", "parts of each layer")):  # fmt: skip
     parser.add_argument(f"--{axis}", type=int, default=None, metavar="N", help=f"the number of {of}")
-parser.add_argument("--steps", type=int, default=1200)
+parser.add_argument("--steps", type=int, default=600)
 parser.add_argument("--layers", type=int, default=4)
 parser.add_argument("--width", type=int, default=128)
 parser.add_argument("--heads", type=int, default=4)
@@ -172,8 +172,8 @@ def program(options: argparse.Namespace) -> None:
         seconds = time.perf_counter() - begin
         loss = trainer.evaluate(*rows_of(test, spread, options.context))
         model = trainer.gather()  # the whole model, on the first rank
-        if first:
-            report_on(model, loss, losses, tested, seconds, (text, characters, train, test), options)
+    if first:  # outside of the mesh, where one process computes
+        report_on(model, loss, losses, tested, seconds, (text, characters, train, test), options)
 
 
 def report_on(model: Any, loss: float, losses: Any, tested: Any, seconds: float, data: Any, options: Any) -> None:
