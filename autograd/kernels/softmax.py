@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -35,7 +36,7 @@ def exponentials(x: Any, out: Any) -> Any:
 def _as_rows(x: Any, axis: int) -> tuple[Any, tuple[int, ...]]:
     """`x` as a matrix whose rows run along `axis`, and the shape before it was flattened."""
     moved = np.ascontiguousarray(np.moveaxis(x, axis, -1))
-    return moved.reshape(-1, x.shape[axis]), moved.shape
+    return moved.reshape(math.prod(moved.shape[:-1]), x.shape[axis]), moved.shape
 
 
 def _back(y: Any, shape: tuple[int, ...], axis: int) -> Any:

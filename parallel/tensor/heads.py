@@ -12,7 +12,7 @@ from autograd.layouts.layout import I, Label, P
 
 from ..plan import Shards
 from .layers import RowLinear, blockwise
-from .regions import axis_name, destination, enter
+from .regions import axis_name, destination, enter, is_alone
 
 __all__ = ["Heads", "HeadsAttention"]
 
@@ -56,12 +56,13 @@ class HeadsAttention(nn.MultiheadAttention):
         self, query: Any, key: Any, value: Any, key_padding_mask: Any, need_weights: bool, attn_mask: Any,
         is_causal: bool,
     ) -> tuple[Any, Any]:  # fmt: skip
-        given = (query, key, key if value is None else value)
-        entered: dict[int, Any] = {}
-        for x in given:  # each once
-            if x is not None and id(x) not in entered:
-                entered[id(x)] = enter(x, self.axis, "HeadsAttention")
-        query, key, value = (None if x is None else entered[id(x)] for x in given)
+        if not is_alone(self.in_proj_weight):
+            given = (query, key, key if value is None else value)
+            entered: dict[int, Any] = {id(None): None}
+            for x in given:
+                if id(x) not in entered:  # each once
+                    entered[id(x)] = enter(x, self.axis, "HeadsAttention")
+            query, key, value = (entered[id(x)] for x in given)
         return super()._attend(query, key, value, key_padding_mask, need_weights, attn_mask, is_causal)
 
     def forward(
@@ -72,7 +73,7 @@ class HeadsAttention(nn.MultiheadAttention):
         y, weights = super().forward(
             query, key, value, key_padding_mask, need_weights, attn_mask, average_attn_weights, is_causal
         )
-        if weights is not None and weights.layout[self.axis] is P:
+        if weights is not None and weights.layout is not None and weights.layout[self.axis] is P:
             weights = cc.all_reduce(weights, self.axis, to=I)
         return y, weights
 

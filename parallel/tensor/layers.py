@@ -17,7 +17,7 @@ from autograd.errors import ArgumentError, call_site
 from autograd.layouts.layout import I, Label, P, Shard, V
 
 from ..plan import Shards
-from .regions import axis_name, destination, enter, features, leave
+from .regions import axis_name, destination, enter, features, is_alone, leave
 
 __all__ = ["Column", "ColumnLinear", "Row", "RowLinear"]
 
@@ -47,7 +47,7 @@ class ColumnLinear(nn.Module):
         return attribute == "weight" and self.weight.array.ndim == 2
 
     def forward(self, input: Any) -> Tensor:
-        x = enter(input, self.axis, "ColumnLinear")
+        x = input if is_alone(self.weight) else enter(input, self.axis, "ColumnLinear")
         if self.weight.array.ndim == 2:
             return x @ self.weight if self.bias is None else ops.linear(x, self.weight, self.bias)
         return blockwise(x, self.weight, self.bias, self.axis)
@@ -63,16 +63,13 @@ def blockwise(x: Tensor, weight: Tensor, bias: Tensor | None, axis: str) -> Tens
     Varying until the blocks are apart again.
     """
     inputs, blocks, _ = weight.array.shape
-    assert weight.layout is not None
-    label = weight.layout[axis]
-    assert isinstance(label, Shard)
-    columns = ops.reshape(cc.cast(weight, axis, to=V), (inputs, -1))
-    if bias is None:
-        y = x @ columns
-    else:
-        y = ops.linear(x, columns, ops.reshape(cc.cast(bias, axis, to=V), -1))
+    label = None if weight.layout is None else weight.layout[axis]
+    if label is not None:
+        weight, bias = cc.cast(weight, axis, to=V), None if bias is None else cc.cast(bias, axis, to=V)
+    columns = ops.reshape(weight, (inputs, -1))
+    y = x @ columns if bias is None else ops.linear(x, columns, ops.reshape(bias, -1))
     y = ops.reshape(y, (*y.shape[:-1], blocks, -1))
-    return cc.cast(y, axis, to=label.on(y.array.ndim - 1))
+    return cc.cast(y, axis, to=label.on(y.array.ndim - 1)) if isinstance(label, Shard) else y
 
 
 class RowLinear(nn.Module):
@@ -101,6 +98,8 @@ class RowLinear(nn.Module):
         return attribute == "weight"
 
     def forward(self, input: Any) -> Tensor:
+        if is_alone(self.weight):
+            return input @ self.weight if self.bias is None else ops.linear(input, self.weight, self.bias)
         y = features(input, self.axis, "RowLinear") @ self.weight
         if self.bias is not None:
             y = y + cc.cast(self.bias, self.axis, to=P)

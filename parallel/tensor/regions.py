@@ -21,13 +21,14 @@ from __future__ import annotations
 from typing import Any
 
 import collectives as cc
+from autograd.engine.state import state
 from autograd.engine.tensor import Tensor
 from autograd.errors import ArgumentError, LayoutError, OptionError, call_site
 from autograd.layouts.layout import C, D, I, Label, P, R, Shard, V
 from autograd.layouts.messages import describe
 from collectives.ops.arguments import operand
 
-__all__ = ["axis_name", "destination", "enter", "features", "leave"]
+__all__ = ["axis_name", "destination", "enter", "features", "is_alone", "leave"]
 
 
 def enter(x: Any, axis: str, caller: str) -> Tensor:
@@ -86,6 +87,14 @@ def features(x: Any, axis: str, caller: str) -> Tensor:
 def leave(y: Tensor, axis: str, to: Label) -> Tensor:
     """P -> I or Shard(d): the sum over the ranks, at the end of a region."""
     return cc.reduce_scatter(y, axis, to.dim) if isinstance(to, Shard) else cc.all_reduce(y, axis, to=I)
+
+
+def is_alone(p: Tensor) -> bool:
+    """Whether a parameter is a whole one and no mesh is current, as in the serial run of `parallel.verify`.
+
+    The module then computes what the module computes in whose place it is.
+    """
+    return p.layout is None and state.grid is None
 
 
 def axis_name(axis: Any, style: str) -> str:

@@ -18,6 +18,7 @@ from typing import Any
 import collectives as cc
 from autograd import nn
 from autograd.engine.parameter import Parameter
+from autograd.engine.state import state
 from autograd.engine.tensor import TENSORS
 from autograd.errors import OptionError, call_site
 from autograd.layouts.layout import I, R, Shard, V
@@ -55,16 +56,16 @@ class SequenceModule(nn.Module):
         yield from self.module.named_buffer_owners(prefix)
 
     def forward(self, input: Any, *args: Any, **kwargs: Any) -> Any:
-        mesh = cc.current_mesh()
-        if input.__class__ not in TENSORS:
+        grid = state.grid
+        if grid is None or input.__class__ not in TENSORS:
             return self.module.forward(input, *args, **kwargs)
-        label = (input.layout or input.labelled(mesh.grid))[self.axis]
+        label = (input.layout or input.labelled(grid))[self.axis]
         if not (isinstance(label, Shard) or label is V):
             return self.module.forward(input, *args, **kwargs)
         whole = [(owner, attribute, getattr(owner, attribute)) for owner, attribute in self._places]
         try:
             for owner, attribute, p in whole:
-                if (p.layout or p.labelled(mesh.grid))[self.axis] is I:
+                if (p.layout or p.labelled(grid))[self.axis] is I:
                     vars(owner)[attribute] = cc.cast(p, self.axis, to=R)
             return self.module.forward(input, *args, **kwargs)
         finally:

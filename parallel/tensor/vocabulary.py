@@ -23,6 +23,7 @@ import collectives as cc
 from autograd import nn, ops
 from autograd.arrays.shape_only import Shaped
 from autograd.engine.parameter import Parameter
+from autograd.engine.state import state
 from autograd.engine.tensor import Tensor
 from autograd.errors import ArgumentError, DtypeError, LayoutError, OptionError, ShapeError, call_site, typed_errors
 from autograd.layouts.layout import C, D, I, Label, R, Shard, V
@@ -36,7 +37,7 @@ from collectives.ops.parts import ALL_GATHER
 
 from ..plan import Shards
 from .layers import Column
-from .regions import axis_name, destination, enter, leave
+from .regions import axis_name, destination, enter, is_alone, leave
 
 __all__ = [
     "Vocabulary", "VocabularyCrossEntropy", "VocabularyEmbedding", "VocabularyLinear", "vocabulary_cross_entropy",
@@ -74,6 +75,8 @@ class VocabularyEmbedding(nn.Module):
         DtypeError, ShapeError
             The indices are not integers of rows of the table.
         """
+        if is_alone(self.weight):
+            return nn.embedding(input, self.weight, self.padding_idx)
         index = same_integers(input, self.axis, "VocabularyEmbedding", "indices")
         extent, offset = _whole(self.weight, self.axis)
         _check_range(index.array, extent, "VocabularyEmbedding: indices")
@@ -107,8 +110,9 @@ class VocabularyLinear(nn.Module):
         self.weight, self.axis = weight, axis
 
     def forward(self, input: Any) -> Tensor:
-        x: Tensor = enter(input, self.axis, "VocabularyLinear") @ ops.swapaxes(self.weight, 0, 1)
-        return x
+        x = input if is_alone(self.weight) else enter(input, self.axis, "VocabularyLinear")
+        y: Tensor = x @ ops.swapaxes(self.weight, 0, 1)
+        return y
 
     def extra_repr(self) -> str:
         return _shown(self.weight, self.axis)
@@ -131,10 +135,12 @@ class VocabularyCrossEntropy(nn.Module):
         self.label_smoothing = label_smoothing
 
     def forward(self, input: Any, target: Any) -> Tensor:
-        return vocabulary_cross_entropy(
-            input, target, self.axis, ignore_index=self.ignore_index, reduction=self.reduction,
-            label_smoothing=self.label_smoothing,
-        )  # fmt: skip
+        options: Any = {
+            "ignore_index": self.ignore_index, "reduction": self.reduction, "label_smoothing": self.label_smoothing
+        }  # fmt: skip
+        if state.grid is None and getattr(input, "layout", None) is None:  # as in the serial run of `verify`
+            return nn.cross_entropy(input, target, **options)
+        return vocabulary_cross_entropy(input, target, self.axis, **options)
 
 
 @typed_errors

@@ -311,15 +311,41 @@ def test_a_second_derivative_through_freed_parameters_is_refused() -> None:
     on(2, program)
 
 
-def test_a_dimension_that_another_axis_divides_is_refused() -> None:
-    def program() -> None:
-        with cc.Mesh(dp=2, tp=2):
-            module = nn.Linear(8, 8, dtype=float)
-            module.weight = ag.Parameter(np.ones((4, 8)), {"tp": cc.Shard(0)}, global_shape=(8, 8))
-            with pytest.raises(cc.LayoutError, match="axis 'tp'.*divided already"):
-                DataParallel(module, "dp", zero=2)
+@pytest.mark.parametrize("zero", [1, 2, 3])
+def test_where_another_axis_divides_the_rows_the_next_dimension_is_divided(zero: int) -> None:
+    """The weight has parts [5 / 2, 7 / 3]. The bias has no other dimension, so that each rank of dp has a copy."""
+    whole, addends = np.random.default_rng(3).normal(size=(5, 7)), np.random.default_rng(4).normal(size=4)
 
-    cc.run(program, 4)
+    class Sum(nn.Module):
+        def __init__(self, mesh: cc.Mesh) -> None:
+            rows = np.array_split(np.arange(5), 2)[int(mesh.axis("tp").rank)]
+            self.weight = ag.Parameter(whole[rows], {"tp": cc.Shard(0)}, global_shape=(5, 7))
+            self.bias = ag.Parameter(whole[rows, 0], {"tp": cc.Shard(0)}, global_shape=(5,))
+
+        def forward(self, x: Any) -> Any:
+            return (anp.tanh(self.weight).sum() + anp.tanh(self.bias).sum()) * x.sum()
+
+    def program() -> None:
+        with cc.Mesh(dp=3, tp=2) as mesh:
+            model = DataParallel(Sum(mesh), "dp", zero=zero)
+            weight, bias = model.parameters()
+            assert dict(weight.layout) == {"dp": cc.Shard(1), "tp": cc.Shard(0)} and weight.global_shape == (5, 7)
+            assert bias.layout["dp"] is cc.I
+            x = cc.from_local(np.array_split(addends, 3)[int(mesh.axis("dp").rank)], {"dp": cc.Shard(0), "tp": cc.R})
+            optimizer = optim.Adam(model.parameters(), lr=0.1)
+            for _ in range(2):
+                optimizer.zero_grad()
+                with ag.Tape() as tape:
+                    loss = cc.all_reduce(model(x), ("dp", "tp"), to=cc.I)
+                tape.backward(loss)
+                for p, w in ((weight, "module.weight"), (bias, "module.bias")):
+                    now = model.state_dict()[w.removeprefix("module.")]
+                    expected = addends.sum() * (1 - np.tanh(now) ** 2)
+                    np.testing.assert_allclose(whole_of(p.grad.array, p.layout, "test", w), expected, atol=1e-13)
+                optimizer.step()
+            assert np.abs(model.state_dict()["weight"] - whole).min() > 0.1, "every element was updated"
+
+    cc.run(program, 6)
 
 
 def test_wrong_places_of_accumulate() -> None:
