@@ -25,7 +25,7 @@ from .randomness import layer_state
 from .report import PipelineReport, Record, compare
 from .schedules import Action, Schedule, make_schedule
 from .simulator import simulate
-from .stages import Tie, find_ties, layers_of_stages, place, release
+from .stages import Tie, find_ties, layers_of_stages, name_parameters, place, release
 from .transfers import Outline, Transfers
 
 __all__ = ["Pipeline"]
@@ -150,7 +150,7 @@ class Pipeline(Module):
     ...         loss = model.step(x, x[:, :1], scale=1 / 8)
     ...         return round(loss, 3), [name for name, p in model.named_parameters() if p.grad is not None]
     >>> cc.run(program, ranks=2)
-    [(6.04, ['0.weight', '0.bias']), (6.04, ['2.weight', '2.bias'])]
+    [(4.992, ['0.weight', '0.bias']), (4.992, ['2.weight', '2.bias'])]
     """
 
     def __init__(
@@ -175,6 +175,7 @@ class Pipeline(Module):
                 raise ArgumentError(f"Pipeline: layer {i} is {layer!r}; needed: a Module" + call_site())
         if not callable(loss):
             raise ArgumentError(f"Pipeline: loss={loss!r} was given; needed: a Module, or a function" + call_site())
+        name_parameters((str(i), layer) for i, layer in enumerate(layers))
         on: Any = None if state.mesh is None else state.mesh.axis(axis)
         self.axis = None if on is None else axis
         self.rank: int = 0 if on is None else on.group.index
@@ -504,8 +505,10 @@ class _Run:
             del self.passes[stage, i]
             found = [None if x.grad is None else x.grad.array for x in of.leaves]
         else:
-            of.rest = of.tape.backward(outputs, seeds, wanted=of.watched, defer=True)
-            found, of.rest.cotangents = of.rest.cotangents, []
+            wanted = [x for x, needed in zip(of.watched, needs, strict=True) if needed]
+            of.rest = of.tape.backward(outputs, seeds, wanted=wanted, defer=True)
+            given = iter(of.rest.cotangents)
+            found, of.rest.cotangents = [next(given) if needed else None for needed in needs], []
         found = [
             None if not needed else np.zeros(x.array.shape, x.array.dtype) if g is None else g
             for x, g, needed in zip(of.leaves, found, needs, strict=True)
