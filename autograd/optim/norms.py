@@ -30,8 +30,8 @@ from ..layouts.messages import describe
 from .hyperparameters import check_numbers
 
 __all__ = [
-    "Norm", "axes_of_parts", "check_norm", "clip_grad_norm_", "clip_grad_value_", "global_norm", "local_norm",
-    "masters", "norm_of",
+    "Norm", "axes_of_parts", "axes_of_stages", "check_norm", "clip_grad_norm_", "clip_grad_value_", "global_norm",
+    "local_norm", "masters", "norm_of",
 ]  # fmt: skip
 
 Norm = Callable[[list[Tensor], float], float]
@@ -109,6 +109,8 @@ def _norm_over_ranks(tensors: list[Tensor], layouts: Iterable[Layout | None], no
     for x in tensors:
         _refuse_addends(x.layout)
         by_axes.setdefault(axes_of_parts("global_norm", x.layout), []).append(x.array)
+    for axes in axes_of_stages(set(by_axes), "norm"):
+        by_axes.setdefault(axes, [])
     powers = []
     for axes, arrays in sorted(by_axes.items(), key=lambda item: item[0]):
         power = _power(arrays, norm_type)
@@ -128,6 +130,12 @@ def axes_of_parts(caller: str, layout: Layout | None) -> tuple[str, ...]:
             "  fix: call it inside `with mesh:`, on all ranks" + call_site()
         )
     return tuple(found)
+
+
+def axes_of_stages(found: set[tuple[str, ...]], call: str) -> set[tuple[str, ...]]:
+    """The combinations of axes that occur on any stage of a pipeline, whose ranks have different parameters."""
+    mesh = state.mesh
+    return found if mesh is None else mesh.combinations_of_stages(found, call)
 
 
 def _refuse_addends(layout: Layout | None) -> None:

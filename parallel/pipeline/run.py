@@ -198,6 +198,8 @@ class Pipeline(Module):
         if on is not None and on.size > 1:
             on.kept["pipelines"] = number = on.kept.get("pipelines", 0) + 1
             self._transfers = Transfers(on.group.duplicate(f"pipeline {number}"), axis)
+            if axis not in state.mesh.stage_axes:
+                state.mesh.stage_axes = (*state.mesh.stage_axes, axis)
         self._on = on
         self._kinds: dict[Any, int] = {}
         self.record = Record(self.rank, [], 0.0, 0.0, 0)
@@ -266,7 +268,8 @@ class Pipeline(Module):
             The same on all ranks of the pipeline's axis, with the rows in the first dimension. A plain array is Varying
             on the other axes.
         scale : float
-            The cotangent of the sum of all losses, the same on all ranks: one by the global number of tokens.
+            The cotangent of the sum of all losses, the same on all ranks: one by the global number of tokens. With
+            `MasterWeights` it is ``optimizer.scale(ag.constant(1 / n))``.
 
         Returns
         -------
@@ -362,7 +365,8 @@ class _Run:
         self, model: Pipeline, schedule: Schedule, inputs: Any, targets: Any, records: bool, scale: Any,
         has_loss: bool = True,
     ):  # fmt: skip
-        self.model, self.schedule, self.scale, self.records, self.has_loss = model, schedule, scale, records, has_loss
+        self.model, self.schedule, self.records, self.has_loss = model, schedule, records, has_loss
+        self.scale = scale.array if scale.__class__ in TENSORS else scale
         m = schedule.microbatches
         self.inputs = split_batch(inputs, m, model.axis, "inputs")
         self.targets = None if targets is None else split_batch(targets, m, model.axis, "targets")
