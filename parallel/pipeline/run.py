@@ -52,12 +52,13 @@ class _Layers(ModuleList):
 class _Pass:
     """One microbatch in one stage, from its forward pass to the end of its backward pass."""
 
-    __slots__ = ("leaves", "outline", "outputs", "rest", "seeds", "tape", "watched")
+    __slots__ = ("begun", "leaves", "outline", "outputs", "rest", "seeds", "tape", "watched")
 
     def __init__(self, tape: Tape, leaves: list[Leaf]):
         self.tape = tape
         self.leaves = leaves  # the values that the stage got
         self.watched: list[Tensor] = []  # the same, on the tape
+        self.begun: list[Tensor] = []  # in the first stage: the result of its first layer
         self.outputs: list[Tensor] = []
         self.outline: Outline | None = None  # of the outputs
         self.seeds: list[Tensor] = []  # the objectives that arise in this stage
@@ -442,7 +443,7 @@ class _Run:
         if stage:
             outline, arrays = values
             leaves = outline.leaves(arrays, Action(stage, "B", i) in self.schedule)
-        found: list[Any] = []
+        losses: list[Any] = []
         tape = Tape()
         of = _Pass(tape, leaves)
         with tape if self.records else nullcontext():
@@ -458,16 +459,19 @@ class _Run:
                 for index in model.stages[stage]:
                     with self._random(i, index):
                         x = model._modules[str(index)](x)
+                    if not index and self.records:
+                        found = [x] if x.__class__ in TENSORS else x
+                        of.begun = [y for y in found if getattr(y, "tape", None) is tape.recording]
                 if is_last and self.has_loss:
                     with self._random(i, model._last):
                         x = model.loss(x) if self.targets is None else model.loss(x, self.targets[i])
-                found += side
+                losses += side
         if is_last and self.has_loss:
-            found.insert(0, x)
-        for loss in found:
-            self._add(loss, stage)
+            losses.insert(0, x)
+        for loss in losses:
+            self._add(loss)
         if self.records:
-            of.seeds = found
+            of.seeds = losses
             self.passes[stage, i] = of
             self.peak = max(self.peak, len(self.passes))
         if is_last:
@@ -509,8 +513,10 @@ class _Run:
             del self.passes[stage, i]
             found = [None if x.grad is None else x.grad.array for x in of.leaves]
         else:
+            # The batch needs no cotangent. In the first stage I ends at the first layer, whose adjoint is part of W.
             wanted = [x for x, needed in zip(of.watched, needs, strict=True) if needed]
-            of.rest = of.tape.backward(outputs, seeds, wanted=wanted, defer=True)
+            of.rest = of.tape.backward(outputs, seeds, wanted=wanted if stage else of.begun, defer=True)
+            of.begun = []
             given = iter(of.rest.cotangents)
             found, of.rest.cotangents = [next(given) if needed else None for needed in needs], []
         found = [
@@ -530,7 +536,7 @@ class _Run:
         del self.passes[action.stage, action.microbatch]
 
     # -- the objective -----------------------------------------------------------------------------------------
-    def _add(self, loss: Any, stage: int) -> None:
+    def _add(self, loss: Any) -> None:
         """Add a loss to the total of those with its labels."""
         if loss.__class__ not in TENSORS or loss.array.shape:
             shown = f"{type(loss).__name__} of shape {getattr(loss, 'shape', '?')}"
