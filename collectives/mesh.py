@@ -219,6 +219,8 @@ class Mesh:
         self.optimizers: WeakKeyDictionary[Any, frozenset[str]] = WeakKeyDictionary()
         """For each optimizer, the axes along which its hyperparameters are the same on all ranks."""
         self.norms = 0  # the number of norms that functions of the program have computed, see `autograd.optim.norms`
+        self.stage_axes: tuple[str, ...] = ()
+        """The axes along which the ranks have different lists of parameters: those of pipelines, which set it."""
         self.numbered: set[str] = set()  # the axes of all optimizers, also of those that are no longer alive
         self.prepared: dict[Any, Any] = {}  # prepared collectives by the arguments of their calls, see `ops.arguments`
         self._outer: list[tuple[Any, ...]] = []
@@ -394,6 +396,21 @@ class Mesh:
         if group.checking:
             group.agree(call)
         return [float(np.frombuffer(data, np.float64)[0]) for data in group.exchange(np.float64(number).tobytes())]
+
+    def combinations_of_stages(self, found: set[tuple[str, ...]], call: str) -> set[tuple[str, ...]]:
+        """The combinations of axes that occur on any rank along `stage_axes`, given those that occur on this one.
+
+        All ranks along these axes call it if their combinations contain such an axis, or if they have none. It costs
+        one small control message. Without such axes nothing is sent.
+        """
+        for axis in self.stage_axes:
+            if self.axis(axis).size > 1 and (not found or any(axis in axes for axes in found)):
+                group = self.axis(axis).group
+                if group.checking:
+                    group.agree(f"axes of a {call} (axis={axis!r})")
+                data = json.dumps(sorted(found)).encode()
+                found = {tuple(axes) for each in group.exchange(data) for axes in json.loads(each)}
+        return found
 
     def arrays_of_all(self, array: Any, axes: str | Sequence[str], call: str) -> list[Any]:
         """The host arrays of all ranks along some axes, in order; None for a rank that gives None.

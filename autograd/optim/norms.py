@@ -30,8 +30,8 @@ from ..layouts.messages import describe
 from .hyperparameters import check_numbers
 
 __all__ = [
-    "Norm", "axes_of_parts", "check_norm", "clip_grad_norm_", "clip_grad_value_", "global_norm", "local_norm",
-    "masters", "norm_of",
+    "Norm", "axes_of_parts", "axes_of_stages", "check_norm", "clip_grad_norm_", "clip_grad_value_", "global_norm",
+    "local_norm", "masters", "norm_of",
 ]  # fmt: skip
 
 Norm = Callable[[list[Tensor], float], float]
@@ -113,6 +113,7 @@ def _norm_over_ranks(tensors: list[Tensor], layouts: Iterable[Layout | None], no
         by_axes.setdefault(axes_of_parts("global_norm", x.layout), []).append(x.array)
     grid: Any = state.grid
     own = any(label is V for layout in layouts if layout is not None for label in layout.labels)
+    own = own or bool(state.mesh is not None and state.mesh.stage_axes)
     if own:  # ranks with Tensors of their own, as stages of a model, may have other layouts than this one
         by_axes = {grid.names: [x for axes, arrays in by_axes.items() for x in _once(arrays, axes, norm_type)]}
     powers = []
@@ -141,6 +142,12 @@ def axes_of_parts(caller: str, layout: Layout | None) -> tuple[str, ...]:
             "  fix: call it inside `with mesh:`, on all ranks" + call_site()
         )
     return tuple(found)
+
+
+def axes_of_stages(found: set[tuple[str, ...]], call: str) -> set[tuple[str, ...]]:
+    """The combinations of axes that occur on any stage of a pipeline, whose ranks have different parameters."""
+    mesh = state.mesh
+    return found if mesh is None else mesh.combinations_of_stages(found, call)
 
 
 def _refuse_addends(layout: Layout | None) -> None:

@@ -26,7 +26,7 @@ from .randomness import layer_state
 from .report import PipelineReport, Record, compare
 from .schedules import Action, Schedule, make_schedule
 from .simulator import simulate
-from .stages import Tie, find_ties, layers_of_stages, place, release
+from .stages import Tie, find_ties, layers_of_stages, name_parameters, place, release
 from .transfers import Outline, Transfers
 
 __all__ = ["Pipeline"]
@@ -53,12 +53,13 @@ class _Layers(ModuleList):
 class _Pass:
     """One microbatch in one stage, from its forward pass to the end of its backward pass."""
 
-    __slots__ = ("leaves", "outline", "outputs", "rest", "seeds", "tape", "watched")
+    __slots__ = ("begun", "leaves", "outline", "outputs", "rest", "seeds", "tape", "watched")
 
     def __init__(self, tape: Tape, leaves: list[Leaf]):
         self.tape = tape
         self.leaves = leaves  # the values that the stage got
         self.watched: list[Tensor] = []  # the same, on the tape
+        self.begun: list[Tensor] = []  # in the first stage: the result of its first layer
         self.outputs: list[Tensor] = []
         self.outline: Outline | None = None  # of the outputs
         self.seeds: list[Tensor] = []  # the objectives that arise in this stage
@@ -151,7 +152,7 @@ class Pipeline(Module):
     ...         loss = model.step(x, x[:, :1], scale=1 / 8)
     ...         return round(loss, 3), [name for name, p in model.named_parameters() if p.grad is not None]
     >>> cc.run(program, ranks=2)
-    [(6.04, ['0.weight', '0.bias']), (6.04, ['2.weight', '2.bias'])]
+    [(4.992, ['0.weight', '0.bias']), (4.992, ['2.weight', '2.bias'])]
     """
 
     def __init__(
@@ -176,6 +177,7 @@ class Pipeline(Module):
                 raise ArgumentError(f"Pipeline: layer {i} is {layer!r}; needed: a Module" + call_site())
         if not callable(loss):
             raise ArgumentError(f"Pipeline: loss={loss!r} was given; needed: a Module, or a function" + call_site())
+        name_parameters((str(i), layer) for i, layer in enumerate(layers))
         on: Any = None if state.mesh is None or axis is None else state.mesh.axis(axis)
         self.axis = None if on is None else axis
         self.rank: int = 0 if on is None else on.group.index
@@ -198,6 +200,8 @@ class Pipeline(Module):
         if on is not None and on.size > 1:
             on.kept["pipelines"] = number = on.kept.get("pipelines", 0) + 1
             self._transfers = Transfers(on.group.duplicate(f"pipeline {number}"), on.names[0])
+            if axis not in state.mesh.stage_axes:
+                state.mesh.stage_axes = (*state.mesh.stage_axes, axis)
         self._on = on
         self._kinds: dict[Any, int] = {}
         self.record = Record(self.rank, [], 0.0, 0.0, 0)
@@ -271,7 +275,8 @@ class Pipeline(Module):
             The same on all ranks of the pipeline's axis, with the rows in the first dimension. A plain array is Varying
             on the other axes. Each rank divides its own rows into microbatches, unless they are `Microbatches`.
         scale : float
-            The cotangent of the sum of all losses, the same on all ranks: one by the global number of tokens.
+            The cotangent of the sum of all losses, the same on all ranks: one by the global number of tokens. With
+            `MasterWeights` it is ``optimizer.scale(ag.constant(1 / n))``.
 
         Returns
         -------
@@ -380,7 +385,8 @@ class _Run:
         self, model: Pipeline, schedule: Schedule, inputs: Any, targets: Any, records: bool, scale: Any,
         has_loss: bool = True,
     ):  # fmt: skip
-        self.model, self.schedule, self.scale, self.records, self.has_loss = model, schedule, scale, records, has_loss
+        self.model, self.schedule, self.records, self.has_loss = model, schedule, records, has_loss
+        self.scale = scale.array if scale.__class__ in TENSORS else scale
         m = schedule.microbatches
         self.inputs = split_batch(inputs, m, model.axis, "inputs")
         self.targets = None if targets is None else split_batch(targets, m, model.axis, "targets")
@@ -457,7 +463,7 @@ class _Run:
         if stage:
             outline, arrays = values
             leaves = outline.leaves(arrays, Action(stage, "B", i) in self.schedule)
-        found: list[Any] = []
+        losses: list[Any] = []
         tape = Tape()
         of = _Pass(tape, leaves)
         with tape if self.records else nullcontext():
@@ -473,16 +479,19 @@ class _Run:
                 for index in model.stages[stage]:
                     with self._random(i, index):
                         x = model._modules[str(index)](x)
+                    if not index and self.records:
+                        found = [x] if x.__class__ in TENSORS else x
+                        of.begun = [y for y in found if getattr(y, "tape", None) is tape.recording]
                 if is_last and self.has_loss:
                     with self._random(i, model._last):
                         x = model.loss(x) if self.targets is None else model.loss(x, self.targets[i])
-                found += side
+                losses += side
         if is_last and self.has_loss:
-            found.insert(0, x)
-        for loss in found:
-            self._add(loss, stage)
+            losses.insert(0, x)
+        for loss in losses:
+            self._add(loss)
         if self.records:
-            of.seeds = found
+            of.seeds = losses
             self.passes[stage, i] = of
             if self.sizes is not None:
                 self.sizes.append(saved_bytes(tape, [p.array for p in model.parameters()]))
@@ -526,8 +535,12 @@ class _Run:
             del self.passes[stage, i]
             found = [None if x.grad is None else x.grad.array for x in of.leaves]
         else:
-            of.rest = of.tape.backward(outputs, seeds, wanted=of.watched, defer=True)
-            found, of.rest.cotangents = of.rest.cotangents, []
+            # The batch needs no cotangent. In the first stage I ends at the first layer, whose adjoint is part of W.
+            wanted = [x for x, needed in zip(of.watched, needs, strict=True) if needed]
+            of.rest = of.tape.backward(outputs, seeds, wanted=wanted if stage else of.begun, defer=True)
+            of.begun = []
+            given = iter(of.rest.cotangents)
+            found, of.rest.cotangents = [next(given) if needed else None for needed in needs], []
         found = [
             None if not needed else np.zeros(x.array.shape, x.array.dtype) if g is None else g
             for x, g, needed in zip(of.leaves, found, needs, strict=True)
@@ -545,7 +558,7 @@ class _Run:
         del self.passes[action.stage, action.microbatch]
 
     # -- the objective -----------------------------------------------------------------------------------------
-    def _add(self, loss: Any, stage: int) -> None:
+    def _add(self, loss: Any) -> None:
         """Add a loss to the total of those with its labels."""
         if loss.__class__ not in TENSORS or loss.array.shape:
             shown = f"{type(loss).__name__} of shape {getattr(loss, 'shape', '?')}"

@@ -14,7 +14,10 @@ from autograd.layouts.layout import I, V
 from autograd.layouts.messages import describe
 from autograd.nn import Module
 
-__all__ = ["Tie", "find_ties", "layers_of_stages", "measured_costs", "parameter_costs", "partition", "place", "release"]
+__all__ = [
+    "Tie", "find_ties", "layers_of_stages", "measured_costs", "name_parameters", "parameter_costs", "partition",
+    "place", "release",
+]  # fmt: skip
 
 
 def partition(costs: Sequence[float], stages: int) -> list[range]:
@@ -166,11 +169,17 @@ def find_ties(named: Sequence[tuple[str, Module, int]]) -> list[Tie]:
     return [Tie(path, p, ranks[0], tuple(ranks[1:])) for path, p, ranks in users.values() if len(ranks) > 1]
 
 
-def place(named: Sequence[tuple[str, Module]], axis: str | None) -> None:
-    """Give the parameters of this rank's modules their names, and the label Varying on the pipeline's axis."""
+def name_parameters(named: Iterable[tuple[str, Module]]) -> None:
+    """Give parameters without a name their path in the whole model."""
     for name, module in named:
         for path, _, _, p in module.named_owners(f"{name}."):
             p.name = p.name or path
+
+
+def place(named: Sequence[tuple[str, Module]], axis: str | None) -> None:
+    """Give the parameters of this rank's modules the label Varying on the pipeline's axis."""
+    for name, module in named:
+        for path, _, _, p in module.named_owners(f"{name}."):
             if isinstance(p.array, Shaped) and p.array.absent:
                 raise AbsentError(
                     f"Pipeline: {path} has no values here: {p.array.why}. A model can be divided once, and ranks that "

@@ -57,8 +57,8 @@ class Outline(NamedTuple):
         ]
 
 
-_SUB = 16  # numbers for each message: of its header, of further headers, and of its arrays
-_MOST = _SUB - 2
+_MOST = 16  # Tensors between two stages
+_SUB = 2 * _MOST  # the numbers of the parts of a message: headers, and arrays
 
 
 class Transfers:
@@ -73,7 +73,8 @@ class Transfers:
     """
 
     def __init__(self, group: Any, axis: str):
-        self.group, self.axis, self.rank = group, axis, group.index
+        self.group, self.axis = group, axis
+        self.numbered = group.lane("stages")  # where messages are matched by their numbers
         self.outlines: dict[Hashable, Outline] = {}
         """By stage and kind of microbatch: what the stage passes on. The sender and the receiver both have it."""
         self._base: dict[tuple[int, int], int] = {}  # by source and target: the messages of earlier steps
@@ -117,20 +118,14 @@ class Transfers:
             others = layout if layout is None else layout.replace((self.axis,), V)
             numbers = float(needs), 0.0 if outline.is_single else float(len(values))
             header = headers.write(x.array, others, needs, "a stage of a pipeline", numbers=numbers)
-            if i:
-                self.group.run(Request("send", header, peer=message.target, options=(None, str(message))))
-            else:
-                self.group.run(Request("send", header, peer=message.target, options=self._options(message, 0)))
+            self.numbered.run(Request("send", header, peer=message.target, options=self._options(message, i)))
 
     def _read(self, message: Message, first: Any, kind: Hashable) -> Outline:
         found, count = [], 1
         for i in range(_MOST):
             if i == count:
                 break
-            data = first.wait() if not i else self.group.run(
-                Request("recv", out=np.empty(headers.HEADER_BYTES, np.uint8), peer=message.source,
-                        options=(None, str(message)))
-            )  # fmt: skip
+            data = (first if not i else self._header(message, i)).wait()
             needs, several = headers.projection_in(data)
             shape, dtype, labels = headers.read(data, bool(needs), "a stage of a pipeline", f"rank {message.source}")
             layout = None if state.grid is None else state.grid.layout([labels.get(a, V) for a in state.grid.names])
@@ -148,9 +143,14 @@ class Transfers:
             self._started[message] = self._receives(message, outline)
         elif message.kind == "activation" and key not in self._announced:
             self._announced[key] = message
-            header = np.empty(headers.HEADER_BYTES, np.uint8)
-            request = Request("recv", out=header, peer=message.source, options=self._options(message, 0))
-            self._started[message] = self.group.start(request)
+            self._started[message] = self._header(message, 0)
+
+    def _header(self, message: Message, i: int) -> Any:
+        """Start to receive the header of a message's i-th Tensor."""
+        header = np.empty(headers.HEADER_BYTES, np.uint8)
+        return self.numbered.start(
+            Request("recv", out=header, peer=message.source, options=self._options(message, i))
+        )
 
     def _receives(self, message: Message, outline: Outline) -> list[Any]:
         """Start the receives of a message's arrays; of a cotangent, those of the Tensors that need one."""
@@ -159,8 +159,8 @@ class Transfers:
             if message.kind == "activation" or needs:
                 buffer = np.empty(shape, dtype)
                 flat = buffer.reshape(-1)
-                request = Request("recv", out=flat, peer=message.source, options=self._options(message, 1 + i))
-                found.append((buffer, self.group.start(request)))
+                request = Request("recv", out=flat, peer=message.source, options=self._options(message, _MOST + i))
+                found.append((buffer, self.numbered.start(request)))
         return found
 
     def receive(self, message: Message, kind: Hashable) -> tuple[Outline, list[Any]]:
@@ -181,7 +181,9 @@ class Transfers:
         for i, a in enumerate(arrays):
             if a is not None:
                 flat = np.ascontiguousarray(a).reshape(-1)
-                self.group.run(Request("send", flat, peer=message.target, options=self._options(message, 1 + i)))
+                self.numbered.run(
+                    Request("send", flat, peer=message.target, options=self._options(message, _MOST + i))
+                )
 
     def receive_cotangents(self, message: Message, outline: Outline) -> list[Any]:
         """Wait for the cotangents of a stage's result: one for each Tensor that needs one, None for the others."""

@@ -29,14 +29,12 @@ def train(model: Any, rows: int, steps: int) -> Any:
     return losses, first, {name: p.numpy().copy() for name, p in model.named_parameters()}
 
 
-def run(
-    ranks: int, microbatches: int, schedule: Any, rows: int = 8, blocks: int = 6, steps: int = 2, **options: Any
-) -> Any:
+def run(ranks: int, microbatches: int, schedule: Any, rows: int = 8, steps: int = 2) -> Any:
+    """Train on some ranks; 0: one process without a mesh."""
+
     def program() -> Any:
         with cc.Mesh(pp=ranks) if ranks else nullcontext():
-            model = Pipeline(
-                make_layers(blocks), Loss(), schedule=schedule, microbatches=microbatches, seed=5, **options
-            )
+            model = Pipeline(make_layers(), Loss(), schedule=schedule, microbatches=microbatches, seed=5)
             return train(model, rows, steps)
 
     return cc.run(program, max(1, ranks))
