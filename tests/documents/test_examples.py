@@ -236,3 +236,26 @@ def test_compression_trains_with_fewer_bytes(tmp_path: Path) -> None:
         assert float(loss) < 0.6, name
         assert float(megabytes) < 0.51 * float(found[0][2]), name
     assert (tmp_path / "losses.png").stat().st_size > 10_000
+
+
+# -- train_gpt --------------------------------------------------------------------------------------------------------
+
+SMALL = ("--steps", "6", "--layers", "2", "--width", "32", "--context", "32", "--batch", "8")
+
+
+@cache
+def trained_gpt() -> str:
+    return run_example("train_gpt.py", "process", 1, *SMALL).out
+
+
+@pytest.mark.parametrize(("how", "ranks", "mesh"), [
+    ("threads", 4, ("--pp", "2", "--cp", "2", "--schedule", "zb-h1", "--explain")),
+    ("mpiexec", 2, ("--tp", "2", "--zero", "1")),
+])  # fmt: skip
+def test_train_gpt_prints_the_same_on_any_mesh(how: str, ranks: int, mesh: tuple[str, ...], tmp_path: Path) -> None:
+    png = tmp_path / "gpt.png"
+    ended = run_example("train_gpt.py", how, ranks, *SMALL, *mesh, "--plot", str(png))
+    at = "loss on the last tenth"
+    assert ended.out[ended.out.index(at) :] == trained_gpt()[trained_gpt().index(at) :]
+    assert ("memory of each rank" in ended.out) == ("--explain" in mesh)
+    assert png.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
