@@ -17,7 +17,7 @@ from autograd.engine.state import outside_mesh, state
 from autograd.engine.tensor import Tensor
 from autograd.engine.whole import whole_of
 from autograd.errors import ArgumentError, MeshError, OptionError, ShapeError, TapeError, call_site
-from autograd.layouts.layout import Label, R, Shard, V
+from autograd.layouts.layout import I, Label, Shard, V
 from collectives import Mesh, World, cast, declare_partial
 from collectives.world import replaced_world
 
@@ -193,7 +193,7 @@ class Trainer:
                 part = np.array_split(part, size)[int(at)]
                 labels[axis] = Shard(0)
             elif axis != self._sequence:
-                labels[axis] = V if axis == self._stages else R
+                labels[axis] = V if axis == self._stages else I
         if self._sequence is not None:
             on = mesh.axis(self._sequence)
             if self._zigzag and on.size > 1:
