@@ -32,7 +32,7 @@ from .replicas import compare_end, compare_replicas, compare_step, is_due, note_
 from .transports.protocol import Communicator
 from .world import World, is_rank_thread, world
 
-__all__ = ["Axis", "Mesh", "check_replicas", "current_mesh"]
+__all__ = ["USUAL", "Axis", "Mesh", "check_replicas", "current_mesh"]
 
 
 class Axis:
@@ -149,7 +149,7 @@ def check_name(algorithm: Any, operation: str | None = None) -> str:
     return check_name(algorithm, operation)
 
 
-_USUAL = ("pp", "dp", "ep", "cp", "tp")
+USUAL = ("pp", "dp", "ep", "cp", "tp")
 """The axes of `Mesh.fit`, from the outermost."""
 
 
@@ -271,15 +271,15 @@ class Mesh:
         Mesh(dp=2, tp=2)
         [None, None, None, None]
         """
-        unknown = [name for name in sizes if name not in _USUAL]
+        unknown = [name for name in sizes if name not in USUAL]
         if unknown:
             raise MeshError(
-                f"Mesh.fit({unknown[0]}=...) was given; needed: the names {', '.join(_USUAL)}\n  fix: cc.Mesh(...), "
+                f"Mesh.fit({unknown[0]}=...) was given; needed: the names {', '.join(USUAL)}\n  fix: cc.Mesh(...), "
                 "which takes any names, the outermost first" + call_site()
             )
         if "dp" not in sizes and -1 not in sizes.values():
             sizes["dp"] = -1
-        return cls(over, algorithm=algorithm, **{name: sizes[name] for name in _USUAL if name in sizes})
+        return cls(over, algorithm=algorithm, **{name: sizes[name] for name in USUAL if name in sizes})
 
     def __repr__(self) -> str:
         return f"Mesh({', '.join(f'{k}={v}' for k, v in zip(self.names, self.sizes, strict=True))})"

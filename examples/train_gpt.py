@@ -45,7 +45,7 @@ PLAN = {
     "*.out": Vocabulary("tp"),
     "loss.rows": Vocabulary("tp"),
 }
-"""How each layer is divided. Layers that are not named are the same on all ranks of "tp"."""
+"""How each layer is divided, if the mesh has the axis. Layers that are not named are the same on all ranks of "tp"."""
 
 parser = argparse.ArgumentParser(description="Train a character-level GPT on any mesh.")
 parser.add_argument("--ranks", type=int, metavar="N", help="run on N threads of this process")
@@ -145,9 +145,8 @@ def program(options: argparse.Namespace) -> None:
     kernels.keep_freed_memory()
     with cc.Mesh.fit(**sizes) as mesh:
         first = int(mesh.ranks.rank) == 0
-        plan = {name: style for name, style in PLAN.items() if style.axis in mesh.names}
         trainer = Trainer(
-            lambda: gpt(config, key), Loss(), mesh, plan, microbatches=microbatches, schedule=options.schedule,
+            lambda: gpt(config, key), Loss(), mesh, PLAN, microbatches=microbatches, schedule=options.schedule,
             zero=options.zero, clip=1.0, seed=options.seed,
             optimizer=lambda parameters: optim.AdamW(parameters, lr=rate, betas=(0.9, 0.99), weight_decay=0.1),
         )  # fmt: skip

@@ -19,6 +19,7 @@ from autograd.engine.whole import whole_of
 from autograd.errors import ArgumentError, MeshError, OptionError, ShapeError, TapeError, call_site
 from autograd.layouts.layout import I, Label, Shard, V
 from collectives import Mesh, World, cast, declare_partial
+from collectives.mesh import USUAL
 from collectives.world import replaced_world
 
 from .context.order import zigzag_draws, zigzag_pieces
@@ -49,7 +50,8 @@ class Trainer:
         Usually `Mesh.fit`. Rows are divided along the axes `batch`, the sequence along `sequence`, and the layers along
         `stages`, each if the mesh has the axis. On all other axes the ranks have the same batch.
     plan : mapping from pattern to Style
-        How layers are divided; see `parallelize`.
+        How layers are divided; see `parallelize`. A style of a usual axis (ep, cp or tp) that the mesh does not have is
+        left out, so one plan serves all meshes.
     optimizer : callable
         ``optimizer(parameters)`` makes the optimizer of this rank's parameters.
     microbatches : int
@@ -93,7 +95,7 @@ class Trainer:
     >>> rows = numpy.arange(12.0).reshape(4, 3) / 12
     >>> def program(**sizes):
     ...     trainer = Trainer(model, nn.CrossEntropyLoss(reduction="sum"), cc.Mesh.fit(**sizes),
-    ...                       {"0": Column("tp"), "2": Row("tp")} if "tp" in sizes else {},
+    ...                       {"0": Column("tp"), "2": Row("tp")},
     ...                       optimizer=lambda parameters: optim.SGD(parameters, lr=0.1))
     ...     losses = [trainer.step(rows, numpy.array([0, 1, 1, 0])) for _ in range(2)]
     ...     return [round(loss, 9) for loss in losses]
@@ -120,7 +122,9 @@ class Trainer:
         stages: str = "pp",
     ):
         _check(model, loss, mesh, microbatches)
-        self.model, self.mesh, self.plan = model, mesh, dict(plan or {})
+        self.model, self.mesh = model, mesh
+        missing = {axis for axis in USUAL if axis not in mesh.names}
+        self.plan = {k: style for k, style in (plan or {}).items() if getattr(style, "axis", None) not in missing}
         self.microbatches, self.schedule, self.zero, self.clip, self.seed = microbatches, schedule, zero, clip, seed
         names = (batch,) if isinstance(batch, str) else tuple(batch)
         self._batch = tuple(a for a in mesh.names if a in names)
@@ -135,12 +139,13 @@ class Trainer:
         with self._on_mesh():
             layers = self._made()
             self.names = [name for name, _ in layers.named_parameters()]
-            whole = _Whole(layers, copy.deepcopy(loss))
-            parallelize(whole, {_path(pattern): style for pattern, style in self.plan.items()}, mesh)
-            total = whole.loss if self._sequence is None else _Addend(whole.loss, sequence)
+            held = nn.ModuleDict({"loss": copy.deepcopy(loss)})
+            for module, patterns in ((layers, self._patterns(False)), (held, self._patterns(True))):
+                parallelize(module, {pattern: self.plan[pattern] for pattern in patterns}, mesh)
+            total = held["loss"] if self._sequence is None else _Addend(held["loss"], sequence)
             data = tuple(a for a in mesh.names if a in self._batch or a == self._sequence)
             self.pipeline = Pipeline(
-                whole.layers, total, axis=self._stages, schedule=schedule, microbatches=microbatches, data=data,
+                layers, total, axis=self._stages, schedule=schedule, microbatches=microbatches, data=data,
                 zero=zero, seed=seed, side_losses=side_losses,
             )
             self.parameters: dict[str, Parameter] = dict(self.pipeline.named_parameters())
@@ -149,6 +154,10 @@ class Trainer:
 
     def __repr__(self) -> str:
         return f"<Trainer on {self.mesh!r}, {len(self.parameters)} parameters here, {self.steps} steps>"
+
+    def _patterns(self, of_loss: bool) -> list[str]:
+        """The patterns of the plan for the layers, or for the loss."""
+        return [pattern for pattern in self.plan if (pattern.partition(".")[0] == "loss") is of_loss]
 
     def _made(self) -> nn.Sequential:
         layers = self.model()
@@ -392,13 +401,6 @@ class Trainer:
         return loss, [None if g is None else g.array for g in gradients]
 
 
-class _Whole(nn.Module):
-    """The layers and the loss, as one module for `parallelize`."""
-
-    def __init__(self, layers: nn.Sequential, loss: nn.Module):
-        self.layers, self.loss = layers, loss
-
-
 class _Addend(nn.Module):
     """The loss of this rank's tokens, an addend of the loss of the whole sequence.
 
@@ -411,11 +413,6 @@ class _Addend(nn.Module):
     def forward(self, *args: Any) -> Any:
         y = self.loss(*(cast(x, self.axis, to=V) for x in args))
         return declare_partial(y, self.axis) if y.layout[self.axis] is V else y
-
-
-def _path(pattern: str) -> str:
-    """A pattern of the layers or the loss as a pattern of `_Whole`."""
-    return pattern if pattern == "loss" or pattern.startswith("loss.") else f"layers.{pattern}"
 
 
 def _double(array: Any) -> Any:

@@ -63,9 +63,8 @@ def trained(steps: int = STEPS, plan: Any = PLAN, made: Any = model, **options: 
 
     def program() -> Any:
         mesh = cc.Mesh.fit(**sizes)
-        mine = {pattern: style for pattern, style in plan.items() if getattr(style, "axis", None) in (None, *sizes)}
         trainer = Trainer(
-            made, gpt.Loss(), mesh, mine, optimizer=lambda p: optim.AdamW(p, lr=1e-2), clip=0.5,
+            made, gpt.Loss(), mesh, plan, optimizer=lambda p: optim.AdamW(p, lr=1e-2), clip=0.5,
             **{"microbatches": 2, **rest},
         )  # fmt: skip
         report = trainer.verify(*batch(0))
