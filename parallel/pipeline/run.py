@@ -567,8 +567,9 @@ class _Run:
                 "microbatch\n  fix: reduction='sum', or .sum()" + call_site()
             )
         layout = loss.layout
-        if layout is not None and self.model.axis is not None:
-            require_one_number(layout.replace((self.model.axis,), I), (), state.unstated)
+        if layout is not None:
+            axis = self.model.axis
+            require_one_number(layout if axis is None else layout.replace((axis,), I), (), state.unstated)
         self.totals[layout] = self.totals.get(layout, 0.0) + float(loss.array)
 
     def total(self) -> float:
