@@ -1,6 +1,6 @@
 """Parallel layers built on the differentiable collectives, and `verify`, which compares gradients with serial ones.
 
-`DataParallel` divides batches, and on request the parameters. Compressions, `LocalSGD` and `ParameterServer` send less.
+`DataParallel` divides batches, and on request the parameters. `Pipeline` divides the layers. Compressions, `LocalSGD` and `ParameterServer` send less.
 `StepReport` tells where the time of a step goes. `RunLog` and `Progress` record a training run.
 """
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:  # `__getattr__` loads these names at first use
     from .data.noise_scale import NoiseScale, gradient_noise_scale
     from .data.overlap import StepPrediction, predict_step
     from .data.parameter_server import ParameterServer
+    from .pipeline import Pipeline, Schedule
     from .report import StepReport
     from .runs import Progress, RunLog, plot_log, read_log
 
@@ -36,6 +37,7 @@ _LATER = {
     "data.overlap": ("StepPrediction", "predict_step"),
     "data.compressed_adam": ("CompressedAdam",),
     "data.parameter_server": ("ParameterServer",),
+    "pipeline": ("Pipeline", "Schedule"),
     "report": ("StepReport",),
     "runs": ("Progress", "RunLog", "plot_log", "read_log"),
 }
@@ -43,8 +45,8 @@ _MODULES = {name: module for module, names in _LATER.items() for name in names}
 
 __all__ = [
     "CompressedAdam", "Compression", "DataParallel", "DiLoCo", "Float16", "Int8", "LocalSGD", "Memory", "NoiseScale",
-    "OneBit", "ParameterServer", "PowerSGD", "Progress", "RandomK", "Report", "RunLog", "StepPrediction", "StepReport",
-    "TopK", "VerifyError", "enter", "gradient_noise_scale", "memory_of", "plot_log", "predict_step", "read_log",
+    "OneBit", "ParameterServer", "Pipeline", "PowerSGD", "Progress", "RandomK", "Report", "RunLog", "Schedule",
+    "StepPrediction", "StepReport", "TopK", "VerifyError", "enter", "gradient_noise_scale", "memory_of", "plot_log", "predict_step", "read_log",
     "verify",
 ]  # fmt: skip
 
