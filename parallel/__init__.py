@@ -1,7 +1,8 @@
 """Parallel layers built on the differentiable collectives, and `verify`, which compares gradients with serial ones.
 
-`DataParallel` divides batches, and on request the parameters. `Pipeline` divides the layers. Compressions, `LocalSGD` and `ParameterServer` send less.
-`StepReport` tells where the time of a step goes. `RunLog` and `Progress` record a training run.
+`DataParallel` divides batches, and on request the parameters; `Pipeline` divides the layers. Compressions, `LocalSGD`
+and `ParameterServer` send less. `StepReport` tells where the time of a step goes. `RunLog` and `Progress` record a
+training run.
 """
 
 from __future__ import annotations
@@ -46,8 +47,8 @@ _MODULES = {name: module for module, names in _LATER.items() for name in names}
 __all__ = [
     "CompressedAdam", "Compression", "DataParallel", "DiLoCo", "Float16", "Int8", "LocalSGD", "Memory", "NoiseScale",
     "OneBit", "ParameterServer", "Pipeline", "PowerSGD", "Progress", "RandomK", "Report", "RunLog", "Schedule",
-    "StepPrediction", "StepReport", "TopK", "VerifyError", "enter", "gradient_noise_scale", "memory_of", "plot_log", "predict_step", "read_log",
-    "verify",
+    "StepPrediction", "StepReport", "TopK", "VerifyError", "enter", "gradient_noise_scale", "memory_of", "plot_log",
+    "predict_step", "read_log", "verify",
 ]  # fmt: skip
 
 

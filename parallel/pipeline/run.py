@@ -25,7 +25,7 @@ from .randomness import layer_state
 from .report import PipelineReport, Record, compare
 from .schedules import Action, Schedule, make_schedule
 from .simulator import simulate
-from .stages import Tie, find_ties, layers_of_stages, name_parameters, place, release
+from .stages import Borrowed, Tie, find_ties, layers_of_stages, name_parameters, place, release
 from .transfers import Outline, Transfers
 
 __all__ = ["Pipeline"]
@@ -176,13 +176,18 @@ class Pipeline(Module):
                 raise ArgumentError(f"Pipeline: layer {i} is {layer!r}; needed: a Module" + call_site())
         if not callable(loss):
             raise ArgumentError(f"Pipeline: loss={loss!r} was given; needed: a Module, or a function" + call_site())
+        if getattr(loss, "reduction", "sum") == "mean":
+            raise OptionError(
+                f"Pipeline: loss={loss!r} was given, which is the mean over a microbatch; needed: the sum. `scale` of "
+                "step divides it by the number of rows of the whole batch\n  fix: reduction='sum'" + call_site()
+            )
         name_parameters((str(i), layer) for i, layer in enumerate(layers))
         on: Any = None if state.mesh is None else state.mesh.axis(axis)
         self.axis = None if on is None else axis
         self.rank: int = 0 if on is None else on.group.index
         ranks: int = 1 if on is None else on.size
         self.schedule = make_schedule(schedule, ranks, microbatches, chunks)
-        simulate(self.schedule)  # raises DeadlockError
+        simulate(self.schedule)  # raises DeadlockError, before anything is sent
         self.microbatches, self.seed, self.steps = microbatches, seed, 0
         self.stages = layers_of_stages(layers, self.schedule.stages, costs)
         self.loss, self._side_losses = loss, side_losses
@@ -219,7 +224,7 @@ class Pipeline(Module):
             self._borrowed.append((tie, at))
             if tie.owner != self.rank:  # a leaf takes its place, which no optimizer sees
                 for attributes, attribute in at:
-                    attributes[attribute] = Leaf(np.zeros(0))
+                    attributes[attribute] = Borrowed(np.zeros(0))
         kept = {id(p) for _, module in mine for p in module.parameters()}
         for name, module, rank in named:
             for p in module.parameters():
@@ -590,7 +595,7 @@ class _Run:
                 if needs:
                     self.ties.append((tie, tape, y))
             else:
-                leaf = Leaf(*transfers.receive_value(tie.owner, text), tie.name)
+                leaf = Borrowed(*transfers.receive_value(tie.owner, text), tie.name)
                 for attributes, attribute in at:
                     attributes[attribute] = leaf
 
@@ -604,7 +609,7 @@ class _Run:
             if leaf.requires_grad:
                 transfers.send_gradient(tie.owner, None if leaf.grad is None else leaf.grad.array, tie.name)
             for attributes, attribute in at:
-                attributes[attribute] = Leaf(np.zeros(0))
+                attributes[attribute] = Borrowed(np.zeros(0))
         for tie, tape, y in self.ties:
             for rank in tie.borrowers:
                 assert transfers is not None
