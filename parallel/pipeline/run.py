@@ -483,13 +483,14 @@ class _Run:
             self.result = x
             return [], True
         is_single = x.__class__ in TENSORS
-        of.outputs = outputs = [x] if is_single else list(x)
+        outputs = [x] if is_single else list(x)
         for y in outputs:
             if y.__class__ not in TENSORS:
                 raise ArgumentError(
                     f"Pipeline: layer {model.stages[stage][-1]} returned {type(y).__name__}; needed: a Tensor, or a "
                     "tuple of Tensors" + call_site()
                 )
+        of.outputs = list(map(_without_values, outputs))
         of.outline = Outline.of(outputs, is_single)
         if self.schedule.placement[stage + 1] == model.rank:
             self.values[stage, i] = of.outline, [y.array for y in outputs]
@@ -621,6 +622,13 @@ class _Run:
     def record(self, end: float) -> Record:
         """The times of this run."""
         return Record(self.model.rank, self.times, self.begin, end, self.peak)
+
+
+def _without_values(y: Tensor) -> Tensor:
+    """The place of a value on its tape, without its memory: backward needs no result that has been sent."""
+    if y.tape is None or not y.array.shape:
+        return y
+    return Tensor(np.broadcast_to(y.array.dtype.type(0), y.array.shape), y.layout, y.tape, y.node)
 
 
 def _summed(group: Any, value: float) -> float:
