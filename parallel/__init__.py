@@ -1,10 +1,9 @@
 """Parallel layers built on the differentiable collectives, and `verify`, which compares gradients with serial ones.
 
-`Trainer` trains a model on any mesh: it divides the batch, the sequence, the layers and their parameters by a plan.
-`DataParallel` divides batches, and on request the parameters. Compressions, `LocalSGD` and `ParameterServer` send less.
-`DataParallel` divides batches, and on request the parameters. `parallelize` divides a model by a plan of styles:
-`Column`, `Row`, `Heads`, `Vocabulary` and `Sequence` divide features, vocabulary and sequence. Compressions,
-`StepReport` tells where the time of a step goes. `RunLog` and `Progress` record a training run.
+`Trainer` trains one model on any mesh. It stands on `parallelize`, which divides the layers that a plan names by styles
+(`Column`, `Row`, `Heads`, `Vocabulary`, `Sequence`, `Ring`, `Ulysses`, `Experts`, `Recompute`), on `Pipeline`, which runs
+layers in stages, and on `DataParallel`, which divides batches, and on request the parameters. Compressions, `LocalSGD`
+and `ParameterServer` send less. `StepReport` tells where the time of a step goes. `RunLog` and `Progress` record a run.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ if TYPE_CHECKING:  # `__getattr__` loads these names at first use
     from .data.overlap import StepPrediction, predict_step
     from .data.parameter_server import ParameterServer
     from .expert import Experts, MixtureOfExperts, side_losses
-    from .pipeline.run import Pipeline
+    from .pipeline import Pipeline, Schedule
     from .plan import Shards, Style, parallelize
     from .recompute import Recompute
     from .report import StepReport
@@ -48,9 +47,9 @@ _LATER = {
     "data.compressed_adam": ("CompressedAdam",),
     "data.parameter_server": ("ParameterServer",),
     "expert": ("Experts", "MixtureOfExperts", "side_losses"),
-    "pipeline.run": ("Pipeline",),
     "plan": ("Shards", "Style", "parallelize"),
     "recompute": ("Recompute",),
+    "pipeline": ("Pipeline", "Schedule"),
     "report": ("StepReport",),
     "trainer": ("Trainer",),
     "runs": ("Progress", "RunLog", "plot_log", "read_log"),
@@ -61,9 +60,10 @@ _MODULES = {name: module for module, names in _LATER.items() for name in names}
 __all__ = [
     "Column", "CompressedAdam", "Compression", "DataParallel", "DiLoCo", "Experts", "Float16", "Heads", "Int8",
     "LocalSGD", "Memory", "MixtureOfExperts", "NoiseScale", "OneBit", "ParameterServer", "Pipeline", "PowerSGD",
-    "Progress", "RandomK", "Recompute", "Report", "Ring", "Row", "RunLog", "Sequence", "Shards", "StepPrediction",
-    "StepReport", "Style", "TopK", "Trainer", "Ulysses", "VerifyError", "Vocabulary", "enter", "gradient_noise_scale",
-    "memory_of", "parallelize", "plot_log", "predict_step", "read_log", "saved_bytes", "side_losses", "verify",
+    "Progress", "RandomK", "Recompute", "Report", "Ring", "Row", "RunLog", "Schedule", "Sequence", "Shards",
+    "StepPrediction", "StepReport", "Style", "TopK", "Trainer", "Ulysses", "VerifyError", "Vocabulary", "enter",
+    "gradient_noise_scale", "memory_of", "parallelize", "plot_log", "predict_step", "read_log", "saved_bytes",
+    "side_losses", "verify",
 ]  # fmt: skip
 
 

@@ -66,7 +66,7 @@ class PipelineReport(NamedTuple):
     predicted_held: list[int]
 
     def __str__(self) -> str:
-        lines = [f"{self.schedule.name}: {self.schedule.ranks} ranks, {self.schedule.microbatches} microbatches",
+        lines = [f"{self.schedule.name}, microbatches: {self.schedule.microbatches}",
                  f"{'rank':>4} {'idle':>7} {'predicted':>9} {'live':>5} {'predicted':>9}"]  # fmt: skip
         for r, row in enumerate(zip(*self[2:], strict=True)):
             lines.append(f"{r:>4} {row[0]:>7.1%} {row[1]:>9.1%} {row[2]:>5} {row[3]:>9}")

@@ -26,7 +26,7 @@ from .randomness import layer_state
 from .report import PipelineReport, Record, compare
 from .schedules import Action, Schedule, make_schedule
 from .simulator import simulate
-from .stages import Tie, find_ties, layers_of_stages, name_parameters, place, release
+from .stages import Borrowed, Tie, find_ties, layers_of_stages, name_parameters, place, release
 from .transfers import Outline, Transfers
 
 __all__ = ["Pipeline"]
@@ -177,13 +177,18 @@ class Pipeline(Module):
                 raise ArgumentError(f"Pipeline: layer {i} is {layer!r}; needed: a Module" + call_site())
         if not callable(loss):
             raise ArgumentError(f"Pipeline: loss={loss!r} was given; needed: a Module, or a function" + call_site())
+        if getattr(loss, "reduction", "sum") == "mean":
+            raise OptionError(
+                f"Pipeline: loss={loss!r} was given, which is the mean over a microbatch; needed: the sum. `scale` of "
+                "step divides it by the number of rows of the whole batch\n  fix: reduction='sum'" + call_site()
+            )
         name_parameters((str(i), layer) for i, layer in enumerate(layers))
         on: Any = None if state.mesh is None or axis is None else state.mesh.axis(axis)
         self.axis = None if on is None else axis
         self.rank: int = 0 if on is None else on.group.index
         ranks: int = 1 if on is None else on.size
         self.schedule = make_schedule(schedule, ranks, microbatches, chunks)
-        simulate(self.schedule)  # raises DeadlockError
+        simulate(self.schedule)  # raises DeadlockError, before anything is sent
         self.microbatches, self.seed, self.steps = microbatches, seed, 0
         self.stages = layers_of_stages(layers, self.schedule.stages, costs)
         self.loss, self._side_losses = loss, side_losses
@@ -220,7 +225,7 @@ class Pipeline(Module):
             self._borrowed.append((tie, at))
             if tie.owner != self.rank:  # a leaf takes its place, which no optimizer sees
                 for attributes, attribute in at:
-                    attributes[attribute] = Leaf(np.zeros(0))
+                    attributes[attribute] = Borrowed(np.zeros(0))
         kept = {id(p) for _, module in mine for p in module.parameters()}
         for name, module, rank in named:
             for p in module.parameters():
@@ -500,13 +505,14 @@ class _Run:
             self.result = x
             return [], True
         is_single = x.__class__ in TENSORS
-        of.outputs = outputs = [x] if is_single else list(x)
+        outputs = [x] if is_single else list(x)
         for y in outputs:
             if y.__class__ not in TENSORS:
                 raise ArgumentError(
                     f"Pipeline: layer {model.stages[stage][-1]} returned {type(y).__name__}; needed: a Tensor, or a "
                     "tuple of Tensors" + call_site()
                 )
+        of.outputs = list(map(_without_values, outputs))
         of.outline = Outline.of(outputs, is_single)
         if self.schedule.placement[stage + 1] == model.rank:
             self.values[stage, i] = of.outline, [y.array for y in outputs]
@@ -613,7 +619,7 @@ class _Run:
                 if needs:
                     self.ties.append((tie, tape, y))
             else:
-                leaf = Leaf(*transfers.receive_value(tie.owner, text), tie.name)
+                leaf = Borrowed(*transfers.receive_value(tie.owner, text), tie.name)
                 for attributes, attribute in at:
                     attributes[attribute] = leaf
 
@@ -627,7 +633,7 @@ class _Run:
             if leaf.requires_grad:
                 transfers.send_gradient(tie.owner, None if leaf.grad is None else leaf.grad.array, tie.name)
             for attributes, attribute in at:
-                attributes[attribute] = Leaf(np.zeros(0))
+                attributes[attribute] = Borrowed(np.zeros(0))
         for tie, tape, y in self.ties:
             for rank in tie.borrowers:
                 assert transfers is not None
@@ -639,6 +645,13 @@ class _Run:
     def record(self, end: float) -> Record:
         """The times of this run."""
         return Record(self.model.rank, self.times, self.begin, end, self.peak)
+
+
+def _without_values(y: Tensor) -> Tensor:
+    """The place of a value on its tape, without its memory: backward needs no result that has been sent."""
+    if y.tape is None or not y.array.shape:
+        return y
+    return Tensor(np.broadcast_to(y.array.dtype.type(0), y.array.shape), y.layout, y.tape, y.node)
 
 
 def _summed(group: Any, value: float) -> float:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from autograd.arrays.shape_only import Shaped
-from autograd.engine.parameter import Parameter
+from autograd.engine.parameter import Leaf, Parameter
 from autograd.engine.state import no_grad, state
 from autograd.errors import AbsentError, LayoutError, OptionError, call_site
 from autograd.layouts.layout import I, V
@@ -15,8 +15,8 @@ from autograd.layouts.messages import describe
 from autograd.nn import Module
 
 __all__ = [
-    "Tie", "find_ties", "layers_of_stages", "measured_costs", "name_parameters", "parameter_costs", "partition",
-    "place", "release",
+    "Borrowed", "Tie", "find_ties", "layers_of_stages", "measured_costs", "name_parameters", "parameter_costs",
+    "partition", "place", "release",
 ]  # fmt: skip
 
 
@@ -139,6 +139,12 @@ def layers_of_stages(layers: Sequence[Module], stages: int, costs: Any) -> list[
 
 
 # -- parameters ------------------------------------------------------------------------------------------------------
+class Borrowed(Leaf):
+    """The value of a parameter that another rank owns, for one step. No optimizer sees it."""
+
+    __slots__ = ()
+
+
 class Tie(NamedTuple):
     """A parameter that layers on several ranks use.
 
@@ -179,13 +185,13 @@ def name_parameters(named: Iterable[tuple[str, Module]]) -> None:
 def place(named: Sequence[tuple[str, Module]], axis: str | None) -> None:
     """Give the parameters of this rank's modules the label Varying on the pipeline's axis."""
     for name, module in named:
+        for path, each in module.named_modules(prefix=name):
+            for attribute, value in vars(each).items():
+                if isinstance(value, Borrowed):
+                    raise AbsentError(_divided_before(f"{path}.{attribute}", "another rank owns it"))
         for path, _, _, p in module.named_owners(f"{name}."):
             if isinstance(p.array, Shaped) and p.array.absent:
-                raise AbsentError(
-                    f"Pipeline: {path} has no values here: {p.array.why}. A model can be divided once, and ranks that "
-                    "are threads of one process need a model each\n  fix: make the model in the function that runs on "
-                    "the ranks, once for each Pipeline" + call_site()
-                )
+                raise AbsentError(_divided_before(path, p.array.why))
             if axis is None or state.grid is None:
                 continue
             layout = p.labelled(state.grid)
@@ -196,6 +202,14 @@ def place(named: Sequence[tuple[str, Module]], axis: str | None) -> None:
                     f"one rank\n  fix: leave the label of axis {axis!r} out of the Parameter's layout" + call_site()
                 )
             p.layout = layout.replace((axis,), V)
+
+
+def _divided_before(name: str, why: str) -> str:
+    return (
+        f"Pipeline: {name} has no values here: {why}. A model can be divided once, and ranks that are threads of one "
+        "process need a model each\n  fix: make the model in the function that runs on the ranks, once for each "
+        "Pipeline" + call_site()
+    )
 
 
 def release(parameters: Iterable[Parameter], where: str) -> None:

@@ -159,9 +159,10 @@ def _refuse_parts_of_classes(logits: Tensor) -> None:
         if isinstance(label, Shard) and label.dim == 1:
             raise LayoutError(
                 f"cross_entropy(logits: {describe(logits.array, logits.array.shape, logits.layout)})\n  axis {axis!r}: "
-                f"the classes are {label!r}, and a softmax is over all of them\n  fix: {{'loss': Vocabulary({axis!r})}} "
-                f"in the plan of `parallel`, for an nn.CrossEntropyLoss, which gathers no logits\n  or:  all_gather(logits, {axis!r}, dim=1)   (a gather forward, a reduce-scatter in "
-                "backward)" + call_site()
+                f"the classes are {label!r}, and a softmax is over all of them\n"
+                f"  fix: {{'loss': Vocabulary({axis!r})}} in the plan of `parallel`, for an nn.CrossEntropyLoss, which "
+                f"gathers no logits\n  or:  all_gather(logits, {axis!r}, dim=1)   (a gather forward, a reduce-scatter "
+                "in backward)" + call_site()
             )
 
 

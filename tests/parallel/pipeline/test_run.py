@@ -265,6 +265,49 @@ def test_memory_of_other_stages_is_freed() -> None:
     assert max(sizes) <= 0.35 * sum(sizes)  # two of six blocks
 
 
+def test_a_model_with_ties_is_divided_once() -> None:
+    def program() -> Any:
+        layers = tied()
+        with cc.Mesh(pp=4):
+            Pipeline(layers, squares, microbatches=2, costs=[1.0] * 8)
+            Pipeline(layers, squares, microbatches=3, costs=[1.0] * 8)
+
+    with pytest.raises((AbsentError, RankFailed), match="table has no values here: another rank owns it"):
+        cc.run(program, 4)
+
+
+def test_a_model_without_ties_may_have_several_pipelines() -> None:
+    """With the same stages, for example for other numbers of microbatches."""
+
+    def program() -> Any:
+        layers = untied()
+        with cc.Mesh(pp=2):
+            models = [Pipeline(layers, squares, microbatches=m) for m in (2, 3)]
+            return [model.step(rows(), rows(6, 1)) for model in models]
+
+    for losses in cc.run(program, 2):
+        assert losses[0] == pytest.approx(losses[1], rel=1e-12)
+
+
+def test_evaluation_on_a_mesh_with_sharded_parameters() -> None:
+    def program(dp: int) -> Any:
+        random.seed(1)
+        with cc.Mesh(dp=dp, pp=2) as mesh:
+            d = int(mesh.axis("dp").rank)
+            x, t = (
+                cc.from_local(np.array_split(a, dp)[d], {"dp": cc.Shard(0), "pp": cc.V}) for a in (rows(8), rows(8, 1))
+            )
+            model = Pipeline(untied(), squares, microbatches=2, data="dp", zero=3 if dp > 1 else 0)
+            before = model.evaluate(x, t)
+            model.step(x, t)
+            return before, model.evaluate(x, t), cc.all_gather(model(x), "dp", dim=0).numpy()
+
+    expected = cc.run(program, 2, 1)[0]
+    for found in cc.run(program, 4, 2):
+        assert found[0] == found[1] == pytest.approx(expected[0], rel=1e-12)
+        np.testing.assert_allclose(found[2], expected[2], atol=1e-12)
+
+
 def test_names_are_those_of_the_whole_model() -> None:
     names = [name for name, _ in make_layers().named_parameters()]
 
@@ -416,6 +459,7 @@ def program_of(layers: Callable[[], Any], ranks: int = 2, loss: Any = squares, *
         ({"microbatches": 7}, OptionError, "inputs has 6 rows for 7 microbatches.*\n  fix: microbatches=6"),
         ({"costs": [1.0]}, OptionError, "1 costs were given for 8 layers"),
         ({"costs": [-1.0] * 8}, OptionError, "needed: numbers of at least 0"),
+        ({"loss": nn.MSELoss()}, OptionError, "the mean over a microbatch; needed: the sum"),
         ({"zero": 2}, OptionError, "zero was given without data"),
         ({"loss": lambda y, t: y - t}, ShapeError, "the loss is Tensor of shape .*; needed: a Tensor without"),
         ({"loss": lambda y, t: 1.0}, ShapeError, "the loss is float"),
