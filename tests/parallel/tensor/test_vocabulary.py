@@ -156,7 +156,7 @@ def test_one_gather_forward_and_nothing_backward() -> None:
                 loss = vocabulary_cross_entropy(x, labels, "tp")
             tape.backward(loss)
         return [(row.call, row.direction, row.calls, row.bytes) for row in t.report.rows
-                if row.axis == "tp" and row.rank == 0 and row.bytes > 8]  # fmt: skip
+                if row.axis == "tp" and row.rank == 0 and row.call not in ("agree", "exchange")]  # fmt: skip
 
     assert on(3, program)[0] == [("all_gather", "forward", 1, 2 * N * 8)]
 
