@@ -1,9 +1,10 @@
 """Parallel layers built on the differentiable collectives, and `verify`, which compares gradients with serial ones.
 
-`Trainer` trains one model on any mesh. It stands on `parallelize`, which divides the layers that a plan names by styles
-(`Column`, `Row`, `Heads`, `Vocabulary`, `Sequence`, `Ring`, `Ulysses`, `Experts`, `Recompute`), on `Pipeline`, which runs
-layers in stages, and on `DataParallel`, which divides batches, and on request the parameters. Compressions, `LocalSGD`
-and `ParameterServer` send less. `StepReport` tells where the time of a step goes. `RunLog` and `Progress` record a run.
+`Trainer` trains one model on any mesh. It stands on `parallelize`, which divides the layers that a plan names by
+styles (`Column`, `Row`, `Heads`, `Vocabulary`, `Sequence`, `Ring`, `Ulysses`, `Experts`, `Recompute`), on `Pipeline`,
+which runs layers in stages, and on `DataParallel`, which divides batches, and on request the parameters. Compressions,
+`LocalSGD` and `ParameterServer` send less. `StepReport` tells where the time of a step goes. `RunLog` and `Progress`
+record a run.
 """
 
 from __future__ import annotations
