@@ -18,7 +18,7 @@ import pytest
 import collectives as cc
 from autograd import nn, optim, random
 from collectives import Shard
-from parallel import Column, Experts, Recompute, Ring, Row, Sequence, Trainer, Vocabulary
+from parallel import Column, Experts, Recompute, Ring, Row, Sequence, Trainer, Vocabulary, memory_of
 
 from ..collectives.launch import launch_command
 from .models import gpt
@@ -113,6 +113,40 @@ def test_experts(sizes: dict[str, int]) -> None:
 @pytest.mark.parametrize("stage", [1, 2, 3])
 def test_sharded_state(stage: int) -> None:
     check(2, zero=stage, dp=2, tp=2)
+
+
+def explained(layers: int, **sizes: int) -> Any:
+    def program() -> Any:
+        config = replace(CONFIG, layers=layers)
+        trainer = Trainer(
+            lambda: gpt.gpt(config, random.Key(1), np.float64), gpt.Loss(), cc.Mesh.fit(**sizes), PLAN, microbatches=4,
+            optimizer=lambda p: optim.AdamW(p),
+        )  # fmt: skip
+        plan = trainer.explain(*batch(0))
+        trainer.step(*batch(0))
+        memory = memory_of(trainer.pipeline.wrapped, trainer.optimizer)
+        own = plan.ranks[int(trainer.mesh.ranks.rank)]
+        assert (own.parameters, own.gradients, own.optimizer) == memory[:3]
+        assert trainer.pipeline.record.held == plan.simulation.held[trainer.pipeline.rank]
+        return plan
+
+    return cc.run(program, math.prod(sizes.values()))[0]
+
+
+@pytest.mark.parametrize("stages", [1, 2, 4])
+def test_memory_falls_with_the_stages(stages: int) -> None:
+    """Of blocks: a rank has 1 / stages of the parameters, and the activations of as many microbatches as 1F1B needs."""
+    eight, four = explained(8, dp=1).ranks[0], explained(4, dp=1).ranks[0]
+    parameters, activations = (eight.parameters - four.parameters) / 4, (eight.activations - four.activations) / 4
+    plan = explained(8, pp=stages)
+    for rank, of in enumerate(plan.ranks):
+        blocks = len([name for name in of.layers if name.isdigit() and 1 <= int(name) <= 8])
+        ends = (eight.activations - 8 * activations) * (1 if stages == 1 else 0)
+        predicted = blocks * activations * min(4, stages - rank) + ends
+        if rank not in (0, stages - 1) or stages == 1:  # the first and the last stage have the embedding and the head
+            assert of.parameters == pytest.approx(blocks * parameters, rel=0.1)
+            assert of.activations == pytest.approx(predicted, rel=0.1)
+    assert sum(of.peak for of in plan.ranks) < 2.5 * eight.peak
 
 
 OVER_MPI: dict[int, list[dict[str, Any]]] = {
