@@ -161,28 +161,27 @@ def program(options: argparse.Namespace) -> None:
             report.require()
 
         losses, tested, begin = [], [], time.perf_counter()
-        spread = np.arange(0, len(test) - options.context - 1, options.context)
+        whole = rows_of(test, np.arange(0, len(test) - options.context - 1, options.context), options.context)
         progress = Progress(range(options.steps), "training")
         for step in progress:
             losses.append(trainer.step(*rows_of(train, starts[step], options.context)))
             progress.set_postfix(loss=losses[-1])
-            if (step + 1) % max(1, options.steps // 6) == 0:
-                tested.append((step + 1, trainer.evaluate(*rows_of(test, spread[:64], options.context))))
+            if (step + 1) % max(1, options.steps // 6) == 0 or step + 1 == options.steps:
+                tested.append((step + 1, trainer.evaluate(*whole)))
         seconds = time.perf_counter() - begin
-        loss = trainer.evaluate(*rows_of(test, spread, options.context))
         model = trainer.gather()  # the whole model, on the first rank
     if first:  # outside of the mesh, where one process computes
-        report_on(model, loss, losses, tested, seconds, (text, characters, train, test), options)
+        report_on(model, losses, tested, seconds, (text, characters, train, test), options)
 
 
-def report_on(model: Any, loss: float, losses: Any, tested: Any, seconds: float, data: Any, options: Any) -> None:
+def report_on(model: Any, losses: Any, tested: Any, seconds: float, data: Any, options: Any) -> None:
     """Print the results, and draw them."""
     text, characters, train, test = data
     tokens = options.steps * options.batch * options.context
     print(f"{options.steps} steps in {seconds:.0f} s, {tokens / seconds:,.0f} characters a second")
     tables = {f"{n}-grams": ngram_loss(train, test, n, len(characters)) for n in (3, 4)}
     print("loss on the last tenth of the text, in nats a character:")
-    for name, value in {"GPT": loss, **tables}.items():
+    for name, value in {"GPT": tested[-1][1], **tables}.items():
         print(f"  {name:8} {value:.3f}")
     generated = sample(model, "The ", characters, 600, options.context, options.seed)
     known = set(re.findall(r"[A-Za-z]+", text))

@@ -11,6 +11,7 @@ from ..engine.parameter import Parameter, constant, tensor
 from ..engine.state import state
 from ..engine.tensor import TENSORS, Tensor
 from ..errors import DtypeError, ShapeError, call_site
+from ..layouts.layout import Shard
 from ..ops.arguments import operand, raw
 from .arguments import batch_first as as_batch_first
 from .arguments import count, flag, number, probability, tokens_first
@@ -65,10 +66,15 @@ class SelfAttention(Module):
         """The input by heads: [..., tokens, 3, heads, head_width] of [..., tokens, 3, heads * head_width]."""
         shape = tuple(raw(qkv).shape)
         if len(shape) < 3 or shape[-2] != 3 or shape[-1] % self.head_width:
+            fix = "ops.reshape(x, (*x.shape[:-1], 3, -1)), for queries, keys and values side by side"
+            layout = getattr(qkv, "layout", None)
+            for axis, label in () if layout is None else layout.items():
+                if isinstance(label, Shard) and label.dim == len(shape) - 1:
+                    fix = f"Column({axis!r}, blocks=3, unit={self.head_width}), and the same unit in the Row after it, "
+                    fix += "so that each rank has whole heads"
             raise ShapeError(
                 f"SelfAttention(head_width={self.head_width}): an input of shape {shape}; needed: [..., tokens, 3, "
-                f"heads * {self.head_width}]\n  fix: ops.reshape(x, (*x.shape[:-1], 3, -1)), for queries, keys and "
-                "values side by side" + call_site()
+                f"heads * {self.head_width}]\n  fix: {fix}" + call_site()
             )
         return ops.reshape(qkv, (*qkv.shape[:-1], -1, self.head_width))
 

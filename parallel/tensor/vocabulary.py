@@ -66,7 +66,7 @@ class VocabularyEmbedding(nn.Module):
         self.weight, self.axis, self.output_label, self.padding_idx = weight, axis, to, padding_idx
 
     def forward(self, input: Any) -> Tensor:
-        """Return the rows, [*input.shape, width], of indices of the whole table.
+        """Return the rows, ``[*input.shape, width]``, of indices of the whole table.
 
         Raises
         ------

@@ -185,6 +185,27 @@ def test_digits_default_dtype_is_float32() -> None:
     assert 1e-9 < float(found[1]) < 1e-5
 
 
+# -- 03_tensor_parallel -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("how", "ranks"), [
+    ("process", 1), ("threads", 3), pytest.param("threads", 6, marks=pytest.mark.slow),
+    pytest.param("mpiexec", 2, marks=pytest.mark.slow),
+])  # fmt: skip
+def test_a_layer_is_divided_both_ways(how: str, ranks: int) -> None:
+    ended = run_example("03_tensor_parallel.py", how, ranks)
+    assert ended.err == "" and ended.out.startswith(f"ranks: {ranks}.")
+    columns, rows = ended.out.split("\n\n")[1:3]
+    for way, weight, bias in ((columns, "Shard(1)", "Shard(0)"), (rows, "Shard(0)", "I")):
+        forward, backward = (re.findall(rf"^  {direction} +(.*)$", way, re.MULTILINE)
+                             for direction in ("forward", "backward"))  # fmt: skip
+        assert len(forward) == len(backward) >= 2
+        assert [line.split("the adjoint of ")[1] for line in backward] == forward[::-1]
+        assert way.count(f"{weight}; its gradient is {weight}") >= ranks
+        assert way.count(f"{bias}; its gradient is {bias}") >= ranks
+        assert float(re.findall(r"all gradients: (\S+)$", way, re.MULTILINE)[0]) < 1e-14
+
+
 # -- 06_experts -------------------------------------------------------------------------------------------------------
 
 

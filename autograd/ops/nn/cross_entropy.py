@@ -19,7 +19,7 @@ from ...kernels import compiled
 from ...layouts.layout import Mix, Shard, Sum
 from ...layouts.messages import describe
 from ...layouts.names import name_of, view_of
-from ..arguments import labelled, raw
+from ..arguments import labelled, raw, stack
 from ..elementwise import not_equal, where
 from ..reductions import mean
 from ..reductions import sum as total
@@ -238,9 +238,15 @@ def _class_terms_adjoint(ct: Any, y: Any, logits: Any, labels: Any, smoothing: f
     return ct[0][:, None] * softmax(logits, 1) + ct[1][:, None] * _target(labels, logits, smoothing, classes)
 
 
+def _class_terms_tangent(dx: Any, y: Any, logits: Any, labels: Any, smoothing: float, classes: int) -> Any:
+    target = _target(labels, logits, smoothing, classes)
+    return stack([total(dx * softmax(logits, 1), 1), total(dx * target, 1)])
+
+
 class_terms = Fused(
     "class_terms", "N S", _class_terms, (_class_terms_adjoint, None), saves="01",
     dims=lambda shapes, options: [(1, Mix), (1,)], operands="logits labels", promotes=False,
+    tangent=(_class_terms_tangent, None),
 )  # fmt: skip
 """Return the terms of cross-entropy that some of the classes contribute, [2, n], given their logits, [n, k].
 

@@ -220,7 +220,7 @@ def test_parts_of_other_extents_are_refused() -> None:
 def test_a_head_that_is_cut_is_refused() -> None:
     def program() -> None:
         model = parallelize(nn.Linear(8, 36, dtype=float), {"*": Column("tp", blocks=3)})
-        with pytest.raises(ShapeError, match="head_width=4"):
+        with pytest.raises(ShapeError, match=r"head_width=4[\s\S]*fix: Column\('tp', blocks=3, unit=4\)"):
             nn.SelfAttention(4)(model(ag.constant(X)))
 
     on(2, program)  # 3 heads on 2 ranks, without unit=4

