@@ -195,7 +195,7 @@ def test_master_weights() -> None:
 @slow
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_three_axes(schedule: str) -> None:
-    check(2, 2, 2, 8, tensor_parallel, distance, squares, tp=2, schedule=schedule, zero=1)
+    check(2, 2, 2, 8, tensor_parallel, distance, squares, tp=2, schedule=schedule)
 
 
 def test_uneven_rows() -> None:
