@@ -146,7 +146,7 @@ class Trainer:
             data = tuple(a for a in mesh.names if a in self._batch or a == self._sequence)
             self.pipeline = Pipeline(
                 layers, total, axis=self._stages, schedule=schedule, microbatches=microbatches, data=data,
-                zero=zero, seed=seed, side_losses=side_losses,
+                zero=zero, seed=seed, side_losses=self._side_losses,
             )
             self.parameters: dict[str, Parameter] = dict(self.pipeline.named_parameters())
             self._optimizer = optimizer
@@ -249,6 +249,13 @@ class Trainer:
             return
         with zigzag_draws(self._sequence, inputs.shape[1]):
             yield
+
+    @contextmanager
+    def _side_losses(self) -> Iterator[Any]:
+        """A collector of side losses. Like the loss, they are addends of the sums over the whole sequence."""
+        axis = self._sequence
+        with side_losses() as found:
+            yield found if axis is None else _Addends(found, axis)
 
     def evaluate(self, inputs: Any, targets: Any, count: int | None = None) -> float:
         """The mean loss of a batch, without gradients and dropout. All ranks call it, with the same batch."""
@@ -411,8 +418,22 @@ class _Addend(nn.Module):
         self.loss, self.axis = loss, axis
 
     def forward(self, *args: Any) -> Any:
-        y = self.loss(*(cast(x, self.axis, to=V) for x in args))
-        return declare_partial(y, self.axis) if y.layout[self.axis] is V else y
+        return _addend(self.loss(*(cast(x, self.axis, to=V) for x in args)), self.axis)
+
+
+class _Addends:
+    """The losses of a list, each as an addend; it is read when the layers have run."""
+
+    def __init__(self, found: list[Any], axis: str):
+        self.found, self.axis = found, axis
+
+    def __iter__(self) -> Iterator[Any]:
+        return (_addend(loss, self.axis) for loss in self.found)
+
+
+def _addend(loss: Any, axis: str) -> Any:
+    """A sum over this rank's tokens, as an addend of the sum over all: V -> P."""
+    return declare_partial(loss, axis) if loss.layout[axis] is V else loss
 
 
 def _double(array: Any) -> Any:

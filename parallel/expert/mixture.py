@@ -139,7 +139,7 @@ class MixtureOfExperts(Module):
         plan = plan_dispatch(routing.choice, self.experts, self.capacity, axes, axis, extents)
         self.load = plan.load
         if is_collecting() and (self.balance or self.z):
-            self._add_side_losses(routing, plan.counts, axes, own)
+            self._add_side_losses(routing, plan.counts, own)
 
         up, up_bias, down, down_bias = (_entered(getattr(self, name), own, axis) for name in _PARTS)
         weights = ops.reshape(_varying(routing.weights, axes), (-1,))
@@ -177,7 +177,7 @@ class MixtureOfExperts(Module):
             )
         return axes, [a for a in axes if weight[a] is I]
 
-    def _add_side_losses(self, routing: Any, counts: Any, axes: list[str], own: list[str]) -> None:
+    def _add_side_losses(self, routing: Any, counts: Any, own: list[str]) -> None:
         loss: Any = 0
         if self.balance:
             loss = balance_loss(routing.probabilities, counts, self.router.top_k) * self.balance
@@ -185,9 +185,6 @@ class MixtureOfExperts(Module):
             loss = z_loss(routing.logits) * self.z + loss
         for axis in own:
             loss = cc.all_reduce(loss, axis, to=I)
-        for axis in axes:  # a sum over this rank's tokens is an addend, also where no Shard describes them
-            if loss.layout[axis] is V:
-                loss = cc.declare_partial(loss, axis)
         add_side_loss(loss)
 
     def extra_repr(self) -> str:

@@ -261,7 +261,7 @@ def test_compression_trains_with_fewer_bytes(tmp_path: Path) -> None:
 
 # -- train_gpt --------------------------------------------------------------------------------------------------------
 
-SMALL = ("--steps", "6", "--layers", "2", "--width", "32", "--context", "32", "--batch", "8")
+SMALL = ("--steps", "2", "--layers", "2", "--width", "32", "--context", "32", "--batch", "8")
 
 
 @cache
