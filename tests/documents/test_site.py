@@ -1,7 +1,7 @@
 """The documentation site builds without warnings, every public name has an entry, and every internal link has a target.
 
-It needs the extra `docs`. Tests that read only the sources run without it. A build takes half a minute, so the built site
-is checked under ``pytest -m slow``, and by `.ci/run`, which builds the site anyway and names its folder in RINGTAPE_SITE.
+It needs the extra `docs`. Tests that read only the sources run without it. A build takes half a minute, so the built
+site is checked under ``pytest -m slow``, and by `.ci/run`, which builds the site anyway and names it in RINGTAPE_SITE.
 """
 
 from __future__ import annotations
