@@ -111,7 +111,7 @@ def reasonable(c: Case) -> bool:
     return c.operation not in (*on_host, *ON_HOST) and not any(word in c.label for word in HOST_ARRAYS)
 
 
-@each([c for c in CASES if reasonable(c) or c.label == "number"], lambda c: c.operation, named)
+@each([c for c in CASES if reasonable(c) or c.label == "number"], lambda c: f"operations in {c.operation[0]}", named)
 def test_every_operation_on_the_device(c: Case, there: Device) -> None:
     args = c.draw()
     with numpy.errstate(all="ignore"):

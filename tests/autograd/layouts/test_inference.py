@@ -158,8 +158,9 @@ TABLE: list[tuple[str, Label, Label, Label]] = [
 ]
 
 
-@pytest.mark.parametrize("operation, left, right, expected", TABLE)
-def test_two_operands(operation: str, left: Label, right: Label, expected: Label) -> None:
+@each(TABLE, lambda row: row[0])
+def test_two_operands(row: tuple[str, Label, Label, Label]) -> None:
+    operation, left, right, expected = row
     check(registry[operation], [value(left), value(right)], [left, right], expected, operation)
 
 
@@ -225,15 +226,15 @@ TWO_OPERANDS = {"add", "subtract", "multiply", "matmul", "divide", "power", "max
                 "smoothed_cross_entropy"}  # fmt: skip
 
 
-@pytest.mark.parametrize("operation", UNARY_LINEAR)
-@pytest.mark.parametrize("label", [R, I, V, P, C, Rooted(0)])
-def test_linear_operations_keep_every_label(operation: str, label: Label) -> None:
+@each(itertools.product(UNARY_LINEAR, [R, I, V, P, C, Rooted(0)]), lambda pair: pair[1])
+def test_linear_operations_keep_every_label(operation_and_label: tuple[str, Label]) -> None:
+    operation, label = operation_and_label
     check(UNARY_LINEAR[operation], [value(label)], [label], label, operation)
 
 
-@pytest.mark.parametrize("operation", UNARY_NONLINEAR)
-@pytest.mark.parametrize("label", [R, I, V, P, C, Rooted(0)])
-def test_nonlinear_operations_refuse_partial(operation: str, label: Label) -> None:
+@each(itertools.product(UNARY_NONLINEAR, [R, I, V, P, C, Rooted(0)]), lambda pair: pair[1])
+def test_nonlinear_operations_refuse_partial(operation_and_label: tuple[str, Label]) -> None:
+    operation, label = operation_and_label
     check(UNARY_NONLINEAR[operation], [value(label)], [label], REFUSED if label is P else label, operation)
 
 
@@ -245,7 +246,7 @@ for _case in CASES:
         FROM_CASES.setdefault(_case.operation, _case)
 
 
-@each(itertools.product(FROM_CASES, [R, I, V, P, C, Rooted(0)]), lambda pair: pair[0])
+@each(itertools.product(FROM_CASES, [R, I, V, P, C, Rooted(0)]), lambda pair: pair[1])
 def test_labels_go_through_every_other_operation(operation_and_label: tuple[str, Label]) -> None:
     """A label that all operands have is the result's; Partial only where the word says that it is linear."""
     operation, label = operation_and_label
@@ -274,10 +275,12 @@ def test_every_operation_is_in_the_table() -> None:
     assert not missing, f"operations that test_inference.py does not cover: {sorted(missing)}"
 
 
-@pytest.mark.parametrize("condition", [R, I, C])
-@pytest.mark.parametrize("left, right, expected", [row for row in LINEAR if row[0] is not row[1] or row[0] is not C])
-def test_where_with_a_condition_that_is_the_same_everywhere(condition: Label, left: Label, right: Label,
-                                                            expected: Label) -> None:  # fmt: skip
+WITHOUT_CONSTANTS = [row for row in LINEAR if row[0] is not row[1] or row[0] is not C]
+
+
+@each(itertools.product([R, I, C], WITHOUT_CONSTANTS), lambda pair: pair[0])
+def test_where_with_a_condition_that_is_the_same_everywhere(given: tuple[Label, tuple[Label, Label, Label]]) -> None:
+    condition, (left, right, expected) = given
     mask = value(condition, dtype=bool)
     check(np.where, [mask, value(left), value(right)], [condition, left, right], expected, "where")
 
@@ -557,10 +560,10 @@ def test_what_a_part_does_not_allow(f: Callable[..., Any], x: Label) -> None:
     f(cc.all_gather(value(x, (4, 6, 4)), "tp", dim=x.dim))  # what the text offers
 
 
-@pytest.mark.parametrize("x", [R, I, V, P, S0, S1], ids=repr)
-@pytest.mark.parametrize("w", [R, I, V, P, S0, S1], ids=repr)
-@pytest.mark.parametrize("b", [R, I, V, P, S0], ids=repr)
-def test_a_linear_layer_is_the_product_and_the_sum(x: Label, w: Label, b: Label) -> None:
+@each(itertools.product([R, I, V, P, S0, S1], [R, I, V, P, S0, S1], [R, I, V, P, S0]), lambda labels: labels[0])
+def test_a_linear_layer_is_the_product_and_the_sum(labels: tuple[Label, Label, Label]) -> None:
+    x, w, b = labels
+
     def outcome(f: Any) -> Any:
         operands = value(x), value(w), value(b, (4,))
         try:
