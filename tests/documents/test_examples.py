@@ -157,7 +157,7 @@ def test_digits_prints_in_order_of_rank(how: str, ranks: int, folder: Path) -> N
 @pytest.mark.timeout(LIMIT_S + 20)
 def test_digits_learns_under_mpiexec_and_draws(tmp_path: Path) -> None:
     png = tmp_path / "loss.png"
-    ended = run_example("02_digits.py", "mpiexec", 2, "--plot", str(png))
+    ended = run_example("02_digits.py", "mpiexec", 2, "--epochs", "10", "--plot", str(png))
     found = re.search(r"test accuracy: ([\d.]+)%", ended.out)
     assert found is not None
     assert float(found[1]) >= 97

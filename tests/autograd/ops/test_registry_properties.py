@@ -102,7 +102,10 @@ def test_every_operation_is_drawn() -> None:
 
 @every
 def test_a_few_of_every_operation(name: str) -> None:
-    """One of each dtype, layouts in memory in turn, at shapes that a seed picks; second order once, complex if legal."""
+    """One of each dtype, layouts in memory in turn, at shapes that a seed picks.
+
+    One has second order: the complex128 one, or the float64 one where the operation refuses complex numbers.
+    """
     first = OPERATIONS.index(name)
     for i, dtype in enumerate(DTYPES):
         memories = (MEMORIES[(first + i) % len(MEMORIES)], MEMORIES[(first + i + 2) % len(MEMORIES)])
