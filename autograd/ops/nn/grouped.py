@@ -25,13 +25,12 @@ from ...arrays.shape_only import Shaped
 from ...engine.primitive import Primitive, op
 from ...engine.tensor import TENSORS
 from ...errors import DtypeError, ShapeError, call_site
-from ...layouts.layout import Mix, Sum
+from ...layouts.layout import Mix
 from ..arguments import labelled, operand, raw
 from ..shape import swapaxes
 from .embedding import add_rows, take_rows
 
 Shape = tuple[int, ...]
-_CONTRACTED, _ROWS = Sum("k"), Sum("rows")
 
 
 def _runs(counts: Any) -> Iterator[tuple[int, int, int]]:
@@ -100,36 +99,29 @@ def _group_of_row(counts: Any, x: Any) -> Any:
     return labelled(np.repeat(np.arange(len(n)), to_host(n)), counts)
 
 
-def _matmul_dims(shapes: Sequence[Shape], options: Any) -> Any:
-    return [(0, _CONTRACTED), (Mix, _CONTRACTED, 1), (Mix,)]
-
-
-def _outer_dims(shapes: Sequence[Shape], options: Any) -> Any:
-    return [(_ROWS, 1), (_ROWS, 2), (0,)]
-
-
-def _linear_dims(shapes: Sequence[Shape], options: Any) -> Any:
-    return [(0, Mix), (Mix, Mix, 1), (Mix, 1), (Mix,)]
+def _dims(shapes: Sequence[Shape], options: Any) -> Any:
+    """No dimension may be sharded: the counts are those of all rows. A rank that groups its own rows has them as V."""
+    return [(Mix,) * len(shape) for shape in shapes]
 
 
 grouped_matmul: Primitive = op(
     "grouped_matmul", "a b S", _matmul,
     (lambda ct, y, x, weight, counts: grouped_matmul(ct, _transposed(weight), counts),
      lambda ct, y, x, weight, counts: grouped_outer(x, ct, counts), None),
-    saves="012", dims=_matmul_dims, operands="x weight counts", promotes=False,
+    saves="012", dims=_dims, operands="x weight counts", promotes=False,
 )  # fmt: skip
 grouped_outer: Primitive = op(
     "grouped_outer", "a b S", _outer,
     (lambda ct, out, x, y, counts: grouped_matmul(y, _transposed(ct), counts),
      lambda ct, out, x, y, counts: grouped_matmul(x, ct, counts), None),
-    saves="012", dims=_outer_dims, operands="x y counts", promotes=False,
+    saves="012", dims=_dims, operands="x y counts", promotes=False,
 )  # fmt: skip
 _grouped_linear: Primitive = op(
     "grouped_linear", "N N N S", _linear,
     (lambda ct, y, x, weight, bias, counts: grouped_matmul(ct, _transposed(weight), counts),
      lambda ct, y, x, weight, bias, counts: grouped_outer(x, ct, counts),
      lambda ct, y, x, weight, bias, counts: add_rows(ct, _group_of_row(counts, ct), options=(weight.shape[0],)), None),
-    saves="013", dims=_linear_dims, operands="x weight bias counts", promotes=False,
+    saves="013", dims=_dims, operands="x weight bias counts", promotes=False,
     instead=lambda x, weight, bias, counts: (
         grouped_matmul(x, weight, counts) + take_rows(bias, _group_of_row(counts, x))
     ),

@@ -249,8 +249,8 @@ UNARY_NONLINEAR: dict[str, Callable[..., Any]] = {
     "max_pool": lambda x: ops.max_pool(x.reshape(2, 2, 4), 2),
 }  # fmt: skip
 TWO_OPERANDS = {"add", "subtract", "multiply", "matmul", "divide", "power", "maximum", "minimum", "concatenate",
-                "where", "cross_entropy", "cross_entropy_sum", "linear", "convolution", "convolution_input",
-                "convolution_weight", "grouped_linear", "grouped_matmul", "grouped_outer",
+                "where", "cross_entropy", "cross_entropy_sum", "class_terms", "linear", "convolution",
+                "convolution_input", "convolution_weight", "grouped_linear", "grouped_matmul", "grouped_outer",
                 # of these see test_fused.py
                 "layer_norm", "rms_norm", "attention", "masked_attention", "masked_self_attention", "rotary",
                 "smoothed_cross_entropy"}  # fmt: skip
@@ -605,19 +605,30 @@ def test_a_linear_layer_is_the_product_and_the_sum(labels: tuple[Label, Label, L
     assert outcome(ops.linear) == outcome(lambda x, w, b: x @ w + b)
 
 
+@pytest.mark.parametrize("label", [R, I, V, P, C])
+def test_terms_of_classes(label: Label) -> None:
+    """Of the logits and the places of the labels among them, which are constants here."""
+    places = ag.constant(numpy.array([1, -1, 2, 3]))
+
+    def terms(x: Any) -> Any:
+        return registry["class_terms"](x, places, options=(0.0, 7))
+
+    check(terms, [value(label)], [label], REFUSED if label is P else label, "class_terms")
+
+
 def test_the_sum_of_cross_entropy_over_sharded_rows_is_partial() -> None:
     rows, same = ag.tensor([1, 0, 2, 1], {"tp": Shard(0)}), ag.tensor([1, 0, 2, 1], {"tp": R})
     assert ops.cross_entropy(value(S0), rows, reduction="sum").layout["tp"] is P
     assert ops.cross_entropy(value(S0), numpy.array([1, 0, 2, 1]), reduction="sum").layout["tp"] is P
     with pytest.raises(ag.LayoutError, match="contraction is unmatched"):
         ops.cross_entropy(value(S0), same, reduction="sum")
-    with pytest.raises(ag.LayoutError, match="logits is Shard"):
+    with pytest.raises(ag.LayoutError, match=r"the classes are Shard(.|\n)*fix: .*Vocabulary"):
         ops.cross_entropy(value(S1), same, reduction="sum")
 
 
 def test_cross_entropy_over_sharded_classes_is_refused() -> None:
     labels = ag.constant(numpy.array([0, 1, 2, 3]))
-    with pytest.raises(ag.LayoutError, match="logits is Shard"):
+    with pytest.raises(ag.LayoutError, match=r"the classes are Shard(.|\n)*fix: .*Vocabulary"):
         ops.cross_entropy(value(S1), labels)
     sharded = ag.tensor(numpy.array([0, 1, 2, 3]), {"tp": Shard(0)})
     assert ops.cross_entropy(value(S0), sharded).layout["tp"] == S0
