@@ -106,8 +106,8 @@ HOST_ARRAYS = ("host array", "with an array", "array right", "array left", "stri
 
 def reasonable(c: Case) -> bool:
     """Cases whose function closes over a host array are tried with one of the device below."""
-    on_host = ("where", "cross_entropy", "cross_entropy_sum", "smoothed_cross_entropy", "masked_attention",
-               "masked_self_attention", "rotary")  # fmt: skip
+    on_host = ("where", "cross_entropy", "class_terms", "cross_entropy_sum", "smoothed_cross_entropy",
+               "masked_attention", "masked_self_attention", "rotary")  # fmt: skip
     return c.operation not in (*on_host, *ON_HOST) and not any(word in c.label for word in HOST_ARRAYS)
 
 

@@ -229,6 +229,8 @@ UNARY_LINEAR: dict[str, Callable[..., Any]] = {
     "mean": lambda x: x.mean(axis=0),
     "take_rows": lambda x: ops.take_rows(x, ag.constant([0, 2, 2])),
     "add_rows": lambda x: registry["add_rows"](x, ag.constant([0, 2, 2, 1]), options=(5,)),
+    "take_own_rows": lambda x: registry["take_own_rows"](x, ag.constant([0, -1, 2])),
+    "add_own_rows": lambda x: registry["add_own_rows"](x, ag.constant([0, -1, 2, 1]), options=(5,)),
     "unfold": lambda x: registry["unfold"](x.reshape(2, 2, 4), options=(tuple(windows("test", (4,), 2)),)),
     "fold": lambda x: registry["fold"](x.reshape(2, 2, 2, 2), options=(tuple(windows("test", (3,), 2)),)),
 }
