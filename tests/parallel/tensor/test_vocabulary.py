@@ -179,7 +179,8 @@ def test_planted_faults_are_found(fault: str, monkeypatch: pytest.MonkeyPatch) -
     exact = nn.cross_entropy(LOGITS, LABELS, reduction="none")
 
     def program() -> Any:
-        return vocabulary_cross_entropy(part(LOGITS), ag.constant(LABELS), "tp", reduction="none").numpy()
+        with np.errstate(divide="ignore"):  # the logarithm of the sum of a rank without classes
+            return vocabulary_cross_entropy(part(LOGITS), ag.constant(LABELS), "tp", reduction="none").numpy()
 
     assert all(np.abs(found - exact).max() > 0.01 for found in on(3, program))
 
