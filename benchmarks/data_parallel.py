@@ -57,7 +57,7 @@ class World:
 
     def __init__(
         self, library: str, python: str, case: str, ranks: int, *, mode: str = "", cores: str = "", hosts: int = 0,
-        cluster: str = "", numba: bool = True,
+        cluster: str = "", numba: bool = True, program: str = "data_parallel",
     ):  # fmt: skip
         self.library = library
         self.name = library + (f", buckets of {int(mode) >> 10} KiB" if mode.isdigit() else "")
@@ -72,7 +72,7 @@ class World:
         environment.pop("RINGTAPE_RANK_PID", None)
         if not numba:
             environment["RINGTAPE_COMPILED"] = "0"
-        worker = [str(PEERS / f"data_parallel_{library}.py"), "--case", case, "--connect", address, "--token", token]
+        worker = [str(PEERS / f"{program}_{library}.py"), "--case", case, "--connect", address, "--token", token]
         worker += [f"--mode={mode}", f"--cores={cores}"]
         if library == "ringtape":
             environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), environment.get("PYTHONPATH")]))

@@ -32,7 +32,7 @@ from .replicas import compare_end, compare_replicas, compare_step, is_due, note_
 from .transports.protocol import Communicator
 from .world import World, is_rank_thread, world
 
-__all__ = ["Axis", "Mesh", "check_replicas", "current_mesh"]
+__all__ = ["USUAL", "Axis", "Mesh", "check_replicas", "current_mesh"]
 
 
 class Axis:
@@ -149,6 +149,10 @@ def check_name(algorithm: Any, operation: str | None = None) -> str:
     return check_name(algorithm, operation)
 
 
+USUAL = ("pp", "dp", "ep", "cp", "tp")
+"""The axes of `Mesh.fit`, from the outermost."""
+
+
 class Mesh:
     """Named axes over the ranks of a world; ``with mesh:`` makes the mesh current.
 
@@ -215,6 +219,8 @@ class Mesh:
         self.optimizers: WeakKeyDictionary[Any, frozenset[str]] = WeakKeyDictionary()
         """For each optimizer, the axes along which its hyperparameters are the same on all ranks."""
         self.norms = 0  # the number of norms that functions of the program have computed, see `autograd.optim.norms`
+        self.stage_axes: tuple[str, ...] = ()
+        """The axes along which the ranks have different lists of parameters: those of pipelines, which set it."""
         self.numbered: set[str] = set()  # the axes of all optimizers, also of those that are no longer alive
         self.prepared: dict[Any, Any] = {}  # prepared collectives by the arguments of their calls, see `ops.arguments`
         self._outer: list[tuple[Any, ...]] = []
@@ -227,6 +233,53 @@ class Mesh:
                 group: Any = axis.group
                 group.agree(f"{self!r}")
                 _ = group.channel.fit  # measured here, so that the program is not interrupted later
+
+    @classmethod
+    def fit(cls, over: Communicator | None = None, /, *, algorithm: Any = "native", **sizes: int) -> Mesh:
+        """A mesh of the usual axes of parallel training, in the order that keeps frequent messages on one host.
+
+        Parameters
+        ----------
+        over : Communicator, optional
+            The ranks. The default is the whole world.
+        **sizes : int
+            Of any of the axes pp (pipeline stages), dp (parts of the batch), ep (experts), cp (parts of the sequence)
+            and tp (parts of a layer). One may be -1; without one, ``dp`` is -1 if it is not given.
+        algorithm : str or mapping from axis to str
+            As for `Mesh`.
+
+        Returns
+        -------
+        Mesh
+            The axes that were given, and dp, from the outermost: pp, dp, ep, cp, tp. Neighbouring ranks, which
+            launchers put on one host, differ in tp, which communicates in every layer.
+
+        Raises
+        ------
+        MeshError
+            Another name was given, or the sizes do not multiply to the number of ranks.
+
+        Notes
+        -----
+        Source of the order: Narayanan et al. 2021, *Efficient Large-Scale Language Model Training on GPU Clusters*,
+        section 3.
+
+        Examples
+        --------
+        >>> import collectives as cc
+        >>> cc.run(lambda: print(cc.Mesh.fit(tp=2)) if cc.world().rank == 0 else None, ranks=4)
+        Mesh(dp=2, tp=2)
+        [None, None, None, None]
+        """
+        unknown = [name for name in sizes if name not in USUAL]
+        if unknown:
+            raise MeshError(
+                f"Mesh.fit({unknown[0]}=...) was given; needed: the names {', '.join(USUAL)}\n  fix: cc.Mesh(...), "
+                "which takes any names, the outermost first" + call_site()
+            )
+        if "dp" not in sizes and -1 not in sizes.values():
+            sizes["dp"] = -1
+        return cls(over, algorithm=algorithm, **{name: sizes[name] for name in USUAL if name in sizes})
 
     def __repr__(self) -> str:
         return f"Mesh({', '.join(f'{k}={v}' for k, v in zip(self.names, self.sizes, strict=True))})"
@@ -343,6 +396,21 @@ class Mesh:
         if group.checking:
             group.agree(call)
         return [float(np.frombuffer(data, np.float64)[0]) for data in group.exchange(np.float64(number).tobytes())]
+
+    def combinations_of_stages(self, found: set[tuple[str, ...]], call: str) -> set[tuple[str, ...]]:
+        """The combinations of axes that occur on any rank along `stage_axes`, given those that occur on this one.
+
+        All ranks along these axes call it if their combinations contain such an axis, or if they have none. It costs
+        one small control message. Without such axes nothing is sent.
+        """
+        for axis in self.stage_axes:
+            if self.axis(axis).size > 1 and (not found or any(axis in axes for axes in found)):
+                group = self.axis(axis).group
+                if group.checking:
+                    group.agree(f"axes of a {call} (axis={axis!r})")
+                data = json.dumps(sorted(found)).encode()
+                found = {tuple(axes) for each in group.exchange(data) for axes in json.loads(each)}
+        return found
 
     def arrays_of_all(self, array: Any, axes: str | Sequence[str], call: str) -> list[Any]:
         """The host arrays of all ranks along some axes, in order; None for a rank that gives None.

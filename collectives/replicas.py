@@ -353,7 +353,7 @@ def _warn(holders: Sequence[tuple[int, ...]], own: Sequence[Part], axis: Any) ->
         return
     equal: dict[tuple[int, ...], list[Copy]] = {}
     for ranks, part in zip(holders, own, strict=True):
-        if ranks and ranks[0] == axis.group.index:
+        if ranks and ranks[0] == axis.group.index and not _are_copies(ranks, part.value.layout, axis):
             if _is_unlabelled(part.value, axis) or not _is_neutral(to_host(part.value.array)):
                 equal.setdefault(ranks, []).append(part.copy)
     along = "*".join(axis.names)
@@ -374,6 +374,14 @@ def _warn(holders: Sequence[tuple[int, ...]], own: Sequence[Part], axis: Any) ->
             "\n  or:  leave it so, if the program sums the gradients of the copies itself, before each step",
             ReplicaWarning, file, line,
         )  # fmt: skip
+
+
+def _are_copies(ranks: Sequence[int], layout: Any, axis: Any) -> bool:
+    """Whether, by their labels, these ranks hold the same value: they differ only on axes on which it is R or I."""
+    sizes = [layout.grid.sizes[layout.grid.axis(name)] for name in axis.names]
+    places = np.unravel_index(np.array(ranks), sizes)
+    return all(len({*at.tolist()}) == 1 or _is_any(layout[name], _SAME)
+               for name, at in zip(axis.names, places, strict=True))  # fmt: skip
 
 
 def _is_unlabelled(x: Any, axis: Any) -> bool:

@@ -34,8 +34,8 @@ MODULES = (
     "autograd.scipy.stats.poisson", "autograd.scipy.stats.t", "autograd.nn", "autograd.nn.functional",
     "autograd.nn.init", "autograd.nn.utils", "autograd.optim", "autograd.optim.schedules", "autograd.random",
     "autograd.data", "autograd.testing", "autograd.extend", "autograd.misc", "autograd.misc.fixed_points",
-    "autograd.misc.optimizers", "parallel.data", "parallel.tensor", "parallel.runs", "parallel",
-    "collectives", "collectives.testing",
+    "autograd.misc.optimizers", "parallel.data", "parallel.tensor", "parallel.pipeline", "parallel.context",
+    "parallel.expert", "parallel.runs", "parallel", "collectives", "collectives.testing",
 )  # fmt: skip
 """The public modules. A name of several of them is documented with the first."""
 

@@ -13,6 +13,7 @@ import numpy as np
 
 import autograd.numpy as anp
 from autograd import nn, random
+from parallel import MixtureOfExperts
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,8 @@ class Config:
     heads: int = 4
     layers: int = 4
     dropout: float = 0.0
+    experts: int = 0
+    """With experts, every second block has a mixture of them in the place of its MLP."""
 
 
 class Embed(nn.Module):
@@ -95,5 +98,12 @@ class Loss(nn.Module):
 def gpt(config: Config, key: random.Key, dtype: Any = np.float32) -> nn.Sequential:
     """The layers of a GPT, with initial weights that depend on the key alone."""
     embed = Embed(config, key.fold("embed"), dtype)
-    blocks = [Block(config, key.fold(f"block {i}"), dtype) for i in range(config.layers)]
+    blocks = []
+    for i in range(config.layers):
+        of, mlp = key.fold(f"block {i}"), None
+        if config.experts and i % 2:
+            mlp = MixtureOfExperts(
+                config.width, 4 * config.width, config.experts, key=of.fold("experts"), dtype=dtype
+            )
+        blocks.append(Block(config, of, dtype, mlp))
     return nn.Sequential(embed, *blocks, Head(config, embed.table, dtype))

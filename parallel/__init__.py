@@ -1,9 +1,10 @@
 """Parallel layers built on the differentiable collectives, and `verify`, which compares gradients with serial ones.
 
-`DataParallel` divides batches, and on request the parameters. `parallelize` divides a model by a plan of styles:
-`Column`, `Row`, `Heads`, `Vocabulary` and `Sequence` divide features, vocabulary and sequence. Compressions,
-`LocalSGD` and `ParameterServer` send less.
-`StepReport` tells where the time of a step goes. `RunLog` and `Progress` record a training run.
+`Trainer` trains one model on any mesh. It stands on `parallelize`, which divides the layers that a plan names by
+styles (`Column`, `Row`, `Heads`, `Vocabulary`, `Sequence`, `Ring`, `Ulysses`, `Experts`, `Recompute`), on `Pipeline`,
+which runs layers in stages, and on `DataParallel`, which divides batches, and on request the parameters. Compressions,
+`LocalSGD` and `ParameterServer` send less. `StepReport` tells where the time of a step goes. `RunLog` and `Progress`
+record a run.
 """
 
 from __future__ import annotations
@@ -18,40 +19,52 @@ from .data.entry import enter
 from .verify import Report, VerifyError, verify
 
 if TYPE_CHECKING:  # `__getattr__` loads these names at first use
+    from .context.styles import Ring, Ulysses
     from .data.compressed_adam import CompressedAdam
     from .data.compression import Compression, Float16, Int8, OneBit, PowerSGD, RandomK, TopK
     from .data.local_sgd import DiLoCo, LocalSGD
-    from .data.memory import Memory, memory_of
+    from .data.memory import Memory, memory_of, saved_bytes
     from .data.noise_scale import NoiseScale, gradient_noise_scale
     from .data.overlap import StepPrediction, predict_step
     from .data.parameter_server import ParameterServer
+    from .expert import Experts, MixtureOfExperts, side_losses
+    from .pipeline import Pipeline, Schedule
     from .plan import Shards, Style, parallelize
+    from .recompute import Recompute
     from .report import StepReport
     from .runs import Progress, RunLog, plot_log, read_log
     from .tensor import Column, Heads, Row, Sequence, Vocabulary
+    from .trainer import Trainer
 
     __version__: str
 
 _LATER = {
+    "context.styles": ("Ring", "Ulysses"),
     "data.compression": ("Compression", "Float16", "Int8", "OneBit", "PowerSGD", "RandomK", "TopK"),
     "data.local_sgd": ("DiLoCo", "LocalSGD"),
-    "data.memory": ("Memory", "memory_of"),
+    "data.memory": ("Memory", "memory_of", "saved_bytes"),
     "data.noise_scale": ("NoiseScale", "gradient_noise_scale"),
     "data.overlap": ("StepPrediction", "predict_step"),
     "data.compressed_adam": ("CompressedAdam",),
     "data.parameter_server": ("ParameterServer",),
+    "expert": ("Experts", "MixtureOfExperts", "side_losses"),
     "plan": ("Shards", "Style", "parallelize"),
+    "recompute": ("Recompute",),
+    "pipeline": ("Pipeline", "Schedule"),
     "report": ("StepReport",),
+    "trainer": ("Trainer",),
     "runs": ("Progress", "RunLog", "plot_log", "read_log"),
     "tensor": ("Column", "Heads", "Row", "Sequence", "Vocabulary"),
 }
 _MODULES = {name: module for module, names in _LATER.items() for name in names}
 
 __all__ = [
-    "Column", "CompressedAdam", "Compression", "DataParallel", "DiLoCo", "Float16", "Heads", "Int8", "LocalSGD",
-    "Memory", "NoiseScale", "OneBit", "ParameterServer", "PowerSGD", "Progress", "RandomK", "Report", "Row", "RunLog",
-    "Sequence", "Shards", "StepPrediction", "StepReport", "Style", "TopK", "VerifyError", "Vocabulary", "enter",
-    "gradient_noise_scale", "memory_of", "parallelize", "plot_log", "predict_step", "read_log", "verify",
+    "Column", "CompressedAdam", "Compression", "DataParallel", "DiLoCo", "Experts", "Float16", "Heads", "Int8",
+    "LocalSGD", "Memory", "MixtureOfExperts", "NoiseScale", "OneBit", "ParameterServer", "Pipeline", "PowerSGD",
+    "Progress", "RandomK", "Recompute", "Report", "Ring", "Row", "RunLog", "Schedule", "Sequence", "Shards",
+    "StepPrediction", "StepReport", "Style", "TopK", "Trainer", "Ulysses", "VerifyError", "Vocabulary", "enter",
+    "gradient_noise_scale", "memory_of", "parallelize", "plot_log", "predict_step", "read_log", "saved_bytes",
+    "side_losses", "verify",
 ]  # fmt: skip
 
 

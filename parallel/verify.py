@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,17 +38,18 @@ from autograd.errors import (
 )
 from autograd.layouts.layout import C, D, I, P, R, Shard
 from autograd.layouts.messages import describe
-from autograd.layouts.partition import global_shape, require_agreed
+from autograd.layouts.partition import require_agreed
 from autograd.nn import Module
 from collectives import Mesh, World, current_mesh
 from collectives.world import replaced_world
 
 from .data.data_parallel import DataParallel
 
-__all__ = ["Compared", "Report", "VerifyError", "verify"]
+__all__ = ["Compared", "Report", "VerifyError", "compare_with_serial", "verify"]
 
 _FLOOR = 1e-6
 """Smallest scale of a difference, relative to the norm of all gradients; for gradients that are almost zero."""
+_NOT_HELD = -1
 _TOLERANCES = {"f": 1e-5, "d": 1e-12, "F": 1e-5, "D": 1e-12}
 
 
@@ -232,26 +233,68 @@ def verify(
         on_root = _serial(serial, loss, whole) if mesh.ranks.rank == 0 else None
     finally:
         random.set_state(before)
-    message = None if on_root is None else [on_root[0], [g is not None for g in on_root[1]]]
-    serial_total, serial_used = json.loads(mesh.ranks.exchange(json.dumps(message).encode())[0])
+    return compare_with_serial(dict(parameters), gradients, total, on_root, names, tolerance, mesh)
 
-    # per parameter: whether it is used; squared norms of this rank's gradient, of the serial one, of their difference
-    rows = np.zeros((len(parameters), 4))
-    for i, ((_, p), g) in enumerate(zip(parameters, gradients, strict=True)):
+
+def compare_with_serial(
+    parameters: Mapping[str, Parameter], gradients: Sequence[Any], loss: float, serial: tuple[float, list[Any]] | None,
+    names: Sequence[str], tolerance: float, mesh: Mesh,
+) -> Report:
+    """Compare the gradients that the ranks hold with those of one rank. All ranks of the mesh call it.
+
+    Parameters
+    ----------
+    parameters : mapping from name to Parameter
+        Those of this rank. The ranks may hold different ones, as the stages of a model, and parts of them.
+    gradients : sequence of array or None
+        Their gradients.
+    loss : float
+    serial : tuple of (float, list of array or None), on rank 0
+        The loss and the gradients of the run on one rank, in the order of `names`. None on other ranks.
+    names : sequence of str
+        The parameters of the whole model.
+    tolerance : float
+    mesh : Mesh
+
+    Returns
+    -------
+    Report
+        The same on every rank.
+    """
+    message = None
+    if serial is not None:
+        about = [None if g is None else (g.shape, np.result_type(g, np.float64).str) for g in serial[1]]
+        message = [serial[0], about]
+    serial_loss, about = json.loads(mesh.ranks.exchange(json.dumps(message).encode())[0])
+    found = dict(zip(parameters, gradients, strict=True))
+
+    # per parameter: whether it is held and used; squared norms of this rank's gradient, of the serial one, of their
+    # difference; a number of the copy that this rank holds a part of
+    rows = np.zeros((len(names), 5))
+    for i, name in enumerate(names):
+        p = parameters.get(name)
         expected = None
-        if serial_used[i]:
-            expected = _part(_broadcast_gradient(p, None if on_root is None else on_root[1][i], mesh), p)
-        got = None if g is None else to_host(g)
+        if about[i] is not None:
+            shape, dtype = about[i]
+            given = None if serial is None else serial[1][i]
+            flat = np.empty(math.prod(shape), dtype) if given is None else np.ascontiguousarray(given, dtype)
+            expected = mesh.ranks.broadcast(flat.reshape(-1), 0)
+        if p is None:
+            rows[i, 0] = _NOT_HELD
+            continue
+        assert p.layout is not None
+        if expected is not None:
+            expected = _part(expected.reshape(_whole_shape(p)), p)
+        got = None if found[name] is None else to_host(found[name])
         difference = 0.0 if got is None or expected is None else _square(got - expected)
-        rows[i] = got is not None, _square(got), _square(expected), difference
-    table = np.array([np.frombuffer(row).reshape(-1, 4) for row in mesh.ranks.exchange(rows.tobytes())])
-
-    copies = [_copies(p, mesh) for _, p in parameters]
-    total_norm = math.sqrt(sum(table[copies[i][0], i, 2].sum() for i in range(len(parameters))))
+        rows[i] = got is not None, _square(got), _square(expected), difference, _copy_of(p, mesh)
+    table = np.array([np.frombuffer(row).reshape(-1, 5) for row in mesh.ranks.exchange(rows.tobytes())])
+    copies = [_copies(table[:, i]) for i in range(len(names))]
+    total_norm = math.sqrt(sum(table[each[0], i, 2].sum() for i, each in enumerate(copies) if each))
     compared = [
-        _compare(name, table[:, i], copies[i], serial_used[i], total_norm) for i, (name, _) in enumerate(parameters)
+        _compare(name, table[:, i], copies[i], about[i] is not None, total_norm) for i, name in enumerate(names)
     ]
-    return Report(tuple(compared), total, serial_total, tolerance, mesh.ranks.size)
+    return Report(tuple(compared), loss, serial_loss, tolerance, mesh.ranks.size)
 
 
 def _distributed(model: Module, parameters: list[Parameter], loss: Any, batch: Any) -> tuple[float, list[Any]]:
@@ -351,13 +394,17 @@ def _set_parameters(serial: Module, parameters: list[tuple[str, Parameter]], mes
     return serial
 
 
-def _broadcast_gradient(p: Parameter, gradient: Any, mesh: Mesh) -> np.ndarray:
-    """Broadcast the serial gradient of a parameter from rank 0."""
+def _whole_shape(p: Parameter) -> tuple[int, ...]:
+    """The shape of the value of which this rank holds `p` or a part of it, on a stage of its own (V) or not."""
     assert p.layout is not None
-    shape = global_shape(p.layout, p.array.shape)
-    dtype = np.result_type(p.array.dtype, np.float64)
-    flat = np.empty(math.prod(shape), dtype) if gradient is None else np.ascontiguousarray(gradient, dtype).reshape(-1)
-    return mesh.ranks.broadcast(flat, 0).reshape(shape)
+    shape = list(p.array.shape)
+    known: set[int] = set()
+    for label in p.layout.labels:
+        if isinstance(label, Shard) and label.dim not in known:  # the outermost axis knows the extent of the whole
+            assert label.extent is not None
+            known.add(label.dim)
+            shape[label.dim] = label.extent
+    return tuple(shape)
 
 
 def _part(whole: np.ndarray, p: Parameter) -> np.ndarray:
@@ -375,20 +422,27 @@ def _square(x: Any) -> float:
     return 0.0 if x is None else float(np.vdot(x, x).real)
 
 
-def _copies(p: Parameter, mesh: Mesh) -> list[list[int]]:
-    """Return for each copy of the value of `p` the ranks that hold its parts, in order."""
+def _copy_of(p: Parameter, mesh: Mesh) -> int:
+    """A number that the ranks with the parts of one copy of the value of `p` have in common."""
     assert p.layout is not None
-    held: dict[tuple[int, ...], list[int]] = {}
-    for rank in range(mesh.ranks.size):
-        place = np.unravel_index(rank, mesh.sizes)
-        copy = tuple(int(i) for i, label in zip(place, p.layout.labels, strict=True) if not isinstance(label, Shard))
-        held.setdefault(copy, []).append(rank)
+    place = [0 if isinstance(label, Shard) else int(at) for at, label in zip(mesh.place, p.layout.labels, strict=True)]
+    return int(np.ravel_multi_index(place, mesh.sizes))
+
+
+def _copies(rows: np.ndarray) -> list[list[int]]:
+    """Return for each copy of a parameter the ranks that hold its parts, in order."""
+    held: dict[int, list[int]] = {}
+    for rank, row in enumerate(rows):
+        if row[0] != _NOT_HELD:
+            held.setdefault(int(row[4]), []).append(rank)
     return list(held.values())
 
 
 def _compare(name: str, rows: np.ndarray, copies: list[list[int]], serial_used: bool, total_norm: float) -> Compared:
     """Compare one parameter. `rows` has the flag and the squared norms of each rank."""
-    used = rows[:, 0] != 0
+    if not copies:  # no rank has it
+        return Compared(name, None, math.sqrt(total_norm) if serial_used else None, math.inf)
+    used = rows[[rank for copy in copies for rank in copy], 0] == 1
     norm = math.sqrt(rows[copies[0], 1].sum()) if used.any() else None
     serial = math.sqrt(rows[copies[0], 2].sum()) if serial_used else None
     if serial is None and not used.any():

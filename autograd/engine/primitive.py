@@ -187,6 +187,7 @@ class Primitive:
     __slots__ = ("__call__", "__dict__")  # a slot: calling an instance calls its own function directly
 
     communicates = False
+    separable = True  # see `recording.Step`
 
     __call__: Call
 

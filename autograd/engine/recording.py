@@ -50,11 +50,13 @@ class Step:
 
     With `communicates` a sweep calls `pull` even where no cotangent arrived. `sweep` is a `tape.Sweep`. `reads` is
     None, or a function of the node: the places, besides the node's parents, to whose cotangents `pull` adds.
+    `separable` tells whether `pull` leaves out a parent whose place is replaced by -1 (see `deferral`).
     """
 
     name = "step"
     communicates = False
     reads: Any = None
+    separable = False
 
     def pull(self, node: Node, ct: Any, sweep: Any) -> None:
         """One step of the reverse sweep: add to the cotangents of the node's parents."""

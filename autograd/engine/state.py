@@ -32,6 +32,9 @@ class State(threading.local):
     contexts: tuple[Callable[[], Any], ...] = ()
     """The active contexts, outermost first. Each makes a context manager that enters the context again when a part of
     the program runs a second time (see `transforms.checkpoint`)."""
+    collected: list[Any] | None = None
+    """Values besides its result that the running function gives to the program, such as side losses of layers; None
+    where nothing collects them. A checkpointed function returns those of its own run with its result."""
     unstated: dict[str, tuple[str, Any, Any, Layout]] = {}
     """By axis: the name, dtype, shape and layout of the last leaf with labels for other axes but none for this one."""
     in_rules: bool = False

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn, overload
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from ..layouts.layout import C, I, P, R, V, is_copy_for_part, may_relabel
 from ..layouts.messages import describe, own_part, require_one_number
 from ..layouts.rank_values import LocalCount, plain, rank_axes
 from . import events
+from .deferral import split
 from .deferred import refuse_pending
 from .events import listeners, objectives, spans
 from .recording import EFFECT, IMPORT, LEAF, MARK, OUTSIDE, UNRECORDED, Node, Recording
@@ -30,7 +31,7 @@ from .saved_arrays import refuse_write
 from .state import state
 from .tensor import FROM_A_GRADIENT, WATCH, Tensor, relabel
 
-__all__ = ["Sweep", "Tape", "scope"]
+__all__ = ["Rest", "Sweep", "Tape", "scope"]
 
 
 _NOTHING = object()
@@ -286,15 +287,27 @@ class Tape:
         return state.mesh.plan(self)
 
     # -- sweeps ----------------------------------------------------------------------------------------------------
+    @overload
+    def backward(
+        self, outputs: Tensor | Sequence[Tensor] = (), cotangents: Any = None, *,
+        wanted: Sequence[Tensor] | None = None, defer: Literal[False] = False, retain: bool = False,
+        record: bool = False,
+    ) -> list[Any] | None: ...  # fmt: skip
+    @overload
+    def backward(
+        self, outputs: Tensor | Sequence[Tensor] = (), cotangents: Any = None, *,
+        wanted: Sequence[Tensor] | None = None, defer: Literal[True], retain: bool = False, record: bool = False,
+    ) -> Rest: ...  # fmt: skip
     def backward(
         self,
         outputs: Tensor | Sequence[Tensor] = (),
         cotangents: Any = None,
         *,
         wanted: Sequence[Tensor] | None = None,
+        defer: bool = False,
         retain: bool = False,
         record: bool = False,
-    ) -> list[Any] | None:
+    ) -> list[Any] | Rest | None:
         """The reverse sweep: from the outputs' cotangents to the leaves' ``.grad``.
 
         Parameters
@@ -306,6 +319,9 @@ class Tape:
             that sweeps of other tapes left here.
         wanted : sequence of Tensor, optional
             Return the cotangents of these (None where there is none) and leave every ``.grad`` as it is.
+        defer : bool
+            Compute only the cotangents of `wanted`, and return a `Rest`: it has them, and a call of it computes the
+            rest, such as the gradients of weights. All ranks must call it at the same place of their programs.
         retain, record : bool
             Keep the tape for another backward; record the sweep itself on the enclosing tape, which keeps the tape
             too. A later backward adds to the gradients that are there: call `zero_grad` before the second derivative.
@@ -335,7 +351,7 @@ class Tape:
         places: dict[int, Any] | None = None
         if wanted is not None:
             at = [_place_of(x, recording) for x in wanted]
-            places = dict.fromkeys(at)
+            places = None if defer else dict.fromkeys(at)
         sweep = Sweep(recording, start, end, places, record)
         for place, ct in _seeds(outputs, cotangents, recording, start, end):
             sweep.add(place, ct if record else ct.array)
@@ -347,6 +363,13 @@ class Tape:
                 left = recording.pending.pop(place)
                 sweep.changed.append((recording.pending, place, left))
                 sweep.add(place, left)
+        if defer:
+            if record or start or end < len(nodes) or state.recording is recording:
+                raise TapeError(
+                    "backward(defer=True) of a part of a recording, or with record=True; needed: a tape that is no "
+                    "part of another one, after its block\n  fix: close the block of the tape first" + call_site()
+                )
+            return Rest(sweep, at or [], retain)
         if recording.on_sweep and places is None and not record:
             for begin in reversed(recording.on_sweep):
                 begin(sweep)
@@ -407,6 +430,93 @@ class Tape:
         finally:
             state.recording, state.in_rules = active, inside
         return [carried[y.node - start] if y.tape is recording and y.node >= start else None for y in outputs]
+
+
+class Rest:
+    """What is left of a backward pass with ``defer=True``. A call of it adds to the gradients of the leaves.
+
+    The values whose cotangents were wanted get no gradient.
+
+    Attributes
+    ----------
+    cotangents : list
+        The cotangents of the wanted values as arrays, None where there is none.
+
+    Raises
+    ------
+    TapeError
+        At a second call.
+
+    Notes
+    -----
+    The first part of the pass computes the cotangents of all values on the way from the outputs to the wanted ones.
+    The arrays that only they needed are then released. The second part computes the cotangents of their other
+    operands. A checkpoint, and an operation with a fused kernel, are done as a whole in the first part.
+
+    Examples
+    --------
+    >>> import autograd as ag
+    >>> w, x = ag.Parameter([2.0, 3.0]), ag.tensor([1.0, 4.0], requires_grad=True)
+    >>> with ag.Tape() as tape:
+    ...     y = (x * w).sum()
+    >>> rest = tape.backward(y, wanted=[x], defer=True)
+    >>> rest.cotangents, w.grad
+    ([array([2., 3.])], None)
+    >>> rest()
+    >>> w.grad.numpy()
+    array([1., 4.])
+    """
+
+    __slots__ = ("_kept", "_nodes", "_recording", "_retain", "_size", "cotangents")
+
+    def __init__(self, sweep: Sweep, wanted: Sequence[int], retain: bool):
+        recording = sweep.recording
+        first, second, self._kept = split(recording.nodes, 0, wanted)
+        self._recording, self._retain, self._size = recording, retain, len(second)
+        _run_alone(sweep, first)
+        self.cotangents: list[Any] = [self._kept.get(place) for place in wanted]
+        for place in wanted:
+            if place >= 0 and second[place] is None:
+                self._kept.pop(place, None)
+        if not retain:  # the arrays of nodes that are done are released
+            recording.nodes[:] = second
+            second = recording.nodes
+        self._nodes: list[Node | None] | None = second
+
+    def __call__(self) -> None:
+        nodes, kept = self._nodes, self._kept
+        if nodes is None or len(nodes) != self._size:
+            raise TapeError(
+                "the rest of a deferred backward pass was run before, or its tape has been released; needed: one call"
+                + call_site()
+            )
+        self._nodes = None
+        sweep = Sweep(self._recording, 0, self._size, None, False)
+        while kept:
+            place, ct = kept.popitem()
+            sweep.cts[place] = ct
+        ct = None
+        _run_alone(sweep, nodes)
+        if not self._retain:
+            self._recording.release()
+
+
+def _run_alone(sweep: Sweep, nodes: list[Node | None]) -> None:
+    """Run a part of a deferred sweep, which empties `nodes`; if it fails, no gradient has changed."""
+    active, state.recording = state.recording, None
+    if spans:
+        events.emit_span("begin", "backward")
+    try:
+        sweep.run(nodes, release=False)
+    except BaseException:
+        sweep.undo()
+        raise
+    finally:
+        state.recording = active
+        if spans:
+            events.emit_span("end", "backward")
+    if sweep.later:
+        sweep.finish()
 
 
 def _place_of(x: Any, recording: Recording) -> int:

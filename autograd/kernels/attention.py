@@ -10,6 +10,10 @@ the diagonal the exponentials are computed in strips of rows, each up to the las
 the lengths of the rows of Q and K bound all scores within exp's safe range, the largest score of each row is not
 computed. Above `KEEP_BYTES` the exponentials are not kept, and backward recomputes them.
 
+A block of attention, where the keys are only some of those that the queries attend to, also gives ``L = log r``. With L
+of all keys, ``P / r`` of one block is ``exp(S - L)``. Where the objective depends on L too, its cotangent is subtracted
+from ``rowsum(ct * O)``.
+
 Source: the recomputation and the row sum of ``ct * O`` are those of Dao et al. 2022 (FlashAttention), section 3.1.
 """
 
@@ -27,7 +31,7 @@ SCORE_BYTES = 1 << 19
 """The size of the scores of one step: some rows of one head, or all rows of several heads."""
 KEEP_BYTES = 1 << 25
 """Up to this size the exponentials are kept for backward."""
-ROWS = 128
+ROWS = 64
 """Query rows of one step of causal attention."""
 STRIP = 32
 """Rows of one strip near the diagonal."""
@@ -48,7 +52,7 @@ def _steps(q: Any, k: Any, causal: bool) -> Iterator[_Step]:
     s = k.shape[-2]
     group = heads // k.shape[-3] if heads else 1
     size = min(t, ROWS if causal else max(1, SCORE_BYTES // max(s * q.itemsize, 1)))
-    together = 1 if group > 1 or size < t else max(1, SCORE_BYTES // max(t * s * q.itemsize, 1))
+    together = 1 if group > 1 else max(1, SCORE_BYTES // max(size * s * q.itemsize, 1))
     for at in np.ndindex(*lead):
         for first in range(0, heads, together):
             some = slice(first, min(first + together, heads))
@@ -86,8 +90,8 @@ class _Scores:
             found = self.triangles[key] = np.tri(*key, self.q.dtype)
         return found
 
-    def exponentials(self, step: _Step) -> Any:
-        """P of one step, [heads, rows, keys]."""
+    def exponentials(self, step: _Step) -> tuple[Any, Any]:
+        """P of one step, [heads, rows, keys], and the number subtracted from each row's scores; None for zeros."""
         query = self.q[step.at][step.heads, step.rows] * self.scale
         p = np.matmul(query, self.k[step.at][step.keys, : step.seen].swapaxes(-1, -2))
         mask = None if self.mask is None else self.mask[step.at][step.heads, step.rows, : step.seen]
@@ -104,19 +108,23 @@ class _Scores:
                 part *= self.visible(step, edge)  # elements outside the strips are still scores, which are finite
             if mask is not None:
                 p *= mask
-            return p
+            return p, None
         if edge < step.seen:
             np.copyto(p[:, :, edge:], -np.inf, where=self.visible(step, edge) == 0)
         if self.additive:
             p += mask
         elif mask is not None:
             np.copyto(p, -np.inf, where=~mask)
-        exponentials(p, p)
-        return p
+        return p, exponentials(p, p)
 
 
-def attend(q: Any, k: Any, v: Any, mask: Any, causal: bool, scale: float, out: Any, keep: bool) -> Any:
-    """Write the output to `out`; return the residuals: the exponentials by step (or None), 1 / r, and `safe`."""
+def attend(
+    q: Any, k: Any, v: Any, mask: Any, causal: bool, scale: float, out: Any, keep: bool, log_sums: Any = None
+) -> Any:
+    """Write the output to `out`; return the residuals: the exponentials by step (or None), 1 / r, and `safe`.
+
+    ``log r`` is written to `log_sums`, [..., heads, tokens], if it is given.
+    """
     scores = _Scores(q, k, mask, causal, scale)
     steps = list(_steps(q, k, causal))
     total = sum((s.heads.stop - s.heads.start) * (s.rows.stop - s.rows.start) * s.seen for s in steps) * q.itemsize
@@ -124,8 +132,12 @@ def attend(q: Any, k: Any, v: Any, mask: Any, causal: bool, scale: float, out: A
     inverse = np.empty((*q.shape[:-1], 1), q.dtype)
     ones = np.ones(k.shape[-2], q.dtype)
     for step in steps:
-        p = scores.exponentials(step)
+        p, shift = scores.exponentials(step)
         r = (p @ ones[: step.seen])[..., None]
+        if log_sums is not None:
+            with np.errstate(divide="ignore"):
+                log_r = np.log(r) if shift is None else np.log(r) + shift
+            log_sums[step.at][step.heads, step.rows] = log_r[..., 0]
         r[r == 0] = 1  # a row that attends to no key
         np.reciprocal(r, out=r)
         inverse[step.at][step.heads, step.rows] = r
@@ -138,9 +150,14 @@ def attend(q: Any, k: Any, v: Any, mask: Any, causal: bool, scale: float, out: A
 
 
 def attend_backward(
-    ct: Any, q: Any, k: Any, v: Any, mask: Any, causal: bool, scale: float, o: Any, kept: Any, dq: Any, dk: Any, dv: Any
-) -> None:
-    """Write the cotangents to `dq`, `dk` and `dv`, except for those that are None."""
+    ct: Any, q: Any, k: Any, v: Any, mask: Any, causal: bool, scale: float, o: Any, kept: Any,
+    dq: Any, dk: Any, dv: Any, log_sums: Any = None, dots: Any = None,
+) -> None:  # fmt: skip
+    """Write the cotangents to `dq`, `dk` and `dv`, except for those that are None.
+
+    For a block, `log_sums` are those of all keys, and `dots` are the row sums of ``ct * O``, [..., heads, tokens];
+    `o` is not read, and `kept` is (None, None, None).
+    """
     exps, inverse, safe = kept
     scores = _Scores(q, k, mask, causal, scale, safe)
     opened: set[Any] = set()
@@ -150,8 +167,13 @@ def attend_backward(
                 d[...] = 0
     for n, step in enumerate(_steps(q, k, causal)):
         at, heads, kv, rows, seen = step
-        p = scores.exponentials(step) if exps is None else exps[n]
-        c = ct[at][heads, rows] * inverse[at][heads, rows]
+        p, shift = scores.exponentials(step) if exps is None else (exps[n], None)
+        if log_sums is None:
+            inverse_r = inverse[at][heads, rows]
+        else:
+            log_r = log_sums[at][heads, rows][..., None]
+            inverse_r = np.exp(-log_r if shift is None else shift - log_r)
+        c = ct[at][heads, rows] * inverse_r
         first = (at, kv.start) not in opened
         opened.add((at, kv.start))
         if dv is not None:
@@ -160,7 +182,10 @@ def attend_backward(
             continue
         c *= scale
         ds = c @ v[at][kv, :seen].swapaxes(-1, -2)
-        ds -= np.vecdot(c, o[at][heads, rows])[..., None]
+        if dots is None:
+            ds -= np.vecdot(c, o[at][heads, rows])[..., None]
+        else:
+            ds -= dots[at][heads, rows][..., None] * inverse_r * scale
         ds *= p
         if dq is not None:
             np.matmul(ds, k[at][kv, :seen], out=dq[at][heads, rows])
@@ -231,5 +256,33 @@ def _self_attention_backward(
     return (dx, None)[: len(xs)]
 
 
+def _attention_block(xs: tuple[Any, ...], options: tuple[Any, ...], keep: bool) -> tuple[Any, Any]:
+    """The output for some of the keys, with L, [..., heads, tokens]; nothing is kept.
+
+    The output for all keys is the mean of those of the blocks, with the weights ``exp(L_block - L)``, where L is the
+    logarithm of the sum of all ``exp(L_block)``.
+    """
+    (q, k, v), (causal, scale) = xs, options
+    out = _like_tokens_first(q, (*q.shape[:-1], v.shape[-1]))
+    log_sums = np.empty(q.shape[:-1], q.dtype)
+    attend(q, k, v, None, causal, scale, out, False, log_sums)
+    return (out, log_sums), None
+
+
+def _attention_block_backward(
+    ct: Any, kept: Any, xs: tuple[Any, ...], options: tuple[Any, ...], wanted: Sequence[bool], last: bool
+) -> Sequence[Any]:
+    """The contributions of a block to the cotangents of q, k and v.
+
+    `ct` is the cotangent of the output for all keys, the row sums of the product of the two minus the cotangent of L,
+    and L, for all keys.
+    """
+    (ct, dots, log_sums), (q, k, v), (causal, scale) = ct, xs, options
+    dq, dk, dv = (_like_tokens_first(x, x.shape) if want else None for x, want in zip(xs, wanted, strict=True))
+    attend_backward(ct, q, k, v, None, causal, scale, None, (None, None, None), dq, dk, dv, log_sums, dots)
+    return dq, dk, dv
+
+
 attention_kernel = Kernel(_attention, _attention_backward)
+attention_block_kernel = Kernel(_attention_block, _attention_block_backward)
 self_attention_kernel = Kernel(_self_attention, _self_attention_backward)

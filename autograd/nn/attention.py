@@ -9,7 +9,7 @@ import numpy as np
 from .. import ops, random
 from ..engine.parameter import Parameter, constant, tensor
 from ..engine.state import state
-from ..engine.tensor import Tensor
+from ..engine.tensor import TENSORS, Tensor
 from ..errors import DtypeError, ShapeError, call_site
 from ..layouts.layout import Shard
 from ..ops.arguments import operand, raw
@@ -32,8 +32,8 @@ class SelfAttention(Module):
     causal : bool
         Whether each token attends only to its own and earlier positions.
     rotary : bool or float
-        Apply rotary position embeddings to queries and keys (`ops.rotary`). A number is the base of the angles; True
-        means 10000.
+        Apply rotary position embeddings to queries and keys, in adjacent pairs of features (`ops.rotary`). A number is
+        the base of the angles; True means 10000.
 
     Raises
     ------
@@ -82,23 +82,24 @@ class SelfAttention(Module):
         """Rotate queries and keys of [..., tokens, 3, heads, head_width] by their positions; values stay.
 
         `positions`, an array [tokens] of int, is by default 0, 1, ... All rows of the batch have the same positions.
+        Where the ranks hold different tokens, it is a Tensor with the labels of its tokens; an array is V.
         """
         if not self.rotary:
             return x
-        tokens = int(raw(x).shape[-4])
-        known = positions is None
-        key = (tokens, raw(x).dtype)
-        tables = self._tables.get(key) if known else None
+        known, tokens = positions is None, int(raw(x).shape[-4])
+        where = np.arange(tokens) if known else np.asarray(raw(positions))
+        key = (tokens if known else where.tobytes(), raw(x).dtype)
+        tables = self._tables.get(key)
         if tables is None:
-            where = np.arange(tokens) if known else np.asarray(positions)
             cos, sin = ops.rotary_angles_at(where, self.head_width, self.rotary, dtype=raw(x).dtype)
             one, zero = np.ones_like(cos), np.zeros_like(sin)  # the values are not rotated
             tables = np.stack([cos, cos, one], 1)[:, :, None], np.stack([sin, sin, zero], 1)[:, :, None]
-            if known:
-                self._tables[key] = tables
+            self._tables[key] = tables
         if state.grid is not None:
-            tables = (constant(tables[0]), constant(tables[1])) if known else (tensor(tables[0]), tensor(tables[1]))
-        return ops.rotary(x, *tables)
+            labels = positions.layout if positions.__class__ in TENSORS else None
+            make = constant if known else tensor if labels is None else lambda table: Tensor(table, labels)
+            tables = make(tables[0]), make(tables[1])
+        return ops.rotary(x, tables[0], tables[1], interleaved=True)
 
     def forward(self, qkv: Any) -> Any:
         """Compute attention.

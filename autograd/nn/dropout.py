@@ -58,8 +58,8 @@ def dropout(
     Raises
     ------
     LayoutError
-        x is Varying on an axis that is not an axis of the key (`Key.along`): the ranks would use one mask for different
-        values.
+        x is Varying on an axis that is not an axis of the key (`Key.along`), and the key has no places on it
+        (`random.placed`): the ranks would use one mask for different values.
     OptionError
         p is not a probability.
     DtypeError
@@ -98,7 +98,7 @@ def dropout(
         x = tensor(x)
     if state.grid is not None:
         check_key(key, "dropout")
-        of_tensor(x, key.axes, "dropout")
+        of_tensor(x, (*key.axes, *key.apart), "dropout", key.places)
     keep = random.bernoulli(key, x, 1.0 - p)
     scale = x.dtype.type(0.0 if p == 1 else 1.0 / (1.0 - p))
     y = x * (Tensor(keep.array * scale, keep.layout) if keep.__class__ in TENSORS else Tensor(keep * scale))

@@ -44,12 +44,13 @@ from .elementwise import (
     where,
 )
 from .indexing import getitem
-from .matmul import linear, matmul
+from .matmul import contract, linear, matmul
 from .nn.activations import gelu, silu
 from .nn.attention import attention, attention_weights, self_attention
 from .nn.convolution import convolution
 from .nn.cross_entropy import cross_entropy
-from .nn.embedding import take_rows
+from .nn.embedding import add_rows, take_rows
+from .nn.grouped import grouped_linear
 from .nn.normalization import layer_norm, rms_norm
 from .nn.pooling import avg_pool, max_pool
 from .nn.rotary import rotary, rotary_angles, rotary_angles_at
@@ -60,14 +61,14 @@ from .shape import broadcast_to, concatenate, expand_dims, moveaxis, ravel, resh
 from .tensor_methods import install
 
 __all__ = [
-    "absolute", "add", "argmax", "astype", "attention", "attention_weights", "avg_pool", "broadcast_to", "concatenate",
-    "convolution", "cos", "cross_entropy", "divide", "dot", "equal", "exp", "expand_dims", "expm1", "from_function",
-    "from_ufunc", "gelu", "getitem", "greater", "greater_equal", "isfinite", "layer_norm", "less", "less_equal",
-    "linear", "log", "log1p", "log_softmax", "logical_not", "logsumexp", "matmul", "max", "max_pool", "maximum",
-    "mean", "min", "minimum", "moveaxis", "multiply", "negative", "not_equal", "power", "ravel", "reciprocal", "relu",
-    "reshape", "rms_norm", "rotary", "rotary_angles", "rotary_angles_at", "self_attention", "sigmoid", "sign", "silu", "sin", "softmax",
-    "softplus", "sqrt", "square", "squeeze", "stack", "stop_gradient", "subtract", "sum", "swapaxes", "take_rows",
-    "tanh", "transpose", "where",
+    "absolute", "add", "add_rows", "argmax", "astype", "attention", "attention_weights", "avg_pool", "broadcast_to",
+    "concatenate", "contract", "convolution", "cos", "cross_entropy", "divide", "dot", "equal", "exp", "expand_dims",
+    "expm1", "from_function", "from_ufunc", "gelu", "getitem", "greater", "greater_equal", "grouped_linear", "isfinite",
+    "layer_norm", "less", "less_equal", "linear", "log", "log1p", "log_softmax", "logical_not", "logsumexp", "matmul",
+    "max", "max_pool", "maximum", "mean", "min", "minimum", "moveaxis", "multiply", "negative", "not_equal", "power",
+    "ravel", "reciprocal", "relu", "reshape", "rms_norm", "rotary", "rotary_angles", "rotary_angles_at",
+    "self_attention", "sigmoid", "sign", "silu", "sin", "softmax", "softplus", "sqrt", "square", "squeeze", "stack",
+    "stop_gradient", "subtract", "sum", "swapaxes", "take_rows", "tanh", "transpose", "where",
 ]  # fmt: skip
 
 

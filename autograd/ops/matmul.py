@@ -6,13 +6,14 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 from numpy import ndarray
 
 from ..arrays.half import HALF, product
 from ..engine.dispatch import ones, unbroadcast
-from ..engine.primitive import op
+from ..engine.primitive import Primitive, op
 from ..layouts.layout import Mix, Sum
-from .shape import broadcast_to, swapaxes
+from .shape import broadcast_to, swapaxes, transpose
 
 _CONTRACTED = Sum("k")
 
@@ -140,3 +141,30 @@ the contracted dimension may not be sharded. Where the layouts need that, or whe
 """
 
 matmul.write_adjoint[1] = linear.write_adjoint[1] = _write_adjoint_of_w
+
+
+# -- a contraction of several dimensions -----------------------------------------------------------------------
+
+
+def _contract_dims(shapes: Sequence[tuple[int, ...]], options: Any) -> Any:
+    (a, b), (n,) = map(len, shapes), options
+    sums = [Sum(i) for i in range(n)]
+    return [(*range(a - n), *sums), (*sums, *range(a - n, a - n + b - n))]
+
+
+def _rotated(x: Any, n: int) -> Any:
+    """`x` with its first `n` dimensions last."""
+    return transpose(x, (*range(n, x.ndim), *range(n)))
+
+
+contract: Primitive = op(
+    "contract", "a b", lambda a, b, n: np.tensordot(a, b, n),
+    (lambda ct, y, a, b, n: contract(ct, _rotated(b, n), options=(b.ndim - n,)),
+     lambda ct, y, a, b, n: contract(_rotated(a, a.ndim - n), ct, options=(a.ndim - n,))),
+    saves="01", dims=_contract_dims, operands="x w",
+)  # fmt: skip
+"""Return the sum over the last ``n = options[0]`` dimensions of x and the first n of w, as one matrix product.
+
+x is [..., k1 .. kn] and w [k1 .. kn, ...]; the result has the other dimensions of x and then those of w. Adjoints: the
+cotangent contracted with w over its other dimensions, and x with the cotangent over the other dimensions of x.
+"""

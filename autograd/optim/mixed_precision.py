@@ -31,7 +31,7 @@ from ..layouts.rank_values import rank_axes
 from .base import Optimizer
 from .groups import split
 from .hyperparameters import check_count, check_numbers
-from .norms import axes_of_parts, masters
+from .norms import axes_of_parts, axes_of_stages, masters
 
 __all__ = ["LossScaler", "MasterWeights"]
 
@@ -368,7 +368,8 @@ class MasterWeights:
         grid = state.grid
         if grid is None:
             return finite, scaled
-        found = {axis for p in self._held for axis in axes_of_parts("MasterWeights.step", p.labelled(grid))}
+        combinations = {axes_of_parts("MasterWeights.step", p.labelled(grid)) for p in self._held}
+        found = {axis for axes in axes_of_stages(combinations, "agreement on an overflow") for axis in axes}
         axes = [name for name in grid.names if name in found]
         if not axes:
             return finite, scaled

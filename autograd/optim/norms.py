@@ -30,8 +30,8 @@ from ..layouts.messages import describe
 from .hyperparameters import check_numbers
 
 __all__ = [
-    "Norm", "axes_of_parts", "check_norm", "clip_grad_norm_", "clip_grad_value_", "global_norm", "local_norm",
-    "masters", "norm_of",
+    "Norm", "axes_of_parts", "axes_of_stages", "check_norm", "clip_grad_norm_", "clip_grad_value_", "global_norm",
+    "local_norm", "masters", "norm_of",
 ]  # fmt: skip
 
 Norm = Callable[[list[Tensor], float], float]
@@ -67,7 +67,8 @@ def global_norm(tensors: Iterable[Tensor], norm_type: float = 2.0) -> float:
     """Return the norm of all elements of the Tensors together, over all ranks of the mesh.
 
     Copies (R, I, C) count once, and so does a Rooted value. The parts of a Shard, and Varying values, are summed over
-    the ranks: all ranks along their axes call this together, with Tensors of the same layouts. All ranks get the same
+    the ranks: all ranks along their axes call this together, with Tensors of the same layouts. If one is Varying, all
+    ranks of the mesh call it, and they may have Tensors of their own, as the stages of a model. All ranks get the same
     number, bitwise.
 
     Parameters
@@ -105,16 +106,29 @@ def global_norm(tensors: Iterable[Tensor], norm_type: float = 2.0) -> float:
 
 def _norm_over_ranks(tensors: list[Tensor], layouts: Iterable[Layout | None], norm_type: float) -> float:
     """`global_norm`, where `layouts` are those of all Tensors that any rank may give."""
+    layouts = list(layouts)
     by_axes: dict[tuple[str, ...], list[Any]] = {axes_of_parts("global_norm", layout): [] for layout in layouts}
     for x in tensors:
         _refuse_addends(x.layout)
         by_axes.setdefault(axes_of_parts("global_norm", x.layout), []).append(x.array)
+    grid: Any = state.grid
+    own = any(label is V for layout in layouts if layout is not None for label in layout.labels)
+    own = own or bool(state.mesh is not None and state.mesh.stage_axes)
+    if own:  # ranks with Tensors of their own, as stages of a model, may have other layouts than this one
+        by_axes = {grid.names: [x for axes, arrays in by_axes.items() for x in _once(arrays, axes, norm_type)]}
     powers = []
     for axes, arrays in sorted(by_axes.items(), key=lambda item: item[0]):
-        power = _power(arrays, norm_type)
+        power = _sum(arrays, norm_type) if own else _power(arrays, norm_type)
         along = state.mesh.numbers_of_all(power, axes, f"norm over the ranks (axis={'*'.join(axes)!r})") if axes else ()
         powers.append(_sum(along, norm_type) if axes else power)
     return _root(_sum(powers, norm_type), norm_type)
+
+
+def _once(arrays: list[Any], axes: tuple[str, ...], norm_type: float) -> list[float]:
+    """The power of arrays that differ along `axes`, as an addend over all ranks of the mesh that counts copies once."""
+    grid: Any = state.grid
+    copies = math.prod(n for name, n in zip(grid.names, grid.sizes, strict=True) if name not in axes)
+    return [_power(arrays, norm_type) / (1 if norm_type == math.inf else copies)]
 
 
 def axes_of_parts(caller: str, layout: Layout | None) -> tuple[str, ...]:
@@ -128,6 +142,12 @@ def axes_of_parts(caller: str, layout: Layout | None) -> tuple[str, ...]:
             "  fix: call it inside `with mesh:`, on all ranks" + call_site()
         )
     return tuple(found)
+
+
+def axes_of_stages(found: set[tuple[str, ...]], call: str) -> set[tuple[str, ...]]:
+    """The combinations of axes that occur on any stage of a pipeline, whose ranks have different parameters."""
+    mesh = state.mesh
+    return found if mesh is None else mesh.combinations_of_stages(found, call)
 
 
 def _refuse_addends(layout: Layout | None) -> None:

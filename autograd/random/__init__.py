@@ -28,12 +28,13 @@ raises
 Layouts. A draw for a Tensor follows the Tensor's layout: a rank of a Shard generates its own part, and ranks with equal
 copies generate equal numbers. Ranks of a Varying value have no position in a logical tensor, and with one key they
 would all generate the same numbers, the classic silent error of dropout. This is refused unless the key says that the
-ranks differ: ``key.along("dp")``. Inside a mesh, a draw of a shape has the label D (Drawn). D combines with equal
-copies and with values that are sharded on another dimension, may become a Parameter, or a constant by `constant`, and
-is refused where it meets Varying. A slice of it is D too, unless its bounds depend on ``mesh.axis(name).rank``: then it
-is V. The labels V and Shard contradict D, so `tensor`, `Parameter` and ``collectives.cast`` refuse them;
-``collectives.shard`` gives each rank its part of the draw. A draw with `part` is a plain array, and so V like any
-array. The table in `random.placement` lists all cases.
+ranks differ: ``key.along("dp")``; or it has the places of the pieces that each rank holds of one value, as in zigzag
+order: ``key.placed(...)``, or `placed` around the model. Inside a mesh, a draw of a shape has the label D (Drawn). D
+combines with equal copies and with values that are sharded on another dimension, may become a Parameter, or a constant
+by `constant`, and is refused where it meets Varying. A slice of it is D too, unless its bounds depend on
+``mesh.axis(name).rank``: then it is V. The labels V and Shard contradict D, so `tensor`, `Parameter` and
+``collectives.cast`` refuse them; ``collectives.shard`` gives each rank its part of the draw. A draw with `part` is a
+plain array, and so V like any array. The table in `random.placement` lists all cases.
 
 In a dry run, `uniform`, `normal` and `bernoulli` return a shape without values. `integers` and `permutation`, by which
 programs decide what to do, return real values.
@@ -51,11 +52,11 @@ from typing import NoReturn
 from ..errors import missing_attribute
 from .continuous import normal, truncated_normal, uniform
 from .discrete import bernoulli, integers, permutation
-from .keys import Key, State, get_state, load_state_dict, next_key, seed, set_state, state_dict
+from .keys import Key, State, get_state, load_state_dict, next_key, placed, seed, set_state, state_dict
 
 __all__ = [
     "Key", "State", "bernoulli", "get_state", "integers", "load_state_dict", "next_key", "normal", "permutation",
-    "seed", "set_state", "state_dict", "truncated_normal", "uniform",
+    "placed", "seed", "set_state", "state_dict", "truncated_normal", "uniform",
 ]  # fmt: skip
 
 

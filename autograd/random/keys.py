@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import operator
 import threading
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
-from ..errors import DtypeError, LayoutError, OptionError, call_site
+from ..errors import DtypeError, LayoutError, OptionError, ShapeError, call_site
 from ..layouts.messages import require_same_number
 from ..layouts.rank_values import rank_axes
 
 __all__ = [
-    "Key", "State", "check_key", "get_state", "integer", "load_state_dict", "next_key", "real", "seed", "set_state",
-    "state_dict",
+    "Key", "Place", "State", "check_key", "get_state", "integer", "load_state_dict", "next_key", "placed", "real",
+    "seed", "set_state", "state_dict",
 ]  # fmt: skip
 
 
@@ -54,6 +55,46 @@ def check_key(key: Any, caller: str) -> None:
         )
 
 
+class Place(NamedTuple):
+    """The pieces of a dimension that a rank holds, one after another, of a value that is V on an axis.
+
+    Attributes
+    ----------
+    axis : str
+    dim : int
+    pieces : tuple of (start, stop)
+        Places in the logical tensor.
+    extent : int
+        That of the dimension in the logical tensor.
+    """
+
+    axis: str
+    dim: int
+    pieces: tuple[tuple[int, int], ...]
+    extent: int
+
+    @classmethod
+    def of(cls, axis: str, dim: int, pieces: Sequence[slice], extent: int) -> Place:
+        """Check the arguments of `Key.placed`."""
+        if not isinstance(axis, str):
+            raise DtypeError(f"placed: axis={axis!r} was given; needed: the name of a mesh axis" + call_site())
+        dim, extent = integer(dim, "placed: dim"), integer(extent, "placed: extent")
+        found: list[tuple[int, int]] = []
+        for piece in (pieces,) if isinstance(pieces, slice) else pieces:
+            if not isinstance(piece, slice) or piece.step not in (None, 1):
+                raise ShapeError(f"placed: the piece {piece!r} was given; needed: a slice without step" + call_site())
+            start, stop = int(operator.index(piece.start)), int(operator.index(piece.stop))
+            if not 0 <= start <= stop <= extent or any(start < b and a < stop for a, b in found):
+                raise ShapeError(
+                    f"placed: pieces={list(pieces)!r} were given; needed: slices from 0 to {extent} that do not overlap"
+                    + call_site()
+                )
+            found.append((start, stop))
+        if dim < 0:
+            raise ShapeError(f"placed: dim={dim} was given; needed: dim >= 0, from the left" + call_site())
+        return cls(axis, dim, tuple(found), extent)
+
+
 @dataclass(frozen=True, slots=True)
 class Key:
     """The name of one stream of random numbers.
@@ -68,6 +109,10 @@ class Key:
         The training step, epoch or other count of draws with this name.
     axes : tuple of str
         Mesh axes along which each rank has a stream of its own; see `along`.
+    places : tuple of Place
+        For mesh axes, the pieces that this rank holds of values that are V there; see `placed`.
+    apart : tuple of str
+        Mesh axes along which no two ranks use this key, such as the stages of a pipeline; see `State`.
 
     Raises
     ------
@@ -90,6 +135,8 @@ class Key:
     name: str = ""
     step: int = 0
     axes: tuple[str, ...] = ()
+    places: tuple[Place, ...] = ()
+    apart: tuple[str, ...] = field(default=(), repr=False, kw_only=True)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "seed", integer(self.seed, "Key: seed"))
@@ -103,6 +150,8 @@ class Key:
 
     def __repr__(self) -> str:
         along = f", axes={self.axes!r}" if self.axes else ""
+        if self.places:  # the pieces differ between ranks, and ranks compare this text
+            along += f", placed={tuple(place.axis for place in self.places)!r}"
         return f"Key(seed={self.seed!r}, name={self.name!r}, step={self.step!r}{along})"
 
     def fold(self, name: str) -> Key:
@@ -118,7 +167,7 @@ class Key:
                 f"Key.fold: name must be a string, got {name!r}\n  fix: key.at({name!r}) for the numbers of a step, as "
                 "fold_in of JAX" + call_site()
             )
-        return Key(self.seed, f"{self.name}/{name}" if self.name else name, self.step, self.axes)
+        return replace(self, name=f"{self.name}/{name}" if self.name else name)
 
     def at(self, step: int) -> Key:
         """Return the key with the same seed and name at another step.
@@ -128,7 +177,7 @@ class Key:
         >>> Key(0, "shuffle").at(3)
         Key(seed=0, name='shuffle', step=3)
         """
-        return Key(self.seed, self.name, step, self.axes)
+        return replace(self, step=step)
 
     def along(self, *axes: str) -> Key:
         """Return a key that gives each rank of these mesh axes a stream of its own. Its draws are V on these axes.
@@ -141,18 +190,61 @@ class Key:
         >>> Key(0, "noise").along("dp").fold("a")
         Key(seed=0, name='noise/a', step=0, axes=('dp',))
         """
-        return Key(self.seed, self.name, self.step, (*self.axes, *axes))
+        return replace(self, axes=(*self.axes, *axes))
+
+    def placed(self, axis: str, dim: int, pieces: Sequence[slice], extent: int) -> Key:
+        """Return a key for values that are V on a mesh axis, of which each rank holds some pieces of a dimension.
+
+        A draw for such a Tensor gives the elements that the draw of the logical tensor has at these places, and is V
+        on the axis. Where another axis shards the dimension, it divides the concatenation of the pieces. Values with
+        another label on the axis are drawn as without it.
+
+        Parameters
+        ----------
+        axis : str
+        dim : int
+            The dimension, counted from the left.
+        pieces : sequence of slice
+            The pieces in the order in which this rank holds them.
+        extent : int
+            The extent of the dimension in the logical tensor.
+
+        Raises
+        ------
+        ShapeError
+            The pieces are not slices inside the extent, or overlap. At a draw: they are not as long together as the
+            Tensor's dimension.
+
+        Examples
+        --------
+        >>> Key(0, "noise").placed("cp", 1, [slice(0, 2), slice(6, 8)], extent=8)
+        Key(seed=0, name='noise', step=0, placed=('cp',))
+        """
+        place = Place.of(axis, dim, pieces, extent)
+        return replace(self, places=_replaced(self.places, place))
+
+
+def _replaced(places: tuple[Place, ...], place: Place) -> tuple[Place, ...]:
+    """The places with one more, which takes the place of an earlier one of its axis."""
+    return (*(known for known in places if known.axis != place.axis), place)
 
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """A thread's random state: its seed, and the number of keys that `next_key` has returned for each name."""
+    """A thread's random state: its seed, the number of keys that `next_key` has returned for each name, and `placed`.
+
+    `places` are those of the `placed` blocks that the thread is in. Along the mesh axes in `apart` the ranks have
+    states of different seeds, as the stages of a pipeline have. So their keys are different, and a draw for a Varying
+    value needs no key along these axes.
+    """
 
     seed: int = 0
     ordinals: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+    places: tuple[Place, ...] = ()
+    apart: tuple[str, ...] = ()
 
     def __reduce__(self) -> Any:  # a MappingProxyType cannot be pickled
-        return State, (self.seed, dict(self.ordinals))
+        return State, (self.seed, dict(self.ordinals), self.places, self.apart)
 
 
 class _Thread(threading.local):
@@ -161,6 +253,8 @@ class _Thread(threading.local):
     def __init__(self) -> None:
         self.seed = 0
         self.ordinals: dict[str, int] = {}
+        self.places: tuple[Place, ...] = ()
+        self.apart: tuple[str, ...] = ()
         self.is_set = threading.current_thread() is threading.main_thread()  # or by `set_state`
 
 
@@ -194,7 +288,7 @@ def seed(n: int) -> None:
     >>> next_key("weight")
     Key(seed=3, name='weight.0', step=0)
     """
-    set_state(State(integer(n, "seed: n")))
+    set_state(State(integer(n, "seed: n"), places=_thread.places))
 
 
 def next_key(name: str) -> Key:
@@ -208,7 +302,7 @@ def next_key(name: str) -> Key:
     Returns
     -------
     Key
-        ``Key(seed, f"{name}.{ordinal}")``.
+        ``Key(seed, f"{name}.{ordinal}")``, with the places of the `placed` blocks around the call.
 
     Raises
     ------
@@ -235,7 +329,7 @@ def next_key(name: str) -> Key:
     if not isinstance(name, str):
         raise DtypeError(f"next_key: name must be a string, got {name!r}")
     ordinal = _thread.ordinals.get(name, 0)
-    key = Key(_thread.seed, f"{name}.{ordinal}")
+    key = Key(_thread.seed, f"{name}.{ordinal}", places=_thread.places, apart=_thread.apart)
     _thread.ordinals[name] = ordinal + 1
     return key
 
@@ -254,7 +348,7 @@ def get_state() -> State:
     >>> next_key("mask") == first
     True
     """
-    return State(_thread.seed, MappingProxyType(dict(_thread.ordinals)))
+    return State(_thread.seed, MappingProxyType(dict(_thread.ordinals)), _thread.places, _thread.apart)
 
 
 def set_state(state: State) -> None:
@@ -262,6 +356,44 @@ def set_state(state: State) -> None:
     _thread.is_set = True
     _thread.seed = state.seed
     _thread.ordinals = dict(state.ordinals)
+    _thread.places = state.places
+    _thread.apart = state.apart
+
+
+@contextmanager
+def placed(axis: str, dim: int, pieces: Sequence[slice], extent: int) -> Iterator[None]:
+    """Give the keys of `next_key` in this block the pieces that this rank holds on a mesh axis; see `Key.placed`.
+
+    So `nn.Dropout` of a value that is V on the axis drops the same elements for any number of ranks. The places are
+    part of this thread's random state, so a checkpoint replays them.
+
+    Parameters
+    ----------
+    axis : str
+    dim : int
+        The dimension of the pieces, in every value that is drawn for, counted from the left.
+    pieces : sequence of slice
+        The pieces in the order in which this rank holds them.
+    extent : int
+        The extent of the dimension in the logical tensor.
+
+    Raises
+    ------
+    ShapeError
+        As in `Key.placed`.
+
+    Examples
+    --------
+    >>> with placed("cp", 1, [slice(0, 2), slice(6, 8)], extent=8):
+    ...     next_key("mask of pieces").places
+    (Place(axis='cp', dim=1, pieces=((0, 2), (6, 8)), extent=8),)
+    """
+    before = _thread.places
+    _thread.places = _replaced(before, Place.of(axis, dim, pieces, extent))
+    try:
+        yield
+    finally:
+        _thread.places = before
 
 
 def state_dict() -> dict[str, Any]:
@@ -300,4 +432,4 @@ def load_state_dict(state: Mapping[str, Any]) -> None:
             "random.state_dict()" + call_site()
         )
     ordinals = {str(name): integer(n, f"load_state_dict: {name}") for name, n in state["ordinals"].items()}
-    set_state(State(integer(state["seed"], "load_state_dict: seed"), ordinals))
+    set_state(State(integer(state["seed"], "load_state_dict: seed"), ordinals, _thread.places))

@@ -23,8 +23,8 @@ from ..engine.state import state
 from ..engine.tensor import Tensor
 from ..errors import DtypeError, ShapeError
 from ..layouts.layout import D, I, Layout, R, Shard, V
-from .keys import Key, check_key
-from .placement import Part, coordinates, of_shape, of_tensor
+from .keys import Key, Place, check_key
+from .placement import Part, coordinates, of_shape, of_tensor, pieces_of, used_places
 
 __all__ = ["BLOCK", "draw", "floating", "write_words"]
 
@@ -124,13 +124,16 @@ def draw(
         The parameters of the distribution, which the ranks compare where the draw is for a Tensor.
     """
     check_key(key, caller)
+    places: list[Place] = []
     if isinstance(shape, Tensor):
         if part is not None:
             raise ShapeError(
                 f"{caller}: a Tensor and part={part!r} were given; needed: one of them. The Tensor's layout determines "
                 "the part"
             )
-        extents, box, layout = of_tensor(shape, key.axes, caller)
+        axes = (*key.axes, *key.apart)
+        extents, box, layout = of_tensor(shape, axes, caller, key.places)
+        places = used_places(key.places, layout, axes)
         # Parameters may be drawn from other keys on each rank, and then be broadcast from one.
         if layout is not None and max(layout.grid.sizes) > 1 and not isinstance(shape, Parameter):
             _declare(key, layout)
@@ -144,7 +147,13 @@ def draw(
         values: Any = Shaped([s.stop - s.start for s in box], dtype, DRY)
         return values if layout is None else _labelled(values, layout)
     words = np.empty([s.stop - s.start for s in box], np.uint64)
-    write_words(words, key, extents, box)
+    if places:
+        for at, where in pieces_of(box, places):
+            piece = np.empty([s.stop - s.start for s in where], np.uint64)
+            write_words(piece, key, extents, where)
+            words[at] = piece
+    else:
+        write_words(words, key, extents, box)
     # A result of 8 bytes per element is written over its words: each block is read before it is written.
     out = words.view(dtype) if dtype.itemsize == 8 else np.empty(words.shape, dtype)
     source, target = words.reshape(-1), out.reshape(-1)

@@ -7,7 +7,8 @@ label of the Tensor       numbers that each rank generates              label of
 ========================  ============================================  ================================
 Shard(d)                  its part of the logical draw                  Shard(d)
 R, I, C, D, P, Rooted     the same numbers on all ranks                 D
-V                         its own, if the key is along the axis         V; refused if the key is not
+V                         its own, if the key is along the axis; those  V; refused for other keys
+                          of its pieces, if the key is placed there
 ========================  ============================================  ================================
 
 Ranks of a Partial value use the same numbers because a product with them is linear: the sum of the products is the
@@ -17,7 +18,8 @@ product with the sum. A draw of a shape is V on the axes of the key and D on all
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import product
 from typing import Any
 
 from ..engine.state import state
@@ -27,8 +29,9 @@ from ..layouts.layout import D, Label, Layout, Shard, V
 from ..layouts.messages import describe
 from ..layouts.partition import require_agreed
 from ..layouts.rank_values import rank_axes
+from .keys import Place
 
-__all__ = ["Part", "box_of", "coordinates", "extents_of", "of_shape", "of_tensor"]
+__all__ = ["Part", "box_of", "coordinates", "extents_of", "of_shape", "of_tensor", "pieces_of"]
 
 Part = tuple[slice, ...]
 
@@ -39,13 +42,19 @@ def coordinates(axes: Sequence[str]) -> tuple[tuple[str, int], ...]:
     return tuple((name, 0 if grid is None else grid.place[grid.axis(name)]) for name in axes)
 
 
-def of_tensor(x: Tensor, axes: Sequence[str], caller: str) -> tuple[tuple[int, ...], Part, Layout | None]:
+def of_tensor(
+    x: Tensor, axes: Sequence[str], caller: str, places: Sequence[Place] = ()
+) -> tuple[tuple[int, ...], Part, Layout | None]:
     """Return (logical shape, this rank's part, layout of the draw) of a draw for `x`.
+
+    Along a dimension of which this rank holds pieces, the part is that of their concatenation: see `pieces_of`.
 
     Raises
     ------
     LayoutError
-        `x` is Varying on an axis that is not one of `axes`.
+        `x` is Varying on an axis that is not one of `axes` or `places`.
+    ShapeError
+        The pieces of a place are not as long together as the dimension.
     """
     extents = [int(n) for n in x.array.shape]
     layout = x.layout if state.grid is None or x.layout is not None else x.labelled(state.grid)
@@ -63,14 +72,60 @@ def of_tensor(x: Tensor, axes: Sequence[str], caller: str) -> tuple[tuple[int, .
                 known.add(label.dim)
                 extents[label.dim] = label.extent
             labels.append(label)
-        elif name in axes:
+        elif name in axes or (label is V and any(name == place.axis for place in places)):
             labels.append(V)
         elif label is V:
             raise LayoutError(_one_key(caller, x, layout, name) + call_site())
         else:
             labels.append(D)
     box = tuple(slice(start, start + n) for start, n in zip(starts, x.array.shape, strict=True))
+    used = used_places(places, layout, axes)
+    for place in used:
+        length = sum(stop - start for start, stop in place.pieces)
+        if place.dim >= len(extents) or extents[place.dim] != length or [p.dim for p in used].count(place.dim) > 1:
+            raise ShapeError(
+                f"{caller}(key, {getattr(x, 'name', '') or 'x'}: {describe(x.array, x.array.shape, layout)})\n"
+                f"  axis {place.axis!r}: the key is placed there, with the pieces {list(place.pieces)} of dimension "
+                f"{place.dim}, which are {length} long; needed: x with this extent, and one axis for the dimension\n"
+                f"  fix: random.placed({place.axis!r}, dim, pieces, extent) with the pieces of this rank's part of x"
+                + call_site()
+            )
+    for place in used:
+        extents[place.dim] = place.extent
     return tuple(extents), box, layout.grid.layout(labels)
+
+
+def used_places(places: Sequence[Place], layout: Layout | None, axes: Sequence[str]) -> list[Place]:
+    """The places of the axes on which a value is V, and for which the key has no stream of each rank."""
+    if layout is None or not places:
+        return []
+    return [p for p in places if p.axis in layout.grid.names and layout[p.axis] is V and p.axis not in axes]
+
+
+def pieces_of(box: Part, places: Sequence[Place]) -> Iterator[tuple[Part, Part]]:
+    """The pieces of a part as pairs: where they are in the array of the part, and where in the logical tensor.
+
+    Examples
+    --------
+    >>> from autograd.random.keys import Place
+    >>> for pair in pieces_of((slice(0, 2), slice(1, 4)), [Place("cp", 1, ((0, 2), (6, 8)), 8)]):
+    ...     print(pair)
+    ((slice(0, 2, None), slice(0, 1, None)), (slice(0, 2, None), slice(1, 2, None)))
+    ((slice(0, 2, None), slice(1, 3, None)), (slice(0, 2, None), slice(6, 8, None)))
+    """
+    along = {place.dim: place.pieces for place in places}
+    options = []
+    for dim, s in enumerate(box):
+        found, before = [], 0
+        for start, stop in along.get(dim, ((0, s.stop),)):
+            first, last = max(s.start, before), min(s.stop, before + stop - start)
+            if first < last or dim not in along:
+                shift = start - before
+                found.append((slice(first - s.start, last - s.start), slice(first + shift, last + shift)))
+            before += stop - start
+        options.append(found)
+    for chosen in product(*options):
+        yield tuple(at for at, _ in chosen), tuple(where for _, where in chosen)
 
 
 def _one_key(caller: str, x: Tensor, layout: Layout, axis: str) -> str:
@@ -85,7 +140,8 @@ def _one_key(caller: str, x: Tensor, layout: Layout, axis: str) -> str:
         f"{caller}(key, {getattr(x, 'name', '') or 'x'}: {describe(x.array, x.array.shape, layout)})\n"
         f"  axis {axis!r}: the ranks hold different values (Varying), and one key gives them all the same random "
         f"numbers\n  fix: {along}\n"
-        f"  or:  cc.from_local(x, {{{axis!r}: Shard(0)}}), if the ranks hold parts of one value"
+        f"  or:  cc.from_local(x, {{{axis!r}: Shard(0)}}), if the ranks hold parts of one value\n"
+        f"  or:  with random.placed({axis!r}, dim, pieces, extent):, if each rank holds several pieces of one value"
     )
 
 

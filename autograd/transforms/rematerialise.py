@@ -58,6 +58,9 @@ def checkpoint(fun: Callable[..., Any]) -> Callable[..., Any]:
     deep nets with sublinear memory cost*, 2016). n layers in sqrt(n) checkpoints need memory for about 2 sqrt(n)
     layers. Reverse mode, forward mode and derivatives of every order are supported.
 
+    Values that `fun` adds to a list of the caller are constants there, without a gradient, because they are not its
+    result. Side losses of layers (`parallel.expert.side_losses`) are passed on with the result.
+
     Communications inside `fun` run again in every sweep, on all ranks in the same order, whether or not a cotangent has
     arrived on this rank. A sweep thus moves the bytes of `fun` once more, besides those of its adjoints. The layouts
     are those of `fun`. The mesh that was current at the call is current in the second run.
@@ -87,8 +90,8 @@ class Segment:
     """A checkpointed call: the function, its arguments and the state needed to run it again."""
 
     __slots__ = (
-        "closure", "contexts", "fun", "grid", "leaves", "mesh", "numpy_state", "operands", "outputs", "random_state",
-        "structure",
+        "closure", "collects", "contexts", "fun", "grid", "leaves", "mesh", "numpy_state", "operands", "outputs",
+        "random_state", "structure",
     )  # fmt: skip
 
     def __init__(self, fun: Callable[..., Any], leaves: list[Any], structure: Structure):
@@ -100,15 +103,22 @@ class Segment:
         self.closure: list[int] = []  # the places of the values that the function uses besides its arguments
         self.random_state = random.get_state()
         self.numpy_state: Any = None
+        self.collects = state.collected is not None
         self.grid, self.mesh, self.contexts = state.grid, state.mesh, state.contexts
 
     def run(self, operands: Sequence[Any]) -> tuple[list[Any], Structure]:
-        """Run the function on operands; return the leaves of its result and their structure."""
+        """Run the function on operands; return the leaves of its result, followed by values that it gave to
+        `state.collected`, and the structure of the result."""
         leaves = list(self.leaves)
         for (i, _), x in zip(self.operands, operands, strict=True):
             leaves[i] = x
         args, kwargs = self.structure.rebuild(leaves)
-        found, structure = flatten(self.fun(*args, **kwargs))
+        outer, state.collected = state.collected, [] if self.collects else None
+        try:
+            found, structure = flatten(self.fun(*args, **kwargs))
+            found += state.collected or ()
+        finally:
+            state.collected = outer
         for y in found:
             if y.__class__ is Deferred:  # a value that is returned must have arrived
                 y.wait()
@@ -198,7 +208,7 @@ def _first_run(fun: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     scratch = tape.recording
     tracked = [i for i, y in enumerate(outputs) if y.__class__ in TENSORS and y.tape is scratch]
     if not tracked and not scratch.communicates:
-        return out_structure.rebuild(outputs)
+        return _result(outputs, out_structure)
     segment.outputs = [_signature(y) for y in outputs]
     segment.closure = [place for _, place in _imports(scratch, recording)]
     for node in scratch.nodes:
@@ -210,7 +220,15 @@ def _first_run(fun: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     for i in tracked:
         y = outputs[i]
         outputs[i] = append_output(recording, at, i, y.array, y.layout)
-    return out_structure.rebuild(outputs)
+    return _result(outputs, out_structure)
+
+
+def _result(outputs: list[Any], structure: Structure) -> Any:
+    """The function's result. What it gave to `state.collected` is given to the caller's."""
+    n = structure.count
+    if state.collected is not None:
+        state.collected += outputs[n:]
+    return structure.rebuild(outputs[:n])
 
 
 def _numpy_state() -> Any:

@@ -52,6 +52,17 @@ class GPT(NamedTuple):
     batch: int = 8
 
 
+class RotaryGPT(NamedTuple):
+    """The model of `examples/gpt.py`: rotary positions, and a head that is tied to the embedding."""
+
+    layers: int = 4
+    width: int = 256
+    heads: int = 4
+    context: int = 128
+    vocabulary: int = 104
+    batch: int = 8
+
+
 class Small(NamedTuple):
     """Many small parameters with given cotangents: a step only sums their gradients over the ranks."""
 
@@ -59,10 +70,11 @@ class Small(NamedTuple):
     elements: int = 256
 
 
-CASES: dict[str, MLP | GPT | Small] = {"mlp": MLP(), "gpt": GPT(), "small": Small()}
+Case = MLP | GPT | RotaryGPT | Small
+CASES: dict[str, Case] = {"mlp": MLP(), "gpt": GPT(), "small": Small(), "train_gpt": RotaryGPT()}
 
 
-def weights(case: MLP | GPT | Small) -> dict[str, Array]:
+def weights(case: Case) -> dict[str, Array]:
     """The initial weights by name, the same on every rank."""
     rng = np.random.default_rng(0)
 
@@ -77,6 +89,19 @@ def weights(case: MLP | GPT | Small) -> dict[str, Array]:
             found |= {f"{i}.weight": normal(n, m, scale=n**-0.5), f"{i}.bias": normal(m)}
         return found
     w = case.width
+    if isinstance(case, RotaryGPT):
+        found["0.table.weight"] = normal(case.vocabulary, w)
+        for i in range(1, case.layers + 1):
+            found |= {
+                f"{i}.norm1.weight": 1 + normal(w), f"{i}.norm1.bias": normal(w),
+                f"{i}.qkv.weight": normal(w, 3 * w), f"{i}.qkv.bias": normal(3 * w),
+                f"{i}.proj.weight": normal(w, w), f"{i}.proj.bias": normal(w),
+                f"{i}.norm2.weight": 1 + normal(w), f"{i}.norm2.bias": normal(w),
+                f"{i}.mlp.up.weight": normal(w, 4 * w), f"{i}.mlp.up.bias": normal(4 * w),
+                f"{i}.mlp.down.weight": normal(4 * w, w), f"{i}.mlp.down.bias": normal(w),
+            }  # fmt: skip
+        last = case.layers + 1
+        return found | {f"{last}.norm.weight": 1 + normal(w), f"{last}.norm.bias": normal(w)}
     found |= {"tokens": normal(case.vocabulary, w), "positions": normal(case.context, w)}
     for i in range(case.layers):
         found |= {
@@ -90,7 +115,7 @@ def weights(case: MLP | GPT | Small) -> dict[str, Array]:
     return found | {"ln.weight": 1 + normal(w), "ln.bias": normal(w), "head.weight": normal(w, case.vocabulary)}
 
 
-def batches(case: MLP | GPT | Small, rank: int) -> list[tuple[Array, Array]]:
+def batches(case: Case, rank: int) -> list[tuple[Array, Array]]:
     """The inputs and labels of a rank; of small parameters, the cotangents."""
     rng = np.random.default_rng([1, rank])
     if isinstance(case, Small):

@@ -109,13 +109,17 @@ def checked_counts(x: Tensor, axis: Axis, dim: int, counts: Sequence[int]) -> tu
     return found
 
 
-def extents_received(x: Tensor, axis: Axis, dim: int, counts: Sequence[int]) -> tuple[int, ...]:
+def extents_received(
+    x: Tensor, axis: Axis, dim: int, counts: Sequence[int], said: Sequence[int] | None = None
+) -> tuple[int, ...]:
     """The extent that each rank sends to this one. A rank knows only what it sends, so the ranks exchange the counts.
 
-    A dry run assumes that all ranks send the same counts.
+    Where the program has `said` what each rank sends, it is exchanged only while the ranks compare their calls. A dry
+    run without it assumes that all ranks send the same counts.
     """
     group, layout = axis.group, x.layout
     assert layout is not None
+    known = None if said is None else _checked_received(axis, counts, said)
     for name in axis.names:
         label = layout[name]
         if isinstance(label, Shard) and label.dim != dim:
@@ -128,13 +132,38 @@ def extents_received(x: Tensor, axis: Axis, dim: int, counts: Sequence[int]) -> 
     if axis.size == 1:
         return tuple(counts)
     if group.dry or layout.absent_beyond(axis.names):
-        return (counts[group.index],) * axis.size
+        return known or (counts[group.index],) * axis.size
+    if known is not None and not group.checking:
+        return known
     if group.checking:  # detects a different call of another rank before this exchange
         dims = f"{x.array.dtype} with {x.array.ndim} dimensions, dim={dim}"
         compared = compared_layout(layout, axis.names) if modes.watching else ""
         group.announce(f"all_to_all(axis={'*'.join(axis.names)!r} {dims} along it)", compared, False)
     ones = [1] * axis.size
-    return tuple(int(n) for n in group.all_to_all(np.array(counts, np.int64), ones, ones))
+    found = tuple(int(n) for n in group.all_to_all(np.array(counts, np.int64), ones, ones))
+    if known is not None and found != known:
+        raise ShapeError(
+            f"all_to_all(axis={'*'.join(axis.names)!r}): received={list(known)} was given; the ranks send "
+            f"{list(found)} to rank {group.index}. Needed: on each rank the counts that the others give for it"
+            + call_site()
+        )
+    return found
+
+
+def _checked_received(axis: Axis, counts: Sequence[int], said: Sequence[int]) -> tuple[int, ...]:
+    """Check the extents that the ranks send according to the program, as far as this rank can."""
+    try:
+        found = tuple(int(n) for n in said)
+    except (TypeError, ValueError):
+        found = ()
+    here = axis.group.index
+    if len(found) != axis.size or min(found) < 0 or found[here] != counts[here]:
+        raise ShapeError(
+            f"all_to_all: received={said!r} was given for the {axis.size} ranks of axis {'*'.join(axis.names)!r}, of "
+            f"which this one, rank {here}, sends {list(counts)}; needed: {axis.size} numbers >= 0, of which number "
+            f"{here} is {counts[here]}" + call_site()
+        )
+    return found
 
 
 def check_outer(x: Tensor, axis: Axis, dim: int, name: str) -> None:

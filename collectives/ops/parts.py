@@ -370,7 +370,8 @@ def _even_parts(x: Tensor, on: Axis, dim: int) -> tuple[int, ...]:
 
 @user_function
 def all_to_all(
-    x: Any, axis: AxisName, split_dim: int = 0, concat_dim: int = 1, *, counts: Sequence[int] | None = None
+    x: Any, axis: AxisName, split_dim: int = 0, concat_dim: int = 1, *, counts: Sequence[int] | None = None,
+    received: Sequence[int] | None = None,
 ) -> Use:
     """V -> V, or Shard(concat_dim) -> Shard(split_dim): split along one dimension, then concatenate.
 
@@ -389,6 +390,9 @@ def all_to_all(
     counts : sequence of int, optional
         Only with ``split_dim == concat_dim``: the extent to send to each rank. Ranks may pass different counts. The
         default is parts as by ``numpy.array_split``.
+    received : sequence of int, optional
+        Only with `counts`: the extent that each rank sends to this one, where the program knows it. The ranks then do
+        not exchange it first, except while they compare their calls (see `check`).
 
     Returns
     -------
@@ -400,12 +404,14 @@ def all_to_all(
     LayoutError
         `x` is R, I or P on the axis, or an inner axis splits one of the dimensions.
     ShapeError
-        `counts` are not one number per rank, do not sum to the extent, or were given with two different dimensions.
+        `counts` are not one number per rank, do not sum to the extent, or were given with two different dimensions;
+        `received` was given without `counts`, or is not what the ranks send.
 
     Notes
     -----
     ``n (p-1)/p`` bytes per rank. It is used by DeepSpeed-Ulysses (Jacobs et al. 2023) and to dispatch tokens to experts
-    (Lepikhin et al. 2020). If `split_dim` equals `concat_dim`, the ranks exchange the extents first.
+    (Lepikhin et al. 2020). If `split_dim` equals `concat_dim` and `received` is not given, the ranks exchange the
+    extents first.
 
     Examples
     --------
@@ -429,9 +435,14 @@ def all_to_all(
     ALL_TO_ALL.check(x, on)
     check_inner(x, on, split_dim, "all_to_all")
     check_outer(x, on, concat_dim, "all_to_all")
+    if received is not None and (counts is None or split_dim != concat_dim):
+        raise ShapeError(
+            f"all_to_all: received={received!r} was given without counts, split_dim={split_dim} and "
+            f"concat_dim={concat_dim}; needed: counts too, along one dimension" + call_site()
+        )
     if split_dim == concat_dim:
         cuts = _even_parts(x, on, split_dim) if counts is None else checked_counts(x, on, split_dim, counts)
-        joins, is_known = extents_received(x, on, split_dim, cuts), on.size == 1
+        joins, is_known = extents_received(x, on, split_dim, cuts, received), on.size == 1
     elif counts is not None:
         raise ShapeError(
             f"all_to_all: counts={counts!r} was given with split_dim={split_dim} and concat_dim={concat_dim}: what "

@@ -509,10 +509,16 @@ def check_cases(work: Sequence[tuple[Case, Setting]], ranks: int) -> list[Failur
 
 def check_everywhere(work: Sequence[tuple[Case, Setting]]) -> list[Failure]:
     """As `check_cases` on the current world's processes: every rank calls this function and gets all failures."""
-    mine = run_cases(work)
-    seen = [pickle.loads(data) for data in world().exchange(pickle.dumps(mine))]
-    return [failure for i, (case, setting) in enumerate(work)
-            for failure in judge(case, setting, prepare(case, setting), [of_rank[i] for of_rank in seen])]
+    here = world()
+    plans = [prepare(case, setting) for case, setting in work]
+    mine = run_cases(work, plans)
+    seen = [pickle.loads(data) for data in here.exchange(pickle.dumps(mine))]
+    judged = {i: judge(*work[i], plans[i], [of_rank[i] for of_rank in seen])
+              for i in range(here.rank, len(work), here.size)}  # the ranks divide the comparison  # fmt: skip
+    found: dict[int, list[Failure]] = {}
+    for data in here.exchange(pickle.dumps({i: failures for i, failures in judged.items() if failures})):
+        found |= pickle.loads(data)
+    return [failure for i in sorted(found) for failure in found[i]]
 
 
 @contextmanager

@@ -475,20 +475,23 @@ def _dispatch(p: int, sizes: Sequence[int], thin: int) -> Iterator[Case | Skip]:
     """all_to_all along one dimension: rank r sends ``sent[r][s]`` elements to rank s."""
     uneven = [[(2 * r + s) % 3 for s in range(p)] for r in range(p)]
     even = [[len(k) for k in split_indices(r + 2, sizes)] for r in range(p)]
-    rows: list[tuple[Any, int, list[list[int]], bool, tuple[int, ...], Any]] = [
-        (V, 0, uneven, True, (2,), F64), (V, -1, even, False, (3,), F32)]  # fmt: skip
-    for takes, dim, sent, with_counts, rest, dtype in rows[1 if thin == 2 else 0 :]:
+    rows: list[tuple[Any, int, list[list[int]], str, tuple[int, ...], Any]] = [
+        (V, 0, uneven, "counts", (2,), F64), (V, 0, uneven, "received", (2,), F64), (V, -1, even, "", (3,), F32)]
+    for takes, dim, sent, given, rest, dtype in rows[2 if thin == 2 else 0 :]:
         d = dim % (1 + len(rest))
         shapes = tuple((*rest[:d], sum(row), *rest[d:]) for row in sent)
-
-        def call(x: Any, on: Any, dim: int = dim, sent: list[list[int]] = sent, with_counts: bool = with_counts) -> Any:
-            mine = sent[int(cc.current_mesh().axis(on).rank)]
-            return cc.all_to_all(x, on, dim, dim, counts=mine if with_counts else None)
-
         received = [list(column) for column in zip(*sent, strict=True)]
+
+        def call(
+            x: Any, on: Any, dim: int = dim, sent: Any = sent, received: Any = received, given: str = given
+        ) -> Any:
+            rank = int(cc.current_mesh().axis(on).rank)
+            return cc.all_to_all(x, on, dim, dim, counts=sent[rank] if given else None,
+                                 received=received[rank] if given == "received" else None)  # fmt: skip
+
         yield Case(
-            _named("all_to_all", takes, V, "", dtype, f" along {dim}, sent={sent}"), ("all_to_all",), takes, V, call,
-            dispatched(d, sent), dispatched(d, received), shapes, dtype,
+            _named("all_to_all", takes, V, "", dtype, f" along {dim}, sent={sent}{', ' if given else ''}{given}"),
+            ("all_to_all",), takes, V, call, dispatched(d, sent), dispatched(d, received), shapes, dtype,
         )  # fmt: skip
 
 

@@ -27,7 +27,9 @@ from .request import DTYPES, REDUCTIONS, Array, Request, Runs, alone, answer, ch
 from .traffic import Traffic
 from .windows import AloneClocks, Clocks, LocalWindow, Window, check_memory
 
-__all__ = ["Array", "Communicator", "Observer", "Pending", "Request", "Runs", "Wrapper", "observers", "quietly"]
+__all__ = [
+    "Array", "Communicator", "Observer", "Pending", "Request", "Runs", "Wrapper", "observed", "observers", "quietly",
+]  # fmt: skip
 
 
 T = TypeVar("T")
@@ -82,7 +84,7 @@ def quietly(run: Callable[[], T]) -> T:
             observers[thread] = observer
 
 
-def _observed(group: Communicator, request: Request, started: bool, run: Callable[[], Any]) -> Any:
+def observed(group: Communicator, request: Request, started: bool, run: Callable[[], Any]) -> Any:
     """Make a call through this thread's observer, if it has one."""
     observer = observers.get(get_ident())
     return run() if observer is None else observer(group, request, started, lambda: quietly(run))
@@ -222,7 +224,7 @@ class Communicator:
             On every rank, under ``ranks`` mode, if copies that should be equal differ.
         """
         if observers:
-            _observed(self, Request("agree", call), False, lambda: self._agree(call, layout, is_rooted, addend))
+            observed(self, Request("agree", call), False, lambda: self._agree(call, layout, is_rooted, addend))
         else:
             self._agree(call, layout, is_rooted, addend)
 
@@ -237,7 +239,7 @@ class Communicator:
     def run(self, request: Request) -> Any:
         """Make a call and return its result."""
         if observers and get_ident() in observers:
-            return _observed(self, request, False, lambda: self.run(request))
+            return observed(self, request, False, lambda: self.run(request))
         return self._prepared(request, False)
 
     def repeated(self, request: Request, x: Array, result: tuple[int, np.dtype[Any]] | None) -> Callable[[Array], Any]:
@@ -266,7 +268,7 @@ class Communicator:
     def start(self, request: Request) -> Pending[Any]:
         """Start a call and return at once. The order of starts is part of the channel's order."""
         if observers and get_ident() in observers:
-            started: Pending[Any] = _observed(self, request, True, lambda: self.start(request))
+            started: Pending[Any] = observed(self, request, True, lambda: self.start(request))
             return started
         pending: Pending[Any] = self._prepared(request, True)
         return pending

@@ -40,7 +40,7 @@ from collectives.algorithms.selected import Channel
 from collectives.algorithms.steps import Steps
 from collectives.inspect.probe import Probe
 from collectives.mesh import Axis
-from collectives.transports.protocol import Communicator, Request
+from collectives.transports.protocol import Communicator, Request, observed, observers
 from collectives.transports.shared_memory.communicator import SharedMemory, shared_memory
 
 __all__ = ["Bucket", "Buckets", "Reduction", "lay_out"]
@@ -316,7 +316,12 @@ class Buckets:
         if self.reduction is not None:
             return self.reductions.start(self.reduction.reduce(bucket, self.group)).finish
         if self.memory is not None:
-            self.memory.all_reduce_in_place(bucket.flat)
+            memory, flat = self.memory, bucket.flat
+            if observers:
+                in_place = Request("all_reduce", flat, out=flat)
+                observed(self.group, in_place, False, lambda: memory.all_reduce_in_place(flat))
+            else:
+                memory.all_reduce_in_place(flat)
             return None
         return self.group.start(Request("all_reduce", bucket.flat, out=bucket.flat)).wait
 

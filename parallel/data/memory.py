@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from autograd.engine.recording import LEAF
+from autograd.engine.tape import Tape
 from autograd.errors import ArgumentError, call_site
 from autograd.nn import Module
 from autograd.optim import Optimizer
 
 from .data_parallel import DataParallel
 
-__all__ = ["Memory", "memory_of"]
+__all__ = ["Memory", "memory_of", "saved_bytes"]
 
 
 class Memory(NamedTuple):
@@ -88,13 +90,56 @@ def memory_of(model: Module, optimizer: Optimizer | None = None) -> Memory:
     return Memory(_bytes(p.array for p in parameters), _bytes(of_gradients), _bytes(state), _bytes(gathered))
 
 
+def saved_bytes(tape: Tape, known: Iterable[Any] = ()) -> int:
+    """The bytes of the arrays that a tape holds: the saved operands, results and residuals of its operations.
+
+    Views of one array count once. Leaves, and the arrays of `known` (parameters), are left out.
+
+    Examples
+    --------
+    >>> import autograd as ag, numpy
+    >>> from parallel import saved_bytes
+    >>> w = ag.Parameter(numpy.ones(100))
+    >>> with ag.Tape() as tape:
+    ...     y = ag.ops.exp(w * 2.0)
+    >>> saved_bytes(tape, [w.array])
+    800
+    """
+    nodes: Any = tape.recording.nodes[tape.start : tape.end]
+    left_out = {id(_root(a)) for a in known}
+    for node in nodes:
+        if node is not None and node[0] is LEAF:
+            left_out.add(id(_root(node[2][0].array)))
+    found = {}
+    for node in nodes:
+        if node is not None and node[0] is not LEAF:
+            for array in _arrays((node[1], node[2], node[4])):
+                root = _root(array)
+                if id(root) not in left_out:
+                    found[id(root)] = int(root.nbytes)
+    return sum(found.values())
+
+
+def _arrays(value: Any) -> Iterator[Any]:
+    if isinstance(value, np.ndarray):
+        yield value
+    elif isinstance(value, tuple | list):
+        for item in value:
+            yield from _arrays(item)
+
+
 def _bytes(arrays: Iterable[Any]) -> int:
     """The bytes of arrays, and of those of which they are views, each counted once."""
     found: dict[int, int] = {}
     for array in arrays:
-        root = array
-        while isinstance(getattr(root, "base", None), np.ndarray):
-            root = root.base
+        root = _root(array)
         if hasattr(root, "nbytes"):
             found[id(root)] = int(root.nbytes)
     return sum(found.values())
+
+
+def _root(array: Any) -> Any:
+    """The array of which another is a view."""
+    while isinstance(getattr(array, "base", None), np.ndarray):
+        array = array.base
+    return array

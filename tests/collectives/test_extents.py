@@ -533,3 +533,51 @@ def test_an_empty_part_has_no_rows_to_give_an_extent() -> None:
     found = cc.run(program, 3)
     assert all("reshape mixes along dimension 0" in text and "x.shape[0]" in text for text in found[:2])
     assert "this rank's part is empty along dimension 0" in found[2] and "x.shape[0]" in found[2]
+
+
+# -- counts that an all_to_all receives, where the program knows them --------------------------------------------------
+SENT = [[1, 0, 2], [0, 0, 0], [3, 1, 0]]  # by rank, then to rank
+
+
+def exchanges(mode: str, received: Any = None) -> list[Any]:
+    """Exchange rows by SENT under a check mode, and return the rows of each rank and its calls of the transport."""
+
+    def body(mesh: cc.Mesh) -> Any:
+        rank = int(mesh.place[0])
+        mine, theirs = SENT[rank], [row[rank] for row in SENT]
+        x = ag.tensor(numpy.full((sum(mine), 2), float(rank)))
+        group, calls = mesh.axis("dp").group, []
+        inner = group.all_to_all
+
+        def counted(*args: Any) -> Any:
+            calls.append(args)
+            return inner(*args)
+
+        group.all_to_all = counted  # the exchange of the counts; the rows themselves are a Request
+        y = cc.all_to_all(x, "dp", 0, 0, counts=mine, received=theirs if received is None else received(rank, theirs))
+        return y.numpy()[:, 0].tolist(), len(calls)
+
+    cc.check(mode)
+    try:
+        return on(3, body)
+    finally:
+        cc.check("first")
+
+
+@pytest.mark.parametrize("mode", ["off", "first"])
+def test_counts_that_are_received_are_exchanged_only_while_calls_are_compared(mode: str) -> None:
+    rows = [[r for r in range(3) for _ in range(SENT[r][s])] for s in range(3)]
+    assert exchanges(mode) == [(each, int(mode != "off")) for each in rows]
+
+
+def test_counts_that_the_other_ranks_do_not_send_are_refused() -> None:
+    with pytest.raises(ShapeError, match=r"received=\[1, 0, 2\] was given; the ranks send \[1, 0, 3\] to rank 0"):
+        exchanges("first", lambda rank, theirs: [1, 0, 2] if rank == 0 else theirs)
+    with pytest.raises(ShapeError, match="rank 0, sends .*which number 0 is 1"):
+        exchanges("first", lambda rank, theirs: [2, 0, 3])
+    with pytest.raises(ShapeError, match="needed: 3 numbers >= 0"):
+        exchanges("off", lambda rank, theirs: theirs[:2])
+    with cc.Mesh(dp=1), pytest.raises(ShapeError, match="received=.* without counts"):
+        cc.all_to_all(ag.tensor(X), "dp", 0, 0, received=[12])
+    with cc.Mesh(dp=1):
+        assert cc.all_to_all(ag.tensor(X), "dp", 0, 0, counts=[12], received=[12]).shape == (12, 2)

@@ -153,6 +153,19 @@ def one_hot(labels: Any, like: Any) -> Any:
     return labelled((raw(labels)[:, None] == columns).astype(like.dtype), labels)
 
 
+def _refuse_parts_of_classes(logits: Tensor) -> None:
+    """Raise LayoutError where each rank has the logits of some classes: a label counts from the first of all."""
+    for axis, label in () if logits.layout is None else logits.layout.items():
+        if isinstance(label, Shard) and label.dim == 1:
+            raise LayoutError(
+                f"cross_entropy(logits: {describe(logits.array, logits.array.shape, logits.layout)})\n  axis {axis!r}: "
+                f"the classes are {label!r}, and a softmax is over all of them\n"
+                f"  fix: {{'loss': Vocabulary({axis!r})}} in the plan of `parallel`, for an nn.CrossEntropyLoss, which "
+                f"gathers no logits\n  or:  all_gather(logits, {axis!r}, dim=1)   (a gather forward, a reduce-scatter "
+                "in backward)" + call_site()
+            )
+
+
 cross_entropy_op = op(
     "cross_entropy", "N S", _cross_entropy, (_cross_entropy_adjoint, None), saves="01", dims=_cross_entropy_dims,
     operands="logits labels", promotes=False, keeping=_cross_entropy_keeping,
@@ -319,6 +332,8 @@ def cross_entropy(
                 f"cross_entropy: logits of shape {array.shape} and labels of shape {indices.shape} were given; needed: "
                 f"[n, classes] and [n]{as_rows(array.shape, indices.shape)}" + call_site()
             )
+        if logits.__class__ in TENSORS and logits.layout is not None and logits.layout.special:
+            _refuse_parts_of_classes(logits)
         is_plain = label_smoothing == 0 and array.size < _MIN_KERNEL_SIZE
         if ignore_index == IGNORED:  # the operation finds it, if a row is ignored
             is_plain = is_plain and type(indices) in _CHECKED and not listeners

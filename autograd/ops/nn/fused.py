@@ -29,6 +29,8 @@ class Fused(Primitive):
     `function` is a composition of plain functions that computes the same.
     """
 
+    separable = False  # one call of the kernel computes all cotangents
+
     def __init__(self, name: str, word: str, function: Callable[..., Any], adjoint: Sequence[Any], **words: Any):
         self.kernel_name = words.pop("kernel", name)
         self.composition = function

@@ -60,6 +60,14 @@ def _linear(pick: Pick) -> Use:
     return Use(ops.linear, lambda x, w, b: x @ w + b, normal(m, k), normal(k, n), normal(n))
 
 
+@family("contract")
+def _contract(pick: Pick) -> Use:
+    m, k, n = (pick.shape(max_dims=2, max_side=3) for _ in range(3))
+    count = len(k)
+    return Use(lambda a, b: ops.contract(a, b, options=(count,)), lambda a, b: numpy.tensordot(a, b, count),
+               normal(*m, *k), normal(*k, *n))  # fmt: skip
+
+
 @family("reshape")
 def _reshape(pick: Pick) -> Use:
     shape = pick.shape(max_dims=4)

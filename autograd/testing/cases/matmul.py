@@ -35,3 +35,7 @@ for _lead in ((2, 3), (2, 1, 3), (0, 2), (2, 0)):
          normal(4, 3), normal(3))  # fmt: skip
 case("linear", "strided", ops.linear, lambda x, w, b: x @ w + b, strided(normal(2, 3, 4)), strided(normal(4, 3)),
      normal(3))  # fmt: skip
+for _n, _a, _b in ((1, (2, 4), (4, 3, 2)), (1, (2, 3, 4), (4, 3, 2)), (2, (2, 3, 4), (3, 4, 2)), (1, (0, 4), (4, 3, 2)),
+                   (1, (2, 0), (0, 3, 1)), (2, (3, 4), (3, 4, 2))):  # fmt: skip
+    case("contract", f"{_n} of {_a} {_b}", lambda a, b, n=_n: ops.contract(a, b, options=(n,)),
+         lambda a, b, n=_n: numpy.tensordot(a, b, n), normal(*_a), normal(*_b))  # fmt: skip

@@ -131,6 +131,43 @@ for _shape in ((3, 4), (2, 3, 2), (0, 2)):
              lambda x, c=_cos, s=_sin, i=_pairs: ops.rotary(x, c.astype(x.dtype), s.astype(x.dtype), i),
              lambda x, c=_cos, s=_sin, i=_pairs: numpy_rotary(x, c, s, i), normal(*_shape))  # fmt: skip
 
+def _numpy_rows_of_groups(x: Array, counts: tuple[int, ...]) -> list[Array]:
+    return numpy.split(x, numpy.cumsum(counts)[:-1]) if counts else []
+
+
+def numpy_grouped_matmul(x: Array, w: Array, counts: tuple[int, ...]) -> Array:
+    parts = [rows @ w[g] for g, rows in enumerate(_numpy_rows_of_groups(x, counts))]
+    return numpy.concatenate([*parts, numpy.zeros((0, w.shape[2]), numpy.result_type(x, w))])
+
+
+def numpy_grouped_outer(x: Array, y: Array, counts: tuple[int, ...]) -> Array:
+    both = zip(_numpy_rows_of_groups(x, counts), _numpy_rows_of_groups(y, counts), strict=True)
+    return numpy.stack([a.T @ b for a, b in both])
+
+
+def numpy_grouped_linear(x: Array, w: Array, b: Array, counts: tuple[int, ...]) -> Array:
+    return numpy_grouped_matmul(x, w, counts) + numpy.repeat(b, counts, axis=0)
+
+
+for _label, _counts in (
+    ("", (2, 1, 3)),
+    ("groups without rows", (0, 3, 0, 0, 1, 0)),
+    ("one group", (4,)),
+    ("all rows in one group", (0, 5, 0)),
+    ("no rows", (0, 0)),
+):
+    _total, _g, _at = sum(_counts), len(_counts), numpy.array(_counts)
+    case("grouped_linear", _label, lambda x, w, b, c=_at: ops.grouped_linear(x, w, b, c),
+         lambda x, w, b, c=_counts: numpy_grouped_linear(x, w, b, c), normal(_total, 2), normal(_g, 2, 3),
+         normal(_g, 3))  # fmt: skip
+    case("grouped_matmul", _label, lambda x, w, c=_at: ops.grouped_linear(x, w, None, c),
+         lambda x, w, c=_counts: numpy_grouped_matmul(x, w, c), normal(_total, 2), normal(_g, 2, 3))  # fmt: skip
+    case("grouped_outer", _label, lambda x, y, c=_at: registry["grouped_outer"](x, y, c),
+         lambda x, y, c=_counts: numpy_grouped_outer(x, y, c), normal(_total, 2), normal(_total, 3))  # fmt: skip
+case("grouped_linear", "strided", lambda x, w, b: ops.grouped_linear(x, w, b, numpy.array([1, 0, 2])),
+     lambda x, w, b: numpy_grouped_linear(x, w, b, (1, 0, 2)), strided(normal(3, 2)), strided(normal(3, 2, 2)),
+     strided(normal(3, 2)))  # fmt: skip
+
 real_only("attention", "masked_attention", "self_attention", "masked_self_attention",
           reason="the maximum of the scores is needed, and complex numbers have no order")  # fmt: skip
 real_only("layer_norm", "normalize", reason="the variance is that of real numbers; NumPy's uses absolute values")

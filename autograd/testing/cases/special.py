@@ -90,6 +90,8 @@ def _stats() -> None:
         "beta": (between(0.2, 0.8), between(-0.1, 0.1), between(1.0, 1.2), (2.5, 1.5)),
     }
     for name, (domain, locs, scales, shapes) in families.items():
+        if name == "beta":
+            real_only("beta.pdf", "beta.logpdf", reason="SciPy compares x with both ends of the support")
         for which in ("pdf", "logpdf", "cdf", "logcdf", "sf", "logsf"):
             ON_HOST.add(f"{name}.{which}")
             f, g = (getattr(getattr(m, name), which) for m in (ours, theirs))

@@ -5,6 +5,7 @@ What is left open stands at the end, with what finds it: `detect_anomaly`, by di
 
 from __future__ import annotations
 
+import itertools
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,8 @@ import pytest
 
 import autograd as ag
 import autograd.numpy as np
+
+from ...grouped import each
 
 Array = Any
 
@@ -111,9 +114,9 @@ def saved(kind: str) -> tuple[Any, Any, Any]:
     return tape, loss, x
 
 
-@pytest.mark.parametrize("kind", HOLDERS)
-@pytest.mark.parametrize("name", WRITES)
-def test_no_way_leads_to_a_write(name: str, kind: str) -> None:
+@each(itertools.product(WRITES, HOLDERS), lambda pair: pair[1])
+def test_no_way_leads_to_a_write(name_and_kind: tuple[str, str]) -> None:
+    name, kind = name_and_kind
     tape, loss, x = saved(kind)
     bare = () if name == "ufunc.at" else (numpy.array(x, copy=False),)  # see the test at the end
     for seen in (x.data, x.numpy(), *bare):

@@ -158,8 +158,9 @@ TABLE: list[tuple[str, Label, Label, Label]] = [
 ]
 
 
-@pytest.mark.parametrize("operation, left, right, expected", TABLE)
-def test_two_operands(operation: str, left: Label, right: Label, expected: Label) -> None:
+@each(TABLE, lambda row: row[0])
+def test_two_operands(row: tuple[str, Label, Label, Label]) -> None:
+    operation, left, right, expected = row
     check(registry[operation], [value(left), value(right)], [left, right], expected, operation)
 
 
@@ -184,6 +185,36 @@ def test_convolutions(operation: str, left: Label, right: Label, expected: Label
     check(CONVOLUTIONS[operation], [value(left), value(right)], [left, right], expected, operation)
 
 
+_COUNTS = numpy.array([1, 3])
+GROUPED: dict[str, Callable[..., Any]] = {  # of x [4, 2], and weight [2, 2, 4] or y [4, 4]
+    "grouped_matmul": lambda a, b: ops.grouped_linear(a[:, :2], b.reshape(2, 2, 4), None, ag.constant(_COUNTS)),
+    "grouped_outer": lambda a, b: registry["grouped_outer"](a[:, :2], b, ag.constant(_COUNTS)),
+}
+
+
+@pytest.mark.parametrize("operation", GROUPED)
+@pytest.mark.parametrize("left, right, expected", [row for row in MULTILINEAR if NUMBER not in row])
+def test_grouped_products(operation: str, left: Label, right: Label, expected: Label) -> None:
+    check(GROUPED[operation], [value(left), value(right)], [left, right], expected, operation)
+
+
+@pytest.mark.parametrize("label", [R, I, V, C, Rooted(0)])
+def test_grouped_linear(label: Label) -> None:
+    def layer(x: Any) -> Any:
+        return ops.grouped_linear(x[:, :2], x.reshape(2, 2, 4), x[:2], ag.constant(_COUNTS))
+
+    check(layer, [value(label)], [label], label, "grouped_linear")
+
+
+def test_grouped_linear_of_rows_and_counts_that_differ() -> None:
+    """Each rank groups its own rows: the weight's cotangent is then an addend."""
+    x, weight, bias = value(V), value(R).reshape(2, 4, 2), value(R)[:2, :2]
+    y = ops.grouped_linear(x, weight, bias, ag.tensor(_COUNTS, {"tp": V}))
+    assert y.layout["tp"] is V
+    with pytest.raises(ag.LayoutError, match="Varying"):
+        ops.grouped_linear(value(I), value(I).reshape(2, 4, 2), None, _COUNTS)
+
+
 UNARY_LINEAR: dict[str, Callable[..., Any]] = {
     "negative": lambda x: -x,
     "astype": lambda x: x.astype("float32"),
@@ -198,6 +229,8 @@ UNARY_LINEAR: dict[str, Callable[..., Any]] = {
     "mean": lambda x: x.mean(axis=0),
     "take_rows": lambda x: ops.take_rows(x, ag.constant([0, 2, 2])),
     "add_rows": lambda x: registry["add_rows"](x, ag.constant([0, 2, 2, 1]), options=(5,)),
+    "take_own_rows": lambda x: registry["take_own_rows"](x, ag.constant([0, -1, 2])),
+    "add_own_rows": lambda x: registry["add_own_rows"](x, ag.constant([0, -1, 2, 1]), options=(5,)),
     "unfold": lambda x: registry["unfold"](x.reshape(2, 2, 4), options=(tuple(windows("test", (4,), 2)),)),
     "fold": lambda x: registry["fold"](x.reshape(2, 2, 2, 2), options=(tuple(windows("test", (3,), 2)),)),
 }
@@ -218,22 +251,22 @@ UNARY_NONLINEAR: dict[str, Callable[..., Any]] = {
     "max_pool": lambda x: ops.max_pool(x.reshape(2, 2, 4), 2),
 }  # fmt: skip
 TWO_OPERANDS = {"add", "subtract", "multiply", "matmul", "divide", "power", "maximum", "minimum", "concatenate",
-                "where", "cross_entropy", "cross_entropy_sum", "linear", "convolution", "convolution_input",
-                "convolution_weight",
+                "where", "cross_entropy", "cross_entropy_sum", "class_terms", "linear", "convolution",
+                "convolution_input", "convolution_weight", "grouped_linear", "grouped_matmul", "grouped_outer",
                 # of these see test_fused.py
                 "layer_norm", "rms_norm", "attention", "masked_attention", "masked_self_attention", "rotary",
                 "smoothed_cross_entropy"}  # fmt: skip
 
 
-@pytest.mark.parametrize("operation", UNARY_LINEAR)
-@pytest.mark.parametrize("label", [R, I, V, P, C, Rooted(0)])
-def test_linear_operations_keep_every_label(operation: str, label: Label) -> None:
+@each(itertools.product(UNARY_LINEAR, [R, I, V, P, C, Rooted(0)]), lambda pair: pair[1])
+def test_linear_operations_keep_every_label(operation_and_label: tuple[str, Label]) -> None:
+    operation, label = operation_and_label
     check(UNARY_LINEAR[operation], [value(label)], [label], label, operation)
 
 
-@pytest.mark.parametrize("operation", UNARY_NONLINEAR)
-@pytest.mark.parametrize("label", [R, I, V, P, C, Rooted(0)])
-def test_nonlinear_operations_refuse_partial(operation: str, label: Label) -> None:
+@each(itertools.product(UNARY_NONLINEAR, [R, I, V, P, C, Rooted(0)]), lambda pair: pair[1])
+def test_nonlinear_operations_refuse_partial(operation_and_label: tuple[str, Label]) -> None:
+    operation, label = operation_and_label
     check(UNARY_NONLINEAR[operation], [value(label)], [label], REFUSED if label is P else label, operation)
 
 
@@ -245,7 +278,7 @@ for _case in CASES:
         FROM_CASES.setdefault(_case.operation, _case)
 
 
-@each(itertools.product(FROM_CASES, [R, I, V, P, C, Rooted(0)]), lambda pair: pair[0])
+@each(itertools.product(FROM_CASES, [R, I, V, P, C, Rooted(0)]), lambda pair: pair[1])
 def test_labels_go_through_every_other_operation(operation_and_label: tuple[str, Label]) -> None:
     """A label that all operands have is the result's; Partial only where the word says that it is linear."""
     operation, label = operation_and_label
@@ -274,10 +307,12 @@ def test_every_operation_is_in_the_table() -> None:
     assert not missing, f"operations that test_inference.py does not cover: {sorted(missing)}"
 
 
-@pytest.mark.parametrize("condition", [R, I, C])
-@pytest.mark.parametrize("left, right, expected", [row for row in LINEAR if row[0] is not row[1] or row[0] is not C])
-def test_where_with_a_condition_that_is_the_same_everywhere(condition: Label, left: Label, right: Label,
-                                                            expected: Label) -> None:  # fmt: skip
+WITHOUT_CONSTANTS = [row for row in LINEAR if row[0] is not row[1] or row[0] is not C]
+
+
+@each(itertools.product([R, I, C], WITHOUT_CONSTANTS), lambda pair: pair[0])
+def test_where_with_a_condition_that_is_the_same_everywhere(given: tuple[Label, tuple[Label, Label, Label]]) -> None:
+    condition, (left, right, expected) = given
     mask = value(condition, dtype=bool)
     check(np.where, [mask, value(left), value(right)], [condition, left, right], expected, "where")
 
@@ -557,10 +592,10 @@ def test_what_a_part_does_not_allow(f: Callable[..., Any], x: Label) -> None:
     f(cc.all_gather(value(x, (4, 6, 4)), "tp", dim=x.dim))  # what the text offers
 
 
-@pytest.mark.parametrize("x", [R, I, V, P, S0, S1], ids=repr)
-@pytest.mark.parametrize("w", [R, I, V, P, S0, S1], ids=repr)
-@pytest.mark.parametrize("b", [R, I, V, P, S0], ids=repr)
-def test_a_linear_layer_is_the_product_and_the_sum(x: Label, w: Label, b: Label) -> None:
+@each(itertools.product([R, I, V, P, S0, S1], [R, I, V, P, S0, S1], [R, I, V, P, S0]), lambda labels: labels[0])
+def test_a_linear_layer_is_the_product_and_the_sum(labels: tuple[Label, Label, Label]) -> None:
+    x, w, b = labels
+
     def outcome(f: Any) -> Any:
         operands = value(x), value(w), value(b, (4,))
         try:
@@ -572,19 +607,30 @@ def test_a_linear_layer_is_the_product_and_the_sum(x: Label, w: Label, b: Label)
     assert outcome(ops.linear) == outcome(lambda x, w, b: x @ w + b)
 
 
+@pytest.mark.parametrize("label", [R, I, V, P, C])
+def test_terms_of_classes(label: Label) -> None:
+    """Of the logits and the places of the labels among them, which are constants here."""
+    places = ag.constant(numpy.array([1, -1, 2, 3]))
+
+    def terms(x: Any) -> Any:
+        return registry["class_terms"](x, places, options=(0.0, 7))
+
+    check(terms, [value(label)], [label], REFUSED if label is P else label, "class_terms")
+
+
 def test_the_sum_of_cross_entropy_over_sharded_rows_is_partial() -> None:
     rows, same = ag.tensor([1, 0, 2, 1], {"tp": Shard(0)}), ag.tensor([1, 0, 2, 1], {"tp": R})
     assert ops.cross_entropy(value(S0), rows, reduction="sum").layout["tp"] is P
     assert ops.cross_entropy(value(S0), numpy.array([1, 0, 2, 1]), reduction="sum").layout["tp"] is P
     with pytest.raises(ag.LayoutError, match="contraction is unmatched"):
         ops.cross_entropy(value(S0), same, reduction="sum")
-    with pytest.raises(ag.LayoutError, match="logits is Shard"):
+    with pytest.raises(ag.LayoutError, match=r"the classes are Shard(.|\n)*fix: .*Vocabulary"):
         ops.cross_entropy(value(S1), same, reduction="sum")
 
 
 def test_cross_entropy_over_sharded_classes_is_refused() -> None:
     labels = ag.constant(numpy.array([0, 1, 2, 3]))
-    with pytest.raises(ag.LayoutError, match="logits is Shard"):
+    with pytest.raises(ag.LayoutError, match=r"the classes are Shard(.|\n)*fix: .*Vocabulary"):
         ops.cross_entropy(value(S1), labels)
     sharded = ag.tensor(numpy.array([0, 1, 2, 3]), {"tp": Shard(0)})
     assert ops.cross_entropy(value(S0), sharded).layout["tp"] == S0

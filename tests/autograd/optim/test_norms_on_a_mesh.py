@@ -189,3 +189,32 @@ def test_large_batch_optimizers_of_parts_are_those_of_the_whole(make: Any) -> No
 
     (serial,) = on(body, tp=1)
     np.testing.assert_allclose(np.concatenate(on(body, tp=3)), serial, rtol=1e-12)
+
+
+@pytest.mark.parametrize("norm_type", [2.0, 3.0, np.inf])
+def test_stages_have_parameters_of_their_own_layouts(norm_type: float) -> None:
+    """The ranks along "pp" hold different parameters: those of one stage are divided, those of the other are not."""
+    rng = np.random.default_rng(0)
+    whole, other, third = (rng.standard_normal(n) for n in (6, 3, 4))
+
+    def program() -> tuple[float, list[float]]:
+        with cc.Mesh(pp=3, tp=2) as mesh:
+            stage, part = (int(mesh.axis(name).rank) for name in ("pp", "tp"))
+            own = {"pp": cc.V}
+            if stage == 0:
+                mine = [ag.Parameter(whole[3 * part : 3 * part + 3], own | {"tp": cc.Shard(0)}, global_shape=(6,)),
+                        ag.Parameter(other, own)]  # fmt: skip
+            else:
+                mine = [ag.Parameter(third * stage, own)]
+            for p in mine:
+                p.grad = ag.tensor(p.numpy(), p.labelled(mesh.grid))
+            total = optim.clip_grad_norm_(mine, 0.5, norm_type)
+            return total, [float(np.abs(p.grad.numpy()).max()) for p in mine]
+
+    found = cc.run(program, 6)
+    everything = np.concatenate([whole, other, third, 2 * third])
+    expected = float(np.linalg.norm(everything, norm_type))
+    assert len({total for total, _ in found}) == 1
+    assert found[0][0] == pytest.approx(expected, rel=1e-14)
+    scale = 0.5 / (expected + 1e-6)
+    assert found[5][1] == [pytest.approx(float(np.abs(2 * third).max()) * scale, rel=1e-12)]

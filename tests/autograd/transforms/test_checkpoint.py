@@ -15,6 +15,7 @@ import autograd as ag
 import autograd.numpy as np
 from autograd import nn, random
 from autograd.engine.multi_output import Cotangents
+from autograd.engine.state import state
 from autograd.transforms import rematerialise
 
 X = numpy.array([0.5, -1.0, 2.0])
@@ -299,3 +300,35 @@ def test_planted_faults_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
         m.setattr(ag.transforms, "checkpoint", plain)
         with pytest.raises(AssertionError):
             assert peak(plain, 64, 8) <= 48
+
+
+# -- values besides the result ----------------------------------------------------------------------------------------
+@pytest.mark.parametrize("collects", [True, False])
+def test_values_that_a_function_collects_are_passed_on_with_its_result(collects: bool) -> None:
+    """They have their gradients, also from a checkpoint inside another; without a collector nothing changes."""
+
+    def layer(x: Any) -> Any:
+        y = np.tanh(x)
+        if state.collected is not None:
+            state.collected.append(np.sum(y * x))
+        return {"y": y}
+
+    def loss(x: Any, wrap: Wrap) -> Any:
+        state.collected = found = [] if collects else None
+        try:
+            y = wrap(lambda x: wrap(layer)(x * 2.0)["y"])(wrap(layer)(x)["y"])
+        finally:
+            state.collected = None
+        assert found is None or [z.shape for z in found] == [(), ()]
+        return sum([np.sum(y), *(found or [])])
+
+    for _ in range(2):
+        close(ag.grad(lambda x: loss(x, ag.checkpoint))(X), ag.grad(lambda x: loss(x, plain))(X))
+    close(ag.deriv(lambda t: loss(t * X, ag.checkpoint))(1.0), ag.deriv(lambda t: loss(t * X, plain))(1.0))
+    close(ag.hessian(lambda x: loss(x, ag.checkpoint))(X), ag.hessian(lambda x: loss(x, plain))(X))
+    if collects:  # the comparison would see it if they were lost
+        assert numpy.abs(ag.grad(lambda x: loss(x, plain))(X) - ag.grad(lambda x: net_sum(x))(X)).max() > 0.1
+
+
+def net_sum(x: Any) -> Any:
+    return np.sum(np.tanh(2.0 * np.tanh(x)))

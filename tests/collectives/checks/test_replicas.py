@@ -659,3 +659,26 @@ def test_one_number_is_named_unless_it_is_0_or_1(value: Any, is_named: bool) -> 
         tape.backward(loss)
 
     assert any("kappa: all 3 ranks" in text for text in warned(body)) is is_named
+
+
+@pytest.mark.parametrize("is_meant", [True, False])
+def test_parts_that_another_axis_copies_are_no_values_of_their_own(is_meant: bool) -> None:
+    """Uneven parts along "ep" have a shape of their own, and the ranks of "dp" hold the same parts. Equal values that
+    are Varying along "ep" are still warned of."""
+
+    def program() -> None:
+        with cc.Mesh(dp=2, ep=2) as mesh:
+            mine = np.array_split(START, 2)[int(mesh.axis("ep").rank)] if is_meant else START
+            w = ag.Parameter(mine, {"ep": Shard(0) if is_meant else V}, name="w")
+            x = cc.from_local(DATA[:1] * (1.0 + mesh.ranks.index), {"dp": V, "ep": V})
+            with ag.Tape() as tape:
+                whole = cc.cast(w, "dp", to=R)
+                if is_meant:
+                    whole = cc.all_gather(whole, "ep")
+                loss = cc.all_reduce((x * whole).sum(), ("dp", "ep"), to=I)
+            tape.backward(loss)
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        cc.run(program, 4)
+    assert [each.category for each in caught] == ([] if is_meant else [ReplicaWarning])

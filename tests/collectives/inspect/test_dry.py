@@ -26,6 +26,7 @@ from collectives.testing.proof import Case, Setting, mutated, operand, prepare
 from collectives.testing.registry_cases import cases
 from parallel import DataParallel
 
+from ...grouped import each
 from .dry_program import Tally, really_run, train
 
 MACHINE = cc.Topology(8, inside=cc.Link(1e-6, 100e9), between=cc.Link(5e-6, 10e9), reduced_bytes_per_s=100e9)
@@ -105,9 +106,6 @@ def test_its_bytes_are_those_that_a_ring_sends() -> None:
 
 # -- every operation and every collective ------------------------------------------------------------------------------
 
-OPERATIONS = sorted({c.operation for c in CASES})
-
-
 def on_a_rank(c: Operation, args: list[Any]) -> list[Any]:
     """Shape and dtype of the result and of every gradient."""
     leaves = [ag.tensor(a, requires_grad=True) for a in args]
@@ -118,17 +116,18 @@ def on_a_rank(c: Operation, args: list[Any]) -> list[Any]:
     return [None if x is None else (x.array.shape, x.array.dtype, x.layout, type(x.array) is Shaped) for x in found]
 
 
-@pytest.mark.parametrize("name", OPERATIONS)
-def test_every_operation_runs_on_shapes(name: str) -> None:
-    for c in [c for c in CASES if c.operation == name]:
-        args = c.draw()
-        if name == "where" and c.label == "number":
-            continue  # below: its condition comes from the operand
-        with cc.Mesh(a=1):
-            real = on_a_rank(c, args)
-        with cc.dry(1, mesh={"a": 1}):
-            dry = on_a_rank(c, args)
-        assert dry == [None if x is None else (*x[:3], True) for x in real], c.label
+@each(
+    [c for c in CASES if (c.operation, c.label) != ("where", "number")],  # below: its condition comes from the operand
+    lambda c: f"operations in {c.operation[0]}",
+    lambda c: f"{c.operation} {c.label}",
+)
+def test_every_operation_runs_on_shapes(c: Operation) -> None:
+    args = c.draw()
+    with cc.Mesh(a=1):
+        real = on_a_rank(c, args)
+    with cc.dry(1, mesh={"a": 1}):
+        dry = on_a_rank(c, args)
+    assert dry == [None if x is None else (*x[:3], True) for x in real]
 
 
 @pytest.mark.parametrize("name", sorted(WITHOUT_DERIVATIVE))

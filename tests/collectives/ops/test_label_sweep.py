@@ -36,7 +36,7 @@ def cases() -> list[Case]:
 
 @pytest.fixture(scope="module")
 def some_trials(cases: list[Case]) -> list[Trial]:
-    return list(thinned(cases, 6, 1))
+    return list(thinned(cases, 5, 1))
 
 
 def faults(chosen: Sequence[Any], run: Callable[[Sequence[Any]], list[tuple[Any, str]]] = sweep) -> Iterator[str]:

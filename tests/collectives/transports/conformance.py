@@ -7,6 +7,7 @@ exact in any order.
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -25,7 +26,12 @@ Arrays = list[np.ndarray[Any, Any]]
 
 def values(dtype: Any, count: int, *key: int) -> np.ndarray[Any, Any]:
     """Whole numbers, a function of the key, which names the rank that holds them."""
-    dtype, rng = np.dtype(dtype), np.random.default_rng((count, *key))
+    return _values(np.dtype(dtype), int(count), *map(int, key)).copy()
+
+
+@functools.cache  # every rank asks for those of all ranks
+def _values(dtype: np.dtype[Any], count: int, *key: int) -> np.ndarray[Any, Any]:
+    rng = np.random.default_rng((count, *key))
     found = rng.integers(0, 2 if dtype == np.bool_ else 7, count)
     return (found + 1j * rng.integers(0, 7, count) if dtype.kind == "c" else found).astype(dtype)
 
@@ -63,7 +69,7 @@ class Case(NamedTuple):
 
 def cases(rank: int, size: int, dtype: Any, counts: Sequence[int], key: int = 0) -> Iterator[Case]:
     """Every call of a group, but for messages, as one rank makes it."""
-    dtype, ranks, me, counts = np.dtype(dtype), range(size), rank, list(counts)
+    dtype, ranks, me, counts = np.dtype(dtype), range(size), int(rank), list(counts)
     n = max(counts)
     same = [values(dtype, n, r, key) for r in ranks]
     parts = [values(dtype, counts[r], r, key) for r in ranks]
@@ -141,7 +147,7 @@ def compare(result: Any, case: Case, request: Request, where: str) -> None:
     if not isinstance(expected, np.ndarray):
         assert result == expected, where
         return
-    np.testing.assert_array_equal(result, expected, where)
+    assert np.array_equal(result, expected), f"{where}: {result}, needed: {expected}"
     assert type(result) is np.ndarray and result.dtype == expected.dtype, where
     assert result.flags.writeable and result.flags.c_contiguous and result.ndim == 1, where
     if request.out is not None:
@@ -156,7 +162,7 @@ def blocking(group: Communicator, case: Case) -> None:
     result = group.run(request)
     compare(result, case, request, f"{request.call} on {group!r}")
     if before is not None:
-        np.testing.assert_array_equal(request.x, before)
+        assert np.array_equal(request.x, before), request.call
     if isinstance(result, np.ndarray):
         result[...] = 0  # nobody else's
 
@@ -182,12 +188,14 @@ def finished(group: Communicator, case: Case, request: Request, pending: Pending
     compare(result, case, request, f"{request.call}, started, on {group!r}")
 
 
-def calls(group: Communicator, dtypes: str = DTYPES) -> int:
-    """Every call in both ways, with every dtype and all counts. Returns how many were made."""
+def calls(group: Communicator, dtypes: str = DTYPES, only: Sequence[str] | None = None) -> int:
+    """Every call, or only those named, in both ways, with every dtype and all counts. Returns how many were made."""
     made = 0
     for char in dtypes:
         for counts in all_counts(group.size):
             for case in cases(group.rank, group.size, char, counts):
+                if only is not None and case.make().call not in only:
+                    continue
                 blocking(group, case)
                 under_way = started(group, case)
                 until_complete(under_way[1])
@@ -314,19 +322,19 @@ def lanes(group: Communicator) -> None:
     assert lane.recv(np.empty(1), left)[0] == 2 and group.recv(np.empty(1), left)[0] == 1
 
 
-def subgroups(group: Communicator) -> None:
+def subgroups(group: Communicator, only: Sequence[str] | None = None) -> None:
     """Groups of some ranks, made by their members alone and in any order of rank."""
     me, size = group.rank, group.size
     half = [rank for rank in range(size) if rank % 2 == me % 2][::-1]
     found = group.subgroup(half, "half")
     assert found.ranks == tuple(group.ranks[rank] for rank in half)
     assert found.ranks[found.rank] == group.ranks[me] and (found.size, found.name) == (len(half), "half")
-    calls(found, "d")
+    calls(found, "d", only)
     alone = found.subgroup([found.rank], "alone")
     assert (alone.ranks, alone.rank, alone.size) == ((group.ranks[me],), 0, 1)
-    calls(alone, "d")
+    calls(alone, "d", only)
     if size > 2 and me != 1:  # the others take no part
-        calls(group.subgroup([rank for rank in range(size) if rank != 1], "all but 1"), "d")
+        calls(group.subgroup([rank for rank in range(size) if rank != 1], "all but 1"), "d", only)
 
 
 # -- what is refused ---------------------------------------------------------------------------------------------------
@@ -465,15 +473,17 @@ def traffic(group: Communicator) -> None:
     group.traffic.clear()
 
 
-def conforms(group: Communicator, dtypes: str = FEW, meets: bool = False) -> int:
-    """All of it. Returns how many calls were compared or refused."""
-    made = calls(group, dtypes) + any_order(group, meets) + messages(group) + refused(group)
+def conforms(
+    group: Communicator, dtypes: str = FEW, meets: bool = False, only: Sequence[str] | None = None
+) -> int:
+    """All of it, or of the calls of a group only those named. Returns how many calls were compared or refused."""
+    made = calls(group, dtypes, only) + any_order(group, meets) + messages(group) + refused(group)
     rounding(group)
     several(group, meets)
     order_of_receives(group)
     large_messages(group)
     lanes(group)
-    subgroups(group)
+    subgroups(group, only)
     by_name(group)
     traffic(group)
     return made

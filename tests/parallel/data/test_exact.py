@@ -20,7 +20,7 @@ from parallel.data import buckets
 
 from ...collectives.launch import launch_command
 
-WIDTH, CLASSES, ROWS, BATCH, STEPS = 7, 5, 23, 9, 20  # batches of 9, 9 and 5 rows
+WIDTH, CLASSES, ROWS, BATCH, STEPS = 7, 5, 23, 9, 9  # batches of 9, 9 and 5 rows
 
 MODES: dict[str, dict[str, Any]] = {
     "one bucket": {},

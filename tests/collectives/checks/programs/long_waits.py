@@ -35,13 +35,13 @@ def first_stops() -> None:
 
 def sleeps() -> None:
     if world.rank == last:
-        time.sleep(5)
+        time.sleep(3)
     world.barrier()
 
 
 def loops() -> None:
     if world.rank == last:
-        until = time.monotonic() + 5
+        until = time.monotonic() + 3
         while time.monotonic() < until:
             pass
     world.barrier()

@@ -1,6 +1,6 @@
 """Worlds over MPI, made and closed one after another: what each test asks for.
 
-    worlds.py one_after_another|misuse|caught
+    worlds.py one_after_another|misuse|caught ...     in one job, in this order
 """
 
 from __future__ import annotations
@@ -115,5 +115,6 @@ def caught() -> None:
     assert x[0] == sum(range(world.size)), "an array in shared memory outlives its world"
 
 
-globals()[sys.argv[1]]()
-write(f"DONE on rank {os.environ.get('PMI_RANK', os.environ.get('OMPI_COMM_WORLD_RANK'))}")
+for what in sys.argv[1:]:
+    globals()[what]()
+    write(f"DONE with {what} on rank {os.environ.get('PMI_RANK', os.environ.get('OMPI_COMM_WORLD_RANK'))}")

@@ -1,7 +1,8 @@
 """More meshes than MPI has communicators for: dropped ones are freed, and too many at a time are an error with a name.
 
     many_meshes.py drop|keep
-    many_meshes.py shared|worlds|channels COUNT     the same for shared memory, for worlds, and for channels of an axis
+    many_meshes.py worlds=COUNT shared=COUNT channels=COUNT     the same for worlds, for shared memory, and for channels
+                                                                of an axis; any of them, in this order
 """
 
 from __future__ import annotations
@@ -57,23 +58,26 @@ def channels(number: int) -> None:
 
 
 kept: list[np.ndarray] = []
-if sys.argv[1] == "worlds":
-    for _ in range(int(sys.argv[2])):
+counts = dict(argument.split("=") for argument in sys.argv[1:] if "=" in argument)
+if "worlds" in counts:
+    for _ in range(int(counts["worlds"])):
         with cc.World("mpi"), cc.Mesh(a=-1, algorithm="shared"):
             assert cc.all_reduce(ag.tensor(np.ones(3)), "a").numpy()[0] == cc.world().size
     print(f"WORLDS on rank {cc.world().rank}", flush=True)
-    sys.exit()
 world = cc.world()
-if sys.argv[1] in ("shared", "channels"):
-    for n in range(int(sys.argv[2])):
-        (shared if sys.argv[1] == "shared" else channels)(n)
-        if n % 50 == 0:
-            check_held()
-    check_held()
-    print(f"{sys.argv[1].upper()} on rank {world.rank}", flush=True)
-elif sys.argv[1] == "drop":
+for loop in (shared, channels):
+    if loop.__name__ in counts:
+        for n in range(int(counts[loop.__name__])):
+            loop(n)
+            if n % 50 == 0:
+                check_held()
+        check_held()
+        print(f"{loop.__name__.upper()} on rank {world.rank}", flush=True)
+if counts:
+    sys.exit()
+if sys.argv[1] == "drop":
     inner = 2 if world.size % 2 == 0 else 1
-    for n in range(3000):
+    for n in range(2400):
         kept = mesh = cc.Mesh(a=world.size // inner, b=inner)
         if (n + world.rank) % 100 == 0:  # a cycle: it goes when this rank's garbage is collected, and not before
             mesh.itself = mesh

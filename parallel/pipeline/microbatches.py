@@ -1,0 +1,126 @@
+"""Microbatches: consecutive parts of a batch's rows, with the labels that the parts have on the mesh."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from autograd.engine.parameter import Leaf
+from autograd.engine.pytree import flatten, tree_map
+from autograd.engine.state import state
+from autograd.engine.tensor import TENSORS
+from autograd.errors import ArgumentError, OptionError, TapeError, call_site
+from autograd.layouts.layout import Layout, Shard, V
+from autograd.layouts.partition import extents_of_parts, labels_of_parts, nested_parts, parts
+
+__all__ = ["Microbatches", "signature_of", "split_batch"]
+
+
+class Microbatches(list[Any]):
+    """A batch that is divided into microbatches already: Tensors, or containers of them, one for each.
+
+    Where the rows are sharded over a mesh axis, a batch can be divided first into microbatches and then over the axis,
+    so that the rows of a microbatch do not depend on the number of ranks.
+    """
+
+
+def split_batch(batch: Any, microbatches: int, axis: str | None, what: str) -> list[Any]:
+    """Divide the rows of a batch (dimension 0) into microbatches by the rule of ``numpy.array_split``.
+
+    Parameters
+    ----------
+    batch : Tensor, array, or container of these
+        They have the same number of rows. Where rows are sharded, each rank divides its own part.
+    microbatches : int
+    axis : str or None
+        The pipeline's axis, on which the results are Varying: they are used by one of its ranks.
+    what : str
+        The argument's name, for errors.
+
+    Returns
+    -------
+    list
+        One Tensor, or container of them, for each microbatch.
+
+    Raises
+    ------
+    OptionError
+        There are fewer rows than microbatches.
+    """
+    if isinstance(batch, Microbatches):
+        if len(batch) != microbatches:
+            raise OptionError(
+                f"Pipeline: {what} has {len(batch)} microbatches; needed: {microbatches}\n  fix: "
+                f"microbatches={len(batch)} for the Pipeline" + call_site()
+            )
+        return [tree_map(lambda x: _varying(x, axis), of) for of in batch]
+    leaves, structure = flatten(batch)
+    divided = [_split(x, microbatches, axis, what) for x in leaves]
+    return [structure.rebuild([of[i] for of in divided]) for i in range(microbatches)]
+
+
+def _varying(x: Any, axis: str | None) -> Any:
+    """A Tensor, or an array, with the label V on the pipeline's axis, and by default on all others."""
+    array, layout = (x.array, x.layout) if x.__class__ in TENSORS else (np.asarray(x), None)
+    if layout is None and state.grid is not None:
+        layout = state.grid.uniform(V)
+    return Leaf(array, layout if layout is None or axis is None else layout.replace((axis,), V))
+
+
+def _split(x: Any, m: int, axis: str | None, what: str) -> list[Any]:
+    is_tensor = x.__class__ in TENSORS
+    if is_tensor and x.tape is not None:
+        raise TapeError(f"Pipeline: {what} was computed on a tape; needed: data, a leaf or an array" + call_site())
+    array = x.array if is_tensor else np.asarray(x)
+    layout = x.layout if is_tensor else None
+    if array.dtype.kind not in "biufc" or not array.shape:
+        raise ArgumentError(
+            f"Pipeline: {what} contains {type(x).__name__} of shape {array.shape} and dtype {array.dtype}; needed: "
+            "arrays or Tensors whose first dimension has the rows" + call_site()
+        )
+    if layout is None and state.grid is not None:
+        layout = state.grid.uniform(V)
+    axes = [] if layout is None else [a for a, label in layout.items() if type(label) is Shard and label.dim == 0]
+    extents, offsets = parts(array.shape[0], m)
+    tables = None if layout is None or not axes else _tables(layout, axes, array.shape, m)
+    rows = array.shape[0] if tables is None else sum(map(sum, tables))
+    if rows < m:
+        raise OptionError(
+            f"Pipeline: {what} has {rows} row{'s' * (rows != 1)} for {m} microbatches; needed: at least one row for "
+            f"each\n  fix: microbatches={max(1, rows)}, or a larger batch" + call_site()
+        )
+    found = []
+    for i in range(m):
+        own = layout
+        if own is not None and layout is not None:
+            if tables is not None:
+                at = [layout.grid.axis(a) for a in axes]
+                sizes, places = [layout.grid.sizes[k] for k in at], [layout.grid.place[k] for k in at]
+                for a, label in zip(axes, labels_of_parts(0, tables[i], sizes, places), strict=True):
+                    own = own.replace((a,), label)
+            if axis is not None:
+                own = own.replace((axis,), V)
+        found.append(Leaf(array[offsets[i] : offsets[i] + extents[i]], own))
+    return found
+
+
+def _tables(layout: Layout, axes: list[str], shape: tuple[int, ...], m: int) -> list[list[int]] | None:
+    """The rows that each rank along the axes has of each microbatch; None if the ranks have not agreed on extents."""
+    labels: list[Any] = [layout[a] for a in axes]
+    sizes = [layout.grid.sizes[layout.grid.axis(a)] for a in axes]
+    if any(label.extent is None for label in labels):
+        return None
+    rows: list[int]
+    if all(label.extents is None for label in labels):  # the same answer on all ranks: see `labels_of_parts`
+        rows = list(nested_parts(labels[0].extent, sizes, [label.unit for label in labels]))
+    elif len(axes) == 1:
+        rows = list(extents_of_parts(labels[0], sizes[0]))
+    else:
+        rows = [s[0] for s in state.mesh.shapes(axes, shape)[0]]
+    return [[parts(n, m)[0][i] for n in rows] for i in range(m)]
+
+
+def signature_of(batch: Any) -> tuple[Any, ...]:
+    """The shape, dtype and layout of each Tensor of a microbatch."""
+    return tuple([(x.array.shape, x.array.dtype, x.layout) for x in flatten(batch)[0]])

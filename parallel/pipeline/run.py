@@ -1,0 +1,660 @@
+"""`Pipeline`: a model whose layers are divided among the ranks of an axis, and trained by a schedule."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import numpy as np
+
+from autograd.engine.parameter import Leaf, Parameter
+from autograd.engine.state import no_grad, state
+from autograd.engine.tape import Rest, Tape
+from autograd.engine.tensor import TENSORS, Tensor
+from autograd.errors import ArgumentError, OptionError, ShapeError, TapeError, call_site
+from autograd.layouts.layout import I, Layout, P, R
+from autograd.layouts.messages import require_one_number
+from autograd.nn import Module, ModuleList
+from collectives.transports.protocol import Request
+
+from ..data.data_parallel import DataParallel
+from ..data.memory import saved_bytes
+from .microbatches import Microbatches, signature_of, split_batch
+from .randomness import layer_state
+from .report import PipelineReport, Record, compare
+from .schedules import Action, Schedule, make_schedule
+from .simulator import simulate
+from .stages import Borrowed, Tie, find_ties, layers_of_stages, name_parameters, place, release
+from .transfers import Outline, Transfers
+
+__all__ = ["Pipeline"]
+
+
+class _Layers(ModuleList):
+    """The layers of one rank, under the names that they have in the whole model. Its `forward` calls a function."""
+
+    def __init__(self, named: Sequence[tuple[str, Module]]):
+        super().__init__([module for _, module in named])
+        self.paths = [name for name, _ in named]
+
+    def named_children(self) -> Iterator[tuple[str, Module]]:
+        yield from zip(self.paths, self.layers, strict=True)
+
+    def named_owners(self, prefix: str = "") -> Iterator[tuple[str, Module, str, Parameter]]:
+        for name, module in self.named_children():
+            yield from module.named_owners(f"{prefix}{name}.")
+
+    def forward(self, function: Callable[[], Any]) -> Any:
+        return function()
+
+
+class _Pass:
+    """One microbatch in one stage, from its forward pass to the end of its backward pass."""
+
+    __slots__ = ("begun", "leaves", "outline", "outputs", "rest", "seeds", "tape", "watched")
+
+    def __init__(self, tape: Tape, leaves: list[Leaf]):
+        self.tape = tape
+        self.leaves = leaves  # the values that the stage got
+        self.watched: list[Tensor] = []  # the same, on the tape
+        self.begun: list[Tensor] = []  # in the first stage: the result of its first layer
+        self.outputs: list[Tensor] = []
+        self.outline: Outline | None = None  # of the outputs
+        self.seeds: list[Tensor] = []  # the objectives that arise in this stage
+        self.rest: Rest | None = None
+
+
+class Pipeline(Module):
+    """Run the layers of a model in stages, one stage or several on each rank of an axis, by a schedule.
+
+    Every rank makes the whole model and keeps the layers of its own stages; the memory of the others' parameters is
+    freed. All ranks call `step` with the same batch along the axis. It divides the rows into microbatches, and adds to
+    the gradients of this rank's parameters. The sum over the microbatches is the gradient of the whole batch.
+
+    Parameters
+    ----------
+    layers : Sequential, or sequence of Module
+        Each takes what the one before returns, a Tensor or a tuple of Tensors. Parameters are Invariant on `axis` (or
+        have no label); those that the rank keeps become Varying there. A parameter that several layers have is one
+        parameter: the first stage that uses it owns it.
+    loss : Module or callable
+        ``loss(y, targets)`` returns the sum of the losses of a microbatch, a number. Without targets ``loss(y)``. It is
+        Invariant or Partial on the other axes.
+    axis : str or None
+        The axis of the pipeline. With None, or without a mesh, all stages are in this process.
+    schedule : str or Schedule
+        ``"gpipe"``, ``"1f1b"``, ``"interleaved"``, ``"zb-h1"``, ``"zb-v"``, a text with a line of actions for each
+        rank, or a `Schedule`.
+    microbatches : int
+    chunks : int, optional
+        The stages on each rank of the schedule ``"interleaved"``, by default 2.
+    costs : sequence of float, optional
+        The cost of each layer, by which the stages are balanced. By default the number of its parameters'
+        elements; `measured_costs` measures them.
+    data : str or tuple of str
+        The mesh axes over which the batch is divided. The parameters enter once a step by `DataParallel`, which sums
+        the gradients of all microbatches over these axes once.
+    zero : {0, 1, 2, 3}
+        The stage of ZeRO, if `data` is given: see `DataParallel`. Stage 3 is not possible with a schedule that has I
+        and W, or where several ranks use one parameter.
+    seed : int
+        For layers that draw random numbers; see `layer_state`.
+    side_losses : callable, optional
+        ``side_losses()`` is a context manager whose value is a list, to which layers that run in its block append
+        further losses: sums over tokens, which are added to the objective.
+    **options
+        Of `DataParallel`.
+
+    Attributes
+    ----------
+    schedule : Schedule
+    stages : list of range
+        The layers of each stage.
+    steps : int
+        The number of steps that have been made. Set it when a run is resumed: random numbers depend on it.
+    record : Record
+        The actions of the last step with their times, and the largest number of live activations.
+
+    Raises
+    ------
+    OptionError
+        An option is unknown or out of range, the schedule is for other numbers of ranks or microbatches, or the model
+        has fewer layers than stages.
+    DeadlockError
+        The ranks would wait for each other: see `simulate`. Nothing has been sent yet.
+    LayoutError
+        A parameter is not Invariant on `axis`.
+    AbsentError
+        The model has been divided before.
+
+    Notes
+    -----
+    Each stage and microbatch has a tape. A value that arrives is a leaf with the labels of the sender's value; its
+    cotangent goes back in the same way. A microbatch of n bytes of activations is one message of n bytes between two
+    stages, and one back. A header of 1 KiB comes with the first of each shape. A step ends with one all-reduce of the
+    loss, a number.
+
+    The gradients do not depend on the schedule, except for the order of the sums over microbatches.
+
+    Examples
+    --------
+    >>> import collectives as cc, numpy
+    >>> from autograd import nn, random
+    >>> from parallel.pipeline import Pipeline
+    >>> def program():
+    ...     random.seed(0)
+    ...     layers = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1))
+    ...     with cc.Mesh(pp=2):
+    ...         model = Pipeline(layers, lambda y, t: ((y - t) ** 2).sum(), microbatches=4)
+    ...         x = numpy.arange(24, dtype="float32").reshape(8, 3) / 24
+    ...         loss = model.step(x, x[:, :1], scale=1 / 8)
+    ...         return round(loss, 3), [name for name, p in model.named_parameters() if p.grad is not None]
+    >>> cc.run(program, ranks=2)
+    [(4.992, ['0.weight', '0.bias']), (4.992, ['2.weight', '2.bias'])]
+    """
+
+    def __init__(
+        self,
+        layers: Any,
+        loss: Callable[..., Any],
+        *,
+        axis: str | None = "pp",
+        schedule: str | Schedule = "1f1b",
+        microbatches: int,
+        chunks: int | None = None,
+        costs: Sequence[float] | None = None,
+        data: str | Sequence[str] = (),
+        zero: int = 0,
+        seed: int = 0,
+        side_losses: Callable[[], AbstractContextManager[list[Any]]] | None = None,
+        **options: Any,
+    ):
+        layers = list(layers)
+        for i, layer in enumerate(layers):
+            if not isinstance(layer, Module):
+                raise ArgumentError(f"Pipeline: layer {i} is {layer!r}; needed: a Module" + call_site())
+        if not callable(loss):
+            raise ArgumentError(f"Pipeline: loss={loss!r} was given; needed: a Module, or a function" + call_site())
+        if getattr(loss, "reduction", "sum") == "mean":
+            raise OptionError(
+                f"Pipeline: loss={loss!r} was given, which is the mean over a microbatch; needed: the sum. `scale` of "
+                "step divides it by the number of rows of the whole batch\n  fix: reduction='sum'" + call_site()
+            )
+        name_parameters((str(i), layer) for i, layer in enumerate(layers))
+        on: Any = None if state.mesh is None or axis is None else state.mesh.axis(axis)
+        self.axis = None if on is None else axis
+        self.rank: int = 0 if on is None else on.group.index
+        ranks: int = 1 if on is None else on.size
+        self.schedule = make_schedule(schedule, ranks, microbatches, chunks)
+        simulate(self.schedule)  # raises DeadlockError, before anything is sent
+        self.microbatches, self.seed, self.steps = microbatches, seed, 0
+        self.stages = layers_of_stages(layers, self.schedule.stages, costs)
+        self.loss, self._side_losses = loss, side_losses
+        self._last = len(layers)  # the number of the loss among the layers
+        self._ties: list[Tie] = []
+        placement = self.schedule.placement
+        named = [(str(i), layers[i], placement[s]) for s, of in enumerate(self.stages) for i in of]
+        if isinstance(loss, Module):
+            named.append(("loss", loss, placement[-1]))
+        self._ties = find_ties(named)
+        self._layers = self._divide(named)
+        self._wraps = self._data_parallel(data, zero, options)
+        self._transfers = None
+        if on is not None and on.size > 1:
+            on.kept["pipelines"] = number = on.kept.get("pipelines", 0) + 1
+            self._transfers = Transfers(on.group.duplicate(f"pipeline {number}"), on.names[0])
+            if axis not in state.mesh.stage_axes:
+                state.mesh.stage_axes = (*state.mesh.stage_axes, axis)
+        self._on = on
+        self._kinds: dict[Any, int] = {}
+        self.record = Record(self.rank, [], 0.0, 0.0, 0)
+
+    # -- the model ---------------------------------------------------------------------------------------------
+    def _divide(self, named: Sequence[tuple[str, Module, int]]) -> _Layers:
+        """Keep the layers of this rank, and free the memory of the others."""
+        mine = [(name, module) for name, module, rank in named if rank == self.rank]
+        place(mine, self.axis)
+        self._borrowed: list[tuple[Tie, list[tuple[dict[str, Any], str]]]] = []
+        for tie in self._ties:
+            if self.rank not in (tie.owner, *tie.borrowers):
+                continue
+            at = [(vars(owner), attribute) for name, module in mine
+                  for _, owner, attribute, p in module.named_owners(f"{name}.") if p is tie.parameter]  # fmt: skip
+            self._borrowed.append((tie, at))
+            if tie.owner != self.rank:  # a leaf takes its place, which no optimizer sees
+                for attributes, attribute in at:
+                    attributes[attribute] = Borrowed(np.zeros(0))
+        kept = {id(p) for _, module in mine for p in module.parameters()}
+        for name, module, rank in named:
+            for p in module.parameters():
+                if id(p) not in kept:
+                    release([p], f"layer {name} runs on rank {rank} of axis {self.axis!r}")
+        for tie, _ in self._borrowed:
+            if tie.owner != self.rank:
+                release([tie.parameter], f"rank {tie.owner} of axis {self.axis!r} owns it")
+        self._modules = dict(mine)
+        return _Layers(mine)
+
+    def _data_parallel(self, data: Any, zero: int, options: Any) -> DataParallel | None:
+        names = (data,) if isinstance(data, str) else tuple(data)
+        if not names or state.mesh is None:
+            if (zero or options) and not names:
+                given = ", ".join([*(["zero"] if zero else []), *options])
+                raise OptionError(
+                    f"Pipeline: {given} was given without data; needed: the axes over which the batch is divided\n"
+                    "  fix: data=('dp',)" + call_site()
+                )
+            return None
+        if zero == 3 and self.schedule.splits_backward:
+            raise OptionError(
+                f"Pipeline: zero=3 was given with the schedule {self.schedule.name!r}, which computes the gradients of "
+                "weights later, when the weights have been freed\n  fix: zero=2, or schedule='1f1b'" + call_site()
+            )
+        if zero == 3 and self._ties:
+            raise OptionError(
+                f"Pipeline: zero=3 was given, and {self._ties[0].name} is used on several ranks, to which its owner "
+                "sends it at the beginning of a step, when it is not gathered\n  fix: zero=2" + call_site()
+            )
+        return DataParallel(self._layers, names, zero=zero, **options)
+
+    def named_children(self) -> Iterator[tuple[str, Module]]:
+        yield from self._layers.named_children()
+
+    def named_owners(self, prefix: str = "") -> Iterator[tuple[str, Module, str, Parameter]]:
+        yield from self._layers.named_owners(prefix)
+
+    @property
+    def wrapped(self) -> Module:
+        """This rank's layers, in `DataParallel` if the batch is divided; for `memory_of`."""
+        return self._layers if self._wraps is None else self._wraps
+
+    # -- the public calls --------------------------------------------------------------------------------------
+    def step(self, inputs: Any, targets: Any = None, scale: Any = 1.0) -> float:
+        """Compute the loss of a batch, and add to the gradients of this rank's parameters.
+
+        Parameters
+        ----------
+        inputs, targets : Tensor, array, or container of these; or Microbatches
+            The same on all ranks of the pipeline's axis, with the rows in the first dimension. A plain array is Varying
+            on the other axes. Each rank divides its own rows into microbatches, unless they are `Microbatches`.
+        scale : float
+            The cotangent of the sum of all losses, the same on all ranks: one by the global number of tokens. With
+            `MasterWeights` it is ``optimizer.scale(ag.constant(1 / n))``.
+
+        Returns
+        -------
+        float
+            The sum of the losses of all microbatches and all ranks, and of the side losses, without `scale`.
+
+        Raises
+        ------
+        OptionError
+            The batch has fewer rows than microbatches.
+        ShapeError
+            A stage's result has another shape than for an earlier microbatch of the same shape, or the loss is no
+            number.
+        LayoutError
+            The loss is Varying or Replicated on an axis other than the pipeline's.
+        CollectiveMismatch
+            The ranks of the pipeline were given batches of different shapes.
+        TapeError
+            A tape is recording.
+        """
+        if state.recording is not None:
+            raise TapeError(
+                "Pipeline.step: a tape is recording. Needed: a call outside of every tape: each microbatch has tapes "
+                "of its own\n  fix: loss = model.step(inputs, targets, scale) without `with ag.Tape():`" + call_site()
+            )
+        run = _Run(self, self.schedule, inputs, targets, True, scale)
+        with nullcontext() if self._wraps is None else self._wraps.accumulate():
+            self._inside(run.training)
+        total = run.total()
+        self.record = run.record(time.perf_counter())
+        self.steps += 1
+        return total
+
+    def evaluate(self, inputs: Any, targets: Any = None) -> float:
+        """The sum of the losses of a batch, as `step` returns it, without gradients.
+
+        Layers that act differently in training do so according to their mode: call `eval` before, and `train` after.
+        """
+        with no_grad():
+            run = _Run(self, self.schedule.forward_only(self.microbatches), inputs, targets, False, 1.0)
+            self._inside(run.tasks)
+            return run.total()
+
+    def forward(self, inputs: Any) -> Any:
+        """The result of the last layer for a batch, on all ranks, without a gradient. It is Replicated on the axis.
+
+        All rows are one microbatch. Training is by `step`.
+        """
+        if state.recording is not None:
+            raise TapeError(
+                "Pipeline: a call of the model on a tape, whose gradient would end here. Needed: step(inputs, targets, "
+                "scale), which computes the gradients\n  fix: model.step(...), or the call under `with ag.no_grad():`"
+                + call_site()
+            )
+        with no_grad():
+            run = _Run(self, self.schedule.forward_only(1), inputs, None, False, 1.0, has_loss=False)
+            self._inside(run.tasks)
+            return run.shared_result()
+
+    def probe(self, inputs: Microbatches, targets: Microbatches) -> list[int]:
+        """Compute microbatches forward and backward, without a regard for the schedule, to measure them.
+
+        Like `step` it adds to the gradients. Returns the bytes that the tapes of this rank hold, one for each pass.
+        """
+        run = _Run(self, self.schedule.passes(len(inputs)), inputs, targets, True, 1.0)
+        sizes: list[int] = []
+        run.sizes = sizes
+        with nullcontext() if self._wraps is None else self._wraps.accumulate():
+            self._inside(run.training)
+        run.total()
+        return sizes
+
+    def report(self) -> PipelineReport:
+        """Idle share and live activations of the last step: measured, and predicted from the measured times of the
+        actions. All ranks of the pipeline's axis call it."""
+        group = None if self._on is None else self._on.group
+        return compare(self.schedule, self.record, group)
+
+    def _inside(self, function: Callable[[], Any]) -> Any:
+        """Call a function in which the modules have the parameters as they have entered."""
+        return function() if self._wraps is None else self._wraps.forward(function)
+
+    def kind_of(self, signature: Any) -> int:
+        """The number of a kind of microbatch, in the order in which they first occur, which is that of all ranks."""
+        return self._kinds.setdefault(signature, len(self._kinds))
+
+
+class _Run:
+    """One run of a schedule on this rank.
+
+    Parameters
+    ----------
+    model : Pipeline
+    schedule : Schedule
+    inputs, targets
+        The batch.
+    records : bool
+        Whether tapes record the forward passes.
+    scale : float
+        The cotangent of the objective.
+    has_loss : bool
+        Whether the last stage computes the loss; otherwise its result is kept.
+    """
+
+    def __init__(
+        self, model: Pipeline, schedule: Schedule, inputs: Any, targets: Any, records: bool, scale: Any,
+        has_loss: bool = True,
+    ):  # fmt: skip
+        self.model, self.schedule, self.records, self.has_loss = model, schedule, records, has_loss
+        self.scale = scale.array if scale.__class__ in TENSORS else scale
+        m = schedule.microbatches
+        self.inputs = split_batch(inputs, m, model.axis, "inputs")
+        self.targets = None if targets is None else split_batch(targets, m, model.axis, "targets")
+        self.kinds = [model.kind_of((records, has_loss, signature_of(x))) for x in self.inputs]
+        self.transfers = model._transfers
+        self.passes: dict[tuple[int, int], _Pass] = {}
+        self.values: dict[tuple[int, int], tuple[Outline, list[Any]]] = {}  # of stages on the same rank
+        self.cotangents: dict[tuple[int, int], list[Any]] = {}
+        self.totals: dict[Layout | None, float] = {}
+        self.times: list[tuple[Action, float, float]] = []
+        self.peak = 0
+        self.sizes: list[int] | None = None  # the bytes that the tapes hold, where they are measured
+        self.result: Any = None
+        self.ties: list[tuple[Tie, Tape, Tensor]] = []
+        group = None if model._on is None else model._on.group
+        if group is not None and group.size > 1 and group.checking:
+            shapes = [(d.name, s) for x in self.inputs for s, d, _ in signature_of(x)]
+            group.agree(f"run of a Pipeline (schedule {schedule.name}, microbatches {shapes})")
+        self.begin = time.perf_counter()
+
+    # -- the schedule ------------------------------------------------------------------------------------------
+    def training(self) -> None:
+        """Run the schedule, and return the cotangents of tied parameters."""
+        self.tasks()
+        self._return_ties()
+
+    def tasks(self) -> None:
+        """Run the tasks of this rank."""
+        self._lend_ties()
+        transfers = self.transfers
+        for action, receives, starts, sends in self.schedule.tasks[self.model.rank]:
+            values: Any = None
+            if receives is not None:
+                assert transfers is not None
+                kind = self.kinds[receives.microbatch]
+                if receives.kind == "activation":
+                    values = transfers.receive(receives, kind)
+                else:
+                    outline = self.passes[receives.stage - 1, receives.microbatch].outline
+                    assert outline is not None
+                    values = transfers.receive_cotangents(receives, outline)
+            if transfers is not None:
+                for message in starts:
+                    transfers.start(message, self.kinds[message.microbatch])
+            if action is None:
+                continue
+            begin = time.perf_counter()
+            outputs: list[Any] = []
+            is_single = True
+            if action.kind == "F":
+                outputs, is_single = self._forward(action, values)
+            elif action.kind == "W":
+                self._weights(action)
+            else:
+                outputs = self._backward(action, values)
+            self.times.append((action, begin, time.perf_counter()))
+            if sends is None or transfers is None:
+                continue
+            if action.kind == "F":
+                transfers.send(sends, outputs, is_single, self.kinds[action.microbatch])
+            else:
+                transfers.send_arrays(sends, outputs)
+        if transfers is not None:
+            transfers.finish(self.schedule.messages)
+
+    # -- the actions -------------------------------------------------------------------------------------------
+    def _forward(self, action: Action, values: Any) -> tuple[list[Any], bool]:
+        """Run a stage; returns its result, and whether it is a single Tensor."""
+        model, (stage, _, i) = self.model, action
+        is_last = stage == self.schedule.stages - 1
+        if stage and values is None:
+            values = self.values.pop((stage - 1, i))
+        leaves = []
+        if stage:
+            outline, arrays = values
+            leaves = outline.leaves(arrays, Action(stage, "B", i) in self.schedule)
+        losses: list[Any] = []
+        tape = Tape()
+        of = _Pass(tape, leaves)
+        with tape if self.records else nullcontext():
+            if stage:
+                of.watched = [
+                    tape.watch(x) if self.records and needs else x
+                    for x, (_, _, _, needs) in zip(leaves, outline.tensors, strict=True)
+                ]
+                x: Any = of.watched[0] if outline.is_single else tuple(of.watched)
+            else:
+                x = self.inputs[i]
+            with nullcontext([]) if model._side_losses is None else model._side_losses() as side:
+                for index in model.stages[stage]:
+                    with self._random(i, index):
+                        x = model._modules[str(index)](x)
+                    if not index and self.records:
+                        found = [x] if x.__class__ in TENSORS else x
+                        of.begun = [y for y in found if getattr(y, "tape", None) is tape.recording]
+                if is_last and self.has_loss:
+                    with self._random(i, model._last):
+                        x = model.loss(x) if self.targets is None else model.loss(x, self.targets[i])
+                losses += side
+        if is_last and self.has_loss:
+            losses.insert(0, x)
+        for loss in losses:
+            self._add(loss)
+        if self.records:
+            of.seeds = losses
+            self.passes[stage, i] = of
+            if self.sizes is not None:
+                self.sizes.append(saved_bytes(tape, [p.array for p in model.parameters()]))
+            self.peak = max(self.peak, len(self.passes))
+        if is_last:
+            self.result = x
+            return [], True
+        is_single = x.__class__ in TENSORS
+        outputs = [x] if is_single else list(x)
+        for y in outputs:
+            if y.__class__ not in TENSORS:
+                raise ArgumentError(
+                    f"Pipeline: layer {model.stages[stage][-1]} returned {type(y).__name__}; needed: a Tensor, or a "
+                    "tuple of Tensors" + call_site()
+                )
+        of.outputs = list(map(_without_values, outputs))
+        of.outline = Outline.of(outputs, is_single)
+        if self.schedule.placement[stage + 1] == model.rank:
+            self.values[stage, i] = of.outline, [y.array for y in outputs]
+        return outputs, is_single
+
+    def _random(self, microbatch: int, index: int) -> AbstractContextManager[None]:
+        return layer_state(self.model.seed, self.model.steps, microbatch, index, self.model.axis)
+
+    def _backward(self, action: Action, cotangents: Any) -> list[Any]:
+        """B or I of a stage; returns the cotangents of its inputs as arrays, None where none is needed."""
+        stage, kind, i = action
+        of = self.passes[stage, i]
+        if cotangents is None:
+            cotangents = self.cotangents.pop((stage, i), [None] * len(of.outputs))
+        recording = of.tape.recording
+        pairs: list[tuple[Tensor, Any]] = []
+        for y, ct in zip(of.outputs, cotangents, strict=True):
+            if ct is not None and y.tape is recording:
+                pairs.append((y, Tensor(ct, None if y.layout is None else y.layout.dual)))
+        pairs += [(loss, self.scale) for loss in of.seeds if loss.tape is recording]
+        of.outputs, of.seeds = [], []
+        outputs, seeds = [y for y, _ in pairs], [ct for _, ct in pairs]
+        needs = [x.tape is recording for x in of.watched]
+        if kind == "B":
+            of.tape.backward(outputs, seeds)
+            del self.passes[stage, i]
+            found = [None if x.grad is None else x.grad.array for x in of.leaves]
+        else:
+            # The batch needs no cotangent. In the first stage I ends at the first layer, whose adjoint is part of W.
+            wanted = [x for x, needed in zip(of.watched, needs, strict=True) if needed]
+            of.rest = of.tape.backward(outputs, seeds, wanted=wanted if stage else of.begun, defer=True)
+            of.begun = []
+            given = iter(of.rest.cotangents)
+            found, of.rest.cotangents = [next(given) if needed else None for needed in needs], []
+        found = [
+            None if not needed else np.zeros(x.array.shape, x.array.dtype) if g is None else g
+            for x, g, needed in zip(of.leaves, found, needs, strict=True)
+        ]
+        of.leaves, of.watched = [], []
+        if stage and self.schedule.placement[stage - 1] == self.model.rank:
+            self.cotangents[stage - 1, i] = found
+        return found
+
+    def _weights(self, action: Action) -> None:
+        """W of a stage."""
+        rest = self.passes[action.stage, action.microbatch].rest
+        assert rest is not None
+        rest()
+        del self.passes[action.stage, action.microbatch]
+
+    # -- the objective -----------------------------------------------------------------------------------------
+    def _add(self, loss: Any) -> None:
+        """Add a loss to the total of those with its labels."""
+        if loss.__class__ not in TENSORS or loss.array.shape:
+            shown = f"{type(loss).__name__} of shape {getattr(loss, 'shape', '?')}"
+            raise ShapeError(
+                f"Pipeline: the loss is {shown}; needed: a Tensor without dimensions, the sum of the losses of a "
+                "microbatch\n  fix: reduction='sum', or .sum()" + call_site()
+            )
+        layout = loss.layout
+        if layout is not None:
+            axis = self.model.axis
+            require_one_number(layout if axis is None else layout.replace((axis,), I), (), state.unstated)
+        self.totals[layout] = self.totals.get(layout, 0.0) + float(loss.array)
+
+    def total(self) -> float:
+        """The sum of the losses over the microbatches, and over the ranks that hold addends. All ranks call it."""
+        model, total = self.model, 0.0
+        for layout, value in self.totals.items():
+            for axis, label in () if layout is None else layout.items():
+                if label is P and axis != model.axis:
+                    value = _summed(state.mesh.axis(axis).group, value)
+            total += value
+        return total if model._on is None else _summed(model._on.group, total)
+
+    def shared_result(self) -> Any:
+        """The result of the last stage on all ranks."""
+        model, transfers, root, y = self.model, self.transfers, self.schedule.placement[-1], self.result
+        if transfers is None:
+            return y
+        if model.rank == root:
+            for rank in range(transfers.group.size):
+                if rank != root:
+                    transfers.send_value(rank, y, False, "the result of the model")
+        else:
+            array, layout, _ = transfers.receive_value(root, "the result of the model")
+            y = Tensor(array, layout)
+        return Tensor(y.array, None if y.layout is None else y.layout.replace((transfers.axis,), R))
+
+    # -- tied parameters ---------------------------------------------------------------------------------------
+    def _lend_ties(self) -> None:
+        """Send the values of tied parameters from their owners, or receive them."""
+        for tie, at in self.model._borrowed:
+            transfers, text = self.transfers, f"the value of {tie.name}"
+            assert transfers is not None
+            if tie.owner == self.model.rank:
+                attributes, attribute = at[0]
+                x, needs = attributes[attribute], self.records and tie.parameter.requires_grad
+                tape = Tape()
+                with tape if needs else nullcontext():
+                    y = tape.watch(x) if needs else x
+                for rank in tie.borrowers:
+                    transfers.send_value(rank, y, needs, text)
+                if needs:
+                    self.ties.append((tie, tape, y))
+            else:
+                leaf = Borrowed(*transfers.receive_value(tie.owner, text), tie.name)
+                for attributes, attribute in at:
+                    attributes[attribute] = leaf
+
+    def _return_ties(self) -> None:
+        """Return the cotangents of tied parameters to their owners, or receive and add them."""
+        transfers = self.transfers
+        for tie, at in self.model._borrowed:
+            if tie.owner == self.model.rank or transfers is None:
+                continue
+            leaf = at[0][0][at[0][1]]
+            if leaf.requires_grad:
+                transfers.send_gradient(tie.owner, None if leaf.grad is None else leaf.grad.array, tie.name)
+            for attributes, attribute in at:
+                attributes[attribute] = Borrowed(np.zeros(0))
+        for tie, tape, y in self.ties:
+            for rank in tie.borrowers:
+                assert transfers is not None
+                ct = transfers.receive_gradient(rank, y.array, tie.name)
+                if ct is not None:
+                    ct = Tensor(ct, None if y.layout is None else y.layout.dual)
+                    tape.backward([y], [ct], retain=rank != tie.borrowers[-1])
+
+    def record(self, end: float) -> Record:
+        """The times of this run."""
+        return Record(self.model.rank, self.times, self.begin, end, self.peak)
+
+
+def _without_values(y: Tensor) -> Tensor:
+    """The place of a value on its tape, without its memory: backward needs no result that has been sent."""
+    if y.tape is None or not y.array.shape:
+        return y
+    return Tensor(np.broadcast_to(y.array.dtype.type(0), y.array.shape), y.layout, y.tape, y.node)
+
+
+def _summed(group: Any, value: float) -> float:
+    if group.size == 1:
+        return value
+    return float(group.run(Request("all_reduce", np.array([value])))[0])

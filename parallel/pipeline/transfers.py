@@ -1,0 +1,235 @@
+"""Transfers of activations and cotangents between the ranks of a pipeline, as raw arrays on a channel of their own.
+
+Sends do not block. A receive is started as soon as its shape is known, and waited for where the value is needed.
+Messages from one rank to another are numbered in the order in which they are sent, which both ranks know from the
+schedule. The first activation of a kind is preceded by a header with its shape, dtype and labels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from autograd.engine.parameter import Leaf
+from autograd.engine.state import state
+from autograd.engine.tensor import Tensor
+from autograd.errors import ArgumentError, ShapeError, call_site
+from autograd.layouts.layout import Layout, V
+from autograd.layouts.messages import describe
+from collectives.ops import headers
+from collectives.transports.protocol import Request
+
+from .schedules import Message
+
+__all__ = ["Outline", "Transfers"]
+
+
+class Outline(NamedTuple):
+    """The properties of the Tensors that one stage passes to the next.
+
+    Attributes
+    ----------
+    tensors : tuple
+        The shape, dtype and layout of each, and whether it needs a cotangent.
+    is_single : bool
+        Whether the stage passes a Tensor, not a tuple of Tensors.
+    """
+
+    tensors: tuple[tuple[tuple[int, ...], Any, Layout | None, bool], ...]
+    is_single: bool
+
+    @classmethod
+    def of(cls, values: Sequence[Tensor], is_single: bool) -> Outline:
+        """That of the values of a stage."""
+        of = [(tuple(x.array.shape), x.array.dtype, x.layout, x.tape is not None) for x in values]
+        return cls(tuple(of), is_single)
+
+    def __str__(self) -> str:
+        return ", ".join(describe(np.empty(0, dtype), shape, layout) for shape, dtype, layout, _ in self.tensors)
+
+    def leaves(self, arrays: Sequence[Any], requires_grad: bool) -> list[Leaf]:
+        """The values as leaves. Those that need a cotangent require a gradient, if that is to be in their `grad`."""
+        return [
+            Leaf(a, layout, requires_grad and needs)
+            for a, (_, _, layout, needs) in zip(arrays, self.tensors, strict=True)
+        ]
+
+
+_MOST = 16  # Tensors between two stages
+_SUB = 2 * _MOST  # the numbers of the parts of a message: headers, and arrays
+
+
+class Transfers:
+    """One rank's end of the transfers.
+
+    Parameters
+    ----------
+    group : Communicator
+        A channel of the ranks along the pipeline's axis that nothing else uses.
+    axis : str
+        The axis.
+    """
+
+    def __init__(self, group: Any, axis: str):
+        self.group, self.axis = group, axis
+        self.numbered = group.lane("stages")  # where messages are matched by their numbers
+        self.outlines: dict[Hashable, Outline] = {}
+        """By stage and kind of microbatch: what the stage passes on. The sender and the receiver both have it."""
+        self._base: dict[tuple[int, int], int] = {}  # by source and target: the messages of earlier steps
+        self._announced: dict[Hashable, Message] = {}  # the first message of each kind, which has a header
+        self._started: dict[Message, Any] = {}
+
+    def finish(self, counts: dict[tuple[int, int], int]) -> None:
+        """Count the messages of a schedule that has run, so that the numbers of the next one follow."""
+        for pair, n in counts.items():
+            self._base[pair] = self._base.get(pair, 0) + n
+
+    def _options(self, message: Message, part: int) -> tuple[int, str]:
+        number = self._base.get((message.source, message.target), 0) + message.number
+        return number * _SUB + part, str(message)
+
+    # -- activations -------------------------------------------------------------------------------------------
+    def send(self, message: Message, values: Sequence[Tensor], is_single: bool, kind: Hashable) -> Outline:
+        """Send the result of a stage."""
+        outline = Outline.of(values, is_single)
+        key = message.stage, kind
+        known = self.outlines.get(key)
+        if known is None:
+            self._send_headers(message, values, outline)
+            self.outlines[key] = outline
+        elif known != outline:
+            raise ShapeError(
+                f"Pipeline: stage {message.stage} gave {outline} for microbatch {message.microbatch}, and {known} for "
+                "an earlier microbatch of the same shape and labels; needed: the same, because the next stage has "
+                "started to receive it\n  fix: a result whose shape, dtype and labels follow from those of the input"
+                + call_site()
+            )
+        self.send_arrays(message, [x.array for x in values])
+        return outline
+
+    def _send_headers(self, message: Message, values: Sequence[Tensor], outline: Outline) -> None:
+        if not 0 < len(values) <= _MOST:
+            raise ArgumentError(
+                f"Pipeline: stage {message.stage} gave {len(values)} Tensors; needed: 1 to {_MOST}" + call_site()
+            )
+        for i, (x, (_, _, layout, needs)) in enumerate(zip(values, outline.tensors, strict=True)):
+            others = layout if layout is None else layout.replace((self.axis,), V)
+            numbers = float(needs), 0.0 if outline.is_single else float(len(values))
+            header = headers.write(x.array, others, needs, "a stage of a pipeline", numbers=numbers)
+            self.numbered.run(Request("send", header, peer=message.target, options=self._options(message, i)))
+
+    def _read(self, message: Message, first: Any, kind: Hashable) -> Outline:
+        found, count = [], 1
+        for i in range(_MOST):
+            if i == count:
+                break
+            data = (first if not i else self._header(message, i)).wait()
+            needs, several = headers.projection_in(data)
+            shape, dtype, labels = headers.read(data, bool(needs), "a stage of a pipeline", f"rank {message.source}")
+            layout = None if state.grid is None else state.grid.layout([labels.get(a, V) for a in state.grid.names])
+            found.append((shape, dtype, layout, bool(needs)))
+            count, is_single = max(1, int(several)), not several
+        self.outlines[message.stage, kind] = outline = Outline(tuple(found), is_single)
+        return outline
+
+    def start(self, message: Message, kind: Hashable) -> None:
+        """Start to receive a message. Of the first activation of a kind that is its header; a message whose shape is
+        not known yet is started later, by `receive`."""
+        key = message.stage - (message.kind == "cotangent"), kind
+        outline = self.outlines.get(key)
+        if outline is not None:
+            self._started[message] = self._receives(message, outline)
+        elif message.kind == "activation" and key not in self._announced:
+            self._announced[key] = message
+            self._started[message] = self._header(message, 0)
+
+    def _header(self, message: Message, i: int) -> Any:
+        """Start to receive the header of a message's i-th Tensor."""
+        header = np.empty(headers.HEADER_BYTES, np.uint8)
+        return self.numbered.start(
+            Request("recv", out=header, peer=message.source, options=self._options(message, i))
+        )
+
+    def _receives(self, message: Message, outline: Outline) -> list[Any]:
+        """Start the receives of a message's arrays; of a cotangent, those of the Tensors that need one."""
+        found = []
+        for i, (shape, dtype, _, needs) in enumerate(outline.tensors):
+            if message.kind == "activation" or needs:
+                buffer = np.empty(shape, dtype)
+                flat = buffer.reshape(-1)
+                request = Request("recv", out=flat, peer=message.source, options=self._options(message, _MOST + i))
+                found.append((buffer, self.numbered.start(request)))
+        return found
+
+    def receive(self, message: Message, kind: Hashable) -> tuple[Outline, list[Any]]:
+        """Wait for the result of a stage."""
+        outline = self.outlines.get((message.stage, kind))
+        if outline is None:
+            first = self._announced[message.stage, kind]
+            outline = self._read(first, self._started[first], kind)
+            self._started[first] = self._receives(first, outline)
+        started = self._started.pop(message, None)
+        if started is None:
+            started = self._receives(message, outline)
+        return outline, [_arrived(buffer, pending) for buffer, pending in started]
+
+    # -- cotangents --------------------------------------------------------------------------------------------
+    def send_arrays(self, message: Message, arrays: Sequence[Any]) -> None:
+        """Send arrays; those of a cotangent for the Tensors that need one, None for the others."""
+        for i, a in enumerate(arrays):
+            if a is not None:
+                flat = np.ascontiguousarray(a).reshape(-1)
+                self.numbered.run(
+                    Request("send", flat, peer=message.target, options=self._options(message, _MOST + i))
+                )
+
+    def receive_cotangents(self, message: Message, outline: Outline) -> list[Any]:
+        """Wait for the cotangents of a stage's result: one for each Tensor that needs one, None for the others."""
+        started = self._started.pop(message, None)
+        if started is None:
+            started = self._receives(message, outline)
+        arrived = iter([_arrived(buffer, pending) for buffer, pending in started])
+        return [next(arrived) if needs else None for _, _, _, needs in outline.tensors]
+
+    # -- single values -----------------------------------------------------------------------------------------
+    def send_value(self, target: int, x: Tensor, needs: bool, text: str) -> None:
+        """Send a value with its header, matched by the order of such messages."""
+        others = None if x.layout is None else x.layout.replace((self.axis,), V)
+        header = headers.write(x.array, others, needs, "a pipeline's value", numbers=(float(needs), 0.0))
+        for a in (header, np.ascontiguousarray(x.array).reshape(-1)):
+            self.group.run(Request("send", a, peer=target, options=(None, text)))
+
+    def receive_value(self, source: int, text: str) -> tuple[Any, Layout | None, bool]:
+        """Receive the array and the layout of a value, and whether it needs a cotangent."""
+        data = np.empty(headers.HEADER_BYTES, np.uint8)
+        self.group.run(Request("recv", out=data, peer=source, options=(None, text)))
+        needs = bool(headers.projection_in(data)[0])
+        shape, dtype, labels = headers.read(data, needs, "a pipeline's value", f"rank {source}")
+        buffer = np.empty(shape, dtype)
+        self.group.run(Request("recv", out=buffer.reshape(-1), peer=source, options=(None, text)))
+        layout = None if state.grid is None else state.grid.layout([labels.get(a, V) for a in state.grid.names])
+        return buffer, layout, needs
+
+    def send_gradient(self, target: int, array: Any, text: str) -> None:
+        """Send a cotangent, or that there is none."""
+        self.group.run(Request("send", np.array([array is not None]), peer=target, options=(None, text)))
+        if array is not None:
+            flat = np.ascontiguousarray(array).reshape(-1)
+            self.group.run(Request("send", flat, peer=target, options=(None, text)))
+
+    def receive_gradient(self, source: int, like: Any, text: str) -> Any:
+        """Receive a cotangent for an array; None if there is none."""
+        flag = np.empty(1, np.bool_)
+        self.group.run(Request("recv", out=flag, peer=source, options=(None, text)))
+        if not flag[0]:
+            return None
+        buffer = np.empty(like.shape, like.dtype)
+        self.group.run(Request("recv", out=buffer.reshape(-1), peer=source, options=(None, text)))
+        return buffer
+
+
+def _arrived(buffer: Any, pending: Any) -> Any:
+    pending.wait()
+    return buffer if buffer.shape else buffer[()]

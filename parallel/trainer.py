@@ -1,0 +1,462 @@
+"""`Trainer`: train, explain and verify a model on a mesh, with one program text for one process and any mesh."""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+import autograd as ag
+from autograd import nn, optim
+from autograd.engine.parameter import Parameter
+from autograd.engine.state import outside_mesh, state
+from autograd.engine.tensor import Tensor
+from autograd.engine.whole import whole_of
+from autograd.errors import ArgumentError, MeshError, OptionError, ShapeError, TapeError, call_site
+from autograd.layouts.layout import I, Label, Shard, V
+from collectives import Mesh, World, cast, declare_partial
+from collectives.mesh import USUAL
+from collectives.world import replaced_world
+
+from .context.order import zigzag_draws, zigzag_pieces
+from .data.memory import memory_of
+from .expert.side_losses import side_losses
+from .explain import Explanation, RankPlan, from_json, measured_traffic, rows, to_json
+from .pipeline import Microbatches, Pipeline, simulate
+from .plan import Style, parallelize
+from .verify import Report, compare_with_serial
+
+__all__ = ["Trainer"]
+
+_TOLERANCES = {"f": 1e-4, "d": 1e-10}
+
+
+class Trainer:
+    """Train a model on a mesh: data, tensor, pipeline, context and expert parallel, by one plan.
+
+    Parameters
+    ----------
+    model : callable
+        Makes the model for one process, an `nn.Sequential`, with the same initial weights at each call (give its layers
+        keys, or seed the thread in it). Every rank calls it and keeps its parts.
+    loss : Module
+        ``loss(outputs, targets)`` is the sum of the losses of all elements; it has no parameters. The trainer divides
+        by their global number. In `plan` its path is "loss".
+    mesh : Mesh
+        Usually `Mesh.fit`. Rows are divided along the axes `batch`, the sequence along `sequence`, and the layers along
+        `stages`, each if the mesh has the axis. On all other axes the ranks have the same batch.
+    plan : mapping from pattern to Style
+        How layers are divided; see `parallelize`. A style of a usual axis (ep, cp or tp) that the mesh does not have is
+        left out, so one plan serves all meshes.
+    optimizer : callable
+        ``optimizer(parameters)`` makes the optimizer of this rank's parameters.
+    microbatches : int
+        Each batch is divided into so many microbatches of consecutive rows. Their gradients are summed.
+    schedule : str or Schedule
+        The order of the stages' computations; see `Pipeline`.
+    zero : {0, 1, 2, 3}
+        The stage of ZeRO along the axes of the batch and the sequence; see `DataParallel`.
+    clip : float, optional
+        The largest norm of all gradients together.
+    seed : int
+        Seed of dropout. Masks depend on it, the step, the microbatch, the layer and the place of an element.
+    batch, sequence, stages : str or sequence of str
+        The names of the axes.
+
+    Attributes
+    ----------
+    pipeline : Pipeline
+    parameters : dict from name to Parameter
+        Those of this rank, by their names in the model for one process.
+    optimizer : Optimizer
+    steps : int
+        The number of steps that were done.
+    norm : float or None
+        The norm of the gradients of the last step, before clipping.
+
+    Raises
+    ------
+    ArgumentError, OptionError
+        `model` is no function, `loss` has parameters or is a mean, or an option is not valid.
+
+    Examples
+    --------
+    >>> import numpy, collectives as cc
+    >>> from autograd import nn, optim, random
+    >>> from parallel import Column, Row, Trainer
+    >>> def model():
+    ...     key = random.Key(0)
+    ...     return nn.Sequential(nn.Linear(3, 8, key=key.fold("up"), dtype=float), nn.Tanh(),
+    ...                          nn.Linear(8, 2, key=key.fold("down"), dtype=float))
+    >>> rows = numpy.arange(12.0).reshape(4, 3) / 12
+    >>> def program(**sizes):
+    ...     trainer = Trainer(model, nn.CrossEntropyLoss(reduction="sum"), cc.Mesh.fit(**sizes),
+    ...                       {"0": Column("tp"), "2": Row("tp")},
+    ...                       optimizer=lambda parameters: optim.SGD(parameters, lr=0.1))
+    ...     losses = [trainer.step(rows, numpy.array([0, 1, 1, 0])) for _ in range(2)]
+    ...     return [round(loss, 9) for loss in losses]
+    >>> alone = cc.run(program, 1)[0]
+    >>> cc.run(lambda: program(dp=2, tp=2), 4) == [alone] * 4
+    True
+    """
+
+    def __init__(
+        self,
+        model: Callable[[], nn.Sequential],
+        loss: nn.Module,
+        mesh: Mesh,
+        plan: Mapping[str, Style] | None = None,
+        *,
+        optimizer: Callable[[list[Parameter]], optim.Optimizer],
+        microbatches: int = 1,
+        schedule: Any = "1f1b",
+        zero: int = 0,
+        clip: float | None = None,
+        seed: int = 0,
+        batch: str | Sequence[str] = ("dp", "ep"),
+        sequence: str = "cp",
+        stages: str = "pp",
+    ):
+        _check(model, loss, mesh, microbatches)
+        self.model, self.mesh = model, mesh
+        missing = {axis for axis in USUAL if axis not in mesh.names}
+        self.plan = {k: style for k, style in (plan or {}).items() if getattr(style, "axis", None) not in missing}
+        self.microbatches, self.schedule, self.zero, self.clip, self.seed = microbatches, schedule, zero, clip, seed
+        names = (batch,) if isinstance(batch, str) else tuple(batch)
+        self._batch = tuple(a for a in mesh.names if a in names)
+        self._sequence = sequence if sequence in mesh.names else None
+        self._stages = stages if stages in mesh.names else None
+        self._zigzag = self._sequence is not None and any(
+            getattr(style, "zigzag", False) and getattr(style, "axis", None) == sequence for style in self.plan.values()
+        )
+        self._loss = copy.deepcopy(loss)  # for one process
+        self.steps = 0
+        self.norm: float | None = None
+        with self._on_mesh():
+            layers = self._made()
+            self.names = [name for name, _ in layers.named_parameters()]
+            held = nn.ModuleDict({"loss": copy.deepcopy(loss)})
+            for module, patterns in ((layers, self._patterns(False)), (held, self._patterns(True))):
+                parallelize(module, {pattern: self.plan[pattern] for pattern in patterns}, mesh)
+            total = held["loss"] if self._sequence is None else _Addend(held["loss"], sequence)
+            data = tuple(a for a in mesh.names if a in self._batch or a == self._sequence)
+            self.pipeline = Pipeline(
+                layers, total, axis=self._stages, schedule=schedule, microbatches=microbatches, data=data,
+                zero=zero, seed=seed, side_losses=self._side_losses,
+            )
+            self.parameters: dict[str, Parameter] = dict(self.pipeline.named_parameters())
+            self._optimizer = optimizer
+            self.optimizer = optimizer(list(self.parameters.values()))
+
+    def __repr__(self) -> str:
+        return f"<Trainer on {self.mesh!r}, {len(self.parameters)} parameters here, {self.steps} steps>"
+
+    def _patterns(self, of_loss: bool) -> list[str]:
+        """The patterns of the plan for the layers, or for the loss."""
+        return [pattern for pattern in self.plan if (pattern.partition(".")[0] == "loss") is of_loss]
+
+    def _made(self) -> nn.Sequential:
+        layers = self.model()
+        if not isinstance(layers, nn.Sequential):
+            raise ArgumentError(
+                f"Trainer: model() returned {type(layers).__name__}; needed: an nn.Sequential of layers" + call_site()
+            )
+        return layers
+
+    @contextmanager
+    def _on_mesh(self) -> Iterator[None]:
+        """Make the mesh current, if it is not."""
+        if state.mesh is self.mesh:
+            yield
+            return
+        with self.mesh:
+            yield
+
+    # -- data ------------------------------------------------------------------------------------------------------
+    def share(self, array: Any) -> Microbatches:
+        """This rank's parts of the microbatches of a whole batch: Tensors with the labels that the model expects.
+
+        Parameters
+        ----------
+        array : array, [rows, ...] or, with an axis of the sequence, [rows, tokens, ...]
+            The whole batch, the same on all ranks.
+        """
+        array = np.asarray(array)
+        if array.ndim < (1 if self._sequence is None else 2) or len(array) < self.microbatches:
+            raise ShapeError(
+                f"Trainer: a batch of shape {array.shape} was given; needed: at least {self.microbatches} rows, one "
+                f"for each microbatch{'' if self._sequence is None else ', of tokens'}" + call_site()
+            )
+        return Microbatches(self._part(rows) for rows in np.array_split(array, self.microbatches))
+
+    def _part(self, rows: Any) -> Any:
+        mesh, labels = self.mesh, dict[str, Label]()
+        shape = list(rows.shape)
+        part = rows
+        for axis, size, at in zip(mesh.names, mesh.sizes, mesh.place, strict=True):
+            if axis in self._batch:
+                part = np.array_split(part, size)[int(at)]
+                labels[axis] = Shard(0)
+            elif axis != self._sequence:
+                labels[axis] = V if axis == self._stages else I
+        if self._sequence is not None:
+            on = mesh.axis(self._sequence)
+            if self._zigzag and on.size > 1:
+                pieces = zigzag_pieces(part.shape[1], int(on.rank), on.size)
+                part = np.concatenate([part[:, piece] for piece in pieces], axis=1)
+                shape[1] = part.shape[1]
+                labels[self._sequence] = V
+            else:
+                part = np.array_split(part, on.size, axis=1)[int(on.rank)]
+                labels[self._sequence] = Shard(1)
+        return ag.tensor(np.ascontiguousarray(part), labels, global_shape=shape)
+
+    # -- training --------------------------------------------------------------------------------------------------
+    def step(self, inputs: Any, targets: Any, count: int | None = None) -> float:
+        """Train on one batch, and return its mean loss. All ranks call it, with the same batch.
+
+        Parameters
+        ----------
+        inputs, targets : array
+            The whole batch; see `share`.
+        count : int, optional
+            The number of elements that the loss sums over. By default the number of targets.
+        """
+        with self._on_mesh():
+            self.optimizer.zero_grad()
+            loss = self._gradients(inputs, targets, count)
+            if self.clip is not None:
+                self.norm = optim.clip_grad_norm_(list(self.parameters.values()), self.clip)
+            self.optimizer.step()
+            self.steps += 1
+            return loss
+
+    def _gradients(self, inputs: Any, targets: Any, count: int | None) -> float:
+        n = np.asarray(targets).size if count is None else count
+        with self._draws(np.asarray(inputs)):
+            self.pipeline.steps = self.steps
+            return self.pipeline.step(self.share(inputs), self.share(targets), 1.0 / n) / n
+
+    @contextmanager
+    def _draws(self, inputs: Any) -> Iterator[None]:
+        """Random draws for the tokens of this rank, where they are in zigzag order."""
+        if not self._zigzag or self._sequence is None:
+            yield
+            return
+        with zigzag_draws(self._sequence, inputs.shape[1]):
+            yield
+
+    @contextmanager
+    def _side_losses(self) -> Iterator[Any]:
+        """A collector of side losses. Like the loss, they are addends of the sums over the whole sequence."""
+        axis = self._sequence
+        with side_losses() as found:
+            yield found if axis is None else _Addends(found, axis)
+
+    def evaluate(self, inputs: Any, targets: Any, count: int | None = None) -> float:
+        """The mean loss of a batch, without gradients and dropout. All ranks call it, with the same batch."""
+        n = np.asarray(targets).size if count is None else count
+        with self._on_mesh():
+            self.pipeline.eval()
+            try:
+                return self.pipeline.evaluate(self.share(inputs), self.share(targets)) / n
+            finally:
+                self.pipeline.train()
+
+    def explain(self, inputs: Any, targets: Any) -> Explanation:
+        """What a step on such a batch does: its schedule, and the memory and the communication of each rank.
+
+        To measure, it computes up to two microbatches, forward and backward, three times, without a step of the
+        optimizer. Nothing is changed. All ranks call it, with the same batch.
+
+        Returns
+        -------
+        Explanation
+            ``print(plan)`` shows it. The memory is that of parameters, gradients, the optimizer's state and the saved
+            activations; not that of temporary arrays.
+        """
+        with self._on_mesh():
+            parameters = list(self.parameters.values())
+            before = [p.grad for p in parameters]
+            data = [self.share(a) for a in (inputs, targets)]
+            two = [Microbatches(a[:1] * 2) for a in data]
+            one = [Microbatches(a[:1]) for a in data]
+            try:
+                with self._draws(np.asarray(inputs)):
+                    sizes = self.pipeline.probe(*one)  # headers are sent once
+                    of_one = measured_traffic(lambda: self.pipeline.probe(*one))
+                    of_two = measured_traffic(lambda: self.pipeline.probe(*two))
+                memory = memory_of(self.pipeline.wrapped)
+            finally:
+                for p, g in zip(parameters, before, strict=True):
+                    p.grad = g
+            m = self.microbatches
+            total = Counter({key: n + (m - 1) * (of_two[key] - n) for key, n in of_one.items()})
+            simulation = simulate(self.pipeline.schedule)
+            peak = simulation.peak_activations[self.pipeline.rank]
+            mine = RankPlan(
+                {a: int(at) for a, at in zip(self.mesh.names, self.mesh.place, strict=True)},
+                [name for name, _ in self.pipeline.named_children()], memory.parameters, memory.gradients,
+                self._state_bytes(), int(peak * sum(sizes)), rows(total),
+            )  # fmt: skip
+            ranks = [from_json(data) for data in self.mesh.ranks.exchange(to_json(mine))]
+            return Explanation(repr(self.mesh), simulation, ranks)
+
+    def _state_bytes(self) -> int:
+        """The bytes of the optimizer's state, which it makes at its first step: measured on a copy for few elements."""
+        with outside_mesh():
+            small = [Parameter(np.ones(64, p.array.dtype)) for p in self.parameters.values()]
+            made = self._optimizer(small)
+            for p in small:
+                p.grad = Tensor(np.ones_like(p.array))
+            made.step()
+        found = 0
+        for values in made.state_lists():
+            arrays = [a for a in values if getattr(a, "shape", ()) == (64,)]
+            if len(arrays) == len(small):
+                found += sum(a.dtype.itemsize * p.array.size
+                             for a, p in zip(arrays, self.parameters.values(), strict=True))  # fmt: skip
+        return found
+
+    # -- the whole model ---------------------------------------------------------------------------------------------
+    def gather(self) -> nn.Sequential | None:
+        """The whole model for one process, on the first rank; None on the others. All ranks call it."""
+        with self._on_mesh():
+            values = self._wholes("Trainer.gather")
+        if int(self.mesh.ranks.rank):
+            return None
+        with outside_mesh():
+            return self._serial(values)
+
+    def _wholes(self, caller: str) -> dict[str, Any]:
+        """The whole values of all parameters, by name, on every rank."""
+        found = {}
+        for name in self.names:
+            p = self.parameters.get(name)
+            value = None if p is None else whole_of(p.array, p.layout, caller, name)
+            if self._stages is not None and self.mesh.axis(self._stages).size > 1:
+                of_all = self.mesh.arrays_of_all(value, self._stages, f"{caller}({name})")
+                value = next(a for a in of_all if a is not None)
+            found[name] = value
+        return found
+
+    def _serial(self, values: Mapping[str, Any], dtype: Any = None) -> nn.Sequential:
+        """The model for one process with these values."""
+        layers = self._made()
+        for name, p in layers.named_parameters():
+            value = values[name].reshape(p.array.shape)
+            p.array = value.astype(dtype) if dtype is not None else value.astype(p.array.dtype)
+        return layers
+
+    def verify(self, inputs: Any, targets: Any, count: int | None = None, *, tolerance: float | None = None) -> Report:
+        """Compare every gradient of a batch with that of one process in float64. All ranks call it.
+
+        The first rank runs the model for one process, with the same microbatches and the same dropout, outside of the
+        mesh. The gradients of the parameters are not changed.
+
+        Parameters
+        ----------
+        inputs, targets, count
+            As for `step`.
+        tolerance : float, optional
+            The largest relative difference. By default 1e-10 if the parameters are float64, else 1e-4.
+
+        Returns
+        -------
+        Report
+            ``print(report)`` shows each gradient's norm beside the serial one, and the norms of its parts. `verify`
+            does not raise if gradients differ: call ``report.require()`` for that.
+        """
+        if state.recording is not None:
+            raise TapeError("Trainer.verify was called while a tape is recording" + call_site())
+        n = np.asarray(targets).size if count is None else count
+        with self._on_mesh():
+            before = {name: p.grad for name, p in self.parameters.items()}
+            try:
+                for p in self.parameters.values():
+                    p.grad = None
+                loss = self._gradients(inputs, targets, count)
+                gradients = [None if p.grad is None else p.grad.array for p in self.parameters.values()]
+            finally:
+                for name, p in self.parameters.items():
+                    p.grad = before[name]
+            values = self._wholes("Trainer.verify")
+            alone = None
+            if int(self.mesh.ranks.rank) == 0:
+                alone = self._alone(values, np.asarray(inputs), np.asarray(targets), 1.0 / n)
+            if tolerance is None:
+                kinds = {p.array.dtype.char for p in self.parameters.values()}
+                tolerance = max((_TOLERANCES.get(kind, 1e-4) for kind in kinds), default=1e-10)
+            return compare_with_serial(self.parameters, gradients, loss, alone, self.names, tolerance, self.mesh)
+
+    def _alone(self, values: Mapping[str, Any], inputs: Any, targets: Any, scale: float) -> tuple[float, list[Any]]:
+        """The loss and the gradients of one process in float64."""
+        with replaced_world(World("threads", ranks=1).communicator), outside_mesh():
+            layers = self._serial(values, np.float64)
+            split = [Microbatches(np.array_split(_double(a), self.microbatches)) for a in (inputs, targets)]
+            pipeline = Pipeline(
+                layers, copy.deepcopy(self._loss), microbatches=self.microbatches, seed=self.seed,
+                side_losses=side_losses,
+            )  # fmt: skip
+            pipeline.steps = self.steps
+            loss = pipeline.step(split[0], split[1], scale) * scale
+            gradients = [p.grad for _, p in pipeline.named_parameters()]
+        return loss, [None if g is None else g.array for g in gradients]
+
+
+class _Addend(nn.Module):
+    """The loss of this rank's tokens, an addend of the loss of the whole sequence.
+
+    The loss may merge rows and tokens, so the tokens are not Shard for it, but Varying.
+    """
+
+    def __init__(self, loss: nn.Module, axis: str):
+        self.loss, self.axis = loss, axis
+
+    def forward(self, *args: Any) -> Any:
+        return _addend(self.loss(*(cast(x, self.axis, to=V) for x in args)), self.axis)
+
+
+class _Addends:
+    """The losses of a list, each as an addend; it is read when the layers have run."""
+
+    def __init__(self, found: list[Any], axis: str):
+        self.found, self.axis = found, axis
+
+    def __iter__(self) -> Iterator[Any]:
+        return (_addend(loss, self.axis) for loss in self.found)
+
+
+def _addend(loss: Any, axis: str) -> Any:
+    """A sum over this rank's tokens, as an addend of the sum over all: V -> P."""
+    return declare_partial(loss, axis) if loss.layout[axis] is V else loss
+
+
+def _double(array: Any) -> Any:
+    return array.astype(np.float64) if array.dtype.kind == "f" else array
+
+
+def _check(model: Any, loss: Any, mesh: Any, microbatches: Any) -> None:
+    if not callable(model) or isinstance(model, nn.Module):
+        raise ArgumentError(
+            f"Trainer: model is {type(model).__name__}; needed: a function that makes the model for one process\n"
+            "  fix: Trainer(lambda: nn.Sequential(...), ...)" + call_site()
+        )
+    if not isinstance(loss, nn.Module) or loss.parameters():
+        raise ArgumentError(
+            f"Trainer: loss={loss!r} was given; needed: a Module without parameters\n  fix: "
+            "nn.CrossEntropyLoss(reduction='sum'), and parameters in the model" + call_site()
+        )
+    if getattr(loss, "reduction", "sum") != "sum":
+        raise OptionError(
+            f"Trainer: the loss has reduction={loss.reduction!r}; needed: the sum of the losses, which the trainer "  # type: ignore[attr-defined]
+            "divides by their global number\n  fix: reduction='sum'" + call_site()
+        )
+    if not isinstance(mesh, Mesh):
+        raise MeshError(f"Trainer: mesh={mesh!r} was given; needed: a Mesh\n  fix: cc.Mesh.fit(...)" + call_site())
+    if isinstance(microbatches, bool) or not isinstance(microbatches, int) or microbatches < 1:
+        raise OptionError(f"Trainer: microbatches={microbatches!r}; needed: an int of at least 1" + call_site())
