@@ -16,7 +16,7 @@ import collectives as cc
 from autograd import nn, random
 from collectives import I, LayoutError, R, Shard
 from examples.gpt import Loss
-from parallel import verify
+from parallel import DataParallel, verify
 from parallel.tensor import RowLinear, SequenceModule, regions
 
 from ...collectives.launch import launch_command
@@ -99,6 +99,51 @@ def test_evaluation_and_a_second_call(sequence: bool) -> None:
         np.testing.assert_allclose(first, expected, atol=1e-13)
         np.testing.assert_array_equal(first, second)
         assert np.abs(dropped - expected).max() > 0.01
+
+
+def one_gradient(model: Any, loss_of: Any, part: Any, parts: int = 1) -> dict[str, Any]:
+    """The gradients of the batch, in microbatches with tapes of their own."""
+    random.seed(3)
+    for x, y in zip(np.array_split(X, parts), np.array_split(Y, parts), strict=True):
+        with ag.Tape() as tape:
+            loss = loss_of(model(part(x)), part(y)) / X.size
+        tape.backward(loss)
+    return models.whole_gradients(model)
+
+
+def assert_gradients(found: dict[str, Any], expected: dict[str, Any]) -> None:
+    for name, g in expected.items():
+        np.testing.assert_allclose(found[name].reshape(g.shape), g, atol=1e-13, err_msg=name)
+
+
+@FORMS
+@pytest.mark.parametrize("zero", [2, *(pytest.param(zero, marks=slow) for zero in (0, 3))])
+def test_microbatches(zero: int, sequence: bool) -> None:
+    def program() -> Any:
+        with cc.Mesh(dp=2, tp=2) as mesh:
+            model = DataParallel(divided_model(sequence), "dp", zero=zero)
+            labels = {"dp": Shard(0), "tp": I}
+            own = lambda a: cc.from_local(np.array_split(a, 2)[int(mesh.axis("dp").rank)], labels)
+            with model.accumulate():
+                one_gradient(model, divided_loss(), own, 2)
+            return models.whole_gradients(model)
+
+    for found in cc.run(program, 4):
+        assert_gradients(found, one_gradient(models.make_model(), Loss(), lambda a: a, 2))
+
+
+@FORMS
+def test_fewer_tokens_than_ranks(sequence: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With sequence parallelism some ranks then have no token."""
+    monkeypatch.setattr(f"{__name__}.X", X[:, :2])
+    monkeypatch.setattr(f"{__name__}.Y", Y[:, :2])
+
+    def program() -> Any:
+        with cc.Mesh(tp=3):
+            return one_gradient(divided_model(sequence), divided_loss(), lambda a: cc.from_local(a, {"tp": I}))
+
+    for found in cc.run(program, 3):
+        assert_gradients(found, one_gradient(models.make_model(), Loss(), lambda a: a))
 
 
 # -- planted faults ----------------------------------------------------------------------------------------------------

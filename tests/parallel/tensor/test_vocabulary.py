@@ -16,7 +16,7 @@ from autograd.engine.whole import whole_of
 from autograd.errors import DtypeError, LayoutError, OptionError, ShapeError
 from collectives import I, R, Shard, V
 from parallel import Column, Row, Vocabulary, parallelize
-from parallel.tensor import vocabulary_cross_entropy
+from parallel.tensor import vocabulary, vocabulary_cross_entropy
 
 N, CLASSES = 9, 7
 _generator = np.random.default_rng(2)
@@ -27,11 +27,12 @@ Array = Any
 
 
 def on(ranks: int, program: Callable[[], Any]) -> list[Any]:
-    def run() -> Any:
-        with cc.Mesh(tp=-1):
-            return program()
+    return cc.run(lambda: _on_mesh(program), ranks)
 
-    return cc.run(run, ranks)
+
+def _on_mesh(program: Callable[[], Any]) -> Any:
+    with cc.Mesh(tp=-1):
+        return program()
 
 
 def part(logits: Array, *, requires_grad: bool = False) -> Any:
@@ -159,6 +160,29 @@ def test_one_gather_forward_and_nothing_backward() -> None:
                 if row.axis == "tp" and row.rank == 0 and row.call not in ("agree", "exchange")]  # fmt: skip
 
     assert on(3, program)[0] == [("all_gather", "forward", 1, 2 * N * 8)]
+
+
+@pytest.mark.parametrize("fault", ["own terms only", "labels of the part"])
+def test_planted_faults_are_found(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each rank's own sum of exponentials, and labels that count from the first class of each rank."""
+    if fault == "own terms only":
+        gather = vocabulary.ALL_GATHER
+
+        def own(x: Any, call: Any) -> Any:
+            y = gather(x, call)
+            return ag.Tensor(np.tile(x.array, (call.group.size, 1)), y.layout)
+
+        monkeypatch.setattr(vocabulary, "ALL_GATHER", own)
+    else:
+        own_index = vocabulary._own_index
+        monkeypatch.setattr(vocabulary, "_own_index", lambda x, axis, offset, n: own_index(x, axis, 0, n))
+    exact = nn.cross_entropy(LOGITS, LABELS, reduction="none")
+
+    def program() -> Any:
+        with np.errstate(divide="ignore"):  # the logarithm of the sum of a rank without classes
+            return vocabulary_cross_entropy(part(LOGITS), ag.constant(LABELS), "tp", reduction="none").numpy()
+
+    assert all(np.abs(found - exact).max() > 0.01 for found in on(3, program))
 
 
 @pytest.mark.parametrize(("call", "error", "says"), [
