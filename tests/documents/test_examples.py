@@ -272,7 +272,7 @@ def trained_gpt() -> str:
 
 @pytest.mark.parametrize(("how", "ranks", "mesh"), [
     ("threads", 4, ("--pp", "2", "--cp", "2", "--schedule", "zb-h1", "--explain")),
-    ("mpiexec", 2, ("--tp", "2", "--zero", "1")),
+    pytest.param("mpiexec", 2, ("--tp", "2", "--zero", "1"), marks=pytest.mark.slow),
 ])  # fmt: skip
 def test_train_gpt_prints_the_same_on_any_mesh(how: str, ranks: int, mesh: tuple[str, ...], tmp_path: Path) -> None:
     png = tmp_path / "gpt.png"

@@ -18,7 +18,7 @@ def waits(how: str, ranks: int = 3, **environment: str) -> Outcome:
 
 
 def test_a_rank_that_sleeps_is_reported_and_the_job_goes_on() -> None:
-    outcome = waits("sleeps", RINGTAPE_REPORT_S="1")
+    outcome = waits("sleeps", RINGTAPE_REPORT_S="2")
     assert outcome.code == 0 and outcome.out.count("WENT ON") == 3, outcome
     (report,) = re.findall(r"^ringtape: .*\n(?:  .*\n)*", outcome.err, re.MULTILINE)
     assert re.match(r"ringtape: rank [01] has waited for \d+ s; the job goes on", report)

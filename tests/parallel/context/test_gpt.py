@@ -181,6 +181,7 @@ def test_row_34_dropout_without_places_is_refused() -> None:
         cc.run(lambda: divided("zigzag", {"dp": 1, "cp": 2}, draws=False), 2)
 
 
+@pytest.mark.slow  # the trainer's test over MPI has rings by default
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_over_mpi(ranks: int) -> None:
     found = launch_command(["-m", __name__], ranks, limit_s=100)

@@ -80,7 +80,7 @@ def test_checkpoints_on_a_mesh() -> None:
     check(CASES["capacity"], {"dp": 2, "ep": 2}, wrap=ag.checkpoint)
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("ranks", [pytest.param(2, marks=pytest.mark.slow), 3])
 def test_over_mpi(ranks: int) -> None:
     found = launch_command(["-m", __name__], ranks, limit_s=100)
     assert found.code == 0, found.out + found.err

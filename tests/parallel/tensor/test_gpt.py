@@ -56,7 +56,8 @@ def test_the_parameters_of_norms_enter_along_both_axes_at_once(zero: int) -> Non
         assert_equal(ours)
 
 
-@pytest.mark.parametrize("ranks", [3, pytest.param(2, marks=slow)])
+@slow  # the trainer's test over MPI has divided layers by default
+@pytest.mark.parametrize("ranks", [2, 3])
 def test_over_mpi(ranks: int) -> None:
     found = launch_command(["-m", __name__], ranks, limit_s=100)
     assert found.code == 0, found.out + found.err

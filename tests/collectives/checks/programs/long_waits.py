@@ -35,7 +35,7 @@ def first_stops() -> None:
 
 def sleeps() -> None:
     if world.rank == last:
-        time.sleep(3)
+        time.sleep(5)
     world.barrier()
 
 
