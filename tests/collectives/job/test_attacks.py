@@ -81,14 +81,18 @@ def command(on: str) -> list[str]:
     return [mpiexec, *(["--oversubscribe"] if is_open_mpi(mpiexec) else []), "-n", "2", python]
 
 
-def supervisors(ranks: list[int]) -> list[int]:
-    """The supervisors: children of ranks, and what runs the program."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        with contextlib.suppress(OSError, ValueError):
-            if "supervisor.py" in (entry / "cmdline").read_text() and _parent(int(entry.name)) in ranks:
-                found.append(int(entry.name))
-    return found
+def supervisors(ranks: list[int], count: int = 0) -> list[int]:
+    """The supervisors: children of ranks, and what runs the program. With `count`, wait until there are so many."""
+    end = time.monotonic() + LIMIT_S
+    while True:
+        found = []
+        for entry in Path("/proc").iterdir():
+            with contextlib.suppress(OSError, ValueError):
+                if "supervisor.py" in (entry / "cmdline").read_text() and _parent(int(entry.name)) in ranks:
+                    found.append(int(entry.name))
+        if len(found) >= count or time.monotonic() > end:  # a child that was just made has no command line of its own
+            return found
+        time.sleep(0.01)
 
 
 def _parent(pid: int) -> int:
@@ -208,7 +212,7 @@ def test_attacks_from_another_host_have_no_effect(on: str, tmp_path: Path) -> No
             with job([str(CLUSTER), "mpi", "1", python], tmp_path) as running:
                 started = running.reached("start")
                 ranks = [pid for _, pid in started]
-                ours = [*ranks, *supervisors(ranks)]
+                ours = [*ranks, *supervisors(ranks, 2)]
                 assert len(ours) == 4
                 assert_no_listener(ours)  # MPI is not initialised
                 attacks_from(2, started[0][0], ours[:1] + ours[2:3])
