@@ -31,14 +31,14 @@ for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ[name] = "1"
 
 # NumPy reads the number of threads when it is imported, so it must be imported after these assignments
-import numpy as np  # noqa: E402
+import numpy as np
 
-import autograd as ag  # noqa: E402
-import collectives as cc  # noqa: E402
-from autograd import nn, optim, random  # noqa: E402
-from parallel import DataParallel  # noqa: E402
-from parallel.data.local_sgd import LocalSGD  # noqa: E402
-from parallel.data.parameter_server import ParameterServer  # noqa: E402
+import autograd as ag
+import collectives as cc
+from autograd import nn, optim, random
+from parallel import DataParallel
+from parallel.data.local_sgd import LocalSGD
+from parallel.data.parameter_server import ParameterServer
 
 parser = argparse.ArgumentParser(description="Bytes of local SGD, and waiting time of bounded staleness.")
 parser.add_argument("--ranks", type=int, metavar="N", help="run on N threads of this process")

@@ -44,10 +44,10 @@ ROOT, PEERS = HERE.parent, HERE / "_peers"
 # Python puts a script's own folder first on sys.path. There `import collectives` would find this file, not the package.
 sys.path = [str(ROOT), str(PEERS), *(path for path in sys.path if Path(path).resolve() != HERE)]
 
-import before  # noqa: E402 - from PEERS
+import before
 
-import collectives as cc  # noqa: E402
-from autograd.errors import MeshError  # noqa: E402
+import collectives as cc
+from autograd.errors import MeshError
 
 KIB = 1 << 10
 SIZES = tuple(KIB * n for n in (4, 16, 64, 256, 1024, 4096, 16384, 32768, 65536))

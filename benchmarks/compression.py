@@ -34,17 +34,17 @@ for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ[name] = "1"
 
 # NumPy reads the number of threads when it is imported, so it must be imported after these assignments
-import numpy as np  # noqa: E402
+import numpy as np
 
-import autograd as ag  # noqa: E402
-import autograd.numpy as anp  # noqa: E402
-import collectives as cc  # noqa: E402
-from autograd import nn, optim, random  # noqa: E402
-from collectives.inspect.observing import observing  # noqa: E402
-from collectives.transports.request import whole_bytes  # noqa: E402
-from parallel import DataParallel  # noqa: E402
-from parallel.data.compressed_adam import CompressedAdam  # noqa: E402
-from parallel.data.compression import Compression, Float16, Int8, OneBit, PowerSGD, TopK  # noqa: E402
+import autograd as ag
+import autograd.numpy as anp
+import collectives as cc
+from autograd import nn, optim, random
+from collectives.inspect.observing import observing
+from collectives.transports.request import whole_bytes
+from parallel import DataParallel
+from parallel.data.compressed_adam import CompressedAdam
+from parallel.data.compression import Compression, Float16, Int8, OneBit, PowerSGD, TopK
 
 METHODS: dict[str, Callable[[int], Compression | None]] = {
     "exact": lambda start: None,

@@ -47,7 +47,7 @@ HERE = Path(__file__).resolve().parent
 ROOT, PEERS = HERE.parent, HERE / "_peers"
 sys.path = [str(ROOT), str(PEERS), *(path for path in sys.path if Path(path).resolve() != HERE)]
 
-from data_parallel_case import CASES, THREADS, weights  # noqa: E402 - from PEERS
+from data_parallel_case import CASES, THREADS, weights
 
 LIMIT_S = 180.0
 

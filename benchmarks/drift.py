@@ -24,9 +24,9 @@ HERE = Path(__file__).resolve().parent
 # Python puts a script's own folder first on sys.path, where `import collectives` would find `collectives.py`.
 sys.path = [str(HERE.parent), *(path for path in sys.path if Path(path).resolve() != HERE)]
 
-import collectives as cc  # noqa: E402
-from collectives.algorithms.selected import Channel, Selected  # noqa: E402
-from collectives.algorithms.table import algorithms_of, check_name  # noqa: E402
+import collectives as cc
+from collectives.algorithms.selected import Channel, Selected
+from collectives.algorithms.table import algorithms_of, check_name
 
 Array = np.ndarray[Any, Any]
 ORDERS = ("as given", "reversed", "shuffled", "small first", "large first")

@@ -38,8 +38,8 @@ from typing import NamedTuple
 PEERS = Path(__file__).resolve().parent / "_peers"
 sys.path.insert(0, str(PEERS))
 
-import before  # noqa: E402 - from PEERS
-from engine_worker import BATCH, CASES, THREADS  # noqa: E402 - beside the workers, which run by themselves
+import before
+from engine_worker import BATCH, CASES, THREADS
 
 
 class Engine(NamedTuple):

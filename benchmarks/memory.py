@@ -22,7 +22,7 @@ from typing import Any
 PEERS = Path(__file__).resolve().parent / "_peers"
 sys.path.insert(0, str(PEERS))
 
-from engine_worker import THREADS  # noqa: E402 - beside the workers, which run by themselves
+from engine_worker import THREADS
 
 BLOCKS = {"gpt-8x128": "GPT block, 8 x 128 tokens", "gpt-1x1024": "GPT block, 1 x 1,024 tokens"}
 STEPS = 5

@@ -38,13 +38,13 @@ for name in THREADS:
     os.environ[name] = "1"
 
 # NumPy reads the number of threads when it is imported, so it must be imported after these assignments
-import numpy as np  # noqa: E402
+import numpy as np
 
-import autograd as ag  # noqa: E402
-import autograd.numpy as anp  # noqa: E402
-import collectives as cc  # noqa: E402
-from autograd.engine.state import state  # noqa: E402
-from autograd.extend import op  # noqa: E402
+import autograd as ag
+import autograd.numpy as anp
+import collectives as cc
+from autograd.engine.state import state
+from autograd.extend import op
 
 SIDE = 192  # the matrices of the compute are SIDE x SIDE
 

@@ -28,13 +28,13 @@ sys.path = [str(HERE.parent), *(path for path in sys.path if Path(path).resolve(
 for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ[name] = "1"
 
-import numpy as np  # noqa: E402
+import numpy as np
 
-import autograd as ag  # noqa: E402
-import collectives as cc  # noqa: E402
-from autograd import nn  # noqa: E402
-from autograd.extend import broadcast, op  # noqa: E402
-from parallel.pipeline import SCHEDULES, Costs, Pipeline, simulate  # noqa: E402
+import autograd as ag
+import collectives as cc
+from autograd import nn
+from autograd.extend import broadcast, op
+from parallel.pipeline import SCHEDULES, Costs, Pipeline, simulate
 
 
 def _slept(seconds: float, y: Any) -> Any:

@@ -33,7 +33,7 @@ import numpy as np
 PEERS = Path(__file__).resolve().parent / "_peers"
 sys.path.insert(0, str(PEERS))
 
-from rosetta_cases import CASES, RANKS, data  # noqa: E402 - beside the workers, which run by themselves
+from rosetta_cases import CASES, RANKS, data
 
 TOLERANCE = 1e-9
 _GRACE_S = 3.0

@@ -28,6 +28,7 @@ if TYPE_CHECKING:  # `__getattr__` loads these names at first use
     from .data.overlap import StepPrediction, predict_step
     from .data.parameter_server import ParameterServer
     from .expert import Experts, MixtureOfExperts, side_losses
+    from .explain import Explanation
     from .pipeline import Pipeline, Schedule
     from .plan import Shards, Style, parallelize
     from .recompute import Recompute
@@ -47,6 +48,7 @@ _LATER = {
     "data.overlap": ("StepPrediction", "predict_step"),
     "data.compressed_adam": ("CompressedAdam",),
     "data.parameter_server": ("ParameterServer",),
+    "explain": ("Explanation",),
     "expert": ("Experts", "MixtureOfExperts", "side_losses"),
     "plan": ("Shards", "Style", "parallelize"),
     "recompute": ("Recompute",),
@@ -59,8 +61,8 @@ _LATER = {
 _MODULES = {name: module for module, names in _LATER.items() for name in names}
 
 __all__ = [
-    "Column", "CompressedAdam", "Compression", "DataParallel", "DiLoCo", "Experts", "Float16", "Heads", "Int8",
-    "LocalSGD", "Memory", "MixtureOfExperts", "NoiseScale", "OneBit", "ParameterServer", "Pipeline", "PowerSGD",
+    "Column", "CompressedAdam", "Compression", "DataParallel", "DiLoCo", "Experts", "Explanation", "Float16", "Heads",
+    "Int8", "LocalSGD", "Memory", "MixtureOfExperts", "NoiseScale", "OneBit", "ParameterServer", "Pipeline", "PowerSGD",
     "Progress", "RandomK", "Recompute", "Report", "Ring", "Row", "RunLog", "Schedule", "Sequence", "Shards",
     "StepPrediction", "StepReport", "Style", "TopK", "Trainer", "Ulysses", "VerifyError", "Vocabulary", "enter",
     "gradient_noise_scale", "memory_of", "parallelize", "plot_log", "predict_step", "read_log", "saved_bytes",

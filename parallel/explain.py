@@ -13,13 +13,13 @@ from collectives.transports.request import given_bytes, shown
 
 from .pipeline.simulator import Simulation
 
-__all__ = ["Explanation", "RankPlan", "Traffic", "from_json", "measured_traffic", "rows", "to_json"]
+__all__ = ["Explanation", "RankPlan", "CallCount", "from_json", "measured_traffic", "rows", "to_json"]
 
 SMALL_BYTES = 1 << 10
 """Calls with fewer bytes, such as comparisons between the ranks, are listed together."""
 
 
-class Traffic(NamedTuple):
+class CallCount(NamedTuple):
     """The calls of one kind that a rank makes in a step.
 
     Attributes
@@ -48,7 +48,7 @@ class RankPlan:
         The names of its layers.
     parameters, gradients, optimizer, activations : int
         Bytes. The activations are those of all microbatches that the rank holds at a time.
-    traffic : list of Traffic
+    traffic : list of CallCount
     """
 
     place: dict[str, int]
@@ -57,7 +57,7 @@ class RankPlan:
     gradients: int
     optimizer: int
     activations: int
-    traffic: list[Traffic]
+    traffic: list[CallCount]
 
     @property
     def peak(self) -> int:
@@ -133,7 +133,7 @@ def measured_traffic(run: Callable[[], Any]) -> Counter[tuple[str, str, int]]:
     return found
 
 
-def rows(counts: Counter[tuple[str, str, int]]) -> list[Traffic]:
+def rows(counts: Counter[tuple[str, str, int]]) -> list[CallCount]:
     """Counts as a table, with small calls in one row for each axis."""
     found: dict[tuple[str, str], list[int]] = {}
     for (axis, call, n), times in counts.items():
@@ -141,7 +141,7 @@ def rows(counts: Counter[tuple[str, str, int]]) -> list[Traffic]:
         of = found.setdefault((axis, name), [0, 0])
         of[0] += times
         of[1] += times * n
-    return [Traffic(*key, *of) for key, of in sorted(found.items())]
+    return [CallCount(*key, *of) for key, of in sorted(found.items())]
 
 
 def to_json(of: RankPlan) -> bytes:
@@ -152,4 +152,4 @@ def to_json(of: RankPlan) -> bytes:
 def from_json(data: bytes) -> RankPlan:
     """The inverse of `to_json`."""
     found = json.loads(data)
-    return RankPlan(**{**found, "traffic": [Traffic(*t) for t in found["traffic"]]})
+    return RankPlan(**{**found, "traffic": [CallCount(*t) for t in found["traffic"]]})

@@ -10,7 +10,7 @@ rank's part is a slice of the serial model's initial value.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple, NoReturn, Protocol, TypeVar
@@ -250,7 +250,8 @@ def parallelize(model: Model, plan: Mapping[str, Style], mesh: Mesh | None = Non
     if not isinstance(mesh, Mesh):
         raise ArgumentError(f"parallelize: mesh={mesh!r} was given; needed: a Mesh" + call_site())
     dict(model.named_parameters())  # names the parameters
-    shards, slots, undo = Shards(mesh), _slots(model), list[Callable[[], None]]()
+    shards, slots = Shards(mesh), _slots(model)
+    replaced: list[tuple[nn.Module, nn.Module]] = []
     whole: Any = model
     try:
         for module, path, style in found:
@@ -259,15 +260,15 @@ def parallelize(model: Model, plan: Mapping[str, Style], mesh: Mesh | None = Non
                 raise ArgumentError(f"{style!r}.apply gave {made!r} for {path!r}; needed: a Module" + call_site())
             if made is not module and "training" in vars(module):
                 made.train(module.training)
-            for put in slots.get(id(module), ()):
-                put(made)
-                undo.append(lambda put=put, module=module: put(module))  # type: ignore[misc]  # bound now
+            _put(slots, module, made)
+            replaced.append((module, made))
             whole = made if module is model else whole
         _refuse_shared(whole, shards)
         mesh.check_replicas(shards.wholes())
     except BaseException:
-        for each in reversed(undo):
-            each()
+        for module, made in reversed(replaced):
+            slots[id(made)] = slots.get(id(module), [])
+            _put(slots, made, module)
         raise
     result: Model = whole
     return result
@@ -314,31 +315,33 @@ def _refuse_unmatched(pattern: str, paths: list[str]) -> NoReturn:
     )
 
 
-def _slots(model: nn.Module) -> dict[int, list[Callable[[nn.Module], None]]]:
-    """For each module below the model, by id, functions that put another module into the places where it is."""
-    slots: dict[int, list[Callable[[nn.Module], None]]] = {}
+Slots = dict[int, list[tuple[nn.Module, str]]]
+"""By the id of a module: the modules that hold it, and the attribute, which may be a list, a tuple or a dictionary."""
 
-    def note(module: nn.Module, put: Callable[[nn.Module], None]) -> None:
-        slots.setdefault(id(module), []).append(put)
 
+def _slots(model: nn.Module) -> Slots:
+    """The places of all modules below the model."""
+    slots: Slots = {}
     for owner in model.modules():
         for attribute, value in vars(owner).items():
-            if isinstance(value, nn.Module):
-                note(value, lambda new, owner=owner, at=attribute: setattr(owner, at, new))  # type: ignore[misc]
-            elif isinstance(value, list | dict):
-                for at, item in list(enumerate(value) if isinstance(value, list) else value.items()):
-                    if isinstance(item, nn.Module):
-                        note(item, lambda new, into=value, at=at: into.__setitem__(at, new))  # type: ignore[misc]
-            elif isinstance(value, tuple):
-                for at, item in enumerate(value):
-                    if isinstance(item, nn.Module):
-                        note(item, lambda new, owner=owner, name=attribute, at=at: _put_in_tuple(owner, name, at, new))  # type: ignore[misc]  # fmt: skip
+            items = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else [value]
+            for item in items:
+                if isinstance(item, nn.Module):
+                    slots.setdefault(id(item), []).append((owner, attribute))
     return slots
 
 
-def _put_in_tuple(owner: nn.Module, attribute: str, at: int, module: nn.Module) -> None:
-    items = getattr(owner, attribute)
-    setattr(owner, attribute, (*items[:at], module, *items[at + 1 :]))
+def _put(slots: Slots, module: nn.Module, made: nn.Module) -> None:
+    """Put `made` into all places of `module`."""
+    for owner, attribute in slots.get(id(module), ()):
+        value = vars(owner)[attribute]
+        if isinstance(value, list | dict):
+            for at, item in list(enumerate(value) if isinstance(value, list) else value.items()):
+                value[at] = made if item is module else item
+        elif isinstance(value, tuple):
+            setattr(owner, attribute, tuple(made if item is module else item for item in value))
+        else:
+            setattr(owner, attribute, made)
 
 
 def _refuse_shared(model: nn.Module, shards: Shards) -> None:

@@ -19,6 +19,7 @@ from autograd.engine.whole import whole_of
 from autograd.errors import ArgumentError, MeshError, OptionError, ShapeError, TapeError, call_site
 from autograd.layouts.layout import I, Label, Shard, V
 from collectives import Mesh, World, cast, declare_partial
+from collectives.checks.sanitizer import digest_of
 from collectives.mesh import USUAL
 from collectives.world import replaced_world
 
@@ -121,7 +122,7 @@ class Trainer:
         sequence: str = "cp",
         stages: str = "pp",
     ):
-        _check(model, loss, mesh, microbatches)
+        _check(model, loss, mesh, microbatches, optimizer)
         self.model, self.mesh = model, mesh
         missing = {axis for axis in USUAL if axis not in mesh.names}
         self.plan = {k: style for k, style in (plan or {}).items() if getattr(style, "axis", None) not in missing}
@@ -142,6 +143,7 @@ class Trainer:
             held = nn.ModuleDict({"loss": copy.deepcopy(loss)})
             for module, patterns in ((layers, self._patterns(False)), (held, self._patterns(True))):
                 parallelize(module, {pattern: self.plan[pattern] for pattern in patterns}, mesh)
+            self._refuse_idle({*names, sequence, stages})
             total = held["loss"] if self._sequence is None else _Addend(held["loss"], sequence)
             data = tuple(a for a in mesh.names if a in self._batch or a == self._sequence)
             self.pipeline = Pipeline(
@@ -154,6 +156,17 @@ class Trainer:
 
     def __repr__(self) -> str:
         return f"<Trainer on {self.mesh!r}, {len(self.parameters)} parameters here, {self.steps} steps>"
+
+    def _refuse_idle(self, roles: set[Any]) -> None:
+        """Raise OptionError if the mesh has an axis that divides nothing."""
+        roles = roles | {getattr(style, "axis", None) for style in self.plan.values()}
+        for axis, size in zip(self.mesh.names, self.mesh.sizes, strict=True):
+            if size > 1 and axis not in roles:
+                raise OptionError(
+                    f"Trainer: the mesh has the axis {axis!r} of {size} ranks, which divides nothing: they would all "
+                    f"do the same\n  fix: batch={axis!r}, sequence= or stages=, or a style with {axis!r} in the plan"
+                    + call_site()
+                )
 
     def _patterns(self, of_loss: bool) -> list[str]:
         """The patterns of the plan for the layers, or for the loss."""
@@ -237,9 +250,20 @@ class Trainer:
 
     def _gradients(self, inputs: Any, targets: Any, count: int | None) -> float:
         n = np.asarray(targets).size if count is None else count
+        self._compare(inputs, targets)
         with self._draws(np.asarray(inputs)):
             self.pipeline.steps = self.steps
             return self.pipeline.step(self.share(inputs), self.share(targets), 1.0 / n) / n
+
+    def _compare(self, inputs: Any, targets: Any) -> None:
+        """Compare the batch between the ranks, each of which takes its part of it, while calls are compared."""
+        group = self.mesh.ranks
+        if group.size > 1 and group.checking and not group.dry:
+            x, y = map(np.asarray, (inputs, targets))
+            group.agree(
+                f"Trainer: the whole batch, the same on all ranks: inputs {x.dtype}{list(x.shape)} with digest "
+                f"{digest_of(x):08x}, targets {y.dtype}{list(y.shape)} with digest {digest_of(y):08x}"
+            )
 
     @contextmanager
     def _draws(self, inputs: Any) -> Iterator[None]:
@@ -255,7 +279,7 @@ class Trainer:
         """A collector of side losses. Like the loss, they are addends of the sums over the whole sequence."""
         axis = self._sequence
         with side_losses() as found:
-            yield found if axis is None else _Addends(found, axis)
+            yield found if axis is None else (_addend(loss, axis) for loss in found)  # read when the layers have run
 
     def evaluate(self, inputs: Any, targets: Any, count: int | None = None) -> float:
         """The mean loss of a batch, without gradients and dropout. All ranks call it, with the same batch."""
@@ -421,16 +445,6 @@ class _Addend(nn.Module):
         return _addend(self.loss(*(cast(x, self.axis, to=V) for x in args)), self.axis)
 
 
-class _Addends:
-    """The losses of a list, each as an addend; it is read when the layers have run."""
-
-    def __init__(self, found: list[Any], axis: str):
-        self.found, self.axis = found, axis
-
-    def __iter__(self) -> Iterator[Any]:
-        return (_addend(loss, self.axis) for loss in self.found)
-
-
 def _addend(loss: Any, axis: str) -> Any:
     """A sum over this rank's tokens, as an addend of the sum over all: V -> P."""
     return declare_partial(loss, axis) if loss.layout[axis] is V else loss
@@ -440,20 +454,27 @@ def _double(array: Any) -> Any:
     return array.astype(np.float64) if array.dtype.kind == "f" else array
 
 
-def _check(model: Any, loss: Any, mesh: Any, microbatches: Any) -> None:
+def _check(model: Any, loss: Any, mesh: Any, microbatches: Any, optimizer: Any) -> None:
     if not callable(model) or isinstance(model, nn.Module):
         raise ArgumentError(
             f"Trainer: model is {type(model).__name__}; needed: a function that makes the model for one process\n"
             "  fix: Trainer(lambda: nn.Sequential(...), ...)" + call_site()
+        )
+    if not callable(optimizer) or isinstance(optimizer, optim.Optimizer):
+        raise ArgumentError(
+            f"Trainer: optimizer is {type(optimizer).__name__}; needed: a function that makes it of this rank's "
+            "parameters, which the trainer divides\n"
+            "  fix: optimizer=lambda parameters: optim.AdamW(parameters, lr=0.001)" + call_site()
         )
     if not isinstance(loss, nn.Module) or loss.parameters():
         raise ArgumentError(
             f"Trainer: loss={loss!r} was given; needed: a Module without parameters\n  fix: "
             "nn.CrossEntropyLoss(reduction='sum'), and parameters in the model" + call_site()
         )
-    if getattr(loss, "reduction", "sum") != "sum":
+    reduction = getattr(loss, "reduction", "sum")
+    if reduction != "sum":
         raise OptionError(
-            f"Trainer: the loss has reduction={loss.reduction!r}; needed: the sum of the losses, which the trainer "  # type: ignore[attr-defined]
+            f"Trainer: the loss has reduction={reduction!r}; needed: the sum of the losses, which the trainer "
             "divides by their global number\n  fix: reduction='sum'" + call_site()
         )
     if not isinstance(mesh, Mesh):

@@ -26,6 +26,7 @@ from autograd.engine.parameter import Leaf, Parameter
 from autograd.engine.state import no_grad, outside_mesh, state
 from autograd.engine.tape import Tape
 from autograd.engine.tensor import TENSORS, Tensor
+from autograd.engine.whole import place_in_whole
 from autograd.errors import (
     ArgumentError,
     LayoutError,
@@ -284,7 +285,8 @@ def compare_with_serial(
             continue
         assert p.layout is not None
         if expected is not None:
-            expected = _part(expected.reshape(_whole_shape(p)), p)
+            whole, box = place_in_whole(p.array.shape, p.layout)
+            expected = expected.reshape(whole)[box]
         got = None if found[name] is None else to_host(found[name])
         difference = 0.0 if got is None or expected is None else _square(got - expected)
         rows[i] = got is not None, _square(got), _square(expected), difference, _copy_of(p, mesh)
@@ -392,30 +394,6 @@ def _set_parameters(serial: Module, parameters: list[tuple[str, Parameter]], mes
             theirs[name].array = value.array
             theirs[name].layout = theirs[name].grad = None
     return serial
-
-
-def _whole_shape(p: Parameter) -> tuple[int, ...]:
-    """The shape of the value of which this rank holds `p` or a part of it, on a stage of its own (V) or not."""
-    assert p.layout is not None
-    shape = list(p.array.shape)
-    known: set[int] = set()
-    for label in p.layout.labels:
-        if isinstance(label, Shard) and label.dim not in known:  # the outermost axis knows the extent of the whole
-            assert label.extent is not None
-            known.add(label.dim)
-            shape[label.dim] = label.extent
-    return tuple(shape)
-
-
-def _part(whole: np.ndarray, p: Parameter) -> np.ndarray:
-    """Return this rank's part of a whole value that has the layout of `p`."""
-    assert p.layout is not None
-    starts = [0] * whole.ndim
-    for label in p.layout.labels:
-        if isinstance(label, Shard):
-            assert label.offset is not None
-            starts[label.dim] += label.offset
-    return whole[tuple(slice(start, start + n) for start, n in zip(starts, p.array.shape, strict=True))]
 
 
 def _square(x: Any) -> float:

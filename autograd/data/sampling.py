@@ -123,9 +123,8 @@ def parts_of(
         mine = mine * size + int(place)
     if shares is None:
         return nested_parts(n, sizes), mine
-    if shares.__class__ in TENSORS:
-        shares = shares.array  # type: ignore[attr-defined]  # a Tensor, which is no sequence to mypy
-    numbers = list(shares)
+    values: Any = shares
+    numbers = list(values.array if values.__class__ in TENSORS else values)
     differ = [axis for number in numbers for axis in rank_axes(number)]
     if differ:
         raise LayoutError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from ..layouts.partition import require_agreed
 from .state import state
 from .tensor import TENSORS
 
-__all__ = ["part_of", "sharded_axes", "whole_of"]
+__all__ = ["part_of", "place_in_whole", "sharded_axes", "whole_of"]
 
 
 def sharded_axes(layout: Layout | None) -> list[str]:
@@ -57,6 +58,24 @@ def whole_of(array: Any, layout: Layout | None, caller: str, name: str) -> Any:
     return host
 
 
+def place_in_whole(shape: Sequence[int], layout: Layout) -> tuple[tuple[int, ...], tuple[slice, ...]]:
+    """The shape of the value of which a rank holds a part of this shape, and the place of the part.
+
+    The ranks have agreed on the extents. Labels other than Shard are left out of account.
+    """
+    whole, box = list(shape), [slice(0, n) for n in shape]
+    known: set[int] = set()
+    for label in layout.labels:
+        if type(label) is Shard:
+            assert label.extent is not None and label.offset is not None
+            if label.dim not in known:  # the outermost axis knows the extent of the whole
+                known.add(label.dim)
+                whole[label.dim] = label.extent
+            start = box[label.dim].start + label.offset
+            box[label.dim] = slice(start, start + shape[label.dim])
+    return tuple(whole), tuple(box)
+
+
 def part_of(value: Any, array: Any, layout: Layout | None, caller: str, name: str) -> Any:
     """This rank's part of a whole value; `array` and `layout` are those of the destination.
 
@@ -74,22 +93,14 @@ def part_of(value: Any, array: Any, layout: Layout | None, caller: str, name: st
         same = value.layout is not None and layout is not None and value.layout.labels == layout.labels
         layout, value = None if same else layout, value.array
     value = np.asarray(to_host(value))
-    whole, box = list(shape), [slice(0, n) for n in shape]
+    whole, box = shape, tuple(slice(0, n) for n in shape)
     if sharded_axes(layout):
         assert layout is not None
         require_agreed(layout, shape, f"{caller} of {name}, which takes this rank's part of the whole value,")
-        known: set[int] = set()
-        for label in layout.labels:
-            if type(label) is Shard:
-                assert label.extent is not None and label.offset is not None
-                if label.dim not in known:  # the outermost axis knows the extent of the whole
-                    known.add(label.dim)
-                    whole[label.dim] = label.extent
-                start = box[label.dim].start + label.offset
-                box[label.dim] = slice(start, start + shape[label.dim])
-    if value.shape != tuple(whole):
-        text = f"{caller}: {name} has shape {value.shape}; needed: {tuple(whole)}"
-        if tuple(whole) != shape:
+        whole, box = place_in_whole(shape, layout)
+    if value.shape != whole:
+        text = f"{caller}: {name} has shape {value.shape}; needed: {whole}"
+        if whole != shape:
             text += (
                 f", the shape of the whole value, of which each rank takes its part: {name} is "
                 f"{describe(array, shape, layout)}"
@@ -100,5 +111,5 @@ def part_of(value: Any, array: Any, layout: Layout | None, caller: str, name: st
                 "state_dict and nn.save on all ranks give it; or ag.tensor(part, layout, global_shape=...), "
                 "a Tensor with the label of the parameter, for this rank's own part"
             )
-        raise ShapeError(text + (call_site() if tuple(whole) != shape else ""))
-    return value[tuple(box)]
+        raise ShapeError(text + (call_site() if whole != shape else ""))
+    return value[box]

@@ -6,7 +6,7 @@ the size of the logits is allocated.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,24 +18,33 @@ from .softmax import exponentials
 BLOCK_BYTES = 1 << 20
 
 
+def _summed(logits: Any, ones: Any, exps: Any, sums: Any) -> Iterator[tuple[slice, Any, Any]]:
+    """Write the exponentials of the logits, unless `exps` is None, and the sums of their rows, in blocks of rows.
+
+    Yield the rows of each block, their logits, and the largest ones if these were subtracted before.
+    """
+    scratch: Any = None
+    for at in blocks(len(logits), logits.shape[1] * logits.itemsize, BLOCK_BYTES):
+        x = logits[at]
+        if exps is None:
+            scratch = np.empty(x.shape, x.dtype) if scratch is None else scratch[: len(x)]
+        e = scratch if exps is None else exps[at]
+        tops = exponentials(x, e)
+        np.dot(e, ones, out=sums[at])
+        yield at, x, tops
+
+
 def _cross_entropy(xs: tuple[Any, ...], options: tuple[Any, ...], keep: bool) -> tuple[Any, Any]:
     logits, labels = xs
     ignored, smoothing = options
     n, classes = logits.shape
     sums = np.empty(n, logits.dtype)
     exps: Any = np.empty((n, classes), logits.dtype) if keep else None
-    scratch: Any = None
     ones = np.ones(classes, logits.dtype)
     is_ignored = None if ignored is None else labels == ignored
     losses = logits[np.arange(n), labels if is_ignored is None else np.where(is_ignored, 0, labels)] * (smoothing - 1.0)
-    for at in blocks(n, classes * logits.itemsize, BLOCK_BYTES):
-        x, out = logits[at], sums[at]
-        if exps is None:
-            scratch = np.empty(x.shape, x.dtype) if scratch is None else scratch[: len(x)]
-        e = scratch if exps is None else exps[at]
-        tops = exponentials(x, e)
-        np.dot(e, ones, out=out)
-        losses[at] += np.log(out)
+    for at, x, tops in _summed(logits, ones, exps, sums):
+        losses[at] += np.log(sums[at])
         if tops is not None:
             losses[at] += tops[:, 0]
         if smoothing:
@@ -76,21 +85,14 @@ def _class_terms(xs: tuple[Any, ...], options: tuple[Any, ...], keep: bool) -> t
     n, own = logits.shape
     terms, sums = np.empty((2, n), logits.dtype), np.empty(n, logits.dtype)
     exps: Any = np.empty((n, own), logits.dtype) if keep else None
-    scratch: Any = None
     ones = np.ones(own, logits.dtype)
     logs, linear = terms
     linear[...] = 0
     rows = np.flatnonzero(labels >= 0)
     linear[rows] = logits[rows, labels[rows]] * (1.0 - smoothing)
-    for at in blocks(n, own * logits.itemsize, BLOCK_BYTES):
-        x, out = logits[at], sums[at]
-        if exps is None:
-            scratch = np.empty(x.shape, x.dtype) if scratch is None else scratch[: len(x)]
-        e = scratch if exps is None else exps[at]
-        tops = exponentials(x, e)
-        np.dot(e, ones, out=out)
+    for at, x, tops in _summed(logits, ones, exps, sums):
         with np.errstate(divide="ignore"):  # a part without classes has the logarithm of zero
-            np.log(out, out=logs[at])
+            np.log(sums[at], out=logs[at])
         if tops is not None:
             logs[at] += tops[:, 0]
         if smoothing:

@@ -344,7 +344,8 @@ class Buckets:
             nodes = sweep.recording.nodes
             into = sweep.into = {} if sweep.into is None else sweep.into
             for k, use in uses.items():
-                if use.is_only and use.operand in getattr(nodes[use.place][0], "write_adjoint", ()):  # type: ignore[index]
+                node: Any = nodes[use.place]
+                if use.is_only and use.operand in getattr(node[0], "write_adjoint", ()):
                     into[use.place] = use.operand, filling.part(k - first)
         for k in range(first, step):
             if k not in uses:

@@ -5,6 +5,7 @@ The default tests run a few meshes. All meshes of up to eight ranks: ``pytest -m
 
 from __future__ import annotations
 
+import importlib
 import json
 import math
 from dataclasses import replace
@@ -15,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import autograd as ag
 import collectives as cc
 from autograd import nn, optim, random
 from collectives import Shard
@@ -147,6 +149,80 @@ def test_memory_falls_with_the_stages(stages: int) -> None:
             assert of.parameters == pytest.approx(blocks * parameters, rel=0.1)
             assert of.activations == pytest.approx(predicted, rel=0.1)
     assert sum(of.peak for of in plan.ranks) < 2.5 * eight.peak
+
+
+def small(mesh: Any, plan: Any = (), **options: Any) -> Trainer:
+    """A trainer of two layers."""
+
+    def layers() -> nn.Sequential:
+        return nn.Sequential(*(nn.Linear(4, 4, dtype=float, key=random.Key(i)) for i in range(2)))
+
+    given = {"optimizer": lambda p: optim.SGD(p, lr=0.1), **options}
+    return Trainer(layers, nn.CrossEntropyLoss(reduction="sum"), mesh, dict(plan), **given)
+
+
+X, Y = np.random.default_rng(5).standard_normal((6, 4)), np.arange(6) % 4
+WRONG: dict[str, tuple[Any, type[Exception], str]] = {
+    "each rank gives its own rows": (
+        lambda: small(cc.Mesh.fit(dp=2)).step(X + int(cc.world().rank), Y), cc.CollectiveMismatch, "the whole batch"),
+    "an axis that divides nothing": (
+        lambda: small(cc.Mesh(data=2)), ag.OptionError, "'data' of 2 ranks, which divides nothing.*fix: batch='data'"),
+    "an optimizer in the place of a function": (
+        lambda: small(cc.Mesh.fit(dp=2), optimizer=optim.SGD([ag.Parameter(X)], lr=0.1)), ag.ArgumentError, "fix: "),
+    "a module in the place of a function": (
+        lambda: Trainer(nn.Sequential(nn.ReLU()), nn.CrossEntropyLoss(reduction="sum"), cc.Mesh.fit(dp=2),
+                        optimizer=optim.SGD), ag.ArgumentError, "fix: Trainer\\(lambda"),
+    "a mean": (lambda: Trainer(nn.Sequential, nn.CrossEntropyLoss(), cc.Mesh.fit(dp=2), optimizer=optim.SGD),
+               ag.OptionError, "reduction='mean'.*fix: reduction='sum'"),
+    "a row layer without a column layer": (
+        lambda: small(cc.Mesh.fit(tp=2), {"0": Row("tp")}).step(X, Y), ag.LayoutError, "fix: a layer of style Column"),
+    "a class in the place of a style": (
+        lambda: small(cc.Mesh.fit(tp=2), {"0": Column}), ag.ArgumentError, "Column"),
+    "more microbatches than rows": (
+        lambda: small(cc.Mesh.fit(dp=2), microbatches=7).step(X, Y), ag.ShapeError, "at least 7 rows"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_wrong_programs_are_refused(what: str) -> None:
+    program, error, text = WRONG[what]
+    with pytest.raises(error, match=f"(?s){text}"):
+        cc.run(program, 2)
+
+
+def test_the_fix_of_an_axis_that_divides_nothing() -> None:
+    found = cc.run(lambda: small(cc.Mesh(data=2), batch="data").step(X, Y), 2)
+    assert found == [pytest.approx(cc.run(lambda: small(cc.Mesh.fit(dp=1)).step(X, Y), 1)[0])] * 2
+
+
+FAULTS = {
+    "a gradient that counts twice": ("parallel.pipeline.run.Pipeline.step", lambda step: (
+        lambda self, x, y, scale: step(self, x, y, scale * (2 if self._on is not None else 1)))),
+    "a tied weight's cotangent that is lost": (
+        "parallel.pipeline.run._Run._return_ties", lambda _: lambda self: self.ties.clear()),
+    "a norm of some of the gradients": ("autograd.optim.clip_grad_norm_", lambda clip: (
+        lambda parameters, largest: clip(list(parameters)[:2], largest) if cc.world().size > 1 else clip(
+            parameters, largest))),
+    "a mask of the first microbatch": ("parallel.pipeline.run.layer_state", lambda state: (
+        lambda seed, step, microbatch, index, axis: state(seed, step, 0 if axis else microbatch, index, axis))),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_planted_faults_are_seen(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    serial = alone()[:2]
+    place, mutant = FAULTS[fault]
+    monkeypatch.setattr(place, mutant(_resolved(place)))
+    largest, losses = trained(2, pp=2)
+    assert largest > 1e-6 or losses != pytest.approx(serial, rel=1e-10)
+
+
+def _resolved(path: str) -> Any:
+    """The object with a dotted name."""
+    found = importlib.import_module("autograd" if path.startswith("autograd") else "parallel.pipeline.run")
+    for name in path.split(".")[1 if path.startswith("autograd") else 3 :]:
+        found = getattr(found, name)
+    return found
 
 
 OVER_MPI: dict[int, list[dict[str, Any]]] = {
