@@ -1,19 +1,46 @@
-"""Arrays of any device: which types are arrays, and the explicit moves to the host and back."""
+"""Arrays of any device: which types are arrays, where they are, and the explicit moves between devices.
+
+Devices have names: "cpu" is the host, "cuda:0" a GPU, and "cuda" the current GPU of the thread. The arrays of a program
+are on one device. A move is always explicit, by `to_device`, `to_host` or `move`; operations on a host array and an
+array of a GPU, or on arrays of two GPUs, raise `DeviceError`.
+
+As in CuPy, operations run on the current GPU of the thread. So a program that uses another GPU than "cuda:0" calls
+`use_device` first, and a move to a GPU that is not the current one is an error.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import re
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..errors import DependencyError, DtypeError, OptionError, ShapeError, call_site
+from ..errors import DependencyError, DeviceError, DtypeError, OptionError, ShapeError, call_site
+from .cupy_functions import ABSENT_FROM_CUPY
 from .read_only import Guarded
 from .shape_only import Shaped, shape_only
 
 __all__ = [
-    "as_array", "is_array", "is_device", "is_inexact", "move", "register_device", "to_device", "to_host", "zeros_on",
+    "ABSENT_FROM_CUPY", "Accelerator", "arange_beside", "as_array", "current_device", "device_of", "dtype_named", "is_array",
+    "is_device", "is_inexact", "mixed_devices", "move", "register_device", "require_one_device", "to_device", "to_host",
+    "unavailable", "use_device", "zeros_on",
 ]  # fmt: skip
+
+
+class Accelerator(NamedTuple):
+    """A kind of device. `current` and `use` read and set the number of the thread's current device."""
+
+    kind: type
+    to_host: Callable[[Any], np.ndarray]
+    from_host: Callable[[np.ndarray], Any]
+    current: Callable[[], int]
+    use: Callable[[int], None]
+    count: Callable[[], int]
+
+
+accelerators: dict[str, Accelerator] = {}
+"""The kinds of devices that are in use, by the first part of their names: "cuda"."""
 
 
 _to_host: dict[type, Callable[[Any], np.ndarray]] = {}
@@ -49,7 +76,7 @@ def is_array(x: Any) -> bool:
 def as_array(x: Any, dtype: Any = None) -> Any:
     """`x` as an array: arrays of any device stay what they are, lists and numbers become NumPy arrays."""
     if is_array(x) and not isinstance(x, Guarded):
-        if x.dtype.kind not in "biufc":
+        if x.dtype.kind not in "biufc" and not is_bfloat16(x.dtype):
             raise DtypeError(f"an array of {_named(x.dtype)} was given; needed: numbers or booleans")
         if type(x) is np.ndarray and dtype is None and x.dtype is not np.dtype(x.dtype.type) and x.dtype.isnative:
             same = np.dtype(x.dtype.type)  # equal dtypes can be two objects; dispatch compares them by identity
@@ -62,7 +89,7 @@ def as_array(x: Any, dtype: Any = None) -> Any:
             f"given {type(x).__name__}, of which NumPy makes no array: {error}; needed: lists of equal lengths"
             + call_site()
         ) from None
-    if result.dtype.kind not in "biufc":
+    if result.dtype.kind not in "biufc" and not is_bfloat16(result.dtype):
         raise DtypeError(
             f"given {type(x).__name__}, which makes an array of {_named(result.dtype)}; needed: numbers" + call_site()
         )
@@ -94,6 +121,52 @@ def is_device(x: Any) -> bool:
     return isinstance(x, str) and x.partition(":")[0] in ("cpu", "cuda")
 
 
+def device_of(x: Any) -> str:
+    """The name of the device of an array: "cpu" or "cuda:0". An array that has a shape only is on "cpu".
+
+    Examples
+    --------
+    >>> import numpy
+    >>> device_of(numpy.ones(2))
+    'cpu'
+    """
+    number = getattr(getattr(x, "device", None), "id", None)
+    return "cpu" if number is None else f"cuda:{number}"
+
+
+def current_device() -> str:
+    """The name of the thread's current GPU, which "cuda" means.
+
+    Raises
+    ------
+    DependencyError
+        CuPy is not installed.
+    """
+    return f"cuda:{_accelerator('cuda').current()}"
+
+
+def use_device(device: str) -> None:
+    """Make a GPU the current one of this thread: ``use_device("cuda:1")``. For "cpu" and "cuda" nothing is done.
+
+    Each rank of a job that has several GPUs calls this once, before it makes arrays.
+
+    Raises
+    ------
+    OptionError
+        The device is unknown.
+    DependencyError
+        CuPy is not installed.
+    DeviceError
+        There is no GPU of this number.
+    """
+    kind, number = _parsed(device)
+    if kind != "cpu":
+        accelerator = _accelerator(device)
+        _require_number(accelerator, device, number or 0)
+        if number is not None:
+            accelerator.use(number)
+
+
 def to_device(array: Any, device: str) -> Any:
     """The array on a device: itself if it is there, else a copy.
 
@@ -103,26 +176,134 @@ def to_device(array: Any, device: str) -> Any:
         The device is unknown.
     DependencyError
         The device is "cuda", and CuPy is not installed.
+    DeviceError
+        The device is a GPU that does not exist, or that is not the current one of the thread.
     """
-    kind, _, number = str(device).partition(":")
-    if not is_device(device) or (number and not number.isdigit()) or (kind == "cpu" and number not in ("", "0")):
-        raise OptionError(f"the device {device!r} was given; needed: 'cpu', 'cuda' or 'cuda:0'" + call_site())
-    if type(array) is Shaped or (kind == "cpu" and isinstance(array, _HOST)):
+    kind, number = _parsed(device)
+    if type(array) is Shaped:
         return array
     if kind == "cpu":
-        return to_host(array)
+        return array if isinstance(array, _HOST) else to_host(array)
+    accelerator = _accelerator(device)
+    here = accelerator.current()
+    if number is not None and number != here:
+        _require_number(accelerator, device, number)
+        raise DeviceError(
+            f"the device {device!r} was given, and the current device of this thread is 'cuda:{here}', where operations "
+            f"run; needed: arrays on the current device\n  fix: ag.use_device({device!r}) before the arrays are made"
+            + call_site()
+        )
+    if isinstance(array, _HOST):
+        return accelerator.from_host(np.asarray(array))
+    if device_of(array) == f"cuda:{here}":
+        return array
+    return accelerator.from_host(to_host(array))  # from another GPU
+
+
+def _parsed(device: Any) -> tuple[str, int | None]:
+    """A device's name as its kind and its number, if that is given."""
+    kind, colon, number = str(device).partition(":")
+    if not is_device(device) or (colon and not number.isdecimal()) or (kind == "cpu" and number not in ("", "0")):
+        raise OptionError(f"the device {device!r} was given; needed: 'cpu', 'cuda' or 'cuda:0'" + call_site())
+    return kind, int(number) if number else None
+
+
+def _accelerator(device: str) -> Accelerator:
+    if "cuda" not in accelerators:
+        try:
+            import cupy
+        except ImportError as error:
+            text = f"the device {device!r} was given, which needs CuPy: pip install 'ringtape[gpu]'"
+            raise DependencyError(text + call_site()) from error
+        runtime = cupy.cuda.runtime
+        accelerators["cuda"] = Accelerator(
+            cupy.ndarray, cupy.asnumpy, cupy.asarray, runtime.getDevice, runtime.setDevice, runtime.getDeviceCount
+        )
+    return accelerators["cuda"]
+
+
+def _require_number(accelerator: Accelerator, device: str, number: int) -> None:
+    """Raise DeviceError if there is no GPU of a number."""
     try:
-        import cupy
-    except ImportError as error:
-        text = f"the device {device!r} was given, which needs CuPy: pip install 'ringtape[gpu]'"
-        raise DependencyError(text + call_site()) from error
-    with cupy.cuda.Device(int(number or 0)):
-        return cupy.asarray(array)
+        count = accelerator.count()
+    except RuntimeError as error:  # of the CUDA runtime: no driver, or no GPU
+        raise DeviceError(f"the device {device!r} was given, and no GPU was found: {error}" + call_site()) from error
+    if number >= count:
+        raise DeviceError(f"the device {device!r} was given; there are {count} GPUs, from 'cuda:0' on" + call_site())
+
+
+def require_one_device(caller: str, **named: Any) -> None:
+    """Raise DeviceError if arrays or Tensors, given by name, are on different devices; numbers are on all of them."""
+    text = mixed_devices(caller, named.items())
+    if text:
+        raise DeviceError(text + call_site())
+
+
+def mixed_devices(caller: str, named: Iterable[tuple[str, Any]]) -> str:
+    """The text of the error about operands, given as (name, Tensor or array), on different devices; "" if there is one.
+
+    Numbers, NumPy's scalars among them, and arrays that have a shape only are on every device.
+    """
+    found = []
+    for name, x in named:
+        array = getattr(x, "array", x)
+        if isinstance(array, np.ndarray) or _find_device(type(array)):
+            found.append((name, x, array, device_of(array)))
+    accelerated = [place for *_, place in found if place != "cpu"]
+    if len({place for *_, place in found}) < 2:
+        return ""
+    shown = ", ".join(f"{name}: {a.dtype}[{','.join(map(str, a.shape))}] on {place}" for name, _, a, place in found)
+    if len(set(accelerated)) > 1:
+        fix = f"one GPU in a thread: ag.use_device({accelerated[0]!r}) before the arrays are made"
+    else:
+        fix = "\n  or:  ".join(
+            f"{name}.to({to!r})" if x is not a else f"ag.tensor({name}, device={to!r})" if to != "cpu"
+            else f"ag.tensor({name}).to('cpu')"
+            for to in ("cuda", "cpu") for name, x, a, place in found if (place == "cpu") != (to == "cpu")
+        )  # fmt: skip
+    return f"{caller}({shown}): the operands are on different devices; needed: one device\n  fix: {fix}"
+
+
+_NOT_IMPLEMENTED = re.compile(r"no implementation found for '([\w.]+)'|type\(s\) all returned NotImplemented from .*<ufunc '(\w+)'")
+
+
+def unavailable(error: Exception) -> str:
+    """The name of the NumPy function that a device's library does not have, if `error` says so; else ""."""
+    found = _NOT_IMPLEMENTED.search(str(error)) if isinstance(error, TypeError) else None
+    return "" if found is None else (found[1] or f"numpy.{found[2]}")
+
+
+def arange_beside(like: Any, n: int) -> Any:
+    """``numpy.arange(n)`` on the device of the array `like`."""
+    return np.arange(n) if isinstance(like, (*_HOST, Shaped)) else np.arange(n, like=like)
+
+
+def dtype_named(dtype: Any) -> np.dtype[Any]:
+    """The NumPy dtype of a name or type. "bfloat16" is that of ml_dtypes, the one that CuPy's arrays have.
+
+    Raises
+    ------
+    DependencyError
+        "bfloat16" was given, and ml_dtypes is not installed.
+    """
+    if isinstance(dtype, str) and dtype == "bfloat16":
+        try:
+            import ml_dtypes
+        except ImportError as error:
+            text = "the dtype 'bfloat16' was given, which needs ml_dtypes: pip install ml_dtypes"
+            raise DependencyError(text + call_site()) from error
+        return np.dtype(ml_dtypes.bfloat16)
+    return np.dtype(dtype)
+
+
+def is_bfloat16(dtype: Any) -> bool:
+    """Whether a dtype is bfloat16, which NumPy counts among the dtypes of unknown kind ("V")."""
+    return bool(dtype.kind == "V" and dtype.name == "bfloat16")
 
 
 def is_inexact(dtype: Any) -> bool:
-    """Whether values of this dtype have derivatives: floating and complex dtypes."""
-    return bool(dtype.kind in "fc")
+    """Whether values of this dtype have derivatives: floating dtypes (bfloat16 too) and complex ones."""
+    return bool(dtype.kind in "fc" or is_bfloat16(dtype))
 
 
 def zeros_on(like: Any, shape: tuple[int, ...], dtype: Any) -> Any:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ..arrays.device import arange_beside
 from ..arrays.shape_only import Shaped
 from ..engine.primitive import Primitive, op
 from ..errors import NotDifferentiable, ShapeError, call_site
@@ -304,7 +305,8 @@ def _make_diagonal(x: Any, offset: int, a: int, b: int, shape: Shape) -> Any:
     out = np.zeros_like(x, shape=shape)
     n = x.shape[-1]
     key: list[Any] = [slice(None)] * len(shape)
-    key[a], key[b] = np.arange(n) + max(-offset, 0), np.arange(n) + max(offset, 0)
+    at = arange_beside(x, n)
+    key[a], key[b] = at + max(-offset, 0), at + max(offset, 0)
     # with two index arrays NumPy puts their common dimension in their place if they are adjacent, else first
     out[tuple(key)] = np.moveaxis(x, -1, min(a, b) if abs(a - b) == 1 else 0)
     return out

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from ..arrays.device import arange_beside
 from ..arrays.shape_only import Shaped
 from ..engine.primitive import Primitive, op
 from ..engine.tensor import TENSORS
@@ -114,7 +115,7 @@ def _key_along_axis(index: Any, axis: int) -> tuple[Any, ...]:
     for i, n in enumerate(index.shape):
         shape = [1] * index.ndim
         shape[i] = n
-        key.append(index if i == axis else np.reshape(np.arange(n), shape))
+        key.append(index if i == axis else np.reshape(arange_beside(index, n), shape))
     return tuple(key)
 
 
