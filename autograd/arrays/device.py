@@ -17,14 +17,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..errors import DependencyError, DeviceError, DtypeError, OptionError, ShapeError, call_site
+from . import cuda
 from .cupy_functions import ABSENT_FROM_CUPY
 from .read_only import Guarded
+from .runtime import Runtime
 from .shape_only import Shaped, shape_only
 
 __all__ = [
     "ABSENT_FROM_CUPY", "Accelerator", "arange_beside", "as_array", "current_device", "device_of", "dtype_named", "is_array",
-    "is_device", "is_inexact", "mixed_devices", "move", "register_device", "require_one_device", "to_device", "to_host",
-    "unavailable", "use_device", "zeros_on",
+    "is_device", "is_inexact", "mixed_devices", "move", "register_device", "require_one_device", "runtime_of", "to_device",
+    "to_host", "unavailable", "use_device", "zeros_on",
 ]  # fmt: skip
 
 
@@ -45,23 +47,44 @@ accelerators: dict[str, Accelerator] = {}
 
 _to_host: dict[type, Callable[[Any], np.ndarray]] = {}
 _from_host: dict[type, Callable[[np.ndarray], Any]] = {}
+_runtime: dict[type, Callable[[], Runtime]] = {}
 
 
-def register_device(kind: type, to_host: Callable[[Any], np.ndarray], from_host: Callable[[np.ndarray], Any]) -> None:
-    """Register an array type, with the functions that copy its arrays to the host and host arrays to its device."""
+def register_device(
+    kind: type, to_host: Callable[[Any], np.ndarray], from_host: Callable[[np.ndarray], Any],
+    runtime: Callable[[], Runtime] | None = None,
+) -> None:  # fmt: skip
+    """Register an array type, with the functions that copy its arrays to the host and host arrays to its device.
+
+    `runtime` returns the runtime of the device. Without one there are no kernels and no pipelined staging.
+    """
     _to_host[kind] = to_host
     _from_host[kind] = from_host
+    if runtime is not None:
+        _runtime[kind] = runtime
 
 
 def _find_device(kind: type) -> bool:
     if kind in _to_host:
         return True
     if kind.__module__.partition(".")[0] == "cupy":  # CuPy is imported already, by whoever made the array
-        import cupy
-
-        register_device(cupy.ndarray, cupy.asnumpy, cupy.asarray)
+        cupy = cuda.library("an array of CuPy")
+        register_device(cupy.ndarray, cupy.asnumpy, cupy.asarray, cuda.runtime)
         return kind in _to_host
     return False
+
+
+def runtime_of(kind: type) -> Runtime | None:
+    """The runtime of the device of an array type; None on the host, or if the device has none.
+
+    Examples
+    --------
+    >>> import numpy
+    >>> from autograd.arrays import runtime_of
+    >>> runtime_of(numpy.ndarray) is None
+    True
+    """
+    return _runtime[kind]() if _find_device(kind) and kind in _runtime else None
 
 
 _KNOWN = (np.ndarray, np.generic, Shaped)  # a tuple: a union would be made anew at each call
@@ -210,11 +233,7 @@ def _parsed(device: Any) -> tuple[str, int | None]:
 
 def _accelerator(device: str) -> Accelerator:
     if "cuda" not in accelerators:
-        try:
-            import cupy
-        except ImportError as error:
-            text = f"the device {device!r} was given, which needs CuPy: pip install 'ringtape[gpu]'"
-            raise DependencyError(text + call_site()) from error
+        cupy = cuda.library(f"the device {device!r}")
         runtime = cupy.cuda.runtime
         accelerators["cuda"] = Accelerator(
             cupy.ndarray, cupy.asnumpy, cupy.asarray, runtime.getDevice, runtime.setDevice, runtime.getDeviceCount

@@ -1,9 +1,10 @@
 """Kernels: fused operations in one pass over blocks, faster than a sequence of NumPy functions.
 
-A kernel belongs to an array type. `find` looks it up by the operands' type; `register` adds the kernels of a device's
-array type. Without a kernel (for shape-only arrays, other dtypes, other devices) `find` returns None, and the operation
-runs the composition of plain functions in its declaration. Recorded sweeps also run the composition, because kernels
-compute first-order cotangents only.
+A kernel belongs to an array type, and `find` looks it up by the operands' type: the files of this package serve NumPy's
+arrays, and those of the same names in `kernels.cuda` the arrays of a device with a runtime (`arrays.runtime`). Without
+a kernel (for shape-only arrays, other dtypes, other devices) `find` returns None, and the operation runs the
+composition of plain functions in its declaration. Recorded sweeps also run the composition, because kernels compute
+first-order cotangents only.
 
 A kernel is two functions:
 
@@ -22,10 +23,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..arrays import runtime_of
 from ..arrays.half import HALF, rounded, widened
 from .memory import keep_freed_memory
 
-__all__ = ["Kernel", "find", "keep_freed_memory", "register"]
+__all__ = ["Kernel", "find", "keep_freed_memory"]
 
 
 class Kernel(NamedTuple):
@@ -36,7 +38,6 @@ class Kernel(NamedTuple):
 
 
 _found: dict[tuple[type, str], Kernel | None] = {}
-_packages: dict[type, str] = {np.ndarray: __name__}
 _files = {
     "gelu": "activations",
     "silu": "activations",
@@ -55,28 +56,15 @@ _files = {
 _F32, _F64 = np.dtype(np.float32), np.dtype(np.float64)
 
 
-def register(kind: type, package: str) -> None:
-    """Register the kernels of an array type: a package with files named like those of this package.
-
-    Examples
-    --------
-    >>> from autograd import kernels
-    >>> class Device: ...
-    >>> kernels.register(Device, "no.such.package")
-    >>> kernels.find("gelu", (Device(),)) is None
-    True
-    """
-    _packages[kind] = package
-    _found.clear()
-
-
 def _load(kind: type, name: str) -> Kernel | None:
     kernel = None
-    if kind in _packages and name in _files:
+    is_host = kind is np.ndarray
+    if name in _files and (is_host or runtime_of(kind) is not None):
+        package = __name__ if is_host else f"{__name__}.cuda"
         try:
-            kernel = getattr(import_module(f"{_packages[kind]}.{_files[name]}"), f"{name}_kernel", None)
+            kernel = getattr(import_module(f"{package}.{_files[name]}"), f"{name}_kernel", None)
         except ModuleNotFoundError:
-            if kind is np.ndarray:
+            if is_host:
                 raise
     _found[kind, name] = kernel
     return kernel
@@ -85,8 +73,8 @@ def _load(kind: type, name: str) -> Kernel | None:
 def find(name: str, xs: Sequence[Any]) -> Kernel | None:
     """The kernel of an operation for these arrays, or None.
 
-    The arrays must have one type and one dtype, float32 or float64, or float16 on the CPU, which is computed in
-    float32 and rounded once. Further arrays of integers or booleans (labels, masks) are allowed.
+    The arrays must have one type and one dtype: float32, float64, or one of 16 bits, which is computed in float32 and
+    rounded once. Further arrays of integers or booleans (labels, masks) are allowed.
     """
     kind = type(xs[0])
     key = kind, name
@@ -95,9 +83,10 @@ def find(name: str, xs: Sequence[Any]) -> Kernel | None:
         return None
     dtype = xs[0].dtype
     if dtype != _F32 and dtype != _F64:
-        if dtype != HALF or kind is not np.ndarray:
+        if dtype != HALF and dtype.name != "bfloat16":
             return None
-        kernel = _of_half(kernel)
+        if kind is np.ndarray:
+            kernel = _of_half(kernel)
     for x in xs[1:]:
         if type(x) is not kind or (x.dtype != dtype and x.dtype.kind not in "iub"):
             return None

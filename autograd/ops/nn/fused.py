@@ -12,8 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from numpy import ndarray
-
 from ...engine.checked_pull import check_rules
 from ...engine.primitive import Primitive
 from ...engine.recording import Node
@@ -60,7 +58,7 @@ class Fused(Primitive):
             kept is None
             or sweep.record
             or shapes is not None
-            or ct.__class__ is not ndarray
+            or ct.__class__ is not xs[0].__class__
             or (signature is not None and signature.apart)
         ):
             self._step(node, ct, sweep)

@@ -13,13 +13,16 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import numpy
 
 from autograd.arrays import device
+from autograd.arrays.runtime import Program
+
+from ..kernels.cuda import on_cpu
 
 crossings = {"to host": 0, "from host": 0}
 COUNT = 2
@@ -168,14 +171,10 @@ class DeviceArray(numpy.lib.mixins.NDArrayOperatorsMixin):
     itemsize = property(lambda self: self._values.itemsize)
     nbytes = property(lambda self: self._values.nbytes)
     strides = property(lambda self: self._values.strides)
+    flags = property(lambda self: self._values.flags)
     T = property(lambda self: DeviceArray(self._values.T))
     real = property(lambda self: DeviceArray(self._values.real))
     imag = property(lambda self: DeviceArray(self._values.imag))
-
-    @property
-    def flags(self) -> Any:
-        """C- and F-contiguity, as in CuPy, which has no read-only arrays."""
-        return _Flags(self._values.flags.c_contiguous, self._values.flags.f_contiguous)
 
     @property
     def base(self) -> Any:
@@ -242,11 +241,6 @@ calls: set[tuple[str, str, int, tuple[str, ...]]] = set()
 """Every use of NumPy's protocols so far: function, ufunc's method, number of arguments, names of keyword arguments."""
 
 
-class _Flags:
-    def __init__(self, c_contiguous: bool, f_contiguous: bool):
-        self.c_contiguous, self.f_contiguous = c_contiguous, f_contiguous
-
-
 _OURS = (DeviceArray, numpy.ndarray, numpy.generic)
 
 
@@ -269,7 +263,23 @@ METHODS = (
 for _name in METHODS:
     setattr(DeviceArray, _name, _method(_name))
 
-device.register_device(DeviceArray, to_host, from_host)
+
+class FakeRuntime:
+    """The runtime of the simulated device. Kernels run on the CPU, at once."""
+
+    name = "fake"
+
+    def launch(
+        self, program: Program, kernel: str, grid: tuple[int, ...], block: tuple[int, ...], arguments: Sequence[Any],
+        shared_bytes: int,
+    ) -> None:  # fmt: skip
+        """Run a kernel of CUDA C++ behind the header of `on_cpu`."""
+        given = [x._values if isinstance(x, DeviceArray) else x for x in arguments]
+        on_cpu.run(program, kernel, grid, block, given, shared_bytes)
+
+
+RUNTIME = FakeRuntime()
+device.register_device(DeviceArray, to_host, from_host, None if on_cpu.WHY_NOT else lambda: RUNTIME)
 
 
 @contextmanager

@@ -6,8 +6,7 @@ operands, an implicit way to the host. What it cannot find is what CuPy itself c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import numpy
@@ -16,77 +15,17 @@ import pytest
 import autograd as ag
 import autograd.numpy as np
 from autograd import arrays, ops
+from autograd.arrays import cuda
 from autograd.engine.primitive import op, registry
 from autograd.testing.cases import CASES, WITHOUT_DERIVATIVE, Case
 from autograd.testing.cases.special import ON_HOST
 
 from ...grouped import each
 from ..ops.test_operations import BITS, named
-from . import fake_device
+from .devices import DEVICES, Device, Gpu
 
-
-class Device:
-    """What the bodies need of a device: the way there, and the values of what lives there."""
-
-    name = "fake"
-
-    def move(self, x: Any) -> Any:
-        return fake_device.from_host(numpy.asarray(x))
-
-    def values(self, x: Any) -> Any:
-        """What a test compares; asserts that it lived on the device."""
-        x = x.array if isinstance(x, ag.Tensor) else x
-        assert isinstance(x, fake_device.DeviceArray), f"{type(x).__name__} is not on the device"
-        return x._values
-
-    @contextmanager
-    def without_crossings(self) -> Iterator[None]:
-        before = dict(fake_device.crossings)
-        yield
-        assert fake_device.crossings == before, "values crossed between host and device"
-
-
-class Gpu(Device):
-    """CuPy's arrays; it refuses host operands by itself."""
-
-    name = "cupy"
-
-    def move(self, x: Any) -> Any:
-        import cupy
-
-        return cupy.asarray(x)
-
-    def values(self, x: Any) -> Any:
-        import cupy
-
-        x = x.array if isinstance(x, ag.Tensor) else x
-        assert isinstance(x, cupy.ndarray), f"{type(x).__name__} is not on the device"
-        return arrays.to_host(x)
-
-    @contextmanager
-    def without_crossings(self) -> Iterator[None]:
-        yield
-
-
-def no_gpu() -> str:
-    """Why there is no GPU to run on; "" where there is one."""
-    try:
-        import cupy
-    except ImportError:
-        return "CuPy is not installed (extra: gpu)"
-    try:
-        return "" if cupy.cuda.runtime.getDeviceCount() else "CuPy finds no GPU"
-    except Exception as error:  # whatever a driver says that is not there
-        return f"CuPy finds no GPU: {error}"
-
-
-_WHY = no_gpu()
-GPU = [] if _WHY else [pytest.param(Gpu(), id="cupy", marks=pytest.mark.gpu)]
-
-
-@pytest.fixture(params=[pytest.param(Device(), id="fake"), *GPU])
-def there(request: pytest.FixtureRequest) -> Any:
-    return request.param
+there = pytest.fixture(params=DEVICES)(lambda request: request.param)
+_WHY = cuda.why_not()
 
 
 @pytest.mark.gpu

@@ -1,0 +1,107 @@
+"""The runtime of a device: kernels from source text, streams, events and page-locked memory.
+
+Operations need no runtime: they call NumPy's functions, which pass a device's arrays to its library. Fused kernels,
+staging and the report of memory use the runtime of an array's type, `runtime_of`. `arrays.cuda` implements it with
+CuPy. The tests implement it on the CPU.
+
+Streams and events have the methods that CuPy's have, so that CuPy's are used as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+__all__ = ["Event", "Memory", "Program", "Runtime", "Stream"]
+
+
+class Program(NamedTuple):
+    """CUDA C++ source and the kernels that are made of it.
+
+    Attributes
+    ----------
+    name : str
+        The name in error messages.
+    text : str
+        The whole source. It includes nothing.
+    kernels : tuple of str
+        All kernels that may be launched, as C++ expressions such as ``softmax<float, 4>``.
+    """
+
+    name: str
+    text: str
+    kernels: tuple[str, ...]
+
+
+class Memory(NamedTuple):
+    """Bytes of device memory: held by arrays of this process now, at most so far, free on the device, and in all."""
+
+    used_bytes: int
+    peak_bytes: int
+    free_bytes: int
+    total_bytes: int
+
+
+class Event(Protocol):
+    """A place in the work of a stream."""
+
+    @property
+    def done(self) -> bool:
+        """Whether the work before it is complete. Does not wait."""
+
+    def record(self, stream: Any = None, /) -> None:
+        """Put it after the work that the stream was given so far."""
+
+    def synchronize(self) -> None:
+        """Wait on the host until the work before it is complete."""
+
+
+class Stream(AbstractContextManager[Any], Protocol):
+    """A queue of work on the device. In a ``with`` block it is the current one."""
+
+    def wait_event(self, event: Any, /) -> None:
+        """Let the work that follows wait for the event, on the device."""
+
+    def synchronize(self) -> None:
+        """Wait on the host until all its work is complete."""
+
+
+class Runtime(Protocol):
+    """What kernels, staging and reports need of a device's library."""
+
+    name: str
+    """The device in names such as ``cuda:0``."""
+
+    def launch(
+        self, program: Program, kernel: str, grid: tuple[int, ...], block: tuple[int, ...], arguments: Sequence[Any],
+        shared_bytes: int,
+    ) -> None:  # fmt: skip
+        """Run a kernel of a program on the current stream.
+
+        Arguments are device arrays, whose addresses are passed, and NumPy scalars of the parameters' exact types.
+        """
+
+    def current_stream(self) -> Stream:
+        """The stream of this thread on which operations run."""
+
+    def new_stream(self) -> Stream:
+        """A stream whose work does not wait for that of other streams."""
+
+    def new_event(self) -> Event:
+        """An event that is done until it is recorded."""
+
+    def pinned(self, size_bytes: int) -> np.ndarray:
+        """An uninitialised array of bytes in page-locked host memory."""
+
+    def copy(self, out: Any, x: Any, stream: Stream) -> None:
+        """Start a copy on a stream, between contiguous arrays of equal size in bytes.
+
+        One is a device array, the other is one too, or page-locked host memory. The arrays must be kept until the copy
+        is complete.
+        """
+
+    def memory(self) -> Memory:
+        """The use of the current device's memory."""

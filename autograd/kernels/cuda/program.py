@@ -1,0 +1,78 @@
+"""Programs of CUDA C++: reading their sources, the names of types, and launching a kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+import numpy as np
+
+from ...arrays import runtime_of
+from ...arrays.runtime import Program
+from ...errors import DtypeError
+
+__all__ = ["NULL", "TYPES", "launch", "program", "type_name"]
+
+_TYPES = {"float32": "float", "float64": "double", "float16": "Half", "bfloat16": "BFloat16"}
+TYPES = tuple(_TYPES.values())
+"""The C++ types of elements that the kernels support. Those of 16 bits are computed in float32 and rounded once."""
+NULL = np.uintp(0)
+"""The address that is passed in the place of an array that a kernel leaves out."""
+
+
+@cache
+def program(name: str, kernels: tuple[str, ...]) -> Program:
+    """The program of the file ``source/<name>.cu``, after the definitions of ``common.cuh``.
+
+    Examples
+    --------
+    >>> from autograd.kernels.cuda import program
+    >>> program("activations", ("silu<float>",)).kernels
+    ('silu<float>',)
+    """
+    source = files(__package__) / "source"
+    text = "".join((source / file).read_text() for file in ("common.cuh", f"{name}.cu"))
+    return Program(name, text, kernels)
+
+
+def type_name(dtype: Any) -> str:
+    """The C++ type of a dtype's elements.
+
+    Raises
+    ------
+    DtypeError
+        The kernels do not support the dtype.
+    """
+    found = _TYPES.get(dtype.name)
+    if found is None:
+        raise DtypeError(f"a kernel for an array of dtype {dtype} was asked for; needed: one of {', '.join(_TYPES)}")
+    return found
+
+
+def launch(
+    program: Program, kernel: str, grid: tuple[int, ...], block: tuple[int, ...], arguments: Sequence[Any],
+    shared_bytes: int = 0,
+) -> None:  # fmt: skip
+    """Run a kernel on the current stream of the device of its first argument.
+
+    Parameters
+    ----------
+    kernel : str
+        One of ``program.kernels``.
+    grid, block : tuple of int
+        The numbers of blocks, and of threads in a block. With an empty grid nothing runs.
+    arguments : sequence of arrays and NumPy scalars
+        Device arrays are passed by address: the kernel must know their strides, or they are contiguous. Numbers have
+        the parameters' exact types, such as ``np.int64`` for ``long long``.
+    shared_bytes : int
+        The dynamic shared memory of a block.
+    """
+    if 0 in grid:
+        return
+    runtime = runtime_of(type(arguments[0]))
+    assert runtime is not None, f"{type(arguments[0]).__name__} has no runtime"
+    assert kernel in program.kernels, f"{kernel} is not listed in the program {program.name}"
+    assert all(not isinstance(x, np.ndarray | int | float) for x in arguments), "a host array or a Python number"
+    runtime.launch(program, kernel, grid, block, arguments, shared_bytes)

@@ -1,0 +1,127 @@
+// Types and functions that all kernels share. They need no header, so that NVRTC compiles them without the CUDA toolkit.
+// ON_CPU is defined where a program is compiled for the CPU, by the header of the tests.
+
+typedef long long Index;
+
+// -- numbers of 16 bits: stored so, computed in float -----------------------------------------------------------------
+
+struct alignas(2) Half {
+    unsigned short bits;
+};
+
+struct alignas(2) BFloat16 {
+    unsigned short bits;
+};
+
+__device__ __forceinline__ float wide(float x) { return x; }
+__device__ __forceinline__ double wide(double x) { return x; }
+
+__device__ __forceinline__ float wide(Half x) {
+#ifdef ON_CPU
+    return half_to_float(x.bits);
+#else
+    float y;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x.bits));
+    return y;
+#endif
+}
+
+__device__ __forceinline__ float wide(BFloat16 x) {
+    return __uint_as_float((unsigned)x.bits << 16);
+}
+
+// Rounding to nearest, ties to even.
+template <typename T> struct Narrow;
+
+template <> struct Narrow<float> {
+    typedef float Wide;
+    __device__ static __forceinline__ float of(float x) { return x; }
+};
+
+template <> struct Narrow<double> {
+    typedef double Wide;
+    __device__ static __forceinline__ double of(double x) { return x; }
+};
+
+template <> struct Narrow<Half> {
+    typedef float Wide;
+    __device__ static __forceinline__ Half of(float x) {
+        Half y;
+#ifdef ON_CPU
+        y.bits = float_to_half(x);
+#else
+        asm("cvt.rn.f16.f32 %0, %1;" : "=h"(y.bits) : "f"(x));
+#endif
+        return y;
+    }
+};
+
+template <> struct Narrow<BFloat16> {
+    typedef float Wide;
+    __device__ static __forceinline__ BFloat16 of(float x) {
+        BFloat16 y;
+        unsigned bits = __float_as_uint(x);
+        // a NaN stays one: rounding could carry its bits into the exponent
+        y.bits = x != x ? (unsigned short)0x7fff : (unsigned short)((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
+        return y;
+    }
+};
+
+template <typename T> using Wide = typename Narrow<T>::Wide;
+template <typename T> __device__ __forceinline__ T narrow(Wide<T> x) { return Narrow<T>::of(x); }
+
+// -- elements that are read and written together ----------------------------------------------------------------------
+
+// N elements in one access of up to 16 bytes. The address must be a multiple of the size.
+template <typename T, int N> struct alignas(sizeof(T) * N) Pack {
+    T at[N];
+};
+
+// -- functions of both widths -----------------------------------------------------------------------------------------
+
+__device__ __forceinline__ float exponential(float x) { return __expf(x); }
+__device__ __forceinline__ double exponential(double x) { return exp(x); }
+__device__ __forceinline__ float logarithm(float x) { return logf(x); }
+__device__ __forceinline__ double logarithm(double x) { return log(x); }
+__device__ __forceinline__ float inverse_root(float x) { return rsqrtf(x); }
+__device__ __forceinline__ double inverse_root(double x) { return 1.0 / sqrt(x); }
+__device__ __forceinline__ float larger(float x, float y) { return fmaxf(x, y); }
+__device__ __forceinline__ double larger(double x, double y) { return fmax(x, y); }
+
+// -- sums and maxima over a warp and a block --------------------------------------------------------------------------
+
+struct Add {
+    template <typename T> __device__ __forceinline__ T operator()(T x, T y) const { return x + y; }
+};
+
+struct Max {
+    template <typename T> __device__ __forceinline__ T operator()(T x, T y) const { return larger(x, y); }
+};
+
+// All lanes get the result. `width` is a power of two: the number of neighbouring lanes that share one.
+template <int width = 32, typename T, typename F> __device__ __forceinline__ T over_warp(T x, F combine) {
+#pragma unroll
+    for (int step = width / 2; step > 0; step /= 2) x = combine(x, __shfl_xor_sync(0xffffffffu, x, step, 32));
+    return x;
+}
+
+// All threads of a block get the result. `scratch` has one element per warp, and can be used again after the next
+// barrier. Blocks have whole warps.
+template <typename T, typename F> __device__ __forceinline__ T over_block(T x, T *scratch, F combine) {
+    x = over_warp(x, combine);
+    int warps = blockDim.x / 32;
+    if (warps == 1) return x;
+    if (threadIdx.x % 32 == 0) scratch[threadIdx.x / 32] = x;
+    __syncthreads();
+    x = scratch[0];
+    for (int warp = 1; warp < warps; warp++) x = combine(x, scratch[warp]);
+    return x;
+}
+
+// -- shared memory whose size is given at launch -----------------------------------------------------------------------
+
+#ifdef ON_CPU
+#define DYNAMIC_SHARED(name) unsigned char *name = on_cpu::dynamic_shared
+#else
+#define DYNAMIC_SHARED(name) extern __shared__ __align__(16) unsigned char name[]
+#endif

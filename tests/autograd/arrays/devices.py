@@ -1,0 +1,64 @@
+"""The devices on which a test's body runs: the simulated one, always, and a GPU where there is one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy
+import pytest
+
+import autograd as ag
+from autograd import arrays
+from autograd.arrays import cuda
+
+from . import fake_device
+
+
+class Device:
+    """What the bodies need of a device: the way there, and the values of what lives there."""
+
+    name = "fake"
+
+    def move(self, x: Any) -> Any:
+        return fake_device.from_host(numpy.asarray(x))
+
+    def values(self, x: Any) -> Any:
+        """What a test compares; asserts that it lived on the device."""
+        x = x.array if isinstance(x, ag.Tensor) else x
+        assert isinstance(x, fake_device.DeviceArray), f"{type(x).__name__} is not on the device"
+        return x._values
+
+    @contextmanager
+    def without_crossings(self) -> Iterator[None]:
+        before = dict(fake_device.crossings)
+        yield
+        assert fake_device.crossings == before, "values crossed between host and device"
+
+
+class Gpu(Device):
+    """CuPy's arrays; it refuses host operands by itself."""
+
+    name = "cupy"
+
+    def move(self, x: Any) -> Any:
+        import cupy
+
+        return cupy.asarray(x)
+
+    def values(self, x: Any) -> Any:
+        import cupy
+
+        x = x.array if isinstance(x, ag.Tensor) else x
+        assert isinstance(x, cupy.ndarray), f"{type(x).__name__} is not on the device"
+        return arrays.to_host(x)
+
+    @contextmanager
+    def without_crossings(self) -> Iterator[None]:
+        yield
+
+
+GPU = [] if cuda.why_not() else [pytest.param(Gpu(), id="cupy", marks=pytest.mark.gpu)]
+DEVICES = [pytest.param(Device(), id="fake"), *GPU]
+"""For ``pytest.fixture(params=DEVICES)``."""
