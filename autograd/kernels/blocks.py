@@ -24,4 +24,4 @@ def rows(x: Any) -> Any:
 
 def flat(x: Any) -> Any:
     """All elements of `x` in order, a view where it is contiguous."""
-    return (x if x.flags.c_contiguous else np.ascontiguousarray(x)).reshape(-1)
+    return (x if x.flags.c_contiguous else x.copy()).reshape(-1)
