@@ -25,7 +25,7 @@ from .shape_only import Shaped, shape_only
 
 __all__ = [
     "ABSENT_FROM_CUPY", "Accelerator", "arange_beside", "as_array", "current_device", "device_of", "dtype_named", "is_array",
-    "is_device", "is_inexact", "mixed_devices", "move", "register_device", "require_one_device", "runtime_of", "to_device",
+    "is_device", "is_inexact", "mixed_devices", "move", "on_host", "register_device", "require_one_device", "runtime_of", "to_device",
     "to_host", "unavailable", "use_device", "zeros_on",
 ]  # fmt: skip
 
@@ -290,6 +290,22 @@ def unavailable(error: Exception) -> str:
     """The name of the NumPy function that a device's library does not have, if `error` says so; else ""."""
     found = _NOT_IMPLEMENTED.search(str(error)) if isinstance(error, TypeError) else None
     return "" if found is None else (found[1] or f"numpy.{found[2]}")
+
+
+def on_host(x: Any, caller: str, name: str) -> Any:
+    """`x` as a NumPy array, where a list, a slice or an array of plain numbers is needed.
+
+    Raises
+    ------
+    DeviceError
+        It is on a GPU, from which it would have to be read.
+    """
+    if not isinstance(x, _HOST) and _find_device(type(x)):
+        raise DeviceError(
+            f"{caller}: {name} of shape {x.shape} on {device_of(x)} were given; needed: on the host, because the shape "
+            f"of the result depends on their values\n  fix: {name}.to('cpu')" + call_site()
+        )
+    return x if isinstance(x, slice | Shaped) else np.asarray(x)
 
 
 def arange_beside(like: Any, n: int) -> Any:

@@ -713,14 +713,15 @@ def raise_unfit(op: Any, error: Exception, xs: Sequence[Any]) -> NoReturn:
     for i, x in enumerate(xs):
         array, layout = (x.array, x.layout) if hasattr(x, "tape") else (x, None)
         shown.append(f"{op.operand_name(i)}: {describe(array, _shape_of(array), layout)}")
-    mixed = mixed_devices(op.name, ((op.operand_name(i), x) for i, x in enumerate(xs)))
+    named = ((op.operand_name(i), x) for i, x in enumerate(xs))
+    mixed = mixed_devices(op.name, named) if isinstance(error, TypeError) or "device" in str(error) else ""
     if mixed:
         raise DeviceError(mixed + call_site()) from error
     missing = unavailable(error)
     if missing:
         raise DeviceError(
-            f"{op.name}({', '.join(shown)}) on a GPU: CuPy has no {missing}\n  fix: {op.operand_name(0)}.to('cpu'), and "
-            "the result back by .to('cuda')" + call_site()
+            f"{op.name}({', '.join(shown)}) on a GPU: CuPy has no {missing}\n  fix: {op.operand_name(0)}.to('cpu'), "
+            "and .to('cuda') of the result" + call_site()
         ) from error
     text = f"{op.name}({', '.join(shown)}): {_reason(error, op, xs)}" + call_site()
     raise typed(error, text, _UNFIT) from error

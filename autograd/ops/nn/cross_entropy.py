@@ -20,7 +20,7 @@ from ...kernels import compiled
 from ...layouts.layout import Mix, Shard, Sum
 from ...layouts.messages import describe
 from ...layouts.names import name_of, view_of
-from ..arguments import labelled, raw, stack
+from ..arguments import constant_like, labelled, raw, stack
 from ..elementwise import not_equal, where
 from ..reductions import mean
 from ..reductions import sum as total
@@ -372,7 +372,10 @@ def cross_entropy(
             return mean(losses)
         if losses.__class__ in TENSORS and losses.layout is not None and losses.layout.special:
             raise LayoutError(mean_of_targets(losses, "cross_entropy", labels, ignore_index))
-        return total(losses) / float(np.count_nonzero(indices != ignore_index))
+        count = np.count_nonzero(indices != ignore_index)
+        if not hasattr(count, "astype"):
+            return total(losses) / float(count)
+        return total(losses) / constant_like(count.astype(array.dtype), losses)  # on a device, where it stays
     except UNTYPED as error:  # as `typed_errors` does, which costs a call
         if isinstance(error, RingtapeError):
             raise

@@ -31,10 +31,13 @@ class Device:
         return x._values
 
     @contextmanager
-    def without_crossings(self) -> Iterator[None]:
+    def without_crossings(self, *, moves: bool = False, to_host: int = 0) -> Iterator[None]:
+        """A block in which values cross to the host `to_host` times, and to the device only if it `moves` them."""
         before = dict(fake_device.crossings)
         yield
-        assert fake_device.crossings == before, "values crossed between host and device"
+        found = {way: n - before[way] for way, n in fake_device.crossings.items()}
+        assert found["to host"] == to_host, f"values were read from the device: {found}, allowed: {to_host}"
+        assert moves or not found["from host"], f"values crossed between host and device: {found}"
 
 
 class Gpu(Device):
@@ -55,7 +58,7 @@ class Gpu(Device):
         return arrays.to_host(x)
 
     @contextmanager
-    def without_crossings(self) -> Iterator[None]:
+    def without_crossings(self, *, moves: bool = False, to_host: int = 0) -> Iterator[None]:
         yield
 
 
