@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, ParamSpec, Protocol, Self, TypeVar
 import numpy as np
 
 from .. import notebook
-from ..arrays.device import is_device, is_inexact, move, to_device
+from ..arrays.device import as_array, is_device, is_inexact, move, to_device
 from ..engine.parameter import Constant, Leaf, Parameter, constant
 from ..engine.state import state
 from ..engine.tensor import TENSORS, Tensor
@@ -175,7 +175,7 @@ class Module:
         if _is_computed_constant(tensor):
             tensor = Constant(tensor.array, tensor.layout)
         has_labels = tensor.__class__ in TENSORS and (isinstance(tensor, Constant) or tensor.layout is not None)
-        setattr(self, name, tensor if tensor is None or has_labels else np.asarray(tensor))
+        setattr(self, name, tensor if tensor is None or has_labels else as_array(_plain(tensor)))
 
     def buffer(self, name: str) -> Any:
         """Return a buffer as an operand of operations. On a mesh an array is equal on all ranks by declaration."""
@@ -305,12 +305,9 @@ class Module:
         for name, p in self.named_parameters():
             _refuse_use("Module.to", name, p)
             p.array = _converted(p.array, found, device)
-            if p._grad is not None:
-                g = p._grad
-                p._grad = (
-                    Tensor(_converted(g.array, found, device), g.layout) if g.__class__ in TENSORS
-                    else _converted(g, found, device)
-                )  # fmt: skip
+            g = p.grad
+            if g is not None:
+                p._grad = Tensor(_converted(g.array, found, device), g.layout)
         for _, owner, attribute in self.named_buffer_owners():
             value = getattr(owner, attribute)
             if value.__class__ in TENSORS:
@@ -579,6 +576,11 @@ def _converted(array: Any, dtype: Any, device: str | None) -> Any:
     if dtype is not None and is_inexact(array.dtype) and array.dtype != dtype:
         array = array.astype(dtype)
     return array if device is None else to_device(array, device)
+
+
+def _plain(x: Any) -> Any:
+    """The array of a Tensor, and anything else as it is."""
+    return x.array if x.__class__ in TENSORS else x
 
 
 def _parameters_of(module: Module) -> list[Parameter]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import numpy
@@ -29,6 +29,10 @@ class Device:
         x = x.array if isinstance(x, ag.Tensor) else x
         assert isinstance(x, fake_device.DeviceArray), f"{type(x).__name__} is not on the device"
         return x._values
+
+    def as_cuda(self) -> Any:
+        """A block in which the name "cuda" means this device."""
+        return fake_device.as_cuda()
 
     @contextmanager
     def without_crossings(self, *, moves: bool = False, to_host: int = 0) -> Iterator[None]:
@@ -56,6 +60,9 @@ class Gpu(Device):
         x = x.array if isinstance(x, ag.Tensor) else x
         assert isinstance(x, cupy.ndarray), f"{type(x).__name__} is not on the device"
         return arrays.to_host(x)
+
+    def as_cuda(self) -> Any:
+        return nullcontext()
 
     @contextmanager
     def without_crossings(self, *, moves: bool = False, to_host: int = 0) -> Iterator[None]:
