@@ -24,9 +24,10 @@ from .runtime import Runtime
 from .shape_only import Shaped, shape_only
 
 __all__ = [
-    "ABSENT_FROM_CUPY", "Accelerator", "arange_beside", "as_array", "current_device", "device_of", "dtype_named", "is_array",
-    "is_device", "is_inexact", "mixed_devices", "move", "on_host", "register_device", "require_one_device", "runtime_of", "to_device",
-    "to_host", "unavailable", "use_device", "zeros_on",
+    "ABSENT_FROM_CUPY", "Accelerator", "arange_beside", "as_array", "current_device", "device_of", "dtype_named",
+    "gpu_named", "is_array", "is_bfloat16", "is_device", "is_inexact", "mixed_devices", "move", "on_host",
+    "register_device", "require_one_device", "runtime_of", "to_device", "to_host", "unavailable", "use_device",
+    "where_to", "zeros_on",
 ]  # fmt: skip
 
 
@@ -68,8 +69,7 @@ def _find_device(kind: type) -> bool:
     if kind in _to_host:
         return True
     if kind.__module__.partition(".")[0] == "cupy":  # CuPy is imported already, by whoever made the array
-        cupy = cuda.library("an array of CuPy")
-        register_device(cupy.ndarray, cupy.asnumpy, cupy.asarray, cuda.runtime)
+        _accelerator("an array of CuPy")
         return kind in _to_host
     return False
 
@@ -96,9 +96,16 @@ def is_array(x: Any) -> bool:
     return isinstance(x, _KNOWN) or _find_device(type(x))
 
 
-def as_array(x: Any, dtype: Any = None) -> Any:
-    """`x` as an array: arrays of any device stay what they are, lists and numbers become NumPy arrays."""
+def as_array(x: Any, dtype: Any = None, device: str | None = None) -> Any:
+    """`x` as an array: arrays of any device stay what they are, lists and numbers become NumPy arrays.
+
+    With `device` the result is there; a move is a copy.
+    """
+    if device is not None:
+        return to_device(as_array(x, dtype), device)
     if is_array(x) and not isinstance(x, Guarded):
+        if not isinstance(x, _KNOWN):
+            _require_current(x)
         if x.dtype.kind not in "biufc" and not is_bfloat16(x.dtype):
             raise DtypeError(f"an array of {_named(x.dtype)} was given; needed: numbers or booleans")
         if type(x) is np.ndarray and dtype is None and x.dtype is not np.dtype(x.dtype.type) and x.dtype.isnative:
@@ -107,6 +114,13 @@ def as_array(x: Any, dtype: Any = None) -> Any:
         return x if dtype is None or x.dtype == dtype else x.astype(dtype)
     try:
         result = np.asarray(x, dtype=dtype)
+    except TypeError as error:
+        if isinstance(x, list | tuple) and any(not isinstance(item, _KNOWN) and is_array(item) for item in x):
+            raise DeviceError(
+                "a list of arrays on a GPU was given, which NumPy would copy to the host; needed: one array\n"
+                "  fix: autograd.numpy.stack(list)" + call_site()
+            ) from error
+        raise
     except ValueError as error:
         raise ShapeError(
             f"given {type(x).__name__}, of which NumPy makes no array: {error}; needed: lists of equal lengths"
@@ -165,7 +179,7 @@ def current_device() -> str:
     DependencyError
         CuPy is not installed.
     """
-    return f"cuda:{_accelerator('cuda').current()}"
+    return f"cuda:{_accelerator().current()}"
 
 
 def use_device(device: str) -> None:
@@ -184,7 +198,7 @@ def use_device(device: str) -> None:
     """
     kind, number = _parsed(device)
     if kind != "cpu":
-        accelerator = _accelerator(device)
+        accelerator = _accelerator(f"the device {device!r}")
         _require_number(accelerator, device, number or 0)
         if number is not None:
             accelerator.use(number)
@@ -207,20 +221,56 @@ def to_device(array: Any, device: str) -> Any:
         return array
     if kind == "cpu":
         return array if isinstance(array, _HOST) else to_host(array)
-    accelerator = _accelerator(device)
+    accelerator = _accelerator(f"the device {device!r}")
+    _require_number(accelerator, device, number or 0)
     here = accelerator.current()
     if number is not None and number != here:
-        _require_number(accelerator, device, number)
-        raise DeviceError(
-            f"the device {device!r} was given, and the current device of this thread is 'cuda:{here}', where operations "
-            f"run; needed: arrays on the current device\n  fix: ag.use_device({device!r}) before the arrays are made"
-            + call_site()
-        )
+        raise DeviceError(f"the device {device!r} was given" + _not_current(device, here))
     if isinstance(array, _HOST):
         return accelerator.from_host(np.asarray(array))
     if device_of(array) == f"cuda:{here}":
         return array
     return accelerator.from_host(to_host(array))  # from another GPU
+
+
+def _not_current(device: str, here: int) -> str:
+    return (
+        f", and the current device of this thread is 'cuda:{here}', where operations run; needed: arrays on the current"
+        f" device\n  fix: ag.use_device({device!r}) before the arrays are made" + call_site()
+    )
+
+
+def _require_current(x: Any) -> None:
+    """Raise DeviceError for an array on a GPU that is not the current one."""
+    accelerator = accelerators.get("cuda")
+    if accelerator is not None and isinstance(x, accelerator.kind) and x.device.id != accelerator.current():
+        place = device_of(x)
+        raise DeviceError(f"an array on {place!r} was given" + _not_current(place, accelerator.current()))
+
+
+def where_to(args: tuple[Any, ...], dtype: Any, device: str | None, caller: str) -> tuple[Any, str | None]:
+    """The dtype and the device that the arguments of a method `to` name, as torch's: each may be None.
+
+    An argument is a dtype, a device, or a Tensor or array, whose dtype and device are meant.
+    """
+    for given in args:
+        if is_device(given):
+            device = given
+        elif hasattr(given, "dtype") and not isinstance(given, type):
+            array = getattr(given, "array", given)
+            dtype, device = array.dtype, device_of(array)
+        elif given is not None:
+            dtype = given
+    if device is not None:
+        if not isinstance(device, str):
+            raise OptionError(f"{caller}: device={device!r} was given; needed: 'cpu', 'cuda' or 'cuda:0'" + call_site())
+        _parsed(device)
+    return dtype, device
+
+
+def gpu_named(device: int | str | None) -> str:
+    """The device that a method `cuda` is given: None is the current GPU, and a number is that of a GPU."""
+    return "cuda" if device is None else f"cuda:{device}" if isinstance(device, int) else device
 
 
 def _parsed(device: Any) -> tuple[str, int | None]:
@@ -231,9 +281,11 @@ def _parsed(device: Any) -> tuple[str, int | None]:
     return kind, int(number) if number else None
 
 
-def _accelerator(device: str) -> Accelerator:
+def _accelerator(use: str = "the device 'cuda'") -> Accelerator:
+    """The GPUs; DependencyError if there is no CuPy, which `use` needs."""
     if "cuda" not in accelerators:
-        cupy = cuda.library(f"the device {device!r}")
+        cupy = cuda.library(use)
+        register_device(cupy.ndarray, cupy.asnumpy, cupy.asarray, cuda.runtime)
         runtime = cupy.cuda.runtime
         accelerators["cuda"] = Accelerator(
             cupy.ndarray, cupy.asnumpy, cupy.asarray, runtime.getDevice, runtime.setDevice, runtime.getDeviceCount
@@ -283,7 +335,9 @@ def mixed_devices(caller: str, named: Iterable[tuple[str, Any]]) -> str:
     return f"{caller}({shown}): the operands are on different devices; needed: one device\n  fix: {fix}"
 
 
-_NOT_IMPLEMENTED = re.compile(r"no implementation found for '([\w.]+)'|type\(s\) all returned NotImplemented from .*<ufunc '(\w+)'")
+_NOT_IMPLEMENTED = re.compile(
+    r"no implementation found for '([\w.]+)'|type\(s\) all returned NotImplemented from .*<ufunc '(\w+)'"
+)
 
 
 def unavailable(error: Exception) -> str:

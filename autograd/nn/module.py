@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, ParamSpec, Protocol, Self, TypeVar
 import numpy as np
 
 from .. import notebook
-from ..arrays.device import as_array, is_device, is_inexact, move, to_device
+from ..arrays.device import as_array, gpu_named, is_inexact, move, to_device, where_to
 from ..engine.parameter import Constant, Leaf, Parameter, constant
 from ..engine.state import state
 from ..engine.tensor import TENSORS, Tensor
@@ -269,11 +269,12 @@ class Module:
         Parameters
         ----------
         *args
-            A dtype, a device, both, or a Tensor or array, whose dtype is meant.
+            A dtype, a device, both, or a Tensor or array, whose dtype and device are meant.
         dtype : dtype, optional
             A floating one.
         device : str, optional
-            "cpu", or "cuda" or "cuda:0" with CuPy.
+            "cpu", or with CuPy "cuda", the current GPU of this thread, or "cuda:0". The state of an optimizer that has
+            taken steps stays where it was: move the module before.
         non_blocking : bool
             Ignored.
 
@@ -285,6 +286,8 @@ class Module:
             The device is unknown.
         DependencyError
             CuPy is not installed.
+        DeviceError
+            The device is a GPU that does not exist, or is not the current one of this thread.
         TapeError
             A tape still needs the present value of a parameter.
 
@@ -294,13 +297,7 @@ class Module:
         >>> nn.Linear(2, 1).to("float64").weight.dtype
         dtype('float64')
         """
-        for given in args:
-            if is_device(given):
-                device = given
-            elif hasattr(given, "dtype") and not isinstance(given, type):
-                dtype = given.dtype
-            elif given is not None:
-                dtype = given
+        dtype, device = where_to(args, dtype, device, "Module.to")
         found = None if dtype is None else floating(dtype, "Module.to")
         for name, p in self.named_parameters():
             _refuse_use("Module.to", name, p)
@@ -332,6 +329,10 @@ class Module:
     def cpu(self) -> Self:
         """Move all parameters and buffers to the host, and return the module."""
         return self.to(device="cpu")
+
+    def cuda(self, device: int | str | None = None) -> Self:
+        """Move all parameters and buffers to a GPU, by default the current one, and return the module."""
+        return self.to(device=gpu_named(device))
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Set the gradients of all parameters to None.

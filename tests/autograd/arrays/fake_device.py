@@ -256,8 +256,9 @@ def _method(name: str) -> Any:
 
 
 METHODS = (
-    "all", "any", "argmax", "argmin", "argsort", "astype", "conj", "copy", "cumsum", "diagonal", "dot", "fill", "flatten",
-    "max", "mean", "min", "prod", "ravel", "repeat", "reshape", "squeeze", "sum", "swapaxes", "take", "trace",
+    "all", "any", "argmax", "argmin", "argsort", "astype", "conj", "copy", "cumsum", "diagonal", "dot", "fill",
+    "flatten", "max", "mean", "min", "prod", "ravel", "repeat", "reshape", "squeeze", "sum", "swapaxes", "take",
+    "trace",
     "transpose",
 )  # fmt: skip
 for _name in METHODS:

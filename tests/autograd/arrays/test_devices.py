@@ -53,7 +53,7 @@ def placed(x: Any, there: Device) -> Any:
     if not isinstance(x, FunctionType) or not x.__module__.startswith(("autograd.testing.cases", "tests.")):
         return x
     own = {name: placed(v, there) for name in _names(x.__code__) if _is_given(v := x.__globals__.get(name))}
-    cells = None if x.__closure__ is None else tuple(CellType(placed(cell.cell_contents, there)) for cell in x.__closure__)
+    cells = tuple([CellType(placed(cell.cell_contents, there)) for cell in x.__closure__ or ()])
     return FunctionType(x.__code__, {**x.__globals__, **own}, x.__name__, placed(x.__defaults__, there), cells)
 
 
@@ -68,9 +68,8 @@ def _is_given(x: Any) -> bool:
 
 def runs_on_a_device(c: Case) -> bool:
     """Not where SciPy runs on the host, or where the function makes a NumPy array at each call."""
-    makes_arrays = any(isinstance(x, CodeType) and "numpy" in x.co_names for x in (c.f.__code__, *c.f.__code__.co_consts)
-                       ) if isinstance(c.f, FunctionType) else False  # fmt: skip
-    return c.operation not in ON_HOST and c.label not in REFUSED and not makes_arrays
+    makes_arrays = isinstance(c.f, FunctionType) and "numpy" in c.f.__code__.co_names
+    return c.operation not in (*ON_HOST, "to_device") and c.label not in REFUSED and not makes_arrays
 
 
 REFUSED = ("extract, a host array", "choose, a host array", "gradient at places of a host array")
