@@ -23,6 +23,7 @@ from ..arrays.device import (
     to_device,
     to_host,
 )
+from ..arrays.half import is_half
 from ..arrays.shape_only import Shaped, is_absent, shape_only
 from ..errors import (
     AbsentError,
@@ -89,7 +90,7 @@ class Leaf(Tensor):
     def grad(self) -> Tensor | None:
         """The gradient, summed over all backward passes since `zero_grad`; of the leaf's dtype and the dual layout.
 
-        A float16 gradient is summed in float32, and rounded when `grad` is read.
+        A float16 or bfloat16 gradient is summed in float32, and rounded when `grad` is read.
 
         Raises
         ------
@@ -232,7 +233,7 @@ class Leaf(Tensor):
                 return
         elif sweep is not None and sweep.keep(self, ct):
             return
-        if self._grad is not None and dtype == _HALF and ct.__class__ not in TENSORS:
+        if self._grad is not None and is_half(dtype) and ct.__class__ not in TENSORS:
             wide = self._grad if self._grad.__class__ is _Wide else _Wide(getattr(self._grad, "array", self._grad))
             wide.array += ct
             self._grad = wide
@@ -252,11 +253,8 @@ class Leaf(Tensor):
             known.array += ct
 
 
-_HALF = np.dtype(np.float16)
-
-
 class _Wide:
-    """The sum of several float16 cotangents, in float32."""
+    """The sum of several float16 or bfloat16 cotangents, in float32."""
 
     __slots__ = ("array",)
 
