@@ -73,6 +73,13 @@ class Mixed(TypeError):
     """A host array was combined with a device array."""
 
 
+def _root(values: numpy.ndarray) -> numpy.ndarray:
+    """The array that owns the memory."""
+    while isinstance(values.base, numpy.ndarray):
+        values = values.base
+    return values
+
+
 class Memory:
     """The bytes of the arrays that exist on the devices; views count with the array whose memory they show."""
 
@@ -84,9 +91,7 @@ class Memory:
 
     def add(self, values: numpy.ndarray) -> None:
         """Count the memory of an array, once, until it is freed."""
-        root = values
-        while isinstance(root.base, numpy.ndarray):
-            root = root.base
+        root = _root(values)
         key, n_bytes = id(root), root.nbytes
         with self._lock:
             if key in self._roots:
@@ -156,13 +161,20 @@ def _key(key: Any) -> Any:
 class DeviceArray(numpy.lib.mixins.NDArrayOperatorsMixin):
     """An array on the simulated device."""
 
-    __slots__ = ("__weakref__", "_values", "device")
+    __slots__ = ("__weakref__", "_values", "base", "device")
 
-    def __init__(self, values: numpy.ndarray):
+    def __init__(self, values: numpy.ndarray, base: DeviceArray | None = None):
         assert type(values) is numpy.ndarray
         self._values = values
+        self.base = base
         self.device = Number(current())
         memory.add(values)
+
+    def _view(self, values: Any) -> DeviceArray:
+        """An array on the device, which refers to the owner of its memory if it is a view of this one."""
+        values = numpy.asarray(values)
+        is_view = values.base is not None and _root(values) is _root(self._values)
+        return DeviceArray(values, self if self.base is None else self.base) if is_view else DeviceArray(values)
 
     dtype = property(lambda self: self._values.dtype)
     shape = property(lambda self: self._values.shape)
@@ -172,13 +184,9 @@ class DeviceArray(numpy.lib.mixins.NDArrayOperatorsMixin):
     nbytes = property(lambda self: self._values.nbytes)
     strides = property(lambda self: self._values.strides)
     flags = property(lambda self: self._values.flags)
-    T = property(lambda self: DeviceArray(self._values.T))
-    real = property(lambda self: DeviceArray(self._values.real))
-    imag = property(lambda self: DeviceArray(self._values.imag))
-
-    @property
-    def base(self) -> Any:
-        return None if self._values.base is None else self
+    T = property(lambda self: self._view(self._values.T))
+    real = property(lambda self: self._view(self._values.real))
+    imag = property(lambda self: self._view(self._values.imag))
 
     def _refuse(self, *args: Any, **kwargs: Any) -> Any:
         raise TypeError("implicit conversion of a device array to the host")
@@ -192,7 +200,7 @@ class DeviceArray(numpy.lib.mixins.NDArrayOperatorsMixin):
         return len(self._values)
 
     def __getitem__(self, key: Any) -> DeviceArray:
-        return DeviceArray(numpy.asarray(_inside(self)[_key(key)]))
+        return self._view(_inside(self)[_key(key)])
 
     def __setitem__(self, key: Any, value: Any) -> None:
         _inside(self)[_key(key)] = _inside(value)
@@ -201,7 +209,7 @@ class DeviceArray(numpy.lib.mixins.NDArrayOperatorsMixin):
         return DeviceArray(self._values.copy())
 
     def view(self, dtype: Any = None) -> DeviceArray:
-        return DeviceArray(self._values.view() if dtype is None else self._values.view(dtype))
+        return self._view(self._values.view() if dtype is None else self._values.view(dtype))
 
     def item(self) -> Any:
         """The one number, which is read from the device."""
@@ -249,7 +257,9 @@ def _method(name: str) -> Any:
         calls.add((name, "method", len(args), tuple(sorted(kwargs))))
         words = {k: _inside(v) for k, v in kwargs.items()}
         result = getattr(_inside(self), name)(*_inside(args), **words)
-        return self if result is self._values else _wrap(result)
+        if result is self._values:
+            return self
+        return self._view(result) if isinstance(result, numpy.ndarray) else _wrap(result)
 
     method.__name__ = name
     return method
