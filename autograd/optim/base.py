@@ -308,8 +308,8 @@ class Optimizer:
                 raise DeviceError(
                     f"{type(self).__name__}.step: {p.name or f'parameter {i}'} is on {device_of(p.array)}, and its "
                     f"{name!r} of earlier steps on {device_of(kept)}; needed: one device\n"
-                    "  fix: optimizer.load_state_dict(optimizer.state_dict()) after the move of the module, or make the "
-                    "optimizer after it" + call_site()
+                    "  fix: optimizer.load_state_dict(optimizer.state_dict()) after the move of the module\n"
+                    "  or:  make the optimizer after it" + call_site()
                 )
         return g.array
 

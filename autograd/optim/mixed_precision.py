@@ -165,7 +165,7 @@ class LossScaler:
 
 
 class MasterWeights:
-    """An optimizer of float16 or bfloat16 parameters: it updates float32 copies of them, the master weights, and rounds these.
+    """An optimizer of float16 or bfloat16 parameters: it updates float32 copies, the master weights, and rounds these.
 
     Multiply the loss by the loss scale with `scale`. `step` divides the gradients by it in float32, updates the master
     weights, and copies them to the parameters. If a gradient is infinite or NaN on any rank, the step changes nothing

@@ -48,8 +48,8 @@ def _text(
 ) -> bytes:
     labels = None if layout is None else {a: _pack(x) for a, x in layout.items()}
     text = json.dumps(
-        {"dtype": dtype.name if is_bfloat16(dtype) else dtype.str, "shape": [int(n) for n in shape], "labels": labels, "recorded": recorded, "what": what,
-         "site": site[-_LONGEST_SITE:]}
+        {"dtype": dtype.name if is_bfloat16(dtype) else dtype.str, "shape": [int(n) for n in shape], "labels": labels,
+         "recorded": recorded, "what": what, "site": site[-_LONGEST_SITE:]}
     ).encode()
     if len(text) > _TEXT_BYTES:
         raise ShapeError(f"a header of {len(text)} bytes for shape {shape}; needed: at most {_TEXT_BYTES}")
@@ -75,7 +75,8 @@ def read(
 def _facts(text: bytes) -> tuple[tuple[int, ...], np.dtype, dict[str, Label], bool, str, str]:
     header = json.loads(text.decode())
     labels = {a: _unpack(x) for a, x in (header["labels"] or {}).items()}
-    return tuple(header["shape"]), dtype_named(header["dtype"]), labels, header["recorded"], header["what"], header["site"]
+    dtype = dtype_named(header["dtype"])
+    return tuple(header["shape"]), dtype, labels, header["recorded"], header["what"], header["site"]
 
 
 def outline_of(like: Any, name: str, sender: str) -> tuple[tuple[int, ...], np.dtype, dict[str, Label]]:

@@ -11,6 +11,7 @@ is refused. `memory` counts the bytes that arrays on the devices take, at presen
 
 from __future__ import annotations
 
+import sys
 import threading
 import weakref
 from collections.abc import Iterator, Sequence
@@ -25,6 +26,8 @@ from autograd.arrays.runtime import Program
 from ..kernels.cuda import on_cpu
 
 crossings = {"to host": 0, "from host": 0}
+staged = {"to host": 0, "from host": 0}
+"""The copies of transports, which are not among `crossings`."""
 COUNT = 2
 _counting = threading.Lock()
 _here = threading.local()
@@ -32,7 +35,19 @@ _here = threading.local()
 
 def _count(way: str) -> None:
     with _counting:
-        crossings[way] += 1
+        (staged if _is_staging() else crossings)[way] += 1
+
+
+def _is_staging() -> bool:
+    """Whether a transport of `collectives` copies: one that needs host memory stages the arrays of a device."""
+    frame: Any = sys._getframe(2)
+    for _ in range(6):
+        if frame is None:
+            return False
+        if "/collectives/transports/" in frame.f_code.co_filename.replace("\\", "/"):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def to_host(x: DeviceArray) -> numpy.ndarray:

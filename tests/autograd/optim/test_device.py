@@ -106,9 +106,10 @@ def scaled(m: nn.Module, opt: Any, x: Any, labels: Any) -> list[Any]:
 
 def test_master_weights_read_one_boolean_a_step(there: Device) -> None:
     on_host = model("float16")
-    expected = scaled(on_host, optim.MasterWeights(optim.AdamW, on_host.parameters()), X.astype("float16"), LABELS)
+    half = X.astype("float16")
+    expected = scaled(on_host, optim.MasterWeights(optim.AdamW, on_host.parameters()), half, LABELS)
     m = model("float16").to(device="cuda")
-    opt, x, labels = optim.MasterWeights(optim.AdamW, m.parameters()), there.move(X.astype("float16")), there.move(LABELS)
+    opt, x, labels = optim.MasterWeights(optim.AdamW, m.parameters()), there.move(half), there.move(LABELS)
     with numpy.errstate(over="ignore", invalid="ignore"), there.without_crossings(to_host=STEPS):
         found = scaled(m, opt, x, labels)
     same(there, found, expected, rtol=2e-3)
