@@ -422,8 +422,7 @@ class Trainer:
             values = self._wholes("Trainer.verify")
             alone = None
             if int(self.mesh.ranks.rank) == 0:
-                whole = (to_host(as_array(a)) for a in (inputs, targets))
-                alone = self._alone(values, *whole, 1.0 / n)
+                alone = self._alone(values, to_host(as_array(inputs)), to_host(as_array(targets)), 1.0 / n)
             if tolerance is None:
                 kinds = {p.array.dtype.char for p in self.parameters.values()}
                 tolerance = max((_TOLERANCES.get(kind, 1e-4) for kind in kinds), default=1e-10)

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -31,10 +32,11 @@ __all__ = [
 ]  # fmt: skip
 
 
-class Accelerator(NamedTuple):
+@dataclass(frozen=True)
+class Accelerator:
     """A kind of device. `current` and `use` read and set the number of the thread's current device."""
 
-    kind: type
+    kind: Any
     to_host: Callable[[Any], np.ndarray]
     from_host: Callable[[np.ndarray], Any]
     current: Callable[[], int]
@@ -243,7 +245,7 @@ def _not_current(device: str, here: int) -> str:
 def _require_current(x: Any) -> None:
     """Raise DeviceError for an array on a GPU that is not the current one."""
     accelerator = accelerators.get("cuda")
-    if accelerator is not None and isinstance(x, accelerator.kind) and x.device.id != accelerator.current():
+    if accelerator is not None and type(x) is accelerator.kind and x.device.id != accelerator.current():
         place = device_of(x)
         raise DeviceError(f"an array on {place!r} was given" + _not_current(place, accelerator.current()))
 

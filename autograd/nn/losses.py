@@ -382,6 +382,8 @@ class CrossEntropyLoss(Module):
     1.386294
     """
 
+    weight: Any
+
     def __init__(
         self, weight: Any = None, *, ignore_index: int = IGNORED, reduction: str = "mean", label_smoothing: float = 0.0
     ):
@@ -398,6 +400,8 @@ class CrossEntropyLoss(Module):
 
 class NLLLoss(Module):
     """`nll_loss` as a module."""
+
+    weight: Any
 
     def __init__(self, weight: Any = None, *, ignore_index: int = IGNORED, reduction: str = "mean"):
         self.register_buffer("weight", weight, persistent=False)
@@ -438,6 +442,9 @@ class SmoothL1Loss(Module):
 
 class BCEWithLogitsLoss(Module):
     """`binary_cross_entropy_with_logits` as a module."""
+
+    weight: Any
+    pos_weight: Any
 
     def __init__(self, weight: Any = None, *, reduction: str = "mean", pos_weight: Any = None):
         self.register_buffer("weight", weight, persistent=False)
