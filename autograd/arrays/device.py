@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import DependencyError, DeviceError, DtypeError, OptionError, ShapeError, call_site
+from ..errors import ArgumentError, DependencyError, DeviceError, DtypeError, OptionError, ShapeError, call_site
 from . import cuda
 from .cupy_functions import ABSENT_FROM_CUPY
 from .read_only import Guarded
@@ -330,7 +330,7 @@ def mixed_devices(caller: str, named: Iterable[tuple[str, Any]]) -> str:
         fix = f"one GPU in a thread: ag.use_device({accelerated[0]!r}) before the arrays are made"
     else:
         fix = "\n  or:  ".join(
-            f"{name}.to({to!r})" if x is not a else f"ag.tensor({name}, device={to!r})" if to != "cpu"
+            f"{name}.to({to!r})" if x is not a and type(x).__name__ != "Given" else f"ag.tensor({name}, device={to!r})" if to != "cpu"
             else f"ag.tensor({name}).to('cpu')"
             for to in ("cuda", "cpu") for name, x, a, place in found if (place == "cpu") != (to == "cpu")
         )  # fmt: skip
@@ -384,7 +384,10 @@ def dtype_named(dtype: Any) -> np.dtype[Any]:
             text = "the dtype 'bfloat16' was given, which needs ml_dtypes: pip install ml_dtypes"
             raise DependencyError(text + call_site()) from error
         return np.dtype(ml_dtypes.bfloat16)
-    return np.dtype(dtype)
+    try:
+        return np.dtype(dtype)
+    except TypeError as error:
+        raise ArgumentError(f"{dtype!r} was given; needed: a dtype, or the name of a device" + call_site()) from error
 
 
 def is_bfloat16(dtype: Any) -> bool:

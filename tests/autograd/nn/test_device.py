@@ -9,7 +9,8 @@ import numpy
 import pytest
 
 import autograd as ag
-from autograd import nn
+import autograd.numpy as np
+from autograd import data, nn
 
 from ..arrays.devices import DEVICES, Device
 
@@ -96,3 +97,102 @@ def test_modules(name: str, there: Device) -> None:
 
 DRAWN = ("dropout", "a transformer")
 """Modules with dropout: without a kernel, the random numbers are made on the host and moved."""
+
+
+LOGITS, LABELS = normal(6, 4), numpy.array([0, 3, 1, -100, 2, 2])
+WEIGHT = numpy.array([1.0, 0.5, 2.0, 0.1], numpy.float32)
+LOSSES: dict[str, tuple[Callable[[], nn.Module], Any]] = {
+    "cross-entropy": (nn.CrossEntropyLoss, LABELS),
+    "cross-entropy, smoothed": (lambda: nn.CrossEntropyLoss(label_smoothing=0.1), LABELS),
+    "cross-entropy, weights": (lambda: nn.CrossEntropyLoss(WEIGHT, ignore_index=2, reduction="sum"), abs(LABELS) % 4),
+    "cross-entropy, a mean with weights": (lambda: nn.CrossEntropyLoss(WEIGHT), LABELS),
+    "nll": (lambda: nn.NLLLoss(WEIGHT), LABELS),
+    "mse": (nn.MSELoss, normal(6, 4, seed=1)),
+    "l1": (nn.L1Loss, normal(6, 4, seed=1)),
+    "smooth l1": (lambda: nn.SmoothL1Loss(beta=0.5), normal(6, 4, seed=1)),
+    "binary": (lambda: nn.BCEWithLogitsLoss(WEIGHT, pos_weight=WEIGHT), abs(normal(6, 4, seed=1)) % 1),
+}
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_losses(name: str, there: Device) -> None:
+    make, target = LOSSES[name]
+    expected = ag.value_and_grad(lambda x: make()(x, target))(LOGITS)
+    loss, x, labels = make().to(device="cuda"), there.move(LOGITS), there.move(target)
+    with there.without_crossings():
+        found = ag.value_and_grad(lambda z: loss(z, labels))(x)
+    for a, b in zip(found, expected, strict=True):
+        numpy.testing.assert_allclose(there.values(a), getattr(b, "array", b), rtol=1e-5, atol=1e-6)
+
+
+def test_attention_with_masks(there: Device) -> None:
+    x, padding = normal(2, 5, 8), numpy.arange(10).reshape(2, 5) % 4 == 3
+    future = numpy.triu(numpy.ones((5, 5), bool), 1)
+    ag.random.seed(0)
+    expected = nn.MultiheadAttention(8, 2, batch_first=True)(x, x, x, key_padding_mask=padding, attn_mask=future)
+    ag.random.seed(0)
+    attend = nn.MultiheadAttention(8, 2, batch_first=True).cuda()
+    moved, masks = there.move(x), (there.move(padding), there.move(future))
+    with there.without_crossings():
+        found = attend(moved, moved, moved, key_padding_mask=masks[0], attn_mask=masks[1])
+    for a, b in zip(found, expected, strict=True):
+        numpy.testing.assert_allclose(there.values(a), b.array, rtol=1e-5, atol=1e-6)
+
+
+def energy(w: Any, x: Any) -> Any:
+    return (np.tanh(x @ w) ** 2).sum()
+
+
+TRANSFORMS: dict[str, Callable[[Any, Any], Any]] = {
+    "grad": lambda w, x: ag.grad(energy)(w, x),
+    "forward mode": lambda w, x: ag.jvp(lambda v: energy(v, x), (w,), (w,))[1],
+    "hessian-vector product": lambda w, x: ag.hvp(lambda v: energy(v, x), (w,), (w,))[1],
+    "hessian": lambda w, x: ag.hessian(lambda v: energy(v, x))(w),
+    "jacobian": lambda w, x: ag.jacobian(lambda v: np.tanh(x @ v))(w),
+    "checkpoint": lambda w, x: ag.grad(lambda v: ag.checkpoint(energy)(v, x))(w),
+    "Gauss-Newton": lambda w, x: ag.make_ggnvp(lambda v: np.tanh(x @ v).sum(1), lambda y: (y * y).sum())(w)(w),
+}
+
+
+@pytest.mark.parametrize("name", TRANSFORMS)
+def test_transforms(name: str, there: Device) -> None:
+    w, x = normal(4, 3).astype(float), normal(5, 4, seed=1).astype(float)
+    expected = TRANSFORMS[name](w, x)
+    moved = there.move(w), there.move(x)
+    with there.without_crossings():
+        found = TRANSFORMS[name](*moved)
+    numpy.testing.assert_allclose(there.values(found), getattr(expected, "array", expected), rtol=1e-12)
+
+
+def test_recomputed_dropout_repeats_its_mask(there: Device) -> None:
+    found = []
+    for place in (lambda x: x, there.move):
+        ag.random.seed(0)
+        drop = nn.Dropout(0.5)
+        found.append(ag.grad(lambda z: (ag.checkpoint(lambda y: drop(y * y))(z)).sum())(place(normal(20))))  # noqa: B023
+    numpy.testing.assert_array_equal(there.values(found[1]), found[0])
+
+
+def test_batches_on_a_device(there: Device) -> None:
+    """Of host data a batch is moved; a data set of a device's arrays stays there, and only the indices are moved."""
+    x, y = normal(7, 3), numpy.arange(7)
+    expected = [(a.numpy(), b.numpy()) for a, b in data.DataLoader(data.TensorDataset(x, y), batch_size=3)]
+    on_device = data.DataLoader(data.TensorDataset(there.move(x), there.move(y)), batch_size=3)
+    with there.without_crossings(moves=True):
+        found = [list(loader) for loader in (data.DataLoader(data.TensorDataset(x, y), 3, device="cuda"), on_device)]
+    for batches in found:
+        for batch, host in zip(batches, expected, strict=True):
+            for a, b in zip(batch, host, strict=True):
+                numpy.testing.assert_array_equal(there.values(a), b)
+    images, key = normal(3, 2, 6, 6), ag.random.Key(0)
+    for augment in (data.random_flip, lambda z, k: data.random_crop(z, 4, k, padding=1)):
+        numpy.testing.assert_array_equal(there.values(augment(there.move(images), key)), augment(images, key))
+
+
+def test_labels_and_indices_of_a_device_are_not_looked_at(there: Device) -> None:
+    """A read of the indices would make the host wait for the device at each step."""
+    with pytest.raises(ag.OptionError, match="num_classes was not given"):
+        nn.functional.one_hot(there.move(LABELS))
+    with there.without_crossings(moves=True):
+        found = nn.functional.one_hot(there.move([0, 2]), 3)
+    assert there.values(found).tolist() == [[1, 0, 0], [0, 0, 1]]
