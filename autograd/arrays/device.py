@@ -19,13 +19,12 @@ import numpy as np
 
 from ..errors import ArgumentError, DependencyError, DeviceError, DtypeError, OptionError, ShapeError, call_site
 from . import cuda
-from .cupy_functions import ABSENT_FROM_CUPY
 from .read_only import Guarded
 from .runtime import Runtime
 from .shape_only import Shaped, shape_only
 
 __all__ = [
-    "ABSENT_FROM_CUPY", "Accelerator", "arange_beside", "as_array", "current_device", "device_of", "dtype_named",
+    "Accelerator", "arange_beside", "as_array", "current_device", "device_of", "dtype_named",
     "gpu_named", "is_array", "is_bfloat16", "is_device", "is_inexact", "mixed_devices", "move", "on_host",
     "register_device", "require_one_device", "runtime_of", "to_device", "to_host", "unavailable", "use_device",
     "where_to", "zeros_on",
@@ -330,8 +329,8 @@ def mixed_devices(caller: str, named: Iterable[tuple[str, Any]]) -> str:
         fix = f"one GPU in a thread: ag.use_device({accelerated[0]!r}) before the arrays are made"
     else:
         fix = "\n  or:  ".join(
-            f"{name}.to({to!r})" if x is not a and type(x).__name__ != "Given" else f"ag.tensor({name}, device={to!r})" if to != "cpu"
-            else f"ag.tensor({name}).to('cpu')"
+            f"{name}.to({to!r})" if x is not a and type(x).__name__ != "Given"
+            else f"ag.tensor({name}, device={to!r})"
             for to in ("cuda", "cpu") for name, x, a, place in found if (place == "cpu") != (to == "cpu")
         )  # fmt: skip
     return f"{caller}({shown}): the operands are on different devices; needed: one device\n  fix: {fix}"
@@ -343,9 +342,13 @@ _NOT_IMPLEMENTED = re.compile(
 
 
 def unavailable(error: Exception) -> str:
-    """The name of the NumPy function that a device's library does not have, if `error` says so; else ""."""
-    found = _NOT_IMPLEMENTED.search(str(error)) if isinstance(error, TypeError) else None
-    return "" if found is None else (found[1] or f"numpy.{found[2]}")
+    """Why an operation does not run on a device, if `error` says so: a function that CuPy does not have; else ""."""
+    if not isinstance(error, TypeError):
+        return ""
+    found = _NOT_IMPLEMENTED.search(str(error))
+    if found is not None:
+        return f"CuPy has no {found[1] or found[2]}"
+    return "it computes on NumPy's arrays only" if "mplicit conversion" in str(error) else ""
 
 
 def on_host(x: Any, caller: str, name: str) -> Any:

@@ -720,8 +720,8 @@ def raise_unfit(op: Any, error: Exception, xs: Sequence[Any]) -> NoReturn:
     missing = unavailable(error)
     if missing:
         raise DeviceError(
-            f"{op.name}({', '.join(shown)}) on a GPU: CuPy has no {missing}\n  fix: {op.operand_name(0)}.to('cpu'), "
-            "and .to('cuda') of the result" + call_site()
+            f"{op.name}({', '.join(shown)}) on a GPU: {missing}\n  fix: {op.operand_name(0)}.to('cpu'), and "
+            ".to('cuda') of the result" + call_site()
         ) from error
     text = f"{op.name}({', '.join(shown)}): {_reason(error, op, xs)}" + call_site()
     raise typed(error, text, _UNFIT) from error

@@ -21,6 +21,7 @@ from typing import Any
 import numpy
 
 from autograd.arrays import device
+from autograd.arrays.cupy_functions import ABSENT_FROM_CUPY, KEYWORDS_ABSENT_FROM_CUPY
 from autograd.arrays.runtime import Program
 
 from ..kernels.cuda import on_cpu
@@ -238,7 +239,7 @@ class DeviceArray(numpy.lib.mixins.NDArrayOperatorsMixin):
         if any(hasattr(type(x), "__array_ufunc__") and not isinstance(x, _OURS) for x in inputs):
             return NotImplemented  # a class that handles this one: ringtape's Tensor
         calls.add((ufunc.__name__, method, len(inputs), tuple(sorted(options))))
-        if ufunc.__name__ in device.ABSENT_FROM_CUPY:
+        if ufunc.__name__ in ABSENT_FROM_CUPY:
             return NotImplemented
         inside = [_key(x) if method == "at" and i == 1 else _inside(x) for i, x in enumerate(inputs)]
         out = options.pop("out", None)
@@ -252,8 +253,11 @@ class DeviceArray(numpy.lib.mixins.NDArrayOperatorsMixin):
             return NotImplemented
         name = f"{function.__module__}.{function.__name__}".removeprefix("numpy.")
         calls.add((name, "", len(args), tuple(sorted(kwargs))))
-        if name in device.ABSENT_FROM_CUPY:
+        if name in ABSENT_FROM_CUPY:
             return NotImplemented
+        for word in KEYWORDS_ABSENT_FROM_CUPY.get(name, ()):
+            if word in kwargs:
+                raise TypeError(f"{name}() got an unexpected keyword argument {word!r}")
         words = {k: _inside(v) for k, v in kwargs.items()}
         result = function(*_inside(args), **words)
         out = kwargs.get("out")

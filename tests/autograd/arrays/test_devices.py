@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from importlib.util import find_spec
+from inspect import signature
+from operator import attrgetter
 from types import CellType, CodeType, FunctionType
 from typing import Any
 
@@ -18,12 +21,18 @@ import autograd as ag
 import autograd.numpy as np
 from autograd import arrays, ops
 from autograd.arrays import cuda
+from autograd.arrays.cupy_functions import (
+    ABSENT_FROM_CUPY,
+    KEYWORDS_ABSENT_FROM_CUPY,
+    OPERATIONS_ABSENT_FROM_CUPY,
+)
 from autograd.engine.primitive import op, registry
 from autograd.testing.cases import CASES, WITHOUT_DERIVATIVE, Case
 from autograd.testing.cases.special import ON_HOST
 
 from ...grouped import each
 from ..ops.test_operations import BITS, named
+from . import fake_device
 from .devices import DEVICES, Device, Gpu
 
 there = pytest.fixture(params=DEVICES)(lambda request: request.param)
@@ -69,7 +78,44 @@ def _is_given(x: Any) -> bool:
 def runs_on_a_device(c: Case) -> bool:
     """Not where SciPy runs on the host, or where the function makes a NumPy array at each call."""
     makes_arrays = isinstance(c.f, FunctionType) and "numpy" in c.f.__code__.co_names
-    return c.operation not in (*ON_HOST, "to_device") and c.label not in REFUSED and not makes_arrays
+    absent = *ON_HOST, *OPERATIONS_ABSENT_FROM_CUPY, "to_device"
+    return c.operation not in absent and c.label not in REFUSED and not makes_arrays
+
+
+@each([c for c in CASES if c.operation in (*ON_HOST, *OPERATIONS_ABSENT_FROM_CUPY)],
+      lambda c: f"operations in {c.operation[0]}", named)  # fmt: skip
+def test_an_operation_that_a_device_does_not_have_says_so(c: Case, there: Device) -> None:
+    args = [there.move(a) for a in c.draw()]
+    with pytest.raises(ag.DeviceError, match=r"on a GPU: (CuPy has no|it computes on NumPy's arrays only)"):
+        y, pullback = ag.vjp(placed(c.f, there), *args)
+        ag.jvp(placed(c.f, there), args, args)
+        pullback(y)
+
+
+@pytest.mark.skipif(find_spec("cupy") is None, reason="CuPy is not installed (extra: gpu): its functions are unknown")
+def test_the_tables_of_functions_are_those_of_cupy() -> None:
+    """No GPU is needed for this one."""
+    import cupy
+    import cupyx.scipy.special
+
+    def has(name: str) -> bool:
+        try:
+            return callable(attrgetter(name)(cupy))
+        except AttributeError:
+            return callable(getattr(cupyx.scipy.special, name, None))
+
+    there = Device()
+    for c in (c for c in CASES if runs_on_a_device(c) and not c.operation.startswith("grouped")):
+        args = c.draw()
+        with numpy.errstate(all="ignore"):
+            y, pullback = ag.vjp(placed(c.f, there), *map(there.move, args))
+            pullback(y)
+    used = {name for name, method, *_ in fake_device.calls if method != "method"}
+    assert len(used) > 100
+    for name in sorted(used | ABSENT_FROM_CUPY):
+        assert has(name) == (name not in ABSENT_FROM_CUPY), name
+    for name, words in KEYWORDS_ABSENT_FROM_CUPY.items():
+        assert not words & set(signature(getattr(cupy, name)).parameters), name
 
 
 REFUSED = ("extract, a host array", "choose, a host array", "gradient at places of a host array")
