@@ -576,7 +576,7 @@ def _seed(y: Tensor, ct: Any) -> Tensor | None:
         a, b, dual = y.array, ct.array, y.layout.dual
         if (
             ct.layout is dual and not dual.has_copies and a.__class__ is b.__class__ is np.ndarray
-            and a.shape == b.shape and a.dtype is b.dtype and a.dtype.kind in "fc"
+            and a.shape == b.shape and a.dtype is b.dtype and a.dtype.kind in "fcV"
         ):  # fmt: skip
             return ct
     if not isinstance(y, Tensor):
@@ -587,7 +587,7 @@ def _seed(y: Tensor, ct: Any) -> Tensor | None:
             + call_site()
         )
     array = y.array
-    if array.dtype.kind not in "fc":
+    if array.dtype.kind not in "fcV":
         raise DtypeError(f"backward of a value of dtype {array.dtype}; needed: a floating or complex dtype")
     if ct is None:
         if isinstance(array, np.generic) and (y.layout is None or y.layout.one_number):

@@ -616,7 +616,7 @@ def place_off_tape(array: Any, operands: Sequence[Any], letters: Sequence[str] |
             break
     else:
         return OUTSIDE
-    if state.no_grad or array.dtype.kind not in "fc":
+    if state.no_grad or array.dtype.kind not in "fcV":
         return OUTSIDE
     if letters is not None and "S" in letters:
         followed = [x for x, letter in zip(operands, letters, strict=True) if letter != "S"]

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, ParamSpec, Protocol, Self, TypeVar
 import numpy as np
 
 from .. import notebook
-from ..arrays.device import as_array, gpu_named, is_inexact, move, to_device, where_to
+from ..arrays.device import as_array, dtype_named, gpu_named, is_inexact, move, to_device, where_to
 from ..engine.parameter import Constant, Leaf, Parameter, constant
 from ..engine.state import state
 from ..engine.tensor import TENSORS, Tensor
@@ -271,7 +271,7 @@ class Module:
         *args
             A dtype, a device, both, or a Tensor or array, whose dtype and device are meant.
         dtype : dtype, optional
-            A floating one.
+            float64, float32, float16 or "bfloat16", which needs ml_dtypes.
         device : str, optional
             "cpu", or with CuPy "cuda", the current GPU of this thread, or "cuda:0". The state of an optimizer that has
             taken steps stays where it was: move the module before.
@@ -298,7 +298,7 @@ class Module:
         dtype('float64')
         """
         dtype, device = where_to(args, dtype, device, "Module.to")
-        found = None if dtype is None else floating(dtype, "Module.to")
+        found = None if dtype is None else dtype_named(dtype) if dtype == "bfloat16" else floating(dtype, "Module.to")
         for name, p in self.named_parameters():
             _refuse_use("Module.to", name, p)
             p.array = _converted(p.array, found, device)
@@ -321,6 +321,10 @@ class Module:
     def double(self) -> Self:
         """Convert all floating parameters and buffers to float64, and return the module."""
         return self.to(dtype=np.float64)
+
+    def bfloat16(self) -> Self:
+        """Convert all floating parameters and buffers to bfloat16, and return the module."""
+        return self.to(dtype="bfloat16")
 
     def half(self) -> Self:
         """Convert all floating parameters and buffers to float16, and return the module."""

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ..arrays.device import current_device, device_of
+from ..arrays.device import current_device, device_of, dtype_named, is_bfloat16
 from ..arrays.device import to_device as array_on
 from ..arrays.half import HALF, rounded
 from ..engine.broadcasting import broadcast
@@ -207,10 +207,10 @@ for _dtype in map(np.dtype, "?bhilqBHILQefdFD"):
 
 def _dtype_of_numbers(given: Any) -> np.dtype[Any]:
     try:
-        dtype = np.dtype(given)
+        dtype = dtype_named(given)
     except TypeError as error:
         raise ArgumentError(f"astype: dtype {given!r} was given; needed: a dtype of numbers" + call_site()) from error
-    if dtype.kind not in "biufc":
+    if dtype.kind not in "biufc" and not is_bfloat16(dtype):
         raise DtypeError(f"astype: dtype {dtype} was given; needed: a dtype of numbers" + call_site())
     return dtype
 
