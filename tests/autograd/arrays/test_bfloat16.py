@@ -90,6 +90,7 @@ def test_a_step_in_mixed_precision(there: Device) -> None:
 
     half = dtype_named("bfloat16")
     expected = train(made(), lambda a: a)
-    found = train(made().bfloat16().cuda(), lambda a: there.move(a).astype(half) if a.dtype == "float32" else there.move(a))
+    place = lambda a: there.move(a).astype(half if a.dtype == "float32" else a.dtype)
+    found = train(made().bfloat16().cuda(), place)
     numpy.testing.assert_allclose(found, expected, rtol=0.05)
     assert found[-1] < found[0] / 1.2
