@@ -233,7 +233,7 @@ class Leaf(Tensor):
                 return
         elif sweep is not None and sweep.keep(self, ct):
             return
-        if self._grad is not None and is_half(dtype) and ct.__class__ not in TENSORS:
+        if self._grad is not None and dtype.itemsize == 2 and is_half(dtype) and ct.__class__ not in TENSORS:
             wide = self._grad if self._grad.__class__ is _Wide else _Wide(getattr(self._grad, "array", self._grad))
             wide.array += ct
             self._grad = wide
