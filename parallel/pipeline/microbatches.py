@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from autograd.arrays.device import as_array
+import numpy as np
+
+from autograd.arrays.device import as_array, is_array
 from autograd.engine.parameter import Leaf
 from autograd.engine.pytree import flatten, tree_map
 from autograd.engine.state import state
@@ -71,7 +73,7 @@ def _split(x: Any, m: int, axis: str | None, what: str) -> list[Any]:
     is_tensor = x.__class__ in TENSORS
     if is_tensor and x.tape is not None:
         raise TapeError(f"Pipeline: {what} was computed on a tape; needed: data, a leaf or an array" + call_site())
-    array = x.array if is_tensor else as_array(x)
+    array = x.array if is_tensor else x if is_array(x) else np.asarray(x)
     layout = x.layout if is_tensor else None
     if array.dtype.kind not in "biufc" or not array.shape:
         raise ArgumentError(

@@ -1,8 +1,8 @@
 """Parallel training with device arrays on ranks that are threads: the CPU's values, and only the stated crossings.
 
-The transport of threads needs host memory, so each collective stages its data. The fake device counts these copies by
-themselves (`staged`), so that `crossings` are those that the layers make: the flags of a bucket, the norm of clipping,
-the loss of a trainer's step, and the copies of a compression.
+The transport of threads needs host memory, so each collective stages its data. The fake device counts these copies
+(`staged`), so that those of the layers can be told: the flags of a bucket, the norm of clipping, the loss of a
+trainer's step, and the copies of a compression.
 """
 
 from __future__ import annotations
@@ -51,6 +51,11 @@ STEPS = 2
 def _cuda() -> Iterator[None]:
     with fake_device.as_cuda():
         yield
+
+
+def own_crossings() -> dict[str, int]:
+    """The copies between host and device so far, without those of the transport."""
+    return {way: n - fake_device.staged[way] for way, n in fake_device.crossings.items()}
 
 
 @contextmanager
@@ -117,22 +122,23 @@ def test_data_parallel(name: str) -> None:
     crossings = {}
 
     def program(device: str) -> list[Any]:
-        with unchecked(), cc.Mesh(dp=2) as mesh:
+        with cc.Mesh(dp=2) as mesh:
             wrapped = DataParallel(model().to(device=device), "dp", **OPTIONS[name])
             opt = optim.AdamW(wrapped.parameters(), lr=0.01, digest_every=0)
             x, y = part(mesh, device)
             train(wrapped, opt, x, y, 1)
             cc.barrier("dp")
-            before = dict(fake_device.crossings)
+            before = own_crossings()
             train(wrapped, opt, x, y, STEPS, clip=0.1)
             cc.barrier("dp")
-            crossings[device] = {way: n - before[way] for way, n in fake_device.crossings.items()}, wrapped
+            crossings[device] = {way: n - before[way] for way, n in own_crossings().items()}, wrapped
             held = [*wrapped.kept_buffers(), *wrapped.gathered_arrays()]
             held += [s for each in opt.state_lists() for s in each if hasattr(s, "dtype")]
             assert device == "cpu" or all(isinstance(a, DeviceArray) for a in held)
             return wrapped.parameters()
 
-    on_both(program)
+    with unchecked():
+        on_both(program)
     found, wrapped = crossings["cuda"]
     entries = [*wrapped._entries, *([] if wrapped._layers is None else wrapped._layers.entries)]
     buckets = sum(len(entry._plan.call.runs.places) for entry in entries if entry.indices)

@@ -28,7 +28,7 @@ from ..kernels.cuda import on_cpu
 
 crossings = {"to host": 0, "from host": 0}
 staged = {"to host": 0, "from host": 0}
-"""The copies of transports, which are not among `crossings`."""
+"""Those of `crossings` that a transport has made."""
 COUNT = 2
 _counting = threading.Lock()
 _here = threading.local()
@@ -36,7 +36,8 @@ _here = threading.local()
 
 def _count(way: str) -> None:
     with _counting:
-        (staged if _is_staging() else crossings)[way] += 1
+        crossings[way] += 1
+        staged[way] += _is_staging()
 
 
 def _is_staging() -> bool:
