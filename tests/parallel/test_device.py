@@ -7,7 +7,7 @@ trainer's step, and the copies of a compression.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -41,6 +41,12 @@ from parallel import (
 
 from ..autograd.arrays import fake_device
 from ..autograd.arrays.fake_device import DeviceArray
+
+
+def few(names: Iterable[str], *default: str) -> list[Any]:
+    """Names as parameters of a test, all but some of them slow."""
+    return [name if name in default else pytest.param(name, marks=pytest.mark.slow) for name in names]
+
 
 ROWS = numpy.random.default_rng(0).standard_normal((8, 4)).astype("float32")
 LABELS = numpy.arange(8) % 3
@@ -117,7 +123,7 @@ OPTIONS: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("name", OPTIONS)
+@pytest.mark.parametrize("name", few(OPTIONS, "buckets", "ZeRO-2", "ZeRO-3"))
 def test_data_parallel(name: str) -> None:
     crossings = {}
 
@@ -155,7 +161,7 @@ REDUCTIONS: dict[str, Callable[[], Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", REDUCTIONS)
+@pytest.mark.parametrize("name", few(REDUCTIONS, "Int8", "PowerSGD"))
 def test_compressed_gradients(name: str) -> None:
     def program(device: str) -> list[Any]:
         with cc.Mesh(dp=2) as mesh:
@@ -186,7 +192,7 @@ def test_accumulation() -> None:
     on_both(program)
 
 
-@pytest.mark.parametrize("kind", [LocalSGD, DiLoCo])
+@pytest.mark.parametrize("kind", [pytest.param(LocalSGD, marks=pytest.mark.slow), DiLoCo])
 def test_local_steps(kind: Any) -> None:
     def program(device: str) -> list[Any]:
         with cc.Mesh(dp=2) as mesh:
@@ -247,11 +253,12 @@ def test_tensor_parallel() -> None:
     trained({"tp": 2}, PLAN)
 
 
+@pytest.mark.slow
 def test_sequence_parallel_with_recomputation() -> None:
     trained({"tp": 2}, SEQUENCE | {f"{i}": Recompute() for i in range(1, 3)})
 
 
-@pytest.mark.parametrize("schedule", ["1f1b", "zb-h1"])
+@pytest.mark.parametrize("schedule", ["1f1b", pytest.param("zb-h1", marks=pytest.mark.slow)])
 def test_pipeline(schedule: str) -> None:
     trained({"pp": 2}, PLAN, schedule=schedule)
 
@@ -260,6 +267,7 @@ def test_context_parallel() -> None:
     trained({"cp": 2}, PLAN)
 
 
+@pytest.mark.slow
 def test_sharded_state_of_a_trainer() -> None:
     trained({"dp": 2}, PLAN, zero=3)
 

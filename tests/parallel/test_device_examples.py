@@ -46,6 +46,7 @@ def test_digits(there: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cap
     assert capsys.readouterr().out.count("test accuracy") == 2
 
 
+@pytest.mark.slow
 def test_train_gpt(there: Any, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     example = loaded("train_gpt", monkeypatch)
     found = []
