@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ..arrays.device import arange_beside, is_array, move
+from ..arrays.device import arange_beside, is_array, move, require_one_device
 from ..arrays.shape_only import Shaped
 from ..engine.primitive import Primitive, op
 from ..engine.tensor import TENSORS
@@ -122,13 +122,25 @@ def _key_along_axis(index: Any, axis: int) -> tuple[Any, ...]:
 def _scatter(x: Any, index: Any, axis: int, shape: Shape) -> Any:
     if type(x) is Shaped:
         return Shaped(shape, x.dtype, x.why)
+    _require_index_beside("scatter_along_axis", x, index)
     out = np.zeros_like(x, shape=shape)
     np.add.at(out, _key_along_axis(index, axis), x)
     return out
 
 
+def _require_index_beside(caller: str, x: Any, index: Any) -> None:
+    """Raise DeviceError for an index on another device, which CuPy would copy."""
+    if index.__class__ is not x.__class__:
+        require_one_device(caller, x=x, index=index)
+
+
+def _take_along(x: Any, index: Any, axis: int, shape: Shape) -> Any:
+    _require_index_beside("take_along_axis", x, index)
+    return np.take_along_axis(x, index, axis)
+
+
 _take_along_op: Primitive = op(
-    "take_along_axis", "a S", lambda x, index, axis, shape: np.take_along_axis(x, index, axis),
+    "take_along_axis", "a S", _take_along,
     (lambda ct, y, x, index, axis, shape: _scatter_op(ct, index, options=(axis, shape)), None),
     saves=("1", ""), dims=mixed_axis_dims, operands="x index",
 )  # fmt: skip

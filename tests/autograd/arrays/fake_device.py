@@ -260,10 +260,14 @@ class DeviceArray(numpy.lib.mixins.NDArrayOperatorsMixin):
             if word in kwargs:
                 raise TypeError(f"{name}() got an unexpected keyword argument {word!r}")
         words = {k: _inside(v) for k, v in kwargs.items()}
-        result = function(*_inside(args), **words)
+        inside = [_key(x) if name in COPIES_HOST_ARRAYS else _inside(x) for x in args]
+        result = function(*inside, **words)
         out = kwargs.get("out")
         return out if isinstance(out, DeviceArray) else _wrap(result)
 
+
+COPIES_HOST_ARRAYS = ("isclose", "take_along_axis")
+"""Functions of CuPy that copy host arrays to the device by themselves, besides indices."""
 
 calls: set[tuple[str, str, int, tuple[str, ...]]] = set()
 """Every use of NumPy's protocols so far: function, ufunc's method, number of arguments, names of keyword arguments."""
