@@ -59,6 +59,15 @@ class CudaRuntime(Runtime):
     def __init__(self) -> None:
         self._cupy = library("a GPU")
         self._made: dict[tuple[str, str, int], Any] = {}
+        self._most_shared_bytes: dict[int, int] = {}
+
+    @property
+    def most_shared_bytes(self) -> int:  # type: ignore[override]
+        number = self._cupy.cuda.runtime.getDevice()
+        if number not in self._most_shared_bytes:
+            found = self._cupy.cuda.Device(number).attributes["MaxSharedMemoryPerBlockOptin"]
+            self._most_shared_bytes[number] = int(found)
+        return self._most_shared_bytes[number]
 
     def _kernel(self, program: Program, kernel: str) -> Any:
         device = self._cupy.cuda.runtime.getDevice()

@@ -13,7 +13,7 @@ from ...arrays import runtime_of
 from ...arrays.runtime import Program
 from ...errors import DtypeError
 
-__all__ = ["NULL", "TYPES", "launch", "program", "type_name"]
+__all__ = ["NULL", "TYPES", "launch", "program", "type_name", "wide"]
 
 _TYPES = {"float32": "float", "float64": "double", "float16": "Half", "bfloat16": "BFloat16"}
 TYPES = tuple(_TYPES.values())
@@ -22,9 +22,14 @@ NULL = np.uintp(0)
 """The address that is passed in the place of an array that a kernel leaves out."""
 
 
+def wide(dtype: Any) -> Any:
+    """The dtype in which a kernel computes elements of a dtype."""
+    return np.dtype(np.float64) if dtype == np.float64 else np.dtype(np.float32)
+
+
 @cache
-def program(name: str, kernels: tuple[str, ...]) -> Program:
-    """The program of the file ``source/<name>.cu``, after the definitions of ``common.cuh``.
+def program(name: str, kernels: tuple[str, ...], *headers: str) -> Program:
+    """The program of the file ``source/<name>.cu``, after ``common.cuh`` and further files of definitions.
 
     Examples
     --------
@@ -33,7 +38,7 @@ def program(name: str, kernels: tuple[str, ...]) -> Program:
     ('silu<float>',)
     """
     source = files(__package__) / "source"
-    text = "".join((source / file).read_text() for file in ("common.cuh", f"{name}.cu"))
+    text = "".join((source / file).read_text() for file in ("common.cuh", *headers, f"{name}.cu"))
     return Program(name, text, kernels)
 
 

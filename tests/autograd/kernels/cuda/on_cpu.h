@@ -212,6 +212,14 @@ inline float __fdividef(float x, float y) { return x / y; }
 inline float rsqrtf(float x) { return 1 / sqrtf(x); }
 inline double rsqrt(double x) { return 1 / sqrt(x); }
 inline unsigned __umulhi(unsigned x, unsigned y) { return (uint64_t)x * y >> 32; }
+inline unsigned long long __umul64hi(unsigned long long x, unsigned long long y) {
+    return (unsigned __int128)x * y >> 64;
+}
+// rounded once: programs are built with -ffp-contract=off
+inline double __dadd_rn(double x, double y) { return x + y; }
+inline double __dmul_rn(double x, double y) { return x * y; }
+inline double __ddiv_rn(double x, double y) { return x / y; }
+inline double __dsqrt_rn(double x) { return sqrt(x); }
 
 template <typename To, typename From> To same_bits(From x) {
     static_assert(sizeof(To) == sizeof(From));
@@ -223,5 +231,8 @@ inline float __uint_as_float(unsigned x) { return same_bits<float>(x); }
 inline unsigned __float_as_uint(float x) { return same_bits<unsigned>(x); }
 inline float __int_as_float(int x) { return same_bits<float>(x); }
 inline int __float_as_int(float x) { return same_bits<int>(x); }
+inline long long __double_as_longlong(double x) { return same_bits<long long>(x); }
+inline double __longlong_as_double(long long x) { return same_bits<double>(x); }
+inline unsigned short double_to_half(double x) { return same_bits<unsigned short>((_Float16)x); }
 inline float half_to_float(unsigned short x) { return (float)same_bits<_Float16>(x); }
 inline unsigned short float_to_half(float x) { return same_bits<unsigned short>((_Float16)x); }
