@@ -65,7 +65,8 @@ class CudaRuntime(Runtime):
     def most_shared_bytes(self) -> int:  # type: ignore[override]
         number = self._cupy.cuda.runtime.getDevice()
         if number not in self._most_shared_bytes:
-            found = self._cupy.cuda.Device(number).attributes["MaxSharedMemoryPerBlockOptin"]
+            attribute = self._cupy.cuda.runtime.cudaDevAttrMaxSharedMemoryPerBlockOptin
+            found = self._cupy.cuda.runtime.deviceGetAttribute(attribute, number)
             self._most_shared_bytes[number] = int(found)
         return self._most_shared_bytes[number]
 
