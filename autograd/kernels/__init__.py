@@ -27,7 +27,7 @@ from ..arrays import runtime_of
 from ..arrays.half import HALF, rounded, widened
 from .memory import keep_freed_memory
 
-__all__ = ["Kernel", "find", "keep_freed_memory"]
+__all__ = ["Kernel", "draws", "find", "keep_freed_memory"]
 
 
 class Kernel(NamedTuple):
@@ -91,6 +91,14 @@ def find(name: str, xs: Sequence[Any]) -> Kernel | None:
         if type(x) is not kind or (x.dtype != dtype and x.dtype.kind not in "iub"):
             return None
     return kernel
+
+
+def draws(kind: type) -> Callable[..., Any] | None:
+    """The function that draws random numbers on the device of an array type, `cuda.philox.draw`; None on the host."""
+    if kind is np.ndarray or runtime_of(kind) is None:
+        return None
+    found: Callable[..., Any] = import_module(f"{__name__}.cuda.philox").draw
+    return found
 
 
 def _of_half(kernel: Kernel) -> Kernel:

@@ -57,16 +57,19 @@ struct Chunk {
 
 __device__ __forceinline__ Index items(const Places &p) { return p.outer * p.inner * ((p.run + 10) / 8); }
 
+#define PLACES                                                                                                        \
+    Index outer, Index inner, Index run, Index start, Index outer_step, Index inner_step, Index word,                \
+        Index outer_words, Index inner_words
+#define GIVEN_PLACES {outer, inner, run, start, outer_step, inner_step, word, outer_words, inner_words}
+
 // y is x times `scale` where the word's upper 53 bits are below `limit`, else x times 0, as on the host. `bits` has a byte
 // per chunk. It is written, unless null; or, where `is_drawn`, it is read and no words are made.
 template <typename T>
 __global__ void __launch_bounds__(256)
-dropout(const T *x, T *y, unsigned char *bits, int is_drawn, Word key0, Word key1, Word limit, double scale, Index outer,
-        Index inner, Index run, Index start, Index outer_step, Index inner_step, Index word, Index outer_words,
-        Index inner_words) {
+dropout(const T *x, T *y, unsigned char *bits, int is_drawn, Word key0, Word key1, Word limit, double scale, PLACES) {
     constexpr int N = 16 / sizeof(T);
     typedef Pack<T, N> Packed;
-    Places places = {outer, inner, run, start, outer_step, inner_step, word, outer_words, inner_words};
+    Places places = GIVEN_PLACES;
     Wide<T> factor = (Wide<T>)scale;
     for (Index item = (Index)blockIdx.x * blockDim.x + threadIdx.x; item < items(places);
          item += (Index)gridDim.x * blockDim.x) {
@@ -197,12 +200,30 @@ __device__ __forceinline__ void number(Word word, int kind, double scale, double
     round_to(x, out);
 }
 
-template <typename T>
-__global__ void __launch_bounds__(256)
-real_numbers(T *out, int kind, double scale, double shift, double low, double high, double width, double begin, Word key0,
-             Word key1, Index outer, Index inner, Index run, Index start, Index outer_step, Index inner_step, Index word,
-             Index outer_words, Index inner_words) {
-    Places places = {outer, inner, run, start, outer_step, inner_step, word, outer_words, inner_words};
+// The upper 64 bits of the word times `count`, plus `low`. A count of 0 is 2^64.
+struct Whole {
+    Word count, low;
+    __device__ __forceinline__ void operator()(Word word, long long &out) const {
+        out = (long long)((count ? __umul64hi(word, count) : word) + low);
+    }
+};
+
+// Whether the upper 53 bits of the word are below `limit`.
+struct Below {
+    Word limit;
+    __device__ __forceinline__ void operator()(Word word, bool &out) const { out = word >> 11 < limit; }
+};
+
+struct Real {
+    int kind;
+    double scale, shift, low, high, width, start;
+    template <typename T> __device__ __forceinline__ void operator()(Word word, T &out) const {
+        number(word, kind, scale, shift, low, high, width, start, out);
+    }
+};
+
+template <typename T, typename F>
+__device__ __forceinline__ void fill(T *out, const F &make, Word key0, Word key1, const Places &places) {
     for (Index item = (Index)blockIdx.x * blockDim.x + threadIdx.x; item < items(places);
          item += (Index)gridDim.x * blockDim.x) {
         Chunk chunk(places, item);
@@ -210,27 +231,21 @@ real_numbers(T *out, int kind, double scale, double shift, double low, double hi
         chunk.write(key0, key1, words);
 #pragma unroll
         for (int i = 0; i < 8; i++)
-            if (chunk.has(i)) number(words[i], kind, scale, shift, low, high, width, begin, out[chunk.at + i]);
+            if (chunk.has(i)) make(words[i], out[chunk.at + i]);
     }
 }
 
-// Integers: low plus the upper 64 bits of the word times `count`, which is 2^64 if given as 0. Booleans, where `integers`
-// is null: whether the word's upper 53 bits are below `count`.
+template <typename T>
 __global__ void __launch_bounds__(256)
-whole_numbers(Word *integers, unsigned char *booleans, Word count, Word low, Word key0, Word key1, Index outer, Index inner,
-              Index run, Index start, Index outer_step, Index inner_step, Index word, Index outer_words,
-              Index inner_words) {
-    Places places = {outer, inner, run, start, outer_step, inner_step, word, outer_words, inner_words};
-    for (Index item = (Index)blockIdx.x * blockDim.x + threadIdx.x; item < items(places);
-         item += (Index)gridDim.x * blockDim.x) {
-        Chunk chunk(places, item);
-        Word words[8];
-        chunk.write(key0, key1, words);
-#pragma unroll
-        for (int i = 0; i < 8; i++) {
-            if (!chunk.has(i)) continue;
-            if (integers) integers[chunk.at + i] = (count ? __umul64hi(words[i], count) : words[i]) + low;
-            else booleans[chunk.at + i] = words[i] >> 11 < count;
-        }
-    }
+real_numbers(T *out, int kind, double scale, double shift, double low, double high, double width, double begin, Word key0,
+             Word key1, PLACES) {
+    fill(out, Real{kind, scale, shift, low, high, width, begin}, key0, key1, Places GIVEN_PLACES);
+}
+
+__global__ void __launch_bounds__(256) integers(long long *out, Word count, Word low, Word key0, Word key1, PLACES) {
+    fill(out, Whole{count, low}, key0, key1, Places GIVEN_PLACES);
+}
+
+__global__ void __launch_bounds__(256) booleans(bool *out, Word limit, Word key0, Word key1, PLACES) {
+    fill(out, Below{limit}, key0, key1, Places GIVEN_PLACES);
 }
