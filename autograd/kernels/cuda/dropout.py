@@ -14,10 +14,11 @@ from .program import NULL, launch, type_name
 
 
 def _apply(x: Any, bits: Any, is_drawn: bool, options: tuple[Any, ...], places: Sequence[Runs]) -> Any:
-    (stream, _, _), limit, scale = options
+    (mask,) = options
     given = flat(x)
     y, name, start = np.empty_like(given), f"dropout<{type_name(x.dtype)}>", 0
-    numbers = (np.int32(is_drawn), *map(np.uint64, stream), np.uint64(limit), np.float64(scale))
+    numbers = (np.int32(is_drawn), *map(np.uint64, mask.source.stream), np.uint64(mask.limit),
+               np.float64(mask.scale))  # fmt: skip
     for r in places:
         own = NULL if bits is None else bits[start : start + items(r)]
         launch(PROGRAM, name, grid(r), (THREADS,), (given, y, own, *numbers, *map(np.int64, r)))
@@ -26,8 +27,8 @@ def _apply(x: Any, bits: Any, is_drawn: bool, options: tuple[Any, ...], places: 
 
 
 def _forward(xs: tuple[Any, ...], options: tuple[Any, ...], keep: bool) -> tuple[Any, Any]:
-    x, (_, extents, pieces) = xs[0], options[0]
-    places = list(runs(x.shape, extents, pieces))
+    x, (mask,) = xs[0], options
+    places = list(runs(x.shape, mask.source.extents, mask.source.pieces))
     bits = np.empty_like(x, np.uint8, shape=(sum(map(items, places)),)) if keep else None
     return _apply(x, bits, False, options, places), (bits, places) if keep else None
 
