@@ -54,8 +54,8 @@ def _backward(cts: Any, x: Any, weight: Any, kept: Any, wants_dx: bool, wants_su
     if not wants_sums:
         if x.size:
             rows = held_rows(x, 2)
-            given = (cts, x, _or_null(weight), _or_null(means), scales, dx, *shape, rows.most)
-            launch(PROGRAM, f"norm_backward<{name}>", rows.grid, rows.block, given, rows.shared_bytes)
+            whole = (cts, x, _or_null(weight), _or_null(means), scales, dx, *shape, rows.most)
+            launch(PROGRAM, f"norm_backward<{name}>", rows.grid, rows.block, whole, rows.shared_bytes)
         return dx, None
     kinds = 1 if means is None else 2
     sums = np.empty_like(x, shape=(kinds, width))
@@ -69,7 +69,7 @@ def _backward(cts: Any, x: Any, weight: Any, kept: Any, wants_dx: bool, wants_su
     if dx is not None and packs <= per_thread * MOST_THREADS and copies <= shared_bytes(x):
         groups = min(-(-n // block[1]), GROUPS)
         parts = np.empty_like(x, wide(x.dtype), shape=(groups, kinds, width))
-        given = (cts, x, _or_null(weight), _or_null(means), scales, dx, parts, *shape)
+        given: tuple[Any, ...] = (cts, x, _or_null(weight), _or_null(means), scales, dx, parts, *shape)
         launch(PROGRAM, f"norm_backward_sums<{name}>", (groups,), block, given, copies)
     else:
         if dx is not None:
@@ -79,7 +79,7 @@ def _backward(cts: Any, x: Any, weight: Any, kept: Any, wants_dx: bool, wants_su
         given = (cts, x, _or_null(means), scales, parts, *shape)
         launch(PROGRAM, f"norm_sums<{name}>", (-(-packs // 32), groups), (32, 8), given)
     given = (parts, sums, np.int32(groups), np.int32(width))
-    launch(PROGRAM, f"sums_of_groups<{name}>", (-(-width // 32), kinds), (32, 32), given)
+    launch(PROGRAM, f"sums_of_groups<{name}>", (-(-width // 32), kinds), (32, 8), given)
     return dx, sums
 
 

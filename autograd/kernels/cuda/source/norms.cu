@@ -236,19 +236,19 @@ norm_sums(const T *cts, const T *xs, const Wide<T> *means, const Wide<T> *scales
                 parts[((Index)blockIdx.y * kinds + kind) * width + (Index)pack * N + i] = sums[kind][threadIdx.x * N + i];
 }
 
-// out[kind] is the sum of parts[:, kind], for kind = blockIdx.y. A block is (32, 32), and has 32 columns.
+// out[kind] is the sum of parts[:, kind], for kind = blockIdx.y. A block is (32, 8), and has 32 columns.
 template <typename T>
-__global__ void __launch_bounds__(1024) sums_of_groups(const Wide<T> *parts, T *out, int groups, int width) {
-    __shared__ Wide<T> sums[32][33];
+__global__ void __launch_bounds__(256) sums_of_groups(const Wide<T> *parts, T *out, int groups, int width) {
+    __shared__ Wide<T> sums[8][32];
     int column = blockIdx.x * 32 + threadIdx.x, kinds = gridDim.y, kind = blockIdx.y;
     Wide<T> sum = 0;
     if (column < width)
-#pragma unroll 4
-        for (int group = threadIdx.y; group < groups; group += 32)
+#pragma unroll 8
+        for (int group = threadIdx.y; group < groups; group += 8)
             sum += parts[((Index)group * kinds + kind) * width + column];
     sums[threadIdx.y][threadIdx.x] = sum;
     __syncthreads();
-    sum = over_warp(sums[threadIdx.x][threadIdx.y], Add());  // a warp adds up a column
-    column = blockIdx.x * 32 + threadIdx.y;
-    if (threadIdx.x == 0 && column < width) out[(Index)kind * width + column] = narrow<T>(sum);
+    if (threadIdx.y > 0 || column >= width) return;
+    for (int i = 1; i < 8; i++) sum += sums[i][threadIdx.x];
+    out[(Index)kind * width + column] = narrow<T>(sum);
 }
