@@ -21,8 +21,8 @@ PROGRAM = program(
     "rows.cuh",
 )  # fmt: skip
 GROUPS = 264
-"""Groups of rows whose sums are added up, at most: two blocks for each of the 132 multiprocessors of an H100 or H200. It
-does not depend on the device, so that the sums do not either."""
+"""Groups of rows whose sums are added up, at most: two blocks for each multiprocessor of an H200, which has 132. It does
+not depend on the device, so that the sums do not either."""
 MOST_THREADS = 512
 """Threads of a row in `norm_backward_sums`."""
 
@@ -74,7 +74,7 @@ def _backward(cts: Any, x: Any, weight: Any, kept: Any, wants_dx: bool, wants_su
     else:
         if dx is not None:
             dx, _ = _backward(cts, x, weight, kept, True, False)
-        groups = min(-(-n // 8), GROUPS // 4)
+        groups = min(-(-n // 8), -(-GROUPS // 4))
         parts = np.empty_like(x, wide(x.dtype), shape=(groups, kinds, width))
         given = (cts, x, _or_null(means), scales, parts, *shape)
         launch(PROGRAM, f"norm_sums<{name}>", (-(-packs // 32), groups), (32, 8), given)

@@ -65,14 +65,12 @@ def runs(shape: tuple[int, ...], extents: tuple[int, ...], pieces: Sequence[tupl
             elif stop - begin > 1:
                 groups.append([stop - begin, step, words])
             step, words = step * n, words * extent
-        (run, _, _), (inner, inner_step, inner_words), (outer, outer_step, outer_words), *others = (
-            *groups, *[[1, 0, 0]] * (3 - len(groups))
-        )  # fmt: skip
+        groups += [[1, 0, 0]] * (3 - len(groups))
+        (run, _, _), (inner, inner_step, inner_words), (outer, outer_step, outer_words), *others = groups
         for places in product(*(range(count) for count, _, _ in others)):
-            yield Runs(
-                outer, inner, run, start + sum(i * g[1] for i, g in zip(places, others, strict=True)), outer_step,
-                inner_step, word + sum(i * g[2] for i, g in zip(places, others, strict=True)), outer_words, inner_words,
-            )  # fmt: skip
+            own = sum(i * step for i, (_, step, _) in zip(places, others, strict=True))
+            own_words = sum(i * words for i, (_, _, words) in zip(places, others, strict=True))
+            yield Runs(outer, inner, run, start + own, outer_step, inner_step, word + own_words, outer_words, inner_words)
 
 
 def items(r: Runs) -> int:

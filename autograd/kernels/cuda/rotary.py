@@ -24,7 +24,7 @@ def _repeats(table: tuple[int, ...], rows: tuple[int, ...]) -> tuple[int, int] |
     >>> _repeats((1, 7), (2, 3, 7)), _repeats((5, 1, 7), (5, 3, 7)), _repeats((2, 1, 1), (2, 3, 7))
     ((6, 7), (3, 7), (21, 1))
     """
-    kept = [n for n in (1,) * (len(rows) - len(table)) + table]
+    kept = (1,) * (len(rows) - len(table)) + table
     differs = [i for i, (m, n) in enumerate(zip(kept, rows, strict=True)) if m != n]
     if not differs:
         return 1, max(math.prod(rows), 1)

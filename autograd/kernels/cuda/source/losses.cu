@@ -49,13 +49,13 @@ class_terms(const T *logits, const void *labels, T *out, T *linear, Wide<T> *top
     Label label(labels, index, is_long, width, ignores, ignored);
     Wide<T> picked = label.is_inside ? wide(logits[start + label.at]) * (Wide<T>)(1 - smoothing) : 0;
     bool is_wrong = !label.is_inside && !(linear && label.at < 0);
-    Wide<T> log_sum = logarithm(sum) + top, target = picked + total * (Wide<T>)spread;
+    Wide<T> log_sum = logarithm(sum), target = picked + total * (Wide<T>)spread;
     if (is_wrong) target = infinity<Wide<T>>() - infinity<Wide<T>>();
     if (linear) {
-        out[index] = narrow<T>(log_sum);
+        out[index] = narrow<T>(log_sum + top);
         linear[index] = narrow<T>(target);
     } else {
-        out[index] = narrow<T>(label.is_ignored ? 0 : log_sum - target);
+        out[index] = narrow<T>(label.is_ignored ? 0 : log_sum + (top - target));
     }
     if (tops) {
         tops[index] = top;
@@ -79,9 +79,9 @@ class_terms_backward(const T *cts, const T *linear_cts, const T *logits, const v
     Label label(labels, index, is_long, width, ignores, ignored);
     Wide<T> ct = wide(cts[index]), sum = sums[index], top = tops[index];
     Wide<T> linear_ct = linear_cts ? wide(linear_cts[index]) : -ct;
-    Wide<T> factor = sum == 0 ? 0 : ct / sum, even = linear_ct * (Wide<T>)spread;
-    Wide<T> peak = linear_ct * (Wide<T>)(1 - smoothing);
+    Wide<T> even = linear_ct * (Wide<T>)spread, peak = linear_ct * (Wide<T>)(1 - smoothing);
     bool is_part = linear_cts != nullptr, is_ignored = label.is_ignored && !is_part;
+    Wide<T> factor = is_part && sum == 0 ? 0 : ct / sum;  // a part without probability; of all classes it is NaN
     if (!label.is_inside && !(is_part && label.at < 0)) factor = infinity<Wide<T>>() - infinity<Wide<T>>();
     if (is_ignored) {
         Packed zeros = {};

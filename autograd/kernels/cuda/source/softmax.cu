@@ -36,12 +36,12 @@ __global__ void __launch_bounds__(1024) softmax(const T *xs, T *ys, Index rows, 
         if (keeps && !is_log && p < most) held[p] = x;
     }
     sum = over_row(sum, scratch[1], Add());
-    Wide<T> shift = top + logarithm(sum), factor = 1 / sum;
+    Wide<T> log_sum = logarithm(sum), factor = 1 / sum;
     for (int p = threadIdx.x; p < row.packs; p += blockDim.x) {
         Packed x = get(p);
         for (int i = 0; i < N; i++) {
             Wide<T> v = wide(x.at[i]);
-            if (is_log) v -= shift;
+            if (is_log) v = v - top - log_sum;  // not minus their sum, which has few digits left where top is large
             else v = (keeps && p < most ? v : exponential(v - top)) * factor;
             x.at[i] = narrow<T>(v);
         }
