@@ -21,8 +21,8 @@ PROGRAM = program(
     "rows.cuh",
 )  # fmt: skip
 GROUPS = 264
-"""Groups of rows whose sums are added up, at most: two blocks for each multiprocessor of an H200, which has 132. It does
-not depend on the device, so that the sums do not either."""
+"""Groups of rows whose sums are added up, at most: two blocks for each of the 132 multiprocessors of an H200. It does not
+depend on the device, so that the sums do not either."""
 MOST_THREADS = 512
 """Threads of a row in `norm_backward_sums`."""
 

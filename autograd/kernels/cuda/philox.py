@@ -70,7 +70,8 @@ def runs(shape: tuple[int, ...], extents: tuple[int, ...], pieces: Sequence[tupl
         for places in product(*(range(count) for count, _, _ in others)):
             own = sum(i * step for i, (_, step, _) in zip(places, others, strict=True))
             own_words = sum(i * words for i, (_, _, words) in zip(places, others, strict=True))
-            yield Runs(outer, inner, run, start + own, outer_step, inner_step, word + own_words, outer_words, inner_words)
+            steps = outer_step, inner_step, word + own_words, outer_words, inner_words
+            yield Runs(outer, inner, run, start + own, *steps)
 
 
 def items(r: Runs) -> int:
@@ -84,8 +85,8 @@ def grid(r: Runs) -> tuple[int]:
 
 
 def draw(
-    like: Any, shape: tuple[int, ...], dtype: Any, numbers: tuple[str, tuple[Any, ...]], stream: tuple[int, int], extents: tuple[int, ...],
-    pieces: Sequence[tuple[Box, Box]],
+    like: Any, shape: tuple[int, ...], dtype: Any, numbers: tuple[str, tuple[Any, ...]], stream: tuple[int, int],
+    extents: tuple[int, ...], pieces: Sequence[tuple[Box, Box]],
 ) -> Any:  # fmt: skip
     """Draw numbers on the device of `like`.
 

@@ -31,6 +31,11 @@ DTYPES = {"float64": 1e-13, "float32": 1e-5, "float16": 2e-3, "bfloat16": 1.6e-2
 """The dtypes, and the largest difference relative to the largest number, or to 1: some units in the last place, of the
 exponential of float32 that a GPU computes fast, and of the results that are rounded to 16 bits."""
 
+EACH_DTYPE = pytest.mark.parametrize(
+    "dtype",
+    [pytest.param(name, marks=[] if name in ("float32", "bfloat16") else [pytest.mark.slow]) for name in DTYPES],
+)
+
 
 def to_dtype(x: Array, dtype: str) -> Array:
     if x.dtype.kind != "f":
@@ -140,7 +145,7 @@ USES: dict[str, tuple[str, Callable[[int, int], list[Array]], tuple[Any, ...]]] 
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@EACH_DTYPE
 @pytest.mark.parametrize("use", USES)
 def test_values_and_cotangents_of_every_width(use: str, dtype: str, there: Device) -> None:
     name, make, options = USES[use]
@@ -149,7 +154,7 @@ def test_values_and_cotangents_of_every_width(use: str, dtype: str, there: Devic
         check(there, name, make(n, width), options, dtype)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@EACH_DTYPE
 @pytest.mark.parametrize("use", USES)
 def test_views_whose_addresses_are_no_multiples_of_16(use: str, dtype: str, there: Device) -> None:
     name, make, options = USES[use]
@@ -157,7 +162,7 @@ def test_views_whose_addresses_are_no_multiples_of_16(use: str, dtype: str, ther
         check(there, name, make(5, width), options, dtype, shift=shift)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@EACH_DTYPE
 @pytest.mark.parametrize("use", [use for use in USES if "rotary" not in use])
 def test_rows_that_shared_memory_does_not_hold(
     use: str, dtype: str, there: Device, monkeypatch: pytest.MonkeyPatch
@@ -169,13 +174,13 @@ def test_rows_that_shared_memory_does_not_hold(
         check(there, name, make(3, width), options, dtype, shift=(1, 0))
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@EACH_DTYPE
 @pytest.mark.parametrize("use", ["layer_norm", "rms_norm"])
 def test_weights_of_many_rows(use: str, dtype: str, there: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks that have several groups of rows, and cotangents that are not wanted."""
     monkeypatch.setattr(norms, "GROUPS", 3)
     name, make, options = USES[use]
-    for n, width in ((100, 40), (97, 33), (30, 700)):
+    for n, width in ((100, 40), (41, 33), (9, 700)):
         xs = make(n, width)
         check(there, name, xs, options, dtype, factor=2)
         for wanted in ([True, *[False] * (len(xs) - 1)], [False, *[True] * (len(xs) - 1)]):
@@ -188,7 +193,8 @@ def test_sums_are_the_same_in_every_run(there: Device) -> None:
     found = []
     for _ in range(2):
         _, kept = norms.layer_norm_kernel.forward(xs, (1e-5,), True)
-        found.append([there.values(g) for g in norms.layer_norm_kernel.backward(ct, kept, xs, (1e-5,), [True] * 3, True)])
+        cotangents = norms.layer_norm_kernel.backward(ct, kept, xs, (1e-5,), [True] * 3, True)
+        found.append(list(map(there.values, cotangents)))
     for a, b in zip(*found, strict=True):
         numpy.testing.assert_array_equal(a, b)
 
@@ -321,7 +327,7 @@ FAULTS: dict[str, tuple[str, str, str, str]] = {
     "the sign of the sine": ("rotary", "a * cos - b * sin", "a * cos + b * sin", "rotary"),
     "the derivative without its second part": ("activations", "d = h + y * (1 - h);", "d = h;", "silu"),
 }  # fmt: skip
-QUICK = ("no barrier", "a mean of one number less", "the sum is not rescaled")
+QUICK = ("no barrier", "a mean of one number less")
 
 
 @pytest.mark.parametrize(
