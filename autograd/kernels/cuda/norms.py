@@ -21,8 +21,8 @@ PROGRAM = program(
     "rows.cuh",
 )  # fmt: skip
 GROUPS = 264
-"""Groups of rows whose sums are added up, at most: two blocks for each of the 132 multiprocessors of an H200. It does not
-depend on the device, so that the sums do not either."""
+"""Groups of rows whose sums are added up, at most: two blocks for each of the 132 multiprocessors of an H200. It does
+not depend on the device, so that the sums do not either."""
 MOST_THREADS = 512
 """Threads of a row in `norm_backward_sums`."""
 
@@ -65,7 +65,8 @@ def _backward(cts: Any, x: Any, weight: Any, kept: Any, wants_dx: bool, wants_su
     packs, per_thread = -(-width * x.itemsize // PACK_BYTES), 2 if x.itemsize == 2 else 4
     _, (threads, side_by_side) = plan(n, packs, per_thread, MOST_THREADS)
     block = max(threads, 8), min(side_by_side, BLOCK_THREADS // 8)  # each row of a block takes a turn at the end
-    copies = 2 * 2 * per_thread * block[0] * block[1] * PACK_BYTES
+    stages = 4 if x.itemsize == 2 else 3
+    copies = stages * 2 * per_thread * block[0] * block[1] * PACK_BYTES
     if dx is not None and packs <= per_thread * MOST_THREADS and copies <= shared_bytes(x):
         groups = min(-(-n // block[1]), GROUPS)
         parts = np.empty_like(x, wide(x.dtype), shape=(groups, kinds, width))

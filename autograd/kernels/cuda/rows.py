@@ -17,7 +17,7 @@ PACK_BYTES = 16
 BLOCK_THREADS = 256
 """Threads of a block, unless a row needs more. Blocks of this size fill a multiprocessor at every use of registers."""
 PACKS_PER_THREAD = 8
-"""A thread has at most so many packs of a row, while there can be more threads: enough that many copies are under way."""
+"""A thread has at most so many packs of a row, while there can be more threads. So many copies are under way."""
 STATIC_BYTES = 2 << 10
 """Shared memory that a kernel uses besides the rows, at most."""
 MOST_PACKS = 1 << 26

@@ -104,18 +104,19 @@ norm_backward(const T *cts, const T *xs, const T *weight, const Wide<T> *means, 
 
 // `norm_backward`, and the sums of ct h and of ct over this block's rows. A thread has the same columns in all rows, and
 // keeps their sums in registers: 16 columns of float or 16 bits, 8 of double, because with twice as many a
-// multiprocessor would have too few threads. So 512 threads have 8,192 columns. The copies of the next rows are under way
-// while these are computed.
+// multiprocessor would have too few threads. So 512 threads have 8,192 columns. Registers leave room for 512 threads on a
+// multiprocessor, so the copies of the rows after the next are under way too: 24 KiB of two rows of 768 floats and four of
+// 16 bits in each block of 256 threads.
 template <typename T>
 __global__ void __launch_bounds__(512)
 norm_backward_sums(const T *cts, const T *xs, const T *weight, const Wide<T> *means, const Wide<T> *scales, T *dxs,
                    Wide<T> *parts, Index rows, int width) {
     typedef typename Row<T>::Packed Packed;
-    constexpr int N = Row<T>::N, K = sizeof(T) == 2 ? 2 : 4;
+    constexpr int N = Row<T>::N, K = sizeof(T) == 2 ? 2 : 4, STAGES = sizeof(T) == 2 ? 4 : 3;
     DYNAMIC_SHARED(memory);
     __shared__ Wide<T> scratch[2][64];
     int threads = blockDim.x * blockDim.y, me = thread_of_block();
-    Packed *held = reinterpret_cast<Packed *>(memory) + me;  // [2 stages][x, ct][K][threads]
+    Packed *held = reinterpret_cast<Packed *>(memory) + me;  // [STAGES][x, ct][K][threads]
     Row<T> row(width);
     bool fits_weight = row.fits(weight);
     Packed w[K];
@@ -141,11 +142,11 @@ norm_backward_sums(const T *cts, const T *xs, const T *weight, const Wide<T> *me
     };
 
     Index step = (Index)gridDim.x * blockDim.y, first_row = (Index)blockIdx.x * blockDim.y;
-    int stage = 0;
-    fetch(first_row + threadIdx.y, stage);
-    for (Index index = first_row + threadIdx.y; index - threadIdx.y < rows; index += step, stage ^= 1) {
-        fetch(index + step, stage ^ 1);
-        wait_for_copies<1>();
+    int stage = 0, parity = 0;
+    for (int i = 0; i < STAGES - 1; i++) fetch(first_row + threadIdx.y + i * step, i);
+    for (Index index = first_row + threadIdx.y; index - threadIdx.y < rows; index += step) {
+        fetch(index + (STAGES - 1) * step, (stage + STAGES - 1) % STAGES);
+        wait_for_copies<STAGES - 1>();
         bool is_row = index < rows;
         Wide<T> mean = means && is_row ? means[index] : 0, scale = is_row ? scales[index] : 0, sums[2] = {0, 0};
         Packed x[K], ct[K];
@@ -165,7 +166,8 @@ norm_backward_sums(const T *cts, const T *xs, const T *weight, const Wide<T> *me
                 db[k][i] += c;
             }
         }
-        over_row(sums, scratch[stage], Add());  // in turn, so that the next rows need no barrier before they write it
+        over_row(sums, scratch[parity], Add());  // in turn, so that the next rows need no barrier before they write it
+        stage = (stage + 1) % STAGES, parity ^= 1;
         Wide<T> first = means ? sums[0] * share : 0, second = sums[1] * share;
         bool is_fit = is_row && row.fits(dxs + index * width);
 #pragma unroll

@@ -190,9 +190,8 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize(
-    "fault", [pytest.param(fault, marks=[] if i == 0 else [pytest.mark.slow]) for i, fault in enumerate(FAULTS)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", FAULTS)
 def test_planted_faults_are_seen(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     old, new = FAULTS[fault]
     assert old in philox.PROGRAM.text

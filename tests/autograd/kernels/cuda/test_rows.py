@@ -112,6 +112,12 @@ def close(found: Array, expected: Array, dtype: str, kind: Any, factor: float) -
 rng = numpy.random.default_rng(0)
 
 
+@pytest.fixture(autouse=True)
+def same_numbers_in_any_order_of_tests() -> None:
+    global rng
+    rng = numpy.random.default_rng(0)
+
+
 def draw(*shape: int) -> Array:
     return rng.standard_normal(shape)
 
@@ -154,7 +160,9 @@ def test_values_and_cotangents_of_every_width(use: str, dtype: str, there: Devic
         check(there, name, make(n, width), options, dtype)
 
 
-@EACH_DTYPE
+@pytest.mark.parametrize(
+    "dtype", ["float32", *(pytest.param(name, marks=pytest.mark.slow) for name in DTYPES if name != "float32")]
+)
 @pytest.mark.parametrize("use", USES)
 def test_views_whose_addresses_are_no_multiples_of_16(use: str, dtype: str, there: Device) -> None:
     name, make, options = USES[use]
@@ -223,8 +231,8 @@ def test_special_numbers(use: str, dtype: str, there: Device) -> None:
         if use == "class_terms":  # of a row with inf the host's gradient is NaN only there, here in the whole row
             x[4] = 0
         xs = [x] if "softmax" in use else [x, numpy.full(8, 1)]
-        # the sum of the logits of a row has an error in proportion to the largest one
-        check(there, name, xs, options, dtype, factor=100 if options and 0.1 in options else 1)
+        # the sum of the logits of a row has an error in proportion to the largest one, as the host's results have
+        check(there, name, xs, options, dtype, factor=100 if dtype == "float64" or 0.1 in options else 1)
 
 
 @pytest.mark.parametrize("use", ["normalize", "layer_norm", "rms_norm", "silu", "gelu tanh", "gelu erf"])
@@ -327,7 +335,7 @@ FAULTS: dict[str, tuple[str, str, str, str]] = {
     "the sign of the sine": ("rotary", "a * cos - b * sin", "a * cos + b * sin", "rotary"),
     "the derivative without its second part": ("activations", "d = h + y * (1 - h);", "d = h;", "silu"),
 }  # fmt: skip
-QUICK = ("no barrier", "a mean of one number less")
+QUICK = ("no barrier",)
 
 
 @pytest.mark.parametrize(
