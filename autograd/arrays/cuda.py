@@ -59,16 +59,6 @@ class CudaRuntime(Runtime):
     def __init__(self) -> None:
         self._cupy = library("a GPU")
         self._made: dict[tuple[str, str, int], Any] = {}
-        self._most_shared_bytes: dict[int, int] = {}
-
-    @property
-    def most_shared_bytes(self) -> int:  # type: ignore[override]
-        number = self._cupy.cuda.runtime.getDevice()
-        if number not in self._most_shared_bytes:
-            attribute = self._cupy.cuda.runtime.cudaDevAttrMaxSharedMemoryPerBlockOptin
-            found = self._cupy.cuda.runtime.deviceGetAttribute(attribute, number)
-            self._most_shared_bytes[number] = int(found)
-        return self._most_shared_bytes[number]
 
     def _kernel(self, program: Program, kernel: str) -> Any:
         device = self._cupy.cuda.runtime.getDevice()
@@ -104,10 +94,20 @@ class CudaRuntime(Runtime):
         cuda = self._cupy.cuda.runtime
         cuda.memcpyAsync(_address(out), _address(x), x.nbytes, cuda.memcpyDefault, stream.ptr)
 
+    @property
+    def most_shared_bytes(self) -> int:  # type: ignore[override]
+        return _most_shared_bytes(self._cupy.cuda.runtime.getDevice())
+
     def memory(self) -> Memory:
         free, total = self._cupy.cuda.runtime.memGetInfo()
         used = self._cupy.get_default_memory_pool().used_bytes()
         return Memory(used, used, free, total)
+
+
+@cache
+def _most_shared_bytes(device: int) -> int:
+    found = library("a GPU").cuda.runtime
+    return int(found.deviceGetAttribute(found.cudaDevAttrMaxSharedMemoryPerBlockOptin, device))
 
 
 def _address(array: Any) -> int:

@@ -200,8 +200,8 @@ def draw(
     source, target = words.reshape(-1), out.reshape(-1)
     for i in range(0, source.size, BLOCK):
         target[i : i + BLOCK] = transform(source[i : i + BLOCK])
-    if like is not None and type(like) is not Shaped:
-        out = move(out, like)
+    if isinstance(shape, Tensor) and type(shape.array) is not Shaped:
+        out = move(out, shape.array)
     return out if layout is None else _labelled(out, layout)
 
 

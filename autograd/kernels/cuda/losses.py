@@ -18,7 +18,7 @@ from .rows import matrix, streamed_rows
 
 PROGRAM = program(
     "losses", tuple(f"{kernel}<{name}>" for kernel in ("class_terms", "class_terms_backward") for name in TYPES),
-    "rows.cuh",
+    ("rows.cuh", "losses.cu"),
 )  # fmt: skip
 
 

@@ -28,8 +28,8 @@ def wide(dtype: Any) -> Any:
 
 
 @cache
-def program(name: str, kernels: tuple[str, ...], *headers: str) -> Program:
-    """The program of the file ``source/<name>.cu``, after ``common.cuh`` and further files of definitions.
+def program(name: str, kernels: tuple[str, ...], others: tuple[str, ...] = ()) -> Program:
+    """The program of the file ``source/<name>.cu``, or of other files there, after the definitions of ``common.cuh``.
 
     Examples
     --------
@@ -38,7 +38,7 @@ def program(name: str, kernels: tuple[str, ...], *headers: str) -> Program:
     ('silu<float>',)
     """
     source = files(__package__) / "source"
-    text = "".join((source / file).read_text() for file in ("common.cuh", *headers, f"{name}.cu"))
+    text = "".join((source / file).read_text() for file in ("common.cuh", *(others or (f"{name}.cu",))))
     return Program(name, text, kernels)
 
 
@@ -79,5 +79,6 @@ def launch(
     runtime = runtime_of(type(arguments[0]))
     assert runtime is not None, f"{type(arguments[0]).__name__} has no runtime"
     assert kernel in program.kernels, f"{kernel} is not listed in the program {program.name}"
-    assert not any(type(x) in (np.ndarray, bool, int, float) for x in arguments), "a host array or a Python number"
+    hosts = (np.ndarray, int, float)  # np.float64 is a float too
+    assert not any(isinstance(x, hosts) and not isinstance(x, np.generic) for x in arguments), "a host array or number"
     runtime.launch(program, kernel, grid, block, arguments, shared_bytes)

@@ -12,8 +12,9 @@ from .program import TYPES, launch, program, type_name
 from .rows import held_rows, matrix
 
 PROGRAM = program(
-    "softmax", tuple(f"{kernel}<{name}>" for kernel in ("softmax", "softmax_backward") for name in TYPES), "rows.cuh"
-)
+    "softmax", tuple(f"{kernel}<{name}>" for kernel in ("softmax", "softmax_backward") for name in TYPES),
+    ("rows.cuh", "softmax.cu"),
+)  # fmt: skip
 
 
 def _back(y: Any, shape: tuple[int, ...], axis: int) -> Any:
