@@ -86,6 +86,10 @@ class CudaRuntime(Runtime):
     def new_event(self) -> Event:
         return self._cupy.cuda.Event(disable_timing=True)
 
+    @property
+    def most_shared_bytes(self) -> int:  # type: ignore[override]
+        return _most_shared_bytes(self._cupy.cuda.runtime.getDevice())
+
     def pinned(self, size_bytes: int) -> np.ndarray:
         memory = self._cupy.cuda.alloc_pinned_memory(max(size_bytes, 1))
         return np.frombuffer(memory, np.uint8, size_bytes)
@@ -93,10 +97,6 @@ class CudaRuntime(Runtime):
     def copy(self, out: Any, x: Any, stream: Any) -> None:
         cuda = self._cupy.cuda.runtime
         cuda.memcpyAsync(_address(out), _address(x), x.nbytes, cuda.memcpyDefault, stream.ptr)
-
-    @property
-    def most_shared_bytes(self) -> int:  # type: ignore[override]
-        return _most_shared_bytes(self._cupy.cuda.runtime.getDevice())
 
     def memory(self) -> Memory:
         free, total = self._cupy.cuda.runtime.memGetInfo()
