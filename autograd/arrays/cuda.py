@@ -86,6 +86,10 @@ class CudaRuntime(Runtime):
     def new_event(self) -> Event:
         return self._cupy.cuda.Event(disable_timing=True)
 
+    @property
+    def most_shared_bytes(self) -> int:  # type: ignore[override]
+        return _most_shared_bytes(self._cupy.cuda.runtime.getDevice())
+
     def pinned(self, size_bytes: int) -> np.ndarray:
         memory = self._cupy.cuda.alloc_pinned_memory(max(size_bytes, 1))
         return np.frombuffer(memory, np.uint8, size_bytes)
@@ -98,6 +102,12 @@ class CudaRuntime(Runtime):
         free, total = self._cupy.cuda.runtime.memGetInfo()
         used = self._cupy.get_default_memory_pool().used_bytes()
         return Memory(used, used, free, total)
+
+
+@cache
+def _most_shared_bytes(device: int) -> int:
+    found = library("a GPU").cuda.runtime
+    return int(found.deviceGetAttribute(found.cudaDevAttrMaxSharedMemoryPerBlockOptin, device))
 
 
 def _address(array: Any) -> int:

@@ -27,7 +27,7 @@ from ..arrays import runtime_of
 from ..arrays.half import HALF, rounded, widened
 from .memory import keep_freed_memory
 
-__all__ = ["Kernel", "find", "keep_freed_memory"]
+__all__ = ["Kernel", "draws", "find", "keep_freed_memory"]
 
 
 class Kernel(NamedTuple):
@@ -44,6 +44,7 @@ _files = {
     "layer_norm": "norms",
     "normalize": "norms",
     "rms_norm": "norms",
+    "dropout": "dropout",
     "rotary": "rotary",
     "softmax": "softmax",
     "log_softmax": "softmax",
@@ -63,8 +64,8 @@ def _load(kind: type, name: str) -> Kernel | None:
         package = __name__ if is_host else f"{__name__}.cuda"
         try:
             kernel = getattr(import_module(f"{package}.{_files[name]}"), f"{name}_kernel", None)
-        except ModuleNotFoundError:
-            if is_host:
+        except ModuleNotFoundError as error:  # one side has no twin of the file
+            if error.name != f"{package}.{_files[name]}":
                 raise
     _found[kind, name] = kernel
     return kernel
@@ -91,6 +92,14 @@ def find(name: str, xs: Sequence[Any]) -> Kernel | None:
         if type(x) is not kind or (x.dtype != dtype and x.dtype.kind not in "iub"):
             return None
     return kernel
+
+
+def draws(kind: type) -> Callable[..., Any] | None:
+    """The function that draws random numbers on the device of an array type, `cuda.philox.draw`; None on the host."""
+    if kind is np.ndarray or runtime_of(kind) is None:
+        return None
+    found: Callable[..., Any] = import_module(f"{__name__}.cuda.philox").draw
+    return found
 
 
 def _of_half(kernel: Kernel) -> Kernel:

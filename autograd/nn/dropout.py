@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import ceil
 from typing import Any, overload
 
 from .. import random
@@ -11,7 +12,10 @@ from ..engine.parameter import tensor
 from ..engine.state import state
 from ..engine.tensor import TENSORS, Tensor
 from ..errors import ArgumentError, DtypeError, call_site, typed_errors
+from ..kernels import find
+from ..ops.nn.dropout import Mask, masked
 from ..random.keys import check_key
+from ..random.philox import source_of
 from ..random.placement import of_tensor
 from .arguments import probability, refuse_in_place
 from .module import Module
@@ -98,8 +102,12 @@ def dropout(
     if state.grid is not None:
         check_key(key, "dropout")
         of_tensor(x, (*key.axes, *key.apart), "dropout", key.places)
-    keep = random.bernoulli(key, x, 1.0 - p)
     scale = x.dtype.type(0.0 if p == 1 else 1.0 / (1.0 - p))
+    if find("dropout", (x.array,)) is not None:
+        mask = Mask(source_of(key, x, "dropout", (1.0 - p,)), ceil((1.0 - p) * 2.0**53), float(scale))
+        y = masked(x, options=(mask,))
+        return y.array if raw and state.grid is None else y
+    keep = random.bernoulli(key, x, 1.0 - p)
     y = x * (Tensor(keep.array * scale, keep.layout) if keep.__class__ in TENSORS else Tensor(keep * scale))
     return y.array if raw and state.grid is None else y
 

@@ -11,7 +11,8 @@ key
     The stream. Use each key for one draw only: two draws with one key use the same random words. `Key.fold` and
     `Key.at` derive other keys.
 shape
-    The shape of the logical tensor, the same on all ranks; or a Tensor, whose shape and layout the draw takes.
+    The shape of the logical tensor, the same on all ranks; or a Tensor, whose shape and layout the draw takes. Numbers
+    for a Tensor on a device are drawn there, bitwise those of the host.
 part
     The part to generate: one slice per dimension, with start and stop and without a step. By default everything.
     Not allowed together with a Tensor, whose layout determines the part.

@@ -12,7 +12,7 @@ from ..engine.tensor import Tensor
 from ..errors import RingtapeError, typed_errors
 from .keys import Key, real
 from .normal_quantile import cumulative, quantile, standard_normal
-from .philox import draw, floating
+from .philox import Numbers, draw, floating
 from .placement import Part
 
 __all__ = ["normal", "truncated_normal", "uniform"]
@@ -83,7 +83,8 @@ def uniform(
         x += base
         return np.minimum(x.astype(dtype, copy=False), greatest)
 
-    return draw(key, shape, part, dtype, transform, "uniform", numbers=(low, high))
+    device = Numbers("uniform", (unit, base, 0.0, float(greatest)))
+    return draw(key, shape, part, dtype, transform, "uniform", device=device, numbers=(low, high))
 
 
 @typed_errors
@@ -146,7 +147,8 @@ def normal(
         x += mean
         return x
 
-    return draw(key, shape, part, dtype, transform, "normal", numbers=(mean, std))
+    device = Numbers("normal", (std, mean))
+    return draw(key, shape, part, dtype, transform, "normal", device=device, numbers=(mean, std))
 
 
 @typed_errors
@@ -210,6 +212,7 @@ def truncated_normal(
             "low < high"
         )
     bottom, top = cumulative((low - mean) / std), cumulative((high - mean) / std)
+    width = 2.0**-53 * (top - bottom)
     if not bottom < top:
         raise RingtapeError(
             f"truncated_normal: low={low!r}, high={high!r}, mean={mean!r}, std={std!r}: the probability between the "
@@ -217,8 +220,10 @@ def truncated_normal(
         )
 
     def transform(words: Array) -> Array:
-        x = ((words >> 11) + 0.5) * (2.0**-53 * (top - bottom)) + bottom
+        x = ((words >> 11) + 0.5) * width + bottom
         x = quantile(np.clip(x, 2.0**-54, 1 - 2.0**-53)) * std + mean
         return np.clip(x, low, high).astype(dtype, copy=False)
 
-    return draw(key, shape, part, dtype, transform, "truncated_normal", numbers=(mean, std, low, high))
+    device = Numbers("truncated_normal", (std, mean, low, high, width, bottom))
+    numbers = (mean, std, low, high)
+    return draw(key, shape, part, dtype, transform, "truncated_normal", device=device, numbers=numbers)

@@ -11,7 +11,7 @@ import numpy as np
 from ..engine.tensor import Tensor
 from ..errors import RingtapeError, ShapeError, typed_errors
 from .keys import Key, check_key, integer, real
-from .philox import draw, write_words
+from .philox import Numbers, draw, write_words
 from .placement import Part, of_shape
 
 __all__ = ["bernoulli", "integers", "permutation"]
@@ -68,7 +68,8 @@ def integers(key: Key, shape: int | Sequence[int] | Tensor, low: int, high: int,
     def transform(words: Array) -> Array:
         return (multiply_high(words, count) + base).view(np.int64)
 
-    return draw(key, shape, part, np.dtype(np.int64), transform, "integers", choices=True)
+    device = Numbers("integers", (count, low))
+    return draw(key, shape, part, np.dtype(np.int64), transform, "integers", device=device, choices=True)
 
 
 @typed_errors
@@ -107,12 +108,14 @@ def bernoulli(key: Key, shape: int | Sequence[int] | Tensor, p: float, part: Par
     p = real(p, "bernoulli(key, shape, p): p")
     if not 0 <= p <= 1:
         raise RingtapeError(f"bernoulli: p={p!r}; needed: 0 <= p <= 1")
-    limit = math.ceil(p * 2.0**53) << 11  # the smallest word whose uniform number is not below p
+    least = math.ceil(p * 2.0**53)  # the smallest upper 53 bits whose uniform number is not below p
+    limit = least << 11
 
     def transform(words: Array) -> Array:
         return np.ones(words.shape, bool) if limit == 2**64 else words < np.uint64(limit)
 
-    return draw(key, shape, part, np.dtype(bool), transform, "bernoulli", numbers=(p,))
+    device = Numbers("booleans", (least,))
+    return draw(key, shape, part, np.dtype(bool), transform, "bernoulli", device=device, numbers=(p,))
 
 
 @typed_errors

@@ -1,7 +1,8 @@
 """The random bit generator Philox4x64-10, and `draw`, which turns its words into a rank's part of a logical tensor.
 
 Philox computes four 64-bit words from each value of a counter, so setting the counter gives access to any position of
-a stream. The words come from `numpy.random.Philox`. Everything that is made of them is computed by this package.
+a stream. On the host the words come from `numpy.random.Philox`. Everything that is made of them is computed by this
+package. Numbers for a Tensor on a device are drawn there by a kernel, bitwise the same.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import math
 import threading
 from collections.abc import Callable, Sequence
 from hashlib import blake2b
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,11 +24,12 @@ from ..engine.recording import FREE
 from ..engine.state import state
 from ..engine.tensor import Tensor
 from ..errors import DtypeError, ShapeError
+from ..kernels import draws
 from ..layouts.layout import D, I, Layout, R, Shard, V
 from .keys import Key, Place, check_key
 from .placement import Part, coordinates, of_shape, of_tensor, pieces_of, used_places
 
-__all__ = ["BLOCK", "draw", "floating", "write_words"]
+__all__ = ["BLOCK", "Numbers", "Source", "draw", "floating", "source_of", "words_of", "write_words"]
 
 
 Array = np.ndarray[Any, Any]
@@ -45,22 +47,65 @@ class _Thread(threading.local):
 _thread = _Thread()
 
 
-def write_words(out: Array, key: Key, shape: tuple[int, ...], part: Part) -> None:
-    """Write the words of one part of a logical tensor into `out`, a contiguous array of the part's shape."""
-    if out.size == 0:
-        return
-    philox = _thread.philox
-    if philox is None:
-        philox = _thread.philox = np.random.Philox(0)
+class Numbers(NamedTuple):
+    """What is made of each word, for the kernels of a device.
+
+    Attributes
+    ----------
+    kind : str
+        "uniform", "normal", "truncated_normal", "integers" or "booleans".
+    values : tuple of float or int
+        Up to six parameters of real numbers: scale, shift, low, high, width and start, see the kernel. Of integers, the
+        number of them, and the least. Of booleans, the limit below which the upper 53 bits of a word are.
+    """
+
+    kind: str
+    values: tuple[Any, ...]
+
+
+class Source(NamedTuple):
+    """Where the words of an array come from.
+
+    Attributes
+    ----------
+    stream : tuple of int
+        The key of the generator, two words.
+    extents : tuple of int
+        The shape of the logical tensor.
+    pieces : tuple of pairs
+        Where a piece is in the array, and where in the logical tensor: (start, stop) of each dimension.
+    """
+
+    stream: tuple[int, int]
+    extents: tuple[int, ...]
+    pieces: tuple[tuple[tuple[tuple[int, int], ...], tuple[tuple[int, int], ...]], ...]
+
+
+def _stream(key: Key) -> tuple[int, int]:
+    """The key of the generator: a hash of the stream's name."""
     text = f"{key.seed}\0{key.step}\0{key.name}"  # injective, because the two integers contain no zero byte
     person = b"ringtape"
     if key.axes:
         text, person = f"{coordinates(key.axes)!a}\0{text}", b"ringtape along"
     digest = blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16, person=person).digest()
+    return int.from_bytes(digest[:8], "little"), int.from_bytes(digest[8:], "little")
+
+
+def write_words(out: Array, key: Key | tuple[int, int], shape: tuple[int, ...], part: Part) -> None:
+    """Write the words of one part of a logical tensor into `out`, a contiguous array of the part's shape.
+
+    `key` may be that of the generator, as in `Source`.
+    """
+    if out.size == 0:
+        return
+    philox = _thread.philox
+    if philox is None:
+        philox = _thread.philox = np.random.Philox(0)
+    stream = key if isinstance(key, tuple) else _stream(key)
     counter = np.zeros(4, np.uint64)
     state: Any = {
         "bit_generator": "Philox",
-        "state": {"counter": counter, "key": np.frombuffer(digest, "<u8").astype(np.uint64)},
+        "state": {"counter": counter, "key": np.array(stream, np.uint64)},
         "buffer": np.zeros(4, np.uint64),
         "buffer_pos": 4,  # the buffer is empty: the next word is the first of the counter's four
         "has_uint32": 0,
@@ -107,6 +152,7 @@ def draw(
     transform: Callable[[Array], Array],
     caller: str,
     *,
+    device: Numbers,
     choices: bool = False,
     numbers: tuple[float, ...] = (),
 ) -> Any:
@@ -118,6 +164,8 @@ def draw(
         From a vector of words (uint64) to a vector of numbers.
     caller : str
         Name of the public function, for errors.
+    device : Numbers
+        The same numbers for the kernels of a device.
     choices : bool
         Whether programs decide by these numbers. If so, a draw of a shape is a plain array, with values in a dry run
         too.
@@ -126,35 +174,27 @@ def draw(
     """
     check_key(key, caller)
     places: list[Place] = []
+    like: Any = None
     if isinstance(shape, Tensor):
         if part is not None:
             raise ShapeError(
                 f"{caller}: a Tensor and part={part!r} were given; needed: one of them. The Tensor's layout determines "
                 "the part"
             )
-        axes = (*key.axes, *key.apart)
-        extents, box, layout = of_tensor(shape, axes, caller, key.places)
-        places = used_places(key.places, layout, axes)
-        # Parameters may be drawn from other keys on each rank, and then be broadcast from one.
-        if layout is not None and max(layout.grid.sizes) > 1 and not isinstance(shape, Parameter):
-            _declare(key, layout)
+        like = shape.array
+        extents, box, layout, places = _place_of(key, shape, caller, numbers)
     else:
         extents, box, layout = of_shape(shape, key.axes, part, caller)
         if choices:
             layout = None
-    if numbers and isinstance(shape, Tensor) and layout is not None and max(layout.grid.sizes) > 1:
-        _compare_numbers(numbers, layout, caller, isinstance(shape, Parameter))
     if state.dry and not (choices and layout is None):
         values: Any = Shaped([s.stop - s.start for s in box], dtype, DRY)
         return values if layout is None else _labelled(values, layout)
-    words = np.empty([s.stop - s.start for s in box], np.uint64)
-    if places:
-        for at, where in pieces_of(box, places):
-            piece = np.empty([s.stop - s.start for s in where], np.uint64)
-            write_words(piece, key, extents, where)
-            words[at] = piece
-    else:
-        write_words(words, key, extents, box)
+    find = None if like is None or type(like) is Shaped else draws(type(like))
+    if find is not None:
+        out = find(like, tuple(s.stop - s.start for s in box), dtype, device, *_source(key, extents, box, places))
+        return out if layout is None else _labelled(out, layout)
+    words = words_of(_source(key, extents, box, places), tuple(s.stop - s.start for s in box))
     # A result of 8 bytes per element is written over its words: each block is read before it is written.
     out = words.view(dtype) if dtype.itemsize == 8 else np.empty(words.shape, dtype)
     source, target = words.reshape(-1), out.reshape(-1)
@@ -163,6 +203,54 @@ def draw(
     if isinstance(shape, Tensor) and type(shape.array) is not Shaped:
         out = move(out, shape.array)
     return out if layout is None else _labelled(out, layout)
+
+
+def words_of(source: Source, shape: tuple[int, ...]) -> Array:
+    """The words of an array of a shape."""
+    words = np.empty(shape, np.uint64)
+    for at, where in source.pieces:
+        part = tuple(slice(*ends) for ends in where)
+        if len(source.pieces) == 1:
+            write_words(words, source.stream, source.extents, part)
+        else:
+            piece = np.empty([stop - start for start, stop in where], np.uint64)
+            write_words(piece, source.stream, source.extents, part)
+            words[tuple(slice(*ends) for ends in at)] = piece
+    return words
+
+
+def source_of(key: Key, x: Tensor, caller: str, numbers: tuple[float, ...] = ()) -> Source:
+    """Where the words of a draw for a Tensor come from. The ranks compare the key, and the numbers, as in `draw`."""
+    check_key(key, caller)
+    extents, box, _, places = _place_of(key, x, caller, numbers)
+    return _source(key, extents, box, places)
+
+
+def _source(key: Key, extents: tuple[int, ...], box: Part, places: Sequence[Place]) -> Source:
+    if places:
+        pairs = list(pieces_of(box, places))
+    else:
+        pairs = [(tuple(slice(0, s.stop - s.start) for s in box), box)]
+    return Source(
+        _stream(key), extents, tuple((tuple((s.start, s.stop) for s in at), tuple((s.start, s.stop) for s in where))
+                                     for at, where in pairs),
+    )  # fmt: skip
+
+
+def _place_of(
+    key: Key, x: Tensor, caller: str, numbers: tuple[float, ...]
+) -> tuple[tuple[int, ...], Part, Layout | None, list[Place]]:
+    """The logical shape of a draw for a Tensor, this rank's part of it, its layout, and the places that its key has."""
+    axes = (*key.axes, *key.apart)
+    extents, box, layout = of_tensor(x, axes, caller, key.places)
+    places = used_places(key.places, layout, axes)
+    if layout is not None and max(layout.grid.sizes) > 1:
+        # Parameters may be drawn from other keys on each rank, and then be broadcast from one.
+        if not isinstance(x, Parameter):
+            _declare(key, layout)
+        if numbers:
+            _compare_numbers(numbers, layout, caller, isinstance(x, Parameter))
+    return extents, box, layout, places
 
 
 def _compare_numbers(numbers: tuple[Any, ...], layout: Layout, caller: str, is_initial: bool) -> None:

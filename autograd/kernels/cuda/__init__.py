@@ -9,6 +9,6 @@ include no header.
 
 from __future__ import annotations
 
-from .program import NULL, TYPES, launch, program, type_name
+from .program import NULL, TYPES, launch, program, type_name, wide
 
-__all__ = ["NULL", "TYPES", "launch", "program", "type_name"]
+__all__ = ["NULL", "TYPES", "launch", "program", "type_name", "wide"]

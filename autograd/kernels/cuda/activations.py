@@ -1,8 +1,8 @@
-"""GELU and SiLU. Forward computes the value and the derivative in one pass, so that backward is one product."""
+"""GELU and SiLU. Nothing is kept: backward computes the derivative from x."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,22 +12,34 @@ from ..blocks import flat
 from .program import NULL, TYPES, launch, program, type_name
 
 THREADS = 256
-PROGRAM = program("activations", tuple(f"silu<{name}>" for name in TYPES))
+PACKS = 4
+"""Packs of 16 bytes that a thread reads together."""
+PROGRAM = program(
+    "activations", tuple(f"{kernel}<{name}>" for kernel in ("silu", "gelu_tanh", "gelu_erf") for name in TYPES)
+)
 
 
-def _silu(xs: tuple[Any, ...], options: tuple[Any, ...], keep: bool) -> tuple[Any, Any]:
-    x = flat(xs[0])
-    y = np.empty_like(x)
-    d = np.empty_like(x) if keep else None
-    packs = -(-x.size * x.itemsize // 16)
-    grid = (min(-(-packs // THREADS), 1 << 16),)
-    kernel = f"silu<{type_name(x.dtype)}>"
-    launch(PROGRAM, kernel, grid, (THREADS,), (x, y, NULL if d is None else d, np.int64(x.size)))
-    return y.reshape(xs[0].shape), d
+def _map(kernel: str, x: Any, ct: Any) -> Any:
+    """The values, or, with a cotangent, its product with the derivatives; of the shape of `x`."""
+    given = flat(x)
+    y = np.empty_like(given)
+    grid = (min(-(-given.nbytes // (16 * PACKS * THREADS)), 1 << 16),)
+    arguments = (given, NULL if ct is None else flat(ct), y, np.int64(given.size))
+    launch(PROGRAM, f"{kernel}<{type_name(x.dtype)}>", grid, (THREADS,), arguments)
+    return y.reshape(x.shape)
 
 
-def _backward(ct: Any, d: Any, xs: Any, options: Any, wanted: Sequence[bool], last: bool) -> Sequence[Any]:
-    return (np.multiply(ct, d.reshape(ct.shape)),)
+def _kernel(pick: Callable[..., str]) -> Kernel:
+    def forward(xs: tuple[Any, ...], options: tuple[Any, ...], keep: bool) -> tuple[Any, Any]:
+        return _map(pick(*options), xs[0], None), None
+
+    def backward(
+        ct: Any, kept: Any, xs: tuple[Any, ...], options: tuple[Any, ...], wanted: Sequence[bool], last: bool
+    ) -> Sequence[Any]:
+        return (_map(pick(*options), xs[0], ct),)
+
+    return Kernel(forward, backward)
 
 
-silu_kernel = Kernel(_silu, _backward)
+gelu_kernel = _kernel(lambda form: "gelu_tanh" if form == "tanh" else "gelu_erf")
+silu_kernel = _kernel(lambda: "silu")

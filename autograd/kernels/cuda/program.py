@@ -13,7 +13,7 @@ from ...arrays import runtime_of
 from ...arrays.runtime import Program
 from ...errors import DtypeError
 
-__all__ = ["NULL", "TYPES", "launch", "program", "type_name"]
+__all__ = ["NULL", "TYPES", "launch", "program", "type_name", "wide"]
 
 _TYPES = {"float32": "float", "float64": "double", "float16": "Half", "bfloat16": "BFloat16"}
 TYPES = tuple(_TYPES.values())
@@ -22,9 +22,14 @@ NULL = np.uintp(0)
 """The address that is passed in the place of an array that a kernel leaves out."""
 
 
+def wide(dtype: Any) -> Any:
+    """The dtype in which a kernel computes elements of a dtype."""
+    return np.dtype(np.float64) if dtype == np.float64 else np.dtype(np.float32)
+
+
 @cache
-def program(name: str, kernels: tuple[str, ...]) -> Program:
-    """The program of the file ``source/<name>.cu``, after the definitions of ``common.cuh``.
+def program(name: str, kernels: tuple[str, ...], others: tuple[str, ...] = ()) -> Program:
+    """The program of the file ``source/<name>.cu``, or of other files there, after the definitions of ``common.cuh``.
 
     Examples
     --------
@@ -33,7 +38,7 @@ def program(name: str, kernels: tuple[str, ...]) -> Program:
     ('silu<float>',)
     """
     source = files(__package__) / "source"
-    text = "".join((source / file).read_text() for file in ("common.cuh", f"{name}.cu"))
+    text = "".join((source / file).read_text() for file in ("common.cuh", *(others or (f"{name}.cu",))))
     return Program(name, text, kernels)
 
 
@@ -74,5 +79,6 @@ def launch(
     runtime = runtime_of(type(arguments[0]))
     assert runtime is not None, f"{type(arguments[0]).__name__} has no runtime"
     assert kernel in program.kernels, f"{kernel} is not listed in the program {program.name}"
-    assert all(not isinstance(x, np.ndarray | int | float) for x in arguments), "a host array or a Python number"
+    hosts = (np.ndarray, int, float)  # np.float64 is a float too
+    assert not any(isinstance(x, hosts) and not isinstance(x, np.generic) for x in arguments), "a host array or number"
     runtime.launch(program, kernel, grid, block, arguments, shared_bytes)

@@ -16,7 +16,7 @@ from ...engine.events import listeners
 from ...engine.primitive import op
 from ...engine.tensor import TENSORS, Tensor
 from ...errors import UNTYPED, DtypeError, LayoutError, RingtapeError, ShapeError, call_site, refused
-from ...kernels import compiled
+from ...kernels import compiled, find
 from ...layouts.layout import Mix, Shard, Sum
 from ...layouts.messages import describe
 from ...layouts.names import name_of, view_of
@@ -264,6 +264,12 @@ _CHECKED = frozenset((np.ndarray, Shaped))
 """The types of labels that are checked for their range, or have no values."""
 
 
+def _is_plain(logits: Any, labels: Any) -> bool:
+    """Whether operations on whole arrays are as fast as the fused kernel: on a device a kernel always wins."""
+    small = logits.size < _MIN_KERNEL_SIZE
+    return small and (type(logits) in _CHECKED or find("cross_entropy", (logits, labels)) is None)
+
+
 def _may_ignore(labels: Any) -> bool:
     """Whether a row may have the label IGNORED. Labels on a device stay there, and are not looked at."""
     return type(labels) is not Shaped and (type(labels) is not np.ndarray or bool((labels == IGNORED).any()))
@@ -312,7 +318,8 @@ def cross_entropy(
 
     Notes
     -----
-    Adjoint: ``ct * (softmax(logits) - one_hot(labels))`` row by row.
+    Adjoint: ``ct * (softmax(logits) - one_hot(labels))`` row by row. The host does not wait for labels on a GPU: there
+    the loss and the gradient of a row whose label is out of range are NaN.
 
     Examples
     --------
@@ -337,12 +344,12 @@ def cross_entropy(
             )
         if logits.__class__ in TENSORS and logits.layout is not None and logits.layout.special:
             _refuse_parts_of_classes(logits)
-        is_plain = label_smoothing == 0 and array.size < _MIN_KERNEL_SIZE
+        is_plain = label_smoothing == 0 and _is_plain(array, indices)
         if ignore_index == IGNORED:  # the operation finds it, if a row is ignored
             is_plain = is_plain and type(indices) in _CHECKED and not listeners
             if not is_plain and not _may_ignore(indices):
                 ignore_index = None
-                is_plain = label_smoothing == 0 and array.size < _MIN_KERNEL_SIZE
+                is_plain = label_smoothing == 0 and _is_plain(array, indices)
         elif ignore_index is not None:
             is_plain = False
         if is_plain:

@@ -9,6 +9,8 @@ import numpy
 
 from ... import ops
 from ...engine.primitive import registry
+from ...ops.nn.dropout import Mask
+from ...random.philox import Source
 from .base import Array, case, normal, real_only, strided
 from .nn_softmax import numpy_softmax
 
@@ -39,6 +41,16 @@ case("gelu", "strided", lambda x: ops.gelu(x, "tanh"), lambda x: numpy_gelu(x, "
 case("gelu", "erf, strided", ops.gelu, lambda x: numpy_gelu(x, "none"), strided(normal(2, 3)))
 case("silu", "strided", ops.silu, numpy_silu, strided(normal(2, 3)))
 case("normal_cdf", "strided", registry["normal_cdf"], numpy_cdf, strided(normal(2, 3)))
+
+
+def _dropout_mask(x: Array) -> Mask:
+    whole = tuple((0, n) for n in x.shape)
+    return Mask(Source((3, 4), tuple(x.shape), ((whole, whole),)), 1 << 52, 2.0)
+
+
+for _shape in ((), (3,), (2, 3), (0,)):
+    case("dropout", f"{_shape}", lambda x: registry["dropout"](x, options=(_dropout_mask(x),)),
+         lambda x: x * _dropout_mask(x).factors(x), normal(*_shape))  # fmt: skip
 
 
 def numpy_layer_norm(x: Array, w: Array = 1, b: Array = 0, eps: float = 1e-5) -> Array:

@@ -303,6 +303,7 @@ class FakeRuntime:
     """The runtime of the simulated device. Kernels run on the CPU, at once."""
 
     name = "fake"
+    most_shared_bytes = 227 << 10
 
     def launch(
         self, program: Program, kernel: str, grid: tuple[int, ...], block: tuple[int, ...], arguments: Sequence[Any],

@@ -10,6 +10,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <vector>
 
@@ -36,7 +37,7 @@ struct Thread {
 };
 
 static Thread threads[MOST_THREADS];
-static std::vector<unsigned char> stacks;
+static unsigned char *stacks;
 static jmp_buf scheduler;
 static int running, count;
 static unsigned char *dynamic_shared;
@@ -50,10 +51,12 @@ inline void wait(State why) {
     if (_setjmp(threads[running].at) == 0) _longjmp(scheduler, 1);
 }
 
+// A thread runs the kernels of all blocks, one after another: to make a context takes longer than a small kernel.
 inline void enter() {
-    body(arguments);
-    threads[running].state = IS_DONE;
-    _longjmp(scheduler, 1);
+    while (true) {
+        body(arguments);
+        wait(IS_DONE);
+    }
 }
 
 // Releases the threads of a range if none of them still runs and all that are not done wait for the same.
@@ -74,7 +77,6 @@ inline void run_block() {
     for (int i = 0; i < count; i++) {
         Thread &t = threads[i];
         t.state = RUNS;
-        t.has_started = false;
         t.index = {i % blockDim.x, i / blockDim.x % blockDim.y, i / (blockDim.x * blockDim.y)};
     }
     while (true) {
@@ -89,7 +91,7 @@ inline void run_block() {
             if (t.has_started) _longjmp(t.at, 1);
             t.has_started = true;
             getcontext(&t.context);
-            t.context.uc_stack.ss_sp = stacks.data() + STACK_BYTES * i;
+            t.context.uc_stack.ss_sp = stacks + STACK_BYTES * i;
             t.context.uc_stack.ss_size = STACK_BYTES;
             makecontext(&t.context, enter, 0);
             setcontext(&t.context);
@@ -101,6 +103,8 @@ inline void run_block() {
         if (has_run) continue;
         for (int i = 0; i < count; i++)
             if (threads[i].state != IS_DONE) problem = "threads of a block wait at different barriers";
+        if (problem)
+            for (Thread &t : threads) t.has_started = false;
         return;
     }
 }
@@ -111,7 +115,7 @@ inline const char *run(void (*kernel)(void **), void **given, const unsigned *gr
     count = block[0] * block[1] * block[2];
     if (count < 1 || count > MOST_THREADS) return "a block has 1 to 1024 threads";
     if (bytes > 227u << 10) return "a block has at most 227 KiB of shared memory";
-    stacks.resize(STACK_BYTES * count);
+    if (!stacks) stacks = (unsigned char *)malloc(STACK_BYTES * MOST_THREADS);  // the system provides what is used
     shared_memory.resize(bytes + 16);
     dynamic_shared = shared_memory.data() + (16 - (uintptr_t)shared_memory.data() % 16) % 16;
     body = kernel, arguments = given, problem = nullptr;
@@ -212,6 +216,14 @@ inline float __fdividef(float x, float y) { return x / y; }
 inline float rsqrtf(float x) { return 1 / sqrtf(x); }
 inline double rsqrt(double x) { return 1 / sqrt(x); }
 inline unsigned __umulhi(unsigned x, unsigned y) { return (uint64_t)x * y >> 32; }
+inline unsigned long long __umul64hi(unsigned long long x, unsigned long long y) {
+    return (unsigned __int128)x * y >> 64;
+}
+// rounded once: programs are built with -ffp-contract=off
+inline double __dadd_rn(double x, double y) { return x + y; }
+inline double __dmul_rn(double x, double y) { return x * y; }
+inline double __ddiv_rn(double x, double y) { return x / y; }
+inline double __dsqrt_rn(double x) { return sqrt(x); }
 
 template <typename To, typename From> To same_bits(From x) {
     static_assert(sizeof(To) == sizeof(From));
@@ -223,5 +235,8 @@ inline float __uint_as_float(unsigned x) { return same_bits<float>(x); }
 inline unsigned __float_as_uint(float x) { return same_bits<unsigned>(x); }
 inline float __int_as_float(int x) { return same_bits<float>(x); }
 inline int __float_as_int(float x) { return same_bits<int>(x); }
+inline long long __double_as_longlong(double x) { return same_bits<long long>(x); }
+inline double __longlong_as_double(long long x) { return same_bits<double>(x); }
+inline unsigned short double_to_half(double x) { return same_bits<unsigned short>((_Float16)x); }
 inline float half_to_float(unsigned short x) { return (float)same_bits<_Float16>(x); }
 inline unsigned short float_to_half(float x) { return same_bits<unsigned short>((_Float16)x); }

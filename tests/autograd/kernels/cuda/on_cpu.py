@@ -19,7 +19,8 @@ from autograd.arrays.runtime import Program
 
 HEADER = Path(__file__).with_name("on_cpu.h")
 COMPILER = next(filter(None, map(shutil.which, ("g++", "c++", "clang++"))), None)
-OPTIONS = ("-std=c++17", "-O1", "-shared", "-fPIC", "-w", "-fno-strict-aliasing", "-U_FORTIFY_SOURCE")
+OPTIONS = ("-std=c++17", "-O1", "-shared", "-fPIC", "-w", "-fno-strict-aliasing", "-ffp-contract=off",
+           "-U_FORTIFY_SOURCE")  # fmt: skip
 WHY_NOT = "" if COMPILER else "there is no C++ compiler (g++, c++ or clang++)"
 
 

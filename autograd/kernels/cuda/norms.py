@@ -1,0 +1,115 @@
+"""Layer norm and RMS norm over the last dimension. Two numbers per row are kept for backward, which reads x again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from .. import Kernel
+from ..blocks import flat
+from .program import NULL, TYPES, launch, program, type_name, wide
+from .rows import BLOCK_THREADS, PACK_BYTES, held_rows, matrix, plan, shared_bytes
+
+PROGRAM = program(
+    "norms",
+    tuple(
+        f"{kernel}<{name}>"
+        for kernel in ("norm", "norm_backward", "norm_backward_sums", "norm_sums", "sums_of_groups") for name in TYPES
+    ),
+    ("rows.cuh", "norms.cu"),
+)  # fmt: skip
+GROUPS = 264
+"""Groups of rows whose sums are added up, at most: two blocks for each of the 132 multiprocessors of an H200. It does
+not depend on the device, so that the sums do not either."""
+MOST_THREADS = 512
+"""Threads of a row in `norm_backward_sums`."""
+
+
+def _norm(x: Any, weight: Any, bias: Any, eps: float, is_centred: bool) -> tuple[Any, Any]:
+    """The normalized rows, and (means, scales); the means are None where the rows are not centred."""
+    y, rows = np.empty_like(x), held_rows(x)
+    kept = np.empty_like(x, wide(x.dtype), shape=(2 if is_centred else 1, len(x)))
+    means, scales = (kept[0] if is_centred else None), kept[-1]
+    if x.size:
+        given = (
+            x, _or_null(weight), _or_null(bias), y, _or_null(means), scales, np.int64(len(x)), np.int32(x.shape[1]),
+            rows.most, np.float64(eps),
+        )  # fmt: skip
+        launch(PROGRAM, f"norm<{type_name(x.dtype)}>", rows.grid, rows.block, given, rows.shared_bytes)
+    return y, (means, scales)
+
+
+def _or_null(x: Any) -> Any:
+    return NULL if x is None else flat(x)
+
+
+def _backward(cts: Any, x: Any, weight: Any, kept: Any, wants_dx: bool, wants_sums: bool) -> tuple[Any, Any]:
+    """The cotangent of x, and those of weight and bias as the rows of a matrix; None where not wanted."""
+    means, scales = kept
+    name, n, width = type_name(x.dtype), len(x), x.shape[1]
+    shape = np.int64(n), np.int32(width)
+    dx = np.empty_like(x) if wants_dx else None
+    if not wants_sums:
+        if x.size:
+            rows = held_rows(x, 2)
+            whole = (cts, x, _or_null(weight), _or_null(means), scales, dx, *shape, rows.most)
+            launch(PROGRAM, f"norm_backward<{name}>", rows.grid, rows.block, whole, rows.shared_bytes)
+        return dx, None
+    kinds = 1 if means is None else 2
+    sums = np.empty_like(x, shape=(kinds, width))
+    if not x.size:
+        sums.fill(0)
+        return dx, sums
+    packs, per_thread = -(-width * x.itemsize // PACK_BYTES), 2 if x.itemsize == 2 else 4
+    _, (threads, side_by_side) = plan(n, packs, per_thread, MOST_THREADS)
+    block = max(threads, 8), min(side_by_side, BLOCK_THREADS // 8)  # each row of a block takes a turn at the end
+    stages = 4 if x.itemsize == 2 else 3
+    copies = stages * 2 * per_thread * block[0] * block[1] * PACK_BYTES
+    if dx is not None and packs <= per_thread * MOST_THREADS and copies <= shared_bytes(x):
+        groups = min(-(-n // block[1]), GROUPS)
+        parts = np.empty_like(x, wide(x.dtype), shape=(groups, kinds, width))
+        given: tuple[Any, ...] = (cts, x, _or_null(weight), _or_null(means), scales, dx, parts, *shape)
+        launch(PROGRAM, f"norm_backward_sums<{name}>", (groups,), block, given, copies)
+    else:
+        if dx is not None:
+            dx, _ = _backward(cts, x, weight, kept, True, False)
+        groups = min(-(-n // 8), -(-GROUPS // 4))
+        parts = np.empty_like(x, wide(x.dtype), shape=(groups, kinds, width))
+        given = (cts, x, _or_null(means), scales, parts, *shape)
+        launch(PROGRAM, f"norm_sums<{name}>", (-(-packs // 32), groups), (32, 8), given)
+    given = (parts, sums, np.int32(groups), np.int32(width))
+    launch(PROGRAM, f"sums_of_groups<{name}>", (-(-width // 32), kinds), (32, 8), given)
+    return dx, sums
+
+
+def _layer_norm(xs: tuple[Any, ...], options: tuple[Any, ...], keep: bool) -> tuple[Any, Any]:
+    weight, bias = xs[1:] if len(xs) > 1 else (None, None)
+    y, kept = _norm(matrix(xs[0]), weight, bias, options[0], True)
+    return y.reshape(xs[0].shape), kept if keep else None
+
+
+def _layer_norm_backward(
+    ct: Any, kept: Any, xs: tuple[Any, ...], options: tuple[Any, ...], wanted: Sequence[bool], last: bool
+) -> Sequence[Any]:
+    weight = xs[1] if len(xs) > 1 else None
+    dx, sums = _backward(matrix(ct), matrix(xs[0]), weight, kept, wanted[0], any(wanted[1:]))
+    found = [None if dx is None else dx.reshape(xs[0].shape)]
+    return found + [sums[i] if is_wanted else None for i, is_wanted in enumerate(wanted[1:])]
+
+
+def _rms_norm(xs: tuple[Any, ...], options: tuple[Any, ...], keep: bool) -> tuple[Any, Any]:
+    y, kept = _norm(matrix(xs[0]), xs[1], None, options[0], False)
+    return y.reshape(xs[0].shape), kept if keep else None
+
+
+def _rms_norm_backward(
+    ct: Any, kept: Any, xs: tuple[Any, ...], options: tuple[Any, ...], wanted: Sequence[bool], last: bool
+) -> Sequence[Any]:
+    dx, sums = _backward(matrix(ct), matrix(xs[0]), xs[1], kept, wanted[0], wanted[1])
+    return None if dx is None else dx.reshape(xs[0].shape), sums[0] if wanted[1] else None
+
+
+layer_norm_kernel = normalize_kernel = Kernel(_layer_norm, _layer_norm_backward)
+rms_norm_kernel = Kernel(_rms_norm, _rms_norm_backward)

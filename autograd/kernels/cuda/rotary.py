@@ -1,0 +1,75 @@
+"""Rotary position embedding. The tables are read from the caches, however they are broadcast."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from .. import Kernel
+from ..blocks import flat
+from .program import TYPES, launch, program, type_name
+
+THREADS = 256
+PROGRAM = program("rotary", tuple(f"rotary<{name}>" for name in TYPES))
+
+
+def _repeats(table: tuple[int, ...], rows: tuple[int, ...]) -> tuple[int, int] | None:
+    """How the rows of x, [outer, repeats, inner], are those of a table, [outer, inner]: (repeats, inner), or None.
+
+    Examples
+    --------
+    >>> _repeats((1, 7), (2, 3, 7)), _repeats((5, 1, 7), (5, 3, 7)), _repeats((2, 1, 1), (2, 3, 7))
+    ((6, 7), (3, 7), (21, 1))
+    """
+    kept = (1,) * (len(rows) - len(table)) + table
+    differs = [i for i, (m, n) in enumerate(zip(kept, rows, strict=True)) if m != n]
+    if not differs:
+        return 1, max(math.prod(rows), 1)
+    first, last = differs[0], differs[-1] + 1
+    if any(n != 1 for n in kept[first:last]):
+        return None
+    return math.prod(rows[first:last]), math.prod(rows[last:])
+
+
+def _table(t: Any, shape: tuple[int, ...], half: int) -> Any:
+    """A table with all features, and contiguous."""
+    if t.shape == shape and t.shape[-1] == half:
+        return flat(t)
+    return flat(np.broadcast_to(t, (*shape[:-1], half)))
+
+
+def _rotate(x: Any, cos: Any, sin: Any, interleaved: bool, sign: int) -> Any:
+    given, half = flat(x), x.shape[-1] // 2
+    y = np.empty_like(given)
+    if not x.size:
+        return y.reshape(x.shape)
+    shape = np.broadcast_shapes(cos.shape, sin.shape)
+    found = _repeats(shape[:-1], x.shape[:-1])
+    if found is None:  # more than one group of dimensions is broadcast
+        shape, found = (*x.shape[:-1], half), (1, x.size // x.shape[-1])
+    n, packs = x.size // x.shape[-1], -(-half * x.itemsize // 16)
+    block = min(packs, THREADS), max(1, THREADS // packs)
+    given = (
+        given, _table(cos, shape, half), _table(sin, shape, half), y, np.int64(n), np.int32(half), np.int64(found[0]),
+        np.int64(found[1]), np.int32(interleaved), np.int32(sign),
+    )  # fmt: skip
+    launch(PROGRAM, f"rotary<{type_name(x.dtype)}>", (-(-n // block[1]),), block, given)
+    return y.reshape(x.shape)
+
+
+def _forward(xs: tuple[Any, ...], options: tuple[Any, ...], keep: bool) -> tuple[Any, Any]:
+    x, cos, sin = xs
+    return _rotate(x, cos, sin, options[0], 1), None
+
+
+def _backward(
+    ct: Any, kept: Any, xs: tuple[Any, ...], options: tuple[Any, ...], wanted: Sequence[bool], last: bool
+) -> Sequence[Any]:
+    _, cos, sin = xs
+    return _rotate(ct, cos, sin, options[0], -1), None, None
+
+
+rotary_kernel = Kernel(_forward, _backward)
