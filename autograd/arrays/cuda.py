@@ -75,7 +75,12 @@ class CudaRuntime(Runtime):
         made = self._kernel(program, kernel)
         if shared_bytes > _STATIC_SHARED_BYTES and made.max_dynamic_shared_size_bytes < shared_bytes:
             made.max_dynamic_shared_size_bytes = shared_bytes
-        made(grid, block, tuple(arguments), shared_mem=shared_bytes)
+        # CuPy passes an array of one element by value, of any dtype
+        given = tuple(np.asarray(x) if type(x) is np.void else x for x in arguments)
+        made(grid, block, given, shared_mem=shared_bytes)
+
+    def address(self, array: Any) -> int:
+        return int(array.data.ptr)
 
     def current_stream(self) -> Stream:
         return self._cupy.cuda.get_current_stream()

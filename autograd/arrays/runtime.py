@@ -81,8 +81,12 @@ class Runtime(Protocol):
     ) -> None:  # fmt: skip
         """Run a kernel of a program on the current stream.
 
-        Arguments are device arrays, whose addresses are passed, and NumPy scalars of the parameters' exact types.
+        Arguments are device arrays, whose addresses are passed, and NumPy scalars of the parameters' exact types; a
+        scalar of type ``np.void`` is a struct.
         """
+
+    def address(self, array: Any) -> int:
+        """The address of a device array's first element."""
 
     def current_stream(self) -> Stream:
         """The stream of this thread on which operations run."""

@@ -74,5 +74,8 @@ def launch(
     runtime = runtime_of(type(arguments[0]))
     assert runtime is not None, f"{type(arguments[0]).__name__} has no runtime"
     assert kernel in program.kernels, f"{kernel} is not listed in the program {program.name}"
-    assert all(not isinstance(x, np.ndarray | int | float) for x in arguments), "a host array or a Python number"
+    # np.float64 is a Python float, too
+    assert not any(isinstance(x, np.ndarray | int | float) and not isinstance(x, np.generic) for x in arguments), (
+        "a host array or a Python number"
+    )
     runtime.launch(program, kernel, grid, block, arguments, shared_bytes)

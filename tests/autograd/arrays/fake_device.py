@@ -133,6 +133,34 @@ for _name in ("sum", "mean", "max", "min", "argmax", "reshape", "transpose", "sw
     setattr(DeviceArray, _name, _method(_name))
 
 
+class FakeStream:
+    """A stream whose work is done at once."""
+
+    def __enter__(self) -> FakeStream:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        pass
+
+    def wait_event(self, event: Any) -> None:
+        pass
+
+    def synchronize(self) -> None:
+        pass
+
+
+class FakeEvent:
+    """An event of such a stream."""
+
+    done = True
+
+    def record(self, stream: Any = None) -> None:
+        pass
+
+    def synchronize(self) -> None:
+        pass
+
+
 class FakeRuntime:
     """The runtime of the simulated device. Kernels run on the CPU, at once."""
 
@@ -145,6 +173,28 @@ class FakeRuntime:
         """Run a kernel of CUDA C++ behind the header of `on_cpu`."""
         given = [x._values if isinstance(x, DeviceArray) else x for x in arguments]
         on_cpu.run(program, kernel, grid, block, given, shared_bytes)
+
+    def address(self, array: DeviceArray) -> int:
+        """The address of the values."""
+        return int(array._values.ctypes.data)
+
+    def current_stream(self) -> FakeStream:
+        return FakeStream()
+
+    new_stream = current_stream
+
+    def new_event(self) -> FakeEvent:
+        return FakeEvent()
+
+    def pinned(self, size_bytes: int) -> numpy.ndarray:
+        return numpy.empty(size_bytes, numpy.uint8)
+
+    def copy(self, out: Any, x: Any, stream: Any) -> None:
+        """Copy bytes between contiguous arrays, one of which at least is on the device."""
+        assert isinstance(out, DeviceArray) or isinstance(x, DeviceArray)
+        assert out.nbytes == x.nbytes and out.flags.c_contiguous and x.flags.c_contiguous
+        into, given = (a._values if isinstance(a, DeviceArray) else a for a in (out, x))
+        into.reshape(-1).view(numpy.uint8)[...] = given.reshape(-1).view(numpy.uint8)
 
 
 RUNTIME = FakeRuntime()
