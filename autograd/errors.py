@@ -47,7 +47,8 @@ from typing import Any, ParamSpec, TypeVar
 import numpy as np
 
 __all__ = [
-    "AbsentError", "AnomalyError", "ArgumentError", "AxisError", "CollectiveMismatch", "CommunicationError",
+    "AbsentError", "AnomalyError", "ArgumentError", "AxisError", "CaptureError", "CollectiveMismatch",
+    "CommunicationError",
     "ConflictError", "DeadlockError", "DependencyError", "DtypeError", "GradientWarning", "LayoutError", "LinAlgError",
     "MeshError",
     "NotDifferentiable", "NumberError", "ObjectiveError", "OptionError", "PositionError", "RankFailed",
@@ -139,6 +140,10 @@ class ConflictError(RingtapeError, ImportError):
 
 class DependencyError(RingtapeError, ImportError):
     """An optional package is needed and cannot be imported. The message says how to install it."""
+
+
+class CaptureError(RingtapeError, RuntimeError):
+    """A step that cannot be captured and replayed: it reads values on the host, or its inputs changed their shapes."""
 
 
 class MeshError(RingtapeError, ValueError):

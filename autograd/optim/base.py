@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from operator import attrgetter
 from typing import Any
 
 import numpy as np
 
 from .. import notebook
+from ..arrays.capture import current_capture, refuse
 from ..arrays.device import is_inexact, move
 from ..arrays.shape_only import is_absent
 from ..engine import events
@@ -127,6 +129,8 @@ class Optimizer:
             start, end = end, end + len(members)
             self._groups.append(Members(range(start, end), own))
         self._has_groups = len(groups) > 1 or bool(groups[0][1])  # whether a group has numbers of its own
+        self._group: Members | None = None  # whose hyperparameters the optimizer has at present
+        self.rounding: Any = None  # a `fused.Rounding` of `MasterWeights`
         self._checked_lr: Any = None  # is a number that `step` has found legal
         check_numbers(caller, lr=self.lr)
         check_count(caller, digest_every=digest_every)
@@ -160,13 +164,21 @@ class Optimizer:
 
     def _for_each_group(self, do: Callable[[Members], None]) -> None:
         """Call `do` for each group, while the optimizer has the group's hyperparameters."""
-        usual = {name: getattr(self, name) for name in self.number_names()}
         for group in self._groups:
-            try:
-                vars(self).update(group.own)
+            with self.using(group):
                 do(group)
-            finally:
-                vars(self).update(usual)
+
+    @contextmanager
+    def using(self, group: Members | None) -> Iterator[None]:
+        """A block in which the optimizer has the hyperparameters of a group; None stands for its own."""
+        usual = {name: getattr(self, name) for name in self.number_names()}
+        before, self._group = self._group, group
+        try:
+            vars(self).update(() if group is None else group.own)
+            yield
+        finally:
+            vars(self).update(usual)
+            self._group = before
 
     def __repr__(self) -> str:
         if self._has_groups:
@@ -219,17 +231,27 @@ class Optimizer:
         else:
             self._step()
 
-    def _step(self) -> None:
-        mesh = state.mesh
+    def _set_rates(self) -> None:
+        """Set the learning rates that follow a schedule, and check all."""
         if self.schedule is not None:
             self.lr = follow(self, self.lr, self.steps)
         lr = self.lr
         if lr is not self._checked_lr:
             check_numbers(type(self).__name__, lr=lr)
             self._checked_lr = lr
-        has_groups = self._has_groups
-        if has_groups:
+        if self._has_groups:
             self._begin_groups()
+
+    def _advance(self) -> None:
+        """Begin another step of a captured program."""
+        self._set_rates()
+        self.steps += 1
+
+    def _step(self) -> None:
+        self._set_rates()
+        mesh, lr, has_groups, capture = state.mesh, self.lr, self._has_groups, current_capture()
+        if capture is not None:
+            capture.before_replay(self._advance)
         if mesh is not None:
             self.calls += 1
             if self.calls == 1:
@@ -274,9 +296,7 @@ class Optimizer:
                 check_numbers(type(self).__name__, lr=lr)
 
     def _update_group(self, group: Members, gradients: list[Any]) -> None:
-        for i in group.indices:
-            if gradients[i] is not None:
-                self.update(i, self.parameters[i], gradients[i])
+        self.update_some(group.indices, gradients)
 
     def _warn_of_no_gradient(self) -> None:
         if all(is_absent(p.array) for p in self.parameters):
@@ -303,9 +323,24 @@ class Optimizer:
 
     def update_all(self, gradients: list[Any]) -> None:
         """Update all parameters. `gradients` has one entry per parameter, None for those that are not updated."""
-        for i, (p, g) in enumerate(zip(self.parameters, gradients, strict=True)):
+        self.update_some(range(len(self.parameters)), gradients)
+
+    def update_some(self, indices: Iterable[int], gradients: list[Any]) -> None:
+        """Update the parameters of some indices that have a gradient. Subclasses may update several at once."""
+        for i in indices:
+            g = gradients[i]
             if g is not None:
-                self.update(i, p, g)
+                if current_capture() is not None:
+                    self._refuse_capture(i)
+                self.update(i, self.parameters[i], g)
+
+    def _refuse_capture(self, i: int) -> None:
+        p = self.parameters[i]
+        refuse(
+            f"{type(self).__name__}.step() updated {p.name or f'parameter {i}'} of dtype {p.array.dtype} by operations "
+            "with numbers of the host",
+            "Adam, AdamW or SGD, and contiguous parameters of float32 or float64 on a GPU",
+        )
 
     def update(self, i: int, p: Leaf, g: Any) -> None:
         """Update the i-th parameter in place, given its gradient. Subclasses override this."""

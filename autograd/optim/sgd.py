@@ -11,8 +11,10 @@ from numpy import add, multiply, subtract
 
 from ..engine.parameter import Leaf
 from ..errors import OptionError
+from ..kernels.cuda import momentum as on_device
 from ..kernels.momentum import LEAST, momentum
 from .base import _BARE, Optimizer, decrease
+from .fused import Tables, contiguous, numbers_of_step, split
 from .hyperparameters import check_numbers
 
 __all__ = ["SGD"]
@@ -73,6 +75,7 @@ class SGD(Optimizer):
         self.velocity: list[Any] = [None] * len(self.parameters)
         self._scratch: list[Any] = [None] * len(self.parameters)
         self._small: _SmallParameters | None = None
+        self._tables = Tables()
 
     _saved = ("velocity",)
     _numbers = ("momentum", "weight_decay", "dampening", "nesterov")
@@ -89,6 +92,7 @@ class SGD(Optimizer):
 
     def forget(self) -> None:
         self._small = None
+        self._tables = Tables()
 
     def update_all(self, gradients: list[Any]) -> None:
         # For small parameters the calls cost more than the arithmetic, so they are updated together as one array. This
@@ -103,6 +107,39 @@ class SGD(Optimizer):
         for i in small.others:
             self.update(i, self.parameters[i], gradients[i])
         return None
+
+    def update_some(self, indices: Iterable[int], gradients: list[Any]) -> None:
+        if type(self).update is not SGD.update or all(g is None or type(g) is np.ndarray for g in gradients):
+            return super().update_some(indices, gradients)
+        fused, others = split(indices, self.parameters, gradients, self.rounding)
+        for kind, members in fused.items():
+            new = [i for i in members if self.momentum and self.velocity[i] is None]
+            for i in new:
+                self.velocity[i] = np.zeros_like(self.parameters[i].array)
+            for together, dampening in (new, 0.0), ([i for i in members if i not in new], self.dampening):
+                if together:
+                    self._update_together(kind, together, gradients, dampening)
+        return super().update_some(others, gradients)
+
+    def _update_together(self, kind: str, members: list[int], gradients: list[Any], dampening: float) -> None:
+        """Update parameters on a device. The first velocity is the gradient, without dampening."""
+        arrays, rounding, group = [self.parameters[i].array for i in members], self.rounding, self._group
+        copies = None if rounding is None or kind.startswith("double") else [rounding.copies[i] for i in members]
+        velocities = [self.velocity[i] for i in members] if self.momentum else None
+
+        def options() -> dict[str, Any]:
+            with self.using(group):
+                return {
+                    "lr": self.lr, "keep": self.momentum, "share": 1 - dampening, "weight_decay": self.weight_decay,
+                    "nesterov": self.nesterov,
+                }  # fmt: skip
+
+        on_device.momentum(
+            self._tables.batch(members, arrays, velocities, copies),
+            [contiguous(gradients[i]) for i in members], **options(),
+            scale=1.0 if rounding is None else rounding.scale, lost=None if rounding is None else rounding.lost,
+            numbers=numbers_of_step(arrays[0], lambda: on_device.values(arrays[0].dtype, **options())),
+        )  # fmt: skip
 
     def update(self, i: int, p: Leaf, g: Any) -> None:
         if self.weight_decay:
