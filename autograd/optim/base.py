@@ -325,6 +325,13 @@ class Optimizer:
         """Update all parameters. `gradients` has one entry per parameter, None for those that are not updated."""
         self.update_some(range(len(self.parameters)), gradients)
 
+    def fused(self, indices: Iterable[int], gradients: list[Any]) -> tuple[dict[str, list[int]], list[int]]:
+        """The indices of parameters that kernels of a device update, by types of kernels, and the others.
+
+        Parameters without a gradient are in neither. Subclasses with such kernels override this.
+        """
+        return {}, [i for i in indices if gradients[i] is not None]
+
     def update_some(self, indices: Iterable[int], gradients: list[Any]) -> None:
         """Update the parameters of some indices that have a gradient. Subclasses may update several at once."""
         for i in indices:

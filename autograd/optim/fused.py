@@ -26,7 +26,7 @@ class Rounding(NamedTuple):
     scale : float
         Gradients are multiplied by it.
     lost : array
-        On the device, one int32: set to 1 where a rounded value is infinite or NaN.
+        On the device, one float64: set to 1 where a rounded value is infinite or NaN.
     """
 
     copies: list[Any]

@@ -108,10 +108,15 @@ class SGD(Optimizer):
             self.update(i, self.parameters[i], gradients[i])
         return None
 
+    def fused(self, indices: Iterable[int], gradients: list[Any]) -> tuple[dict[str, list[int]], list[int]]:
+        if type(self).update is not SGD.update:  # a subclass with an update of its own
+            return super().fused(indices, gradients)
+        return split(indices, self.parameters, gradients, self.rounding)
+
     def update_some(self, indices: Iterable[int], gradients: list[Any]) -> None:
-        if type(self).update is not SGD.update or all(g is None or type(g) is np.ndarray for g in gradients):
+        if all(g is None or type(g) is np.ndarray for g in gradients):
             return super().update_some(indices, gradients)
-        fused, others = split(indices, self.parameters, gradients, self.rounding)
+        fused, others = self.fused(indices, gradients)
         for kind, members in fused.items():
             new = [i for i in members if self.momentum and self.velocity[i] is None]
             for i in new:

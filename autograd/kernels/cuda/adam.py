@@ -52,7 +52,7 @@ def adam(
         Each gradient is multiplied by it first.
     numbers : array, optional
         The numbers of `values` on the device, which take the place of the others.
-    lost : array of int32, optional
+    lost : array of float64, optional
         One number, which is set to 1 if a rounded copy is infinite or NaN.
     """
     p, copies = batch.columns[0], batch.columns[3]

@@ -27,7 +27,7 @@ def is_supported(x: Any) -> bool:
 
 
 def squares(
-    xs: Sequence[Any], outs: Sequence[Any] | None = None, scale: float = 1.0, *, with_sum: bool = True
+    xs: Sequence[Any], outs: Sequence[Any] | None = None, scale: Any = 1.0, *, with_sum: bool = True, result: Any = None
 ) -> Any:
     """The sum of the squares of ``scale x`` over all elements, and whether one is infinite or NaN.
 
@@ -38,8 +38,12 @@ def squares(
     outs : sequence of arrays, optional
         Of the same shapes: ``scale x`` is written to them. They are of the same dtype and may be the same arrays, or
         float32 for arrays of 16 bits.
+    scale : float or array
+        A number, or one float64 on the device.
     with_sum : bool
         False if only the outputs are needed.
+    result : array, optional
+        The array of the result.
 
     Returns
     -------
@@ -50,16 +54,17 @@ def squares(
     wide = outs[0].dtype if outs is not None else like.dtype if like.dtype.itemsize > 2 else np.dtype(np.float32)
     kernel = f"squares<{type_name(like.dtype)}, {type_name(wide)}>"
     batch = pieces_of(xs)
+    by_value, on_device = (np.float64(scale), NULL) if isinstance(scale, float | int) else (np.float64(1), scale)
     sums = np.empty_like(like, np.float64, shape=(len(batch.work), 2)) if with_sum else None
     for first, work, addresses in batch.launches(xs, [None] * len(xs) if outs is None else outs):
         at = batch.ends[first]
         launch(
             PROGRAM, kernel, (len(work),), (THREADS,),
-            (batch.rows, work, np.int32(first), addresses, np.float64(scale), NULL,
+            (batch.rows, work, np.int32(first), addresses, by_value, on_device,
              NULL if sums is None else sums[at : at + len(work)]),
         )  # fmt: skip
     if sums is None:
         return None
-    out = np.empty_like(like, np.float64, shape=(2,))
-    launch(PROGRAM, "total", (1,), (THREADS,), (sums, np.int64(len(batch.work)), out))
-    return out
+    result = np.empty_like(like, np.float64, shape=(2,)) if result is None else result
+    launch(PROGRAM, "total", (1,), (THREADS,), (sums, np.int64(len(batch.work)), result))
+    return result

@@ -15,6 +15,7 @@ from autograd.arrays import runtime_of
 from autograd.optim import schedules
 
 from ..arrays.devices import DEVICES
+from ..arrays.fake_device import crossings
 from ..kernels.cuda import on_cpu
 
 pytestmark = pytest.mark.skipif(bool(on_cpu.WHY_NOT), reason=on_cpu.WHY_NOT)
@@ -104,3 +105,89 @@ def test_a_parameter_that_was_assigned_is_updated(there: Any) -> None:
         p.grad = there.move(numpy.ones(4))
         optimizer.step()
         assert there.values(p).tolist() == [4.0] * 4
+
+
+@pytest.mark.parametrize("norm_type", [2.0, numpy.inf, 1.0])
+def test_clipping(norm_type: float, there: Any) -> None:
+    random = numpy.random.default_rng(2)
+    gs = [random.standard_normal(shape) for shape in SHAPES]
+    host, away = ([ag.Parameter(move(x)) for x in starts("float64")] for move in (numpy.asarray, there.move))
+    for ps, move in ((host, numpy.asarray), (away, there.move)):
+        for p, g in zip(ps, gs, strict=True):
+            p.grad = move(g)
+    needed = optim.clip_grad_norm_(host, 0.5, norm_type)
+    assert abs(optim.clip_grad_norm_(away, 0.5, norm_type) - needed) < 1e-12 * needed
+    for p, q in zip(host, away, strict=True):
+        assert p.grad is not None and q.grad is not None
+        numpy.testing.assert_allclose(there.values(q.grad), p.grad.numpy(), rtol=1e-12)
+
+
+MIXED = {
+    "AdamW": lambda ps, scaler: optim.MasterWeights(optim.AdamW, ps, 0.01, scaler=scaler),
+    "SGD": lambda ps, scaler: optim.MasterWeights(optim.SGD, ps, 0.1, 0.9, scaler=scaler),
+    "RMSprop": lambda ps, scaler: optim.MasterWeights(optim.RMSprop, ps, 0.01, scaler=scaler),
+}
+
+
+def train_mixed(name: str, there: Any, clip: bool) -> tuple[list[Any], Any]:
+    """Five steps of float16 parameters; the gradients of the third one overflow."""
+    random = numpy.random.default_rng(3)
+    move = numpy.asarray if there is None else there.move
+    ps = [ag.Parameter(move(x.astype("float16"))) for x in starts("float32") if x.shape]
+    scaler = optim.LossScaler(init_scale=8.0)
+    optimizer = MIXED[name](ps, scaler)
+    for step in range(5):
+        for p in ps:
+            g = (random.standard_normal(p.shape) * scaler.value).astype("float16")
+            if step == 2:
+                g.reshape(-1)[-1] = numpy.inf
+            p.grad = move(g)
+        scaler.was_used = True
+        if clip:
+            optim.clip_grad_norm_(ps, 0.1)
+        optimizer.step()
+    found = [*ps, *optimizer.parameters]
+    return [p.numpy() if there is None else there.values(p) for p in found], optimizer
+
+
+@pytest.mark.parametrize("clip", [False, True])
+@pytest.mark.parametrize("name", MIXED)
+def test_master_weights(name: str, clip: bool, there: Any) -> None:
+    found, optimizer = train_mixed(name, there, clip)
+    needed, other = train_mixed(name, None, clip)
+    assert optimizer.skipped == other.skipped == 1 and optimizer.scaler.value == other.scaler.value == 4.0
+    assert optimizer.steps == other.steps == 4
+    for x, y in zip(found, needed, strict=True):
+        numpy.testing.assert_allclose(x, y, rtol=2e-3 if x.dtype == "float16" else 1e-5)
+    half = len(found) // 2
+    for p, master in zip(found[:half], found[half:], strict=True):
+        numpy.testing.assert_array_equal(p, master.astype("float16"))
+
+
+def test_a_step_of_master_weights_reads_the_host_once(there: Any) -> None:
+    ps = [ag.Parameter(there.move(numpy.ones(3, "float16"))) for _ in range(50)]
+    optimizer = optim.MasterWeights(optim.AdamW, ps)
+    runtime: Any = runtime_of(type(ps[0].array))
+    for _ in range(2):
+        for p in ps:
+            p.grad = there.move(numpy.ones(3, "float16"))
+        optimizer.scaler.was_used = True
+        before = dict(crossings)
+        with mock.patch.object(type(runtime), "launch", autospec=True, side_effect=type(runtime).launch) as launch:
+            optimizer.step()
+    assert launch.call_count == 3  # the sums of blocks, their sum, and the update
+    if there.name == "fake":
+        assert crossings == {"to host": before["to host"] + 1, "from host": before["from host"]}
+
+
+def test_a_weight_beyond_float16_is_found_one_step_later(there: Any) -> None:
+    p = ag.Parameter(there.move(numpy.full(5, 6e4, "float16")))
+    optimizer = optim.MasterWeights(optim.SGD, [p], 1e4)
+    for step in range(2):
+        p.grad = there.move(numpy.full(5, -optimizer.scaler.value, "float16"))
+        optimizer.scaler.was_used = True
+        if step:
+            with pytest.raises(ag.errors.OptionError, match="beyond the largest float16"):
+                optimizer.step()
+        else:
+            optimizer.step()

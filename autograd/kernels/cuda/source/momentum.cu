@@ -25,7 +25,7 @@ __device__ __forceinline__ void update(T &p, T &velocity, T g, const Numbers<T> 
 template <typename T, typename G, typename L>
 __global__ void __launch_bounds__(256) momentum(
     const Row<T, L> *rows, const Work *work, int first_row, Addresses gradients, Numbers<T> numbers,
-    const Numbers<T> *on_device, int *lost
+    const Numbers<T> *on_device, double *lost
 ) {
     constexpr int N = 16 / sizeof(T), AT_ONCE = 2;
     const Numbers<T> n = on_device ? *on_device : numbers;

@@ -73,7 +73,7 @@ def test_adam_with_rounded_copies_and_a_loss_scale(half_gradients: bool, there: 
     copies = [x.astype("float16") for x in copies]
     gs = [(64 * x).astype("float16" if half_gradients else "float32") for x in draws(5, "float32")]
     device = [moved(there, xs) for xs in (ps, ms, vs, copies)]
-    lost = there.move(numpy.zeros(1, "int32"))
+    lost = there.move(numpy.zeros(1))
     batch = Batch(*device)
     adam(batch, moved(there, gs), step=3, scale=1 / 64, lost=lost, **RATES)
     for p, g, m, v in zip(ps, gs, ms, vs, strict=True):
