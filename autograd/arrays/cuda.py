@@ -104,6 +104,27 @@ class CudaRuntime(Runtime):
         used = self._cupy.get_default_memory_pool().used_bytes()
         return Memory(used, used, free, total)
 
+    def device_id(self) -> str:
+        cuda = self._cupy.cuda.runtime
+        return str(cuda.deviceGetPCIBusId(cuda.getDevice()))
+
+    def exportable(self, size_bytes: int) -> Any:
+        cuda = self._cupy.cuda
+        memory = cuda.Memory(max(size_bytes, 1))  # of cudaMalloc: a handle names a whole allocation, not a pool's part
+        return self._cupy.ndarray(size_bytes, np.uint8, cuda.MemoryPointer(memory, 0))
+
+    def export_handle(self, array: Any) -> bytes:
+        return bytes(self._cupy.cuda.runtime.ipcGetMemHandle(array.data.ptr))
+
+    def open_handle(self, handle: bytes, size_bytes: int) -> Any:
+        cuda = self._cupy.cuda
+        address = cuda.runtime.ipcOpenMemHandle(handle)
+        memory = cuda.UnownedMemory(address, size_bytes, None, cuda.runtime.getDevice())
+        return self._cupy.ndarray(size_bytes, np.uint8, cuda.MemoryPointer(memory, 0))
+
+    def close_handle(self, array: Any) -> None:
+        self._cupy.cuda.runtime.ipcCloseMemHandle(array.data.ptr)
+
 
 def _address(array: Any) -> int:
     """The address of an array's first byte, on the host or on the device."""

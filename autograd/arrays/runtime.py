@@ -109,3 +109,22 @@ class Runtime(Protocol):
 
     def memory(self) -> Memory:
         """The use of the current device's memory."""
+
+    # -- memory that another process uses ----------------------------------------------------------------------
+    def device_id(self) -> str:
+        """The current device, named alike in all processes of the host."""
+
+    def exportable(self, size_bytes: int) -> Any:
+        """An uninitialised device array of bytes, which another process of the host can open."""
+
+    def export_handle(self, array: Any) -> bytes:
+        """What another process opens memory of `exportable` with."""
+
+    def open_handle(self, handle: bytes, size_bytes: int) -> Any:
+        """Memory of another process, as a device array of bytes.
+
+        The other process keeps the memory until this one has closed it.
+        """
+
+    def close_handle(self, array: Any) -> None:
+        """Close memory of another process, after all work that uses it."""

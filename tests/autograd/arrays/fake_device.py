@@ -16,6 +16,7 @@ from autograd.arrays.device import register_device
 from autograd.arrays.runtime import Program
 
 from ..kernels.cuda import on_cpu
+from . import fake_streams
 
 crossings = {"to host": 0, "from host": 0}
 
@@ -133,36 +134,38 @@ for _name in ("sum", "mean", "max", "min", "argmax", "reshape", "transpose", "sw
     setattr(DeviceArray, _name, _method(_name))
 
 
-class FakeStream:
-    """A stream whose work is done at once."""
+def _ordered(name: str) -> None:
+    """Let a method of arrays run after the work of the current stream, and count as an operation of it."""
+    true = getattr(DeviceArray, name)
 
-    def __enter__(self) -> FakeStream:
-        return self
+    def method(self: DeviceArray, *args: Any, **options: Any) -> Any:
+        fake_streams.before_operation()
+        found = true(self, *args, **options)
+        written = (self,) if name == "__setitem__" else options.get("out") or ()
+        written = written if isinstance(written, tuple) else (written,)
+        fake_streams.after_operation(*(x._values for x in written if isinstance(x, DeviceArray)))
+        return found
 
-    def __exit__(self, *_: Any) -> None:
-        pass
-
-    def wait_event(self, event: Any) -> None:
-        pass
-
-    def synchronize(self) -> None:
-        pass
+    method.__name__ = name
+    setattr(DeviceArray, name, method)
 
 
-class FakeEvent:
-    """An event of such a stream."""
+for _name in ("__setitem__", "__array_ufunc__", "__array_function__"):
+    _ordered(_name)
 
-    done = True
+_init = DeviceArray.__init__
 
-    def record(self, stream: Any = None) -> None:
-        pass
 
-    def synchronize(self) -> None:
-        pass
+def _made(self: DeviceArray, *args: Any) -> None:
+    _init(self, *args)
+    fake_streams.after_operation(self._values, made=True)
+
+
+DeviceArray.__init__ = _made  # type: ignore[method-assign]
 
 
 class FakeRuntime:
-    """The runtime of the simulated device. Kernels run on the CPU, at once."""
+    """The runtime of the simulated device. Kernels run on the CPU; streams are those of `fake_streams`."""
 
     name = "fake"
 
@@ -170,31 +173,50 @@ class FakeRuntime:
         self, program: Program, kernel: str, grid: tuple[int, ...], block: tuple[int, ...], arguments: Sequence[Any],
         shared_bytes: int,
     ) -> None:  # fmt: skip
-        """Run a kernel of CUDA C++ behind the header of `on_cpu`."""
+        """Queue a kernel of CUDA C++, which runs behind the header of `on_cpu`."""
         given = [x._values if isinstance(x, DeviceArray) else x for x in arguments]
-        on_cpu.run(program, kernel, grid, block, given, shared_bytes)
 
-    def address(self, array: DeviceArray) -> int:
-        """The address of the values."""
+        def run(values: list[Any]) -> None:
+            on_cpu.run(program, kernel, grid, block, values, shared_bytes)
+
+        if fake_streams.current().is_default and not fake_streams.state.is_tracked:
+            run(given)  # as always in tests of kernels, whose arrays may have strides
+        else:
+            fake_streams.launch(run, given, fake_streams.current())
+
+    def address(self, array: Any) -> int:
         return int(array._values.ctypes.data)
 
-    def current_stream(self) -> FakeStream:
-        return FakeStream()
+    def current_stream(self) -> Any:
+        return fake_streams.current()
 
-    new_stream = current_stream
+    def new_stream(self) -> Any:
+        return fake_streams.FakeStream()
 
-    def new_event(self) -> FakeEvent:
-        return FakeEvent()
+    def new_event(self) -> Any:
+        return fake_streams.FakeEvent()
 
     def pinned(self, size_bytes: int) -> numpy.ndarray:
-        return numpy.empty(size_bytes, numpy.uint8)
+        return fake_streams.poisoned(size_bytes)
 
     def copy(self, out: Any, x: Any, stream: Any) -> None:
-        """Copy bytes between contiguous arrays, one of which at least is on the device."""
-        assert isinstance(out, DeviceArray) or isinstance(x, DeviceArray)
-        assert out.nbytes == x.nbytes and out.flags.c_contiguous and x.flags.c_contiguous
-        into, given = (a._values if isinstance(a, DeviceArray) else a for a in (out, x))
-        into.reshape(-1).view(numpy.uint8)[...] = given.reshape(-1).view(numpy.uint8)
+        values = [a._values if isinstance(a, DeviceArray) else a for a in (out, x)]
+        fake_streams.copy(values[0], values[1], stream)
+
+    def device_id(self) -> str:
+        return "the simulated device"
+
+    def exportable(self, size_bytes: int) -> Any:
+        return DeviceArray(fake_streams.exportable(size_bytes))
+
+    def export_handle(self, array: Any) -> bytes:
+        return fake_streams.handle_of(array._values)
+
+    def open_handle(self, handle: bytes, size_bytes: int) -> Any:
+        return DeviceArray(fake_streams.opened(handle, size_bytes))
+
+    def close_handle(self, array: Any) -> None:
+        fake_streams.close(array._values)
 
 
 RUNTIME = FakeRuntime()
