@@ -19,29 +19,37 @@ class Capture:
     """What a captured program does on the host at each replay."""
 
     def __init__(self) -> None:
+        self._check: list[Callable[[], None]] = []
         self._advance: list[Callable[[], None]] = []
         self._write: list[Callable[[], None]] = []
 
-    def before_replay(self, advance: Callable[[], None] | None = None, write: Callable[[], None] | None = None) -> None:
+    def before_replay(
+        self, *, check: Callable[[], None] | None = None, advance: Callable[[], None] | None = None,
+        write: Callable[[], None] | None = None,
+    ) -> None:  # fmt: skip
         """Register functions to be called before each replay.
 
         Parameters
         ----------
+        check : callable, optional
+            Raises CaptureError if the captured work no longer fits the program. All are called first.
         advance : callable, optional
             Does what the program did on the host while it was captured, such as counting a step. It is not called
             before the first replay, which is the captured step itself.
         write : callable, optional
             Writes numbers to the device. It is called after all functions `advance`.
         """
-        if advance is not None:
-            self._advance.append(advance)
-        if write is not None:
-            self._write.append(write)
+        for functions, given in ((self._check, check), (self._advance, advance), (self._write, write)):
+            if given is not None:
+                functions.append(given)
 
-    def prepare(self, is_first: bool) -> None:
-        """Call the registered functions."""
-        for each in () if is_first else self._advance:
+    def advance(self) -> None:
+        """Begin another step: call the functions `check` and `advance`."""
+        for each in (*self._check, *self._advance):
             each()
+
+    def write(self) -> None:
+        """Call the functions `write`."""
         for each in self._write:
             each()
 

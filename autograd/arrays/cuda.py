@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
@@ -98,6 +98,31 @@ class CudaRuntime(Runtime):
     def copy(self, out: Any, x: Any, stream: Any) -> None:
         cuda = self._cupy.cuda.runtime
         cuda.memcpyAsync(_address(out), _address(x), x.nbytes, cuda.memcpyDefault, stream.ptr)
+
+    def capture(self, function: Callable[[], Any]) -> tuple[Any, Callable[[], None]]:
+        cuda = self._cupy.cuda
+        # Memory that is given back during the capture may be used again by the work that follows in it, but not by
+        # anybody else, as long as the graph exists.
+        pool = cuda.MemoryPool()
+        cuda.get_current_stream().synchronize()
+        stream = cuda.Stream(non_blocking=True)
+        with stream, cuda.using_allocator(pool.malloc):
+            stream.begin_capture()
+            try:
+                result = function()
+            except BaseException:
+                try:
+                    stream.end_capture()
+                except cuda.runtime.CUDARuntimeError:  # what was refused has ended the capture
+                    pass
+                raise
+            graph = stream.end_capture()
+
+        def replay() -> None:
+            graph.launch()  # on the current stream
+
+        replay.memory = pool, stream  # type: ignore[attr-defined]
+        return result, replay
 
     def memory(self) -> Memory:
         free, total = self._cupy.cuda.runtime.memGetInfo()

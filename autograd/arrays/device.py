@@ -9,6 +9,7 @@ import numpy as np
 
 from ..errors import DtypeError, OptionError, ShapeError, call_site
 from . import cuda
+from .capture import refuse
 from .read_only import Guarded
 from .runtime import Runtime
 from .shape_only import Shaped, shape_only
@@ -102,6 +103,7 @@ def to_host(x: Any) -> np.ndarray:
     if isinstance(x, _HOST):
         return np.asarray(x)
     if _find_device(type(x)):
+        refuse("values of the device were read on the host", "return them from the step, and read them after it")
         return _to_host[type(x)](x)
     return np.asarray(x)  # a Shaped raises AbsentError here
 
@@ -110,7 +112,10 @@ def move(host: np.ndarray, like: Any) -> Any:
     """Copy `host` to the device of `like`; in a dry run, return an array with its shape only."""
     if type(like) is Shaped and not like.absent:
         return shape_only(host)
-    return _from_host[type(like)](host) if _find_device(type(like)) else host
+    if not _find_device(type(like)):
+        return host
+    refuse("a host array was copied to the device", "make it an argument of the step, or move it before")
+    return _from_host[type(like)](host)
 
 
 def is_device(x: Any) -> bool:

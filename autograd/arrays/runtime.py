@@ -9,7 +9,7 @@ Streams and events have the methods that CuPy's have, so that CuPy's are used as
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, Protocol
 
@@ -105,6 +105,24 @@ class Runtime(Protocol):
 
         One is a device array, the other is one too, or page-locked host memory. The arrays must be kept until the copy
         is complete.
+        """
+
+    def capture(self, function: Callable[[], Any]) -> tuple[Any, Callable[[], None]]:
+        """Record the work that a function gives to the device, without doing it.
+
+        Returns
+        -------
+        result : object
+            That of the function. Its arrays have values after a replay, and new ones after the next.
+        replay : callable
+            Gives the recorded work to the current stream. It keeps the memory that the work uses, but for arrays that
+            were made before.
+
+        Raises
+        ------
+        RuntimeError
+            The function read values on the host, or waited for the device. The device's library may raise errors of its
+            own.
         """
 
     def memory(self) -> Memory:

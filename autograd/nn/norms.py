@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from .. import ops
+from ..arrays.capture import refuse
 from ..engine.parameter import Parameter
 from ..engine.tensor import TENSORS, Tensor
 from ..errors import LayoutError, ShapeError, call_site
@@ -265,6 +266,7 @@ class _BatchNorm(Module):
         return y
 
     def _track(self, mean: Any, variance: Any, count: int) -> None:
+        refuse("running averages of a module were updated", "evaluation mode, or track_running_stats=False")
         batches = np.asarray(self.num_batches_tracked + 1)
         momentum = 1.0 / float(batches) if self.momentum is None else self.momentum
         self.num_batches_tracked = batches

@@ -13,7 +13,7 @@ from ..errors import ArgumentError, call_site
 from ..kernels.adam import adam
 from ..kernels.cuda import adam as on_device
 from .base import Optimizer, decrease
-from .fused import Tables, contiguous, numbers_of_step, split
+from .fused import Tables, contiguous, numbers_of_step, refuse_other_arrays, split
 from .hyperparameters import check_numbers
 
 __all__ = ["Adam", "AdamW"]
@@ -126,16 +126,20 @@ class Adam(Optimizer):
                     "weight_decay": self.weight_decay, "decoupled": self.decoupled,
                 }  # fmt: skip
 
+        def check() -> None:
+            current = ([each[i] for i in members] for each in (self.first, self.second))
+            refuse_other_arrays(batch.holds([self.parameters[i].array for i in members], *current, copies))
+
         def advance() -> None:
             for i in members:
                 self.counts[i] += 1
 
         if (capture := current_capture()) is not None:
-            capture.before_replay(advance)
+            capture.before_replay(check=check, advance=advance)
         on_device.adam(
             batch, [contiguous(gradients[i]) for i in members], **options(),
             scale=1.0 if rounding is None else rounding.scale, lost=None if rounding is None else rounding.lost,
-            numbers=numbers_of_step(arrays[0], lambda: on_device.values(arrays[0].dtype, **options())),
+            numbers=numbers_of_step(batch, lambda: on_device.values(arrays[0].dtype, **options())),
         )  # fmt: skip
 
     def forget(self) -> None:

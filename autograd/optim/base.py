@@ -251,7 +251,7 @@ class Optimizer:
         self._set_rates()
         mesh, lr, has_groups, capture = state.mesh, self.lr, self._has_groups, current_capture()
         if capture is not None:
-            capture.before_replay(self._advance)
+            capture.before_replay(advance=self._advance)
         if mesh is not None:
             self.calls += 1
             if self.calls == 1:

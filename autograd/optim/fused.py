@@ -9,11 +9,12 @@ import numpy as np
 
 from ..arrays.capture import current_capture
 from ..arrays.device import runtime_of
+from ..errors import CaptureError, call_site
 from ..kernels.cuda.adam import kind_of
 from ..kernels.cuda.batch import Batch
 from ..kernels.cuda.values import store
 
-__all__ = ["Rounding", "Tables", "contiguous", "numbers_of_step", "split"]
+__all__ = ["Rounding", "Tables", "contiguous", "numbers_of_step", "refuse_other_arrays", "split"]
 
 
 class Rounding(NamedTuple):
@@ -79,14 +80,24 @@ def split(
     return fused, others
 
 
-def numbers_of_step(like: Any, values: Callable[[], np.ndarray]) -> Any:
+def numbers_of_step(batch: Batch, values: Callable[[], np.ndarray]) -> Any:
     """Numbers of a step on the device, if the step is captured: they are written anew before each replay. Else None."""
     capture = current_capture()
     if capture is None:
         return None
-    found = np.empty_like(like, shape=values().shape)
+    found = batch.numbers[: len(values())]
     capture.before_replay(write=lambda: store(found, values()))
     return found
+
+
+def refuse_other_arrays(is_same: bool) -> None:
+    """Raise CaptureError at a replay if parameters or the state of their optimizer have new arrays."""
+    if not is_same:
+        raise CaptureError(
+            "a captured step was called after parameters or the optimizer's state were assigned, as load_state_dict "
+            "does: the captured work updates the arrays from before\n  fix: capture the step again: "
+            "step = ag.cuda_graph(...)" + call_site()
+        )
 
 
 def contiguous(x: Any) -> Any:

@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 from numpy import add, multiply, subtract
 
+from ..arrays.capture import current_capture
 from ..engine.parameter import Leaf
 from ..errors import OptionError
 from ..kernels.cuda import momentum as on_device
 from ..kernels.momentum import LEAST, momentum
 from .base import _BARE, Optimizer, decrease
-from .fused import Tables, contiguous, numbers_of_step, split
+from .fused import Tables, contiguous, numbers_of_step, refuse_other_arrays, split
 from .hyperparameters import check_numbers
 
 __all__ = ["SGD"]
@@ -139,11 +140,19 @@ class SGD(Optimizer):
                     "nesterov": self.nesterov,
                 }  # fmt: skip
 
+        batch = self._tables.batch(members, arrays, velocities, copies)
+
+        def check() -> None:
+            current = [self.velocity[i] for i in members] if velocities is not None else None
+            refuse_other_arrays(batch.holds([self.parameters[i].array for i in members], current, copies))
+
+        if (capture := current_capture()) is not None:
+            capture.before_replay(check=check)
         on_device.momentum(
-            self._tables.batch(members, arrays, velocities, copies),
+            batch,
             [contiguous(gradients[i]) for i in members], **options(),
             scale=1.0 if rounding is None else rounding.scale, lost=None if rounding is None else rounding.lost,
-            numbers=numbers_of_step(arrays[0], lambda: on_device.values(arrays[0].dtype, **options())),
+            numbers=numbers_of_step(batch, lambda: on_device.values(arrays[0].dtype, **options())),
         )  # fmt: skip
 
     def update(self, i: int, p: Leaf, g: Any) -> None:

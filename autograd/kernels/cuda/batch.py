@@ -12,13 +12,16 @@ from typing import Any
 
 import numpy as np
 
-from ...arrays import move, runtime_of
+from ...arrays import runtime_of
+from ...arrays.capture import refuse
+from .values import on_device
 
 __all__ = ["MOST_ADDRESSES", "PIECE", "THREADS", "Batch", "Pieces", "pieces_of"]
 
 THREADS = 256
 PIECE = 8192
 """The elements that a block works on."""
+MOST_NUMBERS = 16
 MOST_ADDRESSES = 440
 """The addresses that are passed to a kernel by value. CUDA allows 4,096 bytes of arguments."""
 _ADDRESSES = np.dtype((np.void, 8 * MOST_ADDRESSES))
@@ -47,12 +50,13 @@ class Pieces:
         self._start(np.array(sizes, np.int64), np.array(sizes, np.int64), like)
 
     def _start(self, sizes: np.ndarray, rows: np.ndarray, like: Any) -> None:
+        refuse("the tables of an optimizer's state or of a norm were made", "cuda_graph(step, warmup=1), or more")
         pieces = -(-sizes // PIECE)
         self.ends: list[int] = np.concatenate([[0], np.cumsum(pieces)]).tolist()
         work = np.empty((self.ends[-1], 2), np.int32)
         work[:, 0] = np.repeat(np.arange(len(sizes)), pieces)
         work[:, 1] = np.arange(self.ends[-1]) - np.repeat(self.ends[:-1], pieces)
-        self.rows, self.work = move(rows, like), move(work, like)
+        self.rows, self.work = on_device(rows, like), on_device(work, like)
         runtime = runtime_of(type(like))
         assert runtime is not None
         runtime.current_stream().synchronize()  # any stream may read them
@@ -81,6 +85,12 @@ class Batch(Pieces):
     *columns : sequence of arrays
         For each kind of array those of all parameters: contiguous, on one device. None in the place of a column that a
         kernel leaves out. A row on the device has the addresses of a parameter's arrays, and their size.
+
+    Attributes
+    ----------
+    numbers : array
+        On the device, of the dtype of the first column: for the numbers of a captured step, which are written before a
+        replay. Memory that is allocated during a capture would not do: earlier work of the same capture may use it.
     """
 
     def __init__(self, *columns: Sequence[Any] | None):
@@ -90,6 +100,7 @@ class Batch(Pieces):
         sizes = np.array([x.size for x in first], np.int64)
         addresses = [np.zeros(len(sizes), np.int64) if c is None else addresses_of(c) for c in columns]
         self._start(sizes, np.stack([*addresses, sizes], 1), first[0])
+        self.numbers = np.empty_like(first[0], shape=(MOST_NUMBERS,))
 
     def holds(self, *columns: Sequence[Any] | None) -> bool:
         """Whether these are the arrays of the batch."""

@@ -8,10 +8,10 @@ import numpy as np
 
 from .program import launch, program
 
-__all__ = ["by_value", "store"]
+__all__ = ["by_value", "on_device", "store"]
 
-_BYTES = 256
-PROGRAM = program("values", ("store",))
+_FEW, _MANY = 256, 3584  # bytes of a launch; CUDA allows 4,096 bytes of arguments
+PROGRAM = program("values", (f"store<{_FEW}>", f"store<{_MANY}>"))
 
 
 def by_value(numbers: np.ndarray) -> np.void:
@@ -21,11 +21,24 @@ def by_value(numbers: np.ndarray) -> np.void:
 
 
 def store(out: Any, numbers: np.ndarray) -> None:
-    """Set a contiguous device array of up to 256 bytes to the values of a host array of its dtype and size.
+    """Set a contiguous device array to the values of a host array of its dtype and size.
 
-    The values are arguments of a kernel, so that nothing waits and the host array may change afterwards.
+    The values are arguments of kernels, 3,584 bytes in a launch, so that nothing waits and the host array may change
+    afterwards. It is meant for few numbers.
     """
-    assert out.nbytes == numbers.nbytes <= _BYTES and out.dtype == numbers.dtype
-    given = np.zeros(_BYTES, np.uint8)
-    given[: numbers.nbytes] = np.frombuffer(np.ascontiguousarray(numbers).tobytes(), np.uint8)
-    launch(PROGRAM, "store", (1,), (32,), (out, by_value(given), np.int32(numbers.nbytes)))
+    assert out.nbytes == numbers.nbytes and out.dtype == numbers.dtype and out.flags.c_contiguous
+    given, flat = np.frombuffer(numbers.tobytes(), np.uint8), out.reshape(-1)
+    most = _FEW if len(given) <= _FEW else _MANY
+    for start in range(0, len(given), most):
+        values = np.zeros(most, np.uint8)
+        count = min(most, len(given) - start)
+        values[:count] = given[start : start + count]
+        into = flat[start // out.itemsize :]
+        launch(PROGRAM, f"store<{most}>", (1,), (128,), (into, by_value(values), np.int32(count)))
+
+
+def on_device(numbers: np.ndarray, like: Any) -> Any:
+    """A new array with the values of a host array on the device of `like`; see `store`."""
+    out = np.empty_like(like, numbers.dtype, shape=numbers.shape)
+    store(out, numbers)
+    return out

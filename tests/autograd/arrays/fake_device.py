@@ -16,19 +16,21 @@ from autograd.arrays.device import register_device
 from autograd.arrays.runtime import Program
 
 from ..kernels.cuda import on_cpu
-from . import fake_streams
+from . import fake_capture, fake_streams
 
 crossings = {"to host": 0, "from host": 0}
 
 
 def to_host(x: DeviceArray) -> numpy.ndarray:
     """Copy a device array to the host."""
+    fake_capture.refuse("a copy to the host")
     crossings["to host"] += 1
     return x._values.copy()
 
 
 def from_host(x: numpy.ndarray) -> DeviceArray:
     """Copy a host array to the device."""
+    fake_capture.refuse("a copy of a host array")
     crossings["from host"] += 1
     return DeviceArray(numpy.array(x))
 
@@ -153,6 +155,11 @@ def _ordered(name: str) -> None:
 for _name in ("__setitem__", "__array_ufunc__", "__array_function__"):
     _ordered(_name)
 
+for _name in ("__setitem__", "__getitem__", "__array_ufunc__", "__array_function__", "sum", "mean", "max", "min",
+              "argmax", "reshape", "transpose", "swapaxes", "astype", "copy", "ravel", "squeeze", "conj",
+              "fill"):  # fmt: skip
+    fake_capture.recorded(DeviceArray, _name)
+
 _init = DeviceArray.__init__
 
 
@@ -174,6 +181,8 @@ class FakeRuntime:
         shared_bytes: int,
     ) -> None:  # fmt: skip
         """Queue a kernel of CUDA C++, which runs behind the header of `on_cpu`."""
+        if fake_capture.record(lambda: self.launch(program, kernel, grid, block, arguments, shared_bytes)):
+            return
         given = [x._values if isinstance(x, DeviceArray) else x for x in arguments]
 
         def run(values: list[Any]) -> None:
@@ -200,8 +209,13 @@ class FakeRuntime:
         return fake_streams.poisoned(size_bytes)
 
     def copy(self, out: Any, x: Any, stream: Any) -> None:
+        if fake_capture.record(lambda: self.copy(out, x, stream)):
+            return
         values = [a._values if isinstance(a, DeviceArray) else a for a in (out, x)]
         fake_streams.copy(values[0], values[1], stream)
+
+    def capture(self, function: Any) -> Any:
+        return fake_capture.capture(function)
 
     def device_id(self) -> str:
         return "the simulated device"
