@@ -15,7 +15,7 @@ from typing import Any, Literal, NoReturn, overload
 import numpy as np
 
 from .. import notebook
-from ..arrays.device import as_array
+from ..arrays.device import as_array, require_one_device
 from ..arrays.shape_only import Shaped, shape_only
 from ..errors import DtypeError, LayoutError, MeshError, ShapeError, TapeError, call_site
 from ..layouts.inference import axes_in
@@ -605,9 +605,16 @@ def _seed(y: Tensor, ct: Any) -> Tensor | None:
     given = ct if isinstance(ct, Tensor) else None
     value = given.array if given is not None else as_array(ct, None)
     number = isinstance(ct, int | float | complex | np.generic | LocalCount)
+    if value.__class__ is not array.__class__ and not isinstance(array, np.generic | np.ndarray | Shaped):
+        if number and not array.shape:
+            value = np.full_like(array, plain(ct))
+        elif not number:
+            require_one_device("backward", output=y, cotangent=ct)
+    elif given is None and value.__class__ is not array.__class__:
+        require_one_device("backward", output=y, cotangent=value)
     if value.shape != array.shape:
         if value.shape == () and number:
-            value = array if type(array) is Shaped else np.full(array.shape, ct, array.dtype)
+            value = array if type(array) is Shaped else np.full_like(array, plain(ct))
         else:
             raise ShapeError(
                 f"a cotangent of shape {value.shape} was given for an output of shape {array.shape}" + call_site()

@@ -9,6 +9,7 @@ import numpy as np
 
 from .. import ops
 from ..arrays.capture import refuse
+from ..arrays.device import as_array
 from ..engine.parameter import Parameter
 from ..engine.tensor import TENSORS, Tensor
 from ..errors import LayoutError, ShapeError, call_site
@@ -267,8 +268,8 @@ class _BatchNorm(Module):
 
     def _track(self, mean: Any, variance: Any, count: int) -> None:
         refuse("running averages of a module were updated", "evaluation mode, or track_running_stats=False")
-        batches = np.asarray(self.num_batches_tracked + 1)
-        momentum = 1.0 / float(batches) if self.momentum is None else self.momentum
+        batches = as_array(self.num_batches_tracked + 1)
+        momentum = 1.0 / batches if self.momentum is None else self.momentum
         self.num_batches_tracked = batches
         for name, new, scale in (
             ("running_mean", mean, momentum),

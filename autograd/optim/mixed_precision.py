@@ -1,4 +1,4 @@
-"""Mixed precision: float16 parameters with float32 master weights, and dynamic loss scaling.
+"""Mixed precision: float16 or bfloat16 parameters with float32 master weights, and dynamic loss scaling.
 
 A float16 number has 11 significant bits and lies between 6e-8 and 65504. Updates of a weight are often below its last
 bit, so the optimizer updates a float32 copy of it, the master weight, and the parameter is that copy rounded. Small
@@ -20,8 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from ..arrays.device import move, runtime_of, to_host
-from ..arrays.half import HALF, rounded
+from ..arrays.device import device_of, move, require_one_device, runtime_of, to_host
+from ..arrays.half import HALF, is_half, rounded
 from ..arrays.shape_only import Shaped, is_absent
 from ..engine.parameter import Leaf, Parameter
 from ..engine.saved_arrays import step_check
@@ -115,7 +115,7 @@ class LossScaler:
         self.owner: Callable[[], Any] = lambda: None
 
     def scale(self, loss: Tensor) -> Tensor:
-        """Return ``loss * value``, recorded on the tape; a float16 loss in float32.
+        """Return ``loss * value``, recorded on the tape; a float16 or bfloat16 loss in float32.
 
         Call it inside the tape's block, and `backward` on the result.
 
@@ -127,7 +127,7 @@ class LossScaler:
         if loss.__class__ not in TENSORS:
             raise ArgumentError(f"LossScaler.scale: {type(loss).__name__} was given; needed: a Tensor" + call_site())
         self.was_used = True
-        return (loss.astype(np.float32) if loss.dtype == HALF else loss) * self.value
+        return (loss.astype(np.float32) if is_half(loss.dtype) else loss) * self.value
 
     def update(self, finite: bool) -> None:
         """Change the scale after a step; `finite` tells whether all gradients were, on all ranks.
@@ -169,7 +169,7 @@ class LossScaler:
 
 
 class MasterWeights:
-    """An optimizer of float16 parameters: it updates float32 copies of them, the master weights, and rounds these.
+    """An optimizer of float16 or bfloat16 parameters: it updates float32 copies, the master weights, and rounds these.
 
     Multiply the loss by the loss scale with `scale`. `step` divides the gradients by it in float32, updates the master
     weights, and copies them to the parameters. If a gradient is infinite or NaN on any rank, the step changes nothing
@@ -180,7 +180,7 @@ class MasterWeights:
     optimizer : callable
         The class of the optimizer, such as `optim.AdamW`; called with the master weights.
     params : iterable of Parameter, or of dict
-        Parameters, or groups of them: see `Optimizer`. Those of another dtype than float16 are updated directly.
+        Parameters, or groups of them: see `Optimizer`. Those of float32 and float64 are updated directly.
     *args, **kwargs
         Further arguments of the optimizer.
     scaler : LossScaler, optional
@@ -205,6 +205,10 @@ class MasterWeights:
 
     Notes
     -----
+    On a GPU a step reads three numbers together: whether all gradients are finite, and whether a weight was rounded to
+    infinity in the step before. So `step` reports a weight beyond the largest float16 one step later than on the CPU.
+    Gradients are multiplied by the reciprocal of the loss scale, which is exact for powers of two.
+
     `clip_grad_norm_` and `clip_grad_value_` may be given the parameters or the master weights: both clip the unscaled
     float32 gradients, to which they move the gradients of all parameters first, as `unscale` does. Between `unscale`
     and `step` ``p.grad`` is None, and the gradient is that of the master weight.
@@ -257,7 +261,8 @@ class MasterWeights:
         self.skipped = 0
         self._known = [p.array for p in self._held]  # to see that a parameter was assigned
         self._is_finite = True
-        self._found: Any = None  # on a device: the sum of squares and two flags, infinite gradients and rounded weights
+        self._found: Any = None  # on a GPU: the sum of squares and two flags, infinite gradients and rounded weights
+        self._flags: list[Any] = []  # on a device without kernels: whether gradients are finite, read once a step
         self._places = {id(p): i for each in (self._held, self.parameters) for i, p in enumerate(each)}
         masters.update(dict.fromkeys(self._places, weakref.ref(self)))
         weakref.finalize(self, _forget, tuple(self._places)).atexit = False
@@ -303,7 +308,7 @@ class MasterWeights:
         self.optimizer.zero_grad(set_to_none)
         for p in self._held:
             p.zero_grad()
-        self._is_finite = True
+        self._is_finite, self._flags = True, []
 
     def unscale(self) -> None:
         """Move the gradients of the parameters, divided by the loss scale, to the master weights, in float32.
@@ -318,9 +323,16 @@ class MasterWeights:
             if g is None or is_absent(g.array):
                 continue
             p.zero_grad()
-            wide = g.array if g.array.dtype != HALF else g.array.astype(np.float32)
+            if g.array.__class__ is not master.array.__class__:
+                require_one_device("MasterWeights.unscale", gradient=g, master_weight=master)
+            wide = g.array if not is_half(g.array.dtype) else g.array.astype(np.float32)
             wide = wide / wide.dtype.type(self.scaler.value)
-            self._is_finite = self._is_finite and (type(wide) is Shaped or bool(to_host(np.all(np.isfinite(wide)))))
+            if type(wide) is not Shaped:
+                is_finite = np.isfinite(wide).all()
+                if isinstance(is_finite, np.bool_):
+                    self._is_finite = self._is_finite and bool(is_finite)
+                else:
+                    self._flags.append(is_finite)
             known = master.grad
             master.grad = Tensor(wide if known is None else known.array + wide, g.layout)
 
@@ -336,7 +348,7 @@ class MasterWeights:
         by_dtype: dict[Any, list[tuple[Leaf, Leaf, Tensor]]] = {}
         for p, master in zip(self._held, self.parameters, strict=True):
             g = p.grad
-            if g is not None and master.grad is None and _has_kernels(g.array):
+            if g is not None and master.grad is None and type(g.array) is type(master.array) and _has_kernels(g.array):
                 by_dtype.setdefault(g.array.dtype, []).append((p, master, g))
         for dtype, members in by_dtype.items():
             given = [g.array for _, _, g in members]
@@ -411,6 +423,8 @@ class MasterWeights:
         scale = 1 / self.scaler.value if self._join() else 1.0
         self.unscale()
         has_gradient = any(m.grad is not None for m in self.parameters)
+        if self._flags:
+            self._is_finite = bool(to_host(np.stack(self._flags).all())) and self._is_finite
         finite, scaled = self._agreed(self._is_finite, self.scaler.was_used or not has_gradient)
         if not scaled:
             raise OptionError(
@@ -499,7 +513,7 @@ class MasterWeights:
 
 
 def _wide_dtype(dtype: Any) -> Any:
-    return np.dtype(np.float32) if dtype == HALF else dtype
+    return np.dtype(np.float32) if is_half(dtype) else dtype
 
 
 def _has_kernels(x: Any) -> bool:
@@ -508,8 +522,8 @@ def _has_kernels(x: Any) -> bool:
 
 
 def _widened(array: Any) -> Any:
-    """A float16 array in float32; an array of another dtype itself, which the optimizer updates in place."""
-    return array.astype(np.float32) if array.dtype == HALF else array
+    """A 16-bit array in float32; an array of another dtype itself, which the optimizer updates in place."""
+    return array.astype(np.float32) if is_half(array.dtype) else array
 
 
 def _master(p: Leaf) -> Parameter:
@@ -523,9 +537,9 @@ def _copy(master: Leaf, p: Leaf) -> Any:
     if p.array is master.array or is_absent(p.array) or type(p.array) is Shaped:
         return p.array
     value = master.array
-    if p.array.dtype == HALF and value.dtype != HALF:
-        value = rounded(value)
-        if not to_host(np.all(np.isfinite(value))):
+    if is_half(p.array.dtype):
+        value = rounded(value) if p.array.dtype == HALF else value.astype(p.array.dtype)
+        if device_of(value) == "cpu" and not np.isfinite(value).all():  # on a GPU the next gradients tell
             raise OptionError(
                 f"MasterWeights.step: {p.name or 'a parameter'} of shape {p.array.shape} has a weight of "
                 f"{float(to_host(np.abs(master.array).max())):g}; the largest float16 is {_LARGEST_HALF:g}\n  fix: a "

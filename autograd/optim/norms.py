@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from ..arrays.capture import current_capture, refuse
-from ..arrays.device import runtime_of, to_host
+from ..arrays.device import device_of, runtime_of, to_host
 from ..arrays.shape_only import Shaped, is_absent
 from ..engine.events import declarations
 from ..engine.parameter import Leaf
@@ -165,10 +165,10 @@ def _refuse_addends(layout: Layout | None) -> None:
 def _power(arrays: list[Any], norm_type: float) -> float:
     """The sum of the powers of all elements, or the largest absolute value."""
     arrays = [a for a in arrays if type(a) is not Shaped]  # a dry run has no values: the norm is 0
-    away = [a for a in arrays if not isinstance(a, np.ndarray | np.generic)]
-    if away:
-        powers = to_host(_powers_on_device(away, norm_type)).tolist()  # one copy to the host
-        powers.append(_power([a for a in arrays if isinstance(a, np.ndarray | np.generic)], norm_type))
+    if not all(isinstance(a, _HOST) for a in arrays):
+        away = [a for a in arrays if not isinstance(a, _HOST)]
+        powers = to_host(_powers_on_device(away, norm_type)).tolist()  # one read for all of them
+        powers.append(_power([a for a in arrays if isinstance(a, _HOST)], norm_type))
         return _sum(powers, norm_type)
     if norm_type == math.inf:
         return max((float(np.max(np.abs(a))) for a in arrays if a.size), default=0.0)
@@ -177,23 +177,37 @@ def _power(arrays: list[Any], norm_type: float) -> float:
     return math.fsum(float(np.sum(np.abs(a) ** norm_type, dtype=np.float64)) for a in arrays)
 
 
+_HOST = (np.ndarray, np.generic, float)
+
+
 def _powers_on_device(arrays: list[Any], norm_type: float) -> Any:
     """Numbers on the device, the sum of which is that of the powers, or the maximum that of the absolute values."""
     found: list[Any] = []
     by_dtype: dict[Any, list[Any]] = {}
     for a in arrays:
-        if not a.size:
-            continue
-        if norm_type == 2.0 and runtime_of(type(a)) is not None and is_supported(a):
-            by_dtype.setdefault(a.dtype, []).append(a)
-        elif norm_type == math.inf:
-            found.append(np.max(np.abs(a)))
-        else:
+        if norm_type == 2.0:
+            for part in parts_of_number(a):
+                if runtime_of(type(part)) is not None and is_supported(part) and part.size:
+                    by_dtype.setdefault(part.dtype, []).append(part)
+                else:
+                    found.append(np.sum(np.square(part, dtype=np.float64)))
+        elif norm_type != math.inf:
             found.append(np.sum(np.abs(a) ** norm_type, dtype=np.float64))
+        elif a.size:
+            found.append(np.max(np.abs(a)).astype(np.float64))
     found += [squares(same)[0] for same in by_dtype.values()]
-    if not found:
-        return np.zeros_like(arrays[0], np.float64, shape=(0,))
-    return np.stack([x.astype(np.float64) for x in found])
+    return np.stack(found) if found else np.zeros_like(arrays[0], np.float64, shape=(0,))
+
+
+def parts_of_number(a: Any) -> list[Any]:
+    """The array, or the real and the imaginary part of a complex one."""
+    return [a.real, a.imag] if a.dtype.kind == "c" else [a]
+
+
+def norm_on_device(a: Any) -> Any:
+    """The norm of one array on a GPU as an array there, without a read."""
+    total = np.sqrt(sum(np.sum(np.square(part, dtype=np.float64)) for part in parts_of_number(a)))
+    return total.astype(a.real.dtype)
 
 
 def _sum(powers: Iterable[float], norm_type: float) -> float:
@@ -437,7 +451,7 @@ def _gradients(parameters: Iterable[Leaf] | Leaf, caller: str) -> list[tuple[Lea
 
 def _replace(p: Leaf, g: Tensor, array: Any) -> None:
     """Set the values of the gradient `g` of `p`, in place where possible: buckets and optimizers may hold its array."""
-    if type(g.array) is np.ndarray and g.array.flags.writeable:
+    if g.array.__class__ is np.ndarray and g.array.flags.writeable or device_of(g.array) != "cpu":
         g.array[...] = array
     else:
         p.grad = Tensor(array, g.layout)

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from ..arrays.device import move
 from ..arrays.shape_only import DRY, Shaped
 from ..engine import events
 from ..engine.events import declarations
@@ -159,6 +160,8 @@ def draw(
     source, target = words.reshape(-1), out.reshape(-1)
     for i in range(0, source.size, BLOCK):
         target[i : i + BLOCK] = transform(source[i : i + BLOCK])
+    if isinstance(shape, Tensor) and type(shape.array) is not Shaped:
+        out = move(out, shape.array)
     return out if layout is None else _labelled(out, layout)
 
 
