@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import weakref
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
@@ -58,6 +60,8 @@ class CudaRuntime(Runtime):
 
     def __init__(self) -> None:
         self._cupy = library("a GPU")
+        self._replays: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._watches = threading.local()
         self._made: dict[tuple[str, str, int], Any] = {}
 
     def _kernel(self, program: Program, kernel: str) -> Any:
@@ -122,12 +126,25 @@ class CudaRuntime(Runtime):
             graph.launch()  # on the current stream
 
         replay.memory = pool, stream  # type: ignore[attr-defined]
+        self._replays.add(replay)
         return result, replay
 
     def memory(self) -> Memory:
         free, total = self._cupy.cuda.runtime.memGetInfo()
-        used = self._cupy.get_default_memory_pool().used_bytes()
-        return Memory(used, used, free, total)
+        pool = self._cupy.get_default_memory_pool()
+        captured = sum(replay.memory[0].total_bytes() for replay in self._replays)
+        watch = getattr(self._watches, "watch", None)
+        peak = pool.total_bytes() if watch is None else max(watch.peak_bytes, pool.used_bytes())
+        return Memory(pool.used_bytes() + captured, peak + captured, free, total, pool.free_bytes())
+
+    def reset_peak(self) -> None:
+        # CuPy's pool has no peak. A hook of its allocations costs about a microsecond for each array, so there is none
+        # until this function is called.
+        watch = getattr(self._watches, "watch", None)
+        if watch is None:
+            watch = self._watches.watch = _watch(self._cupy)
+            watch.__enter__()  # hooks belong to a thread
+        watch.peak_bytes = self._cupy.get_default_memory_pool().used_bytes()
 
     def device_id(self) -> str:
         cuda = self._cupy.cuda.runtime
@@ -149,6 +166,24 @@ class CudaRuntime(Runtime):
 
     def close_handle(self, array: Any) -> None:
         self._cupy.cuda.runtime.ipcCloseMemHandle(array.data.ptr)
+
+
+def _watch(cupy: Any) -> Any:
+    """A hook that keeps the largest number of bytes that arrays have had."""
+
+    class Watch(cupy.cuda.MemoryHook):
+        name = "ringtape peak"
+        peak_bytes = 0
+
+        def __init__(self) -> None:
+            self._used_bytes = cupy.get_default_memory_pool().used_bytes
+
+        def malloc_postprocess(self, **_: Any) -> None:
+            used = self._used_bytes()
+            if used > self.peak_bytes:
+                self.peak_bytes = used
+
+    return Watch()
 
 
 def _address(array: Any) -> int:

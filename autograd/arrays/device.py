@@ -28,8 +28,8 @@ from .shape_only import Shaped, shape_only
 __all__ = [
     "ABSENT_FROM_CUPY", "Accelerator", "arange_beside", "as_array", "current_device", "device_of", "dtype_named",
     "gpu_named", "is_array", "is_bfloat16", "is_device", "is_inexact", "mixed_devices", "move", "on_host",
-    "register_device", "require_one_device", "runtime_of", "to_device", "to_host", "unavailable", "use_device",
-    "where_to", "zeros_on",
+    "register_device", "require_one_device", "runtime_in_use", "runtime_of", "to_device", "to_host", "unavailable",
+    "use_device", "where_to", "zeros_on",
 ]  # fmt: skip
 
 
@@ -88,6 +88,11 @@ def runtime_of(kind: type) -> Runtime | None:
     True
     """
     return _runtime[kind]() if _find_device(kind) and kind in _runtime else None
+
+
+def runtime_in_use() -> Runtime | None:
+    """The runtime of the GPUs of this process; None if no array was on one."""
+    return runtime_of(accelerators["cuda"].kind) if "cuda" in accelerators else None
 
 
 _KNOWN = (np.ndarray, np.generic, Shaped)  # a tuple: a union would be made anew at each call

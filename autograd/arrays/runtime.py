@@ -37,12 +37,23 @@ class Program(NamedTuple):
 
 
 class Memory(NamedTuple):
-    """Bytes of device memory: held by arrays of this process now, at most so far, free on the device, and in all."""
+    """Bytes of device memory.
+
+    Attributes
+    ----------
+    used_bytes, peak_bytes : int
+        Held by arrays of this process, now and at most; see `Runtime.reset_peak`.
+    free_bytes, total_bytes : int
+        Of the device: free for all processes, and in all.
+    pooled_bytes : int
+        Taken from the device by this process and not held by arrays, for its next ones.
+    """
 
     used_bytes: int
     peak_bytes: int
     free_bytes: int
     total_bytes: int
+    pooled_bytes: int = 0
 
 
 class Event(Protocol):
@@ -126,7 +137,13 @@ class Runtime(Protocol):
         """
 
     def memory(self) -> Memory:
-        """The use of the current device's memory."""
+        """The use of the current device's memory.
+
+        The peak is that of the arrays since `reset_peak`, or the memory that the process has taken from the device.
+        """
+
+    def reset_peak(self) -> None:
+        """Measure the peak of this thread's arrays from now on."""
 
     # -- memory that another process uses ----------------------------------------------------------------------
     def device_id(self) -> str:

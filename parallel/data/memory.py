@@ -140,6 +140,6 @@ def _bytes(arrays: Iterable[Any]) -> int:
 
 def _root(array: Any) -> Any:
     """The array of which another is a view."""
-    while isinstance(getattr(array, "base", None), np.ndarray):
+    while type(array) is type(getattr(array, "base", None)) or isinstance(getattr(array, "base", None), np.ndarray):
         array = array.base
     return array

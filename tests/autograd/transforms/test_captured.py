@@ -39,7 +39,7 @@ def train(name: str, there: Any, steps: int, clip: bool, captures: bool) -> tupl
     ag.random.seed(0)
     model = nn.Sequential(nn.Linear(4, 8), nn.SiLU(), nn.Linear(8, 3))
     for p in model.parameters():
-        p.data = there.move(p.numpy())
+        p.array = there.move(p.numpy())
     optimizer = OPTIMIZERS[name](model.parameters())
     runs = []
 
@@ -91,7 +91,7 @@ def test_what_a_captured_step_may_not_do(there: Any) -> None:
     assert "values of the device were read" in captured(there, lambda x: bool(ag.tensor(x).sum() > 1), x)
     assert "a host array was copied" in captured(there, lambda x: x + ag.arrays.move(numpy.ones(4), x), x)
     dropout, norm = nn.Dropout(0.5), nn.BatchNorm1d(4)
-    norm.weight.data, norm.bias.data = there.move(numpy.ones(4)), there.move(numpy.ones(4))
+    norm.weight.array, norm.bias.array = there.move(numpy.ones(4)), there.move(numpy.ones(4))
     norm.running_mean, norm.running_var = there.move(numpy.ones(4)), there.move(numpy.ones(4))
     assert "next_key('dropout')" in captured(there, lambda x: dropout(ag.tensor(x)), x)
     assert "running averages" in captured(there, lambda x: norm(ag.tensor(x)), x)
