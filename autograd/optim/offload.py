@@ -262,7 +262,11 @@ class _Chunk:
 
 
 class _Pipeline:
-    """The chunks of parameters on a device, and the streams of their copies."""
+    """The chunks of parameters on a device, and the streams of their copies.
+
+    The host waits for gradients only. When they arrive, the copies of the step before to the device are complete, since
+    the program has computed with them, or are followed by those of this step on the same stream.
+    """
 
     def __init__(
         self, runtime: Runtime, optimizer: Optimizer, parameters: Sequence[Leaf], copies: Sequence[Leaf],
@@ -316,7 +320,6 @@ class _Pipeline:
     def take(self, i: int) -> bool:
         """Set a copy to the value of its parameter, if it is in a chunk."""
         if i in self._at:
-            self._at[i].uploaded.synchronize()
             self._read(i)
         return i in self._at
 
@@ -324,7 +327,6 @@ class _Pipeline:
         """Set a copy and its parameter to a value of the host."""
         chunk = self._at.get(i)
         if chunk is not None:
-            chunk.uploaded.synchronize()
             self._copies[i].array[...] = value
             self._begin()
             self._upload(chunk, [i])
@@ -372,7 +374,6 @@ class _Pipeline:
             if is_started:  # into the other buffer, which the chunk before has left
                 self._download(*work[k + 1])
             chunk.arrived.synchronize()
-            chunk.uploaded.synchronize()  # the copy of the last step reads what is updated now
             arrived = list(gradients)
             for i in members:
                 if is_half(arrived[i].dtype):
