@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import DependencyError, call_site
+from .cublas import WORKSPACE_BYTES, Cublas, takes
 from .runtime import Event, Memory, Program, Runtime, Stream
 
 __all__ = ["CudaRuntime", "library", "runtime", "why_not"]
@@ -61,7 +62,7 @@ class CudaRuntime(Runtime):
     def __init__(self) -> None:
         self._cupy = library("a GPU")
         self._replays: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._watches = threading.local()
+        self._local = threading.local()  # what belongs to a thread: its hook of allocations, and calls of cuBLAS
         self._made: dict[tuple[str, str, int], Any] = {}
 
     def _kernel(self, program: Program, kernel: str) -> Any:
@@ -111,8 +112,13 @@ class CudaRuntime(Runtime):
         cuda.get_current_stream().synchronize()
         stream = cuda.Stream(non_blocking=True)
         with stream, cuda.using_allocator(pool.malloc):
+            workspace = self._cupy.empty(WORKSPACE_BYTES, np.uint8)  # that of the handle is shared with other streams
+            cublas = self._cublas()
             stream.begin_capture()
             try:
+                if cublas is not None:
+                    cublas.use(stream, workspace)
+                self._local.is_capturing = True
                 result = function()
             except BaseException:
                 try:
@@ -120,29 +126,57 @@ class CudaRuntime(Runtime):
                 except cuda.runtime.CUDARuntimeError:  # what was refused has ended the capture
                     pass
                 raise
+            finally:
+                self._local.is_capturing = False
             graph = stream.end_capture()
 
         def replay() -> None:
             graph.launch()  # on the current stream
 
-        replay.memory = pool, stream  # type: ignore[attr-defined]
+        replay.memory = pool, stream, workspace  # type: ignore[attr-defined]
         self._replays.add(replay)
         return result, replay
+
+    def matmul(self, a: Any, b: Any) -> Any:
+        is_capturing = getattr(self._local, "is_capturing", False)
+        if not is_capturing:
+            if a.ndim < 3 and b.ndim < 3:
+                return a @ b
+            if b.ndim == 2 and a.flags.c_contiguous:  # one product of two matrices
+                return (a.reshape(-1, a.shape[-1]) @ b).reshape(*a.shape[:-1], b.shape[-1])
+        cublas = self._cublas() if takes(a, b) else None
+        if cublas is None:
+            return a @ b
+        if not is_capturing:
+            cublas.use(self._cupy.cuda.get_current_stream())
+        return cublas.matmul(a, b)
+
+    def _cublas(self) -> Cublas | None:
+        """The calls of cuBLAS of this thread on the current device; None if the library is not found."""
+        known = self._local.__dict__.setdefault("cublas", {})
+        device = self._cupy.cuda.runtime.getDevice()
+        if device not in known:
+            try:
+                known[device] = Cublas(self._cupy)
+            except OSError:
+                known[device] = None
+        found: Cublas | None = known[device]
+        return found
 
     def memory(self) -> Memory:
         free, total = self._cupy.cuda.runtime.memGetInfo()
         pool = self._cupy.get_default_memory_pool()
         captured = sum(replay.memory[0].total_bytes() for replay in self._replays)
-        watch = getattr(self._watches, "watch", None)
+        watch = getattr(self._local, "watch", None)
         peak = pool.total_bytes() if watch is None else max(watch.peak_bytes, pool.used_bytes())
         return Memory(pool.used_bytes() + captured, peak + captured, free, total, pool.free_bytes())
 
     def reset_peak(self) -> None:
         # CuPy's pool has no peak. A hook of its allocations costs about a microsecond for each array, so there is none
         # until this function is called.
-        watch = getattr(self._watches, "watch", None)
+        watch = getattr(self._local, "watch", None)
         if watch is None:
-            watch = self._watches.watch = _watch(self._cupy)
+            watch = self._local.watch = _watch(self._cupy)
             watch.__enter__()  # hooks belong to a thread
         watch.peak_bytes = self._cupy.get_default_memory_pool().used_bytes()
 

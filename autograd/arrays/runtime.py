@@ -136,6 +136,9 @@ class Runtime(Protocol):
             own.
         """
 
+    def matmul(self, a: Any, b: Any) -> Any:
+        """``a @ b``, also during a capture."""
+
     def memory(self) -> Memory:
         """The use of the current device's memory.
 

@@ -370,6 +370,9 @@ class FakeRuntime:
         values = [a._values if isinstance(a, DeviceArray) else a for a in (out, x)]
         fake_streams.copy(values[0], values[1], stream)
 
+    def matmul(self, a: Any, b: Any) -> Any:
+        return a @ b
+
     def memory(self) -> Memory:
         return Memory(memory.live_bytes, memory.peak_bytes, 1 << 40, 1 << 40)
 
