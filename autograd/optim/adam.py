@@ -13,7 +13,7 @@ from ..errors import ArgumentError, call_site
 from ..kernels.adam import adam
 from ..kernels.cuda import adam as on_device
 from .base import Optimizer, decrease
-from .fused import Tables, contiguous, numbers_of_step, refuse_other_arrays, split
+from .fused import ON_HOST, Tables, contiguous, numbers_of_step, refuse_other_arrays, split
 from .hyperparameters import check_numbers
 
 __all__ = ["Adam", "AdamW"]
@@ -99,7 +99,7 @@ class Adam(Optimizer):
         return split(indices, self.parameters, gradients, self.rounding)
 
     def update_some(self, indices: Iterable[int], gradients: list[Any]) -> None:
-        if all(g is None or type(g) is np.ndarray for g in gradients):
+        if all(type(gradients[i]) in ON_HOST for i in indices):
             return super().update_some(indices, gradients)
         fused, others = self.fused(indices, gradients)
         for kind, members in fused.items():

@@ -324,7 +324,10 @@ class Optimizer:
         step_check(p)
         for name in self._saved:
             kept = getattr(self, name)[i]
-            if kept.__class__ is not p.array.__class__ and mixed_devices("", (("p", p), ("kept", kept))):
+            kind = kept.__class__
+            if kind is p.array.__class__ or kind in _NO_ARRAYS:
+                continue
+            if mixed_devices("", (("p", p), ("kept", kept))):
                 raise DeviceError(
                     f"{type(self).__name__}.step: {p.name or f'parameter {i}'} is on {device_of(p.array)}, and its "
                     f"{name!r} of earlier steps on {device_of(kept)}; needed: one device\n"
@@ -346,10 +349,11 @@ class Optimizer:
 
     def update_some(self, indices: Iterable[int], gradients: list[Any]) -> None:
         """Update the parameters of some indices that have a gradient. Subclasses may update several at once."""
+        is_captured = current_capture() is not None
         for i in indices:
             g = gradients[i]
             if g is not None:
-                if current_capture() is not None:
+                if is_captured:
                     self._refuse_capture(i)
                 self.update(i, self.parameters[i], g)
 
@@ -447,6 +451,7 @@ class Optimizer:
         """Drop what was computed from the arrays of the state, which have been replaced. Subclasses may override."""
 
 
+_NO_ARRAYS = frozenset((int, type(None)))  # in the state: numbers of steps, and what is not made yet
 _gradient, _uses, _layout = attrgetter("_grad"), attrgetter("uses"), attrgetter("layout")
 _BARE = frozenset((np.ndarray,))
 """The type of a gradient that `Leaf.accumulate` stored, which has the dual layout of its parameter."""

@@ -14,7 +14,11 @@ from ..kernels.cuda.adam import kind_of
 from ..kernels.cuda.batch import Batch
 from ..kernels.cuda.values import store
 
-__all__ = ["Rounding", "Tables", "contiguous", "numbers_of_step", "refuse_other_arrays", "split"]
+__all__ = ["ON_HOST", "Rounding", "Tables", "contiguous", "numbers_of_step", "refuse_other_arrays", "split"]
+
+
+ON_HOST = frozenset((np.ndarray, type(None)))
+"""The types of gradients of parameters on the host, or without one."""
 
 
 class Rounding(NamedTuple):

@@ -15,7 +15,7 @@ from ..errors import OptionError
 from ..kernels.cuda import momentum as on_device
 from ..kernels.momentum import LEAST, momentum
 from .base import _BARE, Optimizer, decrease
-from .fused import Tables, contiguous, numbers_of_step, refuse_other_arrays, split
+from .fused import ON_HOST, Tables, contiguous, numbers_of_step, refuse_other_arrays, split
 from .hyperparameters import check_numbers
 
 __all__ = ["SGD"]
@@ -115,7 +115,7 @@ class SGD(Optimizer):
         return split(indices, self.parameters, gradients, self.rounding)
 
     def update_some(self, indices: Iterable[int], gradients: list[Any]) -> None:
-        if all(g is None or type(g) is np.ndarray for g in gradients):
+        if all(type(gradients[i]) in ON_HOST for i in indices):
             return super().update_some(indices, gradients)
         fused, others = self.fused(indices, gradients)
         for kind, members in fused.items():

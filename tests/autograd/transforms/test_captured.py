@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest import mock
 
 import numpy
 import pytest
@@ -10,8 +11,10 @@ import pytest
 import autograd as ag
 from autograd import nn, optim
 from autograd.arrays import runtime_of, to_host
+from autograd.arrays.capture import Capture
 from autograd.errors import ArgumentError, CaptureError, OptionError, TapeError
 from autograd.optim import schedules
+from autograd.transforms import captured as captured_file
 
 from ..arrays.devices import DEVICES
 from ..kernels.cuda import on_cpu
@@ -73,6 +76,19 @@ def test_replays_are_steps(name: str, clip: bool, there: Any) -> None:
     for x, y in zip(parameters, others, strict=True):
         numpy.testing.assert_allclose(x, y, rtol=2e-5, atol=1e-6)
     assert optimizer.numbers() == other.numbers() and getattr(optimizer, "counts", 0) == getattr(other, "counts", 0)
+
+
+FAULTS: dict[str, Any] = {
+    "the numbers of the captured step for all": (Capture, "write"),
+    "no step is counted": (Capture, "advance"),
+    "the arguments of the captured step for all": (captured_file.CudaGraph, "_set_inputs"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_faults_are_seen(fault: str) -> None:
+    with mock.patch.object(*FAULTS[fault]), pytest.raises(AssertionError):
+        test_replays_are_steps("AdamW", False, DEVICES[0].values[0])
 
 
 def captured(there: Any, step: Any, *args: Any) -> Any:
