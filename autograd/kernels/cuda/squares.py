@@ -66,5 +66,5 @@ def squares(
     if sums is None:
         return None
     result = np.empty_like(like, np.float64, shape=(2,)) if result is None else result
-    launch(PROGRAM, "total", (1,), (THREADS,), (sums, np.int64(len(batch.work)), result))
+    launch(PROGRAM, "total", (1,), (2 * THREADS,), (sums, np.int64(len(batch.work)), result))
     return result

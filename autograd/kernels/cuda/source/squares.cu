@@ -57,10 +57,11 @@ __global__ void __launch_bounds__(256) squares(
     }
 }
 
-// One block of 256 threads adds the sums of all blocks. Each thread adds those of its own number in order.
+// One block adds the sums of all blocks. Each thread adds those of its own number in order.
 __global__ void total(const double *sums, Index count, double *out) {
-    __shared__ double scratch[8];
+    __shared__ double scratch[32];
     double sum = 0, lost = 0;
+#pragma unroll 4
     for (Index i = threadIdx.x; i < count; i += blockDim.x) {
         sum += sums[2 * i];
         lost = larger(lost, sums[2 * i + 1]);
