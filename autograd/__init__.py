@@ -50,6 +50,7 @@ if TYPE_CHECKING:  # `__getattr__` loads these names at first use, so that `impo
     from .testing.anomaly import detect_anomaly
     from .transforms import (
         checkpoint,
+        cuda_graph,
         ggnvp,
         hessian,
         hessian_tensor_product,
@@ -66,6 +67,7 @@ if TYPE_CHECKING:  # `__getattr__` loads these names at first use, so that `impo
 
 __all__ = [
     "C", "D", "I", "Layout", "Leaf", "P", "Parameter", "R", "Rooted", "Shard", "Tape", "Tensor", "V", "checkpoint",
+    "cuda_graph",
     "constant", "deriv", "detect_anomaly", "egrad", "elementwise_grad", "errors", "events", "ggnvp", "grad",
     "grad_and_aux", "grad_named", "hessian", "hessian_tensor_product", "hessian_vector_product", "holomorphic_grad",
     "hvp", "jacobian", "jvp", "make_ggnvp", "make_hvp", "make_jvp", "make_jvp_reversemode", "make_vjp",

@@ -48,9 +48,9 @@ from typing import Any, ParamSpec, TypeVar
 import numpy as np
 
 __all__ = [
-    "AbsentError", "AnomalyError", "ArgumentError", "AxisError", "CollectiveMismatch", "CommunicationError",
-    "ConflictError", "DeadlockError", "DependencyError", "DeviceError", "DtypeError", "GradientWarning", "LayoutError",
-    "LinAlgError", "MeshError",
+    "AbsentError", "AnomalyError", "ArgumentError", "AxisError", "CaptureError", "CollectiveMismatch",
+    "CommunicationError", "ConflictError", "DeadlockError", "DependencyError", "DeviceError", "DtypeError",
+    "GradientWarning", "LayoutError", "LinAlgError", "MeshError",
     "NotDifferentiable", "NumberError", "ObjectiveError", "OptionError", "PositionError", "RankFailed",
     "ReplicaMismatch", "ReplicaWarning", "RingtapeError", "SavedArrayError", "ShapeError", "TapeError",
 ]  # fmt: skip
@@ -144,6 +144,10 @@ class ConflictError(RingtapeError, ImportError):
 
 class DependencyError(RingtapeError, ImportError):
     """An optional package is needed and cannot be imported. The message says how to install it."""
+
+
+class CaptureError(RingtapeError, RuntimeError):
+    """A step that cannot be captured and replayed: it reads values on the host, or its inputs changed their shapes."""
 
 
 class MeshError(RingtapeError, ValueError):

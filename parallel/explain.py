@@ -49,6 +49,10 @@ class RankPlan:
     parameters, gradients, optimizer, activations : int
         Bytes. The activations are those of all microbatches that the rank holds at a time.
     traffic : list of CallCount
+    device : str
+        Where the parameters are: "cpu" or "cuda:0".
+    free_bytes : int
+        The memory of the GPU that is free now, or in CuPy's pool; 0 on the CPU.
     """
 
     place: dict[str, int]
@@ -58,6 +62,8 @@ class RankPlan:
     optimizer: int
     activations: int
     traffic: list[CallCount]
+    device: str = "cpu"
+    free_bytes: int = 0
 
     @property
     def peak(self) -> int:
@@ -87,12 +93,15 @@ class Explanation:
                  f"microbatch{'es' * (schedule.microbatches != 1)}"]  # fmt: skip
         if schedule.ranks > 1:
             lines += ["", "schedule, for stages of equal cost", str(self.simulation)]
+        has_gpus = any(of.device != "cpu" for of in self.ranks)
         lines += ["", "memory of each rank, in bytes"]
         names = list(self.ranks[0].place)
-        table = [(*names, "layers", "parameters", "gradients", "optimizer", "activations", "peak")]
+        table = [(*names, "layers", "parameters", "gradients", "optimizer", "activations", "peak",
+                  *(("device", "free") if has_gpus else ()))]  # fmt: skip
         for of in self.ranks:
             numbers = (of.parameters, of.gradients, of.optimizer, of.activations, of.peak)
-            table.append((*(str(of.place[a]) for a in names), _span(of.layers), *(f"{n:,}" for n in numbers)))
+            table.append((*(str(of.place[a]) for a in names), _span(of.layers), *(f"{n:,}" for n in numbers),
+                          *((of.device, f"{of.free_bytes:,}") if has_gpus else ())))
         lines += _aligned(table)
         lines += ["", "calls of the first rank in a step"]
         rows = [(t.axis, t.call, f"{t.calls:,}", f"{t.bytes:,}") for t in self.ranks[0].traffic]

@@ -12,7 +12,7 @@ import numpy as np
 
 import autograd as ag
 from autograd import nn, optim
-from autograd.arrays.device import as_array, to_host
+from autograd.arrays.device import as_array, device_of, runtime_of, to_host
 from autograd.engine.parameter import Parameter
 from autograd.engine.state import outside_mesh, state
 from autograd.engine.tensor import Tensor
@@ -336,7 +336,7 @@ class Trainer:
             mine = RankPlan(
                 {a: int(at) for a, at in zip(self.mesh.names, self.mesh.place, strict=True)},
                 [name for name, _ in self.pipeline.named_children()], memory.parameters, memory.gradients,
-                self._state_bytes(), int(peak * sum(sizes)), rows(total),
+                self._state_bytes(), int(peak * sum(sizes)), rows(total), *_device_of(parameters),
             )  # fmt: skip
             ranks = [from_json(data) for data in self.mesh.ranks.exchange(to_json(mine))]
             return Explanation(repr(self.mesh), simulation, ranks)
@@ -463,6 +463,16 @@ def _addend(loss: Any, axis: str) -> Any:
 
 def _double(array: Any) -> Any:
     return array.astype(np.float64) if array.dtype.kind == "f" else array
+
+
+def _device_of(parameters: list[Parameter]) -> tuple[str, int]:
+    """The device of the first parameter that is on a GPU, and the memory there that arrays may still take."""
+    array = next((p.array for p in parameters if device_of(p.array) != "cpu"), None)
+    runtime = runtime_of(type(array))
+    if array is None or runtime is None:
+        return "cpu" if array is None else device_of(array), 0
+    memory = runtime.memory()
+    return device_of(array), memory.free_bytes + memory.pooled_bytes
 
 
 def _check(model: Any, loss: Any, mesh: Any, microbatches: Any, optimizer: Any) -> None:

@@ -16,6 +16,7 @@ from .device import (
     move,
     register_device,
     require_one_device,
+    runtime_in_use,
     runtime_of,
     to_device,
     to_host,
@@ -27,6 +28,6 @@ from .shape_only import DRY, Shaped, is_absent, shape_only
 
 __all__ = [
     "DRY", "Guarded", "Shaped", "as_array", "current_device", "device_of", "guarded", "is_absent", "is_array",
-    "is_inexact", "move", "register_device", "require_one_device", "runtime_of", "shape_only", "to_device", "to_host",
-    "use_device", "zeros_on",
+    "is_inexact", "move", "register_device", "require_one_device", "runtime_in_use", "runtime_of",
+    "shape_only", "to_device", "to_host", "use_device", "zeros_on",
 ]  # fmt: skip

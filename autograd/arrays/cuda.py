@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+import weakref
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
 import numpy as np
 
 from ..errors import DependencyError, call_site
+from .cublas import WORKSPACE_BYTES, Cublas, takes
 from .runtime import Event, Memory, Program, Runtime, Stream
 
 __all__ = ["CudaRuntime", "library", "runtime", "why_not"]
@@ -58,6 +61,8 @@ class CudaRuntime(Runtime):
 
     def __init__(self) -> None:
         self._cupy = library("a GPU")
+        self._replays: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._local = threading.local()  # what belongs to a thread: its hook of allocations, and calls of cuBLAS
         self._made: dict[tuple[str, str, int], Any] = {}
 
     def _kernel(self, program: Program, kernel: str) -> Any:
@@ -75,7 +80,12 @@ class CudaRuntime(Runtime):
         made = self._kernel(program, kernel)
         if shared_bytes > _STATIC_SHARED_BYTES and made.max_dynamic_shared_size_bytes < shared_bytes:
             made.max_dynamic_shared_size_bytes = shared_bytes
-        made(grid, block, tuple(arguments), shared_mem=shared_bytes)
+        # CuPy passes an array of one element by value, of any dtype
+        given = tuple(np.asarray(x) if type(x) is np.void else x for x in arguments)
+        made(grid, block, given, shared_mem=shared_bytes)
+
+    def address(self, array: Any) -> int:
+        return int(array.data.ptr)
 
     def current_stream(self) -> Stream:
         return self._cupy.cuda.get_current_stream()
@@ -98,10 +108,120 @@ class CudaRuntime(Runtime):
         cuda = self._cupy.cuda.runtime
         cuda.memcpyAsync(_address(out), _address(x), x.nbytes, cuda.memcpyDefault, stream.ptr)
 
+    def capture(self, function: Callable[[], Any]) -> tuple[Any, Callable[[], None]]:
+        cuda = self._cupy.cuda
+        # Memory that is given back during the capture may be used again by the work that follows in it, but not by
+        # anybody else, as long as the graph exists.
+        pool = cuda.MemoryPool()
+        cuda.get_current_stream().synchronize()
+        stream = cuda.Stream(non_blocking=True)
+        with stream, cuda.using_allocator(pool.malloc):
+            workspace = self._cupy.empty(WORKSPACE_BYTES, np.uint8)  # that of the handle is shared with other streams
+            cublas = self._cublas()
+            stream.begin_capture()
+            try:
+                if cublas is not None:
+                    cublas.use(stream, workspace)
+                self._local.is_capturing = True
+                result = function()
+            except BaseException:
+                try:
+                    stream.end_capture()
+                except cuda.runtime.CUDARuntimeError:  # what was refused has ended the capture
+                    pass
+                raise
+            finally:
+                self._local.is_capturing = False
+            graph = stream.end_capture()
+
+        def replay() -> None:
+            graph.launch()  # on the current stream
+
+        replay.memory = pool, stream, workspace  # type: ignore[attr-defined]
+        self._replays.add(replay)
+        return result, replay
+
+    def matmul(self, a: Any, b: Any) -> Any:
+        is_capturing = getattr(self._local, "is_capturing", False)
+        if not is_capturing:
+            if a.ndim < 3 and b.ndim < 3:
+                return a @ b
+            if b.ndim == 2 and a.flags.c_contiguous:  # one product of two matrices
+                return (a.reshape(-1, a.shape[-1]) @ b).reshape(*a.shape[:-1], b.shape[-1])
+        cublas = self._cublas() if takes(a, b) else None
+        if cublas is None:
+            return a @ b
+        if not is_capturing:
+            cublas.use(self._cupy.cuda.get_current_stream())
+        return cublas.matmul(a, b)
+
+    def _cublas(self) -> Cublas | None:
+        """The calls of cuBLAS of this thread on the current device; None if the library is not found."""
+        known = self._local.__dict__.setdefault("cublas", {})
+        device = self._cupy.cuda.runtime.getDevice()
+        if device not in known:
+            try:
+                known[device] = Cublas(self._cupy)
+            except OSError:
+                known[device] = None
+        found: Cublas | None = known[device]
+        return found
+
     def memory(self) -> Memory:
         free, total = self._cupy.cuda.runtime.memGetInfo()
-        used = self._cupy.get_default_memory_pool().used_bytes()
-        return Memory(used, used, free, total)
+        pool = self._cupy.get_default_memory_pool()
+        captured = sum(replay.memory[0].total_bytes() for replay in self._replays)
+        watch = getattr(self._local, "watch", None)
+        peak = pool.total_bytes() if watch is None else max(watch.peak_bytes, pool.used_bytes())
+        return Memory(pool.used_bytes() + captured, peak + captured, free, total, pool.free_bytes())
+
+    def reset_peak(self) -> None:
+        # CuPy's pool has no peak. A hook of its allocations costs about a microsecond for each array, so there is none
+        # until this function is called.
+        watch = getattr(self._local, "watch", None)
+        if watch is None:
+            watch = self._local.watch = _watch(self._cupy)
+            watch.__enter__()  # hooks belong to a thread
+        watch.peak_bytes = self._cupy.get_default_memory_pool().used_bytes()
+
+    def device_id(self) -> str:
+        cuda = self._cupy.cuda.runtime
+        return str(cuda.deviceGetPCIBusId(cuda.getDevice()))
+
+    def exportable(self, size_bytes: int) -> Any:
+        cuda = self._cupy.cuda
+        memory = cuda.Memory(max(size_bytes, 1))  # of cudaMalloc: a handle names a whole allocation, not a pool's part
+        return self._cupy.ndarray(size_bytes, np.uint8, cuda.MemoryPointer(memory, 0))
+
+    def export_handle(self, array: Any) -> bytes:
+        return bytes(self._cupy.cuda.runtime.ipcGetMemHandle(array.data.ptr))
+
+    def open_handle(self, handle: bytes, size_bytes: int) -> Any:
+        cuda = self._cupy.cuda
+        address = cuda.runtime.ipcOpenMemHandle(handle)
+        memory = cuda.UnownedMemory(address, size_bytes, None, cuda.runtime.getDevice())
+        return self._cupy.ndarray(size_bytes, np.uint8, cuda.MemoryPointer(memory, 0))
+
+    def close_handle(self, array: Any) -> None:
+        self._cupy.cuda.runtime.ipcCloseMemHandle(array.data.ptr)
+
+
+def _watch(cupy: Any) -> Any:
+    """A hook that keeps the largest number of bytes that arrays have had."""
+
+    class Watch(cupy.cuda.MemoryHook):
+        name = "ringtape peak"
+        peak_bytes = 0
+
+        def __init__(self) -> None:
+            self._used_bytes = cupy.get_default_memory_pool().used_bytes
+
+        def malloc_postprocess(self, **_: Any) -> None:
+            used = self._used_bytes()
+            if used > self.peak_bytes:
+                self.peak_bytes = used
+
+    return Watch()
 
 
 @cache

@@ -19,6 +19,7 @@ import numpy as np
 
 from ..errors import ArgumentError, DependencyError, DeviceError, DtypeError, OptionError, ShapeError, call_site
 from . import cuda
+from .capture import refuse
 from .read_only import Guarded
 from .runtime import Runtime
 from .shape_only import Shaped, shape_only
@@ -26,8 +27,8 @@ from .shape_only import Shaped, shape_only
 __all__ = [
     "Accelerator", "arange_beside", "as_array", "current_device", "device_of", "dtype_named",
     "gpu_named", "is_array", "is_bfloat16", "is_device", "is_inexact", "mixed_devices", "move", "on_host",
-    "register_device", "require_one_device", "runtime_of", "to_device", "to_host", "unavailable", "use_device",
-    "where_to", "zeros_on",
+    "register_device", "require_one_device", "runtime_in_use", "runtime_of", "to_device", "to_host", "unavailable",
+    "use_device", "where_to", "zeros_on",
 ]  # fmt: skip
 
 
@@ -88,6 +89,11 @@ def runtime_of(kind: type) -> Runtime | None:
     return _runtime[kind]() if _find_device(kind) and kind in _runtime else None
 
 
+def runtime_in_use() -> Runtime | None:
+    """The runtime of the GPUs of this process; None if no array was on one."""
+    return runtime_of(accelerators["cuda"].kind) if "cuda" in accelerators else None
+
+
 _KNOWN = (np.ndarray, np.generic, Shaped)  # a tuple: a union would be made anew at each call
 _HOST = (np.ndarray, np.generic)
 
@@ -143,6 +149,7 @@ def to_host(x: Any) -> np.ndarray:
     if isinstance(x, _HOST):
         return np.asarray(x)
     if _find_device(type(x)):
+        refuse("values of the device were read on the host", "return them from the step, and read them after it")
         return _to_host[type(x)](x)
     return np.asarray(x)  # a Shaped raises AbsentError here
 
@@ -151,7 +158,10 @@ def move(host: np.ndarray, like: Any) -> Any:
     """Copy `host` to the device of `like`; in a dry run, return an array with its shape only."""
     if type(like) is Shaped and not like.absent:
         return shape_only(host)
-    return _from_host[type(like)](host) if _find_device(type(like)) else host
+    if not _find_device(type(like)):
+        return host
+    refuse("a host array was copied to the device", "make it an argument of the step, or move it before")
+    return _from_host[type(like)](host)
 
 
 def is_device(x: Any) -> bool:

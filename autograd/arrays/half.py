@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 from numpy import ndarray
 
+from .device import runtime_of
+
 __all__ = ["HALF", "in_float32", "is_half", "product", "rounded", "total", "widened"]
 
 HALF = np.dtype(np.float16)
@@ -67,9 +69,11 @@ def in_float32(function: Function) -> Function:
 
 
 def product(a: Any, b: Any) -> Any:
-    """Return ``a @ b``; of float16 on the CPU in float32, rounded once."""
+    """Return ``a @ b``; of float16 on the CPU in float32, rounded once. On a GPU it is computed by its runtime."""
     if a.__class__ is ndarray and a.dtype is HALF and b.__class__ is ndarray and b.dtype is HALF:
         return rounded(_matmul(a.astype(_SINGLE), b.astype(_SINGLE)))
+    if a.__class__ is not ndarray and (runtime := runtime_of(a.__class__)) is not None:
+        return runtime.matmul(a, b)
     return a @ b
 
 

@@ -9,7 +9,7 @@ Streams and events have the methods that CuPy's have, so that CuPy's are used as
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, Protocol
 
@@ -37,12 +37,23 @@ class Program(NamedTuple):
 
 
 class Memory(NamedTuple):
-    """Bytes of device memory: held by arrays of this process now, at most so far, free on the device, and in all."""
+    """Bytes of device memory.
+
+    Attributes
+    ----------
+    used_bytes, peak_bytes : int
+        Held by arrays of this process, now and at most; see `Runtime.reset_peak`.
+    free_bytes, total_bytes : int
+        Of the device: free for all processes, and in all.
+    pooled_bytes : int
+        Taken from the device by this process and not held by arrays, for its next ones.
+    """
 
     used_bytes: int
     peak_bytes: int
     free_bytes: int
     total_bytes: int
+    pooled_bytes: int = 0
 
 
 class Event(Protocol):
@@ -83,8 +94,12 @@ class Runtime(Protocol):
     ) -> None:  # fmt: skip
         """Run a kernel of a program on the current stream.
 
-        Arguments are device arrays, whose addresses are passed, and NumPy scalars of the parameters' exact types.
+        Arguments are device arrays, whose addresses are passed, and NumPy scalars of the parameters' exact types; a
+        scalar of type ``np.void`` is a struct.
         """
+
+    def address(self, array: Any) -> int:
+        """The address of a device array's first element."""
 
     def current_stream(self) -> Stream:
         """The stream of this thread on which operations run."""
@@ -105,5 +120,51 @@ class Runtime(Protocol):
         is complete.
         """
 
+    def capture(self, function: Callable[[], Any]) -> tuple[Any, Callable[[], None]]:
+        """Record the work that a function gives to the device, without doing it.
+
+        Returns
+        -------
+        result : object
+            That of the function. Its arrays have values after a replay, and new ones after the next.
+        replay : callable
+            Gives the recorded work to the current stream. It keeps the memory that the work uses, but for arrays that
+            were made before.
+
+        Raises
+        ------
+        RuntimeError
+            The function read values on the host, or waited for the device. The device's library may raise errors of its
+            own.
+        """
+
+    def matmul(self, a: Any, b: Any) -> Any:
+        """``a @ b``, also during a capture."""
+
     def memory(self) -> Memory:
-        """The use of the current device's memory."""
+        """The use of the current device's memory.
+
+        The peak is that of the arrays since `reset_peak`, or the memory that the process has taken from the device.
+        """
+
+    def reset_peak(self) -> None:
+        """Measure the peak of this thread's arrays from now on."""
+
+    # -- memory that another process uses ----------------------------------------------------------------------
+    def device_id(self) -> str:
+        """The current device, named alike in all processes of the host."""
+
+    def exportable(self, size_bytes: int) -> Any:
+        """An uninitialised device array of bytes, which another process of the host can open."""
+
+    def export_handle(self, array: Any) -> bytes:
+        """What another process opens memory of `exportable` with."""
+
+    def open_handle(self, handle: bytes, size_bytes: int) -> Any:
+        """Memory of another process, as a device array of bytes.
+
+        The other process keeps the memory until this one has closed it.
+        """
+
+    def close_handle(self, array: Any) -> None:
+        """Close memory of another process, after all work that uses it."""

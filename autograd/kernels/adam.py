@@ -51,20 +51,14 @@ def adam(
     if not (p.flags.writeable and first.flags.writeable and second.flags.writeable):
         # a compiled loop would write to it
         raise ValueError("adam: the parameter or one of its averages is read-only; needed: writeable arrays")
-    b1, b2 = betas
-    size = lr / (1 - b1**step)
-    root = (1 - b2**step) ** 0.5
-    # lr mh / (sqrt(v) / root + eps) = (size root) m / (sqrt(v) + eps root)
-    size, eps = size * root, eps * root
+    numbers = numbers_of(step, lr, betas, eps, weight_decay, decoupled)
     loop = compiled.fitting("adam", p, g, first, second)
     if loop is not None and p.shape == g.shape == first.shape == second.shape:
-        decay, keep = (0.0, 1 - lr * weight_decay) if decoupled else (weight_decay, 1.0)
-        numbers = (1 - b1, b1, 1 - b2, b2, eps, size, decay, keep)
         loop(*(x.reshape(-1) for x in (p, first, second, g)), *map(p.dtype.type, numbers))
         return
     # as arrays without dimensions: with Python numbers each call would take a microsecond more
     mean, square, keep_mean, keep_square, least, rate = (
-        np.array(c, p.dtype) for c in (1 - b1, 1 - b2, b1, b2, eps, size)
+        np.array(numbers[k], p.dtype) for k in (0, 2, 1, 3, 4, 5)
     )
     p, g, m, v = (x.reshape(-1) for x in (p, g, first, second))
     scratch = np.empty(min(len(p), max(BLOCK_BYTES // p.itemsize, 1)), p.dtype)
@@ -88,3 +82,17 @@ def adam(
         np.divide(mb, s, s)
         np.multiply(s, rate, s)
         np.subtract(pb, s, pb)
+
+
+def numbers_of(
+    step: int, lr: float, betas: tuple[float, float], eps: float, weight_decay: float, decoupled: bool
+) -> tuple[float, ...]:
+    """The numbers of a step: ``1 - b1``, ``b1``, ``1 - b2``, ``b2``, eps, size, decay, keep.
+
+    ``p`` becomes ``keep p - size m / (sqrt(v) + eps)``, and ``decay p`` is added to the gradient.
+    """
+    b1, b2 = betas
+    root = (1 - b2**step) ** 0.5
+    # lr mh / (sqrt(v) / root + eps) = (size root) m / (sqrt(v) + eps root), with size = lr / (1 - b1^step)
+    decay, keep = (0.0, 1 - lr * weight_decay) if decoupled else (weight_decay, 1.0)
+    return 1 - b1, b1, 1 - b2, b2, eps * root, lr / (1 - b1**step) * root, decay, keep

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, ParamSpec, Protocol, Self, TypeVar
 import numpy as np
 
 from .. import notebook
+from ..arrays.capture import refuse
 from ..arrays.device import as_array, dtype_named, gpu_named, is_inexact, move, to_device, where_to
 from ..engine.parameter import Constant, Leaf, Parameter, constant
 from ..engine.state import state
@@ -184,6 +185,7 @@ class Module:
 
     def set_buffer(self, name: str, value: Any) -> None:
         """Assign a value to a buffer without recording it. On a mesh the buffer gets the value's layout."""
+        refuse(f"the buffer {name!r} of a module was assigned", "evaluation mode, or a layer without running averages")
         plain = value.__class__ not in TENSORS or value.layout is None
         array = value.array if value.__class__ in TENSORS else value
         setattr(self, name, array if plain else Leaf(array, value.layout))

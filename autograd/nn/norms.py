@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from .. import ops
+from ..arrays.capture import refuse
 from ..arrays.device import as_array
 from ..engine.parameter import Parameter
 from ..engine.tensor import TENSORS, Tensor
@@ -266,6 +267,7 @@ class _BatchNorm(Module):
         return y
 
     def _track(self, mean: Any, variance: Any, count: int) -> None:
+        refuse("running averages of a module were updated", "evaluation mode, or track_running_stats=False")
         batches = as_array(self.num_batches_tracked + 1)
         momentum = 1.0 / batches if self.momentum is None else self.momentum
         self.num_batches_tracked = batches

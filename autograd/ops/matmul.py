@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy import ndarray
 
+from ..arrays.device import runtime_of
 from ..arrays.half import HALF, product
 from ..engine.dispatch import ones, unbroadcast
 from ..engine.primitive import Primitive, op
@@ -28,8 +29,13 @@ def _dims(shapes: Sequence[tuple[int, ...]], options: Any) -> Any:
 
 
 def _rows(x: Any) -> Any:
-    """A NumPy array as a matrix: all dimensions but the last merged into rows."""
+    """An array as a matrix: all dimensions but the last merged into rows."""
     return x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
+
+
+def _has_rows(x: Any) -> bool:
+    """Whether `x` is an array with values, the dimensions of which may be merged: of NumPy, or on a device."""
+    return x.__class__ is ndarray or runtime_of(x.__class__) is not None
 
 
 # In the adjoints, indices add and remove dimensions. A reshape could take a part of extent 1 for one that is added.
@@ -37,7 +43,7 @@ def _adjoint_of_a(ct: Any, y: Any, a: Any, b: Any) -> Any:
     """``ct @ b.T``, summed over dimensions that were broadcast."""
     if b.ndim == 2 and ct.ndim == 2 and a.ndim == 2:
         return product(ct, b.T)
-    if b.ndim == 2 and a.ndim > 2 and ct.__class__ is b.__class__ is ndarray:
+    if b.ndim == 2 and a.ndim > 2 and ct.__class__ is b.__class__ and _has_rows(ct):
         return product(_rows(ct), b.T).reshape(a.shape)
     if b.ndim == 1:
         return ct * b if a.ndim == 1 else ct[..., None] * b
@@ -53,7 +59,7 @@ def _adjoint_of_b(ct: Any, y: Any, a: Any, b: Any) -> Any:
     """``a.T @ ct``, summed over dimensions that were broadcast."""
     if a.ndim == 2 and ct.ndim == 2 and b.ndim == 2:
         return product(a.T, ct)
-    if b.ndim == 2 and a.ndim > 2 and ct.__class__ is a.__class__ is ndarray:
+    if b.ndim == 2 and a.ndim > 2 and ct.__class__ is a.__class__ and _has_rows(ct):
         return product(_rows(a).T, _rows(ct))  # one product instead of one per batch and their sum
     if a.ndim == 1:
         if b.ndim == 1:

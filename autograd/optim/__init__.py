@@ -14,9 +14,10 @@ from .base import Optimizer
 from .large_batch import LAMB, LARS
 from .mixed_precision import LossScaler, MasterWeights
 from .norms import clip_grad_norm_, clip_grad_value_, global_norm
+from .offload import Offload
 from .sgd import SGD
 
 __all__ = [
-    "LAMB", "LARS", "SGD", "Adagrad", "Adam", "AdamW", "LossScaler", "MasterWeights", "Optimizer", "RMSprop",
+    "LAMB", "LARS", "SGD", "Adagrad", "Adam", "AdamW", "LossScaler", "MasterWeights", "Offload", "Optimizer", "RMSprop",
     "clip_grad_norm_", "clip_grad_value_", "global_norm", "schedules",
 ]  # fmt: skip

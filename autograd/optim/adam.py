@@ -7,10 +7,13 @@ from typing import Any
 
 import numpy as np
 
+from ..arrays.capture import current_capture
 from ..engine.parameter import Leaf
 from ..errors import ArgumentError, call_site
 from ..kernels.adam import adam
+from ..kernels.cuda import adam as on_device
 from .base import Optimizer, decrease
+from .fused import ON_HOST, Tables, contiguous, numbers_of_step, refuse_other_arrays, split
 from .hyperparameters import check_numbers
 
 __all__ = ["Adam", "AdamW"]
@@ -79,6 +82,7 @@ class Adam(Optimizer):
         self.first: list[Any] = [None] * len(self.parameters)
         self.second: list[Any] = [None] * len(self.parameters)
         self.counts = [0] * len(self.parameters)
+        self._tables = Tables()
         self.check()
 
     def check_numbers(self) -> None:
@@ -88,6 +92,58 @@ class Adam(Optimizer):
             raise ArgumentError(f"{caller}: betas={betas!r} was given; needed: two numbers" + call_site())
         check_numbers(caller, below=1.0, **{"betas[0]": betas[0], "betas[1]": betas[1]})
         check_numbers(caller, eps=self.eps, weight_decay=self.weight_decay)
+
+    def fused(self, indices: Iterable[int], gradients: list[Any]) -> tuple[dict[str, list[int]], list[int]]:
+        if type(self).update is not Adam.update:  # a subclass with an update of its own
+            return super().fused(indices, gradients)
+        return split(indices, self.parameters, gradients, self.rounding)
+
+    def update_some(self, indices: Iterable[int], gradients: list[Any]) -> None:
+        if all(type(gradients[i]) in ON_HOST for i in indices):
+            return super().update_some(indices, gradients)
+        fused, others = self.fused(indices, gradients)
+        for kind, members in fused.items():
+            steps: dict[int, list[int]] = {}
+            for i in members:
+                self.count_step(i, gradients[i])
+                steps.setdefault(self.counts[i], []).append(i)
+            for together in steps.values():
+                self._update_together(kind, together, gradients)
+        return super().update_some(others, gradients)
+
+    def _update_together(self, kind: str, members: list[int], gradients: list[Any]) -> None:
+        """Update parameters on a device that have taken equally many steps."""
+        arrays, rounding, group = [self.parameters[i].array for i in members], self.rounding, self._group
+        copies = None if rounding is None or kind.startswith("double") else [rounding.copies[i] for i in members]
+        batch = self._tables.batch(
+            members, arrays, [self.first[i] for i in members], [self.second[i] for i in members], copies
+        )
+
+        def options() -> dict[str, Any]:
+            with self.using(group):
+                return {
+                    "step": self.counts[members[0]], "lr": self.lr, "betas": self.betas, "eps": self.eps,
+                    "weight_decay": self.weight_decay, "decoupled": self.decoupled,
+                }  # fmt: skip
+
+        def check() -> None:
+            current = ([each[i] for i in members] for each in (self.first, self.second))
+            refuse_other_arrays(batch.holds([self.parameters[i].array for i in members], *current, copies))
+
+        def advance() -> None:
+            for i in members:
+                self.counts[i] += 1
+
+        if (capture := current_capture()) is not None:
+            capture.before_replay(check=check, advance=advance)
+        on_device.adam(
+            batch, [contiguous(gradients[i]) for i in members], **options(),
+            scale=1.0 if rounding is None else rounding.scale, lost=None if rounding is None else rounding.lost,
+            numbers=numbers_of_step(batch, lambda: on_device.values(arrays[0].dtype, **options())),
+        )  # fmt: skip
+
+    def forget(self) -> None:
+        self._tables = Tables()
 
     def update(self, i: int, p: Leaf, g: Any) -> None:
         array = p.array
@@ -104,7 +160,8 @@ class Adam(Optimizer):
     def count_step(self, i: int, g: Any) -> None:
         """Count a step of the i-th parameter, and make its averages at the first one."""
         if self.first[i] is None:
-            self.first[i], self.second[i] = np.zeros_like(g), np.zeros_like(g)
+            like = self.parameters[i].array  # the gradient of a master weight may have 16 bits
+            self.first[i], self.second[i] = np.zeros_like(like), np.zeros_like(like)
         self.counts[i] += 1
 
     def direction(self, i: int, p: Leaf, g: Any) -> Any:

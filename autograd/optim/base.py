@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from operator import attrgetter
 from typing import Any
 
 import numpy as np
 
 from .. import notebook
+from ..arrays.capture import current_capture, refuse
 from ..arrays.device import device_of, is_inexact, mixed_devices, move, require_one_device
 from ..arrays.shape_only import is_absent
 from ..engine import events
@@ -128,6 +130,8 @@ class Optimizer:
             start, end = end, end + len(members)
             self._groups.append(Members(range(start, end), own))
         self._has_groups = len(groups) > 1 or bool(groups[0][1])  # whether a group has numbers of its own
+        self._group: Members | None = None  # whose hyperparameters the optimizer has at present
+        self.rounding: Any = None  # a `fused.Rounding` of `MasterWeights`
         self._checked_lr: Any = None  # is a number that `step` has found legal
         check_numbers(caller, lr=self.lr)
         check_count(caller, digest_every=digest_every)
@@ -161,13 +165,21 @@ class Optimizer:
 
     def _for_each_group(self, do: Callable[[Members], None]) -> None:
         """Call `do` for each group, while the optimizer has the group's hyperparameters."""
-        usual = {name: getattr(self, name) for name in self.number_names()}
         for group in self._groups:
-            try:
-                vars(self).update(group.own)
+            with self.using(group):
                 do(group)
-            finally:
-                vars(self).update(usual)
+
+    @contextmanager
+    def using(self, group: Members | None) -> Iterator[None]:
+        """A block in which the optimizer has the hyperparameters of a group; None stands for its own."""
+        usual = {name: getattr(self, name) for name in self.number_names()}
+        before, self._group = self._group, group
+        try:
+            vars(self).update(() if group is None else group.own)
+            yield
+        finally:
+            vars(self).update(usual)
+            self._group = before
 
     def __repr__(self) -> str:
         if self._has_groups:
@@ -222,17 +234,27 @@ class Optimizer:
         else:
             self._step()
 
-    def _step(self) -> None:
-        mesh = state.mesh
+    def _set_rates(self) -> None:
+        """Set the learning rates that follow a schedule, and check all."""
         if self.schedule is not None:
             self.lr = follow(self, self.lr, self.steps)
         lr = self.lr
         if lr is not self._checked_lr:
             check_numbers(type(self).__name__, lr=lr)
             self._checked_lr = lr
-        has_groups = self._has_groups
-        if has_groups:
+        if self._has_groups:
             self._begin_groups()
+
+    def _advance(self) -> None:
+        """Begin another step of a captured program."""
+        self._set_rates()
+        self.steps += 1
+
+    def _step(self) -> None:
+        self._set_rates()
+        mesh, lr, has_groups, capture = state.mesh, self.lr, self._has_groups, current_capture()
+        if capture is not None:
+            capture.before_replay(advance=self._advance)
         if mesh is not None:
             self.calls += 1
             if self.calls == 1:
@@ -277,9 +299,7 @@ class Optimizer:
                 check_numbers(type(self).__name__, lr=lr)
 
     def _update_group(self, group: Members, gradients: list[Any]) -> None:
-        for i in group.indices:
-            if gradients[i] is not None:
-                self.update(i, self.parameters[i], gradients[i])
+        self.update_some(group.indices, gradients)
 
     def _warn_of_no_gradient(self) -> None:
         if all(is_absent(p.array) for p in self.parameters):
@@ -304,7 +324,10 @@ class Optimizer:
         step_check(p)
         for name in self._saved:
             kept = getattr(self, name)[i]
-            if kept.__class__ is not p.array.__class__ and mixed_devices("", (("p", p), ("kept", kept))):
+            kind = kept.__class__
+            if kind is p.array.__class__ or kind in _NO_ARRAYS:
+                continue
+            if mixed_devices("", (("p", p), ("kept", kept))):
                 raise DeviceError(
                     f"{type(self).__name__}.step: {p.name or f'parameter {i}'} is on {device_of(p.array)}, and its "
                     f"{name!r} of earlier steps on {device_of(kept)}; needed: one device\n"
@@ -315,9 +338,32 @@ class Optimizer:
 
     def update_all(self, gradients: list[Any]) -> None:
         """Update all parameters. `gradients` has one entry per parameter, None for those that are not updated."""
-        for i, (p, g) in enumerate(zip(self.parameters, gradients, strict=True)):
+        self.update_some(range(len(self.parameters)), gradients)
+
+    def fused(self, indices: Iterable[int], gradients: list[Any]) -> tuple[dict[str, list[int]], list[int]]:
+        """The indices of parameters that kernels of a device update, by types of kernels, and the others.
+
+        Parameters without a gradient are in neither. Subclasses with such kernels override this.
+        """
+        return {}, [i for i in indices if gradients[i] is not None]
+
+    def update_some(self, indices: Iterable[int], gradients: list[Any]) -> None:
+        """Update the parameters of some indices that have a gradient. Subclasses may update several at once."""
+        is_captured = current_capture() is not None
+        for i in indices:
+            g = gradients[i]
             if g is not None:
-                self.update(i, p, g)
+                if is_captured:
+                    self._refuse_capture(i)
+                self.update(i, self.parameters[i], g)
+
+    def _refuse_capture(self, i: int) -> None:
+        p = self.parameters[i]
+        refuse(
+            f"{type(self).__name__}.step() updated {p.name or f'parameter {i}'} of dtype {p.array.dtype} by operations "
+            "with numbers of the host",
+            "Adam, AdamW or SGD, and contiguous parameters of float32 or float64 on a GPU",
+        )
 
     def update(self, i: int, p: Leaf, g: Any) -> None:
         """Update the i-th parameter in place, given its gradient. Subclasses override this."""
@@ -405,6 +451,7 @@ class Optimizer:
         """Drop what was computed from the arrays of the state, which have been replaced. Subclasses may override."""
 
 
+_NO_ARRAYS = frozenset((int, type(None)))  # in the state: numbers of steps, and what is not made yet
 _gradient, _uses, _layout = attrgetter("_grad"), attrgetter("uses"), attrgetter("layout")
 _BARE = frozenset((np.ndarray,))
 """The type of a gradient that `Leaf.accumulate` stored, which has the dual layout of its parameter."""

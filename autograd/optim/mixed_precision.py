@@ -5,7 +5,9 @@ bit, so the optimizer updates a float32 copy of it, the master weight, and the p
 gradients would become zero, so the loss is multiplied by a large number, the loss scale, and gradients are divided by
 it in float32. If a gradient overflows, all ranks skip the step, and the scale is reduced.
 
-On the CPU, products and sums of float16 are computed in float32 and rounded once, and so are sums over the ranks.
+On a GPU one pass over the gradients finds infinite and NaN ones, one copy of three numbers to the host tells whether to
+skip the step, and one launch divides the gradients by the scale, updates the master weights and rounds them. On the
+CPU, products and sums of float16 are computed in float32 and rounded once, and so are sums over the ranks.
 Source: Micikevicius et al. 2018, section 3.
 """
 
@@ -18,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from ..arrays.device import device_of, move, require_one_device, to_host
+from ..arrays.device import device_of, move, require_one_device, runtime_of, to_host
 from ..arrays.half import HALF, is_half, rounded
 from ..arrays.shape_only import Shaped, is_absent
 from ..engine.parameter import Leaf, Parameter
@@ -27,8 +29,10 @@ from ..engine.state import state
 from ..engine.tensor import TENSORS, Tensor
 from ..engine.whole import part_of, whole_of
 from ..errors import AnomalyError, ArgumentError, LayoutError, OptionError, call_site
+from ..kernels.cuda.squares import is_supported, squares
 from ..layouts.rank_values import rank_axes
 from .base import Optimizer
+from .fused import Rounding
 from .groups import split
 from .hyperparameters import check_count, check_numbers
 from .norms import axes_of_parts, axes_of_stages, masters
@@ -201,8 +205,9 @@ class MasterWeights:
 
     Notes
     -----
-    On a GPU a step reads one boolean, whether all gradients are finite. A weight beyond the largest float16 becomes
-    infinite there, which the gradients of the next step show, and is not reported by itself.
+    On a GPU a step reads three numbers together: whether all gradients are finite, and whether a weight was rounded to
+    infinity in the step before. So `step` reports a weight beyond the largest float16 one step later than on the CPU.
+    Gradients are multiplied by the reciprocal of the loss scale, which is exact for powers of two.
 
     `clip_grad_norm_` and `clip_grad_value_` may be given the parameters or the master weights: both clip the unscaled
     float32 gradients, to which they move the gradients of all parameters first, as `unscale` does. Between `unscale`
@@ -256,7 +261,8 @@ class MasterWeights:
         self.skipped = 0
         self._known = [p.array for p in self._held]  # to see that a parameter was assigned
         self._is_finite = True
-        self._flags: list[Any] = []  # on a GPU: whether gradients and weights are finite, read once a step
+        self._found: Any = None  # on a GPU: the sum of squares and two flags, infinite gradients and rounded weights
+        self._flags: list[Any] = []  # on a device without kernels: whether gradients are finite, read once a step
         self._places = {id(p): i for each in (self._held, self.parameters) for i, p in enumerate(each)}
         masters.update(dict.fromkeys(self._places, weakref.ref(self)))
         weakref.finalize(self, _forget, tuple(self._places)).atexit = False
@@ -310,10 +316,9 @@ class MasterWeights:
         They are added to what is there; the parameters' gradients are then None. It needs no communication, and calling
         it twice is harmless. `step` and the clipping functions call it.
         """
-        for i, (p, master) in enumerate(zip(self._held, self.parameters, strict=True)):
-            if p.array is not self._known[i]:
-                self._known[i], master.array = p.array, _widened(p.array)
-            master.layout, master.name = p.layout, p.name
+        self._take_assigned()
+        self._unscale_on_device()
+        for p, master in zip(self._held, self.parameters, strict=True):
             g = p.grad
             if g is None or is_absent(g.array):
                 continue
@@ -330,6 +335,67 @@ class MasterWeights:
                     self._flags.append(is_finite)
             known = master.grad
             master.grad = Tensor(wide if known is None else known.array + wide, g.layout)
+
+    def _take_assigned(self) -> None:
+        """Give the master weights the values of parameters that were assigned, and their layouts and names."""
+        for i, (p, master) in enumerate(zip(self._held, self.parameters, strict=True)):
+            if p.array is not self._known[i]:
+                self._known[i], master.array = p.array, _widened(p.array)
+            master.layout, master.name = p.layout, p.name
+
+    def _unscale_on_device(self) -> None:
+        """`unscale` of gradients on a device for master weights without a gradient, in one pass for each dtype."""
+        by_dtype: dict[Any, list[tuple[Leaf, Leaf, Tensor]]] = {}
+        for p, master in zip(self._held, self.parameters, strict=True):
+            g = p.grad
+            if g is not None and master.grad is None and type(g.array) is type(master.array) and _has_kernels(g.array):
+                by_dtype.setdefault(g.array.dtype, []).append((p, master, g))
+        for dtype, members in by_dtype.items():
+            given = [g.array for _, _, g in members]
+            wide = [np.empty_like(x, _wide_dtype(dtype)) for x in given]
+            self._is_finite = self._check_finite(given, wide) and self._is_finite
+            for (p, master, g), array in zip(members, wide, strict=True):
+                p.zero_grad()
+                master.grad = Tensor(array, g.layout)
+
+    def _check_finite(self, gradients: list[Any], outs: list[Any] | None = None) -> bool:
+        """Whether gradients on a device, divided by the loss scale, are finite. `outs` are set to the quotients.
+
+        It reads three numbers on the host. The third tells whether the last step has rounded a weight to infinity.
+        """
+        if self._found is None:
+            self._found = np.zeros_like(gradients[0], np.float64, shape=(3,))
+        squares(gradients, outs, 1 / self.scaler.value, result=self._found)
+        _, is_lost, was_rounded_to_infinity = to_host(self._found).tolist()
+        if was_rounded_to_infinity:
+            self._found = None
+            raise OptionError(
+                "MasterWeights.step: in the last step a weight has grown beyond the largest float16, "
+                f"{_LARGEST_HALF:g}\n  fix: a smaller learning rate or more weight decay\n  or:  keep this parameter "
+                "in float32" + call_site()
+            )
+        return not is_lost
+
+    def _join(self) -> bool:
+        """Give the optimizer the gradients of 16 bits as they are, where its kernels take them, and return whether so.
+
+        All parameters with a gradient are on a device. The optimizer divides them by the scale in the pass in which it
+        updates the weights.
+        """
+        gradients = [p.grad for p in self._held]
+        arrays = [None if g is None or is_absent(g.array) else g.array for g in gradients]
+        given = [x for x in arrays if x is not None]
+        if (
+            not given or any(m.grad is not None for m in self.parameters) or len({x.dtype for x in given}) > 1
+            or not all(map(_has_kernels, given)) or self.optimizer.fused(range(len(arrays)), arrays)[1]
+        ):  # fmt: skip
+            return False
+        self._is_finite = self._check_finite(given)
+        for p, master, g in zip(self._held, self.parameters, gradients, strict=True):
+            if g is not None:
+                master._grad = Tensor(g.array, g.layout)
+                p.zero_grad()
+        return True
 
     def master_of(self, p: Leaf) -> Leaf:
         """Return the master weight of a parameter, with the unscaled gradient."""
@@ -353,6 +419,8 @@ class MasterWeights:
 
         See also `Optimizer.step`.
         """
+        self._take_assigned()
+        scale = 1 / self.scaler.value if self._join() else 1.0
         self.unscale()
         has_gradient = any(m.grad is not None for m in self.parameters)
         if self._flags:
@@ -366,15 +434,32 @@ class MasterWeights:
         if finite:
             for p in self._held:
                 step_check(p)
-            self.optimizer.step()
+            rounded_by_kernels = self._step_with_copies(scale)
             for i, (p, master) in enumerate(zip(self._held, self.parameters, strict=True)):
-                self._known[i] = _copy(master, p)
+                if i not in rounded_by_kernels:
+                    self._known[i] = _copy(master, p)
         else:
             self.skipped += 1
         self.zero_grad()
         self.scaler.was_used = False
         self.scaler.update(finite)
         return finite
+
+    def _step_with_copies(self, scale: float) -> set[int]:
+        """Let the optimizer step, and return the indices of the parameters whose rounded values its kernels wrote."""
+        if self._found is None:  # nothing on a device
+            self.optimizer.step()
+            return set()
+        copies = [p.array if p.array.dtype != m.array.dtype and p.array.flags.c_contiguous else None
+                  for p, m in zip(self._held, self.parameters, strict=True)]  # fmt: skip
+        self.optimizer.rounding = Rounding(copies, scale, self._found[2:])
+        try:
+            gradients = [None if m.grad is None else m.grad.array for m in self.parameters]
+            fused, _ = self.optimizer.fused(range(len(copies)), gradients)
+            self.optimizer.step()
+        finally:
+            self.optimizer.rounding = None
+        return {i for members in fused.values() for i in members if copies[i] is not None}
 
     def _agreed(self, finite: bool, scaled: bool) -> tuple[bool, bool]:
         """Whether the gradients are finite on all ranks, and the loss was scaled on any rank."""
@@ -431,6 +516,11 @@ def _wide_dtype(dtype: Any) -> Any:
     return np.dtype(np.float32) if is_half(dtype) else dtype
 
 
+def _has_kernels(x: Any) -> bool:
+    """Whether an array is on a device with a runtime, contiguous and of a supported dtype."""
+    return runtime_of(type(x)) is not None and is_supported(x)
+
+
 def _widened(array: Any) -> Any:
     """A 16-bit array in float32; an array of another dtype itself, which the optimizer updates in place."""
     return array.astype(np.float32) if is_half(array.dtype) else array
@@ -452,8 +542,8 @@ def _copy(master: Leaf, p: Leaf) -> Any:
         if device_of(value) == "cpu" and not np.isfinite(value).all():  # on a GPU the next gradients tell
             raise OptionError(
                 f"MasterWeights.step: {p.name or 'a parameter'} of shape {p.array.shape} has a weight of "
-                f"{float(np.abs(master.array).max()):g}; the largest float16 is {_LARGEST_HALF:g}\n  fix: a smaller "
-                "learning rate or more weight decay\n  or:  keep this parameter in float32" + call_site()
+                f"{float(to_host(np.abs(master.array).max())):g}; the largest float16 is {_LARGEST_HALF:g}\n  fix: a "
+                "smaller learning rate or more weight decay\n  or:  keep this parameter in float32" + call_site()
             )
     if isinstance(p.array, np.generic):
         p.array = value

@@ -18,7 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from ..arrays.device import device_of, to_host
+from ..arrays.capture import current_capture, refuse
+from ..arrays.device import device_of, runtime_of, to_host
 from ..arrays.shape_only import Shaped, is_absent
 from ..engine.events import declarations
 from ..engine.parameter import Leaf
@@ -26,6 +27,7 @@ from ..engine.saved_arrays import step_check
 from ..engine.state import state
 from ..engine.tensor import Tensor
 from ..errors import ArgumentError, LayoutError, OptionError, call_site
+from ..kernels.cuda.squares import is_supported, squares
 from ..layouts.layout import C, D, I, Layout, P, R, Rooted, Shard, V
 from ..layouts.messages import describe
 from .hyperparameters import check_numbers
@@ -164,7 +166,10 @@ def _power(arrays: list[Any], norm_type: float) -> float:
     """The sum of the powers of all elements, or the largest absolute value."""
     arrays = [a for a in arrays if type(a) is not Shaped]  # a dry run has no values: the norm is 0
     if not all(isinstance(a, _HOST) for a in arrays):
-        return _power_on_device(arrays, norm_type)
+        away = [a for a in arrays if not isinstance(a, _HOST)]
+        powers = to_host(_powers_on_device(away, norm_type)).tolist()  # one read for all of them
+        powers.append(_power([a for a in arrays if isinstance(a, _HOST)], norm_type))
+        return _sum(powers, norm_type)
     if norm_type == math.inf:
         return max((float(np.max(np.abs(a))) for a in arrays if a.size), default=0.0)
     if norm_type == 2.0:  # dot products in double precision need no array of squares and do not overflow in float32
@@ -175,20 +180,23 @@ def _power(arrays: list[Any], norm_type: float) -> float:
 _HOST = (np.ndarray, np.generic, float)
 
 
-def _power_on_device(arrays: list[Any], norm_type: float) -> float:
-    """`_power` of arrays on a GPU, with one read for all of them."""
-    found = []
+def _powers_on_device(arrays: list[Any], norm_type: float) -> Any:
+    """Numbers on the device, the sum of which is that of the powers, or the maximum that of the absolute values."""
+    found: list[Any] = []
+    by_dtype: dict[Any, list[Any]] = {}
     for a in arrays:
-        if norm_type == math.inf:
-            found += [np.max(np.abs(a)).astype(np.float64)] if a.size else []
-        elif norm_type == 2.0:
-            found += [np.sum(np.square(part, dtype=np.float64)) for part in parts_of_number(a)]
-        else:
+        if norm_type == 2.0:
+            for part in parts_of_number(a):
+                if runtime_of(type(part)) is not None and is_supported(part) and part.size:
+                    by_dtype.setdefault(part.dtype, []).append(part)
+                else:
+                    found.append(np.sum(np.square(part, dtype=np.float64)))
+        elif norm_type != math.inf:
             found.append(np.sum(np.abs(a) ** norm_type, dtype=np.float64))
-    if not found:
-        return 0.0
-    together = np.stack(found)
-    return float(to_host(np.max(together) if norm_type == math.inf else np.sum(together)))
+        elif a.size:
+            found.append(np.max(np.abs(a)).astype(np.float64))
+    found += [squares(same)[0] for same in by_dtype.values()]
+    return np.stack(found) if found else np.zeros_like(arrays[0], np.float64, shape=(0,))
 
 
 def parts_of_number(a: Any) -> list[Any]:
@@ -309,7 +317,7 @@ def clip_grad_norm_(
     Returns
     -------
     float
-        The norm before clipping.
+        The norm before clipping. In a captured step (`autograd.cuda_graph`) it is an array on the device.
 
     Raises
     ------
@@ -347,13 +355,42 @@ def clip_grad_norm_(
     if state.grid is not None:  # a parameter that has a gradient on some ranks only is included on all of them
         given = [parameters] if isinstance(parameters, Leaf) else parameters
         layouts = [p.labelled(state.grid) for p in given]
+    if current_capture() is not None:
+        return _clip_captured(gradients, max_norm, norm_type, norm)
     total = norm_of(norm, [g for _, g in gradients], norm_type, layouts)
     scale = max_norm / (total + 1e-6)
     if not scale >= 1.0:  # a scale of NaN is applied too, as in torch
-        for p, g in gradients:
+        for p, g in _scale_on_device(gradients, scale):
             with np.errstate(invalid="ignore"):  # an infinite gradient becomes NaN
                 _replace(p, g, g.array * g.array.dtype.type(scale))
     return total
+
+
+def _scale_on_device(gradients: list[tuple[Leaf, Tensor]], scale: Any) -> list[tuple[Leaf, Tensor]]:
+    """Multiply the gradients on a device in place, those of a dtype in one launch. Return the others."""
+    by_dtype: dict[Any, list[Any]] = {}
+    others = []
+    for p, g in gradients:
+        a = g.array
+        if runtime_of(type(a)) is not None and is_supported(a):
+            by_dtype.setdefault(a.dtype, []).append(a)
+        else:
+            others.append((p, g))
+    for same in by_dtype.values():
+        squares(same, same, scale, with_sum=False)
+    return others
+
+
+def _clip_captured(gradients: list[tuple[Leaf, Tensor]], max_norm: float, norm_type: float, norm: Norm | None) -> Any:
+    """`clip_grad_norm_` in a captured step: the norm stays on the device, and is returned as an array."""
+    plain = norm is None and norm_type == 2.0 and (state.mesh is None or state.mesh.is_alone)
+    if not plain or any(runtime_of(type(g.array)) is None or not is_supported(g.array) for _, g in gradients):
+        refuse("clip_grad_norm_ reads the norm", "norm_type=2.0, one rank, and contiguous gradients on a GPU")
+    if not gradients:
+        return 0.0
+    total = np.sqrt(np.sum(_powers_on_device([g.array for _, g in gradients], norm_type), keepdims=True))
+    _scale_on_device(gradients, np.minimum(1.0, max_norm / (total + 1e-6)))
+    return total[0]
 
 
 def clip_grad_value_(parameters: Iterable[Leaf] | Leaf, clip_value: float) -> None:

@@ -9,10 +9,13 @@ from typing import Any
 import numpy as np
 from numpy import add, multiply, subtract
 
+from ..arrays.capture import current_capture
 from ..engine.parameter import Leaf
 from ..errors import OptionError
+from ..kernels.cuda import momentum as on_device
 from ..kernels.momentum import LEAST, momentum
 from .base import _BARE, Optimizer, decrease
+from .fused import ON_HOST, Tables, contiguous, numbers_of_step, refuse_other_arrays, split
 from .hyperparameters import check_numbers
 
 __all__ = ["SGD"]
@@ -73,6 +76,7 @@ class SGD(Optimizer):
         self.velocity: list[Any] = [None] * len(self.parameters)
         self._scratch: list[Any] = [None] * len(self.parameters)
         self._small: _SmallParameters | None = None
+        self._tables = Tables()
 
     _saved = ("velocity",)
     _numbers = ("momentum", "weight_decay", "dampening", "nesterov")
@@ -89,6 +93,7 @@ class SGD(Optimizer):
 
     def forget(self) -> None:
         self._small = None
+        self._tables = Tables()
 
     def update_all(self, gradients: list[Any]) -> None:
         # For small parameters the calls cost more than the arithmetic, so they are updated together as one array. This
@@ -103,6 +108,52 @@ class SGD(Optimizer):
         for i in small.others:
             self.update(i, self.parameters[i], gradients[i])
         return None
+
+    def fused(self, indices: Iterable[int], gradients: list[Any]) -> tuple[dict[str, list[int]], list[int]]:
+        if type(self).update is not SGD.update:  # a subclass with an update of its own
+            return super().fused(indices, gradients)
+        return split(indices, self.parameters, gradients, self.rounding)
+
+    def update_some(self, indices: Iterable[int], gradients: list[Any]) -> None:
+        if all(type(gradients[i]) in ON_HOST for i in indices):
+            return super().update_some(indices, gradients)
+        fused, others = self.fused(indices, gradients)
+        for kind, members in fused.items():
+            new = [i for i in members if self.momentum and self.velocity[i] is None]
+            for i in new:
+                self.velocity[i] = np.zeros_like(self.parameters[i].array)
+            for together, dampening in (new, 0.0), ([i for i in members if i not in new], self.dampening):
+                if together:
+                    self._update_together(kind, together, gradients, dampening)
+        return super().update_some(others, gradients)
+
+    def _update_together(self, kind: str, members: list[int], gradients: list[Any], dampening: float) -> None:
+        """Update parameters on a device. The first velocity is the gradient, without dampening."""
+        arrays, rounding, group = [self.parameters[i].array for i in members], self.rounding, self._group
+        copies = None if rounding is None or kind.startswith("double") else [rounding.copies[i] for i in members]
+        velocities = [self.velocity[i] for i in members] if self.momentum else None
+
+        def options() -> dict[str, Any]:
+            with self.using(group):
+                return {
+                    "lr": self.lr, "keep": self.momentum, "share": 1 - dampening, "weight_decay": self.weight_decay,
+                    "nesterov": self.nesterov,
+                }  # fmt: skip
+
+        batch = self._tables.batch(members, arrays, velocities, copies)
+
+        def check() -> None:
+            current = [self.velocity[i] for i in members] if velocities is not None else None
+            refuse_other_arrays(batch.holds([self.parameters[i].array for i in members], current, copies))
+
+        if (capture := current_capture()) is not None:
+            capture.before_replay(check=check)
+        on_device.momentum(
+            batch,
+            [contiguous(gradients[i]) for i in members], **options(),
+            scale=1.0 if rounding is None else rounding.scale, lost=None if rounding is None else rounding.lost,
+            numbers=numbers_of_step(batch, lambda: on_device.values(arrays[0].dtype, **options())),
+        )  # fmt: skip
 
     def update(self, i: int, p: Leaf, g: Any) -> None:
         if self.weight_decay:

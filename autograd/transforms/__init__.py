@@ -8,6 +8,7 @@ whole derivatives                      `jacobian`, `hessian`
 products                               `hvp`, `make_hvp`, `hessian_tensor_product` (`hessian_vector_product`),
                                        `tensor_jacobian_product` (`vector_jacobian_product`), `ggnvp`, `make_ggnvp`
 memory                                 `checkpoint`
+a GPU's launches                       `cuda_graph`
 =====================================  =========================================================================
 
 Arguments and outputs are arrays, floats, or nested tuples, lists and dicts of them. Without a mesh, plain arrays give
@@ -35,6 +36,7 @@ from .reverse import (
 )
 
 if TYPE_CHECKING:  # loaded when first asked for, by `__getattr__`
+    from .captured import cuda_graph
     from .jacobians import hessian, jacobian
     from .products import (
         ggnvp,
@@ -49,10 +51,10 @@ if TYPE_CHECKING:  # loaded when first asked for, by `__getattr__`
     from .rematerialise import checkpoint
 
 __all__ = [
-    "checkpoint", "deriv", "egrad", "elementwise_grad", "ggnvp", "grad", "grad_and_aux", "grad_named", "hessian",
-    "hessian_tensor_product", "hessian_vector_product", "holomorphic_grad", "hvp", "jacobian", "jvp", "make_ggnvp",
-    "make_hvp", "make_jvp", "make_jvp_reversemode", "make_vjp", "multigrad_dict", "tensor_jacobian_product",
-    "value_and_grad", "vector_jacobian_product", "vjp",
+    "checkpoint", "cuda_graph", "deriv", "egrad", "elementwise_grad", "ggnvp", "grad", "grad_and_aux", "grad_named",
+    "hessian", "hessian_tensor_product", "hessian_vector_product", "holomorphic_grad", "hvp", "jacobian", "jvp",
+    "make_ggnvp", "make_hvp", "make_jvp", "make_jvp_reversemode", "make_vjp", "multigrad_dict",
+    "tensor_jacobian_product", "value_and_grad", "vector_jacobian_product", "vjp",
 ]  # fmt: skip
 
 LAZY = {
@@ -60,6 +62,7 @@ LAZY = {
     **dict.fromkeys(("ggnvp", "hessian_tensor_product", "hessian_vector_product", "hvp", "make_ggnvp", "make_hvp",
                      "tensor_jacobian_product", "vector_jacobian_product"), "products"),
     "checkpoint": "rematerialise",
+    "cuda_graph": "captured",
 }  # fmt: skip
 """Names loaded at first use, and the module that defines each."""
 

@@ -140,6 +140,7 @@ def _bytes(arrays: Iterable[Any]) -> int:
 
 def _root(array: Any) -> Any:
     """The array of which another is a view."""
-    while isinstance(getattr(array, "base", None), np.ndarray):
-        array = array.base
+    base = getattr(array, "base", None)
+    while base is not None and (type(base) is type(array) or isinstance(base, np.ndarray)):
+        array, base = base, base.base
     return array

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from autograd.arrays import runtime_in_use
 from autograd.engine import events
 from autograd.engine.pytree import flatten
 from autograd.errors import MeshError, OptionError, call_site
@@ -72,6 +73,8 @@ class StepReport:
         The figures of every rank, the same on all ranks. Empty until the block has ended.
     straggler : Straggler or None
         The rank that the others wait for, if one stands out, and the likely cause. See `stragglers` for the rule.
+    device_peak_bytes : list of int
+        The largest number of bytes that arrays on its GPU had in the block, for every rank; 0 where none was there.
     timeline : Timeline
         The recording, which ``report.timeline.plot("steps.png")`` draws.
 
@@ -119,6 +122,7 @@ class StepReport:
         self.timeline = Timeline(path, clock)
         self.ranks: list[RankSteps] = []
         self.straggler: Straggler | None = None
+        self.device_peak_bytes: list[int] = []
         self._channel: Communicator | None = None
         self._is_open = False
 
@@ -134,6 +138,9 @@ class StepReport:
                 "this StepReport was entered before\n  fix: make a new StepReport() for each with block" + call_site()
             )
         self._channel = everyone.duplicate("step report")
+        runtime = runtime_in_use()
+        if runtime is not None:
+            runtime.reset_peak()
         self.timeline.__enter__()
         self._is_open = True
         return self
@@ -145,6 +152,10 @@ class StepReport:
         if kind is not None:
             return
         assert self.timeline.report is not None
+        runtime = runtime_in_use()
+        peak = 0 if runtime is None else runtime.memory().peak_bytes
+        peaks = self._channel.exchange(np.int64(peak).tobytes())
+        self.device_peak_bytes = [int(np.frombuffer(data, np.int64)[0]) for data in peaks]
         records = self.timeline.report.records
         self.ranks, self.straggler = broadcast_object(self._channel, _figures(records) if records else None)
 
@@ -309,6 +320,10 @@ class StepReport:
         lines += _table([r for r in self.ranks if r.steps])
         if len(self.ranks) > 1:
             lines += [*_overlap(self.ranks), *_waiting(self.ranks, self.straggler)]
+        if any(self.device_peak_bytes):
+            most = max(self.device_peak_bytes)
+            rank = f" (rank {self.device_peak_bytes.index(most)})" if len(self.ranks) > 1 else ""
+            lines.append(f"peak of the arrays on a GPU: {most:,} bytes{rank}")
         return "\n".join(lines)
 
 

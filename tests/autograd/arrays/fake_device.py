@@ -22,9 +22,10 @@ import numpy
 
 from autograd.arrays import device
 from autograd.arrays.cupy_functions import ABSENT_FROM_CUPY, KEYWORDS_ABSENT_FROM_CUPY
-from autograd.arrays.runtime import Program
+from autograd.arrays.runtime import Memory, Program
 
 from ..kernels.cuda import on_cpu
+from . import fake_capture, fake_streams
 
 crossings = {"to host": 0, "from host": 0}
 staged = {"to host": 0, "from host": 0}
@@ -54,12 +55,14 @@ def _is_staging() -> bool:
 
 def to_host(x: DeviceArray) -> numpy.ndarray:
     """Copy a device array to the host."""
+    fake_capture.refuse("a copy to the host")
     _count("to host")
     return x._values.copy()
 
 
 def from_host(x: numpy.ndarray) -> DeviceArray:
     """Copy a host array to the current device."""
+    fake_capture.refuse("a copy of a host array")
     _count("from host")
     return DeviceArray(numpy.array(x))
 
@@ -97,7 +100,7 @@ def _root(values: numpy.ndarray) -> numpy.ndarray:
     return values
 
 
-class Memory:
+class Counted:
     """The bytes of the arrays that exist on the devices; views count with the array whose memory they show."""
 
     def __init__(self) -> None:
@@ -127,7 +130,7 @@ class Memory:
         self.peak_bytes = self.live_bytes
 
 
-memory = Memory()
+memory = Counted()
 
 
 class Number:
@@ -230,6 +233,7 @@ class DeviceArray(numpy.lib.mixins.NDArrayOperatorsMixin):
 
     def item(self) -> Any:
         """The one number, which is read from the device."""
+        fake_capture.refuse("a copy to the host")
         _count("to host")
         return self._values.item()
 
@@ -299,8 +303,41 @@ for _name in METHODS:
     setattr(DeviceArray, _name, _method(_name))
 
 
+def _ordered(name: str) -> None:
+    """Let a method of arrays run after the work of the current stream, and count as an operation of it."""
+    true = getattr(DeviceArray, name)
+
+    def method(self: DeviceArray, *args: Any, **options: Any) -> Any:
+        fake_streams.before_operation()
+        found = true(self, *args, **options)
+        written = (self,) if name == "__setitem__" else options.get("out") or ()
+        written = written if isinstance(written, tuple) else (written,)
+        fake_streams.after_operation(*(x._values for x in written if isinstance(x, DeviceArray)))
+        return found
+
+    method.__name__ = name
+    setattr(DeviceArray, name, method)
+
+
+for _name in ("__setitem__", "__array_ufunc__", "__array_function__"):
+    _ordered(_name)
+
+for _name in ("__setitem__", "__getitem__", "__array_ufunc__", "__array_function__", *METHODS):
+    fake_capture.recorded(DeviceArray, _name)
+
+_init = DeviceArray.__init__
+
+
+def _made(self: DeviceArray, *args: Any) -> None:
+    _init(self, *args)
+    fake_streams.after_operation(self._values, made=True)
+
+
+DeviceArray.__init__ = _made  # type: ignore[method-assign]
+
+
 class FakeRuntime:
-    """The runtime of the simulated device. Kernels run on the CPU, at once."""
+    """The runtime of the simulated device. Kernels run on the CPU; streams are those of `fake_streams`."""
 
     name = "fake"
     most_shared_bytes = 227 << 10
@@ -309,9 +346,66 @@ class FakeRuntime:
         self, program: Program, kernel: str, grid: tuple[int, ...], block: tuple[int, ...], arguments: Sequence[Any],
         shared_bytes: int,
     ) -> None:  # fmt: skip
-        """Run a kernel of CUDA C++ behind the header of `on_cpu`."""
+        """Queue a kernel of CUDA C++, which runs behind the header of `on_cpu`."""
+        if fake_capture.record(lambda: self.launch(program, kernel, grid, block, arguments, shared_bytes)):
+            return
         given = [x._values if isinstance(x, DeviceArray) else x for x in arguments]
-        on_cpu.run(program, kernel, grid, block, given, shared_bytes)
+
+        def run(values: list[Any]) -> None:
+            on_cpu.run(program, kernel, grid, block, values, shared_bytes)
+
+        if fake_streams.current().is_default and not fake_streams.state.is_tracked:
+            run(given)  # as always in tests of kernels, whose arrays may have strides
+        else:
+            fake_streams.launch(run, given, fake_streams.current())
+
+    def address(self, array: Any) -> int:
+        return int(array._values.ctypes.data)
+
+    def current_stream(self) -> Any:
+        return fake_streams.current()
+
+    def new_stream(self) -> Any:
+        return fake_streams.FakeStream()
+
+    def new_event(self) -> Any:
+        return fake_streams.FakeEvent()
+
+    def pinned(self, size_bytes: int) -> numpy.ndarray:
+        return fake_streams.poisoned(size_bytes)
+
+    def copy(self, out: Any, x: Any, stream: Any) -> None:
+        if fake_capture.record(lambda: self.copy(out, x, stream)):
+            return
+        values = [a._values if isinstance(a, DeviceArray) else a for a in (out, x)]
+        fake_streams.copy(values[0], values[1], stream)
+
+    def matmul(self, a: Any, b: Any) -> Any:
+        return a @ b
+
+    def memory(self) -> Memory:
+        return Memory(memory.live_bytes, memory.peak_bytes, 1 << 40, 1 << 40)
+
+    def reset_peak(self) -> None:
+        memory.reset_peak()
+
+    def capture(self, function: Any) -> Any:
+        return fake_capture.capture(function)
+
+    def device_id(self) -> str:
+        return "the simulated device"
+
+    def exportable(self, size_bytes: int) -> Any:
+        return DeviceArray(fake_streams.exportable(size_bytes))
+
+    def export_handle(self, array: Any) -> bytes:
+        return fake_streams.handle_of(array._values)
+
+    def open_handle(self, handle: bytes, size_bytes: int) -> Any:
+        return DeviceArray(fake_streams.opened(handle, size_bytes))
+
+    def close_handle(self, array: Any) -> None:
+        fake_streams.close(array._values)
 
 
 RUNTIME = FakeRuntime()

@@ -85,6 +85,8 @@ __device__ __forceinline__ float logarithm(float x) { return logf(x); }
 __device__ __forceinline__ double logarithm(double x) { return log(x); }
 __device__ __forceinline__ float inverse_root(float x) { return rsqrtf(x); }
 __device__ __forceinline__ double inverse_root(double x) { return 1.0 / sqrt(x); }
+__device__ __forceinline__ float square_root(float x) { return sqrtf(x); }
+__device__ __forceinline__ double square_root(double x) { return sqrt(x); }
 __device__ __forceinline__ float larger(float x, float y) { return fmaxf(x, y); }
 __device__ __forceinline__ double larger(double x, double y) { return fmax(x, y); }
 
@@ -117,6 +119,28 @@ template <typename T, typename F> __device__ __forceinline__ T over_block(T x, T
     for (int warp = 1; warp < warps; warp++) x = combine(x, scratch[warp]);
     return x;
 }
+
+// -- many arrays in one launch ----------------------------------------------------------------------------------------
+
+// Each block works on one piece of one array: see batch.py, which has the same two numbers.
+constexpr int PIECE = 8192, MOST_ADDRESSES = 440;
+
+struct Work {
+    int array, piece;
+};
+
+// Addresses that differ from launch to launch. They are passed by value: a kernel takes 4 KiB of arguments.
+struct Addresses {
+    unsigned long long at[MOST_ADDRESSES];
+};
+
+// Whether N elements can be read from an address at once, or it is null.
+template <int N, typename T> __device__ __forceinline__ bool is_aligned(const T *x) {
+    return (unsigned long long)x % (sizeof(T) * N) == 0;
+}
+
+// Infinite or NaN.
+template <typename T> __device__ __forceinline__ bool is_lost(T x) { return x - x != 0; }
 
 // -- shared memory whose size is given at launch -----------------------------------------------------------------------
 

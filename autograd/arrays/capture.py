@@ -1,0 +1,78 @@
+"""The capture of a program's launches and copies, which are then replayed without running the program.
+
+While a thread captures, its operations on a device are recorded and not executed, so nothing may be read from the
+device or copied from the host. The places that do so ask `refuse`. Numbers that the host computes for each step
+(learning rates, bias corrections) are kept on the device, and written there before each replay: `before_replay`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from ..errors import CaptureError, call_site
+
+__all__ = ["Capture", "current_capture", "refuse", "set_capture"]
+
+
+class Capture:
+    """What a captured program does on the host at each replay."""
+
+    def __init__(self) -> None:
+        self._check: list[Callable[[], None]] = []
+        self._advance: list[Callable[[], None]] = []
+        self._write: list[Callable[[], None]] = []
+
+    def before_replay(
+        self, *, check: Callable[[], None] | None = None, advance: Callable[[], None] | None = None,
+        write: Callable[[], None] | None = None,
+    ) -> None:  # fmt: skip
+        """Register functions to be called before each replay.
+
+        Parameters
+        ----------
+        check : callable, optional
+            Raises CaptureError if the captured work no longer fits the program. All are called first.
+        advance : callable, optional
+            Does what the program did on the host while it was captured, such as counting a step. It is not called
+            before the first replay, which is the captured step itself.
+        write : callable, optional
+            Writes numbers to the device. It is called after all functions `advance`.
+        """
+        for functions, given in ((self._check, check), (self._advance, advance), (self._write, write)):
+            if given is not None:
+                functions.append(given)
+
+    def advance(self) -> None:
+        """Begin another step: call the functions `check` and `advance`."""
+        for each in (*self._check, *self._advance):
+            each()
+
+    def write(self) -> None:
+        """Call the functions `write`."""
+        for each in self._write:
+            each()
+
+
+class _Current(threading.local):
+    capture: Capture | None = None
+
+
+_current = _Current()
+
+
+def current_capture() -> Capture | None:
+    """The capture that this thread is in."""
+    return _current.capture
+
+
+def set_capture(capture: Capture | None) -> None:
+    """Begin or end a capture of this thread."""
+    _current.capture = capture
+
+
+def refuse(what: str, fix: str) -> None:
+    """Raise CaptureError if this thread captures: `what` cannot be captured."""
+    if _current.capture is not None:
+        text = f"{what} in a captured step, which runs once and is then replayed\n  fix: {fix}"
+        raise CaptureError(text + call_site())

@@ -1,0 +1,109 @@
+"""Updates of many parameters on a device in few launches: which parameters are updated together, and their tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..arrays.capture import current_capture
+from ..arrays.device import runtime_of
+from ..errors import CaptureError, call_site
+from ..kernels.cuda.adam import kind_of
+from ..kernels.cuda.batch import Batch
+from ..kernels.cuda.values import store
+
+__all__ = ["ON_HOST", "Rounding", "Tables", "contiguous", "numbers_of_step", "refuse_other_arrays", "split"]
+
+
+ON_HOST = frozenset((np.ndarray, type(None)))
+"""The types of gradients of parameters on the host, or without one."""
+
+
+class Rounding(NamedTuple):
+    """What the update of master weights does besides: it divides gradients by a loss scale and writes rounded copies.
+
+    Attributes
+    ----------
+    copies : list
+        For each parameter the array of 16 bits that its rounded value is written to, or None.
+    scale : float
+        Gradients are multiplied by it.
+    lost : array
+        On the device, one float64: set to 1 where a rounded value is infinite or NaN.
+    """
+
+    copies: list[Any]
+    scale: float
+    lost: Any
+
+
+class Tables:
+    """The tables on the device of the arrays that are updated together, kept from step to step."""
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[int, ...], Batch] = {}
+
+    def batch(self, members: Sequence[int], *columns: Sequence[Any] | None) -> Batch:
+        """The table of the arrays of some parameters."""
+        key = tuple(members)
+        found = self._found.get(key)
+        if found is None or not found.holds(*columns):
+            found = self._found[key] = Batch(*columns)
+        return found
+
+    def __deepcopy__(self, memo: Any) -> Tables:
+        return Tables()
+
+    def __reduce__(self) -> Any:
+        return Tables, ()
+
+
+def split(
+    indices: Iterable[int], parameters: Sequence[Any], gradients: Sequence[Any], rounding: Rounding | None
+) -> tuple[dict[str, list[int]], list[int]]:
+    """The indices of parameters that kernels of a device update, by the types of the kernels, and the others.
+
+    A parameter is contiguous, of float32 or float64, and on a device with a runtime; its gradient is of the same dtype,
+    or of 16 bits. Parameters without a gradient are left out.
+    """
+    fused: dict[str, list[int]] = {}
+    others: list[int] = []
+    for i in indices:
+        g = gradients[i]
+        if g is None:
+            continue
+        p, kind = parameters[i].array, None
+        if type(p) is type(g) and runtime_of(type(p)) is not None and p.shape == g.shape and p.flags.c_contiguous:
+            kind = kind_of(p, g, None if rounding is None else rounding.copies[i])
+        if kind is None:
+            others.append(i)
+        else:
+            fused.setdefault(kind, []).append(i)
+    return fused, others
+
+
+def numbers_of_step(batch: Batch, values: Callable[[], np.ndarray]) -> Any:
+    """Numbers of a step on the device, if the step is captured: they are written anew before each replay. Else None."""
+    capture = current_capture()
+    if capture is None:
+        return None
+    found = batch.numbers[: len(values())]
+    capture.before_replay(write=lambda: store(found, values()))
+    return found
+
+
+def refuse_other_arrays(is_same: bool) -> None:
+    """Raise CaptureError at a replay if parameters or the state of their optimizer have new arrays."""
+    if not is_same:
+        raise CaptureError(
+            "a captured step was called after parameters or the optimizer's state were assigned, as load_state_dict "
+            "does: the captured work updates the arrays from before\n  fix: capture the step again: "
+            "step = ag.cuda_graph(...)" + call_site()
+        )
+
+
+def contiguous(x: Any) -> Any:
+    """An array in C order: itself, or a copy. NumPy's function does not call that of another library."""
+    return x if x.flags.c_contiguous else x.copy()

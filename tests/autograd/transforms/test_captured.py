@@ -1,0 +1,199 @@
+"""Captured steps: a replay uses new inputs and new numbers, runs nothing on the host, and equals the step itself."""
+
+from __future__ import annotations
+
+from typing import Any
+from unittest import mock
+
+import numpy
+import pytest
+
+import autograd as ag
+from autograd import nn, optim
+from autograd.arrays import runtime_of, to_host
+from autograd.arrays.capture import Capture
+from autograd.errors import ArgumentError, CaptureError, OptionError, TapeError
+from autograd.optim import schedules
+from autograd.transforms import captured as captured_file
+
+from ..arrays.devices import DEVICES
+from ..kernels.cuda import on_cpu
+
+pytestmark = pytest.mark.skipif(bool(on_cpu.WHY_NOT), reason=on_cpu.WHY_NOT)
+OPTIMIZERS: dict[str, Any] = {
+    "AdamW": lambda ps: optim.AdamW(ps, schedules.exponential_lr(0.05, 0.7)),
+    "groups": lambda ps: optim.Adam([{"params": ps[:1], "lr": schedules.step_lr(0.1, 2)}, {"params": ps[1:]}], 0.02),
+    "SGD": lambda ps: optim.SGD(ps, schedules.exponential_lr(0.1, 0.9), 0.9, dampening=0.2),
+}
+
+
+@pytest.fixture(params=DEVICES)
+def there(request: pytest.FixtureRequest) -> Any:
+    return request.param
+
+
+def batches(steps: int) -> list[tuple[Any, Any]]:
+    random = numpy.random.default_rng(0)
+    return [(random.standard_normal((5, 4)).astype("float32"), random.integers(0, 3, 5)) for _ in range(steps)]
+
+
+def train(name: str, there: Any, steps: int, clip: bool, captures: bool) -> tuple[list[float], list[Any], Any, int]:
+    """The losses and parameters after some steps, the optimizer, and how often the step ran on the host."""
+    ag.random.seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), nn.SiLU(), nn.Linear(8, 3))
+    for p in model.parameters():
+        p.array = there.move(p.numpy())
+    optimizer = OPTIMIZERS[name](model.parameters())
+    runs = []
+
+    def step(x: Any, y: Any) -> Any:
+        runs.append(1)
+        with ag.Tape() as tape:
+            loss = nn.cross_entropy(model(x), y, reduction="sum") * (1 / 5)
+        tape.backward(loss)
+        if clip:
+            optim.clip_grad_norm_(model.parameters(), 0.5)
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss
+
+    do = ag.cuda_graph(step) if captures else step
+    losses = []
+    for k, (x, y) in enumerate(batches(steps)):
+        if k == 5:
+            optimizer.lr = 0.3  # ends the schedule
+        losses.append(float(to_host(do(there.move(x), there.move(y)).array)))
+    return losses, [there.values(p) for p in model.parameters()], optimizer, len(runs)
+
+
+@pytest.mark.parametrize("clip", [False, True])
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_replays_are_steps(name: str, clip: bool, there: Any) -> None:
+    losses, parameters, optimizer, runs = train(name, there, 7, clip, captures=True)
+    needed, others, other, all_runs = train(name, there, 7, clip, captures=False)
+    assert runs == 3 and all_runs == 7  # two calls before the capture
+    numpy.testing.assert_allclose(losses, needed, rtol=1e-5)
+    for x, y in zip(parameters, others, strict=True):
+        numpy.testing.assert_allclose(x, y, rtol=2e-5, atol=1e-6)
+    assert optimizer.numbers() == other.numbers() and getattr(optimizer, "counts", 0) == getattr(other, "counts", 0)
+
+
+FAULTS: dict[str, Any] = {
+    "the numbers of the captured step for all": (Capture, "write"),
+    "no step is counted": (Capture, "advance"),
+    "the arguments of the captured step for all": (captured_file.CudaGraph, "_set_inputs"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_faults_are_seen(fault: str) -> None:
+    with mock.patch.object(*FAULTS[fault]), pytest.raises(AssertionError):
+        test_replays_are_steps("AdamW", False, DEVICES[0].values[0])
+
+
+def captured(there: Any, step: Any, *args: Any) -> Any:
+    """The error at the capture of a step."""
+    graph = ag.cuda_graph(step, warmup=0)
+    with pytest.raises(CaptureError) as error:
+        graph(*args)
+    assert not graph.is_captured
+    there.values(there.move(numpy.ones(1)) * 2.0)  # the device is usable again
+    return str(error.value)
+
+
+def test_what_a_captured_step_may_not_do(there: Any) -> None:
+    x, w = there.move(numpy.ones((3, 4))), ag.Parameter(there.move(numpy.ones((4,))))
+    assert "values of the device were read" in captured(there, lambda x: (ag.tensor(x).sum()).item(), x)
+    assert "values of the device were read" in captured(there, lambda x: bool(ag.tensor(x).sum() > 1), x)
+    assert "a host array was copied" in captured(there, lambda x: x + ag.arrays.move(numpy.ones(4), x), x)
+    dropout, norm = nn.Dropout(0.5), nn.BatchNorm1d(4)
+    norm.weight.array, norm.bias.array = there.move(numpy.ones(4)), there.move(numpy.ones(4))
+    norm.running_mean, norm.running_var = there.move(numpy.ones(4)), there.move(numpy.ones(4))
+    assert "next_key('dropout')" in captured(there, lambda x: dropout(ag.tensor(x)), x)
+    assert "running averages" in captured(there, lambda x: norm(ag.tensor(x)), x)
+
+    def step(x: Any, make: Any) -> None:
+        with ag.Tape() as tape:
+            loss = (x @ w).sum()
+        tape.backward(loss)
+        make([w]).step()
+
+    assert "RMSprop.step() updated" in captured(there, lambda x: step(x, optim.RMSprop), x)
+    assert "tables of an optimizer's state" in captured(there, lambda x: step(x, optim.Adam), x)
+    assert "clip_grad_norm_ reads the norm" in captured(
+        there, lambda x: step(x, lambda ps: optim.clip_grad_norm_(ps, 1.0, numpy.inf)), x
+    )
+
+
+def test_arguments(there: Any) -> None:
+    x = there.move(numpy.arange(4.0))
+    double = ag.cuda_graph(lambda a, n, b: {"sum": a["x"] * n + b}, warmup=1)
+    for scale in (1.0, 2.0, 3.0):
+        found = double({"x": x * scale}, 2.0, x)
+        assert there.values(found["sum"]).tolist() == [0.0, 2 * scale + 1, 4 * scale + 2, 6 * scale + 3]
+    assert double.is_captured
+    for args, error in (
+        (({"x": x}, 3.0, x), "argument 1 is 3.0, and was 2.0"),
+        (({"x": x[:3]}, 2.0, x), r"argument 0 is float64\[3\], and was float64\[4\]"),
+        (({"x": numpy.ones(4)}, 2.0, x), "needed: arrays of the same shapes and dtypes on the GPU"),
+        (({"y": x}, 2.0, x), "as at the capture"),
+    ):
+        with pytest.raises(CaptureError, match=error):
+            double(*args)
+    with pytest.raises(ArgumentError, match="at least one array on a GPU"):
+        ag.cuda_graph(lambda: None, warmup=0)()
+    with pytest.raises(ArgumentError, match="a host array was given"):
+        ag.cuda_graph(lambda a, b: None, warmup=0)(x, numpy.ones(3))
+    with pytest.raises(TapeError, match="inside a tape's block"), ag.Tape():
+        double({"x": x}, 2.0, x)
+    with pytest.raises(ArgumentError, match="needed: a function"):
+        ag.cuda_graph(3)  # type: ignore[arg-type]
+    with pytest.raises(OptionError, match="warmup=-1"):
+        ag.cuda_graph(print, warmup=-1)
+
+
+def test_a_state_that_is_loaded_ends_the_capture(there: Any) -> None:
+    w = ag.Parameter(there.move(numpy.ones(4)))
+    for make in (optim.Adam, lambda ps: optim.SGD(ps, 0.1, 0.9)):
+        optimizer = make([w])
+
+        def step(x: Any, optimizer: Any = optimizer) -> None:
+            w.grad = x * 1.0
+            optimizer.step()
+
+        graph, x = ag.cuda_graph(step), there.move(numpy.ones(4))
+        for _ in range(4):
+            graph(x)
+        optimizer.load_state_dict(optimizer.state_dict())
+        with pytest.raises(CaptureError, match="capture the step again"):
+            graph(x)
+
+
+def test_the_host_does_not_wait_for_a_replay(there: Any) -> None:
+    """Nothing but the launch of a captured step reads or writes host memory."""
+    w = ag.Parameter(there.move(numpy.zeros(4)))
+    optimizer = optim.AdamW([w], 0.1)
+
+    def step(x: Any) -> Any:
+        with ag.Tape() as tape:
+            loss = ((w - x) ** 2).sum()
+        tape.backward(loss)
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss
+
+    graph = ag.cuda_graph(step)
+    xs = [there.move(numpy.full(4, float(k))) for k in range(5)]
+    for x in xs[:3]:
+        graph(x)
+    with there.without_crossings():
+        losses = [graph(x) for x in xs[3:]]
+    assert losses[0] is losses[1]  # the same memory
+    runtime: Any = runtime_of(type(w.array))
+    runtime.current_stream().synchronize()
+    needed = ag.Parameter(numpy.zeros(4))
+    same = optim.AdamW([needed], 0.1)
+    for k in range(5):
+        needed.grad = 2 * (needed.numpy() - k)
+        same.step()
+    numpy.testing.assert_allclose(there.values(w), needed.numpy(), rtol=1e-10)
