@@ -13,8 +13,8 @@ from collections import deque
 from typing import Any
 
 from ..checks.sanitizer import Addend
+from ..transports.device.host_transport import HostTransport
 from ..transports.protocol import Communicator, Pending, Request, Wrapper
-from ..transports.staged import HostTransport
 from .fit import Fit, measure
 from .hierarchical import Hosts
 from .steps import Steps, Whole
@@ -180,11 +180,15 @@ class Selected(Wrapper, HostTransport):
         return None if name == "native" else name
 
     def _start(self, request: Request, x: Any, out: Any) -> Pending[Any]:
+        if self.unsent is not None:
+            self.unsent(True)
         job = self.channel.start(self._steps(request, x, out))
         job.test()
         return Pending(job.test, job.finish)
 
     def _run(self, request: Request, x: Any, out: Any) -> Any:
+        if self.unsent is not None:
+            self.unsent(True)
         return self.channel.run(self._steps(request, x, out))
 
     def _steps(self, request: Request, x: Any, out: Any) -> Steps[Any]:

@@ -318,7 +318,7 @@ class Communicator:
         return empty(count, dtype)
 
     def _on_device(self, request: Request, started: bool) -> Any:
-        """Make a call whose arrays are not on the host; see `transports.staged`."""
+        """Make a call whose arrays are not on the host; see `transports.device`."""
         kind = type(request.out if request.x is None else request.x).__name__
         raise DtypeError(f"{request.call} on '{self.name}' of a {kind}; needed: an array of the host")
 

@@ -201,6 +201,8 @@ class FakeRuntime:
 
     def copy(self, out: Any, x: Any, stream: Any) -> None:
         values = [a._values if isinstance(a, DeviceArray) else a for a in (out, x)]
+        if not isinstance(out, DeviceArray) or not isinstance(x, DeviceArray):
+            crossings["from host" if isinstance(out, DeviceArray) else "to host"] += 1
         fake_streams.copy(values[0], values[1], stream)
 
     def device_id(self) -> str:
