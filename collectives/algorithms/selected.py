@@ -30,6 +30,7 @@ class Channel:
         self.base = base
         self._like = like  # a channel between the same ranks, whose fit is used here
         self.jobs: deque[_Job] = deque()
+        self.is_stepping = False  # a job waits, and calls that are handed over meanwhile only join the queue
         self._messages: Communicator | None = None
         self._hosts: Hosts | None = None
         self._fit: Fit | None = None
@@ -91,6 +92,7 @@ class _Job:
         self._result: Any = None
 
     def _step(self) -> None:
+        self._channel.is_stepping = True
         try:
             if self._at is not None:
                 self._at.wait()  # some transports copy the data only in wait
@@ -103,10 +105,14 @@ class _Job:
         except BaseException:
             self._channel.jobs.popleft()
             raise
+        finally:
+            self._channel.is_stepping = False
 
     def test(self) -> bool:
         """Make progress without waiting; returns whether the algorithm is done."""
         jobs = self._channel.jobs
+        if self._channel.is_stepping:
+            return self._is_done
         while not self._is_done:
             first = jobs[0]
             if first._at is not None and not first._at.test():

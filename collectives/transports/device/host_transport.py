@@ -7,7 +7,6 @@ from functools import cache
 from typing import Any
 
 from autograd.arrays.device import runtime_of
-from autograd.arrays.runtime import Runtime
 
 from ..protocol import Communicator, Request
 from .pinned import Buffers, PinnedStaging
@@ -32,9 +31,9 @@ class HostTransport(Communicator):
     unsent: Callable[[bool], None] | None = None
     """Hands over the started calls on device arrays that were not passed to this transport; None without such calls."""
     _statement: Any = None  # what the next call carries to be compared, for transports that combine the two
-    _staging: dict[Runtime, PinnedStaging] | None = None
+    _staging: dict[Any, PinnedStaging] | None = None
 
-    def staging(self, runtime: Runtime) -> PinnedStaging:
+    def staging(self, runtime: Any) -> PinnedStaging:
         """The staging of a device's arrays for this channel."""
         if self._staging is None:
             self._staging = {}

@@ -270,7 +270,7 @@ class PinnedStaging(Wrapper):
         made = _Call(request, x, y, rounds, self.base._statement)
         if started:
             self.base._statement = None  # it describes this call, which is passed on later
-        made.chunks = self._cut(request._replace(x=x, out=None), made)
+        made.chunks = self._cut(request._replace(x=None, out=None), made)
         now = self._runtime.new_event()
         now.record(self._runtime.current_stream())
         self._down.wait_event(now)
