@@ -30,7 +30,7 @@ class Channel:
         self.base = base
         self._like = like  # a channel between the same ranks, whose fit is used here
         self.jobs: deque[_Job] = deque()
-        self.is_stepping = False  # a job waits, and calls that are handed over meanwhile only join the queue
+        self.is_running = False  # a job waits or is tested, and calls that are handed over then only join the queue
         self._messages: Communicator | None = None
         self._hosts: Hosts | None = None
         self._fit: Fit | None = None
@@ -92,7 +92,6 @@ class _Job:
         self._result: Any = None
 
     def _step(self) -> None:
-        self._channel.is_stepping = True
         try:
             if self._at is not None:
                 self._at.wait()  # some transports copy the data only in wait
@@ -105,26 +104,32 @@ class _Job:
         except BaseException:
             self._channel.jobs.popleft()
             raise
-        finally:
-            self._channel.is_stepping = False
 
     def test(self) -> bool:
         """Make progress without waiting; returns whether the algorithm is done."""
-        jobs = self._channel.jobs
-        if self._channel.is_stepping:
+        jobs, channel = self._channel.jobs, self._channel
+        if channel.is_running:
             return self._is_done
-        while not self._is_done:
-            first = jobs[0]
-            if first._at is not None and not first._at.test():
-                return False
-            first._step()
-        return True
+        channel.is_running = True
+        try:
+            while not self._is_done:
+                first = jobs[0]
+                if first._at is not None and not first._at.test():
+                    return False
+                first._step()
+            return True
+        finally:
+            channel.is_running = False
 
     def finish(self) -> Any:
         """Wait for the result."""
-        jobs = self._channel.jobs
-        while not self._is_done:
-            jobs[0]._step()
+        jobs, channel = self._channel.jobs, self._channel
+        channel.is_running = True
+        try:
+            while not self._is_done:
+                jobs[0]._step()
+        finally:
+            channel.is_running = False
         return self._result
 
 
