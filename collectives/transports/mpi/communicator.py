@@ -28,6 +28,7 @@ from ..request import shown
 from ..traffic import Traffic
 from . import windows
 from .calls import CALLS, mpi_call, nonblocking
+from .device_buffers import DeviceBuffers
 from .groups import Groups, Handle
 from .library import KINDS, MPI
 
@@ -86,6 +87,16 @@ class MpiCommunicator(HostTransport):
     @property
     def hosts(self) -> tuple[int, ...]:
         return tuple(self._groups.hosts[rank] for rank in self.ranks)
+
+    @property
+    def device_state(self) -> dict[Any, Any]:
+        return self._groups.devices
+
+    def _on_close(self, release: Callable[[], None]) -> None:
+        self._groups.on_close.append(release)
+
+    def _device_buffers(self, runtime: Any) -> DeviceBuffers:
+        return DeviceBuffers(self, runtime)
 
     def poke(self) -> None:
         """Make progress on incomplete calls: MPI makes none while the program computes."""

@@ -56,6 +56,7 @@ class LocalWorld(WaitingRanks):
     def __init__(self, size: int, raises: bool = False):
         super().__init__(size, raises)
         self._channels: dict[tuple[str, tuple[int, ...]], Channel] = {}
+        self.devices: list[dict[Any, Any]] = [{} for _ in range(size)]  # see `HostTransport.device_state`
         self._communicators: list[dict[tuple[str, tuple[int, ...]], LocalCommunicator]] = [{} for _ in range(size)]
 
     def communicator(self, rank: int, ranks: Sequence[int] | None = None, name: str = "world") -> LocalCommunicator:
@@ -107,6 +108,10 @@ class LocalCommunicator(HostTransport):
 
     def __repr__(self) -> str:
         return f"LocalCommunicator('{self.name}', rank {self.index} of {self.size})"
+
+    @property
+    def device_state(self) -> dict[Any, Any]:
+        return self._world.devices[self._world_rank]
 
     def _subgroup(self, members: list[int], name: str) -> LocalCommunicator:
         return self._world.communicator(self._world_rank, [self.ranks[member] for member in members], name)

@@ -164,6 +164,15 @@ def _made(self: DeviceArray, *args: Any) -> None:
 DeviceArray.__init__ = _made  # type: ignore[method-assign]
 
 
+def _interface(self: DeviceArray) -> dict[str, Any]:
+    """As of CuPy's arrays: a library that reads it takes the address for one of the device."""
+    values = self._values
+    return {"shape": values.shape, "typestr": values.dtype.str, "data": (values.ctypes.data, False), "version": 3}
+
+
+DeviceArray.__cuda_array_interface__ = property(_interface)  # type: ignore[attr-defined]
+
+
 class FakeRuntime:
     """The runtime of the simulated device. Kernels run on the CPU; streams are those of `fake_streams`."""
 
@@ -207,6 +216,11 @@ class FakeRuntime:
 
     def device_id(self) -> str:
         return "the simulated device"
+
+    def nccl(self) -> Any:
+        from . import fake_nccl
+
+        return fake_nccl.LIBRARY
 
     def exportable(self, size_bytes: int) -> Any:
         return DeviceArray(fake_streams.exportable(size_bytes))
