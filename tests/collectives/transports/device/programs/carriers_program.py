@@ -1,7 +1,12 @@
-"""The calls on device arrays, by what the environment names, on real ranks; the world is closed in order."""
+"""The calls on device arrays on real ranks, in a world for each carrier, which is closed in order.
+
+The first argument is the device: ``fake`` or ``cupy``. On a GPU long arrays also take the usual sizes of chunks. The
+others are the names of carriers; without any, the ranks choose one.
+"""
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -9,16 +14,33 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[5]))
 
 import collectives as cc
 from collectives.transports.device import ipc, pinned
+from collectives.transports.device.choice import VARIABLE
+from tests.autograd.arrays.devices import Device, Gpu
 from tests.collectives.transports.device import carried
 
-ipc.SLOT_BYTES, ipc.ONE_SHOT_BYTES, pinned.CHUNK_BYTES, pinned.WINDOW = 768, 256, 64, 2
-with cc.World() as world:
-    group = world.communicator
-    name = carried.chosen(group)
-    carried.conforms(group, "e")
-    half = group.subgroup([0, group.size - 1], "half") if group.rank in (0, group.size - 1) else None
-    if half is not None:
-        carried.long_arrays(half)
-    group.barrier()
-    if group.rank == 0:
-        print(name, "on", group.size, "ranks", flush=True)
+device = Gpu() if sys.argv[1] == "cupy" else Device()
+usual = ipc.SLOT_BYTES, ipc.ONE_SHOT_BYTES, pinned.CHUNK_BYTES, pinned.WINDOW
+small = 768, 256, 64, 2
+
+
+def use(sizes: tuple[int, int, int, int]) -> None:
+    ipc.SLOT_BYTES, ipc.ONE_SHOT_BYTES, pinned.CHUNK_BYTES, pinned.WINDOW = sizes
+
+
+for asked in sys.argv[2:] or [""]:
+    os.environ[VARIABLE] = asked
+    use(small)
+    with cc.World() as world:
+        group = world.communicator
+        name = carried.chosen(group, device)
+        carried.conforms(group, "e", device)
+        if group.rank in (0, group.size - 1):
+            half = group.subgroup(sorted({0, group.size - 1}), "half")
+            if device.name == "cupy":
+                use(usual)
+                carried.long_arrays(half, device, 3_000_001)
+            else:
+                carried.long_arrays(half, device)
+        group.barrier()
+        if group.rank == 0:
+            print(name, "on", group.size, "ranks", flush=True)
