@@ -134,7 +134,7 @@ class PinnedStaging(Wrapper):
         self._runtime, self._buffers = runtime, buffers
         self._down, self._up = runtime.new_stream(), runtime.new_stream()
         self._queue: deque[_Call] = deque()  # started, and not yet passed to the transport
-        self._uploads: deque[tuple[Event, Any]] = deque()  # results that are being copied up, and must be kept
+        self._uploads: deque[tuple[Event, Any, _Call]] = deque()  # results that are being copied up, and must be kept
         self._is_busy = False
 
     # -- calls -------------------------------------------------------------------------------------------------
@@ -340,7 +340,7 @@ class PinnedStaging(Wrapper):
             self._runtime.copy(into, chunk.out, self._up)
         event = self._runtime.new_event()
         event.record(self._up)
-        self._uploads.append((event, into))
+        self._uploads.append((event, into, call))
         call.last = event
         return event
 
@@ -352,6 +352,8 @@ class PinnedStaging(Wrapper):
         """The result, for which the current stream waits."""
         if call.last is not None:
             self._runtime.current_stream().wait_event(call.last)
+            # memory that this stream is given back is used by its later work only
+            self._uploads = deque(upload for upload in self._uploads if upload[2] is not call)
         call.chunks = []
         if call.y is None:
             return None
