@@ -53,6 +53,9 @@ class HostTransport(Communicator):
     def _on_close(self, release: Callable[[], None]) -> None:
         """Register a function that all ranks of this group call when their world is closed."""
 
+    def _note(self, request: Request) -> None:
+        """Note a call that the transport does not make itself, where monitors compare the calls of the ranks."""
+
     def _device_buffers(self, runtime: Any) -> Any:
         """The carrier of device arrays that are passed to the transport as they are."""
         raise NotImplementedError
@@ -100,10 +103,14 @@ class HostTransport(Communicator):
             if request.call not in _ON_ALL_RANKS:
                 return None  # the other ranks may have arrays of the host, and would not take part in the choice
             self._carriers[runtime] = self._choose(runtime, state)
-        carrier = self._carriers[runtime]
+        carrier: Any = self._carriers[runtime]
         if self._agrees_on_roots and request.call in ROOTED and not started and not self._agree_on_device(True):
             return None
-        return carrier if carrier is not None and carrier.carries(request, started) else None
+        if carrier is None or not carrier.carries(request, started):
+            return None
+        if carrier.name != "mpi":  # MPI's calls are noted by the transport
+            self._note(request)
+        return carrier
 
     def _choose(self, runtime: Any, state: dict[Any, Any]) -> Any:
         key = self.ranks, runtime.name

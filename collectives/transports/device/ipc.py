@@ -1,8 +1,8 @@
 """Ranks of one host whose GPUs read each other's memory: reductions by a kernel, and copies between GPUs.
 
 Each rank has *slots* in its GPU's memory, and the other ranks have opened them (CUDA IPC), once. A call is made in
-chunks of a slot: every rank copies its chunk into its slot and waits until the copy is complete, the ranks meet in a
-barrier of the host, and every rank computes its result from all slots.
+chunks of a slot: every rank copies its chunk into its slot and waits until the copy is complete, the ranks meet in an
+exchange of the host, which also compares their calls, and every rank computes its result from all slots.
 
 - *One shot*: every rank adds whole chunks. It reads as many arrays as there are ranks, and they meet once.
 - *Two shots*, for more than two ranks and more than `ONE_SHOT_BYTES`: each rank adds a slice of the chunk; the ranks
@@ -30,9 +30,11 @@ from typing import Any
 import numpy as np
 
 from autograd.arrays.runtime import Program, Runtime
-from autograd.errors import CommunicationError
+from autograd.errors import CollectiveMismatch, CommunicationError
 from autograd.kernels.cuda import NULL, launch
 
+from ...checks.modes import mismatch_text
+from ...job.history import digest_of
 from ..protocol import Communicator, Request, quietly
 from ..request import answer
 
@@ -128,10 +130,22 @@ class Arena:
         self._opened.append(opened)
         return opened
 
-    def meet(self) -> None:
-        """Wait for this rank's work, and for all ranks."""
+    def meet(self, call: str) -> None:
+        """Wait for this rank's work, and for all ranks, which must make the same call.
+
+        Raises
+        ------
+        CollectiveMismatch
+            On all ranks. Without it they would read what is left in the slots.
+        """
         self.stream.synchronize()
-        quietly(self.group.barrier)
+        word = np.uint64(digest_of(call))
+        both = np.array([word, ~word])
+        largest = quietly(lambda: self.group.run(Request("all_reduce", both, op="max")))  # max(~word) is ~min(word)
+        if largest[0] != ~largest[1]:
+            calls = [each.decode() for each in quietly(lambda: self.group.exchange(call.encode()))]
+            name = self.group.name.removesuffix("/device memory")
+            raise CollectiveMismatch(mismatch_text(name, self.group.ranks, calls))
 
     def next(self) -> int:
         """The parity of the next chunk."""
@@ -160,6 +174,7 @@ class DeviceMemory:
     def __init__(self, group: Communicator, arena: Arena):
         self._arena, self._runtime = arena, arena.runtime
         self._index, self._size = group.index, group.size
+        self._text = ""  # the call, which the ranks compare
 
     @staticmethod
     def carries(request: Request, started: bool) -> bool:
@@ -183,6 +198,8 @@ class DeviceMemory:
         before, after = runtime.new_event(), runtime.new_event()
         before.record(runtime.current_stream())
         arena.stream.wait_event(before)
+        counts = "" if request.counts is None else f" of counts {[int(count) for count in request.counts]}"
+        self._text = f"{request.call}({x.dtype}[{x.size if not counts else sum(request.counts)}]{counts})"
         if request.call == "all_reduce":
             self._all_reduce(x, out)
         elif request.call == "reduce_scatter":
@@ -199,7 +216,7 @@ class DeviceMemory:
         for a, b in _chunks(x.size, arena.slot_bytes // item):
             nbytes, parity = (b - a) * item, arena.next()
             self._copy(arena.slots[parity][self._index][:nbytes], x[a:b])
-            arena.meet()
+            arena.meet(self._text)
             slots = arena.slots[parity]
             if self._size == 2 or nbytes <= ONE_SHOT_BYTES:
                 self._add([slot[:nbytes] for slot in slots], out[a:b], x.dtype)
@@ -208,7 +225,7 @@ class DeviceMemory:
             start, stop = slices[self._index]
             mine = arena.sums[parity][self._index][: stop - start]
             self._add([slot[start:stop] for slot in slots], mine, x.dtype)
-            arena.meet()
+            arena.meet(self._text)
             whole = out[a:b]
             for (start, stop), total in zip(slices, arena.sums[parity], strict=True):
                 self._copy(whole[start // item : stop // item], total[: stop - start])
@@ -225,7 +242,7 @@ class DeviceMemory:
                 first, last = min(a, count), min(b, count)
                 at = rank * step * item
                 self._copy(mine[at : at + (last - first) * item], x[start + first : start + last])
-            arena.meet()
+            arena.meet(self._text)
             first, last = min(a, out.size), min(b, out.size)
             at = self._index * step * item
             parts = [slot[at : at + (last - first) * item] for slot in arena.slots[parity]]
@@ -238,7 +255,7 @@ class DeviceMemory:
             parity = arena.next()
             part = x[min(a, x.size) : min(b, x.size)]
             self._copy(arena.slots[parity][self._index][: part.nbytes], part)
-            arena.meet()
+            arena.meet(self._text)
             for slot, start, count in zip(arena.slots[parity], starts, counts, strict=True):
                 first, last = min(a, count), min(b, count)
                 self._copy(out[start + first : start + last], slot[: (last - first) * item])

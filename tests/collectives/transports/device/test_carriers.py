@@ -61,6 +61,18 @@ def test_by_default_threads_stage() -> None:
     assert why.startswith("staged nccl: ") and "ipc: it was not probed" in why and "threads of one process" in why
 
 
+def test_ranks_that_make_different_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They would read what is left in the memory of the others."""
+    monkeypatch.setenv(VARIABLE, "ipc")
+
+    def program() -> None:
+        carried.chosen(cc.world(), FAKE)
+        cc.world().all_reduce(from_host(np.ones(3 + cc.world().index)))
+
+    with pytest.raises(cc.CollectiveMismatch, match=r"rank 0: all_reduce\(float64\[3\]\)[^r]*rank 1: all_reduce"):
+        cc.run(program, 2)
+
+
 # -- calls with a root -------------------------------------------------------------------------------------------------
 
 
@@ -93,11 +105,11 @@ Fault = Callable[[pytest.MonkeyPatch], None]
 
 
 def _does_not_meet(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(ipc.Arena, "meet", lambda self: self.stream.synchronize())
+    patch.setattr(ipc.Arena, "meet", lambda self, call: self.stream.synchronize())
 
 
 def _meets_before_it_is_done(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(ipc.Arena, "meet", lambda self: self.group.barrier())
+    patch.setattr(ipc.Arena, "meet", lambda self, call: self.group.barrier())
 
 
 def _one_slot(patch: pytest.MonkeyPatch) -> None:
