@@ -6,12 +6,10 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-import numpy as np
-
 from autograd.arrays.device import runtime_of
 from autograd.errors import CommunicationError
 
-from ..protocol import Array, Communicator, Request, quietly
+from ..protocol import Communicator, Request, quietly
 from .choice import Choice, choose
 from .ipc import Arena, DeviceMemory
 from .nccl import ROOTED, Nccl
@@ -41,7 +39,6 @@ class HostTransport(Communicator):
     _statement: Any = None  # what the next call carries to be compared, for transports that combine the two
     _staging: dict[Any, PinnedStaging] | None = None
     _carriers: dict[Any, Any] | None = None  # by runtime; None for staging
-    _agrees_on_roots = False  # whether the ranks agree before a call with a root (`nccl`)
     device_choice: Choice | None = None
     """What carries device arrays on this channel, and why; None before the first call that needs it."""
 
@@ -61,19 +58,6 @@ class HostTransport(Communicator):
         raise NotImplementedError
 
     # -- calls -------------------------------------------------------------------------------------------------
-    def _prepared(self, request: Request, started: bool) -> Any:
-        if self._agrees_on_roots and request.call in ROOTED and not started:
-            given = request.out if request.x is None else request.x
-            if isinstance(given, np.ndarray) or given is None:
-                self._agree_on_device(False)
-        return super()._prepared(request, started)
-
-    def repeated(self, request: Request, x: Array, result: Any) -> Callable[[Array], Any]:
-        again = super().repeated(request, x, result)
-        if request.call not in ROOTED:
-            return again
-        return lambda x: self.run(request._replace(x=x)) if self._agrees_on_roots else again(x)
-
     def _on_device(self, request: Request, started: bool) -> Any:
         runtime = runtime_of(type(request.out if request.x is None else request.x))
         if runtime is None:
@@ -104,7 +88,7 @@ class HostTransport(Communicator):
                 return None  # the other ranks may have arrays of the host, and would not take part in the choice
             self._carriers[runtime] = self._choose(runtime, state)
         carrier: Any = self._carriers[runtime]
-        if self._agrees_on_roots and request.call in ROOTED and not started and not self._agree_on_device(True):
+        if self.before_root is not None and request.call in ROOTED and not started and not self._agree_on_device(True):
             return None
         if carrier is None or not carrier.carries(request, started):
             return None
@@ -120,7 +104,7 @@ class HostTransport(Communicator):
         if choice.name == "nccl":
             made = Nccl(self, runtime, runtime.nccl())
             self._on_close(made.close)
-            self._agrees_on_roots = True
+            self.before_root = self._agree_on_device
             return made
         if choice.name == "mpi":
             return self._device_buffers(runtime)
@@ -142,5 +126,6 @@ class HostTransport(Communicator):
         self._on_close(arena.close)
         return arena
 
-    def _agree_on_device(self, is_on_device: bool) -> bool:
+    def _agree_on_device(self, is_on_device: bool = False) -> bool:
+        """Whether all ranks have a device array in a call with a root."""
         return all(each == b"d" for each in quietly(lambda: self.exchange(b"d" if is_on_device else b"h")))
