@@ -156,8 +156,8 @@ for _name in ("__setitem__", "__array_ufunc__", "__array_function__"):
 _init = DeviceArray.__init__
 
 
-def _made(self: DeviceArray, *args: Any) -> None:
-    _init(self, *args)
+def _made(self: DeviceArray, *args: Any, **options: Any) -> None:
+    _init(self, *args, **options)
     fake_streams.after_operation(self._values, made=True)
 
 
