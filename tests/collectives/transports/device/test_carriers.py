@@ -211,7 +211,7 @@ def test_planted_faults_are_seen(fault: str, monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize("ranks", [2, *(pytest.param(n, marks=pytest.mark.slow) for n in (3, 4))])
 def test_processes(ranks: int) -> None:
     names = ("staged", "ipc", "mpi")
-    outcome = launch("carriers_program.py", ranks, "fake", *names, limit_s=100)
+    outcome = launch("carriers_program.py", ranks, "fake", *names, *["few"] * (ranks == 2), limit_s=100)
     assert not outcome.is_late, outcome.err
     assert (outcome.code, outcome.err) == (0, "")
     assert outcome.out.splitlines() == [f"{name} on {ranks} ranks" for name in names]

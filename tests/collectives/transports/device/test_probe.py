@@ -44,8 +44,8 @@ def test_a_process_that_dies(body: str, reason: str) -> None:
 
 def test_a_process_that_hangs() -> None:
     body = told("works", "ipc", "") + "import threading; threading.Event().wait()"
-    assert found(body, 1.0).works == {"ipc": "", "nccl": "the probe did not end within 1 s",
-                                      "mpi": "the probe did not end within 1 s"}  # fmt: skip
+    assert found(body, 0.5).works == {"ipc": "", "nccl": "the probe did not end within 0.5 s",
+                                      "mpi": "the probe did not end within 0.5 s"}  # fmt: skip
 
 
 def test_a_probe_of_a_rank_is_no_rank() -> None:
