@@ -1,6 +1,6 @@
 """Conversion of operands to the form that transports take, and of their answers to results.
 
-Arrays stay on their device. A transport that needs host memory copies them itself (`transports.staged`).
+Arrays stay on their device. A transport that needs host memory copies them itself (`transports.device`).
 """
 
 from __future__ import annotations

@@ -30,6 +30,7 @@ from .job.activity import forked_text
 from .job.failure import process
 from .job.launcher import launched_size, why_not_alone, why_not_of_size
 from .job.traceback import comparable, ranks_text
+from .transports.device import unsent
 from .transports.protocol import Communicator
 
 if TYPE_CHECKING:  # loaded with the first world of each kind
@@ -347,6 +348,7 @@ class World:
             set_state(State())  # of random keys: every rank starts with the same
             try:
                 results[rank] = program(*args)
+                unsent.hand_over()  # calls that this rank has started and does not wait for
             except BaseException as error:
                 errors[rank] = error
                 local.fail(rank, error)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import warnings
 import weakref
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -14,7 +15,7 @@ from ..errors import DependencyError, call_site
 from .cublas import WORKSPACE_BYTES, Cublas, takes
 from .runtime import Event, Memory, Program, Runtime, Stream
 
-__all__ = ["CudaRuntime", "library", "runtime", "why_not"]
+__all__ = ["CudaRuntime", "facts", "library", "runtime", "why_not"]
 
 _STATIC_SHARED_BYTES = 48 << 10  # a kernel that uses more dynamic shared memory must ask for it
 
@@ -52,6 +53,22 @@ def why_not() -> str:
         return "" if cupy.cuda.runtime.getDeviceCount() else "CuPy finds no GPU"
     except cupy.cuda.runtime.CUDARuntimeError as error:  # without a driver, or with one that is too old
         return f"CuPy finds no GPU: {error}"
+
+
+def facts() -> dict[str, str]:
+    """The GPU, its memory, the driver's version of CUDA, and CuPy's version, for reports. Needs a GPU."""
+    cupy = library("a report of the GPU")
+    cuda = cupy.cuda.runtime
+    count = cuda.getDeviceCount()
+    name = cuda.getDeviceProperties(cuda.getDevice())["name"].decode()
+    free, total = cuda.memGetInfo()
+    driver = cuda.driverGetVersion()
+    return {
+        "GPU": f"{count} x {name}" if count > 1 else name,
+        "driver": f"CUDA {driver // 1000}.{driver % 1000 // 10}",
+        "CuPy": cupy.__version__,
+        "memory": f"{free / 2**30:.1f} GiB free of {total / 2**30:.1f} GiB",
+    }
 
 
 class CudaRuntime(Runtime):
@@ -187,6 +204,12 @@ class CudaRuntime(Runtime):
     def device_id(self) -> str:
         cuda = self._cupy.cuda.runtime
         return str(cuda.deviceGetPCIBusId(cuda.getDevice()))
+
+    def nccl(self) -> Any:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # CuPy warns where there is no library
+            from cupy.cuda import nccl
+        return nccl if nccl.available else None
 
     def exportable(self, size_bytes: int) -> Any:
         cuda = self._cupy.cuda

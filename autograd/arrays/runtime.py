@@ -154,6 +154,9 @@ class Runtime(Protocol):
     def device_id(self) -> str:
         """The current device, named alike in all processes of the host."""
 
+    def nccl(self) -> Any:
+        """The module of NCCL's functions, with the names of ``cupy.cuda.nccl``; None if there is none."""
+
     def exportable(self, size_bytes: int) -> Any:
         """An uninitialised device array of bytes, which another process of the host can open."""
 

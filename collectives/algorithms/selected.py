@@ -13,8 +13,8 @@ from collections import deque
 from typing import Any
 
 from ..checks.sanitizer import Addend
+from ..transports.device.host_transport import HostTransport
 from ..transports.protocol import Communicator, Pending, Request, Wrapper
-from ..transports.staged import HostTransport
 from .fit import Fit, measure
 from .hierarchical import Hosts
 from .steps import Steps, Whole
@@ -30,6 +30,7 @@ class Channel:
         self.base = base
         self._like = like  # a channel between the same ranks, whose fit is used here
         self.jobs: deque[_Job] = deque()
+        self.is_running = False  # a job waits or is tested, and calls that are handed over then only join the queue
         self._messages: Communicator | None = None
         self._hosts: Hosts | None = None
         self._fit: Fit | None = None
@@ -106,19 +107,29 @@ class _Job:
 
     def test(self) -> bool:
         """Make progress without waiting; returns whether the algorithm is done."""
-        jobs = self._channel.jobs
-        while not self._is_done:
-            first = jobs[0]
-            if first._at is not None and not first._at.test():
-                return False
-            first._step()
-        return True
+        jobs, channel = self._channel.jobs, self._channel
+        if channel.is_running:
+            return self._is_done
+        channel.is_running = True
+        try:
+            while not self._is_done:
+                first = jobs[0]
+                if first._at is not None and not first._at.test():
+                    return False
+                first._step()
+            return True
+        finally:
+            channel.is_running = False
 
     def finish(self) -> Any:
         """Wait for the result."""
-        jobs = self._channel.jobs
-        while not self._is_done:
-            jobs[0]._step()
+        jobs, channel = self._channel.jobs, self._channel
+        channel.is_running = True
+        try:
+            while not self._is_done:
+                jobs[0]._step()
+        finally:
+            channel.is_running = False
         return self._result
 
 
@@ -180,11 +191,15 @@ class Selected(Wrapper, HostTransport):
         return None if name == "native" else name
 
     def _start(self, request: Request, x: Any, out: Any) -> Pending[Any]:
+        if self.unsent is not None:
+            self.unsent(True)
         job = self.channel.start(self._steps(request, x, out))
         job.test()
         return Pending(job.test, job.finish)
 
     def _run(self, request: Request, x: Any, out: Any) -> Any:
+        if self.unsent is not None:
+            self.unsent(True)
         return self.channel.run(self._steps(request, x, out))
 
     def _steps(self, request: Request, x: Any, out: Any) -> Steps[Any]:

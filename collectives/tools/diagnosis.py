@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 from ..checks.modes import MODES
 from ..job.launcher import IGNORED, PROCESS_ID
+from ..transports.device.choice import NAMES, VARIABLE
 
 __all__ = ["VARIABLES", "Check", "diagnose"]
 
@@ -18,6 +19,7 @@ _STATES = ("ok", "warning", "fails")
 VARIABLES: dict[str, tuple[str, ...]] = {
     "RINGTAPE_CHECK": tuple(MODES),
     "RINGTAPE_COMPILED": ("0", "1"),
+    VARIABLE: NAMES,
     "RINGTAPE_GUARD": ("0", "1"),
     IGNORED: ("none",),
     "RINGTAPE_REPORT_S": (),
@@ -229,17 +231,25 @@ def _memory(report: dict[str, Found], ranks: int) -> Iterator[Check]:
 
 def _gpus(report: dict[str, Found], ranks: int) -> Iterator[Check]:
     counts = [len(machine["GPUs"]["value"]) for _, machine in _machines(report) if machine["GPUs"]["ok"]]
+    gpu = report.get("GPU", {})
+    carried = gpu.get("ranks on one GPU", {})
     if not counts:
-        yield Check("GPU", "ok", "none; arrays are on the CPU")
+        why = f" ({carried['reason']})" if carried.get("reason") else ""
+        yield Check("GPU", "ok", f"none; arrays are on the CPU{why}")
         return
     if not report["software"]["cupy-cuda12x"]["ok"]:
         yield Check("GPU", "warning", f"{_count(sum(counts), 'GPU')}, but no CuPy", 'pip install "ringtape[gpu]"')
         return
-    if report["MPI"].get("GPU-aware", {}).get("value") is True:
-        yield Check("GPU", "ok", f"{_count(sum(counts), 'GPU')}, and the MPI library takes GPU memory")
-    else:
-        text = f"{_count(sum(counts), 'GPU')}; the MPI library does not report GPU support"
-        yield Check("GPU", "warning", text, "a GPU-aware MPI library; without it arrays are copied through the host")
+    names = ("GPU", "driver", "CuPy", "memory", "NCCL")
+    facts = ", ".join(f"{name} {gpu[name]['value']}" for name in names if gpu.get(name, {}).get("ok"))
+    yield Check("GPU", "ok", facts or _count(sum(counts), "GPU"))
+    for title, key in (("arrays on one GPU", "ranks on one GPU"), ("arrays on GPUs", "a GPU for each rank")):
+        found = gpu.get(key, {})
+        if found.get("ok"):
+            yield Check(title, "ok", f"carried by {found['value']}")
+        elif found:
+            fix = f"unset {VARIABLE}, or one that fits: {', '.join(NAMES)}"
+            yield Check(title, "warning", found["reason"], fix)
 
 
 def _variables(report: dict[str, Found], ranks: int) -> Iterator[Check]:

@@ -22,13 +22,17 @@ import sys
 import threading
 import time
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from autograd.errors import MeshError
+from autograd.arrays import cuda
+from autograd.errors import MeshError, RingtapeError
 
 from ..job.failure import process
 from ..job.launcher import DOCTOR, PROCESS_ID, launched_rank, launched_size, mpiexec_beside, why_not_of_size
+from ..transports.device.choice import VARIABLE, Place, decide
+from ..transports.device.probe import probe
 from ..world import run, world
 from .diagnosis import Check, diagnose
 from .machine import PROBES, cores_of_ranks
@@ -83,7 +87,8 @@ def _fatal(found: Found) -> Found:
 
 
 def _finish(report: dict[str, Found], args: argparse.Namespace) -> int:
-    report["transports"] = probed({"threads": _threads, "dry": lambda: _module("dry"), "nccl": _nccl}) | {
+    report["GPU"] = _gpu(args.limit_s)
+    report["transports"] = probed({"threads": _threads, "dry": lambda: _module("dry")}) | {
         "mpi": _mpi_verdict(report),
         "shared windows": _window_verdict(report),
     }
@@ -164,11 +169,34 @@ def _module(name: str) -> str:
     return "present"
 
 
-def _nccl() -> str:
-    _module("nccl")
-    if importlib.util.find_spec("cupy") is None:
-        raise LookupError("CuPy is not installed")
-    return "present"
+def _works_on_gpu(name: str, limit_s: float) -> str:
+    problem = probe(limit_s).works[name]
+    if problem:
+        raise LookupError(problem)
+    return "works"
+
+
+def _gpu(limit_s: float) -> Found:
+    """What was found on this host's GPU, and what would carry the arrays of two ranks; see `transports.device`."""
+    facts, works = probe(limit_s)
+    found: Found = {name: {"ok": True, "value": text} for name, text in facts.items()}
+    titles = {"CUDA IPC": "ipc", "NCCL works": "nccl", "GPU-aware MPI": "mpi"}
+    found |= probed({title: partial(_works_on_gpu, name, limit_s) for title, name in titles.items()})
+    chosen = {"ranks on one GPU": lambda: _carried(works, 1), "a GPU for each rank": lambda: _carried(works, 2)}
+    return found | probed(chosen)
+
+
+def _carried(works: dict[str, str], devices: int) -> str:
+    """What carries the device arrays of two ranks of this host, on one or two GPUs, and why."""
+    if why := cuda.why_not():
+        raise LookupError(f"no GPU: {why}")
+    asked = os.environ.get(VARIABLE, "")
+    places = [Place(asked, 0, str(rank % devices), "cuda", True) for rank in range(2)]
+    try:
+        choice = decide(places, {0: works})
+    except RingtapeError as error:
+        raise LookupError(str(error)) from None
+    return f"{choice.name}: {choice.why}"
 
 
 # -- MPI, in children --------------------------------------------------------------------------------------------------

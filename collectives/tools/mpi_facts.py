@@ -17,7 +17,7 @@ import numpy as np
 
 from ..job.launcher import why_no_library
 
-__all__ = ["MARK", "PROBLEM", "facts", "probed"]
+__all__ = ["MARK", "PROBLEM", "facts", "is_gpu_aware", "probed"]
 
 MARK = "RINGTAPE-FACTS "  # marks the line, because launchers print lines, too
 PROBLEM = "problem"  # the only entry where there is no MPI library: the reason and its fix
@@ -61,8 +61,8 @@ def facts() -> dict[str, dict[str, Any]]:
                 found[name] += size
         return dict(found)
 
-    def is_gpu_aware() -> bool:
-        return _is_gpu_aware(MPI)
+    def gpu_aware() -> bool:
+        return is_gpu_aware(MPI)
 
     def window() -> str:
         return _shared_window(MPI, near)
@@ -78,7 +78,7 @@ def facts() -> dict[str, dict[str, Any]]:
         "ping": lambda: _ping(MPI),
         "all_reduce": lambda: _sum(MPI),
         "shared windows": window,
-        "GPU-aware": is_gpu_aware,
+        "GPU-aware": gpu_aware,
     })  # fmt: skip
 
 
@@ -148,7 +148,7 @@ def _shared_window(MPI: Any, near: Any) -> str:
     return "work" if most > 1 else "can be made; not tested, because no host has two ranks"
 
 
-def _is_gpu_aware(MPI: Any) -> bool:
+def is_gpu_aware(MPI: Any) -> bool:
     """Whether the library reports that it accepts GPU memory."""
     import ctypes
 

@@ -96,6 +96,7 @@ _DIRECT = DTYPES - {np.dtype(np.float16)}
 _HALF, _SINGLE = np.dtype(np.float16), np.dtype(np.float32)
 _ON_HOST = (ndarray, Shaped, bytes, type(None))  # operands of these types need no staging
 _MESSAGES = frozenset(("send", "lend", "recv"))
+_WITH_ROOT = frozenset(("broadcast", "reduce", "gather"))
 _SUM = Request("all_reduce")
 
 
@@ -156,6 +157,9 @@ class Communicator:
     """Whether `_run` reads the operand from `x` only, so that a request can be run again with another operand."""
     history: list[int] | None = None
     """The marks of the calls (`job.history`), which monitors compare; None where no monitor does."""
+    before_root: Callable[[], object] | None = None
+    """Called before a blocking `broadcast`, `reduce` or `gather` of host arrays, where device arrays do not travel with
+    them: the ranks agree which of the two it is (`device.nccl`)."""
     adds_float16 = False
     """Whether `_run` receives float16 operands of reductions unconverted, and rounds the sum once itself."""
 
@@ -253,7 +257,7 @@ class Communicator:
         request = self._marked(request, x)
 
         def again(x: Array) -> Any:
-            if not repeats or (observers and get_ident() in observers):
+            if not repeats or self.before_root is not None or (observers and get_ident() in observers):
                 return self.run(request._replace(x=x))
             if is_broadcast:
                 return self._run(request, None, x.copy())
@@ -281,6 +285,8 @@ class Communicator:
             return Pending.done(alone(request)) if started else alone(request)
         if not isinstance(request.out if x is None else x, _ON_HOST):
             return self._on_device(request, started)
+        if self.before_root is not None and not started and call in _WITH_ROOT:
+            self.before_root()
         is_half = call in REDUCTIONS and x.dtype == _HALF and not self.adds_float16
         out = request.out
         in_place = call == "all_reduce" and out is x
@@ -318,7 +324,7 @@ class Communicator:
         return empty(count, dtype)
 
     def _on_device(self, request: Request, started: bool) -> Any:
-        """Make a call whose arrays are not on the host; see `transports.staged`."""
+        """Make a call whose arrays are not on the host; see `transports.device`."""
         kind = type(request.out if request.x is None else request.x).__name__
         raise DtypeError(f"{request.call} on '{self.name}' of a {kind}; needed: an array of the host")
 

@@ -29,7 +29,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from autograd.arrays.device import to_host
+from autograd.arrays.device import move, to_host
 from autograd.arrays.shape_only import Shaped
 from autograd.engine import events
 from autograd.engine.events import listeners
@@ -312,7 +312,8 @@ class Buckets:
     def start(self, bucket: Bucket, used: list[float]) -> Callable[[], Any] | None:
         """Start the sum of a complete bucket. Return a function that waits for it, or None if it is done."""
         if bucket.flat.__class__ is not Shaped:
-            bucket.flags[...] = used
+            flags = np.array(used, bucket.flat.dtype)
+            bucket.flags[...] = move(flags, bucket.flat)
         if self.reduction is not None:
             return self.reductions.start(self.reduction.reduce(bucket, self.group)).finish
         if self.memory is not None:

@@ -21,12 +21,14 @@ from ...checks.parts import next_addend
 from ...checks.sanitizer import Addend, Statement
 from ...job.activity import Channel, Numbers
 from ...job.history import digest_of, mark
+from ..device import unsent
+from ..device.host_transport import HostTransport
 from ..protocol import Array, Communicator, Pending, Request
 from ..request import shown
-from ..staged import HostTransport
 from ..traffic import Traffic
 from . import windows
 from .calls import CALLS, mpi_call, nonblocking
+from .device_buffers import DeviceBuffers
 from .groups import Groups, Handle
 from .library import KINDS, MPI
 
@@ -86,8 +88,25 @@ class MpiCommunicator(HostTransport):
     def hosts(self) -> tuple[int, ...]:
         return tuple(self._groups.hosts[rank] for rank in self.ranks)
 
+    @property
+    def device_state(self) -> dict[Any, Any]:
+        return self._groups.devices
+
+    def _on_close(self, release: Callable[[], None]) -> None:
+        self._groups.on_close.append(release)
+
+    def _note(self, request: Request) -> None:
+        self._channel.calls += 1
+        if self.history is not None:
+            self.history.append(_mark_of(request, request.x, request.out))
+
+    def _device_buffers(self, runtime: Any) -> DeviceBuffers:
+        return DeviceBuffers(self, runtime)
+
     def poke(self) -> None:
         """Make progress on incomplete calls: MPI makes none while the program computes."""
+        if unsent.unsent:
+            unsent.advance()
         self._waits.reap()
 
     def _subgroup(self, members: list[int], name: str) -> MpiCommunicator:
@@ -169,6 +188,8 @@ class MpiCommunicator(HostTransport):
 
     def _run(self, request: Request, x: Any, out: Any, name: str = "") -> Any:
         """Make a call; `name` describes it in reports of waiting ranks (default: the name of the call)."""
+        if self.unsent is not None:
+            self.unsent(True)
         call = request[0]
         if call == "all_reduce":  # the most frequent call: its row of the table, without a function call
             datatype, operations = KINDS[x.dtype]
@@ -201,6 +222,8 @@ class MpiCommunicator(HostTransport):
         return out
 
     def _start(self, request: Request, x: Any, out: Any) -> Pending[Any]:
+        if self.unsent is not None:
+            self.unsent(True)
         call = request.call
         if call == "recv":
             return self._start_recv(out, request.peer, *request.options)
@@ -251,6 +274,8 @@ class MpiCommunicator(HostTransport):
 
         `of` is the mark of the call, by default that of its name.
         """
+        if self.unsent is not None:
+            self.unsent(True)
         channel = self._channel
         channel.calls = number = channel.calls + 1
         if self.history is not None:

@@ -55,6 +55,7 @@ class Groups:
         self._comms: dict[str, Any] = {}  # all communicators that exist in MPI, by key, in order of creation
         self.on_close: list[Callable[[], None]] = []  # collective functions that free the groups' shared memory
         self.pools: dict[tuple[int, ...], Any] = {}  # the shared memory of each set of ranks: see `Communicator.pools`
+        self.devices: dict[Any, Any] = {}  # what carries device arrays: see `HostTransport.device_state`
         self._is_closed = False
 
     def keep(self, comm: Any, channel: Channel) -> Handle:

@@ -18,6 +18,7 @@ from autograd.errors import CommunicationError
 
 from ...checks import modes
 from ...job.activity import Activity, Wait, describe
+from ..device import unsent
 from .library import MPI
 
 __all__ = ["Started", "Waits"]
@@ -83,6 +84,8 @@ class Waits:
 
     def block(self, wait: Wait, function: Callable[..., Any], *args: Any) -> Any:
         """Run a blocking call of mpi4py, and record the wait for the monitor."""
+        if unsent.unsent:
+            unsent.hand_over()
         waiting, thread = self.activity.waiting, get_ident()
         waiting.pop(-thread, None)  # remove an earlier failed test: the thread does not wait for that now
         if self.activity.is_alarmed:
@@ -170,6 +173,8 @@ class Started:
         return self._is_done
 
     def test(self) -> bool:
+        if unsent.unsent:
+            unsent.advance()
         if not self._is_done:
             activity, thread = self._waits.activity, get_ident()
             if self.advance():

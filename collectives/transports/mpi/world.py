@@ -13,6 +13,7 @@ from ...job.activity import Activity, Channel
 from ...job.ending import Ending
 from ...job.failure import process
 from ...job.monitor import Monitor
+from ..device import unsent
 from .communicator import MpiCommunicator
 from .control import MpiControl
 from .groups import Groups
@@ -108,6 +109,8 @@ class MpiWorld:
     def leave(self, why: str) -> Iterator[None]:
         """Wait until all ranks leave: a generator that makes progress at every step. There is one per world."""
         if self._leaving is None:
+            if unsent.unsent and not (self.activity.is_forked or self.activity.has_failed):
+                unsent.hand_over()  # calls that this rank has started and does not wait for
             monitor = None if self.activity.is_forked else self._monitor
             self._leaving = iter(()) if monitor is None else monitor.leave(why, self._waits.reap)
         return self._leaving

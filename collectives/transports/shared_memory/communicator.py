@@ -27,9 +27,9 @@ import numpy as np
 from autograd.errors import ShapeError
 
 from ...checks.sanitizer import Addend
+from ..device.host_transport import HostTransport
 from ..protocol import Array, Communicator, Request, Wrapper, observers
 from ..request import check
-from ..staged import HostTransport
 from .buffers import CODES
 from .flags import PLACE
 from .region import OPERATIONS, SLOT_BYTES, region_of

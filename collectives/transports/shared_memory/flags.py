@@ -26,6 +26,7 @@ import numpy as np
 from autograd.errors import RankFailed
 
 from ...job.activity import Channel
+from ..device import unsent
 from .windows import Host, Window, is_alive, process_mark
 
 __all__ = ["CALL", "LINE", "PLACE", "Flags", "limit_s", "set_limit"]
@@ -160,6 +161,8 @@ class Flags:
                 sync()
             if words[at] >= n:
                 return
+        if unsent.unsent:
+            unsent.hand_over()
         waiting, thread = self._host.waiting, get_ident()
         waiting[thread] = (self.channel, "a collective in shared memory", n, None)
         try:

@@ -22,8 +22,9 @@ from autograd.errors import CollectiveMismatch, CommunicationError, find_site, s
 from ...checks import modes, sanitizer
 from ...checks.parts import next_addend
 from ...checks.sanitizer import Addend, Statement
+from ..device import unsent
+from ..device.host_transport import HostTransport
 from ..protocol import Array, Pending, Request
-from ..staged import HostTransport
 from ..traffic import Traffic
 from ..windows import LocalWindow
 from .calls import Part, agreed
@@ -55,6 +56,7 @@ class LocalWorld(WaitingRanks):
     def __init__(self, size: int, raises: bool = False):
         super().__init__(size, raises)
         self._channels: dict[tuple[str, tuple[int, ...]], Channel] = {}
+        self.devices: list[dict[Any, Any]] = [{} for _ in range(size)]  # see `HostTransport.device_state`
         self._communicators: list[dict[tuple[str, tuple[int, ...]], LocalCommunicator]] = [{} for _ in range(size)]
 
     def communicator(self, rank: int, ranks: Sequence[int] | None = None, name: str = "world") -> LocalCommunicator:
@@ -107,6 +109,10 @@ class LocalCommunicator(HostTransport):
     def __repr__(self) -> str:
         return f"LocalCommunicator('{self.name}', rank {self.index} of {self.size})"
 
+    @property
+    def device_state(self) -> dict[Any, Any]:
+        return self._world.devices[self._world_rank]
+
     def _subgroup(self, members: list[int], name: str) -> LocalCommunicator:
         return self._world.communicator(self._world_rank, [self.ranks[member] for member in members], name)
 
@@ -149,6 +155,8 @@ class LocalCommunicator(HostTransport):
 
     def _start(self, request: Request, x: Any, out: Any) -> Pending[Any]:
         if request.call in _MESSAGES:
+            if self.unsent is not None:
+                self.unsent(True)
             if self._statement is not None:
                 self._compare_now()
             if request.call != "recv":
@@ -178,6 +186,8 @@ class LocalCommunicator(HostTransport):
     # -- rendezvous --------------------------------------------------------------------------------------------
     def _join(self, request: Request, x: Any, out: Any, statement: Statement | None, site: str | int) -> Rendezvous:
         """Store this rank's call and part in the next rendezvous. The last rank completes it."""
+        if self.unsent is not None:
+            self.unsent(True)
         call = agreed(request, x, out)
         self._number = number = self._number + 1
         world, all_rendezvous = self._world, self._channel.rendezvous
@@ -256,6 +266,8 @@ class LocalCommunicator(HostTransport):
         return buffer
 
     def _ready(self, wait: Rendezvous | Message) -> bool:
+        if unsent.unsent:  # a loop over `test` is a wait, too
+            unsent.advance()
         return wait.done or self._world.failure_for(wait) is not None or self._world.ends(self._world_rank, wait)
 
 

@@ -18,6 +18,7 @@ from autograd.errors import CommunicationError, DeadlockError, MeshError, RankFa
 
 from ...checks import modes
 from ...job.activity import forked_text
+from ..device import unsent
 from .rendezvous import Wait
 
 __all__ = ["WaitingRanks"]
@@ -73,6 +74,8 @@ class WaitingRanks:
         DeadlockError
             Every rank is blocked or has finished, or the time limit has passed.
         """
+        if unsent.unsent:
+            unsent.hand_over()
         limit_s = modes.time_limit_s()
         with self.lock:
             if wait.done:

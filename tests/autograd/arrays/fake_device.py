@@ -328,12 +328,21 @@ for _name in ("__setitem__", "__getitem__", "__array_ufunc__", "__array_function
 _init = DeviceArray.__init__
 
 
-def _made(self: DeviceArray, *args: Any) -> None:
-    _init(self, *args)
+def _made(self: DeviceArray, *args: Any, **options: Any) -> None:
+    _init(self, *args, **options)
     fake_streams.after_operation(self._values, made=True)
 
 
 DeviceArray.__init__ = _made  # type: ignore[method-assign]
+
+
+def _interface(self: DeviceArray) -> dict[str, Any]:
+    """As of CuPy's arrays: a library that reads it takes the address for one of the device."""
+    values = self._values
+    return {"shape": values.shape, "typestr": values.dtype.str, "data": (values.ctypes.data, False), "version": 3}
+
+
+DeviceArray.__cuda_array_interface__ = property(_interface)  # type: ignore[attr-defined]
 
 
 class FakeRuntime:
@@ -378,6 +387,8 @@ class FakeRuntime:
         if fake_capture.record(lambda: self.copy(out, x, stream)):
             return
         values = [a._values if isinstance(a, DeviceArray) else a for a in (out, x)]
+        if not isinstance(out, DeviceArray) or not isinstance(x, DeviceArray):
+            crossings["from host" if isinstance(out, DeviceArray) else "to host"] += 1
         fake_streams.copy(values[0], values[1], stream)
 
     def matmul(self, a: Any, b: Any) -> Any:
@@ -394,6 +405,11 @@ class FakeRuntime:
 
     def device_id(self) -> str:
         return "the simulated device"
+
+    def nccl(self) -> Any:
+        from . import fake_nccl
+
+        return fake_nccl.LIBRARY
 
     def exportable(self, size_bytes: int) -> Any:
         return DeviceArray(fake_streams.exportable(size_bytes))

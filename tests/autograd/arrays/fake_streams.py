@@ -176,8 +176,12 @@ def _merge(into: dict[int, int], seen: dict[int, int]) -> None:
 class FakeStream:
     """A queue of copies and kernels. In a ``with`` block it is the current one of the thread."""
 
+    by_pointer: weakref.WeakValueDictionary[int, FakeStream] = weakref.WeakValueDictionary()
+
     def __init__(self, is_default: bool = False):
         self.is_default = is_default
+        self.ptr = id(self)  # as CuPy's streams have
+        self.by_pointer[self.ptr] = self
         self._queue: deque[Callable[[], None]] = deque()
         self.queued = self.done_count = 0
         self.clock = 0  # operations so far, done or not
@@ -195,18 +199,26 @@ class FakeStream:
         _merge(found, state.waited)
         return found
 
-    def queue(self, work: Callable[[], None]) -> None:
-        """Add work, which is done at once on the default stream, and in the mode ``early``."""
+    def queue(self, work: Callable[[], None], needs_others: bool = False) -> None:
+        """Add work, which is done at once on the default stream, and in the mode ``early`` unless it `needs_others`."""
+        if self.is_default:
+            work()
+            self.done_count += 1
+            self.queued += 1
+            return
         self._queue.append(work)
         self.queued += 1
-        if self.is_default or state.mode == "early":
+        if state.mode == "early" and not needs_others:
             self.run_until(self.queued)
 
     def step(self) -> None:
         """Do the next piece of work."""
         if self._queue:
-            self._queue.popleft()()
-            self.done_count += 1
+            work = self._queue[0]
+            work()  # it may wait for other threads, which come here, too
+            if self._queue and self._queue[0] is work:
+                self._queue.popleft()
+                self.done_count += 1
 
     def run_until(self, position: int) -> None:
         while self.done_count < position and self._queue:
@@ -303,7 +315,7 @@ def launch(run: Callable[[list[Any]], None], arguments: list[Any], stream: FakeS
     """Queue a kernel. `run` is called with the arguments, in which arrays stand for memory of the device."""
     with lock:
         arrays = [x for x in arguments if isinstance(x, numpy.ndarray)]
-        is_ordered = all(stream.sees(x, "a kernel on") for x in arrays)
+        is_ordered = min((stream.sees(x, "a kernel on") for x in arrays), default=True)
         given = [Place(x) if isinstance(x, numpy.ndarray) else x for x in arguments]
 
         def work() -> None:

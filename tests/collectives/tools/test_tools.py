@@ -263,7 +263,7 @@ def test_all_variables_are_known() -> None:
 def test_doctor_in_words(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     report = report_of(machine_a__cores={"usable": 1, "unbound": 1, "of this rank": [0]})
     report["MPI"]["library"] = {"ok": False, "reason": "first\nsecond"}
-    options = argparse.Namespace(json=False, details=True)
+    options = argparse.Namespace(json=False, details=True, limit_s=30.0)
     monkeypatch.setattr(doctor, "launched_size", lambda: 4)
     assert doctor._finish(report, options) == 0
     shown = capsys.readouterr().out

@@ -12,13 +12,14 @@ import pytest
 import collectives as cc
 from collectives.algorithms import OPERATIONS, algorithms_of
 from collectives.algorithms.selected import Channel, Selected
-from collectives.transports.protocol import Communicator, Pending, Request, Wrapper
+from collectives.transports.protocol import Communicator, Request
 from collectives.transports.shared_memory.communicator import SharedMemory
 from collectives.transports.threads.communicator import LocalCommunicator
 
-from ...autograd.arrays.fake_device import DeviceArray, crossings, from_host, to_host
+from ...autograd.arrays.fake_device import crossings, from_host, to_host
 from ..launch import launch
 from . import conformance
+from .device.on_device import OnDevice
 from .shared_memory_cases import hosted
 
 ALGORITHMS = list(dict.fromkeys(name for operation in OPERATIONS for name in algorithms_of(operation)))
@@ -82,43 +83,6 @@ def test_every_algorithm_of_processes(ranks: int) -> None:
 
 
 # -- device arrays -----------------------------------------------------------------------------------------------------
-
-
-class OnDevice(Wrapper):
-    """Hands every request over with device arrays, and brings what comes back to the host."""
-
-    def _moved(self, request: Request) -> Request:
-        x, out = request.x, request.out
-        return request._replace(
-            x=DeviceArray(x.copy()) if isinstance(x, np.ndarray) else x, out=None if out is None else DeviceArray(out)
-        )
-
-    def _back(self, y: Any, request: Request, moved: Request) -> Any:
-        if request.out is not None:
-            assert y is moved.out
-            return request.out  # the device array is a view of it
-        if request.call in ("exchange", "barrier") or y is None:
-            return y
-        if request.x is None:  # a part of the root's array comes to a rank that named no device
-            assert type(y) is np.ndarray
-            return y
-        assert type(y) is DeviceArray
-        return y._values
-
-    def run(self, request: Request) -> Any:
-        moved = self._moved(request)
-        return self._back(self.base.run(moved), request, moved)
-
-    def start(self, request: Request) -> Pending[Any]:
-        moved = self._moved(request)
-        pending = self.base.start(moved)
-        found: list[Any] = []
-
-        def finish() -> Any:
-            found.append(self._back(pending.wait(), request, moved))
-            return found[0]
-
-        return Pending(pending.test, finish)
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])

@@ -1,7 +1,7 @@
-"""Staging: arrays of any device, for a transport that needs them in host memory.
+"""Staging of arrays whose device has no runtime (`autograd.arrays.runtime`): whole, and while the host waits.
 
-The operand is copied to the host, the call is made there, and the result is copied back to the operand's device. The
-only cost is the two copies. Calls on host arrays do not use this module.
+The operand is copied to the host, the call is made there, and the result is copied back to the operand's device.
+`pinned` stages the arrays of devices that have a runtime.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import numpy as np
 
 from autograd.arrays.device import move, to_host
 
-from .protocol import Communicator, Pending, Request, Wrapper
+from ..protocol import Pending, Request, Wrapper
 
-__all__ = ["HostTransport", "Staged"]
+__all__ = ["Staged"]
 
 
 class Staged(Wrapper):
@@ -54,11 +54,3 @@ def _returned(y: Any, request: Request) -> Any:
         return move(y, request.x) if request.x is not None else y
     request.out[...] = move(y, request.out)
     return request.out
-
-
-class HostTransport(Communicator):
-    """A transport that needs its arrays in host memory: calls on arrays of a device are staged."""
-
-    def _on_device(self, request: Request, started: bool) -> Any:
-        staged = Staged(self)
-        return staged.start(request) if started else staged.run(request)
