@@ -47,7 +47,7 @@ KEPT_BYTES = 256 << 20
 _IN_CHUNKS = ("all_reduce", "scan")
 _MESSAGES = ("send", "lend", "recv")
 _AT_ONCE = (*_MESSAGES, "get", "accumulate")
-"""Started calls that are passed on by `start`: sends own their operand then, and some transports block in the others."""
+"""Started calls that `start` passes on: a send owns its operand then, and transports block in one-sided calls."""
 _HALF, _SINGLE = np.dtype(np.float16), np.dtype(np.float32)
 
 
