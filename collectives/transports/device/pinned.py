@@ -46,6 +46,8 @@ KEPT_BYTES = 256 << 20
 
 _IN_CHUNKS = ("all_reduce", "scan")
 _MESSAGES = ("send", "lend", "recv")
+_AT_ONCE = (*_MESSAGES, "get", "accumulate")
+"""Started calls that `start` passes on: a send owns its operand then, and transports block in one-sided calls."""
 _HALF, _SINGLE = np.dtype(np.float16), np.dtype(np.float32)
 
 
@@ -160,8 +162,8 @@ class PinnedStaging(Wrapper):
         return self._finished(call)
 
     def start(self, request: Request) -> Pending[Any]:
-        """Start a call. The host does not wait, except for the operand of a message to send."""
-        self.hand_over(request.call in _MESSAGES)
+        """Start a call. The host does not wait, except for the operand of a message, or of a one-sided call."""
+        self.hand_over(request.call in _AT_ONCE)
         call = self._begin(request, started=True)
         for chunk in call.chunks:
             self._copy_down(call, chunk, None)
@@ -169,7 +171,7 @@ class PinnedStaging(Wrapper):
             wait_for(self.hand_over)
             self.base.unsent = self.hand_over
         self._queue.append(call)
-        if request.call in _MESSAGES:
+        if request.call in _AT_ONCE:
             self.hand_over(True)
         result: list[Any] = []
 
