@@ -16,6 +16,7 @@ from ._installed import refuse_two_owners
 refuse_two_owners()  # before the other imports: files of a package that was overwritten may not fit together
 
 from . import errors, numpy, random, transforms  # numpy: functions of NumPy look there
+from .arrays.device import use_device
 from .engine import events
 from .engine.parameter import Leaf, Parameter, constant, tensor
 from .engine.primitive import op, registry
@@ -69,7 +70,7 @@ __all__ = [
     "grad_and_aux", "grad_named", "hessian", "hessian_tensor_product", "hessian_vector_product", "holomorphic_grad",
     "hvp", "jacobian", "jvp", "make_ggnvp", "make_hvp", "make_jvp", "make_jvp_reversemode", "make_vjp",
     "multigrad_dict", "nn", "no_grad", "op", "optim", "random", "registry", "scope", "stop_gradient", "tensor",
-    "tensor_jacobian_product", "testing", "value_and_grad", "vector_jacobian_product", "vjp",
+    "tensor_jacobian_product", "testing", "use_device", "value_and_grad", "vector_jacobian_product", "vjp",
 ]  # fmt: skip
 __all__ += errors.__all__
 

@@ -7,11 +7,26 @@ Only moving an array to the host and back depends on the device. It is explicit,
 
 from __future__ import annotations
 
-from .device import as_array, is_array, is_inexact, move, register_device, runtime_of, to_host, zeros_on
+from .device import (
+    as_array,
+    current_device,
+    device_of,
+    is_array,
+    is_inexact,
+    move,
+    register_device,
+    require_one_device,
+    runtime_of,
+    to_device,
+    to_host,
+    use_device,
+    zeros_on,
+)
 from .read_only import Guarded, guarded
 from .shape_only import DRY, Shaped, is_absent, shape_only
 
 __all__ = [
-    "DRY", "Guarded", "Shaped", "as_array", "guarded", "is_absent", "is_array", "is_inexact", "move",
-    "register_device", "runtime_of", "shape_only", "to_host", "zeros_on",
+    "DRY", "Guarded", "Shaped", "as_array", "current_device", "device_of", "guarded", "is_absent", "is_array",
+    "is_inexact", "move", "register_device", "require_one_device", "runtime_of", "shape_only", "to_device", "to_host",
+    "use_device", "zeros_on",
 ]  # fmt: skip

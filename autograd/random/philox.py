@@ -282,5 +282,6 @@ def floating(dtype: Any, caller: str) -> np.dtype[Any]:
     except TypeError:
         result = np.dtype(object)
     if result.kind != "f" or result.itemsize > 8:
-        raise DtypeError(f"{caller}: dtype must be float64, float32 or float16, got {dtype!r}")
+        fix = "\n  fix: module.to('bfloat16') of a module of float32" if str(dtype).endswith("bfloat16") else ""
+        raise DtypeError(f"{caller}: dtype must be float64, float32 or float16, got {dtype!r}" + fix)
     return np.dtype(result.type)  # in native byte order
