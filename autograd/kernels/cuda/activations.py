@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from .. import Kernel
-from ..blocks import flat
 from .program import NULL, TYPES, launch, program, type_name
+from .rows import contiguous
 
 THREADS = 256
 PACKS = 4
@@ -21,12 +21,12 @@ PROGRAM = program(
 
 def _map(kernel: str, x: Any, ct: Any) -> Any:
     """The values, or, with a cotangent, its product with the derivatives; of the shape of `x`."""
-    given = flat(x)
+    given = contiguous(x)
     y = np.empty_like(given)
     grid = (min(-(-given.nbytes // (16 * PACKS * THREADS)), 1 << 16),)
-    arguments = (given, NULL if ct is None else flat(ct), y, np.int64(given.size))
+    arguments = (given, NULL if ct is None else contiguous(ct), y, np.int64(given.size))
     launch(PROGRAM, f"{kernel}<{type_name(x.dtype)}>", grid, (THREADS,), arguments)
-    return y.reshape(x.shape)
+    return y
 
 
 def _kernel(pick: Callable[..., str]) -> Kernel:

@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 
 from .. import Kernel
-from ..blocks import flat
 from .philox import PROGRAM, THREADS, Runs, grid, items, runs
 from .program import NULL, launch, type_name
+from .rows import contiguous
 
 
 def _apply(x: Any, bits: Any, is_drawn: bool, options: tuple[Any, ...], places: Sequence[Runs]) -> Any:
     (mask,) = options
-    given = flat(x)
+    given = contiguous(x)
     y, name, start = np.empty_like(given), f"dropout<{type_name(x.dtype)}>", 0
     numbers = (np.int32(is_drawn), *map(np.uint64, mask.source.stream), np.uint64(mask.limit),
                np.float64(mask.scale))  # fmt: skip
@@ -23,7 +23,7 @@ def _apply(x: Any, bits: Any, is_drawn: bool, options: tuple[Any, ...], places: 
         own = NULL if bits is None else bits[start : start + items(r)]
         launch(PROGRAM, name, grid(r), (THREADS,), (given, y, own, *numbers, *map(np.int64, r)))
         start += items(r)
-    return y.reshape(x.shape)
+    return y
 
 
 def _forward(xs: tuple[Any, ...], options: tuple[Any, ...], keep: bool) -> tuple[Any, Any]:

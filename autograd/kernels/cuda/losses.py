@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 
 from .. import Kernel
-from ..blocks import flat
 from .program import NULL, TYPES, launch, program, type_name, wide
-from .rows import matrix, streamed_rows
+from .rows import contiguous, matrix, streamed_rows
 
 PROGRAM = program(
     "losses", tuple(f"{kernel}<{name}>" for kernel in ("class_terms", "class_terms_backward") for name in TYPES),
@@ -26,7 +25,7 @@ def _labels(labels: Any) -> tuple[Any, np.int32]:
     """The labels as a contiguous array of int32 or int64, and whether they are int64."""
     if labels.dtype not in (np.int32, np.int64):
         labels = labels.astype(np.int64)
-    return flat(labels), np.int32(labels.dtype == np.int64)
+    return contiguous(labels), np.int32(labels.dtype == np.int64)
 
 
 def _numbers(x: Any, ignored: int | None, smoothing: float, classes: int) -> tuple[Any, ...]:
@@ -66,7 +65,7 @@ def _cross_entropy_backward(
     ct: Any, kept: Any, xs: tuple[Any, ...], options: tuple[Any, ...], wanted: Sequence[bool], last: bool
 ) -> Sequence[Any]:
     x, (ignored, smoothing) = matrix(xs[0]), options
-    return _backward(flat(ct), NULL, x, xs[1], kept, _numbers(x, ignored, smoothing, x.shape[1])), None
+    return _backward(contiguous(ct), NULL, x, xs[1], kept, _numbers(x, ignored, smoothing, x.shape[1])), None
 
 
 def _class_terms(xs: tuple[Any, ...], options: tuple[Any, ...], keep: bool) -> tuple[Any, Any]:
@@ -79,7 +78,7 @@ def _class_terms_backward(
     ct: Any, kept: Any, xs: tuple[Any, ...], options: tuple[Any, ...], wanted: Sequence[bool], last: bool
 ) -> Sequence[Any]:
     x, (smoothing, classes) = matrix(xs[0]), options
-    return _backward(flat(ct[0]), flat(ct[1]), x, xs[1], kept, _numbers(x, None, smoothing, classes)), None
+    return _backward(contiguous(ct[0]), contiguous(ct[1]), x, xs[1], kept, _numbers(x, None, smoothing, classes)), None
 
 
 cross_entropy_kernel = Kernel(_cross_entropy, _cross_entropy_backward)

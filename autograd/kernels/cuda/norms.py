@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 
 from .. import Kernel
-from ..blocks import flat
 from .program import NULL, TYPES, launch, program, type_name, wide
-from .rows import BLOCK_THREADS, PACK_BYTES, held_rows, matrix, plan, shared_bytes
+from .rows import BLOCK_THREADS, PACK_BYTES, contiguous, held_rows, matrix, plan, shared_bytes
 
 PROGRAM = program(
     "norms",
@@ -42,7 +41,7 @@ def _norm(x: Any, weight: Any, bias: Any, eps: float, is_centred: bool) -> tuple
 
 
 def _or_null(x: Any) -> Any:
-    return NULL if x is None else flat(x)
+    return NULL if x is None else contiguous(x)
 
 
 def _backward(cts: Any, x: Any, weight: Any, kept: Any, wants_dx: bool, wants_sums: bool) -> tuple[Any, Any]:

@@ -22,6 +22,7 @@ NULL = np.uintp(0)
 """The address that is passed in the place of an array that a kernel leaves out."""
 
 
+@cache
 def wide(dtype: Any) -> Any:
     """The dtype in which a kernel computes elements of a dtype."""
     return np.dtype(np.float64) if dtype == np.float64 else np.dtype(np.float32)
@@ -42,6 +43,7 @@ def program(name: str, kernels: tuple[str, ...], others: tuple[str, ...] = ()) -
     return Program(name, text, kernels)
 
 
+@cache
 def type_name(dtype: Any) -> str:
     """The C++ type of a dtype's elements.
 

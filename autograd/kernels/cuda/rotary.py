@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from .. import Kernel
-from ..blocks import flat
 from .program import TYPES, launch, program, type_name
+from .rows import contiguous
 
 THREADS = 256
 PROGRAM = program("rotary", tuple(f"rotary<{name}>" for name in TYPES))
@@ -37,15 +37,15 @@ def _repeats(table: tuple[int, ...], rows: tuple[int, ...]) -> tuple[int, int] |
 def _table(t: Any, shape: tuple[int, ...], half: int) -> Any:
     """A table with all features, and contiguous."""
     if t.shape == shape and t.shape[-1] == half:
-        return flat(t)
-    return flat(np.broadcast_to(t, (*shape[:-1], half)))
+        return contiguous(t)
+    return contiguous(np.broadcast_to(t, (*shape[:-1], half)))
 
 
 def _rotate(x: Any, cos: Any, sin: Any, interleaved: bool, sign: int) -> Any:
-    given, half = flat(x), x.shape[-1] // 2
-    y = np.empty_like(given)
+    whole, half = contiguous(x), x.shape[-1] // 2
+    y = np.empty_like(whole)
     if not x.size:
-        return y.reshape(x.shape)
+        return y
     shape = np.broadcast_shapes(cos.shape, sin.shape)
     found = _repeats(shape[:-1], x.shape[:-1])
     if found is None:  # more than one group of dimensions is broadcast
@@ -53,11 +53,11 @@ def _rotate(x: Any, cos: Any, sin: Any, interleaved: bool, sign: int) -> Any:
     n, packs = x.size // x.shape[-1], -(-half * x.itemsize // 16)
     block = min(packs, THREADS), max(1, THREADS // packs)
     given = (
-        given, _table(cos, shape, half), _table(sin, shape, half), y, np.int64(n), np.int32(half), np.int64(found[0]),
+        whole, _table(cos, shape, half), _table(sin, shape, half), y, np.int64(n), np.int32(half), np.int64(found[0]),
         np.int64(found[1]), np.int32(interleaved), np.int32(sign),
     )  # fmt: skip
     launch(PROGRAM, f"rotary<{type_name(x.dtype)}>", (-(-n // block[1]),), block, given)
-    return y.reshape(x.shape)
+    return y
 
 
 def _forward(xs: tuple[Any, ...], options: tuple[Any, ...], keep: bool) -> tuple[Any, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,7 +12,7 @@ from ...arrays import runtime_of
 from ...errors import ShapeError, call_site
 from ..blocks import rows
 
-__all__ = ["MOST_PACKS", "Rows", "held_rows", "matrix", "plan", "shared_bytes", "streamed_rows"]
+__all__ = ["MOST_PACKS", "contiguous", "Rows", "held_rows", "matrix", "plan", "shared_bytes", "streamed_rows"]
 
 PACK_BYTES = 16
 BLOCK_THREADS = 256
@@ -55,7 +56,14 @@ def matrix(x: Any) -> Any:
             f"a row of {width} elements of dtype {x.dtype} was given; needed: at most "
             f"{MOST_PACKS * PACK_BYTES // x.itemsize}, which the GPU's kernels count with 32 bits" + call_site()
         )
+    if len(x.shape) == 2 and x.flags.c_contiguous:
+        return x
     return rows(x) if x.size else x.reshape(math.prod(x.shape[:-1]), width)
+
+
+def contiguous(x: Any) -> Any:
+    """`x`, or a copy where its elements are not in order."""
+    return x if x.flags.c_contiguous else x.copy()
 
 
 def _power_of_two(n: int) -> int:
@@ -83,9 +91,14 @@ def shared_bytes(x: Any) -> int:
 
 def held_rows(x: Any, arrays: int = 1) -> Rows:
     """The launch of a kernel that holds the rows of a matrix, and of `arrays` of its shape, in shared memory."""
-    packs = -(-x.shape[1] * x.itemsize // PACK_BYTES)
-    grid, block = plan(len(x), packs, PACKS_PER_THREAD, 1024)
-    room = shared_bytes(x) // (arrays * block[1] * PACK_BYTES)
+    return _held(*x.shape, x.itemsize, arrays, shared_bytes(x))
+
+
+@lru_cache(4096)
+def _held(n: int, width: int, itemsize: int, arrays: int, most_bytes: int) -> Rows:
+    packs = -(-width * itemsize // PACK_BYTES)
+    grid, block = plan(n, packs, PACKS_PER_THREAD, 1024)
+    room = most_bytes // (arrays * block[1] * PACK_BYTES)
     most = min(packs + 1, room)  # one more, because a row may begin and end in the midst of a pack
     return Rows(grid, block, np.int32(most), most * arrays * block[1] * PACK_BYTES)
 
