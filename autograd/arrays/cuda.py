@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from functools import cache
 from typing import Any
@@ -11,8 +12,9 @@ import numpy as np
 from ..errors import DependencyError, call_site
 from .runtime import Event, Memory, Program, Runtime, Stream
 
-__all__ = ["CudaRuntime", "library", "runtime", "why_not"]
+__all__ = ["CudaRuntime", "allow_tf32", "library", "runtime", "tf32_allowed", "why_not"]
 
+_tf32 = os.environ.get("CUPY_TF32") == "1"  # the variable that CuPy itself reads
 _STATIC_SHARED_BYTES = 48 << 10  # a kernel that uses more dynamic shared memory must ask for it
 
 
@@ -59,6 +61,7 @@ class CudaRuntime(Runtime):
     def __init__(self) -> None:
         self._cupy = library("a GPU")
         self._made: dict[tuple[str, str, int], Any] = {}
+        self.set_precision()
 
     def _kernel(self, program: Program, kernel: str) -> Any:
         device = self._cupy.cuda.runtime.getDevice()
@@ -76,6 +79,12 @@ class CudaRuntime(Runtime):
         if shared_bytes > _STATIC_SHARED_BYTES and made.max_dynamic_shared_size_bytes < shared_bytes:
             made.max_dynamic_shared_size_bytes = shared_bytes
         made(grid, block, tuple(arguments), shared_mem=shared_bytes)
+
+    def set_precision(self) -> None:
+        """Let CuPy's products of float32 have the precision that `allow_tf32` has set."""
+        linalg = self._cupy._core._routines_linalg
+        kind = linalg.COMPUTE_TYPE_TF32 if _tf32 else linalg.COMPUTE_TYPE_DEFAULT
+        linalg.set_compute_type(np.float32, kind)
 
     def current_stream(self) -> Stream:
         return self._cupy.cuda.get_current_stream()
@@ -109,3 +118,29 @@ def _address(array: Any) -> int:
 def runtime() -> CudaRuntime:
     """The runtime of this process."""
     return CudaRuntime()
+
+
+def allow_tf32(allowed: bool = True) -> None:
+    """Let products of float32 on GPUs round their operands to TF32: matrix products, and those in attention.
+
+    TF32 has the range of float32 and a fraction of 10 bits instead of 23. The errors of products are about 1e-3 of the
+    operands instead of 1e-7, and tensor cores compute them about eight times as fast. Sums are float32. It is off unless
+    a program asks for it, so that float32 means on a GPU what it means on the CPU. ``CUPY_TF32=1`` in the environment
+    allows it from the start.
+
+    Examples
+    --------
+    >>> from autograd.arrays import allow_tf32, tf32_allowed
+    >>> allow_tf32(); tf32_allowed()
+    True
+    >>> allow_tf32(False)
+    """
+    global _tf32
+    _tf32 = bool(allowed)
+    if runtime.cache_info().currsize:
+        runtime().set_precision()
+
+
+def tf32_allowed() -> bool:
+    """Whether products of float32 on GPUs may round their operands to TF32."""
+    return _tf32

@@ -23,8 +23,8 @@ NULL = np.uintp(0)
 
 
 @cache
-def program(name: str, kernels: tuple[str, ...]) -> Program:
-    """The program of the file ``source/<name>.cu``, after the definitions of ``common.cuh``.
+def program(name: str, kernels: tuple[str, ...], others: tuple[str, ...] = ()) -> Program:
+    """The program of the file ``source/<name>.cu``, or of other files there, after the definitions of ``common.cuh``.
 
     Examples
     --------
@@ -33,7 +33,7 @@ def program(name: str, kernels: tuple[str, ...]) -> Program:
     ('silu<float>',)
     """
     source = files(__package__) / "source"
-    text = "".join((source / file).read_text() for file in ("common.cuh", f"{name}.cu"))
+    text = "".join((source / file).read_text() for file in ("common.cuh", *(others or (f"{name}.cu",))))
     return Program(name, text, kernels)
 
 
@@ -74,5 +74,6 @@ def launch(
     runtime = runtime_of(type(arguments[0]))
     assert runtime is not None, f"{type(arguments[0]).__name__} has no runtime"
     assert kernel in program.kernels, f"{kernel} is not listed in the program {program.name}"
-    assert all(not isinstance(x, np.ndarray | int | float) for x in arguments), "a host array or a Python number"
+    hosts = (np.ndarray, int, float)  # np.float64 is a float too
+    assert not any(isinstance(x, hosts) and not isinstance(x, np.generic) for x in arguments), "a host array or number"
     runtime.launch(program, kernel, grid, block, arguments, shared_bytes)
