@@ -27,7 +27,8 @@ __device__ __forceinline__ float power_of_two(float x) {
 }
 __device__ __forceinline__ double power_of_two(double x) { return exp2(x); }
 
-constexpr double LOG2_E = 1.4426950408889634, LN_2 = 0.6931471805599453;
+#define LOG2_E 1.4426950408889634
+#define LN_2 0.6931471805599453
 
 template <typename N> __device__ __forceinline__ N infinity() { return (N)__int_as_float(0x7f800000); }
 
@@ -40,28 +41,34 @@ template <typename E> struct Rows {
     int count, width;
 };
 
-// Starts to load a tile of rows. Rows whose addresses are multiples of 16 bytes are copied asynchronously.
+// Starts to load a tile of rows to shared memory. Rows whose addresses and widths are multiples of 16 bytes are copied
+// asynchronously.
 template <int ROWS, int W, int THREADS, typename E>
-__device__ __forceinline__ void load(E *tile, const Rows<const E> &x, int first) {
+__device__ __forceinline__ void load(unsigned char *tile, const Rows<const E> &x, int first) {
     constexpr int CHUNK = 16 / sizeof(E), STRIDE = W + CHUNK, PER_ROW = W / CHUNK, TOGETHER = THREADS / PER_ROW;
     static_assert(TOGETHER > 0, "a row needs more threads");
-    bool is_aligned = ((Index)x.at | x.stride * (Index)sizeof(E)) % 16 == 0;
-    int row = threadIdx.x / PER_ROW, column = threadIdx.x % PER_ROW * CHUNK;
+    int thread = threadIdx.x;
+#ifndef ON_CPU
+    asm volatile("" : "+r"(thread));  // computed again in each step: registers are scarce
+#endif
+    if (((Index)x.at | (x.stride | x.width) * (Index)sizeof(E)) % 16 != 0) {
+#pragma unroll 1
+        for (int i = thread; i < ROWS * W; i += THREADS) {
+            int row = i / W, column = i % W;
+            bool is_inside = first + row < x.count && column < x.width;
+            ((E *)tile)[row * STRIDE + column] = is_inside ? x.at[(first + row) * x.stride + column] : E();
+        }
+        return;
+    }
+    int row = thread / PER_ROW, column = thread % PER_ROW * CHUNK;
     if (row >= TOGETHER) return;
-    int elements = max(0, min(CHUNK, x.width - column));
+    int count = column < x.width ? x.count : 0;
     const E *from = x.at + (first + row) * x.stride + column;
-    E *to = tile + row * STRIDE + column;
+    Address to = shared_address(tile) + (row * STRIDE + column) * (int)sizeof(E);
 #pragma unroll
     for (int step = 0; step < ROWS; step += TOGETHER) {
         if (ROWS % TOGETHER != 0 && step + row >= ROWS) break;
-        int some = first + row + step < x.count ? elements : 0;
-        if (is_aligned) {
-            copy_async<16>(to + step * STRIDE, some > 0 ? from : x.at, some * (int)sizeof(E));
-        } else {
-            Pack<E, CHUNK> pack = {};
-            for (int i = 0; i < some; i++) pack.at[i] = from[i];
-            *reinterpret_cast<Pack<E, CHUNK> *>(to + step * STRIDE) = pack;
-        }
+        copy_async<16>(to + step * STRIDE * (int)sizeof(E), from, first + row + step >= count);
         from += TOGETHER * x.stride;
     }
 }
@@ -137,7 +144,7 @@ template <typename P, int MASK> struct Scores {
     }
 
     __device__ __forceinline__ N of(N s, int query, int key) const {
-        if (key >= keys || key > query + reach) return -infinity<N>();
+        if (key > min(keys - 1, query + reach)) return -infinity<N>();
         if (is_scaled()) s *= scale;
         if (MASK != NONE && query < queries) {
             Index at = query * mask_query + key * mask_key;
@@ -165,7 +172,8 @@ __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
     constexpr int STRIDE = W + 16 / sizeof(E), THREADS = 32 * WARPS, M = ROWS / (16 * WARPS);
     static_assert(ROWS == 16 * WARPS * M && KEYS % 16 == 0 && W % 16 == 0, "tiles consist of fragments");
     DYNAMIC_SHARED(memory);
-    E *q_tile = (E *)memory, *stages = q_tile + ROWS * STRIDE;
+    constexpr int ROW = STRIDE * sizeof(E), STAGE = 2 * KEYS * ROW;  // bytes
+    unsigned char *stages = memory + ROWS * ROW;
 
     int blocks = (queries + ROWS - 1) / ROWS;
     int block = blocks - 1 - blockIdx.x % blocks, head = blockIdx.x / blocks % heads, batch = blockIdx.x / blocks / heads;
@@ -178,11 +186,11 @@ __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
                       (batch * mask_batch + head * mask_head) * (Index)(MASK == BOOLEANS ? 1 : sizeof(E));
     N factor = scores.factor();
 
-    load<ROWS, W, THREADS>(q_tile, Rows<const E>{q + batch * q_batch + head * q_head, q_row, queries, width}, first);
+    load<ROWS, W, THREADS>(memory, Rows<const E>{q + batch * q_batch + head * q_head, q_row, queries, width}, first);
     int steps = (scores.seen(first + ROWS) + KEYS - 1) / KEYS;
     if (steps > 0) {
         load<KEYS, W, THREADS>(stages, x, 0);
-        load<KEYS, W, THREADS>(stages + KEYS * STRIDE, y, 0);
+        load<KEYS, W, THREADS>(stages + KEYS * ROW, y, 0);
     }
 
     N o[M][W / 8][4], tops[M][2], sums[M][2];  // sums of this lane's columns, until the end
@@ -191,20 +199,22 @@ __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
     for (int m = 0; m < M; m++)
 #pragma unroll
         for (int half = 0; half < 2; half++) tops[m][half] = -infinity<N>(), sums[m][half] = 0;
+#pragma unroll 1
     for (int step = 0; step < steps; step++) {
         wait_for_copies();
         __syncthreads();
-        E *k_tile = stages + step % 2 * 2 * KEYS * STRIDE, *v_tile = k_tile + KEYS * STRIDE;
         if (step + 1 < steps) {
-            E *next = stages + (step + 1) % 2 * 2 * KEYS * STRIDE;
+            unsigned char *next = stages + (step + 1) % 2 * STAGE;
             load<KEYS, W, THREADS>(next, x, (step + 1) * KEYS);
-            load<KEYS, W, THREADS>(next + KEYS * STRIDE, y, (step + 1) * KEYS);
+            load<KEYS, W, THREADS>(next + KEYS * ROW, y, (step + 1) * KEYS);
         }
         if (mine >= queries || step * KEYS >= scores.seen(mine + 16 * M)) continue;  // keys after this warp's rows
 
+        Address q_tile = shared_address(memory) + (mine - first) * ROW;
+        Address k_tile = shared_address(stages) + step % 2 * STAGE, v_tile = k_tile + KEYS * ROW;
         N s[M][KEYS / 8][4];
         clear(s);
-        add_product_transposed<P, W, STRIDE>(s, shared_address(q_tile + (mine - first) * STRIDE), shared_address(k_tile));
+        add_product_transposed<P, W, STRIDE>(s, q_tile, k_tile);
         scores.template prepare<false>(s, mine, step * KEYS);
 #pragma unroll
         for (int m = 0; m < M; m++)
@@ -231,7 +241,7 @@ __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
                     o[m][n][2 * half + 1] *= rescale;
                 }
             }
-        add_product<P, STRIDE>(o, s, shared_address(v_tile));
+        add_product<P, STRIDE>(o, s, v_tile);
     }
 
     wait_for_copies();  // without any step
@@ -289,7 +299,8 @@ __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
     constexpr int STRIDE = W + 16 / sizeof(E), THREADS = 32 * WARPS, M = ROWS / (16 * WARPS);
     static_assert(ROWS == 16 * WARPS * M && KEYS % 16 == 0 && W % 16 == 0, "tiles consist of fragments");
     DYNAMIC_SHARED(memory);
-    E *q_tile = (E *)memory, *ct_tile = q_tile + ROWS * STRIDE, *stages = ct_tile + ROWS * STRIDE;
+    constexpr int ROW = STRIDE * sizeof(E), STAGE = 2 * KEYS * ROW;
+    unsigned char *stages = memory + 2 * ROWS * ROW;
 
     int blocks = (queries + ROWS - 1) / ROWS;
     int block = blocks - 1 - blockIdx.x % blocks, head = blockIdx.x / blocks % heads, batch = blockIdx.x / blocks / heads;
@@ -302,13 +313,13 @@ __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
                       (batch * mask_batch + head * mask_head) * (Index)(MASK == BOOLEANS ? 1 : sizeof(E));
     N factor = scores.factor();
 
-    load<ROWS, W, THREADS>(q_tile, Rows<const E>{q + batch * q_batch + head * q_head, q_row, queries, width}, first);
-    load<ROWS, W, THREADS>(ct_tile, Rows<const E>{ct + batch * ct_batch + head * ct_head, ct_row, queries, value_width},
-                           first);
+    load<ROWS, W, THREADS>(memory, Rows<const E>{q + batch * q_batch + head * q_head, q_row, queries, width}, first);
+    load<ROWS, W, THREADS>(memory + ROWS * ROW,
+                           Rows<const E>{ct + batch * ct_batch + head * ct_head, ct_row, queries, value_width}, first);
     int steps = (scores.seen(first + ROWS) + KEYS - 1) / KEYS;
     if (steps > 0) {
         load<KEYS, W, THREADS>(stages, x, 0);
-        load<KEYS, W, THREADS>(stages + KEYS * STRIDE, y, 0);
+        load<KEYS, W, THREADS>(stages + KEYS * ROW, y, 0);
     }
 
     N sums[M][W / 8][4], row_l[M][2], row_d[M][2], factors[M][2];
@@ -323,24 +334,25 @@ __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
             row_d[m][half] = row < queries ? d[at] : (N)0;
             factors[m][half] = scale;
         }
+#pragma unroll 1
     for (int step = 0; step < steps; step++) {
         wait_for_copies();
         __syncthreads();
-        E *k_tile = stages + step % 2 * 2 * KEYS * STRIDE, *v_tile = k_tile + KEYS * STRIDE;
         if (step + 1 < steps) {
-            E *next = stages + (step + 1) % 2 * 2 * KEYS * STRIDE;
+            unsigned char *next = stages + (step + 1) % 2 * STAGE;
             load<KEYS, W, THREADS>(next, x, (step + 1) * KEYS);
-            load<KEYS, W, THREADS>(next + KEYS * STRIDE, y, (step + 1) * KEYS);
+            load<KEYS, W, THREADS>(next + KEYS * ROW, y, (step + 1) * KEYS);
         }
         if (mine >= queries || step * KEYS >= scores.seen(mine + 16 * M)) continue;
 
+        Address q_tile = shared_address(memory) + (mine - first) * ROW, ct_tile = q_tile + ROWS * ROW;
+        Address k_tile = shared_address(stages) + step % 2 * STAGE, v_tile = k_tile + KEYS * ROW;
         N s[M][KEYS / 8][4], ds[M][KEYS / 8][4];
         clear(s);
-        add_product_transposed<P, W, STRIDE>(s, shared_address(q_tile + (mine - first) * STRIDE), shared_address(k_tile));
+        add_product_transposed<P, W, STRIDE>(s, q_tile, k_tile);
         scores.template prepare<false>(s, mine, step * KEYS);
         clear(ds);
-        add_product_transposed<P, W, STRIDE>(ds, shared_address(ct_tile + (mine - first) * STRIDE),
-                                             shared_address(v_tile));
+        add_product_transposed<P, W, STRIDE>(ds, ct_tile, v_tile);
 #pragma unroll
         for (int m = 0; m < M; m++)
 #pragma unroll
@@ -348,7 +360,7 @@ __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
 #pragma unroll
                 for (int i = 0; i < 4; i++)
                     ds[m][n][i] = power_of_two(s[m][n][i] * factor - row_l[m][i / 2]) * (ds[m][n][i] - row_d[m][i / 2]);
-        add_product<P, STRIDE>(sums, ds, shared_address(k_tile));
+        add_product<P, STRIDE>(sums, ds, k_tile);
     }
     wait_for_copies();
     store<P>(Rows<E>{dq + batch * dq_batch + head * dq_head, dq_row, queries, width}, mine, sums, factors);
@@ -373,8 +385,8 @@ __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
     static_assert(ROWS <= THREADS, "each row's terms are copied by one thread");
     if (!(HAS_DK && dk) && !(HAS_DV && dv)) return;
     DYNAMIC_SHARED(memory);
-    E *k_tile = (E *)memory, *v_tile = k_tile + KEYS * STRIDE, *stages = v_tile + KEYS * STRIDE;
-    N *terms = (N *)(stages + 4 * ROWS * STRIDE);
+    constexpr int ROW = STRIDE * sizeof(E), STAGE = 2 * ROWS * (ROW + sizeof(N));
+    unsigned char *stages = memory + 2 * KEYS * ROW;
 
     int blocks = (keys + KEYS - 1) / KEYS, own = heads / group;
     int block = blockIdx.x % blocks, key_head = blockIdx.x / blocks % own, batch = blockIdx.x / blocks / own;
@@ -382,24 +394,23 @@ __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
     Scores<P, MASK> scores = {queries, keys, reach, scale, mask, mask_row, mask_column};
     N factor = scores.factor();
 
-    load<KEYS, W, THREADS>(k_tile, Rows<const E>{k + batch * k_batch + key_head * k_head, k_row, keys, width}, first);
+    load<KEYS, W, THREADS>(memory, Rows<const E>{k + batch * k_batch + key_head * k_head, k_row, keys, width}, first);
     if (HAS_DK)
-        load<KEYS, W, THREADS>(v_tile, Rows<const E>{v + batch * v_batch + key_head * v_head, v_row, keys, value_width},
-                               first);
+        load<KEYS, W, THREADS>(memory + KEYS * ROW,
+                               Rows<const E>{v + batch * v_batch + key_head * v_head, v_row, keys, value_width}, first);
     // the first tile with a query that attends to a key of this block
     int start = max(0, first - reach) / ROWS, tiles = max(0, (queries + ROWS - 1) / ROWS - start), steps = tiles * group;
     auto begin = [&](int step) {
-        E *q_tile = stages + step % 2 * 2 * ROWS * STRIDE;
-        N *to = terms + step % 2 * 2 * ROWS;
+        unsigned char *next = stages + step % 2 * STAGE;
         int head = key_head * group + step / tiles, from = (start + step % tiles) * ROWS, row = threadIdx.x;
-        load<ROWS, W, THREADS>(q_tile, Rows<const E>{q + batch * q_batch + head * q_head, q_row, queries, width}, from);
-        load<ROWS, W, THREADS>(q_tile + ROWS * STRIDE,
+        load<ROWS, W, THREADS>(next, Rows<const E>{q + batch * q_batch + head * q_head, q_row, queries, width}, from);
+        load<ROWS, W, THREADS>(next + ROWS * ROW,
                                Rows<const E>{ct + batch * ct_batch + head * ct_head, ct_row, queries, value_width}, from);
         if (row < ROWS) {
             Index at = ((Index)batch * heads + head) * queries + min(from + row, queries - 1);
-            int bytes = from + row < queries ? sizeof(N) : 0;
-            copy_async<sizeof(N)>(to + row, l + at, bytes);
-            copy_async<sizeof(N)>(to + ROWS + row, d + at, bytes);
+            Address to = shared_address(next) + 2 * ROWS * ROW + row * (int)sizeof(N);
+            copy_async<sizeof(N)>(to, l + at, from + row >= queries);
+            copy_async<sizeof(N)>(to + ROWS * (int)sizeof(N), d + at, from + row >= queries);
         }
     };
     if (steps > 0) begin(0);
@@ -411,14 +422,16 @@ __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
     for (int m = 0; m < M; m++)
 #pragma unroll
         for (int half = 0; half < 2; half++) ones[m][half] = 1, factors[m][half] = scale;
+#pragma unroll 1
     for (int step = 0; step < steps; step++) {
         wait_for_copies();
         __syncthreads();
         if (step + 1 < steps) begin(step + 1);
         int query = (start + step % tiles) * ROWS;
         if (mine >= scores.seen(query + ROWS)) continue;  // keys after these queries, or after the last
-        E *q_tile = stages + step % 2 * 2 * ROWS * STRIDE, *ct_tile = q_tile + ROWS * STRIDE;
-        const Pack<N, 2> *row_l = (const Pack<N, 2> *)(terms + step % 2 * 2 * ROWS) + threadIdx.x % 4;
+        Address k_tile = shared_address(memory) + (mine - first) * ROW, v_tile = k_tile + KEYS * ROW;
+        Address q_tile = shared_address(stages) + step % 2 * STAGE, ct_tile = q_tile + ROWS * ROW;
+        const Pack<N, 2> *row_l = (const Pack<N, 2> *)(stages + step % 2 * STAGE + 2 * ROWS * ROW) + threadIdx.x % 4;
         const Pack<N, 2> *row_d = row_l + ROWS / 2;
         if constexpr (MASK != NONE)
             scores.mask = (const char *)mask + (batch * mask_batch + (key_head * group + step / tiles) * mask_head) *
@@ -426,7 +439,7 @@ __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
 
         N p[M][ROWS / 8][4];
         clear(p);
-        add_product_transposed<P, W, STRIDE>(p, shared_address(k_tile + (mine - first) * STRIDE), shared_address(q_tile));
+        add_product_transposed<P, W, STRIDE>(p, k_tile, q_tile);
         scores.template prepare<true>(p, query, mine);
 #pragma unroll
         for (int m = 0; m < M; m++)
@@ -434,19 +447,18 @@ __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
             for (int n = 0; n < ROWS / 8; n++)
 #pragma unroll
                 for (int i = 0; i < 4; i++) p[m][n][i] = power_of_two(p[m][n][i] * factor - row_l[4 * n].at[i % 2]);
-        if (HAS_DV && dv) add_product<P, STRIDE>(dv_sums, p, shared_address(ct_tile));
+        if (HAS_DV && dv) add_product<P, STRIDE>(dv_sums, p, ct_tile);
         if (HAS_DK && dk) {
             N ds[M][ROWS / 8][4];
             clear(ds);
-            add_product_transposed<P, W, STRIDE>(ds, shared_address(v_tile + (mine - first) * STRIDE),
-                                                 shared_address(ct_tile));
+            add_product_transposed<P, W, STRIDE>(ds, v_tile, ct_tile);
 #pragma unroll
             for (int m = 0; m < M; m++)
 #pragma unroll
                 for (int n = 0; n < ROWS / 8; n++)
 #pragma unroll
                     for (int i = 0; i < 4; i++) ds[m][n][i] = p[m][n][i] * (ds[m][n][i] - row_d[4 * n].at[i % 2]);
-            add_product<P, STRIDE>(dk_sums, ds, shared_address(q_tile));
+            add_product<P, STRIDE>(dk_sums, ds, q_tile);
         }
     }
     wait_for_copies();

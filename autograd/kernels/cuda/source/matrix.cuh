@@ -59,18 +59,18 @@ __device__ __forceinline__ Address shared_address(const void *x) {
 #endif
 }
 
-// Starts a copy of SIZE bytes to shared memory: `bytes` of them, the others are zeros. Both addresses are multiples of
-// the size.
-template <int SIZE> __device__ __forceinline__ void copy_async(void *to, const void *from, int bytes) {
+// Starts a copy of SIZE bytes to shared memory, or of zeros. Both addresses are multiples of the size.
+template <int SIZE> __device__ __forceinline__ void copy_async(Address to, const void *from, bool is_zero) {
 #ifdef ON_CPU
-    on_cpu::copy_async(to, from, SIZE, bytes);
+    on_cpu::copy_async((void *)to, from, SIZE, is_zero);
 #else
     if constexpr (SIZE == 16)
-        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from), "r"(bytes)
+        asm volatile("{ .reg .pred zero; setp.ne.u32 zero, %2, 0; cp.async.cg.shared.global [%0], [%1], 16, zero; }" ::"r"(
+                         to), "l"(from), "r"((unsigned)is_zero)
                      : "memory");
     else
-        asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(shared_address(to)), "l"(from), "n"(SIZE),
-                     "r"(bytes)
+        asm volatile("{ .reg .pred zero; setp.ne.u32 zero, %2, 0; cp.async.ca.shared.global [%0], [%1], %3, zero; }" ::"r"(
+                         to), "l"(from), "r"((unsigned)is_zero), "n"(SIZE)
                      : "memory");
 #endif
 }

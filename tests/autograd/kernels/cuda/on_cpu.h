@@ -29,7 +29,8 @@ enum State { RUNS, WAITS_FOR_BLOCK, WAITS_FOR_WARP, IS_DONE };
 struct Copy {
     void *to;
     const void *from;
-    int size, bytes;
+    int size;
+    bool is_zero;
 };
 
 struct Thread {
@@ -129,16 +130,16 @@ inline void together(void *mine, void (*work)(void **lanes)) {
 
 // A copy to shared memory that is complete when the thread waits for it. Until then the target holds NaN, so that
 // reading too early and writing while others still read are seen.
-inline void copy_async(void *to, const void *from, int size, int bytes) {
+inline void copy_async(void *to, const void *from, int size, bool is_zero) {
     if ((uintptr_t)to % size || (uintptr_t)from % size) problem = "an asynchronous copy between unaligned addresses";
     memset(to, 0xff, size);
-    threads[running].copies.push_back({to, from, size, bytes});
+    threads[running].copies.push_back({to, from, size, is_zero});
 }
 
 inline void wait_for_copies() {
     for (const Copy &c : threads[running].copies) {
-        memset(c.to, 0, c.size);
-        memcpy(c.to, c.from, c.bytes);
+        if (c.is_zero) memset(c.to, 0, c.size);
+        else memcpy(c.to, c.from, c.size);
     }
     threads[running].copies.clear();
 }
