@@ -123,10 +123,10 @@ def runtime() -> CudaRuntime:
 def allow_tf32(allowed: bool = True) -> None:
     """Let products of float32 on GPUs round their operands to TF32: matrix products, and those in attention.
 
-    TF32 has the range of float32 and a fraction of 10 bits instead of 23. The errors of products are about 1e-3 of the
-    operands instead of 1e-7, and tensor cores compute them about eight times as fast. Sums are float32. It is off unless
-    a program asks for it, so that float32 means on a GPU what it means on the CPU. ``CUPY_TF32=1`` in the environment
-    allows it from the start.
+    TF32 has the range of float32 and a fraction of 10 bits instead of 23: relative errors of products are about 1e-3
+    instead of 1e-7, and tensor cores compute them several times as fast. Sums are float32. It is off unless a program
+    asks for it, so that float32 means on a GPU what it means on the CPU. ``CUPY_TF32=1`` in the environment allows it
+    from the start.
 
     Examples
     --------

@@ -1,10 +1,10 @@
 """Attention in tiles, without a matrix of scores in memory: forward keeps the output and a number for each row.
 
-Operands are views of [..., heads, tokens, width] with any strides, and are not copied, except where their last dimension
-is strided or several leading dimensions cannot be one. Rows whose addresses are multiples of 16 bytes are loaded
-fastest. Products use tensor cores: of float16 and bfloat16 with sums in float32, of float64 in float64. For float32 an
-operand is split into two numbers of TF32, and a product is the sum of three, which is almost as exact as float32 is; with
-`arrays.allow_tf32` it is one product.
+Operands are views of [..., heads, tokens, width] with any strides. They are copied only where their last dimension is
+strided, or where several leading dimensions cannot be one. Rows are loaded fastest if their addresses and widths are
+multiples of 16 bytes. Products use tensor cores: of float16 and bfloat16 with sums in float32, of float64 in float64.
+For float32 each operand is split into two numbers of TF32, and a product is the sum of three, which is almost as exact
+as float32. With `arrays.allow_tf32` it is one product.
 
 The cotangents are computed by two kernels, of the queries and of the keys, so that they are the same each time; both
 compute the scores. Adding the queries' cotangents by atomics in the second would save two of seven products.
@@ -82,6 +82,9 @@ def kernels(dtype: Any, width: int, mask: int) -> _Kernels:
     size = dtype.itemsize
     full = next(w for w in WIDTHS if w >= width)
     forward, queries, keys = (table[size][(full > 64) + (full > 128)] for table in (FORWARD, QUERIES, KEYS))
+    if mask:  # addresses of its elements take registers: each warp computes 16 rows
+        forward, queries = (tile._replace(queries=16 * tile.warps) for tile in (forward, queries))
+        keys = keys._replace(keys=16 * keys.warps)
     # the registers hold the sums of both, or of one at a time
     parts = (3,) if full <= (64 if size == 8 else 128) else (1, 2)
 
@@ -108,7 +111,7 @@ def takes(xs: Sequence[Any]) -> bool:
 def _four(x: Any) -> Any:
     """A view [batch, heads, tokens, width] whose last dimension is contiguous; a copy where there is none."""
     x = x.reshape(prod(x.shape[:-3]), *x.shape[-3:])
-    return x if x.strides[-1] == x.itemsize or x.shape[-1] < 2 else np.ascontiguousarray(x)
+    return x if x.strides[-1] == x.itemsize or x.shape[-1] < 2 else x.copy()
 
 
 def _strides(*xs: Any) -> list[Any]:
@@ -184,15 +187,15 @@ def attend_backward(
     ct, q, k, v = map(_four, (ct, q, k, v))
     out, dq, dk, dv = (None if x is None else _four(x) for x in (out, dq, dk, dv))
     batch, heads, queries, _ = q.shape
-    l, d = (np.empty_like(q, shape=(batch, heads, queries), dtype=_wide(q.dtype), order="C") for _ in range(2))
+    terms = [np.empty_like(q, shape=(batch, heads, queries), dtype=_wide(q.dtype), order="C") for _ in range(2)]
     rows = batch * heads * queries
     arguments = [
-        ct, NULL if out is None else out, NULL if dots is None else dots, log_sums, l, d, *_strides(ct, out),
+        ct, NULL if out is None else out, NULL if dots is None else dots, log_sums, *terms, *_strides(ct, out),
         np.int64(rows), np.int32(heads), np.int32(queries), np.int32(v.shape[-1]),
     ]  # fmt: skip
     grid = (min(-(-rows // ROWS_PER_BLOCK), 1 << 20),)
     launch(found.program, found.name("row_terms"), grid, (32 * ROWS_PER_BLOCK,), arguments)
-    given = [ct, q, k, v, mask, l, d]
+    given = [ct, q, k, v, mask, *terms]
     strides = [*_strides(ct, q, k, v), *mask_strides]
     if dq is not None:
         tile = found.queries
@@ -204,7 +207,7 @@ def attend_backward(
         return
     tile = found.keys
     grid = (-(-k.shape[2] // tile.keys) * k.shape[1] * batch,)
-    shared = (2 * tile.keys + 4 * tile.queries) * found.row_bytes + 4 * tile.queries * l.itemsize
+    shared = (2 * tile.keys + 4 * tile.queries) * found.row_bytes + 4 * tile.queries * terms[0].itemsize
     arguments = [*given, *(NULL if x is None else x for x in (dk, dv)), *strides, *_strides(dk, dv), *sizes]
     for name in found.program.kernels:
         if name.startswith("attend_keys"):
@@ -218,7 +221,8 @@ def _log_sums(q: Any) -> Any:
 def _attention(xs: tuple[Any, ...], options: tuple[Any, ...], keep: bool) -> tuple[Any, Any]:
     q, k, v = xs[:3]
     out, log_sums = _tokens_first(q, (*q.shape[:-1], v.shape[-1])), _log_sums(q) if keep else None
-    attend(q, k, v, xs[3] if len(xs) > 3 else None, *options, out, log_sums)
+    causal, scale = options
+    attend(q, k, v, xs[3] if len(xs) > 3 else None, causal, scale, out, log_sums)
     return out, (out, log_sums) if keep else None
 
 
@@ -227,7 +231,9 @@ def _attention_backward(
 ) -> Sequence[Any]:
     q, k, v = xs[:3]
     found = [_tokens_first(x, x.shape) if want else None for x, want in zip((q, k, v), wanted, strict=False)]
-    attend_backward(ct, q, k, v, xs[3] if len(xs) > 3 else None, *options, *kept, None, *found)
+    (causal, scale), (out, log_sums) = options, kept
+    dq, dk, dv = found
+    attend_backward(ct, q, k, v, xs[3] if len(xs) > 3 else None, causal, scale, out, log_sums, None, dq, dk, dv)
     return (*found, None)[: len(xs)]
 
 
@@ -238,30 +244,29 @@ def _parts(x: Any) -> list[Any]:
 
 def _self_attention(xs: tuple[Any, ...], options: tuple[Any, ...], keep: bool) -> tuple[Any, Any]:
     x = xs[0]
-    q, k, v = _parts(x)
+    (q, k, v), (causal, scale) = _parts(x), options
     out = np.empty_like(x, shape=(*x.shape[:-3], *x.shape[-2:]), order="C")
     log_sums = _log_sums(q) if keep else None
-    attend(q, k, v, xs[1] if len(xs) > 1 else None, *options, out.swapaxes(-2, -3), log_sums)
+    attend(q, k, v, xs[1] if len(xs) > 1 else None, causal, scale, out.swapaxes(-2, -3), log_sums)
     return out, (out, log_sums) if keep else None
 
 
 def _self_attention_backward(
     ct: Any, kept: Any, xs: tuple[Any, ...], options: tuple[Any, ...], wanted: Sequence[bool], last: bool
 ) -> Sequence[Any]:
-    out, log_sums = kept
+    (out, log_sums), (causal, scale) = kept, options
     dx = np.empty_like(xs[0], order="C")
-    attend_backward(
-        ct.swapaxes(-2, -3), *_parts(xs[0]), xs[1] if len(xs) > 1 else None, *options, out.swapaxes(-2, -3), log_sums,
-        None, *_parts(dx),
-    )  # fmt: skip
+    (q, k, v), (dq, dk, dv), mask = _parts(xs[0]), _parts(dx), xs[1] if len(xs) > 1 else None
+    ct, out = ct.swapaxes(-2, -3), out.swapaxes(-2, -3)
+    attend_backward(ct, q, k, v, mask, causal, scale, out, log_sums, None, dq, dk, dv)
     return (dx, None)[: len(xs)]
 
 
 def _attention_block(xs: tuple[Any, ...], options: tuple[Any, ...], keep: bool) -> tuple[Any, Any]:
     """The output for some of the keys, with L, [..., heads, tokens], in float32 for operands of 16 bits."""
-    q, k, v = xs
+    (q, k, v), (causal, scale) = xs, options
     out, log_sums = _tokens_first(q, (*q.shape[:-1], v.shape[-1])), _log_sums(q)
-    attend(q, k, v, None, *options, out, log_sums)
+    attend(q, k, v, None, causal, scale, out, log_sums)
     return (out, log_sums), None
 
 
@@ -274,10 +279,11 @@ def _attention_block_backward(
     and L, for all keys.
     """
     wide = _wide(xs[0].dtype)
-    dots, log_sums = (np.ascontiguousarray(x.astype(wide)) for x in ct[1:])
-    found = [_tokens_first(x, x.shape) if want else None for x, want in zip(xs, wanted, strict=True)]
-    attend_backward(ct[0], *xs, None, *options, None, log_sums, dots, *found)
-    return found
+    dots, log_sums = (x.astype(wide, order="C") for x in ct[1:])
+    (q, k, v), (causal, scale) = xs, options
+    dq, dk, dv = (_tokens_first(x, x.shape) if want else None for x, want in zip(xs, wanted, strict=True))
+    attend_backward(ct[0], q, k, v, None, causal, scale, None, log_sums, dots, dq, dk, dv)
+    return dq, dk, dv
 
 
 attention_kernel = Kernel(_attention, _attention_backward, takes)
