@@ -13,6 +13,7 @@ compute the scores. Adding the queries' cotangents by atomics in the second woul
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from math import prod
 from typing import Any, NamedTuple
 
@@ -39,7 +40,8 @@ class Tile(NamedTuple):
     blocks: int
 
 
-# By bytes of an element, the tiles for widths up to 64, 128 and 256. A block needs at most 160 KiB of shared memory.
+# By bytes of an element, the tiles for widths up to 64, 128 and 256. A block needs at most 163 KiB of shared memory.
+# After a change at run time: _kernels.cache_clear().
 FORWARD = {
     2: (Tile(128, 64, 4, 2), Tile(128, 64, 4, 2), Tile(64, 32, 4, 2)),
     4: (Tile(128, 32, 4, 2), Tile(64, 32, 4, 2), Tile(64, 16, 4, 1)),
@@ -78,7 +80,12 @@ class _Kernels(NamedTuple):
 
 def kernels(dtype: Any, width: int, mask: int) -> _Kernels:
     """The kernels for operands of a dtype, whose largest width this is, and for no mask (0), booleans or addends."""
-    kind = "Tf32" if dtype.name == "float32" and tf32_allowed() else type_name(dtype)
+    return _kernels(dtype, width, mask, dtype.name == "float32" and tf32_allowed())
+
+
+@cache
+def _kernels(dtype: Any, width: int, mask: int, is_tf32: bool) -> _Kernels:
+    kind = "Tf32" if is_tf32 else type_name(dtype)
     size = dtype.itemsize
     full = next(w for w in WIDTHS if w >= width)
     forward, queries, keys = (table[size][(full > 64) + (full > 128)] for table in (FORWARD, QUERIES, KEYS))
