@@ -117,7 +117,8 @@ def takes(xs: Sequence[Any]) -> bool:
 
 def _four(x: Any) -> Any:
     """A view [batch, heads, tokens, width] whose last dimension is contiguous; a copy where there is none."""
-    x = x.reshape(prod(x.shape[:-3]), *x.shape[-3:])
+    if x.ndim != 4:
+        x = x.reshape(prod(x.shape[:-3]), *x.shape[-3:])
     return x if x.strides[-1] == x.itemsize or x.shape[-1] < 2 else x.copy()
 
 
