@@ -15,7 +15,8 @@ from ._installed import refuse_two_owners
 
 refuse_two_owners()  # before the other imports: files of a package that was overwritten may not fit together
 
-from . import errors, nn, numpy, optim, random, transforms  # numpy: functions of NumPy look there
+from . import errors, numpy, random, transforms  # numpy: functions of NumPy look there
+from .arrays.device import use_device
 from .engine import events
 from .engine.parameter import Leaf, Parameter, constant, tensor
 from .engine.primitive import op, registry
@@ -45,7 +46,7 @@ from .transforms import (
 errors.install_hook()
 
 if TYPE_CHECKING:  # `__getattr__` loads these names at first use, so that `import autograd` stays fast
-    from . import testing
+    from . import nn, optim, testing
     from .testing.anomaly import detect_anomaly
     from .transforms import (
         checkpoint,
@@ -69,11 +70,13 @@ __all__ = [
     "grad_and_aux", "grad_named", "hessian", "hessian_tensor_product", "hessian_vector_product", "holomorphic_grad",
     "hvp", "jacobian", "jvp", "make_ggnvp", "make_hvp", "make_jvp", "make_jvp_reversemode", "make_vjp",
     "multigrad_dict", "nn", "no_grad", "op", "optim", "random", "registry", "scope", "stop_gradient", "tensor",
-    "tensor_jacobian_product", "testing", "value_and_grad", "vector_jacobian_product", "vjp",
+    "tensor_jacobian_product", "testing", "use_device", "value_and_grad", "vector_jacobian_product", "vjp",
 ]  # fmt: skip
 __all__ += errors.__all__
 
-_SUBMODULES = ("builtins", "core", "differential_operators", "extend", "testing", "tracer", "util", "wrap_util")
+_SUBMODULES = (
+    "builtins", "core", "differential_operators", "extend", "nn", "optim", "testing", "tracer", "util", "wrap_util",
+)  # fmt: skip
 _BUILTINS = ("dict", "isinstance", "list", "tuple", "type")  # of `autograd.builtins`; `import *` leaves them out
 
 

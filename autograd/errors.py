@@ -13,6 +13,7 @@ Each class below its base::
     |   +-- AxisError            an axis that an array does not have (also numpy.exceptions.AxisError, an IndexError)
     |   +-- LinAlgError          a matrix without the requested inverse or factors (also numpy.linalg.LinAlgError)
     +-- PositionError        an index that is out of range, or cannot be an index (also an IndexError)
+    +-- DeviceError          arrays on different devices, or an operation that a device does not have (also a TypeError)
     +-- DtypeError           a dtype without derivative or not supported, or dtypes that differ (also a TypeError)
     +-- ArgumentError        an argument that is missing, or of another type or nesting than needed (also a TypeError)
     +-- OptionError          an argument of the right type with a value that is not allowed (also a ValueError)
@@ -48,8 +49,8 @@ import numpy as np
 
 __all__ = [
     "AbsentError", "AnomalyError", "ArgumentError", "AxisError", "CollectiveMismatch", "CommunicationError",
-    "ConflictError", "DeadlockError", "DependencyError", "DtypeError", "GradientWarning", "LayoutError", "LinAlgError",
-    "MeshError",
+    "ConflictError", "DeadlockError", "DependencyError", "DeviceError", "DtypeError", "GradientWarning", "LayoutError",
+    "LinAlgError", "MeshError",
     "NotDifferentiable", "NumberError", "ObjectiveError", "OptionError", "PositionError", "RankFailed",
     "ReplicaMismatch", "ReplicaWarning", "RingtapeError", "SavedArrayError", "ShapeError", "TapeError",
 ]  # fmt: skip
@@ -103,6 +104,10 @@ class PositionError(RingtapeError, IndexError):
 
 class DtypeError(RingtapeError, TypeError):
     """A dtype has no derivative or is not supported, or dtypes differ."""
+
+
+class DeviceError(RingtapeError, TypeError):
+    """Arrays on different devices, a device that does not exist, or an operation that a device does not have."""
 
 
 class ArgumentError(RingtapeError, TypeError):

@@ -606,7 +606,7 @@ class Prepared:
         self.operand = operand
         self.result: Any = None
         self._result_dtype: Any = None
-        self._is_inexact = (call.dtype if operand is None else operand[1]).kind in "fc"
+        self._is_inexact = (call.dtype if operand is None else operand[1]).kind in "fcV"
         self._is_compared = call.group.size > 1 and not (
             call.elsewhere or collective.between_two or (collective.silent and layout is None)
         )

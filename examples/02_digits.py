@@ -9,6 +9,7 @@ the gradients of the parameters are summed over the ranks.
 
     --plot digits.png     draw the loss curve
     --verify              first compare every gradient with that of the same model on one rank, in float64
+    --device cuda         compute on a GPU, with CuPy
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ parser.add_argument("--seed", type=int, default=0)
 parser.add_argument("--dtype", choices=["float32", "float64"], help="float32, but float64 with --verify")
 parser.add_argument("--verify", action="store_true", help="compare every gradient with one rank's in float64")
 parser.add_argument("--plot", nargs="?", const="digits.png", metavar="FILE", help="draw the loss curve as a PNG")
+parser.add_argument("--device", default="cpu", help="where the ranks compute: cpu, cuda or cuda:0")
 parser.add_argument("--losses", metavar="FILE", help="write the loss of every step as JSON")
 
 
@@ -55,9 +57,9 @@ def load_digits() -> tuple[np.ndarray, np.ndarray]:
     return rows[:, :-1], rows[:, -1].astype(int)
 
 
-def share(rows: np.ndarray) -> ag.Tensor:
+def share(rows: np.ndarray, device: str) -> ag.Tensor:
     """R -> Shard(0): this rank's part of rows that all ranks have. Parts may be uneven or empty."""
-    return cc.shard(ag.tensor(rows, layout={"dp": cc.R}), "dp")
+    return cc.shard(ag.tensor(rows, layout={"dp": cc.R}, device=device), "dp")
 
 
 def mean_loss(model: nn.Module, x: ag.Tensor, y: ag.Tensor) -> ag.Tensor:
@@ -65,15 +67,17 @@ def mean_loss(model: nn.Module, x: ag.Tensor, y: ag.Tensor) -> ag.Tensor:
     return nn.cross_entropy(model(x), y, reduction="sum") / y.global_shape[0]
 
 
-def accuracy(model: nn.Module, x: np.ndarray, y: np.ndarray) -> float:
+def accuracy(model: nn.Module, x: np.ndarray, y: np.ndarray, device: str) -> float:
     """The fraction of all rows that is classified correctly; every rank counts its own rows."""
     with ag.no_grad():
-        right = anp.argmax(model(share(x)), axis=1) == share(y)
+        right = anp.argmax(model(share(x, device)), axis=1) == share(y, device)
         return cc.all_reduce(right.sum(), "dp").item() / len(y)
 
 
 def program(options: argparse.Namespace) -> None:
     """The program of every rank."""
+    device = options.device
+    ag.use_device(device)
     dtype = np.dtype(options.dtype or ("float64" if options.verify else "float32"))
     pixels, digits = load_digits()
     pixels = (pixels / 16).astype(dtype)
@@ -82,18 +86,18 @@ def program(options: argparse.Namespace) -> None:
     random.seed(options.seed)  # every rank makes the same parameters
     with cc.Mesh(dp=-1) as mesh:
         layers = nn.Linear(64, 128, dtype=dtype), nn.ReLU(), nn.Linear(128, 10, dtype=dtype)
-        model = DataParallel(nn.Sequential(*layers), "dp")
+        model = DataParallel(nn.Sequential(*layers).to(device), "dp")
         optimizer = optim.SGD(model.parameters(), lr=options.lr, momentum=0.9)
         first = mesh.ranks.rank == 0
         if options.verify:
-            report = verify(model, mean_loss, share(pixels[train]), share(digits[train]))
+            report = verify(model, mean_loss, share(pixels[train], device), share(digits[train], device))
             if first:
                 print(report)
             report.require()
 
         rows = data.Subset(data.TensorDataset(pixels, digits), train)
         key = random.Key(options.seed, "shuffle")
-        batches = data.DataLoader(rows, options.batch, shuffle=True, key=key, axis="dp")
+        batches = data.DataLoader(rows, options.batch, shuffle=True, key=key, axis="dp", device=device)
         losses = []
         for _ in tqdm(range(options.epochs), unit="epoch", disable=not first):
             for x, y in batches:
@@ -104,9 +108,9 @@ def program(options: argparse.Namespace) -> None:
                 optimizer.step()
                 losses.append(loss.item())
 
-        mine = share(digits[test]).shape[0]
+        mine = share(digits[test], device).shape[0]
         cc.in_order(f"{mine} of {len(test)} test images")
-        tested = accuracy(model, pixels[test], digits[test])
+        tested = accuracy(model, pixels[test], digits[test], device)
         if first:
             print(f"test accuracy: {tested:.2%}")
             if options.losses:

@@ -14,6 +14,7 @@ tables of character trigrams and 4-grams, which are fitted on the same text with
     --explain             print what each rank does, and what it will send and store, before the first step
     --verify              first compare every gradient with that of one process in float64
     --plot gpt.png        draw the losses
+    --device cuda         compute on a GPU, with CuPy
     --steps, --layers, --width, --heads, --context, --batch, --dropout, --microbatches, --schedule, --zero: see --help
 """
 
@@ -31,7 +32,7 @@ import numpy as np
 from gpt import Config, Loss, gpt
 
 import collectives as cc
-from autograd import kernels, no_grad, optim, random
+from autograd import kernels, no_grad, optim, random, use_device
 from autograd.optim import schedules
 from parallel import Column, Progress, Ring, Row, Trainer, Vocabulary
 
@@ -64,6 +65,7 @@ parser.add_argument("--schedule", default="1f1b", help="of the stages: gpipe, 1f
 parser.add_argument("--zero", type=int, default=0, help="stage of ZeRO along dp")
 parser.add_argument("--lr", type=float, default=3e-3)
 parser.add_argument("--seed", type=int, default=0)
+parser.add_argument("--device", default="cpu", help="where the ranks compute: cpu, cuda or cuda:0")
 parser.add_argument("--explain", action="store_true", help="print the plan of a step before the first one")
 parser.add_argument("--verify", action="store_true", help="compare every gradient with one process's in float64")
 parser.add_argument("--plot", nargs="?", const="gpt.png", metavar="FILE", help="draw the losses as a PNG")
@@ -143,11 +145,12 @@ def program(options: argparse.Namespace) -> None:
     rate = schedules.warmup_cosine(options.lr, min(100, options.steps // 10 + 1), options.steps, options.lr / 10)
 
     kernels.keep_freed_memory()
+    use_device(options.device)
     with cc.Mesh.fit(**sizes) as mesh:
         first = int(mesh.ranks.rank) == 0
         trainer = Trainer(
             lambda: gpt(config, key), Loss(), mesh, PLAN, microbatches=microbatches, schedule=options.schedule,
-            zero=options.zero, clip=1.0, seed=options.seed,
+            zero=options.zero, clip=1.0, seed=options.seed, device=options.device,
             optimizer=lambda parameters: optim.AdamW(parameters, lr=rate, betas=(0.9, 0.99), weight_decay=0.1),
         )  # fmt: skip
         starts = random.integers(key.fold("batches"), (options.steps, options.batch), 0, cut - options.context - 1)

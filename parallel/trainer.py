@@ -12,6 +12,7 @@ import numpy as np
 
 import autograd as ag
 from autograd import nn, optim
+from autograd.arrays.device import as_array, to_host
 from autograd.engine.parameter import Parameter
 from autograd.engine.state import outside_mesh, state
 from autograd.engine.tensor import Tensor
@@ -67,6 +68,10 @@ class Trainer:
         Seed of dropout. Masks depend on it, the step, the microbatch, the layer and the place of an element.
     batch, sequence, stages : str or sequence of str
         The names of the axes.
+    device : str, optional
+        Where this rank computes: "cpu", or with CuPy "cuda", the current GPU of the thread, or "cuda:0". The parameters
+        are made on the host and moved there before the optimizer is made, and so is this rank's part of each batch. By
+        default they stay where `model` makes them and where the batch is.
 
     Attributes
     ----------
@@ -121,6 +126,7 @@ class Trainer:
         batch: str | Sequence[str] = ("dp", "ep"),
         sequence: str = "cp",
         stages: str = "pp",
+        device: str | None = None,
     ):
         _check(model, loss, mesh, microbatches, optimizer)
         self.model, self.mesh = model, mesh
@@ -135,12 +141,16 @@ class Trainer:
             getattr(style, "zigzag", False) and getattr(style, "axis", None) == sequence for style in self.plan.values()
         )
         self._loss = copy.deepcopy(loss)  # for one process
+        self.device = device
         self.steps = 0
         self.norm: float | None = None
         with self._on_mesh():
             layers = self._made()
             self.names = [name for name, _ in layers.named_parameters()]
             held = nn.ModuleDict({"loss": copy.deepcopy(loss)})
+            if device is not None:
+                layers.to(device=device)
+                held.to(device=device)
             for module, patterns in ((layers, self._patterns(False)), (held, self._patterns(True))):
                 parallelize(module, {pattern: self.plan[pattern] for pattern in patterns}, mesh)
             self._refuse_idle({*names, sequence, stages})
@@ -198,7 +208,7 @@ class Trainer:
         array : array, [rows, ...] or, with an axis of the sequence, [rows, tokens, ...]
             The whole batch, the same on all ranks.
         """
-        array = np.asarray(array)
+        array = as_array(array)
         if array.ndim < (1 if self._sequence is None else 2) or len(array) < self.microbatches:
             raise ShapeError(
                 f"Trainer: a batch of shape {array.shape} was given; needed: at least {self.microbatches} rows, one "
@@ -226,7 +236,8 @@ class Trainer:
             else:
                 part = np.array_split(part, on.size, axis=1)[int(on.rank)]
                 labels[self._sequence] = Shard(1)
-        return ag.tensor(np.ascontiguousarray(part), labels, global_shape=shape)
+        part = part if part.flags.c_contiguous else part.copy()
+        return ag.tensor(part, labels, global_shape=shape, device=self.device)
 
     # -- training --------------------------------------------------------------------------------------------------
     def step(self, inputs: Any, targets: Any, count: int | None = None) -> float:
@@ -249,9 +260,9 @@ class Trainer:
             return loss
 
     def _gradients(self, inputs: Any, targets: Any, count: int | None) -> float:
-        n = np.asarray(targets).size if count is None else count
+        n = as_array(targets).size if count is None else count
         self._compare(inputs, targets)
-        with self._draws(np.asarray(inputs)):
+        with self._draws(as_array(inputs)):
             self.pipeline.steps = self.steps
             return self.pipeline.step(self.share(inputs), self.share(targets), 1.0 / n) / n
 
@@ -259,7 +270,7 @@ class Trainer:
         """Compare the batch between the ranks, each of which takes its part of it, while calls are compared."""
         group = self.mesh.ranks
         if group.size > 1 and group.checking and not group.dry:
-            x, y = map(np.asarray, (inputs, targets))
+            x, y = map(as_array, (inputs, targets))
             group.agree(
                 f"Trainer: the whole batch, the same on all ranks: inputs {x.dtype}{list(x.shape)} with digest "
                 f"{digest_of(x):08x}, targets {y.dtype}{list(y.shape)} with digest {digest_of(y):08x}"
@@ -283,7 +294,7 @@ class Trainer:
 
     def evaluate(self, inputs: Any, targets: Any, count: int | None = None) -> float:
         """The mean loss of a batch, without gradients and dropout. All ranks call it, with the same batch."""
-        n = np.asarray(targets).size if count is None else count
+        n = as_array(targets).size if count is None else count
         with self._on_mesh():
             self.pipeline.eval()
             try:
@@ -310,7 +321,7 @@ class Trainer:
             two = [Microbatches(a[:1] * 2) for a in data]
             one = [Microbatches(a[:1]) for a in data]
             try:
-                with self._draws(np.asarray(inputs)):
+                with self._draws(as_array(inputs)):
                     sizes = self.pipeline.probe(*one)  # headers are sent once
                     of_one = measured_traffic(lambda: self.pipeline.probe(*one))
                     of_two = measured_traffic(lambda: self.pipeline.probe(*two))
@@ -397,7 +408,7 @@ class Trainer:
         """
         if state.recording is not None:
             raise TapeError("Trainer.verify was called while a tape is recording" + call_site())
-        n = np.asarray(targets).size if count is None else count
+        n = as_array(targets).size if count is None else count
         with self._on_mesh():
             before = {name: p.grad for name, p in self.parameters.items()}
             try:
@@ -411,7 +422,7 @@ class Trainer:
             values = self._wholes("Trainer.verify")
             alone = None
             if int(self.mesh.ranks.rank) == 0:
-                alone = self._alone(values, np.asarray(inputs), np.asarray(targets), 1.0 / n)
+                alone = self._alone(values, to_host(as_array(inputs)), to_host(as_array(targets)), 1.0 / n)
             if tolerance is None:
                 kinds = {p.array.dtype.char for p in self.parameters.values()}
                 tolerance = max((_TOLERANCES.get(kind, 1e-4) for kind in kinds), default=1e-10)

@@ -8,11 +8,26 @@ Only moving an array to the host and back depends on the device. It is explicit,
 from __future__ import annotations
 
 from .cuda import allow_tf32, tf32_allowed
-from .device import as_array, is_array, is_inexact, move, register_device, runtime_of, to_host, zeros_on
+from .device import (
+    as_array,
+    current_device,
+    device_of,
+    is_array,
+    is_inexact,
+    move,
+    register_device,
+    require_one_device,
+    runtime_of,
+    to_device,
+    to_host,
+    use_device,
+    zeros_on,
+)
 from .read_only import Guarded, guarded
 from .shape_only import DRY, Shaped, is_absent, shape_only
 
 __all__ = [
-    "DRY", "Guarded", "Shaped", "allow_tf32", "as_array", "guarded", "is_absent", "is_array", "is_inexact", "move",
-    "register_device", "runtime_of", "shape_only", "tf32_allowed", "to_host", "zeros_on",
+    "DRY", "Guarded", "Shaped", "allow_tf32", "as_array", "current_device", "device_of", "guarded", "is_absent",
+    "is_array", "is_inexact", "move", "register_device", "require_one_device", "runtime_of", "shape_only",
+    "tf32_allowed", "to_device", "to_host", "use_device", "zeros_on",
 ]  # fmt: skip

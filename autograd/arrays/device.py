@@ -1,22 +1,50 @@
-"""Arrays of any device: which types are arrays, and the explicit moves to the host and back."""
+"""Arrays of any device: which types are arrays, where they are, and the explicit moves between devices.
+
+Devices have names: "cpu" is the host, "cuda:0" a GPU, and "cuda" the current GPU of the thread. The arrays of a program
+are on one device. A move is always explicit, by `to_device`, `to_host` or `move`; operations on a host array and an
+array of a GPU, or on arrays of two GPUs, raise `DeviceError`.
+
+As in CuPy, operations run on the current GPU of the thread. So a program that uses another GPU than "cuda:0" calls
+`use_device` first, and a move to a GPU that is not the current one is an error.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from ..errors import DtypeError, OptionError, ShapeError, call_site
+from ..errors import ArgumentError, DependencyError, DeviceError, DtypeError, OptionError, ShapeError, call_site
 from . import cuda
 from .read_only import Guarded
 from .runtime import Runtime
 from .shape_only import Shaped, shape_only
 
 __all__ = [
-    "as_array", "is_array", "is_device", "is_inexact", "move", "register_device", "runtime_of", "to_device", "to_host",
-    "zeros_on",
+    "Accelerator", "arange_beside", "as_array", "current_device", "device_of", "dtype_named",
+    "gpu_named", "is_array", "is_bfloat16", "is_device", "is_inexact", "mixed_devices", "move", "on_host",
+    "register_device", "require_one_device", "runtime_of", "to_device", "to_host", "unavailable", "use_device",
+    "where_to", "zeros_on",
 ]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Accelerator:
+    """A kind of device. `current` and `use` read and set the number of the thread's current device."""
+
+    kind: Any
+    to_host: Callable[[Any], np.ndarray]
+    from_host: Callable[[np.ndarray], Any]
+    current: Callable[[], int]
+    use: Callable[[int], None]
+    count: Callable[[], int]
+
+
+accelerators: dict[str, Accelerator] = {}
+"""The kinds of devices that are in use, by the first part of their names: "cuda"."""
 
 
 _to_host: dict[type, Callable[[Any], np.ndarray]] = {}
@@ -42,8 +70,7 @@ def _find_device(kind: type) -> bool:
     if kind in _to_host:
         return True
     if kind.__module__.partition(".")[0] == "cupy":  # CuPy is imported already, by whoever made the array
-        cupy = cuda.library("an array of CuPy")
-        register_device(cupy.ndarray, cupy.asnumpy, cupy.asarray, cuda.runtime)
+        _accelerator("an array of CuPy")
         return kind in _to_host
     return False
 
@@ -70,10 +97,17 @@ def is_array(x: Any) -> bool:
     return isinstance(x, _KNOWN) or _find_device(type(x))
 
 
-def as_array(x: Any, dtype: Any = None) -> Any:
-    """`x` as an array: arrays of any device stay what they are, lists and numbers become NumPy arrays."""
+def as_array(x: Any, dtype: Any = None, device: str | None = None) -> Any:
+    """`x` as an array: arrays of any device stay what they are, lists and numbers become NumPy arrays.
+
+    With `device` the result is there; a move is a copy.
+    """
+    if device is not None:
+        return to_device(as_array(x, dtype), device)
     if is_array(x) and not isinstance(x, Guarded):
-        if x.dtype.kind not in "biufc":
+        if not isinstance(x, _KNOWN):
+            _require_current(x)
+        if x.dtype.kind not in "biufc" and not is_bfloat16(x.dtype):
             raise DtypeError(f"an array of {_named(x.dtype)} was given; needed: numbers or booleans")
         if type(x) is np.ndarray and dtype is None and x.dtype is not np.dtype(x.dtype.type) and x.dtype.isnative:
             same = np.dtype(x.dtype.type)  # equal dtypes can be two objects; dispatch compares them by identity
@@ -81,12 +115,19 @@ def as_array(x: Any, dtype: Any = None) -> Any:
         return x if dtype is None or x.dtype == dtype else x.astype(dtype)
     try:
         result = np.asarray(x, dtype=dtype)
+    except TypeError as error:
+        if isinstance(x, list | tuple) and any(not isinstance(item, _KNOWN) and is_array(item) for item in x):
+            raise DeviceError(
+                "a list of arrays on a GPU was given, which NumPy would copy to the host; needed: one array\n"
+                "  fix: autograd.numpy.stack(list)" + call_site()
+            ) from error
+        raise
     except ValueError as error:
         raise ShapeError(
             f"given {type(x).__name__}, of which NumPy makes no array: {error}; needed: lists of equal lengths"
             + call_site()
         ) from None
-    if result.dtype.kind not in "biufc":
+    if result.dtype.kind not in "biufc" and not is_bfloat16(result.dtype):
         raise DtypeError(
             f"given {type(x).__name__}, which makes an array of {_named(result.dtype)}; needed: numbers" + call_site()
         )
@@ -118,6 +159,52 @@ def is_device(x: Any) -> bool:
     return isinstance(x, str) and x.partition(":")[0] in ("cpu", "cuda")
 
 
+def device_of(x: Any) -> str:
+    """The name of the device of an array: "cpu" or "cuda:0". An array that has a shape only is on "cpu".
+
+    Examples
+    --------
+    >>> import numpy
+    >>> device_of(numpy.ones(2))
+    'cpu'
+    """
+    number = getattr(getattr(x, "device", None), "id", None)
+    return "cpu" if number is None else f"cuda:{number}"
+
+
+def current_device() -> str:
+    """The name of the thread's current GPU, which "cuda" means.
+
+    Raises
+    ------
+    DependencyError
+        CuPy is not installed.
+    """
+    return f"cuda:{_accelerator().current()}"
+
+
+def use_device(device: str) -> None:
+    """Make a GPU the current one of this thread: ``use_device("cuda:1")``. For "cpu" and "cuda" nothing is done.
+
+    Each rank of a job that has several GPUs calls this once, before it makes arrays.
+
+    Raises
+    ------
+    OptionError
+        The device is unknown.
+    DependencyError
+        CuPy is not installed.
+    DeviceError
+        There is no GPU of this number.
+    """
+    kind, number = _parsed(device)
+    if kind != "cpu":
+        accelerator = _accelerator(f"the device {device!r}")
+        _require_number(accelerator, device, number or 0)
+        if number is not None:
+            accelerator.use(number)
+
+
 def to_device(array: Any, device: str) -> Any:
     """The array on a device: itself if it is there, else a copy.
 
@@ -127,22 +214,193 @@ def to_device(array: Any, device: str) -> Any:
         The device is unknown.
     DependencyError
         The device is "cuda", and CuPy is not installed.
+    DeviceError
+        The device is a GPU that does not exist, or that is not the current one of the thread.
     """
-    kind, _, number = str(device).partition(":")
-    if not is_device(device) or (number and not number.isdigit()) or (kind == "cpu" and number not in ("", "0")):
-        raise OptionError(f"the device {device!r} was given; needed: 'cpu', 'cuda' or 'cuda:0'" + call_site())
-    if type(array) is Shaped or (kind == "cpu" and isinstance(array, _HOST)):
+    kind, number = _parsed(device)
+    if type(array) is Shaped:
         return array
     if kind == "cpu":
-        return to_host(array)
-    cupy = cuda.library(f"the device {device!r}")
-    with cupy.cuda.Device(int(number or 0)):
-        return cupy.asarray(array)
+        return array if isinstance(array, _HOST) else to_host(array)
+    accelerator = _accelerator(f"the device {device!r}")
+    _require_number(accelerator, device, number or 0)
+    here = accelerator.current()
+    if number is not None and number != here:
+        raise DeviceError(f"the device {device!r} was given" + _not_current(device, here))
+    if isinstance(array, _HOST):
+        return accelerator.from_host(np.asarray(array))
+    if device_of(array) == f"cuda:{here}":
+        return array
+    return accelerator.from_host(to_host(array))  # from another GPU
+
+
+def _not_current(device: str, here: int) -> str:
+    return (
+        f", and the current device of this thread is 'cuda:{here}', where operations run; needed: arrays on the current"
+        f" device\n  fix: ag.use_device({device!r}) before the arrays are made" + call_site()
+    )
+
+
+def _require_current(x: Any) -> None:
+    """Raise DeviceError for an array on a GPU that is not the current one."""
+    accelerator = accelerators.get("cuda")
+    if accelerator is not None and type(x) is accelerator.kind and x.device.id != accelerator.current():
+        place = device_of(x)
+        raise DeviceError(f"an array on {place!r} was given" + _not_current(place, accelerator.current()))
+
+
+def where_to(args: tuple[Any, ...], dtype: Any, device: str | None, caller: str) -> tuple[Any, str | None]:
+    """The dtype and the device that the arguments of a method `to` name, as torch's: each may be None.
+
+    An argument is a dtype, a device, or a Tensor or array, whose dtype and device are meant.
+    """
+    for given in args:
+        if is_device(given):
+            device = given
+        elif hasattr(given, "dtype") and not isinstance(given, type):
+            array = getattr(given, "array", given)
+            dtype, device = array.dtype, device_of(array)
+        elif given is not None:
+            dtype = given
+    if device is not None:
+        if not isinstance(device, str):
+            raise OptionError(f"{caller}: device={device!r} was given; needed: 'cpu', 'cuda' or 'cuda:0'" + call_site())
+        _parsed(device)
+    return dtype, device
+
+
+def gpu_named(device: int | str | None) -> str:
+    """The device that a method `cuda` is given: None is the current GPU, and a number is that of a GPU."""
+    return "cuda" if device is None else f"cuda:{device}" if isinstance(device, int) else device
+
+
+def _parsed(device: Any) -> tuple[str, int | None]:
+    """A device's name as its kind and its number, if that is given."""
+    kind, colon, number = str(device).partition(":")
+    if not is_device(device) or (colon and not number.isdecimal()) or (kind == "cpu" and number not in ("", "0")):
+        raise OptionError(f"the device {device!r} was given; needed: 'cpu', 'cuda' or 'cuda:0'" + call_site())
+    return kind, int(number) if number else None
+
+
+def _accelerator(use: str = "the device 'cuda'") -> Accelerator:
+    """The GPUs; DependencyError if there is no CuPy, which `use` needs."""
+    if "cuda" not in accelerators:
+        cupy = cuda.library(use)
+        register_device(cupy.ndarray, cupy.asnumpy, cupy.asarray, cuda.runtime)
+        runtime = cupy.cuda.runtime
+        accelerators["cuda"] = Accelerator(
+            cupy.ndarray, cupy.asnumpy, cupy.asarray, runtime.getDevice, runtime.setDevice, runtime.getDeviceCount
+        )
+    return accelerators["cuda"]
+
+
+def _require_number(accelerator: Accelerator, device: str, number: int) -> None:
+    """Raise DeviceError if there is no GPU of a number."""
+    try:
+        count = accelerator.count()
+    except RuntimeError as error:  # of the CUDA runtime: no driver, or no GPU
+        raise DeviceError(f"the device {device!r} was given, and no GPU was found: {error}" + call_site()) from error
+    if number >= count:
+        raise DeviceError(f"the device {device!r} was given; there are {count} GPUs, from 'cuda:0' on" + call_site())
+
+
+def require_one_device(caller: str, **named: Any) -> None:
+    """Raise DeviceError if arrays or Tensors, given by name, are on different devices; numbers are on all of them."""
+    text = mixed_devices(caller, named.items())
+    if text:
+        raise DeviceError(text + call_site())
+
+
+def mixed_devices(caller: str, named: Iterable[tuple[str, Any]]) -> str:
+    """The text of the error about operands, given as (name, Tensor or array), on different devices; "" if there is one.
+
+    Numbers, NumPy's scalars among them, and arrays that have a shape only are on every device.
+    """
+    found = []
+    for name, x in named:
+        array = getattr(x, "array", x)
+        if isinstance(array, np.ndarray) or _find_device(type(array)):
+            found.append((name, x, array, device_of(array)))
+    accelerated = [place for *_, place in found if place != "cpu"]
+    if len({place for *_, place in found}) < 2:
+        return ""
+    shown = ", ".join(f"{name}: {a.dtype}[{','.join(map(str, a.shape))}] on {place}" for name, _, a, place in found)
+    if len(set(accelerated)) > 1:
+        fix = f"one GPU in a thread: ag.use_device({accelerated[0]!r}) before the arrays are made"
+    else:
+        fix = "\n  or:  ".join(
+            f"{name}.to({to!r})" if x is not a and type(x).__name__ != "Given"
+            else f"ag.tensor({name}, device={to!r})"
+            for to in ("cuda", "cpu") for name, x, a, place in found if (place == "cpu") != (to == "cpu")
+        )  # fmt: skip
+    return f"{caller}({shown}): the operands are on different devices; needed: one device\n  fix: {fix}"
+
+
+_NOT_IMPLEMENTED = re.compile(
+    r"no implementation found for '([\w.]+)'|type\(s\) all returned NotImplemented from .*<ufunc '(\w+)'"
+)
+
+
+def unavailable(error: Exception) -> str:
+    """Why an operation does not run on a device, if `error` says so: a function that CuPy does not have; else ""."""
+    if not isinstance(error, TypeError):
+        return ""
+    found = _NOT_IMPLEMENTED.search(str(error))
+    if found is not None:
+        return f"CuPy has no {found[1] or found[2]}"
+    return "it computes on NumPy's arrays only" if "mplicit conversion" in str(error) else ""
+
+
+def on_host(x: Any, caller: str, name: str) -> Any:
+    """`x` as a NumPy array, where a list, a slice or an array of plain numbers is needed.
+
+    Raises
+    ------
+    DeviceError
+        It is on a GPU, from which it would have to be read.
+    """
+    if not isinstance(x, _HOST) and _find_device(type(x)):
+        raise DeviceError(
+            f"{caller}: {name} of shape {x.shape} on {device_of(x)} were given; needed: on the host, because the shape "
+            f"of the result depends on their values\n  fix: {name}.to('cpu')" + call_site()
+        )
+    return x if isinstance(x, slice | Shaped) else np.asarray(x)
+
+
+def arange_beside(like: Any, n: int) -> Any:
+    """``numpy.arange(n)`` on the device of the array `like`."""
+    return np.arange(n) if isinstance(like, (*_HOST, Shaped)) else np.arange(n, like=like)
+
+
+def dtype_named(dtype: Any) -> np.dtype[Any]:
+    """The NumPy dtype of a name or type. "bfloat16" is that of ml_dtypes, the one that CuPy's arrays have.
+
+    Raises
+    ------
+    DependencyError
+        "bfloat16" was given, and ml_dtypes is not installed.
+    """
+    if isinstance(dtype, str) and dtype == "bfloat16":
+        try:
+            import ml_dtypes
+        except ImportError as error:
+            text = "the dtype 'bfloat16' was given, which needs ml_dtypes: pip install ml_dtypes"
+            raise DependencyError(text + call_site()) from error
+        return np.dtype(ml_dtypes.bfloat16)
+    try:
+        return np.dtype(dtype)
+    except TypeError as error:
+        raise ArgumentError(f"{dtype!r} was given; needed: a dtype, or the name of a device" + call_site()) from error
+
+
+def is_bfloat16(dtype: Any) -> bool:
+    """Whether a dtype is bfloat16, which NumPy counts among the dtypes of unknown kind ("V")."""
+    return bool(dtype.kind == "V" and dtype.name == "bfloat16")
 
 
 def is_inexact(dtype: Any) -> bool:
-    """Whether values of this dtype have derivatives: floating and complex dtypes."""
-    return bool(dtype.kind in "fc")
+    """Whether values of this dtype have derivatives: floating dtypes (bfloat16 too) and complex ones."""
+    return bool(dtype.kind in "fc" or is_bfloat16(dtype))
 
 
 def zeros_on(like: Any, shape: tuple[int, ...], dtype: Any) -> Any:

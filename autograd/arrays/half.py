@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy import ndarray
 
-__all__ = ["HALF", "in_float32", "product", "rounded", "total", "widened"]
+__all__ = ["HALF", "in_float32", "is_half", "product", "rounded", "total", "widened"]
 
 HALF = np.dtype(np.float16)
 _SINGLE = np.dtype(np.float32)
@@ -24,6 +24,11 @@ _matmul: Any = np.matmul
 _add_reduce: Any = np.add.reduce  # np.sum without the overhead of its wrapper
 
 Function = Callable[..., Any]
+
+
+def is_half(dtype: Any) -> bool:
+    """Whether a dtype is float16 or bfloat16, of which sums and updates are made in float32."""
+    return bool(dtype.itemsize == 2 and (dtype.kind == "f" or dtype.name == "bfloat16"))
 
 
 def widened(x: Any) -> Any:

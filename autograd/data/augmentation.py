@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from .. import ops, random
-from ..arrays.device import is_array
+from ..arrays.device import as_array, move
 from ..arrays.shape_only import Shaped
 from ..engine.parameter import tensor
 from ..engine.state import state
@@ -42,8 +42,8 @@ def _examples(x: Tensor, dims: Sequence[int], caller: str) -> Tensor:
 def _operand(x: Any, caller: str) -> tuple[Tensor, bool]:
     """Return x as a Tensor, and whether the result is to be a plain array."""
     raw = x.__class__ not in TENSORS
-    if raw and not is_array(x):
-        x = np.asarray(x)
+    if raw:
+        x = as_array(x)
     if len(x.shape) < 2:
         raise ShapeError(f"{caller}: x of shape {tuple(x.shape)}; needed: at least two dimensions, the examples first")
     return (tensor(x) if raw else x), raw and state.grid is None
@@ -90,6 +90,10 @@ def random_flip(x: Any, key: random.Key, p: float = 0.5, dim: int = -1) -> Any:
     dim %= ndim
     chosen = random.bernoulli(key, _examples(x, (dim,), "random_flip"), p)
     reversed_x = x[(slice(None),) * dim + (slice(None, None, -1),)]
+    if chosen.__class__ in TENSORS:
+        chosen = Tensor(move(chosen.array, x.array), chosen.layout)
+    else:
+        chosen = move(chosen, x.array)
     y = ops.where(ops.reshape(chosen, (-1, *(1 for _ in range(ndim - 1)))), reversed_x, x)
     return y.array if raw else y
 
@@ -150,7 +154,7 @@ def random_crop(x: Any, size: int | Sequence[int], key: random.Key, padding: int
         out: Any = Shaped((*array.shape[:first], *window), array.dtype, array.why)
     else:
         padded = np.pad(array, [(0, 0)] * first + [(padding, padding)] * len(window))
-        out = np.empty((*array.shape[:first], *window), array.dtype)
+        out = np.empty_like(padded, shape=(*array.shape[:first], *window))
         for i in range(len(array)):
             at: list[Any] = [slice(s[i], s[i] + k) for s, k in zip(starts, window, strict=True)]
             out[i] = padded[i][(..., *at)]

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from .. import random
+from ..arrays.device import is_array, move
 from ..engine.pytree import flatten
 from ..engine.tensor import TENSORS
 from ..errors import ArgumentError, DtypeError, LayoutError, OptionError, ShapeError, call_site
@@ -108,7 +109,7 @@ class TensorDataset(Dataset):
 
     def batch(self, indices: Sequence[int] | np.ndarray) -> tuple[Any, ...]:
         rows = np.asarray(indices, np.intp)
-        return tuple(np.asarray(x[rows]) for x in self.tensors)
+        return tuple(x[move(rows, x)] for x in self.tensors)
 
 
 def _plain(x: Any) -> Any:
@@ -125,7 +126,7 @@ def _plain(x: Any) -> Any:
                 + call_site()
             )  # fmt: skip
         x = x.array
-    return x if isinstance(x, np.ndarray) else np.asarray(x)
+    return x if is_array(x) else np.asarray(x)
 
 
 class Subset(Dataset):
@@ -260,7 +261,8 @@ def default_collate(examples: Sequence[Any]) -> Any:
 
 
 def _stacked(column: Sequence[Any]) -> np.ndarray:
-    arrays = [np.asarray(x.array if x.__class__ in TENSORS else x) for x in column]
+    plain = [x.array if x.__class__ in TENSORS else x for x in column]
+    arrays = [x if is_array(x) else np.asarray(x) for x in plain]
     for i, array in enumerate(arrays):
         if array.dtype.kind not in "biufc":
             raise DtypeError(

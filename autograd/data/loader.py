@@ -14,6 +14,7 @@ from zlib import crc32
 import numpy as np
 
 from .. import random
+from ..arrays.device import as_array, to_host
 from ..engine import events
 from ..engine.parameter import Leaf, make_leaf
 from ..engine.pytree import tree_map
@@ -69,6 +70,8 @@ class DataLoader:
     collate_fn : callable, optional
         Makes a batch from a list of examples, in place of `default_collate`. Each array of the batch has a first
         dimension of the length of the list, and for the rest the same shape on all ranks.
+    device : str, optional
+        Where batches are put: "cpu", or with CuPy "cuda" or "cuda:0". By default they stay where the data set is.
 
     Attributes
     ----------
@@ -125,6 +128,7 @@ class DataLoader:
         self, dataset: Any, batch_size: int = 1, shuffle: bool = False, *, axis: str | Sequence[str] | None = None,
         key: random.Key | None = None, drop_last: bool = False, num_workers: int = 0, prefetch_factor: int = 2,
         collate_fn: Callable[[list[Any]], Any] | None = None, shares: Sequence[float] | None = None,
+        device: str | None = None,
     ):  # fmt: skip
         if isinstance(dataset, tuple) or not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
             fix = f"fix: data.TensorDataset({'X, y' if isinstance(dataset, tuple) else 'X'}), or a list of examples"
@@ -141,6 +145,7 @@ class DataLoader:
         self.prefetch_factor = _count("prefetch_factor", prefetch_factor, 1)
         self.collate_fn = collate_fn
         self.shares = shares
+        self.device = device
         self.key: random.Key | None = None
         if self.shuffle:
             self.key = random.next_key("shuffle") if key is None else key
@@ -226,7 +231,8 @@ class DataLoader:
                     )
                 if token is self._latest:
                     self.position += len(rows)
-                yield tree_map(partial(_labelled, count=len(indices), total=len(rows), labels=labels), values)
+                made = partial(_labelled, count=len(indices), total=len(rows), labels=labels, device=self.device)
+                yield tree_map(made, values)
         if token is self._latest:
             self.epoch, self.position = self.epoch + 1, 0
 
@@ -348,18 +354,19 @@ def _labels(
     return labels, bool(axes) and extents is None
 
 
-def _labelled(x: Any, count: int, total: int, labels: Any) -> Any:
+def _labelled(x: Any, count: int, total: int, labels: Any, device: str | None) -> Any:
     """The Tensor of an array of a batch with `count` rows on this rank, and `total` on all."""
     if x.__class__ in TENSORS:
         x = x.array
-    array = np.asarray(x)
+    array = as_array(x)
     if array.ndim == 0 or len(array) != count:
         raise ShapeError(
             f"DataLoader: collate_fn, or batch() of the data set, returned an array of shape {array.shape} for {count} "
             "examples; needed: a row for each" + call_site()
         )
     found, is_stated = labels(total)
-    return make_leaf("DataLoader", array, found, False, (total, *array.shape[1:]) if is_stated else None)
+    shape = (total, *array.shape[1:]) if is_stated else None
+    return make_leaf("DataLoader", array, found, False, shape, device=device)
 
 
 def _digests(dataset: Any) -> str:
@@ -375,7 +382,7 @@ def _digests(dataset: Any) -> str:
     if n and isinstance(dataset, TensorDataset):
         of_rows = 0
         for rows in whole.batch([0, n // 2, n - 1]):
-            of_rows = crc32(rows.tobytes(), of_rows)
+            of_rows = crc32(to_host(rows).tobytes(), of_rows)
         text += f", three with digest {of_rows:08x}"
     return text
 

@@ -37,6 +37,7 @@ from .tensor import TENSORS, Tensor, place_off_tape
 
 __all__ = ["announce", "bind", "identity", "ones", "unbroadcast"]
 
+# A dtype of kind "V" is bfloat16: `as_array` lets no other one in.
 _NUMBERS = frozenset((float, int))
 _SCALARS = frozenset((np.float64, np.float32, np.float16, np.complex64, np.complex128))
 _new = object.__new__
@@ -120,7 +121,7 @@ def _call_one(op: Any) -> Callable[..., Any]:
         z = _new(Tensor)
         z.array = y
         z.layout = layout
-        if place < 0 or not (y.dtype is a.dtype or y.dtype.kind in "fc"):
+        if place < 0 or not (y.dtype is a.dtype or y.dtype.kind in "fcV"):
             z.tape = None
             z.node = FREE if recording is not None else place_off_tape(y, (x,), op.words)
             return z
@@ -234,7 +235,7 @@ def _call_two(op: Any) -> Callable[..., Any]:
         z.array = y
         z.layout = layout
         if place0 < 0 and place1 < 0 or not (
-            dtype is None and y.__class__ in _SCALARS or y.dtype is dtype or y.dtype.kind in "fc"
+            dtype is None and y.__class__ in _SCALARS or y.dtype is dtype or y.dtype.kind in "fcV"
         ):
             z.tape = None
             z.node = FREE if recording is not None else place_off_tape(y, (x0, x1), op.words)
@@ -332,7 +333,7 @@ def _call_three(op: Any) -> Callable[..., Any]:
         z = _new(Tensor)
         z.array = y
         z.layout = layout
-        if place0 < 0 and place1 < 0 and place2 < 0 or not (y.dtype is dtype or y.dtype.kind in "fc"):
+        if place0 < 0 and place1 < 0 and place2 < 0 or not (y.dtype is dtype or y.dtype.kind in "fcV"):
             z.tape = None
             z.node = FREE if recording is not None else place_off_tape(y, (x0, x1, x2), op.words)
             return z
@@ -459,7 +460,7 @@ def _call_many(op: Any) -> Callable[..., Any]:
         z = _new(Tensor)
         z.array = y
         z.layout = layout
-        if not followed or not (y.dtype is dtype or y.dtype.kind in "fc"):
+        if not followed or not (y.dtype is dtype or y.dtype.kind in "fcV"):
             z.tape = None
             z.node = FREE if recording is not None else place_off_tape(y, xs, letters)
             return z

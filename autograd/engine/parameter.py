@@ -14,7 +14,16 @@ from typing import Any
 import numpy as np
 from numpy import ndarray
 
-from ..arrays.device import as_array, is_inexact, to_host
+from ..arrays.device import (
+    as_array,
+    device_of,
+    dtype_named,
+    is_inexact,
+    require_one_device,
+    to_device,
+    to_host,
+)
+from ..arrays.half import is_half
 from ..arrays.shape_only import Shaped, is_absent, shape_only
 from ..errors import (
     AbsentError,
@@ -81,7 +90,7 @@ class Leaf(Tensor):
     def grad(self) -> Tensor | None:
         """The gradient, summed over all backward passes since `zero_grad`; of the leaf's dtype and the dual layout.
 
-        A float16 gradient is summed in float32, and rounded when `grad` is read.
+        A float16 or bfloat16 gradient is summed in float32, and rounded when `grad` is read.
 
         Raises
         ------
@@ -116,6 +125,8 @@ class Leaf(Tensor):
                 f"a gradient of dtype {g.array.dtype} was assigned to {name} of dtype {dtype}. Fix: g.astype(p.dtype)"
                 + call_site()
             )
+        if g.array.__class__ is not self.array.__class__:
+            require_one_device("grad", **{name: self, "gradient": g})
         need = self.layout
         if need is None and state.grid is not None:
             need = self.labelled(state.grid)
@@ -165,6 +176,8 @@ class Leaf(Tensor):
             step_check(self)
         if self._grad is not None:
             refuse_unlabelled_update("data", self)
+        if value.__class__ is not self.array.__class__:  # the values change, the dtype and the device do not
+            value = to_device(value, device_of(self.array))
         value = value.copy() if self.owns and not state.dry else value
         self.array = shape_only(value) if state.dry else value if value.shape else value[()]
 
@@ -220,7 +233,7 @@ class Leaf(Tensor):
                 return
         elif sweep is not None and sweep.keep(self, ct):
             return
-        if self._grad is not None and dtype == _HALF and ct.__class__ not in TENSORS:
+        if self._grad is not None and dtype.itemsize == 2 and is_half(dtype) and ct.__class__ not in TENSORS:
             wide = self._grad if self._grad.__class__ is _Wide else _Wide(getattr(self._grad, "array", self._grad))
             wide.array += ct
             self._grad = wide
@@ -240,11 +253,8 @@ class Leaf(Tensor):
             known.array += ct
 
 
-_HALF = np.dtype(np.float16)
-
-
 class _Wide:
-    """The sum of several float16 cotangents, in float32."""
+    """The sum of several float16 or bfloat16 cotangents, in float32."""
 
     __slots__ = ("array",)
 
@@ -270,6 +280,8 @@ class Parameter(Leaf):
         ``Parameter(collectives.from_local(part, layout))``.
     name : str
         Its name in errors and checkpoints. Modules set it.
+    device : str, optional
+        Where it is put, as in `tensor`.
     """
 
     __slots__ = ("is_transposed",)
@@ -286,12 +298,13 @@ class Parameter(Leaf):
         global_shape: Sequence[int] | None = None,
         name: str = "",
         requires_grad: bool = True,
+        device: str | None = None,
     ):
         _refuse_recorded("Parameter", array)
         if array.__class__ in TENSORS:
             layout = _with_own_labels("Parameter", array, layout, _PARAMETER_KEEPS)
             array = array.array
-        array = as_array(array)
+        array = as_array(array, None, device)
         if not state.dry:  # a dry world uses only the shape
             array = array.copy() if is_inexact(array.dtype) or requires_grad is False else array
         found = _layout(array, layout, I, global_shape)
@@ -383,6 +396,7 @@ def tensor(
     global_shape: Sequence[int] | None = None,
     dtype: Any = None,
     name: str = "",
+    device: str | None = None,
 ) -> Leaf:
     """A leaf: this rank's part of a value, with its layout.
 
@@ -400,6 +414,10 @@ def tensor(
         The whole value's shape, where the parts are those of numpy's array_split rule. The ranks compare it with the
         next collective along the axis, as they compare fingerprints.
 
+    device : str, optional
+        Where it is put: "cpu", or with CuPy "cuda", the current GPU of this thread, or "cuda:0". By default it stays
+        where it is; lists and numbers are on "cpu".
+
     Raises
     ------
     LayoutError
@@ -409,6 +427,8 @@ def tensor(
         `array` is a result that the active tape follows: its gradient would end here.
     DtypeError
         `requires_grad` with an integer or boolean dtype.
+    DeviceError
+        `array` or `device` is on a GPU that is not the current one of this thread.
     ShapeError
         A part that does not fit `global_shape`, or a Shard of a dimension that does not exist.
 
@@ -418,7 +438,7 @@ def tensor(
     >>> ag.tensor([1.0, 2.0], requires_grad=True)
     Tensor([1., 2.])
     """
-    return make_leaf("tensor", array, layout, requires_grad, global_shape, dtype, name)
+    return make_leaf("tensor", array, layout, requires_grad, global_shape, dtype, name, device)
 
 
 BOXED: dict[type, Any] = {}
@@ -426,7 +446,8 @@ BOXED: dict[type, Any] = {}
 
 
 def make_leaf(
-    caller: str, array: Any, layout: Any, requires_grad: bool, global_shape: Any, dtype: Any = None, name: str = ""
+    caller: str, array: Any, layout: Any, requires_grad: bool, global_shape: Any, dtype: Any = None, name: str = "",
+    device: str | None = None,
 ) -> Leaf:
     """The leaf of `tensor`, declared to `declarations` under the name of its caller."""
     _refuse_recorded(caller, array)
@@ -438,7 +459,7 @@ def make_leaf(
     if array.__class__ in TENSORS:
         labels = _with_own_labels(caller, array, layout, _KEEPS - {C} if requires_grad else _KEEPS)
         values = array.array
-    values = as_array(values, None if dtype is None else np.dtype(dtype))
+    values = as_array(values, None if dtype is None else dtype_named(dtype), device)
     found = _layout(values, labels, V, global_shape)
     if requires_grad and found is not None and found.drawn:
         raise LayoutError(drawn_leaf(caller, array) + call_site())
@@ -505,7 +526,7 @@ def _may_state(have: Label, need: Label) -> bool:
     return not (have is D and need is V)
 
 
-def constant(array: Any, dtype: Any = None) -> Leaf:
+def constant(array: Any, dtype: Any = None, device: str | None = None) -> Leaf:
     """An array that is the same on every rank and has no cotangent. It mixes with every layout, like a number.
 
     Parameters
@@ -514,6 +535,8 @@ def constant(array: Any, dtype: Any = None) -> Leaf:
         Of any shape and dtype, the same on all ranks.
     dtype : dtype, optional
         By default that of the array.
+    device : str, optional
+        Where it is put, as in `tensor`.
 
     Returns
     -------
@@ -539,7 +562,7 @@ def constant(array: Any, dtype: Any = None) -> Leaf:
             if have is P or type(have) is Shard:
                 raise LayoutError(contradiction("constant", array, axis, have, C) + call_site())
         array = array.array
-    x = Constant(as_array(array, dtype), None if state.grid is None else state.grid.uniform(C))
+    x = Constant(as_array(array, dtype, device), None if state.grid is None else state.grid.uniform(C))
     for declare in declarations:
         declare("constant", x)
     return x

@@ -432,7 +432,7 @@ def compared(out: Layout, grid: Grid) -> bool:
 def shapes_and_kinds(arrays: Sequence[Any]) -> tuple[list[tuple[int, ...]], list[bool]]:
     """The operands' shapes, and whether each is of a floating or complex dtype, as `infer` takes them."""
     shapes = [tuple(int(n) for n in np.shape(a)) for a in arrays]
-    return shapes, [hasattr(a, "dtype") and a.dtype.kind in "fc" for a in arrays]
+    return shapes, [hasattr(a, "dtype") and a.dtype.kind in "fcV" for a in arrays]
 
 
 class _Documentation:

@@ -25,8 +25,11 @@ def mixed(*dtypes: Any) -> bool:
     """Whether a floating or complex operand's dtype is not the result's (equal dtypes can be two objects)."""
     if all(dtype == dtypes[0] for dtype in dtypes):
         return False
-    result = np.result_type(*dtypes)
-    return any(dtype.kind in "fc" and dtype != result for dtype in dtypes)
+    try:
+        result = np.result_type(*dtypes)
+    except TypeError:  # as of bfloat16 and float16, which `promoted` refuses
+        return True
+    return any(dtype.kind in "fcV" and dtype != result for dtype in dtypes)
 
 
 def promoted(op: Any, xs: tuple[Any, ...]) -> Any:
@@ -45,7 +48,7 @@ def promoted(op: Any, xs: tuple[Any, ...]) -> Any:
         dtype = np.result_type(*map(_kind, taking)) if taking and op.promotes else None
     except TypeError as error:
         raise DtypeError(f"{op.name}: {error}" + call_site()) from error
-    if dtype is not None and dtype.kind not in "biufc":
+    if dtype is not None and dtype.kind not in "biufcV":
         raise DtypeError(f"{op.name} of dtype {dtype}; needed: numbers or booleans" + call_site())
     found = []
     for x, letter in zip(xs, letters, strict=True):

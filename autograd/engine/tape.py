@@ -15,7 +15,7 @@ from typing import Any, Literal, NoReturn, overload
 import numpy as np
 
 from .. import notebook
-from ..arrays.device import as_array
+from ..arrays.device import as_array, require_one_device
 from ..arrays.shape_only import Shaped, shape_only
 from ..errors import DtypeError, LayoutError, MeshError, ShapeError, TapeError, call_site
 from ..layouts.inference import axes_in
@@ -576,7 +576,7 @@ def _seed(y: Tensor, ct: Any) -> Tensor | None:
         a, b, dual = y.array, ct.array, y.layout.dual
         if (
             ct.layout is dual and not dual.has_copies and a.__class__ is b.__class__ is np.ndarray
-            and a.shape == b.shape and a.dtype is b.dtype and a.dtype.kind in "fc"
+            and a.shape == b.shape and a.dtype is b.dtype and a.dtype.kind in "fcV"
         ):  # fmt: skip
             return ct
     if not isinstance(y, Tensor):
@@ -587,7 +587,7 @@ def _seed(y: Tensor, ct: Any) -> Tensor | None:
             + call_site()
         )
     array = y.array
-    if array.dtype.kind not in "fc":
+    if array.dtype.kind not in "fcV":
         raise DtypeError(f"backward of a value of dtype {array.dtype}; needed: a floating or complex dtype")
     if ct is None:
         if isinstance(array, np.generic) and (y.layout is None or y.layout.one_number):
@@ -605,9 +605,16 @@ def _seed(y: Tensor, ct: Any) -> Tensor | None:
     given = ct if isinstance(ct, Tensor) else None
     value = given.array if given is not None else as_array(ct, None)
     number = isinstance(ct, int | float | complex | np.generic | LocalCount)
+    if value.__class__ is not array.__class__ and not isinstance(array, np.generic | np.ndarray | Shaped):
+        if number and not array.shape:
+            value = np.full_like(array, plain(ct))
+        elif not number:
+            require_one_device("backward", output=y, cotangent=ct)
+    elif given is None and value.__class__ is not array.__class__:
+        require_one_device("backward", output=y, cotangent=value)
     if value.shape != array.shape:
         if value.shape == () and number:
-            value = array if type(array) is Shaped else np.full(array.shape, ct, array.dtype)
+            value = array if type(array) is Shaped else np.full_like(array, plain(ct))
         else:
             raise ShapeError(
                 f"a cotangent of shape {value.shape} was given for an output of shape {array.shape}" + call_site()

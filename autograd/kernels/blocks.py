@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
-
 BLOCK_BYTES = 1 << 18  # a block and its intermediate results stay in a second-level cache
 
 
@@ -19,9 +17,9 @@ def blocks(count: int, item_bytes: int, block_bytes: int = BLOCK_BYTES) -> Itera
 
 def rows(x: Any) -> Any:
     """`x` as a matrix of its last dimension, a view where it is contiguous."""
-    return (x if x.flags.c_contiguous else np.ascontiguousarray(x)).reshape(-1, x.shape[-1])
+    return (x if x.flags.c_contiguous else x.copy()).reshape(-1, x.shape[-1])
 
 
 def flat(x: Any) -> Any:
     """All elements of `x` in order, a view where it is contiguous."""
-    return (x if x.flags.c_contiguous else np.ascontiguousarray(x)).reshape(-1)
+    return (x if x.flags.c_contiguous else x.copy()).reshape(-1)

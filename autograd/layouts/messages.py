@@ -9,7 +9,8 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from ..errors import DtypeError, LayoutError, RingtapeError, ShapeError, call_site, typed
+from ..arrays.device import mixed_devices, unavailable
+from ..errors import DeviceError, DtypeError, LayoutError, RingtapeError, ShapeError, call_site, typed
 from .layout import C, D, I, Label, Layout, P, R, Rooted, Shard, V
 from .names import name_of, owner_of, parameters_beside, slice_of
 from .rank_values import EVERY_AXIS, rank_axes
@@ -712,6 +713,16 @@ def raise_unfit(op: Any, error: Exception, xs: Sequence[Any]) -> NoReturn:
     for i, x in enumerate(xs):
         array, layout = (x.array, x.layout) if hasattr(x, "tape") else (x, None)
         shown.append(f"{op.operand_name(i)}: {describe(array, _shape_of(array), layout)}")
+    named = ((op.operand_name(i), x) for i, x in enumerate(xs))
+    mixed = mixed_devices(op.name, named) if isinstance(error, TypeError) or "device" in str(error) else ""
+    if mixed:
+        raise DeviceError(mixed + call_site()) from error
+    missing = unavailable(error)
+    if missing:
+        raise DeviceError(
+            f"{op.name}({', '.join(shown)}) on a GPU: {missing}\n  fix: {op.operand_name(0)}.to('cpu'), and "
+            ".to('cuda') of the result" + call_site()
+        ) from error
     text = f"{op.name}({', '.join(shown)}): {_reason(error, op, xs)}" + call_site()
     raise typed(error, text, _UNFIT) from error
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from .. import ops, random
+from ..arrays.device import device_of, move, on_host
 from ..engine.parameter import Parameter, constant, tensor
 from ..engine.state import state
 from ..engine.tensor import TENSORS, Tensor
@@ -87,13 +88,14 @@ class SelfAttention(Module):
         if not self.rotary:
             return x
         known, tokens = positions is None, int(raw(x).shape[-4])
-        where = np.arange(tokens) if known else np.asarray(raw(positions))
-        key = (tokens if known else where.tobytes(), raw(x).dtype)
+        where = np.arange(tokens) if known else on_host(raw(positions), "SelfAttention.rotate", "positions")
+        key = (tokens if known else where.tobytes(), raw(x).dtype, device_of(raw(x)))
         tables = self._tables.get(key)
         if tables is None:
             cos, sin = ops.rotary_angles_at(where, self.head_width, self.rotary, dtype=raw(x).dtype)
             one, zero = np.ones_like(cos), np.zeros_like(sin)  # the values are not rotated
-            tables = np.stack([cos, cos, one], 1)[:, :, None], np.stack([sin, sin, zero], 1)[:, :, None]
+            made = np.stack([cos, cos, one], 1)[:, :, None], np.stack([sin, sin, zero], 1)[:, :, None]
+            tables = move(made[0], raw(x)), move(made[1], raw(x))
             self._tables[key] = tables
         if state.grid is not None:
             labels = positions.layout if positions.__class__ in TENSORS else None

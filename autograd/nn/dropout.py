@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, overload
 
-import numpy as np
-
 from .. import random
+from ..arrays.device import as_array
 from ..engine.parameter import tensor
 from ..engine.state import state
 from ..engine.tensor import TENSORS, Tensor
@@ -88,7 +87,7 @@ def dropout(
         refuse_in_place(inplace, "dropout")
     if key is not None and not isinstance(key, random.Key):
         raise DtypeError(f"dropout: key={key!r} was given; needed: a random.Key, or None" + call_site())
-    if x.__class__ not in TENSORS and np.asarray(x).dtype.kind not in "biufc":
+    if x.__class__ not in TENSORS and as_array(x).dtype.kind not in "biufcV":
         raise DtypeError(f"dropout: x={x!r} was given; needed: numbers" + call_site())
     if not training or p == 0:
         return x

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from .. import ops, random
+from ..arrays.device import arange_beside, as_array, device_of
 from ..engine.tensor import TENSORS
 from ..errors import DtypeError, OptionError, ShapeError, call_site, typed_errors
 from ..ops import gelu, log_softmax, relu, sigmoid, silu, softmax, softplus, tanh
@@ -139,6 +140,7 @@ def one_hot(tensor: Any, num_classes: int = -1) -> Any:
     tensor : array of int
     num_classes : int
         The extent of the new dimension; by default one more than the largest element, which the ranks must agree on.
+        It is needed where the elements are on a GPU, and they are not checked there.
 
     Raises
     ------
@@ -155,16 +157,22 @@ def one_hot(tensor: Any, num_classes: int = -1) -> Any:
     array([[1, 0, 0],
            [0, 0, 1]])
     """
-    indices, n = np.asarray(raw(tensor)), integer(num_classes, "one_hot: num_classes")
+    indices, n = as_array(raw(tensor)), integer(num_classes, "one_hot: num_classes")
     if indices.dtype.kind not in "iu":
         raise DtypeError(f"one_hot: dtype {indices.dtype} was given; needed: integers" + call_site())
     is_part = tensor.__class__ in TENSORS and tensor.layout is not None and tensor.layout.special
     if n == -1 and is_part:
         raise OptionError("one_hot: num_classes was not given for a part; needed: the number of classes" + call_site())
+    on_host = isinstance(indices, np.ndarray | np.generic)
+    if n == -1 and not on_host:
+        raise OptionError(
+            f"one_hot: num_classes was not given for an array on {device_of(indices)}; needed: the number of classes"
+            + call_site()
+        )
     n = int(indices.max()) + 1 if n == -1 and indices.size else n
-    if n < 1 or (indices.size and (indices.min() < 0 or indices.max() >= n)):
+    if n < 1 or (on_host and indices.size and (indices.min() < 0 or indices.max() >= n)):
         raise ShapeError(f"one_hot: num_classes={n} was given; needed: more than each element, from 0 on" + call_site())
-    return labelled((indices[..., None] == np.arange(n)).astype(np.int64), tensor)
+    return labelled((indices[..., None] == arange_beside(indices, n)).astype(np.int64), tensor)
 
 
 _MODES = {"constant": "constant", "reflect": "reflect", "replicate": "edge", "circular": "wrap"}

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from .. import random
-from ..arrays.device import move
+from ..arrays.device import device_of, move
 from ..arrays.shape_only import is_absent
 from ..engine.parameter import Leaf
 from ..engine.tensor import TENSORS
@@ -45,6 +45,8 @@ def _set(tensor: Leaf, value: Any) -> Leaf:
         )
     if not is_absent(tensor.array) and type(array) is np.ndarray:
         tensor.array = move(np.ascontiguousarray(array.astype(tensor.array.dtype, copy=False)), tensor.array)
+    elif device_of(array) != "cpu":  # drawn there
+        tensor.array = array.astype(tensor.array.dtype, copy=False)
     return tensor
 
 

@@ -7,6 +7,7 @@ from typing import Any, overload
 import numpy as np
 
 from .. import ops, random
+from ..arrays.device import as_array
 from ..engine.parameter import Parameter
 from ..engine.tensor import TENSORS, Tensor
 from ..errors import DtypeError, PositionError, ShapeError, call_site, typed_errors
@@ -168,7 +169,10 @@ def embedding(input: Any, weight: Any, padding_idx: int | None = None) -> Any:
     DtypeError
         An index is not an integer.
     ShapeError
-        An index is out of range. Negative indices are refused: they do not count from the end.
+        An index is out of range. Negative indices are refused: they do not count from the end. On a GPU the indices are
+        not looked at, for which the host would wait.
+    DeviceError
+        The weight and the indices are on different devices.
     PositionError
         `padding_idx` is no row. A negative one counts from the end.
 
@@ -176,7 +180,7 @@ def embedding(input: Any, weight: Any, padding_idx: int | None = None) -> Any:
     -----
     Adjoint: row i of the gradient is the sum of the cotangents of all lookups of row i.
     """
-    raw = input.array if input.__class__ in TENSORS else np.asarray(input)
+    raw = input.array if input.__class__ in TENSORS else as_array(input)
     if raw.dtype.kind not in "iu":
         raise DtypeError(f"embedding: an index of dtype {raw.dtype} was given; needed: integers" + call_site())
     rows = weight.shape[0]

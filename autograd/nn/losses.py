@@ -11,6 +11,7 @@ from typing import Any, overload
 import numpy as np
 
 from .. import ops
+from ..arrays.device import arange_beside, as_array, require_one_device, zeros_on
 from ..engine import events
 from ..engine.parameter import constant
 from ..engine.state import state
@@ -324,12 +325,14 @@ def _has_ignored(target: Any, ignored: int) -> bool:
     losses have torch's default, and a mean of sharded rows needs no communication where no label is ignored. A rank
     that finds it raises the error, which ends the job.
     """
-    return ignored != IGNORED or bool((np.asarray(getattr(target, "array", target)) == ignored).any())
+    raw = as_array(getattr(target, "array", target))
+    return ignored != IGNORED or type(raw) is not np.ndarray or bool((raw == ignored).any())  # on a GPU it may occur
 
 
 def _weights(name: str, x: Any, target: Any, weight: Any, ignored: int, smoothing: float) -> tuple[Any, Any]:
     """Return the weight of each log-probability, [n, classes], and that of each row in a mean, [n]."""
-    raw = target.array if target.__class__ in TENSORS else np.asarray(target)
+    raw = target.array if target.__class__ in TENSORS else as_array(target)
+    require_one_device(name, input=x, target=target, weight=weight)
     array = x.array if x.__class__ in TENSORS else x
     if raw.dtype.kind not in "iu":
         raise DtypeError(f"{name}: labels of dtype {raw.dtype} were given; needed: integers" + call_site())
@@ -340,16 +343,17 @@ def _weights(name: str, x: Any, target: Any, weight: Any, ignored: int, smoothin
         )
     classes = array.shape[1]
     seen = raw != ignored
-    if (seen & ((raw < 0) | (raw >= classes))).any():
+    if type(raw) is np.ndarray and (seen & ((raw < 0) | (raw >= classes))).any():
         raise ShapeError(f"{name}: labels must lie in 0..{classes - 1}, or be {ignored} (ignored)" + call_site())
-    w = np.ones(classes, array.dtype) if weight is None else np.asarray(getattr(weight, "array", weight), array.dtype)
+    weight = getattr(weight, "array", weight)
+    w = zeros_on(array, (classes,), array.dtype) + 1 if weight is None else as_array(weight, array.dtype)
     if w.shape != (classes,):
         raise ShapeError(f"{name}: weight of shape {w.shape}; needed: ({classes},), one per class" + call_site())
     layout = x.layout if x.__class__ in TENSORS else None
     if weight is not None and layout is not None and events.constants and not state.in_rules:
         parts_of_one = [R if type(label) is Shard else label for label in layout.labels]
         events.compare(f"{name} with class weights", layout.grid.layout(parts_of_one), w)
-    one_hot = (raw[:, None] == np.arange(classes)).astype(array.dtype)
+    one_hot = (raw[:, None] == arange_beside(raw, classes)).astype(array.dtype)
     of_classes = (one_hot * (1 - smoothing) + smoothing / classes) * w * seen[:, None]
     of_rows = (one_hot * w).sum(axis=1) * seen
     if target.__class__ in TENSORS:
@@ -378,10 +382,12 @@ class CrossEntropyLoss(Module):
     1.386294
     """
 
+    weight: Any
+
     def __init__(
         self, weight: Any = None, *, ignore_index: int = IGNORED, reduction: str = "mean", label_smoothing: float = 0.0
     ):
-        self.weight = None if weight is None else np.asarray(weight)
+        self.register_buffer("weight", weight, persistent=False)
         self.ignore_index, self.reduction = integer(ignore_index, "CrossEntropyLoss: ignore_index"), reduction
         self.label_smoothing = number(label_smoothing, "CrossEntropyLoss: label_smoothing", 0, 1)
 
@@ -395,8 +401,10 @@ class CrossEntropyLoss(Module):
 class NLLLoss(Module):
     """`nll_loss` as a module."""
 
+    weight: Any
+
     def __init__(self, weight: Any = None, *, ignore_index: int = IGNORED, reduction: str = "mean"):
-        self.weight = None if weight is None else np.asarray(weight)
+        self.register_buffer("weight", weight, persistent=False)
         self.ignore_index, self.reduction = integer(ignore_index, "NLLLoss: ignore_index"), reduction
 
     def forward(self, input: Any, target: Any) -> Tensor:
@@ -435,9 +443,12 @@ class SmoothL1Loss(Module):
 class BCEWithLogitsLoss(Module):
     """`binary_cross_entropy_with_logits` as a module."""
 
+    weight: Any
+    pos_weight: Any
+
     def __init__(self, weight: Any = None, *, reduction: str = "mean", pos_weight: Any = None):
-        self.weight = None if weight is None else np.asarray(weight)
-        self.pos_weight = None if pos_weight is None else np.asarray(pos_weight)
+        self.register_buffer("weight", weight, persistent=False)
+        self.register_buffer("pos_weight", pos_weight, persistent=False)
         self.reduction = reduction
 
     def forward(self, input: Any, target: Any) -> Tensor:

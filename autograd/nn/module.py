@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, ParamSpec, Protocol, Self, TypeVar
 import numpy as np
 
 from .. import notebook
-from ..arrays.device import is_device, is_inexact, move, to_device
+from ..arrays.device import as_array, dtype_named, gpu_named, is_inexact, move, to_device, where_to
 from ..engine.parameter import Constant, Leaf, Parameter, constant
 from ..engine.state import state
 from ..engine.tensor import TENSORS, Tensor
@@ -175,7 +175,7 @@ class Module:
         if _is_computed_constant(tensor):
             tensor = Constant(tensor.array, tensor.layout)
         has_labels = tensor.__class__ in TENSORS and (isinstance(tensor, Constant) or tensor.layout is not None)
-        setattr(self, name, tensor if tensor is None or has_labels else np.asarray(tensor))
+        setattr(self, name, tensor if tensor is None or has_labels else as_array(_plain(tensor)))
 
     def buffer(self, name: str) -> Any:
         """Return a buffer as an operand of operations. On a mesh an array is equal on all ranks by declaration."""
@@ -269,11 +269,12 @@ class Module:
         Parameters
         ----------
         *args
-            A dtype, a device, both, or a Tensor or array, whose dtype is meant.
+            A dtype, a device, both, or a Tensor or array, whose dtype and device are meant.
         dtype : dtype, optional
-            A floating one.
+            float64, float32, float16 or "bfloat16", which needs ml_dtypes.
         device : str, optional
-            "cpu", or "cuda" or "cuda:0" with CuPy.
+            "cpu", or with CuPy "cuda", the current GPU of this thread, or "cuda:0". The state of an optimizer that has
+            taken steps stays where it was: move the module before.
         non_blocking : bool
             Ignored.
 
@@ -285,6 +286,8 @@ class Module:
             The device is unknown.
         DependencyError
             CuPy is not installed.
+        DeviceError
+            The device is a GPU that does not exist, or is not the current one of this thread.
         TapeError
             A tape still needs the present value of a parameter.
 
@@ -294,23 +297,14 @@ class Module:
         >>> nn.Linear(2, 1).to("float64").weight.dtype
         dtype('float64')
         """
-        for given in args:
-            if is_device(given):
-                device = given
-            elif hasattr(given, "dtype") and not isinstance(given, type):
-                dtype = given.dtype
-            elif given is not None:
-                dtype = given
-        found = None if dtype is None else floating(dtype, "Module.to")
+        dtype, device = where_to(args, dtype, device, "Module.to")
+        found = None if dtype is None else dtype_named(dtype) if dtype == "bfloat16" else floating(dtype, "Module.to")
         for name, p in self.named_parameters():
             _refuse_use("Module.to", name, p)
             p.array = _converted(p.array, found, device)
-            if p._grad is not None:
-                g = p._grad
-                p._grad = (
-                    Tensor(_converted(g.array, found, device), g.layout) if g.__class__ in TENSORS
-                    else _converted(g, found, device)
-                )  # fmt: skip
+            g = p.grad
+            if g is not None:
+                p._grad = Tensor(_converted(g.array, found, device), g.layout)
         for _, owner, attribute in self.named_buffer_owners():
             value = getattr(owner, attribute)
             if value.__class__ in TENSORS:
@@ -328,6 +322,10 @@ class Module:
         """Convert all floating parameters and buffers to float64, and return the module."""
         return self.to(dtype=np.float64)
 
+    def bfloat16(self) -> Self:
+        """Convert all floating parameters and buffers to bfloat16, and return the module."""
+        return self.to(dtype="bfloat16")
+
     def half(self) -> Self:
         """Convert all floating parameters and buffers to float16, and return the module."""
         return self.to(dtype=np.float16)
@@ -335,6 +333,10 @@ class Module:
     def cpu(self) -> Self:
         """Move all parameters and buffers to the host, and return the module."""
         return self.to(device="cpu")
+
+    def cuda(self, device: int | str | None = None) -> Self:
+        """Move all parameters and buffers to a GPU, by default the current one, and return the module."""
+        return self.to(device=gpu_named(device))
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Set the gradients of all parameters to None.
@@ -579,6 +581,11 @@ def _converted(array: Any, dtype: Any, device: str | None) -> Any:
     if dtype is not None and is_inexact(array.dtype) and array.dtype != dtype:
         array = array.astype(dtype)
     return array if device is None else to_device(array, device)
+
+
+def _plain(x: Any) -> Any:
+    """The array of a Tensor, and anything else as it is."""
+    return x.array if x.__class__ in TENSORS else x
 
 
 def _parameters_of(module: Module) -> list[Parameter]:

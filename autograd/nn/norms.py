@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from .. import ops
+from ..arrays.device import as_array
 from ..engine.parameter import Parameter
 from ..engine.tensor import TENSORS, Tensor
 from ..errors import LayoutError, ShapeError, call_site
@@ -265,8 +266,8 @@ class _BatchNorm(Module):
         return y
 
     def _track(self, mean: Any, variance: Any, count: int) -> None:
-        batches = np.asarray(self.num_batches_tracked + 1)
-        momentum = 1.0 / float(batches) if self.momentum is None else self.momentum
+        batches = as_array(self.num_batches_tracked + 1)
+        momentum = 1.0 / batches if self.momentum is None else self.momentum
         self.num_batches_tracked = batches
         for name, new, scale in (
             ("running_mean", mean, momentum),

@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 
 from .. import ops, random
+from ..arrays.device import zeros_on
 from ..engine.state import state
 from ..engine.tensor import TENSORS, Tensor
 from ..errors import RingtapeError
-from ..ops.arguments import operand
+from ..ops.arguments import operand, raw
 from .arguments import batch_first as as_batch_first
 from .arguments import count, flag, probability, tokens_first
 from .dropout import dropout
@@ -60,7 +61,7 @@ class _Cell(Module):
 
 def initial_state(x: Any, width: int) -> Any:
     """Zeros [..., width], with the layout of x."""
-    zeros = np.zeros((*map(int, x.shape[:-1]), width), x.dtype)
+    zeros = zeros_on(raw(x), (*map(int, x.shape[:-1]), width), x.dtype)
     if x.__class__ not in TENSORS or state.grid is None:
         return zeros
     return Tensor(zeros, x.labelled(state.grid))

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from ..arrays.device import is_array, to_host
 from ..engine.state import state
 from ..engine.tensor import TENSORS
 from ..engine.whole import sharded_axes
@@ -359,6 +360,8 @@ def _encoded(x: Any, name: str, arrays: dict[str, Any]) -> Any:
                     + call_site()
                 )
         x = x.array
+    if not isinstance(x, np.ndarray | np.generic) and is_array(x):
+        x = to_host(x)
     if isinstance(x, np.ndarray | np.generic):
         if x.dtype.hasobject:
             raise DtypeError(f"save: {name} has dtype {x.dtype}; needed: numbers or texts" + call_site())

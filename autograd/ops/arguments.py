@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ..arrays.device import move, zeros_on
+from ..arrays.device import arange_beside, move, zeros_on
 from ..arrays.shape_only import Shaped
 from ..engine.events import listeners
 from ..engine.primitive import op
@@ -225,14 +225,29 @@ def _number(x: Any, dtype: Any, like: Any) -> Any:
     return Given(made.array, None if grid is None else layout_of(x, grid))
 
 
-def made_like(make: Callable[..., Any], like: Any) -> Any:
+def _eye_beside(like: Any, n: int, dtype: Any = float) -> Any:
+    at = arange_beside(like, n)
+    return (at[:, None] == at).astype(dtype)
+
+
+# CuPy's full, ones and eye do not take the arguments that NumPy passes on for ``like=``.
+_MADE_BESIDE: dict[Any, Callable[..., Any]] = {
+    np.full: lambda like, shape, value, dtype=None: np.full_like(like, value, dtype, shape=shape),
+    np.ones: lambda like, shape, dtype=float: np.ones_like(like, dtype, shape=shape),
+    np.eye: _eye_beside,
+    np.zeros: lambda like, *args, **words: np.zeros(*args, **words, like=like),
+    np.tri: lambda like, *args, **words: np.tri(*args, **words, like=like),
+}
+
+
+def made_like(make: partial[Any], like: Any) -> Any:
     """Return a new array on the device of `like`; if `like` is a Tensor, a Tensor that is constant on all ranks.
 
-    `make` is a function that creates the array, such as a partial of `numpy.eye`. For an array on a device it is called
-    with NumPy's argument ``like=``, which creates the array there.
+    `make` is a partial of `numpy.full`, `ones`, `eye`, `zeros` or `tri`.
     """
     array = raw(like)
-    made = make() if isinstance(array, (*_HOST, Shaped)) else make(like=array)
+    is_on_host = isinstance(array, (*_HOST, Shaped))
+    made = make() if is_on_host else _MADE_BESIDE[make.func](array, *make.args, **make.keywords)
     return _constant(Shaped(made.shape, made.dtype, array.why) if type(array) is Shaped else made, like)
 
 

@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from ..arrays.device import current_device, device_of, dtype_named, is_bfloat16
+from ..arrays.device import to_device as array_on
 from ..arrays.half import HALF, rounded
 from ..engine.broadcasting import broadcast
 from ..engine.dispatch import identity
@@ -205,10 +207,10 @@ for _dtype in map(np.dtype, "?bhilqBHILQefdFD"):
 
 def _dtype_of_numbers(given: Any) -> np.dtype[Any]:
     try:
-        dtype = np.dtype(given)
+        dtype = dtype_named(given)
     except TypeError as error:
         raise ArgumentError(f"astype: dtype {given!r} was given; needed: a dtype of numbers" + call_site()) from error
-    if dtype.kind not in "biufc":
+    if dtype.kind not in "biufc" and not is_bfloat16(dtype):
         raise DtypeError(f"astype: dtype {dtype} was given; needed: a dtype of numbers" + call_site())
     return dtype
 
@@ -223,6 +225,25 @@ def astype(x: Any, dtype: Any) -> Any:
     except (KeyError, TypeError):
         dtype = _dtype_of_numbers(dtype)
     return x if x.dtype == dtype else _astype(x, options=(dtype, x.dtype))
+
+
+def _moved(x: Any, device: str, source: str) -> Any:
+    y = array_on(x, device)
+    return y[()] if y.__class__ is np.ndarray and not y.shape else y  # a number on the host is a NumPy scalar
+
+
+_to_device: Primitive = op(
+    "to_device", "a", _moved,
+    lambda ct, y, x, device, source: _to_device(ct, options=(source, device)), dims=broadcast, operands="x",
+    tangent=(lambda dx, y, x, device, source: _to_device(dx, options=(device, source)),),
+)  # fmt: skip
+
+
+def to_device(x: Any, device: str) -> Any:
+    """Return `x` on a device: itself if it is there. Adjoint: the cotangent, moved back."""
+    source = device_of(x.array)
+    kind = device if ":" in device or device == "cpu" else current_device()
+    return x if kind == source else _to_device(x, options=(device, source))
 
 
 # -- complex numbers -------------------------------------------------------------------------------------------------

@@ -7,10 +7,12 @@ omitted counts half in the one and twice in the other.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from ..arrays.shape_only import Shaped
 from ..engine.primitive import Primitive, op
 from .arguments import instead_of, made_like, normal_axis, operand, raw
 from .elementwise import conj
@@ -39,14 +41,14 @@ def _weights(like: Any, axis: int, n: int, middle: float) -> Any:
     Without a partner are frequency zero and, if the extent n is even, the highest.
     """
 
-    def make(**on: Any) -> Any:
-        w = np.full(n // 2 + 1, middle, like.dtype.type(0).real.dtype, **on)
+    shape = (n // 2 + 1,) + (1,) * (len(like.shape) - axis - 1)
+    made = made_like(partial(np.full, shape, middle, like.dtype.type(0).real.dtype), like)
+    w = raw(made)
+    if type(w) is not Shaped:
         w[0] = 1
         if n % 2 == 0:
             w[-1] = 1
-        return w.reshape((-1,) + (1,) * (len(like.shape) - axis - 1))
-
-    return made_like(make, like)
+    return made
 
 
 def _rfft_adjoint(ct: Any, y: Any, x: Any, axis: int, n: int, norm: Any) -> Any:

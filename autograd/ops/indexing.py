@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..arrays.device import is_array
+from ..arrays.device import is_array, move, require_one_device
 from ..arrays.shape_only import Shaped
 from ..engine.primitive import Primitive, op
 from ..engine.tensor import TENSORS
@@ -19,8 +19,16 @@ from ..layouts.rank_values import LocalCount, plain, rank_axes
 Shape = tuple[int, ...]
 
 
-def normal_key(key: Any) -> tuple[Any, ...]:
-    """The key as a tuple of slices, integers, None, Ellipsis and index arrays."""
+def normal_key(key: Any, array: Any = None) -> tuple[Any, ...]:
+    """The key as a tuple of slices, integers, None, Ellipsis and index arrays, on the device of `array`.
+
+    Lists are moved there.
+
+    Raises
+    ------
+    DeviceError
+        An index array is on another device than `array`. (CuPy would copy it at each use.)
+    """
     key = key if isinstance(key, tuple) else (key,)
     result = []
     for k in key:
@@ -29,7 +37,10 @@ def normal_key(key: Any) -> tuple[Any, ...]:
         if isinstance(k, list):
             k = np.asarray(k)
             k = k if k.size else k.astype(np.intp)  # an empty list selects nothing
+            k = k if type(array) is Shaped else move(k, array)
         if _is_index_array(k):
+            if k.__class__ is not array.__class__ and array is not None:
+                require_one_device("getitem", x=array, index=k)
             k = k.copy()  # the tape keeps it: a later write to the user's index array must not change the gradient
         result.append(k)
     return tuple(result)
@@ -167,4 +178,4 @@ def taken(x: Any, key: Any, by: Sequence[Any] = ()) -> Any:
                 axes = axes.union(axis for axis, label in layout.items() if type(label) is not Shard)
         if axes:
             shape = tuple(LocalCount(n, axes) for n in shape)
-    return _getitem_op(x, options=(normal_key(key), shape))
+    return _getitem_op(x, options=(normal_key(key, x.array if hasattr(x, "tape") else x), shape))

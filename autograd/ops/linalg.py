@@ -132,8 +132,8 @@ def _pinv_adjoint(ct: Any, y: Any, x: Any, *options: Any) -> Any:
 
 _pinv_op = op(
     "pinv", "N",
-    by_shape(lambda x, rcond, hermitian: np.linalg.pinv(x, rcond, hermitian), lambda x, *_: (*x.shape[:-2], x.shape[-1],
-                                                                                        x.shape[-2])),
+    by_shape(lambda x, rcond, *hermitian: np.linalg.pinv(x, rcond, *hermitian), lambda x, *_: (
+        *x.shape[:-2], x.shape[-1], x.shape[-2])),
     _pinv_adjoint, saves="y0", dims=matrix_dims, operands="a",
 )  # fmt: skip
 
@@ -144,7 +144,7 @@ def pinv(a: Any, rcond: Any = None, hermitian: bool = False, *, rtol: Any = None
     cut = rcond if rtol is None else rtol
     if cut is None:
         cut = float(np.finfo(a.dtype).eps) * sorted(raw(a).shape[-2:])[-1] if rtol is not None else 1e-15
-    return _pinv_op(a, options=(float(cut), bool(hermitian)))
+    return _pinv_op(a, options=(float(cut), True) if hermitian else (float(cut),))  # CuPy has no `hermitian`
 
 
 # -- determinants ----------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ..arrays.device import arange_beside, move, on_host
 from ..arrays.shape_only import Shaped
 from ..engine.primitive import Primitive, op
 from ..errors import NotDifferentiable, ShapeError, call_site
@@ -114,7 +115,7 @@ def repeat(a: Any, repeats: Any, axis: int | None = None) -> Any:
     if axis is None:
         a, axis = ravel(a), 0
     axis = normal_axis(axis, a.ndim)
-    counts = np.asarray(raw(repeats))
+    counts = on_host(raw(repeats), "repeat", "counts")
     shape = raw(a).shape
     if counts.size != 1:
         if counts.shape != (shape[axis],):
@@ -122,9 +123,10 @@ def repeat(a: Any, repeats: Any, axis: int | None = None) -> Any:
                 f"repeat: {counts.shape} counts were given for dimension {axis} of shape {shape}; needed: one, or one "
                 "per element" + call_site()
             )
-        index = np.repeat(np.arange(shape[axis]), counts)
+        index = move(np.repeat(np.arange(shape[axis]), counts), raw(a))
         return taken(a, (slice(None),) * axis + (index,), by=(repeats,))
-    n = int(np.asarray(option(repeats, "repeat", a)).reshape(()))
+    option(repeats, "repeat", a)
+    n = int(counts.reshape(()))
     n = n if n > 0 else 0  # NumPy takes a negative count where there is nothing to repeat
     wide = broadcast_to(expand_dims(a, axis + 1), (*shape[: axis + 1], n, *shape[axis + 1 :]))
     return reshape(wide, (*shape[:axis], shape[axis] * n, *shape[axis + 1 :]))
@@ -154,7 +156,8 @@ def resize(a: Any, new_shape: Any) -> Any:
     flat = ravel(operand(a))
     if not flat.shape[0]:
         return made_like(partial(np.zeros, shape, flat.dtype), flat)
-    return reshape(taken(flat, np.arange(math.prod(map(int, shape))) % flat.shape[0], by=shape), shape)
+    index = arange_beside(raw(flat), math.prod(map(int, shape))) % int(flat.shape[0])
+    return reshape(taken(flat, index, by=shape), shape)
 
 
 # -- padding ---------------------------------------------------------------------------------------------------------
@@ -193,7 +196,7 @@ def pad(array: Any, pad_width: Any, mode: str = "constant", **words: Any) -> Any
     for i, (before, after) in enumerate(widths):
         if before or after:
             index = np.pad(np.arange(shape[i]), (before, after), mode)  # type: ignore[call-overload]  # NumPy's types name each mode
-            x = taken(x, (slice(None),) * i + (index,))
+            x = taken(x, (slice(None),) * i + (move(index, raw(x)),))
     return x
 
 
@@ -218,7 +221,7 @@ def _parts(ary: Any, indices_or_sections: Any, axis: int) -> Any:
         small, longer = divmod(n, sections)
         cuts = [i * small + min(i, longer) for i in range(1, sections)]
     else:
-        cuts = [int(i) for i in np.asarray(raw(indices_or_sections))]
+        cuts = [int(i) for i in on_host(raw(indices_or_sections), "split", "indices")]
     ends = [0, *cuts, n]
     before = (slice(None),) * axis
     return [getitem(ary, (*before, slice(a, b))) for a, b in zip(ends[:-1], ends[1:], strict=True)]
@@ -282,8 +285,8 @@ def delete(arr: Any, obj: Any, axis: int | None = None) -> Any:
     if axis is None:
         arr, axis = ravel(arr), 0
     axis = normal_axis(axis, arr.ndim)
-    left = np.delete(np.arange(int(arr.shape[axis])), raw(obj))
-    return taken(arr, (slice(None),) * axis + (left,), by=(obj,))
+    left = np.delete(np.arange(int(arr.shape[axis])), on_host(raw(obj), "delete", "obj"))
+    return taken(arr, (slice(None),) * axis + (move(left, raw(arr)),), by=(obj,))
 
 
 # -- diagonals and triangles -----------------------------------------------------------------------------------------
@@ -304,7 +307,8 @@ def _make_diagonal(x: Any, offset: int, a: int, b: int, shape: Shape) -> Any:
     out = np.zeros_like(x, shape=shape)
     n = x.shape[-1]
     key: list[Any] = [slice(None)] * len(shape)
-    key[a], key[b] = np.arange(n) + max(-offset, 0), np.arange(n) + max(offset, 0)
+    at = arange_beside(x, n)
+    key[a], key[b] = at + max(-offset, 0), at + max(offset, 0)
     # with two index arrays NumPy puts their common dimension in their place if they are adjacent, else first
     out[tuple(key)] = np.moveaxis(x, -1, min(a, b) if abs(a - b) == 1 else 0)
     return out

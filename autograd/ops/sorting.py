@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from ..arrays.device import arange_beside, is_array, move, require_one_device
 from ..arrays.shape_only import Shaped
 from ..engine.primitive import Primitive, op
 from ..engine.tensor import TENSORS
@@ -114,20 +115,32 @@ def _key_along_axis(index: Any, axis: int) -> tuple[Any, ...]:
     for i, n in enumerate(index.shape):
         shape = [1] * index.ndim
         shape[i] = n
-        key.append(index if i == axis else np.reshape(np.arange(n), shape))
+        key.append(index if i == axis else np.reshape(arange_beside(index, n), shape))
     return tuple(key)
 
 
 def _scatter(x: Any, index: Any, axis: int, shape: Shape) -> Any:
     if type(x) is Shaped:
         return Shaped(shape, x.dtype, x.why)
+    _require_index_beside("scatter_along_axis", x, index)
     out = np.zeros_like(x, shape=shape)
     np.add.at(out, _key_along_axis(index, axis), x)
     return out
 
 
+def _require_index_beside(caller: str, x: Any, index: Any) -> None:
+    """Raise DeviceError for an index on another device, which CuPy would copy."""
+    if index.__class__ is not x.__class__:
+        require_one_device(caller, x=x, index=index)
+
+
+def _take_along(x: Any, index: Any, axis: int, shape: Shape) -> Any:
+    _require_index_beside("take_along_axis", x, index)
+    return np.take_along_axis(x, index, axis)
+
+
 _take_along_op: Primitive = op(
-    "take_along_axis", "a S", lambda x, index, axis, shape: np.take_along_axis(x, index, axis),
+    "take_along_axis", "a S", _take_along,
     (lambda ct, y, x, index, axis, shape: _scatter_op(ct, index, options=(axis, shape)), None),
     saves=("1", ""), dims=mixed_axis_dims, operands="x index",
 )  # fmt: skip
@@ -240,8 +253,9 @@ def take(a: Any, indices: Any, axis: int | None = None, out: None = None, mode: 
     if axis.__class__ is not int or not 0 <= axis < ndim:
         axis = normal_axis(axis, ndim)
     index = raw(indices)
-    if index.__class__ is not np.ndarray:
+    if index.__class__ is not np.ndarray and not is_array(index):
         index = np.asarray(index)
+        index = move(index, raw(a)) if index.ndim else index
     if index.dtype.kind != "i":
         if index.size and not np.can_cast(index.dtype, np.intp):
             raise ArgumentError(f"take: indices of {index.dtype} were given; indices must be of integers" + call_site())
@@ -251,16 +265,21 @@ def take(a: Any, indices: Any, axis: int | None = None, out: None = None, mode: 
     return taken(a, (slice(None),) * axis + (index if index.ndim else int(index),), by=(indices,))
 
 
+_HOST_VALUES = (np.ndarray, np.generic, list, tuple)
+
+
 @instead_of(np.compress)
 def compress(condition: Any, a: Any, axis: int | None = None, out: None = None) -> Any:
     """Return the slices along an axis where the one-dimensional condition is true.
 
     Adjoint: the cotangent at the places of the elements that were taken, and 0 elsewhere.
     """
-    if getattr(getattr(condition, "layout", None), "special", False):  # then a is to be sharded alike, as by a mask
+    is_special = getattr(getattr(condition, "layout", None), "special", False)  # then a is to be sharded alike
+    if is_special or not isinstance(raw(condition), _HOST_VALUES):
         a, axis = (ravel(operand(a)), 0) if axis is None else (operand(a), normal_axis(axis, np.ndim(raw(a))))
         return a[(slice(None),) * axis + (condition != 0,)]
-    return take(a, labelled(np.flatnonzero(np.asarray(raw(condition))), condition), axis)
+    index = np.flatnonzero(raw(condition))
+    return take(a, labelled(move(index, raw(a)) if isinstance(condition, list | tuple) else index, condition), axis)
 
 
 @instead_of(np.extract)
@@ -374,7 +393,7 @@ def interp(x: Any, xp: Any, fp: Any, left: Any = None, right: Any = None, period
         xp, fp = concatenate([xp[-1:] - period, xp, xp[:1] + period]), concatenate([fp[-1:], fp, fp[:1]])
         left = right = None
     n = int(raw(xp).shape[0])
-    k = np.clip(np.searchsorted(np.asarray(raw(xp)), np.asarray(raw(x)), side="right") - 1, 0, n - 2)
+    k = np.clip(np.searchsorted(raw(xp), raw(x), side="right") - 1, 0, n - 2)
     x0, x1, y0, y1 = (taken(v, i, by=(x, xp)) for v, i in ((xp, k), (xp, k + 1), (fp, k), (fp, k + 1)))
     y = (y0 + (y1 - y0) / (x1 - x0) * (x - x0)).astype(np.result_type(fp.dtype, np.float64))
     y = where(x < xp[0], fp[0] if left is None else left, y)

@@ -115,7 +115,7 @@ def _cumprod_adjoint(ct: Any, y: Any, x: Any, axis: int) -> Any:
     ct, x = moveaxis(ct, axis, -1), moveaxis(x, axis, -1)
     n = x.shape[-1]
     products = _cumprod_op(_with_one_replaced(x), options=(x.ndim,))  # [i, k]: x_0 ... x_k without x_i
-    includes = made_like(lambda **on: np.triu(np.ones((n, n), bool, **on)), x)  # [i, k]: y_k has the factor x_i
+    includes = made_like(partial(np.tri, n, dtype=bool), x).T  # [i, k]: y_k has the factor x_i
     return moveaxis(sum(where(includes, products, 0) * expand_dims(ct, -2), axis=-1), -1, axis)
 
 

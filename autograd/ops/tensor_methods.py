@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ..arrays.device import device_of
 from ..engine.tensor import Tensor
 from ..errors import ArgumentError, SavedArrayError, call_site
 from ..layouts.rank_values import INTEGERS
@@ -92,9 +93,7 @@ def _searchsorted(x: Any, v: Any, side: Any = "left", sorter: Any = None) -> Any
 
 def _device(x: Any) -> str:
     """The device of its array: "cpu", or the name of an accelerator such as "cuda:0"."""
-    found = getattr(x.array, "device", "cpu")
-    number = getattr(found, "id", None)
-    return str(found) if number is None else f"cuda:{number}"
+    return device_of(x.array)
 
 
 METHODS: dict[str, Any] = {

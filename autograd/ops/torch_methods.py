@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from operator import index
 from typing import Any
 
+from ..arrays.device import dtype_named, gpu_named, where_to
 from ..engine.parameter import Leaf
 from ..engine.state import state
 from ..engine.tensor import Tensor
@@ -88,16 +89,53 @@ def _masked_fill(x: Any, mask: Any, value: Any) -> Any:
     return sorting.where(mask, value, x)
 
 
+def _to(x: Any, *args: Any, dtype: Any = None, device: str | None = None, non_blocking: bool = False,
+        copy: bool = False) -> Any:  # fmt: skip
+    """Return `x` of a dtype and on a device: itself if it is so already. Adjoint: the cotangent, moved back.
+
+    Parameters
+    ----------
+    *args
+        A dtype, a device, both, or a Tensor or array, whose dtype and device are meant.
+    dtype : dtype, optional
+    device : str, optional
+        "cpu", "cuda" (the current GPU of this thread) or "cuda:0".
+    non_blocking, copy : bool
+        Ignored.
+
+    Raises
+    ------
+    OptionError
+        The device is unknown.
+    DependencyError
+        The device is a GPU, and CuPy is not installed.
+    DeviceError
+        The device is a GPU that does not exist, or is not the current one of this thread.
+
+    Examples
+    --------
+    >>> import autograd as ag
+    >>> ag.tensor([1.0, 2.0]).to("cpu", "float32").dtype
+    dtype('float32')
+    """
+    dtype, device = where_to(args, dtype, device, "to")
+    y = x if dtype is None else elementwise.astype(x, dtype_named(dtype))
+    return y if device is None else elementwise.to_device(y, device)
+
+
 METHODS: dict[str, Any] = {
     "chunk": _chunk,
     "clone": copy,
     "contiguous": lambda x: x,
+    "cpu": lambda x: _to(x, device="cpu"),
+    "cuda": lambda x, device=None: _to(x, device=gpu_named(device)),
     "detach": elementwise.stop_gradient,
     "dim": lambda x: x.ndim,
     "masked_fill": _masked_fill,
     "numel": lambda x: x.size,
     "permute": _permute,
     "split": _split,
+    "to": _to,
     "unsqueeze": _unsqueeze,
     "view": _view,
 }

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from ..arrays.device import require_one_device
 from ..engine.broadcasting import broadcast
 from ..engine.dispatch import identity
 from ..engine.events import listeners
@@ -350,7 +351,13 @@ isneginf = _without_derivative("isneginf", lambda x: np.isneginf(x))
 signbit = _without_derivative("signbit", np.signbit)
 iscomplex = _without_derivative("iscomplex", lambda x: np.iscomplex(x))
 isreal = _without_derivative("isreal", lambda x: np.isreal(x))
-_isclose_op = _without_derivative("isclose", lambda a, b, *tolerances: np.isclose(a, b, *tolerances), "S S")
+def _isclose(a: Any, b: Any, *tolerances: Any) -> Any:
+    if a.__class__ is not b.__class__:  # CuPy would copy an array on the host
+        require_one_device("isclose", a=a, b=b)
+    return np.isclose(a, b, *tolerances)
+
+
+_isclose_op = _without_derivative("isclose", _isclose, "S S")
 
 
 @instead_of(np.isclose)

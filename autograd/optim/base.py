@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from .. import notebook
-from ..arrays.device import is_inexact, move
+from ..arrays.device import device_of, is_inexact, mixed_devices, move, require_one_device
 from ..arrays.shape_only import is_absent
 from ..engine import events
 from ..engine.parameter import Leaf, Parameter, refuse_unlabelled_update
@@ -20,6 +20,7 @@ from ..engine.state import state
 from ..engine.whole import part_of, whole_of
 from ..errors import (
     ArgumentError,
+    DeviceError,
     DtypeError,
     GradientWarning,
     LayoutError,
@@ -201,6 +202,8 @@ class Optimizer:
             A gradient's layout is not its parameter's, or a hyperparameter differs between ranks.
         SavedArrayError
             A tape still needs the present value of a parameter.
+        DeviceError
+            A parameter is on another device than its gradient, or than the state of earlier steps.
         ReplicaMismatch
             Copies of a replicated parameter, of its gradient or of its state, or hyperparameters, differ between ranks.
         CollectiveMismatch
@@ -299,6 +302,15 @@ class Optimizer:
             return None
         refuse_foreign_gradient(p, i)
         step_check(p)
+        for name in self._saved:
+            kept = getattr(self, name)[i]
+            if kept.__class__ is not p.array.__class__ and mixed_devices("", (("p", p), ("kept", kept))):
+                raise DeviceError(
+                    f"{type(self).__name__}.step: {p.name or f'parameter {i}'} is on {device_of(p.array)}, and its "
+                    f"{name!r} of earlier steps on {device_of(kept)}; needed: one device\n"
+                    "  fix: optimizer.load_state_dict(optimizer.state_dict()) after the move of the module\n"
+                    "  or:  make the optimizer after it" + call_site()
+                )
         return g.array
 
     def update_all(self, gradients: list[Any]) -> None:
@@ -422,6 +434,8 @@ def refuse_foreign_gradient(p: Leaf, i: int) -> None:
     """Raise LayoutError unless the gradient of a parameter has the parameter's layout."""
     g = p.grad
     assert g is not None
+    if g.array.__class__ is not p.array.__class__:
+        require_one_device("step", **{p.name or f"parameter {i}": p, "gradient": g})
     if g.array.shape != p.array.shape:
         raise ShapeError(f"{p.name or f'parameter {i}'} has shape {p.array.shape}, its gradient {g.array.shape}")
     if p.layout is None or g.layout is None:

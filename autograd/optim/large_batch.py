@@ -9,25 +9,39 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import numpy as np
+
+from ..arrays.device import device_of
 from ..engine.parameter import Leaf
 from ..engine.tensor import Tensor
 from ..layouts.layout import I, Rooted, V
 from .adam import Adam
 from .base import Optimizer, decrease
 from .hyperparameters import check_numbers
-from .norms import Norm, check_norm, local_norm, norm_of
+from .norms import Norm, check_norm, local_norm, norm_of, norm_on_device
 
 __all__ = ["LAMB", "LARS"]
 
 
-def _norm_of(norm: Norm | None, p: Leaf, array: Any) -> float:
+def _norm_of(norm: Norm | None, p: Leaf, array: Any) -> Any:
+    """The norm of a whole parameter or of what has its layout: a number, or an array on the GPU that has all of it."""
     layout = p.layout
     if layout is not None and layout.rooted:  # only the root updates it, and it needs nothing of the other ranks
         layout = layout.replace([axis for axis, label in layout.items() if isinstance(label, Rooted)], I)
     x = [Tensor(array, layout)]
     if norm is None and (layout is None or V in layout.labels):
+        if layout is None and device_of(array) != "cpu":
+            return norm_on_device(array)
         return local_norm(x)  # which refuses Varying: the ranks may have different parameters
     return norm_of(norm, x)
+
+
+def _ratio(above: Any, below: Any, ratio: Callable[[], Any]) -> Any:
+    """``ratio()`` where both norms are above 0, else 1."""
+    if isinstance(above, float | int):
+        return ratio() if above > 0 and below > 0 else 1.0
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where((above > 0) & (below > 0), ratio(), np.ones_like(above))
 
 
 class LARS(Optimizer):
@@ -96,9 +110,9 @@ class LARS(Optimizer):
 
     def update(self, i: int, p: Leaf, g: Any) -> None:
         p_norm, g_norm = _norm_of(self.norm, p, p.array), _norm_of(self.norm, p, g)
-        scale = self.lr
-        if p_norm > 0 and g_norm > 0:
-            scale *= self.trust * p_norm / (g_norm + self.weight_decay * p_norm + self.eps)
+        scale = self.lr * _ratio(
+            p_norm, g_norm, lambda: self.trust * p_norm / (g_norm + self.weight_decay * p_norm + self.eps)
+        )
         change = scale * (g + self.weight_decay * p.array) if self.weight_decay else scale * g
         v = self.velocity[i]
         v = self.velocity[i] = change if v is None else self.momentum * v + change
@@ -154,4 +168,4 @@ class LAMB(Adam):
         self.count_step(i, g)
         step = self.direction(i, p, g)
         p_norm, step_norm = _norm_of(self.norm, p, p.array), _norm_of(self.norm, p, step)
-        decrease(p, (self.lr * (p_norm / step_norm if p_norm > 0 and step_norm > 0 else 1.0)) * step)
+        decrease(p, (self.lr * _ratio(p_norm, step_norm, lambda: p_norm / step_norm)) * step)

@@ -1,4 +1,4 @@
-"""Mixed precision: float16 parameters with float32 master weights, and dynamic loss scaling.
+"""Mixed precision: float16 or bfloat16 parameters with float32 master weights, and dynamic loss scaling.
 
 A float16 number has 11 significant bits and lies between 6e-8 and 65504. Updates of a weight are often below its last
 bit, so the optimizer updates a float32 copy of it, the master weight, and the parameter is that copy rounded. Small
@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from ..arrays.device import move
-from ..arrays.half import HALF, rounded
+from ..arrays.device import device_of, move, require_one_device, to_host
+from ..arrays.half import HALF, is_half, rounded
 from ..arrays.shape_only import Shaped, is_absent
 from ..engine.parameter import Leaf, Parameter
 from ..engine.saved_arrays import step_check
@@ -111,7 +111,7 @@ class LossScaler:
         self.owner: Callable[[], Any] = lambda: None
 
     def scale(self, loss: Tensor) -> Tensor:
-        """Return ``loss * value``, recorded on the tape; a float16 loss in float32.
+        """Return ``loss * value``, recorded on the tape; a float16 or bfloat16 loss in float32.
 
         Call it inside the tape's block, and `backward` on the result.
 
@@ -123,7 +123,7 @@ class LossScaler:
         if loss.__class__ not in TENSORS:
             raise ArgumentError(f"LossScaler.scale: {type(loss).__name__} was given; needed: a Tensor" + call_site())
         self.was_used = True
-        return (loss.astype(np.float32) if loss.dtype == HALF else loss) * self.value
+        return (loss.astype(np.float32) if is_half(loss.dtype) else loss) * self.value
 
     def update(self, finite: bool) -> None:
         """Change the scale after a step; `finite` tells whether all gradients were, on all ranks.
@@ -165,7 +165,7 @@ class LossScaler:
 
 
 class MasterWeights:
-    """An optimizer of float16 parameters: it updates float32 copies of them, the master weights, and rounds these.
+    """An optimizer of float16 or bfloat16 parameters: it updates float32 copies, the master weights, and rounds these.
 
     Multiply the loss by the loss scale with `scale`. `step` divides the gradients by it in float32, updates the master
     weights, and copies them to the parameters. If a gradient is infinite or NaN on any rank, the step changes nothing
@@ -176,7 +176,7 @@ class MasterWeights:
     optimizer : callable
         The class of the optimizer, such as `optim.AdamW`; called with the master weights.
     params : iterable of Parameter, or of dict
-        Parameters, or groups of them: see `Optimizer`. Those of another dtype than float16 are updated directly.
+        Parameters, or groups of them: see `Optimizer`. Those of float32 and float64 are updated directly.
     *args, **kwargs
         Further arguments of the optimizer.
     scaler : LossScaler, optional
@@ -201,6 +201,9 @@ class MasterWeights:
 
     Notes
     -----
+    On a GPU a step reads one boolean, whether all gradients are finite. A weight beyond the largest float16 becomes
+    infinite there, which the gradients of the next step show, and is not reported by itself.
+
     `clip_grad_norm_` and `clip_grad_value_` may be given the parameters or the master weights: both clip the unscaled
     float32 gradients, to which they move the gradients of all parameters first, as `unscale` does. Between `unscale`
     and `step` ``p.grad`` is None, and the gradient is that of the master weight.
@@ -253,6 +256,7 @@ class MasterWeights:
         self.skipped = 0
         self._known = [p.array for p in self._held]  # to see that a parameter was assigned
         self._is_finite = True
+        self._flags: list[Any] = []  # on a GPU: whether gradients and weights are finite, read once a step
         self._places = {id(p): i for each in (self._held, self.parameters) for i, p in enumerate(each)}
         masters.update(dict.fromkeys(self._places, weakref.ref(self)))
         weakref.finalize(self, _forget, tuple(self._places)).atexit = False
@@ -298,7 +302,7 @@ class MasterWeights:
         self.optimizer.zero_grad(set_to_none)
         for p in self._held:
             p.zero_grad()
-        self._is_finite = True
+        self._is_finite, self._flags = True, []
 
     def unscale(self) -> None:
         """Move the gradients of the parameters, divided by the loss scale, to the master weights, in float32.
@@ -314,9 +318,16 @@ class MasterWeights:
             if g is None or is_absent(g.array):
                 continue
             p.zero_grad()
-            wide = g.array if g.array.dtype != HALF else g.array.astype(np.float32)
+            if g.array.__class__ is not master.array.__class__:
+                require_one_device("MasterWeights.unscale", gradient=g, master_weight=master)
+            wide = g.array if not is_half(g.array.dtype) else g.array.astype(np.float32)
             wide = wide / wide.dtype.type(self.scaler.value)
-            self._is_finite = self._is_finite and (type(wide) is Shaped or bool(np.isfinite(wide).all()))
+            if type(wide) is not Shaped:
+                is_finite = np.isfinite(wide).all()
+                if isinstance(is_finite, np.bool_):
+                    self._is_finite = self._is_finite and bool(is_finite)
+                else:
+                    self._flags.append(is_finite)
             known = master.grad
             master.grad = Tensor(wide if known is None else known.array + wide, g.layout)
 
@@ -344,6 +355,8 @@ class MasterWeights:
         """
         self.unscale()
         has_gradient = any(m.grad is not None for m in self.parameters)
+        if self._flags:
+            self._is_finite = bool(to_host(np.stack(self._flags).all())) and self._is_finite
         finite, scaled = self._agreed(self._is_finite, self.scaler.was_used or not has_gradient)
         if not scaled:
             raise OptionError(
@@ -415,12 +428,12 @@ class MasterWeights:
 
 
 def _wide_dtype(dtype: Any) -> Any:
-    return np.dtype(np.float32) if dtype == HALF else dtype
+    return np.dtype(np.float32) if is_half(dtype) else dtype
 
 
 def _widened(array: Any) -> Any:
-    """A float16 array in float32; an array of another dtype itself, which the optimizer updates in place."""
-    return array.astype(np.float32) if array.dtype == HALF else array
+    """A 16-bit array in float32; an array of another dtype itself, which the optimizer updates in place."""
+    return array.astype(np.float32) if is_half(array.dtype) else array
 
 
 def _master(p: Leaf) -> Parameter:
@@ -434,9 +447,9 @@ def _copy(master: Leaf, p: Leaf) -> Any:
     if p.array is master.array or is_absent(p.array) or type(p.array) is Shaped:
         return p.array
     value = master.array
-    if p.array.dtype == HALF and value.dtype != HALF:
-        value = rounded(value)
-        if not np.isfinite(value).all():
+    if is_half(p.array.dtype):
+        value = rounded(value) if p.array.dtype == HALF else value.astype(p.array.dtype)
+        if device_of(value) == "cpu" and not np.isfinite(value).all():  # on a GPU the next gradients tell
             raise OptionError(
                 f"MasterWeights.step: {p.name or 'a parameter'} of shape {p.array.shape} has a weight of "
                 f"{float(np.abs(master.array).max()):g}; the largest float16 is {_LARGEST_HALF:g}\n  fix: a smaller "

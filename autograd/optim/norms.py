@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from ..arrays.device import device_of, to_host
 from ..arrays.shape_only import Shaped, is_absent
 from ..engine.events import declarations
 from ..engine.parameter import Leaf
@@ -162,11 +163,43 @@ def _refuse_addends(layout: Layout | None) -> None:
 def _power(arrays: list[Any], norm_type: float) -> float:
     """The sum of the powers of all elements, or the largest absolute value."""
     arrays = [a for a in arrays if type(a) is not Shaped]  # a dry run has no values: the norm is 0
+    if not all(isinstance(a, _HOST) for a in arrays):
+        return _power_on_device(arrays, norm_type)
     if norm_type == math.inf:
         return max((float(np.max(np.abs(a))) for a in arrays if a.size), default=0.0)
     if norm_type == 2.0:  # dot products in double precision need no array of squares and do not overflow in float32
         return math.fsum(_sum_of_squares(a) for a in arrays)
     return math.fsum(float(np.sum(np.abs(a) ** norm_type, dtype=np.float64)) for a in arrays)
+
+
+_HOST = (np.ndarray, np.generic, float)
+
+
+def _power_on_device(arrays: list[Any], norm_type: float) -> float:
+    """`_power` of arrays on a GPU, with one read for all of them."""
+    found = []
+    for a in arrays:
+        if norm_type == math.inf:
+            found += [np.max(np.abs(a)).astype(np.float64)] if a.size else []
+        elif norm_type == 2.0:
+            found += [np.sum(np.square(part, dtype=np.float64)) for part in parts_of_number(a)]
+        else:
+            found.append(np.sum(np.abs(a) ** norm_type, dtype=np.float64))
+    if not found:
+        return 0.0
+    together = np.stack(found)
+    return float(to_host(np.max(together) if norm_type == math.inf else np.sum(together)))
+
+
+def parts_of_number(a: Any) -> list[Any]:
+    """The array, or the real and the imaginary part of a complex one."""
+    return [a.real, a.imag] if a.dtype.kind == "c" else [a]
+
+
+def norm_on_device(a: Any) -> Any:
+    """The norm of one array on a GPU as an array there, without a read."""
+    total = np.sqrt(sum(np.sum(np.square(part, dtype=np.float64)) for part in parts_of_number(a)))
+    return total.astype(a.real.dtype)
 
 
 def _sum(powers: Iterable[float], norm_type: float) -> float:
@@ -381,7 +414,7 @@ def _gradients(parameters: Iterable[Leaf] | Leaf, caller: str) -> list[tuple[Lea
 
 def _replace(p: Leaf, g: Tensor, array: Any) -> None:
     """Set the values of the gradient `g` of `p`, in place where possible: buckets and optimizers may hold its array."""
-    if type(g.array) is np.ndarray and g.array.flags.writeable:
+    if g.array.__class__ is np.ndarray and g.array.flags.writeable or device_of(g.array) != "cpu":
         g.array[...] = array
     else:
         p.grad = Tensor(array, g.layout)

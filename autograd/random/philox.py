@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from ..arrays.device import move
 from ..arrays.shape_only import DRY, Shaped
 from ..engine import events
 from ..engine.events import declarations
@@ -159,6 +160,8 @@ def draw(
     source, target = words.reshape(-1), out.reshape(-1)
     for i in range(0, source.size, BLOCK):
         target[i : i + BLOCK] = transform(source[i : i + BLOCK])
+    if isinstance(shape, Tensor) and type(shape.array) is not Shaped:
+        out = move(out, shape.array)
     return out if layout is None else _labelled(out, layout)
 
 
@@ -191,5 +194,6 @@ def floating(dtype: Any, caller: str) -> np.dtype[Any]:
     except TypeError:
         result = np.dtype(object)
     if result.kind != "f" or result.itemsize > 8:
-        raise DtypeError(f"{caller}: dtype must be float64, float32 or float16, got {dtype!r}")
+        fix = "\n  fix: module.to('bfloat16') of a module of float32" if str(dtype).endswith("bfloat16") else ""
+        raise DtypeError(f"{caller}: dtype must be float64, float32 or float16, got {dtype!r}" + fix)
     return np.dtype(result.type)  # in native byte order

@@ -461,7 +461,7 @@ def objective(traced: Traced, complex_too: bool = False) -> None:
             "return their sum, or use grad_and_aux, make_vjp or jacobian" + call_site()
         )
     y = outputs[0]
-    if y.array.dtype.kind not in "iufc":
+    if y.array.dtype.kind not in "iufcV":
         raise ObjectiveError(f"the function returned dtype {y.array.dtype}; needed: one number" + call_site())
     if y.array.size != 1:
         raise ObjectiveError(

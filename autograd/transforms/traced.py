@@ -79,11 +79,11 @@ class Traced:
                         raise DtypeError(f"{self.structure.paths(what)[i]}: {error}" + call_site()) from error
                     if state.grid is not None:
                         self._note_plain(i, what, transform or getattr(function, "transform", ""))
-                        if x.array.dtype.kind in "fc":  # so that ranks with equal values are told
+                        if x.array.dtype.kind in "fcV":  # so that ranks with equal values are told
                             x.requires_grad = True
                             x.name = self.structure.paths(what)[i]
                             plain.append(x)
-                if x.array.dtype.kind not in "fc":
+                if x.array.dtype.kind not in "fcV":
                     raise _without_derivative(x, self.structure.paths(what)[i])
                 if state.grid is not None:
                     x.layout = x.labelled(state.grid)

@@ -95,5 +95,6 @@ def _norm(weights: dict[str, torch.Tensor], name: str) -> torch.nn.LayerNorm:
 
 
 def _rotate(x: Any, turns: Any) -> Any:
-    pairs = torch.view_as_complex(x.unflatten(-1, (-1, 2)))
-    return torch.view_as_real(pairs * turns).flatten(-2)
+    wide = x.float() if x.itemsize == 2 else x  # there are no complex numbers of two such parts
+    pairs = torch.view_as_complex(wide.unflatten(-1, (-1, 2)))
+    return torch.view_as_real(pairs * turns).flatten(-2).to(x.dtype)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from autograd.arrays.device import to_host
+from autograd.arrays.device import dtype_named, is_bfloat16, is_inexact, to_host
 from autograd.engine.tensor import TENSORS
 from autograd.errors import AbsentError, ArgumentError, CollectiveMismatch, ShapeError, call_site
 from autograd.layouts.layout import C, D, I, Label, Layout, P, R, Rooted, Shard, V
@@ -48,8 +48,8 @@ def _text(
 ) -> bytes:
     labels = None if layout is None else {a: _pack(x) for a, x in layout.items()}
     text = json.dumps(
-        {"dtype": dtype.str, "shape": [int(n) for n in shape], "labels": labels, "recorded": recorded, "what": what,
-         "site": site[-_LONGEST_SITE:]}
+        {"dtype": dtype.name if is_bfloat16(dtype) else dtype.str, "shape": [int(n) for n in shape], "labels": labels,
+         "recorded": recorded, "what": what, "site": site[-_LONGEST_SITE:]}
     ).encode()
     if len(text) > _TEXT_BYTES:
         raise ShapeError(f"a header of {len(text)} bytes for shape {shape}; needed: at most {_TEXT_BYTES}")
@@ -61,7 +61,7 @@ def read(
 ) -> tuple[tuple[int, ...], np.dtype, dict[str, Label]]:
     """Shape, dtype and labels from a header; CollectiveMismatch if only one of sender and receiver records."""
     shape, dtype, labels, is_recorded, call, site = _facts(data[:_TEXT_BYTES].tobytes())
-    if call != what or (dtype.kind in "fc" and is_recorded != recorded):
+    if call != what or (is_inexact(dtype) and is_recorded != recorded):
         theirs = "recorded" if is_recorded else "not recorded"
         mine = "recorded" if recorded else "not recorded"
         raise CollectiveMismatch(
@@ -75,7 +75,8 @@ def read(
 def _facts(text: bytes) -> tuple[tuple[int, ...], np.dtype, dict[str, Label], bool, str, str]:
     header = json.loads(text.decode())
     labels = {a: _unpack(x) for a, x in (header["labels"] or {}).items()}
-    return tuple(header["shape"]), np.dtype(header["dtype"]), labels, header["recorded"], header["what"], header["site"]
+    dtype = dtype_named(header["dtype"])
+    return tuple(header["shape"]), dtype, labels, header["recorded"], header["what"], header["site"]
 
 
 def outline_of(like: Any, name: str, sender: str) -> tuple[tuple[int, ...], np.dtype, dict[str, Label]]:

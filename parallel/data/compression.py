@@ -42,6 +42,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from autograd.arrays.device import move, to_host
 from autograd.arrays.shape_only import DRY, Shaped
 from autograd.errors import DtypeError, OptionError, call_site
 from autograd.optim.hyperparameters import check_count, check_numbers
@@ -175,7 +176,8 @@ class Compression:
         Parameters
         ----------
         bucket : Bucket
-            Its dtype is float16, float32 or float64.
+            Its dtype is float16, float32 or float64. One on a GPU is copied to the host, where the codes are made and
+            the residuals are kept, and the sum is copied back.
         group : Communicator
             The channel of the gradients. All ranks reduce the same buckets in the same order on it.
 
@@ -187,8 +189,13 @@ class Compression:
         Raises
         ------
         DtypeError
-            The bucket is not real, or not on the host.
+            The bucket is of another dtype.
         """
+        if not group.dry and not isinstance(bucket.flat, np.ndarray):
+            staged = _OnHost(to_host(bucket.flat), bucket.names, bucket.shapes, bucket.offsets)
+            yield from self.reduce(staged, group)
+            bucket.flat[...] = move(staged.flat, bucket.flat)
+            return
         exact = self.is_exact(bucket.names)
         if exact:
             new = yield from self._reduce_exactly(bucket, group)
@@ -219,16 +226,33 @@ class Compression:
         return {}
 
 
+class _OnHost(NamedTuple):
+    """The copy of a bucket on a GPU."""
+
+    flat: Any
+    names: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]
+    offsets: tuple[int, ...]
+
+    @property
+    def values(self) -> Any:
+        return self.flat[: -len(self.names)]
+
+    @property
+    def flags(self) -> Any:
+        return self.flat[-len(self.names) :]
+
+
 def _working(dtype: np.dtype[Any]) -> np.dtype[Any]:
     """The dtype of the arithmetic for a bucket of `dtype`."""
     return _SINGLE if dtype == np.float16 else dtype
 
 
 def _check_bucket(flat: Any, method: str) -> None:
-    if type(flat) is not np.ndarray or flat.dtype not in (np.float16, np.float32, np.float64):
+    if flat.dtype not in (np.float16, np.float32, np.float64):
         raise DtypeError(
-            f"{method}: a bucket of {flat.dtype} in a {type(flat).__name__} was given; needed: float16, float32 or "
-            "float64 in an array of the host\n  fix: compression=None for this model" + call_site()
+            f"{method}: a bucket of {flat.dtype} was given; needed: float16, float32 or float64\n"
+            "  fix: reduction=None for this model" + call_site()
         )
 
 

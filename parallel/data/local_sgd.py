@@ -356,18 +356,18 @@ class DiLoCo(LocalSGD):
         for shared, p in zip(self.shared, self._copies.learned, strict=True):
             assert p.layout is not None
             shared.layout = p.layout.replace(on.names, I)
-            assign(shared, np.asarray(to_host(p.array)))
+            assign(shared, p.array)
         return self
 
     def _apply(self, means: list[Array]) -> None:
         for shared, mean in zip(self.shared, means, strict=True):
             assert shared.layout is not None
-            change = np.asarray(to_host(shared.array)) - mean.astype(shared.array.dtype)
+            change = shared.array - mean.astype(shared.array.dtype)
             shared.grad = Tensor(change, shared.layout.dual)
         self.outer.step()
         for shared, p in zip(self.shared, self._copies.learned, strict=True):
             shared.grad = None
-            assign(p, np.asarray(to_host(shared.array)))
+            assign(p, shared.array)
 
     def state_dict(self) -> dict[str, Any]:
         """The version, the number of local steps, the shared parameters and the state of the outer optimizer."""

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from autograd.arrays.device import move, to_host
+from autograd.arrays.device import as_array, move, to_host
+from autograd.arrays.half import is_half
 from autograd.engine.parameter import Leaf
 from autograd.engine.saved_arrays import step_check
 from autograd.engine.tensor import TENSORS
@@ -138,7 +139,8 @@ class OwnCopies:
         for (owner, attribute), mean in zip(self._averaged(), means, strict=True):
             buffer = getattr(owner, attribute)
             mean = np.rint(mean) if buffer.dtype.kind in "iu" else mean
-            setattr(owner, attribute, _equal_buffer(buffer, mean.astype(buffer.dtype), on.names))
+            array = mean.astype(buffer.dtype).reshape(buffer.shape)
+            setattr(owner, attribute, _equal_buffer(buffer, array, on.names))
 
     def _averaged(self) -> list[tuple[Module, str]]:
         found = [(owner, attribute) for _, owner, attribute in self.module.named_buffer_owners()]
@@ -154,7 +156,7 @@ def _equal_buffer(buffer: Any, array: Any, names: Sequence[str]) -> Any:
 
 
 def assign(p: Leaf, value: Any) -> None:
-    """Write a host array to a parameter, in place.
+    """Write an array of the parameter's device, or of the host, to a parameter, in place.
 
     Raises
     ------
@@ -165,7 +167,8 @@ def assign(p: Leaf, value: Any) -> None:
     if isinstance(p.array, np.generic):
         p.array = value.astype(p.array.dtype).reshape(())[()]
     else:
-        p.array[...] = move(np.ascontiguousarray(value.reshape(p.array.shape), p.array.dtype), p.array)
+        value = value.reshape(p.array.shape).astype(p.array.dtype, copy=False)
+        p.array[...] = move(value, p.array) if isinstance(value, np.ndarray) else value
 
 
 def host_flat(parameters: Sequence[Leaf], out: Array) -> Array:
@@ -180,9 +183,9 @@ def host_flat(parameters: Sequence[Leaf], out: Array) -> Array:
 
 # -- means -------------------------------------------------------------------------------------------------------------
 def numbers_of(x: Any) -> Array:
-    """The value of a parameter or a buffer on the host, in the dtype in which it is averaged."""
-    array = np.asarray(to_host(x.array if x.__class__ in TENSORS else x))
-    if array.dtype == np.float16:
+    """The value of a parameter or a buffer, in the dtype in which it is averaged."""
+    array = as_array(x.array if x.__class__ in TENSORS else x)
+    if is_half(array.dtype):
         return array.astype(np.float32)
     return array.astype(np.float64) if array.dtype.kind in "iu" else array
 
@@ -200,12 +203,12 @@ def weighted_means(call: str, values: Sequence[Array], weight: float, on: Axis, 
     means: list[Any] = [None] * len(values)
     for bucket in _buckets(values, bucket_bytes):
         ends = np.cumsum([part.stop - part.start for part in bucket]).tolist()
-        flat = np.empty(ends[-1] + 1, values[bucket[0].array].dtype)
+        flat = np.empty_like(values[bucket[0].array], shape=(ends[-1] + 1,))
         for part, start, end in zip(bucket, [0, *ends], ends, strict=False):
             np.multiply(values[part.array].reshape(-1)[part.start : part.stop], weight, out=flat[start:end])
         flat[-1] = weight
         total = on.group.run(Request("all_reduce", flat))
-        if total[-1] == 0:
+        if float(to_host(total[-1:])[0]) == 0:
             raise OptionError(
                 f"{call}: weight=0 was given on all {on.size} ranks, so that their mean is undefined; needed: a "
                 "positive weight on one of them" + call_site()
@@ -213,9 +216,9 @@ def weighted_means(call: str, values: Sequence[Array], weight: float, on: Axis, 
         total = total[:-1] / total[-1]
         for part, start, end in zip(bucket, [0, *ends], ends, strict=False):
             if means[part.array] is None:
-                means[part.array] = np.empty(values[part.array].shape, total.dtype)
+                means[part.array] = np.empty_like(values[part.array], dtype=total.dtype, order="C")
             means[part.array].reshape(-1)[part.start : part.stop] = total[start:end]
-    return [np.empty(x.shape, x.dtype) if mean is None else mean for x, mean in zip(values, means, strict=True)]
+    return [np.empty_like(x) if mean is None else mean for x, mean in zip(values, means, strict=True)]
 
 
 class _Part(NamedTuple):

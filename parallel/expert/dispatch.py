@@ -25,7 +25,7 @@ import numpy as np
 
 import collectives as cc
 from autograd import ops
-from autograd.arrays.device import to_host
+from autograd.arrays.device import move, to_host
 from autograd.arrays.shape_only import Shaped
 from autograd.engine.tensor import Tensor
 from autograd.errors import LayoutError, call_site
@@ -75,6 +75,8 @@ def plan_dispatch(
     extents: Sequence[int],
 ) -> Plan:  # fmt: skip
     """Plan the dispatch of tokens to their experts. All ranks of the `axes` call it.
+
+    The plan is made on the host: of a choice on a GPU that is one read, and the orders of rows are moved there.
 
     Parameters
     ----------
@@ -132,7 +134,7 @@ def plan_dispatch(
     load = Load(chosen_by_rank, kept_by_rank, sizes, along, tuple(extents))
     total = chosen_by_rank.sum(0)
     if along is None:
-        return Plan(order, top_k, (), (), None, None, own, total, load)
+        return Plan(move(order, found), top_k, (), (), None, None, own, total, load)
     bounds = np.cumsum([0, *extents])
     sent = tuple(int(own[a:b].sum()) for a, b in zip(bounds[:-1], bounds[1:], strict=True))
     at = place[along]
@@ -145,7 +147,8 @@ def plan_dispatch(
         regroup = np.argsort(expert, kind="stable")
         inverse = np.empty_like(regroup)
         inverse[regroup] = np.arange(len(regroup))
-    return Plan(order, top_k, sent, received, regroup, inverse, arriving.sum(0), total, load)
+        regroup, inverse = move(regroup, found), move(inverse, found)
+    return Plan(move(order, found), top_k, sent, received, regroup, inverse, arriving.sum(0), total, load)
 
 
 def _limit(counts: Any, capacity: float) -> int:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from autograd.arrays.device import as_array, is_array
 from autograd.engine.parameter import Leaf
 from autograd.engine.pytree import flatten, tree_map
 from autograd.engine.state import state
@@ -62,7 +63,7 @@ def split_batch(batch: Any, microbatches: int, axis: str | None, what: str) -> l
 
 def _varying(x: Any, axis: str | None) -> Any:
     """A Tensor, or an array, with the label V on the pipeline's axis, and by default on all others."""
-    array, layout = (x.array, x.layout) if x.__class__ in TENSORS else (np.asarray(x), None)
+    array, layout = (x.array, x.layout) if x.__class__ in TENSORS else (as_array(x), None)
     if layout is None and state.grid is not None:
         layout = state.grid.uniform(V)
     return Leaf(array, layout if layout is None or axis is None else layout.replace((axis,), V))
@@ -72,7 +73,7 @@ def _split(x: Any, m: int, axis: str | None, what: str) -> list[Any]:
     is_tensor = x.__class__ in TENSORS
     if is_tensor and x.tape is not None:
         raise TapeError(f"Pipeline: {what} was computed on a tape; needed: data, a leaf or an array" + call_site())
-    array = x.array if is_tensor else np.asarray(x)
+    array = x.array if is_tensor else x if is_array(x) else np.asarray(x)
     layout = x.layout if is_tensor else None
     if array.dtype.kind not in "biufc" or not array.shape:
         raise ArgumentError(

@@ -9,7 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from autograd.arrays.device import to_host, zeros_on
+from autograd.arrays.shape_only import Shaped
 from autograd.engine.parameter import Leaf, Parameter
+from autograd.engine.pytree import flatten
 from autograd.engine.state import no_grad, state
 from autograd.engine.tape import Rest, Tape
 from autograd.engine.tensor import TENSORS, Tensor
@@ -397,10 +400,13 @@ class _Run:
         self.targets = None if targets is None else split_batch(targets, m, model.axis, "targets")
         self.kinds = [model.kind_of((records, has_loss, signature_of(x))) for x in self.inputs]
         self.transfers = model._transfers
+        if self.transfers is not None:
+            first = next((x.array for x in flatten(self.inputs[0])[0]), np.empty(0))
+            self.transfers.like = np.empty(0) if isinstance(first, Shaped) else np.empty_like(first, shape=(0,))
         self.passes: dict[tuple[int, int], _Pass] = {}
         self.values: dict[tuple[int, int], tuple[Outline, list[Any]]] = {}  # of stages on the same rank
         self.cotangents: dict[tuple[int, int], list[Any]] = {}
-        self.totals: dict[Layout | None, float] = {}
+        self.totals: dict[Layout | None, Any] = {}
         self.times: list[tuple[Action, float, float]] = []
         self.peak = 0
         self.sizes: list[int] | None = None  # the bytes that the tapes hold, where they are measured
@@ -548,7 +554,7 @@ class _Run:
             given = iter(of.rest.cotangents)
             found, of.rest.cotangents = [next(given) if needed else None for needed in needs], []
         found = [
-            None if not needed else np.zeros(x.array.shape, x.array.dtype) if g is None else g
+            None if not needed else zeros_on(x.array, x.array.shape, x.array.dtype) if g is None else g
             for x, g, needed in zip(of.leaves, found, needs, strict=True)
         ]
         of.leaves, of.watched = [], []
@@ -576,12 +582,14 @@ class _Run:
         if layout is not None:
             axis = self.model.axis
             require_one_number(layout if axis is None else layout.replace((axis,), I), (), state.unstated)
-        self.totals[layout] = self.totals.get(layout, 0.0) + float(loss.array)
+        value = float(loss.array) if isinstance(loss.array, _HOST) else loss.array.astype(np.float64)
+        self.totals[layout] = self.totals.get(layout, 0.0) + value  # on a GPU, where it is read once, by `total`
 
     def total(self) -> float:
         """The sum of the losses over the microbatches, and over the ranks that hold addends. All ranks call it."""
         model, total = self.model, 0.0
-        for layout, value in self.totals.items():
+        for layout, found in self.totals.items():
+            value = float(to_host(found)) if not isinstance(found, float) else found
             for axis, label in () if layout is None else layout.items():
                 if label is P and axis != model.axis:
                     value = _summed(state.mesh.axis(axis).group, value)
@@ -651,7 +659,11 @@ def _without_values(y: Tensor) -> Tensor:
     """The place of a value on its tape, without its memory: backward needs no result that has been sent."""
     if y.tape is None or not y.array.shape:
         return y
-    return Tensor(np.broadcast_to(y.array.dtype.type(0), y.array.shape), y.layout, y.tape, y.node)
+    nothing = np.broadcast_to(zeros_on(y.array, (), y.array.dtype), y.array.shape)
+    return Tensor(nothing, y.layout, y.tape, y.node)
+
+
+_HOST = (np.ndarray, np.generic, float)
 
 
 def _summed(group: Any, value: float) -> float:

@@ -80,6 +80,11 @@ class Transfers:
         self._base: dict[tuple[int, int], int] = {}  # by source and target: the messages of earlier steps
         self._announced: dict[Hashable, Message] = {}  # the first message of each kind, which has a header
         self._started: dict[Message, Any] = {}
+        self.like: Any = np.empty(0)
+        """An empty array on the device of the batch, where values arrive."""
+
+    def _buffer(self, shape: Any, dtype: Any) -> Any:
+        return np.empty_like(self.like, shape=shape, dtype=dtype)
 
     def finish(self, counts: dict[tuple[int, int], int]) -> None:
         """Count the messages of a schedule that has run, so that the numbers of the next one follow."""
@@ -157,7 +162,7 @@ class Transfers:
         found = []
         for i, (shape, dtype, _, needs) in enumerate(outline.tensors):
             if message.kind == "activation" or needs:
-                buffer = np.empty(shape, dtype)
+                buffer = self._buffer(shape, dtype)
                 flat = buffer.reshape(-1)
                 request = Request("recv", out=flat, peer=message.source, options=self._options(message, _MOST + i))
                 found.append((buffer, self.numbered.start(request)))
@@ -180,7 +185,7 @@ class Transfers:
         """Send arrays; those of a cotangent for the Tensors that need one, None for the others."""
         for i, a in enumerate(arrays):
             if a is not None:
-                flat = np.ascontiguousarray(a).reshape(-1)
+                flat = in_a_row(a)
                 self.numbered.run(
                     Request("send", flat, peer=message.target, options=self._options(message, _MOST + i))
                 )
@@ -198,7 +203,7 @@ class Transfers:
         """Send a value with its header, matched by the order of such messages."""
         others = None if x.layout is None else x.layout.replace((self.axis,), V)
         header = headers.write(x.array, others, needs, "a pipeline's value", numbers=(float(needs), 0.0))
-        for a in (header, np.ascontiguousarray(x.array).reshape(-1)):
+        for a in (header, in_a_row(x.array)):
             self.group.run(Request("send", a, peer=target, options=(None, text)))
 
     def receive_value(self, source: int, text: str) -> tuple[Any, Layout | None, bool]:
@@ -207,7 +212,7 @@ class Transfers:
         self.group.run(Request("recv", out=data, peer=source, options=(None, text)))
         needs = bool(headers.projection_in(data)[0])
         shape, dtype, labels = headers.read(data, needs, "a pipeline's value", f"rank {source}")
-        buffer = np.empty(shape, dtype)
+        buffer = self._buffer(shape, dtype)
         self.group.run(Request("recv", out=buffer.reshape(-1), peer=source, options=(None, text)))
         layout = None if state.grid is None else state.grid.layout([labels.get(a, V) for a in state.grid.names])
         return buffer, layout, needs
@@ -216,7 +221,7 @@ class Transfers:
         """Send a cotangent, or that there is none."""
         self.group.run(Request("send", np.array([array is not None]), peer=target, options=(None, text)))
         if array is not None:
-            flat = np.ascontiguousarray(array).reshape(-1)
+            flat = in_a_row(array)
             self.group.run(Request("send", flat, peer=target, options=(None, text)))
 
     def receive_gradient(self, source: int, like: Any, text: str) -> Any:
@@ -225,9 +230,14 @@ class Transfers:
         self.group.run(Request("recv", out=flag, peer=source, options=(None, text)))
         if not flag[0]:
             return None
-        buffer = np.empty(like.shape, like.dtype)
+        buffer = np.empty_like(like, order="C")
         self.group.run(Request("recv", out=buffer.reshape(-1), peer=source, options=(None, text)))
         return buffer
+
+
+def in_a_row(array: Any) -> Any:
+    """The elements of an array in order, as one contiguous dimension, on its device."""
+    return array.reshape(-1) if isinstance(array, np.generic) or array.flags.c_contiguous else array.copy().reshape(-1)
 
 
 def _arrived(buffer: Any, pending: Any) -> Any:

@@ -80,24 +80,25 @@ def trained(steps: int = STEPS, plan: Any = PLAN, made: Any = model, **options: 
 
 
 @cache
-def alone(microbatches: int = 2) -> list[float]:
-    return trained(microbatches=microbatches, dp=1)[1]
+def alone(steps: int, microbatches: int = 2) -> list[float]:
+    return trained(steps, microbatches=microbatches, dp=1)[1]
 
 
 @cache
-def alone_with_experts() -> list[float]:
-    return trained(plan=EXPERTS, made=partial(model, 4), dp=1)[1]
+def alone_with_experts(steps: int) -> list[float]:
+    return trained(steps, plan=EXPERTS, made=partial(model, 4), dp=1)[1]
 
 
 def check(steps: int, **options: Any) -> None:
     largest, losses = trained(steps, **options)
     assert largest <= 1e-10
-    serial = alone_with_experts() if options.get("plan") is EXPERTS else alone(options.get("microbatches", 2))
-    assert losses == pytest.approx(serial[:steps], rel=1e-10)
+    experts = options.get("plan") is EXPERTS
+    serial = alone_with_experts(steps) if experts else alone(steps, options.get("microbatches", 2))
+    assert losses == pytest.approx(serial, rel=1e-10)
 
 
 @pytest.mark.parametrize("sizes", [
-    {"dp": 2, "tp": 2}, {"pp": 2, "cp": 2}, {"pp": 3, "tp": 2}, {"pp": 2, "dp": 2, "tp": 2}, {"dp": 3},
+    {"pp": 2, "cp": 2}, {"pp": 2, "dp": 2, "tp": 2}, {"dp": 3},
 ], ids=str)  # fmt: skip
 def test_a_mesh_trains_as_one_process(sizes: dict[str, int]) -> None:
     check(2, **sizes)
@@ -107,16 +108,17 @@ def test_sequence_parallel_with_recomputed_blocks() -> None:
     check(2, plan=SEQUENCE | {f"{i}": Recompute() for i in range(1, 9)}, dp=2, tp=2)
 
 
-@pytest.mark.parametrize("sizes", [{"dp": 2, "ep": 2}, {"ep": 2, "tp": 2}, {"pp": 2, "ep": 2}], ids=str)
+@pytest.mark.parametrize("sizes", [{"dp": 2, "ep": 2}, {"pp": 2, "ep": 2}], ids=str)
 def test_experts(sizes: dict[str, int]) -> None:
     check(2, plan=EXPERTS, made=partial(model, 4), **sizes)
 
 
-@pytest.mark.parametrize("stage", [1, 2, 3])
+@pytest.mark.parametrize("stage", [*(pytest.param(stage, marks=pytest.mark.full) for stage in (1, 2)), 3])
 def test_sharded_state(stage: int) -> None:
     check(2, zero=stage, dp=2, tp=2)
 
 
+@cache
 def explained(layers: int, **sizes: int) -> Any:
     def program() -> Any:
         config = replace(CONFIG, layers=layers)
@@ -210,7 +212,7 @@ FAULTS = {
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_planted_faults_are_seen(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    serial = alone()[:2]
+    serial = alone(2)
     place, mutant = FAULTS[fault]
     monkeypatch.setattr(place, mutant(_resolved(place)))
     largest, losses = trained(2, pp=2)
@@ -226,7 +228,7 @@ def _resolved(path: str) -> Any:
 
 
 OVER_MPI: dict[int, list[dict[str, Any]]] = {
-    2: [{"tp": 2}, {"pp": 2}, {"cp": 2, "zero": 2}, {"pp": 2, "schedule": "zb-h1", "microbatches": 4}],
+    2: [{"cp": 2, "zero": 2}, {"pp": 2, "schedule": "zb-h1", "microbatches": 4}],
     3: [{"dp": 3}, {"pp": 3}, {"tp": 3}],
     4: [{"dp": 2, "tp": 2, "plan": SEQUENCE}, {"pp": 2, "cp": 2}, {"pp": 2, "dp": 2}, {"pp": 4}],
 }
@@ -239,7 +241,7 @@ def test_over_mpi(ranks: int) -> None:
     for line, options in zip(found.out.splitlines(), OVER_MPI[ranks], strict=True):
         largest, losses = json.loads(line)
         assert largest <= 1e-10, options
-        assert losses == pytest.approx(alone(options.get("microbatches", 2))[:2], rel=1e-10), options
+        assert losses == pytest.approx(alone(2, options.get("microbatches", 2)), rel=1e-10), options
 
 
 @pytest.mark.full

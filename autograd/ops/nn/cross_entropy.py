@@ -9,6 +9,7 @@ from typing import Any, overload
 
 import numpy as np
 
+from ...arrays.device import arange_beside, require_one_device
 from ...arrays.shape_only import Shaped
 from ...engine.dispatch import ones
 from ...engine.events import listeners
@@ -19,7 +20,7 @@ from ...kernels import compiled
 from ...layouts.layout import Mix, Shard, Sum
 from ...layouts.messages import describe
 from ...layouts.names import name_of, view_of
-from ..arguments import labelled, raw, stack
+from ..arguments import constant_like, labelled, raw, stack
 from ..elementwise import not_equal, where
 from ..reductions import mean
 from ..reductions import sum as total
@@ -113,7 +114,7 @@ def _cross_entropy_keeping(logits: Any, labels: Any) -> tuple[Any, Any]:
         _check_labels(labels, classes)
     if type(logits) is not np.ndarray or type(labels) is not np.ndarray:
         top = np.max(logits, axis=1)
-        picked = logits[np.arange(n), labels]
+        picked = logits[arange_beside(logits, n), labels]
         return np.log(np.sum(np.exp(logits - top[:, None]), axis=1)) - (picked - top), None
     top = logits.take(_flat_label_indices(logits.argmax(1), classes))  # faster than max where there are few classes
     exps = np.subtract(logits, top[:, None], order="C")
@@ -327,6 +328,8 @@ def cross_entropy(
         indices = labels.array if labels.__class__ in TENSORS else labels
         if not hasattr(indices, "dtype") or indices.dtype.kind not in "iu":
             raise DtypeError(f"labels of dtype {getattr(indices, 'dtype', type(indices))} were given; needed: integers")
+        if array.__class__ is not indices.__class__:
+            require_one_device("cross_entropy", logits=logits, labels=labels)
         if len(array.shape) != 2 or indices.shape != array.shape[:1]:
             raise ShapeError(
                 f"cross_entropy: logits of shape {array.shape} and labels of shape {indices.shape} were given; needed: "
@@ -369,7 +372,10 @@ def cross_entropy(
             return mean(losses)
         if losses.__class__ in TENSORS and losses.layout is not None and losses.layout.special:
             raise LayoutError(mean_of_targets(losses, "cross_entropy", labels, ignore_index))
-        return total(losses) / float(np.count_nonzero(indices != ignore_index))
+        count = np.count_nonzero(indices != ignore_index)
+        if not hasattr(count, "astype"):
+            return total(losses) / float(count)
+        return total(losses) / constant_like(count.astype(array.dtype), losses)  # on a device, where it stays
     except UNTYPED as error:  # as `typed_errors` does, which costs a call
         if isinstance(error, RingtapeError):
             raise

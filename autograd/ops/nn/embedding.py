@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ...arrays.device import require_one_device
 from ...arrays.shape_only import Shaped
 from ...engine.primitive import Primitive, op
 from ...layouts.layout import Mix, Sum
@@ -17,6 +18,12 @@ Shape = tuple[int, ...]
 def _take_dims(shapes: Sequence[Shape], options: Any) -> Any:
     n = len(shapes[1])
     return [(Mix, *range(n, n + len(shapes[0]) - 1)), tuple(range(n))]
+
+
+def _take(x: Any, index: Any) -> Any:
+    if index.__class__ is not x.__class__:  # CuPy would copy an index on the host to the device
+        require_one_device("take_rows", x=x, index=index)
+    return x[index]
 
 
 def _add(ct: Any, index: Any, rows: int) -> Any:
@@ -48,7 +55,7 @@ add_rows: Primitive = op(
     operands="x index", promotes=False,
 )  # fmt: skip
 take_rows: Primitive = op(
-    "take_rows", "a S", lambda x, index: x[index],
+    "take_rows", "a S", _take,
     (lambda ct, y, x, index: add_rows(ct, index, options=(x.shape[0],)), None), saves="01", dims=_take_dims,
     operands="x index", promotes=False,
 )  # fmt: skip
@@ -67,6 +74,8 @@ def _take_own(x: Any, index: Any) -> Any:
     if type(x) is Shaped or type(index) is Shaped:
         return Shaped((*index.shape, *x.shape[1:]), x.dtype, x.why if type(x) is Shaped else index.why)
     own = index >= 0
+    if type(x) is not np.ndarray:  # without a look at the indices, for which the host would wait
+        return _take(x, index * own) * own.astype(x.dtype).reshape(*own.shape, *[1] * (x.ndim - 1))
     if own.all():
         return x[index]
     found = np.zeros_like(x, shape=(*index.shape, *x.shape[1:]))
@@ -79,6 +88,8 @@ def _add_own(ct: Any, index: Any, rows: int) -> Any:
     if type(ct) is Shaped or type(index) is Shaped:
         return _add(ct, index, rows)
     own = index >= 0
+    if type(ct) is not np.ndarray:
+        return _add(ct * own.astype(ct.dtype).reshape(*own.shape, *[1] * (ct.ndim - own.ndim)), index * own, rows)
     return _add(ct, index, rows) if own.all() else _add(ct[own], index[own], rows)
 
 

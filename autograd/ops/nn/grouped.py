@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from ...arrays.device import to_host
+from ...arrays.device import move, on_host
 from ...arrays.half import HALF, product
 from ...arrays.shape_only import Shaped
 from ...engine.primitive import Primitive, op
@@ -36,7 +36,7 @@ Shape = tuple[int, ...]
 def _runs(counts: Any) -> Iterator[tuple[int, int, int]]:
     """Of each group with rows: its number, its first row, and the row after its last."""
     end = 0
-    for g, n in enumerate(to_host(counts).tolist()):
+    for g, n in enumerate(counts.tolist()):
         if n:
             yield g, end, end + n
         end += n
@@ -96,7 +96,7 @@ def _group_of_row(counts: Any, x: Any) -> Any:
     n = raw(counts)
     if type(n) is Shaped:
         return labelled(Shaped(x.shape[:1], np.int64, n.why), counts)
-    return labelled(np.repeat(np.arange(len(n)), to_host(n)), counts)
+    return labelled(move(np.repeat(np.arange(len(n)), n), raw(x)), counts)
 
 
 def _dims(shapes: Sequence[Shape], options: Any) -> Any:
@@ -143,7 +143,8 @@ def grouped_linear(x: Any, weight: Any, bias: Any, counts: Any) -> Any:
     weight : [groups, k, m]
     bias : [groups, m], or None
     counts : [groups], integers
-        The number of rows of each group, which may be 0. They sum to n.
+        The number of rows of each group, which may be 0. They sum to n. They are on the host, also if the other
+        operands are on a GPU: the bounds of the groups are plain numbers.
 
     Returns
     -------
@@ -171,7 +172,9 @@ def grouped_linear(x: Any, weight: Any, bias: Any, counts: Any) -> Any:
     >>> ops.grouped_linear(x, weight, None, numpy.array([1, 0, 2])).tolist()
     [[1.0, 1.0], [5.0, 5.0], [5.0, 5.0]]
     """
-    x, weight, counts = operand(x), operand(weight), counts if counts.__class__ in TENSORS else np.asarray(counts)
+    x, weight = operand(x), operand(weight)
+    counts = counts if counts.__class__ in TENSORS else on_host(counts, "grouped_linear", "counts")
+    on_host(raw(counts), "grouped_linear", "counts")
     shapes = [tuple(map(int, raw(each).shape)) for each in (x, weight, counts)]
     (n, k), groups = shapes[0] if len(shapes[0]) == 2 else (-1, -1), shapes[1][0] if shapes[1] else -1
     if raw(counts).dtype.kind not in "iu":
@@ -182,8 +185,8 @@ def grouped_linear(x: Any, weight: Any, bias: Any, counts: Any) -> Any:
             f"grouped_linear: x {shapes[0]}, weight {shapes[1]} and counts {shapes[2]} were given; needed: [n, k], "
             "[groups, k, m] and [groups]" + call_site()
         )
-    if type(raw(counts)) is not Shaped:
-        given = to_host(raw(counts))
+    given = raw(counts)
+    if type(given) is not Shaped:
         if int(given.sum()) != n or (given < 0).any():
             raise ShapeError(
                 f"grouped_linear: counts {given.tolist()} were given for {n} rows; needed: numbers >= 0 that sum to {n}"

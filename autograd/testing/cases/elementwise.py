@@ -73,6 +73,9 @@ for _name, _numpy in (("maximum", numpy.maximum), ("minimum", numpy.minimum)):
     case(_name, "number", lambda x, f=registry[_name]: f(x, 0.0), lambda x, f=_numpy: f(x, 0.0), apart(2, 3))
 real_only("maximum", "minimum", reason="complex numbers have no order")
 real_only("relu", "softplus", reason="defined by the order of real numbers")
+case("to_device", "to the host", lambda x: registry["to_device"](x, options=("cpu", "cpu")), lambda x: x, normal(2, 3))
+case("to_device", "strided", lambda x: registry["to_device"](x, options=("cpu", "cpu")), lambda x: x,
+     strided(normal(2, 3)))  # fmt: skip
 _MASK = numpy.array([[True, False, True], [False, False, True]])
 for _a, _b in (((2, 3), (2, 3)), ((3,), (2, 1)), ((), (3,)), ((2, 3), ())):
     case("where", f"{_a} {_b}", lambda a, b: np.where(_MASK, a, b), lambda a, b: numpy.where(_MASK, a, b), normal(*_a),

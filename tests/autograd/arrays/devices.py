@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import numpy
@@ -30,11 +30,18 @@ class Device:
         assert isinstance(x, fake_device.DeviceArray), f"{type(x).__name__} is not on the device"
         return x._values
 
+    def as_cuda(self) -> Any:
+        """A block in which the name "cuda" means this device."""
+        return fake_device.as_cuda()
+
     @contextmanager
-    def without_crossings(self) -> Iterator[None]:
+    def without_crossings(self, *, moves: bool = False, to_host: int = 0) -> Iterator[None]:
+        """A block in which values cross to the host `to_host` times, and to the device only if it `moves` them."""
         before = dict(fake_device.crossings)
         yield
-        assert fake_device.crossings == before, "values crossed between host and device"
+        found = {way: n - before[way] for way, n in fake_device.crossings.items()}
+        assert found["to host"] == to_host, f"values were read from the device: {found}, allowed: {to_host}"
+        assert moves or not found["from host"], f"values crossed between host and device: {found}"
 
 
 class Gpu(Device):
@@ -54,8 +61,11 @@ class Gpu(Device):
         assert isinstance(x, cupy.ndarray), f"{type(x).__name__} is not on the device"
         return arrays.to_host(x)
 
+    def as_cuda(self) -> Any:
+        return nullcontext()
+
     @contextmanager
-    def without_crossings(self) -> Iterator[None]:
+    def without_crossings(self, *, moves: bool = False, to_host: int = 0) -> Iterator[None]:
         yield
 
 

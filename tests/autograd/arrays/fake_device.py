@@ -2,48 +2,157 @@
 
 `DeviceArray` holds a NumPy array and behaves like CuPy's ndarray: it implements NumPy's protocols, combines with Python
 numbers and NumPy scalars, and refuses to be combined with host arrays or converted to one implicitly. Only `to_host`
-and `from_host` convert; `crossings` counts their calls.
+and `from_host` convert; `crossings` counts their calls, and the host arrays that CuPy copies to the device by itself
+(indices). Functions that CuPy does not have are refused, with the error that NumPy raises for them.
+
+There are `COUNT` devices. As in CuPy, each thread has a current one, where new arrays are made; an array of another one
+is refused. `memory` counts the bytes that arrays on the devices take, at present and at most.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+import threading
+import weakref
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy
 
-from autograd.arrays.device import register_device
+from autograd.arrays import device
+from autograd.arrays.cupy_functions import ABSENT_FROM_CUPY, KEYWORDS_ABSENT_FROM_CUPY
 from autograd.arrays.runtime import Program
 
 from ..kernels.cuda import on_cpu
 
 crossings = {"to host": 0, "from host": 0}
+staged = {"to host": 0, "from host": 0}
+"""Those of `crossings` that a transport has made."""
+COUNT = 2
+_counting = threading.Lock()
+_here = threading.local()
+
+
+def _count(way: str) -> None:
+    with _counting:
+        crossings[way] += 1
+        staged[way] += _is_staging()
+
+
+def _is_staging() -> bool:
+    """Whether a transport of `collectives` copies: one that needs host memory stages the arrays of a device."""
+    frame: Any = sys._getframe(2)
+    for _ in range(6):
+        if frame is None:
+            return False
+        if "/collectives/transports/" in frame.f_code.co_filename.replace("\\", "/"):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def to_host(x: DeviceArray) -> numpy.ndarray:
     """Copy a device array to the host."""
-    crossings["to host"] += 1
+    _count("to host")
     return x._values.copy()
 
 
 def from_host(x: numpy.ndarray) -> DeviceArray:
-    """Copy a host array to the device."""
-    crossings["from host"] += 1
+    """Copy a host array to the current device."""
+    _count("from host")
     return DeviceArray(numpy.array(x))
+
+
+def current() -> int:
+    """The number of this thread's current device."""
+    return getattr(_here, "number", 0)
+
+
+def use(number: int) -> None:
+    """Make a device the current one of this thread."""
+    assert 0 <= number < COUNT
+    _here.number = number
+
+
+@contextmanager
+def on(number: int) -> Iterator[None]:
+    """A block in which a device is the current one of this thread."""
+    before = current()
+    use(number)
+    try:
+        yield
+    finally:
+        use(before)
 
 
 class Mixed(TypeError):
     """A host array was combined with a device array."""
 
 
+def _root(values: numpy.ndarray) -> numpy.ndarray:
+    """The array that owns the memory."""
+    while isinstance(values.base, numpy.ndarray):
+        values = values.base
+    return values
+
+
+class Memory:
+    """The bytes of the arrays that exist on the devices; views count with the array whose memory they show."""
+
+    def __init__(self) -> None:
+        self.live_bytes = 0
+        self.peak_bytes = 0
+        self._roots: dict[int, weakref.ref[Any]] = {}
+        self._lock = threading.RLock()  # a callback may run inside `add`
+
+    def add(self, values: numpy.ndarray) -> None:
+        """Count the memory of an array, once, until it is freed."""
+        root = _root(values)
+        key, n_bytes = id(root), root.nbytes
+        with self._lock:
+            if key in self._roots:
+                return
+            self._roots[key] = weakref.ref(root, lambda _: self._remove(key, n_bytes))
+            self.live_bytes += n_bytes
+            self.peak_bytes = max(self.peak_bytes, self.live_bytes)
+
+    def _remove(self, key: int, n_bytes: int) -> None:
+        with self._lock:
+            del self._roots[key]
+            self.live_bytes -= n_bytes
+
+    def reset_peak(self) -> None:
+        """Let `peak_bytes` begin with what there is now."""
+        self.peak_bytes = self.live_bytes
+
+
+memory = Memory()
+
+
+class Number:
+    """What ``array.device`` is in CuPy: it has the number of the device."""
+
+    def __init__(self, number: int):
+        self.id = number
+
+    def __repr__(self) -> str:
+        return f"<CUDA Device {self.id}>"
+
+
 def _inside(x: Any) -> Any:
-    """Replace device arrays by their values, anywhere in an argument; refuse host arrays."""
+    """Replace device arrays by their values, anywhere in an argument; refuse host arrays and other devices."""
     if isinstance(x, DeviceArray):
+        if x.device.id != current():
+            raise ValueError(
+                f"The device where the array resides ({x.device.id}) is different from the current device "
+                f"({current()}). Peer access is unavailable between these devices."
+            )
         return x._values
     if isinstance(x, numpy.ndarray):
         raise Mixed(f"a host array of shape {x.shape} was mixed with device arrays")
     if isinstance(x, tuple | list):
-        return type(x)(_inside(item) for item in x)
+        return type(x)([_inside(item) for item in x])
     return x
 
 
@@ -51,40 +160,50 @@ def _wrap(x: Any) -> Any:
     if isinstance(x, numpy.ndarray | numpy.generic):
         return DeviceArray(numpy.asarray(x))
     if isinstance(x, tuple | list) and any(isinstance(item, numpy.ndarray | numpy.generic) for item in x):
-        return getattr(type(x), "_make", type(x))([_wrap(item) for item in x])
+        items = [_wrap(item) for item in x]
+        return type(x)._make(items) if hasattr(type(x), "_make") else type(x)(items)
     return x
 
 
 def _key(key: Any) -> Any:
-    """Convert an index. Host arrays are accepted, as in CuPy, which copies them to the device."""
+    """Convert an index. Host arrays and lists are accepted, as in CuPy, which copies them to the device."""
     if isinstance(key, tuple):
         return tuple(_key(k) for k in key)
-    return key if isinstance(key, numpy.ndarray) else _inside(key)
+    if isinstance(key, numpy.ndarray | list):
+        _count("from host")
+        return key
+    return _inside(key)
 
 
 class DeviceArray(numpy.lib.mixins.NDArrayOperatorsMixin):
     """An array on the simulated device."""
 
-    __slots__ = ("_values",)
+    __slots__ = ("__weakref__", "_values", "base", "device")
 
-    def __init__(self, values: numpy.ndarray):
+    def __init__(self, values: numpy.ndarray, base: DeviceArray | None = None):
         assert type(values) is numpy.ndarray
         self._values = values
+        self.base = base
+        self.device = Number(current())
+        memory.add(values)
+
+    def _view(self, values: Any) -> DeviceArray:
+        """An array on the device, which refers to the owner of its memory if it is a view of this one."""
+        values = numpy.asarray(values)
+        is_view = values.base is not None and _root(values) is _root(self._values)
+        return DeviceArray(values, self if self.base is None else self.base) if is_view else DeviceArray(values)
 
     dtype = property(lambda self: self._values.dtype)
     shape = property(lambda self: self._values.shape)
     ndim = property(lambda self: self._values.ndim)
     size = property(lambda self: self._values.size)
-    nbytes = property(lambda self: self._values.nbytes)
     itemsize = property(lambda self: self._values.itemsize)
+    nbytes = property(lambda self: self._values.nbytes)
     strides = property(lambda self: self._values.strides)
     flags = property(lambda self: self._values.flags)
-    T = property(lambda self: DeviceArray(self._values.T))
-    real = property(lambda self: DeviceArray(self._values.real))
-
-    @property
-    def base(self) -> Any:
-        return None if self._values.base is None else self
+    T = property(lambda self: self._view(self._values.T))
+    real = property(lambda self: self._view(self._values.real))
+    imag = property(lambda self: self._view(self._values.imag))
 
     def _refuse(self, *args: Any, **kwargs: Any) -> Any:
         raise TypeError("implicit conversion of a device array to the host")
@@ -98,14 +217,31 @@ class DeviceArray(numpy.lib.mixins.NDArrayOperatorsMixin):
         return len(self._values)
 
     def __getitem__(self, key: Any) -> DeviceArray:
-        return DeviceArray(numpy.asarray(self._values[_key(key)]))
+        return self._view(_inside(self)[_key(key)])
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        self._values[_key(key)] = _inside(value)
+        _inside(self)[_key(key)] = _inside(value)
+
+    def __deepcopy__(self, memo: Any) -> DeviceArray:
+        return DeviceArray(self._values.copy())
+
+    def view(self, dtype: Any = None) -> DeviceArray:
+        return self._view(self._values.view() if dtype is None else self._values.view(dtype))
+
+    def item(self) -> Any:
+        """The one number, which is read from the device."""
+        _count("to host")
+        return self._values.item()
+
+    def get(self) -> numpy.ndarray:
+        return to_host(self)
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
         if any(hasattr(type(x), "__array_ufunc__") and not isinstance(x, _OURS) for x in inputs):
             return NotImplemented  # a class that handles this one: ringtape's Tensor
+        calls.add((ufunc.__name__, method, len(inputs), tuple(sorted(options))))
+        if ufunc.__name__ in ABSENT_FROM_CUPY:
+            return NotImplemented
         inside = [_key(x) if method == "at" and i == 1 else _inside(x) for i, x in enumerate(inputs)]
         out = options.pop("out", None)
         if out is not None:
@@ -114,7 +250,27 @@ class DeviceArray(numpy.lib.mixins.NDArrayOperatorsMixin):
         return out[0] if out is not None else _wrap(result)
 
     def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        return _wrap(function(*_inside(args), **{k: _inside(v) for k, v in kwargs.items()}))
+        if not all(issubclass(t, _OURS) for t in types):
+            return NotImplemented
+        name = f"{function.__module__}.{function.__name__}".removeprefix("numpy.")
+        calls.add((name, "", len(args), tuple(sorted(kwargs))))
+        if name in ABSENT_FROM_CUPY:
+            return NotImplemented
+        for word in KEYWORDS_ABSENT_FROM_CUPY.get(name, ()):
+            if word in kwargs:
+                raise TypeError(f"{name}() got an unexpected keyword argument {word!r}")
+        words = {k: _inside(v) for k, v in kwargs.items()}
+        inside = [_key(x) if name in COPIES_HOST_ARRAYS else _inside(x) for x in args]
+        result = function(*inside, **words)
+        out = kwargs.get("out")
+        return out if isinstance(out, DeviceArray) else _wrap(result)
+
+
+COPIES_HOST_ARRAYS = ("isclose", "take_along_axis")
+"""Functions of CuPy that copy host arrays to the device by themselves, besides indices."""
+
+calls: set[tuple[str, str, int, tuple[str, ...]]] = set()
+"""Every use of NumPy's protocols so far: function, ufunc's method, number of arguments, names of keyword arguments."""
 
 
 _OURS = (DeviceArray, numpy.ndarray, numpy.generic)
@@ -122,14 +278,24 @@ _OURS = (DeviceArray, numpy.ndarray, numpy.generic)
 
 def _method(name: str) -> Any:
     def method(self: DeviceArray, *args: Any, **kwargs: Any) -> Any:
-        return _wrap(getattr(self._values, name)(*_inside(args), **{k: _inside(v) for k, v in kwargs.items()}))
+        calls.add((name, "method", len(args), tuple(sorted(kwargs))))
+        words = {k: _inside(v) for k, v in kwargs.items()}
+        result = getattr(_inside(self), name)(*_inside(args), **words)
+        if result is self._values:
+            return self
+        return self._view(result) if isinstance(result, numpy.ndarray) else _wrap(result)
 
     method.__name__ = name
     return method
 
 
-for _name in ("sum", "mean", "max", "min", "argmax", "reshape", "transpose", "swapaxes", "astype", "copy", "ravel",
-              "squeeze", "conj", "fill"):  # fmt: skip
+METHODS = (
+    "all", "any", "argmax", "argmin", "argsort", "astype", "conj", "copy", "cumsum", "diagonal", "dot", "fill",
+    "flatten", "max", "mean", "min", "prod", "ravel", "repeat", "reshape", "squeeze", "sum", "swapaxes", "take",
+    "trace",
+    "transpose",
+)  # fmt: skip
+for _name in METHODS:
     setattr(DeviceArray, _name, _method(_name))
 
 
@@ -148,4 +314,28 @@ class FakeRuntime:
 
 
 RUNTIME = FakeRuntime()
-register_device(DeviceArray, to_host, from_host, None if on_cpu.WHY_NOT else lambda: RUNTIME)
+device.register_device(DeviceArray, to_host, from_host, None if on_cpu.WHY_NOT else lambda: RUNTIME)
+
+
+@contextmanager
+def as_cuda() -> Iterator[None]:
+    """A block in which the device name "cuda" means the simulated devices."""
+    accelerator = device.Accelerator(DeviceArray, to_host, from_host, current, use, lambda: COUNT)
+    before = device.accelerators.get("cuda")
+    device.accelerators["cuda"] = accelerator
+    try:
+        yield
+    finally:
+        device.accelerators.pop("cuda")
+        if before is not None:
+            device.accelerators["cuda"] = before
+
+
+@contextmanager
+def without_crossings(**allowed: int) -> Iterator[None]:
+    """A block in which values cross as often as stated: ``to_host=1, from_host=0``."""
+    before = dict(crossings)
+    yield
+    found = {way.replace(" ", "_"): crossings[way] - before[way] for way in crossings}
+    expected = {"to_host": 0, "from_host": 0} | allowed
+    assert found == expected, f"values crossed between host and device: {found}, allowed: {expected}"

@@ -7,6 +7,11 @@ operands, an implicit way to the host. What it cannot find is what CuPy itself c
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+from importlib.util import find_spec
+from inspect import signature
+from operator import attrgetter
+from types import CellType, CodeType, FunctionType
 from typing import Any
 
 import numpy
@@ -16,12 +21,18 @@ import autograd as ag
 import autograd.numpy as np
 from autograd import arrays, ops
 from autograd.arrays import cuda
+from autograd.arrays.cupy_functions import (
+    ABSENT_FROM_CUPY,
+    KEYWORDS_ABSENT_FROM_CUPY,
+    OPERATIONS_ABSENT_FROM_CUPY,
+)
 from autograd.engine.primitive import op, registry
 from autograd.testing.cases import CASES, WITHOUT_DERIVATIVE, Case
 from autograd.testing.cases.special import ON_HOST
 
 from ...grouped import each
 from ..ops.test_operations import BITS, named
+from . import fake_device
 from .devices import DEVICES, Device, Gpu
 
 there = pytest.fixture(params=DEVICES)(lambda request: request.param)
@@ -40,17 +51,89 @@ def test_arrays_of_the_gpu_are_told_from_the_hosts() -> None:
 
 # -- every operation -------------------------------------------------------------------------------------------------
 
-HOST_ARRAYS = ("host array", "with an array", "array right", "array left", "strided")
+def placed(x: Any, there: Device) -> Any:
+    """A function, with the host arrays of its defaults, its closure and its module moved to the device."""
+    if isinstance(x, numpy.ndarray):
+        return there.move(x)
+    if isinstance(x, partial):
+        return partial(placed(x.func, there), *placed(x.args, there), **x.keywords)
+    if isinstance(x, tuple):
+        return tuple([placed(item, there) for item in x])
+    if not isinstance(x, FunctionType) or not x.__module__.startswith(("autograd.testing.cases", "tests.")):
+        return x
+    own = {name: placed(v, there) for name in _names(x.__code__) if _is_given(v := x.__globals__.get(name))}
+    cells = tuple([CellType(placed(cell.cell_contents, there)) for cell in x.__closure__ or ()])
+    return FunctionType(x.__code__, {**x.__globals__, **own}, x.__name__, placed(x.__defaults__, there), cells)
 
 
-def reasonable(c: Case) -> bool:
-    """Cases whose function closes over a host array are tried with one of the device below."""
-    on_host = ("where", "cross_entropy", "class_terms", "cross_entropy_sum", "smoothed_cross_entropy",
-               "masked_attention", "masked_self_attention", "rotary")  # fmt: skip
-    return c.operation not in (*on_host, *ON_HOST) and not any(word in c.label for word in HOST_ARRAYS)
+def _names(code: Any) -> set[str]:
+    return {*code.co_names}.union(*(_names(c) for c in code.co_consts if isinstance(c, CodeType)))
 
 
-@each([c for c in CASES if reasonable(c) or c.label == "number"], lambda c: f"operations in {c.operation[0]}", named)
+def _is_given(x: Any) -> bool:
+    """Whether a global variable is an array, or a function of a file of cases."""
+    return isinstance(x, numpy.ndarray) or (isinstance(x, FunctionType) and not x.__name__.startswith("numpy_"))
+
+
+def runs_on_a_device(c: Case) -> bool:
+    """Not where SciPy runs on the host, or where the function makes a NumPy array at each call."""
+    makes_arrays = isinstance(c.f, FunctionType) and "numpy" in c.f.__code__.co_names
+    absent = *ON_HOST, *OPERATIONS_ABSENT_FROM_CUPY, "to_device"
+    return c.operation not in absent and c.label not in REFUSED and not makes_arrays
+
+
+@each([c for c in CASES if c.operation in (*ON_HOST, *OPERATIONS_ABSENT_FROM_CUPY)],
+      lambda c: f"operations in {c.operation[0]}", named)  # fmt: skip
+def test_an_operation_that_a_device_does_not_have_says_so(c: Case, there: Device) -> None:
+    args = [there.move(a) for a in c.draw()]
+    with pytest.raises(ag.DeviceError, match=r"on a GPU: (CuPy has no|it computes on NumPy's arrays only)"):
+        y, pullback = ag.vjp(placed(c.f, there), *args)
+        ag.jvp(placed(c.f, there), args, args)
+        pullback(y)
+
+
+@pytest.mark.skipif(find_spec("cupy") is None, reason="CuPy is not installed (extra: gpu): its functions are unknown")
+def test_the_tables_of_functions_are_those_of_cupy() -> None:
+    """No GPU is needed for this one."""
+    import cupy
+    import cupyx.scipy.special
+
+    def has(name: str) -> bool:
+        try:
+            return callable(attrgetter(name)(cupy))
+        except AttributeError:
+            return callable(getattr(cupyx.scipy.special, name, None))
+
+    there = Device()
+    for c in (c for c in CASES if runs_on_a_device(c) and not c.operation.startswith("grouped")):
+        args = c.draw()
+        with numpy.errstate(all="ignore"):
+            y, pullback = ag.vjp(placed(c.f, there), *map(there.move, args))
+            pullback(y)
+    used = {name for name, method, *_ in fake_device.calls if method != "method"}
+    assert len(used) > 100
+    for name in sorted(used | ABSENT_FROM_CUPY):
+        assert has(name) == (name not in ABSENT_FROM_CUPY), name
+    for name, words in KEYWORDS_ABSENT_FROM_CUPY.items():
+        assert not words & set(signature(getattr(cupy, name)).parameters), name
+
+
+REFUSED = ("extract, a host array", "choose, a host array", "gradient at places of a host array")
+"""Labels of cases that make a host array, which they combine with the operand."""
+
+
+@pytest.mark.parametrize("label", REFUSED)
+def test_a_host_array_beside_a_device_array_is_refused(label: str, there: Device) -> None:
+    (c,) = (c for c in CASES if c.label == label)
+    with pytest.raises(ag.DeviceError, match="on different devices"):
+        c.f(*map(ag.tensor, map(there.move, c.draw())))
+
+
+MOVES = ("list", "cross", "cross along")
+"""Labels of cases in which a list of indices is moved to the device, besides those with a "host array"."""
+
+
+@each([c for c in CASES if runs_on_a_device(c)], lambda c: f"operations in {c.operation[0]}", named)
 def test_every_operation_on_the_device(c: Case, there: Device) -> None:
     args = c.draw()
     with numpy.errstate(all="ignore"):
@@ -58,11 +141,13 @@ def test_every_operation_on_the_device(c: Case, there: Device) -> None:
         ct = numpy.random.default_rng(0).standard_normal(expected.shape).astype(expected.dtype)
         cotangents = pullback(ct)
         tangent = ag.jvp(c.f, args, args)[1]
+    f = c.f if c.operation.startswith("grouped") else placed(c.f, there)  # their counts are on the host
+    moves = f is c.f or "host array" in c.label or c.label in MOVES
     moved, moved_ct = [there.move(a) for a in args], there.move(ct)
-    with there.without_crossings(), numpy.errstate(all="ignore"):
-        y, device_pullback = ag.vjp(c.f, *moved)
+    with there.without_crossings(moves=moves), numpy.errstate(all="ignore"):
+        y, device_pullback = ag.vjp(f, *moved)
         found = device_pullback(moved_ct)
-        device_tangent = ag.jvp(c.f, moved, moved)[1]
+        device_tangent = ag.jvp(f, moved, moved)[1]
     rounding = 1e-15  # the host's kernels sum in another order, so that what is zero in one form is not in the other
     numpy.testing.assert_allclose(there.values(y), expected, atol=rounding)
     numpy.testing.assert_allclose(there.values(device_tangent), tangent)

@@ -241,18 +241,21 @@ def _first_array(case: Case) -> Case | None:
 
 
 def thinned(cases: Sequence[Case], first: int, others: int) -> Iterator[Trial]:
-    """Some trials of each case: `first` of the largest case of an operation, `others` of every other case."""
+    """Some trials: `first` of the largest case of an operation, and `others` of every second other case."""
     largest: dict[str, tuple[int, Case]] = {}
     for case in cases:
         size = sum(numpy.size(x) for x in case.draw())
         if case.operation not in largest or size > largest[case.operation][0]:
             largest[case.operation] = size, case
     for case in cases:
+        number = zlib.crc32(f"{case.operation} {case.label}".encode())
+        is_first = largest[case.operation][1] is case
+        if not is_first and number % 2:
+            continue
         found = list(trials([case]))
-        count = first if case.operation in registry and largest[case.operation][1] is case else others
+        count = first if case.operation in registry and is_first else others
         step = max(1, len(found) // count)
-        start = zlib.crc32(f"{case.operation} {case.label}".encode()) % step
-        yield from found[start::step][:count]
+        yield from found[number // 2 % step :: step][:count]
 
 
 # -- what every rank runs, and one process too -------------------------------------------------------------------------

@@ -139,7 +139,7 @@ def test_programs_by_hand(name: str) -> None:
     assert faults({**SHAPES, **OTHERS}[name]) == []
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("ranks", [pytest.param(2, marks=pytest.mark.slow), 3])
 def test_on_processes(ranks: int) -> None:
     outcome = launch("random_programs.py", ranks, "0", "12", limit_s=100, RINGTAPE_CHECK="always",
                      OPENBLAS_NUM_THREADS="1")  # fmt: skip

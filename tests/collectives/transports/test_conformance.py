@@ -60,7 +60,8 @@ def run_on_processes(ranks: int, dtypes: str, *over: str) -> None:
 
 
 @pytest.mark.parametrize(("ranks", "dtypes"), [
-    (1, conformance.DTYPES), (2, conformance.FEW), (3, conformance.FEW),
+    (1, conformance.DTYPES), (3, conformance.FEW),
+    pytest.param(2, conformance.FEW, marks=pytest.mark.slow),
     pytest.param(2, conformance.DTYPES, marks=pytest.mark.slow),
     pytest.param(3, conformance.DTYPES, marks=pytest.mark.slow),
     pytest.param(4, conformance.FEW, marks=pytest.mark.slow),

@@ -1,4 +1,7 @@
-"""Every algorithm on real processes, against the dense sum; prints how many cases ran."""
+"""Every algorithm on real processes, against the dense sum; prints how many cases ran.
+
+    algorithms.py SIZE ...     the numbers of elements
+"""
 
 from __future__ import annotations
 
@@ -40,7 +43,7 @@ def compare(operation: str, algorithm: str, size: int, dtype: type) -> None:
 
 for operation in OPERATIONS:
     for algorithm in names(operation):
-        for size in (0, 1, 61):
+        for size in map(int, sys.argv[1:]):
             compare(operation, algorithm, size, np.float64)
         compare(operation, algorithm, 13, np.float16)
     steps.SEGMENT_BYTES = 64 * 1024

@@ -1,0 +1,276 @@
+"""Parallel training with device arrays on ranks that are threads: the CPU's values, and only the stated crossings.
+
+The transport of threads needs host memory, so each collective stages its data. The fake device counts these copies
+(`staged`), so that those of the layers can be told: the flags of a bucket, the norm of clipping, the loss of a
+trainer's step, and the copies of a compression.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy
+import pytest
+
+import autograd as ag
+import collectives as cc
+from autograd import arrays, nn, optim
+from collectives import Shard
+from collectives.checks.modes import check_mode, set_check
+from parallel import (
+    Column,
+    DataParallel,
+    DiLoCo,
+    Experts,
+    Float16,
+    Int8,
+    LocalSGD,
+    OneBit,
+    PowerSGD,
+    RandomK,
+    Recompute,
+    Ring,
+    Row,
+    Sequence,
+    TopK,
+    Trainer,
+    Vocabulary,
+)
+
+from ..autograd.arrays import fake_device
+from ..autograd.arrays.fake_device import DeviceArray
+
+
+def few(names: Iterable[str], *default: str) -> list[Any]:
+    """Names as parameters of a test, all but some of them slow."""
+    return [name if name in default else pytest.param(name, marks=pytest.mark.slow) for name in names]
+
+
+ROWS = numpy.random.default_rng(0).standard_normal((8, 4)).astype("float32")
+LABELS = numpy.arange(8) % 3
+STEPS = 2
+
+
+@pytest.fixture(autouse=True)
+def _cuda() -> Iterator[None]:
+    with fake_device.as_cuda():
+        yield
+
+
+def own_crossings() -> dict[str, int]:
+    """The copies between host and device so far, without those of the transport."""
+    return {way: n - fake_device.staged[way] for way, n in fake_device.crossings.items()}
+
+
+@contextmanager
+def unchecked() -> Iterator[None]:
+    """A block without the comparisons between the ranks, which read values from the device."""
+    before = check_mode()
+    set_check("off")
+    try:
+        yield
+    finally:
+        set_check(before)
+
+
+def model() -> nn.Sequential:
+    ag.random.seed(0)
+    return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 3))
+
+
+def on_both(program: Callable[[str], list[Any]], ranks: int = 2) -> None:
+    """Run a program of ranks on the host and on the device, and compare the parameters that it returns."""
+    host, there = (cc.run(lambda d=device: program(d), ranks) for device in ("cpu", "cuda"))
+    for mine, theirs in zip(host, there, strict=True):
+        assert mine, "the program returned nothing to compare"
+        for a, b in zip(mine, theirs, strict=True):
+            a, b = (x.array if isinstance(x, ag.Tensor) else x for x in (a, b))
+            assert isinstance(b, DeviceArray)
+            numpy.testing.assert_allclose(arrays.to_host(b), a, rtol=1e-4, atol=1e-5)
+
+
+def part(mesh: Any, device: str, *axes: str) -> tuple[Any, Any]:
+    """This rank's rows and labels."""
+    on = mesh.axis(axes or "dp")
+    n = len(ROWS) // on.size
+    mine = slice(int(on.rank) * n, (int(on.rank) + 1) * n)
+    labels = dict.fromkeys(axes or ("dp",), Shard(0))
+    x, y = (ag.tensor(a[mine], labels, global_shape=a.shape, device=device) for a in (ROWS, LABELS))
+    return x, y
+
+
+def train(wrapped: Any, opt: Any, x: Any, y: Any, steps: int = 2, clip: float | None = None) -> None:
+    for _ in range(steps):
+        with ag.Tape() as tape:
+            loss = nn.cross_entropy(wrapped(x), y, reduction="sum") / len(ROWS)
+            loss = cc.all_reduce(loss, "dp", to=cc.I)
+        tape.backward(loss)
+        if clip is not None:
+            optim.clip_grad_norm_(wrapped.parameters(), clip)
+        opt.step()
+        opt.zero_grad()
+
+
+OPTIONS: dict[str, Any] = {
+    "buckets": {},
+    "small buckets": {"bucket_bytes": 64, "first_bucket_bytes": 32},
+    "one a parameter": {"bucket_bytes": 0},
+    "ZeRO-1": {"zero": 1},
+    "ZeRO-2": {"zero": 2},
+    "ZeRO-3": {"zero": 3},
+}
+
+
+@pytest.mark.parametrize("name", few(OPTIONS, "buckets", "ZeRO-2", "ZeRO-3"))
+def test_data_parallel(name: str) -> None:
+    crossings = {}
+
+    def program(device: str) -> list[Any]:
+        with cc.Mesh(dp=2) as mesh:
+            wrapped = DataParallel(model().to(device=device), "dp", **OPTIONS[name])
+            opt = optim.AdamW(wrapped.parameters(), lr=0.01, digest_every=0)
+            x, y = part(mesh, device)
+            train(wrapped, opt, x, y, 1)
+            cc.barrier("dp")
+            before = own_crossings()
+            train(wrapped, opt, x, y, STEPS, clip=0.1)
+            cc.barrier("dp")
+            crossings[device] = {way: n - before[way] for way, n in own_crossings().items()}, wrapped
+            held = [*wrapped.kept_buffers(), *wrapped.gathered_arrays()]
+            held += [s for each in opt.state_lists() for s in each if hasattr(s, "dtype")]
+            assert device == "cpu" or all(isinstance(a, DeviceArray) for a in held)
+            return wrapped.parameters()
+
+    with unchecked():
+        on_both(program)
+    found, wrapped = crossings["cuda"]
+    entries = [*wrapped._entries, *([] if wrapped._layers is None else wrapped._layers.entries)]
+    buckets = sum(len(entry._plan.call.runs.places) for entry in entries if entry.indices)
+    assert found == {"to host": 2 * STEPS * (buckets + 1), "from host": 0}, "flags of buckets, and a norm"
+
+
+REDUCTIONS: dict[str, Callable[[], Any]] = {
+    "Float16": Float16,
+    "Int8": Int8,
+    "OneBit": OneBit,
+    "TopK": lambda: TopK(0.25),
+    "RandomK": lambda: RandomK(0.5),
+    "PowerSGD": lambda: PowerSGD(rank=1),
+}
+
+
+@pytest.mark.parametrize("name", few(REDUCTIONS, "Int8", "PowerSGD"))
+def test_compressed_gradients(name: str) -> None:
+    def program(device: str) -> list[Any]:
+        with cc.Mesh(dp=2) as mesh:
+            m = model().to(device=device, dtype="float64")
+            # A bucket for each parameter: the blocks of a quantisation depend on the order of parameters in a bucket,
+            # which is that of the operations, and some of these are fused on the host only.
+            wrapped = DataParallel(m, "dp", bucket_bytes=0, reduction=REDUCTIONS[name]())
+            x, y = part(mesh, device)
+            train(wrapped, optim.SGD(wrapped.parameters(), lr=0.1), x.to("float64"), y, steps=3)
+            return wrapped.parameters()
+
+    on_both(program)
+
+
+def test_accumulation() -> None:
+    def program(device: str) -> list[Any]:
+        with cc.Mesh(dp=2) as mesh:
+            wrapped = DataParallel(model().to(device=device), "dp")
+            at = 4 * int(mesh.axis("dp").rank)
+            with wrapped.accumulate():
+                for rows in (slice(at, at + 1), slice(at + 1, at + 4)):
+                    x, y = (cc.from_local(arrays.to_device(a[rows], device), {"dp": Shard(0)}) for a in (ROWS, LABELS))
+                    with ag.Tape() as tape:
+                        loss = nn.cross_entropy(wrapped(x), y, reduction="sum") / len(ROWS)
+                    tape.backward(loss)
+            return [p.grad for p in wrapped.parameters()]
+
+    on_both(program)
+
+
+@pytest.mark.parametrize("kind", [pytest.param(LocalSGD, marks=pytest.mark.slow), DiLoCo])
+def test_local_steps(kind: Any) -> None:
+    def program(device: str) -> list[Any]:
+        with cc.Mesh(dp=2) as mesh:
+            ag.random.seed(0)
+            m = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 3)).to(device=device)
+            opt = optim.SGD(m.parameters(), lr=0.1, momentum=0.9)
+            at = int(mesh.axis("dp").rank) * 4
+            x, y = (ag.tensor(a[at : at + 4], device=device) for a in (ROWS, LABELS))
+            with kind(m, "dp", opt, every=2) as local:
+                for _ in range(3):
+                    with ag.Tape() as tape:
+                        loss = cc.declare_partial(nn.cross_entropy(m(x), y, reduction="sum"), "dp")
+                    tape.backward(loss)
+                    local.step()
+                    opt.zero_grad()
+            return m.parameters()
+
+    on_both(program)
+
+
+# -- the trainer -----------------------------------------------------------------------------------------------------
+
+
+def trained(sizes: dict[str, int], plan: Any = None, made: Any = None, **options: Any) -> None:
+    from .models import gpt
+
+    rng = numpy.random.default_rng(1)
+    x, y = rng.integers(0, 13, (2, 4, 8))
+    config = gpt.Config(vocabulary=13, width=8, heads=2, layers=2, dropout=0.1, **(made or {}))
+
+    def program(device: str) -> list[Any]:
+        trainer = Trainer(
+            lambda: gpt.gpt(config, ag.random.Key(1), numpy.float32), gpt.Loss(), cc.Mesh.fit(**sizes), plan,
+            optimizer=lambda p: optim.AdamW(p, lr=1e-2), clip=0.5, microbatches=2, device=device, **options,
+        )  # fmt: skip
+        losses = [trainer.step(x, y) for _ in range(2)]
+        if device == "cuda" and int(trainer.mesh.ranks.rank) == 0:
+            assert all(isinstance(p.array, DeviceArray) for p in trainer.parameters.values())
+        found[device] = losses
+        return list(trainer.parameters.values())
+
+    found: dict[str, list[float]] = {}
+    on_both(program, int(numpy.prod(list(sizes.values()))))
+    assert found["cuda"] == pytest.approx(found["cpu"], rel=1e-5)
+
+
+PLAN = {
+    "*.table": Vocabulary("tp"), "*.qkv": Column("tp", blocks=3), "*.proj": Row("tp"), "*.mlp.up": Column("tp"),
+    "*.mlp.down": Row("tp"), "*.out": Vocabulary("tp"), "loss.rows": Vocabulary("tp"), "*.attend": Ring("cp"),
+}  # fmt: skip
+SEQUENCE = PLAN | {
+    "*.table": Vocabulary("tp", to=Shard(1)), "*.proj": Row("tp", to=Shard(1)), "*.mlp.down": Row("tp", to=Shard(1)),
+    "*.norm*": Sequence("tp"),
+}  # fmt: skip
+
+
+def test_tensor_parallel() -> None:
+    trained({"tp": 2}, PLAN)
+
+
+@pytest.mark.slow
+def test_sequence_parallel_with_recomputation() -> None:
+    trained({"tp": 2}, SEQUENCE | {f"{i}": Recompute() for i in range(1, 3)})
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", pytest.param("zb-h1", marks=pytest.mark.slow)])
+def test_pipeline(schedule: str) -> None:
+    trained({"pp": 2}, PLAN, schedule=schedule)
+
+
+def test_context_parallel() -> None:
+    trained({"cp": 2}, PLAN)
+
+
+@pytest.mark.slow
+def test_sharded_state_of_a_trainer() -> None:
+    trained({"dp": 2}, PLAN, zero=3)
+
+
+def test_experts() -> None:
+    trained({"ep": 2}, PLAN | {"2.mlp": Experts("ep")}, {"experts": 4})
