@@ -12,6 +12,7 @@ import argparse
 import sys
 import time
 from collections.abc import Callable, Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -30,18 +31,12 @@ SHARED_BYTES = 227 << 10
 def tiles(part: str, full: int, size: int) -> Iterator[Tile]:
     """Tiles whose shared memory fits, for one kernel."""
     row_bytes = full * size + 16
-    for warps in (2, 4, 8):
-        for per_warp in (16, 32):
-            for streamed in (16, 32, 48, 64, 96, 128):
-                own = per_warp * warps
-                resident = own if part == "FORWARD" else 2 * own
-                if (resident + 4 * streamed) * row_bytes + 16 * streamed > SHARED_BYTES or own > 256:
-                    continue
-                if part == "KEYS" and streamed > 32 * warps:
-                    continue
-                blocks = max(1, min(4, SHARED_BYTES // ((resident + 4 * streamed) * row_bytes), 16 // warps))
-                for some in {blocks, 1}:
-                    yield Tile(streamed, own, warps, some) if part == "KEYS" else Tile(own, streamed, warps, some)
+    for warps, per_warp, streamed in product((4, 8), (16, 32), (16, 32, 64, 128) if size == 2 else (16, 32, 64)):
+        own = per_warp * warps
+        memory = ((1 if part == "FORWARD" else 2) * own + 4 * streamed) * row_bytes + 16 * streamed
+        if memory <= SHARED_BYTES and own <= 128 and (part != "KEYS" or streamed <= 32 * warps):
+            blocks = max(1, min(3, SHARED_BYTES // memory, 16 // warps))
+            yield Tile(streamed, own, warps, blocks) if part == "KEYS" else Tile(own, streamed, warps, blocks)
 
 
 def seconds(run: Callable[[], Any], stream: Any, repetitions: int = 10) -> float:

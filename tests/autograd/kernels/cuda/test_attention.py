@@ -24,8 +24,8 @@ pytestmark = pytest.mark.skipif(bool(on_cpu.WHY_NOT), reason=on_cpu.WHY_NOT)
 there = pytest.fixture(params=DEVICES)(lambda request: request.param)
 Array = Any
 
-TOLERANCES = {"float64": 1e-13, "float32": 2e-6, "tf32": 3e-3, "float16": 3e-3}
-"""Errors relative to the largest element: some roundings of operands (TF32 and float16: 2^-11) and of the result."""
+TOLERANCES = {"float64": 1e-13, "float32": 2e-6, "tf32": 3e-3, "float16": 3e-3, "bfloat16": 2.4e-2}
+"""Errors relative to the largest element: some roundings of operands; of TF32 and float16 2^-11, of bfloat16 2^-8."""
 KEYS = 130
 ROWS_THAT_SEE_NOTHING = 60
 
@@ -194,6 +194,13 @@ def test_attention_in_float32(name: str, there: Device) -> None:
 @pytest.mark.parametrize("name", ["width 64", pytest.param("width 40", marks=pytest.mark.slow)])
 def test_attention_in_float16(name: str, there: Device) -> None:
     check(there, *WIDE[name], numpy.float16, TOLERANCES["float16"])
+
+
+@pytest.mark.slow
+def test_attention_in_bfloat16(there: Device) -> None:
+    ml_dtypes = pytest.importorskip("ml_dtypes", reason="ml_dtypes is not installed (extra: gpu): there is no bfloat16")
+    for xs, options in (*WIDE.values(), CASES["booleans"], CASES["addends"], CASES["grouped"]):
+        check(there, xs, options, numpy.dtype(ml_dtypes.bfloat16), TOLERANCES["bfloat16"])
 
 
 @pytest.mark.slow
