@@ -308,9 +308,9 @@ FAULTS = [
     ("attend", "a key too many", "min(keys - 1, query + reach)", "min(keys - 1, query + reach + 1)"),
     ("attend", "sums are not rescaled", "sums[m][half] * rescale + sum", "sums[m][half] + sum"),
     ("attend", "no barrier", "wait_for_copies();\n        __syncthreads();", "wait_for_copies();"),
-    ("attend_keys", "no row sums", "(ds[m][n][i] - row_d[4 * n].at[i % 2])", "ds[m][n][i]"),
 ]
 MORE_FAULTS = [
+    ("attend_keys", "no row sums", "(ds[m][n][i] - row_d[4 * n].at[i % 2])", "ds[m][n][i]"),
     ("attend", "the output is not rescaled", "o[m][n][2 * half] *= rescale", "o[m][n][2 * half] *= 1"),
     ("attend", "no wait", "wait_for_copies();\n        __syncthreads();", "__syncthreads();"),
     ("attend", "one buffer", "(step + 1) % 2 * STAGE", "step % 2 * STAGE"),
