@@ -7,6 +7,7 @@ Only moving an array to the host and back depends on the device. It is explicit,
 
 from __future__ import annotations
 
+from .cuda import allow_tf32, tf32_allowed
 from .device import (
     as_array,
     current_device,
@@ -27,7 +28,7 @@ from .read_only import Guarded, guarded
 from .shape_only import DRY, Shaped, is_absent, shape_only
 
 __all__ = [
-    "DRY", "Guarded", "Shaped", "as_array", "current_device", "device_of", "guarded", "is_absent", "is_array",
-    "is_inexact", "move", "register_device", "require_one_device", "runtime_in_use", "runtime_of",
-    "shape_only", "to_device", "to_host", "use_device", "zeros_on",
+    "DRY", "Guarded", "Shaped", "allow_tf32", "as_array", "current_device", "device_of", "guarded", "is_absent",
+    "is_array", "is_inexact", "move", "register_device", "require_one_device", "runtime_in_use", "runtime_of",
+    "shape_only", "tf32_allowed", "to_device", "to_host", "use_device", "zeros_on",
 ]  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import warnings
 import weakref
@@ -15,8 +16,9 @@ from ..errors import DependencyError, call_site
 from .cublas import WORKSPACE_BYTES, Cublas, takes
 from .runtime import Event, Memory, Program, Runtime, Stream
 
-__all__ = ["CudaRuntime", "facts", "library", "runtime", "why_not"]
+__all__ = ["CudaRuntime", "allow_tf32", "facts", "library", "runtime", "tf32_allowed", "why_not"]
 
+_tf32 = os.environ.get("CUPY_TF32") == "1"  # the variable that CuPy itself reads
 _STATIC_SHARED_BYTES = 48 << 10  # a kernel that uses more dynamic shared memory must ask for it
 
 
@@ -81,6 +83,7 @@ class CudaRuntime(Runtime):
         self._replays: weakref.WeakSet[Any] = weakref.WeakSet()
         self._local = threading.local()  # what belongs to a thread: its hook of allocations, and calls of cuBLAS
         self._made: dict[tuple[str, str, int], Any] = {}
+        self.set_precision()
 
     def _kernel(self, program: Program, kernel: str) -> Any:
         device = self._cupy.cuda.runtime.getDevice()
@@ -103,6 +106,12 @@ class CudaRuntime(Runtime):
 
     def address(self, array: Any) -> int:
         return int(array.data.ptr)
+
+    def set_precision(self) -> None:
+        """Let CuPy's products of float32 have the precision that `allow_tf32` has set."""
+        linalg = self._cupy._core._routines_linalg
+        kind = linalg.COMPUTE_TYPE_TF32 if _tf32 else linalg.COMPUTE_TYPE_DEFAULT
+        linalg.set_compute_type(np.float32, kind)
 
     def current_stream(self) -> Stream:
         return self._cupy.cuda.get_current_stream()
@@ -262,3 +271,29 @@ def _address(array: Any) -> int:
 def runtime() -> CudaRuntime:
     """The runtime of this process."""
     return CudaRuntime()
+
+
+def allow_tf32(allowed: bool = True) -> None:
+    """Let products of float32 on GPUs round their operands to TF32: matrix products, and those in attention.
+
+    TF32 has the range of float32 and a fraction of 10 bits instead of 23: relative errors of products are about 1e-3
+    instead of 1e-7, and tensor cores compute them several times as fast. Sums are float32. It is off unless a program
+    asks for it, so that float32 means on a GPU what it means on the CPU. ``CUPY_TF32=1`` in the environment allows it
+    from the start.
+
+    Examples
+    --------
+    >>> from autograd.arrays import allow_tf32, tf32_allowed
+    >>> allow_tf32(); tf32_allowed()
+    True
+    >>> allow_tf32(False)
+    """
+    global _tf32
+    _tf32 = bool(allowed)
+    if runtime.cache_info().currsize:
+        runtime().set_precision()
+
+
+def tf32_allowed() -> bool:
+    """Whether products of float32 on GPUs may round their operands to TF32."""
+    return _tf32

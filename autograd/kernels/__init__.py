@@ -31,10 +31,11 @@ __all__ = ["Kernel", "draws", "find", "keep_freed_memory"]
 
 
 class Kernel(NamedTuple):
-    """The two functions of one operation on one kind of array."""
+    """The two functions of one operation on one kind of array, and optionally which operands they take."""
 
     forward: Callable[[tuple[Any, ...], tuple[Any, ...], bool], tuple[Any, Any]]
     backward: Callable[[Any, Any, tuple[Any, ...], tuple[Any, ...], Sequence[bool], bool], Sequence[Any]]
+    takes: Callable[[Sequence[Any]], bool] | None = None
 
 
 _found: dict[tuple[type, str], Kernel | None] = {}
@@ -91,7 +92,7 @@ def find(name: str, xs: Sequence[Any]) -> Kernel | None:
     for x in xs[1:]:
         if type(x) is not kind or (x.dtype != dtype and x.dtype.kind not in "iub"):
             return None
-    return kernel
+    return kernel if kernel.takes is None or kernel.takes(xs) else None
 
 
 def draws(kind: type) -> Callable[..., Any] | None:

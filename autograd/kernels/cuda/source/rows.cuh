@@ -18,7 +18,9 @@
 
 // Starts a copy of 16 bytes from global to shared memory.
 __device__ __forceinline__ void start_copy(void *to, const void *from) {
-#ifdef HAS_COPIES
+#if defined(ON_CPU)
+    on_cpu::copy_async(to, from, 16, false);
+#elif defined(HAS_COPIES)
     unsigned at = (unsigned)__cvta_generic_to_shared(to);
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(at), "l"(from) : "memory");
 #else
@@ -35,7 +37,9 @@ __device__ __forceinline__ void end_group() {
 
 // Waits until all copies of this thread are complete, but for those of the last `groups` groups.
 template <int groups> __device__ __forceinline__ void wait_for_copies() {
-#ifdef HAS_COPIES
+#if defined(ON_CPU)
+    on_cpu::wait_for_copies();
+#elif defined(HAS_COPIES)
     asm volatile("cp.async.wait_group %0;" ::"n"(groups) : "memory");
 #endif
 }

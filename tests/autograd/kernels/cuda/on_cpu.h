@@ -27,6 +27,13 @@ constexpr int MOST_THREADS = 1024, WARP = 32;
 
 enum State { RUNS, WAITS_FOR_BLOCK, WAITS_FOR_WARP, IS_DONE };
 
+struct Copy {
+    void *to;
+    const void *from;
+    int size;
+    bool is_zero;
+};
+
 struct Thread {
     State state;
     bool has_started;
@@ -34,6 +41,7 @@ struct Thread {
     ucontext_t context;
     dim3 index;
     uint64_t posted;  // the value that other lanes of the warp read
+    std::vector<Copy> copies;
 };
 
 static Thread threads[MOST_THREADS];
@@ -72,41 +80,72 @@ inline bool release(int first, int last, State why) {
     return true;
 }
 
+// Runs a thread until it waits or is done.
+__attribute__((noinline)) static void resume(int i) {
+    Thread &t = threads[i];
+    running = i;
+    threadIdx = t.index;
+    if (_setjmp(scheduler) != 0) return;
+    if (t.has_started) _longjmp(t.at, 1);
+    t.has_started = true;
+    getcontext(&t.context);
+    t.context.uc_stack.ss_sp = stacks + STACK_BYTES * i;
+    t.context.uc_stack.ss_size = STACK_BYTES;
+    makecontext(&t.context, enter, 0);
+    setcontext(&t.context);
+}
+
+// Each warp runs as far as it can before the next one does, so that a missing barrier of the block is seen.
 inline void run_block() {
     std::fill(shared_memory.begin(), shared_memory.end(), 0xff);  // NaN: what nobody wrote is seen
     for (int i = 0; i < count; i++) {
         Thread &t = threads[i];
         t.state = RUNS;
         t.index = {i % blockDim.x, i / blockDim.x % blockDim.y, i / (blockDim.x * blockDim.y)};
+        t.copies.clear();
     }
-    while (true) {
-        bool has_run = false;
-        for (volatile int i = 0; i < count; i = i + 1) {
-            Thread &t = threads[i];
-            if (t.state != RUNS) continue;
-            has_run = true;
-            running = i;
-            threadIdx = t.index;
-            if (_setjmp(scheduler) != 0) continue;
-            if (t.has_started) _longjmp(t.at, 1);
-            t.has_started = true;
-            getcontext(&t.context);
-            t.context.uc_stack.ss_sp = stacks + STACK_BYTES * i;
-            t.context.uc_stack.ss_size = STACK_BYTES;
-            makecontext(&t.context, enter, 0);
-            setcontext(&t.context);
+    do {
+        for (int warp = 0; warp < count; warp += WARP) {
+            int end = std::min(warp + WARP, count);
+            do {
+                for (int i = warp; i < end; i++)
+                    if (threads[i].state == RUNS) resume(i);
+            } while (release(warp, end, WAITS_FOR_WARP));
         }
-        bool is_released = release(0, count, WAITS_FOR_BLOCK);
-        for (int warp = 0; warp < count; warp += WARP)
-            is_released |= release(warp, std::min(warp + WARP, count), WAITS_FOR_WARP);
-        if (is_released) continue;
-        if (has_run) continue;
-        for (int i = 0; i < count; i++)
-            if (threads[i].state != IS_DONE) problem = "threads of a block wait at different barriers";
-        if (problem)
-            for (Thread &t : threads) t.has_started = false;
-        return;
+    } while (release(0, count, WAITS_FOR_BLOCK));
+    for (int i = 0; i < count; i++)
+        if (threads[i].state != IS_DONE) problem = "threads of a block wait at different barriers";
+    if (problem)
+        for (Thread &t : threads) t.has_started = false;
+}
+
+// Lets the first lane of a warp do the work of all: it gets the address that each lane posted.
+inline void together(void *mine, void (*work)(void **lanes)) {
+    int me = running, lane = me % WARP;
+    threads[me].posted = (uint64_t)mine;
+    wait(WAITS_FOR_WARP);
+    if (lane == 0) {
+        void *lanes[WARP];
+        for (int i = 0; i < WARP; i++) lanes[i] = (void *)threads[me + i].posted;
+        work(lanes);
     }
+    wait(WAITS_FOR_WARP);
+}
+
+// A copy to shared memory that is complete when the thread waits for it. Until then the target holds NaN, so that
+// reading too early and writing while others still read are seen.
+inline void copy_async(void *to, const void *from, int size, bool is_zero) {
+    if ((uintptr_t)to % size || (uintptr_t)from % size) problem = "an asynchronous copy between unaligned addresses";
+    memset(to, 0xff, size);
+    threads[running].copies.push_back({to, from, size, is_zero});
+}
+
+inline void wait_for_copies() {
+    for (const Copy &c : threads[running].copies) {
+        if (c.is_zero) memset(c.to, 0, c.size);
+        else memcpy(c.to, c.from, c.size);
+    }
+    threads[running].copies.clear();
 }
 
 inline const char *run(void (*kernel)(void **), void **given, const unsigned *grid, const unsigned *block, size_t bytes) {
