@@ -8,6 +8,7 @@ Each class below its base::
     RingtapeError
     +-- LayoutError          layouts that cannot be combined, or an objective that is not one global number
     +-- TapeError            invalid use of a tape: it is released, belongs elsewhere, or has recorded nothing
+    +-- CaptureError         what cannot be captured in a graph of a GPU, or replayed
     +-- SavedArrayError      a write to an array that a tape still needs (also a ValueError and a TypeError)
     +-- ShapeError           shapes that do not fit (also a ValueError)
     |   +-- AxisError            an axis that an array does not have (also numpy.exceptions.AxisError, an IndexError)

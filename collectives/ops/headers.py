@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from autograd.arrays.device import dtype_named, is_bfloat16, is_inexact, to_host
+from autograd.arrays.device import dtype_named, is_bfloat16, to_host
 from autograd.engine.tensor import TENSORS
 from autograd.errors import AbsentError, ArgumentError, CollectiveMismatch, ShapeError, call_site
 from autograd.layouts.layout import C, D, I, Label, Layout, P, R, Rooted, Shard, V
@@ -61,7 +61,7 @@ def read(
 ) -> tuple[tuple[int, ...], np.dtype, dict[str, Label]]:
     """Shape, dtype and labels from a header; CollectiveMismatch if only one of sender and receiver records."""
     shape, dtype, labels, is_recorded, call, site = _facts(data[:_TEXT_BYTES].tobytes())
-    if call != what or (is_inexact(dtype) and is_recorded != recorded):
+    if call != what or (dtype.kind in "fcV" and is_recorded != recorded):  # V: bfloat16
         theirs = "recorded" if is_recorded else "not recorded"
         mine = "recorded" if recorded else "not recorded"
         raise CollectiveMismatch(

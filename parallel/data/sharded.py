@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from autograd.arrays.device import to_host
+from autograd.arrays.device import move, to_host
 from autograd.engine.parameter import Parameter
 from autograd.engine.state import state
 from autograd.engine.tape import Sweep
@@ -305,7 +305,8 @@ class ShardedBuckets(Buckets):
     def start(self, bucket: Bucket, used: list[float]) -> Callable[[], Any]:
         sections, group = self._by_bucket[bucket.index], self.group
         if not group.dry:
-            bucket.flat.reshape(sections.ranks, sections.size)[:, sections.elements :] = used
+            flags = move(np.array(used, bucket.flat.dtype), bucket.flat)
+            bucket.flat.reshape(sections.ranks, sections.size)[:, sections.elements :] = flags
         request = Request("reduce_scatter", bucket.flat, counts=sections.counts)
         if not self.keeps_gradients:
             bucket.flat = None  # a call that is started owns a copy

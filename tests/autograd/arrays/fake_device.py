@@ -223,6 +223,8 @@ class DeviceArray(numpy.lib.mixins.NDArrayOperatorsMixin):
         return self._view(_inside(self)[_key(key)])
 
     def __setitem__(self, key: Any, value: Any) -> None:
+        if isinstance(value, list | tuple):
+            raise TypeError("CuPy takes no list in an assignment")
         _inside(self)[_key(key)] = _inside(value)
 
     def __deepcopy__(self, memo: Any) -> DeviceArray:
@@ -388,7 +390,7 @@ class FakeRuntime:
             return
         values = [a._values if isinstance(a, DeviceArray) else a for a in (out, x)]
         if not isinstance(out, DeviceArray) or not isinstance(x, DeviceArray):
-            crossings["from host" if isinstance(out, DeviceArray) else "to host"] += 1
+            _count("from host" if isinstance(out, DeviceArray) else "to host")
         fake_streams.copy(values[0], values[1], stream)
 
     def matmul(self, a: Any, b: Any) -> Any:
