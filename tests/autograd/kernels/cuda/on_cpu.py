@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+import time
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -19,7 +20,8 @@ from autograd.arrays.runtime import Program
 
 HEADER = Path(__file__).with_name("on_cpu.h")
 COMPILER = next(filter(None, map(shutil.which, ("g++", "c++", "clang++"))), None)
-OPTIONS = ("-std=c++17", "-O1", "-shared", "-fPIC", "-w", "-fno-strict-aliasing", "-ffp-contract=off",
+# building takes longer than running, so it is not optimized
+OPTIONS = ("-std=c++17", "-O0", "-shared", "-fPIC", "-w", "-fno-strict-aliasing", "-ffp-contract=off",
            "-U_FORTIFY_SOURCE")  # fmt: skip
 WHY_NOT = "" if COMPILER else "there is no C++ compiler (g++, c++ or clang++)"
 
@@ -56,6 +58,9 @@ def library(program: Program) -> ctypes.PyDLL:
             if done.returncode:
                 raise KernelError(f"{program.name} does not compile:\n{done.stderr[:4000]}")
             os.replace(f"{work}/built.so", built)
+        for other in folder.glob(f"{program.name}-*.so"):  # of sources that have changed since
+            if other.stat().st_mtime < time.time() - 86_400:
+                other.unlink(missing_ok=True)
     return ctypes.PyDLL(str(built))  # it keeps the interpreter's lock: a program has one simulated GPU
 
 
