@@ -153,7 +153,7 @@ def missed(figures: dict[str, Any]) -> list[str]:
 
     def need(name: str, key: str, least: float) -> None:
         if name in figures and figures[name].get(key, least) < least:
-            found.append(f"{name}: {key} {figures[name][key]:.2f}, goal {least:g}")
+            found.append(f"{name}: {key} {figures[name][key]:.2f}, goal {least:.3g}")
 
     for name in figures:
         if "share" in figures[name]:

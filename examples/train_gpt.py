@@ -66,6 +66,7 @@ parser.add_argument("--zero", type=int, default=0, help="stage of ZeRO along dp"
 parser.add_argument("--lr", type=float, default=3e-3)
 parser.add_argument("--seed", type=int, default=0)
 parser.add_argument("--device", default="cpu", help="where the ranks compute: cpu, cuda or cuda:0")
+parser.add_argument("--sample", type=int, default=600, metavar="N", help="draw so many characters at the end")
 parser.add_argument("--explain", action="store_true", help="print the plan of a step before the first one")
 parser.add_argument("--verify", action="store_true", help="compare every gradient with one process's in float64")
 parser.add_argument("--plot", nargs="?", const="gpt.png", metavar="FILE", help="draw the losses as a PNG")
@@ -186,7 +187,7 @@ def report_on(model: Any, losses: Any, tested: Any, seconds: float, data: Any, o
     print("loss on the last tenth of the text, in nats a character:")
     for name, value in {"GPT": tested[-1][1], **tables}.items():
         print(f"  {name:8} {value:.3f}")
-    generated = sample(model, "The ", characters, 600, options.context, options.seed)
+    generated = sample(model, "The ", characters, options.sample, options.context, options.seed)
     known = set(re.findall(r"[A-Za-z]+", text))
     words = re.findall(r"[A-Za-z]+", generated)[:-1]  # the last one may be cut off
     print("a sample:\n\n" + "\n".join("    " + line for line in generated.splitlines()))

@@ -36,6 +36,7 @@ def _run(*command: str, limit_s: float = START_S) -> subprocess.CompletedProcess
     )
 
 
+@pytest.mark.slow
 def test_in_a_world(tmp_path: Path) -> None:
     image = tmp_path / "bench.png"
     tool = (sys.executable, SCRIPT, "--rounds", "3", "--sizes", "4096")  # a batch of 4 MiB has one call

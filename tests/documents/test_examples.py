@@ -19,7 +19,7 @@ from ..collectives.launch import find_mpiexec
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 WORLDS = [("process", 1), *(("threads", n) for n in (1, 2, 3, 4)), *(("mpiexec", n) for n in (1, 2, 3, 4))]
-TRAINED = [w if w in [("process", 1), ("threads", 3), ("mpiexec", 3)] else
+TRAINED = [w if w in [("process", 1), ("threads", 3)] else
            pytest.param(*w, marks=pytest.mark.slow) for w in WORLDS]  # fmt: skip
 LIMIT_S = 100
 
@@ -169,6 +169,7 @@ def test_digits_learns_under_mpiexec_and_draws(tmp_path: Path) -> None:
     assert len(data) > 20_000  # not an empty frame
 
 
+@pytest.mark.slow
 def test_digits_on_more_ranks_than_a_batch_has_rows(tmp_path: Path) -> None:
     options = "--batch", "4", "--lr", "0.02", "--epochs", "1", "--dtype", "float64", "--losses"
     files = [tmp_path / "alone.json", tmp_path / "five.json"]
@@ -212,7 +213,7 @@ def test_a_layer_is_divided_both_ways(how: str, ranks: int) -> None:
 
 @pytest.mark.parametrize(("how", "ranks"), [("threads", 2), pytest.param("mpiexec", 3, marks=pytest.mark.slow)])
 def test_experts_are_the_same_on_any_number_of_ranks(how: str, ranks: int, tmp_path: Path) -> None:
-    options = "--steps", "12", "--batch", "96", "--experts", "5"
+    options = "--steps", "6", "--batch", "96", "--experts", "5"
     alone = run_example("06_experts.py", "process", 1, *options)
     ours = run_example("06_experts.py", how, ranks, *options, "--plot", str(tmp_path / "experts.png"))
     found = []
@@ -262,7 +263,7 @@ def test_compression_trains_with_fewer_bytes(tmp_path: Path) -> None:
 
 # -- train_gpt --------------------------------------------------------------------------------------------------------
 
-SMALL = ("--steps", "2", "--layers", "2", "--width", "32", "--context", "32", "--batch", "8")
+SMALL = ("--steps", "2", "--layers", "2", "--width", "32", "--context", "32", "--batch", "8", "--sample", "60")
 
 
 @cache

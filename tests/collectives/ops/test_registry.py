@@ -26,7 +26,7 @@ from ... import summary
 SIZES = (1, 2, 3, 4, 5, 6, 7, 8)
 DEFAULT = (1, 3, 4)
 TWO_AXES = (4, 6, 8)
-THINNED = (*TWO_AXES, 7)
+THINNED = (3, *TWO_AXES, 7)
 Work = list[tuple[Case, Setting]]
 REGISTERED = tuple(collectives)  # before any test makes one of its own
 

@@ -30,7 +30,7 @@ def run_world(on: str, ranks: int, every: int, limit_s: float) -> None:
     summary.count(f"registry under {NAMES[on]}, cases", f"(of {found[2]}) on {ranks} ranks", int(found[1]))
 
 
-@pytest.mark.parametrize(("ranks", "every"), [(1, 1), (3, 4)])
+@pytest.mark.parametrize(("ranks", "every"), [(1, 1), (3, 10)])
 def test_world(ranks: int, every: int) -> None:
     run_world("here", ranks, every, 110)
 

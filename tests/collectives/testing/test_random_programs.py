@@ -102,9 +102,9 @@ def test_random_programs() -> None:
         account.add(program)
 
     for examples, strategy in (
-        (110, programs()),
-        (20, programs(ranks=(6, 8), axes=(2, 3))),
-        (20, programs(ranks=(2, 7), operations=MOVES)),
+        (70, programs()),
+        (12, programs(ranks=(6, 8), axes=(2, 3))),
+        (12, programs(ranks=(2, 7), operations=MOVES)),
     ):
         thoroughly(examples)(given(strategy)(check_and_count))()
     assert account.missing() == []

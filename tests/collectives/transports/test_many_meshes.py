@@ -18,7 +18,7 @@ def test_dropped_meshes_are_freed(ranks: int) -> None:
 @pytest.mark.parametrize(
     "counts",
     [
-        {"worlds": 25, "shared": 300, "channels": 60},
+        {"worlds": 8, "shared": 100, "channels": 20},
         pytest.param({"shared": 10_000}, marks=pytest.mark.slow),
         pytest.param({"channels": 2_500}, marks=pytest.mark.slow),
         pytest.param({"worlds": 2_500}, marks=pytest.mark.slow),

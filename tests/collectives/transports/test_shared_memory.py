@@ -96,7 +96,7 @@ def test_arena(requests: list[tuple[bool, int, int]]) -> None:
 
 
 # -- on threads, with the same flags and slots ------------------------------------------------------------------------
-@pytest.mark.parametrize("ranks", [1, 2, 3, 5, 8])
+@pytest.mark.parametrize("ranks", [1, 3, 8, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 5))])
 def test_calls_on_threads(ranks: int) -> None:
     sizes = (0, 1, 7, 1000, 5003) if ranks < 5 else (0, 7, 5003)
 
@@ -113,7 +113,7 @@ def test_calls_on_threads(ranks: int) -> None:
 
 
 @given(st.integers(2, 4), st.lists(st.tuples(st.integers(0, 90_000), st.sampled_from(DTYPES)), min_size=1, max_size=3))
-@settings(deadline=None, max_examples=12)
+@settings(deadline=None, max_examples=6)
 def test_random_sizes(ranks: int, work: list[tuple[int, str]]) -> None:
     def program() -> None:
         memory = SharedMemory(cc.world())

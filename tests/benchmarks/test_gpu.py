@@ -1,0 +1,54 @@
+"""`benchmarks/gpu.py` on the CPU with small sizes: what it prints, and the goals that it checks."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "gpu.py"
+
+
+def test_figures() -> None:
+    only = ("gelu", "adam", "64-64-64-10")
+    command = [sys.executable, str(SCRIPT), "--cpu", "--small", "--rounds", "1", "--json", "--only", *only]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr
+    figures = json.loads(done.stdout)
+    for name in ("copy", "gelu, float32, forward", "gelu, float16, backward", "adam, 100M parameters"):
+        assert figures[name]["ours"] > 0 and figures[name]["share"] > 0, name
+    assert figures["64-64-64-10 step, captured"]["ours"] > 0 and len(figures) == 8
+
+
+@pytest.fixture
+def gpu() -> Any:
+    before = list(sys.path)
+    spec = importlib.util.spec_from_file_location("benchmark_gpu", SCRIPT)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    sys.path[:] = before
+    return module
+
+
+def test_missed_goals_are_named(gpu: Any) -> None:
+    figures: dict[str, Any] = {
+        "gelu, float32, forward": {"share": 0.8},
+        "softmax, float32, forward": {"share": 0.9},
+        "attention, 1024 tokens, width 64, forward": {"ratio": 0.6},
+        "attention, 2048 tokens, width 64, forward": {"ratio": 0.7},
+        "gpt, float32": {"ratio": 0.99},
+        "64-64-64-10 step, captured": {"ratio": 3.5},
+        "rotary, float32": {"error": "it broke"},
+    }
+    assert gpu.missed(figures) == [
+        "gelu, float32, forward: share 0.80, goal 0.85",
+        "attention, 1024 tokens, width 64, forward: ratio 0.60, goal 0.667",
+        "gpt, float32: ratio 0.99, goal 1",
+        "rotary, float32: it broke",
+    ]
