@@ -11,6 +11,7 @@ from ..collectives.launch import find_mpiexec
 from .scripts import load
 
 
+@pytest.mark.slow
 def test_every_mode_is_measured(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     find_mpiexec()
     monkeypatch.setattr(sys, "argv", ["checking.py", "--rounds", "5", "--calls", "2", "--json"])
