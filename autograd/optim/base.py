@@ -131,6 +131,7 @@ class Optimizer:
             self._groups.append(Members(range(start, end), own))
         self._has_groups = len(groups) > 1 or bool(groups[0][1])  # whether a group has numbers of its own
         self._group: Members | None = None  # whose hyperparameters the optimizer has at present
+        self._kinds: dict[int, type] = {}  # the types of arrays for which `_refuse_other_devices` was called
         self.rounding: Any = None  # a `fused.Rounding` of `MasterWeights`
         self._checked_lr: Any = None  # is a number that `step` has found legal
         check_numbers(caller, lr=self.lr)
@@ -322,6 +323,12 @@ class Optimizer:
             return None
         refuse_foreign_gradient(p, i)
         step_check(p)
+        if self._kinds.get(i) is not p.array.__class__:
+            self._refuse_other_devices(i, p)
+        return g.array
+
+    def _refuse_other_devices(self, i: int, p: Leaf) -> None:
+        """Raise DeviceError if the state of the i-th parameter is on another device than it."""
         for name in self._saved:
             kept = getattr(self, name)[i]
             kind = kept.__class__
@@ -334,7 +341,7 @@ class Optimizer:
                     "  fix: optimizer.load_state_dict(optimizer.state_dict()) after the move of the module\n"
                     "  or:  make the optimizer after it" + call_site()
                 )
-        return g.array
+        self._kinds[i] = p.array.__class__
 
     def update_all(self, gradients: list[Any]) -> None:
         """Update all parameters. `gradients` has one entry per parameter, None for those that are not updated."""
