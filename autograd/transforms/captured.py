@@ -9,6 +9,7 @@ import numpy as np
 
 from ..arrays.capture import Capture, set_capture
 from ..arrays.device import runtime_of
+from ..arrays.runtime import Runtime
 from ..engine.pytree import Structure, flatten
 from ..engine.state import state
 from ..engine.tensor import TENSORS, Tensor
@@ -44,43 +45,23 @@ class CudaGraph:
                 "cuda_graph: a captured step was called inside a tape's block, which would not record it\n  fix: put "
                 "the tape and backward into the step" + call_site()
             )
-        if self._warmup > 0:
-            self._warmup -= 1
-            return self._step(*args)
         leaves, structure = flatten(args)
-        is_first = self._replay is None
-        if is_first:
-            self._record(leaves, structure)
+        if self._replay is None:
+            runtime = _runtime(leaves)
+            if self._warmup > 0:
+                self._warmup -= 1
+                return self._step(*args)
+            self._record(runtime, leaves, structure)
         else:
             self._set_inputs(leaves, structure)
-        if not is_first:
             self._capture.advance()
         self._capture.write()
         assert self._replay is not None
         self._replay()
         return self._result
 
-    def _record(self, leaves: list[Any], structure: Structure) -> None:
+    def _record(self, runtime: Runtime, leaves: list[Any], structure: Structure) -> None:
         """Capture the step, with copies of its arguments."""
-        mesh = state.mesh
-        if mesh is not None and not mesh.is_alone:
-            raise CaptureError(
-                f"cuda_graph: the step was called on a mesh of {mesh.ranks.size} ranks; needed: one rank. "
-                "Communication between ranks is not captured" + call_site()
-            )
-        kinds = {type(_array(x)) for x in leaves}
-        runtime = next((found for kind in kinds if (found := runtime_of(kind)) is not None), None)
-        if runtime is None:
-            names = ", ".join(sorted(kind.__name__ for kind in kinds)) or "none"
-            raise ArgumentError(
-                f"cuda_graph: the arguments are {names}; needed: at least one array on a GPU, from which the captured "
-                "step reads its data" + call_site()
-            )
-        if np.ndarray in kinds:
-            raise ArgumentError(
-                "cuda_graph: a host array was given, which would be a constant of the captured step; needed: arrays on "
-                "the GPU\n  fix: move the arguments to the device first, or give the step a number" + call_site()
-            )
         own = [_copied(x) for x in leaves]
         capture = Capture()
         set_capture(capture)
@@ -125,6 +106,30 @@ class CudaGraph:
     def __repr__(self) -> str:
         how = "captured" if self.is_captured else f"not captured, {self._warmup} calls to go"
         return f"CudaGraph({getattr(self._step, '__name__', 'step')}, {how})"
+
+
+def _runtime(leaves: list[Any]) -> Runtime:
+    """The runtime of the GPU that holds the arguments of a step. Raises an error if the step cannot be captured."""
+    mesh = state.mesh
+    if mesh is not None and not mesh.is_alone:
+        raise CaptureError(
+            f"cuda_graph: the step was called on a mesh of {mesh.ranks.size} ranks; needed: one rank. "
+            "Communication between ranks is not captured" + call_site()
+        )
+    kinds = {type(_array(x)) for x in leaves}
+    runtime = next((found for kind in kinds if (found := runtime_of(kind)) is not None), None)
+    if runtime is None:
+        names = ", ".join(sorted(kind.__name__ for kind in kinds)) or "none"
+        raise ArgumentError(
+            f"cuda_graph: the arguments are {names}; needed: at least one array on a GPU, from which the captured "
+            "step reads its data" + call_site()
+        )
+    if np.ndarray in kinds:
+        raise ArgumentError(
+            "cuda_graph: a host array was given, which would be a constant of the captured step; needed: arrays on "
+            "the GPU\n  fix: move the arguments to the device first, or give the step a number" + call_site()
+        )
+    return runtime
 
 
 def cuda_graph(step: Callable[..., Any], *, warmup: int = 2) -> CudaGraph:
