@@ -38,6 +38,7 @@ Each class below its base::
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import sysconfig
@@ -305,6 +306,7 @@ def missing_attribute(module: str, name: str) -> AttributeError:
 _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _OWN_FOLDERS = tuple(os.path.join(_ROOT, package) + os.sep for package in ("autograd", "collectives", "parallel"))
 
+_LEFT_OUT = (*_OWN_FOLDERS, contextlib.__file__)
 _LIBRARY_FOLDERS = (
     *_OWN_FOLDERS,
     *(sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")),
@@ -367,8 +369,11 @@ def install_hook() -> None:
 
 
 def _user_frame(frame: FrameType | None) -> FrameType | None:
-    """Return the innermost frame, from `frame` outwards, that is not in ringtape's own code."""
-    while frame is not None and is_own_file(frame.f_code.co_filename):
+    """Return the innermost frame, from `frame` outwards, that is not in ringtape's own code.
+
+    A ``with`` statement enters ringtape's functions through `contextlib`, which is left out, too.
+    """
+    while frame is not None and frame.f_code.co_filename.startswith(_LEFT_OUT):
         frame = frame.f_back
     return frame
 
