@@ -125,7 +125,7 @@ class Groups:
 
     def free_all(self) -> None:
         """Free shared memory and all communicators when all ranks close the world; further calls raise an error."""
-        for release in reversed(self.on_close):
+        for release in self.on_close[::-1]:  # a function that is called may remove itself
             release()
         self.waits.activity.close()
         self._is_closed = True

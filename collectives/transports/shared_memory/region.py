@@ -83,11 +83,13 @@ class Region:
         if self.is_closed:
             return
         self.is_closed = True
+        self.host.forget(self.release)
         self.host.group.barrier()
         self.small.clear()
         self.known.clear()
         self.buffers.close()
         del self.slots, self.sums
+        self.host.remove_channel(self.flags.channel)
         self.flags.words.release()
         self.host.free(self._control)
 

@@ -113,6 +113,10 @@ class Host(NamedTuple):
         """Register a function that all ranks of the group call when the world is closed."""
         self.group._groups.on_close.append(release)
 
+    def forget(self, release: Callable[[], None]) -> None:
+        """Undo `on_close`, so that nothing keeps this host and its communicator until then."""
+        self.group._groups.on_close.remove(release)
+
     def check(self, wait: Wait) -> None:
         """Raise an error if `wait` would never end, because a rank has failed or a deadlock was detected."""
         self.group._waits.check(wait)
@@ -120,6 +124,10 @@ class Host(NamedTuple):
     def add_channel(self, channel: Channel) -> None:
         """Register a channel whose count of calls this rank sends to the others when it leaves."""
         self._activity.channels[channel.key] = channel
+
+    def remove_channel(self, channel: Channel) -> None:
+        """Undo `add_channel`, after the last call of all ranks."""
+        self._activity.channels.pop(channel.key, None)
 
     @property
     def waiting(self) -> Any:

@@ -26,7 +26,8 @@ def held() -> tuple[int, int, int]:
 
 def check_held() -> None:
     comms, channels, regions = held()
-    assert comms < 200 and channels < 300 and regions < 50, held()
+    # communicators in cycles go when garbage is collected; a closed region's flags have no channel any more
+    assert comms < 300 and channels < comms + 30 and regions < 50, held()
 
 
 def shared(number: int) -> None:
@@ -42,7 +43,7 @@ def shared(number: int) -> None:
             assert cc.all_reduce(ag.tensor(np.ones(3)), "a").numpy()[0] == world.size
             if len(kept) > 8 + world.rank:
                 kept.pop(0)
-        if number % 50 == 3:
+        if number % 3 == 1:
             mesh.axis("a").using("shared").close()
 
 
