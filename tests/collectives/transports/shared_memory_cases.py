@@ -141,14 +141,15 @@ class Threads:
     def add_channel(self, channel: Any) -> None:
         """No monitor."""
 
+    def remove_channel(self, channel: Any) -> None:
+        """No monitor."""
+
     def on_close(self, release: Any) -> None:
         """No world is closed."""
 
     def forget(self, release: Any) -> None:
         """Nothing was registered."""
 
-    def remove_channel(self, channel: Any) -> None:
-        """No monitor reads it."""
 
     def check(self, wait: Any) -> None:
         """No monitor."""
