@@ -150,7 +150,6 @@ class Threads:
     def forget(self, release: Any) -> None:
         """Nothing was registered."""
 
-
     def check(self, wait: Any) -> None:
         """No monitor."""
 
