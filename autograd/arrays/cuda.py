@@ -80,7 +80,7 @@ class CudaRuntime(Runtime):
 
     def __init__(self) -> None:
         self._cupy = library("a GPU")
-        self._replays: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._replays: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()  # with what they need
         self._local = threading.local()  # what belongs to a thread: its hook of allocations, and calls of cuBLAS
         self._made: dict[tuple[str, str, int], Any] = {}
         self.set_precision()
@@ -123,7 +123,7 @@ class CudaRuntime(Runtime):
         return self._cupy.cuda.Event(disable_timing=True)
 
     @property
-    def most_shared_bytes(self) -> int:  # type: ignore[override]
+    def most_shared_bytes(self) -> int:
         return _most_shared_bytes(self._cupy.cuda.runtime.getDevice())
 
     def pinned(self, size_bytes: int) -> np.ndarray:
@@ -163,8 +163,7 @@ class CudaRuntime(Runtime):
         def replay() -> None:
             graph.launch()  # on the current stream
 
-        replay.memory = pool, stream, workspace  # type: ignore[attr-defined]
-        self._replays.add(replay)
+        self._replays[replay] = pool, stream, workspace
         return result, replay
 
     def matmul(self, a: Any, b: Any) -> Any:
@@ -196,7 +195,7 @@ class CudaRuntime(Runtime):
     def memory(self) -> Memory:
         free, total = self._cupy.cuda.runtime.memGetInfo()
         pool = self._cupy.get_default_memory_pool()
-        captured = sum(replay.memory[0].total_bytes() for replay in self._replays)
+        captured = sum(pool.total_bytes() for pool, _, _ in self._replays.values())
         watch = getattr(self._local, "watch", None)
         peak = pool.total_bytes() if watch is None else max(watch.peak_bytes, pool.used_bytes())
         return Memory(pool.used_bytes() + captured, peak + captured, free, total, pool.free_bytes())

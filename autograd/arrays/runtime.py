@@ -85,8 +85,10 @@ class Runtime(Protocol):
 
     name: str
     """The device in names such as ``cuda:0``."""
-    most_shared_bytes: int
-    """The most shared memory that a block can have on the current device."""
+
+    @property
+    def most_shared_bytes(self) -> int:
+        """The most shared memory that a block can have on the current device."""
 
     def launch(
         self, program: Program, kernel: str, grid: tuple[int, ...], block: tuple[int, ...], arguments: Sequence[Any],

@@ -5,7 +5,7 @@ A rotation of the pair (a, b) by an angle t is the product of ``a + ib`` with ``
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -32,16 +32,20 @@ def _rotate(x: Any, cos: Any, sin: Any, interleaved: bool, sign: int) -> Any:
     return y
 
 
-def _forward(xs: tuple[Any, ...], options: tuple[Any, ...], keep: bool) -> tuple[Any, Any]:
-    x, cos, sin = xs
-    return _rotate(x, cos, sin, options[0], 1), None
+def kernel_of(rotate: Callable[[Any, Any, Any, bool, int], Any]) -> Kernel:
+    """The kernel made of ``rotate(x, cos, sin, interleaved, sign)``: backward is the inverse rotation."""
+
+    def forward(xs: tuple[Any, ...], options: tuple[Any, ...], keep: bool) -> tuple[Any, Any]:
+        x, cos, sin = xs
+        return rotate(x, cos, sin, options[0], 1), None
+
+    def backward(
+        ct: Any, kept: Any, xs: tuple[Any, ...], options: tuple[Any, ...], wanted: Sequence[bool], last: bool
+    ) -> Sequence[Any]:
+        _, cos, sin = xs
+        return rotate(ct, cos, sin, options[0], -1), None, None
+
+    return Kernel(forward, backward)
 
 
-def _backward(
-    ct: Any, kept: Any, xs: tuple[Any, ...], options: tuple[Any, ...], wanted: Sequence[bool], last: bool
-) -> Sequence[Any]:
-    _, cos, sin = xs
-    return _rotate(ct, cos, sin, options[0], -1), None, None
-
-
-rotary_kernel = Kernel(_forward, _backward)
+rotary_kernel = kernel_of(_rotate)

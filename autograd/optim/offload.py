@@ -295,6 +295,7 @@ class _Pipeline:
             for i in chunk.indices:
                 self._read(i)
         self._given: list[Any] = []
+        # this optimizer alone hands its updates to the pipeline, whichever class it has
         optimizer.update_all = self._update_all  # type: ignore[method-assign]
         optimizer.update_some = self._update_some  # type: ignore[method-assign]
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from .. import Kernel
+from ..rotary import kernel_of
 from .program import TYPES, launch, program, type_name
 from .rows import contiguous
 
@@ -60,16 +59,4 @@ def _rotate(x: Any, cos: Any, sin: Any, interleaved: bool, sign: int) -> Any:
     return y
 
 
-def _forward(xs: tuple[Any, ...], options: tuple[Any, ...], keep: bool) -> tuple[Any, Any]:
-    x, cos, sin = xs
-    return _rotate(x, cos, sin, options[0], 1), None
-
-
-def _backward(
-    ct: Any, kept: Any, xs: tuple[Any, ...], options: tuple[Any, ...], wanted: Sequence[bool], last: bool
-) -> Sequence[Any]:
-    _, cos, sin = xs
-    return _rotate(ct, cos, sin, options[0], -1), None, None
-
-
-rotary_kernel = Kernel(_forward, _backward)
+rotary_kernel = kernel_of(_rotate)

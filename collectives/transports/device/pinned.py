@@ -22,6 +22,7 @@ memory that a stream's pool hands out may still be in use by earlier work of tha
 from __future__ import annotations
 
 from collections import deque
+from functools import partial
 from threading import Lock
 from typing import Any
 
@@ -213,7 +214,7 @@ class PinnedStaging(Wrapper):
                     return False
             statement, self.base._statement = self.base._statement, call.statement  # of a later call; of this one
             try:
-                chunk.pending = quietly(lambda chunk=chunk: self._started(chunk))  # type: ignore[misc]
+                chunk.pending = quietly(partial(self._started, chunk))
             finally:
                 self.base._statement, call.statement = statement, None
             call.next += 1
