@@ -10,13 +10,13 @@ import json
 import math
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from io import BytesIO
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
 import numpy as np
 
 from autograd import notebook
+from autograd.arrays.device import dtype_named, is_bfloat16
 from autograd.engine import events
 from autograd.engine.deferred import refuse_pending
 from autograd.engine.state import state
@@ -420,11 +420,7 @@ class Mesh:
         group = self.axis(axes).group
         if group.checking:
             group.agree(call)
-        with BytesIO() as file:
-            if array is not None:
-                np.save(file, array, allow_pickle=False)
-            found = group.exchange(file.getvalue())
-        return [np.load(BytesIO(data), allow_pickle=False) if data else None for data in found]
+        return [_array_in(data) if data else None for data in group.exchange(_bytes_of(array))]
 
     def gathered(self, array: Any, dim: int, axis: str, call: str) -> Any:
         """The ranks' host arrays, concatenated along a dimension; None if every rank gives None.
@@ -486,6 +482,24 @@ class Mesh:
                 raise ArgumentError(f"check_replicas: {type(x).__name__} was given; needed: Tensors" + call_site())
         if self.ranks.size > 1:
             compare_replicas(tensors, self.grid, lambda axis: self.axis(axis).group)
+
+
+# Not `numpy.save` and `numpy.load`, which parses the header as Python text: on threads of Python 3.11 that fails at
+# random (see `autograd.parsing`).
+def _bytes_of(array: Any) -> bytes:
+    """An array and its dtype and shape as bytes; none for None."""
+    if array is None:
+        return b""
+    array = np.asarray(array)
+    dtype = array.dtype.name if is_bfloat16(array.dtype) else array.dtype.str
+    return json.dumps([dtype, array.shape]).encode() + b"\n" + array.tobytes()
+
+
+def _array_in(data: bytes) -> Any:
+    """The array that `_bytes_of` wrote."""
+    header, _, values = data.partition(b"\n")
+    dtype, shape = json.loads(header)
+    return np.frombuffer(values, dtype_named(dtype)).reshape(shape).copy()
 
 
 def check_replicas(tensors: Iterable[Tensor], mesh: Mesh) -> None:

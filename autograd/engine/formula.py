@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from ..arrays.half import product
+from ..parsing import parse
 from .broadcasting import broadcast
 
 __all__ = ["docstring", "expression", "source"]
@@ -145,12 +146,12 @@ def expression(function: Callable[..., Any], names: list[str], depth: int = _DEP
         parameters = parameters[:-1]
     if len(parameters) > len(names):
         return ""
-    renamed = dict(zip(parameters, (ast.parse(name, mode="eval").body for name in names), strict=False))
+    renamed = dict(zip(parameters, (parse(name, "eval").body for name in names), strict=False))
     return ast.unparse(_Inlined(function, renamed, depth).visit(node))
 
 
 def _renamed(text: str, names: Mapping[str, str]) -> str:
-    tree = ast.parse(text, mode="eval").body
+    tree = parse(text, "eval").body
     return ast.unparse(_Inlined(None, {k: ast.Name(v) for k, v in names.items()}, 0).visit(tree))
 
 
@@ -161,7 +162,7 @@ def _returned(function: Any) -> tuple[ast.expr, list[str]] | None:
         return None
     try:
         text = _lambda_source(code) if code.co_name == "<lambda>" else textwrap.dedent(inspect.getsource(function))
-        tree: Any = ast.parse(text, mode="exec").body[0]
+        tree: Any = parse(text, "exec").body[0]
     except (OSError, TypeError, SyntaxError, IndexError):
         return None
     made = tree.value if isinstance(tree, ast.Expr) else tree
@@ -241,7 +242,7 @@ def source(rule: Callable[..., Any] | None) -> str:
 def _lambdas(file: str) -> dict[int, list[ast.Lambda]]:
     """The lambdas of a file, by the line on which they begin."""
     found: dict[int, list[ast.Lambda]] = {}
-    for node in ast.walk(ast.parse("".join(linecache.getlines(file)))):
+    for node in ast.walk(parse("".join(linecache.getlines(file)))):
         if isinstance(node, ast.Lambda):
             found.setdefault(node.lineno, []).append(node)
     return found

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from .. import parsing
 from ..arrays.device import is_array, to_host
 from ..engine.state import state
 from ..engine.tensor import TENSORS
@@ -186,11 +187,16 @@ def load(objects: Any, path: str | os.PathLike[str]) -> dict[str, Any]:
         saved = {axis: at for each in held for axis, at in each["places"].items()}
         _check_places(path, saved, _places(parts.values()))
         if structure is None:
-            _module(objects).load_state_dict({name: file[name] for name in file.files})
+            with parsing.lock:
+                whole = {name: file[name] for name in file.files}
+            _module(objects).load_state_dict(whole)
             return {}
-        states = {
-            name: _decoded(x, file.__getitem__) for name, x in structure.items() if name in parts or not _is_state(x)
-        }
+        with parsing.lock:
+            states = {
+                name: _decoded(x, file.__getitem__)
+                for name, x in structure.items()
+                if name in parts or not _is_state(x)
+            }
     for name, x in parts.items():
         x.load_state_dict(states[name])
     return {name: x for name, x in states.items() if name not in parts}
@@ -228,7 +234,8 @@ def contents(path: str | os.PathLike[str]) -> dict[str, FileEntry]:
             with file.open(info) as stream:
                 version = np.lib.format.read_magic(stream)
                 read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-                shape, _, dtype = read(stream)
+                with parsing.lock:
+                    shape, _, dtype = read(stream)
             held = json.loads(info.comment or b"{}")
             places = {axis: (place, size) for axis, (place, size) in held.get("places", {}).items()}
             found[info.filename.removesuffix(".npy")] = FileEntry(shape, dtype, held.get("layout", {}), places)
