@@ -49,6 +49,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy import ndarray
 
+from autograd.arrays.device import dtype_name
 from autograd.arrays.shape_only import DRY, Shaped, is_absent
 from autograd.engine import events
 from autograd.engine.events import listeners
@@ -390,7 +391,7 @@ class Collective:
         pairs = f" pairs={list(call.pairs)}" if call.pairs else ""
         options = "" if call.options == () else f" options={call.options!r}"
         return (
-            f"{self.name}(axis={'*'.join(call.axes)!r} shape=[{','.join(map(str, shape))}] dtype={np.dtype(dtype)}"
+            f"{self.name}(axis={'*'.join(call.axes)!r} shape=[{','.join(map(str, shape))}] dtype={dtype_name(dtype)}"
             f"{sizes}{root}{pairs}{options} to={call.to!r}) {_HOW[recorded]}"
         )
 

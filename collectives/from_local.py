@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from autograd.arrays.device import as_array
+from autograd.arrays.device import as_array, dtype_name
 from autograd.engine.parameter import Leaf, make_leaf
 from autograd.engine.tensor import TENSORS
 from autograd.errors import ArgumentError, LayoutError, ShapeError, call_site
@@ -137,7 +137,7 @@ def _agreed(layout: Mapping[str, Label], array: Any, mesh: Mesh) -> Mapping[str,
     said: list[Any] = []
     if on.size > 1:
         labels = ", ".join(f"{name}: {layout[name]!r}" for name in mesh.names)
-        text = f"from_local(axis={'*'.join(axes)!r} dtype={array.dtype} layout={{{labels}}})"
+        text = f"from_local(axis={'*'.join(axes)!r} dtype={dtype_name(array.dtype)} layout={{{labels}}})"
         if on.group.checking:
             on.group.agree(text)
         said = [json.loads(each) for each in on.group.exchange(json.dumps([text, shapes[0]]).encode())]

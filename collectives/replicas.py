@@ -337,7 +337,7 @@ def _own(leaves: Sequence[Any], axis: Any) -> list[Part]:
             isinstance(x, Parameter) or _is_unlabelled(x, axis)
         ):
             name = x.name or f"parameter {i}"
-            hashed = zlib.crc32(f"{x.array.dtype}{x.array.shape}".encode()) & 0x7FFFFFFF
+            hashed = zlib.crc32(f"{x.array.dtype.str}{x.array.shape}".encode()) & 0x7FFFFFFF
             kind = max(hashed, 1) if isinstance(x, Parameter) else 0
             found.append(Part(Copy(name, _shown(x, name), _digest_of(x.array)), kind, x))
     return found

@@ -131,7 +131,7 @@ def statement(call: str, layout: str, is_rooted: bool, number: int, seen: list[C
 def digest_of(array: Any) -> int:
     """A hash of an array's dtype, shape and bytes."""
     host = np.ascontiguousarray(to_host(array))
-    return zlib.crc32(host.reshape(-1).view(np.uint8).data, zlib.crc32(f"{host.dtype}{array.shape}".encode()))
+    return zlib.crc32(host.reshape(-1).view(np.uint8).data, zlib.crc32(f"{host.dtype.str}{array.shape}".encode()))
 
 
 def witness(how: str, x: Any, is_last: bool = False) -> None:

@@ -31,7 +31,6 @@ waiting; and child processes that import the package must not inherit the launch
 from __future__ import annotations
 
 import atexit
-import hashlib
 import os
 import signal
 import stat
@@ -42,6 +41,7 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
+from autograd.digests import blake2b
 from autograd.errors import CollectiveMismatch, MeshError, show_error, site_of_traceback
 
 from .launcher import PROCESS_ID, ask, launched, launched_on_host
@@ -237,7 +237,7 @@ class RankProcess:
             threading.Event().wait()
         is_first, ranks, is_repeated = True, [self.rank], False
         if self._supervisor is not None:
-            digest = hashlib.blake2b(key.encode(errors="replace"), digest_size=16).hexdigest()
+            digest = blake2b(key.encode(errors="replace"), digest_size=16).hexdigest()
             is_first, found = self._supervisor.report_error(digest)
             if found is not None and not found:
                 _flush(sys.stdout)

@@ -9,11 +9,11 @@ multiple of `BLOCK`. Two ranks whose digests differ have made different calls, w
 
 from __future__ import annotations
 
-import hashlib
 from array import array
 from functools import lru_cache
 from typing import Any
 
+from autograd.digests import blake2b
 from autograd.errors import find_site, short_site
 
 from .activity import Channel
@@ -39,7 +39,7 @@ def digest_of(text: str) -> int:
     >>> digest_of("dp") == digest_of("dp") != digest_of("tp")
     True
     """
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
+    return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "little")
 
 
 @lru_cache(maxsize=1 << 14)
@@ -96,7 +96,7 @@ class Record:
             at = self.hashed - self._first
             block = self._marks[at : at + BLOCK].tobytes()
             before = self._digests[-1].to_bytes(8, "little")
-            self._digests.append(int.from_bytes(hashlib.blake2b(before + block, digest_size=8).digest(), "little"))
+            self._digests.append(int.from_bytes(blake2b(before + block, digest_size=8).digest(), "little"))
             self.hashed += BLOCK
         if len(self._marks) > 2 * _KEPT:
             dropped = min(len(self._marks) - _KEPT, self.hashed - self._first)

@@ -9,7 +9,6 @@ of a few names if it is another one. On other platforms there is no supervisor, 
 
 from __future__ import annotations
 
-import hashlib
 import os
 import select
 import socket
@@ -19,6 +18,8 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
+
+from autograd.digests import blake2b
 
 from . import library_exit, supervisor
 from .launcher import RANK_VARIABLES
@@ -298,7 +299,7 @@ def names(launcher: int) -> list[str]:
     except OSError:
         addresses = b""  # the launcher belongs to another user, as Slurm's does
     text = f"{os.geteuid()} {launcher} {_fields(launcher)[19:20]}".encode()
-    digest = hashlib.blake2b(text + addresses, digest_size=16).hexdigest()
+    digest = blake2b(text + addresses, digest_size=16).hexdigest()
     return [f"\0ringtape-{digest}-{number}" for number in range(_NAMES)]
 
 

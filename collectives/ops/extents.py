@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from autograd.arrays.device import dtype_name
 from autograd.arrays.shape_only import Shaped
 from autograd.engine.tensor import Tensor
 from autograd.errors import ArgumentError, LayoutError, ShapeError, call_site
@@ -85,7 +86,7 @@ def extents_along(x: Tensor, axis: Axis, dim: int, collective: Collective) -> tu
     if layout.absent_beyond(axis.names):
         return (mine,) * axis.size, False  # no rank of the axis holds data, and the label has no extents
     if axis.group.checking:  # detects a different call of another rank before this exchange
-        dims = f"{x.array.dtype} with {x.array.ndim} dimensions, dim={dim}"
+        dims = f"{dtype_name(x.array.dtype)} with {x.array.ndim} dimensions, dim={dim}"
         compared = compared_layout(layout, axis.names) if modes.watching else ""
         axis.group.announce(f"{name}(axis={'*'.join(axis.names)!r} {dims})", compared, collective.rooted)
     gathered = axis.group.all_gather(np.array([mine], np.int64), [1] * axis.size)
@@ -136,7 +137,7 @@ def extents_received(
     if known is not None and not group.checking:
         return known
     if group.checking:  # detects a different call of another rank before this exchange
-        dims = f"{x.array.dtype} with {x.array.ndim} dimensions, dim={dim}"
+        dims = f"{dtype_name(x.array.dtype)} with {x.array.ndim} dimensions, dim={dim}"
         compared = compared_layout(layout, axis.names) if modes.watching else ""
         group.announce(f"all_to_all(axis={'*'.join(axis.names)!r} {dims} along it)", compared, False)
     ones = [1] * axis.size

@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from autograd.arrays.device import is_inexact
+from autograd.arrays.device import dtype_name, is_inexact
 from autograd.arrays.shape_only import Shaped
 from autograd.engine import events
 from autograd.engine.deferred import Deferred
@@ -270,7 +270,7 @@ def _start_tensor(collective: Collective, x: Tensor, call: Call, agree: bool = F
     recording, place, lane = _record(collective, x, layout, call) if recorded else (None, OUTSIDE, [])
     if state.recording is None:
         place = place_off_tape(array, (x,))
-    what = f"{collective.name} of {array.dtype}{list(array.shape)} on axis {'*'.join(call.axes)!r}"
+    what = f"{collective.name} of {dtype_name(array.dtype)}{list(array.shape)} on axis {'*'.join(call.axes)!r}"
     maker = _Finisher(what, _start_array(collective, array, call), collective, call, out, recording, place, lane)
     return Deferred(maker, Shaped(shape, array.dtype), out, recording)
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 import collectives as cc
+from autograd.arrays.device import dtype_name
 
 from .. import I, P, R, Rooted, Shard, V
 from ..ops import reproducible as reproducible  # registers reproducible_sum
@@ -209,7 +210,7 @@ def cases(setting: Setting, thin: int = 0, processes: bool = False) -> Iterator[
 
 
 def _named(name: str, takes: Any, gives: Any, shape: Any, dtype: Any, more: str = "") -> str:
-    return f"{name} {takes!r}->{gives!r}{more} {np.dtype(dtype).name}{shape}".replace(" ->", "->")
+    return f"{name} {takes!r}->{gives!r}{more} {dtype_name(dtype)}{shape}".replace(" ->", "->")
 
 
 def _whole(p: int, shapes: Any) -> Iterator[Case | Skip]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from importlib.resources import files
 from typing import Any
 
 import numpy as np
@@ -38,6 +37,8 @@ def program(name: str, kernels: tuple[str, ...], others: tuple[str, ...] = ()) -
     >>> program("activations", ("silu<float>",)).kernels
     ('silu<float>',)
     """
+    from importlib.resources import files  # loads a third of what NumPy does; few programs need it
+
     source = files(__package__) / "source"
     text = "".join((source / file).read_text() for file in ("common.cuh", *(others or (f"{name}.cu",))))
     return Program(name, text, kernels)
