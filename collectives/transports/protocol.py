@@ -453,9 +453,9 @@ class Communicator:
         """Receive into a buffer."""
         return self.run(Request("recv", out=buffer, peer=src))
 
-    def exchange(self, data: bytes) -> list[bytes]:
-        """Every rank's bytes, sent as control messages."""
-        return self.control.run(Request("exchange", data))
+    def exchange(self, data: bytes, of: str = "") -> list[bytes]:
+        """Every rank's bytes, sent as control messages. Reports name the call `of` that the exchange is a part of."""
+        return self.control.run(Request("exchange", data, options=(of,) if of else ()))
 
     def barrier(self) -> None:
         """Return when all ranks have called it."""

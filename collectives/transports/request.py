@@ -106,7 +106,12 @@ class Request(NamedTuple):
 
 
 def shown(request: Request) -> str:
-    """The name of a call, followed by its reduction unless that is the sum: ``all_reduce max``."""
+    """The name of a call, followed by its reduction unless that is the sum: ``all_reduce max``.
+
+    An exchange that is a part of another call names that one: ``exchange for all_reduce``.
+    """
+    if request.call == "exchange" and request.options:
+        return f"exchange for {request.options[0]}"
     return request.call if request.op == "sum" else f"{request.call} {request.op}"
 
 

@@ -111,13 +111,16 @@ def _why_not(name: str, places: Sequence[Place], works: Mapping[int, Works]) -> 
     return ""
 
 
-def choose(group: Communicator, runtime: Runtime) -> Choice:
-    """Find the choice for a group. All of its ranks call it, at their first call on device arrays."""
+def choose(group: Communicator, runtime: Runtime, of: str) -> Choice:
+    """Find the choice for a group. All of its ranks call it, at their first call on device arrays.
+
+    Reports name that call `of`: a rank whose array is in host memory does not come here, and makes the call.
+    """
     is_process = group.library is not None
     mine = Place(
         os.environ.get(VARIABLE, ""), group.hosts[group.index], runtime.device_id(), runtime.name, is_process
     )
-    places = [Place(*each) for each in _exchanged(group, mine)]
+    places = [Place(*each) for each in _exchanged(group, mine, of)]
     works: dict[int, Works] = {}
     if not mine.asked and all(place.kind == "cuda" for place in places):
         firsts = {place.host: index for index, place in reversed(list(enumerate(places)))}
@@ -127,8 +130,8 @@ def choose(group: Communicator, runtime: Runtime) -> Choice:
     return decide(places, works)
 
 
-def _exchanged(group: Communicator, value: Any) -> list[Any]:
-    return [json.loads(each) for each in quietly(lambda: group.exchange(json.dumps(value).encode()))]
+def _exchanged(group: Communicator, value: Any, of: str = "") -> list[Any]:
+    return [json.loads(each) for each in quietly(lambda: group.exchange(json.dumps(value).encode(), of))]
 
 
 def _exchanged_facts(group: Communicator, mine: Any) -> list[Any]:

@@ -92,15 +92,15 @@ class MpiCommunicator(HostTransport):
     def device_state(self) -> dict[Any, Any]:
         return self._groups.devices
 
-    def _on_close(self, release: Callable[[], None]) -> None:
+    def on_close(self, release: Callable[[], None]) -> None:
         self._groups.on_close.append(release)
 
-    def _note(self, request: Request) -> None:
+    def note(self, request: Request) -> None:
         self._channel.calls += 1
         if self.history is not None:
             self.history.append(_mark_of(request, request.x, request.out))
 
-    def _device_buffers(self, runtime: Any) -> DeviceBuffers:
+    def device_buffers(self, runtime: Any) -> DeviceBuffers:
         return DeviceBuffers(self, runtime)
 
     def poke(self) -> None:
@@ -230,7 +230,7 @@ class MpiCommunicator(HostTransport):
         if call == "send" or call == "lend":
             return self._start_send(x, request.peer, call == "lend", *request.options)
         if call == "exchange":
-            return Pending.done(self._exchanged(bytes(x)))
+            return Pending.done(self._exchanged(bytes(x), shown(request)))
         if call in ("get", "accumulate"):
             return Pending.done(self._window(request, x, out))
         if call == "scan":
@@ -282,15 +282,16 @@ class MpiCommunicator(HostTransport):
             self.history.append(mark(name, is_message=True) if of is None else of)
         return self._waits.block((channel, name, number, None), function, *args)
 
-    def _exchanged(self, data: bytes) -> list[bytes]:
-        """Gather every rank's bytes: first their lengths, then the bytes."""
+    def _exchanged(self, data: bytes, of: str = "exchange") -> list[bytes]:
+        """Gather every rank's bytes: first their lengths, then the bytes. `of` names the call in reports."""
         if self.size == 1:
             return [data]
         ones, counts = [1] * self.size, np.empty(self.size, np.int64)
-        self._run(Request("all_gather", counts=ones), np.array([len(data)], np.int64), counts, "exchange")
+        marked = 0 if of == "exchange" else mark(of, is_message=True)
+        self._run(Request("all_gather", counts=ones, mark=marked), np.array([len(data)], np.int64), counts, of)
         sizes = counts.tolist()
         parts = np.empty(sum(sizes), np.uint8)
-        self._run(Request("all_gather", counts=sizes), np.frombuffer(data, np.uint8), parts, "exchange")
+        self._run(Request("all_gather", counts=sizes), np.frombuffer(data, np.uint8), parts, of)
         ends = np.cumsum(counts).tolist()
         return [parts[end - size : end].tobytes() for size, end in zip(sizes, ends, strict=True)]
 

@@ -30,11 +30,12 @@ def _ranks_text(ranks: Iterable[int]) -> str:
 def _call_text(call: tuple[Any, ...]) -> str:
     name, *agreed = call
     values = (tuple(map(int, value)) if isinstance(value, tuple) else value for value in agreed)
-    return f"{name}({', '.join(f'{word} {value}' for word, value in zip(_words(name), values, strict=True))})"
+    text = ", ".join(f"{word} {value}" for word, value in zip(_words(name), values, strict=True))
+    return f"{name}({text})" if text or " " not in name else name
 
 
 def _words(name: str) -> tuple[str, ...]:
-    """The names of a call's values. The call's name may be followed by a reduction, as in ``all_reduce max``."""
+    """The names of a call's values. Its name may be followed by a reduction, as in ``all_reduce max``, or a purpose."""
     return AGREES[name.partition(" ")[0]]
 
 

@@ -11,6 +11,7 @@ import pytest
 
 import collectives as cc
 from autograd.arrays.device import to_host
+from autograd.errors import CollectiveMismatch
 from collectives.transports.device import ipc, nccl
 from collectives.transports.device.choice import VARIABLE
 from collectives.transports.protocol import Request
@@ -59,6 +60,28 @@ def test_by_default_threads_stage() -> None:
 
     (why,) = set(cc.run(program, 2))
     assert why.startswith("staged nccl: ") and "ipc: it was not probed" in why and "threads of one process" in why
+
+
+def test_a_report_names_the_array_on_a_device_where_another_rank_has_one_of_the_host() -> None:
+    def program() -> str:
+        x = np.ones(4)
+        try:
+            cc.world().all_reduce(x if cc.world().index else from_host(x))
+        except CollectiveMismatch as error:
+            return str(error)
+        return ""
+
+    for text in cc.run(program, 2):
+        assert "rank 0: exchange for all_reduce of an array on fake, not in host memory\n" in text, text
+        assert "rank 1: all_reduce(dtype float64, count 4)" in text
+
+
+@pytest.mark.slow
+def test_the_same_over_mpi() -> None:
+    outcome = launch("mixed_program.py", 2, limit_s=60)
+    assert outcome.code != 0 and not outcome.is_late, outcome
+    assert "rank 0: exchange for all_reduce of an array on fake, not in host memory\n" in outcome.err, outcome
+    assert "rank 1: all_reduce(float64[4])" in outcome.err
 
 
 def test_ranks_that_make_different_calls(monkeypatch: pytest.MonkeyPatch) -> None:

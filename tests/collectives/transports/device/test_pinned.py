@@ -152,7 +152,7 @@ def reuses(group: Any, rank: int, ranks: int) -> None:
 
 def fake_streams_of(group: Any) -> None:
     """Let the queues of the group's staging run."""
-    for staging in group._staging.values():
+    for staging in group.carriers.staging.values():
         staging._down.synchronize()
         staging._up.synchronize()
 
@@ -241,7 +241,7 @@ def test_chunks_are_copied_while_others_are_reduced() -> None:
 
         def run(self: Any, request: Request, x: Any, out: Any) -> Any:
             if self.index == 0 and request.call == "all_reduce":
-                seen.append(next(iter(self._staging.values()))._down.done_count)
+                seen.append(next(iter(self.carriers.staging.values()))._down.done_count)
             return true(self, request, x, out)
 
         with pytest.MonkeyPatch.context() as patch:

@@ -16,6 +16,8 @@ import autograd as ag
 import collectives as cc
 from collectives import shared_arrays
 
+gc.set_threshold(700, 10, 10)  # as in any program: tests otherwise start ranks that collect garbage less often
+
 
 def held() -> tuple[int, int, int]:
     """The communicators, the channels and the regions of shared memory that this rank holds."""

@@ -55,6 +55,7 @@ def on_tape() -> None:
 
 def buffers(memory: SharedMemory) -> None:
     """Many buffers, uneven, do not overlap; they are used again when all ranks have dropped them, and not before."""
+    gc.collect()  # groups of before
     memory.trim()
     least = mapped_bytes()
     rng = np.random.default_rng(5)  # the same on all ranks
