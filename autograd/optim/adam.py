@@ -13,7 +13,7 @@ from ..errors import ArgumentError, call_site
 from ..kernels.adam import adam
 from ..kernels.cuda import adam as on_device
 from .base import Optimizer, decrease
-from .fused import ON_HOST, Tables, contiguous, numbers_of_step, refuse_other_arrays, split
+from .fused import Tables, contiguous, numbers_of_step, refuse_other_arrays
 from .hyperparameters import check_numbers
 
 __all__ = ["Adam", "AdamW"]
@@ -93,23 +93,13 @@ class Adam(Optimizer):
         check_numbers(caller, below=1.0, **{"betas[0]": betas[0], "betas[1]": betas[1]})
         check_numbers(caller, eps=self.eps, weight_decay=self.weight_decay)
 
-    def fused(self, indices: Iterable[int], gradients: list[Any]) -> tuple[dict[str, list[int]], list[int]]:
-        if type(self).update is not Adam.update:  # a subclass with an update of its own
-            return super().fused(indices, gradients)
-        return split(indices, self.parameters, gradients, self.rounding)
-
-    def update_some(self, indices: Iterable[int], gradients: list[Any]) -> None:
-        if all(type(gradients[i]) in ON_HOST for i in indices):
-            return super().update_some(indices, gradients)
-        fused, others = self.fused(indices, gradients)
-        for kind, members in fused.items():
-            steps: dict[int, list[int]] = {}
-            for i in members:
-                self.count_step(i, gradients[i])
-                steps.setdefault(self.counts[i], []).append(i)
-            for together in steps.values():
-                self._update_together(kind, together, gradients)
-        return super().update_some(others, gradients)
+    def update_fused(self, kind: str, members: list[int], gradients: list[Any]) -> None:
+        steps: dict[int, list[int]] = {}
+        for i in members:
+            self.count_step(i, gradients[i])
+            steps.setdefault(self.counts[i], []).append(i)
+        for together in steps.values():
+            self._update_together(kind, together, gradients)
 
     def _update_together(self, kind: str, members: list[int], gradients: list[Any]) -> None:
         """Update parameters on a device that have taken equally many steps."""

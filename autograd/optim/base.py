@@ -34,6 +34,7 @@ from ..errors import (
 from ..layouts.layout import C, V, may_relabel
 from ..layouts.messages import describe
 from ..layouts.rank_values import rank_axes
+from .fused import ON_HOST, Rounding, split_by_kernels
 from .groups import Group, Members, check_names, follow, split
 from .hyperparameters import check_count, check_numbers
 
@@ -82,6 +83,8 @@ class Optimizer:
     """
 
     schedule: Callable[[int], float] | None = None
+    run_updates: Callable[[Iterable[int], list[Any]], None] | None = None
+    """Called by a step in the place of `update_some`, where something else decides when updates run (`Offload`)."""
     _saved: tuple[str, ...] = ()  # names of attributes that are lists with one array per parameter
     _numbers: tuple[str, ...] = ()  # names of the hyperparameters besides `lr`
 
@@ -132,7 +135,7 @@ class Optimizer:
         self._has_groups = len(groups) > 1 or bool(groups[0][1])  # whether a group has numbers of its own
         self._group: Members | None = None  # whose hyperparameters the optimizer has at present
         self._kinds: dict[int, type] = {}  # the types of arrays for which `_refuse_other_devices` was called
-        self.rounding: Any = None  # a `fused.Rounding` of `MasterWeights`
+        self.rounding: Rounding | None = None  # set by `MasterWeights` during a step
         self._checked_lr: Any = None  # is a number that `step` has found legal
         check_numbers(caller, lr=self.lr)
         check_count(caller, digest_every=digest_every)
@@ -285,8 +288,10 @@ class Optimizer:
             self._accepted = [p.layout for p in parameters] if complete else []
         if has_groups:
             self._for_each_group(lambda group: self._update_group(group, gradients))
-        else:
+        elif self.run_updates is None:
             self.update_all(gradients)
+        else:
+            self.run_updates(range(len(parameters)), gradients)
 
     def _begin_groups(self) -> None:
         """Set the learning rates that follow a schedule, and check all."""
@@ -300,7 +305,7 @@ class Optimizer:
                 check_numbers(type(self).__name__, lr=lr)
 
     def _update_group(self, group: Members, gradients: list[Any]) -> None:
-        self.update_some(group.indices, gradients)
+        (self.run_updates or self.update_some)(group.indices, gradients)
 
     def _warn_of_no_gradient(self) -> None:
         if all(is_absent(p.array) for p in self.parameters):
@@ -348,14 +353,25 @@ class Optimizer:
         self.update_some(range(len(self.parameters)), gradients)
 
     def fused(self, indices: Iterable[int], gradients: list[Any]) -> tuple[dict[str, list[int]], list[int]]:
-        """The indices of parameters that kernels of a device update, by types of kernels, and the others.
+        """The indices of parameters that `update_fused` updates, by types of kernels, and those that `update` does.
 
-        Parameters without a gradient are in neither. Subclasses with such kernels override this.
+        Parameters without a gradient are in neither.
         """
-        return {}, [i for i in indices if gradients[i] is not None]
+        of = next(cls for cls in type(self).__mro__ if "update" in vars(cls))
+        if "update_fused" not in vars(of):  # a subclass that has an `update` of its own and no kernels for it
+            return {}, [i for i in indices if gradients[i] is not None]
+        return split_by_kernels(indices, self.parameters, gradients, self.rounding)
+
+    def update_fused(self, kind: str, members: list[int], gradients: list[Any]) -> None:
+        """Update some parameters on a device by a kernel. A class defines it beside `update` if it has such kernels."""
+        raise NotImplementedError
 
     def update_some(self, indices: Iterable[int], gradients: list[Any]) -> None:
-        """Update the parameters of some indices that have a gradient. Subclasses may update several at once."""
+        """Update the parameters of some indices that have a gradient."""
+        if not all(type(gradients[i]) in ON_HOST for i in indices):
+            fused, indices = self.fused(indices, gradients)
+            for kind, members in fused.items():
+                self.update_fused(kind, members, gradients)
         is_captured = current_capture() is not None
         for i in indices:
             g = gradients[i]

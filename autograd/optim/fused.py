@@ -14,7 +14,7 @@ from ..kernels.cuda.adam import kind_of
 from ..kernels.cuda.batch import Batch
 from ..kernels.cuda.values import store
 
-__all__ = ["ON_HOST", "Rounding", "Tables", "contiguous", "numbers_of_step", "refuse_other_arrays", "split"]
+__all__ = ["ON_HOST", "Rounding", "Tables", "contiguous", "numbers_of_step", "refuse_other_arrays", "split_by_kernels"]
 
 
 ON_HOST = frozenset((np.ndarray, type(None)))
@@ -60,7 +60,7 @@ class Tables:
         return Tables, ()
 
 
-def split(
+def split_by_kernels(
     indices: Iterable[int], parameters: Sequence[Any], gradients: Sequence[Any], rounding: Rounding | None
 ) -> tuple[dict[str, list[int]], list[int]]:
     """The indices of parameters that kernels of a device update, by the types of the kernels, and the others.

@@ -32,8 +32,8 @@ from ..errors import AnomalyError, ArgumentError, LayoutError, OptionError, call
 from ..kernels.cuda.squares import is_supported, squares
 from ..layouts.rank_values import rank_axes
 from .base import Optimizer
+from .copies import OfCopies
 from .fused import Rounding
-from .groups import split
 from .hyperparameters import check_count, check_numbers
 from .norms import axes_of_parts, axes_of_stages, masters
 
@@ -168,7 +168,7 @@ class LossScaler:
         return f"LossScaler(value={self.value:g}, good_steps={self.good_steps})"
 
 
-class MasterWeights:
+class MasterWeights(OfCopies):
     """An optimizer of float16 or bfloat16 parameters: it updates float32 copies, the master weights, and rounds these.
 
     Multiply the loss by the loss scale with `scale`. `step` divides the gradients by it in float32, updates the master
@@ -237,17 +237,8 @@ class MasterWeights:
         self, optimizer: Callable[..., Optimizer], params: Iterable[Leaf] | Iterable[dict[str, Any]], *args: Any,
         scaler: LossScaler | None = None, **kwargs: Any,
     ):  # fmt: skip
-        groups = split("MasterWeights", params)
-        self._held: list[Leaf] = []
-        made: list[dict[str, Any]] = []
-        for members, own in groups:
-            for p in members:
-                self._check(p)
-                self._held.append(p)
-            made.append({"params": [_master(p) for p in members], **own})
-        self.parameters: list[Leaf] = [m for each in made for m in each["params"]]
-        plain = len(made) == 1 and len(made[0]) == 1
-        self.optimizer = optimizer(self.parameters if plain else made, *args, **kwargs)
+        super().__init__(optimizer, params, args, kwargs, _master)
+        self.parameters = self._copies
         self.scaler = LossScaler() if scaler is None else scaler
         if not isinstance(self.scaler, LossScaler):
             raise ArgumentError(f"MasterWeights: scaler={scaler!r} was given; needed: a LossScaler" + call_site())
@@ -259,7 +250,6 @@ class MasterWeights:
             )
         self.scaler.owner = weakref.ref(self)
         self.skipped = 0
-        self._known = [p.array for p in self._held]  # to see that a parameter was assigned
         self._is_finite = True
         self._found: Any = None  # on a GPU: the sum of squares and two flags, infinite gradients and rounded weights
         self._flags: list[Any] = []  # on a device without kernels: whether gradients are finite, read once a step
@@ -268,36 +258,14 @@ class MasterWeights:
         weakref.finalize(self, _forget, tuple(self._places)).atexit = False
 
     def _check(self, p: Any) -> None:
-        name = getattr(p, "name", "") or f"parameter {len(self._held)}"
-        if not isinstance(p, Parameter):
-            raise ArgumentError(f"MasterWeights: {type(p).__name__} was given; needed: Parameters" + call_site())
-        if any(p is other for other in self._held):
-            raise OptionError(f"MasterWeights: {name} was given twice; needed: each parameter once" + call_site())
+        super()._check(p)
         known = masters.get(id(p))
         if known is not None and known() is not None:
             raise OptionError(
-                f"MasterWeights: {name} has a master weight of another optimizer; needed: one, or the parameter would "
-                "follow the one that was updated last\n  fix: give model.parameters() to one optimizer" + call_site()
+                f"MasterWeights: {p.name or f'parameter {len(self._held)}'} has a master weight of another optimizer; "
+                "needed: one, or the parameter would follow the one that was updated last\n"
+                "  fix: give model.parameters() to one optimizer" + call_site()
             )
-
-    @property
-    def lr(self) -> float:
-        """The learning rate; see `Optimizer`."""
-        return self.optimizer.lr
-
-    @lr.setter
-    def lr(self, value: float) -> None:
-        self.optimizer.lr = value
-
-    @property
-    def param_groups(self) -> list[Any]:
-        """The groups of master weights; see `Optimizer`."""
-        return self.optimizer.param_groups
-
-    @property
-    def steps(self) -> int:
-        """The number of steps that were not skipped."""
-        return self.optimizer.steps
 
     def scale(self, loss: Tensor) -> Tensor:
         """Return the loss times the loss scale, recorded on the tape; see `LossScaler.scale`."""
@@ -305,9 +273,7 @@ class MasterWeights:
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Set the gradients of all parameters and master weights to None."""
-        self.optimizer.zero_grad(set_to_none)
-        for p in self._held:
-            p.zero_grad()
+        super().zero_grad(set_to_none)
         self._is_finite, self._flags = True, []
 
     def unscale(self) -> None:

@@ -26,10 +26,10 @@ from ..engine.parameter import Leaf, Parameter
 from ..engine.saved_arrays import step_check
 from ..engine.state import state
 from ..engine.whole import part_of, whole_of
-from ..errors import ArgumentError, OptionError, call_site
+from ..errors import OptionError, call_site
 from .base import Optimizer, refuse_foreign_gradient
+from .copies import OfCopies
 from .fused import contiguous
-from .groups import split
 from .hyperparameters import check_count
 
 __all__ = ["Offload"]
@@ -37,7 +37,7 @@ __all__ = ["Offload"]
 _ALIGNMENT_BYTES = 64
 
 
-class Offload:
+class Offload(OfCopies):
     """An optimizer of parameters on a GPU, which updates copies of them on the host and keeps its state there.
 
     Parameters
@@ -96,21 +96,8 @@ class Offload:
         chunk_bytes: int = 32 << 20, **kwargs: Any,
     ):  # fmt: skip
         check_count("Offload", 1, chunk_bytes=chunk_bytes)
-        self.parameters: list[Leaf] = []
-        made: list[dict[str, Any]] = []
-        for members, own in split("Offload", params):
-            for p in members:
-                if not isinstance(p, Parameter):
-                    raise ArgumentError(f"Offload: {type(p).__name__} was given; needed: Parameters" + call_site())
-                if any(p is other for other in self.parameters):
-                    raise OptionError(
-                        f"Offload: {p.name or 'a parameter'} was given twice; needed: each parameter once" + call_site()
-                    )
-                self.parameters.append(p)
-            made.append({"params": [_copy_of(p) for p in members], **own})
-        self._copies: list[Leaf] = [m for each in made for m in each["params"]]
-        is_plain = len(made) == 1 and len(made[0]) == 1
-        self.optimizer = optimizer(self._copies if is_plain else made, *args, **kwargs)
+        super().__init__(optimizer, params, args, kwargs, _copy_of)
+        self.parameters = self._held
         self.digest_every, self.optimizer.digest_every = self.optimizer.digest_every, 0
         self.calls = 0
         away = [i for i, p in enumerate(self.parameters) if runtime_of(type(p.array)) is not None]
@@ -119,26 +106,6 @@ class Offload:
             runtime = runtime_of(type(self.parameters[away[0]].array))
             assert runtime is not None
             self._pipeline = _Pipeline(runtime, self.optimizer, self.parameters, self._copies, away, chunk_bytes)
-        self._known = [p.array for p in self.parameters]  # to see that a parameter was assigned
-
-    @property
-    def lr(self) -> float:
-        """The learning rate; see `Optimizer`."""
-        return self.optimizer.lr
-
-    @lr.setter
-    def lr(self, value: float) -> None:
-        self.optimizer.lr = value
-
-    @property
-    def param_groups(self) -> list[Any]:
-        """The groups of the copies; see `Optimizer`."""
-        return self.optimizer.param_groups
-
-    @property
-    def steps(self) -> int:
-        """The number of steps."""
-        return self.optimizer.steps
 
     def numbers(self) -> dict[str, Any]:
         """The hyperparameters and the number of steps; see `Optimizer`."""
@@ -151,12 +118,6 @@ class Offload:
     def state_lists(self) -> list[list[Any]]:
         """The lists that hold the state of each parameter, on the host."""
         return self.optimizer.state_lists()
-
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        """Set the gradients of all parameters to None."""
-        self.optimizer.zero_grad(set_to_none)
-        for p in self.parameters:
-            p.zero_grad()
 
     def step(self) -> None:
         """Update every parameter that has a gradient. See `Optimizer.step` for what it raises.
@@ -295,9 +256,7 @@ class _Pipeline:
             for i in chunk.indices:
                 self._read(i)
         self._given: list[Any] = []
-        # this optimizer alone hands its updates to the pipeline, whichever class it has
-        optimizer.update_all = self._update_all  # type: ignore[method-assign]
-        optimizer.update_some = self._update_some  # type: ignore[method-assign]
+        optimizer.run_updates = self._update_some
 
     def _divided(self, away: Sequence[int], chunk_bytes: int) -> list[list[int]]:
         """Indices in order, in chunks of one group of the optimizer."""
@@ -357,14 +316,11 @@ class _Pipeline:
         """Let the work that the program gives to the device from now on wait for the copies."""
         self._runtime.current_stream().wait_event(last.uploaded)
 
-    def _update_all(self, gradients: list[Any]) -> None:
-        self._update_some(range(len(gradients)), gradients)
-
     def _update_some(self, indices: Iterable[int], gradients: list[Any]) -> None:
         """`Optimizer.update_some`, where the gradients of the device are on their way to the host."""
         wanted = {i for i in indices if gradients[i] is not None}
-        optimizer, update_some = self._optimizer, type(self._optimizer).update_some
-        update_some(optimizer, sorted(wanted - self._at.keys()), gradients)
+        update_some = self._optimizer.update_some
+        update_some(sorted(wanted - self._at.keys()), gradients)
         work = [(chunk, [i for i in chunk.indices if i in wanted]) for chunk in self._chunks]
         work = [(chunk, members) for chunk, members in work if members]
         is_started = False
@@ -379,7 +335,7 @@ class _Pipeline:
             for i in members:
                 if is_half(arrived[i].dtype):
                     arrived[i] = arrived[i].astype(np.float32)
-            update_some(optimizer, members, arrived)
+            update_some(members, arrived)
             self._upload(chunk, members)
         if work:
             self._end(work[-1][0])

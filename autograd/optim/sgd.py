@@ -15,7 +15,7 @@ from ..errors import OptionError
 from ..kernels.cuda import momentum as on_device
 from ..kernels.momentum import LEAST, momentum
 from .base import _BARE, Optimizer, decrease
-from .fused import ON_HOST, Tables, contiguous, numbers_of_step, refuse_other_arrays, split
+from .fused import Tables, contiguous, numbers_of_step, refuse_other_arrays
 from .hyperparameters import check_numbers
 
 __all__ = ["SGD"]
@@ -109,23 +109,13 @@ class SGD(Optimizer):
             self.update(i, self.parameters[i], gradients[i])
         return None
 
-    def fused(self, indices: Iterable[int], gradients: list[Any]) -> tuple[dict[str, list[int]], list[int]]:
-        if type(self).update is not SGD.update:  # a subclass with an update of its own
-            return super().fused(indices, gradients)
-        return split(indices, self.parameters, gradients, self.rounding)
-
-    def update_some(self, indices: Iterable[int], gradients: list[Any]) -> None:
-        if all(type(gradients[i]) in ON_HOST for i in indices):
-            return super().update_some(indices, gradients)
-        fused, others = self.fused(indices, gradients)
-        for kind, members in fused.items():
-            new = [i for i in members if self.momentum and self.velocity[i] is None]
-            for i in new:
-                self.velocity[i] = np.zeros_like(self.parameters[i].array)
-            for together, dampening in (new, 0.0), ([i for i in members if i not in new], self.dampening):
-                if together:
-                    self._update_together(kind, together, gradients, dampening)
-        return super().update_some(others, gradients)
+    def update_fused(self, kind: str, members: list[int], gradients: list[Any]) -> None:
+        new = [i for i in members if self.momentum and self.velocity[i] is None]
+        for i in new:
+            self.velocity[i] = np.zeros_like(self.parameters[i].array)
+        for together, dampening in (new, 0.0), ([i for i in members if i not in new], self.dampening):
+            if together:
+                self._update_together(kind, together, gradients, dampening)
 
     def _update_together(self, kind: str, members: list[int], gradients: list[Any], dampening: float) -> None:
         """Update parameters on a device. The first velocity is the gradient, without dampening."""

@@ -1,0 +1,85 @@
+"""Optimizers that update copies of the parameters: in another dtype (`MasterWeights`), or on the host (`Offload`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from ..engine.parameter import Leaf, Parameter
+from ..errors import ArgumentError, OptionError, call_site
+from .base import Optimizer
+from .groups import split
+
+__all__ = ["OfCopies"]
+
+
+class OfCopies:
+    """Holds parameters, and an optimizer of their copies, whose hyperparameters are its own.
+
+    Parameters
+    ----------
+    optimizer : callable
+        The class of the optimizer; called with the copies, `args` and `kwargs`.
+    params : iterable of Parameters, or of dicts
+        As for an optimizer.
+    copy : callable
+        The copy of a parameter.
+
+    Raises
+    ------
+    ArgumentError
+        What was given is not a Parameter.
+    OptionError
+        A parameter was given twice.
+    """
+
+    parameters: list[Leaf]
+
+    def __init__(
+        self, optimizer: Callable[..., Optimizer], params: Iterable[Leaf] | Iterable[dict[str, Any]],
+        args: Sequence[Any], kwargs: Mapping[str, Any], copy: Callable[[Leaf], Parameter],
+    ):  # fmt: skip
+        self._held: list[Leaf] = []
+        made: list[dict[str, Any]] = []
+        for members, own in split(type(self).__name__, params):
+            for p in members:
+                self._check(p)
+                self._held.append(p)
+            made.append({"params": [copy(p) for p in members], **own})
+        self._copies: list[Leaf] = [m for each in made for m in each["params"]]
+        is_plain = len(made) == 1 and len(made[0]) == 1
+        self.optimizer = optimizer(self._copies if is_plain else made, *args, **kwargs)
+        self._known = [p.array for p in self._held]  # to see that a parameter was assigned
+
+    def _check(self, p: Any) -> None:
+        own = type(self).__name__
+        if not isinstance(p, Parameter):
+            raise ArgumentError(f"{own}: {type(p).__name__} was given; needed: Parameters" + call_site())
+        if any(p is other for other in self._held):
+            name = p.name or f"parameter {len(self._held)}"
+            raise OptionError(f"{own}: {name} was given twice; needed: each parameter once" + call_site())
+
+    @property
+    def lr(self) -> float:
+        """The learning rate; see `Optimizer`."""
+        return self.optimizer.lr
+
+    @lr.setter
+    def lr(self, value: float) -> None:
+        self.optimizer.lr = value
+
+    @property
+    def param_groups(self) -> list[Any]:
+        """The groups of the copies; see `Optimizer`."""
+        return self.optimizer.param_groups
+
+    @property
+    def steps(self) -> int:
+        """The number of steps that were taken."""
+        return self.optimizer.steps
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Set the gradients of all parameters and of their copies to None."""
+        self.optimizer.zero_grad(set_to_none)
+        for p in self._held:
+            p.zero_grad()
