@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from autograd.arrays.device import dtype_name
 from collectives import R, Rooted, V
 from collectives.collective import Prepared, collectives
 from collectives.testing import Case, Setting, Skip, check, prepare
@@ -36,7 +37,7 @@ def pair_of(case: Case) -> tuple[str, str, str]:
 
 
 def kind_of(case: Case) -> tuple[str, ...]:
-    return case.name.split()[0], str(case.takes), str(case.gives), np.dtype(case.dtype).name
+    return case.name.split()[0], str(case.takes), str(case.gives), dtype_name(case.dtype)
 
 
 def default_part(work: Work, ranks: int) -> Work:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import hashlib
 import os
 import shutil
@@ -41,6 +42,21 @@ def source(program: Program) -> str:
     return "\n".join([f'#include "{HEADER}"', program.text, *lines, "}\n"])
 
 
+def _build(name: str, text: str, built: Path) -> None:
+    folder = built.parent
+    with tempfile.TemporaryDirectory(dir=folder) as work:
+        file = Path(work) / f"{name}.cpp"
+        file.write_text(text)
+        done = subprocess.run([str(COMPILER), *OPTIONS, "-o", f"{work}/built.so", str(file)],
+                              capture_output=True, text=True, check=False)  # fmt: skip
+        if done.returncode:
+            raise KernelError(f"{name} does not compile:\n{done.stderr[:4000]}")
+        os.replace(f"{work}/built.so", built)
+    for other in folder.glob(f"{name}-*.so"):  # of sources that have changed since
+        if other.stat().st_mtime < time.time() - 86_400:
+            other.unlink(missing_ok=True)
+
+
 @cache
 def library(program: Program) -> ctypes.PyDLL:
     """The built program. All processes of this user share it, until a source changes."""
@@ -49,18 +65,10 @@ def library(program: Program) -> ctypes.PyDLL:
     folder = Path(tempfile.gettempdir()) / f"ringtape-kernels-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
     built = folder / f"{program.name}-{key}.so"
-    if not built.exists():
-        with tempfile.TemporaryDirectory(dir=folder) as work:
-            file = Path(work) / f"{program.name}.cpp"
-            file.write_text(text)
-            done = subprocess.run([str(COMPILER), *OPTIONS, "-o", f"{work}/built.so", str(file)],
-                                  capture_output=True, text=True, check=False)  # fmt: skip
-            if done.returncode:
-                raise KernelError(f"{program.name} does not compile:\n{done.stderr[:4000]}")
-            os.replace(f"{work}/built.so", built)
-        for other in folder.glob(f"{program.name}-*.so"):  # of sources that have changed since
-            if other.stat().st_mtime < time.time() - 86_400:
-                other.unlink(missing_ok=True)
+    with open(folder / f"{program.name}.lock", "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)  # where several processes need it, one builds it
+        if not built.exists():
+            _build(program.name, text, built)
     return ctypes.PyDLL(str(built))  # it keeps the interpreter's lock: a program has one simulated GPU
 
 
