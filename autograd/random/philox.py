@@ -10,13 +10,13 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Sequence
-from hashlib import blake2b
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..arrays.device import move
 from ..arrays.shape_only import DRY, Shaped
+from ..digests import blake2b
 from ..engine import events
 from ..engine.events import declarations
 from ..engine.parameter import Leaf, Parameter
