@@ -13,8 +13,8 @@ from typing import Any
 
 __all__ = ["lock", "parse"]
 
-lock = threading.Lock()
-"""Held while something parses."""
+lock = threading.RLock()
+"""Held while something parses. A finalizer that the garbage collector runs meanwhile may parse, too."""
 
 
 def parse(text: str, mode: str = "exec") -> Any:

@@ -16,8 +16,11 @@ exception is a leaf, which its own node holds.
 from __future__ import annotations
 
 import _thread
+import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
+from types import CodeType
 from typing import Any, NoReturn
 
 import numpy as np
@@ -118,8 +121,9 @@ LEAF, IMPORT, MARK, EFFECT = _Leaf(), _Import(), _Mark(), _Effect()
 
 # Threads that act as ranks may share data, so several tapes may save an array: they are counted by the array's id. A
 # Parameter owns its array and keeps its own count, without a lock (see `Recording.hold`).
-_locking = threading.Lock()  # several threads may save the same array
+_locking: Any = threading.RLock()  # several threads may save the same array
 _locked: dict[int, int] = {}  # the number of tapes that save an array, by its id; they hold a reference to it
+_dropped: list[Any] = []  # what recordings saved that the garbage collector found while their thread held the lock
 
 
 def _lock(array: Any) -> bool:
@@ -129,13 +133,14 @@ def _lock(array: Any) -> bool:
     key = id(array)
     with _locking:
         count = _locked.get(key)
-        if count is not None:
-            _locked[key] = count + 1
-            return True
-        if not array.flags.writeable:
-            return False
-        array.setflags(False)  # type: ignore[call-arg]  # a keyword would double the cost
-        _locked[key] = 1
+        if count is None:
+            if not array.flags.writeable:
+                return False
+            array.setflags(False)  # type: ignore[call-arg]  # a keyword would double the cost
+            count = 0
+        _locked[key] = count + 1
+    if _dropped:
+        _unlock_dropped()
     return True
 
 
@@ -147,6 +152,15 @@ def _unlock(array: Any) -> None:
             _locked[id(array)] = count - 1
         elif array.base is None or type(array.base) is not np.ndarray or array.base.flags.writeable:
             array.setflags(True)
+
+
+def _unlock_dropped() -> None:
+    while _dropped:
+        try:
+            array = _dropped.pop()
+        except IndexError:  # another thread was faster
+            return
+        _unlock(array)
 
 
 COPIED_BYTES = 2**20
@@ -313,8 +327,13 @@ class Recording:
                         leaf.array.setflags(True)
                     else:
                         leaf.uses -= 1
+                if _locking._is_owned():  # the garbage collector came while this thread counts: it must not wait
+                    _dropped.extend(locked)
+                    break
                 for array in locked:
                     _unlock(array)
+                if _dropped:
+                    _unlock_dropped()
                 break
             except KeyboardInterrupt as error:
                 interrupt = error  # it is raised when the rest is done
@@ -327,7 +346,21 @@ class Recording:
                 self.release()
             except KeyboardInterrupt:
                 # Python prints and drops an exception of a finalizer, so the interrupt is repeated outside of it.
-                threading.Timer(0.01, _thread.interrupt_main).start()
+                _thread.start_new_thread(_interrupt_after, (Recording.__del__.__code__,))
+
+
+def _interrupt_after(code: CodeType) -> None:
+    """Interrupt the main thread when no function with this code runs in it."""
+    main = threading.main_thread().ident
+    frame: Any = None
+    while True:
+        time.sleep(0.01)
+        frame = sys._current_frames().get(main or 0)
+        while frame is not None and frame.f_code is not code:
+            frame = frame.f_back
+        if frame is None:
+            break
+    _thread.interrupt_main()
 
 
 def _refuse_operand(recording: Recording, x: Any) -> NoReturn:
