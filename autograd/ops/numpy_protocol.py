@@ -44,25 +44,30 @@ _OPTIONS = {"vecdot": {"axis"}}
 """Options of ufuncs that our functions take, too."""
 
 _ACCUMULATED = {"add": "cumsum", "multiply": "cumprod"}
-_ours: dict[Any, Any] = {}
+_table: dict[Any, Any] | None = None
 _namespaces: list[tuple[dict[str, Any], Any]] = []
 
 
 def register(ours: dict[str, Any], theirs: Any) -> None:
     """Use the functions in the namespace `ours` for those of the same name in NumPy's module `theirs`."""
+    global _table
     _namespaces.append((ours, theirs))
-    _ours.clear()
+    _table = None
 
 
 def table() -> dict[Any, Any]:
     """Return the map from NumPy's functions to ours, for every registered name that is not NumPy's own object."""
-    if not _ours:
+    global _table
+    found = _table
+    if found is None:
+        found = {}  # assigned when it is complete: another rank on a thread may look a function up meanwhile
         for here, there in _namespaces:
             for name, ours in here.items():
                 theirs = getattr(there, name, None)
                 if callable(theirs) and ours is not theirs and not isinstance(theirs, type) and name[0] != "_":
-                    _ours[theirs] = ours
-    return _ours
+                    found[theirs] = ours
+        _table = found
+    return found
 
 
 def _first_recorded(xs: Iterable[Any]) -> Any:

@@ -26,7 +26,8 @@ def wait_for(function: HandOver) -> None:
 
 def forget(function: HandOver) -> None:
     """Note that a channel has no unsent calls any more."""
-    for thread, functions in list(unsent.items()):
+    for thread in list(unsent):
+        functions = unsent.get(thread, [])
         if function in functions:
             functions.remove(function)
             if not functions:

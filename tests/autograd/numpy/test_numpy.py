@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -123,6 +124,30 @@ def test_every_name_of_the_face_stands_for_numpys() -> None:
     pairs = table()
     assert pairs[numpy.sum] is np.sum and pairs[numpy.linalg.inv] is np.linalg.inv
     assert pairs[numpy.fft.fft] is np.fft.fft and pairs[numpy.exp] is np.exp and len(pairs) > 250
+
+
+def test_ranks_on_threads_look_functions_up_while_the_table_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first rank that needs the table makes it; another one does not see a part of it."""
+    from autograd.ops import numpy_protocol
+
+    seen: list[Any] = []
+
+    class Theirs:
+        first = staticmethod(len)
+
+        @property
+        def second(self) -> Any:
+            if threading.current_thread() is threading.main_thread():
+                other = threading.Thread(target=lambda: seen.append(numpy.exp(ag.tensor(1.0))))
+                other.start()
+                other.join()
+            return max
+
+    ours = {"first": min, "second": sum}
+    monkeypatch.setattr(numpy_protocol, "_namespaces", [(ours, Theirs()), *numpy_protocol._namespaces])
+    monkeypatch.setattr(numpy_protocol, "_table", None)
+    numpy_protocol.table()
+    assert seen[0].__class__ in TENSORS
 
 
 def test_every_public_name_of_numpy_is_here() -> None:
