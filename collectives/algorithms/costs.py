@@ -67,7 +67,7 @@ def predict(
     Raises
     ------
     MeshError
-        The operation has no such algorithm.
+        The operation has no such algorithm, or one whose cost is not predicted.
 
     Examples
     --------
@@ -96,7 +96,9 @@ def predict(
         return _ring(operation, n, p, a, b, g)
     if name in ("recursive_doubling", "halving_doubling"):
         return _doubling(operation, name, n, p, a, b, g)
-    return _tree(operation, name, option, n, p, a, b, g)
+    if name in ("tree", "double_tree", "pipelined", "pipelined_tree"):
+        return _tree(operation, name, option, n, p, a, b, g)
+    raise MeshError(f"{operation}: algorithm={algorithm!r} has no predicted cost; needed: one in `predict`")
 
 
 def _ring(operation: str, n: float, p: int, a: float, b: float, g: float) -> Cost:

@@ -16,7 +16,7 @@ import autograd as ag
 import collectives as cc
 from autograd.errors import CollectiveMismatch, MeshError, ShapeError
 from autograd.layouts.partition import parts
-from collectives.algorithms import OPERATIONS, Fit, algorithms_of, count_messages, predict, steps
+from collectives.algorithms import OPERATIONS, Fit, algorithms_of, count_messages, predict, steps, table
 from collectives.algorithms import fit as fitting
 from collectives.algorithms.costs import candidates
 from collectives.algorithms.fit import Levels
@@ -131,6 +131,13 @@ def test_costs_are_what_is_sent(ranks: int) -> None:
                 cost = predict(operation, algorithm, size * 4, ranks, 1e-6, 1e-9, 1e-10)
                 assert cost.messages == max(each.messages for each in sent), (operation, algorithm, size)
                 assert cost.bytes == pytest.approx(max(each.bytes for each in sent)), (operation, algorithm, size)
+
+
+def test_an_algorithm_without_a_predicted_cost_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not taken for one of the trees."""
+    monkeypatch.setitem(table._TABLE["broadcast"], "star", lambda option: None)
+    with pytest.raises(MeshError, match="broadcast: algorithm='star' has no predicted cost"):
+        predict("broadcast", "star", 840.0, 4, 1e-6, 1e-9)
 
 
 def test_formulas() -> None:
