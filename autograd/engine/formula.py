@@ -35,14 +35,14 @@ def docstring(op: Any) -> str:
     Examples
     --------
     >>> import autograd.numpy as np
-    >>> print(np.tanh.__doc__)
-    tanh(x)
+    >>> print(np.exp.__doc__)
+    exp(x)
     <BLANKLINE>
-    Compute hyperbolic tangent element-wise.
+    Calculate the exponential of all elements in the input array.
     <BLANKLINE>
-    Formula: ``y = tanh(x)``
+    Formula: ``y = exp(x)``
     <BLANKLINE>
-    Adjoint: ``ct * (1 - y * y)``
+    Adjoint: ``ct * y``
     <BLANKLINE>
     ``ct`` is the cotangent of ``y``.
     <BLANKLINE>

@@ -20,6 +20,7 @@ import autograd.numpy as np
 from ...grouped import each
 
 Array = Any
+AT_WRITES = numpy.lib.NumpyVersion(numpy.__version__) < "2.5.0"  # `ufunc.at`, to plain read-only arrays
 
 
 WRITES: dict[str, Callable[[Array], Any]] = {
@@ -118,7 +119,7 @@ def saved(kind: str) -> tuple[Any, Any, Any]:
 def test_no_way_leads_to_a_write(name_and_kind: tuple[str, str]) -> None:
     name, kind = name_and_kind
     tape, loss, x = saved(kind)
-    bare = () if name == "ufunc.at" else (numpy.array(x, copy=False),)  # see the test at the end
+    bare = () if name == "ufunc.at" and AT_WRITES else (numpy.array(x, copy=False),)  # see the test at the end
     for seen in (x.data, x.numpy(), *bare):
         before = x.array.tobytes()
         with pytest.raises((ValueError, TypeError, AttributeError, BufferError)):
@@ -206,13 +207,14 @@ VIEWS: list[Array] = []
 OPEN: dict[str, Callable[[Array], None]] = {
     "a view made before": lambda a: VIEWS[0].__iadd__(1.0),
     "the owner of the part that was saved": lambda a: a.base.__setitem__(Ellipsis, 9.0),
-    "ufunc.at, which does not look at the flag": lambda a: numpy.add.at(a, [0], 1.0),
 }
+if AT_WRITES:
+    OPEN["ufunc.at, which does not look at the flag"] = WRITES["ufunc.at"]
 
 
 @pytest.mark.parametrize("name", OPEN)
 def test_what_is_left_open_is_found_by_digests(name: str) -> None:
-    """Flags of one array say nothing of another's, and NumPy's `ufunc.at` writes to plain read-only arrays."""
+    """Flags of one array say nothing of another's, and `ufunc.at` of NumPy before 2.5 writes to read-only arrays."""
     for watched in (False, True):
         part = numpy.ones((2, 3))[1]
         VIEWS[:] = [part[:]]

@@ -191,6 +191,8 @@ SAME: dict[str, Any] = {
     "cond of zeros": lambda np, x: np.linalg.cond(x(numpy.array([[-1.0, 0.0], [0.0, -0.0]]))),
     "vecdot, axis": lambda _, x: numpy.vecdot(x(numpy.ones((3, 2))), numpy.ones((3, 2)), axis=0),
 }  # fmt: skip
+if numpy.lib.NumpyVersion(numpy.__version__) >= "2.5.0":  # which refuses vectors with two components; ours takes them
+    del SAME["cross, inf"], SAME["cross, inf second"]
 
 
 @pytest.mark.parametrize("name", SAME)

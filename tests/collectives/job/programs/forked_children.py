@@ -149,4 +149,5 @@ def main(seconds: str = "") -> None:
 
 
 warnings.simplefilter("ignore", ReplicaWarning)  # the sums are of equal values on purpose
+warnings.simplefilter("ignore", DeprecationWarning)  # of Python 3.12 and later: a fork beside threads, as meant here
 main(*sys.argv[1:])
