@@ -128,7 +128,8 @@ _dropped: list[Any] = []  # what recordings saved that the garbage collector fou
 
 def _lock(array: Any) -> bool:
     """Make an array read-only. True if it is counted, so that `_unlock` must be called once for it."""
-    if not (array.__class__ is ndarray or isinstance(array, ndarray)):  # isinstance: an np.memmap, too
+    kind = array.__class__
+    if not (kind is ndarray or issubclass(kind, ndarray)):  # a subclass: an np.memmap, too
         return False
     key = id(array)
     with _locking:
@@ -136,7 +137,7 @@ def _lock(array: Any) -> bool:
         if count is None:
             if not array.flags.writeable:
                 return False
-            array.setflags(False)  # type: ignore[call-arg]  # a keyword would double the cost
+            array.setflags(False)  # a keyword would double the cost
             count = 0
         _locked[key] = count + 1
     if _dropped:
@@ -155,6 +156,7 @@ def _unlock(array: Any) -> None:
 
 
 def _unlock_dropped() -> None:
+    """Undo the locks of recordings that the collector found at a bad moment; see `_dropped`."""
     while _dropped:
         try:
             array = _dropped.pop()
@@ -350,17 +352,17 @@ class Recording:
 
 
 def _interrupt_after(code: CodeType) -> None:
-    """Interrupt the main thread when no function with this code runs in it."""
-    main = threading.main_thread().ident
-    frame: Any = None
-    while True:
+    """Interrupt the main thread when it has left the function that has this code."""
+    while _runs_in_main_thread(code):
         time.sleep(0.01)
-        frame = sys._current_frames().get(main or 0)
-        while frame is not None and frame.f_code is not code:
-            frame = frame.f_back
-        if frame is None:
-            break
     _thread.interrupt_main()
+
+
+def _runs_in_main_thread(code: CodeType) -> bool:
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    while frame is not None and frame.f_code is not code:
+        frame = frame.f_back
+    return frame is not None
 
 
 def _refuse_operand(recording: Recording, x: Any) -> NoReturn:

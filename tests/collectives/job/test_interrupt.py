@@ -86,10 +86,24 @@ except KeyboardInterrupt:
 """
 
 
-def test_interrupt_of_a_finalizer() -> None:
+_SLOWLY = """
+import _thread, time
+from types import SimpleNamespace
+from autograd.engine import recording
+
+def start(function, args):  # on a slow machine the finalizer goes on for a while after it has started a thread
+    _thread.start_new_thread(function, args)
+    time.sleep(0.2)
+
+recording._thread = SimpleNamespace(start_new_thread=start, interrupt_main=_thread.interrupt_main)
+"""
+
+
+@pytest.mark.parametrize("before", ["", _SLOWLY], ids=["", "slowly"])
+def test_interrupt_of_a_finalizer(before: str) -> None:
     """A tape that is dropped while Ctrl-C arrives: nothing is printed, and the interrupt is not lost."""
     done = subprocess.run(
-        [sys.executable, "-c", _FINALIZER], capture_output=True, text=True, timeout=60, check=False,
+        [sys.executable, "-c", before + _FINALIZER], capture_output=True, text=True, timeout=60, check=False,
         env={**os.environ, "PYTHONPATH": str(Path(ROOT))},
     )  # fmt: skip
     assert (done.returncode, done.stdout, done.stderr) == (0, "INTERRUPTED\n", "")
