@@ -256,8 +256,8 @@ def test_all_variables_are_known() -> None:
                for path in (ROOT / package).rglob("*.py")]  # fmt: skip
     read = set(re.findall(r"\"(RINGTAPE_[A-Z_]*[A-Z])\"", "\n".join(sources)))
     assert read - {"RINGTAPE_RANK_PID"} == set(diagnosis.VARIABLES)
-    readme = (ROOT / "README.md").read_text()
-    assert all(f"| `{name}" in readme for name in diagnosis.VARIABLES)
+    page = (ROOT / "docs" / "checking.md").read_text()
+    assert all(f"| `{name}" in page for name in diagnosis.VARIABLES)
 
 
 def test_doctor_in_words(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Pipelines of two stages and several microbatches, with the parameters of a stage labelled as the README says."""
+"""Pipelines of two stages and several microbatches, with the parameters of a stage labelled as docs/tasks.md says."""
 
 from __future__ import annotations
 
