@@ -25,7 +25,7 @@ from autograd.errors import (
 )
 from autograd.random import State, set_state
 
-from .checks.modes import unreceived_text
+from .checks.reports import unreceived_text
 from .job.activity import forked_text
 from .job.failure import process
 from .job.launcher import launched_size, why_not_alone, why_not_of_size

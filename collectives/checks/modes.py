@@ -41,18 +41,16 @@ cost to them, and end the job within seconds if they differ: see `collectives.jo
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 from autograd.errors import OptionError
 
-__all__ = ["MODES", "check_mode", "deadlock_fix", "is_checked", "is_due", "mismatch_text", "rank_list", "set_check",
-           "time_limit_s", "unreceived_text"]  # fmt: skip
+__all__ = ["MODES", "check_mode", "is_checked", "is_due", "set_check", "time_limit_s"]
 
 MODES = ("off", "first", "always", "ranks")
 FIRST_CALLS = 1000
 PATIENCE_S = 300.0
-_MOST_SHOWN = 6  # messages that an error lists
 
 watching = False
 """Whether the mode is ``ranks``; a plain variable, because hot paths read it."""
@@ -149,81 +147,6 @@ def time_limit_source() -> str:
 def report_s() -> float | None:
     """How long a wait lasts before it is reported and the job goes on, in seconds; None for no report."""
     return _report_s
-
-
-def rank_list(ranks: Sequence[int]) -> str:
-    """``rank 1``, or ``ranks 0, 2``."""
-    return f"rank {ranks[0]}" if len(ranks) == 1 else "ranks " + ", ".join(map(str, ranks))
-
-
-def deadlock_fix(waits: Sequence[str]) -> str:
-    """The fix for ranks that wait for each other, as a line of a text; "" if the waits do not show what is wrong."""
-    if any("cast I->R" in wait for wait in waits) and any("recv" in wait and "cast" not in wait for wait in waits):
-        return (
-            "\n  fix: on a pipeline's stages, cast at the start of the tape's block, before send and recv, on all "
-            "ranks: a cast is one call of all of them"
-        )
-    if any("the cotangent of message" in wait for wait in waits):
-        return (
-            "\n  fix: the cotangent of a message is sent by backward of the tape that recorded its recv: is this recv "
-            "missing, or backward on its rank? With several messages, the order of their backwards matters"
-        )
-    return ""
-
-
-def unreceived_text(messages: Sequence[tuple[int, int, str]]) -> str:
-    """The message for values that were sent and never received: each with its two ranks and its description."""
-    lines = [f"from rank {source} to rank {target}: {text}" for source, target, text in messages[:_MOST_SHOWN]]
-    if len(messages) > _MOST_SHOWN:
-        lines.append(f"and {len(messages) - _MOST_SHOWN} more")
-    is_cotangent = any(text.startswith("the cotangent") for _, _, text in messages)
-    fix = (
-        "tape.backward(...) on both ranks of a message, for the tapes that recorded its send and its recv"
-        if is_cotangent else "a recv for every send, or leave the send out"
-    )  # fmt: skip
-    count = f"{len(messages)} message{'s were' if len(messages) > 1 else ' was'}"
-    return "\n  ".join([f"all programs have ended, and {count} sent and never received", *lines, f"fix: {fix}"])
-
-
-def mismatch_text(name: str, ranks: Sequence[int], calls: Sequence[str], sites: Sequence[str] = ()) -> str:
-    """The text of a `CollectiveMismatch`.
-
-    Parameters
-    ----------
-    name : str
-        The communicator's name.
-    ranks : sequence of int
-        The world ranks of its members.
-    calls : sequence of str
-        The call of each member, in the same order.
-    sites : sequence of str
-        The call site of each member, ``model.py:41``; an empty string if it is not known.
-    """
-    who: dict[str, list[int]] = {}
-    for rank, call in zip(ranks, calls, strict=True):
-        who.setdefault(call, []).append(rank)
-    groups = sorted(who.items(), key=lambda item: (-len(item[1]), item[1]))
-    if len(groups) > 1 and len(groups[0][1]) == len(groups[1][1]):
-        head = f"the {len(ranks)} ranks of '{name}' made {len(groups)} different calls"
-    else:
-        odd = sorted(rank for _, members in groups[1:] for rank in members)
-        head = f"{rank_list(odd)} did not make the call of the other ranks of '{name}'"
-    where = dict(zip(ranks, sites, strict=True)) if sites else {}
-    lines = [f"  {rank_list(members)}: {call}{_places(members, where)}" for call, members in groups]
-    lines.append("  needed: the same call, in the same order, on all ranks of the group")
-    if len(groups) > 1 and all(call.startswith("permute(") for call, _ in groups):
-        lines.append("  fix: send and recv in place of permute, if the parts have different shapes")
-    return "\n".join([head, *lines])
-
-
-def _places(members: Sequence[int], where: dict[int, str]) -> str:
-    found: dict[str, list[int]] = {}
-    for rank in members:
-        if where.get(rank):
-            found.setdefault(where[rank], []).append(rank)
-    if len(found) == 1:
-        return f"\n    at {next(iter(found))}"
-    return "".join(f"\n    at {site} ({rank_list(some)})" for site, some in found.items())
 
 
 def _from_environment(name: str, default_s: float | None) -> float | None:

@@ -39,7 +39,7 @@ from autograd.layouts.layout import C, D, I, Layout, R, Shard
 from autograd.layouts.messages import describe
 
 from . import modes
-from .modes import rank_list
+from .reports import mismatch_text, rank_list
 
 __all__ = ["Addend", "Copy", "Statement", "compare", "digest_of", "note_counts", "statement", "witness"]
 
@@ -201,12 +201,12 @@ def compare(name: str, ranks: Sequence[int], statements: Sequence[Statement]) ->
     where = [each.site for each in statements]
     calls = [f"{t.call} layout={t.layout}" if is_full and t.layout else t.call for t in statements]
     if len(set(calls)) > 1:
-        return CollectiveMismatch(modes.mismatch_text(name, ranks, calls, where))
+        return CollectiveMismatch(mismatch_text(name, ranks, calls, where))
     if not is_full:
         return _unequal_copies(name, ranks, statements)
     if len({t.number for t in statements}) > 1:
         counted = [f"{each.call} as call #{each.number} of '{name}'" for each in statements]
-        return CollectiveMismatch(modes.mismatch_text(name, ranks, counted, where))
+        return CollectiveMismatch(mismatch_text(name, ranks, counted, where))
     if all(each.compares_site for each in statements):
         if len(set(where)) > 1:
             return CollectiveMismatch(_other_lines(name, ranks, calls[0], where))
@@ -229,7 +229,7 @@ def note_counts(addend: Addend, ranks: Sequence[int], statements: Sequence[State
 
 
 def _other_lines(name: str, ranks: Sequence[int], call: str, where: Sequence[str]) -> str:
-    text = modes.mismatch_text(name, ranks, [f"{call}\n    at {site}" for site in where])
+    text = mismatch_text(name, ranks, [f"{call}\n    at {site}" for site in where])
     first, *lines, _ = text.replace("the call of", "the same call at the line of").splitlines()
     lines.append("  needed: the same lines of the program on all ranks, or the ranks may confuse two equal calls")
     lines.append('  fix: call it at one place; or, if the different lines are intended, cc.check("ranks", sites=False)')

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 from autograd.errors import CollectiveMismatch, site_of_thread
 
-from ..checks import modes
+from ..checks import reports
 from .activity import Activity, Numbers, has_made
 from .control import Control, Test
 from .history import Record, call_of
@@ -221,7 +221,7 @@ class Comparison:
                 if total > _total(received) and (channel is None or channel.broken is None):
                     unreceived += [(source, mine, text) for number, text in texts if not has_made(received, number)]
         if unreceived and not self._activity.raises and not self._activity.departed:
-            self._end_job(f"CollectiveMismatch: {modes.unreceived_text(unreceived)}", is_printed_once=True)
+            self._end_job(f"CollectiveMismatch: {reports.unreceived_text(unreceived)}", is_printed_once=True)
 
     # -- comparison --------------------------------------------------------------------------------------------
     def _compare(self, key: str, source: int) -> None:
@@ -355,7 +355,7 @@ def _text(found: _Difference, record: Record) -> str:
         )
     ranks = [rank for rank in channel.ranks if rank in answers]
     calls, sites = zip(*[answers[rank] for rank in ranks], strict=True)
-    return modes.mismatch_text(channel.name, ranks, calls, sites)
+    return reports.mismatch_text(channel.name, ranks, calls, sites)
 
 
 _NOT_YET = "not yet"

@@ -32,7 +32,7 @@ from typing import Any
 
 from autograd.errors import DeadlockError, site_of_thread
 
-from ..checks import modes
+from ..checks import modes, reports
 from .activity import Activity, Channel, Departure, Wait, has_made
 from .control import Control, Test
 from .threads import patience_s
@@ -377,16 +377,8 @@ def verdict_text(why: str, replies: dict[int, State], size: int, silent_s: dict[
         since = reply["called_s"]
         if not reply["waits"]:
             for_s = "" if reply["left"] is not None or since < 1 else f" (its last call was {since:.0f} s ago)"
-            lines.append(f"rank {rank} {reply['doing']}{for_s}{_task(reply)}")
+            lines.append(f"rank {rank} {reply['doing']}{for_s}{reports.task_text(reply.get('task', ''))}")
         for wait in reply["waits"]:
-            missing = _missing(wait, replies, rank)
-            for_ranks = f" for {modes.rank_list(missing)}" if missing and wait[4] is None else ""
-            at = f" at {wait[6]}" if wait[6] else ""
-            for_s = f", for {wait[8]:.0f} s" if wait[8] >= 1 else ""
-            lines.append(f"rank {rank} waits in {wait[5]}{for_ranks}{at}{for_s}{_task(reply)}")
-    fix = modes.deadlock_fix([wait[5] for reply in replies.values() for wait in reply["waits"]])
-    return "\n  ".join([why, *lines]) + fix
-
-
-def _task(reply: State) -> str:
-    return f" ({reply['task']})" if reply.get("task") else ""
+            missing = _missing(wait, replies, rank) if wait[4] is None else []
+            lines.append(reports.wait_text(rank, wait[5], wait[6], reply.get("task", ""), missing, wait[8]))
+    return reports.states_text(why, lines, [wait[5] for reply in replies.values() for wait in reply["waits"]])

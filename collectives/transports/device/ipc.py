@@ -33,7 +33,7 @@ from autograd.arrays.runtime import Program, Runtime
 from autograd.errors import CollectiveMismatch, CommunicationError
 from autograd.kernels.cuda import NULL, launch
 
-from ...checks.modes import mismatch_text
+from ...checks.reports import mismatch_text
 from ...job.history import digest_of
 from ..protocol import Communicator, Request, quietly
 from ..request import answer

@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 
 from autograd.errors import CollectiveMismatch, CommunicationError
 
-from ...checks import modes
+from ...checks.reports import mismatch_text
 from ...job.activity import forked_text
 from ..protocol import Array, Communicator
 from .arena import ALIGNMENT_BYTES
@@ -71,7 +71,7 @@ class Region:
     def _refuse(self, n: int) -> NoReturn:
         calls = [_call_text(call) for call in self.flags.words_of(n, CALL)]
         group = self.host.group
-        raise CollectiveMismatch(modes.mismatch_text(group.name.removesuffix("/shared"), group.ranks, calls))
+        raise CollectiveMismatch(mismatch_text(group.name.removesuffix("/shared"), group.ranks, calls))
 
     def rename(self, name: str) -> None:
         """Use the name of another group in messages."""

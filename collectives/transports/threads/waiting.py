@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 from autograd.errors import CommunicationError, DeadlockError, MeshError, RankFailed, site_of_thread
 
-from ...checks import modes
+from ...checks import modes, reports
 from ...job.activity import forked_text
 from ..device import unsent
 from .rendezvous import Wait
@@ -192,22 +192,21 @@ class WaitingRanks:
         return f" at {site}" if site else ""
 
     def _state(self, rank: int) -> str:
-        wait = self._waits[rank]
-        task = f" ({self.tasks[rank]})" if self.tasks[rank] else ""
+        wait, task = self._waits[rank], self.tasks[rank]
         if wait is not None:
-            return f"rank {rank} waits in {wait.wait_text(rank)}{self._at(rank)}{task}"
+            return reports.wait_text(rank, wait.wait_text(rank), site_of_thread(self._threads[rank]), task)
         if self._has_finished[rank]:
             return f"rank {rank} has finished"
         if rank in self.failed_ranks:
             return f"rank {rank} has failed"
-        return f"rank {rank} computes{self._at(rank)}{task}"
+        return f"rank {rank} computes{self._at(rank)}{reports.task_text(task)}"
 
     def _deadlock(self) -> None:
         self._stop_all("deadlock: no rank can continue")
 
     def _stop_all(self, why: str) -> None:
-        states = list(map(self._state, range(self.size)))
-        text = f"{why}: {'; '.join(states)}" + modes.deadlock_fix(states)
+        waits = [wait.wait_text(rank) for rank, wait in enumerate(self._waits) if wait is not None]
+        text = reports.states_text(why, list(map(self._state, range(self.size))), waits)
         for rank in self._blocked():
             self._stop(rank, DeadlockError(text))
 
