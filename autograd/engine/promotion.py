@@ -12,7 +12,7 @@ from ..errors import ArgumentError, DtypeError, LayoutError, call_site
 from ..layouts.inference import axes_in, layout_of
 from ..layouts.layout import Shard, V
 from ..layouts.messages import describe
-from ..layouts.names import global_extent
+from ..layouts.names import global_extent, name_of
 from ..layouts.rank_values import RANK_NUMBERS, has_local_count, plain, rank_axes
 from .recording import copying, unshared
 from .state import state
@@ -82,12 +82,13 @@ def _refuse_local_numbers(op: Any, xs: tuple[Any, ...], number: Any, grid: Any) 
     if op.name not in _SCALING and not (is_count and isinstance(number, float)):
         return
     for axis in axes_in(grid, rank_axes(number)):
-        for x in xs:
+        for i, x in enumerate(xs):
             if x.__class__ not in TENSORS:
                 continue
-            have, name = x.labelled(grid)[axis], x.name or "x"
+            have = x.labelled(grid)[axis]
             if have is V or not (is_count or type(have) is Shard):
                 continue
+            name = name_of(x, "x", i, op.name)
             why = "the number counts this rank's part only, and the result belongs to all ranks"
             if type(have) is Shard:
                 how = "scale its part by a factor" if op.name in _SCALING else "shift its part by a number"

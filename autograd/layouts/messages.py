@@ -45,21 +45,15 @@ class _Named:
 
     def __init__(self, op: Any, n: int, operands: Sequence[Any]):
         letters = [op.operand_name(i) for i in range(n)]
-        found = [name_of(x, letter) for x, letter in zip(operands, letters, strict=False)]
-        for i, name in enumerate(found):
-            x = operands[i]
-            if name == letters[i] and found.count(name) > 1 and "other" not in found and _is_number(x):
-                found[i] = "other"  # its letter is the name of a variable that holds another operand
+        self.name = _CALLED.get(op.name, op.name)
+        pairs = zip(operands, letters, strict=False)
+        found = [name_of(x, letter, i, self.name) for i, (x, letter) in enumerate(pairs)]
         one = dict(zip(found, operands, strict=False))
         is_clear = len(found) == n and all(one[name] is x for name, x in zip(found, operands, strict=True))
-        self.name, self.names = _CALLED.get(op.name, op.name), found if is_clear else letters
+        self.names = found if is_clear else letters
 
     def operand_name(self, i: int) -> str:
         return self.names[i]
-
-
-def _is_number(x: Any) -> bool:
-    return isinstance(x, int | float | complex) or (_is_plain(x) and np.shape(x.array) == ())
 
 
 class Refused(Exception):
@@ -533,7 +527,7 @@ def first_elements_text(op: Any, x: Any, layout: Layout, array: Any, key: Any, p
     dim = len(before)
     if any(each is Ellipsis for each in before):
         dim = len(array.shape) - sum(each is not None for each in entries[place:])
-    name, label = name_of(x, op.operand_name(0)), layout[axis]
+    name, label = name_of(x, op.operand_name(0), 0, op.name), layout[axis]
     how = "reduce_scatter" if label is P else "shard"
     text = (
         f"{op.name}({name}: {describe(array, array.shape, layout)})\n  axis {axis!r}: {name} is {label.word}, and the "

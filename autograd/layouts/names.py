@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import caller
+from .expressions import operand_text, texts_with_extents
 from .layout import Layout, Shard
 
 __all__ = [
@@ -20,7 +21,7 @@ __all__ = [
 _MOST = 64  # elements of a list, attributes of an object
 
 
-def name_of(x: Any, default: str = "x") -> str:
+def name_of(x: Any, default: str = "x", i: int = 0, operation: str = "") -> str:
     """The name of a value, or the variable of the caller that holds it, like ``W1``, ``params[1]`` or ``self.w``.
 
     The name of a parameter within its module, like ``0.weight``, is used only if no variable is found.
@@ -30,11 +31,16 @@ def name_of(x: Any, default: str = "x") -> str:
     x : Tensor
         An operand that was given as a plain array is looked for, too.
     default : str
-        The name of a value that no variable holds and that has no name of its own.
+        The name of a value that no variable holds and that has no name of its own. If it is the name of a variable,
+        which then holds another value, the name is the operand's text, like ``y * 2``, or ``operand 0``.
+    i : int
+        The index of the operand.
+    operation : str
+        The name of the operation; see `operand_text`.
     """
     own: str = getattr(x, "name", "")
     if isinstance(x, int | float | complex | np.generic):  # many variables may hold an equal number
-        return default
+        return _not_a_variable(default, i, operation)
     array = getattr(x, "array", None) if type(x).__name__ == "Given" else None
     if array is None or np.shape(array) != ():  # equal numbers may be one object
         for text, value in _variables():
@@ -46,7 +52,15 @@ def name_of(x: Any, default: str = "x") -> str:
             return f"{owner}.data"
         if not own and (transposed := _transposed(x)):
             return f"{transposed}.T"
-    return own or default
+    return own or _not_a_variable(default, i, operation)
+
+
+def _not_a_variable(default: str, i: int, operation: str) -> str:
+    """The default name, or another one if a variable of the caller has this name."""
+    frame = caller()
+    if frame is None or not (default in frame.f_locals or default in frame.f_globals):
+        return default
+    return operand_text(frame, i, operation) or f"operand {i}"
 
 
 def _transposed(x: Any) -> str:
@@ -81,11 +95,14 @@ def variable_of(array: Any) -> str:
 def global_extent(axis: str, number: Any) -> str:
     """What gives the global count in place of a local one: ``x.global_shape[0] in place of x.shape[0]``.
 
-    x is a variable of the caller that is sharded along the axis, if there is one: one with `number` as its extent, or
-    the latest.
+    x is a variable of the caller that is sharded along the axis, if there is one: one whose extent the expression
+    names, one with `number` as its extent, or the latest.
     """
     found = ""
-    for text, value in _variables():
+    frame = caller()
+    named = texts_with_extents(frame) if frame is not None else set()
+    variables = sorted(_variables(), key=lambda variable: variable[0] not in named)
+    for text, value in variables:
         layout = getattr(value, "layout", None)
         label = layout[axis] if isinstance(layout, Layout) and axis in layout.grid.names else None
         if not isinstance(label, Shard) or label.extent is None:

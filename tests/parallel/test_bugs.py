@@ -84,8 +84,8 @@ class Row01(Bug):
     Each rank's gradient of that weight covers its own tokens only; nobody sums them, and the copies drift apart.
     """
 
-    says = ["multiply(x: f64[", "{tp: Shard(0)}", "w: f64[4] {tp: I}", "axis 'tp'",
-            "Invariant (w) does not mix with Shard (x)", "w's gradient would miss the sum",
+    says = ["multiply(self.norm(x): f64[", "{tp: Shard(0)}", "w: f64[4] {tp: I}", "axis 'tp'",
+            "Invariant (w) does not mix with Shard (self.norm(x))", "w's gradient would miss the sum",
             "fix: cast(w, 'tp', to=R)", "test_bugs.py:"]  # fmt: skip
 
     @staticmethod
@@ -440,8 +440,9 @@ class Row15(Bug):
 class Row17(Bug):
     """torchtitan#2106. A row-parallel linear layer: o = (x @ W, Partial) + b, the bias counted once per rank."""
 
-    says = ["add(x: f64[2,3] {tp: P}, y: f64[3] {tp: R})", "axis 'tp'", "Partial (x) does not mix with Replicated (y)",
-            "added once per rank", "fix: cast(y, 'tp', to=P)", "or:  all_reduce(x, 'tp', to=R)"]  # fmt: skip
+    says = ["add(x @ w: f64[2,3] {tp: P}, y: f64[3] {tp: R})", "axis 'tp'",
+            "Partial (x @ w) does not mix with Replicated (y)", "added once per rank", "fix: cast(y, 'tp', to=P)",
+            "or:  all_reduce(x @ w, 'tp', to=R)"]  # fmt: skip
 
     def parts(self, mesh: cc.Mesh) -> tuple[Any, Any, Any]:
         k = mine(mesh, "tp", 7)

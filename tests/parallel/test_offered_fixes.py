@@ -274,8 +274,9 @@ def test_a_value_added_to_the_addends_of_an_outer_sum() -> None:
     inner = lambda x: cc.all_reduce((x**2).sum(0) / 7 + 1e-5, "dp", to=I)
     for ranks in (1, 3):
         text = refusal(lambda mesh: inner(rows(X)), ranks=ranks)
-        assert "fix: all_reduce(x, 'dp', to=R)   (an all-reduce in both directions)\n" in text
-        assert "  or:  add y after the outer all_reduce, if x is summed over the ranks later: in the sum it " in text
+        addend = "(x ** 2).sum(0) / 7"
+        assert f"fix: all_reduce({addend}, 'dp', to=R)   (an all-reduce in both directions)\n" in text
+        assert f"  or:  add y after the outer all_reduce, if {addend} is summed over the ranks later" in text
         found = run(lambda mesh: (cc.all_reduce((rows(X) ** 2).sum(0) / 7, "dp", to=I) + 1e-5).numpy(), ranks)
         numpy.testing.assert_allclose(found, (X**2).mean(0) + 1e-5)
 

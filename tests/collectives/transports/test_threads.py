@@ -274,7 +274,8 @@ def test_a_rank_that_has_finished(late):
         time.sleep(0.05 * (not late))
         group.exchange(b"")
 
-    with pytest.raises(DeadlockError, match=r"exchange #1 on 'world' for rank 3 at \S+:\d+\n(.|\n)*rank 3 has finished"):
+    waits = r"exchange #1 on 'world' for rank 3 at \S+:\d+\n(.|\n)*rank 3 has finished"
+    with pytest.raises(DeadlockError, match=waits):
         run(program, 4)
 
 
