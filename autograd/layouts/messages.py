@@ -209,7 +209,7 @@ _INSTEAD = {  # further fixes for an operation that mixes along a sharded dimens
 }  # fmt: skip
 
 
-_CALLED = {"put": "pad"}  # operations that programs call by another name
+_CALLED = {"put": "pad", "astype_discrete": "astype"}  # operations that programs call by another name
 
 _OF_EACH_ROW = "numpy.take_along_axis({x}, columns.reshape(-1, 1), 1), for one element of each row"
 

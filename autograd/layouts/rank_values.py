@@ -95,19 +95,25 @@ class RankFloat(float):
 
 
 class LocalCount:
-    """The local extent of a sharded dimension, or an integer computed from one. See the table of this module."""
+    """The local extent of a sharded dimension, or an integer computed from one. See the table of this module.
 
-    __slots__ = ("axes", "value")
+    `of_one_row` is, of a product that is 0 since this rank's part has no row, the product if the part had one row. From
+    it the other extents are inferred as on the ranks that have rows.
+    """
+
+    __slots__ = ("axes", "of_one_row", "value")
 
     axes: frozenset[str]
+    of_one_row: int
     value: int
 
-    def __init__(self, value: Any, axes: Iterable[str]):
+    def __init__(self, value: Any, axes: Iterable[str], of_one_row: int = 1):
         self.value = int(value)
         self.axes = frozenset(axes)
+        self.of_one_row = of_one_row
 
     def __reduce__(self) -> Any:
-        return type(self), (self.value, self.axes)
+        return type(self), (self.value, self.axes, self.of_one_row)
 
     def item(self) -> int:
         """The plain integer."""
@@ -192,9 +198,16 @@ def _binary(function: Callable[[Any, Any], Any], is_reflected: bool) -> Any:
         if not isinstance(other, _OPERANDS):
             return NotImplemented
         x, y = plain(self), plain(other)
-        return _keeping_axes(function(y, x) if is_reflected else function(x, y), self, other)
+        result = _keeping_axes(function(y, x) if is_reflected else function(x, y), self, other)
+        if function is operator.mul and isinstance(result, LocalCount) and result.value == 0:
+            result.of_one_row = _of_one_row(self) * _of_one_row(other)
+        return result
 
     return method
+
+
+def _of_one_row(n: Any) -> int:
+    return n.of_one_row if isinstance(n, LocalCount) and n.value == 0 else int(n)
 
 
 def _unary(function: Callable[..., Any]) -> Any:
@@ -269,10 +282,10 @@ def _special(x: Any) -> bool:
 
 def _frozen(x: Any) -> Any:
     """Options as a dictionary key."""
-    if isinstance(x, RankInt):
-        return ("rank", int(x))  # apart from the same extent on every rank
+    if isinstance(x, RANK_NUMBERS):
+        return (type(x), plain(x), x.axes)  # apart from the same number on every rank
     if isinstance(x, slice):
-        return ("slice", x.start, x.stop, x.step)
+        return ("slice", _frozen(x.start), _frozen(x.stop), _frozen(x.step))
     if isinstance(x, tuple | list):
         return tuple(map(_frozen, x))
     if isinstance(x, np.ndarray):

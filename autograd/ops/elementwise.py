@@ -200,6 +200,11 @@ _astype = op(
 )  # fmt: skip
 
 
+_discrete = op(
+    "astype_discrete", "S", lambda x, dtype, source: _cast(x, dtype), (None,), dims=broadcast, operands="x",
+)  # a conversion that rounds is not linear: the sum of rounded addends is not the rounded sum
+
+
 _DTYPES: dict[Any, Any] = {kind: np.dtype(kind) for kind in (bool, int, float, complex)}
 for _dtype in map(np.dtype, "?bhilqBHILQefdFD"):
     _DTYPES[_dtype] = _DTYPES[_dtype.type] = _dtype
@@ -224,7 +229,10 @@ def astype(x: Any, dtype: Any) -> Any:
         dtype = _DTYPES[dtype]
     except (KeyError, TypeError):
         dtype = _dtype_of_numbers(dtype)
-    return x if x.dtype == dtype else _astype(x, options=(dtype, x.dtype))
+    if x.dtype == dtype:
+        return x
+    rounds = dtype.kind == "b" or (dtype.kind in "iu" and x.dtype.kind not in "biu")
+    return (_discrete if rounds else _astype)(x, options=(dtype, x.dtype))
 
 
 def _moved(x: Any, device: str, source: str) -> Any:

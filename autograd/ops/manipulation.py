@@ -185,11 +185,12 @@ def pad(array: Any, pad_width: Any, mode: str = "constant", **words: Any) -> Any
     shape = raw(x).shape
     if mode == "constant":
         whole = tuple(a + s + b for s, (a, b) in zip(shape, widths, strict=True))
-        key = tuple(slice(a, a + s) for s, (a, _) in zip(shape, widths, strict=True))
+        key = tuple(slice(a, a + s) if a or b else slice(None) for s, (a, b) in zip(shape, widths, strict=True))
         y = put(x, options=(key, whole))
         if not np.any(words.get("constant_values", 0)):
             return y
-        return y + constant_like(np.pad(np.zeros(shape, x.dtype), widths, **words), x)
+        border = [s if a or b else 1 for s, (a, b) in zip(shape, widths, strict=True)]  # a part is not padded
+        return y + constant_like(np.pad(np.zeros(border, x.dtype), widths, **words), x)
     if mode not in _INDEX_MODES or words.get("reflect_type", "even") != "even":
         raise NotDifferentiable(f"pad with mode={mode!r} {words or ''} has no derivative here; needed: 'constant' or "
                                 f"one of {', '.join(_INDEX_MODES)}")  # fmt: skip

@@ -6,7 +6,7 @@ themselves here; the table from NumPy's functions to ours is built at the first 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -14,8 +14,9 @@ import numpy as np
 from ..engine.primitive import registry
 from ..engine.tensor import TENSORS, may_need_gradient
 from ..errors import LayoutError, NotDifferentiable, RingtapeError, SavedArrayError, call_site, typed
-from ..layouts.layout import P
+from ..layouts.layout import P, Shard
 from ..layouts.messages import describe
+from ..layouts.names import name_of
 from .arguments import followed, operand, refusal, run_plain
 from .shape import reshape
 
@@ -37,6 +38,10 @@ _OF_SHAPES = frozenset((
     "min_scalar_type", "ndim", "result_type", "shape", "shares_memory", "size",
 ))  # fmt: skip
 """Those that read no values."""
+
+_OF_ELEMENTS = {"array2string": 0, "array_repr": 0, "array_str": 0, "digitize": 0, "in1d": 0, "isin": 0,
+                "searchsorted": 1}  # fmt: skip
+"""Those that treat each element of an operand alike, with its index: of a part they give the part of the result."""
 
 _REDUCED = {"add": "sum", "multiply": "prod", "maximum": "max", "minimum": "min", "logical_and": "all",
             "logical_or": "any"}  # fmt: skip
@@ -81,15 +86,17 @@ def _first_recorded(xs: Iterable[Any]) -> Any:
     return None
 
 
-def _first_partial(xs: Iterable[Any]) -> Any:
+def _first_labelled(xs: Iterable[Any], is_such: Callable[[Any], bool]) -> tuple[Any, Any]:
+    """The first Tensor with such a label, and the label; (None, None) if there is none."""
     for x in xs:
-        if x.__class__ in TENSORS and x.layout is not None and P in x.layout.labels:
-            return x
+        if x.__class__ in TENSORS and x.layout is not None:
+            for label in filter(is_such, x.layout.labels):
+                return x, label
         if isinstance(x, list | tuple):
-            found = _first_partial(x)
-            if found is not None:
+            found = _first_labelled(x, is_such)
+            if found[0] is not None:
                 return found
-    return None
+    return None, None
 
 
 def _on_values(name: str, function: Any, xs: Any, options: Any) -> Any:
@@ -99,6 +106,9 @@ def _on_values(name: str, function: Any, xs: Any, options: Any) -> Any:
     ------
     NotDifferentiable
         A tape records an operand, and the function is not in `CONSTANT`.
+    LayoutError
+        An operand is Partial, or it is Shard and the function combines its elements: the result would be that of this
+        rank's addend or part.
     """
     x = _first_recorded((*xs, *options.values()))
     if x is not None and name not in CONSTANT:
@@ -107,12 +117,25 @@ def _on_values(name: str, function: Any, xs: Any, options: Any) -> Any:
             f"{describe(x.array, x.array.shape, x.layout)}. Fix: stop_gradient(x) where no gradient is "
             "wanted, or a function of autograd.numpy that has one" + call_site()
         )
-    partial = _first_partial((*xs, *options.values()))
-    if partial is not None and name not in _OF_SHAPES:
+    if name in _OF_SHAPES:
+        return run_plain(function, tuple(xs), options)
+    partial, _ = _first_labelled((*xs, *options.values()), lambda label: label is P)
+    if partial is not None:
         raise LayoutError(
             f"numpy.{name} of {describe(partial.array, partial.array.shape, partial.layout)}, which is Partial: each "
             "rank would use its own addend\n  fix: all_reduce(x, axis, to=R) first" + call_site()
         )
+    if not isinstance(function, np.ufunc):
+        alike = _OF_ELEMENTS.get(name, -1)
+        others = [x for i, x in enumerate(xs) if i != alike]
+        part, label = _first_labelled((*others, *options.values()), lambda label: type(label) is Shard)
+        if part is not None:
+            shown, axis = name_of(part), part.layout.grid.names[part.layout.labels.index(label)]
+            raise LayoutError(
+                f"numpy.{name} of {shown}: {describe(part.array, part.array.shape, part.layout)}, which is {label!r}: "
+                f"each rank would use its own part\n  fix: all_gather({shown}, {axis!r}, dim={label.dim})   (the whole)"
+                f"\n  or:  {shown}.numpy(), if this rank's part is meant" + call_site()
+            )
     return run_plain(function, tuple(xs), options)
 
 

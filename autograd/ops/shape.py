@@ -93,7 +93,7 @@ def _reshape_dims(shapes: Sequence[Shape], options: Any) -> Any:
                 m, i = m * source[i], i + 1
             else:
                 n, j = n * target[j], j + 1
-        while m == n and i in parts and source[i] == 1 and not local.isdisjoint(range(b, j)):
+        while m == n and i in parts and source[i] == 1 and not (parts[i] or local).isdisjoint(range(b, j)):
             i += 1  # this rank has one row of a dimension that other ranks merge with those before it
         if m == n:
             # with a product of 0 the end of the group is unknown, so the group takes all remaining dimensions
@@ -188,7 +188,7 @@ def reshape(a: Any, shape: Any, order: str = "C", *, copy: Any = None) -> Any:
         total = math.prod(shape)
     if order == "F":
         return transpose(reshape(transpose(x), shape[::-1]))
-    if shape == source:
+    if shape == source and all(rank_axes(n) <= rank_axes(m) for n, m in zip(shape, source, strict=True)):
         return x
     free = shape.index(-1) if -1 in shape else -1
     elements = math.prod(raw(x).shape)
@@ -212,7 +212,7 @@ def _is_empty_part(n: Any) -> bool:
 
 def _with_one_row(shape: Shape) -> int:
     """The number of elements without the extent -1, if a part that is empty on this rank had one row."""
-    return math.prod(1 if _is_empty_part(n) else n for n in shape if n != -1)
+    return math.prod(getattr(n, "of_one_row", 1) if _is_empty_part(n) else n for n in shape if n != -1)
 
 
 def _check_empty_part(source: Shape, shape: Shape, free: int) -> None:

@@ -77,7 +77,7 @@ _BOOLEAN = [
     "isnan", "isinf", "isposinf", "isneginf", "signbit", "iscomplex", "isreal", "isclose", "logical_and",
     "logical_or", "logical_xor", "any", "all",
 ]  # fmt: skip
-_STEPS = ["floor", "ceil", "trunc", "rint", "round", "floor_divide", "heaviside"]
+_STEPS = ["floor", "ceil", "trunc", "rint", "round", "floor_divide", "heaviside", "astype_discrete"]
 _WHOLE = [
     "count_nonzero", "argmin", "argsort", "argpartition", "invert", "bitwise_and", "bitwise_or", "bitwise_xor",
     "left_shift", "right_shift",

@@ -1,0 +1,190 @@
+"""Operations on parts that once gave another value or gradient than one process, without an error.
+
+Each test compares with the dense value, at even, uneven, single and missing rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy
+import pytest
+
+import autograd as ag
+import autograd.numpy as np
+import collectives as cc
+from collectives import I, R, Shard
+
+Array = Any
+X = numpy.random.default_rng(5).standard_normal((7, 2, 4))
+ROWS = [2, 3, 4, 7]  # on three ranks: a rank without rows, one each, 2 1 1, and 3 2 2
+
+
+def part(x: Array, axis: str = "dp", dim: int = 0) -> Any:
+    return cc.shard(ag.tensor(x, {"dp": R}), axis, dim=dim)
+
+
+def whole(y: Any) -> Array:
+    label = y.layout["dp"]
+    return cc.all_gather(y, "dp", dim=label.dim).numpy() if isinstance(label, Shard) else y.numpy()
+
+
+def on_three(body: Callable[[], Any]) -> list[Any]:
+    def program() -> Any:
+        with cc.Mesh(dp=-1):
+            return body()
+
+    return cc.run(program, 3)
+
+
+@pytest.mark.parametrize("rows", ROWS)
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_two_reshapes_to_equal_shapes_keep_their_own_labels(rows: int, order: tuple[int, int]) -> None:
+    """With one row, ``reshape(1, -1)`` and ``reshape(n, -1)`` of a local count n give equal shapes on this rank."""
+    x = X[:rows]
+    shapes: list[Callable[[Any], Any]] = [lambda h: h.reshape(1, -1), lambda h: h.reshape(h.shape[0], -1)]
+
+    def body() -> None:
+        h = part(x) * 2
+        for i in order:
+            assert numpy.allclose(whole(shapes[i](h)), shapes[i](2 * x))
+
+    on_three(body)
+
+
+@pytest.mark.parametrize("rows", ROWS)
+def test_broadcasts_to_equal_shapes_keep_their_own_labels(rows: int) -> None:
+    def body() -> list[Any]:
+        h = part(X[:rows, 0, 0])
+        n = h.shape[0]
+        return [np.broadcast_to(h, shape).layout["dp"] for shape in ((int(n), n), (n, n), (int(n), n))]
+
+    assert len({tuple(map(repr, labels)) for labels in on_three(body)}) == 1
+    assert len({repr(labels) for labels in on_three(lambda: body()[::2])}) == 1
+
+
+@pytest.mark.parametrize("rows", ROWS)
+@pytest.mark.parametrize(
+    "shape",
+    [
+        lambda h: (1, h.size), lambda h: (1, h.shape[0] * h.shape[1]), lambda h: (1, -1), lambda h: (h.size, 1),
+        lambda h: (h.size,), lambda h: (h.shape[0], 1, h.shape[1]), lambda h: (-1, h.shape[0]),
+    ],
+)  # fmt: skip
+def test_a_reshape_to_the_shape_that_one_row_has(rows: int, shape: Callable[[Any], Any]) -> None:
+    x = X[:rows, 0]
+
+    def body() -> Any:
+        w = ag.Parameter(numpy.ones(4))
+        with ag.Tape() as tape:
+            h = part(x) * cc.cast(w, "dp", to=R)
+            try:
+                y = h.reshape(shape(h))
+            except ag.LayoutError:
+                return None
+            dense = cc.all_gather(y, "dp", dim=y.layout["dp"].dim, to=I)
+            loss = (dense * ag.constant(numpy.arange(float(x.size)).reshape(dense.shape))).sum()
+        tape.backward(loss)
+        return dense.numpy(), w.grad.numpy()
+
+    results = on_three(body)
+    if None in results:  # refused, on every rank and for every number of rows
+        assert results == [None] * 3 and on_three(body) == [None] * 3 and shape(numpy.ones((2, 5)))[0] == -1
+        return
+    dense = x.reshape(shape(x))
+    weights = numpy.arange(float(x.size)).reshape(x.shape)
+    for found in results:
+        assert numpy.allclose(found[0], dense)
+        assert numpy.allclose(found[1], (x * weights).sum(0))
+
+
+@pytest.mark.parametrize("rows", ROWS)
+def test_a_dimension_merged_with_the_rows_leaves_the_width(rows: int) -> None:
+    """``reshape(x.shape[0] * x.shape[1], -1)`` has the same width on a rank without rows."""
+    x = X[:rows]
+
+    def body() -> Any:
+        h = part(x)
+        for flat in (h.reshape(h.shape[0] * h.shape[1], -1), h.reshape(2 * h.shape[0], -1)):
+            assert flat.shape[1] == 4 and numpy.allclose(whole(flat @ ag.constant(numpy.eye(4))), x.reshape(-1, 4))
+        assert h.reshape(h.shape[0], -1).shape[1] == 8
+
+    on_three(body)
+
+
+@pytest.mark.parametrize("heads", [2, 3, 4])
+def test_heads_are_merged_where_a_rank_has_one(heads: int) -> None:
+    x = numpy.random.default_rng(1).standard_normal((5, heads, 4))
+
+    def program() -> Any:
+        with cc.Mesh(dp=2, tp=2):
+            h = cc.shard(cc.shard(ag.tensor(x, {"dp": R, "tp": R}), "dp"), "tp", dim=1)
+            found = [h.reshape(h.shape[0], -1), h.reshape(h.shape[0], h.shape[1] * 4), h.reshape(-1, h.shape[1] * 4)]
+            return [cc.all_gather(cc.all_gather(y, "tp", dim=1), "dp", dim=0).numpy() for y in found]
+
+    for found in cc.run(program, 4):
+        assert all(numpy.allclose(y, x.reshape(5, -1)) for y in found)
+
+
+def test_padding_of_the_other_dimensions_keeps_the_rows() -> None:
+    widths = ((0, 0), (1, 0), (2, 1))
+
+    def body() -> Any:
+        w = ag.Parameter(numpy.ones(4))
+        with ag.Tape() as tape:
+            y = np.pad(part(X) * cc.cast(w, "dp", to=R), widths)
+            ones = np.pad(part(X), widths, constant_values=1.0)
+            loss = cc.all_reduce((y * y).sum(), "dp", to=I)
+        tape.backward(loss)
+        with pytest.raises(ag.LayoutError, match="pad"):
+            np.pad(part(X), ((1, 0), (0, 0), (0, 0)))
+        return whole(y), whole(ones), w.grad.numpy()
+
+    for y, ones, gradient in on_three(body):
+        assert numpy.allclose(y, numpy.pad(X, widths))
+        assert numpy.allclose(ones, numpy.pad(X, widths, constant_values=1.0))
+        assert numpy.allclose(gradient, 2 * (X * X).sum((0, 1)))
+
+
+@pytest.mark.parametrize("dtype", [int, "uint8", bool])
+def test_an_addend_is_not_rounded(dtype: Any) -> None:
+    def body() -> None:
+        with pytest.raises(ag.LayoutError, match=r"(?s)astype\(.*not linear.*fix: all_reduce"):
+            part(X[:, 0, 0]).sum().astype(dtype)
+        counts = part(numpy.arange(7)).sum()
+        assert cc.all_reduce(counts.astype("int32").astype(float), "dp", to=I).item() == 21.0
+
+    on_three(body)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: np.cov(x.T), lambda x: np.corrcoef(x.T), lambda x: np.histogram(x[:, 0], 3),
+        lambda x: numpy.unique(x), lambda x: numpy.allclose(x, 1.0), lambda x: numpy.array_equal(x, x),
+        lambda x: np.polyfit(x[:, 0], x[:, 1], 1), lambda x: numpy.searchsorted(x[:, 0], 0.5),
+        lambda x: numpy.nonzero(x),
+        lambda x: numpy.isin([1.0], x),
+    ],
+)  # fmt: skip
+def test_functions_without_derivative_of_a_part_are_refused(function: Callable[[Any], Any]) -> None:
+    def body() -> None:
+        x = part(X[:, :, 0])
+        with pytest.raises(ag.LayoutError, match=r"(?s)its own part\n  fix: all_gather\(.*\n  or:  .*\.numpy\(\)"):
+            function(x)
+        function(cc.all_gather(x, "dp", dim=0))
+        assert function(x.numpy()) is not None
+
+    on_three(body)
+
+
+def test_functions_of_each_element_take_a_part() -> None:
+    def body() -> None:
+        x = part(X[:, 0, 0])
+        assert numpy.array_equal(numpy.digitize(x, [0.0]), numpy.digitize(x.numpy(), [0.0]))
+        assert numpy.array_equal(numpy.searchsorted([0.0, 0.5], x), numpy.searchsorted([0.0, 0.5], x.numpy()))
+        assert numpy.isin(x, [2.0]).shape == tuple(int(n) for n in x.shape)
+        assert numpy.array_repr(x) and numpy.ndim(x) == 1
+
+    on_three(body)
