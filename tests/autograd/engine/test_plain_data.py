@@ -13,6 +13,8 @@ import pytest
 import autograd as ag
 import autograd.numpy as np
 
+from ...grouped import in_groups
+
 EXITS: dict[str, Callable[[Any], Any]] = {
     "float(x)": lambda x: float(x),
     "int(x)": lambda x: int(x),
@@ -67,6 +69,7 @@ TRANSFORMS: dict[str, Callable[[Callable[[Any], Any], Any], Any]] = {
 }
 
 
+@in_groups("transform")
 @pytest.mark.parametrize("transform", TRANSFORMS)
 @pytest.mark.parametrize("name", EXITS)
 def test_inside_a_transform(name: str, transform: str) -> None:

@@ -14,6 +14,7 @@ import collectives as cc
 from collectives import I, P, R, Shard, V
 from collectives.checks import modes
 
+from ...grouped import in_groups
 from ..launch import launch
 
 MASKS = [[True, True, False], [True, False, False], [True, True, True], [True, True, False]]
@@ -82,6 +83,7 @@ NUMBERS: dict[str, Callable[[Any], Any]] = {
 }
 
 
+@in_groups()
 @pytest.mark.parametrize("name", NUMBERS)
 def test_a_plain_number_that_differs_between_ranks_is_told(name: str, mode: str) -> None:
     text = refused(NUMBERS[name])
