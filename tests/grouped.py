@@ -57,6 +57,8 @@ def each(
 def in_groups(by: str | Callable[..., Hashable] = lambda **_: "all") -> Callable[[Test], Test]:
     """Run the cases that a test's ``pytest.mark.parametrize`` gives, which stands below this decorator, as `each` does.
 
+    The lists of cases must be complete already; pytest itself reads them later.
+
     Parameters
     ----------
     by : str or callable
@@ -74,7 +76,7 @@ def in_groups(by: str | Callable[..., Hashable] = lambda **_: "all") -> Callable
         others = [mark for mark in test.pytestmark if mark.name != "parametrize"]
         cases: list[dict[str, Any]] = [{}]
         for words, values in (mark.args for mark in test.pytestmark if mark not in others):
-            names = words.replace(" ", "").split(",")
+            names = words.replace(" ", "").split(",") if isinstance(words, str) else list(words)
             rows = [dict(zip(names, value if len(names) > 1 else [value], strict=True)) for value in values]
             cases = [case | row for case in cases for row in rows]
 

@@ -36,6 +36,7 @@ def refused(run: Callable[[], Any], *says: str) -> None:
         assert words in str(error.value), str(error.value)
 
 
+@in_groups()
 @pytest.mark.parametrize("name", EXITS)
 def test_a_value_that_the_active_tape_follows(name: str) -> None:
     w = ag.Parameter(2.0, name="speed")

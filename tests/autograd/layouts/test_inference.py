@@ -498,6 +498,7 @@ def test_labels_that_do_not_exist() -> None:
 S0, S1, S2 = Shard(0), Shard(1), Shard(2)
 
 
+@in_groups()
 @pytest.mark.parametrize(
     "left, right, expected",
     [

@@ -213,6 +213,7 @@ PARTS: dict[str, Callable[[Any, Any], Any]] = {
 }  # fmt: skip
 
 
+@in_groups()
 @pytest.mark.parametrize("name", PARTS)
 def test_what_is_joined_is_numpys(name: str) -> None:
     f = PARTS[name]
@@ -329,6 +330,7 @@ def test_what_is_not_determined_is_refused_where_it_is_recorded() -> None:
     assert np.linalg.svd(ag.tensor(x))[0].shape == (3, 3), "no tape"
 
 
+@in_groups()
 @pytest.mark.parametrize("text, shapes", [
     ("ij,jk,kl,lm->im", [(2, 3), (3, 4), (4, 2), (2, 3)]), ("i,i,i->", [(3,)] * 3), ("ij,ij,ij->ij", [(2, 3)] * 3),
     ("...i,...i,j->...j", [(2, 3), (2, 3), (4,)]), ("ab,b...,c->ac...", [(2, 3), (3, 2, 2), (2,)]),

@@ -64,6 +64,7 @@ def test_a_rate_that_becomes_wrong_is_refused_at_the_step(rate: float) -> None:
         assert w.numpy().tolist() == before.tolist()
 
 
+@in_groups()
 @pytest.mark.parametrize(
     "call",
     [

@@ -319,6 +319,7 @@ def test_permutation_of_no_length(n: Any) -> None:
         random.permutation(Key(0), n)
 
 
+@in_groups()
 @pytest.mark.parametrize("draw", [random.uniform, random.normal])
 @pytest.mark.parametrize("dtype", [np.int64, bool, complex, object, np.longdouble, "no dtype", "datetime64[s]"])
 def test_dtypes_without_numbers(draw: Draw, dtype: Any) -> None:
@@ -343,6 +344,7 @@ def test_what_must_be_an_integer_or_a_name(call: Callable[[], object]) -> None:
         call()
 
 
+@in_groups()
 @pytest.mark.parametrize(
     "call",
     [

@@ -188,6 +188,7 @@ def test_planted_faults_are_found(fault: str, monkeypatch: pytest.MonkeyPatch) -
     assert all(np.abs(found - exact).max() > 0.01 for found in on(3, program))
 
 
+@in_groups()
 @pytest.mark.parametrize(("call", "error", "says"), [
     (lambda x, t: (cc.all_gather(x, "tp", 1, to=R), t), LayoutError, "logits of all classes[\\s\\S]*nn.cross_entropy"),
     (lambda x, t: (cc.all_gather(x, "tp", 1, to=I), t), LayoutError, "logits of all classes"),
