@@ -24,7 +24,7 @@ from ...grouped import each, in_groups
 
 Array = Any
 RNG = numpy.random.default_rng(0)
-every = each(COMPLEX, lambda c: f"operations in {c.operation[0]}", lambda c: f"{c.operation} {c.label}")
+every = each(COMPLEX, lambda c: f"functions in {c.label[0]}", lambda c: c.label)
 
 
 def raw(x: Any) -> Any:
