@@ -163,8 +163,8 @@ def _check(
             if mode == "forward":
                 _check(f.tangent_function(dxs), xs, order - 1, options, deeper, cancelled)
             else:
-                for i in range(len(xs)):
-                    _check(f.gradient_function(i, ct), xs, order - 1, options, deeper, cancelled)
+                for gradient in f.gradient_functions(ct):
+                    _check(gradient, xs, order - 1, options, deeper, cancelled)
 
 
 class _Point:

@@ -290,14 +290,27 @@ class OnAllRanks:
 
         return OnAllRanks(tangent, self.arguments)
 
-    def gradient_function(self, i: int, ct: np.ndarray) -> OnAllRanks:
-        """Return the function from the arguments to the gradient for the i-th, for a fixed cotangent of the result."""
+    def gradient_functions(self, ct: np.ndarray) -> list[OnAllRanks]:
+        """Return, for each argument, the function from the arguments to its gradient, for a fixed cotangent.
 
-        def gradient(*zs: Any) -> Any:
+        The checks of all of them move the arguments to the same points, and one reverse sweep gives all gradients at a
+        point: those of arrays are kept. Under a mesh the sweeps communicate, so that all ranks make each of them.
+        """
+        kept: dict[Any, tuple[Any, ...]] = {}
+
+        def swept(zs: tuple[Any, ...]) -> tuple[Any, ...]:
             found = vjp(self.f, *zs)[1](self.result.spread(ct))
-            return found if len(zs) == 1 else found[i]
+            return (found,) if len(zs) == 1 else tuple(found)
 
-        return OnAllRanks(gradient, self.arguments)
+        def gradients(zs: tuple[Any, ...]) -> tuple[Any, ...]:
+            if len(zs) == 1 or state.grid is not None or not all(z.__class__ is np.ndarray for z in zs):
+                return swept(zs)
+            point = tuple((z.dtype, z.tobytes()) for z in zs)
+            if point not in kept:
+                kept[point] = swept(zs)
+            return kept[point]
+
+        return [OnAllRanks(lambda *zs, i=i: gradients(zs)[i], self.arguments) for i in range(len(self.arguments))]
 
 
 def _layout(x: Any) -> Layout | None:

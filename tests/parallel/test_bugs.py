@@ -20,6 +20,8 @@ import collectives as cc
 from autograd import nn, ops, optim, random
 from collectives import I, LayoutError, P, R, ReplicaMismatch, Shard, V
 
+from ..grouped import in_groups
+
 Array = Any
 
 
@@ -698,6 +700,7 @@ def test_all_rows_are_here() -> None:
     assert all(type(bug).__doc__ and "#" in type(bug).__doc__ for bug in BUGS.values())
 
 
+@in_groups()
 @pytest.mark.parametrize("name", BUGS)
 def test_the_bug_is_refused_on_every_rank(name: str) -> None:
     bug = BUGS[name]
@@ -705,12 +708,14 @@ def test_the_bug_is_refused_on_every_rank(name: str) -> None:
         says_enough(bug, text)
 
 
+@in_groups()
 @pytest.mark.parametrize("name", LAYOUT_ROWS)
 def test_the_bug_is_refused_on_one_process(name: str) -> None:
     bug = BUGS[name]
     says_enough(bug, alone(bug, lambda mesh: refusal(bug, mesh)))
 
 
+@in_groups()
 @pytest.mark.parametrize("name", BUGS)
 def test_the_mended_program_has_the_serial_gradient(name: str) -> None:
     bug = BUGS[name]
@@ -719,6 +724,7 @@ def test_the_mended_program_has_the_serial_gradient(name: str) -> None:
         agrees(found, expected)
 
 
+@in_groups()
 @pytest.mark.parametrize("name", BUGS)
 def test_the_mended_program_on_one_process(name: str) -> None:
     bug = BUGS[name]

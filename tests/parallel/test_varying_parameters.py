@@ -17,6 +17,8 @@ import collectives as cc
 from autograd.errors import LayoutError
 from collectives import R, V
 
+from ..grouped import in_groups
+
 X = numpy.random.default_rng(0).standard_normal((7, 4))
 RANKS = 3
 USES: dict[str, tuple[Callable[[int], tuple[int, ...]], Callable[[Any, Any], Any]]] = {
@@ -34,6 +36,7 @@ USES: dict[str, tuple[Callable[[int], tuple[int, ...]], Callable[[Any, Any], Any
 }
 
 
+@in_groups()
 @pytest.mark.parametrize("use", USES)
 def test_it_is_refused_at_the_operation_or_has_its_own_gradient(use: str) -> None:
     shape, operation = USES[use]

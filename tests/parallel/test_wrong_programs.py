@@ -15,6 +15,7 @@ from autograd.errors import GradientWarning, ReplicaWarning, RingtapeError
 from autograd.nn import Module
 from parallel import verify
 
+from ..grouped import in_groups
 from .wrong_programs import (  # noqa: F401 - they register their programs
     PROGRAMS,
     SHAPES,
@@ -66,6 +67,10 @@ def agrees(found: Any, wanted: Any) -> bool:
     return bool(difference <= 1e-10 * max(float(numpy.linalg.norm(wanted)), 1e-6))
 
 
+def topic(name: str) -> str:
+    return PROGRAMS[name].run.__module__.rpartition(".")[2]
+
+
 def is_expected(program: Program, found: str) -> bool:
     return found == program.outcome or (program.outcome == "RingtapeError" and found not in ("exact", "silent"))
 
@@ -75,6 +80,7 @@ def test_there_are_enough_programs() -> None:
     assert not set(PROGRAMS) & set(SILENT)
 
 
+@in_groups(topic)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_wrong_program_is_refused_or_exact(name: str) -> None:
     program = PROGRAMS[name]
@@ -85,6 +91,7 @@ def test_a_wrong_program_is_refused_or_exact(name: str) -> None:
         assert words in text, text
 
 
+@in_groups(topic)
 @pytest.mark.parametrize("name", [name for name, program in PROGRAMS.items() if program.alone])
 def test_a_layout_refuses_it_on_one_rank_too(name: str) -> None:
     program = PROGRAMS[name]

@@ -17,7 +17,7 @@ from autograd.arrays.shape_only import Shaped
 from autograd.testing.cases import CASES, Case
 from collectives import I, P, R, Rooted, Shard, V
 
-from ...grouped import each
+from ...grouped import each, in_groups
 from ..ops.test_operations import named, raw
 from . import fake_device
 from .fake_device import DeviceArray, Mixed
@@ -181,6 +181,7 @@ COLLECTIVES: dict[str, tuple[Any, Callable[[Any], Any]]] = {
 }
 
 
+@in_groups()
 @pytest.mark.parametrize("name", COLLECTIVES)
 def test_collectives_on_the_device(name: str) -> None:
     """The same collective on host and device arrays: values and gradients are equal and stay where they live."""

@@ -20,9 +20,11 @@ from autograd.testing import check_adjoint, check_grads
 from autograd.testing.cases import Case
 from autograd.testing.cases.complex import COMPLEX
 
+from ...grouped import each, in_groups
+
 Array = Any
 RNG = numpy.random.default_rng(0)
-every = pytest.mark.parametrize("c", COMPLEX, ids=lambda c: c.label)
+every = each(COMPLEX, lambda c: f"functions in {c.label[0]}", lambda c: c.label)
 
 
 def raw(x: Any) -> Any:
@@ -41,7 +43,7 @@ def test_complex_values_are_numpys(c: Case) -> None:
         numpy.testing.assert_allclose(found, expected, rtol=1e-11, atol=1e-12)
 
 
-@every
+@pytest.mark.parametrize("c", COMPLEX, ids=lambda c: c.label)  # each takes as long as many others
 def test_complex_derivatives_to_order_2(c: Case) -> None:
     """Against central differences along both axes, in both modes."""
     check_grads(c.f, *c.draw(), order=2, rtol=3e-6, atol=3e-6)
@@ -111,6 +113,7 @@ CALLS: dict[str, Callable[[Any], Any]] = {
 }
 
 
+@in_groups()
 @pytest.mark.parametrize("name", CALLS)
 def test_numpys_functions_on_tensors_are_recorded(name: str) -> None:
     f = CALLS[name]
@@ -210,6 +213,7 @@ PARTS: dict[str, Callable[[Any, Any], Any]] = {
 }  # fmt: skip
 
 
+@in_groups()
 @pytest.mark.parametrize("name", PARTS)
 def test_what_is_joined_is_numpys(name: str) -> None:
     f = PARTS[name]
@@ -250,6 +254,7 @@ GIVEN: dict[str, tuple[Any, ...]] = {
 }  # fmt: skip
 
 
+@in_groups()
 @pytest.mark.parametrize("name", METHODS)
 def test_methods_are_numpys(name: str) -> None:
     a = {"choose": numpy.array([0, 1, 0]), "searchsorted": numpy.array([1.0, 2.0])}.get(name, X)
@@ -325,6 +330,7 @@ def test_what_is_not_determined_is_refused_where_it_is_recorded() -> None:
     assert np.linalg.svd(ag.tensor(x))[0].shape == (3, 3), "no tape"
 
 
+@in_groups()
 @pytest.mark.parametrize("text, shapes", [
     ("ij,jk,kl,lm->im", [(2, 3), (3, 4), (4, 2), (2, 3)]), ("i,i,i->", [(3,)] * 3), ("ij,ij,ij->ij", [(2, 3)] * 3),
     ("...i,...i,j->...j", [(2, 3), (2, 3), (4,)]), ("ab,b...,c->ac...", [(2, 3), (3, 2, 2), (2,)]),

@@ -35,6 +35,7 @@ from autograd.testing.cases import (
 from autograd.testing.cases.base import Domain
 
 from ... import summary
+from ...grouped import each
 
 Array = Any
 OPERATIONS = sorted({name for name in registry if "example" not in name} - set(WITHOUT_DERIVATIVE))
@@ -132,7 +133,7 @@ def test_many_of_every_operation(name: str, data: Any) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("c", CASES, ids=lambda c: f"{c.operation} {c.label}")
+@each(CASES, lambda c: c.operation, lambda c: f"{c.operation} {c.label}")
 def test_every_written_case_in_every_dtype(c: Case) -> None:
     for dtype in DTYPES:
         for i, memory in enumerate(MEMORIES):

@@ -20,6 +20,8 @@ from autograd.testing import DeclarationMismatch, check_adjoint, check_declarati
 from autograd.testing.cases import CASES
 from collectives import P, R, Shard
 
+from ...grouped import in_groups
+
 X = numpy.random.default_rng(0).standard_normal((4, 6))
 
 
@@ -104,6 +106,7 @@ LIES: dict[str, tuple[Any, tuple[Any, ...], str]] = {
 }  # fmt: skip
 
 
+@in_groups()
 @pytest.mark.parametrize("lie", LIES)
 def test_each_check_finds_the_lie(lie: str) -> None:
     operation, xs, text = LIES[lie]

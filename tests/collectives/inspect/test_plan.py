@@ -28,6 +28,7 @@ from collectives.transports.protocol import Communicator, Request
 from collectives.transports.request import shown
 from parallel import DataParallel
 
+from ...grouped import in_groups
 from ..launch import launch
 
 
@@ -210,6 +211,7 @@ R0, H0 = both(letter("recv", 1), 3)
 R1, H1 = both(letter("recv", 0), 4)
 
 
+@in_groups()
 @pytest.mark.parametrize(("calls", "waiting"), [
     ([[meeting()], [meeting()]], 0),
     ([[meeting(axes="a"), meeting(axes="b")], [meeting(axes="b"), meeting(axes="a")]], 2),

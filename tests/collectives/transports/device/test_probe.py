@@ -18,6 +18,7 @@ from collectives.transports.device import choice, probe
 from collectives.transports.device.choice import VARIABLE, Place, decide
 from collectives.transports.device.probe import MARK, Facts
 
+from ....grouped import in_groups
 from ...launch import launch
 
 ALL = {"ipc": "", "nccl": "", "mpi": ""}
@@ -86,6 +87,7 @@ CHOICES: dict[str, tuple[list[Place], dict[int, Any], str, str]] = {
 }  # fmt: skip
 
 
+@in_groups()
 @pytest.mark.parametrize("name", CHOICES)
 def test_the_choice(name: str) -> None:
     places, works, chosen, why = CHOICES[name]
