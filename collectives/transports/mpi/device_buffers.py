@@ -7,14 +7,15 @@ the result is there, for every stream.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autograd.arrays.runtime import Runtime
-
 from ..protocol import Pending, Request
 from ..request import REDUCTIONS, answer
+
+if TYPE_CHECKING:
+    from autograd.arrays.runtime import Runtime
 
 __all__ = ["DeviceBuffers"]
 
