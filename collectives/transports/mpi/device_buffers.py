@@ -7,15 +7,14 @@ the result is there, for every stream.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from autograd.arrays.runtime import Runtime
+
 from ..protocol import Pending, Request
 from ..request import REDUCTIONS, answer
-
-if TYPE_CHECKING:
-    from autograd.arrays.runtime import Runtime
 
 __all__ = ["DeviceBuffers"]
 
