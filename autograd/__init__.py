@@ -15,7 +15,7 @@ from ._installed import refuse_two_owners
 
 refuse_two_owners()  # before the other imports: files of a package that was overwritten may not fit together
 
-from . import errors, numpy, random, transforms  # numpy: functions of NumPy look there
+from . import errors, numpy, transforms  # numpy: functions of NumPy look there
 from .arrays.device import use_device
 from .engine import events
 from .engine.parameter import Leaf, Parameter, constant, tensor
@@ -46,7 +46,7 @@ from .transforms import (
 errors.install_hook()
 
 if TYPE_CHECKING:  # `__getattr__` loads these names at first use, so that `import autograd` stays fast
-    from . import nn, optim, testing
+    from . import nn, optim, random, testing
     from .testing.anomaly import detect_anomaly
     from .transforms import (
         checkpoint,
@@ -77,7 +77,8 @@ __all__ = [
 __all__ += errors.__all__
 
 _SUBMODULES = (
-    "builtins", "core", "differential_operators", "extend", "nn", "optim", "testing", "tracer", "util", "wrap_util",
+    "builtins", "core", "differential_operators", "extend", "nn", "optim", "random", "testing", "tracer", "util",
+    "wrap_util",
 )  # fmt: skip
 _BUILTINS = ("dict", "isinstance", "list", "tuple", "type")  # of `autograd.builtins`; `import *` leaves them out
 

@@ -41,9 +41,8 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-import sysconfig
 from collections.abc import Callable, Iterable, Iterator
-from functools import wraps
+from functools import cache, wraps
 from types import FrameType, TracebackType
 from typing import Any, ParamSpec, TypeVar
 
@@ -307,11 +306,6 @@ _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _OWN_FOLDERS = tuple(os.path.join(_ROOT, package) + os.sep for package in ("autograd", "collectives", "parallel"))
 
 _LEFT_OUT = (*_OWN_FOLDERS, contextlib.__file__)
-_LIBRARY_FOLDERS = (
-    *_OWN_FOLDERS,
-    *(sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")),
-    "<frozen ",
-)
 _NUMPY_FOLDER = os.path.dirname(np.__file__) + os.sep
 _user_files: dict[str, bool] = {}  # whether a source file is the user's, not a library's
 
@@ -400,10 +394,19 @@ def find_callers(most: int = 8) -> str:
         file = frame.f_code.co_filename
         is_users = _user_files.get(file)
         if is_users is None:
-            is_users = _user_files[file] = not file.startswith(_LIBRARY_FOLDERS)
+            is_users = _user_files[file] = not file.startswith(_library_folders())
         if is_users:
             found.append(short_site(file, frame.f_lineno))
     return ", ".join(found)
+
+
+@cache
+def _library_folders() -> tuple[str, ...]:
+    """The folders of ringtape, of the standard library and of the installed packages."""
+    import sysconfig  # takes a millisecond, and few programs ask for callers
+
+    paths = (sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib"))
+    return *_OWN_FOLDERS, *paths, "<frozen "
 
 
 def short_site(file: str, line: int) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import threading
 import time
-import traceback
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -23,7 +22,6 @@ from autograd.errors import (
     RankFailed,
     call_site,
 )
-from autograd.random import State, set_state
 
 from .checks.reports import unreceived_text
 from .job.activity import forked_text
@@ -339,6 +337,8 @@ class World:
                 "  fix: cc.run(program, ranks=4), without the parentheses of a call, or lambda: program(...)"
                 + call_site()
             )
+        from autograd.random import State, set_state  # only worlds of threads need it
+
         local = self._local = self._new_local()
         results: list[Any] = [None] * self.size
         errors: dict[int, BaseException] = {}
@@ -562,6 +562,8 @@ def _why(error: BaseException) -> str:
     """The reason that other ranks receive for an error."""
     if isinstance(error, SystemExit):
         return f"exited early, with code {error.code}"
+    import traceback  # needed only where a rank fails
+
     text = "".join(traceback.format_exception_only(type(error), error)).strip().splitlines()
     return f"raised {text[0] if text else type(error).__name__}"
 

@@ -14,16 +14,17 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..errors import ArgumentError, DependencyError, DeviceError, DtypeError, OptionError, ShapeError, call_site
-from . import cuda
 from .capture import refuse
 from .read_only import Guarded
-from .runtime import Runtime
 from .shape_only import Shaped, shape_only
+
+if TYPE_CHECKING:
+    from .runtime import Runtime
 
 __all__ = [
     "Accelerator", "arange_beside", "as_array", "current_device", "device_of", "dtype_name", "dtype_named",
@@ -296,6 +297,8 @@ def _parsed(device: Any) -> tuple[str, int | None]:
 def _accelerator(use: str = "the device 'cuda'") -> Accelerator:
     """The GPUs; DependencyError if there is no CuPy, which `use` needs."""
     if "cuda" not in accelerators:
+        from . import cuda  # programs on the CPU start without it
+
         cupy = cuda.library(use)
         register_device(cupy.ndarray, cupy.asnumpy, cupy.asarray, cuda.runtime)
         runtime = cupy.cuda.runtime
@@ -347,7 +350,7 @@ def mixed_devices(caller: str, named: Iterable[tuple[str, Any]]) -> str:
     return f"{caller}({shown}): the operands are on different devices; needed: one device\n  fix: {fix}"
 
 
-_NOT_IMPLEMENTED = re.compile(
+_NOT_IMPLEMENTED = (  # compiled at the first error
     r"no implementation found for '([\w.]+)'|type\(s\) all returned NotImplemented from .*<ufunc '(\w+)'"
 )
 
@@ -356,7 +359,7 @@ def unavailable(error: Exception) -> str:
     """Why an operation does not run on a device, if `error` says so: a function that CuPy does not have; else ""."""
     if not isinstance(error, TypeError):
         return ""
-    found = _NOT_IMPLEMENTED.search(str(error))
+    found = re.search(_NOT_IMPLEMENTED, str(error))
     if found is not None:
         return f"CuPy has no {found[1] or found[2]}"
     return "it computes on NumPy's arrays only" if "mplicit conversion" in str(error) else ""

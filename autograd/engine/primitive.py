@@ -24,7 +24,6 @@ from . import events
 from .broadcasting import broadcast
 from .checked_pull import lift
 from .dispatch import bind, unbroadcast
-from .formula import docstring
 from .forward_mode import tangent
 from .recording import Node, Recording
 from .state import state
@@ -442,7 +441,11 @@ class _Documentation:
         self.of_class = of_class
 
     def __get__(self, op: Any, cls: Any) -> str | None:
-        return self.of_class if op is None else docstring(op)
+        if op is None:
+            return self.of_class
+        from .formula import docstring  # loaded when the first text is asked for
+
+        return docstring(op)
 
 
 Primitive.__doc__ = _Documentation(Primitive.__doc__)  # type: ignore[assignment]  # as for subclasses

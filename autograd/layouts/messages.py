@@ -721,14 +721,14 @@ def raise_unfit(op: Any, error: Exception, xs: Sequence[Any]) -> NoReturn:
     raise typed(error, text, _UNFIT) from error
 
 
-_INNER_EXTENTS = re.compile(  # NumPy's text, and that of arrays with a shape only
+_INNER_EXTENTS = (  # NumPy's text, and that of arrays with a shape only; compiled at the first error
     r"core dimension 0, with gufunc signature \(n\?,k\),\(k,m\?\)|matmul of shapes .* inner extents do not fit"
 )
 
 
 def _reason(error: Exception, op: Any, xs: Sequence[Any]) -> str:
     """The text of NumPy's error, or, of a matrix product whose extents differ, which extents these are."""
-    if len(xs) != 2 or not _INNER_EXTENTS.search(str(error)):
+    if len(xs) != 2 or not re.search(_INNER_EXTENTS, str(error)):
         return str(error)
     (a, b), (x, y) = map(_shape_of, xs), map(op.operand_name, (0, 1))
     first = "dimension" if len(b) == 1 else "first dimension" if len(b) == 2 else "second last dimension"

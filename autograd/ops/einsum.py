@@ -6,7 +6,6 @@ Contractions are reduced to one `matmul` per pair of operands.
 from __future__ import annotations
 
 import math
-import string
 from collections.abc import Sequence
 from typing import Any
 
@@ -149,7 +148,7 @@ def _cross_with_plane(a: Any, b: Any) -> Any:
 
 
 # -- einsum ----------------------------------------------------------------------------------------------------------
-_IN_SUBSCRIPTS = frozenset(string.ascii_letters + ".,->")
+_IN_SUBSCRIPTS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.,->")
 
 
 def _parse(operands: Sequence[Any]) -> tuple[list[list[str]], list[str], list[Any]]:

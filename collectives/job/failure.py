@@ -37,7 +37,6 @@ import stat
 import sys
 import threading
 import time
-import traceback
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
@@ -300,6 +299,8 @@ class RankProcess:
 
     def _fail(self, kind: type[BaseException], error: BaseException, trace: Any, where: str) -> None:
         """Report an uncaught error, and end the job; under the policy ``raise``, send it to the other ranks instead."""
+        import traceback  # needed only where a rank fails
+
         lines = "".join(traceback.format_exception_only(kind, error)).strip().splitlines() or [kind.__name__]
         why = f"raised{where} {lines[0]}"
         is_interrupt = issubclass(kind, KeyboardInterrupt)  # launchers pass Ctrl-C on to all ranks

@@ -43,8 +43,8 @@ of ranks, which may keep the launcher waiting. It finds them by the process grou
 rank. At last it removes the shared memory of MPICH that the ranks had mapped, which MPICH removes only where MPI is
 finalized. The kernel tells it the files.
 
-This file is the supervisor's program. It is started by its path and imports only the standard library. The code of the
-ranks is `supervisor_client`.
+This file is the supervisor's program, and imports only the standard library. The program runs it as a module of its
+own, without the package (see `command`). The code of the ranks is `supervisor_client`.
 """
 
 from __future__ import annotations
@@ -57,7 +57,10 @@ import struct
 import sys
 import time
 
-__all__ = ["CALLS", "CAUSES", "ENDED", "FIRST", "LATER", "MPI_CAUSES", "SAME", "WATCHED", "is_alive", "peer_of"]
+__all__ = [
+    "CALLS", "CAUSES", "ENDED", "FIRST", "LATER", "MPI_CAUSES", "SAME", "WATCHED", "command", "is_alive", "main",
+    "peer_of",
+]  # fmt: skip
 
 ENDED = b"e"  # the notification that a rank of this host has died
 CALLS = b"c"  # the question for the latest calls
@@ -636,8 +639,24 @@ def _raise_limit_of_files() -> None:
         pass
 
 
-if __name__ == "__main__":
-    for _signal in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(_signal, signal.SIG_IGN)
+def command(listener: int, launcher: int) -> list[str]:
+    """The command that starts the supervisor, with the descriptor of its socket and the process id of the launcher.
+
+    It imports this file, so that the bytecode is used that the rank's own import has left: to compile the file takes
+    longer than the rest of the start. Its folder is searched last, because some files there are named as modules of the
+    standard library.
+    """
+    start = "import sys; sys.path.append(sys.argv[1]); import supervisor; supervisor.main()"
+    cache = ["-X", f"pycache_prefix={sys.pycache_prefix}"] if sys.pycache_prefix else []
+    folder = os.path.dirname(os.path.abspath(__file__))
+    return [sys.executable, "-I", "-S", "-B", *cache, "-c", start, folder, str(listener), str(launcher)]
+
+
+def main() -> None:
+    """Run the supervisor, in its own process."""
+    for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(each, signal.SIG_IGN)
     _raise_limit_of_files()
-    _Supervisor(socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])).run()
+    listener, launcher = map(int, sys.argv[2:])
+    _Supervisor(socket.socket(fileno=listener), launcher).run()
+    os._exit(0)  # nothing is left to write, and the interpreter's own end takes a tenth of the supervisor's time

@@ -13,17 +13,20 @@ import os
 import select
 import socket
 import struct
-import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
 from autograd.digests import blake2b
 
 from . import library_exit, supervisor
 from .launcher import RANK_VARIABLES
 from .supervisor import CALLS, ENDED, LATER, SAME, WATCHED, peer_of
+
+if TYPE_CHECKING:
+    import subprocess
 
 __all__ = ["SupervisorClient", "connect", "names"]
 
@@ -70,7 +73,7 @@ class SupervisorClient:
                     if connections is None:
                         break  # another user has bound it
                     time.sleep(0.005)  # the supervisor does not listen yet, or is about to exit
-        except (OSError, subprocess.SubprocessError):
+        except OSError:
             pass
         return False
 
@@ -227,6 +230,8 @@ class SupervisorClient:
                 _send(connection, "done")
             self._close_all()
             if self._process is not None:
+                import subprocess  # this rank has loaded it, in `_start`
+
                 try:
                     self._process.wait(timeout=0.5)
                 except (subprocess.TimeoutExpired, OSError):
@@ -349,9 +354,11 @@ def _with_number(connection: socket.socket, number: int) -> socket.socket:
 
 def _start(listener: socket.socket, launcher: int) -> subprocess.Popen[bytes]:
     # In a new session, so that it receives no signals to the rank's process group. Of the open files it keeps stderr.
+    import subprocess  # only the rank that starts the supervisor needs it
+
     number = listener.fileno()
     return subprocess.Popen(
-        [sys.executable, "-I", "-S", os.path.abspath(supervisor.__file__), str(number), str(launcher)],
+        supervisor.command(number, launcher),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         pass_fds=(number,),

@@ -7,7 +7,6 @@ other kind is shown whole. ``RINGTAPE_TRACEBACK=full`` shows all frames of all e
 from __future__ import annotations
 
 import re
-import traceback
 from collections.abc import Iterable
 from types import TracebackType
 
@@ -28,12 +27,11 @@ def traceback_text(kind: type[BaseException], error: BaseException, trace: Trace
     ...     "autograd" in traceback_text(type(error), error, error.__traceback__).splitlines()[-2]
     False
     """
+    import traceback  # of the standard library; needed only where a rank fails
+
     error.__traceback__ = trace
     shorten(error)
     return "".join(traceback.format_exception(kind, error, error.__traceback__)).rstrip()
-
-
-_SHAPE = re.compile(r"(?<=\w)\[[\d,]+\](?= \{)")
 
 
 def comparable(error: BaseException, text: str) -> str:
@@ -49,7 +47,7 @@ def comparable(error: BaseException, text: str) -> str:
     """
     if isinstance(error, CollectiveMismatch):
         return str(error)
-    return _SHAPE.sub("[...]", text) if isinstance(error, LayoutError) else text
+    return re.sub(r"(?<=\w)\[[\d,]+\](?= \{)", "[...]", text) if isinstance(error, LayoutError) else text
 
 
 def ranks_text(ranks: Iterable[int]) -> str:

@@ -64,7 +64,7 @@ def user_function(resolve: Callable[Arguments, Use | Tensor]) -> Callable[Argume
     `resolve`, which is its ``__wrapped__``.
     """
 
-    declared = signature(resolve)
+    resolve.__annotations__["return"] = "Tensor"  # what a user gets; `wraps` and `inspect.signature` read it
 
     @wraps(resolve)
     def function(x: Any, axis: Any = None, *args: Any, **options: Any) -> Tensor:
@@ -94,7 +94,7 @@ def user_function(resolve: Callable[Arguments, Use | Tensor]) -> Callable[Argume
         try:
             use = resolve(x, axis, *args, **options)
         except TypeError as error:
-            raise _as_typed(error, declared, resolve.__name__, (x, axis, *args), options) from error.__cause__
+            raise _as_typed(error, resolve, (x, axis, *args), options) from error.__cause__
         if use.__class__ is not Use:
             return use  # type: ignore[return-value]  # the result: nothing runs
         known = use.collective.prepared(use.x, use.call)
@@ -102,13 +102,12 @@ def user_function(resolve: Callable[Arguments, Use | Tensor]) -> Callable[Argume
             keep(mesh.prepared, key, known)
         return known.apply_counted(use.x) if known.sums and modes.limit else known.apply(use.x)
 
-    function.__signature__ = declared.replace(return_annotation="Tensor")  # type: ignore[attr-defined]  # inspect reads it
-    function.__annotations__ = {**resolve.__annotations__, "return": "Tensor"}
     return function  # type: ignore[return-value]  # its arguments are those of `resolve`
 
 
-def _as_typed(error: TypeError, declared: Any, name: str, args: Any, options: Any) -> TypeError:
+def _as_typed(error: TypeError, resolve: Callable[..., Any], args: Any, options: Any) -> TypeError:
     """The error of a call whose arguments do not fit the signature as a typed one; any other error as it is."""
+    declared, name = signature(resolve), resolve.__name__
     try:
         declared.bind(*args, **options)
     except TypeError as mismatch:

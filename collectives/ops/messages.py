@@ -157,14 +157,14 @@ def received(call: Call, layout: Layout | None) -> Tensor:
     return result
 
 
-_NUMBER = re.compile(r"^message \d+")
 _told: dict[Any, Any] = {}  # the warnings that were given: by default Python shows each once
 
 
 def warn_of_no_influence(text: str) -> None:
     """Warn of a value that was received and does not reach the objective, by default once for each line."""
+    without_number = re.sub(r"^message \d+", "a message", text)
     warnings.warn_explicit(
-        f"{_NUMBER.sub('a message', text)}, has no influence on the objective of this backward pass, so its sender "
+        f"{without_number}, has no influence on the objective of this backward pass, so its sender "
         "gets a cotangent of zeros\n"
         "  fix, if it should have: compute with the Tensor that recv returns; what is computed from its .numpy(), or "
         "from stop_gradient of it, has no gradient\n"

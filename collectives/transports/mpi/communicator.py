@@ -28,7 +28,6 @@ from ..request import shown
 from ..traffic import Traffic
 from . import windows
 from .calls import CALLS, mpi_call, nonblocking
-from .device_buffers import DeviceBuffers
 from .groups import Groups, Handle
 from .library import KINDS, MPI
 
@@ -100,7 +99,9 @@ class MpiCommunicator(HostTransport):
         if self.history is not None:
             self.history.append(_mark_of(request, request.x, request.out))
 
-    def device_buffers(self, runtime: Any) -> DeviceBuffers:
+    def device_buffers(self, runtime: Any) -> Any:
+        from .device_buffers import DeviceBuffers  # only for arrays of a GPU
+
         return DeviceBuffers(self, runtime)
 
     def poke(self) -> None:

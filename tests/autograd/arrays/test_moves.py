@@ -12,7 +12,7 @@ import pytest
 import autograd as ag
 import autograd.numpy as np
 from autograd import arrays, nn, ops, random
-from autograd.arrays import device as devices
+from autograd.arrays import cuda
 from autograd.engine.primitive import registry
 
 from . import fake_device
@@ -138,7 +138,7 @@ def test_several_devices(fake: Any) -> None:
 
 
 def test_without_cupy_the_fix_is_named() -> None:
-    if devices.cuda.why_not() != "CuPy is not installed (extra: gpu)":
+    if cuda.why_not() != "CuPy is not installed (extra: gpu)":
         pytest.skip("CuPy is installed")
     for make in (lambda: ag.tensor([1.0], device="cuda"), lambda: nn.Linear(1, 1).cuda(),
                  lambda: ag.use_device("cuda")):  # fmt: skip

@@ -88,7 +88,7 @@ def supervisors(ranks: list[int], count: int = 0) -> list[int]:
         found = []
         for entry in Path("/proc").iterdir():
             with contextlib.suppress(OSError, ValueError):
-                if "supervisor.py" in (entry / "cmdline").read_text() and _parent(int(entry.name)) in ranks:
+                if "supervisor.main()" in (entry / "cmdline").read_text() and _parent(int(entry.name)) in ranks:
                     found.append(int(entry.name))
         if len(found) >= count or time.monotonic() > end:  # a child that was just made has no command line of its own
             return found

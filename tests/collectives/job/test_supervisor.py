@@ -34,7 +34,7 @@ class Host:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
             listener.bind(f"\0{self.name}")
             listener.listen(4096)
-            command = [sys.executable, "-I", "-S", supervisor.__file__, str(listener.fileno()), "1"]
+            command = supervisor.command(listener.fileno(), launcher=1)
             self.process = stack.enter_context(
                 subprocess.Popen(command, pass_fds=[listener.fileno()], stderr=subprocess.PIPE, text=True)
             )
