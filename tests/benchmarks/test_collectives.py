@@ -12,6 +12,7 @@ from typing import Any, ClassVar, cast
 import pytest
 
 from ..collectives.launch import ROOT, find_mpiexec
+from ..documents.forking import run_program
 from .scripts import load
 
 bench = load("collectives")
@@ -112,7 +113,7 @@ def test_too_few_rounds(capsys: pytest.CaptureFixture[str]) -> None:
 def test_the_script_loads_neither_mpi_nor_matplotlib() -> None:
     code = ("import sys, tests.benchmarks.scripts as scripts; scripts.load('collectives');"
             "print([m for m in ('mpi4py', 'matplotlib') if m in sys.modules])")  # fmt: skip
-    assert _run(sys.executable, "-c", code).stdout.strip() == "[]"
+    assert run_program(code, "program.py", limit_s=START_S).stdout.strip() == "[]"
 
 
 def test_scripts_find_the_package_and_not_the_script_of_that_name() -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from ..collectives.launch import launch_command
+from .forking import run_program
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted(p for p in (ROOT / "docs").rglob("*.md") if "_build" not in p.parts)
@@ -29,9 +29,7 @@ def program(text: str) -> str:
 
 
 def run(page: Path, text: str) -> subprocess.CompletedProcess[str]:
-    code = f"import sys; sys.argv = ['page']; exec(compile({program(text)!r}, {page.name!r}, 'exec'), {{}})"
-    return subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=100,
-                          cwd=ROOT, check=False)  # fmt: skip
+    return run_program(program(text), page.name, limit_s=100)
 
 
 @pytest.mark.parametrize("page", [p for p in PAGES if blocks(p.read_text())], ids=lambda p: p.name)

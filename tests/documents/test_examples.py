@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import signal
 import struct
-import subprocess
-import sys
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
-from ..collectives.launch import find_mpiexec
+from ..collectives.launch import Outcome, launch_command
+from .forking import run_file
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 WORLDS = [("process", 1), *(("threads", n) for n in (1, 2, 3, 4)), *(("mpiexec", n) for n in (1, 2, 3, 4))]
@@ -24,40 +20,20 @@ TRAINED = [w if w in [("process", 1), ("threads", 3)] else
 LIMIT_S = 100
 
 
-class Ended(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
-def run_example(name: str, how: str, ranks: int, *options: str) -> Ended:
+def run_example(name: str, how: str, ranks: int, *options: str) -> Outcome:
     """Run an example to its end, or kill all of it.
 
     Compiled loops take longer to start than a short run takes; the command of the README runs with them.
     """
-    command = [sys.executable, str(EXAMPLES / name), *options]
-    if how == "threads":
-        command += ["--ranks", str(ranks)]
-    elif how == "mpiexec":
-        command = [find_mpiexec(), "-n", str(ranks), *command]
-    path = os.pathsep.join(filter(None, [str(EXAMPLES.parent), os.environ.get("PYTHONPATH")]))
-    job = subprocess.Popen(
-        command,
-        env={**os.environ, "PYTHONPATH": path, "RINGTAPE_COMPILED": "0"},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        out, err = job.communicate(timeout=LIMIT_S)
-    except subprocess.TimeoutExpired:
-        os.killpg(job.pid, signal.SIGKILL)
-        out, err = job.communicate()
-        pytest.fail(f"{name} on {ranks} ranks ({how}) took longer than {LIMIT_S} s\n{out}\n{err}")
-    assert job.returncode == 0, out + err
-    return Ended(job.returncode, out, err)
+    file, variables = EXAMPLES / name, {"RINGTAPE_COMPILED": "0"}
+    if how == "mpiexec":
+        ended = launch_command([str(file), *options], ranks, limit_s=LIMIT_S, **variables)
+    else:
+        given = ["--ranks", str(ranks)] if how == "threads" else []
+        done = run_file(file, *options, *given, limit_s=LIMIT_S, **variables)
+        ended = Outcome(done.returncode, done.stdout, done.stderr, False)
+    assert (ended.code, ended.is_late) == (0, False), ended.out + ended.err
+    return ended
 
 
 def ranks_of_lines(out: str) -> list[int]:
@@ -67,12 +43,17 @@ def ranks_of_lines(out: str) -> list[int]:
 # -- 01_adjoints ------------------------------------------------------------------------------------------------------
 
 
+@cache
+def adjoints(how: str, ranks: int) -> Outcome:
+    return run_example("01_adjoints.py", how, ranks)
+
+
 @pytest.mark.parametrize(("how", "ranks"), [  # processes print what threads print: the next test
     w if w in [("process", 1), ("threads", 3), ("threads", 4)] else pytest.param(*w, marks=pytest.mark.slow)
     for w in WORLDS
 ])  # fmt: skip
 def test_adjoints(how: str, ranks: int) -> None:
-    ended = run_example("01_adjoints.py", how, ranks)
+    ended = adjoints(how, ranks)
     assert ended.err == ""
     assert ended.out.startswith(f"ranks: {ranks}.")
     assert ("On one rank F and F* copy their operands" in ended.out) == (ranks == 1)
@@ -92,12 +73,12 @@ def test_adjoints(how: str, ranks: int) -> None:
 
 
 def test_adjoints_print_the_same_on_threads_and_processes() -> None:
-    assert run_example("01_adjoints.py", "threads", 3).out == run_example("01_adjoints.py", "mpiexec", 3).out
+    assert adjoints("threads", 3).out == adjoints("mpiexec", 3).out
 
 
 def test_a_table_of_adjoints_is_what_numpy_says() -> None:
     """all_gather on three ranks, number for number: reduce_scatter of the cotangents comes back."""
-    out = run_example("01_adjoints.py", "threads", 3).out
+    out = adjoints("threads", 3).out
     table = next(t for t in out.split("\n\n") if t.startswith("all_gather"))
     rows = [re.split(r"\s{2,}", line.split("] ")[1]) for line in table.splitlines() if line.startswith("[rank")]
     x, y, ct, back = ([[float(v) for v in row[k].split()] for row in rows] for k in range(4))
@@ -112,7 +93,7 @@ def test_a_table_of_adjoints_is_what_numpy_says() -> None:
 
 
 @cache
-def digits(how: str, ranks: int, folder: Path) -> tuple[Ended, list[float]]:
+def digits(how: str, ranks: int, folder: Path) -> tuple[Outcome, list[float]]:
     """Two short epochs in float64, with --verify: 90 steps, the last batch of an epoch does not divide by 2, 3 or 4."""
     file = folder / f"{how}{ranks}.json"
     ended = run_example("02_digits.py", how, ranks, "--verify", "--epochs", "2", "--losses", str(file))

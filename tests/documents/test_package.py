@@ -6,12 +6,22 @@ import subprocess
 import sys
 from pathlib import Path
 
+from .forking import run_program
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def run(code: str) -> str:
+    """What a Python of its own prints."""
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=ROOT, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def run_forked(code: str) -> str:
+    """What a program prints for which it does not matter that the library is already imported."""
+    done = run_program(code, "program.py", limit_s=60)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -47,7 +57,7 @@ def test_every_public_name_is_there() -> None:
 
 
 def test_a_world_of_one_loads_no_mpi() -> None:
-    loaded = run(
+    loaded = run_forked(
         "import sys, autograd as ag, collectives as cc\n"
         "with cc.Mesh(dp=1): y = cc.all_reduce(ag.tensor([1.0]), 'dp')\n"
         "print([m for m in sys.modules if 'mpi4py' in m])"
@@ -75,10 +85,10 @@ def test_completion_finds_the_names_that_are_loaded_at_first_use() -> None:
     modules = "(autograd, autograd.transforms, autograd.scipy, collectives, collectives.testing)"
     names = f"for m in {modules} for n in (*m.__all__, *getattr(m, '_LAZY', ())) if n not in dir(m)"
     code = f"import autograd.scipy, collectives.testing; import autograd, collectives; print([n {names}])"
-    assert run(code) == "[]\n"
+    assert run_forked(code) == "[]\n"
 
 
 def test_version() -> None:
     names = "autograd.__version__, collectives.__version__, parallel.__version__, metadata.version('ringtape')"
     code = f"from importlib import metadata; import autograd, parallel, collectives; print(len({{{names}}}))"
-    assert run(code) == "1\n"
+    assert run_forked(code) == "1\n"

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from .forking import run_file
+
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
 
@@ -18,12 +20,14 @@ def _blocks(language: str) -> list[str]:
 def _run(program: str, tmp_path: Path) -> subprocess.CompletedProcess[str]:
     file = tmp_path / "try.py"
     file.write_text(program)
-    path = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"}
-    return subprocess.run([sys.executable, file], capture_output=True, text=True, timeout=60, env=path, check=False)
+    return run_file(file, limit_s=60)
 
 
 def test_the_program_runs(tmp_path: Path) -> None:
-    done = _run(_blocks("python")[0], tmp_path)
+    file = tmp_path / "try.py"
+    file.write_text(_blocks("python")[0])
+    path = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"}
+    done = subprocess.run([sys.executable, file], capture_output=True, text=True, timeout=60, env=path, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == _blocks("text")[0].strip()
 

@@ -17,18 +17,20 @@ from collectives.__main__ import main
 from collectives.testing.registry_cases import work_and_skips
 from collectives.tools import check, diagnosis, doctor, machine
 
+from ...documents.forking import run_program
 from ..launch import ROOT, Outcome, find_mpiexec, is_open_mpi, launch, launch_command, program_path
 
 LIMIT_S = 60.0
 
 
-def alone(arguments: list[str], path: Path | None = None, **environment: str) -> Outcome:
-    """Run Python with these arguments, outside mpiexec."""
-    paths = [str(ROOT)] if path is None else [str(path), str(ROOT)]
-    done = subprocess.run(
-        [sys.executable, *arguments], capture_output=True, text=True, timeout=LIMIT_S, check=False, cwd="/",
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), **environment},
-    )  # fmt: skip
+COMMAND = "import runpy\nrunpy.run_module('collectives', run_name='__main__', alter_sys=True)\n"
+"""What `python -m collectives` does."""
+
+
+def alone(file: str, *arguments: str, **environment: str) -> Outcome:
+    """Run a program, or "collectives", the command, with these arguments outside mpiexec."""
+    code = COMMAND if file == "collectives" else Path(file).read_text()
+    done = run_program(code, file, *arguments, limit_s=LIMIT_S, **environment)
     return Outcome(done.returncode, done.stdout, done.stderr, False)
 
 
@@ -70,7 +72,7 @@ def named(outcome: Outcome) -> None:
 
 
 def test_check_names_a_wrong_adjoint_on_threads() -> None:
-    named(alone([program_path("check_planted.py"), "wrong adjoint", "--quick", "--threads", "3"]))
+    named(alone(program_path("check_planted.py"), "wrong adjoint", "--quick", "--threads", "3"))
 
 
 def test_check_names_a_wrong_adjoint_on_processes() -> None:
@@ -89,7 +91,7 @@ def held_up(outcome: Outcome) -> None:
 
 
 def test_check_names_who_holds_it_up_on_threads() -> None:
-    held_up(alone([program_path("check_planted.py"), "hang", "--quick", "--threads", "3", "--limit-s", "2"]))
+    held_up(alone(program_path("check_planted.py"), "hang", "--quick", "--threads", "3", "--limit-s", "2"))
 
 
 def test_check_names_who_holds_it_up_on_processes() -> None:
@@ -116,7 +118,7 @@ def checked(found: dict[str, Any], name: str) -> dict[str, Any]:
 
 def test_doctor_alone() -> None:
     find_mpiexec()
-    found = diagnosed(alone(["-m", "collectives", "doctor", "--json"], RINGTAPE_CHEK="always"))
+    found = diagnosed(alone("collectives", "doctor", "--json", RINGTAPE_CHEK="always"))
     assert found["MPI"]["ranks"]["value"] == 2  # it has started two
     assert found["MPI"]["shared windows"] == {"ok": True, "value": "work"} == found["transports"]["shared windows"]
     assert found["MPI"]["vendor"]["value"].startswith(found["launcher"]["mpiexec"]["value"]["kind"])
@@ -155,7 +157,8 @@ def test_doctor_survives_a_broken_mpi(body: str, reason: str, tmp_path: Path) ->
     (tmp_path / "mpi4py" / "__init__.py").write_text("")
     (tmp_path / "mpi4py" / "MPI.py").write_text(body)
     limit_s = "1" if body is HANGS else "30"
-    found = diagnosed(alone(["-m", "collectives", "doctor", "--json", "--limit-s", limit_s], tmp_path), 1)
+    path = os.pathsep.join([str(tmp_path), str(ROOT)])
+    found = diagnosed(alone("collectives", "doctor", "--json", "--limit-s", limit_s, PYTHONPATH=path), 1)
     assert not found["transports"]["mpi"]["ok"]
     assert reason in found["MPI"]["one process"]["reason"]
     assert found["transports"]["threads"]["ok"]
@@ -170,7 +173,7 @@ def test_doctor_knows_a_launcher_of_another_kind() -> None:
     other = {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2"}
     if is_open:
         other = {"PMI_RANK": "0", "PMI_SIZE": "2", "MPI_LOCALNRANKS": "2"}
-    outcome = alone(["-m", "collectives", "doctor"], **other)
+    outcome = alone("collectives", "doctor", **other)
     assert outcome.code == 1
     assert "python -m collectives doctor" not in outcome.out  # it is running
     kinds = ("MPICH", "Open MPI") if is_open else ("Open MPI", "MPICH")
@@ -320,5 +323,7 @@ def test_machine_is_read_from_sys(tmp_path: Path) -> None:
 
 # -- the command -------------------------------------------------------------------------------------------------------
 def test_help_lists_the_tools() -> None:
-    shown = alone(["-m", "collectives", "--help"]).out
-    assert "doctor" in shown and "check" in shown
+    command = [sys.executable, "-m", "collectives", "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False, cwd="/",
+                          env={**os.environ, "PYTHONPATH": str(ROOT)})  # fmt: skip
+    assert done.returncode == 0 and "doctor" in done.stdout and "check" in done.stdout

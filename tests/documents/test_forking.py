@@ -1,0 +1,68 @@
+"""`forking.py`: a fork does what a Python of its own would, and leaves no trace for the next one."""
+
+from __future__ import annotations
+
+import fcntl
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from .forking import run_file, run_program
+
+PROGRAMS = {
+    "output": "import sys\nprint('out')\nprint('err', file=sys.stderr)\nassert sys.stdin.read() == ''",
+    "no line end": "print('out', end='')",
+    "main": "import sys\nx = 1\nassert __name__ == '__main__' and sys.modules[__name__].x == 1\nprint(sys.argv[1:])",
+    "error": "def f():\n    return {}['key']\n\nf()",
+    "cause": "try:\n    1 / 0\nexcept ZeroDivisionError as error:\n    raise KeyError from error",
+    "syntax": "x = (",
+    "warning": "import warnings\nwarnings.warn('old', DeprecationWarning)\nprint('not reached')",
+    "warning of the library": "import autograd.numpy as np\nnp.array(1.0) / np.array(0.0)\nprint('not reached')",
+    "status": "raise SystemExit(3)",
+    "message": "import sys\nsys.exit('a message')",
+    "at exit": "import atexit\natexit.register(print, 'last')\nraise ValueError",
+    "hook": "import sys\nsys.excepthook = lambda *given: print('mine', given[0])\nraise ValueError",
+    "thread": "import threading, time\nthreading.Thread(target=lambda: (time.sleep(0.05), print('done'))).start()",
+    "killed": "import os, signal\nos.kill(os.getpid(), signal.SIGTERM)",
+    "not imported": "collectives",
+    "loaded": "import sys\nprint([m for m in ('pytest', 'parallel', 'mpi4py', 'subprocess') if m in sys.modules])",
+    "beside": "import beside\nprint(beside.__name__)",
+}
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    (tmp_path / "beside.py").write_text("")
+    return tmp_path / "program.py"
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_fork_does_what_a_python_of_its_own_does(name: str, file: Path) -> None:
+    file.write_text(PROGRAMS[name])
+    forked = run_file(file, "one", "two", limit_s=60)
+    alone = subprocess.run([sys.executable, "-W", "error", file, "one", "two"], stdin=subprocess.DEVNULL,
+                           capture_output=True, text=True, timeout=60, check=False)  # fmt: skip
+    assert (forked.returncode, forked.stdout, forked.stderr) == (alone.returncode, alone.stdout, alone.stderr)
+    assert alone.stdout or alone.stderr or alone.returncode in (3, -signal.SIGTERM)
+
+
+def test_a_program_does_not_change_the_next_one() -> None:
+    first = "import os, sys, autograd\nos.environ['X'] = sys.mark = autograd.mark = mark = 'left'"
+    assert run_program(first, "first.py", limit_s=60).returncode == 0
+    second = "import os, sys, autograd\nprint('X' in os.environ, *('mark' in vars(m) for m in (sys, autograd)))"
+    assert run_program(second, "second.py", limit_s=60).stdout == "False False False\n"
+    assert run_program(second, "second.py", limit_s=60, X="given").stdout == "True False False\n"
+
+
+def test_a_program_that_takes_too_long_is_killed(tmp_path: Path) -> None:
+    lock = tmp_path / "lock"
+    program = f"import fcntl, signal\nfile = open({str(lock)!r}, 'w')\nfcntl.flock(file, fcntl.LOCK_EX)\nsignal.pause()"
+    assert run_program("", "starts the parent.py", limit_s=60).returncode == 0
+    with pytest.raises(subprocess.TimeoutExpired):
+        run_program(program, "waits.py", limit_s=2)
+    with open(lock) as file:
+        fcntl.flock(file, fcntl.LOCK_EX)  # it is free when the program has ended
+    assert run_program("print('the next one')", "next.py", limit_s=60).stdout == "the next one\n"
