@@ -28,12 +28,17 @@ from .arguments import AxisName, Use, check_to, group_of, operand, user_function
 
 __all__ = ["all_reduce", "mean"]
 
-_COPIES = Refusal(
-    "the sum of equal copies over the ranks is the value times the number of ranks",
+_WHY = "the sum of equal copies over the ranks is the value times the number of ranks"
+_FIX = (
     "leave all_reduce out: {x} is the same on all ranks already\n"
-    "  or:  cast({x}, {a!r}, to=P) first, for a program that also gives addends   (kept on the first rank; free)",
-    of_gradient="leave all_reduce out: {x} is the sum over the ranks already",
+    "  or:  cast({x}, {a!r}, to=P) first, for a program that also gives addends   (kept on the first rank; free)"
 )
+_OF_GRADIENT = "leave all_reduce out: {x} is the sum over the ranks already"
+_COPIES = Refusal(_WHY, _FIX, of_gradient=_OF_GRADIENT)
+_USED_COPIES = Refusal(  # a rank may have taken something of its own from a list, which forgets the rank number
+    _WHY, _FIX + "\n  or:  cast({x}, {a!r}, to=V) first, if each rank has computed a value of its own",
+    of_gradient=_OF_GRADIENT,
+)  # fmt: skip
 
 PARTS = Refusal(
     "its parts are different elements of one value, which are rarely added to each other",
@@ -42,7 +47,7 @@ PARTS = Refusal(
 )
 
 ALL_REDUCE = Collective(
-    "all_reduce", (P, V), meets=True, adds=True, refuses={R: _COPIES, I: _COPIES, C: _COPIES, Shard: PARTS}
+    "all_reduce", (P, V), meets=True, adds=True, refuses={R: _USED_COPIES, I: _COPIES, C: _COPIES, Shard: PARTS}
 )
 CAST_I_TO_R = Collective("cast I->R", (I, C), silent=True)
 

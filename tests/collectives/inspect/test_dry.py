@@ -137,6 +137,8 @@ def test_operations_without_a_derivative_run_on_shapes(name: str) -> None:
     operation = getattr(np, name, primitive)
     if name == "argpartition":
         operation = functools.partial(operation, kth=1)
+    if name == "astype_discrete":
+        operation = lambda x: x.astype(int)
     dtype = int if name in _BITS else float
     args = [numpy.ones((2, 3), dtype), numpy.ones(3, dtype)][: len(primitive.words)]
     real = operation(*map(ag.tensor, args))

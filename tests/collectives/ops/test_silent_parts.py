@@ -188,3 +188,23 @@ def test_functions_of_each_element_take_a_part() -> None:
         assert numpy.array_repr(x) and numpy.ndim(x) == 1
 
     on_three(body)
+
+
+def test_a_part_that_a_list_has_forgotten() -> None:
+    """A Python list forgets the rank number of its index: ``split(w, n)[rank]`` is labelled as the copies are."""
+    w = numpy.arange(6.0)
+
+    def body() -> Any:
+        rank = cc.world().rank
+        weight = ag.Parameter(w)
+        with ag.Tape() as tape:
+            own = np.split(cc.cast(weight, "dp", to=R), 3)[rank]
+            y = (own * own).sum()
+            with pytest.raises(ag.LayoutError, match=r"or:  cast\(y, 'dp', to=V\) first, if each rank has computed"):
+                cc.all_reduce(y, "dp", to=I)
+            loss = cc.all_reduce(cc.cast(y, "dp", to=cc.V), "dp", to=I)
+        tape.backward(loss)
+        return loss.item(), weight.grad
+
+    for loss, gradient in on_three(body):
+        assert numpy.isclose(loss, w @ w) and numpy.allclose(gradient.numpy(), 2 * w)
