@@ -457,7 +457,7 @@ class Collective:
             f"{self.name}({name}: {describe(x, x.shape, layout)}, axis {axis!r})",
             f"  axis {axis!r}: {name} is {have.word}; {self.name} takes {words}{': ' if own.why else ''}{own.why}",
         ]
-        found = [(how, cost) for label, how, cost in fixes(have) if any(label is t for t in self.takes)]
+        found = [(how, cost) for label, how, cost in fixes(have, len(x.shape)) if any(label is t for t in self.takes)]
         if self.nonlinear and (have is R or have is I or have is C):
             lines.append(f"  fix: leave {self.name} out, since {name} is the same on all ranks of the axis")
         elif own.of_gradient and name.endswith(".grad"):
@@ -467,6 +467,8 @@ class Collective:
         elif found:
             how, cost = found[0]
             lines.append(f"  fix: {how.format(x=name, a=axis, d=getattr(have, 'dim', 0))}   ({cost})")
+            if have is R and how.startswith("shard"):
+                lines.append(f"  or:  cast({name}, {axis!r}, to=V)   (each rank's copy as a value of its own; free)")
         else:
             lines.append(f"  fix: {_instead(name, axis, have)}")
         return "\n".join(lines) + call_site()

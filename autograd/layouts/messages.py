@@ -194,6 +194,11 @@ _FIXES = {  # label of an operand -> (label it gets, the call, its cost)
     V: [(P, "declare_partial({x}, {a!r})", "free; declares that these are addends"),
         (R, "all_reduce({x}, {a!r}, to=R)", "the sum over the ranks, an all-reduce in both directions")],
 }  # fmt: skip
+_FIXES_OF_NUMBERS = {  # the V of an array without dimensions, which has no parts
+    I: (V, "cast({x}, {a!r}, to=V)", "free forward, all-reduce in backward"),
+    P: (V, "cast(all_reduce({x}, {a!r}, to=R), {a!r}, to=V)", "an all-reduce in both directions"),
+    R: (V, "cast({x}, {a!r}, to=V)", "free in both directions"),
+}
 _GATHER = (R, "all_gather({x}, {a!r}, dim={d})", "a gather forward, a reduce-scatter in backward")
 _SHARD = (V, "cast({x}, {a!r}, to=V)", "free; treats the parts as separate values")
 _BROADCAST = [(R, "broadcast({x}, {a!r}, root={r}, to=R)", "a broadcast forward, a reduce in backward"),
@@ -214,8 +219,10 @@ _CALLED = {"put": "pad", "astype_discrete": "astype"}  # operations that program
 _OF_EACH_ROW = "numpy.take_along_axis({x}, columns.reshape(-1, 1), 1), for one element of each row"
 
 
-def fixes(label: Label) -> list[tuple[Label, str, str]]:
-    """The calls that give an operand another label."""
+def fixes(label: Label, ndim: int = 1) -> list[tuple[Label, str, str]]:
+    """The calls that give an operand with so many dimensions another label."""
+    if ndim == 0 and label in _FIXES_OF_NUMBERS:
+        return [*(fix for fix in _FIXES[label] if fix[0] is not V), _FIXES_OF_NUMBERS[label]]
     if type(label) is Rooted:
         return [(to, how.replace("{r}", str(label.root)), cost) for to, how, cost in _BROADCAST]
     return [_GATHER, _SHARD] if type(label) is Shard else _FIXES.get(label, [])
@@ -311,7 +318,7 @@ def explain(
     order = sorted(range(len(labels)), key=lambda i: [D, I, P].index(labels[i]) if labels[i] in (D, I, P) else 3)
     for only_one in (True, False):
         for i in order:
-            for label, how, cost in fixes(labels[i]):
+            for label, how, cost in fixes(labels[i], len(shapes[i])):
                 if label is V and type(labels[i]) is Shard and sum(type(x) is Shard for x in labels) > 1:
                     continue  # it would pass, and combine parts of different places
                 trial = list(labels)

@@ -197,12 +197,14 @@ def reshape(a: Any, shape: Any, order: str = "C", *, copy: Any = None) -> Any:
         if known == 0 and elements == 0:
             elements, known = _with_one_row(source), _with_one_row(shape)
         if shape.count(-1) > 1 or known == 0 or elements % known:
-            raise ShapeError(f"reshape of {source} to {shape}: -1 cannot be inferred from {elements} elements")
+            raise ShapeError(
+                f"reshape of {source} to {shape}: -1 cannot be inferred from {elements} elements" + call_site()
+            )
         shape = tuple(elements // known if n == -1 else n for n in shape)
         if shape[free] == 0:
             _check_empty_part(source, shape, free)
     elif total != elements:
-        raise ShapeError(f"reshape of {source} to {shape}; needed: a shape of {elements} elements")
+        raise ShapeError(f"reshape of {source} to {shape}; needed: a shape of {elements} elements" + call_site())
     return _reshape(x, options=(shape, source, free))
 
 

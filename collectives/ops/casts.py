@@ -162,7 +162,7 @@ def _cast_refusal(x: Tensor, name: str, on: Axis, have: Label, to: Label) -> str
     fix = {
         "P->R": "all_reduce({on}, to=R)",
         "P->I": "all_reduce({on}, to=I)",
-        "P->V": "reduce_scatter({on}, dim=...)",
+        "P->V": "reduce_scatter({on}, dim=...)" if x.ndim else "cast(all_reduce({on}, to=R), {axis}, to=V)",
         "P->S": "reduce_scatter({on}, dim={to})",
         "V->R": "all_reduce({on}, to=R) for the sum, all_gather({on}) for the parts, broadcast({on}) for one",
         "V->I": "all_reduce({on}, to=I) for the sum, all_gather({on}, to=I) for the parts",
@@ -178,7 +178,7 @@ def _cast_refusal(x: Tensor, name: str, on: Axis, have: Label, to: Label) -> str
         then = " and this cast" if to is R else " and without the cast"
         fix = f"{name} = ag.Parameter(...) without a label{then}, if it is one value for all ranks\n  or:  {fix}"
     of_label = [getattr(label, "dim", getattr(label, "root", "...")) for label in (have, to)]
-    fix = fix.format(on=f"{name}, {axis!r}", have=of_label[0], to=of_label[1])
+    fix = fix.format(on=f"{name}, {axis!r}", axis=repr(axis), have=of_label[0], to=of_label[1])
     return (
         f"cast({name}: {describe(x.array, x.array.shape, x.layout)}, axis {axis!r}, to={to!r})\n"
         f"  axis {axis!r}: {name} is {have.word}, and {why}\n  fix: {fix}"
