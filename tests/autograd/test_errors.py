@@ -21,7 +21,7 @@ from autograd import _installed, errors, nn, ops, optim
 from autograd.engine.primitive import registry
 from collectives import I, R, V
 
-from ..documents.forking import run_file
+from ..forks import run_file
 
 
 def refused(kind: type, f: Callable[[], Any], *words: str) -> str:

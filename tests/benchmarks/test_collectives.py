@@ -12,7 +12,7 @@ from typing import Any, ClassVar, cast
 import pytest
 
 from ..collectives.launch import ROOT, find_mpiexec
-from ..documents.forking import run_program
+from ..forks import run_program
 from .scripts import load
 
 bench = load("collectives")

@@ -23,6 +23,8 @@ from typing import NamedTuple
 
 import pytest
 
+from .. import forks
+
 ROOT = Path(__file__).resolve().parents[2]
 CLUSTER = ROOT / "benchmarks" / "cluster"
 VARIABLE = "RINGTAPE_PYTHON_OPENMPI"
@@ -112,16 +114,21 @@ def program_path(name: str) -> str:
     return str(path)
 
 
-def launch(program: str, ranks: int, *args: str, limit_s: float, on: str = "here", **environment: str) -> Outcome:
+def launch(
+    program: str, ranks: int, *args: str, limit_s: float, on: str = "here", forked: bool = True, **environment: str
+) -> Outcome:
     """Run a program of a folder `programs` under mpiexec.
 
-    `on` is ``here``, ``openmpi``, ``hosts`` (two hosts with half of the ranks each), or ``hosts openmpi``.
+    `on` is ``here``, ``openmpi``, ``hosts`` (two hosts with half of the ranks each), or ``hosts openmpi``. The ranks of
+    ``here`` are forks of a Python that has imported NumPy (`tests.forks`), which saves half of their time. With
+    `forked` false each starts a Python of its own, as it does elsewhere.
     """
-    return launch_command([program_path(program), *args], ranks, limit_s=limit_s, on=on, **environment)
+    arguments = [program_path(program), *args]
+    return launch_command(arguments, ranks, limit_s=limit_s, on=on, forked=forked, **environment)
 
 
 def launch_command(
-    arguments: list[str], ranks: int, *, limit_s: float, on: str = "here", **environment: str
+    arguments: list[str], ranks: int, *, limit_s: float, on: str = "here", forked: bool = True, **environment: str
 ) -> Outcome:
     """Run Python with these arguments under mpiexec; see `launch`."""
     if on.startswith("hosts"):
@@ -142,6 +149,9 @@ def launch_command(
     if is_open_mpi(mpiexec):
         options = ["--oversubscribe", "--bind-to", "none"]  # tests start more ranks than there are cores
         environment = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", **environment}
+    elif forked and (arguments[0] == "-m" or not arguments[0].startswith("-")):
+        with forks.ranks() as command:
+            return _run([mpiexec, "-n", str(ranks), *command, *arguments], limit_s, environment)
     return _run([mpiexec, *options, "-n", str(ranks), python, *arguments], limit_s, environment)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ..collectives.launch import launch_command
-from .forking import run_program
+from ..forks import run_program
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted(p for p in (ROOT / "docs").rglob("*.md") if "_build" not in p.parts)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ..collectives.launch import Outcome, launch_command
-from .forking import run_file
+from ..forks import run_file
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 WORLDS = [("process", 1), *(("threads", n) for n in (1, 2, 3, 4)), *(("mpiexec", n) for n in (1, 2, 3, 4))]

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from .forking import run_program
+from ..forks import run_program
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from .forking import run_file
+from ..forks import run_file
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()

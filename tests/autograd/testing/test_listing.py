@@ -18,7 +18,7 @@ from autograd.engine.primitive import op, registry
 from autograd.testing.cases import CASES, WITHOUT_DERIVATIVE
 from autograd.testing.listing import names, row, source
 
-from ...documents.forking import run_program
+from ...forks import run_program
 
 ROOT = Path(__file__).resolve().parents[3]
 

@@ -58,13 +58,15 @@ slow = pytest.mark.slow
     ],
 )  # fmt: skip
 def test_a_live_child_process(how: str, child: str, on: str) -> None:
-    outcome = launch("has_children.py", 4 if on.startswith("hosts") else 3, how, child, limit_s=START_S, on=on)
+    outcome = launch("has_children.py", 4 if on.startswith("hosts") else 3, how, child, limit_s=START_S, on=on,
+                     forked=False)  # fmt: skip
     check(outcome, {"raise": RAISED, "return": RETURNED, "os._exit": ended_by(LEFT)}.get(how, KILLED))
 
 
 @pytest.mark.parametrize("on", ["here", pytest.param("openmpi", marks=slow), pytest.param("hosts", marks=slow)])
 def test_a_killed_supervisor_is_replaced(on: str) -> None:
-    outcome = launch("has_children.py", 4 if on == "hosts" else 3, "kill", "none", "supervisor", limit_s=START_S, on=on)
+    outcome = launch("has_children.py", 4 if on == "hosts" else 3, "kill", "none", "supervisor", limit_s=START_S, on=on,
+                     forked=False)  # fmt: skip
     check(outcome, KILLED)
 
 
@@ -77,10 +79,10 @@ def test_ranks_that_a_script_starts_have_one_supervisor(on: str, tmp_path: Path)
         f"command = [sys.executable, {program_path('has_children.py')!r}, 'kill', 'none']\n"
         "sys.exit(subprocess.run(command, close_fds=False).returncode and 1)\n"
     )
-    check(launch_command([str(script)], 3, limit_s=START_S, on=on), KILLED)
+    check(launch_command([str(script)], 3, limit_s=START_S, on=on, forked=False), KILLED)
 
 
 def test_a_child_process_that_is_forked_keeps_no_connection() -> None:
-    outcome = launch("forks.py", 2, limit_s=START_S)
+    outcome = launch("forks.py", 2, limit_s=START_S, forked=False)
     assert (outcome.code, outcome.err) == (0, ""), outcome.err
     assert outcome.out.count("KEEPS 0 of 3") == 2, outcome.out

@@ -225,10 +225,10 @@ def test_which_libraries_fit_a_launcher(
 
 # -- what importing does -----------------------------------------------------------------------------------------------
 def test_import_can_leave_the_process_alone() -> None:
-    outcome = launch("imports.py", 2, "guarded", limit_s=LIMIT_S)
+    outcome = launch("imports.py", 2, "guarded", limit_s=LIMIT_S, forked=False)
     assert (outcome.code, outcome.err) == (0, ""), outcome.err
     assert outcome.out.count("GUARDED") == 2
-    outcome = launch("imports.py", 2, "alone", limit_s=LIMIT_S, RINGTAPE_GUARD="0")
+    outcome = launch("imports.py", 2, "alone", limit_s=LIMIT_S, forked=False, RINGTAPE_GUARD="0")
     assert (outcome.code, outcome.err) == (0, ""), outcome.err
     assert outcome.out.count("ALONE") == 2
 

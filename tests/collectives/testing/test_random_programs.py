@@ -141,7 +141,7 @@ def test_programs_by_hand(name: str) -> None:
 
 @pytest.mark.parametrize("ranks", [pytest.param(2, marks=pytest.mark.slow), 3])
 def test_on_processes(ranks: int) -> None:
-    outcome = launch("random_programs.py", ranks, "0", "12", limit_s=100, RINGTAPE_CHECK="always",
+    outcome = launch("random_programs.py", ranks, "0", "12", limit_s=100, forked=False, RINGTAPE_CHECK="always",
                      OPENBLAS_NUM_THREADS="1")  # fmt: skip
     assert not outcome.is_late and f"PROGRAMS 12 on {ranks} ranks, 0 wrong" in outcome.out, outcome.out + outcome.err
     assert outcome.code == 0

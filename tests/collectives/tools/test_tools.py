@@ -17,7 +17,7 @@ from collectives.__main__ import main
 from collectives.testing.registry_cases import work_and_skips
 from collectives.tools import check, diagnosis, doctor, machine
 
-from ...documents.forking import run_program
+from ...forks import run_program
 from ..launch import ROOT, Outcome, find_mpiexec, is_open_mpi, launch, launch_command, program_path
 
 LIMIT_S = 60.0

@@ -1,8 +1,10 @@
-"""`forking.py`: a fork does what a Python of its own would, and leaves no trace for the next one."""
+"""A fork does what a Python of its own would, and leaves no trace for the next one."""
 
 from __future__ import annotations
 
 import fcntl
+import os
+import re
 import signal
 import subprocess
 import sys
@@ -10,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from .forking import run_file, run_program
+from ..collectives.launch import find_mpiexec, launch_command
+from . import run_file, run_program
 
 PROGRAMS = {
     "output": "import sys\nprint('out')\nprint('err', file=sys.stderr)\nassert sys.stdin.read() == ''",
@@ -66,3 +69,49 @@ def test_a_program_that_takes_too_long_is_killed(tmp_path: Path) -> None:
     with open(lock) as file:
         fcntl.flock(file, fcntl.LOCK_EX)  # it is free when the program has ended
     assert run_program("print('the next one')", "next.py", limit_s=60).stdout == "the next one\n"
+
+
+# -- as ranks of a job -------------------------------------------------------------------------------------------------
+RANK = r"""
+import os, signal, sys, time
+from mpi4py import MPI
+import collectives as cc
+comm = MPI.COMM_WORLD
+if sys.argv[1] == "answers":
+    mesh = cc.world()
+    found = [comm.Get_rank(), comm.Get_size(), mesh.rank, os.environ["GIVEN"], os.getcwd(), sys.argv[2:], __name__]
+    sys.stdout.write(f"{found}\n")
+    sys.exit(3 * comm.Get_rank())
+if sys.argv[1] == "hangs":
+    print(f"PID {os.getpid()}", flush=True)
+    time.sleep(600)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.fixture
+def rank(tmp_path: Path) -> list[str]:
+    find_mpiexec()
+    (tmp_path / "rank.py").write_text(RANK)
+    return [str(tmp_path / "rank.py")]
+
+
+def test_forks_are_the_ranks_of_a_job(rank: list[str]) -> None:
+    arguments = [*rank, "answers", "more"]
+    forks, processes = (launch_command(arguments, 2, limit_s=60, forked=forked, GIVEN="x") for forked in (True, False))
+    assert sorted(forks.out.splitlines()) == [str([r, 2, r, "x", os.getcwd(), ["more"], "__main__"]) for r in range(2)]
+    assert sorted(processes.out.splitlines()) == sorted(forks.out.splitlines())
+    assert (forks.code, forks.err) == (processes.code, processes.err) and forks.code != 0
+
+
+def test_a_killed_rank_ends_the_job(rank: list[str]) -> None:
+    done = launch_command([*rank, "dies"], 2, limit_s=60)
+    assert done.code != 0 and not done.is_late
+    assert re.search("rank . of 2 .*was killed", done.err), done.err
+
+
+def test_ranks_that_hang_are_killed(rank: list[str]) -> None:
+    done = launch_command([*rank, "hangs"], 2, limit_s=5)
+    assert done.is_late
+    pids = [int(line.split()[1]) for line in done.out.splitlines()]
+    assert len(pids) == 2 and not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
