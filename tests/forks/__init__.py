@@ -29,9 +29,8 @@ ROOT = Path(__file__).resolve().parents[2]
 # forgets an import is still seen. `parallel` would hide it, because it loads modules of the other packages.
 _OF_PROGRAMS = ("autograd.numpy", "collectives")
 
-# Ranks import `collectives` themselves, because it reads the environment that the launcher gives them. The others are
-# what it and the tests import. mpi4py loads MPI only when `mpi4py.MPI` is imported.
-_OF_RANKS = ("autograd.numpy", "ctypes", "mpi4py", "pytest", "selectors", "socket", "subprocess", "threading")
+# mpi4py loads MPI only when `mpi4py.MPI` is imported.
+_OF_RANKS = (*_OF_PROGRAMS, "autograd.nn", "autograd.optim", "collectives.job.supervisor_client", "mpi4py", "pytest")
 
 
 def run_program(

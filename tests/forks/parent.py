@@ -120,6 +120,9 @@ def run(program: Program) -> None:
     for descriptor, file in enumerate(streams):
         os.dup2(file, descriptor)
         os.close(file)
+    if others:  # a rank: these two read the environment when they are imported
+        for name in ("collectives.checks.modes", "collectives"):
+            importlib.reload(sys.modules[name])
     for file in others:
         number = int(os.environ["PMI_FD"])
         os.dup2(file, number)

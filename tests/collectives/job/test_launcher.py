@@ -107,7 +107,8 @@ def test_a_launcher_that_is_not_known_is_asked_through_mpi(on: str, tmp_path: Pa
     """Only the variable of the rank is left to the program; MPI itself knows more."""
     program = tmp_path / "hides.py"
     program.write_text(HIDES)
-    outcome = launch_command([str(program), program_path("trains.py")], 2, limit_s=LIMIT_S, on=on)
+    outcome = launch_command([str(program), program_path("trains.py")], 2, limit_s=LIMIT_S, on=on,
+                             forked=False)  # fmt: skip
     assert outcome.code == 0, outcome.err
     assert outcome.out.count("SIZE 2 TOTAL 2") == 2, outcome.out
 
@@ -117,7 +118,7 @@ def test_a_failure_under_a_launcher_that_is_not_known_is_reported(on: str, tmp_p
     program = tmp_path / "hides.py"
     program.write_text(HIDES)
     arguments = [str(program), program_path("fails.py"), "kill", "all_reduce", "world"]
-    outcome = launch_command(arguments, 3, limit_s=LIMIT_S, on=on)
+    outcome = launch_command(arguments, 3, limit_s=LIMIT_S, on=on, forked=False)
     assert outcome.code != 0 and not outcome.is_late
     assert re.search(f"ringtape: rank 1 of 3 .*{ended_by(SIGKILL)}", outcome.err), outcome.err
 
