@@ -39,8 +39,10 @@ Each class below its base::
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache, wraps
 from types import FrameType, TracebackType
@@ -443,10 +445,40 @@ def site_of_traceback(trace: TracebackType | None) -> str:
     return site
 
 
+_frames_lock = threading.RLock()  # a signal's handler may raise an error, too
+
+
+def _renew_frames_lock() -> None:
+    global _frames_lock
+    _frames_lock = threading.RLock()  # another thread may have held it when this process was forked
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_frames_lock)
+
+
+def frames_of_threads() -> dict[int, FrameType]:
+    """Return the frame that each thread executes, as `sys._current_frames` does, without its deadlock.
+
+    Python before 3.11.9 may collect garbage inside of that function. A finalizer then lets other threads run, and one
+    that starts or ends a thread waits for ever for a lock that the function holds (CPython issue 106883).
+    """
+    if sys.version_info >= (3, 11, 9):
+        return sys._current_frames()
+    with _frames_lock:
+        is_collecting = gc.isenabled()
+        gc.disable()
+        try:
+            return sys._current_frames()
+        finally:
+            if is_collecting:
+                gc.enable()
+
+
 def site_of_thread(thread: int | None) -> str:
     """Return the line of the user's program that another thread executes, like ``model.py:41``.
 
     Returns "" for None and for a thread that has ended.
     """
-    frame = _user_frame(None if thread is None else sys._current_frames().get(thread))
+    frame = _user_frame(None if thread is None else frames_of_threads().get(thread))
     return "" if frame is None else short_site(frame.f_code.co_filename, frame.f_lineno)

@@ -16,7 +16,6 @@ exception is a leaf, which its own node holds.
 from __future__ import annotations
 
 import _thread
-import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -26,7 +25,7 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy import ndarray
 
-from ..errors import TapeError, call_site
+from ..errors import TapeError, call_site, frames_of_threads
 from ..layouts.layout import I
 from ..layouts.messages import describe
 from ..layouts.names import name_of
@@ -359,7 +358,7 @@ def _interrupt_after(code: CodeType) -> None:
 
 
 def _runs_in_main_thread(code: CodeType) -> bool:
-    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    frame = frames_of_threads().get(threading.main_thread().ident or 0)
     while frame is not None and frame.f_code is not code:
         frame = frame.f_back
     return frame is not None

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-import sys
 import threading
 from collections.abc import Container
 from types import FrameType
+
+from autograd.errors import frames_of_threads
 
 __all__ = ["patience_s"]
 
@@ -34,7 +35,7 @@ def patience_s(waits: Container[int], communicating: Container[int]) -> float:
     communicating : container of int
         The threads that have ever communicated.
     """
-    frames = sys._current_frames()
+    frames = frames_of_threads()
     patience, is_woken_later = 0.0, False
     for thread in threading.enumerate():
         ident = thread.ident

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
+import threading
 import traceback
 import types
 from collections.abc import Callable
@@ -573,3 +575,43 @@ def test_a_number_that_is_folded_into_a_key() -> None:
     for key in (ag.random.Key(0), ag.random.Key(0, "layer")):
         with pytest.raises(ag.DtypeError, match=r"got 3\n  fix: key.at\(3\) .*as fold_in of JAX"):
             key.fold(3)
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 11, 9), reason="this Python collects no garbage in sys._current_frames")
+@pytest.mark.parametrize("planted", [False, True])
+def test_no_garbage_is_collected_while_the_frames_of_threads_are_found(
+    planted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A finalizer that runs then can stop all threads for ever; see `frames_of_threads`."""
+    frames, event = sys._current_frames, threading.Event()
+    inside: list[bool] = []
+    collected: list[str] = []
+
+    def marked() -> dict[int, types.FrameType]:
+        inside.append(True)
+        try:
+            return frames()
+        finally:
+            inside.clear()
+
+    def note(phase: str, info: dict[str, int]) -> None:
+        collected.extend([phase] * bool(inside))
+
+    threads = [threading.Thread(target=event.wait) for _ in range(30)]
+    for thread in threads:
+        thread.start()
+    before = gc.get_threshold()
+    monkeypatch.setattr(sys, "_current_frames", marked)
+    gc.callbacks.append(note)
+    gc.set_threshold(5, 1, 1)
+    try:
+        found = marked() if planted else errors.frames_of_threads()
+    finally:
+        gc.set_threshold(*before)
+        gc.callbacks.remove(note)
+        event.set()
+        for thread in threads:
+            thread.join()
+    assert {thread.ident for thread in threads} <= set(found)
+    assert bool(collected) == planted
+    assert gc.isenabled()
