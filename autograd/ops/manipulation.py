@@ -29,7 +29,7 @@ from .arguments import (
 )
 from .indexing import getitem, put, taken
 from .reductions import sum
-from .shape import broadcast_to, concatenate, expand_dims, extents, ravel, reshape, swapaxes, transpose
+from .shape import broadcast_to, concatenate, expand_dims, extents, ravel, reshape, sharded_extents, swapaxes, transpose
 
 Shape = tuple[int, ...]
 
@@ -218,7 +218,7 @@ def _parts(ary: Any, indices_or_sections: Any, axis: int) -> Any:
     if indices_or_sections.__class__ is int or np.ndim(indices_or_sections) == 0:
         sections = int(indices_or_sections)
         if sections < 1:
-            raise ShapeError(f"array_split into {sections} parts; needed: at least one")
+            raise ShapeError(f"array_split into {sections} parts; needed: at least one" + call_site())
         small, longer = divmod(n, sections)
         cuts = [i * small + min(i, longer) for i in range(1, sections)]
     else:
@@ -241,8 +241,11 @@ def split(ary: Any, indices_or_sections: Any, axis: int = 0) -> list[Any]:
     """
     axis = normal_axis(axis, ary.ndim)
     n = int(raw(ary).shape[axis])
-    if isinstance(indices_or_sections, int | np.integer) and n % int(indices_or_sections):
-        raise ShapeError(f"split of an extent of {n} into {indices_or_sections} equal parts. Fix: array_split")
+    is_number = isinstance(indices_or_sections, int | np.integer)
+    # a rank has only its part of a sharded dimension, which is refused below whatever its extent here
+    if is_number and n % int(indices_or_sections) and axis not in sharded_extents(ary):
+        text = f"split of an extent of {n} into {indices_or_sections} equal parts. Fix: array_split"
+        raise ShapeError(text + call_site())
     return _parts(ary, indices_or_sections, axis)
 
 

@@ -371,7 +371,7 @@ def expand_dims(a: Any, axis: int | Sequence[int] | None = None, *, dim: Any = N
     return _expand(x, options=(axes,)) if axes else x
 
 
-def _sharded_extents(x: Any) -> dict[int, Any]:
+def sharded_extents(x: Any) -> dict[int, Any]:
     """The extents of the whole value along its sharded dimensions."""
     layout = getattr(x, "layout", None)
     labels = () if layout is None or not layout.special else layout.labels
@@ -385,7 +385,7 @@ def squeeze(a: Any, axis: int | Sequence[int] | None = None, *, dim: Any = None)
     x = a if hasattr(a, "shape") else operand(a)
     shape = raw(x).shape
     if axis is None:
-        parts = _sharded_extents(x)  # a part of extent 1 is no dimension of extent 1
+        parts = sharded_extents(x)  # a part of extent 1 is no dimension of extent 1
         axes = tuple(i for i, n in enumerate(shape) if parts.get(i, n) == 1)
     else:
         axes = normal_axes(axis, len(shape)) if shape else axes_of_number(axis)

@@ -190,6 +190,23 @@ def test_functions_of_each_element_take_a_part() -> None:
     on_three(body)
 
 
+@pytest.mark.parametrize("rows", ROWS)
+@pytest.mark.parametrize("split", [np.split, np.array_split])
+def test_a_part_is_not_split_where_it_is_divided(split: Any, rows: int) -> None:
+    """A rank whose part has an odd extent is told what the others are, not that the extent must be even."""
+
+    def body() -> None:
+        x = part(X[:rows])
+        with pytest.raises(ag.LayoutError, match=r"fix: all_gather\(x, 'dp', dim=0\)"):
+            split(x, 2)
+        for found, y in zip(split(x, 2, axis=2), numpy.split(X[:rows], 2, axis=2), strict=True):
+            assert numpy.allclose(whole(found), y)
+        for found, y in zip(split(cc.all_gather(x, "dp", dim=0), rows), numpy.split(X[:rows], rows), strict=True):
+            assert numpy.allclose(found.numpy(), y)
+
+    on_three(body)
+
+
 def test_a_part_that_a_list_has_forgotten() -> None:
     """A Python list forgets the rank number of its index: ``split(w, n)[rank]`` is labelled as the copies are."""
     w = numpy.arange(6.0)
