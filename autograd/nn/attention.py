@@ -60,7 +60,8 @@ class SelfAttention(Module):
         self.causal = flag(causal, "SelfAttention: causal")
         self.rotary = number(10000.0 if rotary is True else rotary, "SelfAttention: rotary", 0) if rotary else 0.0
         if self.rotary and self.head_width % 2:
-            raise ShapeError(f"SelfAttention: head_width={head_width} was given with rotary; needed: an even width")
+            text = f"SelfAttention: head_width={head_width} was given with rotary; needed: an even width"
+            raise ShapeError(text + call_site())
         self._tables: dict[Any, tuple[Any, Any]] = {}
 
     def heads(self, qkv: Any) -> Any:
@@ -176,11 +177,12 @@ class MultiheadAttention(Module):
         if embed_dim % num_heads:
             raise ShapeError(
                 f"MultiheadAttention: embed_dim={embed_dim}, num_heads={num_heads}; needed: embed_dim a multiple of "
-                "num_heads"
+                "num_heads" + call_site()
             )
         if rotary and embed_dim // num_heads % 2:
             raise ShapeError(
                 f"MultiheadAttention: each head has width {embed_dim // num_heads}; needed with rotary: an even width"
+                + call_site()
             )
         key = random.next_key("MultiheadAttention") if key is None else key
         self.embed_dim, self.num_heads = embed_dim, num_heads

@@ -41,7 +41,7 @@ def _set(tensor: Leaf, value: Any) -> Leaf:
     if tensor.uses or (type(tensor.array) is np.ndarray and not tensor.array.flags.writeable):
         raise SavedArrayError(
             f"{tensor.name or 'a parameter'} cannot be initialised: a tape still needs its present value. Fix: "
-            "initialise it after backward"
+            "initialise it after backward" + call_site()
         )
     if not is_absent(tensor.array) and type(array) is np.ndarray:
         tensor.array = move(np.ascontiguousarray(array.astype(tensor.array.dtype, copy=False)), tensor.array)
@@ -73,7 +73,7 @@ def fans(tensor: Leaf) -> tuple[int, int]:
     """
     shape = tensor.global_shape
     if len(shape) < 2:
-        raise ShapeError(f"fans: a parameter of shape {shape} was given; needed: at least two dimensions")
+        raise ShapeError(f"fans: a parameter of shape {shape} was given; needed: at least two dimensions" + call_site())
     if len(shape) == 2:
         return int(shape[0]), int(shape[1])
     kernel_size = math.prod(shape[2:])
@@ -98,7 +98,8 @@ def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
     for n in (1, 2, 3):
         table[f"conv{n}d"] = table[f"conv_transpose{n}d"] = 1.0
     if nonlinearity not in table:
-        raise RingtapeError(f"nonlinearity={nonlinearity!r} was given; needed: leaky_relu, {', '.join(table)}")
+        text = f"nonlinearity={nonlinearity!r} was given; needed: leaky_relu, {', '.join(table)}"
+        raise RingtapeError(text + call_site())
     return table[nonlinearity]
 
 
@@ -243,7 +244,7 @@ def xavier_normal_(tensor: Leaf, gain: float = 1.0, key: Key = None) -> Leaf:
 
 def _kaiming_std(tensor: Leaf, a: float, mode: str, nonlinearity: str) -> float:
     if mode not in ("fan_in", "fan_out"):
-        raise RingtapeError(f"mode={mode!r} was given; needed: 'fan_in' or 'fan_out'")
+        raise RingtapeError(f"mode={mode!r} was given; needed: 'fan_in' or 'fan_out'" + call_site())
     return calculate_gain(nonlinearity, a) / math.sqrt(fans(tensor)[mode == "fan_out"])
 
 
@@ -290,7 +291,7 @@ def orthogonal_(tensor: Leaf, gain: float = 1.0, key: Key = None) -> Leaf:
     key, gain = _key(key), number(gain, "orthogonal_: gain")
     shape, box, _ = of_tensor(tensor, key.axes, "orthogonal_")
     if len(shape) < 2:
-        raise ShapeError(f"orthogonal_: a parameter of shape {shape}; needed: at least two dimensions")
+        raise ShapeError(f"orthogonal_: a parameter of shape {shape}; needed: at least two dimensions" + call_site())
     rows, columns = shape[0], math.prod(shape[1:])
     whole = random.normal(key, (rows, columns), part=(slice(0, rows), slice(0, columns)))
     if type(whole) is not np.ndarray or not whole.size:

@@ -497,7 +497,8 @@ class Module:
                 if value is None:
                     continue
                 if is_inexact(value.dtype) != is_inexact(p.array.dtype):
-                    raise DtypeError(f"load_state_dict: {name} has dtype {value.dtype}; needed: {p.array.dtype}")
+                    text = f"load_state_dict: {name} has dtype {value.dtype}; needed: {p.array.dtype}"
+                    raise DtypeError(text + call_site())
                 _refuse_use("load_state_dict", name, p)
                 arrays[name] = move(value.astype(p.array.dtype), p.array)
         for name, (owner, attribute) in buffers.items():
@@ -575,7 +576,7 @@ def _fitting(value: Any, array: Any, layout: Layout | None, name: str, faults: l
 def _refuse_use(caller: str, name: str, p: Parameter) -> None:
     """Raise TapeError if a tape still needs the value of a parameter, which is about to be replaced."""
     if type(p.array) is np.ndarray and not p.array.flags.writeable:
-        raise TapeError(f"{caller}: a tape still needs {name}. Fix: call it after backward")
+        raise TapeError(f"{caller}: a tape still needs {name}. Fix: call it after backward" + call_site())
 
 
 def _converted(array: Any, dtype: Any, device: str | None) -> Any:
@@ -657,7 +658,7 @@ class ModuleList(Module):
 
     def _checked(self, i: int, module: Any) -> Module:
         if not isinstance(module, Module):
-            raise RingtapeError(f"{type(self).__name__}: item {i} is {module!r}; needed: a Module")
+            raise RingtapeError(f"{type(self).__name__}: item {i} is {module!r}; needed: a Module" + call_site())
         return module
 
     def _place(self, i: int) -> int:

@@ -28,7 +28,7 @@ def _feature_count(shape: int | Sequence[int], caller: str) -> int:
     if len(found) != 1:
         raise ShapeError(
             f"{caller}: normalized_shape={shape!r} was given; needed: one number, the size of the last dimension. "
-            "Fix: reshape the last dimensions into one"
+            "Fix: reshape the last dimensions into one" + call_site()
         )
     return count(found[0], f"{caller}: normalized_shape", 1)
 

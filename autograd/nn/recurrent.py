@@ -13,7 +13,7 @@ from .. import ops, random
 from ..arrays.device import zeros_on
 from ..engine.state import state
 from ..engine.tensor import TENSORS, Tensor
-from ..errors import RingtapeError
+from ..errors import RingtapeError, call_site
 from ..ops.arguments import operand, raw
 from .arguments import batch_first as as_batch_first
 from .arguments import count, flag, probability, tokens_first
@@ -110,7 +110,8 @@ class RNNCell(_Cell):
         dtype: Any = np.float32, key: random.Key | None = None,
     ):  # fmt: skip
         if nonlinearity not in ("tanh", "relu"):
-            raise RingtapeError(f"RNNCell: nonlinearity={nonlinearity!r} was given; needed: 'tanh' or 'relu'")
+            text = f"RNNCell: nonlinearity={nonlinearity!r} was given; needed: 'tanh' or 'relu'"
+            raise RingtapeError(text + call_site())
         super().__init__(input_size, hidden_size, bias, dtype=dtype, key=key)
         self.nonlinearity = nonlinearity
 

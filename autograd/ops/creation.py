@@ -12,7 +12,7 @@ import numpy as np
 from ..engine.parameter import Constant
 from ..engine.state import state
 from ..engine.tensor import TENSORS
-from ..errors import ShapeError
+from ..errors import ShapeError, call_site
 from ..layouts.inference import axes_in
 from ..layouts.layout import C, Shard, V
 from ..layouts.rank_values import INTEGERS, has_local_count, plain, rank_axes, rank_number
@@ -320,7 +320,7 @@ def linspace(start: Any, stop: Any, num: int = 50, endpoint: bool = True, retste
 @instead_of(np.linspace)
 def _linspace(start: Any, stop: Any, num: int, endpoint: bool, retstep: bool, dtype: Any, axis: int) -> Any:
     if num < 0:
-        raise ShapeError(f"linspace: num={num} was given; needed: at least 0")
+        raise ShapeError(f"linspace: num={num} was given; needed: at least 0" + call_site())
     start, stop, num = *operands(start, stop), index(num)
     is_whole = dtype is not None and np.dtype(dtype).kind in "iu"
     parts = num - 1 if endpoint else num

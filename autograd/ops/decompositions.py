@@ -291,7 +291,8 @@ def qr(a: Any, mode: str = "reduced") -> Any | tuple[Any, ...]:
     """
     rows, columns = raw(a).shape[-2:]
     if mode not in ("reduced", "r", "complete") or (mode == "complete" and rows > columns):
-        raise NotDifferentiable(f"qr of {rows} by {columns} matrices with mode={mode!r}; needed: 'reduced' or 'r'")
+        text = f"qr of {rows} by {columns} matrices with mode={mode!r}; needed: 'reduced' or 'r'"
+        raise NotDifferentiable(text + call_site())
     if rows >= columns:
         q, r = _qr_op(a)
     else:  # the first columns determine q; the others are projected on it

@@ -95,6 +95,7 @@ def tensordot(a: Any, b: Any, axes: Any = 2) -> Any:
     if [raw(a).shape[i] for i in left] != [raw(b).shape[i] for i in right]:
         raise ShapeError(
             f"tensordot of {raw(a).shape} and {raw(b).shape} over axes {left} and {right}; needed: equal extents"
+            + call_site()
         )
     names = [chr(ord("a") + i) for i in range(m + n)]
     one, two = names[:m], names[m:]
@@ -129,7 +130,7 @@ def cross(a: Any, b: Any, axisa: int = -1, axisb: int = -1, axisc: int = -1, axi
     a, b = moveaxis(operand(a), axisa, -1), moveaxis(operand(b), axisb, -1)
     m, n = int(raw(a).shape[-1]), int(raw(b).shape[-1])
     if {m, n} - {2, 3}:
-        raise ShapeError(f"cross of vectors of {m} and {n} components; needed: two or three")
+        raise ShapeError(f"cross of vectors of {m} and {n} components; needed: two or three" + call_site())
     if m == n == 2:
         return a[..., 0] * b[..., 1] - a[..., 1] * b[..., 0]
     one, two = [1, 2, 0], [2, 0, 1]
@@ -170,14 +171,14 @@ def _parse(operands: Sequence[Any]) -> tuple[list[list[str]], list[str], list[An
         terms = [[i if i is Ellipsis else str(int(i)) for i in t] for t in pairs[1::2]]
         result = None if last is None else [i if i is Ellipsis else str(int(i)) for i in last]
     if len(terms) != len(xs):
-        raise ShapeError(f"einsum: {len(terms)} lists of subscripts were given for {len(xs)} operands")
+        raise ShapeError(f"einsum: {len(terms)} lists of subscripts were given for {len(xs)} operands" + call_site())
     widest = 0
     for term, x in zip(terms, xs, strict=True):
         extra = x.ndim - len([i for i in term if i is not Ellipsis])
         if extra < 0 or (extra and Ellipsis not in term):
             raise ShapeError(
                 f"einsum: {len(term)} subscripts were given for an operand of shape {raw(x).shape}; needed: one per "
-                "dimension"
+                "dimension" + call_site()
             )
         widest = max(widest, extra) if Ellipsis in term else widest
     dots = [f".{widest - i}" for i in range(widest)]
@@ -237,7 +238,8 @@ def _contract(a: Any, one: list[str], b: Any, two: list[str], kept: Sequence[str
             if extents.get(name, 1) == 1:
                 extents[name] = n
             elif n not in (1, extents[name]):
-                raise ShapeError(f"einsum: subscript {name!r} has extents {extents[name]} and {n}; needed: equal ones")
+                text = f"einsum: subscript {name!r} has extents {extents[name]} and {n}; needed: equal ones"
+                raise ShapeError(text + call_site())
     shared = [x for x in one if x in two]
     summed = [x for x in shared if x not in kept]
     for name in summed:  # a dimension of extent 1 is broadcast to that of the other operand; the product does the rest
@@ -308,7 +310,7 @@ def einsum(*operands: Any, optimize: Any = False, **words: Any) -> Any:
     parts = [_merge_repeated(x, t) for x, t in zip(xs, terms, strict=True)]
     for labels in (*terms, result):
         if any(len(name) > 1 and not name.startswith(".") and not name.isdigit() for name in labels):
-            raise ShapeError(f"einsum: subscripts {labels} were given; needed: letters")
+            raise ShapeError(f"einsum: subscripts {labels} were given; needed: letters" + call_site())
     extents: dict[str, int] = {}
     for labels, x in zip(terms, xs, strict=True):
         for name, n in zip(labels, raw(x).shape, strict=True):
@@ -318,7 +320,8 @@ def einsum(*operands: Any, optimize: Any = False, **words: Any) -> Any:
                 )
     missing = [name for name in result if all(name not in t for t in terms)]
     if missing or len(set(result)) != len(result):
-        raise ShapeError(f"einsum: subscripts {result} of the result; needed: subscripts of operands, each once")
+        text = f"einsum: subscripts {result} of the result; needed: subscripts of operands, each once"
+        raise ShapeError(text + call_site())
     for i, j in _pair_order(parts, result):
         (b, two), (a, one) = parts.pop(j), parts.pop(i)
         rest = {name for _, t in parts for name in t} | set(result)

@@ -193,7 +193,7 @@ def pad(array: Any, pad_width: Any, mode: str = "constant", **words: Any) -> Any
         return y + constant_like(np.pad(np.zeros(border, x.dtype), widths, **words), x)
     if mode not in _INDEX_MODES or words.get("reflect_type", "even") != "even":
         raise NotDifferentiable(f"pad with mode={mode!r} {words or ''} has no derivative here; needed: 'constant' or "
-                                f"one of {', '.join(_INDEX_MODES)}")  # fmt: skip
+                                f"one of {', '.join(_INDEX_MODES)}" + call_site())  # fmt: skip
     for i, (before, after) in enumerate(widths):
         if before or after:
             index = np.pad(np.arange(shape[i]), (before, after), mode)  # type: ignore[call-overload]  # NumPy's types name each mode
@@ -467,7 +467,8 @@ def gradient(f: Any, *varargs: Any, axis: Any = None, edge_order: int = 1) -> An
     spacings: list[Any] = list(varargs) * (len(axes) if len(varargs) == 1 and np.ndim(raw(varargs[0])) == 0 else 1)
     spacings = spacings or [1.0] * len(axes)
     if len(spacings) != len(axes):
-        raise ShapeError(f"gradient: {len(varargs)} spacings were given for {len(axes)} axes; needed: one, or as many")
+        text = f"gradient: {len(varargs)} spacings were given for {len(axes)} axes; needed: one, or as many"
+        raise ShapeError(text + call_site())
     found = [_gradient_along(f, h, i, edge_order) for h, i in zip(spacings, axes, strict=True)]
     return found[0] if len(axes) == 1 else tuple(found)
 
@@ -477,6 +478,7 @@ def _gradient_along(f: Any, spacing: Any, axis: int, edge_order: int) -> Any:
     if n < edge_order + 1:
         raise ShapeError(
             f"gradient along an extent of {n} with edge_order={edge_order}; needed: at least {edge_order + 1}"
+            + call_site()
         )
     spread = (-1,) + (1,) * (f.ndim - axis - 1)
     if np.ndim(raw(spacing)) == 0:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ..engine.primitive import op
-from ..errors import NotDifferentiable, ShapeError
+from ..errors import NotDifferentiable, ShapeError, call_site
 from ..layouts.layout import Mix
 from .arguments import axes_in_order, instead_of, normal_axes, operand, raw
 from .decompositions import svdvals
@@ -56,7 +56,8 @@ def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> A
     if axis is None and (ord is None or (ord == "fro" and x.ndim == 2) or (ord == 2 and x.ndim == 1)):
         return _euclidean(x, tuple(range(x.ndim)), keepdims)
     if axis is None and x.ndim > 2:
-        raise ShapeError(f"norm of order {ord!r} of {x.ndim} dimensions; needed: axis= with one or two of them")
+        text = f"norm of order {ord!r} of {x.ndim} dimensions; needed: axis= with one or two of them"
+        raise ShapeError(text + call_site())
     axes = tuple(range(x.ndim)) if axis is None else axes_in_order(axis, x.ndim)
     return _vector_norm(x, ord, axes, keepdims) if len(axes) == 1 else _matrix_norm(x, ord, axes, keepdims)
 
@@ -74,7 +75,7 @@ def _vector_norm(x: Any, ord: Any, axes: Any, keepdims: bool) -> Any:
     if ord == 1:
         return sum(size, axes, keepdims=keepdims)
     if isinstance(ord, str):
-        raise ShapeError(f"norm of order {ord!r} of vectors; needed: a number")
+        raise ShapeError(f"norm of order {ord!r} of vectors; needed: a number" + call_site())
     return power(sum(power(size, ord), axes, keepdims=keepdims), 1.0 / ord)
 
 
@@ -96,7 +97,8 @@ def _matrix_norm(x: Any, ord: Any, axes: Any, keepdims: bool) -> Any:
         y = sum(s, -1) if ord == "nuc" else _largest(s, (s.ndim - 1,), False) if ord == 2 else min(s, -1)
         return expand_dims(y, tuple(sorted(axes))) if keepdims else y
     else:
-        raise NotDifferentiable(f"norm of order {ord!r} of matrices; needed: None, 'fro', 'nuc', 1, -1, 2, -2, inf")
+        text = f"norm of order {ord!r} of matrices; needed: None, 'fro', 'nuc', 1, -1, 2, -2, inf"
+        raise NotDifferentiable(text + call_site())
     return y if keepdims else squeeze(y, tuple(sorted(axes)))
 
 

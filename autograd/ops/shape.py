@@ -274,7 +274,8 @@ def moveaxis(a: Any, source: Any, destination: Any) -> Any:
     ndim = len(raw(a).shape)
     sources, targets = axes_in_order(source, ndim, "source"), axes_in_order(destination, ndim, "destination")
     if len(sources) != len(targets):
-        raise ShapeError(f"moveaxis of axes {source} to {destination}; needed: as many destinations as sources")
+        text = f"moveaxis of axes {source} to {destination}; needed: as many destinations as sources"
+        raise ShapeError(text + call_site())
     axes = [i for i in range(ndim) if i not in sources]
     for target, i in sorted(zip(targets, sources, strict=True)):
         axes.insert(target, i)
@@ -288,7 +289,7 @@ def matrix_transpose(x: Any) -> Any:
     """
     x = x if hasattr(x, "shape") else operand(x)
     if len(raw(x).shape) < 2:
-        raise ShapeError(f"matrix_transpose of shape {raw(x).shape}; needed: at least two dimensions")
+        raise ShapeError(f"matrix_transpose of shape {raw(x).shape}; needed: at least two dimensions" + call_site())
     return swapaxes(x, -1, -2)
 
 
@@ -390,7 +391,7 @@ def squeeze(a: Any, axis: int | Sequence[int] | None = None, *, dim: Any = None)
     else:
         axes = normal_axes(axis, len(shape)) if shape else axes_of_number(axis)
     if any(shape[i] != 1 for i in axes):
-        raise ShapeError(f"squeeze of axis {axis} of {shape}; needed: extent 1")
+        raise ShapeError(f"squeeze of axis {axis} of {shape}; needed: extent 1" + call_site())
     return _squeeze(x, options=(axes,)) if axes else x
 
 

@@ -63,7 +63,7 @@ def where(condition: Any, x: Any = None, y: Any = None) -> Any:
     if x is None and y is None:
         return np.nonzero(condition)
     if x is None or y is None:
-        raise ShapeError("where: one of x and y was given; needed: both or neither")
+        raise ShapeError("where: one of x and y was given; needed: both or neither" + call_site())
     if condition.__class__ not in TENSORS and x.__class__ not in TENSORS and y.__class__ not in TENSORS:
         if not tensors_in((condition, x, y)):
             chosen = np.where(plain(condition), plain(x), plain(y))
@@ -84,7 +84,8 @@ def select(condlist: Any, choicelist: Any, default: Any = 0) -> Any:
     Adjoint: the cotangent at the places of the elements that were taken, and 0 elsewhere.
     """
     if len(condlist) != len(choicelist):
-        raise ShapeError(f"select: {len(condlist)} conditions and {len(choicelist)} choices; needed: one per condition")
+        text = f"select: {len(condlist)} conditions and {len(choicelist)} choices; needed: one per condition"
+        raise ShapeError(text + call_site())
     y = default
     for condition, choice in zip(reversed(condlist), reversed(choicelist), strict=True):
         y = where(condition, choice, y)
@@ -351,7 +352,7 @@ def quantile(a: Any, q: Any, axis: Any = None, out: None = None, overwrite_input
     """
     if method != "linear" or q.__class__ in TENSORS:
         raise NotDifferentiable(f"quantile(q={q!r}, method={method!r}) has no derivative here; needed: numbers q, "
-                                "method='linear'")  # fmt: skip
+                                "method='linear'" + call_site())  # fmt: skip
     flat, axes = reduced_axes_last(operand(a), axis)
     ordered = sort(flat if np.ndim(q) == 0 else flat.astype(np.result_type(flat.dtype, np.float64)))
     at = np.asarray(q, float) * (int(raw(flat).shape[-1]) - 1)

@@ -193,7 +193,7 @@ def _refused(name: str) -> Any:
         fix = f"autograd.numpy.{name}(x)" if name in ("sort", "partition") else fix
         raise SavedArrayError(
             f"{name} of a Tensor of shape {self.array.shape} would write to an array that a tape may have saved; "
-            f"needed: an operation that returns a new Tensor. Fix: {fix}"
+            f"needed: an operation that returns a new Tensor. Fix: {fix}" + call_site()
         )
 
     return method

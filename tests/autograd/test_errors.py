@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import gc
 import os
 import subprocess
@@ -615,3 +616,16 @@ def test_no_garbage_is_collected_while_the_frames_of_threads_are_found(
     assert {thread.ident for thread in threads} <= set(found)
     assert bool(collected) == planted
     assert gc.isenabled()
+
+
+def test_errors_of_operations_and_layers_name_the_line() -> None:
+    """Read from the source: each text that is raised there ends with a call site."""
+    without = []
+    root = Path(ag.__file__).parent
+    for file in (*root.glob("ops/**/*.py"), *root.glob("nn/*.py")):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call) and len(node.exc.args) == 1:
+                kind, (text,) = getattr(node.exc.func, "id", ""), node.exc.args
+                if isinstance(text, ast.Constant | ast.JoinedStr) and issubclass(getattr(errors, kind, int), Exception):
+                    without.append(f"{file.relative_to(root)}:{node.lineno} {kind}")
+    assert without == []

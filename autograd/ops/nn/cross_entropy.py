@@ -330,11 +330,12 @@ def cross_entropy(
     """
     try:
         if reduction not in ("none", "sum", "mean"):
-            raise ShapeError(f"reduction={reduction!r} was given; needed: 'none', 'sum' or 'mean'")
+            raise ShapeError(f"reduction={reduction!r} was given; needed: 'none', 'sum' or 'mean'" + call_site())
         array = logits.array if logits.__class__ in TENSORS else logits
         indices = labels.array if labels.__class__ in TENSORS else labels
         if not hasattr(indices, "dtype") or indices.dtype.kind not in "iu":
-            raise DtypeError(f"labels of dtype {getattr(indices, 'dtype', type(indices))} were given; needed: integers")
+            text = f"labels of dtype {getattr(indices, 'dtype', type(indices))} were given; needed: integers"
+            raise DtypeError(text + call_site())
         if array.__class__ is not indices.__class__:
             require_one_device("cross_entropy", logits=logits, labels=labels)
         if len(array.shape) != 2 or indices.shape != array.shape[:1]:
@@ -367,7 +368,7 @@ def cross_entropy(
         if ignore_index is not None:
             ignore_index = index(ignore_index)
         if not 0 <= label_smoothing <= 1:
-            raise ShapeError(f"label_smoothing={label_smoothing} was given; needed: 0 to 1")
+            raise ShapeError(f"label_smoothing={label_smoothing} was given; needed: 0 to 1" + call_site())
         if type(indices) is np.ndarray:
             _check_labels(indices if ignore_index is None else indices[indices != ignore_index], array.shape[1])
         losses = smoothed_cross_entropy_op(logits, labels, options=(ignore_index, float(label_smoothing)))
