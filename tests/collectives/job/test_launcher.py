@@ -252,4 +252,4 @@ def test_a_program_that_uses_timers_keeps_them() -> None:
     outcome = launch("uses_alarms.py", 2, limit_s=LIMIT_S)
     assert outcome.code != 0 and not outcome.is_late, outcome
     assert "raised ValueError: planted" in outcome.err
-    assert "ALARM AT 0.5 s" in outcome.out, outcome.out
+    assert "ALARM EVERY 77.0 s" in outcome.out, outcome.out

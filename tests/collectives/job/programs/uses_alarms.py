@@ -10,7 +10,6 @@ import collectives as cc
 from collectives.job import failure
 
 world = cc.world()
-start = time.monotonic()
 
 
 def block(code: int) -> None:
@@ -21,9 +20,9 @@ def block(code: int) -> None:
 
 if world.rank == 1:
     signal.signal(
-        signal.SIGALRM, lambda *_: os.write(1, f"ALARM AT {round(time.monotonic() - start, 1)} s\n".encode())
+        signal.SIGALRM, lambda *_: os.write(1, f"ALARM EVERY {signal.getitimer(signal.ITIMER_REAL)[1]} s\n".encode())
     )
     failure._abort_mpi = block
-    signal.setitimer(signal.ITIMER_REAL, 0.5)
+    signal.setitimer(signal.ITIMER_REAL, 0.5, 77.0)  # another timer would have another interval
     raise ValueError("planted")
 world.barrier()
