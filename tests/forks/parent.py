@@ -38,9 +38,9 @@ class Program(NamedTuple):
 
 
 def forked_program(listening: socket.socket, life: int) -> Program | None:
-    """Fork programs until the file `life` ends; None then. Return in each fork, too, with its program."""
+    """Fork a program for each message. Return in a fork with its program, and here with None when `life` is closed."""
     connections: dict[int, socket.socket] = {}  # of each child
-    programs: dict[int, int] = {}  # the child of each connection that ends it; another parent looks at its own
+    programs: dict[int, int] = {}  # which child to kill when a connection is closed; forked parents watch their own
     ended, end = os.pipe()
     os.set_blocking(end, False)
     signal.signal(signal.SIGCHLD, lambda *_: None)  # with a handler, each end of a child writes to the pipe

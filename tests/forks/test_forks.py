@@ -111,7 +111,7 @@ def test_a_killed_rank_ends_the_job(rank: list[str]) -> None:
 
 
 def test_ranks_that_hang_are_killed(rank: list[str]) -> None:
-    done = launch_command([*rank, "hangs"], 2, limit_s=5)
+    done = launch_command([*rank, "hangs"], 2, limit_s=10)
     assert done.is_late
     pids = [int(line.split()[1]) for line in done.out.splitlines()]
     assert len(pids) == 2 and not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
