@@ -21,8 +21,8 @@ from autograd.arrays.runtime import Program
 
 HEADER = Path(__file__).with_name("on_cpu.h")
 COMPILER = next(filter(None, map(shutil.which, ("g++", "c++", "clang++"))), None)
-# building takes longer than running, so it is not optimized
-OPTIONS = ("-std=c++17", "-O0", "-shared", "-fPIC", "-w", "-fno-strict-aliasing", "-ffp-contract=off",
+# -O1 builds a third slower than -O0 and runs twice as fast, and one build serves many runs
+OPTIONS = ("-std=c++17", "-O1", "-shared", "-fPIC", "-w", "-fno-strict-aliasing", "-ffp-contract=off",
            "-U_FORTIFY_SOURCE")  # fmt: skip
 WHY_NOT = "" if COMPILER else "there is no C++ compiler (g++, c++ or clang++)"
 
@@ -39,7 +39,7 @@ def source(program: Program) -> str:
         at = f"on_cpu::Entry<&{kernel}>"
         lines.append(f"const char *run_{number}{takes} {{ return on_cpu::run({at}::run, given, grid, block, bytes); }}")
         lines.append(f"int size_{number}(int i) {{ return {at}::size(i); }}")
-    return "\n".join([f'#include "{HEADER}"', program.text, *lines, "}\n"])
+    return "\n".join([f'#include "{HEADER.name}"', program.text, *lines, "}\n"])
 
 
 def _build(name: str, text: str, built: Path) -> None:
@@ -47,7 +47,7 @@ def _build(name: str, text: str, built: Path) -> None:
     with tempfile.TemporaryDirectory(dir=folder) as work:
         file = Path(work) / f"{name}.cpp"
         file.write_text(text)
-        done = subprocess.run([str(COMPILER), *OPTIONS, "-o", f"{work}/built.so", str(file)],
+        done = subprocess.run([str(COMPILER), *OPTIONS, "-I", str(HEADER.parent), "-o", f"{work}/built.so", str(file)],
                               capture_output=True, text=True, check=False)  # fmt: skip
         if done.returncode:
             raise KernelError(f"{name} does not compile:\n{done.stderr[:4000]}")
