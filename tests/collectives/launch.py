@@ -33,6 +33,9 @@ CANNOT = 77  # the status of `benchmarks/cluster` where this machine cannot make
 
 # Open MPI complains on stderr at every window where there is no UCX device; MPICH does not read this.
 QUIET = {"OMPI_MCA_osc": "^ucx"}
+# Ranks of one host communicate through MPICH's own shared memory. UCX, which it starts in any case, need not open the
+# network's devices then: a fifth of the time of a job that only starts MPI.
+ON_ONE_HOST = {"UCX_TLS": "self,posix"}
 
 
 class Outcome(NamedTuple):
@@ -151,7 +154,7 @@ def launch_command(
         environment = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", **environment}
     elif forked and (arguments[0] == "-m" or not arguments[0].startswith("-")):
         with forks.ranks() as command:
-            return _run([mpiexec, "-n", str(ranks), *command, *arguments], limit_s, environment)
+            return _run([mpiexec, "-n", str(ranks), *command, *arguments], limit_s, {**ON_ONE_HOST, **environment})
     return _run([mpiexec, *options, "-n", str(ranks), python, *arguments], limit_s, environment)
 
 
