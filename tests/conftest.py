@@ -51,9 +51,9 @@ def pytest_configure() -> None:
         faulthandler.register(signal.SIGUSR1, file=os.dup(2), all_threads=True)
 
 
-# Collect garbage less often, which took a tenth of the tests' time. Tests of what is freed, and when, call the
+# Collect garbage less often, which took a fifteenth of the tests' time. Tests of what is freed, and when, call the
 # collector, or disable it.
-gc.set_threshold(100_000, 20, 1000)
+gc.set_threshold(10_000, 20, 20)
 
 
 def pytest_collection_finish() -> None:

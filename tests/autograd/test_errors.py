@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import ast
-import gc
 import os
 import subprocess
 import sys
-import threading
 import traceback
 import types
 from collections.abc import Callable
@@ -578,44 +576,48 @@ def test_a_number_that_is_folded_into_a_key() -> None:
             key.fold(3)
 
 
+FRAMES = """
+import gc, sys, threading
+from autograd import errors
+
+frames, event, inside, collected = sys._current_frames, threading.Event(), [], []
+
+def marked():
+    inside.append(True)
+    try:
+        return frames()
+    finally:
+        inside.clear()
+
+def note(phase, info):
+    collected.extend([phase] * bool(inside))
+
+threads = [threading.Thread(target=event.wait) for _ in range(30)]
+for thread in threads:
+    thread.start()
+before = gc.get_threshold()
+sys._current_frames = marked
+gc.callbacks.append(note)
+gc.set_threshold(5, 1, 1)
+found = marked() if sys.argv[1:] else errors.frames_of_threads()
+gc.set_threshold(*before)
+event.set()
+for thread in threads:
+    thread.join()
+print({thread.ident for thread in threads} <= set(found), bool(collected), gc.isenabled())
+"""
+
+
 @pytest.mark.skipif(sys.version_info >= (3, 11, 9), reason="this Python collects no garbage in sys._current_frames")
 @pytest.mark.parametrize("planted", [False, True])
-def test_no_garbage_is_collected_while_the_frames_of_threads_are_found(
-    planted: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A finalizer that runs then can stop all threads for ever; see `frames_of_threads`."""
-    frames, event = sys._current_frames, threading.Event()
-    inside: list[bool] = []
-    collected: list[str] = []
+def test_no_garbage_is_collected_while_the_frames_of_threads_are_found(planted: bool) -> None:
+    """A finalizer that runs then can stop all threads for ever, so that a process of its own runs the planted fault.
 
-    def marked() -> dict[int, types.FrameType]:
-        inside.append(True)
-        try:
-            return frames()
-        finally:
-            inside.clear()
-
-    def note(phase: str, info: dict[str, int]) -> None:
-        collected.extend([phase] * bool(inside))
-
-    threads = [threading.Thread(target=event.wait) for _ in range(30)]
-    for thread in threads:
-        thread.start()
-    before = gc.get_threshold()
-    monkeypatch.setattr(sys, "_current_frames", marked)
-    gc.callbacks.append(note)
-    gc.set_threshold(5, 1, 1)
-    try:
-        found = marked() if planted else errors.frames_of_threads()
-    finally:
-        gc.set_threshold(*before)
-        gc.callbacks.remove(note)
-        event.set()
-        for thread in threads:
-            thread.join()
-    assert {thread.ident for thread in threads} <= set(found)
-    assert bool(collected) == planted
-    assert gc.isenabled()
+    See `frames_of_threads`.
+    """
+    command = [sys.executable, "-c", FRAMES, *["planted"] * planted]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout.split() == ["True", str(planted), "True"], done
 
 
 def test_errors_of_operations_and_layers_name_the_line() -> None:
