@@ -22,7 +22,8 @@ be a plain float, and where the parts are equal, it would be the same on all ran
 the product is plain, but differs between the ranks, so their comparison finds it.
 
 Python converts a number to a plain one in ``math.sqrt`` and the like (use `autograd.numpy.sqrt`), ``numpy.array([n])``,
-``range``, ``not`` and ``in``. ``max(rank, 1)`` returns one of its arguments.
+``range``, ``not`` and ``in``. ``max(rank, 1)`` returns one of its arguments. A list or dict of the program forgets the
+number that picks from it; the parts that `autograd.numpy.split` and the like return do not.
 """
 
 from __future__ import annotations

@@ -5,6 +5,8 @@ Each test compares with the dense value, at even, uneven, single and missing row
 
 from __future__ import annotations
 
+import copy
+import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -208,14 +210,14 @@ def test_a_part_is_not_split_where_it_is_divided(split: Any, rows: int) -> None:
 
 
 def test_a_part_that_a_list_has_forgotten() -> None:
-    """A Python list forgets the rank number of its index: ``split(w, n)[rank]`` is labelled as the copies are."""
+    """A list of the program forgets the rank number of its index: the part is labelled as the copies are."""
     w = numpy.arange(6.0)
 
     def body() -> Any:
         rank = cc.world().rank
         weight = ag.Parameter(w)
         with ag.Tape() as tape:
-            own = np.split(cc.cast(weight, "dp", to=R), 3)[rank]
+            own = [*np.split(cc.cast(weight, "dp", to=R), 3)][rank]
             y = (own * own).sum()
             with pytest.raises(ag.LayoutError, match=r"or:  cast\(y, 'dp', to=V\) first, if each rank has computed"):
                 cc.all_reduce(y, "dp", to=I)
@@ -225,3 +227,73 @@ def test_a_part_that_a_list_has_forgotten() -> None:
 
     for loss, gradient in on_three(body):
         assert numpy.isclose(loss, w @ w) and numpy.allclose(gradient.numpy(), 2 * w)
+
+
+# parts of a copy of shape (6, 3, 3), of which each of three ranks takes one
+CUTS: dict[str, Callable[[Any], Any]] = {
+    "split": lambda w: np.split(w, 3),
+    "split at indices": lambda w: np.split(w, [1, 5]),
+    "split of a later dimension": lambda w: np.split(w, 3, axis=-1),
+    "array_split": lambda w: np.array_split(w, 4),
+    "vsplit": lambda w: np.vsplit(w, 3),
+    "hsplit": lambda w: np.hsplit(w, 3),
+    "dsplit": lambda w: np.dsplit(w, 3),
+    "unstack": lambda w: np.unstack(w),
+    "unstack of a later dimension": lambda w: np.unstack(w, axis=1),
+    "split of PyTorch": lambda w: w.split(2) if isinstance(w, ag.Tensor) else np.split(w, 3),
+    "chunk of PyTorch": lambda w: w.chunk(3) if isinstance(w, ag.Tensor) else np.split(w, 3),
+}
+PICKS: dict[str, Callable[[Any, Any], Any]] = {
+    "rank": lambda parts, r: parts[r],
+    "from the end": lambda parts, r: parts[-1 - r],
+    "comparison": lambda parts, r: parts[r > 0],
+    "slice": lambda parts, r: np.concatenate(parts[r : r + 1]),
+}
+
+
+@pytest.mark.parametrize("pick", PICKS)
+@pytest.mark.parametrize("cut", CUTS)
+def test_a_part_that_a_rank_number_picks_is_the_ranks_own(cut: str, pick: str) -> None:
+    w = numpy.random.default_rng(3).standard_normal((6, 3, 3))
+
+    def own(x: Any, rank: Any) -> Any:
+        return (PICKS[pick](CUTS[cut](x), rank) ** 2).sum()
+
+    def body() -> Any:
+        rank = cc.world().rank
+        weight = ag.Parameter(w)
+        with ag.Tape() as tape:
+            with pytest.raises(ag.LayoutError, match=r"is Invariant, and each rank .*\n  fix: cast\(x, 'dp', to=R"):
+                own(weight, rank)
+            loss = cc.all_reduce(own(cc.cast(weight, "dp", to=R), rank), "dp", to=I)
+        tape.backward(loss)
+        return loss.item(), weight.grad
+
+    serial = ag.Parameter(w)
+    with ag.Tape() as tape:
+        total = sum(own(serial, rank) for rank in range(3))
+    tape.backward(total)
+    for loss, gradient in on_three(body):
+        assert numpy.isclose(loss, total.item()) and numpy.allclose(gradient.numpy(), serial.grad.numpy())
+
+
+def test_parts_are_a_list_or_a_tuple_otherwise() -> None:
+    x = ag.Parameter(numpy.arange(6.0))
+    for parts, kind in ((np.split(x, 3), list), (np.unstack(x), tuple), (x.chunk(3), tuple)):
+        assert isinstance(parts, kind)
+        first, *others = parts
+        assert first is parts[0] and others[-1] is parts[-1] and kind(parts[:2]) == kind((first, others[0]))
+        with pytest.raises(IndexError, match="index out of range"):
+            parts[9]
+        for copied in (copy.copy(parts), pickle.loads(pickle.dumps(parts))):
+            assert type(copied) is kind and len(copied) == len(parts)
+    halves = ag.grad(lambda x: sum((part**2).sum() for part in np.split(x, 2)))
+    assert numpy.allclose(halves(numpy.arange(6.0)), 2 * numpy.arange(6.0))
+
+    def body() -> None:
+        parts = np.split(cc.cast(ag.Parameter(numpy.arange(6.0)), "dp", to=R), 2)
+        with pytest.raises(IndexError, match="list index out of range"):
+            parts[cc.world().rank + 2]
+        assert parts[int(cc.world().rank > 5)].layout["dp"] is R  # a plain number states that the ranks agree
+
+    on_three(body)
