@@ -4,7 +4,7 @@ Besides `compare_replicas`, which programs call, there are comparisons that ring
 but ``off``:
 
 - ``backward`` compares the objective and the leaves on the tape that are R or I. It does so along the axes of the last
-  collective on the tape, if the objective is I there.
+  collective on the tape, if the objective is I there. Along other axes the next call compares an objective that is I.
 - ``step`` of an optimizer compares its hyperparameters and, where a parameter is R or I, the parameter, its gradient
   and the optimizer's state for it.
 - The first of these along an axis also finds parameters that are Varying or sharded, and leaves that are Varying
@@ -45,7 +45,7 @@ from autograd.layouts.names import name_of
 
 from .checks import modes
 from .checks.modes import is_due
-from .checks.sanitizer import Copy, Statement, compare, digest_of
+from .checks.sanitizer import MOST, Copy, Statement, compare, digest_of
 from .transports.protocol import Communicator
 
 __all__ = [
@@ -125,19 +125,17 @@ def compare_objective(outputs: Any, recording: Any) -> None:
     mesh = state.mesh
     if not modes.limit:
         return
+    ys = outputs if isinstance(outputs, list | tuple) else (outputs,)
+    if not ys or any(y.layout is None or y.layout.grid is not mesh.grid or is_absent(y.array) for y in ys):
+        return
     last = recording.communicates  # a `collective.Prepared`, or the call of a nonblocking collective
     call = getattr(last, "call", last)
     if getattr(call, "group", None) is None or (call is not last and last.collective.between_two):
+        _note_objectives(ys, mesh)
         return
-    ys = outputs if isinstance(outputs, list | tuple) else (outputs,)
-    for y in ys:
-        layout = y.layout
-        if layout is None or layout.grid is not mesh.grid or is_absent(y.array):
-            return
-        if any(layout[name] is not I for name in call.axes):
-            return
     axis = mesh.axis(call.axes)
-    if axis.size == 1 or not ys:
+    _note_objectives(ys, mesh, besides=axis)
+    if axis.size == 1 or not _are_invariant(ys, axis):
         return
     axis.objectives += 1
     due = is_due(axis.objectives)
@@ -166,6 +164,27 @@ def compare_objective(outputs: Any, recording: Any) -> None:
     axis.leaves = seen | {id(leaf): weakref.ref(leaf) for leaf in same if leaf.requires_grad}
     own = _own(leaves, axis) if axis.objectives == 1 else []
     _warn(settle(axis.group, called, [*copies, *objectives], own, same), own, axis)
+
+
+def _are_invariant(ys: Sequence[Any], axis: Any) -> bool:
+    return all(y.layout[name] is I for y in ys for name in axis.names)
+
+
+def _note_objectives(ys: Sequence[Any], mesh: Any, besides: Any = None) -> None:
+    """Record objectives that are Invariant along an axis on which the tape has not communicated last.
+
+    The ranks of such an axis need not all call backward here, so that the next call along it compares them.
+    """
+    objectives = None
+    for axis in mesh.known_axes():
+        group = axis.group
+        if axis is besides or axis.size == 1 or not group.checking or len(group.copies) >= MOST:
+            continue
+        if _are_invariant(ys, axis):
+            if objectives is None:
+                site = short_site(*find_site())
+                objectives = [_objective(y, site) for y in ys]
+            group.copies.extend(objectives)
 
 
 def _with_variable(copy: Copy, x: Any) -> Copy:

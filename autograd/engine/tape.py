@@ -355,7 +355,7 @@ class Tape:
         sweep = Sweep(recording, start, end, places, record)
         for place, ct in _seeds(outputs, cotangents, recording, start, end):
             sweep.add(place, ct if record else ct.array)
-        if cotangents is None and recording.communicates and (mesh := state.mesh) is not None and not mesh.is_alone:
+        if cotangents is None and (mesh := state.mesh) is not None and not mesh.is_alone:
             for see in objectives:
                 see(outputs, recording)
         if recording.pending:

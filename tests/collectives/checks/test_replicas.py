@@ -182,6 +182,66 @@ def test_an_objective_that_differs(mode: str) -> None:
         assert "test_replicas.py:" in text
 
 
+def test_an_objective_that_differs_on_a_tape_without_a_collective(mode: str) -> None:
+    """The list of slices has forgotten the rank number, and the next call along the axis tells."""
+
+    def body(mesh: Any) -> None:
+        w = ag.Parameter(START, name="w")
+        with ag.Tape() as tape:
+            loss = ([w[i : i + 1] for i in range(3)][mesh.ranks.rank] ** 2).sum()
+        tape.backward(loss)
+        cc.all_reduce(rows(mesh), "dp")
+
+    for text in told(body):
+        assert "the objectives of ranks 1, 2 differ from those of rank 0" in text
+        assert text.count("objective at test_replicas.py:") == 1
+        assert all(f"rank {r}: objective(f64[] {{dp: I}}) = {float(START[r] ** 2)!r}" in text for r in range(3)), text
+
+
+def test_an_objective_of_the_last_tape_is_told_at_the_end(mode: str) -> None:
+    def program() -> None:
+        with cc.Mesh(dp=3) as mesh:
+            sweep(mesh, w := ag.Parameter(START))
+            with ag.Tape() as tape:
+                loss = ([*w][mesh.ranks.rank] ** 2).sum()
+            tape.backward(loss)
+
+    with pytest.raises(cc.ReplicaMismatch, match="the objectives of ranks 1, 2 differ from those of rank 0"):
+        cc.run(program, 3)
+
+
+def test_equal_objectives_on_tapes_without_a_collective_are_legal(mode: str) -> None:
+    """Also if a rank calls backward more often than the others, between two calls."""
+
+    def body(mesh: Any) -> Any:
+        w = ag.Parameter(START)
+        for step in range(9):
+            for _ in range(1 + 2 * (int(mesh.ranks.rank) == 1)):
+                w.zero_grad()
+                with ag.Tape() as tape:
+                    loss = (step * w * w).sum()
+                tape.backward(loss)
+            cc.all_reduce(rows(mesh), "dp")
+        assert w.grad is not None
+        return w.grad.numpy()
+
+    for found in run(body):
+        assert np.allclose(found, 16 * START)
+
+
+def test_off_compares_no_objective() -> None:
+    cc.check("off")
+
+    def body(mesh: Any) -> None:
+        w = ag.Parameter(START)
+        with ag.Tape() as tape:
+            loss = ([*w][mesh.ranks.rank] ** 2).sum()
+        tape.backward(loss)
+        cc.all_reduce(rows(mesh), "dp")
+
+    assert told(body) == ["", "", ""]
+
+
 # -- gradients and what changes them -----------------------------------------------------------------------------------
 def test_gradients_clipped_by_a_norm_of_each_rank(mode: str) -> None:
     def body(mesh: Any) -> None:
