@@ -16,6 +16,7 @@ import numpy as np
 from ..arrays.device import arange_beside, move, zeros_on
 from ..arrays.shape_only import Shaped
 from ..engine.events import listeners
+from ..engine.parameter import Constant
 from ..engine.primitive import op
 from ..engine.promotion import given
 from ..engine.recording import FREE, OUTSIDE
@@ -39,8 +40,8 @@ from .indexing import getitem
 
 __all__ = [
     "ask", "axes_in_order", "constant_like", "followed", "instead_of", "is_discrete", "is_free", "made_like",
-    "normal_axes", "normal_axis", "of_rank_numbers", "on_values", "operand", "operands", "option", "raw", "run_plain",
-    "stack", "strong", "tensors_in", "values", "zero_like",
+    "made_of", "normal_axes", "normal_axis", "of_rank_numbers", "on_values", "operand", "operands", "option", "raw",
+    "run_plain", "stack", "strong", "tensors_in", "values", "zero_like",
 ]  # fmt: skip
 
 Axes = tuple[int, ...]
@@ -122,6 +123,8 @@ def operand(x: Any) -> Any:
         return given(x, state.grid) if state.grid is not None and x.shape == () else x
     if isinstance(x, list | tuple) and tensors_in(x):
         return stack([operand(item) if isinstance(item, list | tuple) else item for item in x])
+    if state.grid is not None and isinstance(x, list | tuple) and rank_axes(x):
+        return made_of(np.asarray(x), x)
     is_number = isinstance(x, RANK_NUMBERS) or (state.grid is not None and np.shape(x) == ())
     return given(x, state.grid) if is_number else np.asarray(x)
 
@@ -203,7 +206,7 @@ def stack(arrays: Sequence[Any], axis: int = FIRST, out: Any = None, *, dtype: A
     if dim is not None:
         axis = one_of("stack", axis, FIRST, dim)
     if not tensors_in((arrays, out)):
-        return np.stack(arrays, axis, out, dtype=dtype, casting=casting)
+        return of_rank_numbers(np.stack, (arrays, axis, out), {"dtype": dtype, "casting": casting})
     if out is not None:
         raise refusal("stack", {"out": out})
     if dtype is not None or casting.__class__ is not str or casting != "same_kind":
@@ -456,10 +459,32 @@ def _varying_by_rank(name: str, args: Any, words: Any) -> tuple[Any, Any]:
 
 
 def of_rank_numbers(theirs: Callable[..., Any], args: Any, words: Any) -> Any:
-    """Call a NumPy function without a Tensor. A number computed from numbers that differ between ranks does so, too."""
+    """Call a NumPy function without a Tensor. What is computed from numbers that differ between ranks does so, too.
+
+    A number remembers it, also where NumPy returns an array without dimensions. Under a mesh, an array of such numbers
+    is a Tensor that is V on their axes (`made_of`). One that is computed from an array is a plain array, which is V on
+    all axes.
+    """
     y = theirs(*args, **words)
     given = (*args, *words.values())
-    return rank_number(y, rank_axes(given), has_local_count(given))
+    axes = rank_axes(given)
+    if not axes:
+        return y
+    if isinstance(y, np.ndarray) and y.shape and not _has_array(given):
+        return made_of(y, *given)
+    return rank_number(y[()] if isinstance(y, np.ndarray) and not y.shape else y, axes, has_local_count(given))
+
+
+def made_of(array: Any, *by: Any) -> Any:
+    """An array made of the arguments `by`. Under a mesh it is a constant, and V on the axes of rank numbers in `by`."""
+    if state.grid is None:
+        return array
+    axes = axes_in(state.grid, rank_axes(by))
+    return Constant(array, state.grid.layout([V if name in axes else C for name in state.grid.names]))
+
+
+def _has_array(x: Any) -> bool:
+    return any(map(_has_array, x)) if isinstance(x, tuple | list) else isinstance(x, np.ndarray)
 
 
 _UNEXPECTED = ValueError, TypeError, IndexError, KeyError, AttributeError, ArithmeticError, AssertionError

@@ -9,16 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from ..engine.parameter import Constant
 from ..engine.state import state
 from ..engine.tensor import TENSORS
 from ..errors import ShapeError, call_site
-from ..layouts.inference import axes_in
-from ..layouts.layout import C, Shard, V
+from ..layouts.layout import Shard, V
 from ..layouts.rank_values import INTEGERS, has_local_count, plain, rank_axes, rank_number
 from .arguments import (
     constant_like,
     instead_of,
+    made_of,
     normal_axis,
     of_rank_numbers,
     on_values,
@@ -200,20 +199,12 @@ def block(arrays: Any) -> Any:
 
 
 # -- filled with a value, and evenly spaced --------------------------------------------------------------------------
-def _made(array: Any, *by: Any) -> Any:
-    """An array made of the arguments `by`. Under a mesh it is a constant, and V on the axes of rank numbers in `by`."""
-    if state.grid is None:
-        return array
-    axes = axes_in(state.grid, rank_axes(by))
-    return Constant(array, state.grid.layout([V if name in axes else C for name in state.grid.names]))
-
-
 def _maker(theirs: Any) -> Any:
     """A function like ``np.zeros``: NumPy's own, and under a mesh a constant."""
 
     @wraps(theirs)
     def made(*args: Any, **words: Any) -> Any:
-        return _made(theirs(*args, **words), *args, *words.values())
+        return made_of(theirs(*args, **words), *args, *words.values())
 
     made.__module__ = __name__  # where `pickle` finds it; `wraps` has copied NumPy's
     made.__doc__ = (
@@ -232,7 +223,7 @@ def full(shape: Any, fill_value: Any, dtype: Any = None, order: str = "C", **wor
     """Return an array filled with a value. Adjoint: the sum of the cotangent. A plain number gives a constant."""
     if not tensors_in((fill_value,)):
         filled = run_plain(np.full, (shape, plain(fill_value), dtype, order), words)
-        return _made(filled, shape, fill_value) if np.shape(fill_value) == () else filled
+        return made_of(filled, shape, fill_value) if np.shape(fill_value) == () else filled
     return (_full if state.grid is None else _full.__wrapped__)(shape, fill_value, dtype, order, **words)
 
 
@@ -251,7 +242,7 @@ def _made_like(array: Any, a: Any, shape: Any, *by: Any) -> Any:
 
     It has the labels V and Shard of `a`, where the shapes may differ between ranks, and is constant elsewhere.
     """
-    made = _made(array, shape, *by)
+    made = made_of(array, shape, *by)
     grid = state.grid
     if shape is not None or grid is None:
         return made
@@ -312,7 +303,9 @@ def linspace(start: Any, stop: Any, num: int = 50, endpoint: bool = True, retste
         if np.ndim(start) or np.ndim(stop):
             return y
         by = start, stop, num
-        return (_made(y[0], *by), rank_number(y[1], rank_axes(by), has_local_count(by))) if retstep else _made(y, *by)
+        if not retstep:
+            return made_of(y, *by)
+        return made_of(y[0], *by), rank_number(y[1], rank_axes(by), has_local_count(by))
     make = _linspace if state.grid is None else _linspace.__wrapped__
     return make(start, stop, num, endpoint, retstep, dtype, axis)
 

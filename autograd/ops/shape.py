@@ -308,7 +308,7 @@ _broadcast_to = op(
 
 def broadcast_to(array: Any, shape: int | Sequence[int], subok: bool = False) -> Any:
     """Return `array` broadcast to a shape as in NumPy. Adjoint: the sum over the broadcast dimensions."""
-    x = operand(array) if isinstance(array, list | tuple) else array
+    x = array if hasattr(array, "shape") else operand(array)
     source = getattr(raw(x), "shape", ())
     if shape.__class__ is not tuple or not _ALL_INTEGERS.issuperset(map(type, shape)):
         shape = (shape,) if isinstance(shape, INTEGERS) else extents(shape)

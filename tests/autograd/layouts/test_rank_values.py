@@ -46,7 +46,8 @@ EXPRESSIONS = [
     "1.0/n", "0.1*n", "1/n", "n/2", "rank/2", "rank*0.1", "numpy.float64(.1)*n", "numpy.float32(.1)*rank",
     "numpy.int64(2)*n", "n//2", "-n", "n%2", "n**2", "2**n", "n-1", "3-n", "n+n", "n+rank", "(rank==0)*2",
     "(rank+1)*0.1", "sum(x.shape)", "abs(rank-1)", "mesh.place[0]", "mesh.ranks.rank", "cc.world().rank",
-    'mesh.axis("dp").group.rank', 'mesh.axis("dp").rank', "math.floor(n/2)*1.0",
+    'mesh.axis("dp").group.rank', 'mesh.axis("dp").rank', "math.floor(n/2)*1.0", "np.array(n)", "np.array(n,float)",
+    "np.asarray(rank)", "np.copy(n)", "np.array(rank==0)",
 ]  # fmt: skip
 
 
@@ -69,6 +70,29 @@ def test_a_number_that_differs_between_ranks_stays_one(mesh: cc.Mesh, expression
     assert numpy.multiply(value, r).layout == {"dp": V}
     with pytest.raises(ag.LayoutError, match="same on every rank"):
         ag.tensor(1.0, {"dp": P}) / value
+
+
+@pytest.mark.parametrize("expression", [
+    "np.array([n, n])", "np.array([n], float)", "np.asarray([[1, n]])", "np.stack([n, n])", "np.atleast_1d(n)",
+    "np.repeat(n, 2)", "np.tile(n, 2)", "np.concatenate([[n], [n]])", "np.hstack([n, 1])", "np.vstack([n, n])",
+    "np.append(n, 1)", "np.broadcast_to(n, (2,))", "np.ravel(n)", "np.reshape(n, (1, 1))", "np.cumsum([n, n])",
+    "np.full(2, n)", "np.array(x.shape)",
+])  # fmt: skip
+def test_an_array_of_such_numbers_is_varying_on_their_axes(expression: str) -> None:
+    """A plain array would be too, but its elements are plain numbers."""
+    with cc.Mesh(dp=1, tp=1):
+        x = ag.tensor(numpy.ones((3, 4)), {"dp": Shard(0)})
+        made = eval(expression, {"np": np, "x": x, "n": x.shape[0]})
+        assert dict(made.layout) == {"dp": V, "tp": ag.layouts.layout.C}, made
+        with pytest.raises(ag.LayoutError, match="Partial .* does not mix with Varying"):
+            ag.tensor(numpy.ones(()), {"dp": P, "tp": R}) / made.ravel()[0]
+
+
+def test_arrays_that_are_computed_from_arrays_stay_plain(mesh: cc.Mesh) -> None:
+    n, rows = sharded().shape[0], numpy.arange(6.0)
+    for made in (np.reshape(rows, (n, 2)), np.repeat(rows, n), np.take(rows, [0, n])):
+        assert type(made) is numpy.ndarray
+    assert type(np.array([1, 2])) is numpy.ndarray
 
 
 def test_the_way_out_is_explicit(mesh: cc.Mesh) -> None:
