@@ -98,7 +98,7 @@ def test_finalize_early() -> None:
 ])  # fmt: skip
 def test_before_the_world_exists(how: str) -> None:
     outcome = fails(how, "all_reduce", "none")
-    if how in KILLED:  # in its first moments, before the supervisor runs, others that died with it are named beside it
+    if how in KILLED:  # other ranks, which are not watched yet and which the launcher has killed, are named beside it
         assert outcome.code != 0
         assert not outcome.is_late
         assert re.search(rf"^ringtape: .*rank 1 of 3.* {KILLED[how]}", outcome.err, re.MULTILINE)

@@ -12,6 +12,7 @@ import numpy as np
 
 import collectives as cc
 from collectives.job import launcher
+from collectives.job.failure import process
 from collectives.transports.protocol import Request
 
 
@@ -69,6 +70,8 @@ def main(how: str, where: str, has_world: str) -> None:
     if launcher.launched_rank() != 1:
         wait(where)
     else:
+        if has_world == "none":  # the launcher may kill the rank that starts the supervisor before it has done so
+            process.wait_until_watched()
         fail(how)
         if how == "finalize":
             from mpi4py import MPI
