@@ -450,6 +450,8 @@ def _varying_by_rank(name: str, args: Any, words: Any) -> tuple[Any, Any]:
     axes = rank_axes((*args, *words.values()))
 
     def changed(x: Any) -> Any:
+        if isinstance(x, list | tuple) and tensors_in(x):
+            return list(map(changed, x))
         if x.__class__ not in TENSORS or _grid_of(x) is None:
             return plain(x)
         layout = x.labelled(_grid_of(x))

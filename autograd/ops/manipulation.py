@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -12,9 +12,10 @@ import numpy as np
 from ..arrays.device import arange_beside, move, on_host
 from ..arrays.shape_only import Shaped
 from ..engine.primitive import Primitive, op
+from ..engine.tensor import TENSORS
 from ..errors import NotDifferentiable, ShapeError, call_site
 from ..layouts.layout import Mix
-from ..layouts.rank_values import rank_axes, rank_number
+from ..layouts.rank_values import rank_axes
 from .arguments import (
     axes_in_order,
     constant_like,
@@ -203,47 +204,28 @@ def pad(array: Any, pad_width: Any, mode: str = "constant", **words: Any) -> Any
 
 
 # -- splits: each part is a slice, so the operand's cotangent is the sum of those of its slices ----------------------
-class _Parts:
-    """The parts of a Tensor, each at its index. A part that a rank number picks is the slice that the number picks.
+class _ByRank:
+    """Parts of a Tensor. A part that a rank number picks is labelled as an element of the Tensor itself would be.
 
-    A list or tuple would forget that the ranks picked different elements, and keep the label of equal copies.
+    A list or tuple would forget that the ranks picked different ones, and keep the label of equal copies.
     """
 
-    whole: Any = None
-    keys: tuple[tuple[Any, ...], ...] = ()
-
-    @classmethod
-    def of(cls, x: Any, keys: Iterable[tuple[Any, ...]]) -> Any:
-        keys = tuple(keys)
-        made: Any = cls(getitem(x, key) for key in keys)  # type: ignore[call-arg]  # a list or a tuple
-        made.whole, made.keys = x, keys
-        return made
-
     def __getitem__(self, i: Any) -> Any:
-        chosen = super().__getitem__(i)  # type: ignore[misc]
-        axes = rank_axes(i)
-        if not axes or self.whole is None:
-            return chosen
-        if isinstance(i, slice):
-            return [getitem(self.whole, _picked_by_rank(key, axes)) for key in self.keys[i]]
-        return getitem(self.whole, _picked_by_rank(self.keys[i], axes))
-
-    def __reduce__(self) -> Any:
-        return type(self).__base__, (list(self),)  # type: ignore[call-overload]
+        picked = super().__getitem__(i)  # type: ignore[misc]
+        if not rank_axes(i):
+            return picked
+        return [_by_rank(x, i) for x in picked] if isinstance(i, slice) else _by_rank(picked, i)
 
 
-def _picked_by_rank(key: tuple[Any, ...], axes: frozenset[str]) -> tuple[Any, ...]:
-    *before, at = key
-    if isinstance(at, slice):
-        return (*before, slice(rank_number(at.start, axes), rank_number(at.stop, axes)))
-    return (*before, rank_number(at, axes))
+def _by_rank(x: Any, i: Any) -> Any:
+    return taken(x, ..., (i,)) if x.__class__ in TENSORS else x
 
 
-class ListOfParts(_Parts, list[Any]):
+class ListOfParts(_ByRank, list[Any]):
     """A list of the parts of a Tensor."""
 
 
-class TupleOfParts(_Parts, tuple[Any, ...]):
+class TupleOfParts(_ByRank, tuple[Any, ...]):
     """A tuple of the parts of a Tensor."""
 
 
@@ -253,11 +235,11 @@ def array_split(ary: Any, indices_or_sections: Any, axis: int = 0) -> list[Any]:
 
     Adjoint: the cotangents of the parts, joined.
     """
-    return parts(ary, indices_or_sections, normal_axis(axis, ary.ndim))
+    return _parts(ary, indices_or_sections, normal_axis(axis, ary.ndim))
 
 
-def parts(ary: Any, indices_or_sections: Any, axis: int, kind: type[_Parts] = ListOfParts) -> Any:
-    """`array_split` along an axis from 0 on, as a list or a tuple."""
+def _parts(ary: Any, indices_or_sections: Any, axis: int) -> Any:
+    """`array_split` along an axis from 0 on."""
     n = int(raw(ary).shape[axis])
     indices_or_sections = option(indices_or_sections, "split", ary)
     if indices_or_sections.__class__ is int or np.ndim(indices_or_sections) == 0:
@@ -270,7 +252,7 @@ def parts(ary: Any, indices_or_sections: Any, axis: int, kind: type[_Parts] = Li
         cuts = [int(i) for i in on_host(raw(indices_or_sections), "split", "indices")]
     ends = [0, *cuts, n]
     before = (slice(None),) * axis
-    return kind.of(ary, ((*before, slice(a, b)) for a, b in zip(ends[:-1], ends[1:], strict=True)))
+    return ListOfParts(getitem(ary, (*before, slice(a, b))) for a, b in zip(ends[:-1], ends[1:], strict=True))
 
 
 @instead_of(np.split)
@@ -291,7 +273,7 @@ def split(ary: Any, indices_or_sections: Any, axis: int = 0) -> list[Any]:
     if is_number and n % int(indices_or_sections) and axis not in sharded_extents(ary):
         text = f"split of an extent of {n} into {indices_or_sections} equal parts. Fix: array_split"
         raise ShapeError(text + call_site())
-    return parts(ary, indices_or_sections, axis)
+    return _parts(ary, indices_or_sections, axis)
 
 
 @instead_of(np.vsplit)
@@ -322,7 +304,7 @@ def unstack(x: Any, /, *, axis: int = 0) -> tuple[Any, ...]:
     Adjoint: the cotangents of the parts, joined.
     """
     (axis,) = axes_in_order(axis, x.ndim)
-    return TupleOfParts.of(x, ((slice(None),) * axis + (i,) for i in range(int(x.shape[axis]))))
+    return TupleOfParts(x[(slice(None),) * axis + (i,)] for i in range(int(x.shape[axis])))
 
 
 @instead_of(np.delete)

@@ -72,7 +72,7 @@ def _split(x: Any, split_size: Any, dim: int = FIRST, *, axis: int | None = None
         if size < 1:
             raise ShapeError(f"split: a size of {size} was given; needed: at least 1" + call_site())
         ends = list(range(size, n, size))
-    return manipulation.parts(x, ends, normal_axis(dim, x.ndim), manipulation.TupleOfParts)
+    return manipulation.TupleOfParts(manipulation.split(x, ends, dim))
 
 
 def _chunk(x: Any, chunks: int, dim: int = FIRST, *, axis: int | None = None) -> tuple[Any, ...]:

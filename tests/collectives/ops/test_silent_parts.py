@@ -229,6 +229,13 @@ def test_a_part_that_a_list_has_forgotten() -> None:
         assert numpy.isclose(loss, w @ w) and numpy.allclose(gradient.numpy(), 2 * w)
 
 
+class Choice(list[Any]):
+    """Parts of which `numpy.choose` picks."""
+
+    def __getitem__(self, i: Any) -> Any:
+        return [self[i.start]] if isinstance(i, slice) else np.choose(i % len(self), [*self])
+
+
 # parts of a copy of shape (6, 3, 3), of which each of three ranks takes one
 CUTS: dict[str, Callable[[Any], Any]] = {
     "split": lambda w: np.split(w, 3),
@@ -238,6 +245,7 @@ CUTS: dict[str, Callable[[Any], Any]] = {
     "vsplit": lambda w: np.vsplit(w, 3),
     "hsplit": lambda w: np.hsplit(w, 3),
     "dsplit": lambda w: np.dsplit(w, 3),
+    "choose": lambda w: Choice(np.split(w, 3)),
     "unstack": lambda w: np.unstack(w),
     "unstack of a later dimension": lambda w: np.unstack(w, axis=1),
     "split of PyTorch": lambda w: w.split(2) if isinstance(w, ag.Tensor) else np.split(w, 3),
@@ -286,7 +294,7 @@ def test_parts_are_a_list_or_a_tuple_otherwise() -> None:
         with pytest.raises(IndexError, match="index out of range"):
             parts[9]
         for copied in (copy.copy(parts), pickle.loads(pickle.dumps(parts))):
-            assert type(copied) is kind and len(copied) == len(parts)
+            assert type(copied) is type(parts) and len(copied) == len(parts)
     halves = ag.grad(lambda x: sum((part**2).sum() for part in np.split(x, 2)))
     assert numpy.allclose(halves(numpy.arange(6.0)), 2 * numpy.arange(6.0))
 
@@ -295,5 +303,11 @@ def test_parts_are_a_list_or_a_tuple_otherwise() -> None:
         with pytest.raises(IndexError, match="list index out of range"):
             parts[cc.world().rank + 2]
         assert parts[int(cc.world().rank > 5)].layout["dp"] is R  # a plain number states that the ranks agree
+        parts[0] = parts[0] + 100  # what is picked is what the list holds
+        assert parts[cc.world().rank * 0].numpy().tolist() == [100, 101, 102]
+        parts[1] = 5
+        assert parts[cc.world().rank * 0 + 1] == 5
+        of_rows = np.split(cc.shard(ag.constant(X), "dp"), 2, axis=1)
+        assert of_rows[0].layout["dp"] == Shard(0) and of_rows[cc.world().rank % 2].layout["dp"] is cc.V
 
     on_three(body)
