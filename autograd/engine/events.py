@@ -37,7 +37,7 @@ with a norm that a function of the user has computed, ``f("key", x)`` with the n
 ``f("order", x)`` with that of the order of a data set."""
 
 objectives: list[Callable[[Any, Any], None]] = []
-"""Called as ``f(outputs, recording)`` before a sweep without given cotangents over a recording that communicates."""
+"""Called as ``f(outputs, recording)`` before a sweep without given cotangents, under a mesh of several ranks."""
 
 uses: list[Callable[[Any, Any, Any, Any], None]] = []
 """Called as ``f(operation, layouts, arrays, options)`` at the first use of an operation of the user with operands of

@@ -115,7 +115,8 @@ def followed(x: Any) -> bool:
 def operand(x: Any) -> Any:
     """Return an argument as a Tensor or an array. A nested list that holds Tensors becomes one Tensor.
 
-    Under a mesh a number is a Tensor too, so that it stays a constant when it is reshaped.
+    Under a mesh a number is a Tensor too, so that it stays a constant when it is reshaped. So is a list of numbers that
+    differ between ranks.
     """
     if x.__class__ in TENSORS:
         return x
@@ -123,9 +124,7 @@ def operand(x: Any) -> Any:
         return given(x, state.grid) if state.grid is not None and x.shape == () else x
     if isinstance(x, list | tuple) and tensors_in(x):
         return stack([operand(item) if isinstance(item, list | tuple) else item for item in x])
-    if state.grid is not None and isinstance(x, list | tuple) and rank_axes(x):
-        return made_of(np.asarray(x), x)
-    is_number = isinstance(x, RANK_NUMBERS) or (state.grid is not None and np.shape(x) == ())
+    is_number = isinstance(x, RANK_NUMBERS) or (state.grid is not None and (np.shape(x) == () or rank_axes(x)))
     return given(x, state.grid) if is_number else np.asarray(x)
 
 
@@ -472,9 +471,10 @@ def of_rank_numbers(theirs: Callable[..., Any], args: Any, words: Any) -> Any:
     axes = rank_axes(given)
     if not axes:
         return y
-    if isinstance(y, np.ndarray) and y.shape and not _has_array(given):
-        return made_of(y, *given)
-    return rank_number(y[()] if isinstance(y, np.ndarray) and not y.shape else y, axes, has_local_count(given))
+    if isinstance(y, np.ndarray) and y.shape:
+        is_of_numbers = state.grid is not None and axes_in(state.grid, axes) and not _has_array(given)
+        return made_of(y, *given) if is_of_numbers else y
+    return rank_number(y[()] if isinstance(y, np.ndarray) else y, axes, has_local_count(given))
 
 
 def made_of(array: Any, *by: Any) -> Any:
