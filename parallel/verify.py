@@ -41,6 +41,7 @@ from autograd.layouts.layout import C, D, I, P, R, Shard
 from autograd.layouts.messages import describe
 from autograd.layouts.partition import require_agreed
 from autograd.nn import Module
+from autograd.ops.indexing import SEQUENCES
 from collectives import Mesh, World, current_mesh
 from collectives.world import replaced_world
 
@@ -373,7 +374,7 @@ def _serial_copy(x: Any, mesh: Mesh, seen: dict[int, Any]) -> Any:
     elif isinstance(x, Module):
         copy = seen[id(x)] = object.__new__(type(x))
         vars(copy).update((name, _serial_copy(value, mesh, seen)) for name, value in vars(x).items())
-    elif type(x) in (list, tuple):
+    elif type(x) in SEQUENCES:
         copy = type(x)(_serial_copy(item, mesh, seen) for item in x)
     elif type(x) is dict:
         copy = {key: _serial_copy(value, mesh, seen) for key, value in x.items()}

@@ -14,6 +14,7 @@ import numpy as np
 from ..engine.tensor import TENSORS
 from ..ops.einsum import dot
 from ..ops.elementwise import conj, real
+from ..ops.indexing import SEQUENCES
 from ..ops.shape import ravel
 
 __all__ = ["ArrayVSpace", "ComplexArrayVSpace", "ContainerVSpace", "VSpace", "vspace"]
@@ -270,8 +271,8 @@ def _of_array(value: Any) -> VSpace:
 for _kind in (np.ndarray, *TENSORS, float, complex, *np.sctypeDict.values()):
     if _kind in (np.ndarray, float, complex) or _kind in TENSORS or issubclass(_kind, np.inexact):
         VSpace.register(_kind, _of_array)
-VSpace.register(list, SequenceVSpace)
-VSpace.register(tuple, SequenceVSpace)
+for _kind in SEQUENCES:
+    VSpace.register(_kind, SequenceVSpace)
 VSpace.register(dict, DictVSpace)
 
 

@@ -36,7 +36,7 @@ from ..layouts.inference import axes_in, layout_of, varying
 from ..layouts.layout import C, D, Grid, I, P, R, V
 from ..layouts.messages import describe
 from ..layouts.rank_values import RANK_NUMBERS, RankBool, has_local_count, plain, rank_axes, rank_number
-from .indexing import getitem
+from .indexing import SEQUENCES, getitem
 
 __all__ = [
     "ask", "axes_in_order", "constant_like", "followed", "instead_of", "is_discrete", "is_free", "made_like",
@@ -102,7 +102,7 @@ def tensors_in(xs: Iterable[Any]) -> bool:
     """Return whether `xs`, or lists and tuples nested in it, contain a Tensor."""
     for x in xs:
         kind = x.__class__
-        if kind in TENSORS or ((kind is list or kind is tuple) and tensors_in(x)):
+        if kind in TENSORS or (kind in SEQUENCES and tensors_in(x)):
             return True
     return False
 
@@ -154,7 +154,7 @@ def _index_of_operand(ct: Any, y: Any, xs: Any, i: int, axis: int) -> Any:
 
 def sequence(arrays: Any) -> Any:
     """The arrays to join, as they are or as a list: any iterable is accepted, as HIPS autograd does."""
-    return arrays if arrays.__class__ in (list, tuple) or hasattr(arrays, "shape") else list(arrays)
+    return arrays if arrays.__class__ in SEQUENCES or hasattr(arrays, "shape") else list(arrays)
 
 
 _stack_op = op("stack", "a*", lambda *args: np.stack(args[:-1], axis=args[-1]), (_index_of_operand,), dims=_stack_dims)
@@ -502,7 +502,7 @@ def is_free(xs: Iterable[Any]) -> bool:
                 return False
             if not has_no_gradient and may_need_gradient(x):
                 return False
-        elif (kind is list or kind is tuple) and not is_free(x):
+        elif kind in SEQUENCES and not is_free(x):
             return False
     return True
 
@@ -511,7 +511,7 @@ def values(x: Any) -> Any:
     """Return `x` with every Tensor replaced by its array, in nested lists and tuples too."""
     if x.__class__ in TENSORS:
         return x.array
-    if x.__class__ is list or x.__class__ is tuple:
+    if x.__class__ in SEQUENCES:
         return x.__class__([values(item) for item in x])
     return x
 
@@ -578,7 +578,7 @@ def _can_be_asked_about(xs: Iterable[Any]) -> bool:
         if kind in TENSORS:
             if type(x.array) is Shaped or (x.layout is not None and x.layout.special) or _is_on_device(x.array):
                 return False
-        elif (kind is list or kind is tuple) and not _can_be_asked_about(x):
+        elif kind in SEQUENCES and not _can_be_asked_about(x):
             return False
     return True
 
@@ -605,7 +605,7 @@ def _signature(xs: Iterable[Any]) -> tuple[Any, ...]:
                 add(x.layout)
         elif kind in _PLAIN:
             add(x)
-        elif kind is list or kind is tuple:
+        elif kind in SEQUENCES:
             add(_signature(x))
         elif kind is np.ndarray or isinstance(x, np.ndarray):
             found += x.shape, x.dtype, x.tobytes() if x.size <= 16 else None

@@ -10,6 +10,7 @@ import numpy as np
 from ..arrays.device import is_array, move, require_one_device
 from ..arrays.shape_only import Shaped
 from ..engine.primitive import Primitive, op
+from ..engine.state import state
 from ..engine.tensor import TENSORS
 from ..errors import LayoutError, call_site
 from ..layouts.layout import C, D, I, Mix, P, R, Shard
@@ -179,3 +180,40 @@ def taken(x: Any, key: Any, by: Sequence[Any] = ()) -> Any:
         if axes:
             shape = tuple(LocalCount(n, axes) for n in shape)
     return _getitem_op(x, options=(normal_key(key, x.array if hasattr(x, "tape") else x), shape))
+
+
+# -- the parts of an array ---------------------------------------------------------------------------------------------
+class _ByRank:
+    """Parts of a Tensor. A part that a rank number picks is labelled as an element of the Tensor itself would be.
+
+    A list or tuple would forget that the ranks picked different ones, and keep the label of equal copies.
+    """
+
+    def __getitem__(self, i: Any) -> Any:
+        picked = super().__getitem__(i)  # type: ignore[misc]
+        if not rank_axes(i):
+            return picked
+        return [_by_rank(x, i) for x in picked] if isinstance(i, slice) else _by_rank(picked, i)
+
+
+def _by_rank(x: Any, i: Any) -> Any:
+    return taken(x, ..., (i,)) if x.__class__ in TENSORS else x
+
+
+class ListOfParts(_ByRank, list[Any]):
+    """A list of the parts of a Tensor under a mesh."""
+
+
+class TupleOfParts(_ByRank, tuple[Any, ...]):
+    """A tuple of the parts of a Tensor under a mesh."""
+
+
+SEQUENCES = frozenset((list, tuple, ListOfParts, TupleOfParts))
+"""The types of lists and tuples in which operations look for Tensors."""
+
+
+def parts(found: Any) -> Any:
+    """The parts of an array, a list or tuple. Under a mesh it remembers the rank number that picks from it."""
+    if state.grid is None:
+        return found
+    return ListOfParts(found) if found.__class__ is list else TupleOfParts(found)

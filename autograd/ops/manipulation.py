@@ -12,10 +12,8 @@ import numpy as np
 from ..arrays.device import arange_beside, move, on_host
 from ..arrays.shape_only import Shaped
 from ..engine.primitive import Primitive, op
-from ..engine.tensor import TENSORS
 from ..errors import NotDifferentiable, ShapeError, call_site
 from ..layouts.layout import Mix
-from ..layouts.rank_values import rank_axes
 from .arguments import (
     axes_in_order,
     constant_like,
@@ -29,7 +27,7 @@ from .arguments import (
     raw,
     strong,
 )
-from .indexing import getitem, put, taken
+from .indexing import getitem, parts, put, taken
 from .reductions import sum
 from .shape import broadcast_to, concatenate, expand_dims, extents, ravel, reshape, sharded_extents, swapaxes, transpose
 
@@ -204,31 +202,6 @@ def pad(array: Any, pad_width: Any, mode: str = "constant", **words: Any) -> Any
 
 
 # -- splits: each part is a slice, so the operand's cotangent is the sum of those of its slices ----------------------
-class _ByRank:
-    """Parts of a Tensor. A part that a rank number picks is labelled as an element of the Tensor itself would be.
-
-    A list or tuple would forget that the ranks picked different ones, and keep the label of equal copies.
-    """
-
-    def __getitem__(self, i: Any) -> Any:
-        picked = super().__getitem__(i)  # type: ignore[misc]
-        if not rank_axes(i):
-            return picked
-        return [_by_rank(x, i) for x in picked] if isinstance(i, slice) else _by_rank(picked, i)
-
-
-def _by_rank(x: Any, i: Any) -> Any:
-    return taken(x, ..., (i,)) if x.__class__ in TENSORS else x
-
-
-class ListOfParts(_ByRank, list[Any]):
-    """A list of the parts of a Tensor."""
-
-
-class TupleOfParts(_ByRank, tuple[Any, ...]):
-    """A tuple of the parts of a Tensor."""
-
-
 @instead_of(np.array_split)
 def array_split(ary: Any, indices_or_sections: Any, axis: int = 0) -> list[Any]:
     """Return the parts of an array along an axis: a number of nearly equal ones, or cut at given indices.
@@ -252,7 +225,7 @@ def _parts(ary: Any, indices_or_sections: Any, axis: int) -> Any:
         cuts = [int(i) for i in on_host(raw(indices_or_sections), "split", "indices")]
     ends = [0, *cuts, n]
     before = (slice(None),) * axis
-    return ListOfParts(getitem(ary, (*before, slice(a, b))) for a, b in zip(ends[:-1], ends[1:], strict=True))
+    return parts([getitem(ary, (*before, slice(a, b))) for a, b in zip(ends[:-1], ends[1:], strict=True)])
 
 
 @instead_of(np.split)
@@ -304,7 +277,7 @@ def unstack(x: Any, /, *, axis: int = 0) -> tuple[Any, ...]:
     Adjoint: the cotangents of the parts, joined.
     """
     (axis,) = axes_in_order(axis, x.ndim)
-    return TupleOfParts(x[(slice(None),) * axis + (i,)] for i in range(int(x.shape[axis])))
+    return parts(tuple(x[(slice(None),) * axis + (i,)] for i in range(int(x.shape[axis]))))
 
 
 @instead_of(np.delete)

@@ -16,6 +16,7 @@ import pytest
 import autograd as ag
 import autograd.numpy as np
 import collectives as cc
+from autograd.engine.pytree import tree_map
 from collectives import I, R, Shard
 
 Array = Any
@@ -309,5 +310,43 @@ def test_parts_are_a_list_or_a_tuple_otherwise() -> None:
         assert parts[cc.world().rank * 0 + 1] == 5
         of_rows = np.split(cc.shard(ag.constant(X), "dp"), 2, axis=1)
         assert of_rows[0].layout["dp"] == Shard(0) and of_rows[cc.world().rank % 2].layout["dp"] is cc.V
+
+    on_three(body)
+
+
+@pytest.mark.parametrize("use", [
+    np.stack, np.concatenate, np.array, np.asarray, np.hstack, np.vstack, np.dstack, np.sum, np.max, np.mean,
+    np.column_stack, lambda parts: np.choose(ag.constant([0, 1]), parts), lambda parts: np.append(parts[0], parts),
+    lambda parts: np.block([*parts]), lambda parts: ag.ops.stack(parts), lambda parts: np.einsum("ij->j", parts),
+    lambda parts: numpy.stack(parts), lambda parts: sum(parts),
+    lambda parts: np.where(ag.constant([True, False]), parts, 0.0),
+    lambda parts: np.linalg.multi_dot([parts[0], np.stack(parts), parts[1]]),
+])  # fmt: skip
+def test_functions_of_the_parts_are_those_of_a_list(use: Callable[[Any], Any]) -> None:
+    """The parts have a class of their own under a mesh."""
+    w = numpy.arange(1.0, 5.0)
+
+    def body() -> None:
+        for kind, cut in ((list, lambda x: np.split(x, 2)), (tuple, lambda x: np.unstack(x.reshape(2, 2)))):
+            for parts in (lambda x, cut=cut: cut(x), lambda x, kind=kind, cut=cut: kind([*cut(x)])):
+                assert isinstance(parts(w), kind)
+                weight = ag.Parameter(w)
+                with ag.Tape() as tape:
+                    loss = cc.cast((use(parts(cc.cast(weight, "dp", to=R))) ** 2).sum(), "dp", to=I)
+                tape.backward(loss)
+                found.append((loss.item(), weight.grad.numpy().tolist()))
+            assert found[-1] == found[-2] and any(found[-1][1])
+
+    found: list[Any] = []
+    with cc.Mesh(dp=1):
+        body()
+
+
+def test_the_parts_in_a_container() -> None:
+    def body() -> None:
+        x = cc.cast(ag.Parameter(numpy.arange(4.0)), "dp", to=R)
+        parts = np.split(x, 2)
+        leaves = tree_map(lambda p: p * 2, {"parts": parts})["parts"]
+        assert type(leaves) is type(parts) and leaves[cc.world().rank % 2].layout["dp"] is cc.V
 
     on_three(body)
