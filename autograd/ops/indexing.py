@@ -183,37 +183,38 @@ def taken(x: Any, key: Any, by: Sequence[Any] = ()) -> Any:
 
 
 # -- the parts of an array ---------------------------------------------------------------------------------------------
-class _ByRank:
-    """Parts of a Tensor. A part that a rank number picks is labelled as an element of the Tensor itself would be.
-
-    A list or tuple would forget that the ranks picked different ones, and keep the label of equal copies.
-    """
-
-    def __getitem__(self, i: Any) -> Any:
-        picked = super().__getitem__(i)  # type: ignore[misc]
-        if not rank_axes(i):
-            return picked
-        return [_by_rank(x, i) for x in picked] if isinstance(i, slice) else _by_rank(picked, i)
-
-
-def _by_rank(x: Any, i: Any) -> Any:
+def _picked(x: Any, i: Any) -> Any:
+    """The part `x`, or the list of parts, that the index i has picked, with the label of ``whole[i]``."""
+    if not rank_axes(i):
+        return x
+    if isinstance(i, slice):
+        return [taken(part, ..., (i,)) if part.__class__ in TENSORS else part for part in x]
     return taken(x, ..., (i,)) if x.__class__ in TENSORS else x
 
 
-class ListOfParts(_ByRank, list[Any]):
-    """A list of the parts of a Tensor under a mesh."""
+class ListOfParts(list[Any]):
+    """A list of the parts of a Tensor under a mesh.
+
+    A plain list would forget that the ranks picked different parts, which would keep the label of equal copies.
+    """
+
+    def __getitem__(self, i: Any) -> Any:
+        return _picked(super().__getitem__(i), i)
 
 
-class TupleOfParts(_ByRank, tuple[Any, ...]):
-    """A tuple of the parts of a Tensor under a mesh."""
+class TupleOfParts(tuple[Any, ...]):
+    """A tuple of the parts of a Tensor under a mesh; see `ListOfParts`."""
+
+    def __getitem__(self, i: Any) -> Any:
+        return _picked(super().__getitem__(i), i)
 
 
 SEQUENCES = frozenset((list, tuple, ListOfParts, TupleOfParts))
 """The types of lists and tuples in which operations look for Tensors."""
 
 
-def parts(found: Any) -> Any:
-    """The parts of an array, a list or tuple. Under a mesh it remembers the rank number that picks from it."""
+def as_parts(parts: Any) -> Any:
+    """A list or tuple of the parts of an array. Under a mesh, a part that a rank number picks differs between ranks."""
     if state.grid is None:
-        return found
-    return ListOfParts(found) if found.__class__ is list else TupleOfParts(found)
+        return parts
+    return ListOfParts(parts) if parts.__class__ is list else TupleOfParts(parts)

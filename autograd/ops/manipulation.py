@@ -27,7 +27,7 @@ from .arguments import (
     raw,
     strong,
 )
-from .indexing import getitem, parts, put, taken
+from .indexing import as_parts, getitem, put, taken
 from .reductions import sum
 from .shape import broadcast_to, concatenate, expand_dims, extents, ravel, reshape, sharded_extents, swapaxes, transpose
 
@@ -225,7 +225,7 @@ def _parts(ary: Any, indices_or_sections: Any, axis: int) -> Any:
         cuts = [int(i) for i in on_host(raw(indices_or_sections), "split", "indices")]
     ends = [0, *cuts, n]
     before = (slice(None),) * axis
-    return parts([getitem(ary, (*before, slice(a, b))) for a, b in zip(ends[:-1], ends[1:], strict=True)])
+    return as_parts([getitem(ary, (*before, slice(a, b))) for a, b in zip(ends[:-1], ends[1:], strict=True)])
 
 
 @instead_of(np.split)
@@ -277,7 +277,7 @@ def unstack(x: Any, /, *, axis: int = 0) -> tuple[Any, ...]:
     Adjoint: the cotangents of the parts, joined.
     """
     (axis,) = axes_in_order(axis, x.ndim)
-    return parts(tuple(x[(slice(None),) * axis + (i,)] for i in range(int(x.shape[axis]))))
+    return as_parts(tuple(x[(slice(None),) * axis + (i,)] for i in range(int(x.shape[axis]))))
 
 
 @instead_of(np.delete)

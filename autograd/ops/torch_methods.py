@@ -14,7 +14,7 @@ from ..errors import ArgumentError, ShapeError, call_site
 from ..layouts.rank_values import INTEGERS
 from . import elementwise, manipulation, shape, sorting
 from .arguments import FIRST, normal_axis, one_of
-from .indexing import parts
+from .indexing import as_parts
 
 __all__ = ["METHODS", "copy"]
 
@@ -73,7 +73,7 @@ def _split(x: Any, split_size: Any, dim: int = FIRST, *, axis: int | None = None
         if size < 1:
             raise ShapeError(f"split: a size of {size} was given; needed: at least 1" + call_site())
         ends = list(range(size, n, size))
-    return parts(tuple(manipulation.split(x, ends, dim)))
+    return as_parts(tuple(manipulation.split(x, ends, dim)))
 
 
 def _chunk(x: Any, chunks: int, dim: int = FIRST, *, axis: int | None = None) -> tuple[Any, ...]:

@@ -312,8 +312,8 @@ _KINDS = {
         "the objectives of",
         "",
         "compute it from values that are equal on all ranks, or sum addends: all_reduce(x, {name!r}, to=I). With a "
-        "tape for each microbatch, call backward of the same one on all ranks. A list or dict forgets that a rank "
-        "picked from it: pick from the Tensor, as x[rank] of a stacked one",
+        "tape for each microbatch, call backward of the same one on all ranks. A list or dict does not "
+        "remember that each rank has picked an element of its own: index the Tensor itself, x[rank]",
     ),
     "gradient": (
         "the gradients of",

@@ -194,7 +194,7 @@ def test_an_objective_that_differs_on_a_tape_without_a_collective(mode: str) -> 
 
     for text in told(body):
         assert "the objectives of ranks 1, 2 differ from those of rank 0" in text
-        assert text.count("objective at test_replicas.py:") == 1
+        assert text.count("objective at test_replicas.py:") == 1 and "index the Tensor itself, x[rank]" in text
         assert all(f"rank {r}: objective(f64[] {{dp: I}}) = {float(START[r] ** 2)!r}" in text for r in range(3)), text
 
 

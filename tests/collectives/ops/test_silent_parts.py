@@ -324,9 +324,8 @@ def test_parts_are_a_list_or_a_tuple_otherwise() -> None:
 ])  # fmt: skip
 def test_functions_of_the_parts_are_those_of_a_list(use: Callable[[Any], Any]) -> None:
     """The parts have a class of their own under a mesh."""
-    w = numpy.arange(1.0, 5.0)
-
-    def body() -> None:
+    w, found = numpy.arange(1.0, 5.0), []
+    with cc.Mesh(dp=1):
         for kind, cut in ((list, lambda x: np.split(x, 2)), (tuple, lambda x: np.unstack(x.reshape(2, 2)))):
             for parts in (lambda x, cut=cut: cut(x), lambda x, kind=kind, cut=cut: kind([*cut(x)])):
                 assert isinstance(parts(w), kind)
@@ -336,10 +335,6 @@ def test_functions_of_the_parts_are_those_of_a_list(use: Callable[[Any], Any]) -
                 tape.backward(loss)
                 found.append((loss.item(), weight.grad.numpy().tolist()))
             assert found[-1] == found[-2] and any(found[-1][1])
-
-    found: list[Any] = []
-    with cc.Mesh(dp=1):
-        body()
 
 
 def test_the_parts_in_a_container() -> None:

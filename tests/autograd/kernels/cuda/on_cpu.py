@@ -21,7 +21,7 @@ from autograd.arrays.runtime import Program
 
 HEADER = Path(__file__).with_name("on_cpu.h")
 COMPILER = next(filter(None, map(shutil.which, ("g++", "c++", "clang++"))), None)
-# -O1 builds a third slower than -O0 and runs twice as fast, and one build serves many runs
+# -O1 takes longer to build than -O0 by what one run of the tests saves, and one build serves many runs
 OPTIONS = ("-std=c++17", "-O1", "-shared", "-fPIC", "-w", "-fno-strict-aliasing", "-ffp-contract=off",
            "-U_FORTIFY_SOURCE")  # fmt: skip
 WHY_NOT = "" if COMPILER else "there is no C++ compiler (g++, c++ or clang++)"
