@@ -211,22 +211,22 @@ def test_an_objective_of_the_last_tape_is_told_at_the_end(mode: str) -> None:
 
 
 def test_equal_objectives_on_tapes_without_a_collective_are_legal(mode: str) -> None:
-    """Also if a rank calls backward more often than the others, between two calls."""
+    """Also if a rank has objectives that the others leave out, between two calls."""
 
     def body(mesh: Any) -> Any:
         w = ag.Parameter(START)
-        for step in range(9):
-            for _ in range(1 + 2 * (int(mesh.ranks.rank) == 1)):
+        for _ in range(9):
+            for terms in (3, 2, 1) if int(mesh.ranks.rank) == 1 else (1,):
                 w.zero_grad()
                 with ag.Tape() as tape:
-                    loss = (step * w * w).sum()
+                    loss = np.stack([w * w] * terms).sum()
                 tape.backward(loss)
             cc.all_reduce(rows(mesh), "dp")
         assert w.grad is not None
         return w.grad.numpy()
 
     for found in run(body):
-        assert np.allclose(found, 16 * START)
+        assert np.allclose(found, 2 * START)
 
 
 def test_off_compares_no_objective() -> None:
