@@ -38,12 +38,13 @@ T = TypeVar("T")
 class Pending(Generic[T]):
     """A communication that was started. `wait` returns its result and can be repeated; `test` makes progress."""
 
-    __slots__ = ("_finish", "_result", "_test")
+    __slots__ = ("_finish", "_out", "_result", "_test")
 
     def __init__(self, test: Callable[[], bool] | None, finish: Callable[[], T] | None, result: T | None = None):
         self._test = test
         self._finish = finish
         self._result = result
+        self._out: Any = None
 
     @classmethod
     def done(cls, result: T) -> Pending[T]:
@@ -58,8 +59,24 @@ class Pending(Generic[T]):
         """Block until the communication is complete and return its result."""
         if self._finish is not None:
             self._result = self._finish()
-            self._finish = self._test = None
+            if self._result is not self._out and self._out is not None:
+                self._result = landed(self._result, self._out)
+            self._finish = self._test = self._out = None
         return self._result  # type: ignore[return-value]  # complete: it is of type T
+
+    def into(self, out: T) -> Pending[T]:
+        """Return this object, with `out` as its result: another array is copied there by `wait`."""
+        if self._finish is not None:
+            self._out = out
+        elif self._result is not out:
+            self._result = landed(self._result, out)
+        return self
+
+
+def landed(y: Any, out: Any) -> Any:
+    """The array that a call was given for its result, filled from the array that it has returned instead."""
+    out[...] = y
+    return out
 
 
 # -- observers ---------------------------------------------------------------------------------------------------------
@@ -111,7 +128,8 @@ class Communicator:
       converted to float32. In a `broadcast` it is None.
     - `out`: an uninitialised array for the result, or the caller's buffer; None where this rank receives no array. In a
       `broadcast` it holds the root's value on the root. In an `all_reduce` it may be `x`, which the sum then replaces.
-      The transport fills it and returns it.
+      The transport fills it and returns it. A result that is returned in another array is copied to `out`, so the
+      caller of a request always finds it there, and never gets memory that belongs to the transport.
 
     In a group of one rank they are called only for messages of the rank to itself.
 
@@ -154,7 +172,8 @@ class Communicator:
     """What shared memory keeps for each set of ranks of the world, for the groups that these ranks make one after
     another. None: every group has memory of its own."""
     repeats = False
-    """Whether `_run` reads the operand from `x` only, so that a request can be run again with another operand."""
+    """Whether `_run` reads the operand from `x` only and returns `out`, so that a request can be run again with another
+    operand, and without the checks of the request and of its result."""
     history: list[int] | None = None
     """The marks of the calls (`job.history`), which monitors compare; None where no monitor does."""
     before_root: Callable[[], object] | None = None
@@ -279,16 +298,19 @@ class Communicator:
 
     def _prepared(self, request: Request, started: bool) -> Any:
         """Check a request, prepare its operand and result, and run or start it."""
-        call, x = request.call, request.x
+        call, x, given = request.call, request.x, request.out
         check(request, self.index, self.size, self.name)
         if self.size == 1 and call not in _MESSAGES and not self.dry:
             return Pending.done(alone(request)) if started else alone(request)
-        if not isinstance(request.out if x is None else x, _ON_HOST):
-            return self._on_device(request, started)
+        if not isinstance(given if x is None else x, _ON_HOST):
+            y = self._on_device(request, started)
+            if given is None or y is given:
+                return y
+            return y.into(given) if started else landed(y, given)
         if self.before_root is not None and not started and call in _WITH_ROOT:
             self.before_root()
         is_half = call in REDUCTIONS and x.dtype == _HALF and not self.adds_float16
-        out = request.out
+        out = given
         in_place = call == "all_reduce" and out is x
         if call == "broadcast":
             x, out = None, out if x is None else x.copy()
@@ -304,20 +326,18 @@ class Communicator:
         if call == "send" or call == "lend":
             self.traffic.count(self.ranks[request.peer], x.nbytes)
 
-        def rounded(y: Any) -> Any:
-            if in_place:
-                request.x[...] = half.rounded(y)
-                return request.x
-            return half.rounded(y)
-
-        if not started:
-            y = self._run(request, x, out)
-            return rounded(y) if is_half else y
-        pending = self._start(request, x, out)
-        if not is_half:
-            return pending
-
-        return Pending(pending.test, lambda: rounded(pending.wait()))
+        if is_half:  # the result is rounded once, from the float32 that the transport adds
+            if started:
+                inner = self._start(request, x, out)
+                pending: Pending[Any] = Pending(inner.test, lambda: half.rounded(inner.wait()))
+                return pending if given is None else pending.into(given)
+            y = half.rounded(self._run(request, x, out))
+            return y if given is None else landed(y, given)
+        if started:
+            pending = self._start(request, x, out)
+            return pending if out is None or self.dry else pending.into(out)
+        y = self._run(request, x, out)
+        return y if y is out or out is None or self.dry else landed(y, out)
 
     def _empty(self, count: int, dtype: np.dtype[Any]) -> Any:
         """An array for a result."""

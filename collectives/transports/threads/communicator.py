@@ -3,8 +3,7 @@
 A collective is a *rendezvous* of the group's ranks. Each rank stores its call and its part in it. The last rank that
 arrives compares the calls, computes every rank's result and wakes the waiting ranks. A point-to-point message is a
 `Message`, created by the sender or by the receiver, whichever arrives first. A rendezvous or a message is identified by
-its channel (name and ranks) and a number. Each rank counts its own calls to get the number, so calls are matched by
-their order alone.
+its channel and a number. Each rank counts its own calls to get the number, so calls are matched by their order alone.
 
 `calls` computes the results of the collectives, `rendezvous` defines `Rendezvous` and `Message`, and `waiting` blocks
 ranks, wakes them and detects deadlocks.
@@ -55,21 +54,27 @@ class LocalWorld(WaitingRanks):
 
     def __init__(self, size: int, raises: bool = False):
         super().__init__(size, raises)
-        self._channels: dict[tuple[str, tuple[int, ...]], Channel] = {}
+        self._channels: dict[str, Channel] = {}
         self.devices: list[dict[Any, Any]] = [{} for _ in range(size)]  # see `HostTransport.device_state`
-        self._communicators: list[dict[tuple[str, tuple[int, ...]], LocalCommunicator]] = [{} for _ in range(size)]
+        self._communicators: list[dict[str, LocalCommunicator]] = [{} for _ in range(size)]
 
-    def communicator(self, rank: int, ranks: Sequence[int] | None = None, name: str = "world") -> LocalCommunicator:
-        """World rank `rank`'s communicator over `ranks` (default: all). Repeated calls return the same object."""
-        key = (name, tuple(range(self.size)) if ranks is None else tuple(ranks))
+    def communicator(
+        self, rank: int, ranks: Sequence[int] | None = None, name: str = "world", key: str = "world"
+    ) -> LocalCommunicator:
+        """World rank `rank`'s communicator over `ranks` (default: all).
+
+        `key` identifies the channel: the ranks that pass the same one get its ends, and a rank always the same object.
+        """
         mine = self._communicators[rank]
         if key not in mine:
             self._threads[rank] = get_ident()
             with self.lock:
-                channel = self._channels.setdefault(key, Channel(key[1], name))
-            mine[key] = LocalCommunicator(self, channel, rank)
+                channel = self._channels.get(key)
+                if channel is None:
+                    members = tuple(range(self.size)) if ranks is None else tuple(ranks)
+                    channel = self._channels[key] = Channel(members, name)
+            mine[key] = LocalCommunicator(self, channel, rank, key)
         return mine[key]
-
 
     def unreceived(self) -> list[tuple[int, int, str]]:
         """The messages of programs that no rank has received: source, destination and description."""
@@ -90,7 +95,7 @@ class LocalCommunicator(HostTransport):
 
     repeats = True
 
-    def __init__(self, world: LocalWorld, channel: Channel, world_rank: int):
+    def __init__(self, world: LocalWorld, channel: Channel, world_rank: int, key: str):
         self.index = channel.ranks.index(world_rank)
         self.size = len(channel.ranks)
         self.ranks = channel.ranks
@@ -98,6 +103,8 @@ class LocalCommunicator(HostTransport):
         self._world = world
         self._world_rank = world_rank
         self._channel = channel
+        self._key = key
+        self._subgroups: dict[str, int] = {}  # how often each subgroup was made
         self.copies, self.parts = [], []
         self._statement: Statement | None = None  # announced, and compared with the next call
         self._number = 0
@@ -114,7 +121,13 @@ class LocalCommunicator(HostTransport):
         return self._world.devices[self._world_rank]
 
     def _subgroup(self, members: list[int], name: str) -> LocalCommunicator:
-        return self._world.communicator(self._world_rank, [self.ranks[member] for member in members], name)
+        ranks = [self.ranks[member] for member in members]
+        key = f"{self._key}/{name}/{ranks}"
+        self._subgroups[key] = ordinal = self._subgroups.get(key, 0) + 1
+        return self._world.communicator(self._world_rank, ranks, name, f"{key}/{ordinal}")
+
+    def lane(self, purpose: str) -> LocalCommunicator:
+        return self._world.communicator(self._world_rank, self.ranks, f"{self.name}/{purpose}", f"{self._key}/{purpose}")
 
     # -- agreement ---------------------------------------------------------------------------------------------
     @property
