@@ -17,8 +17,8 @@ The forward direction is declared once, in one of two ways:
               the call. The blocking form runs the request, the nonblocking form starts it, and the plan runs it on a
               stand-in for the group. If the request is None, nothing is sent and the answer is None. Apart from the
               operand's values, the request depends only on the call and the operand's shape and dtype. Two arguments of
-              the declaration apply before the request: `alone` gives the result on a single rank (by default the
-              operand itself; with None the request is made there too), and `sends` gives messages to send first
+              the declaration apply before the request: `alone` gives the result on a single rank (by default a copy
+              of the operand; with None the request is made there too), and `sends` gives messages to send first
     forward   any other computation: local work, or several requests. It has no nonblocking form
 
 The `word` of a declaration states how the result depends on the operand, as for a local operation:
@@ -91,8 +91,16 @@ class Refusal(NamedTuple):
 
 
 def itself(x: Any, call: Call) -> Any:
-    """Return the operand: the result of most collectives on a single rank."""
+    """Return the operand: the result of a cast, which is a view on any number of ranks."""
     return x
+
+
+def copied(x: Any, call: Call) -> Any:
+    """Return a copy of the operand: the result of most collectives on a single rank.
+
+    It owns its memory, as on several ranks, so a program may use the buffer of the operand again.
+    """
+    return x if x.__class__ is Shaped else x.copy()
 
 
 collectives: dict[str, Collective] = {}
@@ -148,7 +156,8 @@ class Collective:
     word : {"a", "N"}
         Linear or nonlinear.
     alone : callable or None
-        ``alone(x, call)``: the result on a single rank. With None the request is made there too.
+        ``alone(x, call)``: the result on a single rank, by default a copy of the operand. With None the request is made
+        there too.
     sends : callable, optional
         ``sends(x, call)``: requests that are run before the request of `asks`.
     resizes : callable, optional
@@ -199,7 +208,7 @@ class Collective:
         between_two: bool = False,
         shape: Callable[[list[int], Call], Any] | None = None,
         word: str = "a",
-        alone: Callable[[Any, Call], Any] | None = itself,
+        alone: Callable[[Any, Call], Any] | None = copied,
         sends: Callable[[Any, Call], Iterable[Request]] | None = None,
         resizes: Callable[[Call, list[Label]], Iterable[int]] | None = None,
         refuses: Mapping[Label | type[Label], Refusal] | None = None,
@@ -588,7 +597,7 @@ class Prepared:
     operand, result : (shape, dtype, whether it is absent)
         Facts of the arrays. `operand` is None without an operand, `result` is None before the first result.
     is_identity_alone : bool
-        Whether the collective is the identity because the group has one rank. Then its adjoint is the identity too.
+        Whether the result equals the operand because the group has one rank. Then the adjoint is the identity.
     sums : int
         The number of the program's next sum of Varying or Partial values, counted from 1; 0 for other calls, and once
         nothing is compared any more.
@@ -597,7 +606,7 @@ class Prepared:
     """
 
     __slots__ = (
-        "_addend", "_again", "_history", "_is_compared", "_is_flat", "_is_identity", "_is_inexact",
+        "_addend", "_again", "_history", "_is_compared", "_is_copy", "_is_flat", "_is_identity", "_is_inexact",
         "_is_uncompared_identity", "_mark", "_marked", "_result_dtype", "_result_shape", "_rule", "_texts", "adjoint",
         "call", "collective", "group", "is_identity_alone", "layout", "operand", "out", "result", "sums",
     )  # fmt: skip
@@ -614,10 +623,13 @@ class Prepared:
             call.elsewhere or collective.between_two or (collective.silent and layout is None)
         )
         self._rule = rule = collective._forward
-        is_alone = call.group.size == 1 and collective.alone is itself and rule is collective._asking
-        self._is_identity = rule is itself or (is_alone and not call.elsewhere)
+        is_alone = call.group.size == 1
+        self._is_identity = rule is itself
+        self._is_copy = (
+            is_alone and collective.alone is copied and rule is collective._asking and not call.elsewhere
+        )
         self._is_uncompared_identity = self._is_identity and not self._is_compared
-        self.is_identity_alone = self._is_identity and call.group.size == 1
+        self.is_identity_alone = is_alone and (self._is_identity or self._is_copy)
         self.adjoint = collective._adjoint
         self._texts: dict[bool | None, str] = {}
         is_sum = collective.adds and self._is_compared and self._is_inexact
@@ -641,7 +653,7 @@ class Prepared:
             y = self.run(array, False, x)
             place = OUTSIDE if recording is not None or x is None else place_off_tape(y, (x,))
             return Tensor(y, self.out, None, place)
-        # `run` returns the operand of an identity that is not compared; this saves its call
+        # `run` returns the operand of a cast that is not compared; this saves its call
         if self._is_uncompared_identity and not listeners and collective._forward is self._rule:
             y = array
             prepared = self if self.result is not None else self._giving(array, y)
@@ -713,6 +725,8 @@ class Prepared:
             if again and x.flags.c_contiguous:
                 y = again(x if self._is_flat else x.reshape(-1))
                 return y if self._result_shape is None else y.reshape(self._result_shape)
+            if self._is_copy:
+                return copied(x, self.call)
         return self._run_rule(x)
 
     def _run_between_events(self, x: Any, operand: Tensor | None) -> Any:

@@ -179,16 +179,16 @@ class Traced:
                 found = self.tape.backward(ys, given, wanted=self.inputs, retain=True, record=record)
         if found is not None and not any(g is not None for g in found):
             self.is_reached = not all(_is_invariant(x.layout) for x in self.inputs)
+        found = found or [None] * len(self.inputs)
+        gs = [zeros_like(x.array) if g is None else g for x, g in zip(self.inputs, found, strict=True)]
+        if self.raw:
+            return _owned([self.out(g) for g in gs], cts or ())
         results: list[Any] = []
-        for x, g in zip(self.inputs, found or [None] * len(self.inputs), strict=True):
-            g = zeros_like(x.array) if g is None else g
-            if self.raw:
-                results.append(self.out(g))
-            else:
-                layout = None if x.layout is None else x.layout.dual
-                g = g if g.__class__ in TENSORS else Tensor(g, layout)
-                results.append(relabel(g, layout) if layout is not None else g)
-        return _owned(results, cts or ()) if self.raw else results
+        for x, g in zip(self.inputs, _owned(gs, cts or ()), strict=True):
+            layout = None if x.layout is None else x.layout.dual
+            g = g if g.__class__ in TENSORS else Tensor(g, layout)
+            results.append(relabel(g, layout) if layout is not None else g)
+        return results
 
     def gradient(self, cts: Sequence[Any] | None) -> Any:
         """Return the result of `pull` as a container like the argument."""
@@ -199,10 +199,11 @@ class Traced:
         record = state.recording is not None
         given = [tangent_of(x, t, record) for x, t in zip(self.inputs, tangents, strict=True)]
         found = self.tape.forward(self.inputs, given, self.outputs, record=record)
-        results: list[Any] = []
-        for y, dy in zip(self.outputs, found, strict=True):
-            dy = zeros_like(y.array) if dy is None else dy
-            results.append(self.out(dy if dy.__class__ in TENSORS else Tensor(dy, y.layout)))
+        dys = [zeros_like(y.array) if dy is None else dy for y, dy in zip(self.outputs, found, strict=True)]
+        results = [
+            self.out(dy if dy.__class__ in TENSORS else Tensor(dy, y.layout))
+            for y, dy in zip(self.outputs, dys if self.raw else _owned(dys, tangents), strict=True)
+        ]
         return _owned(results, tangents) if self.raw else results
 
 

@@ -261,8 +261,6 @@ def _start_tensor(collective: Collective, x: Tensor, call: Call, agree: bool = F
                 call.group.agree(text)
         prepared.note_start(array, recorded)
         call = call.variant(group=_started_channel(current_mesh().axis(call.axes), collective, call.group.algorithm))
-        if call.group.size == 1 and type(array) is not Shaped:
-            array = array.copy()  # as on several ranks: the caller may change the operand
     if call.like is None and not isinstance(array, np.ndarray | np.generic | Shaped):
         call = call.but(like=np.empty_like(array, shape=(0,)))
     shape = list(call.shape or array.shape)

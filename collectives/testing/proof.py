@@ -293,6 +293,9 @@ def _observe(case: Case, setting: Setting, plan: Plan, mesh: Mesh, seen: Observe
     with ag.Tape() as tape:
         y = function(x)
     seen.found["y"] = _plain(y)
+    moves = not any(each.silent or each.free for each in map(collectives.get, case.covers) if each is not None)
+    if moves and not x.absent and not y.absent and np.may_share_memory(y.array, x.array):
+        seen.faults.append(("ownership", "the result shares memory with the operand"))
     want = _result_labels(case, setting, plan, rank)
     agreed = "relabel" in case.covers or y.layout is None or all(  # a cast to Shard agrees on no extents
         a.is_agreed for a in y.layout.labels if isinstance(a, Shard))  # fmt: skip

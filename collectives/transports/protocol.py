@@ -19,7 +19,7 @@ from numpy import empty, ndarray
 
 from autograd.arrays import half
 from autograd.arrays.shape_only import Shaped
-from autograd.errors import CollectiveMismatch, DtypeError, MeshError
+from autograd.errors import CollectiveMismatch, CommunicationError, DtypeError, MeshError
 from autograd.layouts.rank_values import EVERY_AXIS, RankInt
 
 from ..checks.sanitizer import Addend, Copy
@@ -74,7 +74,13 @@ class Pending(Generic[T]):
 
 
 def landed(y: Any, out: Any) -> Any:
-    """The array that a call was given for its result, filled from the array that it has returned instead."""
+    """The array that a call was given for its result, filled from the one that it has returned instead."""
+    if getattr(y, "shape", None) != out.shape or y.dtype != out.dtype:
+        found = f"{y.dtype}{list(y.shape)}" if hasattr(y, "dtype") else repr(y)
+        raise CommunicationError(
+            f"a transport or an algorithm returned {found} for a result of {out.dtype}{list(out.shape)}; needed: the "
+            "array `out` that it was given, filled, or one like it"
+        )
     out[...] = y
     return out
 
