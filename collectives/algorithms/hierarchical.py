@@ -74,8 +74,11 @@ class Hosts:
 
 
 def _single_step(group: Communicator, request: Request) -> Steps[Any]:
-    """A call of a communicator as an algorithm with one step."""
-    step = Whole(group, request)
+    """A call of a communicator as an algorithm with one step.
+
+    It allocates its result: a caller's buffer would have to be the operand `x`, which may be a copy here.
+    """
+    step = Whole(group, request._replace(out=None))
     yield step
     return step.wait()
 

@@ -2,9 +2,9 @@
 
 An algorithm is a generator function of a communicator, the request, the operand, and the array for the result (see
 `protocol.Communicator`). It posts its receives, starts its sends, yields each pending communication that must complete
-before it can continue, and returns the result. `finish` runs an algorithm to its end; nonblocking calls advance it by
-tests instead (see `selected`). Long arrays are sent in pieces, so that one piece can be added while the next ones are
-in transit.
+before it can continue, and returns the result: that array, or one of its own. `finish` runs an algorithm to its end;
+nonblocking calls advance it by tests instead (see `selected`). Long arrays are sent in pieces, so that one piece can be
+added while the next ones are in transit.
 """
 
 from __future__ import annotations

@@ -134,8 +134,8 @@ class Communicator:
       converted to float32. In a `broadcast` it is None.
     - `out`: an uninitialised array for the result, or the caller's buffer; None where this rank receives no array. In a
       `broadcast` it holds the root's value on the root. In an `all_reduce` it may be `x`, which the sum then replaces.
-      The transport fills it and returns it. A result that is returned in another array is copied to `out`, so the
-      caller of a request always finds it there, and never gets memory that belongs to the transport.
+      The transport fills it and returns it, or returns another array that belongs to nobody. If the caller gave a
+      buffer, `_prepared` copies such a result into it, so the caller always finds it there.
 
     In a group of one rank they are called only for messages of the rank to itself.
 
@@ -332,18 +332,16 @@ class Communicator:
         if call == "send" or call == "lend":
             self.traffic.count(self.ranks[request.peer], x.nbytes)
 
-        if is_half:  # the result is rounded once, from the float32 that the transport adds
-            if started:
-                inner = self._start(request, x, out)
-                pending: Pending[Any] = Pending(inner.test, lambda: half.rounded(inner.wait()))
-                return pending if given is None else pending.into(given)
-            y = half.rounded(self._run(request, x, out))
-            return y if given is None else landed(y, given)
         if started:
             pending = self._start(request, x, out)
-            return pending if out is None or self.dry else pending.into(out)
+            if is_half:  # the sum is rounded once
+                inner = pending
+                pending = Pending(inner.test, lambda: half.rounded(inner.wait()))
+            return pending if given is None or self.dry else pending.into(given)
         y = self._run(request, x, out)
-        return y if y is out or out is None or self.dry else landed(y, out)
+        if is_half:
+            y = half.rounded(y)
+        return y if given is None or y is given or self.dry else landed(y, given)
 
     def _empty(self, count: int, dtype: np.dtype[Any]) -> Any:
         """An array for a result."""

@@ -127,7 +127,8 @@ class LocalCommunicator(HostTransport):
         return self._world.communicator(self._world_rank, ranks, name, f"{key}/{ordinal}")
 
     def lane(self, purpose: str) -> LocalCommunicator:
-        return self._world.communicator(self._world_rank, self.ranks, f"{self.name}/{purpose}", f"{self._key}/{purpose}")
+        name, key = f"{self.name}/{purpose}", f"{self._key}/{purpose}"
+        return self._world.communicator(self._world_rank, self.ranks, name, key)
 
     # -- agreement ---------------------------------------------------------------------------------------------
     @property

@@ -171,6 +171,8 @@ FAULTS: dict[str, Fault] = {
     "operand returned": _on_run(lambda group, r, y: r.x if r.call == "all_to_all" and r.x.size == y.size else y),
     "wide result": _on_run(lambda group, r, y: y.astype(complex) if r.call == "scan" else y),
     "read-only result": _on_run(lambda group, r, y: np.broadcast_to(y, y.shape) if r.call == "get" else y),
+    "short result": _on_run(lambda group, r, y: y[:-1] if r.call == "get" and y.size else y),
+    "no result": _on_run(lambda group, r, y: None if r.call == "all_reduce" else y),
     "exclusive scan": _on_run(lambda group, r, y: y + r.x if r.call == "scan" and r.options[0] else y),
     "missing addend": _on_run(lambda group, r, y: y - 1 if r.call == "accumulate" and y.dtype.kind == "f" else y),
     "no copy": _keeps_no_copy,
@@ -186,3 +188,45 @@ def test_planted_faults_are_seen(fault: str) -> None:
         FAULTS[fault](patch)
         with pytest.raises((AssertionError, cc.CommunicationError, ValueError, TypeError, pytest.fail.Exception)):
             cc.run(lambda: conformance.conforms(cc.world(), "ed"), 3)
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_a_result_in_another_array_lands_in_the_buffer_given(ranks: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The base class keeps the contract of ``out=`` for a transport that ignores it, blocking and started."""
+    true_run, true_start = LocalCommunicator._run, LocalCommunicator._start
+
+    def ignored(self: Any, request: Request, out: Any) -> Any:
+        is_read = request.call == "broadcast" and self.index == request.root
+        return out if out is None or is_read else np.empty_like(out)
+
+    def run(self: Any, request: Request, x: Any, out: Any) -> Any:
+        return true_run(self, request, x, ignored(self, request, out))
+
+    def start(self: Any, request: Request, x: Any, out: Any) -> Any:
+        return true_start(self, request, x, ignored(self, request, out))
+
+    monkeypatch.setattr(LocalCommunicator, "_run", run)
+    monkeypatch.setattr(LocalCommunicator, "_start", start)
+    cc.run(lambda: conformance.conforms(cc.world(), "ed"), ranks)
+    cc.run(lambda: sums_in_place(cc.world()), ranks)
+
+
+def sums_in_place(group: Communicator) -> None:
+    """As gradient buckets are summed: the operand is the buffer of the result."""
+    for dtype in "edF":
+        for make in (group.run, lambda request: group.start(request).wait()):
+            x = np.arange(37).astype(dtype) + group.index
+            assert make(Request("all_reduce", x, out=x)) is x
+            assert np.array_equal(x, sum(np.arange(37) + r for r in range(group.size)).astype(dtype))
+
+
+@pytest.mark.parametrize("algorithm", ["native", "auto", *ALGORITHMS])
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+def test_every_algorithm_sums_in_place(algorithm: str, ranks: int) -> None:
+    def program() -> None:
+        with cc.Mesh(dp=-1, algorithm=algorithm) as mesh:
+            sums_in_place(mesh.axis("dp").group)
+            if algorithm != "auto":  # which measures each channel
+                sums_in_place(Selected(Channel(cc.world()), algorithm))
+
+    cc.run(program, ranks)

@@ -7,8 +7,9 @@ or so that ranks have none.
 
 from __future__ import annotations
 
+import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from functools import cache
 from itertools import product
@@ -22,11 +23,15 @@ import autograd.numpy as anp
 import collectives as cc
 from autograd import nn, optim
 from autograd.engine.whole import whole_of
-from collectives.algorithms import algorithms_of
-from collectives.algorithms.table import OPERATIONS
+from collectives.algorithms import OPERATIONS, algorithms_of
+from collectives.algorithms.selected import Selected
+from collectives.transports import protocol
+from collectives.transports.threads.communicator import LocalCommunicator
 from parallel import DataParallel
 from parallel.data import buckets
+from parallel.data.buckets import is_on_one_host
 
+from ... import summary
 from ...collectives.launch import launch_command
 
 ALGORITHMS = ("native", "auto", *dict.fromkeys(name for each in OPERATIONS for name in algorithms_of(each)),
@@ -145,23 +150,100 @@ def full_table() -> Iterator[Case]:
         yield Case(algorithm, zero, parts, "several", dtype)
 
 
-def main() -> None:
+def selection(seed: int, every: int = 1) -> list[Case]:
+    """One case of every algorithm and stage, or of some: which one goes round."""
+    groups: dict[tuple[str, int], list[Case]] = {}
     for case in full_table():
-        if text := distributed(case):
-            print(case, text)
-    print("done", cc.world().index)
+        groups.setdefault((case.algorithm, case.zero), []).append(case)
+    lists = list(groups.values())[seed % every :: every]
+    return [found[(7 * n + seed) % len(found)] for n, found in enumerate(lists)]
+
+
+def check_on_threads(cases: list[Case], ranks: int) -> None:
+    wrong = [text for case in cases if (text := wrong_on_threads(case, ranks))]
+    summary.count("algorithms x ZeRO x parts x buckets, cases", f"on {ranks} threads", len(cases))
+    assert not wrong, f"{len(wrong)} of {len(cases)} cases\n" + "\n".join(wrong[:20])
+
+
+@pytest.mark.parametrize(("ranks", "every"), [(1, 4), (2, 3), (3, 1), (4, 3)])
+def test_on_threads(ranks: int, every: int) -> None:
+    check_on_threads(selection(ranks, every), ranks)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+def test_everything_on_threads(ranks: int) -> None:
+    check_on_threads(list(full_table()), ranks)
+
+
+@pytest.mark.parametrize(("on", "ranks", "every"), [
+    ("here", 3, 4), ("openmpi", 3, 4),
+    *(pytest.param("here", n, 0, marks=[pytest.mark.slow, pytest.mark.timeout(1500)]) for n in (2, 3, 4)),
+])  # fmt: skip
+def test_over_mpi(on: str, ranks: int, every: int) -> None:
+    """In one job: as on one host, where the ranks share memory, and as on hosts of their own. `every` 0: all cases."""
+    found = launch_command(["-m", __name__, str(every)], ranks, limit_s=1400, on=on)
+    assert found.code == 0, found.out + found.err
+    (number,) = {int(n) for n in re.findall(r"(\d+) cases equal", found.out)}
+    summary.count("algorithms x ZeRO x parts x buckets, cases", f"on {ranks} processes, {on}", number)
+
+
+def main(every: int) -> None:
+    number = 0
+    for case in selection(1, every) if every else full_table():
+        for started in (False, True):
+            # the buckets of other algorithms are started on one host, too
+            if started and case.algorithm not in ("native", "auto", "shared"):
+                continue
+            buckets.is_on_one_host = (lambda group: False) if started else is_on_one_host
+            text = distributed(case)
+            assert not text, f"{case} {started=}: {text}"
+            number += 1
+    print(number, "cases equal")
+
+
+# -- the table can fail ------------------------------------------------------------------------------------------------
+
+
+def _lands_nothing(patch: pytest.MonkeyPatch) -> None:
+    """An algorithm that ignores the buffer it was given, and a base class that does not look."""
+    patch.setattr(protocol, "landed", lambda y, out: y)
+
+
+def _leaves_a_part_out(patch: pytest.MonkeyPatch) -> None:
+    true = Selected._steps
+
+    def steps(self: Any, request: Any, x: Any, out: Any) -> Any:
+        y = yield from true(self, request, x, out)
+        y[3 * y.size // 4 :] = 0
+        return y
+
+    patch.setattr(Selected, "_steps", steps)
+
+
+def _shares_a_channel(patch: pytest.MonkeyPatch) -> None:
+    """Every duplicate of one name is the same channel."""
+    patch.setattr(LocalCommunicator, "_subgroup", lambda self, members, name: LocalCommunicator.lane(self, name))
+
+
+MUTANTS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], set[str]]] = {
+    "out= is ignored": (_lands_nothing, {"reproducible", "hierarchical"}),
+    "the last part is left out": (_leaves_a_part_out, {"ring", "halving_doubling", "tree", "reproducible"}),
+    "duplicates share a channel": (_shares_a_channel, {"ring", "halving_doubling", "recursive_doubling"}),
+}
+
+
+@pytest.mark.filterwarnings("ignore:SGD.step.*has a gradient")
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_planted_faults_are_seen(mutant: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    plant, where = MUTANTS[mutant]
+    plant(monkeypatch)
+    for algorithm in where:
+        stages = (0,) if "out=" in mutant or algorithm in ("tree", "reproducible") else (3,)
+        cases = [Case(algorithm, zero, "uneven", "several") for zero in stages]
+        assert all(wrong_on_threads(case, 3) for case in cases), algorithm
 
 
 if __name__ == "__main__":
-    import time
-    if sys.argv[1:2] == ["threads"]:
-        t = time.process_time()
-        seen = 0
-        for ranks in map(int, sys.argv[2:]):
-            for case in full_table():
-                seen += 1
-                if text := wrong_on_threads(case, ranks):
-                    print(text[:300].replace("\n", " | "), flush=True)
-        print(seen, time.process_time() - t)
-    else:
-        main()
+    main(int(sys.argv[1]))
