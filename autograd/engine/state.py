@@ -28,7 +28,7 @@ class State(threading.local):
     poke: Callable[[], None] | None = None
     """Called after each node of a sweep, so that pending communication makes progress."""
     pending: Any = ()
-    """Values that were started and not yet waited for (see `deferred.Deferred`), in the order in which they started."""
+    """Values that were started and not yet waited for (see `deferred.Unwaited`), in the order in which they started."""
     contexts: tuple[Callable[[], Any], ...] = ()
     """The active contexts, outermost first. Each makes a context manager that enters the context again when a part of
     the program runs a second time (see `transforms.checkpoint`)."""

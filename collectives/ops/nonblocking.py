@@ -315,7 +315,7 @@ def _keep_poking() -> None:
         return
 
     def listener(phase: str, direction: str, name: str) -> None:
-        if not state.pending:
+        if all(x.is_lost for x in state.pending):
             _thread.is_poking = False
             listeners.remove(entry)
         elif phase == "end" and direction == "forward":
@@ -376,6 +376,8 @@ class _Receiver(_Finisher):
         self.queue = queue
         self.is_read = False
         self.recorded = state.recording is not None
+        while queue and queue[0].header.test():  # nobody may wait for these, and their data must be received as well
+            self._advance()
         queue.append(self)
         if out is not None and queue[0] is self:
             self._post()

@@ -26,6 +26,7 @@ __all__ = ["Started", "Waits"]
 # One MPI test makes a bounded amount of progress on all requests. Over TCP, with operations of 3 ms between them, four
 # tests at a time finished an 8 MiB all-reduce in two thirds of the time of one test. Each costs a microsecond.
 _TESTS_AT_A_TIME = 4
+_MOST_UNTESTED = 32  # incomplete calls, before each further one makes progress on the oldest
 _COMPARISON_S = 4.0  # how long the monitors may take to find that the ranks have made different calls
 
 
@@ -116,8 +117,11 @@ class Waits:
         if self.activity.is_alarmed:
             self.check(wait)
         self.activity.waiting.setdefault(get_ident())
+        kept = self.started  # nobody may wait for the oldest, and without a sweep nobody pokes
+        if kept and (kept[0]._is_done or len(kept) > _MOST_UNTESTED):
+            self.reap()
         started = Started(self, function(*args), wait, args)
-        self.started.append(started)
+        kept.append(started)
         return started
 
     def send(self, wait: Wait, function: Callable[..., Any], *args: Any) -> None:
