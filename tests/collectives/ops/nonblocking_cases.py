@@ -6,15 +6,20 @@ Each takes this rank's operand and whether to run nonblocking, and returns the l
 from __future__ import annotations
 
 import contextlib
+import gc
 from collections.abc import Callable, Iterator
+from threading import local
 from typing import Any
+from weakref import ref
 
 import numpy as np
 
 import autograd as ag
 import autograd.numpy as anp
 import collectives as cc
+from autograd.engine.state import state
 from collectives import I
+from collectives.transports.protocol import Request
 
 FORMS = ["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "permute", "broadcast", "reduce"]
 """The collectives that have a nonblocking form."""
@@ -184,3 +189,95 @@ def compare_here(program: Any) -> float:
     differences = [abs(a.numpy() - b.numpy()).max() / max(abs(b.numpy()).max(), 1e-12)
                    for a, b in zip(*found, strict=True)]
     return float(max(differences))
+
+
+# -- handles that are lost ---------------------------------------------------------------------------------------------
+
+
+def _in_a_tape(x: Any) -> None:
+    with ag.Tape():
+        seen.handles.append(ref(cc.all_reduce_async(x, "a")))
+        raise ZeroDivisionError
+
+
+def _in_a_transform(x: Any) -> None:
+    def f(x: Any) -> Any:
+        handle = cc.all_reduce_async(x, "a")
+        seen.handles.append(ref(handle))
+        return 1 / 0
+
+    ag.vjp(f, x)
+
+
+def _deleted_in_a_tape(x: Any) -> None:
+    with ag.Tape():
+        seen.handles.append(ref(cc.all_reduce_async(x, "a")))
+
+
+def _outside(x: Any) -> None:
+    handle = cc.all_reduce_async(x, "a")
+    seen.handles.append(ref(handle))
+    raise ZeroDivisionError
+
+
+def _deleted_outside(x: Any) -> None:
+    with ag.no_grad():
+        seen.handles.append(ref(cc.all_reduce_async(x, "a")))
+
+
+def _message(x: Any) -> None:
+    rank, size = cc.world().index, cc.world().size
+    with ag.Tape():
+        cc.isend(x, "a", (rank + 1) % size)
+        seen.handles.append(ref(cc.irecv("a", (rank - 1) % size)))
+        raise ZeroDivisionError
+
+
+def _pending(x: Any) -> None:
+    """Below the tape: a started call of the channel, as of a gradient bucket."""
+    cc.current_mesh().axis("a").group.start(Request("all_reduce", x.array))
+
+
+class _Seen(local):
+    handles: list[Any]
+
+
+seen = _Seen()
+LOSING = [_in_a_tape, _in_a_transform, _deleted_in_a_tape, _outside, _deleted_outside, _message, _pending]
+
+
+def lose_handles(steps: int = 200) -> None:
+    """Lose a handle in every step, in each way. It is freed, and later calls are matched with their own."""
+    world = cc.world()
+    rank, size = world.index, world.size
+    for lose in LOSING:
+        if lose is _message and size == 1:
+            continue
+        seen.handles = []
+        is_kept = lose in (_outside, _deleted_outside)  # until the mesh ends, whose error counts them
+        try:
+            with cc.Mesh(a=-1) as mesh:
+                group = mesh.axis("a").group
+                for step in range(steps):
+                    with contextlib.suppress(ZeroDivisionError, cc.CommunicationError):
+                        lose(ag.tensor(np.arange(3.0) + rank + step, requires_grad=True))
+                    if step % 10 == 0:
+                        world.barrier()
+                gc.collect()
+                assert not any(handle() is not None for handle in seen.handles), lose.__name__
+                assert len(state.pending) <= 2 * is_kept, (lose.__name__, len(state.pending))
+                waits = getattr(group, "_waits", None)  # of processes
+                assert waits is None or len(waits.started) < steps // 2, (lose.__name__, len(waits.started))
+                if lose is _message:
+                    assert len(mesh.axis("a").kept["irecv", (rank - 1) % size]) < steps // 2
+                    there, here = cc.isend(np.full(2, rank), "a", (rank + 1) % size), cc.irecv("a", (rank - 1) % size)
+                    there.wait()
+                    assert here.numpy().tolist() == [(rank - 1) % size] * 2
+                    assert not mesh.axis("a").kept["irecv", (rank - 1) % size]
+                total = cc.all_reduce_async(ag.tensor(np.array([rank + 0.5])), "a").numpy()
+                assert total.tolist() == [sum(r + 0.5 for r in range(size))], lose.__name__
+        except cc.CommunicationError as error:
+            text = f"and {steps} communications were started and never waited for"
+            assert is_kept and text in str(error) and str(error).count("started at") == 1, str(error)
+        else:
+            assert not is_kept

@@ -11,7 +11,14 @@ import autograd as ag
 import collectives as cc
 from collectives.testing.proof import Case, Setting, check_everywhere
 from collectives.testing.registry_cases import cases
-from tests.collectives.ops.nonblocking_cases import FORMS, PROGRAMS, compare, compare_here, nonblocking_in_place
+from tests.collectives.ops.nonblocking_cases import (
+    FORMS,
+    PROGRAMS,
+    compare,
+    compare_here,
+    lose_handles,
+    nonblocking_in_place,
+)
 
 world = cc.world()
 
@@ -22,6 +29,7 @@ with cc.Mesh(a=-1):
         pass
     assert float(handle.numpy()[-1]) == sum(range(1, world.size + 1))
 
+lose_handles()
 for program in PROGRAMS:
     difference = compare(program, world.size)
     assert difference < 1e-12, f"{program.__name__}: off by {difference}"
