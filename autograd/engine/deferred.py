@@ -127,7 +127,8 @@ class Unwaited:
 
 def _merged(pending: Sequence[Unwaited]) -> list[Unwaited]:
     """The list with one entry for all lost handles of a call site outside of tapes, whose blocks end soon."""
-    found, lost = [], {}
+    found: list[Unwaited] = []
+    lost: dict[tuple[str, int], Unwaited] = {}
     for x in pending:
         if x.tape is None and x.is_lost:
             known = lost.setdefault((x.site, id(x.mesh)), x)
