@@ -220,7 +220,10 @@ class Communicator:
         It is made without communication, because possibly only two of the ranks use it. Repeated calls return the same
         object.
         """
-        return self.duplicate(purpose)
+        lanes: dict[str, Communicator] = vars(self).setdefault("_lanes", {})
+        if purpose not in lanes:
+            lanes[purpose] = self.duplicate(purpose)
+        return lanes[purpose]
 
     # -- control -----------------------------------------------------------------------------------------------
     @property
