@@ -41,7 +41,8 @@ class Deferred(Tensor):
         self._maker = maker
         self._outline = outline  # a Shaped: shape and dtype of the array before it arrives; None if unknown
         self.what, self.site = maker.what, maker.site
-        state.pending = [*_merged(state.pending), Unwaited(self, maker, tape)]
+        pending = state.pending
+        state.pending = [*(_merged(pending) if pending else ()), Unwaited(self, maker, tape)]
 
     def wait(self) -> Tensor:
         """Wait until the value has arrived, and return this object."""
