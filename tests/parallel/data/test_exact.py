@@ -184,7 +184,7 @@ def _without_shared_memory(module: Model, mesh: cc.Mesh) -> None:
     buckets.is_on_one_host = lambda group: False
 
 
-@pytest.mark.parametrize("mode", ["small buckets", "zero 2"])
+@pytest.mark.parametrize("mode", MODES)
 def test_a_parameter_that_is_used_on_one_rank_only(mode: str) -> None:
     """The rank without it counts zero; the serial gradient is that of the rows of the other ranks."""
 
