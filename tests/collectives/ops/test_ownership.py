@@ -12,13 +12,13 @@ from .ownership_cases import check_all
 
 
 @pytest.mark.filterwarnings("ignore::autograd.errors.ReplicaWarning")
-@pytest.mark.parametrize(("ranks", "every"), [(1, 1), (2, 4), (3, 3), *(
+@pytest.mark.parametrize(("ranks", "every"), [(1, 1), (2, 8), (3, 6), *(
     pytest.param(n, 1, marks=pytest.mark.slow) for n in (2, 3, 4))])  # fmt: skip
 def test_threads(ranks: int, every: int) -> None:
     cc.run(lambda: check_all(every), ranks)
 
 
-@pytest.mark.parametrize(("on", "ranks", "every"), [("here", 1, 1), ("here", 3, 6), *(
+@pytest.mark.parametrize(("on", "ranks", "every"), [("here", 1, 4), ("here", 3, 12), *(
     pytest.param(on, n, 1, marks=pytest.mark.slow) for on in ("here", "openmpi") for n in (2, 3))])  # fmt: skip
 def test_mpi(on: str, ranks: int, every: int) -> None:
     found = launch_command(["-m", "tests.collectives.ops.ownership_cases", str(every)], ranks, limit_s=200, on=on)

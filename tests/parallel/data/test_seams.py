@@ -23,7 +23,7 @@ def check_on_threads(cases: list[Case], ranks: int) -> None:
     assert not wrong, f"{len(wrong)} of {len(cases)} cases\n" + "\n".join(wrong[:20])
 
 
-@pytest.mark.parametrize(("ranks", "every"), [(1, 4), (2, 3), (3, 1), (4, 3)])
+@pytest.mark.parametrize(("ranks", "every"), [(1, 5), (2, 5), (3, 1), (4, 5)])
 def test_on_threads(ranks: int, every: int) -> None:
     check_on_threads(selection(ranks, every), ranks)
 
@@ -36,7 +36,7 @@ def test_everything_on_threads(ranks: int) -> None:
 
 
 @pytest.mark.parametrize(("on", "ranks", "every"), [
-    ("here", 3, 4), ("openmpi", 3, 4),
+    ("here", 3, 9), ("openmpi", 3, 9),
     *(pytest.param("here", n, 0, marks=[pytest.mark.slow, pytest.mark.timeout(1500)]) for n in (2, 3, 4)),
 ])  # fmt: skip
 def test_over_mpi(on: str, ranks: int, every: int) -> None:
