@@ -692,7 +692,7 @@ class Prepared:
 
     def addend(self, x: Tensor, name: str) -> Addend | None:
         """The addend to compare, if this group still compares calls."""
-        return addend_of(x, name, self.group) if self.group.checking else None
+        return addend_of(x, name, self.call.axes, self.group) if self.group.checking else None
 
     def run(self, x: Any, recorded: bool | None, operand: Tensor | None = None) -> Any:
         """Compare the call with those of the other ranks, if the check mode requires it, and run it on an array.

@@ -177,9 +177,9 @@ def _note_if_dropped(x: Tensor, on: Axis, name: str, root: int, theirs: tuple[fl
     Backward warns of it, if nothing else uses the value.
     """
     value, scale = theirs
-    if x.tape is None or not scale or type(x.array) is Shaped or not 0 <= x.node < len(x.tape.nodes):
+    if x.tape is None or not scale or type(x.array) is Shaped:
         return
-    node = x.tape.nodes[x.node]
+    node = x.tape.node(x.node)
     mine = headers.projection(x.array)[0]
     if node is None or not node[3] or abs(mine - value) <= scale * np.finfo(x.array.dtype).eps ** 0.5:
         return
