@@ -58,7 +58,7 @@ from autograd.engine.recording import OUTSIDE, Node, Recording
 from autograd.engine.state import state
 from autograd.engine.tape import Sweep
 from autograd.engine.tensor import TENSORS, Tensor, place_off_tape, relabel
-from autograd.errors import ArgumentError, LayoutError, NotDifferentiable, OptionError, call_site
+from autograd.errors import ArgumentError, DtypeError, LayoutError, NotDifferentiable, OptionError, call_site
 from autograd.layouts.layout import C, I, Label, Layout, P, R, Rooted, Shard, V, may_relabel
 from autograd.layouts.messages import about_origin, describe, fixes
 from autograd.layouts.names import name_of
@@ -70,7 +70,7 @@ from .checks.sanitizer import Addend
 from .job.history import mark
 from .staging import InShape
 from .transports.protocol import Communicator, Pending, Request
-from .transports.request import answer
+from .transports.request import DTYPES, answer, not_communicated
 
 __all__ = ["Asked", "Collective", "Prepared", "Refusal", "absent_or_zeros", "arrived", "collectives", "compared_layout"]
 
@@ -333,7 +333,10 @@ class Collective:
     def prepare(
         self, x: Any, layout: Layout | None, call: Call, name: str = "", operand: Tensor | None = None
     ) -> Prepared:
-        """Check the labels and compute everything about a call that does not depend on the operand's values."""
+        """Check the operand and compute everything about a call that does not depend on the operand's values."""
+        if not self.silent and not self.free and x.dtype not in DTYPES:  # on one rank, too
+            shown = f"{self.name}({name or 'x'}: {describe(x, x.shape, layout)}, axis {'*'.join(call.axes)!r})"
+            raise DtypeError(f"{shown}: {not_communicated(x.dtype)}" + call_site())
         if layout is not None and state.recording is not None and self._lacks_adjoint():
             raise self._without_adjoint()
         try:

@@ -46,8 +46,8 @@ _SHOWN_RANKS = 8
 def addend_of(x: Tensor, name: str, axes: tuple[str, ...], group: Any) -> Addend | None:
     """The addend to compare in the next call of a group, whose fingerprint then contains its local means.
 
-    In a call along several axes it also contains the digest, so that the ranks learn the digests of all, if they differ.
-    Not compared are the values of `mean`, zeros, infinities, and whole numbers outside of a tape, such as counts.
+    In a call along several axes it also contains the digest: if the digests differ, the ranks learn those of all. Not
+    compared are the values of `mean`, zeros, infinities, and whole numbers outside of a tape, such as counts.
     """
     if type(x.array) is Shaped:
         return None

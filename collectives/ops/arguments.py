@@ -37,8 +37,8 @@ from ..mesh import Axis, current_mesh
 from ..transports.protocol import Communicator
 
 __all__ = [
-    "AxisName", "Use", "check_other", "check_rank", "check_to", "group_of", "operand", "sample",
-    "sizes_of", "to_tensor", "user_function",
+    "AxisName", "Use", "accumulated", "addends", "check_other", "check_rank", "check_to", "converted", "group_of",
+    "operand", "sample", "sizes_of", "to_tensor", "user_function",
 ]  # fmt: skip
 
 AxisName = str | Sequence[str]
@@ -163,6 +163,32 @@ def operand(x: Any, axis: AxisName, name: str) -> tuple[Tensor, Axis]:
     """The operand as a Tensor under the current mesh, and the axis."""
     on = current_mesh().axis(axis)
     return to_tensor(x, name), on
+
+
+def addends(x: Any, axis: AxisName, collective: Collective) -> tuple[Tensor, Axis]:
+    """The operand of a sum or a product over the ranks, in the dtype of `accumulated`, and the axis."""
+    x, on = operand(x, axis, collective.name)
+    if x.array.dtype in _WIDE:
+        collective.check(x, on)  # its errors name the variable that holds `x`
+    return accumulated(x), on
+
+
+def accumulated(x: Tensor) -> Tensor:
+    """A value in the dtype in which sums and products of it are computed, on one rank, too.
+
+    As by ``numpy.sum``, that is int64 or uint64 for booleans and smaller integers. Floats keep their dtype.
+    """
+    wide = _WIDE.get(x.array.dtype)
+    return x if wide is None else converted(x, wide)
+
+
+_WIDE = {np.dtype(char): np.dtype(np.uint64 if char in "BHIL" else np.int64) for char in "?bBhHiIlL"}
+_WIDE = {narrow: wide for narrow, wide in _WIDE.items() if narrow.itemsize < 8}
+
+
+def converted(x: Tensor, dtype: Any) -> Tensor:
+    """A value without a derivative in another dtype, with its labels."""
+    return Tensor(x.array.astype(dtype), x.layout)
 
 
 def check_rank(rank: Any, on: Axis, name: str, what: str) -> None:
