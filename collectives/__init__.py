@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from autograd.engine.tape import Tape
 from autograd.errors import (
     CollectiveMismatch,
     CommunicationError,
@@ -97,7 +98,7 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *__all__, "inspect", "testing"})
 
 
-def _plan(tape: Any, ranks: Communicator, sizes: tuple[int, ...]) -> Any:
+def _plan(tape: Any, ranks: Communicator | None = None, sizes: tuple[int, ...] = (1,)) -> Any:
     from .inspect.plan import plan  # loaded at the first plan; few programs make one
 
     return plan(tape, ranks, sizes)
@@ -109,6 +110,6 @@ def _ask_mpi() -> tuple[int, int]:
     return MPI.COMM_WORLD.Get_rank(), MPI.COMM_WORLD.Get_size()
 
 
-Mesh.planner = staticmethod(_plan)
+Mesh.planner = Tape.planner = staticmethod(_plan)
 process.guard(lambda: World("mpi"), _ask_mpi)
-del process
+del Tape, process
