@@ -19,6 +19,7 @@ from autograd.errors import (
     MeshError,
     RankFailed,
     ReplicaMismatch,
+    missing_attribute,
 )
 from autograd.layouts.layout import C, D, I, Layout, P, R, Rooted, Shard, V
 
@@ -88,7 +89,7 @@ def __getattr__(name: str) -> Any:
     if name == "__version__":
         return importlib.import_module("autograd").__version__
     if name not in _LATER:
-        raise AttributeError(f"module 'collectives' has no attribute {name!r}")
+        raise missing_attribute(__name__, name)
     found = globals()[name] = getattr(importlib.import_module(f"collectives.{_LATER[name]}"), name)
     return found
 

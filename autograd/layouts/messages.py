@@ -12,7 +12,7 @@ import numpy as np
 from ..arrays.device import mixed_devices, unavailable
 from ..errors import DeviceError, DtypeError, LayoutError, RingtapeError, ShapeError, call_site, typed
 from .layout import C, D, I, Label, Layout, P, R, Rooted, Shard, V
-from .names import name_of, owner_of, parameters_beside, slice_of
+from .names import name_of, owner_of, parameter_of, parameters_beside, slice_of
 from .rank_values import EVERY_AXIS, rank_axes
 
 __all__ = [
@@ -352,7 +352,9 @@ def explain(
     if word == "invariant" and found and labels[at[1]] is R:
         found += (f"\n  or:  to=I where {names[at[1]]} is made by all_reduce, all_gather or broadcast, if all ranks "
                   "compute the same from there on")  # fmt: skip
-    if word == "invariant" and found and operands and type(operands[at[0]]).__name__ == "Parameter":
+    if word == "invariant" and found and operands and (
+        type(operands[at[0]]).__name__ == "Parameter" or parameter_of(operands[at[0]])
+    ):
         found += _of_parameter(names[at[0]], labels[at[1]], axis)
     lines.append(found or "  fix: reduce or gather the operands on this axis first, or set the intended layout")
     return "\n".join(lines) + call_site()

@@ -25,7 +25,7 @@ from autograd.arrays.shape_only import Shaped
 from autograd.engine.parameter import tensor
 from autograd.engine.state import state
 from autograd.engine.tensor import TENSORS, Given, Tensor
-from autograd.errors import ArgumentError, LayoutError, MeshError, ShapeError, call_site
+from autograd.errors import ArgumentError, LayoutError, MeshError, ShapeError, call_site, instead_of
 from autograd.layouts.layout import Label, Shard
 from autograd.layouts.messages import require_same_number
 from autograd.layouts.rank_values import EVERY_AXIS, plain, rank_axes
@@ -37,8 +37,8 @@ from ..mesh import Axis, current_mesh
 from ..transports.protocol import Communicator
 
 __all__ = [
-    "AxisName", "Use", "accumulated", "addends", "check_other", "check_rank", "check_to", "converted", "group_of",
-    "operand", "sample", "sizes_of", "to_tensor", "user_function",
+    "AxisName", "Use", "accumulated", "addends", "as_typed", "check_other", "check_rank", "check_to", "converted",
+    "group_of", "operand", "sample", "sizes_of", "to_tensor", "user_function",
 ]  # fmt: skip
 
 AxisName = str | Sequence[str]
@@ -94,7 +94,7 @@ def user_function(resolve: Callable[Arguments, Use | Tensor]) -> Callable[Argume
         try:
             use = resolve(x, axis, *args, **options)
         except TypeError as error:
-            raise _as_typed(error, resolve, (x, axis, *args), options) from error.__cause__
+            raise as_typed(error, resolve, (x, axis, *args), options) from error.__cause__
         if use.__class__ is not Use:
             return use  # type: ignore[return-value]  # the result: nothing runs
         known = use.collective.prepared(use.x, use.call)
@@ -105,14 +105,24 @@ def user_function(resolve: Callable[Arguments, Use | Tensor]) -> Callable[Argume
     return function  # type: ignore[return-value]  # its arguments are those of `resolve`
 
 
-def _as_typed(error: TypeError, resolve: Callable[..., Any], args: Any, options: Any) -> TypeError:
+def as_typed(error: TypeError, resolve: Callable[..., Any], args: Any, options: Any) -> TypeError:
     """The error of a call whose arguments do not fit the signature as a typed one; any other error as it is."""
     declared, name = signature(resolve), resolve.__name__
     try:
         declared.bind(*args, **options)
     except TypeError as mismatch:
+        if "op" in options and "op" not in declared.parameters:
+            return ArgumentError(_other_operation(name, options["op"]) + call_site())
         return ArgumentError(f"{name}: {mismatch}; needed: {name}{_shown(declared)}" + call_site())
     return error
+
+
+def _other_operation(name: str, op: Any) -> str:
+    """The text of the error for ``op=``, which other libraries have."""
+    given = str(op).rpartition(".")[2].upper()  # a name, or ReduceOp.AVG
+    kind = next((kind for kind in ("AVG", "MEAN", "MAX", "MIN", "PROD") if given.startswith(kind)), "SUM")
+    kind = {"MEAN": "AVG", "PROD": "PRODUCT"}.get(kind, kind)
+    return f"{name}: op={op!r} was given; {name} adds\n  fix: {instead_of('collectives', kind)}"
 
 
 def _shown(declared: Any) -> str:

@@ -38,7 +38,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from autograd.arrays.device import is_bfloat16
-from autograd.errors import ArgumentError, DtypeError, MeshError, ShapeError, call_site
+from autograd.errors import ArgumentError, DtypeError, MeshError, OptionError, ShapeError, call_site
 
 __all__ = ["Array", "DTYPES", "REDUCTIONS", "Request", "Runs", "alone", "answer", "check",
            "check_members", "given_bytes", "not_communicated", "shown", "whole_bytes"]  # fmt: skip
@@ -243,7 +243,10 @@ def check(request: Request, rank: int, size: int, name: str) -> None:
         check_rank("root", root, size, name)
     if call == "all_reduce":
         if op not in _OPERATIONS:
-            raise ValueError(f"all_reduce with op={op!r} on '{name}'; needed: one of {', '.join(_OPERATIONS)}")
+            mean = "\n  fix: group.all_reduce(x) / group.size" * (op in ("avg", "mean"))
+            raise OptionError(
+                f"all_reduce with op={op!r} on '{name}'; needed: one of {', '.join(_OPERATIONS)}{mean}" + call_site()
+            )
         if request.out is not None and request.out is not x:
             raise ArgumentError(f"all_reduce on '{name}' was given another buffer than its operand; needed: out=x")
         if op == "max" and x.dtype.kind == "c":
