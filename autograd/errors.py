@@ -283,8 +283,8 @@ _INSTEAD = {
         'ag.jacobian(losses, mode="reverse")(params)',
     },
     "collectives": {
-        "AVG": 'cc.mean(x, "dp"), which has a name of its own because a mean of local means is that of all rows only if '
-        "the ranks have equally many; a loss is the sum over the ranks, divided by the global number of rows",
+        "AVG": 'cc.mean(x, "dp"). It has a name of its own: a mean of local means is that of all rows only where the '
+        "ranks have equally many. A loss is the sum over the ranks, divided by the global number of rows",
         "MAX": 'cc.all_max(x, "dp")',
         "MIN": 'cc.all_min(x, "dp")',
         "PRODUCT": 'cc.all_prod(x, "dp")',

@@ -244,9 +244,7 @@ def check(request: Request, rank: int, size: int, name: str) -> None:
     if call == "all_reduce":
         if op not in _OPERATIONS:
             mean = "\n  fix: group.all_reduce(x) / group.size" * (op in ("avg", "mean"))
-            raise OptionError(
-                f"all_reduce with op={op!r} on '{name}'; needed: one of {', '.join(_OPERATIONS)}{mean}" + call_site()
-            )
+            raise OptionError(f"all_reduce with op={op!r} on '{name}'; needed: one of {', '.join(_OPERATIONS)}{mean}")
         if request.out is not None and request.out is not x:
             raise ArgumentError(f"all_reduce on '{name}' was given another buffer than its operand; needed: out=x")
         if op == "max" and x.dtype.kind == "c":
