@@ -178,9 +178,10 @@ def operand(x: Any, axis: AxisName, name: str) -> tuple[Tensor, Axis]:
 def addends(x: Any, axis: AxisName, collective: Collective) -> tuple[Tensor, Axis]:
     """The operand of a sum or a product over the ranks, in the dtype of `accumulated`, and the axis."""
     x, on = operand(x, axis, collective.name)
-    if x.array.dtype in _WIDE:
+    if x.array.dtype.kind in "biu":
         collective.check(x, on)  # its errors name the variable that holds `x`
-    return accumulated(x), on
+        x = accumulated(x)
+    return x, on
 
 
 def accumulated(x: Tensor) -> Tensor:

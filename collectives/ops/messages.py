@@ -82,7 +82,7 @@ def _(x: Any, call: Call) -> Asked:
     if source == me:
         kept = flat(x).copy()
         return None, lambda _, x, call: back(kept, x.shape, x)
-    buffer = np.empty_like(flat(x)) if shape == x.shape else zeros_like(x, (math.prod(shape),))
+    buffer = zeros_like(x, (math.prod(shape),)) if call.shape else np.empty_like(flat(x))
     return Request("recv", out=buffer, peer=source), InShape(shape)
 
 

@@ -26,6 +26,7 @@ from autograd.ops.elementwise import astype
 from ..call import Call
 from ..checks import modes
 from ..collective import Asked, Collective, Refusal
+from ..mesh import Axis
 from ..staging import InShape, flat
 from ..transports.protocol import Request
 from .arguments import AxisName, Use, addends, check_to, converted, group_of, operand, user_function
@@ -175,18 +176,22 @@ def mean(x: Any, axis: AxisName, to: Label = R) -> Tensor:
             raise LayoutError(_mean_of_copies(x, one))
     check_to(to, (R, I), "all_reduce")
     call = on.call(group_of(on, None, "all_reduce"), to=to)
-    dtype = x.array.dtype
-    if dtype.kind in "biu":
-        ALL_REDUCE.check(x, on)  # its errors name the variable that holds `x`
-        x = converted(x, np.float64)
-        with no_grad():  # floats, but without a derivative
-            return ALL_REDUCE.prepared(x, call).apply(x) / on.size
-    if dtype == np.float16:  # transports add it in float32
-        ALL_REDUCE.check(x, on)
-        x = astype(x, np.float32)
+    if x.array.dtype.char in "?bBhHiIlLqQe":
+        return _mean_in_floats(x, on, call)
     known = ALL_REDUCE.prepared(x, call)
-    y = (known.apply_counted(x, "mean") if known.sums and modes.limit else known.apply(x)) / on.size
-    return y if dtype == y.array.dtype else astype(y, dtype)
+    return (known.apply_counted(x, "mean") if known.sums and modes.limit else known.apply(x)) / on.size
+
+
+def _mean_in_floats(x: Tensor, on: Axis, call: Call) -> Tensor:
+    """The mean of integers, in float64, or of float16, in float32: their sum might be too large for them."""
+    ALL_REDUCE.check(x, on)  # its errors name the variable that holds `x`
+    if x.array.dtype == np.float16:
+        wide = astype(x, np.float32)  # transports add it in float32, too
+        known = ALL_REDUCE.prepared(wide, call)
+        return astype(known.apply_counted(wide, "mean") / on.size, np.float16)
+    with no_grad():  # floats, but without a derivative
+        wide = converted(x, np.float64)
+        return ALL_REDUCE.prepared(wide, call).apply(wide) / on.size
 
 
 def _mean_of_copies(x: Tensor, axis: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -217,3 +218,13 @@ def test_over_mpi() -> None:
     assert "equal_addends.py:15" in lines[0]
     (line,) = [line for line in outcome.err.splitlines() if "GradientWarning" in line]
     assert "rank 0 by 2, rank 1 by 3" in line, outcome.err
+
+
+@pytest.mark.parametrize(("library", "mode"), [("here", "ranks"), ("openmpi", "first")])
+def test_several_axes_over_mpi(library: str, mode: str) -> None:
+    outcome = launch("several_axes.py", 4, limit_s=100, on=library, RINGTAPE_CHECK=mode)
+    assert outcome.code == 0, outcome
+    lines = [line for line in outcome.err.splitlines() if "ReplicaWarning" in line]
+    # the loss, the sum that is logged, and the sum over tp alone, of both its groups; dp divides the rows
+    assert sorted(re.findall(r"several_axes.py:(\d+)", " ".join(lines))) == ["17", "19", "21", "21"], outcome.err
+    assert "the 2 ranks of axis 'tp' add equal values" in lines[0]
