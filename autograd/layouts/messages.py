@@ -37,6 +37,7 @@ def describe(array: Any, shape: Any, layout: Any) -> str:
         return f"number{'' if array is None else f' {array}'}{where}"
     kind = {"f": "f", "c": "c", "i": "i", "u": "u", "b": "bool"}.get(getattr(dtype, "kind", ""), "")
     short = "bool" if kind == "bool" else f"{kind}{dtype.itemsize * 8}" if kind and dtype is not None else "number"
+    short = "bf16" if getattr(dtype, "name", "") == "bfloat16" else short
     return f"{short}[{','.join(str(int(n)) for n in shape)}]{where}"
 
 

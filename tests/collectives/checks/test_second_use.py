@@ -50,6 +50,7 @@ OTHERS: dict[str, Callable[[Any], Any]] = {
     "permute": lambda x: cc.permute(x, "dp", RING),
     "permute_async": lambda x: cc.permute_async(x, "dp", RING).wait(),
     "halo_exchange": lambda x: cc.halo_exchange(x, "dp", 1),
+    "get": lambda x: cc.get(x, "dp", [1] * 6, numpy.arange(6)),
     "cast": lambda x: cc.cast(x, "dp", to=P),
 }
 WAYS: dict[str, Callable[[], Any]] = {"plain": ag.no_grad, "under no_grad": ag.no_grad, "on another tape": ag.Tape}
