@@ -17,9 +17,11 @@ import pytest
 
 import autograd as ag
 import collectives as cc
+from autograd import nn, optim
 from autograd.arrays.device import dtype_named
 from autograd.errors import DtypeError
 from collectives import shared_arrays
+from parallel import DataParallel, LocalSGD
 
 from ..launch import launch
 from .dtype_cases import CASES, DTYPES, ORDERED, mistakes
@@ -169,3 +171,35 @@ def test_memory_that_the_ranks_share(dtype: Any) -> None:
             shared_arrays.empty(3, dtype, "dp")
         with pytest.raises(DtypeError, match="fix: "):
             cc.world().all_reduce(numpy.zeros(3, dtype))
+
+
+class Scaled(nn.Module):
+    """A module made from the arrays of a file: a parameter, and buffers that are registered and assigned."""
+
+    def __init__(self, by: int):
+        self.weight = ag.Parameter(numpy.arange(3.0).astype(">f4"))
+        self.register_buffer("scale", numpy.arange(3.0).astype(">f8") + by)
+        self.register_buffer("count", numpy.array([1 + by], ">i2"))
+        self.scale = numpy.arange(3.0).astype(">f8") + by
+
+    def forward(self, x: Any) -> Any:
+        return (x * self.weight * self.buffer("scale")).sum()
+
+
+def test_modules_of_arrays_of_another_byte_order() -> None:
+    """Their gradients and their buffers are summed over the ranks."""
+
+    def program() -> Any:
+        rank = cc.world().index
+        with cc.Mesh(dp=3):
+            model = DataParallel(Scaled(0), "dp")
+            with ag.Tape() as tape:
+                loss = cc.all_reduce(model(numpy.arange(3.0).astype(">f4") + rank), "dp", to=cc.I)
+            tape.backward(loss)
+            (gradient,) = [p.grad.numpy() for p in model.parameters()]
+            module = Scaled(rank)
+            with LocalSGD(module, "dp", optim.SGD(module.parameters(), lr=0.1)) as local:
+                local.synchronise()
+            return gradient.tolist(), numpy.asarray(module.scale).tolist(), numpy.asarray(module.count).tolist()
+
+    assert cc.run(program, ranks=3) == [([0.0, 6.0, 18.0], [1.0, 2.0, 3.0], [2])] * 3
