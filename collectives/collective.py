@@ -259,9 +259,10 @@ class Collective:
                 for message in self.sends(x, call):
                     group.run(message)
             request, finish = function(x, call)
-            if keep is not None:
+            found = None if request is None else group.run(request)
+            if keep is not None:  # a request that was refused is not kept: a repeated one is not checked again
                 keep(x, request, finish)
-            return finish(None if request is None else group.run(request), x, call)
+            return finish(found, x, call)
 
         self._asks, self._forward, self._asking = function, forward, forward
         return function
@@ -334,7 +335,7 @@ class Collective:
         self, x: Any, layout: Layout | None, call: Call, name: str = "", operand: Tensor | None = None
     ) -> Prepared:
         """Check the operand and compute everything about a call that does not depend on the operand's values."""
-        if not self.silent and not self.free and x.dtype not in DTYPES:  # on one rank, too
+        if x.dtype not in DTYPES and not (self.silent or self.free or self.unchecked):  # on one rank, too
             shown = f"{self.name}({name or 'x'}: {describe(x, x.shape, layout)}, axis {'*'.join(call.axes)!r})"
             raise DtypeError(f"{shown}: {not_communicated(x.dtype)}" + call_site())
         if layout is not None and state.recording is not None and self._lacks_adjoint():
