@@ -36,6 +36,7 @@ from ..staging import InShape, back, buffer_like, flat, zeros_like
 from ..transports.protocol import Request
 from . import headers
 from .arguments import AxisName, Use, check_other, check_rank, operand, sample, user_function
+from .extents import extents_along
 
 __all__ = ["permute", "recv", "send"]
 
@@ -229,19 +230,20 @@ def permute(x: Any, axis: AxisName, pairs: Sequence[tuple[int, int]], *, like: A
     Parameters
     ----------
     x : Tensor or array
-        Any shape and dtype, the same on all ranks, or shapes of their own with `like`. A plain array is V.
+        Any shape and dtype, the same on all ranks; parts of a Shard with agreed extents may be uneven. A plain array is
+        V.
     axis : str or tuple of str
         The mesh axis, or several flattened into one.
     pairs : sequence of (src, dst)
         The same on all ranks. A rank may be src at most once, and dst at most once.
     like : Tensor or array, optional
-        A value of the shape that this rank receives, if the shapes of the ranks differ, as those of uneven chunks do.
-        All ranks give one.
+        A value of the shape that this rank receives, if the shapes of the ranks differ, as those of uneven chunks do,
+        and no label knows them. All ranks give one.
 
     Returns
     -------
     Tensor
-        V on the axis, with the dtype of `x`, and its shape or that of `like`.
+        V on the axis, with the dtype and shape of the value that this rank receives.
 
     Raises
     ------
@@ -284,10 +286,25 @@ def permute(x: Any, axis: AxisName, pairs: Sequence[tuple[int, int]], *, like: A
             raise MeshError(f"permute: a rank is a {what} twice in {list(given)}; needed: at most once" + call_site())
     given = tuple((int(s), int(t)) for s, t in given)
     if like is None:
-        return Use(PERMUTE, x, on.call(pairs=given))
+        shape = _shape_of_part(x, on, given)
+        return Use(PERMUTE, x, on.call(pairs=given, shape=shape, options=tuple(x.array.shape) if shape else ()))
     PERMUTE.check(x, on)
     shape = _shape_received(x, on, given, like)
     return Use(PERMUTE, x, on.call(pairs=given, shape=shape, options=tuple(x.array.shape)), repeats=False)
+
+
+def _shape_of_part(x: Tensor, on: Axis, pairs: Sequence[tuple[int, int]]) -> tuple[int, ...]:
+    """The shape that this rank receives, if the label of `x` knows that the parts are uneven; else ()."""
+    assert x.layout is not None
+    label = x.layout[on.names[0]]
+    if not isinstance(label, Shard) or not label.is_agreed or len(on.names) > 1:
+        return ()
+    extents, _ = extents_along(x, on, label.dim, PERMUTE)
+    if len(set(extents)) == 1:
+        return ()
+    shape, me = [int(n) for n in x.array.shape], on.group.index
+    shape[label.dim] = next((extents[source] for source, to in pairs if to == me), shape[label.dim])
+    return tuple(shape)
 
 
 def _shape_received(x: Tensor, on: Axis, pairs: Sequence[tuple[int, int]], like: Any) -> tuple[int, ...]:

@@ -13,7 +13,7 @@ import autograd as ag
 import autograd.numpy as np
 import collectives as cc
 from autograd.errors import ArgumentError, CommunicationError, ShapeError
-from collectives import I
+from collectives import I, R
 
 
 def ring_sum(x: Any, size: int, permute: Any) -> Any:
@@ -59,6 +59,32 @@ def test_a_chunked_ring(size: int, rows: int, permute: Any) -> None:
         numpy.testing.assert_allclose(total, (data**2).sum(axis=0))
         numpy.testing.assert_allclose(gradient, 2 * data[rank] * ct)
         numpy.testing.assert_allclose(second, 8 * data[rank] * ct**2)
+
+
+@pytest.mark.parametrize("permute", [cc.permute, cc.permute_async], ids=["blocking", "started"])
+@pytest.mark.parametrize("rows", [7, 2, 6])
+def test_uneven_parts_whose_label_knows_them(rows: int, permute: Any) -> None:
+    """A Shard with agreed extents needs no ``like=``; a rank that receives nothing gets zeros of its own shape."""
+    whole = numpy.random.default_rng(rows).standard_normal((2, rows))
+    weights = numpy.arange(1.0, 4.0)
+
+    def program() -> Any:
+        with cc.Mesh(dp=3):
+            w = ag.Parameter(whole.copy())
+            with ag.Tape() as tape:
+                part = cc.shard(cc.cast(w, "dp", to=R), "dp", dim=1)
+                ring = permute(part, "dp", [(0, 1), (1, 2), (2, 0)]) * weights[cc.world().index]
+                some = permute(part, "dp", [(0, 2)])
+                loss = cc.all_reduce((ring * ring).sum() + some.sum(), "dp", to=I)
+            tape.backward(loss)
+            return ring.numpy(), some.shape, w.grad.numpy()  # type: ignore[union-attr]
+
+    parts = numpy.array_split(whole, 3, axis=1)
+    gradient = [2 * part * weights[(r + 1) % 3] ** 2 + (r == 0) for r, part in enumerate(parts)]
+    for rank, (ring, shape, g) in enumerate(cc.run(program, ranks=3)):
+        numpy.testing.assert_allclose(ring, parts[rank - 1] * weights[rank])
+        assert shape == parts[0 if rank == 2 else rank].shape
+        numpy.testing.assert_allclose(g, numpy.concatenate(gradient, axis=1))
 
 
 @pytest.mark.parametrize("mode", ["first", "ranks", "off"])
