@@ -28,10 +28,9 @@ import zlib
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from autograd.arrays.device import to_host
 from autograd.arrays.shape_only import Shaped
+from autograd.digests import bytes_of_values
 from autograd.engine import events
 from autograd.engine.state import state
 from autograd.errors import CollectiveMismatch, CommunicationError, ReplicaMismatch, find_callers, find_site, short_site
@@ -134,8 +133,8 @@ def statement(call: str, layout: str, is_rooted: bool, number: int, seen: list[C
 
 def digest_of(array: Any) -> int:
     """A hash of an array's dtype, shape and bytes."""
-    host = np.ascontiguousarray(to_host(array))
-    return zlib.crc32(host.reshape(-1).view(np.uint8).data, zlib.crc32(f"{host.dtype.str}{array.shape}".encode()))
+    host = to_host(array)
+    return zlib.crc32(bytes_of_values(host).data, zlib.crc32(f"{host.dtype.str}{array.shape}".encode()))
 
 
 def witness(how: str, x: Any, is_last: bool = False) -> None:
