@@ -282,6 +282,15 @@ _INSTEAD = {
         "vmap": "operations that have a batch dimension; for a gradient of each example "
         'ag.jacobian(losses, mode="reverse")(params)',
     },
+    "collectives": {
+        "AVG": 'cc.mean(x, "dp"). It has a name of its own: a mean of local means is that of all rows only where the '
+        "ranks have equally many. A loss is the sum over the ranks, divided by the global number of rows",
+        "MAX": 'cc.all_max(x, "dp")',
+        "MIN": 'cc.all_min(x, "dp")',
+        "PRODUCT": 'cc.all_prod(x, "dp")',
+        "ReduceOp": "cc.all_reduce(x, axis) for the sum; cc.mean, cc.all_max, cc.all_min, cc.all_prod for the others",
+        "SUM": 'no operation: cc.all_reduce(x, "dp") is the sum',
+    },
     "autograd.random": {
         "PRNGKey": "random.Key(seed)",
         "fold_in": "key.at(3) for a number, key.fold('name') for a name",
@@ -289,7 +298,7 @@ _INSTEAD = {
         "split": "key.fold('name') for each use, or key.at(0), key.at(1), ...",
     },
 }
-"""Names of JAX that a module does not have, and what its users write here."""
+"""Names of other libraries that a module does not have, and what their users write here."""
 
 
 def missing_attribute(module: str, name: str) -> AttributeError:
@@ -300,8 +309,13 @@ def missing_attribute(module: str, name: str) -> AttributeError:
     >>> print(missing_attribute("autograd.random", "PRNGKey"))
     module 'autograd.random' has no attribute 'PRNGKey'. Use random.Key(seed)
     """
-    instead = _INSTEAD.get(module, {}).get(name)
+    instead = instead_of(module, name)
     return AttributeError(f"module {module!r} has no attribute {name!r}" + (f". Use {instead}" if instead else ""))
+
+
+def instead_of(module: str, name: str) -> str:
+    """Return what users of another library write in place of a name of that library; "" if it is not known."""
+    return _INSTEAD.get(module, {}).get(name, "")
 
 
 _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))

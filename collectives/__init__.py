@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from autograd.engine.tape import Tape
 from autograd.errors import (
     CollectiveMismatch,
     CommunicationError,
@@ -18,6 +19,7 @@ from autograd.errors import (
     MeshError,
     RankFailed,
     ReplicaMismatch,
+    missing_attribute,
 )
 from autograd.layouts.layout import C, D, I, Layout, P, R, Rooted, Shard, V
 
@@ -87,7 +89,7 @@ def __getattr__(name: str) -> Any:
     if name == "__version__":
         return importlib.import_module("autograd").__version__
     if name not in _LATER:
-        raise AttributeError(f"module 'collectives' has no attribute {name!r}")
+        raise missing_attribute(__name__, name)
     found = globals()[name] = getattr(importlib.import_module(f"collectives.{_LATER[name]}"), name)
     return found
 
@@ -97,7 +99,7 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *__all__, "inspect", "testing"})
 
 
-def _plan(tape: Any, ranks: Communicator, sizes: tuple[int, ...]) -> Any:
+def _plan(tape: Any, ranks: Communicator | None = None, sizes: tuple[int, ...] = (1,)) -> Any:
     from .inspect.plan import plan  # loaded at the first plan; few programs make one
 
     return plan(tape, ranks, sizes)
@@ -109,6 +111,6 @@ def _ask_mpi() -> tuple[int, int]:
     return MPI.COMM_WORLD.Get_rank(), MPI.COMM_WORLD.Get_size()
 
 
-Mesh.planner = staticmethod(_plan)
+Mesh.planner = Tape.planner = staticmethod(_plan)
 process.guard(lambda: World("mpi"), _ask_mpi)
-del process
+del Tape, process

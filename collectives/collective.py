@@ -58,7 +58,7 @@ from autograd.engine.recording import OUTSIDE, Node, Recording
 from autograd.engine.state import state
 from autograd.engine.tape import Sweep
 from autograd.engine.tensor import TENSORS, Tensor, place_off_tape, relabel
-from autograd.errors import ArgumentError, LayoutError, NotDifferentiable, OptionError, call_site
+from autograd.errors import ArgumentError, DtypeError, LayoutError, NotDifferentiable, OptionError, call_site
 from autograd.layouts.layout import C, I, Label, Layout, P, R, Rooted, Shard, V, may_relabel
 from autograd.layouts.messages import about_origin, describe, fixes
 from autograd.layouts.names import name_of
@@ -70,7 +70,7 @@ from .checks.sanitizer import Addend
 from .job.history import mark
 from .staging import InShape
 from .transports.protocol import Communicator, Pending, Request
-from .transports.request import answer
+from .transports.request import DTYPES, answer, not_communicated
 
 __all__ = ["Asked", "Collective", "Prepared", "Refusal", "absent_or_zeros", "arrived", "collectives", "compared_layout"]
 
@@ -268,9 +268,10 @@ class Collective:
                 for message in self.sends(x, call):
                     group.run(message)
             request, finish = function(x, call)
-            if keep is not None:
+            found = None if request is None else group.run(request)
+            if keep is not None:  # a request that was refused is not kept: a repeated one is not checked again
                 keep(x, request, finish)
-            return finish(None if request is None else group.run(request), x, call)
+            return finish(found, x, call)
 
         self._asks, self._forward, self._asking = function, forward, forward
         return function
@@ -342,7 +343,10 @@ class Collective:
     def prepare(
         self, x: Any, layout: Layout | None, call: Call, name: str = "", operand: Tensor | None = None
     ) -> Prepared:
-        """Check the labels and compute everything about a call that does not depend on the operand's values."""
+        """Check the operand and compute everything about a call that does not depend on the operand's values."""
+        if x.dtype not in DTYPES and not (self.silent or self.free or self.unchecked):  # on one rank, too
+            shown = f"{self.name}({name or 'x'}: {describe(x, x.shape, layout)}, axis {'*'.join(call.axes)!r})"
+            raise DtypeError(f"{shown}: {not_communicated(x.dtype)}" + call_site())
         if layout is not None and state.recording is not None and self._lacks_adjoint():
             raise self._without_adjoint()
         try:
@@ -704,7 +708,7 @@ class Prepared:
 
     def addend(self, x: Tensor, name: str) -> Addend | None:
         """The addend to compare, if this group still compares calls."""
-        return addend_of(x, name, self.group) if self.group.checking else None
+        return addend_of(x, name, self.call.axes, self.group) if self.group.checking else None
 
     def run(self, x: Any, recorded: bool | None, operand: Tensor | None = None) -> Any:
         """Compare the call with those of the other ranks, if the check mode requires it, and run it on an array.

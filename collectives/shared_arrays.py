@@ -6,8 +6,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
+
+from autograd.errors import DtypeError, call_site
+
 from .mesh import Axis, current_mesh
 from .transports.protocol import Array
+from .transports.request import DTYPES, not_communicated
 from .transports.shared_memory.communicator import SharedMemory
 
 __all__ = ["all_reduce_in_place", "along", "empty"]
@@ -76,6 +81,8 @@ def empty(shape: int | Sequence[int], dtype: Any, axis: str | Sequence[str]) -> 
     ------
     MeshError
         The ranks along the axis are on several hosts.
+    DtypeError
+        The dtype cannot be communicated.
 
     Examples
     --------
@@ -87,6 +94,8 @@ def empty(shape: int | Sequence[int], dtype: Any, axis: str | Sequence[str]) -> 
     ...     shared_arrays.all_reduce_in_place(bucket, "dp")
     array([1., 1., 1., 1.], dtype=float32)
     """
+    if np.dtype(dtype) not in DTYPES:
+        raise DtypeError(f"shared_arrays.empty: {not_communicated(np.dtype(dtype))}" + call_site())
     return _memory(current_mesh().axis(axis)).empty(shape, dtype)
 
 
@@ -97,7 +106,8 @@ def all_reduce_in_place(x: Array, axis: str | Sequence[str]) -> Array:
     ----------
     x : array
         C-contiguous and writeable, with the same shape and dtype on all ranks. An array made by `empty`, or a view of
-        one, is summed in place; any other array is copied to shared memory and back.
+        one, is summed in place; any other array is copied to shared memory and back. It keeps its dtype, so sums of
+        small integers wrap.
     axis : str or tuple of str
         The axis of the current mesh.
 

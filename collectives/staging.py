@@ -93,7 +93,9 @@ def buffer_like(like: Any, shape: Sequence[int], dtype: Any, is_dry: bool) -> An
     return np.empty(count, dtype) if like is None else np.empty_like(like, shape=(count,), dtype=dtype)
 
 
-def zeros_like(x: Any) -> Any:
-    """Zeros of an operand's shape, dtype and device; a scalar stays a scalar."""
+def zeros_like(x: Any, shape: tuple[int, ...] | None = None) -> Any:
+    """Zeros of an operand's dtype and device, and of its shape or the given one; a scalar stays a scalar."""
+    if shape is not None and shape != x.shape:
+        return Shaped(shape, x.dtype, x.why) if type(x) is Shaped else np.zeros_like(x, shape=shape)
     zeros = x * 0 if type(x) is Shaped else np.zeros_like(x)  # x * 0 would keep a nan
     return zeros[()] if isinstance(x, np.generic) else zeros

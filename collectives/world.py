@@ -27,7 +27,7 @@ from .checks.reports import unreceived_text
 from .job.activity import forked_text
 from .job.failure import process
 from .job.launcher import launched_size, why_not_alone, why_not_of_size
-from .job.traceback import comparable, ranks_text
+from .job.traceback import comparable, ranks_text, text_of
 from .transports.device import unsent
 from .transports.protocol import Communicator
 
@@ -538,9 +538,13 @@ def _raise_first(first: int, errors: dict[int, BaseException], ranks: int) -> No
     try:
         if isinstance(chosen, SystemExit):  # raising it would end this process, silently for code 0
             raise RankFailed(f"rank {rank} of {ranks} exited early, with code {chosen.code}") from chosen
-        text = comparable(chosen, str(chosen))
-        same = [i for i, each in errors.copy().items() if type(each) is kind and comparable(each, str(each)) == text]
-        chosen.add_note(f"raised on {ranks_text(same)} of {ranks}")
+        text = comparable(chosen, text_of(chosen))
+        same = [
+            i for i, each in errors.copy().items() if type(each) is kind and comparable(each, text_of(each)) == text
+        ]
+        note = f"raised on {ranks_text(same)} of {ranks}"
+        if note not in getattr(chosen, "__notes__", ()):  # an error may be raised again
+            BaseException.add_note(chosen, note)  # whatever its class defines
         raise chosen
     finally:
         del chosen  # as above: leave no cycle

@@ -64,7 +64,7 @@ def whole(part: ag.Tensor) -> np.ndarray:
 
 def laplacian(u: ag.Tensor) -> ag.Tensor:
     """The sum of the four neighbours of each cell, minus four times the cell; zero beyond the border of the grid."""
-    wide = cc.halo_exchange(u, AXES, 1, dims=(0, 1))  # one ghost cell on each side
+    wide = cc.halo_exchange(u, AXES, 1, dim=(0, 1))  # one ghost cell on each side
     return wide[:-2, 1:-1] + wide[2:, 1:-1] + wide[1:-1, :-2] + wide[1:-1, 2:] - 4 * u
 
 

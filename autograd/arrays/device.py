@@ -108,7 +108,8 @@ def is_array(x: Any) -> bool:
 def as_array(x: Any, dtype: Any = None, device: str | None = None) -> Any:
     """`x` as an array: arrays of any device stay what they are, lists and numbers become NumPy arrays.
 
-    With `device` the result is there; a move is a copy.
+    With `device` the result is there; a move is a copy. An array in another byte order, as files have it, is converted:
+    transports, kernels and devices read memory in the native one.
     """
     if device is not None:
         return to_device(as_array(x, dtype), device)
@@ -116,10 +117,12 @@ def as_array(x: Any, dtype: Any = None, device: str | None = None) -> Any:
         if not isinstance(x, _KNOWN):
             _require_current(x)
         if x.dtype.kind not in "biufc" and not is_bfloat16(x.dtype):
-            raise DtypeError(f"an array of {_named(x.dtype)} was given; needed: numbers or booleans")
-        if type(x) is np.ndarray and dtype is None and x.dtype is not np.dtype(x.dtype.type) and x.dtype.isnative:
-            same = np.dtype(x.dtype.type)  # equal dtypes can be two objects; dispatch compares them by identity
-            return x.view(same) if x.dtype == same else x
+            raise DtypeError(f"an array of {_not_of_numbers(x.dtype)}" + call_site())
+        if dtype is None and isinstance(x, np.ndarray) and x.dtype is not (same := np.dtype(x.dtype.type)):
+            if not x.dtype.isnative:
+                return np.array(x, same)
+            # equal dtypes can be two objects; dispatch compares them by identity
+            return x.view(same) if type(x) is np.ndarray and x.dtype == same else x
         return x if dtype is None or x.dtype == dtype else x.astype(dtype)
     try:
         result = np.asarray(x, dtype=dtype)
@@ -137,13 +140,28 @@ def as_array(x: Any, dtype: Any = None, device: str | None = None) -> Any:
         ) from None
     if result.dtype.kind not in "biufc" and not is_bfloat16(result.dtype):
         raise DtypeError(
-            f"given {type(x).__name__}, which makes an array of {_named(result.dtype)}; needed: numbers" + call_site()
+            f"given {type(x).__name__}, which makes an array of {_not_of_numbers(result.dtype)}" + call_site()
         )
-    return result
+    return result if result.dtype.isnative else result.astype(result.dtype.type)
 
 
-def _named(dtype: Any) -> str:
-    return "objects" if dtype.kind == "O" else f"dtype {dtype}"
+def _not_of_numbers(dtype: Any) -> str:
+    """The end of an error about an array of this dtype, with what makes it one of numbers."""
+    named = "objects" if dtype.kind == "O" else f"dtype {dtype}"
+    fix = _TO_NUMBERS.get(dtype.kind, "x.astype(float)")
+    if dtype.names:
+        fix = f"x[{dtype.names[0]!r}], one field"
+    return f"{named} was given; needed: numbers or booleans\n  fix: {fix}"
+
+
+_TO_NUMBERS = {
+    "M": "x.astype('int64'), counts of its unit",
+    "m": "x.astype('int64'), counts of its unit",
+    "U": "x.astype(float), if they are written numbers; numpy.unique(x, return_inverse=True)[1], numbers of classes",
+    "S": "x.astype(float), if they are written numbers; numpy.unique(x, return_inverse=True)[1], numbers of classes",
+    "O": "x.astype(float), if its elements are numbers; arrays of equal shapes are joined by numpy.stack",
+}
+"""What makes numbers of an array, by the kind of its dtype."""
 
 
 def to_host(x: Any) -> np.ndarray:
@@ -400,7 +418,7 @@ def dtype_name(dtype: Any) -> str:
 
 
 def dtype_named(dtype: Any) -> np.dtype[Any]:
-    """The NumPy dtype of a name or type. "bfloat16" is that of ml_dtypes, the one that CuPy's arrays have.
+    """The native NumPy dtype of a name or type. "bfloat16" is that of ml_dtypes, the one that CuPy's arrays have.
 
     Raises
     ------
@@ -415,7 +433,8 @@ def dtype_named(dtype: Any) -> np.dtype[Any]:
             raise DependencyError(text + call_site()) from error
         return np.dtype(ml_dtypes.bfloat16)
     try:
-        return np.dtype(dtype)
+        found = np.dtype(dtype)
+        return found if found.isnative else found.newbyteorder("=")
     except TypeError as error:
         raise ArgumentError(f"{dtype!r} was given; needed: a dtype, or the name of a device" + call_site()) from error
 

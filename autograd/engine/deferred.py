@@ -34,6 +34,7 @@ class Deferred(Tensor):
     """
 
     __slots__ = ("__weakref__", "_maker", "_outline", "site", "what")
+    _waits = True
 
     def __init__(self, maker: Any, outline: Any, layout: Layout | None, tape: Recording | None):
         _layout_slot.__set__(self, layout)

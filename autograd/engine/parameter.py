@@ -562,7 +562,8 @@ def constant(array: Any, dtype: Any = None, device: str | None = None) -> Leaf:
             if have is P or type(have) is Shard:
                 raise LayoutError(contradiction("constant", array, axis, have, C) + call_site())
         array = array.array
-    x = Constant(as_array(array, dtype, device), None if state.grid is None else state.grid.uniform(C))
+    values = as_array(array, None if dtype is None else dtype_named(dtype), device)
+    x = Constant(values, None if state.grid is None else state.grid.uniform(C))
     for declare in declarations:
         declare("constant", x)
     return x

@@ -281,6 +281,10 @@ class Recording:
         """Whether the node at a place was released by a sweep."""
         return place >= len(self.nodes) or self.nodes[place] is None
 
+    def node(self, place: int) -> Node | None:
+        """The node at a place; None for a value without a place, and for a node that a sweep has released."""
+        return self.nodes[place] if 0 <= place < len(self.nodes) else None
+
     def inputs(self) -> list[Any]:
         """The leaves that sweeps give a gradient, in the order in which they entered."""
         entries = (node[2] for node in self.nodes if node is not None and getattr(node[0], "enters", False))

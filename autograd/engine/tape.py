@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Literal, NoReturn, overload
+from typing import Any, ClassVar, Literal, NoReturn, overload
 
 import numpy as np
 
@@ -181,6 +181,9 @@ class Tape:
 
     __slots__ = ("_outer", "end", "recording", "start")
 
+    planner: ClassVar[Callable[[Any], Any] | None] = None
+    """For the layer above: makes the plan of a tape without a mesh."""
+
     def __init__(self, recording: Any = None) -> None:
         self.recording: Recording = recording
         self.start = 0
@@ -261,13 +264,15 @@ class Tape:
         """All ranks' tapes as one graph of operations and communications, a `collectives.inspect.plan.Plan`.
 
         All ranks of the current mesh call it, after the forward pass and before `backward`, which releases the tape.
+        Without a mesh it is the graph of this process.
+
         ``print(plan)`` lists the communications and ``plan.problems`` those that do not match; one rank may save the
         graph: ``plan.write("plan.svg")``, or ``"plan.json"``.
 
         Raises
         ------
         MeshError
-            No mesh is current.
+            No mesh is current, and the tape was recorded on one. Or `collectives`, which makes plans, is not imported.
         TapeError
             The tape was never entered, or `backward` has released it.
 
@@ -282,9 +287,11 @@ class Tape:
         >>> [c.name for c in plan.communications], plan.problems
         (['all_reduce'], [])
         """
-        if state.mesh is None:
-            raise MeshError("tape.plan() was called and no mesh is current. Fix: call it inside `with cc.Mesh(...):`")
-        return state.mesh.plan(self)
+        if state.mesh is not None:
+            return state.mesh.plan(self)
+        if Tape.planner is None:
+            raise MeshError("tape.plan() was called without collectives\n  fix: import collectives" + call_site())
+        return Tape.planner(self)
 
     # -- sweeps ----------------------------------------------------------------------------------------------------
     @overload

@@ -21,7 +21,7 @@ from ..arrays.shape_only import Shaped, is_absent
 from ..errors import LayoutError, NotDifferentiable, OptionError, SavedArrayError, TapeError, call_site, typed
 from ..layouts.layout import Grid, Layout, P, Shard, V
 from ..layouts.messages import addend, describe
-from ..layouts.names import name_of
+from ..layouts.names import TENSOR_TYPES, name_of
 from ..layouts.partition import global_shape, local_shape
 from ..layouts.rank_values import rank_axes
 from .recording import OUTSIDE, UNRECORDED, Node, Recording, Step
@@ -66,8 +66,12 @@ class Tensor:
         self.tape = tape
         self.node = node
 
+    _waits = False  # whether its array may still have to arrive, so that no message reads it
+
     def __init_subclass__(cls) -> None:
         TENSORS.add(cls)
+        if not cls._waits:
+            TENSOR_TYPES.add(cls)
 
     _operations: Any = None  # the module of the operations
 
@@ -532,6 +536,7 @@ def _converted(kind: Any, array: Any) -> Any:
 
 
 TENSORS.add(Tensor)
+TENSOR_TYPES.add(Tensor)
 
 
 class Given(Tensor):

@@ -79,4 +79,5 @@ def _is_module(frame: FrameType, node: ast.expr) -> bool:
     while isinstance(node, ast.Attribute):
         node = node.value
     name = getattr(node, "id", "")
-    return isinstance(frame.f_locals.get(name, frame.f_globals.get(name)), ModuleType)
+    # not `isinstance`, which asks a foreign object for its class
+    return issubclass(type(frame.f_locals.get(name, frame.f_globals.get(name))), ModuleType)

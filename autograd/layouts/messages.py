@@ -12,7 +12,7 @@ import numpy as np
 from ..arrays.device import mixed_devices, unavailable
 from ..errors import DeviceError, DtypeError, LayoutError, RingtapeError, ShapeError, call_site, typed
 from .layout import C, D, I, Label, Layout, P, R, Rooted, Shard, V
-from .names import name_of, owner_of, parameters_beside, slice_of
+from .names import name_of, owner_of, parameter_of, parameters_beside, slice_of
 from .rank_values import EVERY_AXIS, rank_axes
 
 __all__ = [
@@ -37,6 +37,7 @@ def describe(array: Any, shape: Any, layout: Any) -> str:
         return f"number{'' if array is None else f' {array}'}{where}"
     kind = {"f": "f", "c": "c", "i": "i", "u": "u", "b": "bool"}.get(getattr(dtype, "kind", ""), "")
     short = "bool" if kind == "bool" else f"{kind}{dtype.itemsize * 8}" if kind and dtype is not None else "number"
+    short = "bf16" if getattr(dtype, "name", "") == "bfloat16" else short
     return f"{short}[{','.join(str(int(n)) for n in shape)}]{where}"
 
 
@@ -352,7 +353,9 @@ def explain(
     if word == "invariant" and found and labels[at[1]] is R:
         found += (f"\n  or:  to=I where {names[at[1]]} is made by all_reduce, all_gather or broadcast, if all ranks "
                   "compute the same from there on")  # fmt: skip
-    if word == "invariant" and found and operands and type(operands[at[0]]).__name__ == "Parameter":
+    if word == "invariant" and found and operands and (
+        type(operands[at[0]]).__name__ == "Parameter" or parameter_of(operands[at[0]])
+    ):
         found += _of_parameter(names[at[0]], labels[at[1]], axis)
     lines.append(found or "  fix: reduce or gather the operands on this axis first, or set the intended layout")
     return "\n".join(lines) + call_site()

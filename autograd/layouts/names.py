@@ -1,11 +1,17 @@
-"""The names of values in error messages, as the user's program writes them."""
+"""The names of values in error messages, as the user's program writes them.
+
+The variables of the caller's frame are searched. They hold objects of any kind, whose code must not run for a name: an
+attribute of theirs may be a property, warn, or wait for another rank. So a value is compared by ``is``, and only the
+types in `TENSOR_TYPES` and the subclasses of those in `MODULE_TYPES` are asked for anything. The attributes of other
+objects are read from the dictionaries in which Python stores them.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
 from itertools import islice
-from types import ModuleType
+from types import GetSetDescriptorType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -15,8 +21,15 @@ from .expressions import operand_text, texts_with_extents
 from .layout import Layout, Shard
 
 __all__ = [
-    "global_extent", "name_of", "owner_of", "parameters_beside", "slice_of", "variable_of", "view_of",
+    "MODULE_TYPES", "TENSOR_TYPES", "global_extent", "name_of", "owner_of", "parameter_of",
+    "parameters_beside", "slice_of", "variable_of", "view_of",
 ]  # fmt: skip
+
+TENSOR_TYPES: set[type] = set()
+"""Tensor and its subclasses, as the engine declares them, without those that may have to wait for their array."""
+
+MODULE_TYPES: list[type] = []
+"""The base classes of modules, which have parameters."""
 
 _MOST = 64  # elements of a list, attributes of an object
 
@@ -46,21 +59,45 @@ def name_of(x: Any, default: str = "x", i: int = 0, operation: str = "") -> str:
         for text, value in _variables():
             if value is x or (array is not None and value is array):
                 return own if own.isidentifier() and not text.endswith(f".{own}") else text
-            if x is not None and getattr(value, "_grad", None) is x:
+            if x is not None and _is_tensor(value) and getattr(value, "_grad", None) is x:
                 return f"{text}.grad"
         if owner := owner_of(array):
             return f"{owner}.data"
         if not own and (transposed := _transposed(x)):
             return f"{transposed}.T"
-    return own or _not_a_variable(default, i, operation)
+    return own or _not_a_variable(default, i, operation, x)
 
 
-def _not_a_variable(default: str, i: int, operation: str) -> str:
-    """The default name, or another one if a variable of the caller has this name."""
+def _not_a_variable(default: str, i: int, operation: str, x: Any = None) -> str:
+    """The default name, or another one if a variable of the caller has this name, or if `x` is of a module."""
     frame = caller()
-    if frame is None or not (default in frame.f_locals or default in frame.f_globals):
+    if frame is None:
         return default
-    return operand_text(frame, i, operation) or f"operand {i}"
+    is_taken = default in frame.f_locals or default in frame.f_globals
+    text = operand_text(frame, i, operation) if is_taken else ""
+    return text or parameter_of(x) or (f"operand {i}" if is_taken else default)
+
+
+def parameter_of(x: Any) -> str:
+    """The name of a parameter of a module that a variable holds; `x` is that, or another shape of it; or ""."""
+    array = x.array if _is_tensor(x) else None
+    if not isinstance(array, np.ndarray):
+        return ""
+    for text, value in _variables():
+        if _is_tensor(value) and "." in text and _is_view(array, value):
+            return text
+        if _is_module(value):
+            for name, parameter in value.named_parameters():
+                if parameter is x or _is_view(array, parameter):
+                    return f"{text}.{name}" if name.isidentifier() else parameter.name or name
+    return ""
+
+
+def _is_view(array: Any, value: Any) -> bool:
+    """Whether an array has all elements of the array of a Tensor, in the same memory."""
+    own = value.array
+    is_like = isinstance(own, np.ndarray) and own.size == array.size and own.dtype == array.dtype
+    return is_like and np.may_share_memory(own, array)
 
 
 def _transposed(x: Any) -> str:
@@ -69,7 +106,7 @@ def _transposed(x: Any) -> str:
     if not isinstance(array, np.ndarray) or array.ndim != 2 or type(x).__name__ == "Given":
         return ""
     for text, value in _variables():
-        own = getattr(value, "array", None) if getattr(value, "layout", None) == x.layout else None
+        own = value.array if _is_tensor(value) and value.layout == x.layout else None
         if isinstance(own, np.ndarray) and own.shape == array.shape[::-1] and own.strides == array.strides[::-1]:
             if np.may_share_memory(own, array):
                 return text
@@ -81,7 +118,7 @@ def owner_of(array: Any) -> str:
     if not isinstance(array, np.ndarray) or not array.shape:
         return ""
     for text, value in _variables():
-        own = getattr(value, "array", None) if hasattr(value, "_grad") else None
+        own = value.array if _is_tensor(value) and hasattr(value, "_grad") else None
         if isinstance(own, np.ndarray) and own.shape == array.shape and np.may_share_memory(own, array):
             return text
     return ""
@@ -103,7 +140,7 @@ def global_extent(axis: str, number: Any) -> str:
     named = texts_with_extents(frame) if frame is not None else set()
     variables = sorted(_variables(), key=lambda variable: variable[0] not in named)
     for text, value in variables:
-        layout = getattr(value, "layout", None)
+        layout = value.layout if _is_tensor(value) else None
         label = layout[axis] if isinstance(layout, Layout) and axis in layout.grid.names else None
         if not isinstance(label, Shard) or label.extent is None:
             continue
@@ -120,19 +157,16 @@ def global_extent(axis: str, number: Any) -> str:
 def parameters_beside(name: str) -> list[Any]:
     """The parameters of the module that a name like ``self.w`` begins with."""
     root = name.partition(".")[0]
-    module = next((value for text, value in _variables() if text == root), None)
-    find = getattr(module, "parameters", None)
-    return list(find()) if callable(find) and "." in name else []
+    module: Any = next((value for text, value in _variables() if text == root), None)
+    return list(module.parameters()) if "." in name and _is_module(module) else []
 
 
 def view_of(x: Any) -> tuple[str, Any]:
     """The variable of the caller of which the Tensor `x` is another shape, as after ``reshape``; ("", None) if none."""
     array = getattr(x, "array", None)
     for text, value in _variables():
-        own = getattr(value, "array", None) if hasattr(value, "layout") else None
-        if isinstance(own, np.ndarray) and isinstance(array, np.ndarray) and own.size == array.size:
-            if own.dtype == array.dtype and np.may_share_memory(own, array):
-                return text, value
+        if isinstance(array, np.ndarray) and _is_tensor(value) and _is_view(array, value):
+            return text, value
     return "", None
 
 
@@ -147,7 +181,7 @@ def slice_of(x: Any, dim: int, extent: int | None) -> tuple[str, Any]:
     if array.shape[dim] == extent and any(value is x for _, value in _variables()):
         return "", None
     for text, value in _variables():
-        own = getattr(value, "array", None) if getattr(value, "layout", None) is not None else None
+        own = value.array if _is_tensor(value) and value.layout is not None else None
         if isinstance(own, np.ndarray) and own.strides == array.strides and own.shape[dim] == extent:
             if value is not x and np.may_share_memory(own, array):
                 return text, value
@@ -164,11 +198,34 @@ def _variables() -> Iterator[tuple[str, Any]]:
     if frame.f_globals is not frame.f_locals:
         yield from _named(frame.f_globals)
     for name, value in own:
-        if type(value) in (list, tuple):
+        if type(value) is list or type(value) is tuple:
             yield from ((f"{name}[{i}]", x) for i, x in enumerate(value[:_MOST]))
-        elif isinstance(getattr(value, "__dict__", None), dict) and not isinstance(value, type | ModuleType):
-            yield from ((f"{name}.{key}", x) for key, x in islice(_named(value.__dict__), _MOST))
+        elif not issubclass(type(value), type | ModuleType):
+            yield from ((f"{name}.{key}", x) for key, x in islice(_named(_attributes(value)), _MOST))
+
+
+def _is_tensor(value: Any) -> bool:
+    return any(kind is type(value) for kind in TENSOR_TYPES)  # ``in`` would ask a metaclass for the hash
+
+
+def _is_module(value: Any) -> bool:
+    return issubclass(type(value), tuple(MODULE_TYPES))  # `isinstance` would ask the object for its class
+
+
+def _attributes(value: Any) -> dict[Any, Any]:
+    """The instance dictionary of an object, without a look-up that its class could intercept."""
+    for kind in _mro_of(type(value)):
+        stored = _dict_of(kind).get("__dict__")
+        if stored is not None:
+            found = stored.__get__(value) if type(stored) is GetSetDescriptorType else None
+            return found if type(found) is dict else {}
+    return {}
+
+
+_mro_of = type.__dict__["__mro__"].__get__  # ``kind.__mro__`` would ask the metaclass
+_dict_of = type.__dict__["__dict__"].__get__
 
 
 def _named(values: Any) -> list[tuple[str, Any]]:
-    return [(name, x) for name, x in dict(values).items() if name.isidentifier() and not name.startswith("_")]
+    found = [(name, x) for name, x in dict(values).items() if type(name) is str]
+    return [(name, x) for name, x in found if name.isidentifier() and not name.startswith("_")]

@@ -37,6 +37,7 @@ from ..errors import (
     refused,
 )
 from ..layouts.layout import C, Layout
+from ..layouts.names import MODULE_TYPES
 from ..random.philox import floating
 
 __all__ = ["Module", "ModuleDict", "ModuleList", "Sequential"]
@@ -630,6 +631,9 @@ def _modules_in(attribute: str, value: Any) -> Iterator[tuple[str, Module]]:
         for i, item in enumerate(value):
             if isinstance(item, Module):
                 yield f"{attribute}.{i}", item
+
+
+MODULE_TYPES.append(Module)
 
 
 class ModuleList(Module):

@@ -6,7 +6,8 @@ examined. One rank warns of three mistakes that the labels allow:
 
 - The addends are equal (`ReplicaWarning`). A Varying value is one value of each rank, and a Partial one consists of the
   ranks' addends. If all ranks have computed the same one, for example because each has read all rows, their sum is the
-  value times the number of ranks. `mean` is right for equal values.
+  value times the number of ranks. `mean` is right for equal values. In a sum over several axes the addends are compared
+  along each of them: ranks that divide the rows along one axis may have read the same rows along another.
 - A Replicated term was added to the Varying value (`ReplicaWarning`), as that of a penalty in the loss of each rank's
   rows: it counts once per rank. The nodes on the tape that made the addend tell.
 - The addends are means of different numbers of rows (`GradientWarning`): then a row of a rank with few rows counts more
@@ -16,6 +17,7 @@ examined. One rank warns of three mistakes that the labels allow:
 
 from __future__ import annotations
 
+import math
 import warnings
 import zlib
 from collections.abc import Iterator
@@ -41,19 +43,23 @@ _LONGEST_WALK = 64  # nodes of an addend that are visited
 _SHOWN_RANKS = 8
 
 
-def addend_of(x: Tensor, name: str, group: Any) -> Addend | None:
+def addend_of(x: Tensor, name: str, axes: tuple[str, ...], group: Any) -> Addend | None:
     """The addend to compare in the next call of a group, whose fingerprint then contains its local means.
 
-    Not compared are the values of `mean`, zeros, infinities, and whole numbers outside of a tape, such as counts.
+    In a call along several axes it also contains the digest: if the digests differ, the ranks learn those of all. Not
+    compared are the values of `mean`, zeros, infinities, and whole numbers outside of a tape, such as counts.
     """
     if type(x.array) is Shaped:
         return None
     digest = 0 if name == "mean" else _digest(x)
-    means: tuple[Copy, ...] = ()
-    if x.tape is not None and len(group.copies) < MOST:
-        means = tuple(_means(x, name))
-        group.copies.extend(means)
-    return Addend(digest, means) if digest or means else None
+    facts: tuple[Copy, ...] = ()
+    if len(group.copies) < MOST:
+        if x.tape is not None:
+            facts = tuple(_means(x, name))
+        if name != "mean" and len(axes) > 1:
+            facts += (Copy(name, f"{digest:x}", digest, "addend"),)
+        group.copies.extend(facts)
+    return Addend(digest, facts) if digest or facts else None
 
 
 def _digest(x: Tensor) -> int:
@@ -77,13 +83,13 @@ def _means(x: Tensor, name: str) -> Iterator[Copy]:
     A count is the number of elements of a mean, or a divisor that is a whole number.
     """
     assert x.tape is not None
-    nodes: Any = x.tape.nodes
+    node_at = x.tape.node
     left, place = [(x.node, 0, 1.0)], ""
     for _ in range(_LONGEST_WALK):
         if not left:
             return
         at, count, weight = left.pop()
-        node: Any = nodes[at] if at >= 0 else None
+        node: Any = node_at(at)
         step = "" if node is None else node[0].name
         if step in ("add", "subtract"):
             left += [(parent, count, weight) for parent in reversed(node[3])]
@@ -124,7 +130,9 @@ def warn_of_addends(addend: Addend | None, name: str, x: Tensor, axes: tuple[str
     if addend is None:
         return
     if addend.digest and addend.is_equal:
-        _warn(ReplicaWarning, _equal_text(name, x, axes, group))
+        _warn(ReplicaWarning, _equal_text(name, x, axes, axes))
+    elif any(addend.digests) and (along := _equal_along(addend.digests, x, axes)):
+        _warn(ReplicaWarning, _equal_text(name, x, axes, along))
     if addend.counts:
         _warn(GradientWarning, _counts_text(name, x, axes, group.size, addend.counts))
 
@@ -134,23 +142,47 @@ def _warn(category: type[Warning], text: str) -> None:
     warnings.warn_explicit(text, category, file, line, registry=_told)
 
 
-def _equal_text(name: str, x: Tensor, axes: tuple[str, ...], group: Any) -> str:
-    shown, axis = x.name or "x", repr(axes[0] if len(axes) == 1 else axes)
-    rows = ", ".join(f"{each!r}: {R!r}" for each in axes)
-    is_partial = x.layout is not None and any(x.layout[each] is P for each in axes)
+def _sizes(x: Tensor, axes: tuple[str, ...]) -> list[int]:
+    assert x.layout is not None
+    grid = x.layout.grid
+    return [grid.sizes[grid.axis(each)] for each in axes]
+
+
+def _equal_along(digests: tuple[int, ...], x: Tensor, axes: tuple[str, ...]) -> tuple[str, ...]:
+    """The axes along which the addends of a sum over several are equal, from the digests of the ranks."""
+    table = np.array(digests, np.uint64).reshape(_sizes(x, axes))
+    return tuple([each for k, each in enumerate(axes) if table.shape[k] > 1 and not np.ptp(table, axis=k).any()])
+
+
+def _shown_axes(axes: tuple[str, ...]) -> str:
+    return repr(axes[0] if len(axes) == 1 else axes)
+
+
+def _equal_text(name: str, x: Tensor, axes: tuple[str, ...], along: tuple[str, ...]) -> str:
+    """The text for a sum over `axes` whose addends are equal along some of them, or along all."""
+    shown, axis, equal = x.name or "x", _shown_axes(axes), _shown_axes(along)
+    rest = tuple([each for each in axes if each not in along])
+    rows = ", ".join(f"{each!r}: {R!r}" for each in along)
+    is_partial = x.layout is not None and any(x.layout[each] is P for each in along)
     says = "they are addends of one value" if is_partial else "each rank has a value of its own"
+    size = math.prod(_sizes(x, along))
+    ranks = f"{size} ranks of axis {equal}" if rest else f"{size} ranks"
+    copy = f"broadcast({shown}, {equal}, 0, to=I)"
+    if rest:
+        copy = f"{name}({copy}, {_shown_axes(rest)}{', to=I' * (name == 'all_reduce')})"
     return (
-        f"{name}({shown}: {describe(x.array, x.array.shape, x.layout)}, axis {axis}): the {group.size} ranks add equal "
-        f"values, so the sum is {group.size} times the value. By its label {P if is_partial else V!r} {says}. "
+        f"{name}({shown}: {describe(x.array, x.array.shape, x.layout)}, axis {axis}): the {ranks} add equal "
+        f"values, so the sum is {size} times the value. By its label {P if is_partial else V!r} {says}. "
         "Have all ranks read the same rows, or is it one value that all ranks have computed?\n"
-        f"  fix: divide the rows: rows = cc.shard(ag.tensor(rows, layout={{{rows}}}), {axis})\n"
-        f"  or:  broadcast({shown}, {axis}, 0, to=I) in place of {name}"
+        f"  fix: divide the rows{f' along {equal}, too' if rest else ''}: "
+        f"rows = cc.shard(ag.tensor(rows, layout={{{rows}}}), {equal})\n"
+        f"  or:  {copy} in place of {name}"
         f"{' and of declare_partial' if is_partial else ''}, for one value that all ranks have computed"
     )
 
 
 def _counts_text(name: str, x: Tensor, axes: tuple[str, ...], size: int, counts: dict[int, int]) -> str:
-    shown, axis = name_of(x), repr(axes[0] if len(axes) == 1 else axes)
+    shown, axis = name_of(x), _shown_axes(axes)
     divided = f" / {size}" if name == "mean" else ""
     rows = f"{axis}: {Shard(0)!r}"
     each = ", ".join(f"rank {rank} by {count}" for rank, count in list(counts.items())[:_SHOWN_RANKS])
@@ -173,39 +205,39 @@ def _warn_of_copies(name: str, x: Tensor, axes: tuple[str, ...], group: Any) -> 
     It counts once per rank. Only factors, signs and shapes may have changed since: behind any other function, and
     behind a sum over rows, the term is a part of each rank's own value, as a bias is.
     """
-    if group.index or group.size == 1 or x.tape is None or x.node < 0:
+    if group.index or group.size == 1 or x.tape is None or (made := x.tape.node(x.node)) is None:
         return
-    nodes: list[Any] = x.tape.nodes
-    op, _, _, places, _, _, signature = nodes[x.node]
+    op, _, _, places, _, _, signature = made
     while op.name in _SCALINGS and signature is not None:
         own = [i for i, layout in enumerate(signature.layouts) if any(layout[axis] is V for axis in axes)]
-        if len(own) != 1 or places[own[0]] < 0:
+        if len(own) != 1 or (made := x.tape.node(places[own[0]])) is None:
             return
-        op, _, _, places, _, _, signature = nodes[places[own[0]]]
+        op, _, _, places, _, _, signature = made
     if op.name not in ("add", "subtract") or signature is None:
         return
-    layouts = signature.layouts
-    copies = [i for i, layout in enumerate(layouts) if all(layout[axis] is R for axis in axes)]
-    if len(copies) != 1 or any(layouts[1 - copies[0]][axis] is not V for axis in axes):
-        return
-    if _is_local_mean(nodes, places[1 - copies[0]]):
+    one, two = signature.layouts
+    along = tuple([axis for axis in axes if one[axis] is R and two[axis] is V])
+    is_first = bool(along)
+    along = along or tuple([axis for axis in axes if two[axis] is R and one[axis] is V])
+    if not along or _is_local_mean(x.tape, places[is_first]):
         return  # the program may divide the sum by the number of ranks, which then counts the term once
-    shown, axis = name_of(x), repr(axes[0] if len(axes) == 1 else axes)
+    shown, axis = name_of(x), _shown_axes(axes)
     _warn(
         ReplicaWarning,
         f"{name}({shown}: {describe(x.array, x.array.shape, x.layout)}, axis {axis}): {shown} is a sum of a Varying "
-        f"and a Replicated term, made by {op.name}. The Replicated one is the same on all ranks, so it counts "
-        f"{group.size} times in the sum over the ranks\n"
+        f"and a Replicated term, made by {op.name}. The Replicated one is the same on all ranks"
+        f"{'' if along == axes else f' of axis {_shown_axes(along)}'}, so it counts "
+        f"{math.prod(_sizes(x, along))} times in the sum over the ranks\n"
         f"  fix: add the term after {name}: to a result with to=I the term of the Invariant value, from before its "
-        f"cast to R; or to a result with to=R the same term, and cast(sum, {axis}, to=I)",
+        f"cast to R; or to a result with to=R the same term, and cast(sum, {_shown_axes(along)}, to=I)",
     )
 
 
-def _is_local_mean(nodes: list[Any], at: int) -> bool:
+def _is_local_mean(recording: Any, at: int) -> bool:
     """Whether a value is divided by the number of its rows on this rank."""
     counts: list[float] = []
     for _ in range(_LONGEST_WALK):
-        node: Any = nodes[at] if at >= 0 else None
+        node: Any = recording.node(at)
         step = "" if node is None else node[0].name
         if step == "mean":
             return True

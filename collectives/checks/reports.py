@@ -119,7 +119,8 @@ def mismatch_text(name: str, ranks: Sequence[int], calls: Sequence[str], sites: 
     lines = [f"  {rank_list(members)}: {call}{_places(members, where)}" for call, members in groups]
     lines.append("  needed: the same call, in the same order, on all ranks of the group")
     if len(groups) > 1 and all(call.startswith("permute(") for call, _ in groups):
-        lines.append("  fix: send and recv in place of permute, if the parts have different shapes")
+        lines.append("  fix: permute(..., like=y), if the parts have different shapes: y has the shape that this rank "
+                     "receives")  # fmt: skip
     return "\n".join([head, *lines])
 
 

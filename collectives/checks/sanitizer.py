@@ -28,10 +28,9 @@ import zlib
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from autograd.arrays.device import to_host
 from autograd.arrays.shape_only import Shaped
+from autograd.digests import bytes_of_values
 from autograd.engine import events
 from autograd.engine.state import state
 from autograd.errors import CollectiveMismatch, CommunicationError, ReplicaMismatch, find_callers, find_site, short_site
@@ -41,7 +40,7 @@ from autograd.layouts.messages import describe
 from . import modes
 from .reports import mismatch_text, rank_list
 
-__all__ = ["Addend", "Copy", "Statement", "compare", "digest_of", "note_counts", "statement", "witness"]
+__all__ = ["Addend", "Copy", "Statement", "compare", "digest_of", "note_facts", "statement", "witness"]
 
 _EQUAL = frozenset((R, I, C, D))  # labels of values that are the same on all ranks
 MOST = 4096
@@ -57,19 +56,23 @@ class Addend:
         That of its value; 0 if the value is not compared.
     is_equal : bool
         Whether the digests of all ranks were found equal.
-    means : tuple of Copy
-        The local means that it consists of, of the kind "mean"; see `checks.addends`.
+    facts : tuple of Copy
+        What the ranks' statements say of it: the local means that it consists of, of the kind "mean"; in a call along
+        several axes its digest, of the kind "addend". See `checks.addends`.
     counts : dict of int to int
         If a mean was found to be one of different numbers of rows: the number of each rank.
+    digests : tuple of int
+        In a call along several axes, if the digests differ: those of all ranks.
     """
 
-    __slots__ = ("counts", "digest", "is_equal", "means")
+    __slots__ = ("counts", "digest", "digests", "facts", "is_equal")
 
-    def __init__(self, digest: int, means: tuple[Copy, ...] = ()):
+    def __init__(self, digest: int, facts: tuple[Copy, ...] = ()):
         self.digest = digest
         self.is_equal = False
-        self.means = means
+        self.facts = facts
         self.counts: dict[int, int] = {}
+        self.digests: tuple[int, ...] = ()
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Addend) and other.digest == self.digest
@@ -81,7 +84,7 @@ class Addend:
 class Copy(NamedTuple):
     """A value that should be equal on all ranks of a group, as one of them saw it: where, what, and its digest.
 
-    `kind` is a key of `_KINDS`: what it is, and the fix if it differs; or "mean", a local mean in an `Addend`.
+    `kind` is a key of `_KINDS`: what it is, and the fix if it differs; or that of a fact of an `Addend`.
     """
 
     place: str
@@ -130,8 +133,8 @@ def statement(call: str, layout: str, is_rooted: bool, number: int, seen: list[C
 
 def digest_of(array: Any) -> int:
     """A hash of an array's dtype, shape and bytes."""
-    host = np.ascontiguousarray(to_host(array))
-    return zlib.crc32(host.reshape(-1).view(np.uint8).data, zlib.crc32(f"{host.dtype.str}{array.shape}".encode()))
+    host = to_host(array)
+    return zlib.crc32(bytes_of_values(host).data, zlib.crc32(f"{host.dtype.str}{array.shape}".encode()))
 
 
 def witness(how: str, x: Any, is_last: bool = False) -> None:
@@ -216,10 +219,16 @@ def compare(name: str, ranks: Sequence[int], statements: Sequence[Statement]) ->
     return _unequal_copies(name, ranks, statements)
 
 
-def note_counts(addend: Addend, ranks: Sequence[int], statements: Sequence[Statement]) -> None:
-    """Set the counts of an addend whose statements differ, if its weight differs because the counts of rows do."""
+def note_facts(addend: Addend, ranks: Sequence[int], statements: Sequence[Statement]) -> None:
+    """Set what an addend whose statements differ is found to be.
+
+    Its counts are set if its weight differs because the counts of rows do, its digests if all ranks state one.
+    """
+    digests = [[copy.digest for copy in each.copies if copy.kind == "addend"] for each in statements]
+    if all(len(each) == 1 for each in digests):
+        addend.digests = tuple([digest for (digest,) in digests])
     means = [[copy for copy in each.copies if copy.kind == "mean"] for each in statements]
-    for nth, own in enumerate(addend.means):
+    for nth, own in enumerate([fact for fact in addend.facts if fact.kind == "mean"]):
         found = [(rank, mine[nth]) for rank, mine in zip(ranks, means, strict=True) if len(mine) > nth]
         found = [(rank, copy) for rank, copy in found if copy.place == own.place]
         counts, weights = zip(*(copy.text.split() for _, copy in found), strict=True)
@@ -246,7 +255,7 @@ def _unequal_copies(name: str, ranks: Sequence[int], statements: Sequence[Statem
     for place in dict.fromkeys(copy.place for each in statements for copy in each.copies):
         passed = [mine.get(place, []) for mine in by_place]
         found = next(copies[0] for copies in passed if copies)
-        if found.kind == "mean":  # a warning: see `note_counts`
+        if found.kind in _OF_ADDENDS:  # a warning: see `note_facts`
             continue
         if found.kind == "change":  # a rank without it has kept its numbers
             kept = found._replace(text="no hyperparameter has changed", digest=0)
@@ -352,6 +361,10 @@ _KINDS = {
     ),
 }
 """The kinds of facts: the beginning of the message, what is shown of each, and the fix."""
+
+
+_OF_ADDENDS = ("mean", "addend")
+"""The kinds of facts that may differ."""
 
 
 def _copies_text(name: str, place: str, who: dict[int, Copy], now: str) -> str:

@@ -15,6 +15,7 @@ its group.
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -25,7 +26,7 @@ import numpy as np
 from autograd.arrays.shape_only import Shaped
 from autograd.engine.recording import IMPORT, LEAF
 from autograd.engine.tape import Tape
-from autograd.errors import TapeError, call_site
+from autograd.errors import MeshError, TapeError, call_site
 from autograd.layouts.layout import Rooted
 
 from ..collective import Collective, Prepared
@@ -55,15 +56,15 @@ class _Seen(NamedTuple):
     is_nonblocking: bool = False
 
 
-def plan(tape: Tape, ranks: Communicator, sizes: Sequence[int]) -> Plan:
+def plan(tape: Tape, ranks: Communicator | None, sizes: Sequence[int]) -> Plan:
     """Merge the ranks' tapes; see `autograd.Tape.plan`.
 
     Parameters
     ----------
     tape : Tape
         The tape of this rank.
-    ranks : Communicator
-        The ranks of the mesh. All of them call `plan`.
+    ranks : Communicator or None
+        The ranks of the mesh. All of them call `plan`. None without a mesh: the plan is that of this process.
     sizes : sequence of int
         The sizes of the mesh.
 
@@ -76,12 +77,19 @@ def plan(tape: Tape, ranks: Communicator, sizes: Sequence[int]) -> Plan:
     ------
     TapeError
         The tape was never entered, or `backward` has released it.
+    MeshError
+        Without a mesh, the tape of a program that has one.
     """
     operations: list[Operation] = []
     seen: dict[int, _Seen] = {}
     recording = tape.recording
     if recording is None:
         raise TapeError("plan of a tape that was never entered; needed: `with Tape() as tape:` first" + call_site())
+    if ranks is None and (recording.communicates or any(x.layout is not None for x in recording.inputs())):
+        raise MeshError(
+            "tape.plan() of a tape that was recorded on a mesh, and no mesh is current\n"
+            "  fix: call it inside the block of the mesh, before its end" + call_site()
+        )
     end = len(recording.nodes) if tape.end is None else tape.end
     for place in range(tape.start, end):
         if recording.released(place):
@@ -106,8 +114,8 @@ def plan(tape: Tape, ranks: Communicator, sizes: Sequence[int]) -> Plan:
             described = _communication(node)
         if described is not None:
             seen[place] = described
-    gathered = ranks.exchange(_pack(operations, seen))
-    return _merge([_unpack(data) for data in gathered])
+    packed = _pack(operations, seen)
+    return _merge([_unpack(data) for data in ([packed] if ranks is None else ranks.exchange(packed))])
 
 
 def _describe(place: int, node: Any, sizes: Sequence[int]) -> Operation:
@@ -360,12 +368,12 @@ class Plan:
             "problems": self.problems,
         }
 
-    def write(self, path: str) -> None:
+    def write(self, path: str | os.PathLike[str]) -> None:
         """Write the graph as JSON, or draw it as SVG. Call it on one rank only.
 
         Parameters
         ----------
-        path : str
+        path : str or path
             A file name that ends in ``.json`` or ``.svg``, which selects the format.
 
         Raises
@@ -373,6 +381,7 @@ class Plan:
         ValueError
             `path` has another ending.
         """
+        path = os.fspath(path)
         if not path.endswith((".json", ".svg")):
             raise ValueError(f"plan.write({path!r}): needed: a name that ends in .json or .svg")
         if path.endswith(".json"):

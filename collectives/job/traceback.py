@@ -12,7 +12,7 @@ from types import TracebackType
 
 from autograd.errors import CollectiveMismatch, LayoutError, shorten
 
-__all__ = ["comparable", "ranks_text", "traceback_text"]
+__all__ = ["comparable", "ranks_text", "text_of", "traceback_text"]
 
 
 def traceback_text(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> str:
@@ -32,6 +32,14 @@ def traceback_text(kind: type[BaseException], error: BaseException, trace: Trace
     error.__traceback__ = trace
     shorten(error)
     return "".join(traceback.format_exception(kind, error, error.__traceback__)).rstrip()
+
+
+def text_of(error: BaseException) -> str:
+    """``str(error)``, also for an error whose own text cannot be made: a failed rank must be reported nevertheless."""
+    try:
+        return str(error)
+    except Exception as other:
+        return f"<its text cannot be made: {type(other).__name__}>"
 
 
 def comparable(error: BaseException, text: str) -> str:

@@ -25,7 +25,7 @@ from autograd.arrays.shape_only import Shaped
 from autograd.engine.parameter import tensor
 from autograd.engine.state import state
 from autograd.engine.tensor import TENSORS, Given, Tensor
-from autograd.errors import ArgumentError, LayoutError, MeshError, ShapeError, call_site
+from autograd.errors import ArgumentError, LayoutError, MeshError, ShapeError, call_site, instead_of
 from autograd.layouts.layout import Label, Shard
 from autograd.layouts.messages import require_same_number
 from autograd.layouts.rank_values import EVERY_AXIS, plain, rank_axes
@@ -37,8 +37,8 @@ from ..mesh import Axis, current_mesh
 from ..transports.protocol import Communicator
 
 __all__ = [
-    "AxisName", "Use", "check_other", "check_rank", "check_to", "group_of", "operand", "sample",
-    "sizes_of", "to_tensor", "user_function",
+    "AxisName", "Use", "accumulated", "addends", "as_typed", "check_other", "check_rank", "check_to", "converted",
+    "group_of", "operand", "sample", "sizes_of", "to_tensor", "user_function",
 ]  # fmt: skip
 
 AxisName = str | Sequence[str]
@@ -94,7 +94,7 @@ def user_function(resolve: Callable[Arguments, Use | Tensor]) -> Callable[Argume
         try:
             use = resolve(x, axis, *args, **options)
         except TypeError as error:
-            raise _as_typed(error, resolve, (x, axis, *args), options) from error.__cause__
+            raise as_typed(error, resolve, (x, axis, *args), options) from error.__cause__
         if use.__class__ is not Use:
             return use  # type: ignore[return-value]  # the result: nothing runs
         known = use.collective.prepared(use.x, use.call)
@@ -105,14 +105,24 @@ def user_function(resolve: Callable[Arguments, Use | Tensor]) -> Callable[Argume
     return function  # type: ignore[return-value]  # its arguments are those of `resolve`
 
 
-def _as_typed(error: TypeError, resolve: Callable[..., Any], args: Any, options: Any) -> TypeError:
+def as_typed(error: TypeError, resolve: Callable[..., Any], args: Any, options: Any) -> TypeError:
     """The error of a call whose arguments do not fit the signature as a typed one; any other error as it is."""
     declared, name = signature(resolve), resolve.__name__
     try:
         declared.bind(*args, **options)
     except TypeError as mismatch:
+        if "op" in options and "op" not in declared.parameters:
+            return ArgumentError(_other_operation(name, options["op"]) + call_site())
         return ArgumentError(f"{name}: {mismatch}; needed: {name}{_shown(declared)}" + call_site())
     return error
+
+
+def _other_operation(name: str, op: Any) -> str:
+    """The text of the error for ``op=``, which other libraries have."""
+    given = str(op).rpartition(".")[2].upper()  # a name, or ReduceOp.AVG
+    kind = next((kind for kind in ("AVG", "MEAN", "MAX", "MIN", "PROD") if given.startswith(kind)), "SUM")
+    kind = {"MEAN": "AVG", "PROD": "PRODUCT"}.get(kind, kind)
+    return f"{name}: op={op!r} was given; {name} adds\n  fix: {instead_of('collectives', kind)}"
 
 
 def _shown(declared: Any) -> str:
@@ -163,6 +173,33 @@ def operand(x: Any, axis: AxisName, name: str) -> tuple[Tensor, Axis]:
     """The operand as a Tensor under the current mesh, and the axis."""
     on = current_mesh().axis(axis)
     return to_tensor(x, name), on
+
+
+def addends(x: Any, axis: AxisName, collective: Collective) -> tuple[Tensor, Axis]:
+    """The operand of a sum or a product over the ranks, in the dtype of `accumulated`, and the axis."""
+    x, on = operand(x, axis, collective.name)
+    if x.array.dtype.kind in "biu":
+        collective.check(x, on)  # its errors name the variable that holds `x`
+        x = accumulated(x)
+    return x, on
+
+
+def accumulated(x: Tensor) -> Tensor:
+    """A value in the dtype in which sums and products of it are computed, on one rank, too.
+
+    As by ``numpy.sum``, that is int64 or uint64 for booleans and smaller integers. Floats keep their dtype.
+    """
+    wide = _WIDE.get(x.array.dtype)
+    return x if wide is None else converted(x, wide)
+
+
+_WIDE = {np.dtype(char): np.dtype(np.uint64 if char in "BHIL" else np.int64) for char in "?bBhHiIlL"}
+_WIDE = {narrow: wide for narrow, wide in _WIDE.items() if narrow.itemsize < 8}
+
+
+def converted(x: Tensor, dtype: Any) -> Tensor:
+    """A value without a derivative in another dtype, with its labels."""
+    return Tensor(x.array.astype(dtype), x.layout)
 
 
 def check_rank(rank: Any, on: Axis, name: str, what: str) -> None:

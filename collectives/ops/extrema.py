@@ -26,7 +26,7 @@ from ..call import Call
 from ..collective import Asked, Collective
 from ..staging import InShape, back, host_flat
 from ..transports.protocol import Request
-from .arguments import AxisName, Use, check_to, operand, user_function
+from .arguments import AxisName, Use, addends, check_to, operand, user_function
 from .messages import PERMUTE
 from .sums import ALL_REDUCE, CAST_I_TO_R
 
@@ -91,11 +91,16 @@ def _extreme(x: Any, call: Call, is_largest: bool) -> Asked:
         return Request("all_reduce", there, op="max"), (
             lambda y, x, call: back(_from_ordered(y, dtype, is_largest), x.shape, x)
         )
-    turn = np.negative if dtype.kind == "f" else np.invert  # no integer is as wide as a long double
+    turn = np.negative if dtype.kind == "f" else np.invert
     there = flat if is_largest else turn(flat)
+    if dtype.kind == "f":  # no integer is as wide as a long double, and MPI's maximum may lose a nan
+        is_nan = np.isnan(there)
+        there = np.concatenate([np.where(is_nan, -np.inf, there), is_nan])
 
     def finish(y: np.ndarray, x: Any, call: Call) -> Any:
         y = y.view(dtype)
+        if dtype.kind == "f":
+            y = np.where(y[x.size :] > 0, np.nan, y[: x.size])
         return back(y if is_largest else turn(y), x.shape, x)
 
     return Request("all_reduce", _as_bytes(there), op="max"), finish
@@ -174,10 +179,10 @@ def _shifted(x: Any, call: Call, by: int) -> Any:
 # -- public functions ------------------------------------------------------------------------------------------
 
 
-def _nonlinear(collective: Collective, x: Any, axis: AxisName, to: Label) -> Use:
+def _extremum_of(collective: Collective, x: Any, axis: AxisName, to: Label) -> Use:
     check_to(to, (R, I), collective.name)
     x, on = operand(x, axis, collective.name)
-    if x.array.dtype.kind == "c" and collective is not ALL_PROD:
+    if x.array.dtype.kind == "c":
         raise DtypeError(
             f"{collective.name}: x has dtype {x.array.dtype}, and complex numbers have no order. Needed: real numbers. "
             "Fix: apply it to the absolute value, or to the real part" + call_site()
@@ -233,7 +238,7 @@ def all_max(x: Any, axis: AxisName, to: Label = R) -> Use:
     >>> cc.run(program, ranks=3)
     [[0.333, 0.0], [0.333, 0.0], [0.333, 1.0]]
     """
-    return _nonlinear(ALL_MAX, x, axis, to)
+    return _extremum_of(ALL_MAX, x, axis, to)
 
 
 @user_function
@@ -277,7 +282,7 @@ def all_min(x: Any, axis: AxisName, to: Label = R) -> Use:
     >>> cc.run(program, ranks=2)
     [[1.0], [1.0]]
     """
-    return _nonlinear(ALL_MIN, x, axis, to)
+    return _extremum_of(ALL_MIN, x, axis, to)
 
 
 @user_function
@@ -302,7 +307,8 @@ def all_prod(x: Any, axis: AxisName, to: Label = R) -> Use:
     Returns
     -------
     Tensor
-        R or I on the axis, with the shape and dtype of `x`.
+        R or I on the axis, with the shape and dtype of `x`. As by ``numpy.prod``, booleans and integers of fewer than
+        64 bits are multiplied in 64 bits.
 
     Raises
     ------
@@ -327,4 +333,6 @@ def all_prod(x: Any, axis: AxisName, to: Label = R) -> Use:
     >>> cc.run(program, ranks=3)
     [(8.0, [2.0, 4.0]), (8.0, [0.0, 4.0]), (8.0, [0.0, 4.0])]
     """
-    return _nonlinear(ALL_PROD, x, axis, to)
+    check_to(to, (R, I), "all_prod")
+    x, on = addends(x, axis, ALL_PROD)
+    return Use(ALL_PROD, x, on.call(to=to))

@@ -135,10 +135,14 @@ def _swap(
 
 def halo_exchange(
     x: Any,
-    axes: AxisName | Sequence[AxisName],
-    widths: Any,
-    dims: int | Sequence[int] = 0,
+    axis: AxisName | Sequence[AxisName] | None = None,
+    width: Any = None,
+    dim: int | Sequence[int] | None = None,
     periodic: bool | Sequence[bool] = False,
+    *,
+    axes: AxisName | Sequence[AxisName] | None = None,
+    widths: Any = None,
+    dims: int | Sequence[int] | None = None,
 ) -> Tensor:
     """V -> V: this rank's part with ghost cells around it, which are copies of the neighbours' cells.
 
@@ -151,15 +155,17 @@ def halo_exchange(
     x : Tensor or array, V or Shard(dim) on each axis
         This rank's part without ghost cells. Parts may be uneven along an axis; their other extents are the same on all
         ranks of that axis.
-    axes : str, or a sequence with one axis per dimension
+    axis : str, or a sequence with one axis per dimension
         The mesh axis along which each dimension is split. Several axes flattened into one are a tuple in place of the
-        name. If `dims` is a number, `axes` may be such a tuple.
-    widths : int, (before, after), or a sequence with one of them per dimension
-        The number of ghost cells. One number is the width on both sides, of all dimensions if `dims` is a sequence.
-    dims : int or sequence of int
-        The dimensions, in the order of `axes`.
+        name. If `dim` is a number, `axis` may be such a tuple.
+    width : int, (before, after), or a sequence with one of them per dimension
+        The number of ghost cells. One number is the width on both sides, of all dimensions if `dim` is a sequence.
+    dim : int or sequence of int
+        The dimensions, in the order of `axis`; 0 by default.
     periodic : bool, or a sequence with one per dimension
         Whether the first and the last rank are neighbours.
+    axes, widths, dims
+        Other names of `axis`, `width` and `dim`, for several dimensions.
 
     Returns
     -------
@@ -169,8 +175,9 @@ def halo_exchange(
     Raises
     ------
     ShapeError
-        A width is negative or larger than the neighbour's part, or `axes`, `widths`, `dims` and `periodic` do not
-        match.
+        A width is negative or larger than the neighbour's part, or `axis`, `width`, `dim` and `periodic` do not match.
+    ArgumentError
+        An argument is missing, or given under both of its names.
     MeshError
         An axis is given twice.
     LayoutError
@@ -197,6 +204,9 @@ def halo_exchange(
     [11.0, 20.0, 21.0, 0.0]
     """
     names: list[Any]
+    axes = _either("axis", axis, "axes", axes)
+    widths = _either("width", width, "widths", widths)
+    dims = 0 if dim is None and dims is None else _either("dim", dim, "dims", dims)
     if not isinstance(dims, int | np.integer | tuple | list):
         raise ArgumentError(f"halo_exchange: dims={dims!r} was given; needed: an integer or several" + call_site())
     if isinstance(dims, int | np.integer):
@@ -216,16 +226,28 @@ def halo_exchange(
     if len(set(at)) < len(at):
         raise ShapeError(f"halo_exchange: dims={tuple(cuts)} names a dimension twice; needed: each once" + call_site())
     used: list[str] = []
-    for axis in names:
-        x, on = operand(x, axis, "halo_exchange")
+    for each in names:
+        x, on = operand(x, each, "halo_exchange")
         HALO_EXCHANGE.check(x, on)
         used += on.names
     if len(set(used)) < len(used):
         raise MeshError(f"halo_exchange: axes={axes!r} names an axis twice; needed: one axis per dimension, or one "
                         "tuple of axes for one dimension" + call_site())  # fmt: skip
-    for axis, width, dim, wrap in zip(names, wanted, at, wraps, strict=True):
-        x = _exchange(x, axis, _borders(width, wrap), dim)
+    for each, cells, at_dim, wrap in zip(names, wanted, at, wraps, strict=True):
+        x = _exchange(x, each, _borders(cells, wrap), at_dim)
     return x
+
+
+def _either(name: str, value: Any, other_name: str, other: Any) -> Any:
+    """The argument that is given under one of two names."""
+    if (value is None) == (other is None):
+        given = f"both {name}={value!r} and {other_name}={other!r}"
+        given = f"neither {name} nor {other_name}" if value is None else given
+        raise ArgumentError(
+            f"halo_exchange was given {given}; needed: one of them\n  fix: cc.halo_exchange(x, 'dp', 1, dim=0)"
+            + call_site()
+        )
+    return other if value is None else value
 
 
 def _borders(width: Any, periodic: Any) -> Borders:
@@ -250,7 +272,7 @@ def _exchange(x: Tensor, axis: AxisName, borders: Borders, dim: int) -> Tensor:
             raise LayoutError(
                 f"halo_exchange({x.name or 'x'}: {describe(x.array, x.array.shape, layout)}, axis "
                 f"{'*'.join(on.names)!r}, dim={dim})\n  axis {name!r}: x is {label!r} on this axis too, so the "
-                f"neighbours along dimension {dim} lie on both axes\n  fix: axes={both!r} for this dimension"
+                f"neighbours along dimension {dim} lie on both axes\n  fix: axis={both!r} for this dimension"
                 + call_site()
             )
     extents, _ = extents_along(x, on, dim, HALO_EXCHANGE)

@@ -13,6 +13,8 @@ sweep their tapes in different orders: every cotangent arrives at the message th
 
 from __future__ import annotations
 
+import json
+import math
 import re
 import warnings
 from collections.abc import Mapping, Sequence
@@ -24,7 +26,7 @@ from autograd.engine.recording import Node, Recording
 from autograd.engine.state import state
 from autograd.engine.tape import Sweep
 from autograd.engine.tensor import TENSORS, Tensor
-from autograd.errors import ArgumentError, GradientWarning, MeshError, call_site, find_site, short_site
+from autograd.errors import ArgumentError, GradientWarning, MeshError, ShapeError, call_site, find_site, short_site
 from autograd.layouts.layout import I, Layout, Shard, V
 
 from ..call import Call, keep
@@ -34,6 +36,7 @@ from ..staging import InShape, back, buffer_like, flat, zeros_like
 from ..transports.protocol import Request
 from . import headers
 from .arguments import AxisName, Use, check_other, check_rank, operand, sample, user_function
+from .extents import extents_along
 
 __all__ = ["permute", "recv", "send"]
 
@@ -53,24 +56,43 @@ def _source(me: int, call: Call) -> int | None:
     return None
 
 
-PERMUTE = Collective("permute", (V, Shard), V, alone=None, sends=_leaving)
+class _Permute(Collective):
+    """A permutation. With ``like=``, each rank's call has the shape that it receives, and as options that it sends."""
+
+    def fingerprint(self, x: Any, call: Call, recorded: bool | None) -> str:
+        if not call.shape:
+            return super().fingerprint(x, call, recorded)
+        any_shape: Any = ("*",) * len(call.shape)
+        return super().fingerprint(x, call.but(shape=any_shape, options=()), recorded)
+
+
+def _received_shape(shape: list[int], call: Call) -> list[int]:
+    return list(call.shape) or shape
+
+
+PERMUTE = _Permute("permute", (V, Shard), V, alone=None, sends=_leaving, shape=_received_shape)
 
 
 @PERMUTE.asks
 def _(x: Any, call: Call) -> Asked:
     me = call.group.index
     source = _source(me, call)
+    shape = call.shape or x.shape
     if source is None:
-        return None, lambda _, x, call: zeros_like(x)
+        return None, lambda _, x, call: zeros_like(x, shape)
     if source == me:
         kept = flat(x).copy()
         return None, lambda _, x, call: back(kept, x.shape, x)
-    return Request("recv", out=np.empty_like(flat(x)), peer=source), InShape(x.shape)
+    buffer = zeros_like(x, (math.prod(shape),)) if call.shape else np.empty_like(flat(x))
+    return Request("recv", out=buffer, peer=source), InShape(shape)
 
 
 @PERMUTE.adjoint
 def _(ct: Any, call: Call) -> Any:
-    return PERMUTE(ct, call, pairs=tuple([(to, source) for source, to in call.pairs]))
+    pairs = tuple([(to, source) for source, to in call.pairs])
+    if call.shape:
+        return PERMUTE(ct, call, pairs=pairs, shape=call.options, options=call.shape)
+    return PERMUTE(ct, call, pairs=pairs)
 
 
 class _Message(Collective):
@@ -200,7 +222,7 @@ def _as_pairs(given: Any, size: int) -> str:
 
 
 @user_function
-def permute(x: Any, axis: AxisName, pairs: Sequence[tuple[int, int]]) -> Use:
+def permute(x: Any, axis: AxisName, pairs: Sequence[tuple[int, int]], *, like: Any = None) -> Use:
     """V -> V: for every pair (src, dst), send the value of rank src to rank dst.
 
     Formula: ``y_dst = x_src``; zeros on a rank that is no dst. Adjoint: the same with every pair reversed (V -> V).
@@ -208,16 +230,20 @@ def permute(x: Any, axis: AxisName, pairs: Sequence[tuple[int, int]]) -> Use:
     Parameters
     ----------
     x : Tensor or array
-        Any shape and dtype, the same on all ranks. A plain array is V.
+        Any shape and dtype, the same on all ranks; parts of a Shard with agreed extents may be uneven. A plain array is
+        V.
     axis : str or tuple of str
         The mesh axis, or several flattened into one.
     pairs : sequence of (src, dst)
         The same on all ranks. A rank may be src at most once, and dst at most once.
+    like : Tensor or array, optional
+        A value of the shape that this rank receives, if the shapes of the ranks differ, as those of uneven chunks do,
+        and no label knows them. All ranks give one.
 
     Returns
     -------
     Tensor
-        V on the axis, with the shape and dtype of `x`.
+        V on the axis, with the dtype and shape of the value that this rank receives.
 
     Raises
     ------
@@ -225,10 +251,13 @@ def permute(x: Any, axis: AxisName, pairs: Sequence[tuple[int, int]]) -> Use:
         A rank is out of range, or is src or dst twice.
     LayoutError
         `x` is R, I or P on the axis.
+    ShapeError
+        A rank receives another shape than that of its `like`. Raised on all ranks, if the check mode compares calls.
 
     Notes
     -----
-    One message of n bytes per pair. It corresponds to JAX's ppermute.
+    One message of n bytes per pair. With `like` the ranks exchange their shapes where calls are compared. It
+    corresponds to JAX's ppermute.
 
     Examples
     --------
@@ -256,7 +285,47 @@ def permute(x: Any, axis: AxisName, pairs: Sequence[tuple[int, int]]) -> Use:
         if len(set(ranks)) != len(ranks):
             raise MeshError(f"permute: a rank is a {what} twice in {list(given)}; needed: at most once" + call_site())
     given = tuple((int(s), int(t)) for s, t in given)
-    return Use(PERMUTE, x, on.call(pairs=given))
+    if like is None:
+        shape = _shape_of_part(x, on, given)
+        return Use(PERMUTE, x, on.call(pairs=given, shape=shape, options=tuple(x.array.shape) if shape else ()))
+    PERMUTE.check(x, on)
+    shape = _shape_received(x, on, given, like)
+    return Use(PERMUTE, x, on.call(pairs=given, shape=shape, options=tuple(x.array.shape)), repeats=False)
+
+
+def _shape_of_part(x: Tensor, on: Axis, pairs: Sequence[tuple[int, int]]) -> tuple[int, ...]:
+    """The shape that this rank receives, if the label of `x` knows that the parts are uneven; else ()."""
+    assert x.layout is not None
+    label = x.layout[on.names[0]]
+    if not isinstance(label, Shard) or not label.is_agreed or len(on.names) > 1:
+        return ()
+    extents, _ = extents_along(x, on, label.dim, PERMUTE)
+    if len(set(extents)) == 1:
+        return ()
+    shape, me = [int(n) for n in x.array.shape], on.group.index
+    shape[label.dim] = next((extents[source] for source, to in pairs if to == me), shape[label.dim])
+    return tuple(shape)
+
+
+def _shape_received(x: Tensor, on: Axis, pairs: Sequence[tuple[int, int]], like: Any) -> tuple[int, ...]:
+    """The shape of `like`, which the ranks compare with those that are sent, if the check mode compares calls."""
+    shape = tuple(int(n) for n in np.shape(like.array if like.__class__ in TENSORS else like))
+    mine = tuple(int(n) for n in x.array.shape)
+    shapes = [(mine, shape)] * on.size
+    if on.size > 1 and on.group.checking:
+        on.group.agree(f"permute(axis={'*'.join(on.names)!r} pairs={list(pairs)} like=...)")
+        shapes = [json.loads(each) for each in on.group.exchange(json.dumps((mine, shape)).encode())]
+    elif len(shape) == len(mine):
+        return shape
+    for source, to in pairs:
+        sent, wanted = tuple(shapes[source][0]), tuple(shapes[to][1])
+        if sent != wanted:
+            raise ShapeError(
+                f"permute on axis {'*'.join(on.names)!r}: rank {source} sends the shape {sent}, and rank {to} was "
+                f"given like= of shape {wanted}; needed: the shape that the rank receives\n"
+                f"  fix: like= of shape {sent} on rank {to}" + call_site()
+            )
+    return shape
 
 
 def send(x: Any, axis: AxisName, dst: int) -> None:

@@ -32,7 +32,7 @@ from ..collective import Asked, Collective, Refusal
 from ..mesh import Axis
 from ..staging import flat, from_front, front, to_device
 from ..transports.protocol import Request
-from .arguments import AxisName, Use, check_to, group_of, operand, sizes_of, user_function
+from .arguments import AxisName, Use, addends, check_to, group_of, operand, sizes_of, user_function
 from .casts import cast
 from .extents import (
     check_inner,
@@ -271,7 +271,7 @@ def reduce_scatter(x: Any, axis: AxisName, dim: int = 0, *, algorithm: str | Non
     Returns
     -------
     Tensor
-        Shard(dim) on the axis.
+        Shard(dim) on the axis. Its dtype is that of `all_reduce`: small integers and booleans are added in 64 bits.
 
     Raises
     ------
@@ -294,7 +294,7 @@ def reduce_scatter(x: Any, axis: AxisName, dim: int = 0, *, algorithm: str | Non
     >>> cc.run(program, ranks=2)
     [[2.0, 4.0], [6.0]]
     """
-    x, on = operand(x, axis, "reduce_scatter")
+    x, on = addends(x, axis, REDUCE_SCATTER)
     dim = normal_dim(dim, x.array.shape, "reduce_scatter")
     REDUCE_SCATTER.check(x, on)
     check_inner(x, on, dim, "reduce_scatter")

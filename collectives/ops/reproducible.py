@@ -24,6 +24,7 @@ from ..call import Call
 from ..collective import Collective
 from ..mesh import current_mesh
 from ..staging import back, host_flat
+from .arguments import accumulated
 from .sums import ALL_REDUCE, CAST_I_TO_R
 
 __all__ = ["reproducible_sum"]
@@ -101,7 +102,7 @@ def reproducible_sum(
     Returns
     -------
     Tensor
-        R or I on the axis, with the shape and dtype of one addend.
+        R or I on the axis, with the shape and dtype of one addend; small integers are added as by `all_reduce`.
 
     Raises
     ------
@@ -154,6 +155,7 @@ def reproducible_sum(
             "one for each addend along dimension 0" + call_site()
         )
     REPRODUCIBLE_SUM.check(x, on)
+    x = accumulated(x)
     if not isinstance(algorithm, str):
         raise MeshError(f"reproducible_sum: algorithm={algorithm!r} was given; needed: a name" + call_site())
     if check_name(algorithm, "all_reduce").partition(":")[0] != "reproducible":

@@ -41,6 +41,7 @@ from . import headers
 from .arguments import (
     AxisName,
     Use,
+    addends,
     check_rank,
     check_to,
     group_of,
@@ -177,9 +178,9 @@ def _note_if_dropped(x: Tensor, on: Axis, name: str, root: int, theirs: tuple[fl
     Backward warns of it, if nothing else uses the value.
     """
     value, scale = theirs
-    if x.tape is None or not scale or type(x.array) is Shaped or not 0 <= x.node < len(x.tape.nodes):
+    if x.tape is None or not scale or type(x.array) is Shaped:
         return
-    node = x.tape.nodes[x.node]
+    node = x.tape.node(x.node)
     mine = headers.projection(x.array)[0]
     if node is None or not node[3] or abs(mine - value) <= scale * np.finfo(x.array.dtype).eps ** 0.5:
         return
@@ -404,7 +405,8 @@ def reduce(x: Any, axis: AxisName, root: int = 0, *, algorithm: str | None = Non
     Returns
     -------
     Tensor
-        Rooted on the axis, with the shape and dtype of `x`.
+        Rooted on the axis, with the shape of `x` and the dtype of `all_reduce`: small integers and booleans are added
+        in 64 bits.
 
     Raises
     ------
@@ -427,7 +429,7 @@ def reduce(x: Any, axis: AxisName, root: int = 0, *, algorithm: str | None = Non
     >>> cc.run(program, ranks=2)
     [None, array([2.])]
     """
-    x, on = operand(x, axis, "reduce")
+    x, on = addends(x, axis, REDUCE)
     check_rank(root, on, "reduce", "root")
     return Use(REDUCE, x, on.call(group_of(on, algorithm, "reduce"), root=int(root)))
 

@@ -17,7 +17,7 @@ from ..call import Call
 from ..collective import Asked, Collective
 from ..staging import InShape, flat, zeros_like
 from ..transports.protocol import Request
-from .arguments import AxisName, Use, operand, user_function
+from .arguments import AxisName, Use, addends, user_function
 
 __all__ = ["exscan", "scan"]
 
@@ -69,7 +69,8 @@ def scan(x: Any, axis: AxisName) -> Use:
     Returns
     -------
     Tensor
-        V on the axis, with the shape and dtype of `x`.
+        V on the axis, with the shape and dtype of `x`. As by ``numpy.cumsum``, booleans and integers of fewer than 64
+        bits are added in 64 bits.
 
     Raises
     ------
@@ -89,7 +90,7 @@ def scan(x: Any, axis: AxisName) -> Use:
     >>> cc.run(program, ranks=3)
     [[1.0], [3.0], [6.0]]
     """
-    x, on = operand(x, axis, "scan")
+    x, on = addends(x, axis, SCAN)
     return Use(SCAN, x, on.call(options=Direction()))
 
 
@@ -109,7 +110,7 @@ def exscan(x: Any, axis: AxisName) -> Use:
     Returns
     -------
     Tensor
-        V on the axis, with the shape and dtype of `x`.
+        V on the axis, with the shape of `x` and the dtype of `scan`.
 
     Raises
     ------
@@ -130,5 +131,5 @@ def exscan(x: Any, axis: AxisName) -> Use:
     >>> cc.run(program, ranks=3)
     [[0], [2], [5]]
     """
-    x, on = operand(x, axis, "exscan")
+    x, on = addends(x, axis, EXSCAN)
     return Use(EXSCAN, x, on.call(options=Direction()))

@@ -13,18 +13,23 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
+from autograd.engine.state import no_grad
 from autograd.engine.tensor import Tensor
 from autograd.errors import LayoutError, call_site
 from autograd.layouts.layout import C, I, Label, P, R, Shard, V
 from autograd.layouts.messages import describe
 from autograd.layouts.names import name_of
+from autograd.ops.elementwise import astype
 
 from ..call import Call
 from ..checks import modes
 from ..collective import Asked, Collective, Refusal
+from ..mesh import Axis
 from ..staging import InShape, flat
 from ..transports.protocol import Request
-from .arguments import AxisName, Use, check_to, group_of, operand, user_function
+from .arguments import AxisName, Use, addends, check_to, converted, group_of, operand, user_function
 
 __all__ = ["all_reduce", "mean"]
 
@@ -90,7 +95,8 @@ def all_reduce(x: Any, axis: AxisName, to: Label = R, *, algorithm: str | None =
     Returns
     -------
     Tensor
-        R or I on the axis, with the shape and dtype of `x`.
+        R or I on the axis, with the shape and dtype of `x`. As by ``numpy.sum``, booleans and integers of fewer than
+        64 bits are added in 64 bits: the result is int64, or uint64 of unsigned ones.
 
     Raises
     ------
@@ -117,7 +123,7 @@ def all_reduce(x: Any, axis: AxisName, to: Label = R, *, algorithm: str | None =
     [[6.0], [6.0], [6.0]]
     """
     check_to(to, (R, I), "all_reduce")
-    x, on = operand(x, axis, "all_reduce")
+    x, on = addends(x, axis, ALL_REDUCE)
     return Use(ALL_REDUCE, x, on.call(group_of(on, algorithm, "all_reduce"), to=to))
 
 
@@ -141,7 +147,8 @@ def mean(x: Any, axis: AxisName, to: Label = R) -> Tensor:
     Returns
     -------
     Tensor
-        R or I on the axis, with the shape of `x`; integers become floats.
+        R or I on the axis, with the shape of `x`. As by ``numpy.mean``, integers and booleans are averaged in float64,
+        and the sum of float16 is divided in float32.
 
     Raises
     ------
@@ -168,8 +175,23 @@ def mean(x: Any, axis: AxisName, to: Label = R) -> Tensor:
         if x.layout[one] is I or x.layout[one] is R:
             raise LayoutError(_mean_of_copies(x, one))
     check_to(to, (R, I), "all_reduce")
-    known = ALL_REDUCE.prepared(x, on.call(group_of(on, None, "all_reduce"), to=to))
+    call = on.call(group_of(on, None, "all_reduce"), to=to)
+    if x.array.dtype.char in "?bBhHiIlLqQe":
+        return _mean_in_floats(x, on, call)
+    known = ALL_REDUCE.prepared(x, call)
     return (known.apply_counted(x, "mean") if known.sums and modes.limit else known.apply(x)) / on.size
+
+
+def _mean_in_floats(x: Tensor, on: Axis, call: Call) -> Tensor:
+    """The mean of integers, in float64, or of float16, in float32: their sum might be too large for them."""
+    ALL_REDUCE.check(x, on)  # its errors name the variable that holds `x`
+    if x.array.dtype == np.float16:
+        wide = astype(x, np.float32)  # transports add it in float32, too
+        known = ALL_REDUCE.prepared(wide, call)
+        return astype(known.apply_counted(wide, "mean") / on.size, np.float16)
+    with no_grad():  # floats, but without a derivative
+        wide = converted(x, np.float64)
+        return ALL_REDUCE.prepared(wide, call).apply(wide) / on.size
 
 
 def _mean_of_copies(x: Tensor, axis: str) -> str:

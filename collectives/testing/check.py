@@ -13,6 +13,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -64,7 +65,11 @@ class Report:
 
     def __str__(self) -> str:
         head = f"{self.collective}: {self.cases} cases, {len(self.failures)} failures"
-        lines = [f"  {f.check}: {f.case}: {f.detail}" for f in self.failures[:20]]
+        kinds: dict[Any, list[Any]] = {}
+        for failure in self.failures:
+            kinds.setdefault(_kind(failure), []).append(failure)
+        lines = [f"  {first.check}: {first.case}: {first.detail}" + (f"; and {len(rest)} more" if rest else "")
+                 for first, *rest in kinds.values()]  # fmt: skip
         return "\n".join([head, *lines, *(f"  skipped: {reason}" for reason in self.skips)])
 
     def require(self) -> Report:
@@ -72,6 +77,11 @@ class Report:
         if not self.ok:
             raise CheckFailed(str(self))
         return self
+
+
+def _kind(failure: Failure) -> Any:
+    """What failures have in common that a report shows as one: the check; of errors also the text but for numbers."""
+    return failure.check, re.sub(r"\d+", "", failure.detail) if failure.check == "error" else ""
 
 
 def check_collective(
@@ -361,7 +371,7 @@ def _settings(size: int, beside: bool, setting: Any) -> Iterator[Any]:
 
 
 def _raised(title: str, setting: Any, error: Exception) -> Any:
-    return Failure(f"{title} {setting}", "error", f"{type(error).__name__}: {error}")
+    return Failure(f"{title} {setting}", "error", proof.raised(error))
 
 
 def _judge(case: Any, setting: Any, plan: Any, seen: list[Any], linear: bool) -> list[Any]:

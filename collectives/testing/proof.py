@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import pickle
-import traceback
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,7 +19,7 @@ import autograd as ag
 from autograd.arrays.shape_only import Shaped
 from autograd.engine.state import state
 from autograd.engine.tensor import Tensor
-from autograd.errors import CommunicationError, LayoutError
+from autograd.errors import CommunicationError, LayoutError, site_of_traceback
 from autograd.layouts.layout import I, Label, Layout, P, R, Rooted, Shard, V, dual_label, may_relabel
 
 from ..collective import Collective, collectives
@@ -266,9 +265,16 @@ def observe(case: Case, setting: Setting, plan: Plan, mesh: Mesh) -> Observed:
     except CommunicationError as error:  # ranks may now disagree about the next call, so no further case can run
         error.add_note(f"in case {case.name} {setting}")
         raise
-    except Exception:
-        seen.faults.append(("error", traceback.format_exc(limit=-4)))
+    except Exception as error:
+        seen.faults.append(("error", raised(error)))
     return seen
+
+
+def raised(error: Exception) -> str:
+    """An error as one line: its kind, its text, and the last line of the user's program that it has passed."""
+    text = "; ".join(line.strip() for line in str(error).splitlines() if line.strip())
+    site = site_of_traceback(error.__traceback__)
+    return f"{type(error).__name__}: {text}" + ("" if not site or f"at {site}" in text else f"; at {site}")
 
 
 def _observe(case: Case, setting: Setting, plan: Plan, mesh: Mesh, seen: Observed) -> None:

@@ -261,6 +261,14 @@ def _moves(p: int, shapes: Any) -> Iterator[Case]:
                     lambda x, on, pairs=pairs: cc.permute(x, on, pairs), permuted(pairs), permuted(inverse(pairs)),
                     (shape,) * p, dtype,
                 )  # fmt: skip
+    uneven = tuple((2, r % 3) for r in range(p))
+
+    def of_uneven(x: Any, on: Any) -> Any:
+        rank = int(cc.current_mesh().axis(on).rank)
+        return cc.permute(x, on, ring, like=np.empty(uneven[rank - 1]))
+
+    yield Case(_named("permute", V, V, uneven, F64, " ring, like="), ("permute",), V, V, of_uneven, permuted(ring),
+               permuted(inverse(ring)), uneven)  # fmt: skip
 
 
 def _rooted_whole(p: int, shapes: Any, roots: Sequence[int]) -> Iterator[Case | Skip]:

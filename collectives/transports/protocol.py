@@ -416,7 +416,10 @@ class Communicator:
 
     # -- the calls, blocking -----------------------------------------------------------------------------------
     def all_reduce(self, x: Array, op: str = "sum") -> Array:
-        """The reduction of all ranks' arrays."""
+        """The reduction of all ranks' arrays, in their dtype.
+
+        A sum of small integers wraps, and that of booleans is "or". `collectives.all_reduce` adds in 64 bits.
+        """
         if (  # the most frequent call: where nothing has to be done before it, `run` and `_prepared` are left out
             self.repeats and op == "sum" and x.__class__ is ndarray and x.ndim == 1 and x.dtype in _DIRECT
             and x.flags.c_contiguous and self.size > 1 and not observers

@@ -37,10 +37,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from autograd.errors import ArgumentError, DtypeError, MeshError, ShapeError, call_site
+from autograd.arrays.device import is_bfloat16
+from autograd.errors import ArgumentError, DtypeError, MeshError, OptionError, ShapeError, call_site
 
 __all__ = ["Array", "DTYPES", "REDUCTIONS", "Request", "Runs", "alone", "answer", "check",
-           "check_members", "given_bytes", "shown", "whole_bytes"]  # fmt: skip
+           "check_members", "given_bytes", "not_communicated", "shown", "whole_bytes"]  # fmt: skip
 
 Array = np.ndarray[Any, Any]
 Runs = Sequence[tuple[int, int, int]]
@@ -244,7 +245,8 @@ def check(request: Request, rank: int, size: int, name: str) -> None:
         check_rank("root", root, size, name)
     if call == "all_reduce":
         if op not in _OPERATIONS:
-            raise ValueError(f"all_reduce with op={op!r} on '{name}'; needed: one of {', '.join(_OPERATIONS)}")
+            mean = "\n  fix: group.all_reduce(x) / group.size" * (op in ("avg", "mean"))
+            raise OptionError(f"all_reduce with op={op!r} on '{name}'; needed: one of {', '.join(_OPERATIONS)}{mean}")
         if request.out is not None and request.out is not x:
             raise ArgumentError(f"all_reduce on '{name}' was given another buffer than its operand; needed: out=x")
         if op == "max" and x.dtype.kind == "c":
@@ -305,7 +307,16 @@ def _check_flat(x: Any) -> None:
 
 
 def _wrong_dtype(dtype: np.dtype[Any]) -> DtypeError:
-    return DtypeError(f"dtype {dtype} cannot be communicated; needed: a native numeric or boolean dtype")
+    return DtypeError(not_communicated(dtype))
+
+
+def not_communicated(dtype: np.dtype[Any]) -> str:
+    """The text of the error for a dtype that is not among `DTYPES`."""
+    fix = "float32" if is_bfloat16(dtype) else np.dtype(dtype.type).name if dtype.kind in "biufc" else "float"
+    return (
+        f"dtype {dtype} cannot be communicated; needed: a native numeric or boolean dtype\n  fix: x.astype({fix!r})"
+        + " before the call, and .astype('bfloat16') after it" * is_bfloat16(dtype)
+    )
 
 
 def _check_operand(x: Any, call: str, rank: int, name: str) -> None:

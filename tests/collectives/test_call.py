@@ -17,13 +17,14 @@ import collectives as cc
 from autograd.arrays.shape_only import is_absent
 from autograd.engine.state import no_grad, state
 from autograd.engine.tensor import Tensor
-from autograd.errors import CollectiveMismatch, LayoutError
+from autograd.errors import CollectiveMismatch, LayoutError, OptionError
 from collectives import I, P, R, V
 from collectives.call import Call
 from collectives.collective import Prepared
 from collectives.inspect.observing import observing
 from collectives.ops.sums import ALL_REDUCE
 from collectives.shared_arrays import along
+from collectives.staging import InShape, flat
 from collectives.testing.proof import mutated
 from collectives.transports.protocol import Request
 
@@ -348,3 +349,22 @@ for heard in cc.run(program, 2):
 def test_observers_hear_an_algorithm_that_is_loaded_while_they_listen() -> None:
     done = subprocess.run([sys.executable, "-c", LATER], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_request_that_was_refused_is_refused_again() -> None:
+    """A repeated call skips the checks of its request, if it has passed them."""
+    wrong = cc.Collective("wrong", takes=(V,), gives=V, registered=False)
+    wrong.asks(lambda x, call: (Request("all_reduce", flat(x), op="other"), InShape(x.shape)))
+
+    def program() -> list[str]:
+        found = []
+        with cc.Mesh(dp=3):
+            x, call = ag.tensor(np.ones(2)), cc.call("dp")
+            for _ in range(3):
+                with pytest.raises(OptionError) as caught:
+                    wrong(x, call)
+                found.append(str(caught.value))
+        return found
+
+    first, second, third = cc.run(program, ranks=3)[0]
+    assert first == second == third and "op='other'" in first

@@ -179,7 +179,7 @@ class MpiCommunicator(HostTransport):
                 self.is_broken = True
                 raise error
             if addend is not None:
-                sanitizer.note_counts(addend, self.ranks, statements)
+                sanitizer.note_facts(addend, self.ranks, statements)
 
     # -- calls -------------------------------------------------------------------------------------------------
     def _marked(self, request: Request, x: Array) -> Request:

@@ -112,7 +112,7 @@ class Rendezvous:
         error = sanitizer.compare(self.group.name, self.group.ranks, statements)
         for each in statements:
             if each.addend is not None:
-                sanitizer.note_counts(each.addend, self.group.ranks, statements)
+                sanitizer.note_facts(each.addend, self.group.ranks, statements)
         return None if error is None else type(error)(f"call #{self.number} on '{self.group.name}': {error}")
 
     def _difference(self) -> str:

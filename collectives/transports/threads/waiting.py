@@ -18,6 +18,7 @@ from autograd.errors import CommunicationError, DeadlockError, MeshError, RankFa
 
 from ...checks import modes, reports
 from ...job.activity import forked_text
+from ...job.traceback import text_of
 from ..device import unsent
 from .rendezvous import Wait
 
@@ -235,6 +236,6 @@ if hasattr(os, "register_at_fork"):
 
 
 def _failure_text(who: str, error: BaseException) -> str:
-    text = f"{who} raised {type(error).__name__}: {error}"
+    text = f"{who} raised {type(error).__name__}: {text_of(error)}"
     frames = traceback.extract_tb(error.__traceback__)
     return f"{text} ({frames[-1].filename}:{frames[-1].lineno})" if frames else text

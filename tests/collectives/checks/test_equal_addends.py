@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 import autograd as ag
 import collectives as cc
 from autograd.errors import ReplicaWarning
-from collectives import I, R
+from collectives import I, R, V
 
 from ..launch import launch
 
@@ -27,14 +28,18 @@ def run(body: Callable[[Any], Any], mode: str = "first") -> tuple[list[str], lis
         with cc.Mesh(dp=3) as mesh:
             return body(mesh)
 
+    return caught(program, 3, mode)
+
+
+def caught(program: Callable[[], Any], ranks: int, mode: str) -> tuple[list[str], list[Any]]:
     cc.check(mode)
     try:
-        with warnings.catch_warnings(record=True) as caught:
+        with warnings.catch_warnings(record=True) as given:
             warnings.simplefilter("always")
-            found = cc.run(program, ranks=3)
+            found = cc.run(program, ranks=ranks)
     finally:
         cc.check("first")
-    return [str(each.message) for each in caught if each.category is ReplicaWarning], found
+    return [str(each.message) for each in given if each.category is ReplicaWarning], found
 
 
 def gradient(rows: Callable[[], Any], total: Callable[[Any], Any]) -> Any:
@@ -146,6 +151,62 @@ def test_ranks_may_examine_different_calls() -> None:
     assert texts == [] and found == [pytest.approx(3 * X[0, 0])] * 3
 
 
+ALONG = "the 2 ranks of axis {} add equal values, so the sum is 2 times the value"
+ROWS_OF_DP = {"dp": R}
+ROWS_OF_BOTH = {"dp": R, "tp": R}
+
+
+@pytest.mark.parametrize(
+    ("labels", "total", "said"),
+    [
+        (ROWS_OF_DP, lambda loss: cc.all_reduce(loss, ("dp", "tp"), to=I), ALONG.format("'tp'")),
+        (ROWS_OF_DP, lambda loss: cc.all_reduce(loss, ("tp", "dp"), to=I), ALONG.format("'tp'")),
+        (ROWS_OF_DP, lambda loss: cc.all_reduce_async(loss, ("dp", "tp"), to=I).wait(), ALONG.format("'tp'")),
+        (ROWS_OF_DP,
+         lambda loss: cc.broadcast(cc.reduce(loss, ("dp", "tp")), ("dp", "tp"), to=I), ALONG.format("'tp'")),
+        ({}, lambda loss: cc.all_reduce(loss, ("dp", "tp"), to=I), "the 4 ranks add equal values"),
+        # the fixes
+        (ROWS_OF_BOTH, lambda loss: cc.all_reduce(loss, ("dp", "tp"), to=I), ""),
+        (ROWS_OF_DP, lambda loss: cc.all_reduce(cc.broadcast(loss, "tp", 0, to=I), "dp", to=I), ""),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("mode", ["first", "ranks"])
+def test_a_sum_over_several_axes(labels: Any, total: Any, said: str, mode: str) -> None:
+    """Rows that are divided along some of its axes are equal along the others, and count once for each rank there."""
+
+    def program() -> Any:
+        with cc.Mesh(dp=2, tp=2):
+            w = ag.Parameter(START.copy())
+            rows = ag.tensor(X, layout=labels) if labels else ag.tensor(X)
+            for axis in labels:
+                rows = cc.shard(rows, axis)
+            with ag.Tape() as tape:
+                loss = total(((rows @ cc.cast(w, ("dp", "tp"), to=R)) ** 2).sum())
+            tape.backward(loss)
+            return w.grad.numpy()  # type: ignore[union-attr]
+
+    texts, found = caught(program, 4, mode)
+    factor = 1 if not said else 4 if not labels else 2
+    numpy.testing.assert_allclose(found[0], factor * SERIAL)
+    assert len(texts) == bool(said) and all(said in text for text in texts), texts
+    if labels and said:
+        assert "rows = cc.shard(ag.tensor(rows, layout={'tp': R}), 'tp')" in texts[0]
+        assert "(broadcast(x, 'tp', 0, to=I), 'dp'" in texts[0]
+
+
+def test_a_replicated_term_of_one_of_several_axes() -> None:
+    def program() -> None:
+        with cc.Mesh(dp=2, tp=2):
+            x = ag.tensor(X[:, 0] + float(cc.world().rank), layout={"dp": V, "tp": V})
+            w = ag.Parameter(START.copy())
+            with ag.Tape():
+                penalty = cc.cast((cc.cast(w, "tp", to=R) ** 2).sum(), "dp", to=V)
+                cc.all_reduce((x * cc.cast(w, ("dp", "tp"), to=R).sum()).sum() + penalty, ("dp", "tp"), to=I)
+
+    (text,), _ = caught(program, 4, "first")
+    assert "The Replicated one is the same on all ranks of axis 'tp', so it counts 2 times" in text
+
+
 def test_over_mpi() -> None:
     outcome = launch("equal_addends.py", 2, limit_s=100)
 
@@ -157,3 +218,13 @@ def test_over_mpi() -> None:
     assert "equal_addends.py:15" in lines[0]
     (line,) = [line for line in outcome.err.splitlines() if "GradientWarning" in line]
     assert "rank 0 by 2, rank 1 by 3" in line, outcome.err
+
+
+@pytest.mark.parametrize(("library", "mode"), [("here", "ranks"), ("openmpi", "first")])
+def test_several_axes_over_mpi(library: str, mode: str) -> None:
+    outcome = launch("several_axes.py", 4, limit_s=100, on=library, RINGTAPE_CHECK=mode)
+    assert outcome.code == 0, outcome
+    lines = [line for line in outcome.err.splitlines() if "ReplicaWarning" in line]
+    # the loss, the sum that is logged, and the sum over tp alone, of both its groups; dp divides the rows
+    assert sorted(re.findall(r"several_axes.py:(\d+)", " ".join(lines))) == ["17", "19", "21", "21"], outcome.err
+    assert "the 2 ranks of axis 'tp' add equal values" in lines[0]

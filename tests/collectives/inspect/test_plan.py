@@ -8,6 +8,7 @@ import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
@@ -288,7 +289,27 @@ def test_a_released_tape_has_no_plan() -> None:
         tape.backward(loss)
         with pytest.raises(ag.TapeError, match="released"):
             tape.plan()
-    with pytest.raises(ag.MeshError, match="no mesh is current"):
+    with pytest.raises(ag.TapeError, match="released"):
+        tape.plan()
+
+
+def test_a_tape_without_a_mesh(tmp_path: Path) -> None:
+    """Its plan is the graph of this process; that of a program with a mesh needs the mesh."""
+
+    def record() -> ag.Tape:
+        w = ag.Parameter(numpy.ones(2), name="w")
+        with ag.Tape() as tape:
+            _ = (w * w).sum() / 2
+        return tape
+
+    for plan in (record().plan(), *cc.run(lambda: record().plan(), ranks=2)):
+        assert str(plan).startswith("1 ranks, 4 operations, 0 communications") and plan.problems == []
+        plan.write(tmp_path / "plan.svg")
+        plan.write(tmp_path / "plan.json")
+    with cc.Mesh(a=1):
+        tape = record()
+        assert str(tape.plan()).startswith("1 ranks, 4 operations")
+    with pytest.raises(ag.MeshError, match="no mesh is current\n  fix: call it inside the block of the mesh"):
         tape.plan()
 
 

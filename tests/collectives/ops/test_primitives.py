@@ -175,7 +175,7 @@ def test_what_a_halo_refuses() -> None:
         x = np.zeros((4, 4))
         with pytest.raises(LayoutError, match="parts lie along dimension 0, not along 1"):
             cc.halo_exchange(ag.tensor(x, layout={"a": Shard(0)}), "a", 1, 1)
-        with pytest.raises(LayoutError, match=re.escape("axes=('a', 'b') for this dimension")):
+        with pytest.raises(LayoutError, match=re.escape("axis=('a', 'b') for this dimension")):
             cc.halo_exchange(ag.tensor(x, layout={"a": Shard(0), "b": Shard(0)}), "b", 1, 0)
         with pytest.raises(LayoutError, match="Partial"):
             cc.halo_exchange(ag.tensor(x, layout={"a": P}), "a", 1)

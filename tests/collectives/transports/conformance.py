@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from autograd.errors import CommunicationError, DtypeError, MeshError, ShapeError
+from autograd.errors import CommunicationError, DtypeError, MeshError, OptionError, ShapeError
 from collectives.transports.protocol import Communicator, Pending, Request
 
 DTYPES = "?bBhiqefdFD"
@@ -394,11 +394,12 @@ def refusals(rank: int, size: int, name: str) -> list[tuple[type[Exception], str
          Request("recv", out=frozen)),
         (DtypeError, "scatter was given float64 on its root and dtype float32",
          Request("scatter", np.ones(size), counts=ones, root=rank, dtype=np.float32)),
-        *((DtypeError, f"dtype {np.dtype(dtype)} cannot be communicated; needed: a native numeric or boolean dtype",
-           Request(call, np.ones(3).astype(dtype))) for dtype in (">f8", "U1", "O") for call in ("all_reduce", "send")),
+        *((DtypeError, f"dtype {np.dtype(dtype)} cannot be communicated; needed: a native numeric or boolean dtype\n"
+           f"  fix: x.astype({fix!r})", Request(call, np.ones(3).astype(dtype)))
+          for dtype, fix in ((">f8", "float64"), ("U1", "float"), ("O", "float")) for call in ("all_reduce", "send")),
         (DtypeError, f"all_reduce with op='max' on '{name}' of complex128, whose values have no order",
          Request("all_reduce", np.ones(3, complex), op="max")),
-        (ValueError, f"all_reduce with op='min' on '{name}'; needed: one of sum, max, prod",
+        (OptionError, f"all_reduce with op='min' on '{name}'; needed: one of sum, max, prod",
          Request("all_reduce", x, op="min")),
         (ValueError, f"'all_reduced' on '{name}' is not a communicator's call; needed: a call that `Request` lists",
          Request("all_reduced", x)),
