@@ -94,7 +94,7 @@ class Counted(Communicator):
         self.inner, self.tally = inner, tally
         self.rank, self.size, self.ranks, self.name = inner.rank, inner.size, inner.ranks, inner.name
         self.traffic = inner.traffic
-        self.copies, self.parts = inner.copies, inner.parts
+        self.copies, self.parts, self.sampling = inner.copies, inner.parts, inner.sampling
 
     def subgroup(self, members: Sequence[int], name: str) -> Communicator:
         return type(self)(self.inner.subgroup(members, name), self.tally)
