@@ -26,7 +26,7 @@ __all__ = ["BLOCK", "LENGTH", "Order", "Place", "Sampling", "Swap"]
 LENGTH = 16
 BLOCK = 1024
 _FIRST, _EARLY = 256, 512  # windows open after the calls 256 and 512, too
-_SCATTER = 389  # a prime, so that the offsets of successive windows meet all remainders
+_SCATTER = 23  # coprime to BLOCK / LENGTH, so that successive windows have all places in a block
 _TOGETHER = 2
 _DEPTH = 3  # lines around a call's own
 _MOST_PLACES = 4096
@@ -107,8 +107,8 @@ def _next_window(calls: int) -> int:
     """
     if calls < _EARLY:
         return max(_FIRST, 1 << calls.bit_length())
-    block = calls // BLOCK + 1
-    return block * BLOCK + block * _SCATTER % (BLOCK - 4 * LENGTH)
+    block = (calls - 1) // BLOCK + 1
+    return block * BLOCK + block * _SCATTER % (BLOCK // LENGTH) * LENGTH
 
 
 class Swap(NamedTuple):

@@ -1,8 +1,9 @@
 """Ranks that make 2,000 equal calls, and then go on with a difference, or with none, until they are told.
 
-    late_differences.py MODE KIND [KIND...]
+    late_differences.py MODE[/ALGORITHM[/TP]] KIND [KIND...]
 
-A kind of `WRONG` must be told, one of `LEGAL` must not. Over MPI a program has one wrong kind, as it ends the job.
+TP divides the ranks into groups of that size, whose calls are those along the axis dp. A kind of `WRONG` must be told,
+one of `LEGAL` must not. Over MPI a program has one wrong kind, as it ends the job.
 """
 
 from __future__ import annotations
@@ -329,16 +330,17 @@ WRONG = {step.__name__: step for step in (*NUMBERS, *ORDER, *CALLS)}
 KINDS = {**WRONG, **{step.__name__: step for step in LEGAL}}
 
 
-def main(kind: str) -> str:
+def main(kind: str, algorithm: str = "native", tp: int = 1) -> str:
     """Run a kind on this rank, and return when it was not told."""
     step, is_wrong = KINDS[kind], kind in WRONG
-    with cc.Mesh(dp=-1):
+    with cc.Mesh(tp=tp, dp=-1, algorithm=algorithm):
         values = Values()
         for n in range(BEFORE):
             step(n, False, values)
             total(values.x)
         if values.rank == 0:
-            print(f"AT {time.time()}", flush=True)
+            sys.stdout.write(f"AT {time.time()}\n")
+            sys.stdout.flush()
         odd = is_wrong and values.rank == values.size - 1
         until, n = time.monotonic() + MOST_S, BEFORE
         while n < BEFORE + (10 if is_wrong else STEPS) or (is_wrong and time.monotonic() < until):
@@ -350,6 +352,8 @@ def main(kind: str) -> str:
 
 if __name__ == "__main__":
     warnings.simplefilter("ignore", ReplicaWarning)
-    cc.check(sys.argv[1], **({"sites": False} if sys.argv[1] == "ranks" and sys.argv[2] not in WRONG else {}))
+    mode, *how = sys.argv[1].split("/")
+    cc.check(mode, sites=mode != "ranks" or sys.argv[2] in WRONG)
     for name in sys.argv[2:]:
-        print(main(name), name, flush=True)
+        sys.stdout.write(f"{main(name, *how[:1], *map(int, how[1:]))} {name}\n")
+        sys.stdout.flush()
