@@ -53,8 +53,9 @@ class Sampling:
     calls : int
         How many calls were made. `Prepared.run` counts them.
     agreed : float
-        How many were compared before they were made.
-    opens : float
+        How many were compared before they were made. Python compares two floats, and two integers, faster than one of
+        each.
+    opens : int
         The number of calls after which the next window opens.
     order : Order
         The lines of earlier windows.
@@ -65,7 +66,7 @@ class Sampling:
     def __init__(self) -> None:
         self.calls = 0
         self.agreed = 0.0
-        self.opens = float(_next_window(0))
+        self.opens = _next_window(0)
         self.order = Order()
         self._places: list[Place] = []
         self._facts: list[Any] = []
@@ -74,7 +75,7 @@ class Sampling:
     def never(cls) -> Sampling:
         """For a communicator that compares nothing."""
         made = cls()
-        made.agreed = made.opens = float("inf")
+        made.agreed, made.opens = float("inf"), 1 << 62
         return made
 
     def note(self, call: str, copies: list[Any]) -> tuple[tuple[Place, ...], list[Any]] | None:

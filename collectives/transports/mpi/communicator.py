@@ -155,7 +155,7 @@ class MpiCommunicator(HostTransport):
         is_compared = sampling.agreed < modes.limit
         window = sampling.note(call, [] if is_compared else self.copies)
         if is_compared:
-            sampling.agreed += 1
+            sampling.agreed += 1.0
         elif window is None:
             return
         if self.parts:
