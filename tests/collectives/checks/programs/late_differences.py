@@ -333,7 +333,7 @@ KINDS = {**WRONG, **{step.__name__: step for step in LEGAL}}
 def main(kind: str, algorithm: str = "native", tp: int = 1) -> str:
     """Run a kind on this rank, and return when it was not told."""
     step, is_wrong = KINDS[kind], kind in WRONG
-    with cc.Mesh(tp=tp, dp=-1, algorithm=algorithm):
+    with cc.Mesh(**({"tp": tp} if tp > 1 else {}), dp=-1, algorithm=algorithm):
         values = Values()
         for n in range(BEFORE):
             step(n, False, values)
