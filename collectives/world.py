@@ -218,11 +218,12 @@ class World:
                 other.close()
             if other in process.worlds:
                 other._refuse_another()
-        from .transports.mpi.world import MpiWorld  # loads mpi4py
+        with process.waiting("make a world"):
+            from .transports.mpi.world import MpiWorld  # loads mpi4py
 
-        if problem := why_not_of_size(MpiWorld.mpi_size(), MpiWorld.library()):
-            raise MeshError(problem)
-        self._mpi = MpiWorld(self.raises, has_monitor=not process.has_left)
+            if problem := why_not_of_size(MpiWorld.mpi_size(), MpiWorld.library()):
+                raise MeshError(problem)
+            self._mpi = MpiWorld(self.raises, has_monitor=not process.has_left)
         self._communicator = self._mpi.communicator
         self.size = self._communicator.size
         process.worlds.append(self)
@@ -446,7 +447,11 @@ class World:
         """Leave the world and free its resources. Over MPI all ranks call it. A second call does nothing."""
         if self.is_closed:
             return
-        is_left = self._mpi is None or self._mpi.close()
+        if self._mpi is None:
+            is_left = True
+        else:
+            with process.waiting("close their world"):
+                is_left = self._mpi.close()
         self.is_closed = True
         self._communicator = None
         if _current.world is self:

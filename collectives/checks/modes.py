@@ -137,6 +137,11 @@ def time_limit_s() -> float | None:
     return _environment_s if _environment_s is not None else PATIENCE_S if watching else None
 
 
+def given_limit_s() -> float | None:
+    """The limit that the program or the environment has set; None without one."""
+    return _timeout_s if _timeout_s is not None else _environment_s
+
+
 def time_limit_source() -> str:
     """What set `time_limit_s`, for messages."""
     if _timeout_s is not None:
