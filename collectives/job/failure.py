@@ -45,6 +45,7 @@ from autograd.digests import blake2b
 from autograd.errors import CollectiveMismatch, MeshError, find_site, short_site, show_error, site_of_traceback
 
 from ..checks import modes
+from ..checks.reports import print_report
 from .launcher import PROCESS_ID, ask, launched, launched_on_host
 from .supervisor import EXIT
 from .traceback import comparable, ranks_text, traceback_text
@@ -275,8 +276,7 @@ class RankProcess:
     def _end(self, text: str, code: int, is_first: bool) -> None:
         """Print ``ringtape: <text>`` and end the job; the first rank that does tells the other hosts."""
         _flush(sys.stdout)
-        # a single write, so that the lines of several ranks are not interleaved
-        os.write(2, f"ringtape: {text}\n".encode(errors="replace"))
+        print_report(text)
         _kill_after(_ABORT_S)
         if is_first:
             for world in self.worlds:
@@ -348,7 +348,7 @@ class RankProcess:
             self.end_job(text([self.rank]), 128 + signal.SIGINT, is_printed_once=True)
         if not continues:
             self._end_after_error(text, comparable(error, f"{why}\n{full}"))
-        os.write(2, f"ringtape: {text([self.rank])}\n".encode(errors="replace"))
+        print_report(text([self.rank]))
         for world in self.worlds:
             world.fail(why)
 
