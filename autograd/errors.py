@@ -50,6 +50,8 @@ from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 
+from .environment import is_traceback_full
+
 __all__ = [
     "AbsentError", "AnomalyError", "ArgumentError", "AxisError", "CaptureError", "CollectiveMismatch",
     "CommunicationError", "ConflictError", "DeadlockError", "DependencyError", "DeviceError", "DtypeError",
@@ -322,7 +324,7 @@ def shorten(error: BaseException) -> None:
 
     Errors of other types are left as they are, and all of them with ``RINGTAPE_TRACEBACK=full``.
     """
-    if isinstance(error, RingtapeError) and os.environ.get("RINGTAPE_TRACEBACK") != "full":
+    if isinstance(error, RingtapeError) and not is_traceback_full():
         _shorten_chain(error)
 
 

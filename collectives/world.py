@@ -10,8 +10,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
+from autograd import environment
 from autograd.engine.state import state
 from autograd.errors import (
     ArgumentError,
@@ -164,6 +166,7 @@ class World:
         rank: int = 0,
         note: Note | None = None,
     ):
+        _check_environment()
         if kind is None:
             kind = "mpi" if launched_size() > 1 else "threads"
             if kind == "threads" and (problem := why_not_alone()):
@@ -458,6 +461,13 @@ class World:
             _current.world = _current.communicator = None
         if is_left and self in process.worlds:
             process.worlds.remove(self)
+
+
+@cache
+def _check_environment() -> None:
+    """Refuse variables that are misspelt or have wrong values, when the first world is made."""
+    for text, fix in environment.problems().values():
+        raise OptionError(f"{text}\n  fix: {fix}")
 
 
 @contextmanager

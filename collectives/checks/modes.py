@@ -40,15 +40,15 @@ cost to them, and end the job within seconds if they differ: see `collectives.jo
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from autograd import environment
 from autograd.errors import OptionError
 
 __all__ = ["MODES", "check_mode", "is_checked", "is_due", "set_check", "time_limit_s"]
 
-MODES = ("off", "first", "always", "ranks")
+MODES = environment.VARIABLES["RINGTAPE_CHECK"].values
 FIRST_CALLS = 1000
 PATIENCE_S = 300.0
 
@@ -154,19 +154,6 @@ def report_s() -> float | None:
     return _report_s
 
 
-def _from_environment(name: str, default_s: float | None) -> float | None:
-    given = os.environ.get(name, "")
-    try:
-        if not given or float(given) > 0:
-            return float(given) if given else default_s
-    except ValueError:
-        pass
-    raise ValueError(f"{name}={given!r}: needed a positive number of seconds")
-
-
-_environment_s = _from_environment("RINGTAPE_TIMEOUT_S", None)
-_report_s = _from_environment("RINGTAPE_REPORT_S", 60.0)
-_given = os.environ.get("RINGTAPE_CHECK", "first")
-if _given not in MODES:
-    raise ValueError(f"RINGTAPE_CHECK={_given!r}: needed one of {', '.join(MODES)}")
-set_check(_given)
+_environment_s = environment.seconds("RINGTAPE_TIMEOUT_S", None)
+_report_s = environment.seconds("RINGTAPE_REPORT_S", 60.0)
+set_check(environment.value("RINGTAPE_CHECK") or "first")

@@ -41,6 +41,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
+from autograd import environment
 from autograd.digests import blake2b
 from autograd.errors import CollectiveMismatch, MeshError, find_site, short_site, show_error, site_of_traceback
 
@@ -59,7 +60,6 @@ _ABORT_S = 2.0  # how long MPI may take to end the job before a signal ends this
 _ONCE_S = 1.0  # how long a rank that does not print waits for the one that does
 _PAUSE_S = 0.0002  # between two steps of a leaving rank; it grows to `_LONG_PAUSE_S`
 _LONG_PAUSE_S = 0.02
-_GUARD = "RINGTAPE_GUARD"
 
 
 class ProcessWorld(Protocol):
@@ -145,9 +145,7 @@ class RankProcess:
         """
         if self._pid == os.getpid():
             return
-        given = os.environ.get(_GUARD, "1")
-        if given not in ("0", "1"):
-            raise ValueError(f"{_GUARD}={given!r}: needed 0 or 1")
+        given = environment.value("RINGTAPE_GUARD")
         if ask_mpi is not None:
             try:
                 ask(ask_mpi)
