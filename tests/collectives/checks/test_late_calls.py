@@ -26,8 +26,9 @@ LEGAL = [step.__name__ for step in program.LEGAL]
 CALLS = [step.__name__ for step in program.CALLS]
 ON_TAPES = ("on_a_tape", "casts", "while_training")  # a loss needs labels on one axis only
 OTHER_ORDER = "make two equal calls in different order"
+OTHERS = "plain numbers|constants|copies|objectives"
 FOUND = {
-    **{step.__name__: ("ReplicaMismatch", "the (plain numbers|constants|copies|objectives) of rank") for step in program.NUMBERS},
+    **{step.__name__: ("ReplicaMismatch", f"the ({OTHERS}) of rank") for step in program.NUMBERS},
     **{step.__name__: ("CollectiveMismatch", f"{OTHER_ORDER}|the same call at the line") for step in program.ORDER},
     **{step.__name__: ("CollectiveMismatch", "did not make the call|different calls") for step in program.CALLS},
 }

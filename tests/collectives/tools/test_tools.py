@@ -86,7 +86,7 @@ def held_up(outcome: Outcome) -> None:
     assert not outcome.is_late and outcome.code != 0
     assert re.search(r"rank (\d )?has waited for 2 s", outcome.err), outcome.err
     case = r"[^;\n]* \(case \d+: permute V->V [^;\n]*\)"
-    assert re.search(rf"rank 1 computes at threading.py:\d+{case}", outcome.err), outcome.err
+    assert re.search(rf"rank 1 computes at check_planted.py:\d+{case}", outcome.err), outcome.err
     for rank in (0, 2):
         assert re.search(rf"rank {rank} waits in \w+[^;\n]* ranks? [^;\n]*1[^;\n]*{case}", outcome.err), outcome.err
 
