@@ -16,7 +16,7 @@ ranks      the fingerprint, the operand's layout on    as ``always``, a walk up 
            see `sanitizer`
 =========  ==========================================  ==========================================================
 
-In every mode but ``off``, backward and the optimizer's step compare values that should be equal, the 1st, 2nd, 4th,
+In every mode but ``off``, the ranks compare samples of all calls, for ever: see `sampling`. Also, backward and the optimizer's step compare values that should be equal, the 1st, 2nd, 4th,
 8th, ... time: see `collectives.replicas`.
 
 In every mode but ``off`` the ranks also compare the plain numbers and constants that met a value with the label R, I, P
@@ -77,7 +77,8 @@ def set_check(mode: str, timeout_s: float | None = None, *, sites: bool = True) 
         ``ranks``, else no limit.
     sites : bool
         Whether ``ranks`` also compares the call sites. Set it to False for a program whose ranks make the same call at
-        different lines, as in ``if rank == 0: broadcast(x, "dp") else: broadcast(None, "dp")``.
+        different lines, as in ``if rank == 0: broadcast(x, "dp") else: broadcast(None, "dp")``. Then the other modes
+        do not look for two calls in swapped order either.
 
     Raises
     ------
