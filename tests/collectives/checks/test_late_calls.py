@@ -24,7 +24,11 @@ pytestmark = [pytest.mark.timeout(110), pytest.mark.filterwarnings("ignore::auto
 COMPARING = ("first", "always", "ranks")
 LEGAL = [step.__name__ for step in program.LEGAL]
 CALLS = [step.__name__ for step in program.CALLS]
-ON_TAPES = ("on_a_tape", "casts", "while_training")  # a loss needs labels on one axis only
+LEFT_OUT = {
+    "first/native/2": ("on_a_tape", "casts", "while_training"),  # a loss needs labels on one axis only
+    "first/ring": ("started", "other_start", "started_by_branch"),  # only the native algorithm can be started
+    "first/shared": ("started", "other_start", "started_by_branch"),
+}
 OTHER_ORDER = "make two equal calls in different order"
 OTHERS = "plain numbers|constants|copies|objectives"
 FOUND = {
@@ -110,7 +114,7 @@ _HOW = ("off", *COMPARING, "first/ring", "first/shared", "first/native/2")
 def test_every_kind_over_mpi(how: str, on: str) -> None:
     """Mode ``off`` compares neither numbers nor the order of equal calls. Of other calls its monitors tell."""
     ranks = 4 if how.endswith("/2") else 3
-    kinds = CALLS if how == "off" else [kind for kind in FOUND if ranks == 3 or kind not in ON_TAPES]
+    kinds = CALLS if how == "off" else [kind for kind in FOUND if kind not in LEFT_OUT.get(how, ())]
     slowest = max(over_mpi(kind, how, ranks, on) for kind in kinds)
     summary.line("late differences", f"{how!r} ({on}): {len(kinds)} told, at most {slowest:.1f} s late")
 
@@ -121,7 +125,7 @@ def test_every_kind_over_mpi(how: str, on: str) -> None:
 @pytest.mark.parametrize("how", _HOW)
 def test_legal_programs_over_mpi(how: str, on: str) -> None:
     ranks = 4 if how.endswith("/2") else 3
-    kinds = [kind for kind in LEGAL if ranks == 3 or kind not in ON_TAPES]
+    kinds = [kind for kind in LEGAL if kind not in LEFT_OUT.get(how, ())]
     outcome = launch("late_differences.py", ranks, how, *kinds, limit_s=300, on=on, OPENBLAS_NUM_THREADS="1")
     assert (outcome.code, outcome.out.count("NOT TOLD")) == (0, ranks * len(kinds)), outcome
     assert "ringtape" not in outcome.err, outcome.err

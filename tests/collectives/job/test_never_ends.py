@@ -22,6 +22,7 @@ LATE = {
     "stopped": ("make a world", f"{PROCESS} is stopped"),
     "before the end of a world": ("close their world", AT),
     "spins before the end of a world": ("close their world", AT),
+    "in the second world": ("close their world", AT),
     "between two worlds": ("make a world", rf"{PROCESS} sleeps .* its last step: close their world, at never_ends"),
     "handler": ("end their programs", f"{PROCESS} sleeps .* its last step: close their world"),
     "handler, open world": ("end their programs", AT),
@@ -30,7 +31,7 @@ LATE = {
     "first handler": ("end their programs", f"rank 2 has left its world: {PROCESS} sleeps"),
 }
 """The places where the last rank stays: what the others wait to do, and what is said of that rank."""
-MONITORED = ("in the world", "in the second world")
+MONITORED = ("in the world",)
 """Places where the monitors see it."""
 
 
