@@ -16,8 +16,8 @@ ranks      the fingerprint, the operand's layout on    as ``always``, a walk up 
            see `sanitizer`
 =========  ==========================================  ==========================================================
 
-In every mode but ``off``, the ranks compare samples of all calls, for ever: see `sampling`. Backward and the optimizer's
-step compare values that should be equal, the 1st, 2nd, 4th, 8th, ... time: see `collectives.replicas`.
+In every mode but ``off``, the ranks compare samples of all calls, for ever: see `sampling`. Backward and the
+optimizer's step compare values that should be equal, the 1st, 2nd, 4th, 8th, ... time: see `collectives.replicas`.
 
 In every mode but ``off`` the ranks also compare the plain numbers and constants that met a value with the label R, I, P
 or Shard since the last comparison: see `numbers`. With them they compare the arrays that ``ag.tensor`` labels R or I:
