@@ -30,11 +30,12 @@ LEFT_OUT = {
     "first/shared": ("started", "other_start", "started_by_branch"),
 }
 OTHER_ORDER = "make two equal calls in different order"
+OTHER_CALLS = "did not make the call|different calls|needed: the same call"
 OTHERS = "plain numbers|constants|copies|objectives"
 FOUND = {
     **{step.__name__: ("ReplicaMismatch", f"the ({OTHERS}) of rank") for step in program.NUMBERS},
     **{step.__name__: ("CollectiveMismatch", f"{OTHER_ORDER}|the same call at the line") for step in program.ORDER},
-    **{step.__name__: ("CollectiveMismatch", "did not make the call|different calls") for step in program.CALLS},
+    **{step.__name__: ("CollectiveMismatch", OTHER_CALLS) for step in program.CALLS},
 }
 MOST_S = 10.0
 
