@@ -50,6 +50,8 @@ from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 
+from .environment import is_traceback_full
+
 __all__ = [
     "AbsentError", "AnomalyError", "ArgumentError", "AxisError", "CaptureError", "CollectiveMismatch",
     "CommunicationError", "ConflictError", "DeadlockError", "DependencyError", "DeviceError", "DtypeError",
@@ -336,7 +338,7 @@ def shorten(error: BaseException) -> None:
 
     Errors of other types are left as they are, and all of them with ``RINGTAPE_TRACEBACK=full``.
     """
-    if isinstance(error, RingtapeError) and os.environ.get("RINGTAPE_TRACEBACK") != "full":
+    if isinstance(error, RingtapeError) and not is_traceback_full():
         _shorten_chain(error)
 
 
@@ -407,13 +409,18 @@ def find_callers(most: int = 8) -> str:
     frame = _user_frame(sys._getframe(1))
     found: list[str] = []
     while frame is not None and len(found) < most and (frame := frame.f_back) is not None:
-        file = frame.f_code.co_filename
-        is_users = _user_files.get(file)
-        if is_users is None:
-            is_users = _user_files[file] = not file.startswith(_library_folders())
-        if is_users:
-            found.append(short_site(file, frame.f_lineno))
+        if _is_of_program(frame):
+            found.append(short_site(frame.f_code.co_filename, frame.f_lineno))
     return ", ".join(found)
+
+
+def _is_of_program(frame: FrameType) -> bool:
+    """Whether a frame is in a file of the user's program, not in ringtape or another library."""
+    file = frame.f_code.co_filename
+    known = _user_files.get(file)
+    if known is None:
+        known = _user_files[file] = not file.startswith(_library_folders())
+    return known
 
 
 @cache
@@ -423,6 +430,19 @@ def _library_folders() -> tuple[str, ...]:
 
     paths = (sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib"))
     return *_OWN_FOLDERS, *paths, "<frozen "
+
+
+def printable(text: str) -> str:
+    r"""Return a text for a terminal: control characters but line ends and tabs, such as escape codes, are escaped.
+
+    Examples
+    --------
+    >>> print(printable("a name with \x1b[2J in it"))
+    a name with \x1b[2J in it
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c in "\n\t" else ascii(c)[1:-1] for c in text)
 
 
 def short_site(file: str, line: int) -> str:
@@ -450,13 +470,19 @@ def is_raised_inside(error: Exception, function: Callable[..., Any]) -> bool:
 
 
 def site_of_traceback(trace: TracebackType | None) -> str:
-    """Return the last line of the user's program that an exception has passed, like ``model.py:41``; "" for none."""
-    site = ""
+    """Return the last line of the user's program that an exception has passed, like ``model.py:41``; "" for none.
+
+    In an error that has passed libraries alone it is the last line outside of ringtape.
+    """
+    site = site_outside = ""
     while trace is not None:
+        here = short_site(trace.tb_frame.f_code.co_filename, trace.tb_lineno)
         if _user_frame(trace.tb_frame) is trace.tb_frame:
-            site = short_site(trace.tb_frame.f_code.co_filename, trace.tb_lineno)
+            site_outside = here
+        if _is_of_program(trace.tb_frame):
+            site = here
         trace = trace.tb_next
-    return site
+    return site or site_outside
 
 
 _frames_lock = threading.RLock()  # a signal's handler may raise an error, too
@@ -492,7 +518,11 @@ def frames_of_threads() -> dict[int, FrameType]:
 def site_of_thread(thread: int | None) -> str:
     """Return the line of the user's program that another thread executes, like ``model.py:41``.
 
-    Returns "" for None and for a thread that has ended.
+    Of a thread that runs libraries alone it is the line outside of ringtape. Returns "" for None and for a thread that
+    has ended.
     """
-    frame = _user_frame(None if thread is None else frames_of_threads().get(thread))
+    frame = outside = _user_frame(None if thread is None else frames_of_threads().get(thread))
+    while frame is not None and not _is_of_program(frame):
+        frame = frame.f_back
+    frame = frame or outside
     return "" if frame is None else short_site(frame.f_code.co_filename, frame.f_lineno)

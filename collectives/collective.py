@@ -611,8 +611,8 @@ class Prepared:
 
     __slots__ = (
         "_addend", "_again", "_history", "_is_compared", "_is_copy", "_is_flat", "_is_identity", "_is_inexact",
-        "_is_uncompared_identity", "_mark", "_marked", "_result_dtype", "_result_shape", "_rule", "_texts", "adjoint",
-        "call", "collective", "group", "is_identity_alone", "layout", "operand", "out", "result", "sums",
+        "_is_uncompared_identity", "_mark", "_marked", "_result_dtype", "_result_shape", "_rule", "_sampling", "_texts",
+        "adjoint", "call", "collective", "group", "is_identity_alone", "layout", "operand", "out", "result", "sums",
     )  # fmt: skip
 
     def __init__(self, collective: Collective, call: Call, layout: Layout | None, out: Layout | None, operand: Any):
@@ -642,6 +642,7 @@ class Prepared:
         # A silent call has no place in the history: it harms nobody until its adjoint communicates.
         is_silent = collective.silent or collective.free
         self._history = None if is_silent or not self._is_compared else call.group.history
+        self._sampling = call.group.sampling
         self._mark = 0  # that of a call that is recorded as `_marked` says
         self._marked: Any = ()
         # repeats the last request, if later calls differ only in another contiguous operand; else False
@@ -715,8 +716,11 @@ class Prepared:
 
         `recorded` is None in a sweep at first order; `operand` is the Tensor whose array is `x`.
         """
-        if modes.limit and self._is_compared and self.group.checking:
-            self.compare(x, recorded, operand)
+        if modes.limit and self._is_compared:
+            sampling = self._sampling  # as `checking`, without a call
+            calls = sampling.calls = sampling.calls + 1
+            if calls > sampling.opens or sampling.agreed < modes.limit:
+                self.compare(x, recorded, operand)
         history = self._history
         if history is not None:
             history.append(self._mark if recorded is self._marked else self._make_mark(x, recorded))

@@ -10,8 +10,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
+from autograd import environment
 from autograd.engine.state import state
 from autograd.errors import (
     ArgumentError,
@@ -164,6 +166,7 @@ class World:
         rank: int = 0,
         note: Note | None = None,
     ):
+        _check_environment()
         if kind is None:
             kind = "mpi" if launched_size() > 1 else "threads"
             if kind == "threads" and (problem := why_not_alone()):
@@ -218,11 +221,12 @@ class World:
                 other.close()
             if other in process.worlds:
                 other._refuse_another()
-        from .transports.mpi.world import MpiWorld  # loads mpi4py
+        with process.waiting("make a world"):
+            from .transports.mpi.world import MpiWorld  # loads mpi4py
 
-        if problem := why_not_of_size(MpiWorld.mpi_size(), MpiWorld.library()):
-            raise MeshError(problem)
-        self._mpi = MpiWorld(self.raises, has_monitor=not process.has_left)
+            if problem := why_not_of_size(MpiWorld.mpi_size(), MpiWorld.library()):
+                raise MeshError(problem)
+            self._mpi = MpiWorld(self.raises, has_monitor=not process.has_left)
         self._communicator = self._mpi.communicator
         self.size = self._communicator.size
         process.worlds.append(self)
@@ -446,13 +450,24 @@ class World:
         """Leave the world and free its resources. Over MPI all ranks call it. A second call does nothing."""
         if self.is_closed:
             return
-        is_left = self._mpi is None or self._mpi.close()
+        if self._mpi is None:
+            is_left = True
+        else:
+            with process.waiting("close their world"):
+                is_left = self._mpi.close()
         self.is_closed = True
         self._communicator = None
         if _current.world is self:
             _current.world = _current.communicator = None
         if is_left and self in process.worlds:
             process.worlds.remove(self)
+
+
+@cache
+def _check_environment() -> None:
+    """Refuse variables that are misspelt or have wrong values, when the first world is made."""
+    for text, fix in environment.problems().values():
+        raise OptionError(f"{text}\n  fix: {fix}")
 
 
 @contextmanager

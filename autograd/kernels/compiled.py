@@ -8,7 +8,6 @@ Numba's library 95 MiB per host. Results differ from NumPy's by rounding, so eit
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Callable
 from functools import cache
@@ -17,6 +16,8 @@ from typing import Any
 
 from numpy import dtype as dtype_of
 from numpy import ndarray
+
+from ..environment import value
 
 __all__ = ["INT64", "LEAST", "are_bare", "find", "fitting", "load"]
 
@@ -54,7 +55,7 @@ def find(name: str, dtype: Any) -> Callable[..., bool | None] | None:
 @cache
 def _loops() -> Any:
     """The module `loops`, or None without Numba."""
-    if os.environ.get("RINGTAPE_COMPILED") == "0" or find_spec("numba") is None:
+    if value("RINGTAPE_COMPILED") == "0" or find_spec("numba") is None:
         return None
     try:
         from . import loops  # imports Numba, which takes half a second, when the first loop is needed

@@ -16,8 +16,8 @@ ranks      the fingerprint, the operand's layout on    as ``always``, a walk up 
            see `sanitizer`
 =========  ==========================================  ==========================================================
 
-In every mode but ``off``, backward and the optimizer's step compare values that should be equal, the 1st, 2nd, 4th,
-8th, ... time: see `collectives.replicas`.
+In every mode but ``off``, the ranks compare samples of all calls, for ever: see `sampling`. Backward and the
+optimizer's step compare values that should be equal, the 1st, 2nd, 4th, 8th, ... time: see `collectives.replicas`.
 
 In every mode but ``off`` the ranks also compare the plain numbers and constants that met a value with the label R, I, P
 or Shard since the last comparison: see `numbers`. With them they compare the arrays that ``ag.tensor`` labels R or I:
@@ -40,15 +40,15 @@ cost to them, and end the job within seconds if they differ: see `collectives.jo
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from autograd import environment
 from autograd.errors import OptionError
 
 __all__ = ["MODES", "check_mode", "is_checked", "is_due", "set_check", "time_limit_s"]
 
-MODES = ("off", "first", "always", "ranks")
+MODES = environment.VARIABLES["RINGTAPE_CHECK"].values
 FIRST_CALLS = 1000
 PATIENCE_S = 300.0
 
@@ -77,7 +77,8 @@ def set_check(mode: str, timeout_s: float | None = None, *, sites: bool = True) 
         ``ranks``, else no limit.
     sites : bool
         Whether ``ranks`` also compares the call sites. Set it to False for a program whose ranks make the same call at
-        different lines, as in ``if rank == 0: broadcast(x, "dp") else: broadcast(None, "dp")``.
+        different lines, as in ``if rank == 0: broadcast(x, "dp") else: broadcast(None, "dp")``. Then the other modes
+        do not look for two calls in swapped order either.
 
     Raises
     ------
@@ -137,6 +138,11 @@ def time_limit_s() -> float | None:
     return _environment_s if _environment_s is not None else PATIENCE_S if watching else None
 
 
+def given_limit_s() -> float | None:
+    """The limit that the program or the environment has set; None without one."""
+    return _timeout_s if _timeout_s is not None else _environment_s
+
+
 def time_limit_source() -> str:
     """What set `time_limit_s`, for messages."""
     if _timeout_s is not None:
@@ -149,19 +155,6 @@ def report_s() -> float | None:
     return _report_s
 
 
-def _from_environment(name: str, default_s: float | None) -> float | None:
-    given = os.environ.get(name, "")
-    try:
-        if not given or float(given) > 0:
-            return float(given) if given else default_s
-    except ValueError:
-        pass
-    raise ValueError(f"{name}={given!r}: needed a positive number of seconds")
-
-
-_environment_s = _from_environment("RINGTAPE_TIMEOUT_S", None)
-_report_s = _from_environment("RINGTAPE_REPORT_S", 60.0)
-_given = os.environ.get("RINGTAPE_CHECK", "first")
-if _given not in MODES:
-    raise ValueError(f"RINGTAPE_CHECK={_given!r}: needed one of {', '.join(MODES)}")
-set_check(_given)
+_environment_s = environment.seconds("RINGTAPE_TIMEOUT_S", None)
+_report_s = environment.seconds("RINGTAPE_REPORT_S", 60.0)
+set_check(environment.value("RINGTAPE_CHECK") or "first")

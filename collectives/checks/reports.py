@@ -5,11 +5,22 @@ Every transport finds these errors in its own way. The texts are made here, so t
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 
-__all__ = ["mismatch_text", "rank_list", "states_text", "task_text", "unreceived_text", "wait_text"]
+from autograd.errors import printable
+
+__all__ = ["mismatch_text", "print_report", "rank_list", "states_text", "task_text", "unreceived_text", "wait_text"]
 
 _MOST_SHOWN = 6  # messages that an error lists
+
+
+def print_report(text: str) -> None:
+    """Print ``ringtape: <text>`` on stderr, without the control characters that other ranks may have put into it.
+
+    It is a single write, so that the lines of several ranks are not interleaved.
+    """
+    os.write(2, f"ringtape: {printable(text)}\n".encode(errors="replace"))
 
 
 def rank_list(ranks: Sequence[int]) -> str:

@@ -39,6 +39,7 @@ from autograd.layouts.messages import describe
 
 from . import modes
 from .reports import mismatch_text, rank_list
+from .sampling import Order, Place
 
 __all__ = ["Addend", "Copy", "Statement", "compare", "digest_of", "note_facts", "statement", "witness"]
 
@@ -84,13 +85,15 @@ class Addend:
 class Copy(NamedTuple):
     """A value that should be equal on all ranks of a group, as one of them saw it: where, what, and its digest.
 
-    `kind` is a key of `_KINDS`: what it is, and the fix if it differs; or that of a fact of an `Addend`.
+    `kind` is a key of `_KINDS`: what it is, and the fix if it differs; or that of a fact of an `Addend`. In a statement
+    about several calls (see `sampling`) `call` is the number of the one that it was noted before.
     """
 
     place: str
     text: str
     digest: int
     kind: str = "copy"
+    call: int = 0
 
 
 class Statement(NamedTuple):
@@ -105,6 +108,7 @@ class Statement(NamedTuple):
     compares_site: bool = False
     callers: str = ""  # the call sites around `site`, innermost first
     addend: Addend | None = None  # on threads, where a statement is compared with the call that it announces
+    places: tuple[Place, ...] = ()  # of the calls of a window that ends with this one
 
     def encode(self) -> bytes:
         """The statement as bytes, for the transports. A call site that is not yet known is looked up here."""
@@ -114,7 +118,9 @@ class Statement(NamedTuple):
     def decode(data: bytes) -> Statement:
         """The statement from bytes that `encode` made."""
         decoded = Statement(*json.loads(data))
-        return decoded._replace(copies=tuple(Copy(*copy) for copy in decoded.copies))
+        return decoded._replace(
+            copies=tuple(Copy(*copy) for copy in decoded.copies), places=tuple(Place(*each) for each in decoded.places)
+        )
 
 
 def statement(call: str, layout: str, is_rooted: bool, number: int, seen: list[Copy]) -> Statement:
@@ -188,7 +194,9 @@ def _is_equal(layout: Layout, axis: str) -> bool:
     return layout[axis] in _EQUAL
 
 
-def compare(name: str, ranks: Sequence[int], statements: Sequence[Statement]) -> CommunicationError | None:
+def compare(
+    name: str, ranks: Sequence[int], statements: Sequence[Statement], order: Order | None = None
+) -> CommunicationError | None:
     """The error that all members raise if their statements about a call differ; None if they agree.
 
     Parameters
@@ -199,12 +207,18 @@ def compare(name: str, ranks: Sequence[int], statements: Sequence[Statement]) ->
         The world ranks of its members.
     statements : sequence of Statement
         The statements of the members, in the same order.
+    order : Order, optional
+        The lines of earlier calls, for statements about several calls.
     """
     is_full = all(each.is_full for each in statements)  # otherwise a rank was still in another mode
     where = [each.site for each in statements]
     calls = [f"{t.call} layout={t.layout}" if is_full and t.layout else t.call for t in statements]
     if len(set(calls)) > 1:
         return CollectiveMismatch(mismatch_text(name, ranks, calls, where))
+    if order is not None and statements[0].places and len({len(each.places) for each in statements}) == 1:
+        error = _unequal_windows(name, ranks, [each.places for each in statements], order)
+        if error is not None:
+            return error
     if not is_full:
         return _unequal_copies(name, ranks, statements)
     if len({t.number for t in statements}) > 1:
@@ -245,15 +259,39 @@ def _other_lines(name: str, ranks: Sequence[int], call: str, where: Sequence[str
     return "\n".join([first, *lines])
 
 
+def _unequal_windows(
+    name: str, ranks: Sequence[int], windows: Sequence[Sequence[Place]], order: Order
+) -> CollectiveMismatch | None:
+    for places in zip(*windows, strict=True):
+        if len({place.call for place in places}) > 1:
+            calls, sites = [place.call for place in places], [place.site for place in places]
+            return CollectiveMismatch(mismatch_text(name, ranks, calls, sites))
+    swap = order.learn(windows)
+    if swap is None or not modes.sites:
+        return None
+    one, other = (ranks[index] for index in swap.ranks)
+    mine, theirs = swap.lines
+    return CollectiveMismatch(
+        f"{rank_list([one])} and {rank_list([other])} of '{name}' make two equal calls in different order: "
+        f"{windows[0][swap.at].call}\n"
+        f"  {rank_list([one])}: the one at {mine}, then the one at {theirs}\n"
+        f"  {rank_list([other])}: the one at {theirs}, then the one at {mine}\n"
+        "  before, all ranks were at each of these lines together, so each now gets the result of the other\n"
+        "  needed: the same calls, in the same order, on all ranks of the group\n"
+        "  fix: call them in one order that does not depend on the rank; or, if the order does not matter, "
+        "cc.check(mode, sites=False)"
+    )
+
+
 def _unequal_copies(name: str, ranks: Sequence[int], statements: Sequence[Statement]) -> ReplicaMismatch | None:
-    by_place: list[dict[str, list[Copy]]] = []
+    by_place: list[dict[tuple[int, str], list[Copy]]] = []
     for each in statements:
-        mine: dict[str, list[Copy]] = {}
+        mine: dict[tuple[int, str], list[Copy]] = {}
         for copy in each.copies:
-            mine.setdefault(copy.place, []).append(copy)
+            mine.setdefault((copy.call, copy.place), []).append(copy)
         by_place.append(mine)
-    for place in dict.fromkeys(copy.place for each in statements for copy in each.copies):
-        passed = [mine.get(place, []) for mine in by_place]
+    for number, place in dict.fromkeys((copy.call, copy.place) for each in statements for copy in each.copies):
+        passed = [mine.get((number, place), []) for mine in by_place]
         found = next(copies[0] for copies in passed if copies)
         if found.kind in _OF_ADDENDS:  # a warning: see `note_facts`
             continue

@@ -14,7 +14,6 @@ of the program, and ends the job with the text of a `CollectiveMismatch`. Under 
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from array import array
@@ -312,7 +311,7 @@ class Comparison:
         text = _text(found, record)
         if self._activity.raises:
             # The program may never call this channel again, and then nothing else would tell.
-            os.write(2, f"ringtape: CollectiveMismatch: {text}\n".encode(errors="replace"))
+            reports.print_report(f"CollectiveMismatch: {text}")
             for rank in record.channel.ranks:
                 if rank != self._activity.rank:
                     self._replies.append(self._send(rank, {"verdict": [found.key, text]}))

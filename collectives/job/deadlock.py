@@ -24,7 +24,6 @@ nothing changes, and the time to the next notice doubles.
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable
@@ -214,7 +213,7 @@ class DeadlockDetection:
         if keys and not keys & self._reported:
             why = f"rank {slowest} has waited for {longest:.0f} s; the job goes on (RINGTAPE_TIMEOUT_S limits waits)"
             text = verdict_text(why, self._replies, self.size, self._silent(time.monotonic()))
-            os.write(2, f"ringtape: {text}\n".encode(errors="replace"))
+            reports.print_report(text)
         self._reported = keys
 
     def _silent(self, now: float) -> dict[int, float]:

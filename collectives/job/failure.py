@@ -38,12 +38,17 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
+from autograd import environment
 from autograd.digests import blake2b
-from autograd.errors import CollectiveMismatch, MeshError, show_error, site_of_traceback
+from autograd.errors import CollectiveMismatch, MeshError, find_site, short_site, show_error, site_of_traceback
 
+from ..checks import modes
+from ..checks.reports import print_report
 from .launcher import PROCESS_ID, ask, launched, launched_on_host
+from .supervisor import EXIT
 from .traceback import comparable, ranks_text, traceback_text
 
 if TYPE_CHECKING:
@@ -55,7 +60,6 @@ _ABORT_S = 2.0  # how long MPI may take to end the job before a signal ends this
 _ONCE_S = 1.0  # how long a rank that does not print waits for the one that does
 _PAUSE_S = 0.0002  # between two steps of a leaving rank; it grows to `_LONG_PAUSE_S`
 _LONG_PAUSE_S = 0.02
-_GUARD = "RINGTAPE_GUARD"
 
 
 class ProcessWorld(Protocol):
@@ -109,6 +113,7 @@ class RankProcess:
         self._make_world: Callable[[], Any] | None = None
         self._hook: Callable[..., Any] | None = None
         self.has_left = False
+        self._stage = 0  # how often this rank has begun or ended to wait for all others
         self._is_watched = False
         self._is_guarded = False
         self._ending = threading.Lock()  # held by the thread that ends the job
@@ -140,9 +145,7 @@ class RankProcess:
         """
         if self._pid == os.getpid():
             return
-        given = os.environ.get(_GUARD, "1")
-        if given not in ("0", "1"):
-            raise ValueError(f"{_GUARD}={given!r}: needed 0 or 1")
+        given = environment.value("RINGTAPE_GUARD")
         if ask_mpi is not None:
             try:
                 ask(ask_mpi)
@@ -152,7 +155,7 @@ class RankProcess:
         if size < 2:
             return
         self.rank, self.size, self._pid = rank, size, os.getpid()
-        atexit.register(self.leave)
+        atexit.register(self.leave, True)
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._record_exit)
         if given == "0":
@@ -163,6 +166,7 @@ class RankProcess:
         self._is_guarded = True
         os.environ[PROCESS_ID] = str(self._pid)
         self._supervisor = connect(rank, size, launched_on_host(os.environ, size))
+        self._enter(0, "", None, "import collectives")
         self._install_hooks()
 
     # -- a forked child ----------------------------------------------------------------------------------------
@@ -208,9 +212,30 @@ class RankProcess:
         if self._supervisor is not None:
             self._supervisor.report_ending()
 
-    def report(self, text: str, calls: Callable[[], Iterable[str]]) -> bool:
+    def report(self, text: str, answer: Callable[[bytes], Iterable[str]]) -> bool:
         """Send the supervisor, if there is one, a description of this rank's waits; see `SupervisorClient.report`."""
-        return self._supervisor is not None and self._supervisor.report(text, calls)
+        return self._supervisor is not None and self._supervisor.report(text, answer)
+
+    @contextmanager
+    def waiting(self, what: str) -> Iterator[None]:
+        """Tell the supervisor, if there is one, that this rank waits inside the block for all others to do the same.
+
+        All ranks enter such blocks in the same order. `what` is for its reports, as in ``make a world``.
+        """
+        if self._stage >= EXIT:  # it waits already
+            yield
+            return
+        self._enter(self._stage + 1, what, modes.time_limit_s())
+        try:
+            yield
+        finally:
+            self._enter(self._stage + 1, "", None, f"{what}, at {short_site(*find_site())}")
+
+    def _enter(self, stage: int, what: str, limit_s: float | None, last: str = "") -> None:
+        self._stage = stage
+        if self._supervisor is not None:
+            limits = [float("inf") if each is None else each for each in (modes.report_s(), limit_s)]
+            self._supervisor.enter(stage, limits, modes.time_limit_source(), what, last)
 
     # -- the end of the job ------------------------------------------------------------------------------------
     def end_job(self, text: str, code: int = 1, is_printed_once: bool = False) -> None:
@@ -249,8 +274,7 @@ class RankProcess:
     def _end(self, text: str, code: int, is_first: bool) -> None:
         """Print ``ringtape: <text>`` and end the job; the first rank that does tells the other hosts."""
         _flush(sys.stdout)
-        # a single write, so that the lines of several ranks are not interleaved
-        os.write(2, f"ringtape: {text}\n".encode(errors="replace"))
+        print_report(text)
         _kill_after(_ABORT_S)
         if is_first:
             for world in self.worlds:
@@ -322,13 +346,16 @@ class RankProcess:
             self.end_job(text([self.rank]), 128 + signal.SIGINT, is_printed_once=True)
         if not continues:
             self._end_after_error(text, comparable(error, f"{why}\n{full}"))
-        os.write(2, f"ringtape: {text([self.rank])}\n".encode(errors="replace"))
+        print_report(text([self.rank]))
         for world in self.worlds:
             world.fail(why)
 
     # -- a rank that exits -------------------------------------------------------------------------------------
-    def leave(self) -> None:
-        """Leave all worlds: the exit handler, which runs before MPI is finalized, and waits for the other ranks."""
+    def leave(self, exits: bool = False) -> None:
+        """Leave all worlds: the exit handler, which runs before MPI is finalized, and waits for the other ranks.
+
+        `exits` says that the process ends then; otherwise the program has finalized MPI itself.
+        """
         if self.is_child:
             self._end_child()
         if os.getpid() != self._pid or self.has_left:
@@ -341,18 +368,20 @@ class RankProcess:
         error = getattr(sys, "last_value", None)
         if self._is_guarded and error is not None and sys.excepthook is not self._hook and not hasattr(sys, "ps1"):
             self._fail(type(error), error, None, "")
+        if self.worlds or exits:
+            self._enter(EXIT, "end their programs", modes.given_limit_s())
         if not self.worlds and self._is_guarded:
             self._make_late()
         why = "exited early (its script returned or called sys.exit)"
         _advance_all([world.leave(why) for world in self.worlds])
         if self._supervisor is not None:
-            self._supervisor.close()
+            self._supervisor.close(exits)
 
     def leave_without_mpi(self) -> None:
         """Leave without a failure where MPI cannot be used, and without waiting for the other ranks."""
         self.has_left = True
         if self._supervisor is not None:
-            self._supervisor.close()
+            self._supervisor.close(False)
 
     def _make_late(self) -> None:
         """Make a world now, because the other ranks may be waiting for this one while they make theirs."""

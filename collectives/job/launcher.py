@@ -14,6 +14,8 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 
+from autograd.environment import value
+
 __all__ = [
     "DOCTOR", "IGNORED", "PROCESS_ID", "RANK_VARIABLES", "ask", "install_text", "launched", "launched_by",
     "launched_on_host", "launched_rank", "launched_size", "mpiexec_beside", "unknown_launcher",
@@ -64,10 +66,7 @@ def launched(environment: Mapping[str, str]) -> tuple[int, int]:
 
 
 def _is_alone(environment: Mapping[str, str]) -> bool:
-    given = environment.get(IGNORED, "")
-    if given not in ("", "none"):
-        raise ValueError(f"{IGNORED}={given!r}: needed 'none', or nothing")
-    return given == "none" or environment.get(PROCESS_ID, str(os.getpid())) != str(os.getpid())
+    return value(IGNORED, environment) == "none" or environment.get(PROCESS_ID, str(os.getpid())) != str(os.getpid())
 
 
 def unknown_launcher(environment: Mapping[str, str]) -> str:

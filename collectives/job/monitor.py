@@ -21,6 +21,8 @@ from .control import Control
 from .deadlock import DeadlockDetection
 from .ending import Ending
 from .shutdown import Shutdown
+from .supervisor import WHERE
+from .threads import place_of_program
 
 __all__ = ["Monitor"]
 
@@ -42,7 +44,7 @@ class Monitor:
     end_job : callable
         Prints a text and ends the job; does not return.
     report : callable
-        Passes the supervisor a description of this rank's waits, and what makes the lines that it may ask for. Returns
+        Passes the supervisor a description of this rank's waits, and what answers its questions. Returns
         whether a rank of this host has died.
     ending : Ending
         Sends and receives the announcements that the job ends.
@@ -53,7 +55,7 @@ class Monitor:
         control: Control,
         activity: Activity,
         end_job: Callable[..., None],
-        report: Callable[[str, Callable[[], list[str]]], bool],
+        report: Callable[[str, Callable[[bytes], list[str]]], bool],
         ending: Ending,
     ):
         self._ending = ending
@@ -97,8 +99,10 @@ class Monitor:
             self._ending.announce()
         self._waits = now
 
-    def _latest(self) -> list[str]:
-        """Lines for the supervisor: the present waits and the latest calls."""
+    def _latest(self, question: bytes) -> list[str]:
+        """Lines for the supervisor: the place in the program, or the present waits and the latest calls."""
+        if question == WHERE:
+            return [f"at {place_of_program()}"]
         doing = "; ".join(_described(*each) for each in self._activity.waits().items())
         return [f"doing {doing}", *self._comparison.latest()]
 

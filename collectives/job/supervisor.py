@@ -19,6 +19,13 @@ After some errors MPICH ends a process by C's ``exit``. Such a process closes on
 before it ends (see `library_exit`). In this time the supervisor asks all ranks for their latest calls. If they differ,
 it reports these calls in place of the death, because MPI ends ranks that have done nothing wrong.
 
+A job must not wait for ever, whatever holds one rank up: before it makes its first world, between two worlds, or at its
+exit, in a handler or in a thread. No monitor is there to see that, and a rank that waits inside MPI's initialisation
+may hold the interpreter's lock. So every rank sends its *stage*: how often it has begun or ended to wait for all others
+in order to make or close a world, or to exit. If some ranks have waited at one stage for the time after which waits are
+reported, or longer than the limit, the supervisor says which ranks it is that have not come so far, and where they are
+if they can tell; at the limit it ends the job. It stays until the processes of its ranks have ended.
+
 The supervisor obeys only processes of its own user. The kernel tells it the user and the process id of every
 connection (``SO_PEERCRED``); no message contains a process id. It closes the connections of other users unread. Once
 all ranks of the host are connected, it stops listening. It opens no network socket.
@@ -56,14 +63,17 @@ import socket
 import struct
 import sys
 import time
+from functools import cache
 
 __all__ = [
-    "CALLS", "CAUSES", "ENDED", "FIRST", "LATER", "MPI_CAUSES", "SAME", "WATCHED", "command", "is_alive", "main",
-    "peer_of",
+    "CALLS", "CAUSES", "ENDED", "EXIT", "FIRST", "LATER", "MPI_CAUSES", "SAME", "WATCHED", "WHERE", "command",
+    "is_alive", "main", "peer_of", "state_of",
 ]  # fmt: skip
 
 ENDED = b"e"  # the notification that a rank of this host has died
 CALLS = b"c"  # the question for the latest calls
+WHERE = b"p"  # the question for the place in the program
+EXIT = 1 << 30  # the stage of a rank whose program has ended; odd stages, and this one, wait for all ranks
 WATCHED, FIRST, LATER = b"w", b"f", b"l"  # replies to ``hello`` (WATCHED) and to ``ending``
 SAME = b"s"  # reply to ``ending``: another rank prints the same error
 _COLLECT_S = 0.25  # how long ranks that raise an error wait for others that raise the same one
@@ -80,6 +90,12 @@ _LIBRARY_S = 4.0  # how long the end of a process may take if a library ends it
 _LINE_BYTES = 8192  # no valid line is longer
 _SHOWN_CHARACTERS = 1000  # of a rank's description of its waits
 _CONNECTIONS = 3  # of one process
+_WATCH_S = 0.25  # between two looks at ranks that wait
+_ANSWER_S = 0.7  # how long a rank may take to tell where it is
+_STATES = {
+    "R": "runs", "S": "sleeps or waits", "D": "waits for a device", "T": "is stopped (SIGSTOP)",
+    "t": "is stopped by a debugger",
+}  # fmt: skip
 MPI_CAUSES = """\
   If MPI has printed a message above, that tells more, and this rank may be innocent: 'truncated' means different calls
   of the ranks, which RINGTAPE_CHECK=always names"""
@@ -99,6 +115,7 @@ _LIBRARY = """\
   cause: C's exit, which MPICH calls for MPI_Abort and after errors inside MPI; its message is above. This rank may be
   innocent: a truncated message means that the ranks have made different calls, which RINGTAPE_CHECK=always names"""
 _SHARED_MEMORY = "/dev/shm/mpich_shm_"  # the files that MPICH removes only where MPI is finalized
+_PR_SET_PDEATHSIG = 1  # of the kernel's prctl
 _ACCEPTED = 64  # at a time, so that a flood of connections delays no other event
 
 
@@ -116,6 +133,11 @@ class _Rank:
         self.is_ending = False  # it ends the job itself
         self.is_ended = False  # the supervisor has ended it and its child processes
         self.exits = False  # a library ends it
+        self.stage = 0
+        self.since = time.monotonic()  # when it came to this stage
+        self.limits_s: list[float] = [float("inf")] * 2  # after which its wait is reported, and ends the job
+        self.limit_by = self.waits_to = self.last = self.place = ""
+        self.exits_now = False  # it has left, and its process must end
         self.wait_status = 0  # how it ended, as for `os.waitstatus_to_exitcode`; 0 if unknown
         self.group, self.descriptor = 0, -1
         self.is_gone = False  # it had died before it was known: the process id may be another one's
@@ -219,11 +241,13 @@ class _Supervisor:
         self._errors: dict[str, list[tuple[_Connection, bytes]]] = {}  # by digest: who waits for a reply, and which
         self._printed: set[str] = set()  # digests
         self._collects_until: float | None = None  # from the first error on
+        self._asked: float | None = None  # when ranks were asked where they are
+        self._told: set[int] = set()  # the stages of the waits that were reported
 
     def run(self) -> None:
         """Watch until all ranks have left."""
         while True:
-            timeout = 0.02 if self._suspects or self._errors else _START_S if self._ended is None else 0.1
+            timeout = 0.02 if self._suspects or self._errors else self._pause() if self._ended is None else 0.1
             for number, _ in self._poll.poll(timeout, 4096):
                 self._handle(number)
             now = time.monotonic()
@@ -232,7 +256,9 @@ class _Supervisor:
             self._reply_to_errors(now)
             if self._ended is None:
                 if not self._connections and not self._suspects and (self._ranks or now - self._start > _START_S):
-                    return
+                    if not any(rank.exits_now and not rank.is_dead() for rank in self._ranks.values()):
+                        return
+                self._watch(now)
                 continue
             if self._errors:  # the ranks that print them must outlive the wait for others
                 self._ended = now
@@ -320,6 +346,7 @@ class _Supervisor:
         elif word == "hosts":
             hosts, self._ranks_here, self._origin_ns = map(int, rest.split())
             self._is_spread = hosts > 1
+            _continue_with_parent()
             self._files |= _shared_memory_of(rank.pid)
         elif word == "calls":
             first, key, name, *rest_of = rest.split("\t")
@@ -339,7 +366,15 @@ class _Supervisor:
             if self._ended is None and not self._suspects:
                 self._ended = time.monotonic()
         elif word == "done":
-            rank.is_done = True
+            rank.is_done, rank.exits_now = True, rest == "exit"
+        elif word == "stage":
+            given, *texts = rest.split("\t")
+            rank.limit_by, rank.waits_to, rank.last = map(_printable, texts)
+            stage, *limits = given.split()
+            rank.limits_s = list(map(float, limits))
+            rank.stage, rank.since, rank.place = int(stage), time.monotonic(), ""
+        elif word == "at":
+            rank.place = _printable(rest)
         elif word == "talk":
             connection.is_for_status = True
         else:
@@ -421,6 +456,65 @@ class _Supervisor:
                 self._forget(first)
         if self._is_ending and self._ended is None:
             self._ended = time.monotonic()
+
+    # -- ranks that others wait for ----------------------------------------------------------------------------
+    def _waiting(self) -> list[_Rank]:
+        return [rank for rank in self._ranks.values() if rank.stage % 2 or rank.stage == EXIT]
+
+    def _pause(self) -> float:
+        return _WATCH_S if self._waiting() else _START_S
+
+    def _watch(self, now: float) -> None:
+        """Report that ranks wait for others at a stage, and end the job if the limit is over."""
+        if not self._waiting() or self._suspects:
+            return
+        alive = [rank for rank in self._ranks.values() if rank.rank >= 0 and not rank.is_dead()]
+        alive = [rank for rank in alive if rank.exits_now or not rank.is_done]
+        waiting = [rank for rank in self._waiting() if rank in alive]
+        if not waiting or len(alive) == 1 == len(self._ranks) < alive[0].size and not self._is_spread:
+            return
+        first = min(waiting, key=lambda rank: rank.since)
+        lasts = now - max(first.since, *(rank.since for rank in alive if rank.stage >= first.stage))
+        lasts = now - first.since if any(rank.stage < first.stage for rank in alive) else lasts
+        report_s, limit_s = first.limits_s
+        is_over = lasts >= limit_s
+        if not is_over and (lasts < report_s or first.stage in self._told):
+            return
+        late = [rank for rank in alive if rank.stage < first.stage] or [rank for rank in alive if rank.exits_now]
+        if first.stage == EXIT and len(alive) == 1 and not self._is_spread:
+            return  # nobody waits for it
+        if self._asked is None:
+            self._asked = now
+            for connection in self._connections.values():
+                if connection.is_for_status and connection.rank in late:
+                    connection.reply(WHERE)
+        if now - self._asked < _ANSWER_S and any(not rank.place and rank.connections for rank in late):
+            return
+        self._asked = None
+        self._told.add(first.stage)
+        for_s, then = f"{limit_s:g} s ({first.limit_by})", "the job ends"
+        if not is_over:
+            for_s, then = f"{lasts:.0f} s", "the job goes on (RINGTAPE_TIMEOUT_S limits waits)"
+        who = f"rank {first.rank} of {first.size}"
+        lines = [f"{who} has waited for {for_s} for the other ranks to {first.waits_to}; {then}"]
+        lines += [_late_text(rank) for rank in sorted(late, key=lambda rank: rank.rank)]
+        known = {rank.rank for rank in self._ranks.values()}
+        if not self._is_spread and (absent := set(range(first.size)) - known):
+            lines += [f"rank {rank} has not imported collectives" for rank in sorted(absent)]
+        elif not late:
+            lines.append("a rank of another host is late" if self._is_spread else "all ranks wait, inside MPI")
+        try:
+            os.write(2, ("ringtape: " + "\n  ".join(lines) + "\n").encode())
+        except OSError:
+            pass
+        if is_over:
+            self._ended, self._has_reported = now - _END_S, True
+            for connection in sorted(self._connections.values(), key=lambda each: each.rank.rank):
+                if connection.is_for_status and connection.rank not in late:
+                    connection.reply(ENDED)
+                    break
+            for rank in alive:
+                rank.is_done = False  # so that it is ended
 
     def _ask(self) -> None:
         """Ask all ranks for their latest calls."""
@@ -538,13 +632,29 @@ def peer_of(connection: socket.socket) -> tuple[int, int]:
 
 def is_alive(pid: int) -> bool:
     """Whether a process exists and is no zombie."""
+    return state_of(pid) not in "ZX"
+
+
+def state_of(pid: int) -> str:
+    """The kernel's letter for the state of a process: "X" if there is none, "?" if it is unknown."""
     try:
         with open(f"/proc/{pid}/stat") as file:
-            return file.read().rpartition(")")[2].split()[0] not in "ZX"
+            return file.read().rpartition(")")[2].split()[0]
     except (FileNotFoundError, ProcessLookupError, IndexError):
-        return False
+        return "X"
     except OSError:  # too many open files, for example: not known to be dead
-        return True
+        return "?"
+
+
+def _late_text(rank: _Rank) -> str:
+    """The state of a rank that others wait for."""
+    is_stopped = (state := state_of(rank.pid)) in "Tt"
+    how = f"its process (pid {rank.pid}) {_STATES.get(state, 'has another state')}"
+    if rank.stage == EXIT:
+        return f"rank {rank.rank} has left its world: {how}, in an exit handler or in MPI's finalization"
+    if rank.place and not is_stopped:
+        return f"rank {rank.rank} has not come so far: it is at {rank.place}"
+    return f"rank {rank.rank} has not come so far: {how}" + (f"; its last step: {rank.last}" if rank.last else "")
 
 
 def _wait_status_of(pid: int) -> int:
@@ -626,6 +736,20 @@ def _different_calls(ranks: list[_Rank]) -> list[str]:
 def _printable(text: str) -> str:
     """A text without the control characters that change a terminal."""
     return "".join(each if each.isprintable() else "?" for each in text[:_SHOWN_CHARACTERS])
+
+
+@cache
+def _continue_with_parent() -> None:
+    """Let the kernel continue this process, if it was stopped, when the rank that has started it ends.
+
+    A stopped supervisor would keep stderr open, and the launcher would wait for it.
+    """
+    import ctypes  # takes as long to load as the rest, so the ranks do not wait for it
+
+    try:
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGCONT), 0, 0, 0)
+    except (AttributeError, OSError, TypeError):
+        pass
 
 
 def _raise_limit_of_files() -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import select
+import signal
 import socket
 import struct
 import sys
@@ -23,7 +24,7 @@ from autograd.digests import blake2b
 
 from . import library_exit, supervisor
 from .launcher import RANK_VARIABLES
-from .supervisor import CALLS, ENDED, LATER, SAME, WATCHED, peer_of
+from .supervisor import CALLS, ENDED, LATER, SAME, WATCHED, WHERE, peer_of, state_of
 
 if TYPE_CHECKING:
     import subprocess
@@ -35,6 +36,7 @@ _TRIES = 200  # of a name, 5 ms apart
 _CONNECT_S = 5
 _LAUNCHERS = ("hydra_pmi_proxy", "prted", "orted", "prterun", "mpiexec", "mpirun", "slurmstepd", "srun", "flux-shell")
 _REPLY_S = 3.0  # for a reply to an error; the supervisor waits for other ranks first
+_LOOK_S = 1.0  # between two looks whether the supervisor is stopped
 _SENT_CHARACTERS = 1000  # of a description of waits
 
 
@@ -52,7 +54,8 @@ class SupervisorClient:
     def __init__(self, rank: int, size: int, is_spread: bool):
         self._hello = f"hello {rank} {size} {int(is_spread)}"
         self._hosts = ""
-        self._doing = ""
+        self._doing = self._stage = ""
+        self._looks_s = 0.0  # when this rank looks next whether the supervisor is stopped
         self._life: list[socket.socket] = []  # their closing shows the death of this rank
         self._status: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
@@ -111,23 +114,23 @@ class SupervisorClient:
             _send(connection, self._hello)
         self._status.settimeout(0.1)
         _send(self._status, "talk")
-        for line in (self._hosts, self._doing):
+        for line in (self._hosts, self._doing, self._stage):
             if line:
                 _send(self._status, line)
 
     # -- messages ----------------------------------------------------------------------------------------------
-    def report(self, text: str, calls: Callable[[], Iterable[str]] = tuple) -> bool:
+    def report(self, text: str, answer: Callable[[bytes], Iterable[str]] = lambda _: ()) -> bool:
         """Send a description of this rank's waits, which is printed if a rank is killed. It is sent if it has changed.
 
-        If the supervisor has been killed, a new one is started.
+        If the supervisor has been killed, a new one is started; if it was stopped, it is continued.
 
         Parameters
         ----------
         text : str
             The waits.
-        calls : callable
-            Returns lines with the latest calls of this rank. They are sent if the supervisor asks for them, and if a
-            library ends this process. In that case `report` does not return.
+        answer : callable
+            Returns the lines that answer a question of the supervisor, `CALLS` or `WHERE`. Those with the latest calls
+            are sent, too, if a library ends this process. In that case `report` does not return.
 
         Returns
         -------
@@ -142,14 +145,17 @@ class SupervisorClient:
             return False
         try:
             if self._exit is not None and self._exit.has_begun():
-                for each in calls():
+                for each in answer(CALLS):
                     self._tell(each)
                 threading.Event().wait()  # an error of MPI in this thread would end the process at once
+            if time.monotonic() >= self._looks_s:
+                self._looks_s = time.monotonic() + _LOOK_S
+                self._continue()
             if self._status is None or not _is_readable(self._status):
                 return False
             notice = _received(self._status)
-            if notice == CALLS:
-                for each in calls():
+            if notice in (CALLS, WHERE):
+                for each in answer(notice):
                     self._tell(each)
             elif notice != ENDED:
                 self._close_all()
@@ -162,6 +168,15 @@ class SupervisorClient:
         """Send what MPI has told: the numbers of hosts and of ranks on this one, and when the world was made."""
         self._hosts = f"hosts {hosts} {ranks_here} {origin_ns}"
         self._tell(self._hosts)
+
+    def enter(self, stage: int, limits_s: list[float], limit_by: str, waits_to: str, last: str) -> None:
+        """Send that this rank has come to a stage; see `supervisor`.
+
+        `limits_s` says after how long a wait at this stage is reported, and ends the job; `limit_by` what has set the
+        second limit, `waits_to` for what this rank waits, and `last` what it has done before and where.
+        """
+        self._stage = f"stage {stage} {' '.join(map(str, limits_s))}\t{limit_by}\t{waits_to}\t{last}"
+        self._tell(self._stage)
 
     def report_ending(self) -> bool:
         """Report that this rank ends the job, so that the deaths that follow are not reported as its cause.
@@ -222,20 +237,31 @@ class SupervisorClient:
         return _received(self._life[number])
 
     # -- the end -----------------------------------------------------------------------------------------------
-    def close(self) -> None:
-        """Leave without a failure. Wait for the supervisor if this rank started it, so that no zombie is left."""
+    def close(self, exits: bool) -> None:
+        """Leave without a failure. Wait for the supervisor if this rank started it, so that no zombie is left.
+
+        If this process `exits`, the supervisor stays until it has ended, and init collects it.
+        """
         self._disarm()
         with self._lock:
+            self._continue()
             for connection in self._life:
-                _send(connection, "done")
+                _send(connection, "done exit" if exits else "done")
             self._close_all()
-            if self._process is not None:
+            if self._process is not None and exits:
+                self._process.returncode = 0  # it is not waited for
+            elif self._process is not None:
                 import subprocess  # this rank has loaded it, in `_start`
 
                 try:
                     self._process.wait(timeout=0.5)
                 except (subprocess.TimeoutExpired, OSError):
                     pass
+
+    def _continue(self) -> None:
+        """Continue the supervisor, if this rank has started it and it was stopped: it keeps the launcher waiting."""
+        if self._process is not None and self._process.returncode is None and state_of(self._process.pid) == "T":
+            self._process.send_signal(signal.SIGCONT)
 
     def _disarm(self) -> None:
         if self._exit is not None:

@@ -7,9 +7,9 @@ import threading
 from collections.abc import Container
 from types import FrameType
 
-from autograd.errors import frames_of_threads
+from autograd.errors import frames_of_threads, site_of_thread
 
-__all__ = ["patience_s"]
+__all__ = ["patience_s", "place_of_program"]
 
 _UNKNOWN_S = 10.0  # how long a wait lasts before threads that have never communicated, and daemon threads, are ignored
 
@@ -51,6 +51,19 @@ def patience_s(waits: Container[int], communicating: Container[int]) -> float:
             return math.inf
         patience = _UNKNOWN_S
     return math.inf if patience and is_woken_later else patience
+
+
+def place_of_program() -> str:
+    """The line that the main thread executes; once it waits for the other threads to end, the lines of these."""
+    main = threading.main_thread()
+    frame = frames_of_threads().get(main.ident or 0)
+    while frame is not None and frame.f_back is not None:
+        frame = frame.f_back
+    if frame is None or frame.f_code.co_name != "_shutdown":
+        return site_of_thread(main.ident)
+    threads = [thread for thread in threading.enumerate() if not thread.daemon and thread is not main]
+    sites = [f"thread {thread.name!r} at {site_of_thread(thread.ident)}" for thread in threads]
+    return f"the end of its program, where it waits for {', '.join(sites) or 'threads'}"
 
 
 _MONITOR = "ringtape monitor"

@@ -251,6 +251,7 @@ def _start_tensor(collective: Collective, x: Tensor, call: Call, agree: bool = F
     if layout.rooted and layout.absent_beyond(call.axes):
         call = call.but(elsewhere=True)
     if agree:
+        call.group.sampling.calls += 1
         if call.group.size > 1 and not call.elsewhere and call.group.checking:
             text = "start of " + collective.fingerprint(array, call, recorded)
             if prepared.is_examined():

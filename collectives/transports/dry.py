@@ -21,6 +21,7 @@ import numpy as np
 
 from autograd.arrays.shape_only import DRY, Shaped
 
+from ..checks.sampling import Sampling
 from ..checks.sanitizer import Addend
 from .protocol import Communicator, Request
 from .request import answer
@@ -58,7 +59,7 @@ class DryCommunicator(Communicator):
         self.ranks = ranks
         self.name = name
         self.traffic = Traffic()
-        self.copies, self.parts = [], []
+        self.copies, self.parts, self.sampling = [], [], Sampling.never()
         self._note = note
 
     def __repr__(self) -> str:

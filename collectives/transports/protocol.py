@@ -22,6 +22,7 @@ from autograd.arrays.shape_only import Shaped
 from autograd.errors import CollectiveMismatch, CommunicationError, DtypeError, MeshError
 from autograd.layouts.rank_values import EVERY_AXIS, RankInt
 
+from ..checks.sampling import Sampling
 from ..checks.sanitizer import Addend, Copy
 from .request import DTYPES, REDUCTIONS, Array, Request, Runs, alone, answer, check, check_members
 from .traffic import Traffic
@@ -157,6 +158,8 @@ class Communicator:
         Values that should be equal on its ranks. The next statement compares them (see `sanitizer`).
     parts : list of Part
         Parts of Shards that should differ. The next statements compare one each (see `checks.parts`).
+    sampling : Sampling
+        Counts its calls, and which of them are compared.
     """
 
     index: int
@@ -168,6 +171,7 @@ class Communicator:
     traffic: Traffic
     copies: list[Copy]
     parts: list[Any]
+    sampling: Sampling
     dry = False
     """Whether nothing is sent and arrays have shapes only (`transports.dry`)."""
     is_broken = False
@@ -500,7 +504,7 @@ class Wrapper(Communicator):
         self.index, self.size, self.ranks, self.name = base.index, base.size, base.ranks, base.name
         self.traffic, self.copies, self.parts, self.dry = base.traffic, base.copies, base.parts, base.dry
         self.poke, self.foreign, self.library = base.poke, base.foreign, base.library
-        self.history = base.history
+        self.history, self.sampling = base.history, base.sampling
 
     @property
     def control(self) -> Communicator:

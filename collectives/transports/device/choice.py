@@ -18,10 +18,10 @@ probed.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from autograd import environment
 from autograd.arrays.runtime import Runtime
 from autograd.errors import CommunicationError, OptionError
 
@@ -32,7 +32,7 @@ from .probe import Facts, Works, probe
 __all__ = ["NAMES", "VARIABLE", "Choice", "Place", "choose", "decide"]
 
 VARIABLE = "RINGTAPE_DEVICE_TRANSPORT"
-NAMES = ("staged", "ipc", "nccl", "mpi")
+NAMES = environment.VARIABLES[VARIABLE].values
 
 
 class Choice(NamedTuple):
@@ -118,7 +118,7 @@ def choose(group: Communicator, runtime: Runtime, of: str) -> Choice:
     """
     is_process = group.library is not None
     mine = Place(
-        os.environ.get(VARIABLE, ""), group.hosts[group.index], runtime.device_id(), runtime.name, is_process
+        environment.value(VARIABLE), group.hosts[group.index], runtime.device_id(), runtime.name, is_process
     )
     places = [Place(*each) for each in _exchanged(group, mine, of)]
     works: dict[int, Works] = {}

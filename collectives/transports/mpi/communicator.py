@@ -18,6 +18,7 @@ from autograd.errors import CommunicationError
 
 from ...checks import modes, sanitizer
 from ...checks.parts import next_addend
+from ...checks.sampling import Sampling
 from ...checks.sanitizer import Addend, Statement
 from ...job.activity import Channel, Numbers
 from ...job.history import digest_of, mark
@@ -65,7 +66,7 @@ class MpiCommunicator(HostTransport):
         self._comm: Any = None if handle is None else handle.comm
         self._channel = channel
         self.copies, self.parts = [], []
-        self._agreed = 0
+        self.sampling = Sampling()
         self._subgroups: dict[str, int] = {}  # how often each subgroup was made
         self._reversed: MpiCommunicator | None = None
         self._foreign: MpiCommunicator | None = None
@@ -142,23 +143,34 @@ class MpiCommunicator(HostTransport):
     # -- agreement ---------------------------------------------------------------------------------------------
     @property
     def checking(self) -> bool:
-        return self._agreed < modes.limit and self.size > 1
+        sampling = self.sampling
+        return (sampling.agreed < modes.limit or sampling.calls >= sampling.opens) and modes.limit > 0 and self.size > 1
 
     announce = Communicator.agree  # no MPI call could carry an agreement
 
     def _agree(self, call: str, layout: str, is_rooted: bool, addend: Addend | None) -> None:
-        if self._agreed >= modes.limit or self.size == 1:
+        if not modes.limit or self.size == 1:
             return
-        self._agreed += 1
+        sampling = self.sampling
+        is_compared = sampling.agreed < modes.limit
+        window = sampling.note(call, [] if is_compared else self.copies)
+        if is_compared:
+            sampling.agreed += 1.0
+        elif window is None:
+            return
         if self.parts:
             addend = next_addend(self, addend)
         mine = None
         if modes.watching:
             mine = sanitizer.statement(call, layout, is_rooted, self._channel.calls + 1, self.copies)
+            if window is not None:
+                mine = mine._replace(places=window[0])
             digests = _digest_and_complement(repr(mine if mine.compares_site else mine._replace(site="")))
         else:
-            if self.copies:  # plain numbers that were used since the last comparison
+            if self.copies or window is not None:  # plain numbers that were used since the last comparison
                 mine = sanitizer.statement(call, layout, is_rooted, 0, self.copies)
+            if mine is not None and window is not None:
+                mine = mine._replace(places=window[0], copies=(*window[1], *mine.copies))
             digests = _digest_and_complement(call if mine is None else repr(mine))
         if addend is not None:  # in the lower half, so that the upper one tells whether the calls are the same
             digests = digests ^ np.uint64(addend.digest)
@@ -171,10 +183,12 @@ class MpiCommunicator(HostTransport):
         if largest[0] == ~largest[1]:
             if addend is not None:
                 addend.is_equal = True
+            if mine is not None and mine.places:
+                sampling.order.learn([mine.places])
         elif largest[0] >> _HALF != ~largest[1] >> _HALF:
             mine = sanitizer.statement(call, layout, is_rooted, 0, self.copies) if mine is None else mine
             statements = [Statement.decode(each) for each in self._exchanged(mine.encode())]
-            error = sanitizer.compare(self.name, self.ranks, statements)
+            error = sanitizer.compare(self.name, self.ranks, statements, sampling.order)
             if error is not None:
                 self.is_broken = True
                 raise error

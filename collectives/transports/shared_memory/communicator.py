@@ -448,7 +448,8 @@ class SharedMemory(Wrapper, HostTransport):
 
     def _broadcast(self, request: Request, x: Any, out: Array) -> Array:
         root, is_root = request.root, self.index == request.root
-        given = request.x if is_root else out  # the root's operand may be in the window
+        # The root's operand may be in the window. A repeated request has no operand, and `out` is its copy.
+        given = request.x if is_root and request.x is not None else out
         call = self._word("broadcast", given, given.size, root)
         place = self._buffers.place(given) if is_root else 0
         at = 0

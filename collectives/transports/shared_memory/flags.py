@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from autograd import environment
 from autograd.errors import RankFailed
 
 from ...job.activity import Channel
@@ -41,7 +42,7 @@ _PATIENT_S = 1.0  # then a waiting rank sleeps between polls
 _LOOK_S = 0.1  # between two checks whether the other rank is alive
 _DEAD_S = 2.0  # how long a dead rank's report may take to end this rank, before this rank raises an error itself
 
-_limit_s = float(os.environ.get("RINGTAPE_SHARED_LIMIT_S", "600"))
+_limit_s = environment.seconds("RINGTAPE_SHARED_LIMIT_S", 600.0) or 600.0
 
 
 def set_limit(seconds: float) -> None:

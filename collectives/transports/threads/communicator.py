@@ -20,6 +20,7 @@ from autograd.errors import CollectiveMismatch, CommunicationError, find_site, s
 
 from ...checks import modes, sanitizer
 from ...checks.parts import next_addend
+from ...checks.sampling import Sampling
 from ...checks.sanitizer import Addend, Statement
 from ..device import unsent
 from ..device.host_transport import HostTransport
@@ -106,6 +107,7 @@ class LocalCommunicator(HostTransport):
         self._key = key
         self._subgroups: dict[str, int] = {}  # how often each subgroup was made
         self.copies, self.parts = [], []
+        self.sampling = Sampling()  # every call is compared, and windows add the places
         self._statement: Statement | None = None  # announced, and compared with the next call
         self._number = 0
         self._sent = [0] * self.size
@@ -146,6 +148,9 @@ class LocalCommunicator(HostTransport):
         if self.parts:
             addend = next_addend(self, addend)
         statement = sanitizer.statement(call, layout, is_rooted, 0, self.copies)
+        window = self.sampling.note(call, []) if modes.limit else None
+        if window is not None:
+            statement = statement._replace(places=window[0])
         self._statement = statement if addend is None else statement._replace(addend=addend)
 
     def _compare_now(self) -> None:

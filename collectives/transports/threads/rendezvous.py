@@ -15,6 +15,7 @@ from typing import Any
 from autograd.errors import CollectiveMismatch, CommunicationError, site_of_thread
 
 from ...checks import sanitizer
+from ...checks.sampling import Order
 from ...checks.sanitizer import Statement
 from ..protocol import Array
 from .calls import AGREES, combine
@@ -65,10 +66,12 @@ class Rendezvous:
         call, statement = self.calls[0], self.statements[0]
         if any(other != statement for other in self.statements):
             self.error = self._compare_statements()
-        elif statement is not None and statement.addend is not None:
+        elif statement is not None and (statement.addend is not None or statement.places):
             for each in self.statements:
                 if each is not None and each.addend is not None:
                     each.addend.is_equal = True
+            if statement.places:
+                self.group.order.learn([statement.places])
         if self.error is None and any(other != call for other in self.calls):
             self.error = CollectiveMismatch(self._difference())
         if self.error is None:
@@ -109,7 +112,7 @@ class Rendezvous:
             else statement._replace(site=statement.site or site)
             for statement, call, site in zip(self.statements, self.calls, self._where(), strict=True)
         ]
-        error = sanitizer.compare(self.group.name, self.group.ranks, statements)
+        error = sanitizer.compare(self.group.name, self.group.ranks, statements, self.group.order)
         for each in statements:
             if each.addend is not None:
                 sanitizer.note_facts(each.addend, self.group.ranks, statements)
@@ -207,7 +210,7 @@ Wait = Rendezvous | Message | Milestone
 class Channel:
     """The state that the ranks of one group share: incomplete rendezvous, unmatched messages, windows and clocks."""
 
-    __slots__ = ("boards", "messages", "numbered", "rendezvous", "name", "ranks", "windows")
+    __slots__ = ("boards", "messages", "numbered", "order", "rendezvous", "name", "ranks", "windows")
 
     def __init__(self, ranks: tuple[int, ...], name: str):
         self.ranks = ranks
@@ -217,3 +220,4 @@ class Channel:
         self.numbered: dict[tuple[int, int, int], deque[Message]] = {}  # by source, destination and number
         self.boards: dict[int, Board] = {}  # clocks, in the order in which they were made
         self.windows: dict[int, Memory] = {}  # in the order in which they were made
+        self.order = Order()  # of the calls' lines

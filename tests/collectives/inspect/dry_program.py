@@ -16,6 +16,7 @@ import autograd as ag
 import autograd.numpy as np
 import collectives as cc
 from autograd import nn, optim, random
+from collectives.checks.sampling import Sampling
 from collectives.transports.protocol import Communicator, Pending, Request
 from collectives.transports.request import shown
 from collectives.world import replaced_world
@@ -94,7 +95,7 @@ class Counted(Communicator):
         self.inner, self.tally = inner, tally
         self.rank, self.size, self.ranks, self.name = inner.rank, inner.size, inner.ranks, inner.name
         self.traffic = inner.traffic
-        self.copies, self.parts = inner.copies, inner.parts
+        self.copies, self.parts, self.sampling = inner.copies, inner.parts, Sampling.never()
 
     def subgroup(self, members: Sequence[int], name: str) -> Communicator:
         return type(self)(self.inner.subgroup(members, name), self.tally)

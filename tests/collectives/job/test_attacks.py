@@ -149,7 +149,7 @@ def test_a_name_that_another_user_has_taken_is_not_used(listens: bool, monkeypat
         assert client is not None
         client.wait_until_watched()
         assert all(each.getpeername() == free.encode() for each in client._life)
-        client.close()
+        client.close(False)
     finally:
         os.kill(child, 9)
         os.waitpid(child, 0)
@@ -176,8 +176,8 @@ def test_a_flood_while_ranks_connect(monkeypatch: pytest.MonkeyPatch) -> None:
         second = supervisor_client.connect(1, 2, 2)
         assert first is not None and second is not None
         second.wait_until_watched()
-        first.close()
-        second.close()
+        first.close(False)
+        second.close(False)
     finally:
         stop.set()
         flood.join()

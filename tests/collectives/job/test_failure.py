@@ -53,6 +53,12 @@ def test_raise(where: str) -> None:
     assert "[rank 1] Traceback" in outcome.err and "fails.py" in outcome.err
 
 
+def test_escape_codes_of_an_error_do_not_reach_the_terminal() -> None:
+    outcome = fails("raise escapes", "all_reduce")
+    check(outcome, r"raised ValueError: planted \\x1b\[2J\\x07; the job ends")
+    assert "\\x9b31m" in outcome.err and all(c.isprintable() or c in "\n\t" for c in outcome.err), outcome.err
+
+
 @pytest.mark.parametrize(("how", "where"), [*zip(EARLY, WAITS, strict=True)])
 def test_exit_early(how: str, where: str) -> None:
     outcome = fails(how, where)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import queue
 import sys
+import threading
 from typing import Any
 
 import numpy
@@ -11,6 +13,7 @@ import pytest
 import autograd as ag
 import autograd.numpy as np
 import collectives as cc
+from autograd.errors import site_of_thread, site_of_traceback
 from collectives.job.traceback import traceback_text
 
 
@@ -62,3 +65,32 @@ def test_an_error_of_another_kind_is_shown_whole(monkeypatch: pytest.MonkeyPatch
     text = text_of(refused)
     assert "KeyError" in text
     assert "inference.py" in text
+
+
+def test_the_place_of_an_error_inside_a_library_is_the_line_of_the_program() -> None:
+    code = compile("def call(function, *args):\n    return function(*args)", numpy.__file__, "exec")
+    library: dict[str, Any] = {}
+    exec(code, library)  # a function in a file of NumPy, as `numpy.ones` is
+    try:
+        library["call"](library["call"], int, "x")
+    except ValueError as error:
+        line = error.__traceback__.tb_lineno if error.__traceback__ is not None else 0
+        assert site_of_traceback(error.__traceback__) == f"test_traceback.py:{line}"
+        inner = error.__traceback__ and error.__traceback__.tb_next
+        assert site_of_traceback(inner) == "__init__.py:2"  # it has passed the library alone
+
+
+def test_the_place_of_a_thread_inside_a_library_is_the_line_of_the_program() -> None:
+    waiting: queue.Queue[int] = queue.Queue()
+    line = sys._getframe().f_lineno + 3
+
+    def wait() -> None:
+        waiting.get()
+
+    thread = threading.Thread(target=wait, daemon=True)
+    thread.start()
+    while not waiting.not_empty._waiters:  # type: ignore[attr-defined]  # it has come to wait
+        pass
+    assert site_of_thread(thread.ident) == f"test_traceback.py:{line}"
+    waiting.put(1)
+    thread.join()

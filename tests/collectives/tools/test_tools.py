@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from autograd import environment
 from collectives.__main__ import main
 from collectives.testing.registry_cases import work_and_skips
 from collectives.tools import check, diagnosis, doctor, machine
@@ -85,7 +86,7 @@ def held_up(outcome: Outcome) -> None:
     assert not outcome.is_late and outcome.code != 0
     assert re.search(r"rank (\d )?has waited for 2 s", outcome.err), outcome.err
     case = r"[^;\n]* \(case \d+: permute V->V [^;\n]*\)"
-    assert re.search(rf"rank 1 computes at threading.py:\d+{case}", outcome.err), outcome.err
+    assert re.search(rf"rank 1 computes at check_planted.py:\d+{case}", outcome.err), outcome.err
     for rank in (0, 2):
         assert re.search(rf"rank {rank} waits in \w+[^;\n]* ranks? [^;\n]*1[^;\n]*{case}", outcome.err), outcome.err
 
@@ -118,7 +119,7 @@ def checked(found: dict[str, Any], name: str) -> dict[str, Any]:
 
 def test_doctor_alone() -> None:
     find_mpiexec()
-    found = diagnosed(alone("collectives", "doctor", "--json", RINGTAPE_CHEK="always"))
+    found = diagnosed(alone("collectives", "doctor", "--json", RINGTAPE_CHEK="always"), 1)
     assert found["MPI"]["ranks"]["value"] == 2  # it has started two
     assert found["MPI"]["shared windows"] == {"ok": True, "value": "work"} == found["transports"]["shared windows"]
     assert found["MPI"]["vendor"]["value"].startswith(found["launcher"]["mpiexec"]["value"]["kind"])
@@ -242,8 +243,8 @@ OPEN_MPI = {"path": "/e/bin/mpiexec", "kind": "Open MPI", "version": "5", "on PA
          "environments", "numpy is 2.4", "the same environment"),
         ({"ranks__variables": ["RINGTAPE_CHECK is off on rank 0 and missing on rank 2"]}, "fails",
          "variables", "RINGTAPE_CHECK is off", "mpiexec -x NAME"),
-        ({"environment__variables": {"OMP_NUM_THREADS": "1", "RINGTAPE_COMPILED": "no"}}, "warning",
-         "RINGTAPE_COMPILED", "no value of this", "RINGTAPE_COMPILED=0 or 1"),
+        ({"environment__variables": {"OMP_NUM_THREADS": "1", "RINGTAPE_COMPILED": "no"}}, "fails",
+         "RINGTAPE_COMPILED", "needed '0' or '1'", "export RINGTAPE_COMPILED="),
         ({"MPI__thread_level": "single"}, "warning", "MPI", "thread level 'single'", "MPI_THREAD_MULTIPLE"),
     ],
 )  # fmt: skip
@@ -254,13 +255,53 @@ def test_diagnosis(changed: dict[str, Any], state: str, name: str, text: str, fi
     assert text in found.text and fix in found.fix, found
 
 
-def test_all_variables_are_known() -> None:
-    sources = [path.read_text() for package in ("autograd", "collectives", "parallel")
-               for path in (ROOT / package).rglob("*.py")]  # fmt: skip
-    read = set(re.findall(r"\"(RINGTAPE_[A-Z_]*[A-Z])\"", "\n".join(sources)))
-    assert read - {"RINGTAPE_RANK_PID"} == set(diagnosis.VARIABLES)
+# -- variables ---------------------------------------------------------------------------------------------------------
+def test_all_variables_are_read_in_one_place_and_documented() -> None:
+    sources = {path: path.read_text() for package in ("autograd", "collectives", "parallel")
+               for path in (ROOT / package).rglob("*.py") if path.name != "environment.py"}  # fmt: skip
+    read = set(re.findall(r"\"(RINGTAPE_[A-Z_]*[A-Z])\"", "\n".join(sources.values())))
+    assert read - {"RINGTAPE_RANK_PID"} <= set(environment.VARIABLES)
+    for path, text in sources.items():
+        assert not re.search(r"environ(\.get)?[\[(](\"RINGTAPE|VARIABLE\b|IGNORED\b)", text), path
     page = (ROOT / "docs" / "checking.md").read_text()
-    assert all(f"| `{name}" in page for name in diagnosis.VARIABLES)
+    rows = [
+        f"| `{name}{'=' * bool(each.shown)}{each.shown}` | {each.meaning} |"
+        for name, each in environment.VARIABLES.items()
+    ]
+    assert "\n".join(rows) in page, "the table of docs/checking.md has to be:\n" + "\n".join(rows)
+
+
+WRONG = {
+    "RINGTAPE_CHEK": ("always", "reads no such variable", "export RINGTAPE_CHECK=always"),
+    "ringtape_timeout_s": ("9", "reads no such variable", "export RINGTAPE_TIMEOUT_S=9"),
+    "RINGTAPE_COLOUR": ("1", "reads no such variable", "there are RINGTAPE_CHECK, "),
+    "RINGTAPE_CHECK": ("none", "needed one of 'off', 'first', 'always', 'ranks'", ""),
+    "RINGTAPE_TIMEOUT_S": ("-3", "needed a positive number of seconds", ""),
+    "RINGTAPE_REPORT_S": ("inf", "needed a positive number of seconds", ""),
+    "RINGTAPE_SHARED_LIMIT_S": ("ten", "needed a positive number of seconds", ""),
+    "RINGTAPE_GUARD": ("off", "needed '0' or '1'", ""),
+    "RINGTAPE_LAUNCHER": ("no", "needed 'none'", ""),
+    "RINGTAPE_TRACEBACK": ("all", "needed 'full'", ""),
+    "RINGTAPE_COMPILED": ("no", "needed '0' or '1'", ""),
+    "RINGTAPE_DEVICE_TRANSPORT": ("gpu", "needed one of 'staged', ", ""),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_variable_is_an_error(name: str) -> None:
+    given, text, fix = WRONG[name]
+    ((problem, instead),) = environment.problems({name: given, "RINGTAPE_PYTHON_TORCH": "x", "HOME": "y"}).values()
+    assert problem.startswith(f"{name}={given!r}: ") and text in problem and fix in instead
+    if name in environment.VARIABLES:
+        with pytest.raises(ValueError, match=re.escape(f"{name}={given!r}: {text}")):
+            environment.value(name, {name: given})
+
+
+@pytest.mark.parametrize("name", ["RINGTAPE_CHEK", "RINGTAPE_SHARED_LIMIT_S"])
+def test_the_first_world_refuses_a_wrong_variable(name: str) -> None:
+    given, text, fix = WRONG[name]
+    outcome = run_program("import collectives as cc\ncc.world()", "world.py", limit_s=LIMIT_S, **{name: given})
+    assert outcome.returncode == 1 and text in outcome.stderr and fix in outcome.stderr
 
 
 def test_doctor_in_words(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

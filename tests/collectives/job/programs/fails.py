@@ -20,6 +20,8 @@ def fail(how: str) -> None:
     print(f"FAULT {time.time()}", flush=True)
     if how == "raise":
         raise ValueError("planted")
+    if how == "raise escapes":
+        raise ValueError("planted \x1b[2J\x07\n\x9b31m")
     if how == "raise in thread":
         thread = threading.Thread(target=fail, args=("raise",), name="helper")
         thread.start()
