@@ -58,6 +58,7 @@ from autograd.engine.recording import OUTSIDE, Node, Recording
 from autograd.engine.state import state
 from autograd.engine.tape import Sweep
 from autograd.engine.tensor import TENSORS, Tensor, place_off_tape, relabel
+from autograd.engine.promotion import dtype_to_round_to
 from autograd.errors import ArgumentError, LayoutError, NotDifferentiable, OptionError, call_site
 from autograd.layouts.layout import C, I, Label, Layout, P, R, Rooted, Shard, V, may_relabel
 from autograd.layouts.messages import about_origin, describe, fixes
@@ -824,6 +825,7 @@ def arrived(ct: Any, out: Layout | None, result: Any, call: Call, sweep: Sweep) 
     """The cotangent passed to an adjoint: zeros if none arrived, with labels if the sweep is recorded."""
     if ct is None:
         ct = absent_or_zeros(result, call)
+        sweep.general = sweep.general or dtype_to_round_to(ct) is not None
     if sweep.record:
         assert out is not None
         ct = relabel(ct, out.dual) if ct.__class__ in TENSORS else Tensor(ct, out.dual)

@@ -26,6 +26,7 @@ from ..engine.recording import FREE, Node, Recording
 from ..engine.state import state
 from ..engine.tape import Sweep
 from ..engine.tensor import TENSORS, Tensor, may_need_gradient, place_off_tape, relabel
+from ..engine.promotion import dtype_to_round_to
 from ..errors import NotDifferentiable, ShapeError, call_site
 from ..layouts.inference import infer, layout_of
 from ..layouts.layout import C, Layout
@@ -306,7 +307,9 @@ class Extension:
             cts = self._transposed_jvp(call, ans, args, ct, sweep.record)
         for i, g in call.parts(self.name, call.argnums, cts):
             if call.places[i] >= 0 and g is not None:
-                sweep.add(call.places[i], self._fit(g, call, i, sweep.record))
+                g = self._fit(g, call, i, sweep.record)
+                sweep.general = sweep.general or dtype_to_round_to(g) is not None
+                sweep.add(call.places[i], g)
 
     def push(self, node: Node, carried: list[Any], start: int, record: bool, recording: Recording, place: int) -> Any:
         """One step of forward mode."""

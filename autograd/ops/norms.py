@@ -6,7 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from ..arrays.half import in_float32
 from ..engine.primitive import op
+from ..engine.promotion import composite
 from ..errors import NotDifferentiable, ShapeError, call_site
 from ..layouts.layout import Mix
 from .arguments import axes_in_order, instead_of, normal_axes, operand, raw
@@ -19,6 +21,7 @@ from .sorting import reduced_axes_last
 from .ufuncs import isnan, nonzero
 
 
+@in_float32
 def _norm(x: Any, axes: Any, keepdims: bool, shape: Any) -> Any:
     square = np.real(x) ** 2 + np.imag(x) ** 2 if x.dtype.kind == "c" else x * x
     return np.sqrt(np.sum(square, axis=axes, keepdims=keepdims))
@@ -40,6 +43,7 @@ def _euclidean(x: Any, axes: Any, keepdims: bool) -> Any:
 
 
 @instead_of(np.linalg.norm, checked=1)
+@composite
 def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Any:
     """Return the norm of vectors or matrices, of every order that NumPy has.
 
@@ -103,6 +107,7 @@ def _matrix_norm(x: Any, ord: Any, axes: Any, keepdims: bool) -> Any:
 
 
 @instead_of(np.linalg.vector_norm)
+@composite
 def vector_norm(x: Any, /, *, axis: Any = None, keepdims: bool = False, ord: Any = 2) -> Any:
     """Return the norm of vectors along axes, or of all elements without `axis`. Adjoint: that of `norm`."""
     x, keepdims = operand(x), bool(keepdims)
@@ -114,6 +119,7 @@ def vector_norm(x: Any, /, *, axis: Any = None, keepdims: bool = False, ord: Any
 
 
 @instead_of(np.linalg.matrix_norm)
+@composite
 def matrix_norm(x: Any, /, *, keepdims: bool = False, ord: Any = "fro") -> Any:
     """Return the norm of the matrices in the last two dimensions. Adjoint: that of `norm`."""
     return norm(x, ord, (-2, -1), keepdims)

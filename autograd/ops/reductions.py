@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..arrays.half import total
+from ..arrays.half import in_float32, total
 from ..engine.events import listeners
 from ..engine.primitive import op
 from ..engine.state import state
@@ -125,7 +125,7 @@ def require_whole(caller: str, x: Any, axes: Iterable[int]) -> None:
 
 
 _mean_op = op(
-    "mean", "a", lambda x, axes, keepdims, shape: np.mean(x, axis=axes, keepdims=keepdims), _mean_adjoint,
+    "mean", "a", in_float32(lambda x, axes, keepdims, shape: np.mean(x, axis=axes, keepdims=keepdims)), _mean_adjoint,
     dims=reduction_dims(lambda i: Mix), operands="x",
 )  # fmt: skip
 

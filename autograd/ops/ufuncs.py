@@ -11,10 +11,12 @@ from typing import Any
 import numpy as np
 
 from ..arrays.device import require_one_device
+from ..arrays.half import in_float32
 from ..engine.broadcasting import broadcast
 from ..engine.dispatch import identity
 from ..engine.events import listeners
 from ..engine.primitive import Primitive, op
+from ..engine.promotion import composite
 from ..engine.state import state
 from ..engine.tensor import TENSORS
 from ..errors import ArgumentError, call_site
@@ -110,6 +112,7 @@ hypot = op(
 
 
 # -- sinc and its derivatives of every order, exact at zero too ------------------------------------------------------
+@in_float32
 def _sinc(x: Any, order: int) -> Any:
     """The derivative of sinc of this order: by a recurrence, and near zero by the power series."""
     if not order:
@@ -134,6 +137,7 @@ _sinc_op: Primitive = op(
 
 
 @instead_of(np.sinc)
+@composite
 def sinc(x: Any) -> Any:
     """Return ``sin(pi x) / (pi x)``, which is 1 at zero. Derivatives of every order are exact, at zero too.
 
@@ -316,6 +320,7 @@ def modf(x: Any) -> tuple[Any, Any]:
 
 
 @instead_of(np.ptp)
+@composite
 def ptp(a: Any, axis: Any = None, keepdims: bool = False) -> Any:
     """Return the maximum minus the minimum over axes ("peak to peak").
 
@@ -325,12 +330,13 @@ def ptp(a: Any, axis: Any = None, keepdims: bool = False) -> Any:
 
 
 _unwrap_op = op(
-    "unwrap", "N", lambda p, axis, discont, period: np.unwrap(p, discont, axis, period=period), identity,
+    "unwrap", "N", in_float32(lambda p, axis, discont, period: np.unwrap(p, discont, axis, period=period)), identity,
     dims=mixed_axis_dims, operands="p", tangent=(lambda dp, y, p, *_: dp,),
 )  # fmt: skip
 
 
 @instead_of(np.unwrap)
+@composite
 def unwrap(p: Any, discont: float | None = None, axis: int = -1, *, period: float = 2 * math.pi) -> Any:
     """Return angles with jumps larger than `discont` removed by adding multiples of `period`.
 

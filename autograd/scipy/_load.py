@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ..arrays.half import in_float32
 from ..arrays.shape_only import Shaped
 from ..engine.tensor import TENSORS
 from ..errors import DependencyError, NotDifferentiable, call_site
@@ -46,6 +47,7 @@ def as_ufunc(function: Callable[..., Any], shape: Callable[..., Any] = _broadcas
     shape-only too, of shape ``shape(*operands)``.
     """
 
+    @in_float32
     @wraps(function)
     def call(*xs: Any) -> Any:
         kinds = [x.dtype for x in xs if hasattr(x, "dtype") and x.dtype.kind in "fc"]
