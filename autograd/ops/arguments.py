@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ..arrays.device import arange_beside, move, zeros_on
+from ..arrays.device import arange_beside, is_inexact, move, zeros_on
 from ..arrays.shape_only import Shaped
 from ..engine.events import listeners
 from ..engine.parameter import Constant
@@ -568,7 +568,7 @@ def ask(theirs: Callable[..., Any], args: Any, words: Any) -> Any:
 def is_discrete(found: Any) -> bool:
     """Whether a result holds arrays, and none of them has a derivative."""
     if isinstance(found, _HOST):
-        return found.dtype.kind not in "fc"
+        return not is_inexact(found.dtype)
     return isinstance(found, list | tuple) and len(found) > 0 and all(map(is_discrete, found))
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ..arrays.device import to_host
+from ..arrays.device import is_inexact, to_host
 from ..arrays.half import in_float32
 from ..arrays.shape_only import Shaped
 from ..engine.primitive import Primitive, op
@@ -255,7 +255,7 @@ def average(a: Any, axis: Any = None, weights: Any = None, returned: bool = Fals
         count = count_of(raw(a).shape, normal_axes(axis, a.ndim))
         return y, made_like(partial(np.full, raw(y).shape, count, y.dtype), y)
     weights = operand(weights)
-    weights = weights.astype(np.result_type(a.dtype if a.dtype.kind in "fc" else float, weights.dtype))
+    weights = weights.astype(np.result_type(a.dtype if is_inexact(a.dtype) else float, weights.dtype))
     if weights.ndim != a.ndim:
         (at,) = normal_axes(axis, a.ndim)
         weights = reshape(weights, tuple(n if i == at else 1 for i, n in enumerate(a.shape)))

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ..arrays.device import require_one_device
+from ..arrays.device import is_inexact, require_one_device
 from ..arrays.half import in_float32
 from ..engine.broadcasting import broadcast
 from ..engine.dispatch import identity
@@ -229,7 +229,7 @@ def clip(
     if state.grid is None and not listeners and is_free((a, lo, hi)):
         return on_values(np.clip, (a, lo, hi), {})
     a = operand(a)
-    if lo.__class__ in TENSORS or hi.__class__ in TENSORS or a.dtype.kind not in "fc" or a.__class__ not in TENSORS:
+    if lo.__class__ in TENSORS or hi.__class__ in TENSORS or not is_inexact(a.dtype) or a.__class__ not in TENSORS:
         a = a if lo is None else maximum(a, lo)
         return a if hi is None else minimum(a, hi)
     return _clip_op(a, -math.inf if lo is None else lo, math.inf if hi is None else hi)
@@ -269,7 +269,7 @@ def real_if_close(a: Any, tol: float = 100) -> Any:
 @instead_of(np.fabs)
 def fabs(x: Any) -> Any:
     """Return the absolute value of real numbers as floats. Adjoint: ``ct * sign(x)``."""
-    return absolute(x if x.dtype.kind == "f" else x.astype(float))
+    return absolute(x if is_inexact(x.dtype) and x.dtype.kind != "c" else x.astype(float))
 
 
 @instead_of(np.copysign)

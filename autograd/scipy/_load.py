@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ..arrays.device import is_inexact
 from ..arrays.half import in_float32
 from ..arrays.shape_only import Shaped
 from ..engine.tensor import TENSORS
@@ -50,7 +51,7 @@ def as_ufunc(function: Callable[..., Any], shape: Callable[..., Any] = _broadcas
     @in_float32
     @wraps(function)
     def call(*xs: Any) -> Any:
-        kinds = [x.dtype for x in xs if hasattr(x, "dtype") and x.dtype.kind in "fc"]
+        kinds = [x.dtype for x in xs if hasattr(x, "dtype") and is_inexact(x.dtype)]
         for x in xs:
             if type(x) is Shaped:
                 return Shaped(shape(*xs), np.result_type(*kinds), x.why)
