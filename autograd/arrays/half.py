@@ -18,7 +18,7 @@ from numpy import ndarray
 
 from .device import runtime_of
 
-__all__ = ["HALF", "in_float32", "is_half", "narrow", "product", "rounded", "total", "widened"]
+__all__ = ["HALF", "epsilon", "in_float32", "is_half", "narrow", "product", "rounded", "total", "widened"]
 
 HALF = np.dtype(np.float16)
 _SINGLE = np.dtype(np.float32)
@@ -41,6 +41,11 @@ def narrow(x: Any) -> Any:
     if not isinstance(x, _HOST) or x.dtype.itemsize != 2 or not is_half(x.dtype):
         return None
     return x.dtype
+
+
+def epsilon(dtype: Any) -> float:
+    """The machine epsilon of a floating dtype: the distance from 1 to the next number."""
+    return 2.0**-7 if dtype.kind == "V" else float(np.finfo(dtype).eps)
 
 
 _HOST = (ndarray, np.generic)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import wraps
 from typing import Any
 
@@ -190,7 +190,7 @@ def composite(function: Callable[..., Any]) -> Callable[..., Any]:
         if not has_16_bits((*args, *words.values())):
             return function(*args, **words)
         y = function(*map(_wide, args), **{name: _wide(x) for name, x in words.items()})
-        kinds = {x.dtype for x in (*args, *words.values()) if is_inexact(getattr(x, "dtype", _BOOL))}
+        kinds = {x.dtype for x in _flat((*args, *words.values())) if is_inexact(getattr(x, "dtype", _BOOL))}
         return rounded_to(*kinds, y) if len(kinds) == 1 else y
 
     compute.computes_in_float32 = True  # type: ignore[attr-defined]
@@ -203,7 +203,7 @@ _BOOL = np.dtype(bool)
 def has_16_bits(arguments: Sequence[Any]) -> bool:
     """Whether a Tensor or an array among the arguments is float16 or bfloat16, and none of them is a dtype."""
     found = None
-    for x in arguments:
+    for x in _flat(arguments):
         if isinstance(x, type | np.dtype):
             return False
         dtype = getattr(x, "dtype", None)
@@ -214,7 +214,15 @@ def has_16_bits(arguments: Sequence[Any]) -> bool:
     return found is not None
 
 
+def _flat(arguments: Sequence[Any]) -> Iterator[Any]:
+    """The arguments, and the members of those that are lists or tuples."""
+    for x in arguments:
+        yield from x if isinstance(x, list | tuple) else (x,)
+
+
 def _wide(x: Any) -> Any:
-    """A Tensor or an array of 16 bits in float32, also on a GPU."""
+    """A Tensor or an array of 16 bits in float32, also on a GPU, or those of a list or tuple."""
+    if x.__class__ in (list, tuple):
+        return type(x)(map(_wide, x))
     dtype = getattr(x, "dtype", None)
     return x.astype(_SINGLE) if isinstance(dtype, np.dtype) and is_half(dtype) else x

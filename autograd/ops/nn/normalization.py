@@ -8,6 +8,7 @@ from typing import Any, overload
 
 import numpy as np
 
+from ...arrays.half import epsilon
 from ...engine.promotion import composite
 from ...engine.tensor import Tensor
 from ...errors import OptionError, ShapeError, call_site, typed_errors
@@ -173,7 +174,7 @@ def rms_norm(x: Any, weight: Any = None, eps: float | None = None) -> Any:
     array([[4.2426, 5.6569]])
     """
     _check("rms_norm", x, 0.0 if eps is None else eps, weight=weight)
-    eps = float(np.finfo(raw(x).dtype).eps) if eps is None else float(eps)
+    eps = epsilon(raw(x).dtype) if eps is None else float(eps)
     return _rms_normed(x, eps) if weight is None else rms_norm_op(x, weight, options=(eps,))
 
 
