@@ -54,11 +54,11 @@ from autograd.arrays.shape_only import DRY, Shaped, is_absent
 from autograd.engine import events
 from autograd.engine.events import listeners
 from autograd.engine.primitive import Declared
+from autograd.engine.promotion import dtype_to_round_to
 from autograd.engine.recording import OUTSIDE, Node, Recording
 from autograd.engine.state import state
 from autograd.engine.tape import Sweep
 from autograd.engine.tensor import TENSORS, Tensor, place_off_tape, relabel
-from autograd.engine.promotion import dtype_to_round_to
 from autograd.errors import ArgumentError, LayoutError, NotDifferentiable, OptionError, call_site
 from autograd.layouts.layout import C, I, Label, Layout, P, R, Rooted, Shard, V, may_relabel
 from autograd.layouts.messages import about_origin, describe, fixes

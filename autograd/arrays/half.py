@@ -95,7 +95,9 @@ def in_float32(function: Function) -> Function:
                 if x.dtype.itemsize != 2 or (dtype := narrow(x)) is None:
                     break
                 y = function(*[widened(a) for a in given])
-                return tuple([_rounded_to(dtype, part) for part in y]) if y.__class__ is tuple else _rounded_to(dtype, y)
+                if y.__class__ is tuple:
+                    return tuple([_rounded_to(dtype, part) for part in y])
+                return _rounded_to(dtype, y)
         return function(*given)
 
     return compute

@@ -21,12 +21,12 @@ from ..engine import events
 from ..engine.forward_mode import transpose
 from ..engine.multi_output import append_outputs, find_outputs
 from ..engine.primitive import compare_constants
+from ..engine.promotion import dtype_to_round_to
 from ..engine.pytree import Structure, flatten
 from ..engine.recording import FREE, Node, Recording
 from ..engine.state import state
 from ..engine.tape import Sweep
 from ..engine.tensor import TENSORS, Tensor, may_need_gradient, place_off_tape, relabel
-from ..engine.promotion import dtype_to_round_to
 from ..errors import NotDifferentiable, ShapeError, call_site
 from ..layouts.inference import infer, layout_of
 from ..layouts.layout import C, Layout

@@ -14,9 +14,9 @@ import numpy as np
 
 from ..arrays.device import as_array
 from ..layouts.layout import R, Shard, may_relabel
+from .promotion import dtype_to_round_to, rounded_to
 from .tape import Tape
 from .tensor import TENSORS, Tensor, relabel
-from .promotion import dtype_to_round_to, rounded_to
 
 __all__ = ["tangent", "transpose"]
 

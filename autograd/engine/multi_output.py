@@ -265,11 +265,11 @@ class Several(Primitive):
             if t is None:
                 continue
             dtype = dtype_to_round_to(t)
-            given = (t, ys, xs) if dtype is None else wide((t, ys, xs))
+            dt, known, operands = (t, ys, xs) if dtype is None else wide((t, ys, xs))
             if i < len(self.tangent) and self.tangent[i] is not None:
-                dys = self.tangent[i](*given[:2], *given[2], *options)
+                dys = self.tangent[i](dt, known, *operands, *options)
             else:
-                dys = self._transposed(i, *given, node)
+                dys = self._transposed(i, dt, known, operands, node)
             dys = dys if dtype is None else rounded_to(dtype, dys)
             total = [b if a is None else a if b is None else a + b for a, b in zip(total, dys, strict=True)]
         if record and signature is not None:

@@ -133,9 +133,9 @@ def _kind(x: Any) -> Any:
 
 
 # -- rules on float16 and bfloat16 -----------------------------------------------------------------------------------
-# A rule is a formula of several operations, such as ``ct * y / x``. Between them a value of float16 overflows from 65504
-# on, and vanishes below 6e-8, where the result of the formula is an ordinary number. So a rule gets float32 values, and
-# its result is rounded. In a recorded sweep the conversions are recorded too, so that derivatives of all orders are
+# A rule is a formula of several operations, such as ``ct * y / x``. Between them a value of float16 overflows above
+# 65504, and vanishes below 6e-8, where the result of the formula is an ordinary number. So a rule gets float32 values,
+# and its result is rounded. In a recorded sweep the conversions are recorded too, so that derivatives of all orders are
 # computed so. On a GPU rules run in the dtype that is given: each conversion would be a kernel of its own.
 
 _SINGLE = np.dtype(np.float32)
@@ -169,8 +169,8 @@ def rounded_to(dtype: Any, x: Any) -> Any:
 def composite(function: Callable[..., Any]) -> Callable[..., Any]:
     """Make a function of Tensors and arrays, composed of several operations, that computes 16 bits in float32.
 
-    The results are rounded, unless an argument has another floating dtype, to which NumPy promotes. On a GPU it does the
-    same, since a square overflows there as well. It changes nothing where an argument is a dtype.
+    The results are rounded, unless an argument has another floating dtype, to which NumPy promotes. On a GPU it does
+    the same, since a square overflows there as well. It changes nothing where an argument is a dtype.
 
     Examples
     --------
@@ -183,15 +183,15 @@ def composite(function: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(function)
     def compute(*args: Any, **words: Any) -> Any:
         for x in args:
-            if x.__class__ in TENSORS:  # usually of 32 or 64 bits, which this finds sooner
-                if x.array.dtype.itemsize != 2 and len(args) == 1:
+            if x.__class__ in TENSORS:  # usually of 32 or 64 bits, to which the others are promoted
+                if x.array.dtype.itemsize != 2:
                     return function(*args, **words)
                 break
         if not has_16_bits((*args, *words.values())):
             return function(*args, **words)
         y = function(*map(_wide, args), **{name: _wide(x) for name, x in words.items()})
         kinds = {x.dtype for x in _flat((*args, *words.values())) if is_inexact(getattr(x, "dtype", _BOOL))}
-        return rounded_to(*kinds, y) if len(kinds) == 1 else y
+        return rounded_to(kinds.pop(), y) if len(kinds) == 1 else y
 
     compute.computes_in_float32 = True  # type: ignore[attr-defined]
     return compute

@@ -26,11 +26,11 @@ from . import events
 from .deferral import split
 from .deferred import refuse_pending
 from .events import listeners, objectives, spans
+from .promotion import dtype_to_round_to
 from .recording import EFFECT, IMPORT, LEAF, MARK, OUTSIDE, UNRECORDED, Node, Recording
 from .saved_arrays import refuse_write
 from .state import state
 from .tensor import FROM_A_GRADIENT, WATCH, Tensor, relabel
-from .promotion import dtype_to_round_to
 
 __all__ = ["Rest", "Sweep", "Tape", "scope"]
 
@@ -43,8 +43,8 @@ class Sweep:
     """One reverse replay of an interval: cotangents by place, and those of places before the interval."""
 
     __slots__ = (
-        "begun", "changed", "cts", "fresh", "general", "into", "later", "left", "outside", "record", "recording", "start", "stops",
-        "wanted",
+        "begun", "changed", "cts", "fresh", "general", "into", "later", "left", "outside", "record", "recording",
+        "start", "stops", "wanted",
     )  # fmt: skip
 
     def __init__(self, recording: Recording, start: int, end: int, wanted: dict[int, Any] | None, record: bool):
@@ -55,8 +55,8 @@ class Sweep:
         self.outside: dict[int, Any] = {}
         self.wanted = wanted  # places whose cotangents are returned; leaves then get no gradient
         self.record = record  # whether cotangents are Tensors, else bare arrays
-        # Whether each step is a `checked_pull`: for Tensors, and from the first cotangent of 16 bits on. Those come with
-        # the seeds, or from the adjoint of a cast.
+        # Whether each step is a `checked_pull`: for Tensors, and from the first cotangent of 16 bits on. It is a seed,
+        # or comes from the adjoint of a cast.
         self.general = record
         self.fresh: list[Any] = []  # the leaves whose gradient is of this sweep alone
         self.later: dict[int, tuple[Any, Any]] = {}  # by id: leaves, and what is added at the end; None for a fresh one

@@ -10,7 +10,7 @@ import numpy as np
 from numpy import ndarray
 
 from ..arrays.device import runtime_of
-from ..arrays.half import in_float32, is_half, product
+from ..arrays.half import in_float32, product
 from ..engine.dispatch import ones, unbroadcast
 from ..engine.primitive import Primitive, op
 from ..layouts.layout import Mix, Sum
@@ -111,7 +111,9 @@ def _linear_adjoint_of_w(ct: Any, y: Any, x: Any, w: Any, b: Any) -> Any:
 
 def _write_adjoint_of_w(out: Any, ct: Any, x: Any, w: Any, *_: Any) -> bool:
     """Write ``x.T @ ct``, summed over all dimensions but the last, to `out`, if that is possible."""
-    if x.__class__ is not ndarray or w.ndim != 2 or x.ndim < 2 or is_half(out.dtype) or not ct.dtype == x.dtype == out.dtype:
+    if x.__class__ is not ndarray or w.ndim != 2 or x.ndim < 2 or not ct.dtype == x.dtype == out.dtype:
+        return False
+    if out.dtype.itemsize == 2:
         return False
     (x.T if x.ndim == 2 else _rows(x).T).dot(ct if ct.ndim == 2 else _rows(ct), out)
     return True

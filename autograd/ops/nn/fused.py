@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ...engine.checked_pull import check_rules
 from ...arrays.half import in_float32
+from ...engine.checked_pull import check_rules
 from ...engine.primitive import Primitive
 from ...engine.recording import Node
 from ...engine.tape import Sweep
