@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import ml_dtypes
 import numpy
 import pytest
 
@@ -18,6 +17,7 @@ from autograd.layouts.layout import I, P, R, Shard, V
 from autograd.optim import schedules
 from autograd.optim.norms import local_norm
 
+from ..halves import HALVES
 from ..nn.torch_side import close, reference
 
 OPTIMIZERS: dict[str, Any] = {
@@ -354,7 +354,6 @@ IN_16_BITS = {
     "SGD, small rate": (optim.SGD, {"lr": 1e-8}), "Adam, defaults": (optim.Adam, {}), "LARS, defaults":
     (optim.LARS, {"lr": 1.0}), "RMSprop, defaults": (optim.RMSprop, {}), "Adagrad, defaults": (optim.Adagrad, {}),
 }  # fmt: skip
-HALVES = {"float16": numpy.dtype(numpy.float16), "bfloat16": numpy.dtype(ml_dtypes.bfloat16)}
 
 
 @pytest.mark.filterwarnings("error")
@@ -387,7 +386,8 @@ def test_parameters_of_16_bits_are_float32_ones_that_are_rounded_at_each_step(na
 
 @pytest.mark.parametrize("order", [0.5, 1.0, 2.0, 3.0, 20.0, math.inf])
 @pytest.mark.parametrize(("dtype", "largest"), [
-    ("float16", 4e4), ("float16", 6e-7), ("float16", 1.0), ("bfloat16", 4e38 / 2), ("bfloat16", 1e-30),
+    ("float16", 4e4), ("float16", 6e-7), ("float16", 1.0),
+    *((("bfloat16", 2e38), ("bfloat16", 1e-30)) if "bfloat16" in HALVES else ()),
     ("float32", 4e12), ("float32", 1e38), ("float32", 1e-38), ("float64", 1e300), ("float64", 1e-200),
 ])  # fmt: skip
 def test_clipping_of_large_and_small_gradients(dtype: str, largest: float, order: float) -> None:
