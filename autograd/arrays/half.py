@@ -21,7 +21,7 @@ from .device import runtime_of
 __all__ = ["HALF", "epsilon", "in_float32", "is_half", "narrow", "product", "rounded", "total", "widened"]
 
 HALF = np.dtype(np.float16)
-_SINGLE = np.dtype(np.float32)
+_SINGLE, _DOUBLE = np.dtype(np.float32), np.dtype(np.float64)
 _LEAST_NORMAL = _SINGLE.type(2.0**-14)
 _SPACED = _SINGLE.type(0.75)
 """In float32 its neighbours are 2**-24 apart, as the subnormal numbers of float16 are."""
@@ -90,6 +90,9 @@ def in_float32(function: Function) -> Function:
 
     @wraps(function)
     def compute(*given: Any) -> Any:
+        x = given[0]
+        if x.__class__ is ndarray and ((dtype := x.dtype) is _SINGLE or dtype is _DOUBLE):  # found sooner
+            return function(*given)
         for x in given:
             if x.__class__ is ndarray or isinstance(x, np.generic):
                 if x.dtype.itemsize != 2 or (dtype := narrow(x)) is None:
@@ -111,7 +114,7 @@ def product(a: Any, b: Any) -> Any:
     """Return ``a @ b``; of float16 on the CPU in float32, rounded once. On a GPU it is computed by its runtime."""
     if a.__class__ is ndarray and b.__class__ is ndarray:
         dtype = a.dtype
-        if dtype.itemsize == 2 and dtype == b.dtype and is_half(dtype):
+        if dtype is not _SINGLE and dtype is not _DOUBLE and dtype == b.dtype and is_half(dtype):
             return rounded(_matmul(a.astype(_SINGLE), b.astype(_SINGLE)), dtype)
     elif a.__class__ is not ndarray and (runtime := runtime_of(a.__class__)) is not None:
         return runtime.matmul(a, b)
@@ -121,7 +124,7 @@ def product(a: Any, b: Any) -> Any:
 def total(x: ndarray, axes: int | Sequence[int] | None, keepdims: bool = False) -> Any:
     """Return the sum of a NumPy array over some dimensions; of float16 in float32, rounded once."""
     dtype = x.dtype
-    if dtype.itemsize == 2 and is_half(dtype):
+    if dtype is not _SINGLE and dtype is not _DOUBLE and is_half(dtype):
         wide = x if dtype is HALF else x.astype(_SINGLE)
         return rounded(_add_reduce(wide, axes, _SINGLE, None, keepdims), dtype)
     return _add_reduce(x, axes, None, None, keepdims)

