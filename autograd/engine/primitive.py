@@ -137,7 +137,8 @@ class Primitive:
         given.
     adjoint : callable or sequence of callables and None
         One per operand, ``rule(ct, y, *operands, *options)``; with ``*`` one for all, ``rule(ct, y, operands, i,
-        *options)``. Written in differentiable operations. It runs on arrays, or on Tensors in recorded sweeps.
+        *options)``. Written in differentiable operations. It runs on arrays, or on Tensors in recorded sweeps. On the
+        CPU float16 and bfloat16 come as float32, and what it returns is rounded.
     saves : str or sequence of str
         The values that the rules read: the indices of operands, and "y" for the result.
     dims : callable, optional

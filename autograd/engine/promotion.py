@@ -158,7 +158,9 @@ def wide(x: Any) -> Any:
 
 
 def rounded_to(dtype: Any, x: Any) -> Any:
-    """A float32 value, or those of a list or tuple, in a dtype of 16 bits. Others are returned as they are."""
+    """A float32 value, or those of a list or tuple, in a dtype of 16 bits. Others, and for None all, stay as they are."""
+    if dtype is None:
+        return x
     if isinstance(x, list | tuple):
         return getattr(x, "_make", type(x))([rounded_to(dtype, part) for part in x])
     if getattr(x, "dtype", None) != _SINGLE:

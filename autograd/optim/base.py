@@ -81,6 +81,11 @@ class Optimizer:
     OptionError
         A parameter is given twice, or a hyperparameter is NaN, infinite or out of range. The learning rate is also
         checked at each step.
+
+    Notes
+    -----
+    A parameter of float16 or bfloat16 is updated in float32, which its state has too, and rounded at each step. Changes
+    below its last bit are lost; `MasterWeights` keeps them.
     """
 
     schedule: Callable[[int], float] | None = None
