@@ -83,9 +83,9 @@ def in_float32(function: Function) -> Function:
     Examples
     --------
     >>> import numpy
-    >>> square_sum = in_float32(lambda x: (x * x).sum() / x.size)
-    >>> square_sum(numpy.array([300.0, 0.0, 0.0], "float16"))
-    np.float16(30000.0)
+    >>> mean_square = in_float32(lambda x: (x * x).sum() / x.size)
+    >>> float(mean_square(numpy.array([300.0, 0.0, 0.0], "float16")))
+    30000.0
     """
 
     @wraps(function)
