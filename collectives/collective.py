@@ -54,6 +54,7 @@ from autograd.arrays.shape_only import DRY, Shaped, is_absent
 from autograd.engine import events
 from autograd.engine.events import listeners
 from autograd.engine.primitive import Declared
+from autograd.engine.promotion import dtype_to_round_to
 from autograd.engine.recording import OUTSIDE, Node, Recording
 from autograd.engine.state import state
 from autograd.engine.tape import Sweep
@@ -846,6 +847,7 @@ def arrived(ct: Any, out: Layout | None, result: Any, call: Call, sweep: Sweep) 
     """The cotangent passed to an adjoint: zeros if none arrived, with labels if the sweep is recorded."""
     if ct is None:
         ct = absent_or_zeros(result, call)
+        sweep.general = sweep.general or dtype_to_round_to(ct) is not None
     if sweep.record:
         assert out is not None
         ct = relabel(ct, out.dual) if ct.__class__ in TENSORS else Tensor(ct, out.dual)

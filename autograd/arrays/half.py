@@ -1,7 +1,10 @@
-"""Arithmetic of float16 on the CPU: computed in float32 and rounded once.
+"""Arithmetic of float16 and bfloat16 on the CPU: computed in float32 and rounded once.
 
 BLAS has no float16, and NumPy's own loops for it take about a hundred times as long as the conversion and a float32
-product. NumPy's sums of float16 along a dimension that is not the last one round after each addition.
+product. NumPy's sums of float16 along a dimension that is not the last one round after each addition, and all its sums
+of bfloat16 do. A formula of several operations overflows in float16 where a square exceeds 65504, and loses numbers
+below 6e-8. So the function of an operation that is more than one of NumPy's elementwise functions is declared with
+`in_float32`; `engine.promotion` does the same for the rules of all operations.
 """
 
 from __future__ import annotations
@@ -15,10 +18,10 @@ from numpy import ndarray
 
 from .device import runtime_of
 
-__all__ = ["HALF", "in_float32", "is_half", "product", "rounded", "total", "widened"]
+__all__ = ["HALF", "epsilon", "in_float32", "is_half", "narrow", "product", "rounded", "total", "widened"]
 
 HALF = np.dtype(np.float16)
-_SINGLE = np.dtype(np.float32)
+_SINGLE, _DOUBLE = np.dtype(np.float32), np.dtype(np.float64)
 _LEAST_NORMAL = _SINGLE.type(2.0**-14)
 _SPACED = _SINGLE.type(0.75)
 """In float32 its neighbours are 2**-24 apart, as the subnormal numbers of float16 are."""
@@ -33,13 +36,28 @@ def is_half(dtype: Any) -> bool:
     return bool(dtype.itemsize == 2 and (dtype.kind == "f" or dtype.name == "bfloat16"))
 
 
+def narrow(x: Any) -> Any:
+    """The dtype of NumPy's arrays and scalars of float16 and bfloat16, else None."""
+    if not isinstance(x, _HOST) or x.dtype.itemsize != 2 or not is_half(x.dtype):
+        return None
+    return x.dtype
+
+
+def epsilon(dtype: Any) -> float:
+    """The machine epsilon of a floating dtype: the distance from 1 to the next number."""
+    return 2.0**-7 if dtype.kind == "V" else float(np.finfo(dtype).eps)
+
+
+_HOST = (ndarray, np.generic)
+
+
 def widened(x: Any) -> Any:
-    """A NumPy array of float16 in float32; anything else unchanged."""
-    return x.astype(_SINGLE) if x.__class__ is ndarray and x.dtype == HALF else x
+    """A NumPy array or scalar of float16 or bfloat16 in float32; anything else unchanged."""
+    return x if narrow(x) is None else x.astype(_SINGLE)
 
 
-def rounded(x: Any) -> Any:
-    """A float32 array in float16. What is beyond 65504 becomes infinite, without a warning; None stays None.
+def rounded(x: Any, dtype: Any = HALF) -> Any:
+    """A float32 array in float16 or bfloat16; None stays None. What is too large becomes infinite, without a warning.
 
     Examples
     --------
@@ -49,36 +67,64 @@ def rounded(x: Any) -> Any:
     """
     if x is None:
         return None
-    if x.__class__ is ndarray and (tiny := np.abs(x) < _LEAST_NORMAL).any():
+    if x.__class__ is ndarray and x.dtype == _SINGLE and dtype == HALF and (tiny := np.abs(x) < _LEAST_NORMAL).any():
         # NumPy takes 50 times as long for a number that it rounds to a subnormal one
         x = np.copysign(np.where(tiny, (x + _SPACED) - _SPACED, x), x)
     with np.errstate(over="ignore"):  # an overflow is what loss scaling looks for
-        return x.astype(HALF)
+        return x.astype(dtype)
 
 
 def in_float32(function: Function) -> Function:
-    """Make a function of two arrays and further arguments that computes NumPy's float16 in float32, rounded once."""
+    """Make a function of arrays and options that computes NumPy's float16 and bfloat16 in float32, rounded once.
+
+    The first argument that is an array of NumPy's decides. Results of other dtypes than float32, such as indices, stay
+    as they are, and so does what is no array.
+
+    Examples
+    --------
+    >>> import numpy
+    >>> mean_square = in_float32(lambda x: (x * x).sum() / x.size)
+    >>> float(mean_square(numpy.array([300.0, 0.0, 0.0], "float16")))
+    30000.0
+    """
 
     @wraps(function)
-    def compute(a: Any, b: Any, *options: Any) -> Any:
-        if a.__class__ is ndarray and a.dtype is HALF and b.__class__ is ndarray and b.dtype is HALF:
-            return rounded(function(a.astype(_SINGLE), b.astype(_SINGLE), *options))
-        return function(a, b, *options)
+    def compute(*given: Any) -> Any:
+        x = given[0]
+        if x.__class__ is ndarray and ((dtype := x.dtype) is _SINGLE or dtype is _DOUBLE):  # found sooner
+            return function(*given)
+        for x in given:
+            if x.__class__ is ndarray or isinstance(x, np.generic):
+                if x.dtype.itemsize != 2 or (dtype := narrow(x)) is None:
+                    break
+                y = function(*[widened(a) for a in given])
+                if y.__class__ is tuple:
+                    return tuple([_rounded_to(dtype, part) for part in y])
+                return _rounded_to(dtype, y)
+        return function(*given)
 
     return compute
 
 
+def _rounded_to(dtype: Any, y: Any) -> Any:
+    return rounded(y, dtype) if isinstance(y, _HOST) and y.dtype == _SINGLE else y
+
+
 def product(a: Any, b: Any) -> Any:
     """Return ``a @ b``; of float16 on the CPU in float32, rounded once. On a GPU it is computed by its runtime."""
-    if a.__class__ is ndarray and a.dtype is HALF and b.__class__ is ndarray and b.dtype is HALF:
-        return rounded(_matmul(a.astype(_SINGLE), b.astype(_SINGLE)))
-    if a.__class__ is not ndarray and (runtime := runtime_of(a.__class__)) is not None:
+    if a.__class__ is ndarray and b.__class__ is ndarray:
+        dtype = a.dtype
+        if dtype is not _SINGLE and dtype is not _DOUBLE and dtype == b.dtype and is_half(dtype):
+            return rounded(_matmul(a.astype(_SINGLE), b.astype(_SINGLE)), dtype)
+    elif a.__class__ is not ndarray and (runtime := runtime_of(a.__class__)) is not None:
         return runtime.matmul(a, b)
     return a @ b
 
 
 def total(x: ndarray, axes: int | Sequence[int] | None, keepdims: bool = False) -> Any:
     """Return the sum of a NumPy array over some dimensions; of float16 in float32, rounded once."""
-    if x.dtype is HALF:
-        return rounded(_add_reduce(x, axes, _SINGLE, None, keepdims))
+    dtype = x.dtype
+    if dtype is not _SINGLE and dtype is not _DOUBLE and is_half(dtype):
+        wide = x if dtype is HALF else x.astype(_SINGLE)
+        return rounded(_add_reduce(wide, axes, _SINGLE, None, keepdims), dtype)
     return _add_reduce(x, axes, None, None, keepdims)

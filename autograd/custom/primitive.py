@@ -21,6 +21,7 @@ from ..engine import events
 from ..engine.forward_mode import transpose
 from ..engine.multi_output import append_outputs, find_outputs
 from ..engine.primitive import compare_constants
+from ..engine.promotion import dtype_to_round_to
 from ..engine.pytree import Structure, flatten
 from ..engine.recording import FREE, Node, Recording
 from ..engine.state import state
@@ -306,7 +307,9 @@ class Extension:
             cts = self._transposed_jvp(call, ans, args, ct, sweep.record)
         for i, g in call.parts(self.name, call.argnums, cts):
             if call.places[i] >= 0 and g is not None:
-                sweep.add(call.places[i], self._fit(g, call, i, sweep.record))
+                g = self._fit(g, call, i, sweep.record)
+                sweep.general = sweep.general or dtype_to_round_to(g) is not None
+                sweep.add(call.places[i], g)
 
     def push(self, node: Node, carried: list[Any], start: int, record: bool, recording: Recording, place: int) -> Any:
         """One step of forward mode."""

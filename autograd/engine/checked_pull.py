@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from ..arrays.device import is_array
 from ..errors import LayoutError
 from ..layouts.layout import C, Layout, Shard, V, may_relabel
@@ -96,23 +98,28 @@ def labelled(ct: Any, layout: Layout) -> Tensor:
 
 def check_rules_on(op: Any, node: Any, ct: Any, y: Any, xs: tuple[Any, ...]) -> None:
     """`check_rules`, with the arguments of the rules given as Tensors with layouts."""
-    _, _, _, places, options, shapes, signature = node
-    shapes = shapes if op.elementwise else None
+    signature = node[6]
     active, inside = state.recording, state.in_rules
     state.recording, state.in_rules = None, True
     try:
-        ct, y, xs = _per_rank(signature, (ct, y, xs))
-        for i, place in enumerate(places):
-            if place < 0:
-                continue
-            g = op.cotangent(i, ct, y, xs, options, shapes)
-            needed = signature.layouts[i].dual
-            for axis, have, need in zip(needed.grid.names, g.layout.labels, needed.labels, strict=True):
-                if need is not C and not may_relabel(have, need):  # a part of a constant needs no cotangent
-                    raise LayoutError(
-                        f"{op.name}'s adjoint for {op.operand_name(i)} is not linear in the cotangent: "
-                        f"operands {signature.layouts}, axis {axis!r}: it gives {have.word}; needed: {need.word}"
-                    )
+        with np.errstate(all="ignore"):  # only layouts are looked at; what the values warn of, the sweep does too
+            _check_each(op, node, *_per_rank(signature, (ct, y, xs)))
     finally:
         state.recording, state.in_rules = active, inside
     signature.checked = not signature.apart
+
+
+def _check_each(op: Any, node: Any, ct: Any, y: Any, xs: tuple[Any, ...]) -> None:
+    _, _, _, places, options, shapes, signature = node
+    shapes = shapes if op.elementwise else None
+    for i, place in enumerate(places):
+        if place < 0:
+            continue
+        g = op.cotangent(i, ct, y, xs, options, shapes)
+        needed = signature.layouts[i].dual
+        for axis, have, need in zip(needed.grid.names, g.layout.labels, needed.labels, strict=True):
+            if need is not C and not may_relabel(have, need):  # a part of a constant needs no cotangent
+                raise LayoutError(
+                    f"{op.name}'s adjoint for {op.operand_name(i)} is not linear in the cotangent: "
+                    f"operands {signature.layouts}, axis {axis!r}: it gives {have.word}; needed: {need.word}"
+                )

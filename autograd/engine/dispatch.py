@@ -40,6 +40,7 @@ __all__ = ["announce", "bind", "identity", "ones", "unbroadcast"]
 # A dtype of kind "V" is bfloat16: `as_array` lets no other one in.
 _NUMBERS = frozenset((float, int))
 _SCALARS = frozenset((np.float64, np.float32, np.float16, np.complex64, np.complex128))
+_F32, _F64 = np.dtype(np.float32), np.dtype(np.float64)
 _new = object.__new__
 
 
@@ -84,6 +85,7 @@ def _without_tensors(op: Any, xs: tuple[Any, ...], options: tuple[Any, ...]) -> 
 def _call_one(op: Any) -> Callable[..., Any]:
     function, keeping, instead, signatures = op.function, op.keeping, op.instead, op.signatures
     differentiable, keep, keeps_y, ranked = op.words[0] != "S", op.keeps(0), op.keeps_y, op.ranked
+    cancels = op.cancels
 
     def call(x: Any, options: tuple[Any, ...] = (), announced: bool = False) -> Any:
         if listeners and not announced:
@@ -121,13 +123,16 @@ def _call_one(op: Any) -> Callable[..., Any]:
         z = _new(Tensor)
         z.array = y
         z.layout = layout
-        if place < 0 or not (y.dtype is a.dtype or y.dtype.kind in "fcV"):
+        if place < 0 or not ((dtype := y.dtype) is a.dtype or dtype.kind in "fcV"):
             z.tape = None
             z.node = FREE if recording is not None else place_off_tape(y, (x,), op.words)
             return z
         z.tape = recording
         nodes = recording.nodes
         z.node = len(nodes)
+        if cancels and dtype is not _F32 and dtype is not _F64 and dtype.itemsize == 2:
+            nodes.append((op, y, (a,), (place,), options, None, signature))
+            return z
         nodes.append((op, y if keeps_y else kept, (a if keep else None,), (place,), options, None, signature))
         return z
 
@@ -140,7 +145,7 @@ def _pull_one(op: Any) -> Callable[..., None]:
 
     def pull(node: Any, ct: Any, sweep: Any) -> None:
         _, y, (a,), (place,), options, _, signature = node
-        if sweep.record or (signature is not None and not signature.checked):
+        if sweep.general or (signature is not None and not signature.checked):
             checked_pull(op, node, ct, sweep)
             return
         if place >= 0:
@@ -260,7 +265,7 @@ def _pull_two(op: Any) -> Callable[..., None]:
 
     def pull(node: Any, ct: Any, sweep: Any) -> None:
         _, y, (a0, a1), (place0, place1), options, shapes, signature = node
-        if sweep.record or (signature is not None and not signature.checked):
+        if sweep.general or (signature is not None and not signature.checked):
             checked_pull(op, node, ct, sweep)
             return
         cts, start = sweep.cts, sweep.start
@@ -355,7 +360,7 @@ def _pull_three(op: Any) -> Callable[..., None]:
 
     def pull(node: Any, ct: Any, sweep: Any) -> None:
         _, y, (a0, a1, a2), (place0, place1, place2), options, shapes, signature = node
-        if sweep.record or (signature is not None and not signature.checked):
+        if sweep.general or (signature is not None and not signature.checked):
             checked_pull(op, node, ct, sweep)
             return
         cts, start = sweep.cts, sweep.start
@@ -496,7 +501,7 @@ def _pull_many(op: Any) -> Callable[..., None]:
 
     def pull(node: Any, ct: Any, sweep: Any) -> None:
         _, y, xs, places, options, shapes, signature = node
-        if sweep.record or (signature is not None and not signature.checked):
+        if sweep.general or (signature is not None and not signature.checked):
             checked_pull(op, node, ct, sweep)
             return
         cts, start = sweep.cts, sweep.start
@@ -552,4 +557,4 @@ def ones(n: int, dtype: Any) -> Any:
 
 _ones_made: dict[Any, Any] = {}
 _repeated: dict[Any, tuple[int, ...]] = {}  # (cotangent's shape, operand's shape) -> axes to sum over
-_BLAS = frozenset((np.dtype(np.float32), np.dtype(np.float64)))
+_BLAS = frozenset((_F32, _F64))

@@ -14,6 +14,7 @@ import numpy as np
 
 from ..arrays.device import as_array
 from ..layouts.layout import R, Shard, may_relabel
+from .promotion import dtype_to_round_to, rounded_to
 from .tape import Tape
 from .tensor import TENSORS, Tensor, relabel
 
@@ -22,6 +23,13 @@ __all__ = ["tangent", "transpose"]
 
 def tangent(op: Any, node: Any, tangents: list[Any], y: Any, xs: tuple[Any, ...]) -> Any:
     """The tangent of a node's output from its operands' (None where one has none)."""
+    dtype = dtype_to_round_to(tuple(tangents)) if op.widens else None
+    if dtype is None:
+        return _tangent(op, node, tangents, y, xs)
+    return rounded_to(dtype, _tangent(op, node, *op.widened(tuple(tangents), y, xs, node[4])))
+
+
+def _tangent(op: Any, node: Any, tangents: Sequence[Any], y: Any, xs: tuple[Any, ...]) -> Any:
     options, shapes = node[4:6]
     letters = op.letters(len(xs))
     total = None

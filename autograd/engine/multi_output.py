@@ -30,7 +30,7 @@ from .dispatch import announce
 from .events import listeners
 from .forward_mode import transpose
 from .primitive import Dims, Primitive, Rule, Signature, shapes_and_kinds
-from .promotion import mixed, promoted
+from .promotion import dtype_to_round_to, mixed, promoted, rounded_to, wide
 from .recording import FREE, Node, Recording
 from .state import state
 from .tape import Sweep
@@ -264,10 +264,13 @@ class Several(Primitive):
         for i, t in enumerate(tangents):
             if t is None:
                 continue
+            dtype = dtype_to_round_to(t)
+            dt, known, operands = (t, ys, xs) if dtype is None else wide((t, ys, xs))
             if i < len(self.tangent) and self.tangent[i] is not None:
-                dys = self.tangent[i](t, ys, *xs, *options)
+                dys = self.tangent[i](dt, known, *operands, *options)
             else:
-                dys = self._transposed(i, t, ys, xs, node)
+                dys = self._transposed(i, dt, known, operands, node)
+            dys = dys if dtype is None else rounded_to(dtype, dys)
             total = [b if a is None else a if b is None else a + b for a, b in zip(total, dys, strict=True)]
         if record and signature is not None:
             return self._each(relabel, total, signature.out)

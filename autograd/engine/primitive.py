@@ -25,6 +25,7 @@ from .broadcasting import broadcast
 from .checked_pull import lift
 from .dispatch import bind, unbroadcast
 from .forward_mode import tangent
+from .promotion import dtype_to_round_to, rounded_to, wide
 from .recording import Node, Recording
 from .state import state
 from .tensor import TENSORS, Tensor, relabel
@@ -136,7 +137,8 @@ class Primitive:
         given.
     adjoint : callable or sequence of callables and None
         One per operand, ``rule(ct, y, *operands, *options)``; with ``*`` one for all, ``rule(ct, y, operands, i,
-        *options)``. Written in differentiable operations. It runs on arrays, or on Tensors in recorded sweeps.
+        *options)``. Written in differentiable operations. It runs on arrays, or on Tensors in recorded sweeps. On the
+        CPU float16 and bfloat16 come as float32, and what it returns is rounded.
     saves : str or sequence of str
         The values that the rules read: the indices of operands, and "y" for the result.
     dims : callable, optional
@@ -161,6 +163,9 @@ class Primitive:
         Computes the same by other operations, for layouts that this operation does not support, and for listeners.
     neutral_zero : bool
         Whether an integer 0 as the last operand leaves the first unchanged, whatever its layout.
+    cancels : bool
+        Of an operation of one operand, whose rule reads the result alone: whether it subtracts the result from a
+        number. Where they have 16 bits the operand is then kept too, from which the result is computed in float32.
     replace : bool
         Whether the operation may take the name of another one in the registry.
 
@@ -187,6 +192,7 @@ class Primitive:
 
     communicates = False
     separable = True  # see `recording.Step`
+    widens = True  # whether rules for 16 bits run in float32: see `promotion`
 
     __call__: Call
 
@@ -207,6 +213,7 @@ class Primitive:
         keeping: Callable[..., tuple[Any, Any]] | None = None,
         instead: Callable[..., Any] | None = None,
         neutral_zero: bool = False,
+        cancels: bool = False,
         replace: bool = False,
     ):
         self.declared = Declared.by(self, function)
@@ -222,6 +229,7 @@ class Primitive:
         self.tangent: tuple[Any, ...] = tuple(tangent)
         self.dims, self.elementwise = dims, dims is broadcast
         self.operands, self.saves, self.keeps_y = operands.split(), "".join(saves), "y" in "".join(saves)
+        self.cancels = cancels
         self.tested: set[str] = set()  # the letters, and "dims", that a first use has tested
         self.promotes, self.ranked, self.beside, self.neutral_zero = promotes, ranked, beside, neutral_zero
         self.signatures: dict[Any, Signature] = {}
@@ -270,11 +278,31 @@ class Primitive:
         self, i: int, ct: Any, y: Any, xs: tuple[Any, ...], options: tuple[Any, ...], shapes: Any = None
     ) -> Any:
         """Apply the adjoint with respect to operand i, and undo broadcasting where the operands' shapes are given."""
+        dtype = dtype_to_round_to(ct) if self.widens else None
+        if dtype is not None:
+            ct, y, xs = self.widened(ct, y, xs, options)
         if self.variadic:
             g = self.adjoint[0](ct, y, xs, i, *options)
         else:
             g = self.adjoint[i](ct, y, *xs, *options)
-        return g if shapes is None else unbroadcast(g, shapes[i])
+        g = g if shapes is None else unbroadcast(g, shapes[i])
+        return g if dtype is None else rounded_to(dtype, g)
+
+    def widened(self, ct: Any, y: Any, xs: tuple[Any, ...], options: tuple[Any, ...]) -> tuple[Any, Any, Any]:
+        """What a rule reads, in float32: a cotangent or tangent of 16 bits, the result and the operands.
+
+        The result is computed again where the operands are known: rounded to 16 bits, it may be infinite or 0 where
+        the derivative is a number.
+        """
+        ct, xs = wide((ct, tuple(xs)))
+        is_known = self.keeps_y and self.keeping is None and not any(x is None for x in xs)
+        if is_known and dtype_to_round_to(y) is not None:
+            if ct.__class__ in TENSORS:  # the sweep is recorded, or layouts are checked
+                y = self(*xs, options=options)
+            else:
+                with np.errstate(all="ignore"):
+                    y = self.function(*xs, *options)
+        return ct, wide(y), xs
 
     # -- layouts -----------------------------------------------------------------------------------------------------
     def sign(self, key: Any, xs: Sequence[Any], arrays: Sequence[Any], options: tuple[Any, ...]) -> Signature:

@@ -1,13 +1,16 @@
-"""Type promotion: operands of different dtypes, and operands that are no Tensors, before an operation runs."""
+"""Type promotion: operands of different dtypes, operands that are no Tensors, and rules on values of 16 bits."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator, Sequence
+from functools import wraps
 from typing import Any
 
 import numpy as np
 
 from ..arrays.device import as_array, is_array, is_inexact
+from ..arrays.half import is_half, narrow, rounded
 from ..errors import ArgumentError, DtypeError, LayoutError, call_site
 from ..layouts.inference import axes_in, layout_of
 from ..layouts.layout import Shard, V
@@ -18,7 +21,7 @@ from .recording import copying, unshared
 from .state import state
 from .tensor import TENSORS, Given
 
-__all__ = ["given", "mixed", "promoted"]
+__all__ = ["composite", "dtype_to_round_to", "given", "has_16_bits", "mixed", "promoted", "rounded_to", "wide"]
 
 
 def mixed(*dtypes: Any) -> bool:
@@ -127,3 +130,101 @@ def _kind(x: Any) -> Any:
             if isinstance(x, kind):
                 return kind(x)
     return np.asarray(x).dtype if not is_array(x) else x.dtype
+
+
+# -- rules on float16 and bfloat16 -----------------------------------------------------------------------------------
+# A rule is a formula of several operations, such as ``ct * y / x``. Between them a value of float16 overflows above
+# 65504, and vanishes below 6e-8, where the result of the formula is an ordinary number. So a rule gets float32 values,
+# and its result is rounded. In a recorded sweep the conversions are recorded too, so that derivatives of all orders are
+# computed so. On a GPU rules run in the dtype that is given: each conversion would be a kernel of its own.
+
+_SINGLE = np.dtype(np.float32)
+
+
+def dtype_to_round_to(x: Any) -> Any:
+    """The dtype of a value of float16 or bfloat16 on the CPU, or of one in a tuple; None for others."""
+    if x.__class__ in TENSORS:
+        x = x.array
+    elif x.__class__ is tuple:
+        return next((found for part in x if (found := dtype_to_round_to(part)) is not None), None)
+    return narrow(x)
+
+
+def wide(x: Any) -> Any:
+    """A value, or the values of a tuple, in float32 where it is float16 or bfloat16 on the CPU."""
+    if x.__class__ is tuple:
+        return tuple(map(wide, x))
+    return x if dtype_to_round_to(x) is None else x.astype(_SINGLE)
+
+
+def rounded_to(dtype: Any, x: Any) -> Any:
+    """A float32 value, or those of a list or tuple, in a dtype of 16 bits. Others stay as they are; for None all do."""
+    if dtype is None:
+        return x
+    if isinstance(x, list | tuple):
+        return getattr(x, "_make", type(x))([rounded_to(dtype, part) for part in x])
+    if getattr(x, "dtype", None) != _SINGLE:
+        return x
+    return x.astype(dtype) if x.__class__ in TENSORS else rounded(x, dtype)
+
+
+def composite(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Make a function of Tensors and arrays, composed of several operations, that computes 16 bits in float32.
+
+    The results are rounded, unless an argument has another floating dtype, to which NumPy promotes. On a GPU it does
+    the same, since a square overflows there as well. It changes nothing where an argument is a dtype.
+
+    Examples
+    --------
+    >>> import numpy, autograd as ag
+    >>> mean_square = composite(lambda x: (x * x).sum() / x.size)
+    >>> float(mean_square(ag.tensor(numpy.array([300.0, 0.0, 0.0], "float16"))))
+    30000.0
+    """
+
+    @wraps(function)
+    def compute(*args: Any, **words: Any) -> Any:
+        for x in args:
+            if x.__class__ in TENSORS:  # usually of 32 or 64 bits, to which the others are promoted
+                if x.array.dtype.itemsize != 2:
+                    return function(*args, **words)
+                break
+        if not has_16_bits((*args, *words.values())):
+            return function(*args, **words)
+        y = function(*map(_wide, args), **{name: _wide(x) for name, x in words.items()})
+        kinds = {x.dtype for x in _flat((*args, *words.values())) if is_inexact(getattr(x, "dtype", _BOOL))}
+        return rounded_to(kinds.pop(), y) if len(kinds) == 1 else y
+
+    compute.computes_in_float32 = True  # type: ignore[attr-defined]
+    return compute
+
+
+_BOOL = np.dtype(bool)
+
+
+def has_16_bits(arguments: Sequence[Any]) -> bool:
+    """Whether a Tensor or an array among the arguments is float16 or bfloat16, and none of them is a dtype."""
+    found = None
+    for x in _flat(arguments):
+        if isinstance(x, type | np.dtype):
+            return False
+        dtype = getattr(x, "dtype", None)
+        if dtype is not None and is_half(dtype):
+            if found is not None and dtype != found:
+                return False  # float16 and bfloat16 are refused
+            found = dtype
+    return found is not None
+
+
+def _flat(arguments: Sequence[Any]) -> Iterator[Any]:
+    """The arguments, and the members of those that are lists or tuples."""
+    for x in arguments:
+        yield from x if isinstance(x, list | tuple) else (x,)
+
+
+def _wide(x: Any) -> Any:
+    """A Tensor or an array of 16 bits in float32, also on a GPU, or those of a list or tuple."""
+    if x.__class__ in (list, tuple):
+        return type(x)(map(_wide, x))
+    dtype = getattr(x, "dtype", None)
+    return x.astype(_SINGLE) if isinstance(dtype, np.dtype) and is_half(dtype) else x

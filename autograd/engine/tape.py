@@ -26,6 +26,7 @@ from . import events
 from .deferral import split
 from .deferred import refuse_pending
 from .events import listeners, objectives, spans
+from .promotion import dtype_to_round_to
 from .recording import EFFECT, IMPORT, LEAF, MARK, OUTSIDE, UNRECORDED, Node, Recording
 from .saved_arrays import refuse_write
 from .state import state
@@ -42,8 +43,8 @@ class Sweep:
     """One reverse replay of an interval: cotangents by place, and those of places before the interval."""
 
     __slots__ = (
-        "begun", "changed", "cts", "fresh", "into", "later", "left", "outside", "record", "recording", "start", "stops",
-        "wanted",
+        "begun", "changed", "cts", "fresh", "general", "into", "later", "left", "outside", "record", "recording",
+        "start", "stops", "wanted",
     )  # fmt: skip
 
     def __init__(self, recording: Recording, start: int, end: int, wanted: dict[int, Any] | None, record: bool):
@@ -54,6 +55,9 @@ class Sweep:
         self.outside: dict[int, Any] = {}
         self.wanted = wanted  # places whose cotangents are returned; leaves then get no gradient
         self.record = record  # whether cotangents are Tensors, else bare arrays
+        # Whether each step is a `checked_pull`: for Tensors, and from the first cotangent of 16 bits on. It is a seed,
+        # or comes from the adjoint of a cast.
+        self.general = record
         self.fresh: list[Any] = []  # the leaves whose gradient is of this sweep alone
         self.later: dict[int, tuple[Any, Any]] = {}  # by id: leaves, and what is added at the end; None for a fresh one
         self.changed: list[tuple[dict[int, Any], int, Any]] = []  # pending cotangents before: dictionary, place, value
@@ -362,6 +366,7 @@ class Tape:
         sweep = Sweep(recording, start, end, places, record)
         for place, ct in _seeds(outputs, cotangents, recording, start, end):
             sweep.add(place, ct if record else ct.array)
+            sweep.general = sweep.general or dtype_to_round_to(ct) is not None
         if cotangents is None and (mesh := state.mesh) is not None and not mesh.is_alone:
             for see in objectives:
                 see(outputs, recording)
@@ -370,6 +375,7 @@ class Tape:
                 left = recording.pending.pop(place)
                 sweep.changed.append((recording.pending, place, left))
                 sweep.add(place, left)
+                sweep.general = sweep.general or dtype_to_round_to(left) is not None
         if defer:
             if record or start or end < len(nodes) or state.recording is recording:
                 raise TapeError(
@@ -474,13 +480,14 @@ class Rest:
     array([1., 4.])
     """
 
-    __slots__ = ("_kept", "_nodes", "_recording", "_retain", "_size", "cotangents")
+    __slots__ = ("_general", "_kept", "_nodes", "_recording", "_retain", "_size", "cotangents")
 
     def __init__(self, sweep: Sweep, wanted: Sequence[int], retain: bool):
         recording = sweep.recording
         first, second, self._kept = split(recording.nodes, 0, wanted)
         self._recording, self._retain, self._size = recording, retain, len(second)
         _run_alone(sweep, first)
+        self._general = sweep.general
         self.cotangents: list[Any] = [self._kept.get(place) for place in wanted]
         for place in wanted:
             if place >= 0 and second[place] is None:
@@ -499,6 +506,7 @@ class Rest:
             )
         self._nodes = None
         sweep = Sweep(self._recording, 0, self._size, None, False)
+        sweep.general = self._general
         while kept:
             place, ct = kept.popitem()
             sweep.cts[place] = ct

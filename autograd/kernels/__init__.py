@@ -88,7 +88,7 @@ def find(name: str, xs: Sequence[Any]) -> Kernel | None:
         if dtype != HALF and dtype.name != "bfloat16":
             return None
         if kind is np.ndarray:
-            kernel = _of_half(kernel)
+            kernel = _of_half(kernel, dtype)
     for x in xs[1:]:
         if type(x) is not kind or (x.dtype != dtype and x.dtype.kind not in "iub"):
             return None
@@ -103,16 +103,17 @@ def draws(kind: type) -> Callable[..., Any] | None:
     return found
 
 
-def _of_half(kernel: Kernel) -> Kernel:
-    """A kernel for float16: the one for float32 on converted arrays, with results rounded to float16."""
+def _of_half(kernel: Kernel, dtype: Any) -> Kernel:
+    """A kernel for float16 or bfloat16: the one for float32 on converted arrays, with rounded results."""
 
     def forward(xs: tuple[Any, ...], options: tuple[Any, ...], keep: bool) -> tuple[Any, Any]:
         y, kept = kernel.forward(tuple(map(widened, xs)), options, keep)
-        return rounded(y), kept
+        return rounded(y, dtype), kept
 
     def backward(
         ct: Any, kept: Any, xs: tuple[Any, ...], options: tuple[Any, ...], wanted: Sequence[bool], last: bool
     ) -> Sequence[Any]:
-        return list(map(rounded, kernel.backward(widened(ct), kept, tuple(map(widened, xs)), options, wanted, last)))
+        gs = kernel.backward(widened(ct), kept, tuple(map(widened, xs)), options, wanted, last)
+        return [rounded(g, dtype) for g in gs]
 
     return Kernel(forward, backward)

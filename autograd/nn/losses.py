@@ -14,6 +14,7 @@ from .. import ops
 from ..arrays.device import arange_beside, as_array, require_one_device, zeros_on
 from ..engine import events
 from ..engine.parameter import constant
+from ..engine.promotion import composite
 from ..engine.state import state
 from ..engine.tensor import TENSORS, Tensor
 from ..errors import ArgumentError, DtypeError, LayoutError, ShapeError, call_site, typed_errors
@@ -53,6 +54,7 @@ def mse_loss(input: Tensor, target: Any, *, reduction: str = "mean") -> Tensor: 
 @overload
 def mse_loss(input: Any, target: Any, *, reduction: str = "mean") -> Any: ...
 @typed_errors
+@composite
 def mse_loss(input: Any, target: Any, *, reduction: str = "mean") -> Any:
     """Squared error, ``(input - target)^2``.
 
@@ -88,6 +90,7 @@ def l1_loss(input: Tensor, target: Any, *, reduction: str = "mean") -> Tensor: .
 @overload
 def l1_loss(input: Any, target: Any, *, reduction: str = "mean") -> Any: ...
 @typed_errors
+@composite
 def l1_loss(input: Any, target: Any, *, reduction: str = "mean") -> Any:
     """Absolute error, ``|input - target|``; its derivative at 0 is 0. The parameters are `mse_loss`'s."""
     _check_shapes("l1_loss", input, target)
@@ -99,6 +102,7 @@ def smooth_l1_loss(input: Tensor, target: Any, *, reduction: str = "mean", beta:
 @overload
 def smooth_l1_loss(input: Any, target: Any, *, reduction: str = "mean", beta: float = 1.0) -> Any: ...
 @typed_errors
+@composite
 def smooth_l1_loss(input: Any, target: Any, *, reduction: str = "mean", beta: float = 1.0) -> Any:
     """Squared error near zero, absolute error beyond: ``d^2 / (2 beta)`` where ``|d| < beta``, else ``|d| - beta / 2``.
 
@@ -130,6 +134,7 @@ def binary_cross_entropy_with_logits(
     input: Any, target: Any, weight: Any = None, *, reduction: str = "mean", pos_weight: Any = None
 ) -> Any: ...
 @typed_errors
+@composite
 def binary_cross_entropy_with_logits(
     input: Any, target: Any, weight: Any = None, *, reduction: str = "mean", pos_weight: Any = None
 ) -> Any:
@@ -241,6 +246,7 @@ def cross_entropy(
 
 
 @typed_errors
+@composite
 def _weighted_cross_entropy(
     input: Any, target: Any, weight: Any, ignore_index: Any, reduction: str, label_smoothing: Any
 ) -> Any:
@@ -264,6 +270,7 @@ def nll_loss(
     input: Any, target: Any, weight: Any = None, *, ignore_index: int = IGNORED, reduction: str = "mean"
 ) -> Any: ...
 @typed_errors
+@composite
 def nll_loss(
     input: Any, target: Any, weight: Any = None, *, ignore_index: int = IGNORED, reduction: str = "mean"
 ) -> Any:

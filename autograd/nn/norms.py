@@ -11,6 +11,7 @@ from .. import ops
 from ..arrays.capture import refuse
 from ..arrays.device import as_array
 from ..engine.parameter import Parameter
+from ..engine.promotion import composite
 from ..engine.tensor import TENSORS, Tensor
 from ..errors import LayoutError, ShapeError, call_site
 from ..layouts.layout import Shard
@@ -176,12 +177,16 @@ class GroupNorm(Module):
                 f"GroupNorm: x of shape {tuple(shape)}; needed: {self.num_channels} channels in dimension 1"
                 + call_site()
             )
+        return self._normalized(input, self.weight, self.bias, shape)
+
+    @composite
+    def _normalized(self, input: Any, weight: Any, bias: Any, shape: tuple[int, ...]) -> Any:
         groups = ops.layer_norm(ops.reshape(input, (shape[0], self.num_groups, -1)), None, None, self.eps)
         y = ops.reshape(groups, shape)
-        if self.weight is None:
+        if weight is None:
             return y
         wide = (-1, *(1 for _ in shape[2:]))
-        return y * ops.reshape(self.weight, wide) + ops.reshape(self.bias, wide)
+        return y * ops.reshape(weight, wide) + ops.reshape(bias, wide)
 
 
 class _BatchNorm(Module):
@@ -243,6 +248,10 @@ class _BatchNorm(Module):
                 f"{type(self).__name__}: x of shape {shape}; needed: {' or '.join(map(str, self.dimensions))} "
                 f"dimensions, and {self.num_features} channels in dimension 1" + call_site()
             )
+        return self._normalized(input, self.weight, self.bias, shape)
+
+    @composite
+    def _normalized(self, input: Any, weight: Any, bias: Any, shape: tuple[int, ...]) -> Any:
         axes = (0, *range(2, len(shape)))
         wide = (-1, *(1 for _ in shape[2:]))
         if self.training or self.running_mean is None:
@@ -262,8 +271,8 @@ class _BatchNorm(Module):
             mean = ops.reshape(self.buffer("running_mean"), wide)
             centred, variance = input - mean, ops.reshape(self.buffer("running_var"), wide)
         y = centred / ops.sqrt(variance + self.eps)
-        if self.weight is not None:
-            y = y * ops.reshape(self.weight, wide) + ops.reshape(self.bias, wide)
+        if weight is not None:
+            y = y * ops.reshape(weight, wide) + ops.reshape(bias, wide)
         return y
 
     def _track(self, mean: Any, variance: Any, count: int) -> None:

@@ -8,17 +8,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial, wraps
+from inspect import unwrap
 from operator import index
 from typing import Any
 
 import numpy as np
 
-from ..arrays.device import arange_beside, move, zeros_on
+from ..arrays.device import arange_beside, is_inexact, move, zeros_on
 from ..arrays.shape_only import Shaped
 from ..engine.events import listeners
 from ..engine.parameter import Constant
 from ..engine.primitive import op
-from ..engine.promotion import given
+from ..engine.promotion import given, has_16_bits
 from ..engine.recording import FREE, OUTSIDE
 from ..engine.state import state
 from ..engine.tensor import TENSORS, Given, Tensor, may_need_gradient, relabel
@@ -358,7 +359,9 @@ def instead_of(theirs: Callable[..., Any], *, checked: float = 0) -> Callable[[C
     asked: dict[Any, Any] = {}  # signature -> whether NumPy's results are all discrete, and have no layout
 
     def made(ours: Callable[..., Any]) -> Any:
-        names = ours.__code__.co_varnames[: ours.__code__.co_argcount]
+        code = unwrap(ours).__code__
+        names = code.co_varnames[: code.co_argcount]
+        in_float32 = getattr(ours, "computes_in_float32", False)  # of 16 bits, where NumPy's function does not
 
         @wraps(ours)
         def call(*args: Any, **words: Any) -> Any:
@@ -382,7 +385,10 @@ def instead_of(theirs: Callable[..., Any], *, checked: float = 0) -> Callable[[C
                 if words["out"] is not None:
                     raise refusal(theirs.__name__, words)
                 del words["out"]
-            if not recorded and state.grid is None and not listeners and is_free((*args, *words.values())):
+            if (
+                not recorded and state.grid is None and not listeners and is_free((*args, *words.values()))
+                and not (in_float32 and has_16_bits((*args, *words.values())))
+            ):  # fmt: skip
                 return first(on_values, ours, args, words)
             discrete: Any = False
             differs = False
@@ -562,7 +568,7 @@ def ask(theirs: Callable[..., Any], args: Any, words: Any) -> Any:
 def is_discrete(found: Any) -> bool:
     """Whether a result holds arrays, and none of them has a derivative."""
     if isinstance(found, _HOST):
-        return found.dtype.kind not in "fc"
+        return not is_inexact(found.dtype)
     return isinstance(found, list | tuple) and len(found) > 0 and all(map(is_discrete, found))
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from ..engine.promotion import composite
 from ..errors import ShapeError, call_site
 from .arguments import axes_in_order, instead_of, operand, raw
 from .elementwise import conj, multiply
@@ -24,6 +25,7 @@ Shape = tuple[int, ...]
 
 
 @instead_of(np.dot, checked=2)
+@composite
 def dot(a: Any, b: Any, out: None = None) -> Any:
     """Return the sum of products over the last dimension of `a` and the second to last (or only) one of `b`.
 
@@ -37,6 +39,7 @@ def dot(a: Any, b: Any, out: None = None) -> Any:
 
 
 @instead_of(np.vdot)
+@composite
 def vdot(a: Any, b: Any) -> Any:
     """Return the sum of ``conj(a) * b`` over all elements.
 
@@ -46,6 +49,7 @@ def vdot(a: Any, b: Any) -> Any:
 
 
 @instead_of(np.vecdot)
+@composite
 def vecdot(x1: Any, x2: Any, axis: int = -1) -> Any:
     """Return the sum of ``conj(x1) * x2`` along an axis.
 
@@ -56,6 +60,7 @@ def vecdot(x1: Any, x2: Any, axis: int = -1) -> Any:
 
 
 @instead_of(np.inner)
+@composite
 def inner(a: Any, b: Any) -> Any:
     """Return the sum of products over the last dimensions of both operands.
 
@@ -76,6 +81,7 @@ def outer(a: Any, b: Any, out: None = None) -> Any:
 
 
 @instead_of(np.tensordot)
+@composite
 def tensordot(a: Any, b: Any, axes: Any = 2) -> Any:
     """Return the sum of products over pairs of dimensions.
 
@@ -106,6 +112,7 @@ def tensordot(a: Any, b: Any, axes: Any = 2) -> Any:
 
 
 @instead_of(np.kron)
+@composite
 def kron(a: Any, b: Any) -> Any:
     """Return the Kronecker product: every element of `a` times the whole of `b`.
 
@@ -120,6 +127,7 @@ def kron(a: Any, b: Any) -> Any:
 
 
 @instead_of(np.cross)
+@composite
 def cross(a: Any, b: Any, axisa: int = -1, axisb: int = -1, axisc: int = -1, axis: int | None = None) -> Any:
     """Return the cross product of vectors with three (or two) components along an axis.
 
@@ -291,6 +299,7 @@ def _split_dims(y: Any, k: int, left: list[int], right: list[int]) -> Any:
 
 
 @instead_of(np.einsum, checked=9)
+@composite
 def einsum(*operands: Any, optimize: Any = False, **words: Any) -> Any:
     """Return sums of products given by subscripts, in both of NumPy's calling forms.
 
@@ -355,6 +364,7 @@ def _pair_order(parts: Sequence[tuple[Any, list[str]]], result: list[str]) -> li
 
 
 @instead_of(np.linalg.multi_dot)
+@composite
 def multi_dot(arrays: Sequence[Any], *, out: None = None) -> Any:
     """Return the product of several matrices, in an order chosen for low cost. Adjoint: those of the products."""
     xs = [operand(x) for x in arrays]

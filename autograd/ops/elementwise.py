@@ -14,7 +14,7 @@ import numpy as np
 
 from ..arrays.device import current_device, device_of, dtype_named, is_bfloat16
 from ..arrays.device import to_device as array_on
-from ..arrays.half import HALF, rounded
+from ..arrays.half import in_float32, is_half, rounded
 from ..engine.broadcasting import broadcast
 from ..engine.dispatch import identity
 from ..engine.primitive import Primitive, op
@@ -26,9 +26,14 @@ from .arguments import zero_like
 Partial = Callable[..., Any]
 
 
-def elementwise(name: str, function: Callable[..., Any], derivative: Partial, saves: str) -> Primitive:
+def elementwise(
+    name: str, function: Callable[..., Any], derivative: Partial, saves: str, cancels: bool = False
+) -> Primitive:
     """Declare an elementwise operation ``y = function(x)`` whose derivative dy/dx is ``derivative(y, x)``."""
-    return op(name, "N", function, lambda ct, y, x: ct * derivative(y, x), saves=saves, dims=broadcast, operands="x")
+    return op(
+        name, "N", function, lambda ct, y, x: ct * derivative(y, x), saves=saves, dims=broadcast, operands="x",
+        cancels=cancels,
+    )  # fmt: skip
 
 
 def _negated(ct: Any, *_: Any) -> Any:
@@ -78,7 +83,7 @@ power = op("power", "N N", _power, (_power_adjoint_of_base, _power_adjoint_of_ex
 
 # -- functions of one operand ----------------------------------------------------------------------------------------
 exp = elementwise("exp", np.exp, lambda y, x: y, saves="y")
-expm1 = elementwise("expm1", np.expm1, lambda y, x: y + 1, saves="y")
+expm1 = elementwise("expm1", np.expm1, lambda y, x: y + 1, saves="y", cancels=True)
 log = elementwise("log", np.log, lambda y, x: 1 / x, saves="0")
 log1p = elementwise("log1p", np.log1p, lambda y, x: 1 / (1 + x), saves="0")
 sqrt = elementwise("sqrt", np.sqrt, lambda y, x: 0.5 / y, saves="y")
@@ -86,7 +91,7 @@ square = elementwise("square", np.square, lambda y, x: 2 * x, saves="0")
 reciprocal = elementwise("reciprocal", np.reciprocal, lambda y, x: -(y * y), saves="y")
 sin = elementwise("sin", np.sin, lambda y, x: cos(x), saves="0")
 cos: Primitive = elementwise("cos", np.cos, lambda y, x: -sin(x), saves="0")
-tanh = elementwise("tanh", np.tanh, lambda y, x: 1 - y * y, saves="y")
+tanh = elementwise("tanh", np.tanh, lambda y, x: 1 - y * y, saves="y", cancels=True)
 
 
 def _magnitude(x: Any) -> Any:
@@ -127,11 +132,12 @@ absolute = op(
 )  # fmt: skip
 
 
+@in_float32
 def _sigmoid(x: Any) -> Any:
     return 0.5 * (np.tanh(0.5 * x) + 1)  # unlike 1 / (1 + exp(-x)), it never overflows
 
 
-sigmoid = elementwise("sigmoid", _sigmoid, lambda y, x: y * (1 - y), saves="y")
+sigmoid = elementwise("sigmoid", _sigmoid, lambda y, x: y * (1 - y), saves="y", cancels=True)
 
 
 _ZEROS = {np.dtype(f): np.zeros((), f) for f in (np.float32, np.float64)}  # NumPy converts a Python 0 at every call
@@ -185,16 +191,31 @@ where: Primitive = op(
 def _cast(x: Any, dtype: Any) -> Any:
     if x.dtype.kind == "c" and np.dtype(dtype).kind != "c":
         x = x.real
-    if x.__class__ is np.ndarray and x.dtype == np.float32 and dtype == HALF:
-        return rounded(x)
-    return x.astype(dtype)
+    return rounded(x, dtype) if dtype.itemsize == 2 and is_half(dtype) else x.astype(dtype)
 
 
 def _astype_adjoint(ct: Any, y: Any, x: Any, dtype: Any, source: Any) -> Any:
     return astype(ct, source)
 
 
-_astype = op(
+class _Cast(Primitive):
+    """An operation whose adjoint changes the dtype of the cotangent, which is therefore not rounded to it."""
+
+    widens = False
+
+    def bind(self) -> tuple[Callable[..., Any], Callable[..., None]]:
+        """Return the call, and the step of a reverse sweep, which tells the sweep of cotangents of 16 bits."""
+        call, step = super().bind()
+
+        def pull(node: Any, ct: Any, sweep: Any) -> None:
+            step(node, ct, sweep)
+            source = node[4][1]
+            sweep.general = sweep.general or (source.itemsize == 2 and is_half(source))
+
+        return call, pull
+
+
+_astype = _Cast(
     "astype", "a", lambda x, dtype, source: _cast(x, dtype), _astype_adjoint, dims=broadcast, operands="x",
     tangent=(lambda dx, y, x, dtype, source: astype(dx, dtype),),
 )  # fmt: skip

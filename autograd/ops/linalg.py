@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from ..arrays.device import is_inexact
 from ..arrays.shape_only import Shaped
 from ..engine.dispatch import unbroadcast
 from ..engine.multi_output import Several
@@ -45,7 +46,7 @@ def eye_like(x: Any, n: int) -> Any:
 
 def inexact(x: Any) -> Any:
     """The dtype of the results of numpy.linalg: that of `x`, or float64 for integers."""
-    return x.dtype if x.dtype.kind in "fc" else np.dtype(float)
+    return x.dtype if is_inexact(x.dtype) else np.dtype(float)
 
 
 def matrix_dims(shapes: Sequence[Shape], options: Any) -> Any:

@@ -12,6 +12,7 @@ import numpy as np
 from ..arrays.device import arange_beside, move, on_host
 from ..arrays.shape_only import Shaped
 from ..engine.primitive import Primitive, op
+from ..engine.promotion import composite
 from ..errors import NotDifferentiable, ShapeError, call_site
 from ..layouts.layout import Mix
 from .arguments import (
@@ -381,6 +382,7 @@ def diagflat(v: Any, k: int = 0) -> Any:
 
 
 @instead_of(np.trace)
+@composite
 def trace(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1, dtype: Any = None, out: None = None) -> Any:
     """Return the sum of a diagonal of two dimensions. Adjoint: the cotangent on the diagonal of zeros."""
     return sum(_diagonal(a, offset, axis1, axis2), -1, dtype)
@@ -419,6 +421,7 @@ def _slice(x: Any, axis: int, a: int | None, b: int | None, step: int | None = N
 
 
 @instead_of(np.diff)
+@composite
 def diff(a: Any, n: int = 1, axis: int = -1, prepend: Any = None, append: Any = None) -> Any:
     """Return the differences of neighbouring elements along an axis, taken `n` times.
 
@@ -455,6 +458,7 @@ def ediff1d(ary: Any, to_end: Any = None, to_begin: Any = None) -> Any:
 
 
 @instead_of(np.gradient)
+@composite
 def gradient(f: Any, *varargs: Any, axis: Any = None, edge_order: int = 1) -> Any | list[Any]:
     """Return central differences in the interior and one-sided ones at the ends, along each axis.
 
@@ -506,6 +510,7 @@ def _gradient_along(f: Any, spacing: Any, axis: int, edge_order: int) -> Any:
 
 
 @instead_of(np.trapezoid)
+@composite
 def trapezoid(y: Any, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Any:
     """Return the integral along an axis by the trapezoidal rule. Both `y` and `x` have derivatives."""
     y = operand(y)

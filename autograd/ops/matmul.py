@@ -10,7 +10,7 @@ import numpy as np
 from numpy import ndarray
 
 from ..arrays.device import runtime_of
-from ..arrays.half import HALF, product
+from ..arrays.half import in_float32, product
 from ..engine.dispatch import ones, unbroadcast
 from ..engine.primitive import Primitive, op
 from ..layouts.layout import Mix, Sum
@@ -78,10 +78,9 @@ matmul = op("matmul", "a b", product, (_adjoint_of_a, _adjoint_of_b), saves="01"
 # -- a linear layer ------------------------------------------------------------------------------------------
 
 
+@in_float32
 def _linear(x: Any, w: Any, b: Any) -> Any:
     if x.__class__ is w.__class__ is b.__class__ is ndarray and w.ndim == 2 and w.shape[1:] == b.shape and x.ndim > 1:
-        if x.dtype is HALF:
-            return NotImplemented
         try:
             y = (x if x.ndim == 2 else _rows(x)).dot(w)  # one product, not one per batch; `dot` is cheaper than @
         except ValueError:  # the product says what does not fit
@@ -112,7 +111,9 @@ def _linear_adjoint_of_w(ct: Any, y: Any, x: Any, w: Any, b: Any) -> Any:
 
 def _write_adjoint_of_w(out: Any, ct: Any, x: Any, w: Any, *_: Any) -> bool:
     """Write ``x.T @ ct``, summed over all dimensions but the last, to `out`, if that is possible."""
-    if x.__class__ is not ndarray or w.ndim != 2 or x.ndim < 2 or not ct.dtype == x.dtype == out.dtype != HALF:
+    if x.__class__ is not ndarray or w.ndim != 2 or x.ndim < 2 or not ct.dtype == x.dtype == out.dtype:
+        return False
+    if out.dtype.itemsize == 2:
         return False
     (x.T if x.ndim == 2 else _rows(x).T).dot(ct if ct.ndim == 2 else _rows(ct), out)
     return True
@@ -164,7 +165,7 @@ def _rotated(x: Any, n: int) -> Any:
 
 
 contract: Primitive = op(
-    "contract", "a b", lambda a, b, n: np.tensordot(a, b, n),
+    "contract", "a b", in_float32(lambda a, b, n: np.tensordot(a, b, n)),
     (lambda ct, y, a, b, n: contract(ct, _rotated(b, n), options=(b.ndim - n,)),
      lambda ct, y, a, b, n: contract(_rotated(a, a.ndim - n), ct, options=(a.ndim - n,))),
     saves="01", dims=_contract_dims, operands="x w",

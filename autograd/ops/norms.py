@@ -6,12 +6,15 @@ from typing import Any
 
 import numpy as np
 
+from ..arrays.device import is_inexact
+from ..arrays.half import in_float32
 from ..engine.primitive import op
+from ..engine.promotion import composite
 from ..errors import NotDifferentiable, ShapeError, call_site
 from ..layouts.layout import Mix
 from .arguments import axes_in_order, instead_of, normal_axes, operand, raw
 from .decompositions import svdvals
-from .elementwise import absolute, conj, power, real, where
+from .elementwise import absolute, conj, isfinite, power, real, stop_gradient, where
 from .linalg import inv
 from .reductions import any, broadcast_back, max, min, reduction_dims, sum
 from .shape import expand_dims, moveaxis, squeeze
@@ -19,9 +22,23 @@ from .sorting import reduced_axes_last
 from .ufuncs import isnan, nonzero
 
 
+@in_float32
 def _norm(x: Any, axes: Any, keepdims: bool, shape: Any) -> Any:
-    square = np.real(x) ** 2 + np.imag(x) ** 2 if x.dtype.kind == "c" else x * x
-    return np.sqrt(np.sum(square, axis=axes, keepdims=keepdims))
+    if not isinstance(x, np.ndarray):
+        return np.sqrt(np.sum(_squares(x), axis=axes, keepdims=keepdims))
+    with np.errstate(over="ignore", under="ignore"):
+        y = np.sqrt(np.sum(_squares(x), axis=axes, keepdims=True))
+        fits = (y > np.finfo(x.dtype).tiny ** 0.5) & (y < np.inf)
+        if not np.all(fits):  # a square is too large or too small: divided by the largest element, none is
+            size = np.abs(x)
+            largest = np.max(size, axis=axes, keepdims=True, initial=0)
+            scale = np.where((largest > 0) & (largest < np.inf), largest, 1).astype(size.dtype)
+            y = np.where(fits, y, scale * np.sqrt(np.sum(_squares(size / scale), axis=axes, keepdims=True)))
+    return y if keepdims else np.squeeze(y, axes)[()]
+
+
+def _squares(x: Any) -> Any:
+    return np.real(x) ** 2 + np.imag(x) ** 2 if x.dtype.kind == "c" else x * x
 
 
 def _norm_tangent(dx: Any, y: Any, x: Any, axes: Any, keepdims: bool, shape: Any) -> Any:
@@ -40,6 +57,7 @@ def _euclidean(x: Any, axes: Any, keepdims: bool) -> Any:
 
 
 @instead_of(np.linalg.norm, checked=1)
+@composite
 def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Any:
     """Return the norm of vectors or matrices, of every order that NumPy has.
 
@@ -51,7 +69,7 @@ def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> A
         An order is given for an array of more than two dimensions without `axis`.
     """
     x, keepdims = operand(x), bool(keepdims)
-    if x.dtype.kind not in "fc":
+    if not is_inexact(x.dtype):
         x = x.astype(float)
     if axis is None and (ord is None or (ord == "fro" and x.ndim == 2) or (ord == 2 and x.ndim == 1)):
         return _euclidean(x, tuple(range(x.ndim)), keepdims)
@@ -76,7 +94,12 @@ def _vector_norm(x: Any, ord: Any, axes: Any, keepdims: bool) -> Any:
         return sum(size, axes, keepdims=keepdims)
     if isinstance(ord, str):
         raise ShapeError(f"norm of order {ord!r} of vectors; needed: a number" + call_site())
-    return power(sum(power(size, ord), axes, keepdims=keepdims), 1.0 / ord)
+    # The norm is that of the elements divided by any number, times that number. Powers of those divided by the largest
+    # one are neither too large nor too small.
+    top = stop_gradient(max(size, axes, keepdims=True)) if raw(size).size else 1.0
+    scale = top if raw(size).size == 0 else where((top > 0) & isfinite(top), top, 1)
+    y = power(sum(power(size / scale, ord), axes, keepdims=keepdims), 1.0 / ord)
+    return y * (scale if keepdims or raw(size).size == 0 else squeeze(scale, axes))
 
 
 def _largest(size: Any, axes: Any, keepdims: bool) -> Any:
@@ -103,6 +126,7 @@ def _matrix_norm(x: Any, ord: Any, axes: Any, keepdims: bool) -> Any:
 
 
 @instead_of(np.linalg.vector_norm)
+@composite
 def vector_norm(x: Any, /, *, axis: Any = None, keepdims: bool = False, ord: Any = 2) -> Any:
     """Return the norm of vectors along axes, or of all elements without `axis`. Adjoint: that of `norm`."""
     x, keepdims = operand(x), bool(keepdims)
@@ -114,6 +138,7 @@ def vector_norm(x: Any, /, *, axis: Any = None, keepdims: bool = False, ord: Any
 
 
 @instead_of(np.linalg.matrix_norm)
+@composite
 def matrix_norm(x: Any, /, *, keepdims: bool = False, ord: Any = "fro") -> Any:
     """Return the norm of the matrices in the last two dimensions. Adjoint: that of `norm`."""
     return norm(x, ord, (-2, -1), keepdims)

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from ..arrays.half import total
+from ..arrays.device import is_inexact
+from ..arrays.half import in_float32, total
 from ..engine.events import listeners
 from ..engine.primitive import op
 from ..engine.state import state
@@ -125,7 +126,7 @@ def require_whole(caller: str, x: Any, axes: Iterable[int]) -> None:
 
 
 _mean_op = op(
-    "mean", "a", lambda x, axes, keepdims, shape: np.mean(x, axis=axes, keepdims=keepdims), _mean_adjoint,
+    "mean", "a", in_float32(lambda x, axes, keepdims, shape: np.mean(x, axis=axes, keepdims=keepdims)), _mean_adjoint,
     dims=reduction_dims(lambda i: Mix), operands="x",
 )  # fmt: skip
 
@@ -208,7 +209,7 @@ def _reduce_general(primitive: Any, plain: Any, x: Any, axis: Any, keepdims: Any
     discrete = is_discrete(ask(plain, (x,), words))  # raises what NumPy raises
     if words.get("where", True) is not True or words.get("initial") is not None:
         raise refusal(plain.__name__, words)
-    if discrete and x.dtype.kind in "fc" and x.layout is None:
+    if discrete and is_inexact(x.dtype) and x.layout is None:
         return on_values(plain, (x,), words)
     x = x if dtype is None else x.astype(dtype)
     shape = x.array.shape

@@ -13,6 +13,7 @@ import numpy as np
 from ..arrays.device import arange_beside, is_array, move, require_one_device
 from ..arrays.shape_only import Shaped
 from ..engine.primitive import Primitive, op
+from ..engine.promotion import composite
 from ..engine.tensor import TENSORS
 from ..errors import ArgumentError, NotDifferentiable, OptionError, ShapeError, call_site
 from ..layouts.rank_values import RANK_NUMBERS, RankInt, has_local_count, plain, rank_axes, rank_number
@@ -317,6 +318,7 @@ def reduced_axes_last(a: Any, axis: Any) -> tuple[Any, tuple[int, ...]]:
 
 
 @instead_of(np.median)
+@composite
 def median(a: Any, axis: Any = None, out: None = None, overwrite_input: bool = False, keepdims: bool = False) -> Any:
     """Return the median over axes: the middle element, or the mean of the two middle elements.
 
@@ -341,6 +343,7 @@ def _nan_where_any_is(ordered: Any, found: list[Any]) -> list[Any]:
 
 
 @instead_of(np.quantile)
+@composite
 def quantile(a: Any, q: Any, axis: Any = None, out: None = None, overwrite_input: bool = False,
              method: str = "linear", keepdims: bool = False) -> Any:  # fmt: skip
     """Return quantiles over axes, with linear interpolation between elements.
@@ -376,6 +379,7 @@ def _interpolated(ordered: Any, k: int, t: float) -> Any:
 
 
 @instead_of(np.percentile)
+@composite
 def percentile(a: Any, q: Any, axis: Any = None, out: None = None, overwrite_input: bool = False,
                method: str = "linear", keepdims: bool = False) -> Any:  # fmt: skip
     """Return percentiles over axes: ``quantile(a, q / 100)``. Adjoint: that of `quantile`."""
@@ -383,6 +387,7 @@ def percentile(a: Any, q: Any, axis: Any = None, out: None = None, overwrite_inp
 
 
 @instead_of(np.interp)
+@composite
 def interp(x: Any, xp: Any, fp: Any, left: Any = None, right: Any = None, period: Any = None) -> Any:
     """Return the piecewise linear interpolant through (xp, fp) at `x`. All three have derivatives."""
     x, xp, fp = operand(x), operand(xp), operand(fp)

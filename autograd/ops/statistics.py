@@ -9,9 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from ..arrays.device import to_host
+from ..arrays.device import is_inexact, to_host
+from ..arrays.half import in_float32
 from ..arrays.shape_only import Shaped
 from ..engine.primitive import Primitive, op
+from ..engine.promotion import composite
 from ..errors import NotDifferentiable, call_site
 from ..layouts.layout import Mix
 from .arguments import instead_of, made_like, normal_axes, normal_axis, operand, raw
@@ -74,7 +76,8 @@ def _prod_adjoint(ct: Any, y: Any, x: Any, axes: Any, keepdims: bool, shape: Sha
 
 
 _prod_op: Primitive = op(
-    "prod", "N", lambda x, axes, keepdims, shape: np.prod(x, axis=axes, keepdims=keepdims), _prod_adjoint,
+    "prod", "N", in_float32(lambda x, axes, keepdims, shape: np.prod(x, axis=axes, keepdims=keepdims)),
+    _prod_adjoint,
     saves="y0", dims=reduction_dims(lambda i: Mix), operands="x",
 )  # fmt: skip
 
@@ -84,6 +87,7 @@ def _prod(x: Any, axes: Any, keepdims: bool) -> Any:
 
 
 @instead_of(np.prod)
+@composite
 def prod(a: Any, axis: Any = None, dtype: Any = None, out: None = None, keepdims: bool = False) -> Any:
     """Return the product over axes.
 
@@ -105,7 +109,8 @@ def _cumsum_adjoint(ct: Any, y: Any, x: Any, axis: int) -> Any:
 
 
 _cumsum_op: Primitive = op(
-    "cumsum", "a", lambda x, axis: np.cumsum(x, axis=axis), _cumsum_adjoint, dims=mixed_axis_dims, operands="x",
+    "cumsum", "a", in_float32(lambda x, axis: np.cumsum(x, axis=axis)), _cumsum_adjoint, dims=mixed_axis_dims,
+    operands="x",
 )  # fmt: skip
 
 
@@ -120,8 +125,8 @@ def _cumprod_adjoint(ct: Any, y: Any, x: Any, axis: int) -> Any:
 
 
 _cumprod_op: Primitive = op(
-    "cumprod", "N", lambda x, axis: np.cumprod(x, axis=axis), _cumprod_adjoint, saves="y0", dims=mixed_axis_dims,
-    operands="x",
+    "cumprod", "N", in_float32(lambda x, axis: np.cumprod(x, axis=axis)), _cumprod_adjoint, saves="y0",
+    dims=mixed_axis_dims, operands="x",
 )  # fmt: skip
 
 
@@ -133,12 +138,14 @@ def _cumulative(primitive: Primitive, a: Any, axis: int | None, dtype: Any) -> A
 
 
 @instead_of(np.cumsum)
+@composite
 def cumsum(a: Any, axis: int | None = None, dtype: Any = None, out: None = None) -> Any:
     """Return the cumulative sum along an axis, or of all elements. Adjoint: the cumulative sum from the end."""
     return _cumulative(_cumsum_op, a, axis, dtype)
 
 
 @instead_of(np.cumprod)
+@composite
 def cumprod(a: Any, axis: int | None = None, dtype: Any = None, out: None = None) -> Any:
     """Return the cumulative product along an axis, or of all elements. Its derivative is exact at zeros too."""
     return _cumulative(_cumprod_op, a, axis, dtype)
@@ -154,6 +161,7 @@ def _cumulated(y: Any, first: float, axis: int | None, include_initial: bool) ->
 
 
 @instead_of(np.cumulative_sum)
+@composite
 def cumulative_sum(x: Any, /, *, axis: int | None = None, dtype: Any = None, out: None = None,
                    include_initial: bool = False) -> Any:  # fmt: skip
     """Return the cumulative sum along an axis, which only one-dimensional arrays may omit.
@@ -164,6 +172,7 @@ def cumulative_sum(x: Any, /, *, axis: int | None = None, dtype: Any = None, out
 
 
 @instead_of(np.cumulative_prod)
+@composite
 def cumulative_prod(x: Any, /, *, axis: int | None = None, dtype: Any = None, out: None = None,
                     include_initial: bool = False) -> Any:  # fmt: skip
     """Return the cumulative product along an axis, which only one-dimensional arrays may omit.
@@ -175,6 +184,7 @@ def cumulative_prod(x: Any, /, *, axis: int | None = None, dtype: Any = None, ou
 
 # -- variances -------------------------------------------------------------------------------------------------------
 @instead_of(np.var, checked=2)
+@composite
 def var(
     a: Any, axis: Any = None, dtype: Any = None, out: None = None, ddof: float = 0, keepdims: bool = False, *,
     mean: Any = None, correction: float | None = None,
@@ -217,6 +227,7 @@ def _squared_magnitude(x: Any) -> Any:
 
 
 @instead_of(np.std, checked=2)
+@composite
 def std(
     a: Any, axis: Any = None, dtype: Any = None, out: None = None, ddof: float = 0, keepdims: bool = False, *,
     mean: Any = None, correction: float | None = None,
@@ -231,6 +242,7 @@ def root(x: Any) -> Any:
 
 
 @instead_of(np.average)
+@composite
 def average(a: Any, axis: Any = None, weights: Any = None, returned: bool = False, *, keepdims: bool = False) -> Any:
     """Return the weighted mean over axes. Both the values and the weights have derivatives."""
     a = operand(a)
@@ -243,7 +255,7 @@ def average(a: Any, axis: Any = None, weights: Any = None, returned: bool = Fals
         count = count_of(raw(a).shape, normal_axes(axis, a.ndim))
         return y, made_like(partial(np.full, raw(y).shape, count, y.dtype), y)
     weights = operand(weights)
-    weights = weights.astype(np.result_type(a.dtype if a.dtype.kind in "fc" else float, weights.dtype))
+    weights = weights.astype(np.result_type(a.dtype if is_inexact(a.dtype) else float, weights.dtype))
     if weights.ndim != a.ndim:
         (at,) = normal_axes(axis, a.ndim)
         weights = reshape(weights, tuple(n if i == at else 1 for i, n in enumerate(a.shape)))
@@ -263,12 +275,14 @@ def _count_present(missing: Any, like: Any, axis: Any, keepdims: bool) -> Any:
 
 
 @instead_of(np.nansum)
+@composite
 def nansum(a: Any, axis: Any = None, dtype: Any = None, out: None = None, keepdims: bool = False) -> Any:
     """Return the sum over axes, ignoring nan. Adjoint: the cotangent, broadcast, and 0 for nan."""
     return sum(_replace_nan(operand(a), 0)[0], axis, dtype, keepdims=keepdims)
 
 
 @instead_of(np.nanprod)
+@composite
 def nanprod(a: Any, axis: Any = None, dtype: Any = None, out: None = None, keepdims: bool = False) -> Any:
     """Return the product over axes, ignoring nan. Adjoint: that of `prod`, and 0 for nan."""
     return prod(_replace_nan(operand(a), 1)[0], axis, dtype, keepdims=keepdims)
@@ -287,18 +301,21 @@ def nanmin(a: Any, axis: Any = None, out: None = None, keepdims: bool = False) -
 
 
 @instead_of(np.nancumsum)
+@composite
 def nancumsum(a: Any, axis: int | None = None, dtype: Any = None, out: None = None) -> Any:
     """Return the cumulative sum, with 0 in place of nan. Adjoint: that of `cumsum`, and 0 for nan."""
     return cumsum(_replace_nan(operand(a), 0)[0], axis, dtype)
 
 
 @instead_of(np.nancumprod)
+@composite
 def nancumprod(a: Any, axis: int | None = None, dtype: Any = None, out: None = None) -> Any:
     """Return the cumulative product, with 1 in place of nan. Adjoint: that of `cumprod`, and 0 for nan."""
     return cumprod(_replace_nan(operand(a), 1)[0], axis, dtype)
 
 
 @instead_of(np.nanmean)
+@composite
 def nanmean(a: Any, axis: Any = None, dtype: Any = None, out: None = None, keepdims: bool = False) -> Any:
     """Return the mean over axes, ignoring nan.
 
@@ -310,6 +327,7 @@ def nanmean(a: Any, axis: Any = None, dtype: Any = None, out: None = None, keepd
 
 
 @instead_of(np.nanvar)
+@composite
 def nanvar(
     a: Any, axis: Any = None, dtype: Any = None, out: None = None, ddof: float = 0, keepdims: bool = False
 ) -> Any:
@@ -327,6 +345,7 @@ def nanvar(
 
 
 @instead_of(np.nanstd)
+@composite
 def nanstd(
     a: Any, axis: Any = None, dtype: Any = None, out: None = None, ddof: float = 0, keepdims: bool = False
 ) -> Any:

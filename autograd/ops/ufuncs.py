@@ -10,11 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from ..arrays.device import require_one_device
+from ..arrays.device import is_inexact, require_one_device
+from ..arrays.half import in_float32
 from ..engine.broadcasting import broadcast
 from ..engine.dispatch import identity
 from ..engine.events import listeners
 from ..engine.primitive import Primitive, op
+from ..engine.promotion import composite
 from ..engine.state import state
 from ..engine.tensor import TENSORS
 from ..errors import ArgumentError, call_site
@@ -110,6 +112,7 @@ hypot = op(
 
 
 # -- sinc and its derivatives of every order, exact at zero too ------------------------------------------------------
+@in_float32
 def _sinc(x: Any, order: int) -> Any:
     """The derivative of sinc of this order: by a recurrence, and near zero by the power series."""
     if not order:
@@ -134,6 +137,7 @@ _sinc_op: Primitive = op(
 
 
 @instead_of(np.sinc)
+@composite
 def sinc(x: Any) -> Any:
     """Return ``sin(pi x) / (pi x)``, which is 1 at zero. Derivatives of every order are exact, at zero too.
 
@@ -225,7 +229,7 @@ def clip(
     if state.grid is None and not listeners and is_free((a, lo, hi)):
         return on_values(np.clip, (a, lo, hi), {})
     a = operand(a)
-    if lo.__class__ in TENSORS or hi.__class__ in TENSORS or a.dtype.kind not in "fc" or a.__class__ not in TENSORS:
+    if lo.__class__ in TENSORS or hi.__class__ in TENSORS or not is_inexact(a.dtype) or a.__class__ not in TENSORS:
         a = a if lo is None else maximum(a, lo)
         return a if hi is None else minimum(a, hi)
     return _clip_op(a, -math.inf if lo is None else lo, math.inf if hi is None else hi)
@@ -265,7 +269,7 @@ def real_if_close(a: Any, tol: float = 100) -> Any:
 @instead_of(np.fabs)
 def fabs(x: Any) -> Any:
     """Return the absolute value of real numbers as floats. Adjoint: ``ct * sign(x)``."""
-    return absolute(x if x.dtype.kind == "f" else x.astype(float))
+    return absolute(x if is_inexact(x.dtype) and x.dtype.kind != "c" else x.astype(float))
 
 
 @instead_of(np.copysign)
@@ -316,6 +320,7 @@ def modf(x: Any) -> tuple[Any, Any]:
 
 
 @instead_of(np.ptp)
+@composite
 def ptp(a: Any, axis: Any = None, keepdims: bool = False) -> Any:
     """Return the maximum minus the minimum over axes ("peak to peak").
 
@@ -325,12 +330,13 @@ def ptp(a: Any, axis: Any = None, keepdims: bool = False) -> Any:
 
 
 _unwrap_op = op(
-    "unwrap", "N", lambda p, axis, discont, period: np.unwrap(p, discont, axis, period=period), identity,
+    "unwrap", "N", in_float32(lambda p, axis, discont, period: np.unwrap(p, discont, axis, period=period)), identity,
     dims=mixed_axis_dims, operands="p", tangent=(lambda dp, y, p, *_: dp,),
 )  # fmt: skip
 
 
 @instead_of(np.unwrap)
+@composite
 def unwrap(p: Any, discont: float | None = None, axis: int = -1, *, period: float = 2 * math.pi) -> Any:
     """Return angles with jumps larger than `discont` removed by adding multiples of `period`.
 

@@ -96,7 +96,7 @@ class Adam(Optimizer):
     def update_fused(self, kind: str, members: list[int], gradients: list[Any]) -> None:
         steps: dict[int, list[int]] = {}
         for i in members:
-            self.count_step(i, gradients[i])
+            self.count_step(i, self.parameters[i])
             steps.setdefault(self.counts[i], []).append(i)
         for together in steps.values():
             self._update_together(kind, together, gradients)
@@ -137,7 +137,7 @@ class Adam(Optimizer):
 
     def update(self, i: int, p: Leaf, g: Any) -> None:
         array = p.array
-        self.count_step(i, g)
+        self.count_step(i, p)
         first, second = self.first[i], self.second[i]
         if g.dtype in _FLOATS and all(_is_plain(a, g.dtype) for a in (array, g, first, second)):
             adam(
@@ -147,11 +147,10 @@ class Adam(Optimizer):
             return
         decrease(p, self.lr * self.direction(i, p, g))
 
-    def count_step(self, i: int, g: Any) -> None:
-        """Count a step of the i-th parameter, and make its averages at the first one."""
-        if self.first[i] is None:
-            like = self.parameters[i].array  # the gradient of a master weight may have 16 bits
-            self.first[i], self.second[i] = np.zeros_like(like), np.zeros_like(like)
+    def count_step(self, i: int, p: Leaf) -> None:
+        """Count a step of the i-th parameter, and make its averages at the first one, in the dtype of `p`."""
+        if self.first[i] is None:  # the gradient of a master weight may have 16 bits
+            self.first[i], self.second[i] = np.zeros_like(p.array), np.zeros_like(p.array)
         self.counts[i] += 1
 
     def direction(self, i: int, p: Leaf, g: Any) -> Any:

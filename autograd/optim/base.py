@@ -14,6 +14,7 @@ import numpy as np
 from .. import notebook
 from ..arrays.capture import current_capture, refuse
 from ..arrays.device import device_of, is_inexact, mixed_devices, move, require_one_device
+from ..arrays.half import is_half, rounded
 from ..arrays.shape_only import is_absent
 from ..engine import events
 from ..engine.parameter import Leaf, Parameter, refuse_unlabelled_update
@@ -80,6 +81,11 @@ class Optimizer:
     OptionError
         A parameter is given twice, or a hyperparameter is NaN, infinite or out of range. The learning rate is also
         checked at each step.
+
+    Notes
+    -----
+    A parameter of float16 or bfloat16 is updated in float32, which its state has too, and rounded at each step. Changes
+    below its last bit are lost; `MasterWeights` keeps them.
     """
 
     schedule: Callable[[int], float] | None = None
@@ -378,7 +384,25 @@ class Optimizer:
             if g is not None:
                 if is_captured:
                     self._refuse_capture(i)
-                self.update(i, self.parameters[i], g)
+                p = self.parameters[i]
+                if p.array.dtype.itemsize == 2 and is_half(p.array.dtype):
+                    self._update_in_float32(i, p, g)
+                else:
+                    self.update(i, p, g)
+
+    def _update_in_float32(self, i: int, p: Leaf, g: Any) -> None:
+        """Update a parameter of 16 bits: its state is kept in float32, and the new value is rounded.
+
+        In 16 bits the square of a gradient of 1e-4 is 0 in the state, and so is an eps of 1e-8.
+        """
+        wide = Leaf(p.array.astype(np.float32), name=p.name)
+        wide.layout = p.layout
+        self.update(i, wide, g.astype(np.float32))
+        value = rounded(wide.array, p.array.dtype)
+        if isinstance(p.array, np.generic):
+            p.array = value
+        else:
+            p.array[...] = value
 
     def _refuse_capture(self, i: int) -> None:
         p = self.parameters[i]
@@ -389,7 +413,10 @@ class Optimizer:
         )
 
     def update(self, i: int, p: Leaf, g: Any) -> None:
-        """Update the i-th parameter in place, given its gradient. Subclasses override this."""
+        """Update the i-th parameter in place, given its gradient. Subclasses override this.
+
+        For a parameter of 16 bits, `p` is its value in float32, and `g` is of float32. `p` is rounded afterwards.
+        """
         raise NotImplementedError
 
     def numbers(self) -> dict[str, Any]:

@@ -165,7 +165,7 @@ class LAMB(Adam):
         self.norm = norm
 
     def update(self, i: int, p: Leaf, g: Any) -> None:
-        self.count_step(i, g)
+        self.count_step(i, p)
         step = self.direction(i, p, g)
         p_norm, step_norm = _norm_of(self.norm, p, p.array), _norm_of(self.norm, p, step)
         decrease(p, (self.lr * _ratio(p_norm, step_norm, lambda: p_norm / step_norm)) * step)

@@ -20,6 +20,7 @@ import numpy as np
 
 from ..arrays.capture import current_capture, refuse
 from ..arrays.device import device_of, runtime_of, to_host
+from ..arrays.half import is_half, rounded
 from ..arrays.shape_only import Shaped, is_absent
 from ..engine.events import declarations
 from ..engine.parameter import Leaf
@@ -63,7 +64,26 @@ def local_norm(tensors: list[Tensor], norm_type: float = 2.0) -> float:
                     "and the norm of what this rank holds is not that of the whole\n  fix: norm=optim.global_norm, "
                     "which sums over what all ranks hold" + call_site()
                 )
-    return _root(_power([x.array for x in tensors], norm_type), norm_type)
+    arrays = [x.array for x in tensors]
+    return _scaled(lambda order, scale: _root(_power(arrays, order, scale), order), norm_type)
+
+
+def _scaled(norm: Callable[[float, float], float], norm_type: float) -> float:
+    """The norm of numbers, given ``norm(order, scale)`` of the numbers divided by `scale`.
+
+    The powers of the numbers may be too large or too small where the norm is neither: these are divided by the largest
+    one. The sums of orders 1 and 2 are first computed without that, in double precision. All ranks get the same result
+    and take the same branch.
+    """
+    if norm_type in _PLAIN:
+        total = norm(norm_type, 1.0)
+        if norm_type == math.inf or math.isnan(total) or 1e-140 < total < math.inf:
+            return total
+    largest = norm(math.inf, 1.0)
+    return largest * norm(norm_type, largest) if 0 < largest < math.inf else largest
+
+
+_PLAIN = (1.0, 2.0, math.inf)
 
 
 def global_norm(tensors: Iterable[Tensor], norm_type: float = 2.0) -> float:
@@ -110,6 +130,12 @@ def global_norm(tensors: Iterable[Tensor], norm_type: float = 2.0) -> float:
 def _norm_over_ranks(tensors: list[Tensor], layouts: Iterable[Layout | None], norm_type: float) -> float:
     """`global_norm`, where `layouts` are those of all Tensors that any rank may give."""
     layouts = list(layouts)
+    return _scaled(lambda order, scale: _scaled_over_ranks(tensors, layouts, order, scale), norm_type)
+
+
+def _scaled_over_ranks(
+    tensors: list[Tensor], layouts: list[Layout | None], norm_type: float, scale: float
+) -> float:
     by_axes: dict[tuple[str, ...], list[Any]] = {axes_of_parts("global_norm", layout): [] for layout in layouts}
     for x in tensors:
         _refuse_addends(x.layout)
@@ -118,20 +144,20 @@ def _norm_over_ranks(tensors: list[Tensor], layouts: Iterable[Layout | None], no
     own = any(label is V for layout in layouts if layout is not None for label in layout.labels)
     own = own or bool(state.mesh is not None and state.mesh.stage_axes)
     if own:  # ranks with Tensors of their own, as stages of a model, may have other layouts than this one
-        by_axes = {grid.names: [x for axes, arrays in by_axes.items() for x in _once(arrays, axes, norm_type)]}
+        by_axes = {grid.names: [x for axes, arrays in by_axes.items() for x in _once(arrays, axes, norm_type, scale)]}
     powers = []
     for axes, arrays in sorted(by_axes.items(), key=lambda item: item[0]):
-        power = _sum(arrays, norm_type) if own else _power(arrays, norm_type)
+        power = _sum(arrays, norm_type) if own else _power(arrays, norm_type, scale)
         along = state.mesh.numbers_of_all(power, axes, f"norm over the ranks (axis={'*'.join(axes)!r})") if axes else ()
         powers.append(_sum(along, norm_type) if axes else power)
     return _root(_sum(powers, norm_type), norm_type)
 
 
-def _once(arrays: list[Any], axes: tuple[str, ...], norm_type: float) -> list[float]:
+def _once(arrays: list[Any], axes: tuple[str, ...], norm_type: float, scale: float) -> list[float]:
     """The power of arrays that differ along `axes`, as an addend over all ranks of the mesh that counts copies once."""
     grid: Any = state.grid
     copies = math.prod(n for name, n in zip(grid.names, grid.sizes, strict=True) if name not in axes)
-    return [_power(arrays, norm_type) / (1 if norm_type == math.inf else copies)]
+    return [_power(arrays, norm_type, scale) / (1 if norm_type == math.inf else copies)]
 
 
 def axes_of_parts(caller: str, layout: Layout | None) -> tuple[str, ...]:
@@ -162,37 +188,45 @@ def _refuse_addends(layout: Layout | None) -> None:
             )
 
 
-def _power(arrays: list[Any], norm_type: float) -> float:
-    """The sum of the powers of all elements, or the largest absolute value."""
+def _power(arrays: list[Any], norm_type: float, scale: float) -> float:
+    """The sum of the powers of all elements divided by `scale`, or the largest absolute value."""
     arrays = [a for a in arrays if type(a) is not Shaped]  # a dry run has no values: the norm is 0
     if not all(isinstance(a, _HOST) for a in arrays):
         away = [a for a in arrays if not isinstance(a, _HOST)]
-        powers = to_host(_powers_on_device(away, norm_type)).tolist()  # one read for all of them
-        powers.append(_power([a for a in arrays if isinstance(a, _HOST)], norm_type))
+        powers = to_host(_powers_on_device(away, norm_type, scale)).tolist()  # one read for all of them
+        powers.append(_power([a for a in arrays if isinstance(a, _HOST)], norm_type, scale))
         return _sum(powers, norm_type)
     if norm_type == math.inf:
-        return max((float(np.max(np.abs(a))) for a in arrays if a.size), default=0.0)
-    if norm_type == 2.0:  # dot products in double precision need no array of squares and do not overflow in float32
-        return math.fsum(_sum_of_squares(a) for a in arrays)
-    return math.fsum(float(np.sum(np.abs(a) ** norm_type, dtype=np.float64)) for a in arrays)
+        return _sum([float(np.max(np.abs(a))) for a in arrays if a.size], norm_type)
+    if norm_type == 2.0 and scale == 1.0:  # dot products need no array of squares
+        return _sum([_sum_of_squares(a) for a in arrays], norm_type)
+    with np.errstate(over="ignore"):
+        return _sum([float(np.sum(_powers(a, norm_type, scale))) for a in arrays], norm_type)
+
+
+def _powers(a: Any, norm_type: float, scale: float) -> Any:
+    """The powers of the elements divided by `scale`, in double precision."""
+    size = np.abs(a).astype(np.float64)
+    size = size if scale == 1.0 else size / scale
+    return size if norm_type == 1.0 else size**norm_type
 
 
 _HOST = (np.ndarray, np.generic, float)
 
 
-def _powers_on_device(arrays: list[Any], norm_type: float) -> Any:
+def _powers_on_device(arrays: list[Any], norm_type: float, scale: float = 1.0) -> Any:
     """Numbers on the device, the sum of which is that of the powers, or the maximum that of the absolute values."""
     found: list[Any] = []
     by_dtype: dict[Any, list[Any]] = {}
     for a in arrays:
-        if norm_type == 2.0:
+        if norm_type == 2.0 and scale == 1.0:
             for part in parts_of_number(a):
                 if runtime_of(type(part)) is not None and is_supported(part) and part.size:
                     by_dtype.setdefault(part.dtype, []).append(part)
                 else:
                     found.append(np.sum(np.square(part, dtype=np.float64)))
         elif norm_type != math.inf:
-            found.append(np.sum(np.abs(a) ** norm_type, dtype=np.float64))
+            found.append(np.sum(_powers(a, norm_type, scale)))
         elif a.size:
             found.append(np.max(np.abs(a)).astype(np.float64))
     found += [squares(same)[0] for same in by_dtype.values()]
@@ -207,13 +241,13 @@ def parts_of_number(a: Any) -> list[Any]:
 def norm_on_device(a: Any) -> Any:
     """The norm of one array on a GPU as an array there, without a read."""
     total = np.sqrt(sum(np.sum(np.square(part, dtype=np.float64)) for part in parts_of_number(a)))
-    return total.astype(a.real.dtype)
+    return total.astype(np.float32 if is_half(a.dtype) else a.real.dtype)
 
 
 def _sum(powers: Iterable[float], norm_type: float) -> float:
-    if norm_type != math.inf:
-        return math.fsum(powers)
     powers = list(powers)
+    if norm_type != math.inf:
+        return math.fsum(powers) if all(map(math.isfinite, powers)) else sum(powers)  # fsum may refuse others
     return next((x for x in powers if math.isnan(x)), max(powers, default=0.0))
 
 
@@ -288,7 +322,10 @@ def _sum_of_squares(a: Any) -> float:
         return _sum_of_squares(a.real) + _sum_of_squares(a.imag)
     flat = np.ascontiguousarray(a).reshape(-1)
     if a.dtype == np.float64:
-        return float(flat.dot(flat))
+        with np.errstate(over="ignore"):
+            return float(flat.dot(flat))
+    if a.dtype.kind != "f":  # bfloat16
+        flat = flat.astype(np.float32)
     block = 1 << 16
     return math.fsum(
         float(np.einsum("i,i", part, part, dtype=np.float64, casting="unsafe"))
@@ -362,8 +399,15 @@ def clip_grad_norm_(
     if not scale >= 1.0:  # a scale of NaN is applied too, as in torch
         for p, g in _scale_on_device(gradients, scale):
             with np.errstate(invalid="ignore"):  # an infinite gradient becomes NaN
-                _replace(p, g, g.array * g.array.dtype.type(scale))
+                _replace(p, g, _product(g.array, scale))
     return total
+
+
+def _product(a: Any, scale: float) -> Any:
+    """An array times a number, which may be too small for 16 bits: of these in float32, rounded once."""
+    wide = a.astype(np.float32) if is_half(a.dtype) else a
+    y = wide * wide.dtype.type(scale)
+    return y if wide is a else rounded(y, a.dtype)
 
 
 def _scale_on_device(gradients: list[tuple[Leaf, Tensor]], scale: Any) -> list[tuple[Leaf, Tensor]]:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy import add, multiply, subtract
 
 from ..arrays.capture import current_capture
+from ..arrays.half import is_half
 from ..engine.parameter import Leaf
 from ..errors import OptionError
 from ..kernels.cuda import momentum as on_device
@@ -105,8 +106,7 @@ class SGD(Optimizer):
         if small is None:
             small = self._small = _SmallParameters(self.parameters, gradients, self.velocity)
         small.step(gradients, self.lr, self.momentum)
-        for i in small.others:
-            self.update(i, self.parameters[i], gradients[i])
+        self.update_some(small.others, gradients)
         return None
 
     def update_fused(self, kind: str, members: list[int], gradients: list[Any]) -> None:
@@ -183,7 +183,7 @@ class _SmallParameters:
         fits = [
             (i, p) for i, (p, g) in enumerate(zip(parameters, gradients, strict=True))
             if type(g) is np.ndarray and type(p.array) is np.ndarray and g.dtype == p.array.dtype == dtype
-            and g.size < self.LIMIT and velocity[i] is None
+            and g.size < self.LIMIT and velocity[i] is None and not is_half(dtype)
         ]  # fmt: skip
         members = {i for i, _ in fits}
         self.others = [i for i in range(len(parameters)) if i not in members]

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from ..arrays.device import is_inexact
+from ..arrays.half import in_float32
 from ..arrays.shape_only import Shaped
 from ..engine.tensor import TENSORS
 from ..errors import DependencyError, NotDifferentiable, call_site
@@ -46,9 +48,10 @@ def as_ufunc(function: Callable[..., Any], shape: Callable[..., Any] = _broadcas
     shape-only too, of shape ``shape(*operands)``.
     """
 
+    @in_float32
     @wraps(function)
     def call(*xs: Any) -> Any:
-        kinds = [x.dtype for x in xs if hasattr(x, "dtype") and x.dtype.kind in "fc"]
+        kinds = [x.dtype for x in xs if hasattr(x, "dtype") and is_inexact(x.dtype)]
         for x in xs:
             if type(x) is Shaped:
                 return Shaped(shape(*xs), np.result_type(*kinds), x.why)

@@ -257,6 +257,7 @@ class _Head:
         wanted = None if sweep.wanted is None else {q: None for q, _ in _imports(again, recording)}
         inner = Sweep(again, tape.start, end, wanted, sweep.record)
         inner.fresh, inner.later, inner.changed = sweep.fresh, sweep.later, sweep.changed
+        inner.general = sweep.general
         for i, g in ({} if ct is None else ct.found).items():
             y = outputs[i]
             if sweep.record and y.layout is not None:
@@ -266,6 +267,7 @@ class _Head:
             elif y.tape is recording:
                 sweep.add(y.node, g)
         inner.run(again.nodes[tape.start : end], release=not sweep.record)
+        sweep.general = inner.general
         if again is recording:  # the sweep is recorded on the tape of the first run, which has all closure values
             for place, g in inner.outside.items():
                 if place < sweep.place:

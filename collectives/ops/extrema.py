@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from autograd.engine.promotion import dtype_to_round_to, rounded_to, wide
 from autograd.engine.tensor import TENSORS, Tensor
 from autograd.errors import DtypeError, call_site
 from autograd.layouts.layout import I, Label, P, R, Shard, V
@@ -147,12 +148,13 @@ def _(x: Any, call: Call) -> Asked:
 
 @ALL_PROD.adjoint
 def _(ct: Any, call: Call, x: Any, y: Any) -> Any:
-    return _separately(ct, call) * _others(x, call)
+    dtype = dtype_to_round_to(ct)
+    return rounded_to(dtype, wide(_separately(ct, call)) * _others(wide(x), call))
 
 
 @ALL_PROD.derivative
 def _(t: Any, call: Call, x: Any, y: Any) -> Any:
-    return ALL_REDUCE(t * _others(x, call), call)
+    return rounded_to(dtype_to_round_to(t), ALL_REDUCE(wide(t) * _others(wide(x), call), call))
 
 
 def _others(x: Any, call: Call) -> Any:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from autograd.engine.state import no_grad
+from autograd.arrays.half import is_half
 from autograd.engine.tensor import Tensor
 from autograd.errors import LayoutError, call_site
 from autograd.layouts.layout import C, I, Label, P, R, Shard, V
@@ -169,6 +170,8 @@ def mean(x: Any, axis: AxisName, to: Label = R) -> Tensor:
     [0.5, 0.5]
     """
     x, on = operand(x, axis, "mean")
+    if is_half(x.dtype):  # the sum may not fit where the mean does
+        return mean(x.astype(np.float32), axis, to=to).astype(x.dtype)
     for one in on.names:
         if x.layout[one] is P:
             raise LayoutError(_mean_of_addends(x, one, on.size))

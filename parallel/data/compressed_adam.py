@@ -106,7 +106,7 @@ class CompressedAdam(Adam):
             self.updates[i] = self.counts[i]
             self._denominators.pop(i, None)
             return
-        self.count_step(i, g)
+        self.count_step(i, p)
         if self.weight_decay:
             g = g + self.weight_decay * p.array
         b1, _ = self.betas

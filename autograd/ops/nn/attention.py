@@ -11,6 +11,8 @@ from typing import Any, overload
 
 import numpy as np
 
+from ...arrays.half import is_half
+from ...engine.promotion import composite
 from ...engine.tensor import TENSORS, Tensor
 from ...errors import DtypeError, ShapeError, call_site, typed_errors
 from ...layouts.layout import Mix
@@ -188,7 +190,7 @@ def attention(
         return attention_op(q, k, v, options=(bool(causal), scale))
     mask = _check_mask("attention", mask, (*a[:-1], b[-2]), q)
     if mask.__class__ in TENSORS and mask.requires_grad:
-        return _attend(q, k, v, mask, bool(causal), scale)
+        return composite(_attend)(q, k, v, mask, bool(causal), scale)
     return masked_attention_op(q, k, v, mask, options=(bool(causal), scale))
 
 
@@ -225,7 +227,7 @@ def attention_weights(q: Any, k: Any, mask: Any = None, *, causal: bool = False,
             "width], with equal leading extents, and own a divisor of heads" + call_site()
         )
     mask = None if mask is None else _check_mask("attention_weights", mask, (*a[:-1], b[-2]), q)
-    return _probabilities(q, _repeat_heads(k, a[-3]), mask, bool(causal), _default_scale(scale, a[-1]))
+    return composite(_probabilities)(q, _repeat_heads(k, a[-3]), mask, bool(causal), _default_scale(scale, a[-1]))
 
 
 def _default_scale(scale: float | None, width: int) -> float:
@@ -235,7 +237,7 @@ def _default_scale(scale: float | None, width: int) -> float:
 def _check_mask(name: str, mask: Any, full: Shape, like: Any) -> Any:
     """Check the mask, and convert one of numbers to the dtype of the scores that it is added to."""
     array = raw(mask)
-    if not hasattr(array, "dtype") or array.dtype.kind not in "bf":
+    if not hasattr(array, "dtype") or not (array.dtype.kind in "bf" or is_half(array.dtype)):
         raise DtypeError(
             f"{name}: a mask of {getattr(array, 'dtype', type(array).__name__)}; needed: booleans (True: seen) or "
             "floating-point numbers that are added to the scores" + call_site()

@@ -14,6 +14,7 @@ from ...arrays.shape_only import Shaped
 from ...engine.dispatch import ones
 from ...engine.events import listeners
 from ...engine.primitive import op
+from ...engine.promotion import composite
 from ...engine.tensor import TENSORS, Tensor
 from ...errors import UNTYPED, DtypeError, LayoutError, RingtapeError, ShapeError, call_site, refused
 from ...kernels import compiled, find
@@ -333,6 +334,8 @@ def cross_entropy(
             raise ShapeError(f"reduction={reduction!r} was given; needed: 'none', 'sum' or 'mean'" + call_site())
         array = logits.array if logits.__class__ in TENSORS else logits
         indices = labels.array if labels.__class__ in TENSORS else labels
+        if array.dtype.itemsize == 2:
+            return _of_16_bits(logits, labels, reduction, ignore_index=ignore_index, label_smoothing=label_smoothing)
         if not hasattr(indices, "dtype") or indices.dtype.kind not in "iu":
             text = f"labels of dtype {getattr(indices, 'dtype', type(indices))} were given; needed: integers"
             raise DtypeError(text + call_site())
@@ -388,6 +391,9 @@ def cross_entropy(
         if isinstance(error, RingtapeError):
             raise
         raise refused(error, "cross_entropy", (logits, labels, reduction, ignore_index, label_smoothing)) from error
+
+
+_of_16_bits = composite(cross_entropy)
 
 
 __all__ = ["cross_entropy", "one_hot"]

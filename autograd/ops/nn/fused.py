@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ...arrays.half import in_float32
 from ...engine.checked_pull import check_rules
 from ...engine.primitive import Primitive
 from ...engine.recording import Node
@@ -31,7 +32,7 @@ class Fused(Primitive):
 
     def __init__(self, name: str, word: str, function: Callable[..., Any], adjoint: Sequence[Any], **words: Any):
         self.kernel_name = words.pop("kernel", name)
-        self.composition = function
+        self.composition = in_float32(function)
         super().__init__(name, word, self._value, adjoint, keeping=self._keeping, **words)
 
     def bind(self) -> tuple[Callable[..., Any], Callable[..., None]]:

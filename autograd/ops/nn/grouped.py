@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from ...arrays.device import move, on_host
-from ...arrays.half import HALF, product
+from ...arrays.half import in_float32, product
 from ...arrays.shape_only import Shaped
 from ...engine.primitive import Primitive, op
 from ...engine.tensor import TENSORS
@@ -52,12 +52,13 @@ def _empty(shape: Shape, dtype: Any, *arrays: Any) -> Any:
 
 def _write(out: Any, a: Any, b: Any) -> None:
     """Write the product of two matrices to `out`."""
-    if type(out) is np.ndarray and out.dtype is not HALF:
+    if type(out) is np.ndarray:
         np.matmul(a, b, out=out)
     else:
         out[...] = product(a, b)
 
 
+@in_float32
 def _matmul(x: Any, weight: Any, counts: Any) -> Any:
     y = _empty((x.shape[0], weight.shape[2]), np.result_type(x.dtype, weight.dtype), x, weight, counts)
     if type(y) is not Shaped:
@@ -66,6 +67,7 @@ def _matmul(x: Any, weight: Any, counts: Any) -> Any:
     return y
 
 
+@in_float32
 def _outer(x: Any, y: Any, counts: Any) -> Any:
     shape = (counts.shape[0], x.shape[1], y.shape[1])
     out = _empty(shape, np.result_type(x.dtype, y.dtype), x, y, counts)
@@ -79,6 +81,7 @@ def _outer(x: Any, y: Any, counts: Any) -> Any:
     return out
 
 
+@in_float32
 def _linear(x: Any, weight: Any, bias: Any, counts: Any) -> Any:
     y = _matmul(x, weight, counts)
     if type(y) is not Shaped and type(bias) is not Shaped:

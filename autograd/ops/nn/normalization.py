@@ -8,6 +8,8 @@ from typing import Any, overload
 
 import numpy as np
 
+from ...arrays.half import epsilon
+from ...engine.promotion import composite
 from ...engine.tensor import Tensor
 from ...errors import OptionError, ShapeError, call_site, typed_errors
 from ...layouts.layout import Mix
@@ -104,7 +106,12 @@ def layer_norm(x: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5) 
     _check("layer_norm", x, eps, weight=weight, bias=bias)
     if weight is not None and bias is not None:
         return layer_norm_op(x, weight, bias, options=(float(eps),))
-    y = normalize_op(x, options=(float(eps),))
+    return _normalized(x, weight, bias, float(eps))
+
+
+@composite
+def _normalized(x: Any, weight: Any, bias: Any, eps: float) -> Any:
+    y = normalize_op(x, options=(eps,))
     y = y if weight is None else y * weight
     return y if bias is None else y + bias
 
@@ -167,8 +174,13 @@ def rms_norm(x: Any, weight: Any = None, eps: float | None = None) -> Any:
     array([[4.2426, 5.6569]])
     """
     _check("rms_norm", x, 0.0 if eps is None else eps, weight=weight)
-    eps = float(np.finfo(raw(x).dtype).eps) if eps is None else float(eps)
-    return x * _rms_scale(x, eps) if weight is None else rms_norm_op(x, weight, options=(eps,))
+    eps = epsilon(raw(x).dtype) if eps is None else float(eps)
+    return _rms_normed(x, eps) if weight is None else rms_norm_op(x, weight, options=(eps,))
+
+
+@composite
+def _rms_normed(x: Any, eps: float) -> Any:
+    return x * _rms_scale(x, eps)
 
 
 def _check(name: str, x: Any, eps: Any, **given: Any) -> None:

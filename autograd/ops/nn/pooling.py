@@ -10,6 +10,7 @@ import numpy as np
 from ...arrays.shape_only import Shaped
 from ...engine.parameter import constant
 from ...engine.primitive import op
+from ...engine.promotion import composite
 from ...engine.tensor import TENSORS, Tensor
 from ...errors import ShapeError, call_site, typed_errors
 from ...layouts.layout import Mix
@@ -108,6 +109,7 @@ def avg_pool(
     x: Any, kernel_size: Any, stride: Any = None, padding: Any = 0, count_include_pad: bool = True
 ) -> Any: ...
 @typed_errors
+@composite
 def avg_pool(
     x: Any, kernel_size: Any, stride: Any = None, padding: Any = 0, count_include_pad: bool = True
 ) -> Any:

@@ -7,6 +7,7 @@ from typing import Any, overload
 
 import numpy as np
 
+from ...arrays.half import in_float32
 from ...engine.primitive import op
 from ...engine.tensor import Tensor
 from ...errors import ArgumentError, call_site, typed_errors
@@ -24,6 +25,7 @@ def _reduced_dims(shapes: Sequence[Shape], options: Any) -> Any:
     return [tuple(Mix if i == axis else i - (i > axis) for i in range(len(shapes[0])))]
 
 
+@in_float32
 def _logsumexp(x: Any, axis: int) -> Any:
     top = np.max(x, axis=axis, keepdims=True)
     top = np.where(np.isfinite(top), top, 0)

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ...arrays.half import in_float32
 from ...arrays.shape_only import Shaped
 from ...engine.primitive import Primitive, op
 from ...errors import ShapeError, call_site
@@ -141,7 +142,7 @@ def _unfold_dims(shapes: Sequence[Shape], options: Any) -> Any:
 
 
 fold: Primitive = op(
-    "fold", "a", lambda x, w: folded(x, Windows(*w)), lambda ct, y, x, w: unfold(ct, options=(w,)),
+    "fold", "a", in_float32(lambda x, w: folded(x, Windows(*w))), lambda ct, y, x, w: unfold(ct, options=(w,)),
     dims=_unfold_dims, operands="x",
 )  # fmt: skip
 unfold: Primitive = op(

@@ -36,12 +36,21 @@ def on(body: Any, **sizes: int) -> list[Any]:
     return cc.run(program, math.prod(sizes.values()))
 
 
-@pytest.mark.parametrize("order", [1.0, 2.0, 3.0, math.inf])
-def test_the_norm_is_that_of_all_elements_together(order: float) -> None:
+@pytest.mark.parametrize("size", [1.0, 1e200, 1e-200])
+@pytest.mark.parametrize("order", [0.5, 1.0, 2.0, 3.0, math.inf])
+def test_the_norm_is_that_of_all_elements_together(order: float, size: float) -> None:
+    """Also where the powers of elements do not fit: the ranks divide by the largest element of all of them."""
     whole = np.concatenate([A, C, B, 2 * B, B])
-    found = on(lambda mesh: optim.global_norm(parameters(mesh), order), dp=2, tp=3)
+
+    def norm(mesh: Any) -> float:
+        given = parameters(mesh)
+        for p in given:
+            p.data = p.data * size
+        return optim.global_norm(given, order)
+
+    found = on(norm, dp=2, tp=3)
     assert len(set(found)) == 1
-    assert math.isclose(found[0], float(np.linalg.norm(whole, order)), rel_tol=1e-12)
+    assert math.isclose(found[0], float(np.linalg.norm(whole, order)) * size, rel_tol=1e-12)
 
 
 def test_a_gradient_that_one_rank_lacks_is_no_hang() -> None:

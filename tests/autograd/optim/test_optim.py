@@ -17,6 +17,7 @@ from autograd.layouts.layout import I, P, R, Shard, V
 from autograd.optim import schedules
 from autograd.optim.norms import local_norm
 
+from ..halves import HALVES
 from ..nn.torch_side import close, reference
 
 OPTIMIZERS: dict[str, Any] = {
@@ -345,3 +346,63 @@ def test_linear_scaling() -> None:
     for wrong in ({"base_lr": math.nan}, {"base_batch": 0}, {"batch": 0}, {"warmup_steps": -1}):
         with pytest.raises(RingtapeError, match="linear_scaling"):
             schedules.linear_scaling(**({"base_lr": 0.1, "base_batch": 1, "batch": 1} | wrong))
+
+
+# -- 16 bits: the updates and the state are of float32, and the parameters are rounded --------------------------------
+IN_16_BITS = {
+    **OPTIMIZERS, "LARS": (optim.LARS, {"lr": 0.1, "trust": 0.1}), "LAMB": (optim.LAMB, {"lr": 0.01}),
+    "SGD, small rate": (optim.SGD, {"lr": 1e-8}), "Adam, defaults": (optim.Adam, {}), "LARS, defaults":
+    (optim.LARS, {"lr": 1.0}), "RMSprop, defaults": (optim.RMSprop, {}), "Adagrad, defaults": (optim.Adagrad, {}),
+}  # fmt: skip
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("name", IN_16_BITS)
+def test_parameters_of_16_bits_are_float32_ones_that_are_rounded_at_each_step(name: str, dtype: str) -> None:
+    """Bitwise, with gradients that are 0, whose squares are 0 in float16, and whose squares overflow there."""
+    kind, options = IN_16_BITS[name]
+    half = HALVES[dtype]
+    rng = numpy.random.default_rng(0)
+    starts = [rng.uniform(0.5, 2, shape).astype(numpy.float32).astype(half) for shape in ((5,), (40, 100), (), (3, 2))]
+    found = []
+    for own in (half, numpy.dtype(numpy.float32)):
+        given = [ag.Parameter(start.astype(own)) for start in starts]
+        optimizer = kind(given, **options)
+        for step in range(1, 5):
+            for p in given:
+                g = numpy.resize(numpy.array([0, 1e-4, 1, 300, -3e-3, 1e-7]), p.shape) * step
+                p.grad = ag.tensor(numpy.asarray(g, numpy.float32).astype(half).astype(own))
+            optimizer.step()
+            for p in given:
+                assert p.array.dtype == own
+                if own is not half:
+                    p.data = p.numpy().astype(half).astype(own)
+        found.append(given)
+    for ours, wide in zip(*found, strict=True):
+        assert numpy.isfinite(wide.numpy()).all()
+        assert numpy.array_equal(ours.numpy().astype(numpy.float32), wide.numpy())
+
+
+@pytest.mark.parametrize("order", [0.5, 1.0, 2.0, 3.0, 20.0, math.inf])
+@pytest.mark.parametrize(("dtype", "largest"), [
+    ("float16", 4e4), ("float16", 6e-7), ("float16", 1.0),
+    *((("bfloat16", 2e38), ("bfloat16", 1e-30)) if "bfloat16" in HALVES else ()),
+    ("float32", 4e12), ("float32", 1e38), ("float32", 1e-38), ("float64", 1e300), ("float64", 1e-200),
+])  # fmt: skip
+def test_clipping_of_large_and_small_gradients(dtype: str, largest: float, order: float) -> None:
+    own = HALVES.get(dtype, dtype)
+    g = (numpy.random.default_rng(0).uniform(-1, 1, 50) * largest).astype(own)
+    w = ag.Parameter(numpy.zeros(50, numpy.float32).astype(own))
+    w.grad = ag.tensor(g)
+    exact = g.astype(numpy.longdouble)
+    top = numpy.abs(exact).max()
+    size = top if order == math.inf else top * numpy.sum(numpy.abs(exact / top) ** order) ** (1 / order)
+    bound = float(size) / 1000
+    assert optim.clip_grad_norm_([w], bound, order) == pytest.approx(float(size), rel=1e-6)
+    clipped = w.grad.numpy().astype(numpy.longdouble)
+    ulp, least = {"float16": (2.0**-11, 2.0**-25), "bfloat16": (2.0**-8, 1e-40), "float32": (1e-6, 1e-45)}.get(
+        dtype, (1e-14, 1e-320)
+    )
+    needed = exact * (bound / (float(size) + 1e-6))
+    assert numpy.all(numpy.abs(clipped - needed) <= 2 * ulp * numpy.abs(needed) + least)

@@ -375,3 +375,29 @@ def test_on_a_device() -> None:
                     assert np.array_equal(host.numpy(), device.numpy())
 
     cc.run(program, 3)
+
+
+@pytest.mark.parametrize("ranks", [3, 4, 5])
+@pytest.mark.parametrize("name", ["mean", "all_prod", "all_reduce", "scan"])
+def test_float16_between_the_steps_of_a_collective_is_float32(name: str, ranks: int) -> None:
+    """Sums and partial products that do not fit into float16, where the result and the gradient do."""
+    rng = np.random.default_rng(ranks)
+    large = {"mean": [6e4] * ranks, "all_prod": [600, 200, 1e-3, 2, 0.5], "all_reduce": [6e4, 3e4, -5e4, -1e4, 2e3],
+             "scan": [6e4, -3e4, 5e3, 1e4, 2e3]}[name]  # fmt: skip
+    xs = np.array([[x, x / 7, rng.uniform(1, 2)] for x in large[:ranks]]).astype(np.float16)
+    cts = rng.uniform(0.5, 1, 3).astype(np.float16)
+
+    def program(dtype: object) -> object:
+        with cc.Mesh(dp=ranks) as mesh:
+            x = ag.tensor(xs[mesh.ranks.index].astype(dtype), {"dp": cc.V}, requires_grad=True)
+            with ag.Tape() as tape:
+                y = getattr(cc, name)(x, "dp")
+            tape.backward(y, ag.tensor(cts.astype(dtype), y.layout.dual))
+            return y.numpy(), x.grad.numpy(), ag.jvp(lambda x: getattr(cc, name)(x, "dp"), [x], [x * 0 + 1])[1].numpy()
+
+    halves, exact = (cc.run(program, ranks, dtype) for dtype in (np.float16, np.float64))
+    for ours, needed in zip(halves, exact, strict=True):
+        for have, need in zip(ours, needed, strict=True):
+            assert have.dtype == np.float16
+            fits = np.abs(need) < 65000
+            assert fits.any() and np.allclose(have[fits].astype(float), need[fits], rtol=2e-3, atol=1e-6)

@@ -507,3 +507,39 @@ def test_a_parameter_that_is_varying_along_an_axis_is_still_refused() -> None:
             DataParallel(module, "dp")(rows_of(mesh))
 
     on(2, program)
+
+
+# -- float16 -----------------------------------------------------------------------------------------------------------
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("zero", [0, 1, 2, 3])
+def test_training_in_float16_warns_of_nothing_and_adam_steps(zero: int) -> None:
+    """The first use of each rule, which is checked, gradients that are 0 or large, and updates of float32."""
+    rng = np.random.default_rng(0)
+    w, rows = rng.standard_normal((6, 6)), (300 * rng.standard_normal((3, 2, 6))).astype(np.float16)
+
+    def program(mesh: cc.Mesh) -> Any:
+        layers = [nn.Linear(6, 6), nn.Linear(6, 6)]
+        for layer in layers:
+            layer.weight.data = w.astype(np.float32)
+        module = nn.Sequential(layers[0], nn.GELU("tanh"), nn.RMSNorm(6, 1e-5, False), nn.BatchNorm1d(6), layers[1],
+                               nn.GELU()).half()  # fmt: skip
+        model = DataParallel(module, "dp", zero=zero)
+        optimizer = optim.Adam(model.parameters(), lr=0.01)
+        for _ in range(2):
+            model.zero_grad()
+            with ag.Tape() as tape:
+                y = model(ag.tensor(rows[mesh.ranks.index], {"dp": cc.V}))
+                loss = cc.all_reduce(nn.mse_loss(y, np.ones((2, 6), np.float16)) / 3, "dp", to=cc.I)
+            tape.backward(loss)
+            optimizer.step()
+        return {name: np.asarray(value) for name, value in model.state_dict().items()}
+
+    ours = on(3, program)
+    for name, value in ours[0].items():
+        if "running" in name or "tracked" in name:
+            continue
+        assert value.dtype == np.float16 and np.isfinite(value).all()
+        assert np.array_equal(value, ours[2][name])
+        if name.endswith("weight") and value.shape == w.shape:
+            moved = np.abs(value.astype(float) - w.astype(np.float16))
+            assert 0.005 < moved.max() < 0.025
