@@ -7,6 +7,7 @@ from typing import Any
 import numpy
 
 import autograd.numpy as np
+from autograd.ops.determinants import cofactors
 
 from .base import Array, case, normal, numpy_case, positive, strided
 
@@ -58,6 +59,11 @@ def regular(*shape: int) -> Any:
     return lambda rng: rng.standard_normal(shape) * 0.4 + 2 * numpy.eye(shape[-1])
 
 
+def singular(*shape: int) -> Any:
+    """Return an argument with square matrices whose rank is one less than full."""
+    return lambda rng: rng.standard_normal((*shape[:-1], shape[-1] - 1)) @ rng.standard_normal((shape[-1] - 1, shape[-1]))
+
+
 def separated(*shape: int) -> Any:
     """Return an argument with matrices whose eigenvalues are positive and well separated."""
     return lambda rng: rng.standard_normal(shape) * 0.2 + numpy.diag(1.0 + 2 * numpy.arange(shape[-1]))
@@ -68,6 +74,18 @@ def symmetric(np: Any, x: Any) -> Any:
     return (x + np.conj(np.swapaxes(x, -1, -2))) * 0.5
 
 
+def _minors(x: Array) -> Array:
+    """The cofactors as signed determinants without one row and one column."""
+    n = x.shape[-1]
+    found = [
+        (-1) ** (i + j) * numpy.linalg.det(numpy.delete(numpy.delete(x, i, -2), j, -1))
+        for i in range(n) for j in range(n)
+    ]  # fmt: skip
+    return numpy.stack(found, -1).reshape(x.shape)
+
+
+case("cofactors", "of singular matrices", cofactors, _minors, singular(2, 3, 3))
+case("cofactors", "of a regular matrix", cofactors, _minors, regular(3, 3))
 _ONE: list[tuple[str, str, Any, Any]] = [
     ("inv", "one", lambda np, x: np.linalg.inv(x), regular(3, 3)),
     ("inv", "several", lambda np, x: np.linalg.inv(x), regular(2, 2, 2)),
@@ -77,6 +95,7 @@ _ONE: list[tuple[str, str, Any, Any]] = [
     ("inv", "tensorinv", lambda np, x: np.linalg.tensorinv(x.reshape(2, 2, 4)), regular(4, 4)),
     ("det", "one", lambda np, x: np.linalg.det(x), regular(3, 3)),
     ("det", "several", lambda np, x: np.linalg.det(x), regular(2, 2, 2)),
+    ("det", "of singular ones", lambda np, x: np.linalg.det(x), singular(2, 3, 3)),
     ("slogdet", "one", lambda np, x: np.linalg.slogdet(x)[1], regular(3, 3)),
     ("slogdet", "several, with the sign", lambda np, x: np.linalg.slogdet(x)[1] * np.linalg.slogdet(x)[0],
      regular(2, 2, 2)),
