@@ -19,6 +19,7 @@ from ..engine.tensor import TENSORS, Tensor
 from ..errors import ArgumentError, DtypeError, LayoutError, ShapeError, call_site, typed_errors
 from ..layouts.layout import R, Shard
 from ..ops.nn.cross_entropy import IGNORED, as_rows, mean_of_targets
+from ..ops.ufuncs import clip
 from ..random.keys import integer
 from .arguments import number
 from .module import Module
@@ -114,11 +115,10 @@ def smooth_l1_loss(input: Any, target: Any, *, reduction: str = "mean", beta: fl
     beta = number(beta, "smooth_l1_loss: beta", 0)
     _check_shapes("smooth_l1_loss", input, target)
     d = input - target
-    size = ops.absolute(d)
     if beta == 0:
-        return _reduce(size, reduction)
-    losses = ops.where(ops.less(size, beta), d * d * (0.5 / beta), size - 0.5 * beta)
-    return _reduce(losses, reduction)
+        return _reduce(ops.absolute(d), reduction)
+    near = clip(d, -beta, beta)  # unlike |d| it has no kink at 0
+    return _reduce(near * (d - 0.5 * near) / beta, reduction)
 
 
 @overload

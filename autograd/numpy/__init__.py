@@ -28,7 +28,9 @@ assignment to elements, in-place methods (``x[0] = 1``, ``x.sort()``, ``x.fill(0
     They have no derivative here yet.
 
 Conventions where a derivative does not exist: ``maximum``, ``max`` and similar functions share the cotangent equally
-at ties; the derivative of ``absolute``, ``norm``, ``std`` and ``hypot`` is 0 at 0; that of ``clip`` is 0 at its limits.
+at ties; the derivative of ``absolute``, ``norm``, ``std`` and ``hypot`` is 0 at 0, and second derivatives of functions
+of them, such as ``norm(x)**2``, are NaN there; that of ``clip`` is 0 at its limits. Functions of eigenvectors and of
+singular vectors have the gradient NaN where the values coincide.
 ``cholesky`` assumes a Hermitian operand and returns a Hermitian cotangent; ``eigh`` returns a cotangent for the
 triangle that it reads. For complex numbers the pairing is bilinear: the gradient of a real L at ``z = x + iy`` is
 ``dL/dx - i dL/dy``.

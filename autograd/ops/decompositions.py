@@ -5,8 +5,9 @@ Vectors are determined only up to a sign or a phase, and a function that depends
 Where values coincide, their vectors are any basis of a subspace and have no derivative. A function of the matrix that
 is computed from them, such as ``v @ diag(f(w)) @ v.T``, may have one, but the cotangents of w and v do not determine
 it: at the identity ``v @ diag(w) @ v.T`` and ``v @ v.T`` give `v` the same cotangent, and their derivatives differ. So
-the gradient of a function that uses the vectors is NaN there. That of a function of the values alone is right where
-it exists. Values count as equal where they differ by no more than the rounding of the decomposition.
+the gradient of a function that uses the vectors is NaN there, unless their cotangents have no part that depends on the
+basis, as those of a trace. The gradient of a function of the values alone is right where it exists. Values count as
+equal where they differ by no more than the rounding of the decomposition.
 
 Adjoints of complex matrices follow the bilinear pairing (no conjugate).
 
@@ -28,12 +29,13 @@ from ..engine.primitive import op
 from ..errors import NotDifferentiable, call_site
 from ..layouts.layout import Mix
 from .arguments import followed, instead_of, made_like, raw
-from .elementwise import absolute, astype, conj, imag, real, sign, where
+from .elementwise import absolute, astype, conj, imag, minimum, real, sign, where
 from .linalg import H, T, by_shape, eye_like, inexact, solved
 from .manipulation import diagonal, make_diagonal, tril, triu
 from .reductions import max
 from .shape import concatenate, expand_dims
 from .sorting import take_along_axis
+from .ufuncs import logical_and, logical_or
 
 Shape = tuple[int, ...]
 
@@ -71,15 +73,33 @@ def _inverse(values: Any) -> Any:
     return where(zero, np.nan, 1 / where(zero, 1, values))
 
 
-def _inverse_gaps(values: Any) -> Any:
-    """The matrix of ``1 / (v_j - v_i)``, with 0 on the diagonal, and NaN where two values coincide but for rounding."""
+def _inverse_gaps(values: Any, *used: Any) -> Any:
+    """The matrix of ``1 / (v_j - v_i)``, with 0 on the diagonal.
+
+    Where two values coincide it is NaN, or 0 if the cotangents of the vectors do not depend on their basis. These are
+    `used`, in the basis of the vectors; one may be None.
+    """
     n = raw(values).shape[-1]
     if not n:
         return _row(values) - _column(values)
     apart = _row(values) - _column(values)
     same = absolute(apart) <= _row(_least(values))
     own = made_like(partial(np.eye, n, dtype=bool), values)
-    return where(own, 0, where(same, np.nan, 1 / where(same, 1, apart)))
+    known = own
+    for i, m in enumerate(m for m in used if m is not None):
+        known = logical_or(own, _sees_no_basis(m) if i == 0 else logical_and(known, _sees_no_basis(m)))
+    return where(same, where(known, apart * 0, np.nan), 1 / where(same, 1, apart))
+
+
+def _sees_no_basis(m: Any) -> Any:
+    """Whether cotangents of pairs of vectors, in their basis, have none that turns one vector towards the other.
+
+    A trace has none. If the vectors have no cotangent at all, they may have the weight 0 at this point only.
+    """
+    size = absolute(m)
+    own = _diagonal(size)
+    least = minimum(_row(own), _column(own)) * (_ROUNDING * float(np.finfo(m.dtype).eps))
+    return logical_and(size + T(size) <= least, least > 0)
 
 
 def _add(a: Any, b: Any) -> Any:
@@ -106,7 +126,8 @@ def _eigh_adjoint(cts: Any, ys: Any, x: Any, uplo: str) -> Any:
     (ct_w, ct_v), (w, v) = cts, ys
     inner = None if ct_w is None else _diagonal_matrix(ct_w)
     if ct_v is not None:
-        inner = _add(inner, _inverse_gaps(w) * (T(v) @ ct_v))
+        m = T(v) @ ct_v
+        inner = _add(inner, _inverse_gaps(w, m) * m)
     g = conj(v) @ inner @ T(v)
     # eigh reads one triangle, takes the other as its conjugate, and ignores the imaginary part of the diagonal
     both = g + H(g)
@@ -126,7 +147,7 @@ def eigh(a: Any, UPLO: str = "L") -> Any | tuple[Any, ...]:
     Only the triangle that is read, `UPLO`, gets a cotangent. Where eigenvalues coincide, the gradient of a function of
     the eigenvalues alone is right if the function is symmetric in them, and otherwise that of this order of the
     eigenvectors; the gradient of a function that uses the eigenvectors is NaN, because their cotangents do not
-    determine it.
+    determine it, or right where they do not depend on the basis.
     """
     return _eigh_op(a, options=(UPLO.upper(),))
 
@@ -146,11 +167,12 @@ def _eig_adjoint(cts: Any, ys: Any, x: Any) -> Any:
         m = T(u) @ ct_u
         # eigenvectors have length 1, so the component that would change the length is removed
         length = (T(u) @ conj(u)) * _row(real(_diagonal(m)))
-        inner = _add(inner, _inverse_gaps(w) * (m - length))
+        inner = _add(inner, _inverse_gaps(w, m) * (m - length))
     g = inverse @ inner @ T(u)
     if raw(u).shape[-1]:  # without a basis of eigenvectors the entries of the inverse are as large as rounding allows
         size = max(absolute(inverse), (-2, -1), keepdims=True)
-        g = g * where(size * (_ROUNDING * float(np.finfo(u.dtype).eps)) >= 1, np.nan, 1)  # linear, for forward mode
+        has_none = size * (_ROUNDING * float(np.finfo(u.dtype).eps)) >= 1
+        g = g * where(has_none, np.nan, size * 0 + 1)  # a factor, because forward mode transposes this rule
     return astype(g, x.dtype) if x.dtype.kind != "c" else g
 
 
@@ -182,19 +204,18 @@ def eigvals(a: Any) -> Any:
 def _svd_adjoint(cts: Any, ys: Any, x: Any, full: bool) -> Any:
     (ct_u, ct_s, ct_vh), (u, s, vh) = cts, ys
     v = H(vh)
-    if ct_u is not None or ct_vh is not None:
-        total = _row(s) + _column(s)
-        gaps = _inverse_gaps(s) / where(total == 0, 1, total)  # 1 / (s_j**2 - s_i**2)
     inner = None if ct_s is None else astype(_diagonal_matrix(ct_s), x.dtype)
-    if ct_u is not None:
-        m = T(u) @ ct_u
-        inner = _add(inner, (gaps * (m - H(m))) * _row(s))
+    of_u = None if ct_u is None else T(u) @ ct_u
+    of_v = None if ct_vh is None else T(v) @ H(ct_vh)
+    if of_u is not None or of_v is not None:
+        total = _row(s) + _column(s)
+        gaps = _inverse_gaps(s, of_u, of_v) / where(total == 0, 1, total)  # 1 / (s_j**2 - s_i**2)
+    if of_u is not None:
+        inner = _add(inner, (gaps * (of_u - H(of_u))) * _row(s))
         if x.dtype.kind == "c":  # the common phase of a pair of singular vectors is set by the left one
-            inner = inner + _diagonal_matrix(imag(_diagonal(m)) * _inverse(s)) * 1j
-    if ct_vh is not None:
-        ct_v = H(ct_vh)
-        m = T(v) @ ct_v
-        inner = _add(inner, _column(s) * (gaps * (m - H(m))))
+            inner = inner + _diagonal_matrix(imag(_diagonal(of_u)) * _inverse(s)) * 1j
+    if of_v is not None:
+        inner = _add(inner, _column(s) * (gaps * (of_v - H(of_v))))
     g = conj(u) @ inner @ T(v)
     rows, columns = x.shape[-2:]
     if ct_u is not None and rows > columns:

@@ -1,4 +1,7 @@
-"""Norms of vectors and matrices, and condition numbers. At zero the derivative of a norm is taken as 0."""
+"""Norms of vectors and matrices, and condition numbers. At zero the derivative of a norm is taken as 0.
+
+A second derivative at zero, such as that of ``norm(x)**2``, is NaN: see `elementwise.over`.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +14,12 @@ from ..errors import NotDifferentiable, ShapeError, call_site
 from ..layouts.layout import Mix
 from .arguments import axes_in_order, instead_of, normal_axes, operand, raw
 from .decompositions import svdvals
-from .elementwise import absolute, conj, power, real, where
+from .elementwise import absolute, conj, over, power, real, where
 from .linalg import inv
 from .reductions import any, broadcast_back, max, min, reduction_dims, sum
 from .shape import expand_dims, moveaxis, squeeze
 from .sorting import reduced_axes_last
-from .ufuncs import isnan, nonzero
+from .ufuncs import isnan
 
 
 def _norm(x: Any, axes: Any, keepdims: bool, shape: Any) -> Any:
@@ -25,12 +28,12 @@ def _norm(x: Any, axes: Any, keepdims: bool, shape: Any) -> Any:
 
 
 def _norm_tangent(dx: Any, y: Any, x: Any, axes: Any, keepdims: bool, shape: Any) -> Any:
-    return sum(real(dx * conj(x)), axes, keepdims=keepdims) / nonzero(y)
+    return over(sum(real(dx * conj(x)), axes, keepdims=keepdims), y)
 
 
 _norm_op = op(
     "norm", "N", _norm,
-    lambda ct, y, x, axes, keepdims, shape: broadcast_back(ct / nonzero(y), axes, shape) * conj(x),
+    lambda ct, y, x, axes, keepdims, shape: broadcast_back(over(ct, y), axes, shape) * conj(x),
     saves="y0", dims=reduction_dims(lambda i: Mix), operands="x", tangent=(_norm_tangent,),
 )  # fmt: skip
 
@@ -43,7 +46,10 @@ def _euclidean(x: Any, axes: Any, keepdims: bool) -> Any:
 def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Any:
     """Return the norm of vectors or matrices, of every order that NumPy has.
 
-    At zero, where the norm has no derivative, it is taken as 0.
+    At zero, where the norm has no derivative, it is taken as 0 for the Euclidean norm, which is the default, and the
+    orders 0, 1 and inf; for other orders of vectors it is NaN. The derivatives of the matrix norms of order 2 and "nuc"
+    are subgradients where they have a kink. Second derivatives of the Euclidean norm at zero are NaN, those of its
+    square too.
 
     Raises
     ------

@@ -41,6 +41,7 @@ from .elementwise import (
     maximum,
     minimum,
     multiply,
+    over,
     power,
     real,
     sqrt,
@@ -87,9 +88,13 @@ deg2rad = _multiple("deg2rad", np.deg2rad, math.pi / 180)
 rad2deg = _multiple("rad2deg", np.rad2deg, 180 / math.pi)
 
 
-def nonzero(x: Any) -> Any:
-    """Return `x` with 1 in place of 0. Dividing by it gives 0 where the plain quotient would be 0 / 0."""
-    return where(x == 0, 1, x)
+nonzero = op(
+    "nonzero", "N", lambda x: np.where(x == 0, 1, x), lambda ct, y, x: ct * where(x == 0, np.nan, y / y), saves="y0",
+    dims=broadcast, operands="x",
+)  # fmt: skip
+"""Return `x` with 1 in place of 0. Dividing by it gives 0 where the plain quotient would be 0 / 0.
+
+Its derivative at 0 is NaN, and so is that of the quotient."""
 
 
 def _arctan2_partial(ct: Any, y: Any, x: Any) -> Any:
@@ -102,9 +107,17 @@ arctan2 = op(
     (lambda ct, out, y, x: _arctan2_partial(ct, y, x), lambda ct, out, y, x: -_arctan2_partial(ct, x, y)),
     saves="01", dims=broadcast, operands="y x",
 )  # fmt: skip
+
+
+def _hypot_partial(ct: Any, y: Any, x: Any) -> Any:
+    """``ct * x / y``, and 0 at the origin."""
+    # on arrays the quotient comes first, for numbers so small that ``ct / y`` overflows
+    return ct * over(x, y) if y.__class__ not in TENSORS else over(ct, y) * x
+
+
 hypot = op(
     "hypot", "N N", np.hypot,
-    (lambda ct, y, a, b: ct * (a / nonzero(y)), lambda ct, y, a, b: ct * (b / nonzero(y))),
+    (lambda ct, y, a, b: _hypot_partial(ct, y, a), lambda ct, y, a, b: _hypot_partial(ct, y, b)),
     saves="y01", dims=broadcast,
 )  # fmt: skip
 

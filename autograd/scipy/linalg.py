@@ -65,7 +65,7 @@ def _slope(direction: Any, y: Any) -> Any:
     """The derivative of a root y in a direction: NaN where y is singular, for there it has none."""
     s = svdvals(y)
     is_singular = s[-1:] <= s[:1] * (16 * float(np.finfo(y.dtype).eps))
-    return _sylvester(y, y, direction) * where(is_singular, np.nan, 1)
+    return _sylvester(y, y, direction) * where(is_singular, np.nan, s[:1] * 0 + 1)
 
 
 _sqrtm: Primitive = op(

@@ -61,7 +61,8 @@ def regular(*shape: int) -> Any:
 
 def singular(*shape: int) -> Any:
     """Return an argument with square matrices whose rank is one less than full."""
-    return lambda rng: rng.standard_normal((*shape[:-1], shape[-1] - 1)) @ rng.standard_normal((shape[-1] - 1, shape[-1]))
+    *batch, n, _ = shape
+    return lambda rng: rng.standard_normal((*batch, n, n - 1)) @ rng.standard_normal((*batch, n - 1, n))
 
 
 def separated(*shape: int) -> Any:
