@@ -29,13 +29,12 @@ from ..engine.primitive import op
 from ..errors import NotDifferentiable, call_site
 from ..layouts.layout import Mix
 from .arguments import followed, instead_of, made_like, raw
-from .elementwise import absolute, astype, conj, imag, minimum, real, sign, where
-from .linalg import H, T, by_shape, eye_like, inexact, solved
+from .elementwise import absolute, astype, conj, imag, real, sign, where
+from .linalg import H, T, by_shape, eye_like, inexact, matrix_dims, solved
 from .manipulation import diagonal, make_diagonal, tril, triu
 from .reductions import max
 from .shape import concatenate, expand_dims
 from .sorting import take_along_axis
-from .ufuncs import logical_and, logical_or
 
 Shape = tuple[int, ...]
 
@@ -73,33 +72,40 @@ def _inverse(values: Any) -> Any:
     return where(zero, np.nan, 1 / where(zero, 1, values))
 
 
-def _inverse_gaps(values: Any, *used: Any) -> Any:
-    """The matrix of ``1 / (v_j - v_i)``, with 0 on the diagonal.
-
-    Where two values coincide it is NaN, or 0 if the cotangents of the vectors do not depend on their basis. These are
-    `used`, in the basis of the vectors; one may be None.
-    """
-    n = raw(values).shape[-1]
-    if not n:
-        return _row(values) - _column(values)
+def _same(values: Any) -> Any:
+    """The pairs of values that coincide but for rounding, each with itself too: a matrix of booleans."""
     apart = _row(values) - _column(values)
-    same = absolute(apart) <= _row(_least(values))
-    own = made_like(partial(np.eye, n, dtype=bool), values)
-    known = own
-    for i, m in enumerate(m for m in used if m is not None):
-        known = logical_or(own, _sees_no_basis(m) if i == 0 else logical_and(known, _sees_no_basis(m)))
-    return where(same, where(known, apart * 0, np.nan), 1 / where(same, 1, apart))
+    return absolute(apart) <= _row(_least(values)) if raw(values).shape[-1] else apart == 0
 
 
-def _sees_no_basis(m: Any) -> Any:
-    """Whether cotangents of pairs of vectors, in their basis, have none that turns one vector towards the other.
+def _inverse_gaps(values: Any, same: Any) -> Any:
+    """The matrix of ``1 / (v_j - v_i)``, with 0 where the values are the same."""
+    apart = _row(values) - _column(values)
+    return where(same, apart * 0, 1 / where(same, 1, apart))
 
-    A trace has none. If the vectors have no cotangent at all, they may have the weight 0 at this point only.
+
+def _undetermined(m: Any, same: Any) -> Any:
+    """NaN for pairs that coincide, if the cotangent of their vectors depends on the basis; 0 for others.
+
+    `m` is the cotangent in the basis of the vectors. That of a trace has no part that turns one of a pair towards the
+    other. If two vectors have no cotangent at all, it may be because they have the weight 0 at this point only.
     """
-    size = absolute(m)
-    own = _diagonal(size)
-    least = minimum(_row(own), _column(own)) * (_ROUNDING * float(np.finfo(m.dtype).eps))
-    return logical_and(size + T(size) <= least, least > 0)
+    size = np.abs(m)
+    own = np.diagonal(size, 0, -2, -1)
+    least = np.minimum(own[..., None, :], own[..., :, None]) * (_ROUNDING * float(np.finfo(m.dtype).eps))
+    known = ((size + np.swapaxes(size, -1, -2) <= least) & (least > 0)) | np.eye(m.shape[-1], dtype=bool)
+    return np.where(same & ~known, np.nan, m * 0)
+
+
+def _undetermined_adjoint(ct: Any, y: Any, m: Any, same: Any) -> Any:
+    own = made_like(partial(np.eye, raw(same).shape[-1], dtype=bool), same)
+    return ct * astype(where(own, 0, where(same, np.nan, 0)), _real(ct.dtype))
+
+
+_undetermined_op = op(
+    "undetermined", "a S", by_shape(_undetermined, lambda m, same: m.shape), (_undetermined_adjoint, None), saves="1",
+    dims=matrix_dims, operands="m same",
+)  # fmt: skip
 
 
 def _add(a: Any, b: Any) -> Any:
@@ -127,7 +133,8 @@ def _eigh_adjoint(cts: Any, ys: Any, x: Any, uplo: str) -> Any:
     inner = None if ct_w is None else _diagonal_matrix(ct_w)
     if ct_v is not None:
         m = T(v) @ ct_v
-        inner = _add(inner, _inverse_gaps(w, m) * m)
+        same = _same(w)
+        inner = _add(inner, _inverse_gaps(w, same) * m + _undetermined_op(m, same))
     g = conj(v) @ inner @ T(v)
     # eigh reads one triangle, takes the other as its conjugate, and ignores the imaginary part of the diagonal
     both = g + H(g)
@@ -167,7 +174,8 @@ def _eig_adjoint(cts: Any, ys: Any, x: Any) -> Any:
         m = T(u) @ ct_u
         # eigenvectors have length 1, so the component that would change the length is removed
         length = (T(u) @ conj(u)) * _row(real(_diagonal(m)))
-        inner = _add(inner, _inverse_gaps(w, m) * (m - length))
+        same = _same(w)
+        inner = _add(inner, _inverse_gaps(w, same) * (m - length) + _undetermined_op(m, same))
     g = inverse @ inner @ T(u)
     if raw(u).shape[-1]:  # without a basis of eigenvectors the entries of the inverse are as large as rounding allows
         size = max(absolute(inverse), (-2, -1), keepdims=True)
@@ -208,14 +216,14 @@ def _svd_adjoint(cts: Any, ys: Any, x: Any, full: bool) -> Any:
     of_u = None if ct_u is None else T(u) @ ct_u
     of_v = None if ct_vh is None else T(v) @ H(ct_vh)
     if of_u is not None or of_v is not None:
-        total = _row(s) + _column(s)
-        gaps = _inverse_gaps(s, of_u, of_v) / where(total == 0, 1, total)  # 1 / (s_j**2 - s_i**2)
+        same, total = _same(s), _row(s) + _column(s)
+        gaps = _inverse_gaps(s, same) / where(total == 0, 1, total)  # 1 / (s_j**2 - s_i**2)
     if of_u is not None:
-        inner = _add(inner, (gaps * (of_u - H(of_u))) * _row(s))
+        inner = _add(inner, (gaps * (of_u - H(of_u))) * _row(s) + _undetermined_op(of_u, same))
         if x.dtype.kind == "c":  # the common phase of a pair of singular vectors is set by the left one
             inner = inner + _diagonal_matrix(imag(_diagonal(of_u)) * _inverse(s)) * 1j
     if of_v is not None:
-        inner = _add(inner, _column(s) * (gaps * (of_v - H(of_v))))
+        inner = _add(inner, _column(s) * (gaps * (of_v - H(of_v))) + _undetermined_op(of_v, same))
     g = conj(u) @ inner @ T(v)
     rows, columns = x.shape[-2:]
     if ct_u is not None and rows > columns:

@@ -96,10 +96,16 @@ def _over(ct: Any, y: Any) -> Any:
 
 
 def _over_adjoint_of_magnitude(ct: Any, v: Any, a: Any, y: Any) -> Any:
-    slope = -v / where(y == 0, np.nan, y)
-    return ct * where(a == 0, 0, slope)
+    return ct * (unknown(a, y == 0) - v / where(y == 0, 1, y))
 
 
+unknown = op(
+    "unknown", "a S", lambda a, at: np.where(at & (a != 0), np.nan, a * 0),
+    (lambda ct, y, a, at: ct * astype(where(at, np.nan, 0), ct.dtype), None), saves="1", dims=broadcast,
+    operands="a at",
+)  # fmt: skip
+"""Return NaN where a derivative is a multiple of `a` that is not known, and 0 elsewhere and of 0. It is linear: the sum
+of such multiples is known only if all are 0."""
 over = op(
     "over", "a N", _over, (lambda ct, v, a, y: ct / where(y == 0, np.nan, y), _over_adjoint_of_magnitude), saves="y01",
     dims=broadcast, operands="ct y",

@@ -72,6 +72,7 @@ for _name, _numpy in (("maximum", numpy.maximum), ("minimum", numpy.minimum)):
         case(_name, f"{_a} {_b}", registry[_name], _numpy, apart(*_a), offset(apart(*_b), 0.05))
     case(_name, "number", lambda x, f=registry[_name]: f(x, 0.0), lambda x, f=_numpy: f(x, 0.0), apart(2, 3))
 case("nonzero", "", registry["nonzero"], lambda x: x, apart(2, 3))
+case("unknown", "nowhere", lambda a: registry["unknown"](a, a != a), lambda a: a * 0, normal(2, 3))
 case("over", "a row of magnitudes", registry["over"], lambda a, y: a / y, normal(2, 3), positive(3))
 for _forward in (False, True):
     case("signed", f"forward={_forward}", lambda a, x, o=(_forward,): registry["signed"](a, x, options=o),

@@ -7,6 +7,7 @@ from typing import Any
 import numpy
 
 import autograd.numpy as np
+from autograd.engine.primitive import registry
 from autograd.ops.determinants import cofactors
 
 from .base import Array, case, normal, numpy_case, positive, strided
@@ -85,6 +86,7 @@ def _minors(x: Array) -> Array:
     return numpy.stack(found, -1).reshape(x.shape)
 
 
+case("undetermined", "nowhere", lambda m: registry["undetermined"](m, m != m), lambda m: m * 0, normal(2, 3, 3))
 case("cofactors", "of singular matrices", cofactors, _minors, singular(2, 3, 3))
 case("cofactors", "of a regular matrix", cofactors, _minors, regular(3, 3))
 _ONE: list[tuple[str, str, Any, Any]] = [
