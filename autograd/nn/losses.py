@@ -19,7 +19,7 @@ from ..engine.tensor import TENSORS, Tensor
 from ..errors import ArgumentError, DtypeError, LayoutError, ShapeError, call_site, typed_errors
 from ..layouts.layout import R, Shard
 from ..ops.arguments import labelled, raw, zero_like
-from ..ops.nn.cross_entropy import IGNORED, Rows, cross_entropy_of_probabilities, mean_of_targets
+from ..ops.nn.cross_entropy import IGNORED, Rows, mean_of_targets, of_probabilities
 from ..ops.ufuncs import clip
 from ..random.keys import integer
 from .arguments import number
@@ -257,7 +257,7 @@ def _weighted_cross_entropy(
     if is_inexact(of_target.dtype) and of_target.shape == raw(input).shape:
         shape = raw(input).shape
         w = _class_weights("cross_entropy", input, weight, shape[min(len(shape) - 1, 1)])
-        return cross_entropy_of_probabilities(input, target, _as_constant(w), reduction, label_smoothing)
+        return of_probabilities(input, target, _as_constant(w), ignore_index, reduction, label_smoothing)
     rows = Rows("cross_entropy", input, target if target.__class__ in TENSORS else of_target)
     log_p = ops.log_softmax(rows.logits, 1)
     losses = _weighted_nll("cross_entropy", log_p, rows.labels, weight, ignore_index, label_smoothing, reduction)

@@ -15,7 +15,7 @@ from ...engine.dispatch import ones
 from ...engine.events import listeners
 from ...engine.primitive import op
 from ...engine.tensor import TENSORS, Tensor
-from ...errors import UNTYPED, DtypeError, LayoutError, RingtapeError, ShapeError, call_site, refused
+from ...errors import UNTYPED, DtypeError, LayoutError, OptionError, RingtapeError, ShapeError, call_site, refused
 from ...kernels import compiled, find
 from ...layouts.layout import Mix, Shard, Sum
 from ...layouts.messages import describe
@@ -299,13 +299,18 @@ class Rows:
         return transpose(reshape(losses, (-1, *self.extents[1:])), inverse)
 
 
-def cross_entropy_of_probabilities(
-    logits: Any, target: Any, weight: Any, reduction: str, label_smoothing: float
+def of_probabilities(
+    logits: Any, target: Any, weight: Any, ignore_index: int | None, reduction: str, label_smoothing: float
 ) -> Any:
     """Return ``-sum(weight * target * log_softmax(logits))`` over the classes, for probabilities of each class.
 
     A mean divides by the number of rows, whatever the weights. Both logits and target have derivatives.
     """
+    if ignore_index not in (None, IGNORED):
+        raise OptionError(
+            f"cross_entropy: ignore_index={ignore_index!r} was given with probabilities, which ignore no row; needed: "
+            "labels, or no ignore_index" + call_site()
+        )
     at = min(len(raw(logits).shape) - 1, 1)
     require_one_device("cross_entropy", logits=logits, labels=target, weight=weight)
     if not 0 <= label_smoothing <= 1:
@@ -397,7 +402,7 @@ def cross_entropy(
         indices = labels.array if labels.__class__ in TENSORS else labels
         if not hasattr(indices, "dtype") or indices.dtype.kind not in "iu":
             if getattr(indices, "shape", None) == array.shape and is_inexact(indices.dtype):
-                return cross_entropy_of_probabilities(logits, labels, None, reduction, label_smoothing)
+                return of_probabilities(logits, labels, None, ignore_index, reduction, label_smoothing)
             text = f"labels of dtype {getattr(indices, 'dtype', type(indices))} were given; needed: integers, or "
             text += f"probabilities of shape {array.shape}"
             raise DtypeError(text + call_site())

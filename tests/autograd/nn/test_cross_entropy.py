@@ -157,3 +157,5 @@ def test_shapes_that_do_not_fit_are_refused() -> None:
         nn.cross_entropy(numpy.ones((2, 3)), numpy.ones(2))
     with pytest.raises(ag.ShapeError, match="one per class"):
         nn.cross_entropy(numpy.ones((2, 3)), numpy.ones((2, 3)), numpy.ones(2))
+    with pytest.raises(ag.OptionError, match="ignore no row"):
+        nn.cross_entropy(numpy.ones((2, 3)), numpy.ones((2, 3)), ignore_index=1)
