@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..arrays.device import require_one_device
+from ..arrays.shape_only import Shaped
 from ..engine.broadcasting import broadcast
 from ..engine.dispatch import identity
 from ..engine.events import listeners
@@ -120,6 +121,38 @@ hypot = op(
     (lambda ct, y, a, b: _hypot_partial(ct, y, a), lambda ct, y, a, b: _hypot_partial(ct, y, b)),
     saves="y01", dims=broadcast,
 )  # fmt: skip
+
+
+# -- modified Bessel functions of the first kind ---------------------------------------------------------------------
+def _bessel(x: Any, order: int) -> Any:
+    """``I_n(x) = mean(exp(x cos t) cos(n t))`` over the circle, for n > 0 by the trapezoidal rule, which is exact."""
+    if order == 0 or type(x) is Shaped:
+        return np.i0(x) if type(x) is not Shaped else x
+    count = 48 + order + int(10 * np.sqrt(np.max(np.abs(x), initial=0.0)))
+    even_or_odd = np.sinh if order % 2 else np.cosh  # half of the exponential, so that small terms do not cancel
+    total = np.zeros_like(x)
+    for t in np.arange(count) * (2 * np.pi / count):
+        total = total + even_or_odd(x * x.dtype.type(np.cos(t))) * x.dtype.type(np.cos(order * t))
+    return total / count
+
+
+_bessel_op = op(
+    "modified_bessel", "N", _bessel, lambda ct, y, x, order: ct * _bessel_slope(x, order), saves="0", dims=broadcast,
+    operands="x",
+)  # fmt: skip
+
+
+def _bessel_slope(x: Any, order: int) -> Any:
+    """The derivative, half of the sum of the functions of the neighbouring orders."""
+    if order == 0:
+        return _bessel_op(x, options=(1,))
+    return (_bessel_op(x, options=(order - 1,)) + _bessel_op(x, options=(order + 1,))) * 0.5
+
+
+@instead_of(np.i0)
+def i0(x: Any) -> Any:
+    """Return the modified Bessel function of the first kind of order 0. Adjoint: ``ct * I_1(x)``."""
+    return _bessel_op(x if x.dtype.kind == "f" else x.astype(float), options=(0,))
 
 
 # -- sinc and its derivatives of every order, exact at zero too ------------------------------------------------------

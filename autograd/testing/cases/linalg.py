@@ -14,6 +14,8 @@ from .base import Array, case, normal, numpy_case, positive, strided
 
 # -- products --------------------------------------------------------------------------------------------------------
 _PRODUCTS: list[tuple[str, Any, tuple[int, ...], tuple[int, ...]]] = [
+    ("cov of two", lambda np, a, b: np.cov(a, b), (2, 4), (4,)),
+    ("corrcoef of two", lambda np, a, b: np.corrcoef(a, b), (5,), (5,)),
     ("dot of many dimensions", lambda np, a, b: np.dot(a, b), (2, 3, 2), (2, 2, 3)),
     ("dot with a number", lambda np, a, b: np.dot(a, b), (), (2, 3)),
     ("dot of a vector and many", lambda np, a, b: np.dot(a, b), (2,), (3, 2, 2)),
@@ -52,6 +54,23 @@ for _text in ("ij,jk,kl->il", "i,ij,j->", "ij,ik,il->jkl"):
          lambda a, b, c, t=_text: numpy.einsum(t, a, b, c), *(normal(*s) for s in _sizes))  # fmt: skip
 case("matmul", "multi_dot", lambda a, b, c: np.linalg.multi_dot([a, b, c]),
      lambda a, b, c: numpy.linalg.multi_dot([a, b, c]), normal(2, 3), normal(3, 2), normal(2, 2))  # fmt: skip
+
+
+for _mode in ("full", "same", "valid"):
+    numpy_case("convolve", _mode, lambda np, a, v, m=_mode: np.convolve(a, v, m), normal(5), normal(3))
+    numpy_case("convolve", f"{_mode}, the second longer", lambda np, a, v, m=_mode: np.convolve(a, v, m), normal(2),
+               normal(4))  # fmt: skip
+    numpy_case("convolve", f"correlate, {_mode}", lambda np, a, v, m=_mode: np.correlate(a, v, m), normal(4), normal(2))
+    numpy_case("convolve", f"correlate, {_mode}, the second longer", lambda np, a, v, m=_mode: np.correlate(a, v, m),
+               normal(3), normal(4))  # fmt: skip
+numpy_case("matmul", "cov", lambda np, x: np.cov(x), normal(3, 5))
+numpy_case("matmul", "cov of columns", lambda np, x: np.cov(x, rowvar=False, bias=True), normal(4, 2))
+numpy_case("matmul", "cov of one", lambda np, x: np.cov(x, ddof=0), normal(4))
+numpy_case("matmul", "cov, weighted", lambda np, x, w: np.cov(x, fweights=[1, 2, 1, 3], aweights=w), normal(2, 4),
+           positive(4))  # fmt: skip
+numpy_case("matmul", "corrcoef", lambda np, x: np.corrcoef(x), normal(3, 5))
+numpy_case("multiply", "polyval", lambda np, p, x: np.polyval(p, x), normal(4), normal(2, 3))
+numpy_case("multiply", "polyval of coefficients in a list", lambda np, x: np.polyval([2.0, 0.5, -1.0], x), normal(3))
 
 
 # -- matrices --------------------------------------------------------------------------------------------------------

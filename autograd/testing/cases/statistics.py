@@ -42,6 +42,7 @@ def _with_nans(f: Any) -> Any:
     return lambda x: f(np.where(_NANS, numpy.nan, x))
 
 
-for _name in ("nansum", "nanmean", "nanvar", "nanstd", "nanprod", "nanmax", "nanmin", "nancumsum", "nancumprod"):
+for _name in ("nansum", "nanmean", "nanvar", "nanstd", "nanprod", "nanmax", "nanmin", "nancumsum", "nancumprod",
+              "nanmedian"):  # fmt: skip
     case("where", f"{_name} of a host array", _with_nans(lambda x, n=_name: getattr(np, n)(x, axis=1)),
          _with_nans(lambda x, n=_name: getattr(numpy, n)(x, axis=1)), apart(2, 3))  # fmt: skip
