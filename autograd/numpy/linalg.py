@@ -7,7 +7,6 @@ from numpy.linalg import LinAlgError, lstsq, matrix_rank
 
 from ..ops.arguments import instead_of as _instead_of
 from ..ops.decompositions import cholesky, eig, eigh, eigvals, eigvalsh, qr, svd, svdvals
-from ..ops.determinants import det, slogdet
 from ..ops.einsum import cross as _cross
 from ..ops.einsum import multi_dot, tensordot, vecdot
 from ..ops.einsum import outer as _outer
@@ -15,7 +14,7 @@ from ..ops.linalg import inv, matrix_power, pinv, solve, tensorinv, tensorsolve
 from ..ops.manipulation import diagonal as _diagonal
 from ..ops.manipulation import trace as _trace
 from ..ops.matmul import matmul
-from ..ops.norms import cond, matrix_norm, norm, vector_norm
+from ..ops.norms import cond, det, matrix_norm, norm, slogdet, vector_norm
 from ..ops.shape import matrix_transpose
 
 __all__ = [

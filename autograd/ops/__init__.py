@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from . import decompositions, determinants, einsum, fourier, linalg, norms
+from . import decompositions, einsum, fourier, linalg, norms
 from .arguments import stack
 from .einsum import dot
 from .elementwise import (

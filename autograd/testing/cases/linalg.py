@@ -8,7 +8,7 @@ import numpy
 
 import autograd.numpy as np
 from autograd.engine.primitive import registry
-from autograd.ops.determinants import cofactors
+from autograd.ops.norms import cofactors
 
 from .base import Array, case, normal, numpy_case, positive, strided
 
