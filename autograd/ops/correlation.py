@@ -60,6 +60,14 @@ _convolve_op: Primitive = op(
 )  # fmt: skip
 
 
+def _sequences(caller: str, a: Any, v: Any) -> tuple[Any, Any]:
+    """The operands as whole sequences; a number is an array of its own dtype, and a sequence of one element."""
+    a, v = operands(*(x if x.__class__ in TENSORS else np.asarray(x) for x in (a, v)))
+    _refuse_parts(caller, a, v)
+    a, v = (expand_dims(x, 0) if x.ndim == 0 else x for x in (a, v))
+    return a, v
+
+
 def _part_of_full(y: Any, n: int, m: int, mode: Any) -> Any:
     """The elements of a full convolution that a mode of NumPy returns, for extents n and m; NumPy checks the mode."""
     short, long = sorted((n, m))
@@ -77,9 +85,7 @@ def convolve(a: Any, v: Any, mode: Any = "full") -> Any:
 
     Adjoint: the convolution of the cotangent with the other sequence, reversed.
     """
-    a, v = operands(a, v)
-    _refuse_parts("convolve", a, v)
-    a, v = (expand_dims(x, 0) if x.ndim == 0 else x for x in (a, v))
+    a, v = _sequences("convolve", a, v)
     return _part_of_full(_convolve_op(a, v), raw(a).shape[0], raw(v).shape[0], mode)
 
 
@@ -89,9 +95,7 @@ def correlate(a: Any, v: Any, mode: Any = "valid") -> Any:
 
     Adjoint: that of the convolution of `a` with the reversed conjugate of `v`.
     """
-    a, v = operands(a, v)
-    _refuse_parts("correlate", a, v)
-    a, v = (expand_dims(x, 0) if x.ndim == 0 else x for x in (a, v))
+    a, v = _sequences("correlate", a, v)
     n, m = raw(a).shape[0], raw(v).shape[0]
     if m > n:  # NumPy correlates the longer sequence with the shorter one, and reverses the result
         return _part_of_full(_convolve_op(a, conj(v)[::-1])[::-1], n, m, mode)[::-1]
@@ -122,6 +126,8 @@ def _covariance(
     for x in given:
         x = x.astype(wide)
         x = expand_dims(x, tuple(range(2 - x.ndim))) if x.ndim < 2 else x
+        if not rows and not raw(x).shape[0 if rowvar else -1]:
+            return real(matmul(x, swapaxes(x, 0, 1))).astype(float)[:0, :0]
         rows.append(x if rowvar or raw(x).shape[0] == 1 else swapaxes(x, 0, 1))
     x = concatenate(rows, 0) if len(rows) > 1 else rows[0]
     ddof = (0 if bias else 1) if ddof is None else ddof

@@ -128,7 +128,8 @@ def _bessel(x: Any, order: int) -> Any:
     """``I_n(x) = mean(exp(x cos t) cos(n t))`` over the circle, for n > 0 by the trapezoidal rule, which is exact."""
     if order == 0 or type(x) is Shaped:
         return np.i0(x) if type(x) is not Shaped else x
-    count = 48 + order + int(10 * np.sqrt(np.max(np.abs(x), initial=0.0)))
+    largest = np.max(np.abs(x), where=np.abs(x) < 1000, initial=0.0)  # of those whose result is finite, and some more
+    count = 48 + order + int(10 * np.sqrt(largest))
     even_or_odd = np.sinh if order % 2 else np.cosh  # half of the exponential, so that small terms do not cancel
     total = np.zeros_like(x)
     for t in np.arange(count) * (2 * np.pi / count):

@@ -315,6 +315,16 @@ def test_equal_eigenvalues_of_functions_of_the_matrix() -> None:
     numpy.testing.assert_allclose(ag.grad(f)(x), 2 * x, atol=1e-12)
 
 
+@pytest.mark.parametrize("name", ["median", "nanmedian", "percentile", "quantile"])
+def test_the_input_is_not_overwritten(name: str) -> None:
+    x = numpy.array([3.0, 1.0, 2.0, 5.0, 0.0])
+    more = {"percentile": (30.0,), "quantile": (0.3,)}.get(name, ())
+    for requires_grad in (False, True):
+        w = ag.tensor(x.copy(), requires_grad=requires_grad)
+        y = getattr(np, name)(w, *more, overwrite_input=True)
+        assert w.numpy().tolist() == x.tolist() and y.item() == getattr(numpy, name)(x, *more)
+
+
 def test_interp_and_piecewise() -> None:
     x, y = numpy.array([-0.7, 0.15, 2.5, 9.0]), RNG.standard_normal(4)
     at = numpy.array([-0.5, 0.05, 0.5, 3.0])
