@@ -122,7 +122,7 @@ def _covariance(
     weights = [operand(w) for w in (fweights, aweights) if w is not None]
     _refuse_parts(caller, *given, *weights)
     wide = np.result_type(*(x.dtype for x in given), np.float64) if dtype is None else dtype
-    rows = []
+    rows: list[Any] = []
     for x in given:
         x = x.astype(wide)
         x = expand_dims(x, tuple(range(2 - x.ndim))) if x.ndim < 2 else x
