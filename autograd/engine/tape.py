@@ -356,6 +356,8 @@ class Tape:
             for x in (*(outputs if isinstance(outputs, list | tuple) else (outputs,)), *(wanted or ())):
                 getattr(x, "node", None)
         retain = retain or (record and state.recording is not None)  # what the sweep records reads the tape
+        if outputs.__class__ is not Tensor:
+            self._enter_leaves(outputs)
         nodes, start = recording.nodes, self.start
         end = len(nodes) if self.end is None else min(self.end, len(nodes))
         at: Any = None
@@ -365,8 +367,13 @@ class Tape:
             places = None if defer else dict.fromkeys(at)
         sweep = Sweep(recording, start, end, places, record)
         for place, ct in _seeds(outputs, cotangents, recording, start, end):
-            sweep.add(place, ct if record else ct.array)
-            sweep.general = sweep.general or dtype_to_round_to(ct) is not None
+            if place < end:
+                sweep.add(place, ct if record else ct.array)
+                sweep.general = sweep.general or dtype_to_round_to(ct) is not None
+            else:  # a leaf that entered after this interval
+                known = sweep.outside.get(place)
+                given = ct if record else ct.array
+                sweep.outside[place] = given if known is None else known + given
         if cotangents is None and (mesh := state.mesh) is not None and not mesh.is_alone:
             for see in objectives:
                 see(outputs, recording)
@@ -410,7 +417,7 @@ class Tape:
         if done:
             recording.release()
         if places is not None:
-            return [places[place] if place >= start else sweep.outside.get(place) for place in at]
+            return [places[place] if start <= place < end else sweep.outside.get(place) for place in at]
         for place, ct in sweep.outside.items():
             node = nodes[place]
             if node is not None and (node[0] is LEAF or node[0] is IMPORT):
@@ -421,14 +428,25 @@ class Tape:
             sweep.finish()
         return None
 
+    def _enter_leaves(self, outputs: Any) -> None:
+        """Give leaves among the outputs a place: operations that change nothing, as a reshape, return their operand."""
+        recording = self.recording
+        count = len(recording.nodes)
+        for y in outputs if isinstance(outputs, list | tuple) else (outputs,):
+            if _is_followed_leaf(y) and (self.end is None or self.end <= count):  # else it is released
+                recording.enter(y)
+        if self.end == count:
+            self.end = len(recording.nodes)
+
     def forward(
         self, inputs: Sequence[Tensor], tangents: Sequence[Any], outputs: Sequence[Tensor], *, record: bool = False
     ) -> list[Any]:
         """Forward mode: replay the list forwards, from the tangents of `inputs` to those of `outputs`."""
         recording, start = self.recording, self.start
+        self._enter_leaves(inputs)
         end = len(recording.nodes) if self.end is None else self.end
         carried: list[Any] = []
-        given = {x.node: t for x, t in zip(inputs, tangents, strict=True)}
+        given = {_place_in(x, recording): t for x, t in zip(inputs, tangents, strict=True)}
         active = state.recording
         inside, state.in_rules = state.in_rules, True
         if not record:
@@ -442,7 +460,8 @@ class Tape:
                 carried.append(given[place] if known else node[0].push(node, carried, start, record, recording, place))
         finally:
             state.recording, state.in_rules = active, inside
-        return [carried[y.node - start] if y.tape is recording and y.node >= start else None for y in outputs]
+        places = [_place_in(y, recording) for y in outputs]
+        return [carried[p - start] if start <= p < end else given.get(p) if p > OUTSIDE else None for p in places]
 
 
 class Rest:
@@ -534,6 +553,17 @@ def _run_alone(sweep: Sweep, nodes: list[Node | None]) -> None:
         sweep.finish()
 
 
+def _is_followed_leaf(x: Any) -> bool:
+    return isinstance(x, Tensor) and x.__class__ is not Tensor and x.tape is None and x._requires_grad
+
+
+def _place_in(x: Tensor, recording: Recording) -> int:
+    """The place of a value of a recording, or of a leaf that has entered it; else `OUTSIDE`."""
+    if x.tape is recording:
+        return int(x.node)
+    return recording.leaves.get(id(x), OUTSIDE) if _is_followed_leaf(x) else OUTSIDE
+
+
 def _place_of(x: Any, recording: Recording) -> int:
     """The place of a value whose cotangent is wanted; negative where it has none in this recording."""
     if x.tape is recording:
@@ -569,9 +599,16 @@ def _seeds(outputs: Any, cotangents: Any, recording: Any, start: int, end: int) 
         cotangents = (None,) * len(outputs)
     elif len(cotangents) != len(outputs):
         raise ShapeError(f"{len(cotangents)} cotangents were given for {len(outputs)} outputs")
-    found = []
+    found: list[tuple[int, Tensor]] = []
     for y, ct in zip(outputs, cotangents, strict=True):
         ct = _seed(y, ct)
+        if _is_followed_leaf(y):
+            place = _place_in(y, recording)
+            if place < 0 or recording.released(place):
+                _refuse_output(recording, y)
+            if ct is not None:
+                found.append((place, ct))
+            continue
         if y.tape is None and recording.communicates and (
             y.node not in _OFF_TAPE or y.__class__ is not Tensor
         ):
@@ -692,14 +729,14 @@ def _refuse_output(recording: Recording, y: Tensor) -> NoReturn:
             f"backward of a value of shape {y.array.shape} that was computed outside the tape's block, so it "
             "was not recorded. Fix: compute it inside `with Tape():`" + call_site()
         )
-    if y.tape is None:
+    if y.tape is None and not _is_followed_leaf(y):
         raise TapeError(
             f"backward of a value of shape {y.array.shape} that depends on no leaf: nothing was recorded. Needed: "
             "a Parameter, or a tensor with requires_grad=True, used inside the tape's block\n  fix: compute all of it "
             "inside the block, from a Parameter" + FROM_A_GRADIENT
             + call_site()
         )
-    if y.tape is recording and recording.released(y.node):
+    if y.tape is None or (y.tape is recording and recording.released(y.node)):
         raise TapeError(
             "second backward on a tape that the first one released. Needed: an unreleased tape. "
             "Fix: backward(..., retain=True) the first time" + call_site()

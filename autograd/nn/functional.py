@@ -6,6 +6,7 @@ Arguments that follow one that only torch has are given by name. An argument tha
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,7 @@ from .losses import (
     nll_loss,
     smooth_l1_loss,
 )
+from .norms import over_features, shape_of_features
 
 __all__ = [
     "avg_pool1d", "avg_pool2d", "binary_cross_entropy_with_logits", "conv1d", "conv2d", "cross_entropy", "dropout",
@@ -81,29 +83,18 @@ def leaky_relu(input: Any, negative_slope: float = 0.01, inplace: bool = False) 
     return ops.where(input > 0, input, input * slope)
 
 
-def _one_dimension(caller: str, normalized_shape: Any, input: Any) -> None:
-    """Raise ShapeError unless the shape that is normalised is that of the last dimension."""
-    shape = tuple(normalized_shape) if isinstance(normalized_shape, Sequence | np.ndarray) else (normalized_shape,)
-    if len(shape) != 1 or shape != raw(input).shape[-1:]:
-        raise ShapeError(
-            f"{caller}: normalized_shape={normalized_shape!r} was given for an input of shape {raw(input).shape}; "
-            f"needed: {raw(input).shape[-1:]}, the last dimension. Fix: reshape the last dimensions into one"
-            + call_site()
-        )
-
-
 @typed_errors
 def layer_norm(
     input: Any, normalized_shape: Sequence[int] | int, weight: Any = None, bias: Any = None, eps: float = 1e-5
 ) -> Any:
-    """``(input - mean) / sqrt(variance + eps) * weight + bias`` along the last dimension; see `LayerNorm`.
+    """``(input - mean) / sqrt(variance + eps) * weight + bias`` along the last dimensions; see `LayerNorm`.
 
     Parameters
     ----------
-    input : Tensor or array, [..., n]
+    input : Tensor or array, [..., *normalized_shape]
     normalized_shape : sequence of int
-        ``(n,)``: only the last dimension.
-    weight, bias : Tensor or array, [n], optional
+        The shape of the last dimensions, which are normalised together.
+    weight, bias : Tensor or array of this shape, optional
     eps : float
 
     Raises
@@ -118,17 +109,17 @@ def layer_norm(
     >>> F.layer_norm(numpy.array([[1.0, 3.0]]), (2,), eps=0.0)
     array([[-1.,  1.]])
     """
-    _one_dimension("layer_norm", normalized_shape, input)
-    return ops.layer_norm(input, weight, bias, eps)
+    shape = shape_of_features(normalized_shape, "layer_norm")
+    return over_features("layer_norm", partial(ops.layer_norm, eps=eps), shape, input, weight, bias)
 
 
 @typed_errors
 def rms_norm(
     input: Any, normalized_shape: Sequence[int] | int, weight: Any = None, eps: float | None = None
 ) -> Any:
-    """``input / sqrt(mean(input^2) + eps) * weight`` along the last dimension; see `RMSNorm` and `layer_norm`."""
-    _one_dimension("rms_norm", normalized_shape, input)
-    return ops.rms_norm(input, weight, eps)
+    """``input / sqrt(mean(input^2) + eps) * weight`` along the last dimensions; see `RMSNorm` and `layer_norm`."""
+    shape = shape_of_features(normalized_shape, "rms_norm")
+    return over_features("rms_norm", partial(ops.rms_norm, eps=eps), shape, input, weight)
 
 
 @typed_errors

@@ -11,7 +11,7 @@ from typing import Any, overload
 import numpy as np
 
 from .. import ops
-from ..arrays.device import arange_beside, as_array, require_one_device, zeros_on
+from ..arrays.device import arange_beside, as_array, is_inexact, require_one_device, zeros_on
 from ..engine import events
 from ..engine.parameter import constant
 from ..engine.promotion import composite
@@ -19,7 +19,9 @@ from ..engine.state import state
 from ..engine.tensor import TENSORS, Tensor
 from ..errors import ArgumentError, DtypeError, LayoutError, ShapeError, call_site, typed_errors
 from ..layouts.layout import R, Shard
-from ..ops.nn.cross_entropy import IGNORED, as_rows, mean_of_targets
+from ..ops.arguments import labelled, raw, zero_like
+from ..ops.nn.cross_entropy import IGNORED, Rows, mean_of_targets, of_probabilities
+from ..ops.ufuncs import clip
 from ..random.keys import integer
 from .arguments import number
 from .module import Module
@@ -118,11 +120,10 @@ def smooth_l1_loss(input: Any, target: Any, *, reduction: str = "mean", beta: fl
     beta = number(beta, "smooth_l1_loss: beta", 0)
     _check_shapes("smooth_l1_loss", input, target)
     d = input - target
-    size = ops.absolute(d)
     if beta == 0:
-        return _reduce(size, reduction)
-    losses = ops.where(ops.less(size, beta), d * d * (0.5 / beta), size - 0.5 * beta)
-    return _reduce(losses, reduction)
+        return _reduce(ops.absolute(d), reduction)
+    near = clip(d, -beta, beta)  # unlike |d| it has no kink at 0
+    return _reduce(near * (d - 0.5 * near) / beta, reduction)
 
 
 @overload
@@ -196,14 +197,15 @@ def cross_entropy(
     """Cross-entropy of logits and labels, ``-log softmax(input)[row, target[row]]`` of each row.
 
     With label smoothing s, the labels have the probability ``1 - s``, and each class s / classes more. A mean is
-    divided by the number of rows that are not ignored, or with weights by the sum of the weights of their labels.
+    divided by the number of rows that are not ignored, or with weights by the sum of the weights of their labels. That
+    of probabilities is divided by the number of rows. A mean over no row is NaN, with the gradient 0, as in torch.
 
     Parameters
     ----------
-    input : Tensor or array, [n, classes]
+    input : Tensor or array, [n, classes], [n, classes, ...] or [classes]
         Logits. The classes may not be sharded.
-    target : array of int, [n]
-        Labels.
+    target : array of int, [n], [n, ...] or []; or array of the shape of `input`
+        Labels, or the probabilities of the classes, which may have a gradient and ignore no row.
     weight : array, [classes], optional
         Weight of each class; the same on every rank.
     ignore_index : int
@@ -215,14 +217,14 @@ def cross_entropy(
     Returns
     -------
     Tensor or array
-        One number, or with "none" a loss for each row. A sum or mean over sharded rows is Partial.
+        One number, or with "none" a loss for each label. A sum or mean over sharded rows is Partial.
 
     Raises
     ------
     ShapeError
         The shapes do not fit, a label is out of range, or `reduction` or `label_smoothing` is not allowed.
     DtypeError
-        The labels are not integers.
+        The labels are neither integers nor probabilities.
     LayoutError
         The classes are sharded; a mean over sharded rows, some of which are ignored: each rank would divide by its own
         count.
@@ -257,8 +259,15 @@ def _weighted_cross_entropy(
         )
     ignore_index = integer(ignore_index, "cross_entropy: ignore_index")
     label_smoothing = number(label_smoothing, "cross_entropy: label_smoothing", 0, 1)
-    log_p = ops.log_softmax(input, 1)
-    return _weighted_nll("cross_entropy", log_p, target, weight, ignore_index, label_smoothing, reduction)
+    of_target = target.array if target.__class__ in TENSORS else as_array(target)
+    if is_inexact(of_target.dtype) and of_target.shape == raw(input).shape:
+        shape = raw(input).shape
+        w = _class_weights("cross_entropy", input, weight, shape[min(len(shape) - 1, 1)])
+        return of_probabilities(input, target, _as_constant(w), ignore_index, reduction, label_smoothing)
+    rows = Rows("cross_entropy", input, target if target.__class__ in TENSORS else of_target)
+    log_p = ops.log_softmax(rows.logits, 1)
+    losses = _weighted_nll("cross_entropy", log_p, rows.labels, weight, ignore_index, label_smoothing, reduction)
+    return rows.back(losses) if reduction == "none" else losses
 
 
 @overload
@@ -276,13 +285,13 @@ def nll_loss(
 ) -> Any:
     """Negative log-likelihood, ``-weight[t] input[row, t]`` for the label t of each row.
 
-    A mean is divided by the sum of the weights of the rows.
+    A mean is divided by the sum of the weights of the rows. Over no row it is NaN, with the gradient 0, as in torch.
 
     Parameters
     ----------
-    input : Tensor or array, [n, classes]
+    input : Tensor or array, [n, classes], [n, classes, ...] or [classes]
         Log-probabilities.
-    target : array of int, [n]
+    target : array of int, [n], [n, ...] or []
         Labels.
     weight : array, [classes], optional
         Weight of each class; the same on every rank.
@@ -307,22 +316,26 @@ def nll_loss(
     >>> float(nn.nll_loss(numpy.log(numpy.full((2, 4), 0.25)), numpy.array([0, -100])).round(6))
     1.386294
     """
-    return _weighted_nll("nll_loss", input, target, weight, ignore_index, 0.0, reduction)
+    rows = Rows("nll_loss", input, target if target.__class__ in TENSORS else as_array(target))
+    losses = _weighted_nll("nll_loss", rows.logits, rows.labels, weight, ignore_index, 0.0, reduction)
+    return rows.back(losses) if reduction == "none" else losses
 
 
 def _weighted_nll(
     name: str, log_p: Any, target: Any, weight: Any, ignored: int, smoothing: float, reduction: str
 ) -> Any:
-    """Negative log-likelihood with class weights, ignored labels and label smoothing."""
-    of_classes, of_rows = _weights(name, log_p, target, weight, ignored, smoothing)
+    """Negative log-likelihood of rows with class weights, ignored labels and label smoothing."""
+    seen, of_classes, of_rows = _weights(name, log_p, target, weight, ignored, smoothing)
     losses = ops.sum(log_p * of_classes, -1) * -1.0
+    losses = ops.where(seen, losses, zero_like(losses))  # so that ignored rows get 0 also of an infinite cotangent
     if reduction != "mean":
         return _reduce(losses, reduction)
     if losses.__class__ in TENSORS and losses.layout is not None and losses.layout.special:
         if weight is None and not _has_ignored(target, ignored):
             return ops.mean(losses)
         raise LayoutError(mean_of_targets(losses, name, target, ignored, weight is not None))
-    return ops.sum(losses) / ops.sum(of_rows)
+    with np.errstate(invalid="ignore"):  # of no row: NaN, as torch's
+        return ops.sum(losses) / ops.sum(of_rows)
 
 
 def _has_ignored(target: Any, ignored: int) -> bool:
@@ -336,22 +349,9 @@ def _has_ignored(target: Any, ignored: int) -> bool:
     return ignored != IGNORED or type(raw) is not np.ndarray or bool((raw == ignored).any())  # on a GPU it may occur
 
 
-def _weights(name: str, x: Any, target: Any, weight: Any, ignored: int, smoothing: float) -> tuple[Any, Any]:
-    """Return the weight of each log-probability, [n, classes], and that of each row in a mean, [n]."""
-    raw = target.array if target.__class__ in TENSORS else as_array(target)
-    require_one_device(name, input=x, target=target, weight=weight)
+def _class_weights(name: str, x: Any, weight: Any, classes: int) -> Any:
+    """Check the weights of the classes, the same on all ranks; return them as an array of the dtype of `x`."""
     array = x.array if x.__class__ in TENSORS else x
-    if raw.dtype.kind not in "iu":
-        raise DtypeError(f"{name}: labels of dtype {raw.dtype} were given; needed: integers" + call_site())
-    if len(array.shape) != 2 or raw.shape != array.shape[:1]:
-        raise ShapeError(
-            f"{name}: input of shape {array.shape}, labels of shape {raw.shape}; needed: [n, classes] and [n]"
-            f"{as_rows(array.shape, raw.shape)}" + call_site()
-        )
-    classes = array.shape[1]
-    seen = raw != ignored
-    if type(raw) is np.ndarray and (seen & ((raw < 0) | (raw >= classes))).any():
-        raise ShapeError(f"{name}: labels must lie in 0..{classes - 1}, or be {ignored} (ignored)" + call_site())
     weight = getattr(weight, "array", weight)
     w = zeros_on(array, (classes,), array.dtype) + 1 if weight is None else as_array(weight, array.dtype)
     if w.shape != (classes,):
@@ -360,16 +360,31 @@ def _weights(name: str, x: Any, target: Any, weight: Any, ignored: int, smoothin
     if weight is not None and layout is not None and events.constants and not state.in_rules:
         parts_of_one = [R if type(label) is Shard else label for label in layout.labels]
         events.compare(f"{name} with class weights", layout.grid.layout(parts_of_one), w)
+    return w
+
+
+def _weights(name: str, x: Any, target: Any, weight: Any, ignored: int, smoothing: float) -> tuple[Any, Any, Any]:
+    """The rows that are not ignored, [n], and the weights of log-probabilities, [n, classes], and of rows, [n]."""
+    raw = target.array if target.__class__ in TENSORS else as_array(target)
+    require_one_device(name, input=x, target=target, weight=weight)
+    array = x.array if x.__class__ in TENSORS else x
+    if raw.dtype.kind not in "iu":
+        raise DtypeError(f"{name}: labels of dtype {raw.dtype} were given; needed: integers" + call_site())
+    classes = array.shape[1]
+    seen = raw != ignored
+    if type(raw) is np.ndarray and (seen & ((raw < 0) | (raw >= classes))).any():
+        raise ShapeError(f"{name}: labels must lie in 0..{classes - 1}, or be {ignored} (ignored)" + call_site())
+    w = _class_weights(name, x, weight, classes)
     one_hot = (raw[:, None] == arange_beside(raw, classes)).astype(array.dtype)
     of_classes = (one_hot * (1 - smoothing) + smoothing / classes) * w * seen[:, None]
     of_rows = (one_hot * w).sum(axis=1) * seen
     if target.__class__ in TENSORS:
-        return Tensor(of_classes, target.layout), Tensor(of_rows, target.layout)
-    return of_classes, of_rows
+        return labelled(seen, target), Tensor(of_classes, target.layout), Tensor(of_rows, target.layout)
+    return seen, of_classes, of_rows
 
 
 class CrossEntropyLoss(Module):
-    """`cross_entropy` of logits [n, classes] and labels [n] as a module.
+    """`cross_entropy` as a module: of logits [n, classes, ...] and labels [n, ...], or probabilities.
 
     Parameters
     ----------

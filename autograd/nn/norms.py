@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,6 +19,7 @@ from ..errors import LayoutError, ShapeError, call_site
 from ..layouts.layout import Shard
 from ..layouts.messages import describe
 from ..layouts.names import name_of
+from ..ops.arguments import raw
 from ..random.philox import floating
 from .arguments import count, number
 from .module import Module
@@ -24,25 +27,53 @@ from .module import Module
 __all__ = ["BatchNorm1d", "BatchNorm2d", "GroupNorm", "LayerNorm", "RMSNorm"]
 
 
-def _feature_count(shape: int | Sequence[int], caller: str) -> int:
-    found = tuple(shape) if isinstance(shape, list | tuple) else (shape,)
-    if len(found) != 1:
+def shape_of_features(shape: Any, caller: str) -> tuple[int, ...]:
+    """The extents of the dimensions that are normalised, of a number or of a sequence of numbers."""
+    found = tuple(shape) if isinstance(shape, Sequence | np.ndarray) else (shape,)
+    if not found:
         raise ShapeError(
-            f"{caller}: normalized_shape={shape!r} was given; needed: one number, the size of the last dimension. "
-            "Fix: reshape the last dimensions into one" + call_site()
+            f"{caller}: normalized_shape={shape!r} was given; needed: the extent of at least one dimension"
+            + call_site()
         )
-    return count(found[0], f"{caller}: normalized_shape", 1)
+    return tuple(count(n, f"{caller}: normalized_shape", 1) for n in found)
+
+
+def over_features(caller: str, normalize: Any, shape: tuple[int, ...], x: Any, *parameters: Any) -> Any:
+    """Normalise the last dimensions of `x`, which have this shape, together: as one dimension.
+
+    Raises
+    ------
+    ShapeError
+        The last dimensions of `x`, or a parameter, have another shape.
+    """
+    k = len(shape)
+    if raw(x).shape[-k:] != shape:
+        raise ShapeError(
+            f"{caller}: normalized_shape={shape} was given for an input of shape {raw(x).shape}; needed: "
+            f"{raw(x).shape[-k:]}, the last {'dimension' if k == 1 else f'{k} dimensions'}" + call_site()
+        )
+    if k == 1:
+        return normalize(x, *parameters)
+    for p in parameters:
+        if p is not None and raw(p).shape != shape:
+            raise ShapeError(
+                f"{caller}: a weight or bias of shape {raw(p).shape} was given; needed: {shape}, the normalized_shape"
+                + call_site()
+            )
+    rows = ops.reshape(x, (*x.shape[:-k], math.prod(shape)))
+    y = normalize(rows, *(None if p is None else ops.reshape(p, (-1,)) for p in parameters))
+    return ops.reshape(y, (*y.shape[:-1], *shape))
 
 
 class LayerNorm(Module):
-    """``(x - mean) / sqrt(variance + eps) * weight + bias``, mean and variance over the last dimension.
+    """``(x - mean) / sqrt(variance + eps) * weight + bias``, mean and variance over the last dimensions.
 
-    The last dimension must not be sharded.
+    They must not be sharded.
 
     Parameters
     ----------
-    normalized_shape : int
-        Size of the last dimension.
+    normalized_shape : int or sequence of int
+        Extents of the dimensions that are normalised together: the last ones. A number is that of the last dimension.
     eps : float
     elementwise_affine : bool
         Whether there is a weight, initialised to ones.
@@ -66,22 +97,25 @@ class LayerNorm(Module):
         self, normalized_shape: int | Sequence[int], eps: float = 1e-5, elementwise_affine: bool = True,
         bias: bool = True, *, dtype: Any = np.float32,
     ):  # fmt: skip
-        n, dtype = _feature_count(normalized_shape, "LayerNorm"), floating(dtype, "LayerNorm")
-        self.eps = number(eps, "LayerNorm: eps", 0)
-        self.weight = Parameter(np.ones(n, dtype)) if elementwise_affine else None
-        self.bias = Parameter(np.zeros(n, dtype)) if elementwise_affine and bias else None
+        self.normalized_shape = shape = shape_of_features(normalized_shape, "LayerNorm")
+        self.eps, dtype = number(eps, "LayerNorm: eps", 0), floating(dtype, "LayerNorm")
+        self.weight = Parameter(np.ones(shape, dtype)) if elementwise_affine else None
+        self.bias = Parameter(np.zeros(shape, dtype)) if elementwise_affine and bias else None
 
     def forward(self, input: Any) -> Tensor:
-        return ops.layer_norm(input, self.weight, self.bias, self.eps)
+        if len(self.normalized_shape) == 1:
+            return ops.layer_norm(input, self.weight, self.bias, self.eps)
+        normalize = partial(ops.layer_norm, eps=self.eps)
+        return over_features("LayerNorm", normalize, self.normalized_shape, input, self.weight, self.bias)
 
 
 class RMSNorm(Module):
-    """``x / sqrt(mean(x^2) + eps) * weight``, the mean over the last dimension, which must not be sharded.
+    """``x / sqrt(mean(x^2) + eps) * weight``, the mean over the last dimensions, which must not be sharded.
 
     Parameters
     ----------
-    normalized_shape : int
-        Size of the last dimension.
+    normalized_shape : int or sequence of int
+        Extents of the dimensions that are normalised together: the last ones. A number is that of the last dimension.
     eps : float, optional
         By default the machine epsilon of the dtype of x.
     elementwise_affine : bool
@@ -98,11 +132,14 @@ class RMSNorm(Module):
         dtype: Any = np.float32,
     ):  # fmt: skip
         self.eps = None if eps is None else number(eps, "RMSNorm: eps", 0)
-        n, dtype = _feature_count(normalized_shape, "RMSNorm"), floating(dtype, "RMSNorm")
-        self.weight = Parameter(np.ones(n, dtype)) if elementwise_affine else None
+        self.normalized_shape, dtype = shape_of_features(normalized_shape, "RMSNorm"), floating(dtype, "RMSNorm")
+        self.weight = Parameter(np.ones(self.normalized_shape, dtype)) if elementwise_affine else None
 
     def forward(self, input: Any) -> Tensor:
-        return ops.rms_norm(input, self.weight, self.eps)
+        if len(self.normalized_shape) == 1:
+            return ops.rms_norm(input, self.weight, self.eps)
+        normalize = partial(ops.rms_norm, eps=self.eps)
+        return over_features("RMSNorm", normalize, self.normalized_shape, input, self.weight)
 
 
 def _refuse_parts(caller: str, x: Any, axes: Sequence[int]) -> None:

@@ -24,11 +24,13 @@ assignment to elements, in-place methods (``x[0] = 1``, ``x.sort()``, ``x.fill(0
     tape these calls return the values; conversions to integers (``numpy.int64(x)``) and booleans always do.
 ``svd`` with ``full_matrices=True`` of matrices that are not square, ``qr`` with ``mode="complete"`` of tall ones
     Singular vectors that belong to no singular value are not determined.
-``pad`` with modes other than constant, edge, reflect, symmetric and wrap; ``quantile`` with methods other than linear
+``pad`` with a function as the mode or ``reflect_type="odd"``; ``quantile`` with methods other than linear
     They have no derivative here yet.
 
 Conventions where a derivative does not exist: ``maximum``, ``max`` and similar functions share the cotangent equally
-at ties; the derivative of ``absolute``, ``norm``, ``std`` and ``hypot`` is 0 at 0; that of ``clip`` is 0 at its limits.
+at ties; the derivative of ``absolute``, ``norm``, ``std`` and ``hypot`` is 0 at 0, and second derivatives of functions
+of them, such as ``norm(x)**2``, are NaN there; that of ``clip`` is 0 at its limits. Functions of eigenvectors and of
+singular vectors have the gradient NaN where the values coincide.
 ``cholesky`` assumes a Hermitian operand and returns a Hermitian cotangent; ``eigh`` returns a cotangent for the
 triangle that it reads. For complex numbers the pairing is bilinear: the gradient of a real L at ``z = x + iy`` is
 ``dL/dx - i dL/dy``.
@@ -44,6 +46,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as _numpy
 
 from ..ops.arguments import stack
+from ..ops.correlation import convolve, corrcoef, correlate, cov, polyval
 from ..ops.creation import (
     append,
     arange,
@@ -159,6 +162,7 @@ from ..ops.sorting import (
     interp,
     median,
     msort,
+    nanmedian,
     partition,
     percentile,
     piecewise,
@@ -219,6 +223,7 @@ from ..ops.ufuncs import (
     fmod,
     heaviside,
     hypot,
+    i0,
     invert,
     isclose,
     iscomplex,
@@ -270,28 +275,30 @@ from . import fft, linalg, random
 __all__ = [
     "abs", "absolute", "acos", "acosh", "add", "all", "amax", "amin", "angle", "any", "append", "arange", "arccos",
     "arccosh", "arcsin", "arcsinh", "arctan", "arctan2", "arctanh", "argmax", "argmin", "argpartition", "argsort",
-    "around", "array", "array_split", "asanyarray", "asarray", "ascontiguousarray", "asin", "asinh", "astype", "atan",
-    "atan2", "atanh", "atleast_1d", "atleast_2d", "atleast_3d", "average", "bitwise_and", "bitwise_invert",
+    "around", "array", "array_split", "asanyarray", "asarray", "ascontiguousarray", "asin", "asinh", "astype",
+    "atan", "atan2", "atanh", "atleast_1d", "atleast_2d", "atleast_3d", "average", "bitwise_and", "bitwise_invert",
     "bitwise_left_shift", "bitwise_not", "bitwise_or", "bitwise_right_shift", "bitwise_xor", "block",
-    "broadcast_arrays", "broadcast_to", "c_", "cbrt", "ceil", "choose", "clip", "column_stack", "compress", "concat",
-    "concatenate", "conj", "conjugate", "copy", "copysign", "cos", "cosh", "count_nonzero", "cross", "cumprod",
-    "cumsum", "cumulative_prod", "cumulative_sum", "deg2rad", "degrees", "delete", "diag", "diagflat", "diagonal",
-    "diff", "divide", "divmod", "dot", "dsplit", "dstack", "ediff1d", "einsum", "empty_like", "equal", "exp", "exp2",
-    "expand_dims", "expm1", "extract", "eye", "fabs", "fft", "fix", "flip", "fliplr", "flipud", "float_power", "floor",
-    "floor_divide", "fmax", "fmin", "fmod", "full", "full_like", "gradient", "greater", "greater_equal", "heaviside",
-    "hsplit", "hstack", "hypot", "identity", "imag", "inner", "interp", "invert", "isclose", "iscomplex", "isfinite",
-    "isinf", "isnan", "isneginf", "isposinf", "isreal", "kron", "ldexp", "left_shift", "less", "less_equal", "linalg",
-    "linspace", "log", "log10", "log1p", "log2", "logaddexp", "logaddexp2", "logical_and", "logical_not", "logical_or",
+    "broadcast_arrays", "broadcast_to", "c_", "cbrt", "ceil", "choose", "clip", "column_stack", "compress",
+    "concat", "concatenate", "conj", "conjugate", "convolve", "copy", "copysign", "corrcoef", "correlate", "cos",
+    "cosh", "count_nonzero", "cov", "cross", "cumprod", "cumsum", "cumulative_prod", "cumulative_sum", "deg2rad",
+    "degrees", "delete", "diag", "diagflat", "diagonal", "diff", "divide", "divmod", "dot", "dsplit", "dstack",
+    "ediff1d", "einsum", "empty_like", "equal", "exp", "exp2", "expand_dims", "expm1", "extract", "eye", "fabs",
+    "fft", "fix", "flip", "fliplr", "flipud", "float_power", "floor", "floor_divide", "fmax", "fmin", "fmod",
+    "full", "full_like", "gradient", "greater", "greater_equal", "heaviside", "hsplit", "hstack", "hypot", "i0",
+    "identity", "imag", "inner", "interp", "invert", "isclose", "iscomplex", "isfinite", "isinf", "isnan",
+    "isneginf", "isposinf", "isreal", "kron", "ldexp", "left_shift", "less", "less_equal", "linalg", "linspace",
+    "log", "log10", "log1p", "log2", "logaddexp", "logaddexp2", "logical_and", "logical_not", "logical_or",
     "logical_xor", "logspace", "make_diagonal", "matmul", "matrix_transpose", "max", "maximum", "mean", "median",
     "meshgrid", "min", "minimum", "mod", "modf", "moveaxis", "msort", "multiply", "nan_to_num", "nancumprod",
-    "nancumsum", "nanmax", "nanmean", "nanmin", "nanprod", "nanstd", "nansum", "nanvar", "negative", "not_equal",
-    "ones", "ones_like", "outer", "pad", "partition", "percentile", "permute_dims", "piecewise", "positive", "pow",
-    "power", "prod", "ptp", "quantile", "r_", "rad2deg", "radians", "random", "ravel", "real", "real_if_close",
-    "reciprocal", "remainder", "repeat", "reshape", "resize", "right_shift", "rint", "roll", "rollaxis", "rot90",
-    "round", "row_stack", "select", "shape", "sign", "signbit", "sin", "sinc", "sinh", "size", "sort", "sort_complex",
-    "split", "sqrt", "square", "squeeze", "stack", "std", "subtract", "sum", "swapaxes", "take", "take_along_axis",
-    "tan", "tanh", "tensordot", "tile", "trace", "transpose", "trapezoid", "tri", "tril", "triu", "true_divide",
-    "trunc", "unstack", "unwrap", "var", "vdot", "vecdot", "vsplit", "vstack", "where", "zeros", "zeros_like",
+    "nancumsum", "nanmax", "nanmean", "nanmedian", "nanmin", "nanprod", "nanstd", "nansum", "nanvar", "negative",
+    "not_equal", "ones", "ones_like", "outer", "pad", "partition", "percentile", "permute_dims", "piecewise",
+    "polyval", "positive", "pow", "power", "prod", "ptp", "quantile", "r_", "rad2deg", "radians", "random", "ravel",
+    "real", "real_if_close", "reciprocal", "remainder", "repeat", "reshape", "resize", "right_shift", "rint",
+    "roll", "rollaxis", "rot90", "round", "row_stack", "select", "shape", "sign", "signbit", "sin", "sinc", "sinh",
+    "size", "sort", "sort_complex", "split", "sqrt", "square", "squeeze", "stack", "std", "subtract", "sum",
+    "swapaxes", "take", "take_along_axis", "tan", "tanh", "tensordot", "tile", "trace", "transpose", "trapezoid",
+    "tri", "tril", "triu", "true_divide", "trunc", "unstack", "unwrap", "var", "vdot", "vecdot", "vsplit", "vstack",
+    "where", "zeros", "zeros_like",
 ]  # fmt: skip
 
 # all other public names are NumPy's own objects; NumPy's submodules are loaded at first use, by __getattr__

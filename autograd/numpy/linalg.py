@@ -10,20 +10,11 @@ from ..ops.decompositions import cholesky, eig, eigh, eigvals, eigvalsh, qr, svd
 from ..ops.einsum import cross as _cross
 from ..ops.einsum import multi_dot, tensordot, vecdot
 from ..ops.einsum import outer as _outer
-from ..ops.linalg import (
-    det,
-    inv,
-    matrix_power,
-    pinv,
-    slogdet,
-    solve,
-    tensorinv,
-    tensorsolve,
-)
+from ..ops.linalg import inv, matrix_power, pinv, solve, tensorinv, tensorsolve
 from ..ops.manipulation import diagonal as _diagonal
 from ..ops.manipulation import trace as _trace
 from ..ops.matmul import matmul
-from ..ops.norms import cond, matrix_norm, norm, vector_norm
+from ..ops.norms import cond, det, matrix_norm, norm, slogdet, vector_norm
 from ..ops.shape import matrix_transpose
 
 __all__ = [

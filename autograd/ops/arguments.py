@@ -547,6 +547,8 @@ def _as_tensors(found: Any, given: Any, node: int) -> Any:
 def run_plain(theirs: Callable[..., Any], args: Any, words: Any) -> Any:
     """Return what NumPy's function returns for the values of the arguments; see `on_values` for what it raises."""
     try:
+        if "overwrite_input" in words:  # the values are still those of a Tensor
+            words = {**words, "overwrite_input": bool(values(words["overwrite_input"])) and False}
         return theirs(*values(args), **{k: values(v) for k, v in words.items()})
     except RingtapeError:
         raise

@@ -1,7 +1,14 @@
 """Matrix decompositions: eigenvalues and eigenvectors, singular values, Cholesky, QR. Leading dimensions are batches.
 
 Vectors are determined only up to a sign or a phase, and a function that depends on that choice has no derivative.
-Where eigenvalues or singular values coincide, the undetermined part of the derivative of their vectors is taken as 0.
+
+Where values coincide, their vectors are any basis of a subspace and have no derivative. A function of the matrix that
+is computed from them, such as ``v @ diag(f(w)) @ v.T``, may have one, but the cotangents of w and v do not determine
+it: at the identity ``v @ diag(w) @ v.T`` and ``v @ v.T`` give `v` the same cotangent, and their derivatives differ. So
+the gradient of a function that uses the vectors is NaN there, unless their cotangents have no part that depends on the
+basis, as those of a trace. The gradient of a function of the values alone is right where it exists. Values count as
+equal where they differ by no more than the rounding of the decomposition.
+
 Adjoints of complex matrices follow the bilinear pairing (no conjugate).
 
 Sources: M. Giles (2008), section 3; Z.-Q. Wan and S.-X. Zhang, arXiv:1909.02659 (singular values of complex matrices);
@@ -12,6 +19,7 @@ and L. Lehmann, arXiv:1009.6112 (QR).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,10 +28,11 @@ from ..engine.multi_output import Several
 from ..engine.primitive import op
 from ..errors import NotDifferentiable, call_site
 from ..layouts.layout import Mix
-from .arguments import followed, instead_of, raw
+from .arguments import followed, instead_of, made_like, raw
 from .elementwise import absolute, astype, conj, imag, real, sign, where
-from .linalg import H, T, by_shape, inexact, solved
+from .linalg import H, T, by_shape, eye_like, inexact, matrix_dims, solved
 from .manipulation import diagonal, make_diagonal, tril, triu
+from .reductions import max
 from .shape import concatenate, expand_dims
 from .sorting import take_along_axis
 
@@ -46,11 +55,57 @@ def _diagonal_matrix(x: Any) -> Any:
     return make_diagonal(x, 0, -2, -1)
 
 
-def _inverse_gaps(values: Any) -> Any:
-    """The matrix of ``1 / (v_j - v_i)``, with 0 where the values coincide and on the diagonal."""
+_ROUNDING = 16
+"""Errors of computed eigenvalues and singular values are a few units of rounding of the largest one; measured: 10."""
+
+
+def _least(values: Any) -> Any:
+    """What is zero beside the largest absolute value, but for rounding; as an array that broadcasts with the values."""
+    return max(absolute(values), -1, keepdims=True) * (_ROUNDING * float(np.finfo(values.dtype).eps))
+
+
+def _inverse(values: Any) -> Any:
+    """``1 / v``, and NaN where v is zero but for rounding."""
+    if not raw(values).shape[-1]:
+        return values
+    zero = absolute(values) <= _least(values)
+    return where(zero, np.nan, 1 / where(zero, 1, values))
+
+
+def _same(values: Any) -> Any:
+    """The pairs of values that coincide but for rounding, each with itself too: a matrix of booleans."""
     apart = _row(values) - _column(values)
-    same = apart == 0
-    return where(same, 0, 1 / where(same, 1, apart))
+    return absolute(apart) <= _row(_least(values)) if raw(values).shape[-1] else apart == 0
+
+
+def _inverse_gaps(values: Any, same: Any) -> Any:
+    """The matrix of ``1 / (v_j - v_i)``, with 0 where the values are the same."""
+    apart = _row(values) - _column(values)
+    return where(same, apart * 0, 1 / where(same, 1, apart))
+
+
+def _undetermined(m: Any, same: Any) -> Any:
+    """NaN for pairs that coincide, if the cotangent of their vectors depends on the basis; 0 for others.
+
+    `m` is the cotangent in the basis of the vectors. That of a trace has no part that turns one of a pair towards the
+    other. If two vectors have no cotangent at all, it may be because they have the weight 0 at this point only.
+    """
+    size = np.abs(m)
+    own = np.diagonal(size, 0, -2, -1)
+    least = np.minimum(own[..., None, :], own[..., :, None]) * (_ROUNDING * float(np.finfo(m.dtype).eps))
+    known = ((size + np.swapaxes(size, -1, -2) <= least) & (least > 0)) | np.eye(m.shape[-1], dtype=bool)
+    return np.where(same & ~known, np.nan, m * 0)
+
+
+def _undetermined_adjoint(ct: Any, y: Any, m: Any, same: Any) -> Any:
+    own = made_like(partial(np.eye, raw(same).shape[-1], dtype=bool), same)
+    return ct * astype(where(own, 0, where(same, np.nan, 0)), _real(ct.dtype))
+
+
+_undetermined_op = op(
+    "undetermined", "a S", by_shape(_undetermined, lambda m, same: m.shape), (_undetermined_adjoint, None), saves="1",
+    dims=matrix_dims, operands="m same",
+)  # fmt: skip
 
 
 def _add(a: Any, b: Any) -> Any:
@@ -77,7 +132,9 @@ def _eigh_adjoint(cts: Any, ys: Any, x: Any, uplo: str) -> Any:
     (ct_w, ct_v), (w, v) = cts, ys
     inner = None if ct_w is None else _diagonal_matrix(ct_w)
     if ct_v is not None:
-        inner = _add(inner, _inverse_gaps(w) * (T(v) @ ct_v))
+        m = T(v) @ ct_v
+        same = _same(w)
+        inner = _add(inner, _inverse_gaps(w, same) * m + _undetermined_op(m, same))
     g = conj(v) @ inner @ T(v)
     # eigh reads one triangle, takes the other as its conjugate, and ignores the imaginary part of the diagonal
     both = g + H(g)
@@ -94,7 +151,10 @@ _eigh_op = Several(
 def eigh(a: Any, UPLO: str = "L") -> Any | tuple[Any, ...]:
     """Return eigenvalues (ascending) and eigenvectors of Hermitian matrices.
 
-    Only the triangle that is read, `UPLO`, gets a cotangent.
+    Only the triangle that is read, `UPLO`, gets a cotangent. Where eigenvalues coincide, the gradient of a function of
+    the eigenvalues alone is right if the function is symmetric in them, and otherwise that of this order of the
+    eigenvectors; the gradient of a function that uses the eigenvectors is NaN, because their cotangents do not
+    determine it, or right where they do not depend on the basis.
     """
     return _eigh_op(a, options=(UPLO.upper(),))
 
@@ -109,12 +169,18 @@ def eigvalsh(a: Any, UPLO: str = "L") -> Any:
 def _eig_adjoint(cts: Any, ys: Any, x: Any) -> Any:
     (ct_w, ct_u), (w, u) = cts, ys
     inner = None if ct_w is None else _diagonal_matrix(ct_w)
+    inverse = solved(T(u), eye_like(u, raw(u).shape[-1]))
     if ct_u is not None:
         m = T(u) @ ct_u
         # eigenvectors have length 1, so the component that would change the length is removed
         length = (T(u) @ conj(u)) * _row(real(_diagonal(m)))
-        inner = _add(inner, _inverse_gaps(w) * (m - length))
-    g = solved(T(u), inner @ T(u))
+        same = _same(w)
+        inner = _add(inner, _inverse_gaps(w, same) * (m - length) + _undetermined_op(m, same))
+    g = inverse @ inner @ T(u)
+    if raw(u).shape[-1]:  # without a basis of eigenvectors the entries of the inverse are as large as rounding allows
+        size = max(absolute(inverse), (-2, -1), keepdims=True)
+        has_none = size * (_ROUNDING * float(np.finfo(u.dtype).eps)) >= 1
+        g = g * where(has_none, np.nan, size * 0 + 1)  # a factor, because forward mode transposes this rule
     return astype(g, x.dtype) if x.dtype.kind != "c" else g
 
 
@@ -130,7 +196,8 @@ def eig(a: Any) -> Any | tuple[Any, ...]:
     """Return eigenvalues and eigenvectors (of length 1) of square matrices, real if all eigenvalues are real.
 
     Adjoint: ``inv(v).T @ (diag(ct_w) + (v.T @ ct_v) / (w_j - w_i)) @ v.T``, with 0 on the diagonal of the quotient, for
-    ``a @ v = v @ diag(w)`` (Giles 2008, section 3.1), and the term of the normalisation of `v`.
+    ``a @ v = v @ diag(w)`` (Giles 2008, section 3.1), and the term of the normalisation of `v`. Where eigenvalues
+    coincide, see `eigh`. The gradient at a matrix without a basis of eigenvectors is NaN, or a LinAlgError.
     """
     return _eig_op(a)
 
@@ -145,24 +212,25 @@ def eigvals(a: Any) -> Any:
 def _svd_adjoint(cts: Any, ys: Any, x: Any, full: bool) -> Any:
     (ct_u, ct_s, ct_vh), (u, s, vh) = cts, ys
     v = H(vh)
-    gaps = _inverse_gaps(s * s)
     inner = None if ct_s is None else astype(_diagonal_matrix(ct_s), x.dtype)
-    if ct_u is not None:
-        m = T(u) @ ct_u
-        inner = _add(inner, (gaps * (m - H(m))) * _row(s))
+    of_u = None if ct_u is None else T(u) @ ct_u
+    of_v = None if ct_vh is None else T(v) @ H(ct_vh)
+    if of_u is not None or of_v is not None:
+        same, total = _same(s), _row(s) + _column(s)
+        gaps = _inverse_gaps(s, same) / where(total == 0, 1, total)  # 1 / (s_j**2 - s_i**2)
+    if of_u is not None:
+        inner = _add(inner, (gaps * (of_u - H(of_u))) * _row(s) + _undetermined_op(of_u, same))
         if x.dtype.kind == "c":  # the common phase of a pair of singular vectors is set by the left one
-            inner = inner + _diagonal_matrix(imag(_diagonal(m)) / s) * 1j
-    if ct_vh is not None:
-        ct_v = H(ct_vh)
-        m = T(v) @ ct_v
-        inner = _add(inner, _column(s) * (gaps * (m - H(m))))
+            inner = inner + _diagonal_matrix(imag(_diagonal(of_u)) * _inverse(s)) * 1j
+    if of_v is not None:
+        inner = _add(inner, _column(s) * (gaps * (of_v - H(of_v))) + _undetermined_op(of_v, same))
     g = conj(u) @ inner @ T(v)
     rows, columns = x.shape[-2:]
     if ct_u is not None and rows > columns:
-        scaled = (ct_u / _row(s)) @ T(v)
+        scaled = (ct_u * _row(_inverse(s))) @ T(v)
         g = g + scaled - conj(u) @ (T(u) @ scaled)
     if ct_vh is not None and rows < columns:
-        scaled = (conj(u) / _row(s)) @ ct_vh
+        scaled = (conj(u) * _row(_inverse(s))) @ ct_vh
         g = g + scaled - (scaled @ conj(v)) @ T(v)
     return g
 
@@ -182,6 +250,10 @@ _svd_op = Several(
 @instead_of(np.linalg.svd)
 def svd(a: Any, full_matrices: bool = True, compute_uv: bool = True, hermitian: bool = False) -> Any | tuple[Any, ...]:
     """Return the singular value decomposition ``(u, s, vh)`` of matrices, or `s` alone without `compute_uv`.
+
+    Where singular values coincide, and at a singular value 0 of a matrix that is not square, the gradient of a function
+    that uses the singular vectors is NaN: see `eigh`. Of a function of the singular values alone it is right where it
+    exists.
 
     Raises
     ------
@@ -268,6 +340,9 @@ def _qr_adjoint(cts: Any, ys: Any, x: Any) -> Any:
     g = conj(q) @ _add(inner, rotation)
     if ct_q is not None and x.shape[-2] > n:
         g = g + ct_q - conj(q) @ (T(q) @ ct_q)
+    if n:
+        size = absolute(_diagonal(r))
+        r = r + _diagonal_matrix(astype(where(size <= _least(size), np.nan, 0), r.dtype))
     return T(solved(r, T(g)))
 
 
@@ -282,7 +357,8 @@ def qr(a: Any, mode: str = "reduced") -> Any | tuple[Any, ...]:
     """Return ``(q, r)`` with orthonormal columns q and upper triangular r, where ``a = q @ r``; `r` with mode "r".
 
     Adjoint: ``(q @ (ct_r @ r.T + tril(w - w.T, -1)) + ct_q - q @ q.T @ ct_q) @ inv(r).T`` with ``w = q.T @ ct_q - ct_r
-    @ r.T``, for real matrices.
+    @ r.T``, for real matrices. Where the columns are linearly dependent there is no derivative, and the gradient is
+    NaN.
 
     Raises
     ------

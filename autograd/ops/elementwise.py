@@ -94,18 +94,36 @@ cos: Primitive = elementwise("cos", np.cos, lambda y, x: -sin(x), saves="0")
 tanh = elementwise("tanh", np.tanh, lambda y, x: 1 - y * y, saves="y", cancels=True)
 
 
-def _magnitude(x: Any) -> Any:
-    """``|x|``, with 1 in place of 0 so that it can be a divisor."""
-    magnitude = absolute(x)
-    return where(magnitude == 0, 1, magnitude)
+# -- magnitudes. At 0 they have a kink, and their derivative is taken as 0. This does not give the second derivative of
+#    a function such as abs(x)**2, which exists and is not 0. It is NaN ------------------------------------------------
+def _over(ct: Any, y: Any) -> Any:
+    return np.where(y == 0, ct * 0, ct / np.where(y == 0, 1, y))  # a NaN stays one
+
+
+def _over_adjoint_of_magnitude(ct: Any, v: Any, a: Any, y: Any) -> Any:
+    return ct * (unknown(a, y == 0) - v / where(y == 0, 1, y))
+
+
+unknown = op(
+    "unknown", "a S", lambda a, at: np.where(at & (a != 0), np.nan, a * 0),
+    (lambda ct, y, a, at: ct * astype(where(at, np.nan, 0), ct.dtype), None), saves="1", dims=broadcast,
+    operands="a at",
+)  # fmt: skip
+"""Return NaN where a derivative is a multiple of `a` that is not known, and 0 elsewhere and of 0. It is linear: the sum
+of such multiples is known only if all are 0."""
+over = op(
+    "over", "a N", _over, (lambda ct, v, a, y: ct / where(y == 0, np.nan, y), _over_adjoint_of_magnitude), saves="y01",
+    dims=broadcast, operands="ct y",
+)  # fmt: skip
+"""Return ``ct / y`` for a magnitude y, and 0 where y is 0. There its own derivatives are NaN, but for ``ct = 0``."""
 
 
 def _sign_adjoint(ct: Any, y: Any, x: Any) -> Any:
-    return (ct - real(ct * y) * conj(y)) / _magnitude(x) if x.dtype.kind == "c" else ct * (x * 0)
+    return over(ct - real(ct * y) * conj(y), absolute(x)) if x.dtype.kind == "c" else ct * (x * 0)
 
 
 def _sign_tangent(dx: Any, y: Any, x: Any) -> Any:
-    return (dx - y * real(conj(y) * dx)) / _magnitude(x) if x.dtype.kind == "c" else dx * (x * 0)
+    return over(dx - y * real(conj(y) * dx), absolute(x)) if x.dtype.kind == "c" else dx * (x * 0)
 
 
 _sign_op = op(
@@ -121,14 +139,36 @@ def sign(x: Any) -> Any:
     return _sign_op(x) if x.__class__ in TENSORS else np.sign(x)
 
 
-def _phase(x: Any) -> Any:
-    """The derivative of ``|x|``: the sign of x, conjugated where x is complex; 0 at 0."""
-    return conj(sign(x)) if x.dtype.kind == "c" else sign(x)
+def _signed_adjoint(ct: Any, y: Any, a: Any, x: Any, forward: bool) -> Any:
+    return ct * a * (where(x == 0, np.nan, x * 0) if forward else x * 0)
+
+
+_signed = op(
+    "signed", "a N", lambda a, x, forward: a * np.sign(x),
+    (lambda ct, y, a, x, forward: ct * where(x == 0, np.nan, sign(x)), _signed_adjoint), saves="01", dims=broadcast,
+    operands="a x",
+)  # fmt: skip
+"""Return ``a * sign(x)``, where sweeps are recorded. At 0 the derivative with respect to `a` is NaN. That with respect
+to `x` is 0, so that sums of magnitudes have the second derivative 0; but NaN of tangents, which do not show whether the
+magnitude is used in another function."""
+
+
+def _absolute_adjoint(ct: Any, y: Any, x: Any) -> Any:
+    """``ct * sign(x)``, conjugated where x is complex; 0 at 0."""
+    if x.__class__ not in TENSORS:
+        return ct * (np.conjugate(np.sign(x)) if x.dtype.kind == "c" else np.sign(x))
+    return over(ct, absolute(x)) * conj(x) if x.dtype.kind == "c" else _signed(ct, x, options=(False,))
+
+
+def _absolute_tangent(dx: Any, y: Any, x: Any) -> Any:
+    if x.dtype.kind == "c":
+        return over(real(dx * conj(x)), absolute(x))
+    return _signed(dx, x, options=(True,))
 
 
 absolute = op(
-    "absolute", "N", np.absolute, lambda ct, y, x: ct * _phase(x), saves="0", dims=broadcast, operands="x",
-    tangent=(lambda dx, y, x: real(dx * _phase(x)),),
+    "absolute", "N", np.absolute, _absolute_adjoint, saves="0", dims=broadcast, operands="x",
+    tangent=(_absolute_tangent,),
 )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Linear algebra: inverses, determinants, linear systems. Leading dimensions are batches and may be sharded.
+"""Linear algebra: inverses and linear systems. Leading dimensions are batches and may be sharded.
 
 Adjoints of complex matrices follow the bilinear pairing (no conjugate).
 
@@ -18,12 +18,10 @@ import numpy as np
 from ..arrays.device import is_inexact
 from ..arrays.shape_only import Shaped
 from ..engine.dispatch import unbroadcast
-from ..engine.multi_output import Several
 from ..engine.primitive import Primitive, op
-from ..errors import LinAlgError, call_site
 from ..layouts.layout import Mix
 from .arguments import instead_of, made_like, operand, raw
-from .elementwise import conj, imag, real, where
+from .elementwise import conj, where
 from .shape import expand_dims, matrix_transpose, moveaxis, reshape, squeeze
 
 Shape = tuple[int, ...]
@@ -103,17 +101,6 @@ def solved(a: Any, b: Any) -> Any:
     return _solve_op(a, b, options=(tuple(raw(a).shape), tuple(raw(b).shape)))
 
 
-def _inverse(a: Any) -> Any:
-    """The inverse of each matrix, in an adjoint."""
-    try:
-        return _inv_op(a)
-    except np.linalg.LinAlgError as error:
-        shape = "x".join(map(str, raw(a).shape))
-        raise LinAlgError(
-            f"Singular matrix ({shape}): a derivative needs the inverse of the matrix" + call_site()
-        ) from error
-
-
 @instead_of(np.linalg.solve)
 def solve(a: Any, b: Any) -> Any:
     """Return the `x` with ``a @ x == b``, where `b` is one vector (one dimension) or matrices.
@@ -146,45 +133,6 @@ def pinv(a: Any, rcond: Any = None, hermitian: bool = False, *, rtol: Any = None
     if cut is None:
         cut = float(np.finfo(a.dtype).eps) * sorted(raw(a).shape[-2:])[-1] if rtol is not None else 1e-15
     return _pinv_op(a, options=(float(cut), True) if hermitian else (float(cut),))  # CuPy has no `hermitian`
-
-
-# -- determinants ----------------------------------------------------------------------------------------------------
-_det_op = op(
-    "det", "N", by_shape(np.linalg.det, lambda x: x.shape[:-2]),
-    lambda ct, y, x: expand_dims(ct * y, (-2, -1)) * T(_inverse(x)), saves="y0", dims=matrix_dims, operands="a",
-)  # fmt: skip
-
-
-@instead_of(np.linalg.det)
-def det(a: Any) -> Any:
-    """Return the determinant of each matrix. Adjoint: ``ct * det(a) * inv(a).T``, so the matrix must be invertible."""
-    return _det_op(a)
-
-
-def _slogdet_adjoint(cts: Any, ys: Any, x: Any) -> Any:
-    ct_sign, ct_log = cts
-    inverse = T(_inverse(x))
-    # a zero that depends on the cotangent has its layout
-    g = expand_dims(real(ct_sign) * 0 if ct_log is None else ct_log, (-2, -1)) * inverse
-    if ct_sign is not None and x.dtype.kind == "c":  # the sign of a real determinant is piecewise constant
-        g = g + expand_dims(imag(ct_sign * ys[0]), (-2, -1)) * (inverse * 1j)
-    return g
-
-
-_slogdet_op = Several(
-    "slogdet", "N", np.linalg.slogdet, _slogdet_adjoint, saves="y0", operands="a",
-    dims=lambda shapes, options: [matrix_dims(shapes, options)] * 2,
-    outputs=lambda x: [(x.shape[:-2], inexact(x)), (x.shape[:-2], inexact(x).type(0).real.dtype)],
-)  # fmt: skip
-
-
-@instead_of(np.linalg.slogdet)
-def slogdet(a: Any) -> Any | tuple[Any, ...]:
-    """Return the sign of the determinant and the logarithm of its absolute value.
-
-    Adjoint: ``ct * inv(a).T`` for the logarithm.
-    """
-    return _slogdet_op(a)
 
 
 # -- composed of the operations above --------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from ..engine.primitive import Primitive, op
 from ..engine.promotion import composite
 from ..errors import NotDifferentiable, ShapeError, call_site
 from ..layouts.layout import Mix
+from . import reductions
 from .arguments import (
     axes_in_order,
     constant_like,
@@ -29,8 +30,9 @@ from .arguments import (
     strong,
 )
 from .indexing import as_parts, getitem, put, taken
-from .reductions import sum
+from .reductions import require_whole, sum
 from .shape import broadcast_to, concatenate, expand_dims, extents, ravel, reshape, sharded_extents, swapaxes, transpose
+from .sorting import median
 
 Shape = tuple[int, ...]
 
@@ -163,19 +165,24 @@ def resize(a: Any, new_shape: Any) -> Any:
 
 # -- padding ---------------------------------------------------------------------------------------------------------
 _INDEX_MODES = ("edge", "reflect", "symmetric", "wrap")
+_OF_LINES: dict[str, Any] = {
+    "maximum": reductions.max, "mean": reductions.mean, "median": median, "minimum": reductions.min,
+}  # fmt: skip
+"""The functions of the modes that pad each line with a number computed from its elements."""
 
 
 @instead_of(np.pad)
 def pad(array: Any, pad_width: Any, mode: str = "constant", **words: Any) -> Any:
     """Return the array padded at the ends of each dimension.
 
-    Modes: "constant", and those that repeat elements of the array: "edge", "reflect", "symmetric", "wrap". The
-    cotangent of a repeated element is the sum over its copies; constants get none.
+    Modes: "constant"; those that repeat elements of the array: "edge", "reflect", "symmetric", "wrap"; those that
+    repeat a number computed from each line: "maximum", "mean", "median", "minimum"; "linear_ramp"; and "empty", which
+    pads with zeros here. The cotangent of a repeated element is the sum over its copies; constants get none.
 
     Raises
     ------
     NotDifferentiable
-        Another mode.
+        A function as the mode, or ``reflect_type="odd"``.
     """
     x, n = array, array.ndim
     pad_width = pad_width if isinstance(pad_width, dict) else option(pad_width, "pad", x)
@@ -184,7 +191,7 @@ def pad(array: Any, pad_width: Any, mode: str = "constant", **words: Any) -> Any
         pad_width = [(w, w) if isinstance(w, int) else tuple(w) for w in pad_width]
     widths = np.broadcast_to(np.asarray(pad_width), (n, 2)).tolist()
     shape = raw(x).shape
-    if mode == "constant":
+    if mode in ("constant", "empty"):
         whole = tuple(a + s + b for s, (a, b) in zip(shape, widths, strict=True))
         key = tuple(slice(a, a + s) if a or b else slice(None) for s, (a, b) in zip(shape, widths, strict=True))
         y = put(x, options=(key, whole))
@@ -192,14 +199,49 @@ def pad(array: Any, pad_width: Any, mode: str = "constant", **words: Any) -> Any
             return y
         border = [s if a or b else 1 for s, (a, b) in zip(shape, widths, strict=True)]  # a part is not padded
         return y + constant_like(np.pad(np.zeros(border, x.dtype), widths, **words), x)
+    if mode in _OF_LINES or mode == "linear_ramp":
+        return _pad_by_lines(x, widths, mode, **words)
     if mode not in _INDEX_MODES or words.get("reflect_type", "even") != "even":
+        known = ", ".join(map(repr, (*_INDEX_MODES, *_OF_LINES, "linear_ramp", "empty")))
         raise NotDifferentiable(f"pad with mode={mode!r} {words or ''} has no derivative here; needed: 'constant' or "
-                                f"one of {', '.join(_INDEX_MODES)}" + call_site())  # fmt: skip
+                                f"one of {known}" + call_site())  # fmt: skip
     for i, (before, after) in enumerate(widths):
         if before or after:
             index = np.pad(np.arange(shape[i]), (before, after), mode)  # type: ignore[call-overload]  # NumPy's types name each mode
             x = taken(x, (slice(None),) * i + (move(index, raw(x)),))
     return x
+
+
+def _pad_by_lines(x: Any, widths: Any, mode: str, stat_length: Any = None, end_values: Any = 0) -> Any:
+    """Pad one dimension after the other with numbers that are computed from its lines at each end."""
+    lengths = np.broadcast_to(np.asarray(stat_length, object), (x.ndim, 2)).tolist()
+    ends = np.broadcast_to(np.asarray(end_values), (x.ndim, 2)).tolist()
+    for i, (before, after) in enumerate(widths):
+        if not (before or after):
+            continue
+        require_whole("pad", x, (i,))
+        n = int(raw(x).shape[i])
+        if mode == "linear_ramp":
+            first, last = _slice(x, i, 0, 1), _slice(x, i, n - 1, n)
+            pieces = [_ramp(first, i, before, ends[i][0], False), x, _ramp(last, i, after, ends[i][1], True)]
+        else:
+            heads = n if lengths[i][0] is None else min(lengths[i][0], n)
+            tails = n if lengths[i][1] is None else min(lengths[i][1], n)
+            function = _OF_LINES[mode]
+            left = function(_slice(x, i, 0, heads), i, keepdims=True)
+            right = function(_slice(x, i, n - tails, n), i, keepdims=True)
+            pieces = [repeat(left, before, i), x, repeat(right, after, i)]
+        kept = (before, 1, after)
+        x = concatenate([piece for piece, count in zip(pieces, kept, strict=True) if count], i)
+    return x
+
+
+def _ramp(edge: Any, axis: int, count: int, end: Any, falls: bool) -> Any:
+    """Numbers from `end` towards the edge of an array, without it, or from there to `end`."""
+    share = np.arange(count) / max(count, 1)
+    share = (share[::-1] if falls else share).reshape((-1,) + (1,) * (edge.ndim - axis - 1))
+    share = constant_like(share.astype(edge.dtype), edge)
+    return edge * share + (1 - share) * end
 
 
 # -- splits: each part is a slice, so the operand's cotangent is the sum of those of its slices ----------------------

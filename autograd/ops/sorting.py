@@ -32,9 +32,11 @@ from .arguments import (
     tensors_in,
 )
 from .creation import broadcast_arrays
+from .elementwise import maximum as _maximum
 from .elementwise import where as _where
 from .indexing import taken
 from .reductions import mean
+from .reductions import sum as _sum
 from .shape import (
     common_shape,
     concatenate,
@@ -310,7 +312,8 @@ def choose(a: Any, choices: Any, out: None = None, mode: str = "raise") -> Any:
 # -- medians and quantiles -------------------------------------------------------------------------------------------
 def reduced_axes_last(a: Any, axis: Any) -> tuple[Any, tuple[int, ...]]:
     """`a` with the reduced axes merged into one, the last; and these axes."""
-    axes = tuple(sorted(axes_in_order(axis, a.ndim))) if isinstance(axis, list) else normal_axes(axis, a.ndim)
+    several = isinstance(axis, list | np.ndarray)
+    axes = tuple(sorted(axes_in_order(axis, a.ndim))) if several else normal_axes(axis, a.ndim)
     free = [i for i in range(a.ndim) if i not in axes]
     shape = raw(a).shape
     count = math.prod(shape[i] for i in axes)
@@ -328,6 +331,20 @@ def median(a: Any, axis: Any = None, out: None = None, overwrite_input: bool = F
     n = int(raw(flat).shape[-1])
     ordered = sort(flat)
     (y,) = _nan_where_any_is(ordered, [mean(ordered[..., (n - 1) // 2 : n // 2 + 1], -1)])
+    return expand_dims(y, axes) if keepdims else y
+
+
+@instead_of(np.nanmedian)
+def nanmedian(a: Any, axis: Any = None, out: None = None, overwrite_input: bool = False, keepdims: bool = False) -> Any:
+    """Return the median over axes, ignoring nan. Adjoint: that of `median`, and 0 for nan."""
+    flat, axes = reduced_axes_last(operand(a), axis)
+    if raw(flat).shape[-1]:
+        ordered = sort(flat)  # nan is last
+        count = _sum((~isnan(flat)).astype(int), -1, keepdims=True)
+        middle = [take_along_axis(ordered, at, -1) for at in (_maximum(count - 1, 0) // 2, count // 2)]
+        y = squeeze((middle[0] + middle[1]) * 0.5, -1)
+    else:
+        y = _sum(flat, -1) + np.nan
     return expand_dims(y, axes) if keepdims else y
 
 

@@ -12,12 +12,13 @@ import numpy as np
 from ..arrays.device import is_inexact, to_host
 from ..arrays.half import in_float32
 from ..arrays.shape_only import Shaped
+from ..engine.broadcasting import broadcast
 from ..engine.primitive import Primitive, op
 from ..engine.promotion import composite
 from ..errors import NotDifferentiable, call_site
 from ..layouts.layout import Mix
 from .arguments import instead_of, made_like, normal_axes, normal_axis, operand, raw
-from .elementwise import conj, divide, real, sqrt, where
+from .elementwise import conj, divide, over, real, where
 from .reductions import broadcast_back, max, mean, min, reduction_dims, require_whole, sum
 from .shape import (
     common_shape,
@@ -30,7 +31,7 @@ from .shape import (
     reshape,
     transpose,
 )
-from .ufuncs import isnan, nonzero
+from .ufuncs import isnan
 
 Shape = tuple[int, ...]
 
@@ -236,9 +237,8 @@ def std(
     return root(_variance(a, axis, dtype, ddof if correction is None else correction, keepdims, mean))
 
 
-def root(x: Any) -> Any:
-    """Return the square root of nonnegative numbers, with derivative 0 at 0."""
-    return sqrt(nonzero(x)) * (x != 0)
+root = op("root", "N", np.sqrt, lambda ct, y, x: over(ct * 0.5, y), saves="y", dims=broadcast, operands="x")
+"""The square root of nonnegative numbers, with derivative 0 at 0."""
 
 
 @instead_of(np.average)

@@ -12,6 +12,7 @@ import numpy as np
 
 from ..arrays.device import is_inexact, require_one_device
 from ..arrays.half import in_float32
+from ..arrays.shape_only import Shaped
 from ..engine.broadcasting import broadcast
 from ..engine.dispatch import identity
 from ..engine.events import listeners
@@ -43,6 +44,7 @@ from .elementwise import (
     maximum,
     minimum,
     multiply,
+    over,
     power,
     real,
     sqrt,
@@ -89,9 +91,13 @@ deg2rad = _multiple("deg2rad", np.deg2rad, math.pi / 180)
 rad2deg = _multiple("rad2deg", np.rad2deg, 180 / math.pi)
 
 
-def nonzero(x: Any) -> Any:
-    """Return `x` with 1 in place of 0. Dividing by it gives 0 where the plain quotient would be 0 / 0."""
-    return where(x == 0, 1, x)
+nonzero = op(
+    "nonzero", "N", lambda x: np.where(x == 0, 1, x), lambda ct, y, x: ct * where(x == 0, np.nan, y / y), saves="y0",
+    dims=broadcast, operands="x",
+)  # fmt: skip
+"""Return `x` with 1 in place of 0. Dividing by it gives 0 where the plain quotient would be 0 / 0.
+
+Its derivative at 0 is NaN, and so is that of the quotient."""
 
 
 def _arctan2_partial(ct: Any, y: Any, x: Any) -> Any:
@@ -104,11 +110,53 @@ arctan2 = op(
     (lambda ct, out, y, x: _arctan2_partial(ct, y, x), lambda ct, out, y, x: -_arctan2_partial(ct, x, y)),
     saves="01", dims=broadcast, operands="y x",
 )  # fmt: skip
+
+
+def _hypot_partial(ct: Any, y: Any, x: Any) -> Any:
+    """``ct * x / y``, and 0 at the origin."""
+    # on arrays the quotient comes first, for numbers so small that ``ct / y`` overflows
+    return ct * over(x, y) if y.__class__ not in TENSORS else over(ct, y) * x
+
+
 hypot = op(
     "hypot", "N N", np.hypot,
-    (lambda ct, y, a, b: ct * (a / nonzero(y)), lambda ct, y, a, b: ct * (b / nonzero(y))),
+    (lambda ct, y, a, b: _hypot_partial(ct, y, a), lambda ct, y, a, b: _hypot_partial(ct, y, b)),
     saves="y01", dims=broadcast,
 )  # fmt: skip
+
+
+# -- modified Bessel functions of the first kind ---------------------------------------------------------------------
+@in_float32
+def _bessel(x: Any, order: int) -> Any:
+    """``I_n(x) = mean(exp(x cos t) cos(n t))`` over the circle, for n > 0 by the trapezoidal rule, which is exact."""
+    if order == 0 or type(x) is Shaped:
+        return np.i0(x) if type(x) is not Shaped else x
+    largest = np.max(np.abs(x), where=np.abs(x) < 1000, initial=0.0)  # of those whose result is finite, and some more
+    count = 48 + order + int(10 * np.sqrt(largest))
+    even_or_odd = np.sinh if order % 2 else np.cosh  # half of the exponential, so that small terms do not cancel
+    total = np.zeros_like(x)
+    for t in np.arange(count) * (2 * np.pi / count):
+        total = total + even_or_odd(x * x.dtype.type(np.cos(t))) * x.dtype.type(np.cos(order * t))
+    return total / count
+
+
+_bessel_op = op(
+    "modified_bessel", "N", _bessel, lambda ct, y, x, order: ct * _bessel_slope(x, order), saves="0", dims=broadcast,
+    operands="x",
+)  # fmt: skip
+
+
+def _bessel_slope(x: Any, order: int) -> Any:
+    """The derivative, half of the sum of the functions of the neighbouring orders."""
+    if order == 0:
+        return _bessel_op(x, options=(1,))
+    return (_bessel_op(x, options=(order - 1,)) + _bessel_op(x, options=(order + 1,))) * 0.5
+
+
+@instead_of(np.i0)
+def i0(x: Any) -> Any:
+    """Return the modified Bessel function of the first kind of order 0. Adjoint: ``ct * I_1(x)``."""
+    return _bessel_op(x if x.dtype.kind == "f" else x.astype(float), options=(0,))
 
 
 # -- sinc and its derivatives of every order, exact at zero too ------------------------------------------------------

@@ -43,13 +43,17 @@ class Adam(Optimizer):
         Added to the denominator.
     weight_decay : float
         ``weight_decay * p`` is added to the gradient.
+    amsgrad : bool
+        Whether the largest v so far is in its place in the step.
+    maximize : bool
+        Whether steps go up the gradient instead of down.
     digest_every : int
         See `Optimizer`.
 
     Notes
     -----
-    Source: Kingma & Ba 2015, algorithm 1; defaults are torch's. Contiguous float32 and float64 arrays are updated by
-    `kernels.adam`.
+    Source: Kingma & Ba 2015, algorithm 1; `amsgrad`: Reddi, Kale & Kumar 2018, algorithm 2, in torch's form; defaults
+    are torch's. Contiguous float32 and float64 arrays are updated by `kernels.adam`, but for `amsgrad`.
 
     Examples
     --------
@@ -64,7 +68,8 @@ class Adam(Optimizer):
     """
 
     _saved: tuple[str, ...] = ("first", "second", "counts")
-    _numbers = ("betas", "eps", "weight_decay")
+    _numbers: tuple[str, ...] = ("betas", "eps", "weight_decay")
+    _switches: tuple[str, ...] = ("amsgrad", "maximize")
     decoupled = False
 
     def __init__(
@@ -74,16 +79,26 @@ class Adam(Optimizer):
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
         weight_decay: float = 0.0,
+        amsgrad: bool = False,
         *,
+        maximize: bool = False,
         digest_every: int = 100,
     ):
         super().__init__(params, lr, digest_every)
         self.betas, self.eps, self.weight_decay = betas, eps, weight_decay
+        self.amsgrad, self.maximize = amsgrad, maximize
         self.first: list[Any] = [None] * len(self.parameters)
         self.second: list[Any] = [None] * len(self.parameters)
+        self.largest: list[Any] = [None] * len(self.parameters)  # the second averages, with `amsgrad`
         self.counts = [0] * len(self.parameters)
         self._tables = Tables()
+        if any(group.own.get("amsgrad", amsgrad) for group in self._groups):
+            self._save_largest()
         self.check()
+
+    def _save_largest(self) -> None:
+        if "largest" not in self._saved:
+            self._saved = (*self._saved, "largest")
 
     def check_numbers(self) -> None:
         super().check_numbers()
@@ -92,6 +107,11 @@ class Adam(Optimizer):
             raise ArgumentError(f"{caller}: betas={betas!r} was given; needed: two numbers" + call_site())
         check_numbers(caller, below=1.0, **{"betas[0]": betas[0], "betas[1]": betas[1]})
         check_numbers(caller, eps=self.eps, weight_decay=self.weight_decay)
+
+    def fused(self, indices: Iterable[int], gradients: list[Any]) -> tuple[dict[str, list[int]], list[int]]:
+        if self.amsgrad:  # the kernels have no third average
+            return {}, [i for i in indices if gradients[i] is not None]
+        return super().fused(indices, gradients)
 
     def update_fused(self, kind: str, members: list[int], gradients: list[Any]) -> None:
         steps: dict[int, list[int]] = {}
@@ -139,7 +159,7 @@ class Adam(Optimizer):
         array = p.array
         self.count_step(i, p)
         first, second = self.first[i], self.second[i]
-        if g.dtype in _FLOATS and all(_is_plain(a, g.dtype) for a in (array, g, first, second)):
+        if not self.amsgrad and g.dtype in _FLOATS and all(_is_plain(a, g.dtype) for a in (array, g, first, second)):
             adam(
                 array, g, first, second, step=self.counts[i], lr=self.lr, betas=self.betas,
                 eps=self.eps, weight_decay=self.weight_decay, decoupled=self.decoupled,
@@ -161,6 +181,9 @@ class Adam(Optimizer):
             g = g + self.weight_decay * p.array
         m = self.first[i] = b1 * self.first[i] + (1 - b1) * g
         v = self.second[i] = b2 * self.second[i] + (1 - b2) * (g * g)
+        if self.amsgrad:
+            self._save_largest()
+            v = self.largest[i] = v if self.largest[i] is None else np.maximum(self.largest[i], v)
         step = m / (1 - b1**t) / (np.sqrt(v / (1 - b2**t)) + self.eps)
         return step + self.weight_decay * p.array if self.weight_decay and self.decoupled else step
 
@@ -180,7 +203,9 @@ class AdamW(Adam):
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
         weight_decay: float = 1e-2,
+        amsgrad: bool = False,
         *,
+        maximize: bool = False,
         digest_every: int = 100,
     ):
-        super().__init__(params, lr, betas, eps, weight_decay, digest_every=digest_every)
+        super().__init__(params, lr, betas, eps, weight_decay, amsgrad, maximize=maximize, digest_every=digest_every)

@@ -30,6 +30,8 @@ class Adagrad(Optimizer):
         The value of s before the first step.
     eps : float
         Added to the denominator.
+    maximize : bool
+        Whether steps go up the gradient instead of down.
     digest_every : int
         See `Optimizer`.
 
@@ -51,6 +53,7 @@ class Adagrad(Optimizer):
 
     _saved = ("sums", "counts")
     _numbers = ("lr_decay", "weight_decay", "initial_accumulator_value", "eps")
+    _switches = ("maximize",)
 
     def __init__(
         self,
@@ -61,9 +64,11 @@ class Adagrad(Optimizer):
         initial_accumulator_value: float = 0.0,
         eps: float = 1e-10,
         *,
+        maximize: bool = False,
         digest_every: int = 100,
     ):
         super().__init__(params, lr, digest_every)
+        self.maximize = maximize
         self.lr_decay, self.weight_decay, self.eps = lr_decay, weight_decay, eps
         self.initial_accumulator_value = initial_accumulator_value
         self.sums: list[Any] = [None] * len(self.parameters)
@@ -102,6 +107,8 @@ class RMSprop(Optimizer):
         Added to the denominator.
     weight_decay, momentum : float
     centered : bool
+    maximize : bool
+        Whether steps go up the gradient instead of down.
     digest_every : int
         See `Optimizer`.
 
@@ -124,6 +131,7 @@ class RMSprop(Optimizer):
 
     _saved = ("squares", "averages", "velocity")
     _numbers = ("alpha", "eps", "weight_decay", "momentum", "centered")
+    _switches = ("maximize",)
 
     def __init__(
         self,
@@ -135,9 +143,11 @@ class RMSprop(Optimizer):
         momentum: float = 0.0,
         centered: bool = False,
         *,
+        maximize: bool = False,
         digest_every: int = 100,
     ):
         super().__init__(params, lr, digest_every)
+        self.maximize = maximize
         self.alpha, self.eps, self.weight_decay = alpha, eps, weight_decay
         self.momentum, self.centered = momentum, centered
         self.squares: list[Any] = [None] * len(self.parameters)

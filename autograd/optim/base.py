@@ -89,10 +89,13 @@ class Optimizer:
     """
 
     schedule: Callable[[int], float] | None = None
+    maximize: bool = False
+    """Whether steps go up the gradient: a hyperparameter of the optimizers that list it among theirs."""
     run_updates: Callable[[Iterable[int], list[Any]], None] | None = None
     """Called by a step in the place of `update_some`, where something else decides when updates run (`Offload`)."""
     _saved: tuple[str, ...] = ()  # names of attributes that are lists with one array per parameter
     _numbers: tuple[str, ...] = ()  # names of the hyperparameters besides `lr`
+    _switches: tuple[str, ...] = ()  # and of those that are False by default, and shown where they are not
 
     def __init__(
         self, params: Iterable[Leaf] | Iterable[dict[str, Any]], lr: float | Callable[[int], float] = 0.0,
@@ -151,7 +154,7 @@ class Optimizer:
         self.digest_every = digest_every
         self.steps = 0
         self.calls = 0  # of `step` on a mesh; unlike `steps` it is not part of the state
-        self._read = attrgetter("lr", *self._numbers)
+        self._read = attrgetter(*self.legal_names())
         self._known: Any = None  # the hyperparameters at the last call of `has_new_numbers`
         self._accepted: list[Any] = []  # layouts of the parameters when all gradients last passed `_accept`
 
@@ -169,9 +172,15 @@ class Optimizer:
         check_numbers(type(self).__name__, lr=self.lr)
 
     @classmethod
-    def number_names(cls) -> tuple[str, ...]:
-        """The names of the hyperparameters."""
-        return "lr", *cls._numbers
+    def legal_names(cls) -> tuple[str, ...]:
+        """The names of all hyperparameters."""
+        return "lr", *cls._numbers, *cls._switches
+
+    def number_names(self) -> tuple[str, ...]:
+        """The names of the hyperparameters, without switches that are off in all groups."""
+        owns = [group.own for group in self._groups]
+        on = [name for name in self._switches if getattr(self, name) or any(own.get(name) for own in owns)]
+        return "lr", *self._numbers, *on
 
     def _for_each_group(self, do: Callable[[Members], None]) -> None:
         """Call `do` for each group, while the optimizer has the group's hyperparameters."""
@@ -182,7 +191,7 @@ class Optimizer:
     @contextmanager
     def using(self, group: Members | None) -> Iterator[None]:
         """A block in which the optimizer has the hyperparameters of a group; None stands for its own."""
-        usual = {name: getattr(self, name) for name in self.number_names()}
+        usual = {name: getattr(self, name) for name in self.legal_names()}
         before, self._group = self._group, group
         try:
             vars(self).update(() if group is None else group.own)
@@ -374,6 +383,11 @@ class Optimizer:
 
     def update_some(self, indices: Iterable[int], gradients: list[Any]) -> None:
         """Update the parameters of some indices that have a gradient."""
+        if self.maximize:
+            indices = list(indices)
+            gradients = list(gradients)
+            for i in indices:
+                gradients[i] = None if gradients[i] is None else -gradients[i]
         if not all(type(gradients[i]) in ON_HOST for i in indices):
             fused, indices = self.fused(indices, gradients)
             for kind, members in fused.items():
@@ -421,7 +435,7 @@ class Optimizer:
 
     def numbers(self) -> dict[str, Any]:
         """The hyperparameters and the number of steps, by their names; those of a group with its number."""
-        found = {name: getattr(self, name) for name in ("lr", "steps", *self._numbers)}
+        found = {name: getattr(self, name) for name in ("steps", *self.number_names())}
         for i, group in enumerate(self._groups):
             found |= {f"{name} of group {i}": value for name, value in group.own.items()}
         return found

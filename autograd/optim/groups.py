@@ -61,7 +61,7 @@ class Group(MutableMapping[str, Any]):
             return [self.optimizer.parameters[i] for i in self.indices]
         if name in self.own:
             return self.own[name]
-        if name not in self.optimizer.number_names():
+        if name not in self.optimizer.legal_names():
             raise KeyError(name)
         return getattr(self.optimizer, name)
 
@@ -89,10 +89,10 @@ class Group(MutableMapping[str, Any]):
 def check_names(optimizer: Any, names: Iterable[str]) -> None:
     """Raise ArgumentError for a key of a group that is no hyperparameter of the optimizer."""
     for name in names:
-        if name not in optimizer.number_names():
+        if name not in optimizer.legal_names():
             raise ArgumentError(
                 f"{type(optimizer).__name__}: a group of parameters with {name!r} was given; needed: 'params', and "
-                f"some of {', '.join(optimizer.number_names())}" + call_site()
+                f"some of {', '.join(optimizer.legal_names())}" + call_site()
             )
 
 

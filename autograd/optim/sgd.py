@@ -36,6 +36,8 @@ class SGD(Optimizer):
     momentum, dampening, weight_decay : float
     nesterov : bool
         Nesterov momentum; needs a positive momentum and no dampening.
+    maximize : bool
+        Whether steps go up the gradient instead of down.
     digest_every : int
         See `Optimizer`.
 
@@ -69,10 +71,12 @@ class SGD(Optimizer):
         weight_decay: float = 0.0,
         nesterov: bool = False,
         *,
+        maximize: bool = False,
         digest_every: int = 100,
     ):
         super().__init__(params, lr, digest_every)
         self.momentum, self.weight_decay, self.dampening, self.nesterov = momentum, weight_decay, dampening, nesterov
+        self.maximize = maximize
         self.check()
         self.velocity: list[Any] = [None] * len(self.parameters)
         self._scratch: list[Any] = [None] * len(self.parameters)
@@ -81,6 +85,7 @@ class SGD(Optimizer):
 
     _saved = ("velocity",)
     _numbers = ("momentum", "weight_decay", "dampening", "nesterov")
+    _switches = ("maximize",)
 
     def check_numbers(self) -> None:
         super().check_numbers()
@@ -99,7 +104,7 @@ class SGD(Optimizer):
     def update_all(self, gradients: list[Any]) -> None:
         # For small parameters the calls cost more than the arithmetic, so they are updated together as one array. This
         # is implemented for plain momentum, when every parameter has a gradient.
-        other = self.weight_decay or not self.momentum or self.dampening or self.nesterov
+        other = self.weight_decay or not self.momentum or self.dampening or self.nesterov or self.maximize
         if other or not _BARE.issuperset(map(type, gradients)):
             return super().update_all(gradients)
         small = self._small

@@ -18,7 +18,8 @@ from ..engine.primitive import Primitive, op
 from ..engine.tensor import TENSORS
 from ..extend import primitive, replaceable
 from ..ops import reshape, sum, transpose
-from ..ops.elementwise import conj, real
+from ..ops.decompositions import svdvals
+from ..ops.elementwise import conj, real, where
 from ..ops.indexing import taken
 from ..ops.manipulation import tril, triu
 from ._load import as_ufunc, scipy, traced
@@ -60,16 +61,26 @@ def solve_sylvester(a: Any, b: Any, q: Any) -> Any:
     return _sylvester(*(x if hasattr(x, "shape") else np.asarray(x) for x in (a, b, q)))
 
 
+def _slope(direction: Any, y: Any) -> Any:
+    """The derivative of a root y in a direction: NaN where y is singular, for there it has none."""
+    s = svdvals(y)
+    is_singular = s[-1:] <= s[:1] * (16 * float(np.finfo(y.dtype).eps))
+    return _sylvester(y, y, direction) * where(is_singular, np.nan, s[:1] * 0 + 1)
+
+
 _sqrtm: Primitive = op(
     "sqrtm", "N", as_ufunc(_linalg.sqrtm, lambda x: x.shape),
-    lambda ct, y, x: _real_like(_sylvester(_t(y), _t(y), ct), x), saves="y0", operands="x",
-    tangent=(lambda dx, y, x: _sylvester(y, y, dx),),
+    lambda ct, y, x: _real_like(_slope(ct, _t(y)), x), saves="y0", operands="x",
+    tangent=(lambda dx, y, x: _slope(dx, y),),
 )  # fmt: skip
 
 
 @replaceable(_linalg.sqrtm)
 def sqrtm(A: Any, *args: Any, **options: Any) -> Any:
-    """Return the principal square root of a matrix, complex where a real matrix has no real root."""
+    """Return the principal square root of a matrix, complex where a real matrix has no real root.
+
+    The gradient at a singular matrix, where the root has no derivative, is NaN.
+    """
     return _sqrtm(A) if traced(A) else _linalg.sqrtm(A, *args, **options)
 
 

@@ -152,12 +152,12 @@ log_expit = elementwise("log_expit", _special.log_expit, lambda y, x: expit(-x),
 entr = elementwise("entr", _special.entr, lambda y, x: -log(x) - 1, saves="0")
 xlogy: Primitive = op(
     "xlogy", "N N", _special.xlogy,
-    (lambda ct, y, a, b: ct * log(where(a == 0, 1, b)), lambda ct, y, a, b: ct * (a / b)),
+    (lambda ct, y, a, b: ct * log(b), lambda ct, y, a, b: ct * (a / b)),
     saves="01", dims=broadcast,
 )  # fmt: skip
 xlog1py: Primitive = op(
     "xlog1py", "N N", _special.xlog1py,
-    (lambda ct, y, a, b: ct * log1p(where(a == 0, 0, b)), lambda ct, y, a, b: ct * (a / (1 + b))),
+    (lambda ct, y, a, b: ct * log1p(b), lambda ct, y, a, b: ct * (a / (1 + b))),
     saves="01", dims=broadcast,
 )  # fmt: skip
 

@@ -66,6 +66,7 @@ class CompressedAdam(Adam):
     """
 
     _saved = ("first", "second", "counts", "updates")
+    _switches = ("maximize",)
 
     def __init__(
         self,

@@ -100,6 +100,7 @@ CALLS: dict[str, Any] = {
     "tensorinv": lambda f, x: f(x, 1), "tensorsolve": lambda f, x: f(x, x[0]), "where": lambda f, x: f(X > 1, x, 0.0),
     "cross": lambda f, x: f(np.array([1.0, 2.0, 3.0]) * x[0, 0], numpy.ones(3)), "cumulative_sum": lambda f, x: f(x[0]),
     "cumulative_prod": lambda f, x: f(x[0]), "outer": lambda f, x: f(x[0], x[1]), "matrix_power": lambda f, x: f(x, 2),
+    "convolve": lambda f, x: f(x[0], x[1]), "correlate": lambda f, x: f(x[0], x[1]),
     "resize": lambda f, x: f(x, (4,)), "squeeze": lambda f, x: f(x[None]), "swapaxes": lambda f, x: f(x, 0, 1),
 }  # fmt: skip
 

@@ -9,25 +9,25 @@ from typing import Any, overload
 
 import numpy as np
 
-from ...arrays.device import arange_beside, require_one_device
+from ...arrays.device import arange_beside, is_inexact, require_one_device
 from ...arrays.shape_only import Shaped
 from ...engine.dispatch import ones
 from ...engine.events import listeners
 from ...engine.primitive import op
 from ...engine.promotion import composite
 from ...engine.tensor import TENSORS, Tensor
-from ...errors import UNTYPED, DtypeError, LayoutError, RingtapeError, ShapeError, call_site, refused
+from ...errors import UNTYPED, DtypeError, LayoutError, OptionError, RingtapeError, ShapeError, call_site, refused
 from ...kernels import compiled, find
 from ...layouts.layout import Mix, Shard, Sum
 from ...layouts.messages import describe
 from ...layouts.names import name_of, view_of
-from ..arguments import constant_like, labelled, raw, stack
+from ..arguments import constant_like, labelled, raw, stack, zero_like
 from ..elementwise import not_equal, where
 from ..reductions import mean
 from ..reductions import sum as total
-from ..shape import reshape
+from ..shape import reshape, transpose
 from .fused import Fused
-from .softmax import logsumexp, softmax
+from .softmax import log_softmax, logsumexp, softmax
 
 Shape = tuple[int, ...]
 _ROW = Sum("row")
@@ -211,9 +211,10 @@ def _smoothed(logits: Any, labels: Any, ignored: int | None, smoothing: float) -
 def _smoothed_adjoint(ct: Any, y: Any, logits: Any, labels: Any, ignored: int | None, smoothing: float) -> Any:
     classes = logits.shape[1]
     slope = softmax(logits, 1) - (one_hot(labels, logits) * (1.0 - smoothing) + smoothing / max(classes, 1))
-    if ignored is not None:  # of the slope, because a cotangent may be Partial, which `where` does not take
-        slope = where(_not_ignored(labels, ignored, ct), slope, 0.0)
-    return reshape(ct, (*ct.shape, 1)) * slope
+    g = reshape(ct, (*ct.shape, 1)) * slope
+    if ignored is None:
+        return g
+    return where(_not_ignored(labels, ignored, ct), g, zero_like(g))  # also where the cotangent is infinite
 
 
 smoothed_cross_entropy_op = Fused(
@@ -259,6 +260,71 @@ number of all classes C: the second row is then ``(1 - s)`` times the logit plus
 """
 
 
+# -- other shapes ----------------------------------------------------------------------------------------------------
+
+
+class Rows:
+    """Logits [n, classes, ...] or [classes] as rows [m, classes], and their labels [n, ...] or [] as [m].
+
+    The dimensions of the rows are joined in their order, but for a sharded one, which comes first.
+    """
+
+    def __init__(self, caller: str, logits: Any, labels: Any):
+        shape, have = tuple(raw(logits).shape), tuple(raw(labels).shape)
+        if not shape or have != shape[:1] * (len(shape) > 1) + shape[2:]:
+            raise ShapeError(
+                f"{caller}: logits of shape {shape} and labels of shape {have} were given; needed: [n, classes] and "
+                f"[n], [n, classes, ...] and [n, ...], or [classes] and []{as_rows(shape, have)}" + call_site()
+            )
+        self.order: tuple[int, ...] = (0,)  # of the dimensions of the labels
+        self.logits, self.labels = logits, labels
+        if len(shape) == 2:
+            return
+        at = min(len(shape) - 1, 1)  # the dimension of the classes
+        layout = logits.layout if logits.__class__ in TENSORS else None
+        parts = [] if layout is None else [label.dim for label in layout.labels if type(label) is Shard]
+        first = [i for i in range(len(shape)) if i != at and i in parts]
+        free = first + [i for i in range(len(shape)) if i != at and i not in parts]
+        self.order = tuple(i - (i > at) for i in free)
+        self.extents = tuple(have[i] for i in self.order)
+        self.logits = reshape(transpose(logits, (*free, at)), (-1, shape[at]))
+        self.labels = reshape(transpose(labels, self.order), (-1,))
+
+    def back(self, losses: Any) -> Any:
+        """Losses of rows, [m], in the shape of the labels."""
+        if self.order == (0,):
+            return losses
+        if not self.order:
+            return reshape(losses, ())
+        inverse = tuple(self.order.index(i) for i in range(len(self.order)))
+        return transpose(reshape(losses, (-1, *self.extents[1:])), inverse)
+
+
+def of_probabilities(
+    logits: Any, target: Any, weight: Any, ignore_index: int | None, reduction: str, label_smoothing: float
+) -> Any:
+    """Return ``-sum(weight * target * log_softmax(logits))`` over the classes, for probabilities of each class.
+
+    A mean divides by the number of rows, whatever the weights. Both logits and target have derivatives.
+    """
+    if ignore_index not in (None, IGNORED):
+        raise OptionError(
+            f"cross_entropy: ignore_index={ignore_index!r} was given with probabilities, which ignore no row; needed: "
+            "labels, or no ignore_index" + call_site()
+        )
+    at = min(len(raw(logits).shape) - 1, 1)
+    require_one_device("cross_entropy", logits=logits, labels=target, weight=weight)
+    if not 0 <= label_smoothing <= 1:
+        raise ShapeError(f"label_smoothing={label_smoothing} was given; needed: 0 to 1" + call_site())
+    if label_smoothing:
+        target = target * (1.0 - label_smoothing) + label_smoothing / raw(logits).shape[at]
+    terms = log_softmax(logits, at) * target
+    if weight is not None:
+        terms = terms * reshape(weight, (-1,) + (1,) * (len(raw(logits).shape) - 1 - at))
+    losses = total(terms, at) * -1.0
+    return losses if reduction == "none" else total(losses) if reduction == "sum" else mean(losses)
+
+
 IGNORED = -100
 """The label of rows without a loss, where a program names none: torch's. No class has it."""
 _CHECKED = frozenset((np.ndarray, Shaped))
@@ -292,9 +358,10 @@ def cross_entropy(
 
     Parameters
     ----------
-    logits : [n, classes]
+    logits : [n, classes], [n, classes, ...] or [classes]
         The classes may not be sharded.
-    labels : [n], integers
+    labels : [n], [n, ...] or []
+        Integers; or probabilities, of the shape of `logits`.
     reduction : "none", "sum" or "mean"
         The mean is over the rows that are not ignored. Where the rows are sharded, the sum and the mean are Partial,
         and the mean divides by the number of rows of all ranks; with `ignore_index` it is refused.
@@ -305,15 +372,15 @@ def cross_entropy(
 
     Returns
     -------
-    [n], or one number
-        The sum is Partial where the rows are sharded.
+    [n], [n, ...], [] or one number
+        The sum is Partial where the rows are sharded. A mean over no row is NaN, with the gradient 0, as in torch.
 
     Raises
     ------
     ShapeError
         The shapes do not fit, a label is out of range, or `reduction` or `label_smoothing` is not allowed.
     DtypeError
-        The labels are not integers.
+        The labels are neither integers nor probabilities.
     LayoutError
         The classes are sharded, or the rows are, and a mean over those that are not ignored is asked for.
 
@@ -337,15 +404,19 @@ def cross_entropy(
         if array.dtype.itemsize == 2:
             return _of_16_bits(logits, labels, reduction, ignore_index=ignore_index, label_smoothing=label_smoothing)
         if not hasattr(indices, "dtype") or indices.dtype.kind not in "iu":
-            text = f"labels of dtype {getattr(indices, 'dtype', type(indices))} were given; needed: integers"
+            if getattr(indices, "shape", None) == array.shape and is_inexact(indices.dtype):
+                return of_probabilities(logits, labels, None, ignore_index, reduction, label_smoothing)
+            text = f"labels of dtype {getattr(indices, 'dtype', type(indices))} were given; needed: integers, or "
+            text += f"probabilities of shape {array.shape}"
             raise DtypeError(text + call_site())
         if array.__class__ is not indices.__class__:
             require_one_device("cross_entropy", logits=logits, labels=labels)
         if len(array.shape) != 2 or indices.shape != array.shape[:1]:
-            raise ShapeError(
-                f"cross_entropy: logits of shape {array.shape} and labels of shape {indices.shape} were given; needed: "
-                f"[n, classes] and [n]{as_rows(array.shape, indices.shape)}" + call_site()
+            rows = Rows("cross_entropy", logits, labels)
+            losses = cross_entropy(
+                rows.logits, rows.labels, reduction, ignore_index=ignore_index, label_smoothing=label_smoothing
             )
+            return rows.back(losses) if reduction == "none" else losses
         if logits.__class__ in TENSORS and logits.layout is not None and logits.layout.special:
             _refuse_parts_of_classes(logits)
         is_plain = label_smoothing == 0 and _is_plain(array, indices)

@@ -71,6 +71,13 @@ for _name, _numpy in (("maximum", numpy.maximum), ("minimum", numpy.minimum)):
         # odd multiples of 0.1 on one side, of 0.1 + 0.05 on the other: never a tie
         case(_name, f"{_a} {_b}", registry[_name], _numpy, apart(*_a), offset(apart(*_b), 0.05))
     case(_name, "number", lambda x, f=registry[_name]: f(x, 0.0), lambda x, f=_numpy: f(x, 0.0), apart(2, 3))
+case("nonzero", "", registry["nonzero"], lambda x: x, apart(2, 3))
+case("unknown", "nowhere", lambda a: registry["unknown"](a, a != a), lambda a: a * 0, normal(2, 3))
+case("over", "a row of magnitudes", registry["over"], lambda a, y: a / y, normal(2, 3), positive(3))
+for _forward in (False, True):
+    case("signed", f"forward={_forward}", lambda a, x, o=(_forward,): registry["signed"](a, x, options=o),
+         lambda a, x: a * numpy.sign(x), normal(2, 3), apart(3))  # fmt: skip
+real_only("signed", reason="the sign of complex numbers is `sign`")
 real_only("maximum", "minimum", reason="complex numbers have no order")
 real_only("relu", "softplus", reason="defined by the order of real numbers")
 case("to_device", "to the host", lambda x: registry["to_device"](x, options=("cpu", "cpu")), lambda x: x, normal(2, 3))

@@ -7,11 +7,15 @@ from typing import Any
 import numpy
 
 import autograd.numpy as np
+from autograd.engine.primitive import registry
+from autograd.ops.norms import cofactors
 
 from .base import Array, case, normal, numpy_case, positive, strided
 
 # -- products --------------------------------------------------------------------------------------------------------
 _PRODUCTS: list[tuple[str, Any, tuple[int, ...], tuple[int, ...]]] = [
+    ("cov of two", lambda np, a, b: np.cov(a, b), (2, 4), (4,)),
+    ("corrcoef of two", lambda np, a, b: np.corrcoef(a, b), (5,), (5,)),
     ("dot of many dimensions", lambda np, a, b: np.dot(a, b), (2, 3, 2), (2, 2, 3)),
     ("dot with a number", lambda np, a, b: np.dot(a, b), (), (2, 3)),
     ("dot of a vector and many", lambda np, a, b: np.dot(a, b), (2,), (3, 2, 2)),
@@ -52,10 +56,33 @@ case("matmul", "multi_dot", lambda a, b, c: np.linalg.multi_dot([a, b, c]),
      lambda a, b, c: numpy.linalg.multi_dot([a, b, c]), normal(2, 3), normal(3, 2), normal(2, 2))  # fmt: skip
 
 
+for _mode in ("full", "same", "valid"):
+    numpy_case("convolve", _mode, lambda np, a, v, m=_mode: np.convolve(a, v, m), normal(5), normal(3))
+    numpy_case("convolve", f"{_mode}, the second longer", lambda np, a, v, m=_mode: np.convolve(a, v, m), normal(2),
+               normal(4))  # fmt: skip
+    numpy_case("convolve", f"correlate, {_mode}", lambda np, a, v, m=_mode: np.correlate(a, v, m), normal(4), normal(2))
+    numpy_case("convolve", f"correlate, {_mode}, the second longer", lambda np, a, v, m=_mode: np.correlate(a, v, m),
+               normal(3), normal(4))  # fmt: skip
+numpy_case("matmul", "cov", lambda np, x: np.cov(x), normal(3, 5))
+numpy_case("matmul", "cov of columns", lambda np, x: np.cov(x, rowvar=False, bias=True), normal(4, 2))
+numpy_case("matmul", "cov of one", lambda np, x: np.cov(x, ddof=0), normal(4))
+numpy_case("matmul", "cov, weighted", lambda np, x, w: np.cov(x, fweights=[1, 2, 1, 3], aweights=w), normal(2, 4),
+           positive(4))  # fmt: skip
+numpy_case("matmul", "corrcoef", lambda np, x: np.corrcoef(x), normal(3, 5))
+numpy_case("multiply", "polyval", lambda np, p, x: np.polyval(p, x), normal(4), normal(2, 3))
+numpy_case("multiply", "polyval of coefficients in a list", lambda np, x: np.polyval([2.0, 0.5, -1.0], x), normal(3))
+
+
 # -- matrices --------------------------------------------------------------------------------------------------------
 def regular(*shape: int) -> Any:
     """Return an argument with well-conditioned square matrices."""
     return lambda rng: rng.standard_normal(shape) * 0.4 + 2 * numpy.eye(shape[-1])
+
+
+def singular(*shape: int) -> Any:
+    """Return an argument with square matrices whose rank is one less than full."""
+    *batch, n, _ = shape
+    return lambda rng: rng.standard_normal((*batch, n, n - 1)) @ rng.standard_normal((*batch, n - 1, n))
 
 
 def separated(*shape: int) -> Any:
@@ -68,6 +95,19 @@ def symmetric(np: Any, x: Any) -> Any:
     return (x + np.conj(np.swapaxes(x, -1, -2))) * 0.5
 
 
+def _minors(x: Array) -> Array:
+    """The cofactors as signed determinants without one row and one column."""
+    n = x.shape[-1]
+    found = [
+        (-1) ** (i + j) * numpy.linalg.det(numpy.delete(numpy.delete(x, i, -2), j, -1))
+        for i in range(n) for j in range(n)
+    ]  # fmt: skip
+    return numpy.stack(found, -1).reshape(x.shape)
+
+
+case("undetermined", "nowhere", lambda m: registry["undetermined"](m, m != m), lambda m: m * 0, normal(2, 3, 3))
+case("cofactors", "of singular matrices", cofactors, _minors, singular(2, 3, 3))
+case("cofactors", "of a regular matrix", cofactors, _minors, regular(3, 3))
 _ONE: list[tuple[str, str, Any, Any]] = [
     ("inv", "one", lambda np, x: np.linalg.inv(x), regular(3, 3)),
     ("inv", "several", lambda np, x: np.linalg.inv(x), regular(2, 2, 2)),
@@ -77,6 +117,7 @@ _ONE: list[tuple[str, str, Any, Any]] = [
     ("inv", "tensorinv", lambda np, x: np.linalg.tensorinv(x.reshape(2, 2, 4)), regular(4, 4)),
     ("det", "one", lambda np, x: np.linalg.det(x), regular(3, 3)),
     ("det", "several", lambda np, x: np.linalg.det(x), regular(2, 2, 2)),
+    ("det", "of singular ones", lambda np, x: np.linalg.det(x), singular(2, 3, 3)),
     ("slogdet", "one", lambda np, x: np.linalg.slogdet(x)[1], regular(3, 3)),
     ("slogdet", "several, with the sign", lambda np, x: np.linalg.slogdet(x)[1] * np.linalg.slogdet(x)[0],
      regular(2, 2, 2)),

@@ -103,6 +103,12 @@ _ROWS: list[tuple[str, str, Any, tuple[int, ...]]] = [
     ("concatenate", "r_", lambda np, x: np.r_[x, 1.0, x[:1]], (3,)),
     ("concatenate", "c_", lambda np, x: np.c_[x, x], (3,)),
 ]
+for _mode in ("maximum", "mean", "median", "minimum"):
+    _ROWS.append(("concatenate", f"pad {_mode}", lambda np, x, m=_mode: np.pad(x, (1, 2), m), (2, 3)))
+    _ROWS.append(("concatenate", f"pad {_mode} of ends", lambda np, x, m=_mode: np.pad(x, ((0, 1), (2, 0)), m,
+                                                                                      stat_length=(1, 2)), (3, 4)))
+_ROWS.append(("concatenate", "pad linear_ramp", lambda np, x: np.pad(x, ((1, 2), (0, 3)), "linear_ramp",
+                                                                    end_values=((1.0, -2.0), (0.5, 3.0))), (2, 3)))
 for _operation, _label, _f, _shape in _ROWS:
     numpy_case(_operation, _label, _f, normal(*_shape))
     if _label in ("axis", "square", "rows", "rot90 1"):

@@ -31,8 +31,8 @@ for _name in ("cumsum", "cumprod"):
     case(_name, "strided", lambda x, f=_ours: f(x, 1), lambda x, f=_theirs: f(x, 1), strided(positive(2, 2)))
 case("cumprod", "zeros", lambda x: np.cumprod(x, 1), lambda x: numpy.cumprod(x, 1),
      lambda rng: numpy.array([[0.5, 0.0, 2.0, 1.5], [1.5, 0.7, 0.0, 0.0]]))  # fmt: skip
-case("sqrt", "std", lambda x: np.std(x, 1, ddof=1), lambda x: numpy.std(x, 1, ddof=1), normal(2, 3))
-case("sqrt", "std of all", np.std, numpy.std, normal(2, 3))
+case("root", "std", lambda x: np.std(x, 1, ddof=1), lambda x: numpy.std(x, 1, ddof=1), normal(2, 3))
+case("root", "std of all", np.std, numpy.std, normal(2, 3))
 case("divide", "average", lambda x, w: np.average(x, 1, w), lambda x, w: numpy.average(x, 1, w), normal(2, 3),
      positive(3))  # fmt: skip
 _NANS = numpy.array([[False, True, False], [False, False, False]])
@@ -42,6 +42,7 @@ def _with_nans(f: Any) -> Any:
     return lambda x: f(np.where(_NANS, numpy.nan, x))
 
 
-for _name in ("nansum", "nanmean", "nanvar", "nanstd", "nanprod", "nanmax", "nanmin", "nancumsum", "nancumprod"):
+for _name in ("nansum", "nanmean", "nanvar", "nanstd", "nanprod", "nanmax", "nanmin", "nancumsum", "nancumprod",
+              "nanmedian"):  # fmt: skip
     case("where", f"{_name} of a host array", _with_nans(lambda x, n=_name: getattr(np, n)(x, axis=1)),
          _with_nans(lambda x, n=_name: getattr(numpy, n)(x, axis=1)), apart(2, 3))  # fmt: skip

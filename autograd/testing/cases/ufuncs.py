@@ -6,7 +6,19 @@ import numpy
 
 import autograd.numpy as np
 
-from .base import WITHOUT_DERIVATIVE, Maker, apart, between, case, normal, positive, real_only, strided
+from .base import (
+    WITHOUT_DERIVATIVE,
+    Maker,
+    apart,
+    between,
+    case,
+    normal,
+    numpy_case,
+    offset,
+    positive,
+    real_only,
+    strided,
+)
 
 _INSIDE = (-0.9, 0.9)
 _UNARY: dict[str, Maker] = {
@@ -85,3 +97,5 @@ _WHOLE = [
 WITHOUT_DERIVATIVE.update(dict.fromkeys(_BOOLEAN, "its result is boolean"))
 WITHOUT_DERIVATIVE.update(dict.fromkeys(_STEPS, "it is piecewise constant"))
 WITHOUT_DERIVATIVE.update(dict.fromkeys(_WHOLE, "its result is an integer"))
+numpy_case("modified_bessel", "i0", lambda np, x: np.i0(x), normal(2, 3))
+numpy_case("modified_bessel", "i0 of large numbers", lambda np, x: np.i0(x), offset(normal(3), 5.0))

@@ -45,7 +45,7 @@ ANYWHERE = {
     "max_norm": "not built", "norm_type": "not built", "scale_grad_by_freq": "not built",
     "sparse": "not built: gradients are dense", "proj_size": "not built", "beta": "not built",
     "threshold": "not needed: it does not overflow", "add_bias_kv": "not built", "add_zero_attn": "not built",
-    "kdim": "not built", "vdim": "not built", "maximize": "not built: negate the loss", "amsgrad": "not built",
+    "kdim": "not built", "vdim": "not built",
     "decoupled_weight_decay": "`AdamW`", "error_if_nonfinite": "not built: the norm is returned",
     "nn.functional.l1_loss(weight)": "not built: multiply the losses of `reduction='none'`",
     "nn.functional.mse_loss(weight)": "not built: multiply the losses of `reduction='none'`",

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy
 import pytest
 
 import autograd as ag
+import autograd.numpy as np
+import collectives as cc
 from autograd import nn
 from autograd.errors import DtypeError, RingtapeError, ShapeError
+from collectives import I, R
 
 from ...grouped import in_groups
 
@@ -96,7 +100,8 @@ def test_a_model_goes_on_where_another_stopped(tmp_path: Any) -> None:
     lambda: nn.Conv2d(2, 4, 2, stride=2, padding="same")(numpy.zeros((1, 2, 5, 5))),
     lambda: nn.MaxPool2d(2, padding=2)(numpy.zeros((1, 2, 5, 5))), lambda: nn.MaxPool2d(2)(numpy.zeros((2, 5, 5))),
     lambda: nn.BatchNorm2d(3)(numpy.zeros((2, 3))), lambda: nn.BatchNorm1d(3)(numpy.zeros((1, 3))),
-    lambda: nn.LayerNorm((2, 3)), lambda: nn.MultiheadAttention(6, 4), lambda: nn.MultiheadAttention(6, 2, rotary=True),
+    lambda: nn.LayerNorm((2, 3))(numpy.zeros((3, 2))),
+    lambda: nn.MultiheadAttention(6, 4), lambda: nn.MultiheadAttention(6, 2, rotary=True),
     lambda: nn.mse_loss(numpy.zeros(3), numpy.zeros((3, 1))),
     lambda: nn.l1_loss(numpy.zeros(3), numpy.zeros(3), reduction="all"),
     lambda: nn.nll_loss(numpy.zeros((2, 3)), numpy.array([0, 3])),
@@ -112,3 +117,42 @@ def test_an_index_that_is_no_integer() -> None:
         nn.Embedding(4, 2)(numpy.array([0.0]))
     with pytest.raises(DtypeError, match="integers"):
         nn.nll_loss(numpy.zeros((2, 3)), numpy.array([0.0, 1.0]))
+
+
+@pytest.mark.parametrize("shape", [(4,), (3, 4), (2, 3, 4)])
+@pytest.mark.parametrize("name", ["LayerNorm", "RMSNorm"])
+def test_norms_over_several_dimensions(name: str, shape: tuple[int, ...]) -> None:
+    """The last dimensions together are one dimension: values, gradients, the functional form, and sharded examples."""
+    rng = numpy.random.default_rng(0)
+    x, ct = rng.standard_normal((2, 5, 2, 3, 4))
+    layer = getattr(nn, name)(shape, dtype=float)
+    for p in layer.parameters():
+        p.data = rng.standard_normal(shape)
+    parameters = [p.numpy() for p in layer.parameters()]
+    rows = (-1, math.prod(shape))
+    plain = ag.ops.layer_norm if name == "LayerNorm" else ag.ops.rms_norm
+
+    def one_dimension(x: Any, *parameters: Any) -> Any:
+        return np.reshape(plain(np.reshape(x, rows), *(np.reshape(p, (-1,)) for p in parameters)), x.shape)
+
+    expected, back = ag.vjp(one_dimension, x, *parameters)
+    assert numpy.allclose(layer(x).numpy(), expected)
+    functional = getattr(nn.functional, "layer_norm" if name == "LayerNorm" else "rms_norm")
+    found, pullback = ag.vjp(lambda x, *p: functional(x, shape, *p), x, *parameters)
+    assert numpy.allclose(found, expected)
+    for g, wanted in zip(pullback(ct), back(ct), strict=True):
+        numpy.testing.assert_allclose(g, wanted, rtol=1e-11, atol=1e-13)
+
+    def program() -> Any:
+        with cc.Mesh(dp=-1):
+            weights = [ag.Parameter(p) for p in parameters]
+            with ag.Tape() as tape:
+                y = functional(cc.shard(ag.tensor(x, {"dp": R}), "dp"), shape,
+                               *(cc.cast(w, "dp", to=R) for w in weights))  # fmt: skip
+                loss = cc.all_reduce((y * cc.shard(ag.tensor(ct, {"dp": R}), "dp")).sum(), "dp", to=I)
+            tape.backward(loss)
+            return [w.grad.numpy() for w in weights]
+
+    for grads in cc.run(program, 3):
+        for g, wanted in zip(grads, back(ct)[1:], strict=True):
+            numpy.testing.assert_allclose(g, wanted, rtol=1e-11, atol=1e-13)

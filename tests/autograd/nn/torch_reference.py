@@ -335,6 +335,17 @@ OPTIMIZERS: dict[str, Any] = {
     "RMSprop, momentum": (torch.optim.RMSprop, {"lr": 0.02, "alpha": 0.9, "momentum": 0.8, "weight_decay": 0.1}),
     "RMSprop, centered": (torch.optim.RMSprop, {"lr": 0.02, "alpha": 0.8, "centered": True, "eps": 1e-3}),
     "RMSprop, everything": (torch.optim.RMSprop, {"lr": 0.02, "alpha": 0.7, "centered": True, "momentum": 0.5}),
+    "SGD, maximize": (torch.optim.SGD, {"lr": 0.1, "momentum": 0.9, "maximize": True}),
+    "SGD, maximize and nesterov": (torch.optim.SGD, {
+        "lr": 0.1, "momentum": 0.9, "nesterov": True, "weight_decay": 0.02, "maximize": True,
+    }),
+    "Adam, amsgrad": (torch.optim.Adam, {"lr": 0.05, "betas": (0.8, 0.6), "weight_decay": 0.1, "amsgrad": True}),
+    "Adam, maximize": (torch.optim.Adam, {"lr": 0.05, "maximize": True}),
+    "AdamW, amsgrad and maximize": (torch.optim.AdamW, {
+        "lr": 0.05, "betas": (0.7, 0.5), "weight_decay": 0.3, "amsgrad": True, "maximize": True,
+    }),
+    "Adagrad, maximize": (torch.optim.Adagrad, {"lr": 0.1, "weight_decay": 0.05, "maximize": True}),
+    "RMSprop, maximize": (torch.optim.RMSprop, {"lr": 0.02, "momentum": 0.5, "centered": True, "maximize": True}),
 }  # fmt: skip
 SCHEDULES: dict[str, Any] = {
     "step_lr": lambda o: torch.optim.lr_scheduler.StepLR(o, 3, 0.5),

@@ -42,7 +42,7 @@ def draw(seed: int, *shape: int) -> Any:
 
 @pytest.mark.parametrize(("kind", "numbers"), [
     (optim.SGD, {"lr": 0.1, "momentum": 0.9}), (optim.AdamW, {"lr": 0.01}), (optim.LAMB, {"lr": 0.01}),
-    (optim.LARS, {"lr": 0.5}),
+    (optim.LARS, {"lr": 0.5}), (optim.Adam, {"lr": 0.01, "amsgrad": True, "maximize": True}),
 ])  # fmt: skip
 def test_masters_follow_the_float32_run_of_the_same_gradients(kind: Any, numbers: Any) -> None:
     start = draw(0, 5, 3)

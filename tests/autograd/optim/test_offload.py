@@ -27,6 +27,7 @@ MAKERS: dict[str, Any] = {
     "groups": lambda make, ps: make(optim.Adam, [{"params": ps[:2], "lr": 0.1}, {"params": ps[2:]}], 0.01),
     "momentum": lambda make, ps: make(optim.SGD, ps, 0.1, 0.9, weight_decay=0.1),
     "LAMB": lambda make, ps: make(optim.LAMB, ps, 0.01),
+    "amsgrad and maximize": lambda make, ps: make(optim.Adam, ps, 0.01, amsgrad=True, maximize=True),
 }
 
 

@@ -37,6 +37,17 @@ OPTIMIZERS: dict[str, Any] = {
     "RMSprop, momentum": (optim.RMSprop, {"lr": 0.02, "alpha": 0.9, "momentum": 0.8, "weight_decay": 0.1}),
     "RMSprop, centered": (optim.RMSprop, {"lr": 0.02, "alpha": 0.8, "centered": True, "eps": 1e-3}),
     "RMSprop, everything": (optim.RMSprop, {"lr": 0.02, "alpha": 0.7, "centered": True, "momentum": 0.5}),
+    "SGD, maximize": (optim.SGD, {"lr": 0.1, "momentum": 0.9, "maximize": True}),
+    "SGD, maximize and nesterov": (optim.SGD, {
+        "lr": 0.1, "momentum": 0.9, "nesterov": True, "weight_decay": 0.02, "maximize": True,
+    }),
+    "Adam, amsgrad": (optim.Adam, {"lr": 0.05, "betas": (0.8, 0.6), "weight_decay": 0.1, "amsgrad": True}),
+    "Adam, maximize": (optim.Adam, {"lr": 0.05, "maximize": True}),
+    "AdamW, amsgrad and maximize": (optim.AdamW, {
+        "lr": 0.05, "betas": (0.7, 0.5), "weight_decay": 0.3, "amsgrad": True, "maximize": True,
+    }),
+    "Adagrad, maximize": (optim.Adagrad, {"lr": 0.1, "weight_decay": 0.05, "maximize": True}),
+    "RMSprop, maximize": (optim.RMSprop, {"lr": 0.02, "momentum": 0.5, "centered": True, "maximize": True}),
 }  # fmt: skip
 
 
@@ -115,6 +126,40 @@ def test_schedules_that_make_no_sense() -> None:
     ):  # fmt: skip
         with pytest.raises(RingtapeError, match="needed"):
             call()
+
+
+def test_amsgrad_and_maximize_of_one_group() -> None:
+    """Written out: the largest second average, upwards in one group only; another optimizer goes on from the state."""
+    rng = numpy.random.default_rng(3)
+    start = [rng.standard_normal((4, 3)) for _ in range(2)]
+    gradients = [[rng.standard_normal((4, 3)) * 3.0 ** -t for t in range(6)] for _ in range(2)]  # v falls: v < largest
+
+    def made(values: list[Any]) -> Any:
+        ps = [ag.Parameter(x, name=f"p{i}") for i, x in enumerate(values)]
+        groups = [{"params": [ps[0]], "amsgrad": True, "maximize": True}, {"params": [ps[1]]}]
+        return ps, optim.Adam(groups, lr=0.1, betas=(0.8, 0.5))
+
+    ps, optimizer = made(start)
+    for t in range(6):
+        if t == 3:
+            state = optimizer.state_dict()
+            assert sorted(state) == ["counts", "first", "groups", "largest", "lr", "second", "steps"]
+            ps, optimizer = made([p.numpy() for p in ps])
+            optimizer.load_state_dict(state)
+        for p, g in zip(ps, gradients, strict=True):
+            give(p, g[t])
+        optimizer.step()
+    for i, p in enumerate(ps):
+        x, m, v, largest = start[i], 0.0, 0.0, 0.0
+        for t, g in enumerate(gradients[i], 1):
+            g = -g if i == 0 else g
+            m, v = 0.8 * m + 0.2 * g, 0.5 * v + 0.5 * g * g
+            largest = numpy.maximum(largest, v)
+            used = largest if i == 0 else v
+            x = x - 0.1 * (m / (1 - 0.8**t)) / (numpy.sqrt(used / (1 - 0.5**t)) + 1e-8)
+        numpy.testing.assert_allclose(p.numpy(), x, rtol=1e-12)
+    plain = optim.Adam([ag.Parameter([1.0])])
+    assert "largest" not in plain.state_dict(), "the state of files that were saved without it"
 
 
 # -- large batches: the papers' formulas, written out ---------------------------------------------------------------

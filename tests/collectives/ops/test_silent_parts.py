@@ -165,6 +165,7 @@ def test_an_addend_is_not_rounded(dtype: Any) -> None:
     "function",
     [
         lambda x: np.cov(x.T), lambda x: np.corrcoef(x.T), lambda x: np.histogram(x[:, 0], 3),
+        lambda x: np.convolve(x[:, 0], [1.0, 2.0]), lambda x: np.correlate([1.0, 2.0], x[:, 0]),
         lambda x: numpy.unique(x), lambda x: numpy.allclose(x, 1.0), lambda x: numpy.array_equal(x, x),
         lambda x: np.polyfit(x[:, 0], x[:, 1], 1), lambda x: numpy.searchsorted(x[:, 0], 0.5),
         lambda x: numpy.nonzero(x),
@@ -178,6 +179,31 @@ def test_functions_without_derivative_of_a_part_are_refused(function: Callable[[
             function(x)
         function(cc.all_gather(x, "dp", dim=0))
         assert function(x.numpy()) is not None
+
+    on_three(body)
+
+
+@pytest.mark.parametrize("mode", ["mean", "maximum", "minimum", "median", "linear_ramp", "empty"])
+def test_a_part_is_padded_where_it_is_whole(mode: str) -> None:
+    def body() -> None:
+        x = part(X[:, :, 0])
+        y = cc.all_gather(np.pad(x, ((0, 0), (2, 1)), mode), "dp", dim=0)
+        expected = numpy.pad(X[:, :, 0], ((0, 0), (2, 1)), "constant" if mode == "empty" else mode)  # type: ignore[call-overload]
+        assert numpy.allclose(y.numpy(), expected)
+        with pytest.raises(ag.LayoutError, match="pad"):
+            np.pad(x, ((1, 1), (0, 0)), mode)
+
+    on_three(body)
+
+
+def test_other_functions_of_parts() -> None:
+    def body() -> None:
+        x = part(X[:, :, 0])
+        whole = X[:, :, 0]
+        for f in (lambda z: np.polyval([2.0, 0.5, 1.0], z), np.i0, lambda z: np.nanmedian(z, axis=1)):
+            assert numpy.allclose(cc.all_gather(f(x), "dp", dim=0).numpy(), f(whole))
+        with pytest.raises(ag.LayoutError):
+            np.nanmedian(x, axis=0)
 
     on_three(body)
 

@@ -76,9 +76,11 @@ def batches() -> list[tuple[np.ndarray, np.ndarray]]:
     return [(rows[at : at + BATCH], classes[at : at + BATCH]) for at in range(0, ROWS, BATCH)]
 
 
-def train(model: Any, shared: Callable[[np.ndarray], Any], objective: Callable[[Any], Any], parts: int = 1) -> Any:
-    """The first gradient, and the parameters at the end."""
-    optimizer = optim.Adam(model.parameters(), lr=0.01)
+def train(
+    model: Any, shared: Callable[[np.ndarray], Any], objective: Callable[[Any], Any], parts: int = 1, **numbers: Any
+) -> Any:
+    """The first gradient, and the parameters at the end; Adam has the given numbers, too."""
+    optimizer = optim.Adam(model.parameters(), lr=0.01, **numbers)
     first: dict[str, Any] = {}
     for step in range(STEPS):
         x, y = batches()[step % 3]
@@ -115,11 +117,11 @@ def assert_equal(ours: Any, theirs: Any) -> None:
         assert np.linalg.norm(parameters[name] - p) <= 1e-10 * np.linalg.norm(p), name
 
 
-def run(ranks: int, options: dict[str, Any], parts: int = 1, prepare: Any = None) -> list[Any]:
-    return cc.run(program_of(options, parts, prepare), ranks)
+def run(ranks: int, options: dict[str, Any], parts: int = 1, prepare: Any = None, **numbers: Any) -> list[Any]:
+    return cc.run(program_of(options, parts, prepare, **numbers), ranks)
 
 
-def program_of(options: dict[str, Any], parts: int = 1, prepare: Any = None) -> Callable[[], Any]:
+def program_of(options: dict[str, Any], parts: int = 1, prepare: Any = None, **numbers: Any) -> Callable[[], Any]:
     def program() -> Any:
         with cc.Mesh(dp=-1) as mesh:
             module = make_model()
@@ -130,7 +132,7 @@ def program_of(options: dict[str, Any], parts: int = 1, prepare: Any = None) -> 
             def shared(a: np.ndarray) -> Any:
                 return cc.from_local(np.array_split(a, mesh.ranks.size)[mesh.ranks.index], {"dp": cc.Shard(0)})
 
-            return train(model, shared, lambda loss: cc.all_reduce(loss, "dp", to=cc.I), parts)
+            return train(model, shared, lambda loss: cc.all_reduce(loss, "dp", to=cc.I), parts, **numbers)
 
     return program
 
@@ -140,6 +142,14 @@ def program_of(options: dict[str, Any], parts: int = 1, prepare: Any = None) -> 
 def test_equals_one_process(ranks: int, mode: str) -> None:
     for ours in run(ranks, MODES[mode]):
         assert_equal(ours, serial())
+
+
+@pytest.mark.parametrize("mode", ["small buckets", "zero 1", "zero 2", "zero 3"])
+def test_amsgrad_and_maximize(mode: str) -> None:
+    numbers: dict[str, Any] = {"betas": (0.9, 0.5), "amsgrad": True, "maximize": True}
+    expected = train(make_model(), lambda a: a, lambda loss: loss, **numbers)
+    for ours in run(3, MODES[mode], **numbers):
+        assert_equal(ours, expected)
 
 
 @pytest.mark.parametrize("mode", ["one bucket", "small buckets", "zero 1", "zero 2", "zero 3"])
