@@ -306,7 +306,8 @@ class DataParallel(Module):
         Raises
         ------
         TapeError
-            A tape is recording where the block begins, or another block of the model is open.
+            A tape is recording where the block begins, or another block of the model is open. Inside: a gradient of
+            the model was read, as `clip_grad_norm_` and optimizers do.
 
         Notes
         -----
@@ -342,10 +343,16 @@ class DataParallel(Module):
             self._register()
         with Tape() as tape:
             self._entered = self._enter()
+        entries = (*self._entries, *(() if self._layers is None else self._layers.entries))
+        pending = [self._parameters[k] for entry in entries for k in entry.indices]
         try:
+            for p in pending:
+                p.pending = "model.accumulate()"
             yield
         finally:
             self._entered = None
+            for p in pending:
+                p.pending = ""
         tape.backward()
 
     @contextmanager

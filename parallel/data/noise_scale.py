@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from autograd.arrays.shape_only import Shaped
+from autograd.engine.state import state
 from autograd.engine.tensor import Tensor
 from autograd.errors import ArgumentError, LayoutError, OptionError, ShapeError, call_site
 from autograd.layouts.rank_values import rank_axes
@@ -216,7 +217,7 @@ class NoiseScale:
         Raises
         ------
         OptionError
-            The rows of the ranks do not add up to `global_rows`.
+            The rows of the ranks do not add up to `global_rows`, or no gradients were summed since the last update.
         LayoutError
             `global_rows` depends on the rank.
         """
@@ -230,7 +231,16 @@ class NoiseScale:
         check_numbers("NoiseScale.update", loss_scale=loss_scale)
         n, group = int(global_rows), self._group
         norms, self._norms = list(self._norms.values()), {}
-        if group is None or not norms or group.size == 1:
+        mesh = state.mesh
+        if group is None and (mesh is None or 1 in mesh.sizes):  # along an axis of one rank nothing is summed
+            return
+        if group is None or not norms:
+            raise OptionError(
+                "NoiseScale.update: no gradients were summed since the last update\n  fix: "
+                "DataParallel(model, axis, reduction=noise), and update after backward; with model.accumulate(), after "
+                "the block" + call_site()
+            )
+        if group.size == 1:
             return
         local, total = (math.fsum(each) for each in zip(*norms, strict=True))
         mine = np.array([local * n / rows if rows else 0.0, rows > 0, rows, total])
