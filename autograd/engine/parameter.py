@@ -45,6 +45,7 @@ from .saved_arrays import guarded, step_check
 from .state import state
 from .tape import Sweep, Tape
 from .tensor import TENSORS, Tensor, is_followed
+from .whole import refuse_loss
 
 __all__ = [
     "BOXED", "Constant", "Leaf", "Parameter", "constant", "make_leaf", "refuse_unlabelled_update", "resolve", "tensor",
@@ -182,7 +183,11 @@ class Leaf(Tensor):
 
     @data.setter
     def data(self, value: Any) -> None:
-        value = as_array(value, self.array.dtype)
+        value = as_array(value)
+        if value.dtype != self.array.dtype:
+            if type(value) is ndarray or isinstance(value, np.generic):
+                refuse_loss(value, self.array.dtype, "data", self.name or "a leaf")
+            value = value.astype(self.array.dtype)
         if value.shape != self.array.shape:
             is_transposed = value.ndim == 2 and value.shape[::-1] == self.array.shape
             note = ": the transpose. Weights of nn.Linear have the shape (in, out), in torch (out, in)" * is_transposed

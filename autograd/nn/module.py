@@ -458,7 +458,8 @@ class Module:
         LayoutError
             A parameter is a Shard whose extents the ranks have not agreed on.
         DtypeError
-            One of the arrays is integer and the other floating.
+            One of the arrays is integer and the other floating, or numbers would lose more than rounding: complex ones
+            that become real, or fractions that become integers.
         TapeError
             A tape still needs the present value of a parameter.
         OptionError
@@ -475,6 +476,23 @@ class Module:
         """
         if assign is not False:
             raise OptionError(f"load_state_dict: assign={assign!r} was given; needed: False" + call_site())
+        keys, commit = self._prepared(state_dict, strict)
+        commit()
+        return keys
+
+    def prepare_state_dict(self, state_dict: Mapping[str, Any]) -> Callable[[], None]:
+        """Check a `state_dict` as `load_state_dict` does, and return the function that sets it. `nn.load` calls it."""
+        return self._prepared(state_dict, True)[1]
+
+    def attached(self) -> Iterator[tuple[str, Any]]:
+        """Iterate over (name, object) of what this module, without its submodules, has besides parameters and buffers.
+
+        `nn.save` and `nn.load` call the objects' ``state_dict`` and ``load_state_dict``. Subclasses override it.
+        """
+        yield from ()
+
+    def _prepared(self, state_dict: Mapping[str, Any], strict: bool) -> tuple[IncompatibleKeys, Callable[[], None]]:
+        """The names that do not match, and the function that sets the state."""
         given = dict(state_dict)
         owners: dict[int, tuple[Module, str]] = {}
         for _, owner, attribute, p in self.named_owners():
@@ -516,12 +534,15 @@ class Module:
         if faults:
             title = f"Error(s) in loading state_dict for {type(self).__name__}:"
             raise ShapeError("\n\t".join([title, *faults]) + call_site())
-        for name, value in arrays.items():
-            if name in parameters:
-                parameters[name].array = value
-            else:
-                setattr(*buffers[name], value)
-        return keys
+
+        def commit() -> None:
+            for name, value in arrays.items():
+                if name in parameters:
+                    parameters[name].array = value
+                else:
+                    setattr(*buffers[name], value)
+
+        return keys, commit
 
 
 class IncompatibleKeys(NamedTuple):
