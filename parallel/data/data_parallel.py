@@ -48,7 +48,8 @@ class DataParallel(Module):
         The number of buffers that each bucket keeps. Gradients are views of the buckets. A program that still holds
         those of the last step during the next backward pass needs 2, or else that pass allocates new buffers.
     reduction : Reduction, optional
-        How a bucket is summed, for example a compression. By default it is summed exactly.
+        How a bucket is summed, for example a compression. By default it is summed exactly. `nn.save` of the model
+        includes its state.
     zero : {0, 1, 2, 3}
         The stage of ZeRO: what each rank keeps only a part of. 1: the optimizer's state; 2: the gradients, too; 3: the
         parameters, too. From 1 on the parameters of the module are replaced, here, by this rank's rows of them, with
@@ -157,6 +158,11 @@ class DataParallel(Module):
 
     def named_buffer_owners(self, prefix: str = "") -> Iterator[tuple[str, Module, str]]:
         yield from self.module.named_buffer_owners(prefix)
+
+    def attached(self) -> Iterator[tuple[str, Any]]:
+        reduction = self._buckets["reduction"]
+        if reduction is not None:
+            yield "reduction", reduction
 
     def kept_buffers(self) -> list[Any]:
         """The buffers of gradients that are kept from one backward pass to the next."""

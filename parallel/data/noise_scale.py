@@ -15,7 +15,8 @@ Source: McCandlish, Kaplan, Amodei & OpenAI Dota Team 2018 (arXiv 1812.06162), s
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,7 @@ from collectives.algorithms.steps import Steps
 from collectives.transports.protocol import Communicator, Request
 
 from .buckets import Bucket, Reduction
+from .rank_states import of_all_ranks, of_this_rank, sizes_of_mesh
 
 __all__ = ["NoiseScale", "gradient_noise_scale"]
 
@@ -260,8 +262,16 @@ class NoiseScale:
             self._weight = self.decay * self._weight + (1 - self.decay)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the averages, the same on all ranks. The state of the wrapped reduction is not included."""
-        return {"sums": self._sums.tolist(), "weight": self._weight}
+        """Return the averages, and the state of the reduction that it wraps, the same on all ranks.
+
+        On a mesh with ranks along several axes all of them call it: the averages may differ, and are those of all.
+        """
+        found: dict[str, Any] = {"sums": self._sums.tolist(), "weight": self._weight}
+        if sum(n > 1 for n in sizes_of_mesh().values()) > 1 and self._weight:
+            found = of_all_ranks(found, "NoiseScale.state_dict")
+        if hasattr(self.reduction, "state_dict"):
+            found["reduction"] = self.reduction.state_dict()
+        return found
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Set the averages from a `state_dict`.
@@ -269,13 +279,35 @@ class NoiseScale:
         Raises
         ------
         OptionError
-            Entries are missing or unknown.
+            Entries are missing or unknown, or the state is one of another mesh.
         """
-        if set(state_dict) != {"sums", "weight"}:
-            raise OptionError(
-                f"NoiseScale.load_state_dict: {sorted(state_dict)} was given; needed: ['sums', 'weight']" + call_site()
-            )
-        self._sums, self._weight = np.array(state_dict["sums"], float), float(state_dict["weight"])
+        self.prepare_state_dict(state_dict)()
+
+    def prepare_state_dict(self, state_dict: Mapping[str, Any]) -> Callable[[], None]:
+        """Check a `state_dict`, and return the function that sets it. `nn.load` calls it."""
+        known, caller = dict(state_dict), "NoiseScale.load_state_dict"
+        of_reduction = known.pop("reduction", None)
+        if "ranks" in known:
+            given, known = known["mesh"], of_this_rank(known, caller)
+            if known is None:
+                raise OptionError(
+                    f"{caller}: the state is that of a mesh {given}, and the mesh is {sizes_of_mesh()}; needed: the "
+                    "same, as the averages may be those of parts" + call_site()
+                )
+        if set(known) != {"sums", "weight"}:
+            raise OptionError(f"{caller}: {sorted(known)} was given; needed: ['sums', 'weight']" + call_site())
+        new = {"_sums": np.array(known["sums"], float), "_weight": float(known["weight"])}
+        commit: Callable[[], None] = lambda: None
+        if of_reduction is not None and hasattr(self.reduction, "prepare_state_dict"):
+            commit = self.reduction.prepare_state_dict(of_reduction)
+        elif of_reduction is not None and hasattr(self.reduction, "load_state_dict"):
+            commit = partial(self.reduction.load_state_dict, of_reduction)
+
+        def both() -> None:
+            commit()
+            vars(self).update(new)
+
+        return both
 
     def __repr__(self) -> str:
         return f"NoiseScale(value={self.value:.4g}, gradient_sq={self.gradient_sq:.4g}, variance={self.variance:.4g})"

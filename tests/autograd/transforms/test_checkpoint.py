@@ -411,8 +411,8 @@ REACHED: dict[str, Callable[[Wrap], Callable[[Any], Any]]] = {
     "Python's": lambda wrap: (lambda rng: wrap(scaled(rng.random)))(pythons.Random(1)),
     "NumPy's global": lambda wrap: (numpy.random.seed(1), wrap(scaled(lambda: numpy.random.normal(size=3))))[1],
     "Python's global": lambda wrap: (pythons.seed(1), wrap(scaled(lambda: pythons.random())))[1],
-    "nested": lambda wrap: (lambda rng: wrap(lambda x: wrap(scaled(lambda: rng.normal(size=3)))(x) * rng.normal(size=3)))(
-        numpy.random.default_rng(1)),
+    "nested": lambda wrap: (lambda rng: wrap(
+        lambda x: wrap(scaled(lambda: rng.normal(size=3)))(x) * rng.normal(size=3)))(numpy.random.default_rng(1)),
 }  # fmt: skip
 
 
