@@ -56,7 +56,7 @@ def projection(array: Any) -> Projection | None:
         x = x.view(x.real.dtype)
     tolerance = _TOLERANCES.get(x.dtype.name)
     if tolerance is None:
-        return float(crc32(x.view(np.uint8))), 0.0
+        return float(crc32(x.data.cast("B"))), 0.0
     if is_half(x.dtype):
         x = x.astype(np.float32)
     with np.errstate(all="ignore"):

@@ -107,6 +107,12 @@ class Leaf(Tensor):
             self._refuse_pending("read")
         return self._so_far()
 
+    @grad.setter
+    def grad(self, value: Any) -> None:
+        if self.pending and value is not None:
+            self._refuse_pending("set")
+        self._grad = None if value is None else self._checked_gradient(value)
+
     def _so_far(self) -> Tensor | None:
         g = self._grad
         if g is not None and g.__class__ not in TENSORS:
@@ -114,12 +120,6 @@ class Leaf(Tensor):
                 g = g.rounded(self.array.dtype)
             g = self._grad = Tensor(g, None if self.layout is None else self.layout.dual)
         return g
-
-    @grad.setter
-    def grad(self, value: Any) -> None:
-        if self.pending and value is not None:
-            self._refuse_pending("set")
-        self._grad = None if value is None else self._checked_gradient(value)
 
     def _refuse_pending(self, verb: str) -> NoReturn:
         raise TapeError(

@@ -97,8 +97,11 @@ def refuse_loss(value: Any, dtype: Any, caller: str, name: str) -> None:
         "u" if dtype.kind == "i" else dtype.kind
     ):  # fmt: skip
         fault = {"c": "its imaginary part", "f": "its fractions"}.get(value.dtype.kind, "its values")
+    elif dtype.kind in "iu" and value.dtype.kind != "b" and value.size:
+        limits = np.iinfo(dtype)
+        fault = "" if limits.min <= int(value.min()) and int(value.max()) <= limits.max else "numbers out of its range"
     elif (value.astype(dtype).astype(value.dtype) != value).any():
-        fault = "numbers that are out of range"
+        fault = "digits of large numbers"
     if fault:
         raise DtypeError(
             f"{caller}: {name} has dtype {value.dtype}; needed: {dtype}, in which {fault} would be lost\n"

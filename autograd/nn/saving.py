@@ -14,6 +14,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -343,7 +344,7 @@ def _attached_commits(module: Module, states: Mapping[str, Any]) -> Iterator[Cal
     for name, x in _attached(module):
         if name in states:
             known = states[name]
-            yield x.prepare_state_dict(known) if _prepares(x) else lambda x=x, known=known: x.load_state_dict(known)
+            yield x.prepare_state_dict(known) if _prepares(x) else partial(x.load_state_dict, known)
 
 
 def packed(value: Any) -> bytes:

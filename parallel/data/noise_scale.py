@@ -269,8 +269,9 @@ class NoiseScale:
         found: dict[str, Any] = {"sums": self._sums.tolist(), "weight": self._weight}
         if sum(n > 1 for n in sizes_of_mesh().values()) > 1 and self._weight:
             found = of_all_ranks(found, "NoiseScale.state_dict")
-        if hasattr(self.reduction, "state_dict"):
-            found["reduction"] = self.reduction.state_dict()
+        wrapped: Any = self.reduction
+        if hasattr(wrapped, "state_dict"):
+            found["reduction"] = wrapped.state_dict()
         return found
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -297,14 +298,16 @@ class NoiseScale:
         if set(known) != {"sums", "weight"}:
             raise OptionError(f"{caller}: {sorted(known)} was given; needed: ['sums', 'weight']" + call_site())
         new = {"_sums": np.array(known["sums"], float), "_weight": float(known["weight"])}
-        commit: Callable[[], None] = lambda: None
-        if of_reduction is not None and hasattr(self.reduction, "prepare_state_dict"):
-            commit = self.reduction.prepare_state_dict(of_reduction)
-        elif of_reduction is not None and hasattr(self.reduction, "load_state_dict"):
-            commit = partial(self.reduction.load_state_dict, of_reduction)
+        wrapped: Any = self.reduction
+        commit: Callable[[], None] | None = None
+        if of_reduction is not None and hasattr(wrapped, "prepare_state_dict"):
+            commit = wrapped.prepare_state_dict(of_reduction)
+        elif of_reduction is not None and hasattr(wrapped, "load_state_dict"):
+            commit = partial(wrapped.load_state_dict, of_reduction)
 
         def both() -> None:
-            commit()
+            if commit is not None:
+                commit()
             vars(self).update(new)
 
         return both
