@@ -26,8 +26,9 @@ Projection = tuple[float, float]
 """The dot product of an array with fixed weights, and the largest difference that rounding may make."""
 
 _LENGTH = 4096
-_TOLERANCES = {"float16": 8e-3, "bfloat16": 6e-2, "float32": 1e-4, "float64": 1e-9}
+_TOLERANCES = {np.dtype(np.float16): 8e-3, np.dtype(np.float32): 1e-4, np.dtype(np.float64): 1e-9}
 """A share of the norm. Sums that are taken in another order differ by less, and other draws by more."""
+_OF_BFLOAT16 = 6e-2
 
 
 @cache
@@ -54,20 +55,19 @@ def projection(array: Any) -> Projection | None:
     x = np.ascontiguousarray(array).reshape(-1)
     if x.dtype.kind == "c":
         x = x.view(x.real.dtype)
-    tolerance = _TOLERANCES.get(x.dtype.name)
+    tolerance = _TOLERANCES.get(x.dtype)
+    if x.dtype.itemsize == 2 and is_half(x.dtype):
+        tolerance = tolerance or _OF_BFLOAT16
+        x = x.astype(np.float32)
     if tolerance is None:
         return float(crc32(x.data.cast("B"))), 0.0
-    if is_half(x.dtype):
-        x = x.astype(np.float32)
-    with np.errstate(all="ignore"):
-        norm = math.sqrt(x.dot(x))
-        weights = _weights(x.dtype)
-        while x.size > _LENGTH:
-            rows = x[: x.size // _LENGTH * _LENGTH].reshape(-1, _LENGTH)
-            rest = x[rows.size :]
-            x = np.append(rows @ weights, rest.dot(weights[: rest.size]))
-            weights = weights[::-1]
-        return float(x.dot(weights[: x.size])), norm * tolerance
+    norm, weights = math.sqrt(x.dot(x)), _weights(x.dtype)
+    while x.size > _LENGTH:
+        rows = x[: x.size // _LENGTH * _LENGTH].reshape(-1, _LENGTH)
+        rest = x[rows.size :]
+        x = np.append(rows.dot(weights), rest.dot(weights[: rest.size]))
+        weights = weights[::-1]
+    return float(x.dot(weights[: x.size])), norm * tolerance
 
 
 def is_near(a: Projection | None, b: Projection | None) -> bool:

@@ -105,7 +105,8 @@ class Leaf(Tensor):
         """
         if self.pending:
             self._refuse_pending("read")
-        return self._so_far()
+        g: Tensor | None = self._grad
+        return g if g.__class__ in TENSORS else self._so_far()
 
     @grad.setter
     def grad(self, value: Any) -> None:

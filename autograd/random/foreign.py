@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..engine.tensor import Tensor
 from ..errors import is_own_file
 
 __all__ = ["Source", "changed", "rewound", "sources"]
@@ -68,7 +69,7 @@ def sources(*roots: Any) -> list[Source]:
         for x in level:
             if x is random and is_main:
                 found[id(x)] = _OF_PYTHON
-            if type(x) in _BARE or id(x) in seen or len(seen) > _MOST:
+            if type(x) in _BARE or isinstance(x, Tensor) or id(x) in seen or len(seen) > _MOST:
                 continue
             seen.add(id(x))
             source = _source(x)
@@ -102,7 +103,7 @@ def _held(x: Any) -> Sequence[Any]:
         return [x.__self__]
     if isinstance(x, partial):
         return [x.func, *x.args, *x.keywords.values()]
-    if isinstance(x, type):
+    if isinstance(x, type | ModuleType):
         return []
     attributes = getattr(type(x), "__dict__", {})
     methods = [attributes[name] for name in ("forward", "__call__") if name in attributes]
