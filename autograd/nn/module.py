@@ -184,7 +184,12 @@ class Module:
         return value if value.__class__ in TENSORS or state.grid is None else constant(value)
 
     def set_buffer(self, name: str, value: Any) -> None:
-        """Assign a value to a buffer without recording it. On a mesh the buffer gets the value's layout."""
+        """Assign a value to a buffer without recording it. On a mesh the buffer gets the value's layout.
+
+        The second run of a checkpointed function leaves the buffer as it is.
+        """
+        if state.repeats:
+            return
         refuse(f"the buffer {name!r} of a module was assigned", "evaluation mode, or a layer without running averages")
         plain = value.__class__ not in TENSORS or value.layout is None
         array = value.array if value.__class__ in TENSORS else value

@@ -40,7 +40,8 @@ def checkpoint(fun: Callable[..., Any]) -> Callable[..., Any]:
         such as parameters of a module or values on the tape. A second run must repeat the first, and random numbers are
         replayed: those of `autograd.random`, those of generators of NumPy and Python that the arguments hold, or the
         closure, the defaults, the global names or the object of `fun`, and on the main thread those of the global
-        generators. Other state that `fun` changes is not restored.
+        generators. Running averages of `nn.BatchNorm1d`, and buffers that `Module.set_buffer` assigns, stay as the
+        first run left them. Other state that `fun` changes is not restored.
 
     Returns
     -------
@@ -132,8 +133,8 @@ class Segment:
             Tensor(a, layout, recording, p) if p >= 0 else Tensor(a, layout)
             for a, p, (_, layout) in zip(node[2], node[3], self.operands, strict=True)
         ]
-        active, inside = state.recording, state.in_rules
-        state.in_rules = True  # the first run has compared its constants
+        active, inside, repeats = state.recording, state.in_rules, state.repeats
+        state.in_rules = state.repeats = True  # the first run has compared its constants
         if not record:
             state.recording = None
         try:
@@ -141,7 +142,7 @@ class Segment:
                 tape.recording.takes_unrecorded |= not record  # as the first run did
                 outputs, _ = self.run(operands)
         finally:
-            state.recording, state.in_rules = active, inside
+            state.recording, state.in_rules, state.repeats = active, inside, repeats
         if [_signature(y) for y in outputs] != self.outputs:
             shown = [tuple(map(str, _signature(y))) for y in outputs]
             raise TapeError(

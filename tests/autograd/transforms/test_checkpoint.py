@@ -460,6 +460,31 @@ def test_other_values_of_the_second_run_are_an_error_that_says_what_to_do() -> N
     close(ag.grad(lambda x: np.sum(f(x, numpy.random.default_rng(7))))(X), right)
 
 
+def test_running_averages_count_a_batch_once() -> None:
+    """The second run used to count it again."""
+
+    class Counting(nn.Module):
+        def __init__(self) -> None:
+            self.norm = nn.BatchNorm1d(3, dtype=float)
+            self.register_buffer("seen", numpy.zeros(()))
+
+        def forward(self, x: Any) -> Any:
+            self.set_buffer("seen", self.seen + 1)
+            return np.tanh(self.norm(x)) ** 2
+
+    x = numpy.random.default_rng(0).standard_normal((5, 3))
+    states = []
+    for wrap in (plain, ag.checkpoint, lambda f: ag.checkpoint(lambda x: ag.checkpoint(f)(x))):
+        model = Counting()
+        f = wrap(model.forward)
+        for transform in (ag.grad, ag.hessian):
+            transform(lambda x, f=f: np.sum(f(x)))(x)
+        states.append(model.state_dict())
+    for found in states[1:]:
+        for name, value in states[0].items():
+            numpy.testing.assert_array_equal(found[name], value)
+
+
 def test_an_error_in_the_second_run_leaves_generators_where_they_were() -> None:
     rng, fails = numpy.random.default_rng(1), [False]
 
