@@ -33,6 +33,7 @@ from parallel import (
     Trainer,
 )
 from parallel.pipeline import Pipeline
+from tests.collectives.launch import launch_command
 
 ROWS = np.random.default_rng(0).standard_normal((30, 6))
 LABELS = (ROWS.sum(1) > 0).astype(int)
@@ -533,3 +534,9 @@ def test_other_names_are_refused_with_what_differs_and_old_states_go_by_position
     unnamed = optim.SGD([ag.Parameter(np.zeros(2, "float32")) for _ in "abc"], lr=0.1, momentum=0.9)
     unnamed.load_state_dict(state)
     assert same(unnamed.velocity, state["velocity"])
+
+
+def test_over_mpi(tmp_path: Path) -> None:
+    program = str(Path(__file__).parent / "programs" / "resume_program.py")
+    outcome = launch_command([program, str(tmp_path)], 3, limit_s=90, OPENBLAS_NUM_THREADS="1")
+    assert outcome.code == 0 and "all went on" in outcome.out, outcome.out + outcome.err
