@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..arrays.device import is_inexact, to_host
-from ..errors import DtypeError, MeshError, ShapeError, call_site
+from ..errors import DtypeError, MeshError, ShapeError, call_site, typed
 from ..layouts.layout import Layout, Shard
 from ..layouts.messages import describe
 from ..layouts.partition import require_agreed
@@ -127,7 +127,13 @@ def part_of(value: Any, array: Any, layout: Layout | None, caller: str, name: st
     if value.__class__ in TENSORS:
         same = value.layout is not None and layout is not None and value.layout.labels == layout.labels
         layout, value = None if same else layout, value.array
-    value = np.asarray(to_host(value))
+    try:
+        value = np.asarray(to_host(value))
+    except (TypeError, ValueError) as error:
+        raise typed(error, (
+            f"{caller}: {name} is a {type(value).__name__}, of which NumPy makes no array: {error}\n"
+            "  fix: x.float() of a tensor of torch in bfloat16" + call_site()
+        )) from error  # fmt: skip
     whole, box = shape, tuple(slice(0, n) for n in shape)
     if sharded_axes(layout):
         assert layout is not None

@@ -28,6 +28,7 @@ __all__ = ["Archive", "Header", "STRUCTURE", "json_of", "replacing", "write_arch
 STRUCTURE = "structure.json"
 _MARK = b"ringtape "
 _AT_ONCE = 1 << 20  # bytes
+_LONGEST_HEADER = 2048  # characters; that of an array of 64 dimensions is shorter
 _OTHERS = (
     (b"\x93NUMPY", "a .npy file, which has one array and no name\n  fix: array = numpy.load(path)"),
     (b"\x80", "a pickle, as torch.save and pickle.dump write it. It may run any program, and is not read\n"
@@ -242,7 +243,7 @@ class Archive:
         read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
         try:
             with parsing.lock:
-                shape, is_fortran, dtype = read(stream)
+                shape, is_fortran, dtype = read(stream, max_header_size=_LONGEST_HEADER)
         except MemoryError:  # the parser's stack
             raise ValueError("its header is nested too deeply") from None
         if dtype.hasobject or dtype.fields is not None or dtype.subdtype is not None:
