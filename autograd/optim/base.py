@@ -273,6 +273,7 @@ class Optimizer:
                     refuse_rank_numbers(type(self).__name__, {"lr": group["lr"]}, group["params"])
             if self.digest_every and not mesh.is_alone:
                 mesh.compare_step(self)
+        self.steps += 1
         parameters = self.parameters
         gradients = list(map(_gradient, parameters))
         if (
@@ -286,7 +287,6 @@ class Optimizer:
             if mesh is not None and self.calls == 1 and not any(g is not None for g in gradients):
                 self._warn_of_no_gradient()
             self._accepted = [p.layout for p in parameters] if complete else []
-        self.steps += 1  # here, so that a step that was refused does not count
         if has_groups:
             self._for_each_group(lambda group: self._update_group(group, gradients))
         elif self.run_updates is None:

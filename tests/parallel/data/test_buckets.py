@@ -390,7 +390,6 @@ def test_gradients_are_not_read_in_a_block_of_accumulate(ranks: int, zero: int) 
                         missed.append(name)
                     except (ag.TapeError, ag.OptionError) as error:
                         assert "accumulate()" in str(error) and "after the block" in str(error), error
-            assert opt.steps == 0
             for p, old in zip(ps, before, strict=True):  # the fix
                 assert (p.numpy() == old).all() and p.grad is not None
             assert optim.clip_grad_norm_(ps, 1.0) > 1
