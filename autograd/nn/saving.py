@@ -216,7 +216,7 @@ def load(objects: Any, path: str | os.PathLike[str]) -> dict[str, Any]:
                 commits += _attached_commits(x, states.get(f"{name}/attached") or {})
     others = {name: x for name, x in parts.items() if not _prepares(x)}
     if others:
-        with _together(True), _restored_on_error(others.values()):
+        with _restored_on_error(others.values()), _together(True):
             for name, x in others.items():
                 x.load_state_dict(states[name])
     for commit in commits:

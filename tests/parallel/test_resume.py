@@ -411,22 +411,43 @@ def test_the_memory_of_tensor_parallel_ranks_is_their_own(tmp_path: Path) -> Non
     assert cc.run(program, 4) == [([1.0 + r] * 2, [1.0 + r] * 24) for r in range(4)]
 
 
+class Own:
+    """An object of a program, which may refuse its state."""
+
+    def __init__(self, fails: bool = False):
+        self.value, self.fails = 0, fails
+
+    def state_dict(self) -> dict[str, int]:
+        return {"value": self.value}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.value = state["value"]
+        if self.fails and self.value:
+            raise ZeroDivisionError("No such file")
+
+
 @pytest.mark.parametrize("failing", [0, 2])
-def test_a_failure_on_one_rank_leaves_all_unchanged(tmp_path: Path, failing: int) -> None:
+@pytest.mark.parametrize("fault", ["file", "own object"])
+def test_a_failure_on_one_rank_leaves_all_unchanged(tmp_path: Path, failing: int, fault: str) -> None:
     def begin(mesh: cc.Mesh) -> None:
         run = made("momentum", mesh)
         run.step(0)
-        nn.save(run.objects, tmp_path / "run.npz")
+        own = Own()
+        own.value = 1
+        nn.save({**run.objects, "own": own}, tmp_path / "run.npz")
 
     def go_on(mesh: cc.Mesh) -> Any:
         run = made("momentum", mesh, 2)
         assert isinstance(run, Parallel)
         run.step(0)
+        fails = int(mesh.ranks.rank) == failing
+        own = Own(fails and fault == "own object")
         before = run.model.state_dict(), run.optimizer.state_dict(), random.state_dict()
-        path = tmp_path / ("missing.npz" if int(mesh.ranks.rank) == failing else "run.npz")
-        with pytest.raises((OSError, RingtapeError)) as error:
-            nn.load(run.objects, path)
+        path = tmp_path / ("missing.npz" if fails and fault == "file" else "run.npz")
+        with pytest.raises((OSError, RingtapeError, ZeroDivisionError)) as error:
+            nn.load({**run.objects, "own": own}, path)
         assert same((run.model.state_dict(), run.optimizer.state_dict(), random.state_dict()), before)
+        assert own.value == 0
         run.step(1)
         return str(error.value)
 
