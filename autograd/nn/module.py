@@ -273,6 +273,8 @@ class Module:
     ) -> Self:
         """Convert all floating parameters and buffers to a dtype, move them to a device, and return the module.
 
+        Complex ones become complex numbers of that precision.
+
         Parameters
         ----------
         *args
@@ -607,6 +609,8 @@ def _refuse_use(caller: str, name: str, p: Parameter) -> None:
 
 def _converted(array: Any, dtype: Any, device: str | None) -> Any:
     """An array of a dtype, if it is floating, and on a device, if one is given."""
+    if dtype is not None and array.dtype.kind == "c":  # complex numbers of that precision, and not their real parts
+        dtype = np.result_type(dtype, np.complex64) if dtype.kind == "f" else array.dtype
     if dtype is not None and is_inexact(array.dtype) and array.dtype != dtype:
         array = array.astype(dtype)
     return array if device is None else to_device(array, device)

@@ -28,6 +28,10 @@ _BARE = frozenset((
 ))  # fmt: skip
 
 
+_WITHOUT = frozenset(("autograd", "builtins", "collectives", "numpy", "parallel"))
+"""Packages whose methods draw from no global generator of Python's, nor from one of their own."""
+
+
 class Source(NamedTuple):
     """A generator: how its state is read, and set."""
 
@@ -40,13 +44,15 @@ _OF_NUMPY = Source(np.random.get_state, np.random.set_state)
 
 
 def _source(x: Any) -> Source | None:
-    if isinstance(x, np.random.Generator):
+    kind = type(x)  # and not its __class__, which an object that stands for another one may make
+    if issubclass(kind, np.random.Generator):
         x = x.bit_generator
-    if isinstance(x, np.random.BitGenerator):
+        kind = type(x)
+    if issubclass(kind, np.random.BitGenerator):
         return Source(partial(getattr, x, "state"), partial(setattr, x, "state"))
-    if isinstance(x, np.random.RandomState):
+    if issubclass(kind, np.random.RandomState):
         return Source(x.get_state, x.set_state)
-    return Source(x.getstate, x.setstate) if isinstance(x, random.Random) else None
+    return Source(x.getstate, x.setstate) if issubclass(kind, random.Random) else None
 
 
 def sources(*roots: Any) -> list[Source]:
@@ -69,7 +75,7 @@ def sources(*roots: Any) -> list[Source]:
         for x in level:
             if x is random and is_main:
                 found[id(x)] = _OF_PYTHON
-            if type(x) in _BARE or isinstance(x, Tensor) or id(x) in seen or len(seen) > _MOST:
+            if type(x) in _BARE or issubclass(type(x), Tensor) or id(x) in seen or len(seen) > _MOST:
                 continue
             seen.add(id(x))
             source = _source(x)
@@ -83,11 +89,12 @@ def sources(*roots: Any) -> list[Source]:
 
 def _held(x: Any) -> Sequence[Any]:
     """The objects that an object refers to."""
-    if isinstance(x, list | tuple | set | frozenset):
+    kind = type(x)
+    if issubclass(kind, list | tuple | set | frozenset):
         return [*x]
-    if isinstance(x, dict):
+    if issubclass(kind, dict):
         return [*x.values()]
-    if isinstance(x, FunctionType):
+    if issubclass(kind, FunctionType):
         inside: list[Any] = [*(x.__defaults__ or ()), *(x.__kwdefaults__ or {}).values()]
         for cell in x.__closure__ or ():
             try:
@@ -97,16 +104,16 @@ def _held(x: Any) -> Sequence[Any]:
         if not is_own_file(x.__code__.co_filename):
             inside += _globals(x.__code__, x.__globals__)
         return inside
-    if isinstance(x, MethodType):
+    if issubclass(kind, MethodType):
         return [x.__self__, x.__func__]
-    if isinstance(x, BuiltinMethodType):
+    if issubclass(kind, BuiltinMethodType):
         return [x.__self__]
-    if isinstance(x, partial):
+    if issubclass(kind, partial):
         return [x.func, *x.args, *x.keywords.values()]
-    if isinstance(x, type | ModuleType):
+    if issubclass(kind, type | ModuleType):
         return []
-    attributes = getattr(type(x), "__dict__", {})
-    methods = [attributes[name] for name in ("forward", "__call__") if name in attributes]
+    methods = [f for each in kind.__mro__ if each.__module__.partition(".")[0] not in _WITHOUT
+               for f in vars(each).values() if type(f) is FunctionType]  # fmt: skip
     try:
         return [*object.__getattribute__(x, "__dict__").values(), *methods]
     except (AttributeError, TypeError):

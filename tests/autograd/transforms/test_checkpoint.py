@@ -364,6 +364,18 @@ class Noise(nn.Module):
         return x * self.held["rng"][0].normal(size=x.shape)
 
 
+class Inherits(nn.Module):
+    def forward(self, x: Any) -> Any:
+        return x * self.noise()
+
+    def noise(self) -> Any:
+        return GLOBAL.normal(size=3)
+
+
+class Inherited(Inherits):
+    pass
+
+
 class Hidden:
     __slots__ = ("rng",)
 
@@ -398,6 +410,8 @@ REACHED: dict[str, Callable[[Wrap], Callable[[Any], Any]]] = {
     "method": lambda wrap: (lambda draw: wrap(lambda x: x * draw(size=3) * x))(numpy.random.default_rng(1).normal),
     "permutation": lambda wrap: (lambda rng: wrap(lambda x: x[rng.permutation(3)] ** 2))(numpy.random.default_rng(1)),
     "global": lambda wrap: (setattr(GLOBAL.bit_generator, "state", numpy.random.PCG64(3).state), wrap(of_global))[1],
+    "global of a method": lambda wrap: (
+        setattr(GLOBAL.bit_generator, "state", numpy.random.PCG64(3).state), wrap(Inherited().forward))[1],
     "argument": lambda wrap: partial(wrap(lambda x, rng: x * np.sin(x * rng.normal(size=3))),
                                      rng=numpy.random.default_rng(1)),
     "containers": lambda wrap: partial(wrap(lambda x, held: x * np.sin(x * held["a"][0].rng.normal(size=3))),
