@@ -7,6 +7,7 @@ learned, such as a running mean.
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import wraps
@@ -576,7 +577,7 @@ def _below(prefix: str, path: str) -> str:
 
 
 def _quoted(names: list[str]) -> str:
-    return ", ".join(f'"{name}"' for name in names)
+    return ", ".join(json.dumps(name, ensure_ascii=False) for name in names)  # a name of a file may have line breaks
 
 
 def _is_torchs(value: Any) -> bool:

@@ -23,7 +23,7 @@ from ..arrays.device import is_array, to_host
 from ..engine.state import state
 from ..engine.tensor import TENSORS
 from ..engine.whole import sharded_axes
-from ..errors import ArgumentError, DtypeError, FileError, LayoutError, RingtapeError, ShapeError, call_site
+from ..errors import ArgumentError, DtypeError, FileError, LayoutError, RingtapeError, ShapeError, call_site, printable
 from ..layouts.layout import Layout, P, V
 from .archive import Archive, replacing, write_archive
 from .module import Module
@@ -70,9 +70,9 @@ class FileEntry:
             return self.kind + "".join(f" of length {n}" for n in self.shape)
         text = f"{self.dtype}[{', '.join(map(str, self.shape))}]"
         if self.is_part:
-            return f"{text}, of the rank at {_shown(self.places)} alone"
+            return printable(f"{text}, of the rank at {_shown(self.places)} alone")
         held = ", ".join(f"{axis}: {label}" for axis, label in self.layout.items())
-        return f"{text}, whole" + (f", saved from {{{held}}}" if held else "")
+        return printable(f"{text}, whole" + (f", saved from {{{held}}}" if held else ""))
 
 
 def save(objects: Any, path: str | os.PathLike[str]) -> None:

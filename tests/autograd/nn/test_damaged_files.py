@@ -511,6 +511,13 @@ def test_control_characters_in_a_file_do_not_reach_the_terminal(tmp_path: Path) 
         lambda: setattr(p, "data", np.ones(3)), lambda: setattr(p, "grad", np.ones(3)),
         lambda: random.load_state_dict({evil: 1}), lambda: optim.SGD([p, p], 0.1),
     ]  # fmt: skip
+    with pytest.raises(ShapeError, match=r'"a\\n  fix: \\"this"'):
+        layer.load_state_dict({'a\n  fix: "this': np.ones(2)})
+    info = zipfile.ZipInfo("weight.npy")
+    info.comment = json.dumps({"layout": {evil: evil}}).encode()
+    with zipfile.ZipFile(tmp_path / "layout.npz", "w") as file:
+        file.writestr(info, npy(np.ones(2)))
+    assert "\x1b" not in str(nn.contents(tmp_path / "layout.npz"))
     for call in calls:
         with pytest.raises(RingtapeError) as error:
             call()
