@@ -180,10 +180,11 @@ class ParameterState:
         self.slots["residual"][name][start : start + piece.size] += piece
 
     def own(self) -> dict[str, Any]:
-        """The state of this rank."""
-        pieces = {name: list(piece) for name, piece in self.pieces.items()}
+        """A copy of the state of this rank."""
+        pieces = {name: [start, piece.copy()] for name, (start, piece) in self.pieces.items()}
         return {"steps": dict(self.steps), "compressed": dict(self.compressed), "pieces": pieces,
-                **{slot: dict(vectors) for slot, vectors in self.slots.items()}}  # fmt: skip
+                **{slot: {name: x.copy() for name, x in vectors.items()} for slot, vectors in self.slots.items()},
+                }  # fmt: skip
 
     def checked(self, own: Mapping[str, Any]) -> dict[str, Any]:
         """The attributes that are those of a rank's state.
