@@ -10,6 +10,7 @@ import stat
 import tracemalloc
 import zipfile
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,10 @@ import numpy as np
 import pytest
 
 import autograd as ag
+import collectives as cc
 from autograd import data, nn, optim, random
 from autograd.errors import DtypeError, FileError, RingtapeError, ShapeError
+from autograd.nn import archive
 from parallel import DataParallel, RunLog, TopK, read_log
 
 WIDTH = 192
@@ -192,6 +195,32 @@ def test_400_damaged_files_of_each_kind(tmp_path: Path, name: str) -> None:
     counts = sweep(name, tmp_path, range(1000, 1400))
     print(name, counts)
     assert sum(counts.values()) == 400 and counts["refused"] > 200
+
+
+def test_each_byte_of_a_directory_counts_or_does_not_matter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The checksums of zip are of the entries; of which rank an entry is, the directory says."""
+    path = tmp_path / "part.npz"
+    layer = nn.Linear(2, 1)
+    with cc.Mesh(dp=1):
+        layer.weight = ag.Parameter(layer.weight.data, {"dp": cc.V})
+        nn.save(layer, path)
+
+    def wrong() -> int:
+        content, right, found = path.read_bytes(), repr(nn.contents(path)), 0
+        assert "dp: V" in right
+        for i in range(content.index(b"PK\x01\x02"), len(content)):
+            made = bytearray(content)
+            made[i] ^= 1 << i % 5
+            path.write_bytes(made)
+            with suppress(FileError):
+                found += repr(nn.contents(path)) != right
+        return found
+
+    assert wrong() == 0
+    monkeypatch.setattr(archive, "_digest", lambda infos: b"")  # that of the directory is what finds them
+    with cc.Mesh(dp=1):
+        nn.save(layer, path)
+    assert wrong() > 5
 
 
 # -- files of another kind ---------------------------------------------------------------------------------------------
