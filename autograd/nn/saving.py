@@ -209,7 +209,8 @@ def load(objects: Any, path: str | os.PathLike[str]) -> dict[str, Any]:
         with _opened(path) as file:
             found = _read(objects, parts, file, path)
         plain, states = found
-        for name, x in parts.items():
+        # Modules first: a parameter that is assigned replaces the master weight that an optimizer has of it.
+        for name, x in sorted(parts.items(), key=lambda each: not isinstance(each[1], Module)):
             if _prepares(x):
                 commits.append(_checking(name, x, states[name], path))
             if isinstance(x, Module):
@@ -330,7 +331,7 @@ def _checking(name: str, x: Any, given: Any, path: Any) -> Callable[[], None]:
 # -- what is attached to modules ---------------------------------------------------------------------------------------
 def _attached(module: Module) -> Iterator[tuple[str, Any]]:
     for path, each in module.named_modules():
-        for name, x in each.attached():
+        for name, x in type(each).attached(each):  # a submodule may have this name
             if _has_state(x):
                 yield f"{path}.{name}" if path else name, x
 

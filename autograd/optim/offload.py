@@ -204,6 +204,7 @@ class Offload(OfCopies):
                 parts[i] = part_of(value, p.array, p.layout, "Offload.load_state_dict", p.name)
 
         def commit() -> None:
+            self._take_assigned()  # `nn.load` has loaded the module since the state was checked
             of_optimizer()
             for i, part in parts.items():
                 assert self._pipeline is not None

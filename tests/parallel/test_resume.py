@@ -69,12 +69,14 @@ class Run:
 
 class Parallel(Run):
     def __init__(self, mesh: cc.Mesh, make: Callable[[Any, Any], Any], reduction: Any = None, zero: int = 0,
-                 dtype: Any = float):  # fmt: skip
+                 dtype: Any = float, is_reversed: bool = False):  # fmt: skip
         super().__init__(mesh)
         self.model = DataParallel(body(dtype), "dp", reduction=reduction, zero=zero, bucket_bytes=200)
         self.reduction = reduction
         self.optimizer = make(self.model.parameters(), reduction)
         self.objects = {"model": self.model, "optimizer": self.optimizer, "random": random}
+        if is_reversed:
+            self.objects = dict(reversed(self.objects.items()))
         self.dtype = dtype
 
     def step(self, k: int) -> Any:
@@ -222,8 +224,9 @@ RUNS: dict[str, Callable[[cc.Mesh], Run]] = {
     **{f"zero {n}": lambda mesh, n=n: Parallel(mesh, adam, zero=n) for n in (1, 2, 3)},
     "CompressedAdam": lambda mesh: Parallel(
         mesh, lambda p, c: CompressedAdam(p, c, lr=0.05), OneBit(momentum=0.9, block=4, start_step=2)),
-    "MasterWeights": lambda mesh: Parallel(mesh, lambda p, _: optim.MasterWeights(
-        optim.Adam, p, lr=0.05, scaler=optim.LossScaler(2.0**20, growth_interval=2)), dtype="float16"),
+    **{f"MasterWeights{' first' * first}": lambda mesh, first=first: Parallel(mesh, lambda p, _: optim.MasterWeights(
+        optim.Adam, p, lr=0.05, scaler=optim.LossScaler(2.0**10, growth_interval=2)), dtype="float16",
+        is_reversed=first) for first in (False, True)},
     "loader": Loaded,
     "LocalSGD": lambda mesh: Local(mesh, LocalSGD), "DiLoCo": lambda mesh: Local(mesh, DiLoCo, outer_lr=0.5),
     "ParameterServer": Served, "Pipeline": Staged,
