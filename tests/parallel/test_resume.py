@@ -290,7 +290,7 @@ def same(a: Any, b: Any) -> bool:
 
 
 @pytest.mark.filterwarnings("ignore:overflow", "ignore:invalid value")
-@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.slow), 3])
 @pytest.mark.parametrize("name", RUNS)
 def test_a_run_goes_on_bitwise(tmp_path: Path, name: str, ranks: int) -> None:
     right = uninterrupted(name, ranks, 3, 3)
