@@ -315,6 +315,7 @@ def test_files_of_another_kind_are_refused_without_memory_and_advice_to_trust_th
 
 def test_a_directory_and_a_missing_file(tmp_path: Path) -> None:
     layer = nn.Linear(2, 1)
+    os.mkfifo(tmp_path / "pipe")
     for read in (lambda: nn.load(layer, tmp_path), lambda: nn.contents(tmp_path), lambda: read_log(tmp_path)):
         with pytest.raises(FileError, match="it is a directory; needed: a file"):
             read()
@@ -323,7 +324,7 @@ def test_a_directory_and_a_missing_file(tmp_path: Path) -> None:
     with pytest.raises(FileError, match="a directory is there"):
         nn.save(layer, tmp_path)
     with pytest.raises(FileError, match="no regular file"):
-        nn.save(layer, "/dev/null")
+        nn.save(layer, tmp_path / "pipe")
     for content in (b"[" * 300_000, b"\xff\xfe", b"[1]\n{}\n", b"\x93NUMPY"):
         (tmp_path / "log").write_bytes(content + b"\n")
         with pytest.raises(FileError, match="log'.*, line 1: it is damaged"):
