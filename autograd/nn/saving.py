@@ -11,6 +11,7 @@ import copy
 import io
 import math
 import os
+import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -263,11 +264,11 @@ def _restored_on_error(objects: Iterable[Any]) -> Iterator[None]:
 @contextmanager
 def _opened(path: Any) -> Iterator[Archive]:
     shown = f"load({os.fspath(path)!r})"
-    try:
-        opened = open(path, "rb")  # noqa: SIM115 - closed below
-    except IsADirectoryError:
-        raise FileError(f"{shown}: it is a directory; needed: a file" + call_site()) from None
-    with opened as file:
+    mode = os.stat(path).st_mode
+    if not stat.S_ISREG(mode):  # a pipe would be waited for
+        kind = "a directory" if stat.S_ISDIR(mode) else "no regular file"
+        raise FileError(f"{shown}: it is {kind}; needed: a file" + call_site())
+    with open(path, "rb") as file:
         yield Archive(file, shown)
 
 

@@ -319,6 +319,9 @@ def test_a_directory_and_a_missing_file(tmp_path: Path) -> None:
     for read in (lambda: nn.load(layer, tmp_path), lambda: nn.contents(tmp_path), lambda: read_log(tmp_path)):
         with pytest.raises(FileError, match="it is a directory; needed: a file"):
             read()
+    for read in (lambda: nn.load(layer, tmp_path / "pipe"), lambda: nn.contents(tmp_path / "pipe")):
+        with pytest.raises(FileError, match="it is no regular file; needed: a file"):
+            read()
     with pytest.raises(FileNotFoundError):
         nn.load(layer, tmp_path / "missing.npz")
     with pytest.raises(FileError, match="a directory is there"):
