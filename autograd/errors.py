@@ -19,6 +19,7 @@ Each class below its base::
     +-- ArgumentError        an argument that is missing, or of another type or nesting than needed (also a TypeError)
     +-- OptionError          an argument of the right type with a value that is not allowed (also a ValueError)
     |   +-- NumberError          a number outside the range of its dtype (also an OverflowError)
+    +-- FileError            a file that is damaged, or of another kind than needed (also a ValueError)
     +-- ObjectiveError       gradient of a function whose result is not one real number (a ShapeError and a DtypeError)
     +-- AbsentError          a value was read on a rank that does not hold it
     +-- AnomalyError         a NaN or an infinity, under detect_anomaly (also a FloatingPointError)
@@ -54,7 +55,7 @@ from .environment import is_traceback_full
 
 __all__ = [
     "AbsentError", "AnomalyError", "ArgumentError", "AxisError", "CaptureError", "CollectiveMismatch",
-    "CommunicationError", "ConflictError", "DeadlockError", "DependencyError", "DeviceError", "DtypeError",
+    "CommunicationError", "ConflictError", "DeadlockError", "DependencyError", "DeviceError", "DtypeError", "FileError",
     "GradientWarning", "LayoutError", "LinAlgError", "MeshError",
     "NotDifferentiable", "NumberError", "ObjectiveError", "OptionError", "PositionError", "RankFailed",
     "ReplicaMismatch", "ReplicaWarning", "RingtapeError", "SavedArrayError", "ShapeError", "TapeError",
@@ -65,8 +66,26 @@ Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
 
+def printable(text: str) -> str:
+    r"""Return a text with its control characters written as escapes; line breaks and tabs stay.
+
+    A terminal obeys control characters: a name in a file could hide what a message says, or rewrite the screen.
+
+    Examples
+    --------
+    >>> printable("name\x1b[2J")
+    'name\\x1b[2J'
+    """
+    if text.isprintable():
+        return text
+    return "".join(x if x in "\n\t" or x.isprintable() else x.encode("unicode_escape").decode() for x in text)
+
+
 class RingtapeError(Exception):
-    """Base class of all exceptions that ringtape raises."""
+    """Base class of all exceptions that ringtape raises. Control characters in a message are shown as escapes."""
+
+    def __init__(self, *args: Any):
+        super().__init__(*(printable(x) if isinstance(x, str) else x for x in args))
 
     def _render_traceback_(self) -> list[str]:
         """The lines of the traceback that IPython shows. IPython calls this where an exception has it."""
@@ -121,6 +140,10 @@ class ArgumentError(RingtapeError, TypeError):
 
 class OptionError(RingtapeError, ValueError):
     """An argument has the right type, and a value that is not allowed."""
+
+
+class FileError(RingtapeError, ValueError):
+    """A file is damaged, or is of another kind than needed. The message names the file and the entry."""
 
 
 class NumberError(OptionError, OverflowError):

@@ -19,6 +19,7 @@ from autograd.engine.tensor import Tensor
 from autograd.engine.whole import whole_of
 from autograd.errors import ArgumentError, MeshError, OptionError, ShapeError, TapeError, call_site
 from autograd.layouts.layout import I, Label, Shard, V
+from autograd.nn.saving import packed, unpacked
 from collectives import Mesh, World, cast, declare_partial
 from collectives.checks.sanitizer import digest_of
 from collectives.mesh import USUAL
@@ -29,6 +30,7 @@ from .data.memory import memory_of
 from .expert.side_losses import side_losses
 from .explain import Explanation, RankPlan, from_json, measured_traffic, rows, to_json
 from .pipeline import Microbatches, Pipeline, simulate
+from .pipeline.run import Steps
 from .plan import Style, parallelize
 from .verify import Report, compare_with_serial
 
@@ -356,6 +358,54 @@ class Trainer:
                 found += sum(a.dtype.itemsize * p.array.size
                              for a, p in zip(arrays, self.parameters.values(), strict=True))  # fmt: skip
         return found
+
+    # -- state -----------------------------------------------------------------------------------------------------
+    def state_dict(self) -> dict[str, Any]:
+        """The state of the run: parameters, buffers, the optimizer's state, and the number of steps. All ranks call it.
+
+        ``nn.save({"trainer": trainer, "loader": loader}, path)`` saves it, and `nn.load` continues the run. Values are
+        whole, so that it loads on any mesh with as many stages.
+        """
+        with self._on_mesh():
+            mine = {"model": self.pipeline.state_dict(), "optimizer": self.optimizer.state_dict()}
+            of_stages = [mine]
+            if self._stages is not None and self.mesh.axis(self._stages).size > 1:
+                group = self.mesh.axis(self._stages).group
+                of_stages = [unpacked(data) for data in group.exchange(packed(mine), of="Trainer.state_dict")]
+            return {"steps": self.steps, "stages": of_stages}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Continue from a `state_dict`. If it raises, nothing has been changed on this rank.
+
+        Raises
+        ------
+        OptionError
+            Entries are missing or unknown, or it is of another number of stages.
+        """
+        self.prepare_state_dict(state_dict)()
+
+    def prepare_state_dict(self, state_dict: Mapping[str, Any]) -> Callable[[], None]:
+        """Check a `state_dict`, and return the function that sets it. `nn.load` calls it."""
+        ranks = 1 if self._stages is None else self.mesh.axis(self._stages).size
+        if set(state_dict) != {"steps", "stages"} or len(state_dict["stages"]) != ranks:
+            have = f" of {len(state_dict['stages'])} stages" if "stages" in state_dict else ""
+            raise OptionError(
+                f"Trainer.load_state_dict: {sorted(state_dict)}{have} was given; needed: ['stages', 'steps'], of "
+                f"{ranks}\n  fix: a mesh with as many ranks along {self._stages!r} as that of the run that saved it"
+                + call_site()
+            )
+        with self._on_mesh():
+            mine = state_dict["stages"][self.pipeline.rank]
+            commits = [
+                Steps(self).prepare_state_dict(state_dict), self.pipeline.prepare_state_dict(mine["model"]),
+                self.optimizer.prepare_state_dict(mine["optimizer"]),
+            ]  # fmt: skip
+
+        def commit() -> None:
+            for each in commits:
+                each()
+
+        return commit
 
     # -- the whole model ---------------------------------------------------------------------------------------------
     def gather(self) -> nn.Sequential | None:

@@ -299,6 +299,10 @@ class DataLoader:
             An entry is missing or unknown, the data set has another number of examples, or one loader shuffles and the
             other does not.
         """
+        self.prepare_state_dict(state)()
+
+    def prepare_state_dict(self, state: Mapping[str, Any]) -> Callable[[], None]:
+        """Check a `state_dict`, and return the function that sets it. `nn.load` calls it."""
         mine = self.state_dict()
         if set(state) != set(mine):
             raise OptionError(
@@ -313,11 +317,16 @@ class DataLoader:
                 f"load_state_dict: the state is that of a loader of {given}; this loader has {needed}; needed: the "
                 "same, for the order of the epoch to be the same" + call_site()
             )
-        if state["key"] is not None:
-            self.key = random.Key(**state["key"])
-        self.epoch, self.position = int(state["epoch"]), int(state["position"])
-        self._is_restored = True
-        self._latest = None
+        key = self.key if state["key"] is None else random.Key(**state["key"])
+        check = {name: _count(name, state[name], 0) for name in ("epoch", "position")}
+
+        def commit() -> None:
+            self.key = key
+            self.epoch, self.position = check["epoch"], check["position"]
+            self._is_restored = True
+            self._latest = None
+
+        return commit
 
     def __repr__(self) -> str:
         n = len(self.dataset)

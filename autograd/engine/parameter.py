@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from operator import index
 from sys import getrefcount
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy import ndarray
@@ -45,6 +45,7 @@ from .saved_arrays import guarded, step_check
 from .state import state
 from .tape import Sweep, Tape
 from .tensor import TENSORS, Tensor, is_followed
+from .whole import refuse_loss
 
 __all__ = [
     "BOXED", "Constant", "Leaf", "Parameter", "constant", "make_leaf", "refuse_unlabelled_update", "resolve", "tensor",
@@ -54,7 +55,7 @@ __all__ = [
 class Leaf(Tensor):
     """A Tensor that the user made. With `requires_grad`, backward adds its gradient to `grad`."""
 
-    __slots__ = ("__weakref__", "_grad", "_requires_grad", "name", "unstated", "uses")
+    __slots__ = ("__weakref__", "_grad", "_requires_grad", "name", "pending", "unstated", "uses")
     __deepcopy__: Any = None  # the default: a leaf of its own, which has no history to lose
 
     def __init__(self, array: Any, layout: Layout | None = None, requires_grad: bool = False, name: str = ""):
@@ -67,6 +68,7 @@ class Leaf(Tensor):
         super().__init__(array, layout)
         self._requires_grad = False
         self._grad: Any = None  # a Tensor, or a bare array until `grad` is read
+        self.pending = ""  # the block, as a program writes it, at whose end its gradient is summed
         self.uses = 0  # the number of tapes that need it, if it owns its array (see `Recording.hold`)
         self.name = name
         self.unstated: tuple[str, ...] = ()  # the axes for which no label was given, so that it is V by default
@@ -98,7 +100,21 @@ class Leaf(Tensor):
             In an assignment: the shape or dtype is not the leaf's.
         LayoutError
             In an assignment: the layout is not the dual of the leaf's, or under a mesh a plain array is assigned.
+        TapeError
+            A block of `accumulate` is open, at the end of which the gradient is summed.
         """
+        if self.pending:
+            self._refuse_pending("read")
+        g: Tensor | None = self._grad
+        return g if g.__class__ in TENSORS else self._so_far()
+
+    @grad.setter
+    def grad(self, value: Any) -> None:
+        if self.pending and value is not None:
+            self._refuse_pending("set")
+        self._grad = None if value is None else self._checked_gradient(value)
+
+    def _so_far(self) -> Tensor | None:
         g = self._grad
         if g is not None and g.__class__ not in TENSORS:
             if g.__class__ is _Wide:
@@ -106,9 +122,12 @@ class Leaf(Tensor):
             g = self._grad = Tensor(g, None if self.layout is None else self.layout.dual)
         return g
 
-    @grad.setter
-    def grad(self, value: Any) -> None:
-        self._grad = None if value is None else self._checked_gradient(value)
+    def _refuse_pending(self, verb: str) -> NoReturn:
+        raise TapeError(
+            f"the gradient of {self.name or 'a parameter'} was {verb} inside `with {self.pending}:`, which sums the "
+            "gradients of its microbatches at its end; before it there is no gradient to clip, unscale, measure or "
+            "step with\n  fix: do so after the block, where it is the gradient of all microbatches" + call_site()
+        )
 
     def _checked_gradient(self, value: Any) -> Tensor:
         """A value that is assigned to `grad`, as a Tensor of the dual layout."""
@@ -165,7 +184,11 @@ class Leaf(Tensor):
 
     @data.setter
     def data(self, value: Any) -> None:
-        value = as_array(value, self.array.dtype)
+        value = as_array(value)
+        if value.dtype != self.array.dtype:
+            if type(value) is ndarray or isinstance(value, np.generic):
+                refuse_loss(value, self.array.dtype, "data", self.name or "a leaf")
+            value = value.astype(self.array.dtype)
         if value.shape != self.array.shape:
             is_transposed = value.ndim == 2 and value.shape[::-1] == self.array.shape
             note = ": the transpose. Weights of nn.Linear have the shape (in, out), in torch (out, in)" * is_transposed
@@ -239,17 +262,17 @@ class Leaf(Tensor):
             self._grad = wide
             return
         if ct.__class__ in TENSORS:  # from a recorded sweep
-            self._grad = ct if self._grad is None else self.grad + ct
+            self._grad = ct if self._grad is None else self._so_far() + ct
             return
         if ct.dtype is not dtype and ct.dtype != dtype:
             ct = ct.astype(dtype)
         if self._grad is None:
             self._grad = ct if getattr(ct, "base", None) is None and getrefcount(ct) <= _OWNED else ct.copy()
         elif isinstance(ct, np.generic):
-            known: Any = self.grad
+            known: Any = self._so_far()
             self._grad = Tensor(known.array + ct, known.layout)
         else:
-            known = self.grad
+            known = self._so_far()
             known.array += ct
 
 

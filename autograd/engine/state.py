@@ -39,6 +39,8 @@ class State(threading.local):
     """By axis: the name, dtype, shape and layout of the last leaf with labels for other axes but none for this one."""
     in_rules: bool = False
     """Whether a sweep runs. The numbers in the rules of operations are not compared between the ranks."""
+    repeats: bool = False
+    """Whether a part of the program runs a second time. Buffers of modules keep what the first run made of them."""
     levels: tuple[int, ...] = ()
     """The first places of the tapes of the transforms whose functions are running, outermost first."""
     no_grad: bool = False

@@ -7,15 +7,17 @@ from typing import Any
 
 import numpy as np
 
-from ..arrays.device import to_host
-from ..errors import MeshError, ShapeError, call_site
+from ..arrays.device import is_inexact, to_host
+from ..errors import DtypeError, MeshError, ShapeError, call_site, typed
 from ..layouts.layout import Layout, Shard
 from ..layouts.messages import describe
 from ..layouts.partition import require_agreed
 from .state import state
 from .tensor import TENSORS
 
-__all__ = ["part_of", "place_in_whole", "sharded_axes", "whole_of"]
+__all__ = ["part_of", "place_in_whole", "refuse_loss", "sharded_axes", "whole_of"]
+
+_KINDS = "biufc"
 
 
 def sharded_axes(layout: Layout | None) -> list[str]:
@@ -76,6 +78,37 @@ def place_in_whole(shape: Sequence[int], layout: Layout) -> tuple[tuple[int, ...
     return tuple(whole), tuple(box)
 
 
+def refuse_loss(value: Any, dtype: Any, caller: str, name: str) -> None:
+    """Raise DtypeError unless an array on the host may become one of `dtype` without a loss but that of rounding.
+
+    Complex numbers do not become real, nor fractions integers, nor integers others. Floating dtypes are rounded.
+
+    Raises
+    ------
+    DtypeError
+        Something would be lost.
+    """
+    if value.dtype == dtype or is_inexact(dtype) and is_inexact(value.dtype) and (
+        dtype.kind == "c" or value.dtype.kind != "c"
+    ):  # fmt: skip
+        return
+    fault = ""
+    if value.dtype.kind not in _KINDS or dtype.kind not in _KINDS or _KINDS.index(value.dtype.kind) > _KINDS.index(
+        "u" if dtype.kind == "i" else dtype.kind
+    ):  # fmt: skip
+        fault = {"c": "its imaginary part", "f": "its fractions"}.get(value.dtype.kind, "its values")
+    elif dtype.kind in "iu" and value.dtype.kind != "b" and value.size:
+        limits = np.iinfo(dtype)
+        fault = "" if limits.min <= int(value.min()) and int(value.max()) <= limits.max else "numbers out of its range"
+    elif (value.astype(dtype).astype(value.dtype) != value).any():
+        fault = "digits of large numbers"
+    if fault:
+        raise DtypeError(
+            f"{caller}: {name} has dtype {value.dtype}; needed: {dtype}, in which {fault} would be lost\n"
+            f"  fix: x.real, numpy.rint(x).astype({str(dtype)!r}) or the like, if that is meant" + call_site()
+        )
+
+
 def part_of(value: Any, array: Any, layout: Layout | None, caller: str, name: str) -> Any:
     """This rank's part of a whole value; `array` and `layout` are those of the destination.
 
@@ -85,6 +118,8 @@ def part_of(value: Any, array: Any, layout: Layout | None, caller: str, name: st
     ------
     ShapeError
         The shape is not that of the whole value.
+    DtypeError
+        The values would lose more than rounding: see `refuse_loss`.
     LayoutError
         The destination is a Shard whose extents the ranks have not agreed on.
     """
@@ -92,7 +127,13 @@ def part_of(value: Any, array: Any, layout: Layout | None, caller: str, name: st
     if value.__class__ in TENSORS:
         same = value.layout is not None and layout is not None and value.layout.labels == layout.labels
         layout, value = None if same else layout, value.array
-    value = np.asarray(to_host(value))
+    try:
+        value = np.asarray(to_host(value))
+    except (TypeError, ValueError) as error:
+        raise typed(error, (
+            f"{caller}: {name} is a {type(value).__name__}, of which NumPy makes no array: {error}\n"
+            "  fix: x.float() of a tensor of torch in bfloat16" + call_site()
+        )) from error  # fmt: skip
     whole, box = shape, tuple(slice(0, n) for n in shape)
     if sharded_axes(layout):
         assert layout is not None
@@ -112,4 +153,5 @@ def part_of(value: Any, array: Any, layout: Layout | None, caller: str, name: st
                 "a Tensor with the label of the parameter, for this rank's own part"
             )
         raise ShapeError(text + (call_site() if whole != shape else ""))
+    refuse_loss(value, array.dtype, caller, name)
     return value[box]

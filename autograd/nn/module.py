@@ -7,6 +7,7 @@ learned, such as a running mean.
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import wraps
@@ -185,7 +186,12 @@ class Module:
         return value if value.__class__ in TENSORS or state.grid is None else constant(value)
 
     def set_buffer(self, name: str, value: Any) -> None:
-        """Assign a value to a buffer without recording it. On a mesh the buffer gets the value's layout."""
+        """Assign a value to a buffer without recording it. On a mesh the buffer gets the value's layout.
+
+        The second run of a checkpointed function leaves the buffer as it is.
+        """
+        if state.repeats:
+            return
         refuse(f"the buffer {name!r} of a module was assigned", "evaluation mode, or a layer without running averages")
         plain = value.__class__ not in TENSORS or value.layout is None
         array = value.array if value.__class__ in TENSORS else value
@@ -268,6 +274,8 @@ class Module:
         self, *args: Any, dtype: Any = None, device: str | None = None, non_blocking: bool = False
     ) -> Self:
         """Convert all floating parameters and buffers to a dtype, move them to a device, and return the module.
+
+        Complex ones become complex numbers of that precision.
 
         Parameters
         ----------
@@ -459,7 +467,8 @@ class Module:
         LayoutError
             A parameter is a Shard whose extents the ranks have not agreed on.
         DtypeError
-            One of the arrays is integer and the other floating.
+            One of the arrays is integer and the other floating, or numbers would lose more than rounding: complex ones
+            that become real, or fractions that become integers.
         TapeError
             A tape still needs the present value of a parameter.
         OptionError
@@ -476,6 +485,23 @@ class Module:
         """
         if assign is not False:
             raise OptionError(f"load_state_dict: assign={assign!r} was given; needed: False" + call_site())
+        keys, commit = self._prepared(state_dict, strict)
+        commit()
+        return keys
+
+    def prepare_state_dict(self, state_dict: Mapping[str, Any]) -> Callable[[], None]:
+        """Check a `state_dict` as `load_state_dict` does, and return the function that sets it. `nn.load` calls it."""
+        return self._prepared(state_dict, True)[1]
+
+    def attached(self) -> Iterator[tuple[str, Any]]:
+        """Iterate over (name, object) of what this module, without its submodules, has besides parameters and buffers.
+
+        `nn.save` and `nn.load` call the objects' ``state_dict`` and ``load_state_dict``. Subclasses override it.
+        """
+        yield from ()
+
+    def _prepared(self, state_dict: Mapping[str, Any], strict: bool) -> tuple[IncompatibleKeys, Callable[[], None]]:
+        """The names that do not match, and the function that sets the state."""
         given = dict(state_dict)
         owners: dict[int, tuple[Module, str]] = {}
         for _, owner, attribute, p in self.named_owners():
@@ -517,12 +543,15 @@ class Module:
         if faults:
             title = f"Error(s) in loading state_dict for {type(self).__name__}:"
             raise ShapeError("\n\t".join([title, *faults]) + call_site())
-        for name, value in arrays.items():
-            if name in parameters:
-                parameters[name].array = value
-            else:
-                setattr(*buffers[name], value)
-        return keys
+
+        def commit() -> None:
+            for name, value in arrays.items():
+                if name in parameters:
+                    parameters[name].array = value
+                else:
+                    setattr(*buffers[name], value)
+
+        return keys, commit
 
 
 class IncompatibleKeys(NamedTuple):
@@ -549,7 +578,7 @@ def _below(prefix: str, path: str) -> str:
 
 
 def _quoted(names: list[str]) -> str:
-    return ", ".join(f'"{name}"' for name in names)
+    return ", ".join(json.dumps(name, ensure_ascii=False) for name in names)  # a name of a file may have line breaks
 
 
 def _is_torchs(value: Any) -> bool:
@@ -582,6 +611,8 @@ def _refuse_use(caller: str, name: str, p: Parameter) -> None:
 
 def _converted(array: Any, dtype: Any, device: str | None) -> Any:
     """An array of a dtype, if it is floating, and on a device, if one is given."""
+    if dtype is not None and array.dtype.kind == "c":  # complex numbers of that precision, and not their real parts
+        dtype = np.result_type(dtype, np.complex64) if dtype.kind == "f" else array.dtype
     if dtype is not None and is_inexact(array.dtype) and array.dtype != dtype:
         array = array.astype(dtype)
     return array if device is None else to_device(array, device)

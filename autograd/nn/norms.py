@@ -14,6 +14,7 @@ from ..arrays.capture import refuse
 from ..arrays.device import as_array
 from ..engine.parameter import Parameter
 from ..engine.promotion import composite
+from ..engine.state import state
 from ..engine.tensor import TENSORS, Tensor
 from ..errors import LayoutError, ShapeError, call_site
 from ..layouts.layout import Shard
@@ -313,6 +314,8 @@ class _BatchNorm(Module):
         return y
 
     def _track(self, mean: Any, variance: Any, count: int) -> None:
+        if state.repeats:  # the first run has counted the batch
+            return
         refuse("running averages of a module were updated", "evaluation mode, or track_running_stats=False")
         batches = as_array(self.num_batches_tracked + 1)
         momentum = 1.0 / batches if self.momentum is None else self.momentum

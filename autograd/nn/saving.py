@@ -1,33 +1,36 @@
 """`save` and `load`: modules, optimizers, loaders and random state in one file, and `contents`, what a file holds.
 
-A file is an ``.npz`` archive, which ``numpy.load`` reads. The comment of each entry (of the archive's directory) says
-how the value was held when it was saved, and of which rank it is, if the ranks had values of their own. A file of
-several objects has the entry "structure.json" with what is no array.
+A file is an ``.npz`` archive (see `archive`), which ``numpy.load`` reads. The comment of each entry says how the value
+was held when it was saved, and of which rank it is, if the ranks had values of their own. A file of several objects has
+the entry "structure.json" with what is no array. So has that of a module to which objects with a state are attached.
 """
 
 from __future__ import annotations
 
-import json
+import copy
+import io
 import math
 import os
+import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from .. import parsing
 from ..arrays.device import is_array, to_host
 from ..engine.state import state
 from ..engine.tensor import TENSORS
 from ..engine.whole import sharded_axes
-from ..errors import ArgumentError, DtypeError, LayoutError, RingtapeError, ShapeError, call_site
+from ..errors import ArgumentError, DtypeError, FileError, LayoutError, RingtapeError, ShapeError, call_site, printable
 from ..layouts.layout import Layout, P, V
+from .archive import Archive, replacing, write_archive
 from .module import Module
 
-__all__ = ["FileEntry", "contents", "load", "save"]
+__all__ = ["FileEntry", "contents", "load", "packed", "save", "unpacked"]
 
-_STRUCTURE = "structure.json"
 Places = dict[str, list[int]]
 """By axis on which a file has the values of one rank: its coordinate, and the number of ranks."""
 
@@ -68,9 +71,9 @@ class FileEntry:
             return self.kind + "".join(f" of length {n}" for n in self.shape)
         text = f"{self.dtype}[{', '.join(map(str, self.shape))}]"
         if self.is_part:
-            return f"{text}, of the rank at {_shown(self.places)} alone"
+            return printable(f"{text}, of the rank at {_shown(self.places)} alone")
         held = ", ".join(f"{axis}: {label}" for axis, label in self.layout.items())
-        return f"{text}, whole" + (f", saved from {{{held}}}" if held else "")
+        return printable(f"{text}, whole" + (f", saved from {{{held}}}" if held else ""))
 
 
 def save(objects: Any, path: str | os.PathLike[str]) -> None:
@@ -82,8 +85,12 @@ def save(objects: Any, path: str | os.PathLike[str]) -> None:
     file contains this rank's value, and its place on the mesh; each rank gives a path of its own. `contents` tells
     which is which.
 
-    The file is written under another name and then renamed, so that an interrupted call leaves no partial file, and
-    several ranks may write the same file.
+    A module is saved with what is attached to it: the memory of a `parallel.DataParallel` model's ``reduction``, such
+    as residuals of a compression, is in the file. If there is such memory, all ranks of the mesh call it together.
+
+    The file is written under another name, to the disk, and then renamed, so that an interrupted call leaves no partial
+    file, and several ranks may write the same file. A file that exists keeps its permissions, and a symbolic link
+    stays one.
 
     Parameters
     ----------
@@ -102,6 +109,8 @@ def save(objects: Any, path: str | os.PathLike[str]) -> None:
         A plain value is a Tensor that is an addend, a part, or another one on each rank.
     ArgumentError, DtypeError
         A plain value cannot be saved.
+    FileError
+        The path is that of a directory or a device.
     RingtapeError
         Another rank could not write the file.
 
@@ -125,23 +134,29 @@ def save(objects: Any, path: str | os.PathLike[str]) -> None:
     parts = objects if isinstance(objects, Mapping) else {"": objects}
     if isinstance(objects, Mapping):
         structure = {name: _encoded(_state_of(x), f"{name}", arrays) for name, x in _checked(objects).items()}
+        for name, x in parts.items():
+            if found := _attached_states(x):
+                structure[name]["attached"] = _encoded(found, f"{name}/attached", arrays)["dict"]
     else:
         arrays = dict(_module(objects).state_dict())
+        if found := _attached_states(objects):
+            structure = {"": {"state": {}, "attached": _encoded(found, "attached", arrays)["dict"]}}
     comments = {each: _comment(layout) for name, x in parts.items() for each, layout in _named_layouts(name, x, arrays)}
 
     def write() -> None:
-        _write(target, arrays, comments, structure)
+        with replacing(target) as file:
+            write_archive(file, arrays, comments, structure)
 
     axes = {axis for x in parts.values() for layout in _layouts(x) for axis in sharded_axes(layout)}
     if not axes:
         write()
         return
     group = state.mesh.axis(tuple(axis for axis in state.mesh.names if axis in axes)).group
-    error: OSError | None = None
+    error: OSError | RingtapeError | None = None
     if group.exchange(os.fsencode(target)).index(os.fsencode(target)) == group.index:
         try:
             write()
-        except OSError as failure:
+        except (OSError, RingtapeError) as failure:
             error = failure
     failures = group.exchange(b"" if error is None else str(error).encode())
     if error is not None:
@@ -154,11 +169,14 @@ def save(objects: Any, path: str | os.PathLike[str]) -> None:
 def load(objects: Any, path: str | os.PathLike[str]) -> dict[str, Any]:
     """Read what `save` wrote, on any number of ranks. Each rank takes its part.
 
+    It loads all or nothing: if one of the objects refuses its state, on any rank of the mesh, none has been changed on
+    any rank. So inside the block of a mesh all its ranks call it, unless `objects` is empty.
+
     Parameters
     ----------
     objects : Module, or mapping
         A module with the parameters and buffers of the one that was saved, in any layout; or objects by name, all or
-        some of those that were saved, which get their states in this order.
+        some of those that were saved.
     path : str or path
         The file; on all ranks the same, except for Varying parameters.
 
@@ -169,37 +187,187 @@ def load(objects: Any, path: str | os.PathLike[str]) -> dict[str, Any]:
 
     Raises
     ------
+    FileError
+        The file is damaged, compressed, or none that `save` or `numpy.savez` wrote.
     LayoutError
         The file contains the Varying values of another place on the mesh, or of a mesh of another size.
     ShapeError
         The file has no object of a name. See also `Module.load_state_dict`.
     DtypeError, TapeError
         See `Module.load_state_dict`.
+    RingtapeError
+        Another rank could not load the file.
+
+    Notes
+    -----
+    Objects of ringtape check their states before any is changed. An object of another class gets its state by
+    ``load_state_dict`` when all others have been checked; if it raises, it gets the state that it had before.
     """
-    with np.load(path, allow_pickle=False) as file:
-        structure = json.loads(file[_STRUCTURE]) if _STRUCTURE in file.files else None
-        parts = _checked(objects) if isinstance(objects, Mapping) else {"": _module(objects)}
-        _check_names(path, objects, structure)
-        held = [
-            json.loads(info.comment) for info in file.zip.infolist()
-            if info.comment and (structure is None or info.filename.partition("/")[0] in parts)
-        ]  # fmt: skip
-        saved = {axis: at for each in held for axis, at in each["places"].items()}
-        _check_places(path, saved, _places(parts.values()))
-        if structure is None:
-            with parsing.lock:
-                whole = {name: file[name] for name in file.files}
-            _module(objects).load_state_dict(whole)
-            return {}
-        with parsing.lock:
-            states = {
-                name: _decoded(x, file.__getitem__)
-                for name, x in structure.items()
-                if name in parts or not _is_state(x)
-            }
-    for name, x in parts.items():
-        x.load_state_dict(states[name])
-    return {name: x for name, x in states.items() if name not in parts}
+    parts = _checked(objects) if isinstance(objects, Mapping) else {"": _module(objects)}
+    commits: list[Callable[[], None]] = []
+    found: tuple[dict[str, Any], dict[str, Any]] = {}, {}
+    with _together(bool(parts)):
+        with _opened(path) as file:
+            found = _read(objects, parts, file, path)
+        plain, states = found
+        # Modules first: a parameter that is assigned replaces the master weight that an optimizer has of it.
+        for name, x in sorted(parts.items(), key=lambda each: not isinstance(each[1], Module)):
+            if _prepares(x):
+                commits.append(_checking(name, x, states[name], path))
+            if isinstance(x, Module):
+                commits += _attached_commits(x, states.get(f"{name}/attached") or {})
+    others = {name: x for name, x in parts.items() if not _prepares(x)}
+    if others:
+        with _restored_on_error(others.values()), _together(True):
+            for name, x in others.items():
+                x.load_state_dict(states[name])
+    for commit in commits:
+        commit()
+    return plain
+
+
+@contextmanager
+def _together(is_shared: bool) -> Iterator[None]:
+    """A block that fails on all ranks of the mesh if it fails on one of them."""
+    group = state.mesh.ranks if is_shared and state.mesh is not None else None
+    if group is None or group.size == 1 or group.dry:
+        yield
+        return
+    error: Exception | None = None
+    try:
+        yield
+    except Exception as failure:
+        error = failure
+    texts = group.exchange(b"" if error is None else f"{type(error).__name__}: {error}".encode(), of="nn.load")
+    if error is not None:
+        raise error
+    for rank, text in zip(group.ranks, texts, strict=True):
+        if text:
+            raise RingtapeError(
+                f"load: rank {rank} could not load the file, and so nothing was changed on any rank: {text.decode()}"
+                + call_site()
+            )
+
+
+@contextmanager
+def _restored_on_error(objects: Iterable[Any]) -> Iterator[None]:
+    """A block after which objects have the states that they had before it, if there was an error."""
+    before = [(x, copy.deepcopy(x.state_dict())) for x in objects]
+    try:
+        yield
+    except BaseException:
+        for x, known in before:
+            x.load_state_dict(known)
+        raise
+
+
+@contextmanager
+def _opened(path: Any) -> Iterator[Archive]:
+    shown = f"load({os.fspath(path)!r})"
+    mode = os.stat(path).st_mode
+    if not stat.S_ISREG(mode):  # a pipe would be waited for
+        kind = "a directory" if stat.S_ISDIR(mode) else "no regular file"
+        raise FileError(f"{shown}: it is {kind}; needed: a file" + call_site())
+    with open(path, "rb") as file:
+        yield Archive(file, shown)
+
+
+def _read(
+    objects: Any, parts: Mapping[str, Any], file: Archive, path: Any
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The plain values of a file, and the states of objects and of what is attached to them, by name."""
+    structure = file.structure
+    is_single = structure is None or "" in structure
+    _check_names(path, objects, None if is_single else structure)
+    held = [file.comment(name) for name in file.names if is_single or name.partition("/")[0] in parts]
+    saved = {axis: at for each in held for axis, at in each.get("places", {}).items()}
+    _check_places(path, saved, _places(parts.values()))
+    wanted = {} if structure is None else {
+        name: x for name, x in structure.items() if name in parts or not _is_state(x)
+    }  # fmt: skip
+    states: dict[str, Any] = {}
+    used: set[str] = set()
+
+    def array(name: str) -> Any:
+        used.add(name)
+        return file.array(name)
+
+    with file.checked("structure.json"):
+        for name, code in wanted.items():
+            states[name] = _decoded({"state": code["state"]} if _is_state(code) else code, array)
+            if _is_state(code) and "attached" in code:
+                states[f"{name}/attached"] = _decoded({"dict": code["attached"]}, array)
+    if is_single:
+        states[""] = {name: file.array(name) for name in file.names if name not in used}
+    plain = {name: x for name, x in states.items() if name in wanted and name not in parts}
+    return plain, states
+
+
+def _prepares(x: Any) -> bool:
+    """Whether an object can check a state without taking it, and no subclass has another ``load_state_dict``."""
+    if not hasattr(x, "prepare_state_dict"):
+        return False
+    for cls in type(x).__mro__:
+        if "prepare_state_dict" in vars(cls) or "load_state_dict" in vars(cls):
+            return "prepare_state_dict" in vars(cls)
+    return True  # a module of Python
+
+
+def _checking(name: str, x: Any, given: Any, path: Any) -> Callable[[], None]:
+    """Check a state, and return the function that sets it. Errors say which object refused it."""
+    try:
+        commit: Callable[[], None] = x.prepare_state_dict(given)
+    except RingtapeError as error:
+        if name:
+            error.add_note(f"while load({os.fspath(path)!r}) checked the state of {name!r}")
+        raise
+    except (TypeError, ValueError, LookupError, AttributeError) as error:
+        raise FileError(
+            f"load({os.fspath(path)!r}): the state of {name or 'the module'} is none of a {type(x).__name__}: {error}"
+            + call_site()
+        ) from error
+    return commit
+
+
+# -- what is attached to modules ---------------------------------------------------------------------------------------
+def _attached(module: Module) -> Iterator[tuple[str, Any]]:
+    for path, each in module.named_modules():
+        for name, x in type(each).attached(each):  # a submodule may have this name
+            if _has_state(x):
+                yield f"{path}.{name}" if path else name, x
+
+
+def _attached_states(x: Any) -> dict[str, Any]:
+    return {name: each.state_dict() for name, each in _attached(x)} if isinstance(x, Module) else {}
+
+
+def _attached_commits(module: Module, states: Mapping[str, Any]) -> Iterator[Callable[[], None]]:
+    """Check the states of what is attached to a module. What the file does not have stays as it is."""
+    for name, x in _attached(module):
+        if name in states:
+            known = states[name]
+            yield x.prepare_state_dict(known) if _prepares(x) else partial(x.load_state_dict, known)
+
+
+def packed(value: Any) -> bytes:
+    """Return a value of numbers, texts, arrays, lists and dictionaries as bytes, for other ranks; see `unpacked`."""
+    arrays: dict[str, Any] = {}
+    structure = {"value": _encoded(value, "value", arrays)}
+    file = io.BytesIO()
+    write_archive(file, arrays, {}, structure)
+    return file.getvalue()
+
+
+def unpacked(data: bytes) -> Any:
+    """Return the value of which `packed` made these bytes.
+
+    Examples
+    --------
+    >>> unpacked(packed({"w": np.arange(3), "steps": (1, 2.5)}))
+    {'w': array([0, 1, 2]), 'steps': (1, 2.5)}
+    """
+    file = Archive(io.BytesIO(data), "unpacked")
+    return _decoded(file.structure["value"], file.array)
 
 
 def contents(path: str | os.PathLike[str]) -> dict[str, FileEntry]:
@@ -222,24 +390,15 @@ def contents(path: str | os.PathLike[str]) -> dict[str, FileEntry]:
     ...     list(nn.contents(path).items())[2:]
     [('best', float), ('name', str of length 5)]
     """
-    import zipfile  # here: it loads 12 modules, which an import of autograd does not need
-
     found = {}
-    values: dict[str, FileEntry] = {}
-    with zipfile.ZipFile(path) as file:
-        for info in file.infolist():
-            if info.filename == _STRUCTURE:
-                values = dict(_values_of(json.loads(file.read(info))))
-                continue
-            with file.open(info) as stream:
-                version = np.lib.format.read_magic(stream)
-                read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-                with parsing.lock:
-                    shape, _, dtype = read(stream)
-            held = json.loads(info.comment or b"{}")
-            places = {axis: (place, size) for axis, (place, size) in held.get("places", {}).items()}
-            found[info.filename.removesuffix(".npy")] = FileEntry(shape, dtype, held.get("layout", {}), places)
-    return found | values
+    with _opened(path) as file:
+        for name in file.names:
+            held, header = file.comment(name), file.header(name)
+            with file.checked(name):
+                places = {axis: (place, size) for axis, (place, size) in held.get("places", {}).items()}
+            found[name] = FileEntry(header.shape, header.dtype, held.get("layout", {}), places)
+        with file.checked("structure.json"):
+            return found | dict(_values_of(file.structure or {}))
 
 
 def _values_of(items: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, FileEntry]]:
@@ -247,7 +406,9 @@ def _values_of(items: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str
     for key, code in items.items():
         name, kind, length = f"{prefix}{key}", type(code).__name__, tuple[int, ...]()
         if isinstance(code, dict) and ("state" in code or "dict" in code):
-            yield from _values_of(code["state"] if "state" in code else code["dict"], f"{name}/")
+            start = f"{name}/" if name else ""
+            yield from _values_of(code["state"] if "state" in code else code["dict"], start)
+            yield from _values_of(code.get("attached", {}), f"{start}attached/")
             continue
         if isinstance(code, dict):
             ((kind, code),) = list(code.items())[:1]  # "array", "tuple" or "float"
@@ -293,8 +454,8 @@ def _places(objects: Any) -> Places:
     return {axis: at for x in objects for layout in _layouts(x) for axis, at in _places_of(layout).items()}
 
 
-def _comment(layout: Layout) -> str:
-    return json.dumps({"layout": {axis: repr(label) for axis, label in layout.items()}, "places": _places_of(layout)})
+def _comment(layout: Layout) -> dict[str, Any]:
+    return {"layout": {axis: repr(label) for axis, label in layout.items()}, "places": _places_of(layout)}
 
 
 def _shown(places: Mapping[str, Any]) -> str:
@@ -420,23 +581,3 @@ def _check_names(path: Any, objects: Any, structure: dict[str, Any] | None) -> N
             f"load({os.fspath(path)!r}): the file has the states of {has}; a {type(objects).__name__} was given\n"
             f"  fix: nn.load({{{(has or ['model'])[0]!r}: model}}, path)" + call_site()
         )
-
-
-def _write(target: Any, arrays: dict[str, Any], comments: dict[str, str], structure: Any) -> None:
-    import zipfile
-
-    # A name of its own: ranks may be threads of a process, or processes of many hosts.
-    part = f"{os.fsdecode(target)}.{os.urandom(16).hex()}.part"
-    try:
-        with zipfile.ZipFile(part, "w", allowZip64=True) as file:
-            if structure is not None:
-                file.writestr(_STRUCTURE, json.dumps(structure))
-            for name, array in arrays.items():
-                info = zipfile.ZipInfo(f"{name}.npy")
-                info.comment = comments.get(name, "").encode()
-                with file.open(info, "w", force_zip64=True) as stream:
-                    np.lib.format.write_array(stream, np.asanyarray(array), allow_pickle=False)
-        os.replace(part, target)
-    finally:
-        if os.path.exists(part):
-            os.remove(part)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from operator import attrgetter
 from typing import Any
@@ -13,7 +13,7 @@ import numpy as np
 
 from .. import notebook
 from ..arrays.capture import current_capture, refuse
-from ..arrays.device import device_of, is_inexact, mixed_devices, move, require_one_device
+from ..arrays.device import device_of, is_array, is_inexact, mixed_devices, move, require_one_device
 from ..arrays.half import is_half, rounded
 from ..arrays.shape_only import is_absent
 from ..engine import events
@@ -36,7 +36,7 @@ from ..layouts.layout import C, V, may_relabel
 from ..layouts.messages import describe
 from ..layouts.rank_values import rank_axes
 from .fused import ON_HOST, Rounding, split_by_kernels
-from .groups import Group, Members, check_names, follow, split
+from .groups import Group, Members, check_names, follow, matching, names_of, split
 from .hyperparameters import check_count, check_numbers
 
 __all__ = ["Optimizer", "decrease", "refuse_foreign_gradient"]
@@ -457,7 +457,8 @@ class Optimizer:
     def state_dict(self) -> dict[str, Any]:
         """Return copies of the number of steps, the learning rate and the arrays kept for each parameter.
 
-        `load_state_dict` continues a run from them. A schedule is not among them: the optimizer that
+        `load_state_dict` continues a run from them. The state is by parameter: ``names`` has their names, a list for
+        each group. A schedule is not among them: the optimizer that
         loads them continues with its own. The arrays of a sharded parameter are gathered from all ranks, so that all
         ranks along its axes call this together, and each gets the whole.
 
@@ -466,7 +467,7 @@ class Optimizer:
         MeshError
             A parameter is sharded, and its mesh is not current.
         """
-        found: dict[str, Any] = {"steps": self.steps, "lr": self.lr}
+        found: dict[str, Any] = {"steps": self.steps, "lr": self.lr, "names": names_of(self)}
         if self._has_groups:
             found["groups"] = [dict(group.own) for group in self._groups]
         for name in self._saved:
@@ -477,39 +478,76 @@ class Optimizer:
         return found
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Set the state from the `state_dict` of an optimizer of the same class with parameters of the same shapes.
+        """Set the state from the `state_dict` of an optimizer of the same class with the same parameters.
+
+        The parameters may be in another order: each gets the state that has its name. Without ``names``, and where the
+        parameters have no names, the order counts. If it raises, nothing has been changed.
 
         Raises
         ------
         ShapeError
-            Entries are missing or unknown, or shapes differ from those of the whole values.
+            Entries are missing or unknown, names differ, or shapes differ from those of the whole values.
+        DtypeError
+            A value is complex and its parameter is not.
+        ArgumentError, OptionError
+            A number is none, or out of range.
         """
+        self.prepare_state_dict(state_dict)()
+
+    def prepare_state_dict(self, state_dict: Mapping[str, Any]) -> Callable[[], None]:
+        """Check a `state_dict`, and return the function that sets it. `nn.load` calls it."""
         state, needed, n = state_dict, {"steps", "lr", *self._saved}, len(self._groups)
         if self._has_groups:
             needed.add("groups")
         if (
-            set(state) != needed or any(len(state[name]) != len(self.parameters) for name in self._saved)
+            set(state) - {"names"} != needed
+            or not all(isinstance(state[name], list | tuple) for name in {*needed, "names"} - {"steps", "lr"} if name in
+                       state)
+            or any(len(state[name]) != len(self.parameters) for name in self._saved)
             or len(state.get("groups", self._groups)) != n
         ):  # fmt: skip
             raise ShapeError(
                 f"load_state_dict: {sorted(state)} was given; needed: {sorted(needed)}, lists of "
                 f"{len(self.parameters)} parameters in {n} group{'s' * (n > 1)}"
             )
-        for own in state.get("groups", ()):
+        check_count("load_state_dict", steps=state["steps"])
+        check_numbers("load_state_dict", lr=state["lr"])
+        groups, places = matching(self, state.get("names"))
+        owns = [state["groups"][k] for k in groups] if "groups" in state else []
+        for own in owns:
             check_names(self, own)
-        for name in self._saved:
-            values = []
-            for p, v in zip(self.parameters, state[name], strict=True):
-                if isinstance(v, np.ndarray):
-                    v = move(part_of(v, p.array, p.layout, "load_state_dict", name).copy(), p.array)
-                values.append(v)
-            setattr(self, name, values)
-        self.steps, self.lr = int(state["steps"]), float(state["lr"])
-        self.scheduled = self.lr  # a schedule continues
-        for group, own in zip(self._groups, state.get("groups", ()), strict=False):
-            group.own = dict(own)
-            group.scheduled = group.own.get("lr")
-        self.forget()
+        lists = {
+            name: [self._fitted(name, i, state[name][places[i]]) for i in range(len(self.parameters))]
+            for name in self._saved
+        }
+
+        def commit() -> None:
+            vars(self).update(lists)
+            self.steps, self.lr = int(state["steps"]), float(state["lr"])
+            self.scheduled = self.lr  # a schedule continues
+            for group, own in zip(self._groups, owns, strict=False):
+                group.own = dict(own)
+                group.scheduled = group.own.get("lr")
+            self.forget()
+
+        return commit
+
+    def _fitted(self, name: str, i: int, value: Any) -> Any:
+        """This rank's part of a value of a state, for the i-th parameter."""
+        p, is_count = self.parameters[i], isinstance(getattr(self, name)[i], int)
+        if is_count:
+            check_count(f"load_state_dict: {name} of {p.name or i}", **{name: value})
+            return int(value)
+        if value is None:
+            return None
+        if not isinstance(value, np.ndarray | np.generic) and not is_array(value):
+            raise ArgumentError(
+                f"load_state_dict: {name} of {p.name or f'parameter {i}'} is a {type(value).__name__}; needed: an array"
+                + call_site()
+            )
+        part = part_of(value, p.array, p.layout, "load_state_dict", f"{name} of {p.name or f'parameter {i}'}")
+        halves = is_half(part.dtype) or is_half(p.array.dtype)  # a state may be wider than they are
+        return move(part.copy() if halves else part.astype(p.array.dtype), p.array)
 
     def forget(self) -> None:
         """Drop what was computed from the arrays of the state, which have been replaced. Subclasses may override."""

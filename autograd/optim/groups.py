@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, MutableMapping
-from typing import Any
+from typing import Any, NoReturn
 
 from ..engine.parameter import Leaf
-from ..errors import ArgumentError, call_site
+from ..errors import ArgumentError, ShapeError, call_site
 
-__all__ = ["Group", "Members", "check_names", "follow", "split"]
+__all__ = ["Group", "Members", "check_names", "follow", "matching", "names_of", "split"]
 
 
 class Members:
@@ -116,3 +116,68 @@ def split(caller: str, params: Any) -> list[tuple[list[Leaf], dict[str, Any]]]:
         own = {name: value for name, value in each.items() if name != "params"}
         found.append(([members] if isinstance(members, Leaf) else list(members), own))
     return found
+
+
+# -- names -------------------------------------------------------------------------------------------------------------
+def names_of(optimizer: Any) -> list[list[str]]:
+    """The names of an optimizer's parameters, a list for each group; "" for those without a name."""
+    return [[p.name for p in group["params"]] for group in optimizer.param_groups]
+
+
+def _keys(names: Iterable[Any]) -> dict[Any, int]:
+    """By name, the place in the list; names that occur again are told apart by how often they have occurred."""
+    found: dict[Any, int] = {}
+    for i, name in enumerate(names):
+        occurrences = 0
+        while (name, occurrences) in found:
+            occurrences += 1
+        found[name, occurrences] = i
+    return found
+
+
+def matching(optimizer: Any, saved: Any) -> tuple[list[int], list[int]]:
+    """For each group, and each parameter, of an optimizer its place in a state with the names `saved`.
+
+    Without names, in the state or here, the places are the same.
+
+    Raises
+    ------
+    ShapeError
+        The names, or those of a group, differ.
+    """
+    mine = names_of(optimizer)
+    sizes = [len(names) for names in mine]
+    usual = [*range(len(mine))], [*range(sum(sizes))]
+    if saved is None or saved == mine:
+        return usual
+    if not all(isinstance(names, list | tuple) and all(isinstance(x, str) for x in names) for names in saved):
+        raise ShapeError("load_state_dict: names: needed: a list of names for each group" + call_site())
+    is_named = [any(any(names) for names in each) for each in (mine, saved)]
+    if not all(is_named) and [len(names) for names in saved] == sizes:
+        return usual
+    starts = [sum(len(names) for names in saved[:k]) for k in range(len(saved))]
+    left = {k: _keys(names) for k, names in enumerate(saved)}
+    groups, places = [], []
+    for k, names in enumerate(mine):
+        needed = _keys(names)
+        at = next((j for j in (k, *left) if j in left and left[j].keys() == needed.keys()), None)
+        if at is None:
+            _refuse_names(optimizer, mine, saved, k)
+        found = left.pop(at)
+        groups.append(at)
+        places += [starts[at] + found[key] for key in needed]
+    return groups, places
+
+
+def _refuse_names(optimizer: Any, mine: Any, saved: Any, k: int) -> NoReturn:
+    have, given = [name for names in mine for name in names], [name for names in saved for name in names]
+    missing = [name for name in have if name not in given]
+    unknown = [name for name in given if name not in have]
+    fault = f"without {missing}, with {unknown} that it does not have" if missing or unknown else (
+        f"which are the same, in other groups: group {k} has {mine[k]}")  # fmt: skip
+    raise ShapeError(
+        f"{type(optimizer).__name__}.load_state_dict: the state has the parameters of another optimizer: "
+        f"{len(given)} of them for {len(have)}, {fault}\n"
+        "  fix: the parameters of the run that saved it, with the same groups; their order does not matter\n"
+        "  or:  if they are the same under other names, give them these: p.name = ..." + call_site()
+    )

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -34,6 +34,7 @@ from ..layouts.rank_values import rank_axes
 from .base import Optimizer
 from .copies import OfCopies
 from .fused import Rounding
+from .groups import matching
 from .hyperparameters import check_count, check_numbers
 from .norms import axes_of_parts, axes_of_stages, masters
 
@@ -156,13 +157,22 @@ class LossScaler:
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Set the state from a `state_dict`."""
+        self.prepare_state_dict(state_dict)()
+
+    def prepare_state_dict(self, state_dict: Mapping[str, Any]) -> Callable[[], None]:
+        """Check a `state_dict`, and return the function that sets it. `nn.load` calls it."""
         if set(state_dict) != {"value", "good_steps"}:
             raise OptionError(
                 f"LossScaler.load_state_dict: {sorted(state_dict)} was given; needed: ['good_steps', 'value']"
                 + call_site()
             )
         check_numbers("LossScaler", value=state_dict["value"])
-        self.value, self.good_steps = float(state_dict["value"]), int(state_dict["good_steps"])
+        check_count("LossScaler", good_steps=state_dict["good_steps"])
+
+        def commit() -> None:
+            self.value, self.good_steps = float(state_dict["value"]), int(state_dict["good_steps"])
+
+        return commit
 
     def __repr__(self) -> str:
         return f"LossScaler(value={self.value:g}, good_steps={self.good_steps})"
@@ -307,6 +317,10 @@ class MasterWeights(OfCopies):
         for i, (p, master) in enumerate(zip(self._held, self.parameters, strict=True)):
             if p.array is not self._known[i]:
                 self._known[i], master.array = p.array, _widened(p.array)
+        self._take_names()
+
+    def _take_names(self) -> None:
+        for p, master in zip(self._held, self.parameters, strict=True):
             master.layout, master.name = p.layout, p.name
 
     def _unscale_on_device(self) -> None:
@@ -443,6 +457,7 @@ class MasterWeights(OfCopies):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the optimizer, the master weights and the state of the scaler; see `Optimizer`."""
+        self._take_names()
         whole = [
             None if is_absent(m.array) else whole_of(m.array, p.layout, "MasterWeights.state_dict", p.name)
             for p, m in zip(self._held, self.parameters, strict=True)
@@ -457,22 +472,39 @@ class MasterWeights(OfCopies):
         OptionError, ShapeError
             Entries are missing or unknown, or shapes differ.
         """
+        self.prepare_state_dict(state_dict)()
+
+    def prepare_state_dict(self, state_dict: Mapping[str, Any]) -> Callable[[], None]:
+        """Check a `state_dict`, and return the function that sets it. `nn.load` calls it."""
         if set(state_dict) != {"optimizer", "masters", "scaler"} or len(state_dict["masters"]) != len(self._held):
             raise OptionError(
                 f"MasterWeights.load_state_dict: {sorted(state_dict)} was given; needed: ['masters', 'optimizer', "
                 f"'scaler'], with {len(self._held)} masters" + call_site()
             )
-        self.optimizer.load_state_dict(state_dict["optimizer"])
-        self.scaler.load_state_dict(state_dict["scaler"])
-        for i, (p, master, value) in enumerate(
-            zip(self._held, self.parameters, state_dict["masters"], strict=True)
-        ):  # fmt: skip
+        self._take_names()
+        steps = [self.optimizer.prepare_state_dict(state_dict["optimizer"]),
+                 self.scaler.prepare_state_dict(state_dict["scaler"])]  # fmt: skip
+        _, places = matching(self.optimizer, state_dict["optimizer"].get("names"))
+        arrays: dict[int, Any] = {}
+        for i, p in enumerate(self._held):
+            value = state_dict["masters"][places[i]]
             if value is not None and not is_absent(p.array):
                 step_check(p)
-                part = part_of(value, p.array, p.layout, "MasterWeights.load_state_dict", p.name)
-                master.array = move(np.array(part, _wide_dtype(p.array.dtype)), p.array)
-                self._known[i] = _copy(master, p)
-        self.zero_grad()
+                part = np.array(part_of(value, p.array, p.layout, "MasterWeights.load_state_dict", p.name),
+                                _wide_dtype(p.array.dtype))  # fmt: skip
+                if is_half(p.array.dtype):
+                    _refuse_infinite(_rounded(part, p.array.dtype), part, p)
+                arrays[i] = move(part, p.array)
+
+        def commit() -> None:
+            for step in steps:
+                step()
+            for i, array in arrays.items():
+                self.parameters[i].array = array
+                self._known[i] = _copy(self.parameters[i], self._held[i])
+            self.zero_grad()
+
+        return commit
 
     def __repr__(self) -> str:
         return f"MasterWeights({self.optimizer!r}, {self.scaler!r})"
@@ -498,19 +530,29 @@ def _master(p: Leaf) -> Parameter:
     return master
 
 
+def _rounded(value: Any, dtype: Any) -> Any:
+    return rounded(value) if dtype == HALF else value.astype(dtype)
+
+
+def _refuse_infinite(value: Any, wide: Any, p: Leaf) -> None:
+    """Raise OptionError if a weight of 16 bits, the value of the float32 `wide`, is not finite."""
+    if not np.isfinite(value).all():
+        raise OptionError(
+            f"MasterWeights.step: {p.name or 'a parameter'} of shape {p.array.shape} has a weight of "
+            f"{float(to_host(np.abs(wide).max())):g}; the largest float16 is {_LARGEST_HALF:g}\n  fix: a "
+            "smaller learning rate or more weight decay\n  or:  keep this parameter in float32" + call_site()
+        )
+
+
 def _copy(master: Leaf, p: Leaf) -> Any:
     """Give a parameter the value of its master weight, rounded, and return its array."""
     if p.array is master.array or is_absent(p.array) or type(p.array) is Shaped:
         return p.array
     value = master.array
     if is_half(p.array.dtype):
-        value = rounded(value) if p.array.dtype == HALF else value.astype(p.array.dtype)
-        if device_of(value) == "cpu" and not np.isfinite(value).all():  # on a GPU the next gradients tell
-            raise OptionError(
-                f"MasterWeights.step: {p.name or 'a parameter'} of shape {p.array.shape} has a weight of "
-                f"{float(to_host(np.abs(master.array).max())):g}; the largest float16 is {_LARGEST_HALF:g}\n  fix: a "
-                "smaller learning rate or more weight decay\n  or:  keep this parameter in float32" + call_site()
-            )
+        value = _rounded(value, p.array.dtype)
+        if device_of(value) == "cpu":  # on a GPU the next gradients tell
+            _refuse_infinite(value, master.array, p)
     if isinstance(p.array, np.generic):
         p.array = value
     else:

@@ -12,7 +12,7 @@ Source: Ren et al., ZeRO-Offload (USENIX ATC 2021), section 4.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -30,6 +30,7 @@ from ..errors import OptionError, call_site
 from .base import Optimizer, refuse_foreign_gradient
 from .copies import OfCopies
 from .fused import contiguous
+from .groups import matching
 from .hyperparameters import check_count
 
 __all__ = ["Offload"]
@@ -140,8 +141,8 @@ class Offload(OfCopies):
                 refuse_foreign_gradient(p, i)
                 step_check(p)
             gradients.append(contiguous(g.array) if g is not None and has_gradient else None)
-            copy.layout, copy.name = p.layout, p.name
             copy._grad = gradients[i]
+        self._take_names()
         if self._pipeline is None:
             self.optimizer.step()
         else:
@@ -151,6 +152,10 @@ class Offload(OfCopies):
             if copy.array is not p.array and isinstance(p.array, np.generic):  # a number is not updated in place
                 p.array = copy.array
             self._known[i] = p.array
+
+    def _take_names(self) -> None:
+        for p, copy in zip(self.parameters, self._copies, strict=True):
+            copy.layout, copy.name = p.layout, p.name
 
     def _take_assigned(self) -> None:
         """Give the copies the values of parameters that were assigned."""
@@ -162,6 +167,7 @@ class Offload(OfCopies):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the optimizer, and the copies of parameters of 16 bits; see `Optimizer`."""
+        self._take_names()
         whole = [
             None if is_absent(p.array) or copy.array.dtype == p.array.dtype
             else whole_of(copy.array, p.layout, "Offload.state_dict", p.name)
@@ -177,17 +183,34 @@ class Offload(OfCopies):
         OptionError, ShapeError
             Entries are missing or unknown, or shapes differ.
         """
+        self.prepare_state_dict(state_dict)()
+
+    def prepare_state_dict(self, state_dict: Mapping[str, Any]) -> Callable[[], None]:
+        """Check a `state_dict`, and return the function that sets it. `nn.load` calls it."""
         if set(state_dict) != {"optimizer", "copies"} or len(state_dict["copies"]) != len(self.parameters):
             raise OptionError(
                 f"Offload.load_state_dict: {sorted(state_dict)} was given; needed: ['copies', 'optimizer'], with "
                 f"{len(self.parameters)} copies" + call_site()
             )
         self._take_assigned()
-        self.optimizer.load_state_dict(state_dict["optimizer"])
-        for i, (p, value) in enumerate(zip(self.parameters, state_dict["copies"], strict=True)):
+        self._take_names()
+        of_optimizer = self.optimizer.prepare_state_dict(state_dict["optimizer"])
+        _, places = matching(self.optimizer, state_dict["optimizer"].get("names"))
+        parts: dict[int, Any] = {}
+        for i, p in enumerate(self.parameters):
+            value = state_dict["copies"][places[i]]
             if value is not None and not is_absent(p.array) and self._pipeline is not None:
                 step_check(p)
-                self._pipeline.set(i, part_of(value, p.array, p.layout, "Offload.load_state_dict", p.name))
+                parts[i] = part_of(value, p.array, p.layout, "Offload.load_state_dict", p.name)
+
+        def commit() -> None:
+            self._take_assigned()  # `nn.load` has loaded the module since the state was checked
+            of_optimizer()
+            for i, part in parts.items():
+                assert self._pipeline is not None
+                self._pipeline.set(i, part)
+
+        return commit
 
     def __repr__(self) -> str:
         return f"Offload({self.optimizer!r})"

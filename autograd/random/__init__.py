@@ -53,11 +53,22 @@ from typing import NoReturn
 from ..errors import missing_attribute
 from .continuous import normal, truncated_normal, uniform
 from .discrete import bernoulli, integers, permutation
-from .keys import Key, State, get_state, load_state_dict, next_key, placed, seed, set_state, state_dict
+from .keys import (
+    Key,
+    State,
+    get_state,
+    load_state_dict,
+    next_key,
+    placed,
+    prepare_state_dict,
+    seed,
+    set_state,
+    state_dict,
+)
 
 __all__ = [
     "Key", "State", "bernoulli", "get_state", "integers", "load_state_dict", "next_key", "normal", "permutation",
-    "placed", "seed", "set_state", "state_dict", "truncated_normal", "uniform",
+    "placed", "prepare_state_dict", "seed", "set_state", "state_dict", "truncated_normal", "uniform",
 ]  # fmt: skip
 
 

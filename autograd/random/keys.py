@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -428,10 +428,16 @@ def load_state_dict(state: Mapping[str, Any]) -> None:
     >>> next_key("dropout").name
     'dropout.1'
     """
+    prepare_state_dict(state)()
+
+
+def prepare_state_dict(state: Mapping[str, Any]) -> Callable[[], None]:
+    """Check a `state_dict`, and return the function that restores it. `nn.load` calls it."""
     if set(state) != {"seed", "ordinals"}:
         raise OptionError(
             f"random.load_state_dict: {sorted(state)} was given; needed: ['ordinals', 'seed'], the result of "
             "random.state_dict()" + call_site()
         )
     ordinals = {str(name): integer(n, f"load_state_dict: {name}") for name, n in state["ordinals"].items()}
-    set_state(State(integer(state["seed"], "load_state_dict: seed"), ordinals, _thread.places))
+    number = integer(state["seed"], "load_state_dict: seed")
+    return lambda: set_state(State(number, ordinals, _thread.places))

@@ -9,15 +9,13 @@ order work.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import wraps
-from typing import Any
-
-import numpy as np
+from typing import Any, NoReturn
 
 from .. import random
+from ..digests import Projection, is_near, projection
 from ..engine.deferred import Deferred
 from ..engine.multi_output import append_output
 from ..engine.parameter import Leaf
@@ -27,6 +25,7 @@ from ..engine.state import state
 from ..engine.tape import Sweep, Tape
 from ..engine.tensor import TENSORS, Tensor, relabel
 from ..errors import TapeError, call_site
+from ..random.foreign import Source, changed, rewound, sources
 
 __all__ = ["checkpoint"]
 
@@ -38,9 +37,11 @@ def checkpoint(fun: Callable[..., Any]) -> Callable[..., Any]:
     ----------
     fun : callable
         Arguments, positional and keyword, and result may be nested containers. It may use variables of its closure,
-        such as parameters of a module or values on the tape. A second run must repeat the first: random numbers are
-        replayed (those of `autograd.random`, and on the main thread those of NumPy's global generator); other state
-        that `fun` changes is not restored.
+        such as parameters of a module or values on the tape. A second run must repeat the first, and random numbers are
+        replayed: those of `autograd.random`, those of generators of NumPy and Python that the arguments hold, or the
+        closure, the defaults, the global names or the object of `fun`, and on the main thread those of the global
+        generators. Running averages of `nn.BatchNorm1d`, and buffers that `Module.set_buffer` assigns, stay as the
+        first run left them. Other state that `fun` changes is not restored.
 
     Returns
     -------
@@ -50,7 +51,8 @@ def checkpoint(fun: Callable[..., Any]) -> Callable[..., Any]:
     Raises
     ------
     TapeError
-        In a sweep: the shapes, dtypes or layouts of the second run's result differ from the first run's.
+        In a sweep: the shapes, dtypes or layouts of the second run's result differ from the first run's, or its values
+        by more than rounding. Values on a GPU are not compared.
 
     Notes
     -----
@@ -90,8 +92,8 @@ class Segment:
     """A checkpointed call: the function, its arguments and the state needed to run it again."""
 
     __slots__ = (
-        "closure", "collects", "contexts", "fun", "grid", "leaves", "mesh", "numpy_state", "operands", "outputs",
-        "random_state", "structure",
+        "closure", "collects", "contexts", "fun", "grid", "leaves", "mesh", "operands", "outputs", "projections",
+        "random_state", "sources", "structure",
     )  # fmt: skip
 
     def __init__(self, fun: Callable[..., Any], leaves: list[Any], structure: Structure):
@@ -102,7 +104,8 @@ class Segment:
         self.outputs: list[tuple[Any, ...]] = []  # (shape, dtype, layout) of each Tensor, () of other outputs
         self.closure: list[int] = []  # the places of the values that the function uses besides its arguments
         self.random_state = random.get_state()
-        self.numpy_state: Any = None
+        self.sources: list[tuple[Source, Any]] = []  # generators that the first run used, with their states before it
+        self.projections: list[Projection | None] = []  # of the values of the outputs
         self.collects = state.collected is not None
         self.grid, self.mesh, self.contexts = state.grid, state.mesh, state.contexts
 
@@ -130,8 +133,8 @@ class Segment:
             Tensor(a, layout, recording, p) if p >= 0 else Tensor(a, layout)
             for a, p, (_, layout) in zip(node[2], node[3], self.operands, strict=True)
         ]
-        active, inside = state.recording, state.in_rules
-        state.in_rules = True  # the first run has compared its constants
+        active, inside, repeats = state.recording, state.in_rules, state.repeats
+        state.in_rules = state.repeats = True  # the first run has compared its constants
         if not record:
             state.recording = None
         try:
@@ -139,7 +142,7 @@ class Segment:
                 tape.recording.takes_unrecorded |= not record  # as the first run did
                 outputs, _ = self.run(operands)
         finally:
-            state.recording, state.in_rules = active, inside
+            state.recording, state.in_rules, state.repeats = active, inside, repeats
         if [_signature(y) for y in outputs] != self.outputs:
             shown = [tuple(map(str, _signature(y))) for y in outputs]
             raise TapeError(
@@ -147,31 +150,45 @@ class Segment:
                 f"{[tuple(map(str, x)) for x in self.outputs]}. Needed: a function that does the same every time. Fix: "
                 "let it depend on its arguments and on autograd.random alone" + call_site()
             )
+        for i, (known, found) in enumerate(zip(self.projections, _projections(outputs), strict=True)):
+            if not is_near(known, found):
+                self._refuse_other_values(i)
         return tape, outputs
+
+    def _refuse_other_values(self, i: int) -> NoReturn:
+        name, (shape, dtype, _) = getattr(self.fun, "__qualname__", type(self.fun).__name__), self.outputs[i]
+        raise TapeError(
+            f"checkpoint({name}): the second run computed other values than the first one, in output {i} of shape "
+            f"{tuple(map(int, shape))} and dtype {dtype}; the gradient would be that of another function. Likely "
+            "causes: random numbers of a generator that checkpoint cannot see, or state that the function changes, or "
+            "that has changed since, such as a counter or an array\n"
+            "  fix: pass the generator to the function as an argument, from which checkpoint rewinds it\n"
+            "  or:  draw from autograd.random, which recomputation replays\n"
+            "  or:  let the function depend on its arguments alone" + call_site()
+        )
 
     @contextmanager
     def _state_of_first_run(self) -> Iterator[None]:
         """Restore the random state, the mesh and the entered contexts of the first run."""
         now, grid, mesh, contexts = random.get_state(), state.grid, state.mesh, state.contexts
-        numpy_now = None if self.numpy_state is None else np.random.get_state()
         random.set_state(self.random_state)
-        if self.numpy_state is not None:
-            np.random.set_state(self.numpy_state)
         state.grid, state.mesh, state.contexts = self.grid, self.mesh, self.contexts
         try:
-            with ExitStack() as entered:
+            with rewound(self.sources), ExitStack() as entered:
                 for enter in self.contexts:
                     entered.enter_context(enter())
                 yield
         finally:
             random.set_state(now)
-            if numpy_now is not None:
-                np.random.set_state(numpy_now)
             state.grid, state.mesh, state.contexts = grid, mesh, contexts
 
 
 def _signature(y: Any) -> tuple[Any, ...]:
     return (y.array.shape, y.array.dtype, y.layout) if y.__class__ in TENSORS else ()
+
+
+def _projections(outputs: list[Any]) -> list[Projection | None]:
+    return [projection(y.array) if y.__class__ in TENSORS else None for y in outputs]
 
 
 def _first_run(fun: Callable[..., Any], args: Any, kwargs: Any) -> Any:
@@ -195,7 +212,7 @@ def _first_run(fun: Callable[..., Any], args: Any, kwargs: Any) -> Any:
             recording.lock(x)
     for i, _ in segment.operands:
         leaves[i] = None
-    numpy_before = _numpy_state()
+    before = [(source, source.get()) for source in sources(fun, *leaves)]
     state.recording = None
     try:
         with Tape() as tape:
@@ -203,13 +220,12 @@ def _first_run(fun: Callable[..., Any], args: Any, kwargs: Any) -> Any:
             outputs, out_structure = segment.run(operands)
     finally:
         state.recording = recording
-    if numpy_before is not None and _states_differ(numpy_before, np.random.get_state()):
-        segment.numpy_state = numpy_before
+    segment.sources = changed(before)
     scratch = tape.recording
     tracked = [i for i, y in enumerate(outputs) if y.__class__ in TENSORS and y.tape is scratch]
     if not tracked and not scratch.communicates:
         return _result(outputs, out_structure)
-    segment.outputs = [_signature(y) for y in outputs]
+    segment.outputs, segment.projections = [_signature(y) for y in outputs], _projections(outputs)
     segment.closure = [place for _, place in _imports(scratch, recording)]
     for node in scratch.nodes:
         if node is not None and node[0] is LEAF:
@@ -229,15 +245,6 @@ def _result(outputs: list[Any], structure: Structure) -> Any:
     if state.collected is not None:
         state.collected += outputs[n:]
     return structure.rebuild(outputs[:n])
-
-
-def _numpy_state() -> Any:
-    """The state of NumPy's global generator on the main thread, else None: threads share it and cannot replay it."""
-    return np.random.get_state() if threading.current_thread() is threading.main_thread() else None
-
-
-def _states_differ(a: Any, b: Any) -> bool:
-    return a[2:] != b[2:] or not np.array_equal(a[1], b[1])
 
 
 class _Head:

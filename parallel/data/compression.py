@@ -37,7 +37,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -52,6 +52,7 @@ from collectives.transports.protocol import Array, Communicator, Request
 from collectives.transports.request import whole_bytes
 
 from .error_feedback import GradientBucket, ParameterState, gradients_of, sizes_of, split, vectors_of
+from .rank_states import of_all_ranks, of_this_rank, sizes_of_mesh
 
 __all__ = ["Compression", "Float16", "Int8", "OneBit", "PowerSGD", "RandomK", "TopK"]
 
@@ -87,6 +88,7 @@ class Compression:
         check_count(type(self).__name__, start_step=start_step)
         self.start_step = start_step
         self.state = ParameterState(self._addends, self._copies)
+        self._parts = 1  # ranks that sum a gradient, in the last reduction
 
     # -- for users -------------------------------------------------------------------------------------------------
     def bytes_sent(self, shapes: Shapes, ranks: int, dtype: Any = "float32") -> float:
@@ -127,36 +129,85 @@ class Compression:
         exact = Request("all_reduce", Shaped((sum(sizes_of(shapes)) + len(shapes),), dtype))
         return _sent(exact, ranks) / self.bytes_sent(shapes, ranks, dtype) if ranks > 1 else 1.0
 
-    def state_dict(self, group: Communicator) -> dict[str, Any]:
-        """The state for a checkpoint, the same on all ranks. All ranks of `group` call this.
+    def state_dict(self, group: Communicator | None = None) -> dict[str, Any]:
+        """The state for a checkpoint, the same on all ranks. All ranks of the mesh call this, or those of `group`.
 
         Parameters
         ----------
-        group : Communicator
-            The ranks over which gradients are summed, like ``mesh.axis("dp").group``.
+        group : Communicator, optional
+            The ranks over which gradients are summed, like ``mesh.axis("dp").group``: the state is the sum over them.
+            By default it is that of each rank of the current mesh, with which a run continues bitwise.
 
         Returns
         -------
         dict
-            ``method``, the name of the class; ``steps``, a count by parameter name; and for each kind of state a
-            dictionary from parameter name to a one-dimensional array.
+            ``method``, the name of the class; and ``ranks``, the states of all ranks, with the axes of the ``mesh``
+            and the number of ranks that sum a gradient, ``parts``. Of a group it is ``steps``, a count by parameter
+            name; and for each kind of state a dictionary from parameter name to a one-dimensional array.
 
         Notes
         -----
-        Residuals are addends: only their sum over the ranks enters later sums. This sum is saved, and each rank that
-        loads it gets an equal part of it. So no gradient is lost where the number of ranks changes. One all-reduce per
-        array.
+        Residuals are addends: only their sum over the ranks enters later sums. Where the number of ranks changes, each
+        rank gets an equal part of the sum, so no gradient is lost. The states of all ranks are as many bytes as all
+        residuals together, on each rank. `nn.save` of the `DataParallel` model includes them.
         """
-        return {"method": type(self).__name__, **self.state.state_dict(group)}
+        if group is not None:
+            return {"method": type(self).__name__, **self.state.state_dict(group)}
+        own = self.state.own()
+        if not own["steps"]:
+            return {"method": type(self).__name__, "mesh": sizes_of_mesh(), "ranks": [], "parts": 1}
+        caller = f"{type(self).__name__}.state_dict, the state of a compression"
+        found = of_all_ranks(own, caller, self._parts)
+        return {"method": type(self).__name__, **found, "parts": self._parts}
 
-    def load_state_dict(self, state_dict: dict[str, Any], group: Communicator) -> None:
-        """Set the state from a `state_dict` of the same method; `group` may have another number of ranks.
+    def load_state_dict(self, state_dict: dict[str, Any], group: Communicator | None = None) -> None:
+        """Set the state from a `state_dict` of the same method, which may be of another number of ranks.
+
+        Parameters
+        ----------
+        state_dict : dict
+        group : Communicator, optional
+            Needed for the state of a group, which may have had another number of ranks.
 
         Raises
         ------
         OptionError
-            The state is one of another method, or entries are missing.
+            The state is one of another method, or entries are missing; or it is one of a mesh with other axes, on
+            which parameters may be divided in another way.
         """
+        if "ranks" in state_dict:
+            self.prepare_state_dict(state_dict)()
+            return
+        state = self._checked_method(state_dict)
+        if group is None:
+            raise OptionError(
+                f"{type(self).__name__}.load_state_dict: the state of a group was given without a group\n"
+                "  fix: load_state_dict(state, mesh.axis('dp').group)" + call_site()
+            )
+        self.state.load_state_dict(state, group)
+
+    def prepare_state_dict(self, state_dict: Mapping[str, Any]) -> Callable[[], None]:
+        """Check a `state_dict` of the states of all ranks, and return the function that sets it. `nn.load` calls it."""
+        known, caller = self._checked_method(state_dict), f"{type(self).__name__}.load_state_dict"
+        own = of_this_rank(known, caller)
+        if not known["ranks"]:
+            new: dict[str, Any] = vars(ParameterState(self._addends, self._copies))
+        elif own is not None:
+            new = self.state.checked(own)
+        else:
+            here = sizes_of_mesh()
+            if any(sum(n > 1 for n in sizes.values()) > 1 for sizes in (here, known["mesh"])) or known["parts"] not in (
+                1, len(known["ranks"])
+            ):  # fmt: skip
+                raise OptionError(
+                    f"{caller}: the state is that of a mesh {known['mesh']}, and the mesh is {here}; needed: the same, "
+                    "or meshes with ranks along one axis only, as ranks along another may have other parts of a "
+                    "parameter\n  fix: the mesh of the run that saved it" + call_site()
+                )
+            new = self.state.divided(known["ranks"], math.prod(here.values()))
+        return lambda: vars(self.state).update(new)
+
+    def _checked_method(self, state_dict: Mapping[str, Any]) -> dict[str, Any]:
         state = dict(state_dict)
         method = state.pop("method", None)
         if method != type(self).__name__:
@@ -164,7 +215,7 @@ class Compression:
                 f"{type(self).__name__}.load_state_dict: the state of {method!r} was given; needed: one of the same "
                 "method" + call_site()
             )
-        self.state.load_state_dict(state, group)
+        return state
 
     def is_exact(self, names: Sequence[str]) -> bool:
         """Whether the next reduction of these parameters is exact (`start_step`)."""
@@ -196,6 +247,7 @@ class Compression:
             yield from self.reduce(staged, group)
             bucket.flat[...] = move(staged.flat, bucket.flat)
             return
+        self._parts = group.size
         exact = self.is_exact(bucket.names)
         if exact:
             new = yield from self._reduce_exactly(bucket, group)

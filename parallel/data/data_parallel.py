@@ -48,7 +48,8 @@ class DataParallel(Module):
         The number of buffers that each bucket keeps. Gradients are views of the buckets. A program that still holds
         those of the last step during the next backward pass needs 2, or else that pass allocates new buffers.
     reduction : Reduction, optional
-        How a bucket is summed, for example a compression. By default it is summed exactly.
+        How a bucket is summed, for example a compression. By default it is summed exactly. `nn.save` of the model
+        includes its state.
     zero : {0, 1, 2, 3}
         The stage of ZeRO: what each rank keeps only a part of. 1: the optimizer's state; 2: the gradients, too; 3: the
         parameters, too. From 1 on the parameters of the module are replaced, here, by this rank's rows of them, with
@@ -157,6 +158,11 @@ class DataParallel(Module):
 
     def named_buffer_owners(self, prefix: str = "") -> Iterator[tuple[str, Module, str]]:
         yield from self.module.named_buffer_owners(prefix)
+
+    def attached(self) -> Iterator[tuple[str, Any]]:
+        reduction = self._buckets["reduction"]
+        if reduction is not None:
+            yield "reduction", reduction
 
     def kept_buffers(self) -> list[Any]:
         """The buffers of gradients that are kept from one backward pass to the next."""
@@ -306,7 +312,8 @@ class DataParallel(Module):
         Raises
         ------
         TapeError
-            A tape is recording where the block begins, or another block of the model is open.
+            A tape is recording where the block begins, or another block of the model is open. Inside: a gradient of
+            the model was read, as `clip_grad_norm_` and optimizers do.
 
         Notes
         -----
@@ -342,10 +349,16 @@ class DataParallel(Module):
             self._register()
         with Tape() as tape:
             self._entered = self._enter()
+        entries = (*self._entries, *(() if self._layers is None else self._layers.entries))
+        pending = [self._parameters[k] for entry in entries for k in entry.indices]
         try:
+            for p in pending:
+                p.pending = "model.accumulate()"
             yield
         finally:
             self._entered = None
+            for p in pending:
+                p.pending = ""
         tape.backward()
 
     @contextmanager

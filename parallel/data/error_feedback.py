@@ -179,6 +179,47 @@ class ParameterState:
         start, piece = self.pieces.pop(name)
         self.slots["residual"][name][start : start + piece.size] += piece
 
+    def own(self) -> dict[str, Any]:
+        """A copy of the state of this rank."""
+        pieces = {name: [start, piece.copy()] for name, (start, piece) in self.pieces.items()}
+        return {"steps": dict(self.steps), "compressed": dict(self.compressed), "pieces": pieces,
+                **{slot: {name: x.copy() for name, x in vectors.items()} for slot, vectors in self.slots.items()},
+                }  # fmt: skip
+
+    def checked(self, own: Mapping[str, Any]) -> dict[str, Any]:
+        """The attributes that are those of a rank's state.
+
+        Raises
+        ------
+        OptionError
+            Entries are missing or unknown.
+        """
+        needed = {"steps", "compressed", "pieces", *self.slots}
+        if set(own) != needed or not all(isinstance(x, dict) for x in own.values()):
+            raise OptionError(
+                f"load_state_dict of a compression: {sorted(own)} was given; needed: {sorted(needed)}, the state of "
+                "the same method" + call_site()
+            )
+        return {
+            "steps": {name: int(n) for name, n in own["steps"].items()}, "compressed": dict(own["compressed"]),
+            "pieces": {name: (int(start), np.array(piece)) for name, (start, piece) in own["pieces"].items()},
+            "slots": {slot: {name: np.array(x) for name, x in own[slot].items()} for slot in self.slots},
+        }  # fmt: skip
+
+    def divided(self, owns: Sequence[Mapping[str, Any]], parts: int) -> dict[str, Any]:
+        """The state of one of `parts` ranks, given those of all ranks of another mesh: see `addends`."""
+        first = self.checked(owns[0])
+        for own in map(self.checked, owns[1:]):
+            for slot in self._addends:
+                for name, x in own["slots"][slot].items():
+                    first["slots"][slot][name] = first["slots"][slot].get(name, 0) + x
+            first["pieces"] |= {(name, len(first["pieces"])): x for name, x in own["pieces"].items()}
+        for name, (start, piece) in first.pop("pieces").items():
+            first["slots"]["residual"][name if isinstance(name, str) else name[0]][start : start + piece.size] += piece
+        for slot in self._addends:
+            first["slots"][slot] = {name: x / x.dtype.type(parts) for name, x in first["slots"][slot].items()}
+        return {**first, "pieces": {}}
+
     def state_dict(self, group: Communicator) -> dict[str, Any]:
         """The state, the same on all ranks. All ranks of the group call it: the addends are summed."""
         if group.size > 1 and group.checking:

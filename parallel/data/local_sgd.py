@@ -10,7 +10,7 @@ averages: gradients are summed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,11 +19,13 @@ from autograd.arrays.device import to_host
 from autograd.engine.parameter import Parameter
 from autograd.engine.saved_arrays import step_check
 from autograd.engine.tensor import Tensor
+from autograd.engine.whole import part_of
 from autograd.errors import ArgumentError, OptionError, call_site
 from autograd.layouts.layout import I
 from autograd.layouts.messages import describe
 from autograd.nn import Module
 from autograd.optim import SGD, Optimizer
+from autograd.optim.groups import matching
 from autograd.optim.hyperparameters import check_count, check_numbers
 from collectives.checks.modes import is_due
 from collectives.checks.sanitizer import Copy, digest_of
@@ -276,13 +278,19 @@ class LocalSGD:
         ArgumentError
             Entries are missing or unknown.
         """
+        self.prepare_state_dict(state_dict)()
+
+    def prepare_state_dict(self, state_dict: Mapping[str, Any]) -> Callable[[], None]:
+        """Check a `state_dict`, and return the function that sets it. `nn.load` calls it."""
         needed = set(self.state_dict())
         if set(state_dict) != needed:
             raise ArgumentError(
                 f"{type(self).__name__}.load_state_dict: {sorted(state_dict)} was given; needed: {sorted(needed)}"
                 + call_site()
             )
-        self.version, self.local_steps = int(state_dict["version"]), int(state_dict["local_steps"])
+        numbers = {name: state_dict[name] for name in ("version", "local_steps")}
+        check_count(f"{type(self).__name__}.load_state_dict", **numbers)
+        return lambda: vars(self).update(numbers)
 
 
 class DiLoCo(LocalSGD):
@@ -376,8 +384,22 @@ class DiLoCo(LocalSGD):
         state["outer"] = self.outer.state_dict()
         return state
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        super().load_state_dict(state_dict)
-        self.outer.load_state_dict(state_dict["outer"])
-        for p, value in zip(self.shared, state_dict["shared"], strict=True):
-            p.data = value
+    def prepare_state_dict(self, state_dict: Mapping[str, Any]) -> Callable[[], None]:
+        """Check a `state_dict`, and return the function that sets it. `nn.load` calls it."""
+        steps = [super().prepare_state_dict(state_dict), self.outer.prepare_state_dict(state_dict["outer"])]
+        _, places = matching(self.outer, state_dict["outer"].get("names"))
+        if len(state_dict["shared"]) != len(self.shared):
+            raise ArgumentError(
+                f"DiLoCo.load_state_dict: {len(state_dict['shared'])} shared parameters were given; needed: "
+                f"{len(self.shared)}" + call_site()
+            )
+        parts = [part_of(state_dict["shared"][k], p.array, None, "DiLoCo.load_state_dict", p.name)
+                 for k, p in zip(places, self.shared, strict=True)]  # fmt: skip
+
+        def commit() -> None:
+            for step in steps:
+                step()
+            for p, part in zip(self.shared, parts, strict=True):
+                p.data = part
+
+        return commit

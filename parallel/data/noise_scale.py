@@ -15,12 +15,14 @@ Source: McCandlish, Kaplan, Amodei & OpenAI Dota Team 2018 (arXiv 1812.06162), s
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from autograd.arrays.shape_only import Shaped
+from autograd.engine.state import state
 from autograd.engine.tensor import Tensor
 from autograd.errors import ArgumentError, LayoutError, OptionError, ShapeError, call_site
 from autograd.layouts.rank_values import rank_axes
@@ -30,6 +32,7 @@ from collectives.algorithms.steps import Steps
 from collectives.transports.protocol import Communicator, Request
 
 from .buckets import Bucket, Reduction
+from .rank_states import of_all_ranks, of_this_rank, sizes_of_mesh
 
 __all__ = ["NoiseScale", "gradient_noise_scale"]
 
@@ -216,7 +219,7 @@ class NoiseScale:
         Raises
         ------
         OptionError
-            The rows of the ranks do not add up to `global_rows`.
+            The rows of the ranks do not add up to `global_rows`, or no gradients were summed since the last update.
         LayoutError
             `global_rows` depends on the rank.
         """
@@ -230,7 +233,16 @@ class NoiseScale:
         check_numbers("NoiseScale.update", loss_scale=loss_scale)
         n, group = int(global_rows), self._group
         norms, self._norms = list(self._norms.values()), {}
-        if group is None or not norms or group.size == 1:
+        mesh = state.mesh
+        if group is None and (mesh is None or 1 in mesh.sizes):  # along an axis of one rank nothing is summed
+            return
+        if group is None or not norms:
+            raise OptionError(
+                "NoiseScale.update: no gradients were summed since the last update\n  fix: "
+                "DataParallel(model, axis, reduction=noise), and update after backward; with model.accumulate(), after "
+                "the block" + call_site()
+            )
+        if group.size == 1:
             return
         local, total = (math.fsum(each) for each in zip(*norms, strict=True))
         mine = np.array([local * n / rows if rows else 0.0, rows > 0, rows, total])
@@ -250,8 +262,17 @@ class NoiseScale:
             self._weight = self.decay * self._weight + (1 - self.decay)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the averages, the same on all ranks. The state of the wrapped reduction is not included."""
-        return {"sums": self._sums.tolist(), "weight": self._weight}
+        """Return the averages, and the state of the reduction that it wraps, the same on all ranks.
+
+        On a mesh with ranks along several axes all of them call it: the averages may differ, and are those of all.
+        """
+        found: dict[str, Any] = {"sums": self._sums.tolist(), "weight": self._weight}
+        if sum(n > 1 for n in sizes_of_mesh().values()) > 1 and self._weight:
+            found = of_all_ranks(found, "NoiseScale.state_dict")
+        wrapped: Any = self.reduction
+        if hasattr(wrapped, "state_dict"):
+            found["reduction"] = wrapped.state_dict()
+        return found
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Set the averages from a `state_dict`.
@@ -259,13 +280,37 @@ class NoiseScale:
         Raises
         ------
         OptionError
-            Entries are missing or unknown.
+            Entries are missing or unknown, or the state is one of another mesh.
         """
-        if set(state_dict) != {"sums", "weight"}:
-            raise OptionError(
-                f"NoiseScale.load_state_dict: {sorted(state_dict)} was given; needed: ['sums', 'weight']" + call_site()
-            )
-        self._sums, self._weight = np.array(state_dict["sums"], float), float(state_dict["weight"])
+        self.prepare_state_dict(state_dict)()
+
+    def prepare_state_dict(self, state_dict: Mapping[str, Any]) -> Callable[[], None]:
+        """Check a `state_dict`, and return the function that sets it. `nn.load` calls it."""
+        known, caller = dict(state_dict), "NoiseScale.load_state_dict"
+        of_reduction = known.pop("reduction", None)
+        if "ranks" in known:
+            given, known = known["mesh"], of_this_rank(known, caller)
+            if known is None:
+                raise OptionError(
+                    f"{caller}: the state is that of a mesh {given}, and the mesh is {sizes_of_mesh()}; needed: the "
+                    "same, as the averages may be those of parts" + call_site()
+                )
+        if set(known) != {"sums", "weight"}:
+            raise OptionError(f"{caller}: {sorted(known)} was given; needed: ['sums', 'weight']" + call_site())
+        new = {"_sums": np.array(known["sums"], float), "_weight": float(known["weight"])}
+        wrapped: Any = self.reduction
+        commit: Callable[[], None] | None = None
+        if of_reduction is not None and hasattr(wrapped, "prepare_state_dict"):
+            commit = wrapped.prepare_state_dict(of_reduction)
+        elif of_reduction is not None and hasattr(wrapped, "load_state_dict"):
+            commit = partial(wrapped.load_state_dict, of_reduction)
+
+        def both() -> None:
+            if commit is not None:
+                commit()
+            vars(self).update(new)
+
+        return both
 
     def __repr__(self) -> str:
         return f"NoiseScale(value={self.value:.4g}, gradient_sq={self.gradient_sq:.4g}, variance={self.variance:.4g})"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -20,6 +20,7 @@ from autograd.errors import ArgumentError, OptionError, ShapeError, TapeError, c
 from autograd.layouts.layout import I, Layout, P, R
 from autograd.layouts.messages import require_one_number
 from autograd.nn import Module, ModuleList
+from autograd.optim.hyperparameters import check_count
 from collectives.transports.protocol import Request
 
 from ..data.data_parallel import DataParallel
@@ -69,6 +70,33 @@ class _Pass:
         self.rest: Rest | None = None
 
 
+class Steps:
+    """The number of steps of a pipeline or a trainer, on which random numbers depend, as a state.
+
+    Parameters
+    ----------
+    owner : object
+        It has an attribute ``steps``.
+    """
+
+    def __init__(self, owner: Any):
+        self.owner = owner
+
+    def state_dict(self) -> dict[str, int]:
+        """Return the number."""
+        return {"steps": self.owner.steps}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Set the number."""
+        self.prepare_state_dict(state_dict)()
+
+    def prepare_state_dict(self, state_dict: Mapping[str, Any]) -> Callable[[], None]:
+        """Check a state, and return the function that sets it."""
+        n = state_dict["steps"]
+        check_count("load_state_dict", steps=n)
+        return lambda: setattr(self.owner, "steps", n)
+
+
 class Pipeline(Module):
     """Run the layers of a model in stages, one stage or several on each rank of an axis, by a schedule.
 
@@ -116,7 +144,7 @@ class Pipeline(Module):
     stages : list of range
         The layers of each stage.
     steps : int
-        The number of steps that have been made. Set it when a run is resumed: random numbers depend on it.
+        The number of steps that have been made. Random numbers depend on it. `nn.save` of the pipeline includes it.
     record : Record
         The actions of the last step with their times, and the largest number of live activations.
 
@@ -267,6 +295,11 @@ class Pipeline(Module):
 
     def named_owners(self, prefix: str = "") -> Iterator[tuple[str, Module, str, Parameter]]:
         yield from self._layers.named_owners(prefix)
+
+    def attached(self) -> Iterator[tuple[str, Any]]:
+        yield "steps", Steps(self)
+        if self._wraps is not None:
+            yield from self._wraps.attached()
 
     @property
     def wrapped(self) -> Module:

@@ -1,15 +1,22 @@
-"""`RunLog` writes the numbers of a training run as JSON lines; `read_log` reads them, and `plot_log` draws them."""
+"""`RunLog` writes the numbers of a training run as JSON lines; `read_log` reads them, and `plot_log` draws them.
+
+The last entry of each line is "crc32", a checksum of the line before it and of the checksum of the line above, so that
+a changed line is found, and a line that is missing too. The first line of a run begins anew.
+"""
 
 from __future__ import annotations
 
 import json
 import math
 import os
+import re
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
+from zlib import crc32
 
-from autograd.errors import OptionError, RingtapeError, call_site
+from autograd.errors import FileError, OptionError, RingtapeError, call_site, printable
+from autograd.nn.archive import json_of
 from collectives.world import world
 
 from .values import optional, plain_value, writes
@@ -17,6 +24,12 @@ from .values import optional, plain_value, writes
 __all__ = ["RunLog", "plot_log", "read_log"]
 
 _STARTED = "started"
+_RESERVED = {"RunLog": (_STARTED, "ranks", "crc32"), "RunLog.write": (_STARTED, "time_s", "crc32")}
+"""The names that the log itself uses in a line, by the method that writes it."""
+_BEGIN = b'{"started"'
+_SUM = re.compile(r', "crc32": "([0-9a-f]{8})"\}$')
+_END = re.compile(rb'\}$|"crc32": ".{8}..')
+"""Of a line that no crash has cut off, also where it is damaged."""
 _NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
@@ -31,12 +44,15 @@ class RunLog:
     path : str or path
         The file. Its folder must exist.
     **facts
-        What the run is, such as ``lr=0.1``; numbers and texts of the line that each start of a run writes.
+        What the run is, such as ``lr=0.1``; numbers and texts of the line that each start of a run writes. The log
+        itself uses the names ``started``, ``ranks`` and ``crc32``.
 
     Raises
     ------
     LayoutError
         A fact depends on the rank.
+    OptionError
+        A fact has a name that the log uses.
     OSError
         The file cannot be written; on rank 0.
 
@@ -57,9 +73,11 @@ class RunLog:
 
     def __init__(self, path: str | os.PathLike[str], **facts: Any):
         self.path = os.fspath(path)
+        _refuse_reserved("RunLog", facts)
         facts = {name: plain_value(x, name, "RunLog") for name, x in facts.items()}
         self._file: Any = None
         self._is_closed = False
+        self._sum = 0  # the checksum of the last line
         if writes():
             is_torn = os.path.exists(self.path) and _is_torn(self.path)
             self._file = open(self.path, "a", encoding="utf-8")  # noqa: SIM115 - closed by `close`
@@ -76,10 +94,12 @@ class RunLog:
         **values
             Numbers, texts, Tensors and arrays, and lists and dictionaries of them; a ``step`` among them says which
             lines a resumed run repeats. A Tensor must be the same on all ranks. Of a plain number, that of rank 0 is
-            written.
+            written. The log itself uses the names ``started``, ``time_s`` and ``crc32``.
 
         Raises
         ------
+        OptionError
+            A value has a name that the log uses.
         LayoutError
             A Tensor is an addend (P), another value on each rank (V), a part (Shard) or on one rank only, or a number
             depends on the rank. Raised on all ranks; the message has the collective that makes one value of it.
@@ -90,12 +110,15 @@ class RunLog:
         """
         if self._is_closed:
             raise RingtapeError(f"RunLog.write: the log {self.path!r} is closed" + call_site())
+        _refuse_reserved("RunLog.write", values)
         found = {name: plain_value(x, name, "RunLog.write") for name, x in values.items()}
         if self._file is not None:
             self._line({**found, "time_s": round(time.time(), 3)})
 
     def _line(self, values: dict[str, Any]) -> None:
-        self._file.write(json.dumps(_finite(values), allow_nan=False) + "\n")
+        text = json.dumps(_finite(values), allow_nan=False).removesuffix("}")
+        self._sum = crc32(text.encode(), self._sum)
+        self._file.write(f'{text}, "crc32": "{self._sum:08x}"}}\n')
         self._file.flush()
 
     def close(self) -> None:
@@ -113,6 +136,15 @@ class RunLog:
 
     def __repr__(self) -> str:
         return f"RunLog({self.path!r})"
+
+
+def _refuse_reserved(caller: str, values: Mapping[str, Any]) -> None:
+    for name in values:
+        if name in _RESERVED[caller]:
+            raise OptionError(
+                f"{caller}: {name}={values[name]!r} was given; the log itself uses this name: {_RESERVED[caller]}\n"
+                f"  fix: another name, such as run_{name}=" + call_site()
+            )
 
 
 def _is_torn(path: str) -> bool:
@@ -159,24 +191,43 @@ def read_log(path: str | os.PathLike[str], *, repeated: bool = False) -> list[di
 
     Raises
     ------
-    OptionError
-        A line is no JSON object.
+    FileError
+        A line is damaged or missing, or no JSON object.
     """
     rows: list[dict[str, Any]] = []
     has_started = False
-    with open(path, encoding="utf-8") as file:
-        lines = [line for line in file.read().split("\n") if line.strip()]
-    for i, line in enumerate(lines):
+    shown = os.fspath(path)
+    try:
+        with open(path, "rb") as file:
+            data = file.read()
+    except IsADirectoryError:
+        raise FileError(f"read_log({shown!r}): it is a directory; needed: a file of RunLog" + call_site()) from None
+    lines = [(i, line) for i, line in enumerate(data.split(b"\n"), 1) if line.strip()]
+    known: int | None = 0  # the checksum of the line above; None if that line has none
+    for k, (i, line) in enumerate(lines):
+        is_last, begins = k + 1 == len(lines), line.startswith(_BEGIN)
+        is_torn = not data.endswith(b"\n") if is_last else lines[k + 1][1].startswith(_BEGIN)
         try:
-            row = json.loads(line)
+            text = line.decode()
+            row = json_of(text)
             if not isinstance(row, dict):
-                raise ValueError
-        except ValueError:
-            if i + 1 == len(lines) or lines[i + 1].startswith(f'{{"{_STARTED}"'):
+                raise ValueError("it is no JSON object")
+            given = _SUM.search(text)
+            if given is None and known and not begins:
+                raise ValueError("it has no checksum")
+            if given is not None:
+                row.pop("crc32", None)
+                before = 0 if begins else known
+                mine = crc32(text[: given.start()].encode(), before or 0)
+                if before is None or f"{mine:08x}" != given[1]:
+                    raise ValueError("its checksum is that of another line, or a line before it is missing")
+            known = None if given is None else int(given[1], 16)
+        except ValueError as error:
+            if is_torn and _END.search(line) is None:
                 continue
-            raise OptionError(
-                f"read_log({os.fspath(path)!r}): line {i + 1} is {line[:60]!r}; needed: a JSON object, as RunLog "
-                "writes it" + call_site()
+            raise FileError(
+                f"read_log({shown!r}), line {i}: it is damaged, or RunLog has not written it: {error}\n"
+                f"  {printable(line[:60].decode(errors='replace'))!r}" + call_site()
             ) from None
         if _STARTED in row:
             has_started = True

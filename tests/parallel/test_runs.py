@@ -16,7 +16,15 @@ import pytest
 import autograd as ag
 import collectives as cc
 from autograd import data
-from autograd.errors import ArgumentError, DependencyError, DtypeError, LayoutError, OptionError, RingtapeError
+from autograd.errors import (
+    ArgumentError,
+    DependencyError,
+    DtypeError,
+    FileError,
+    LayoutError,
+    OptionError,
+    RingtapeError,
+)
 from collectives import I, R, V
 from parallel import Progress, RunLog, plot_log, read_log
 from parallel.runs import progress as progress_module
@@ -50,7 +58,8 @@ def test_one_rank_writes_one_line_that_is_on_disk_at_once(tmp_path: Path) -> Non
     first, *lines = map(json.loads, path.read_text().splitlines())
     assert first["ranks"] == 3 and first["lr"] == 0.1 and re.match(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", first["started"])
     rows = read_log(path)
-    assert rows == lines and [row["step"] for row in rows] == [0, 1]
+    assert [{**row, "crc32": line["crc32"]} for row, line in zip(rows, lines, strict=True)] == lines
+    assert [row["step"] for row in rows] == [0, 1]
     assert {k: rows[1][k] for k in ("loss", "norms", "n", "text", "none")} == {
         "loss": 42.0, "norms": [1.0, 1.0], "n": 7, "text": "a", "none": None,
     }  # fmt: skip
@@ -115,8 +124,43 @@ def test_a_resumed_run_goes_on_in_the_same_file(tmp_path: Path) -> None:
     with pytest.raises(RingtapeError, match="is closed"):
         log.write(step=5)
     path.write_text("{}\nnonsense\n{}\n")
-    with pytest.raises(OptionError, match="line 2 is 'nonsense'"):
+    with pytest.raises(FileError, match="line 2: .*\n  'nonsense'"):
         read_log(path)
+
+
+@pytest.mark.parametrize("name", ["started", "time_s", "ranks", "crc32"])
+def test_names_that_the_log_uses_are_refused(tmp_path: Path, name: str) -> None:
+    """A line with started= was dropped by `read_log`, and time_s= was overwritten."""
+    path = tmp_path / "run.jsonl"
+    with RunLog(path) as log:
+        if name != "ranks":
+            with pytest.raises(OptionError, match=f"{name}=3 was given.*\n  fix: .* run_{name}="):
+                log.write(step=0, **{name: 3})
+        log.write(step=0, **{f"run_{name}": 3})  # the fix
+    if name != "time_s":
+        with pytest.raises(OptionError, match=f"RunLog: {name}=3"):
+            RunLog(path, **{name: 3})
+    RunLog(path, **{f"run_{name}": 3}).close()
+    (row,) = read_log(path)
+    assert row.keys() == {"step", f"run_{name}", "time_s"} and row[f"run_{name}"] == 3
+
+
+def test_a_line_that_is_missing_or_changed_is_found(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    for _ in range(2):
+        with RunLog(path) as log:
+            for step in range(3):
+                log.write(step=step, loss=step / 7)
+    lines = path.read_text().splitlines(keepends=True)
+    for wrong in (lines[:2] + lines[3:], [*lines[:2], lines[2].replace("0.142", "0.143"), *lines[3:]],
+                  [*lines[:2], lines[2][:-26] + "}\n", *lines[3:]], lines[:2] + lines[3:1:-1] + lines[4:],
+                  [*lines[:-1], lines[-1][:-1] + "x"]):  # fmt: skip
+        path.write_text("".join(wrong))
+        with pytest.raises(FileError, match=r"run.jsonl'\), line [3-8]: it is damaged"):
+            read_log(path)
+    old = [re.sub(r', "crc32": "\w+"', "", line) for line in lines]
+    path.write_text("".join(old[:4] + lines[4:]))  # an older version began it
+    assert len(read_log(path, repeated=True)) == 6
 
 
 def test_numbers_that_json_does_not_have(tmp_path: Path) -> None:

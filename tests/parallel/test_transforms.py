@@ -14,6 +14,7 @@ import collectives as cc
 from autograd import nn, random
 from collectives import I, Shard
 from parallel import DataParallel
+from parallel.recompute import Recomputed
 
 ROWS = numpy.random.default_rng(0).standard_normal((7, 3))
 
@@ -29,13 +30,24 @@ class Part(nn.Module):
         return self.wrap(self.inner)(x)
 
 
-def step(ranks: int, wrap: Any, inside: bool) -> Any:
+class Noise(nn.Module):
+    """A layer with a generator of NumPy, another one on each rank."""
+
+    def __init__(self, rng: Any):
+        self.rng = rng
+
+    def forward(self, x: Any) -> Any:
+        return x * ag.tensor(self.rng.normal(size=x.shape).astype("float32"), {"dp": Shard(0)}, global_shape=(7, 4))
+
+
+def step(ranks: int, wrap: Any, inside: bool, noisy: bool = False) -> Any:
     """The gradients of one step, with the entry inside the checkpoint or the checkpoint inside the entry."""
 
     def program() -> list[Any]:
         with cc.Mesh(dp=ranks) as mesh:
             random.seed(1)
-            body = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
+            noise = Noise(numpy.random.default_rng(int(mesh.axis("dp").rank)))
+            body = nn.Sequential(nn.Linear(3, 4), *[noise] * noisy, nn.Linear(4, 2))
             for p in body.parameters():
                 p.data = p.array * 1.0
             if inside:
@@ -63,6 +75,20 @@ def test_checkpoint_and_data_parallelism(ranks: int, inside: bool) -> None:
         for g, e, s in zip(mine, reference, serial, strict=True):
             numpy.testing.assert_allclose(g, e, rtol=1e-5, atol=1e-6)
             numpy.testing.assert_allclose(g, s, rtol=1e-4, atol=1e-5)
+
+
+def recomputed(f: Any) -> Any:
+    return Recomputed(f) if isinstance(f, nn.Module) else ag.checkpoint(f)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize("wrap", [ag.checkpoint, recomputed])
+def test_generators_of_the_ranks_are_rewound(ranks: int, wrap: Any) -> None:
+    for inside in (True, False):
+        expected, found = (step(ranks, w, inside, noisy=True) for w in (lambda f: f, wrap))
+        for mine, reference in zip(found, expected, strict=True):
+            for g, e in zip(mine, reference, strict=True):
+                numpy.testing.assert_allclose(g, e, rtol=1e-5, atol=1e-6)
 
 
 def test_the_check_is_seen_to_fail(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -212,6 +212,12 @@ def test_plain_values_come_back(tmp_path: Path) -> None:
         with pytest.raises(error):
             nn.save(wrong, tmp_path / "wrong.npz")
     assert [p.name for p in tmp_path.iterdir()] == ["plain.npz"]
+    for kind in (np.random.PCG64, np.random.MT19937):  # the state of a generator of NumPy
+        rng, other = np.random.Generator(kind(1)), np.random.Generator(kind(2))
+        rng.normal()
+        nn.save({"rng": rng.bit_generator.state}, tmp_path / "plain.npz")
+        other.bit_generator.state = nn.load({}, tmp_path / "plain.npz")["rng"]
+        assert (other.normal(size=3) == rng.normal(size=3)).all()
     with cc.Mesh(dp=1):
         with pytest.raises(LayoutError, match=r"save: loss .* Partial"):
             nn.save({"loss": ag.tensor(1.0, {"dp": cc.P})}, tmp_path / "wrong.npz")

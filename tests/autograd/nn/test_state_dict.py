@@ -161,3 +161,19 @@ def test_a_buffer_computed_from_constants_stays_the_same_on_all_ranks() -> None:
             return float(model(cc.cast(ag.Parameter(numpy.ones((1, 3, 3))), "dp", to=ag.R)).item())
 
     assert cc.run(program, 2) == [6.0, 6.0]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
+def test_a_conversion_keeps_complex_numbers(dtype: str) -> None:
+    """Their imaginary parts used to be dropped."""
+    expected = "complex128" if dtype == "float64" else "complex64"
+
+    class Wave(nn.Module):
+        def __init__(self) -> None:
+            self.weight = ag.Parameter(numpy.array([1 + 2j, 3j]))
+            self.register_buffer("phase", numpy.array([1j], "complex64"))
+            self.scale = ag.Parameter(numpy.ones(2))
+
+    model = Wave().to(dtype)
+    assert model.weight.dtype == expected and model.phase.dtype == expected and model.scale.dtype == dtype
+    assert model.weight.numpy().tolist() == [1 + 2j, 3j] and model.phase.tolist() == [1j]

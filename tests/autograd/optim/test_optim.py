@@ -304,7 +304,7 @@ def test_states_that_do_not_fit() -> None:
     adam.step()
     with pytest.raises(ShapeError, match="needed"):
         optim.SGD([p], 0.1).load_state_dict(adam.state_dict())
-    with pytest.raises(ShapeError, match="first has shape"):
+    with pytest.raises(ShapeError, match="first of parameter 0 has shape"):
         optim.Adam([ag.Parameter([1.0])]).load_state_dict(adam.state_dict())
     with pytest.raises(RingtapeError, match="nesterov"):
         optim.SGD([p], 0.1, nesterov=True)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import gc
+import random as pythons
 import tracemalloc
 import weakref
 from collections.abc import Callable
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import numpy
@@ -14,6 +17,7 @@ import pytest
 import autograd as ag
 import autograd.numpy as np
 from autograd import nn, random
+from autograd.digests import is_near, projection
 from autograd.engine.multi_output import Cotangents
 from autograd.engine.state import state
 from autograd.transforms import rematerialise
@@ -281,8 +285,15 @@ def test_a_dropped_tape_frees_what_a_checkpoint_kept() -> None:
 def test_planted_faults_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as m:  # random numbers are not replayed
         m.setattr(random, "set_state", lambda state: None)
+        with pytest.raises(ag.TapeError, match="other values"):
+            test_random_numbers_are_replayed()
+        m.setattr(rematerialise, "is_near", lambda a, b: True)
         with pytest.raises(AssertionError):
             test_random_numbers_are_replayed()
+    with monkeypatch.context() as m:  # nor those of generators
+        m.setattr(rematerialise, "sources", lambda *roots: [])
+        with pytest.raises(ag.TapeError, match="other values"):
+            test_generators_are_rewound("closure")
     with monkeypatch.context() as m:  # what it closes over gets nothing
         m.setattr(rematerialise, "_imports", lambda *args: [])
         with pytest.raises(AssertionError):
@@ -332,3 +343,189 @@ def test_values_that_a_function_collects_are_passed_on_with_its_result(collects:
 
 def net_sum(x: Any) -> Any:
     return np.sum(np.tanh(2.0 * np.tanh(x)))
+
+
+GLOBAL = numpy.random.default_rng(3)
+
+
+class Noisy(nn.Module):
+    def __init__(self, rng: Any) -> None:
+        self.inside = nn.Sequential(nn.Linear(3, 3, dtype=float), Noise({"rng": [rng]}))
+
+    def forward(self, x: Any) -> Any:
+        return np.tanh(self.inside(x))
+
+
+class Noise(nn.Module):
+    def __init__(self, held: Any) -> None:
+        self.held = held
+
+    def forward(self, x: Any) -> Any:
+        return x * self.held["rng"][0].normal(size=x.shape)
+
+
+class Inherits(nn.Module):
+    def forward(self, x: Any) -> Any:
+        return x * self.noise()
+
+    def noise(self) -> Any:
+        return GLOBAL.normal(size=3)
+
+
+class Inherited(Inherits):
+    pass
+
+
+class Hidden:
+    __slots__ = ("rng",)
+
+    def __init__(self, rng: Any) -> None:
+        self.rng = rng
+
+    def normal(self) -> Any:
+        return self.rng.normal(size=3)
+
+
+def scaled(draw: Callable[[], Any]) -> Callable[[Any], Any]:
+    return lambda x: np.tanh(x * draw()) * x
+
+
+def of_global(x: Any) -> Any:
+    return np.tanh(x * [GLOBAL.normal(size=3) for _ in range(2)][1])
+
+
+def of_default(rng: Any) -> Any:
+    return lambda x, rng=rng: x * np.sin(x * rng.normal(size=3))
+
+
+def of_keyword_default(rng: Any) -> Any:
+    def f(x: Any, *, rng: Any = rng) -> Any:
+        return x * np.sin(x * rng.normal(size=3))
+
+    return f
+
+
+REACHED: dict[str, Callable[[Wrap], Callable[[Any], Any]]] = {
+    "closure": lambda wrap: (lambda rng: wrap(scaled(lambda: rng.normal(size=3))))(numpy.random.default_rng(1)),
+    "method": lambda wrap: (lambda draw: wrap(lambda x: x * draw(size=3) * x))(numpy.random.default_rng(1).normal),
+    "permutation": lambda wrap: (lambda rng: wrap(lambda x: x[rng.permutation(3)] ** 2))(numpy.random.default_rng(1)),
+    "global": lambda wrap: (setattr(GLOBAL.bit_generator, "state", numpy.random.PCG64(3).state), wrap(of_global))[1],
+    "global of a method": lambda wrap: (
+        setattr(GLOBAL.bit_generator, "state", numpy.random.PCG64(3).state), wrap(Inherited().forward))[1],
+    "argument": lambda wrap: partial(wrap(lambda x, rng: x * np.sin(x * rng.normal(size=3))),
+                                     rng=numpy.random.default_rng(1)),
+    "containers": lambda wrap: partial(wrap(lambda x, held: x * np.sin(x * held["a"][0].rng.normal(size=3))),
+                                       held={"a": (SimpleNamespace(rng=numpy.random.default_rng(1)),)}),
+    "default": lambda wrap: wrap(of_default(numpy.random.default_rng(1))),
+    "keyword default": lambda wrap: wrap(of_keyword_default(numpy.random.default_rng(1))),
+    "module": lambda wrap: wrap(Noisy(numpy.random.default_rng(1)).forward),
+    "callable module": lambda wrap: wrap(Noisy(numpy.random.Generator(numpy.random.MT19937(1)))),
+    "partial": lambda wrap: wrap(partial(lambda rng, x: x * rng.normal(size=3) * x, numpy.random.default_rng(1))),
+    "RandomState": lambda wrap: (lambda rng: wrap(scaled(lambda: rng.normal(size=3))))(numpy.random.RandomState(1)),
+    "Python's": lambda wrap: (lambda rng: wrap(scaled(rng.random)))(pythons.Random(1)),
+    "NumPy's global": lambda wrap: (numpy.random.seed(1), wrap(scaled(lambda: numpy.random.normal(size=3))))[1],
+    "Python's global": lambda wrap: (pythons.seed(1), wrap(scaled(lambda: pythons.random())))[1],
+    "nested": lambda wrap: (lambda rng: wrap(
+        lambda x: wrap(scaled(lambda: rng.normal(size=3)))(x) * rng.normal(size=3)))(numpy.random.default_rng(1)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REACHED)
+def test_generators_are_rewound(name: str) -> None:
+    """They used to draw other numbers in the second run, and the gradient was that of no function."""
+
+    def found(wrap: Wrap) -> list[Any]:
+        random.seed(0)
+        f = REACHED[name](wrap)
+        made = [ag.grad(lambda x: np.sum(f(x) * A[0]))(X), f(X)]  # the second call goes on after the first one
+        g = REACHED[name](wrap)
+        return [*made, ag.hessian(lambda x: np.sum(g(x) * A[1]))(X), ag.deriv(lambda t: g(X * t))(1.0)]
+
+    for mine, right in zip(found(ag.checkpoint), found(plain), strict=True):
+        close(mine, right)
+
+
+def test_other_values_of_the_second_run_are_an_error_that_says_what_to_do() -> None:
+    hidden, count, table = Hidden(numpy.random.default_rng(1)), [0], X.copy()
+
+    def counted(x: Any) -> Any:
+        count[0] += 1
+        return x * count[0]
+
+    def whole(x: Any) -> Any:
+        return x * hidden.rng.integers(10**6, size=3)
+
+    for f in (scaled(hidden.normal), counted, whole, lambda x: x[hidden.rng.permutation(3)]):
+        with ag.Tape() as tape:
+            w = ag.Parameter(X)
+            y = (ag.checkpoint(f)(w) * X).sum()
+        with pytest.raises(ag.TapeError, match=r"output 0 of shape \(3,\) .*\n  fix: pass the generator.*\n  or: "):
+            for _ in range(5):  # a permutation may be the same one
+                tape.backward(y, retain=True)
+        assert w.grad is None
+    with ag.Tape() as tape:
+        y = ag.checkpoint(lambda x: x * table)(ag.Parameter(X)).sum()
+    table += 1
+    with pytest.raises(ag.TapeError, match="other values"):
+        tape.backward(y)
+    # the fix: the generator as an argument
+    f = ag.checkpoint(lambda x, rng: x * rng.normal(size=3))
+    right = numpy.random.default_rng(7).normal(size=3)
+    close(ag.grad(lambda x: np.sum(f(x, numpy.random.default_rng(7))))(X), right)
+
+
+def test_running_averages_count_a_batch_once() -> None:
+    """The second run used to count it again."""
+
+    class Counting(nn.Module):
+        def __init__(self) -> None:
+            self.norm = nn.BatchNorm1d(3, dtype=float)
+            self.register_buffer("seen", numpy.zeros(()))
+
+        def forward(self, x: Any) -> Any:
+            self.set_buffer("seen", self.seen + 1)
+            return np.tanh(self.norm(x)) ** 2
+
+    x = numpy.random.default_rng(0).standard_normal((5, 3))
+    states = []
+    for wrap in (plain, ag.checkpoint, lambda f: ag.checkpoint(lambda x: ag.checkpoint(f)(x))):
+        model = Counting()
+        f = wrap(model.forward)
+        for transform in (ag.grad, ag.hessian):
+            transform(lambda x, f=f: np.sum(f(x)))(x)
+        states.append(model.state_dict())
+    for found in states[1:]:
+        for name, value in states[0].items():
+            numpy.testing.assert_array_equal(found[name], value)
+
+
+def test_an_error_in_the_second_run_leaves_generators_where_they_were() -> None:
+    rng, fails = numpy.random.default_rng(1), [False]
+
+    def f(x: Any) -> Any:
+        y = x * rng.normal(size=3)
+        if fails[0]:
+            raise ZeroDivisionError
+        return y
+
+    with ag.Tape() as tape:
+        y = ag.checkpoint(f)(ag.Parameter(X)).sum()
+    after, fails[0] = rng.bit_generator.state, True
+    with pytest.raises(ZeroDivisionError):
+        tape.backward(y)
+    assert rng.bit_generator.state == after
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "complex128", "int64", "bool"])
+@pytest.mark.parametrize("n", [0, 1, 5, 4097, 20_000])
+def test_a_projection_sees_what_rounding_does_not_do(dtype: str, n: int) -> None:
+    rng = numpy.random.default_rng(n)
+    x = (rng.integers(2, size=n) if dtype == "bool" else rng.standard_normal(n) * 3).astype(dtype)
+    assert is_near(projection(x), projection(x[::-1].copy()[::-1]))
+    if n and dtype[0] in "fc":
+        assert is_near(projection(x), projection(x * x.dtype.type(1 + numpy.finfo(dtype).eps)))
+    if n > 1:
+        changed = x.copy()
+        changed[n // 2] = ~x[n // 2] if dtype in ("bool", "int64") else x[n // 2] + 60
+        assert not is_near(projection(x), projection(changed))
+        assert not is_near(projection(x), projection(numpy.roll(x, 1)))

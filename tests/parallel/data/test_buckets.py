@@ -14,7 +14,7 @@ import collectives as cc
 from autograd import nn, optim, random
 from autograd.engine import events
 from autograd.engine.whole import whole_of
-from parallel import DataParallel, PowerSGD, memory_of, verify
+from parallel import DataParallel, NoiseScale, PowerSGD, memory_of, verify
 from parallel.data.buckets import lay_out
 
 
@@ -348,6 +348,61 @@ def test_where_another_axis_divides_the_rows_the_next_dimension_is_divided(zero:
     cc.run(program, 6)
 
 
+READERS: dict[str, Callable[[Any, list[ag.Parameter], Any], Any]] = {
+    "grad": lambda opt, ps, noise: ps[0].grad,
+    "grad = ": lambda opt, ps, noise: setattr(ps[0], "grad", np.zeros(ps[0].shape)),
+    "clip_grad_norm_": lambda opt, ps, noise: optim.clip_grad_norm_(ps, 1.0),
+    "clip_grad_value_": lambda opt, ps, noise: optim.clip_grad_value_(ps, 1.0),
+    "global_norm": lambda opt, ps, noise: optim.global_norm([p.grad for p in ps]),
+    "step": lambda opt, ps, noise: opt.step(),
+    "MasterWeights.step": lambda opt, ps, noise: optim.MasterWeights(optim.SGD, ps, lr=0.1).step(),
+    "unscale": lambda opt, ps, noise: optim.MasterWeights(optim.SGD, ps, lr=0.1).unscale(),
+    "Offload.step": lambda opt, ps, noise: optim.Offload(optim.SGD, ps, lr=0.1).step(),
+    "update": lambda opt, ps, noise: noise.update(1, 2),
+}
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+@pytest.mark.parametrize("zero", [0, 2, 3])
+def test_gradients_are_not_read_in_a_block_of_accumulate(ranks: int, zero: int) -> None:
+    """They used to be None there, so that clipping, unscaling and steps did nothing, without a word."""
+
+    def program() -> list[str]:
+        with cc.Mesh(dp=ranks) as mesh:
+            noise = None if zero else NoiseScale()
+            body = nn.Sequential(nn.Linear(3, 4, dtype=float), nn.Linear(4, 3, dtype=float))
+            model = DataParallel(body, "dp", zero=zero, reduction=noise)
+            ps = model.parameters()
+            opt = optim.SGD(ps, lr=0.1)
+            before = [p.numpy().copy() for p in ps]
+            missed = []
+            with model.accumulate():
+                for _ in range(2):
+                    with ag.Tape() as tape:
+                        y = model(ag.tensor(np.ones((2, 3)) + int(mesh.axis("dp").rank), {"dp": cc.V}))
+                        loss = cc.declare_partial(y.sum(), "dp")
+                    tape.backward(loss)
+                for name, read in READERS.items():
+                    if name == "update" and (zero or ranks == 1):  # which measures nothing there
+                        continue
+                    try:
+                        read(opt, ps, noise)
+                        missed.append(name)
+                    except (ag.TapeError, ag.OptionError) as error:
+                        assert "accumulate()" in str(error) and "after the block" in str(error), error
+            for p, old in zip(ps, before, strict=True):  # the fix
+                assert (p.numpy() == old).all() and p.grad is not None
+            assert optim.clip_grad_norm_(ps, 1.0) > 1
+            if noise is not None and ranks > 1:
+                noise.update(4, 4 * ranks)
+                with pytest.raises(ag.OptionError, match="no gradients were summed"):
+                    noise.update(4, 4 * ranks)
+            opt.step()
+            return missed
+
+    assert cc.run(program, ranks) == [[]] * ranks
+
+
 def test_wrong_places_of_accumulate() -> None:
     def program(mesh: cc.Mesh) -> None:
         model, x = DataParallel(stack(), "dp"), rows_of(mesh)
@@ -357,7 +412,7 @@ def test_wrong_places_of_accumulate() -> None:
             backward(model, x)
             with pytest.raises(ag.TapeError, match="another block"), model.accumulate():
                 pass
-            assert all(p.grad is None for p in model.parameters()), "the gradients come at the end of the block"
+            assert all(p._grad is None for p in model.parameters()), "the gradients come at the end of the block"
             optimizer = optim.SGD(model.parameters(), lr=0.1)
             backward(model, x)
             with pytest.raises(ag.SavedArrayError):

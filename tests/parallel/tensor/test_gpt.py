@@ -104,12 +104,16 @@ def test_evaluation_and_a_second_call(sequence: bool) -> None:
 
 def one_gradient(model: Any, loss_of: Any, part: Any, parts: int = 1) -> dict[str, Any]:
     """The gradients of the batch, in microbatches with tapes of their own."""
+    sweep(model, loss_of, part, parts)
+    return models.whole_gradients(model)
+
+
+def sweep(model: Any, loss_of: Any, part: Any, parts: int) -> None:
     random.seed(3)
     for x, y in zip(np.array_split(X, parts), np.array_split(Y, parts), strict=True):
         with ag.Tape() as tape:
             loss = loss_of(model(part(x)), part(y)) / X.size
         tape.backward(loss)
-    return models.whole_gradients(model)
 
 
 def assert_gradients(found: dict[str, Any], expected: dict[str, Any]) -> None:
@@ -126,7 +130,7 @@ def test_microbatches(zero: int, sequence: bool) -> None:
             labels = {"dp": Shard(0), "tp": I}
             own = lambda a: cc.from_local(np.array_split(a, 2)[int(mesh.axis("dp").rank)], labels)
             with model.accumulate():
-                one_gradient(model, divided_loss(), own, 2)
+                sweep(model, divided_loss(), own, 2)
             return models.whole_gradients(model)
 
     for found in cc.run(program, 4):
