@@ -228,7 +228,7 @@ class Trainer:
                 labels[axis] = V if axis == self._stages else I
         if self._sequence is not None:
             on = mesh.axis(self._sequence)
-            if self._zigzag and on.size > 1:
+            if self._zigzag:
                 pieces = zigzag_pieces(part.shape[1], int(on.rank), on.size)
                 part = np.concatenate([part[:, piece] for piece in pieces], axis=1)
                 shape[1] = part.shape[1]
@@ -343,6 +343,8 @@ class Trainer:
 
     def _state_bytes(self) -> int:
         """The bytes of the optimizer's state, which it makes at its first step: measured on a copy for few elements."""
+        if not self.parameters:  # a stage of other layers
+            return 0
         with outside_mesh():
             small = [Parameter(np.ones(64, p.array.dtype)) for p in self.parameters.values()]
             made = self._optimizer(small)

@@ -69,7 +69,7 @@ class Optimizer:
     Raises
     ------
     ShapeError
-        There are no parameters.
+        There are no parameters, and the rank is not in a pipeline, of which a stage may have none.
     DtypeError
         A parameter is not of a floating dtype.
     LayoutError
@@ -97,7 +97,8 @@ class Optimizer:
         if len(groups) == 1:
             lr = groups[0][1].pop("lr", lr)  # the rate of the only group is the optimizer's
         self.parameters: list[Leaf] = [p for members, _ in groups for p in members]
-        if not self.parameters:
+        # A stage of a pipeline may have layers without parameters. It takes part in all comparisons of the ranks.
+        if not self.parameters and not (state.mesh is not None and state.mesh.stage_axes):
             raise ShapeError(
                 f"{type(self).__name__}: no parameters were given; needed: at least one, like model.parameters()"
             )

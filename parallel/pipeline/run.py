@@ -193,7 +193,7 @@ class Pipeline(Module):
         self.schedule = make_schedule(schedule, ranks, microbatches, chunks)
         simulate(self.schedule)  # raises DeadlockError, before anything is sent
         self.microbatches, self.seed, self.steps = microbatches, seed, 0
-        self.stages = layers_of_stages(layers, self.schedule.stages, costs)
+        self.stages = layers_of_stages(layers, self.schedule.stages, costs, self.axis)
         self.loss, self._side_losses = loss, side_losses
         self._last = len(layers)  # the number of the loss among the layers
         self._ties: list[Tie] = []
