@@ -13,7 +13,7 @@ from ..engine.dispatch import unbroadcast
 from ..engine.primitive import Primitive, op
 from ..engine.tensor import TENSORS, Tensor
 from ..errors import ArgumentError, OptionError, ShapeError, call_site
-from ..layouts.layout import C, D, I, Mix, R, Shard, Stated
+from ..layouts.layout import C, D, I, Mix, R, Shard, Stated, Unagreed
 from ..layouts.rank_values import INTEGERS, RANK_NUMBERS, LocalCount, RankInt, rank_axes, rank_number
 from .arguments import (
     FIRST,
@@ -41,6 +41,20 @@ def mixed_axis_dims(shapes: Sequence[Shape], options: Any) -> Any:
 _EMPTY = 1_000_003  # stands for the extent 0 where dimensions are matched by products
 
 
+def _with_rows(source: Shape, target: Shape, free: int) -> tuple[Shape, Shape]:
+    """Both shapes with numbers of rows in the place of extents of 0, so that their products tell what is matched.
+
+    An extent of 0 becomes a multiple of `_EMPTY`. One of the target follows from the others.
+    """
+    zeros = [j for j, n in enumerate(target) if n == 0]
+    last = free if free in zeros else zeros[0]
+    rows = [_EMPTY if n == 0 else n for j, n in enumerate(target) if j != last]
+    filled = [_EMPTY if n == 0 else n for n in source]
+    filled[source.index(0)] *= math.prod(rows)  # so that the division leaves no rest
+    rows.insert(last, math.prod(filled) // math.prod(rows))
+    return tuple(filled), tuple(rows)
+
+
 def _reshape_dims(shapes: Sequence[Shape], options: Any) -> Any:
     """Dimension rule of reshape: groups of source and target dimensions with equal products are matched.
 
@@ -63,12 +77,8 @@ def _reshape_dims(shapes: Sequence[Shape], options: Any) -> Any:
             homes[i] = found or ({free} if free >= 0 else set())
     local = set(marked).union(*homes.values())
     parts = homes if local else {}
-    if any(n == 0 and not isinstance(n, RANK_NUMBERS) for n in given):  # empty on every rank
-        source = tuple(_EMPTY if n == 0 and not isinstance(n, RANK_NUMBERS) else int(n) for n in given)
-        target = tuple(_EMPTY if n == 0 and j not in local else n for j, n in enumerate(target))
-        if free >= 0:
-            others = math.prod(n for j, n in enumerate(target) if j != free)
-            target = (*target[:free], math.prod(source) // others if others else 0, *target[free + 1 :])
+    if 0 in source:
+        source, target = _with_rows(source, target, free)
     entries: list[Any] = [Mix] * len(source)
     ones: list[int] = []  # removed dimensions of extent 1 before a group: each may be a sharded dimension with one row
     i = j = 0
@@ -96,16 +106,16 @@ def _reshape_dims(shapes: Sequence[Shape], options: Any) -> Any:
         while m == n and i in parts and source[i] == 1 and not (parts[i] or local).isdisjoint(range(b, j)):
             i += 1  # this rank has one row of a dimension that other ranks merge with those before it
         if m == n:
-            # with a product of 0 the end of the group is unknown, so the group takes all remaining dimensions
-            p, q = (i, j) if m else (len(source), len(target))
             for k in (*ones, a):
-                inner_source, inner_target = math.prod(source[k + 1 : p]), math.prod(target[b + 1 : q])
                 from fractions import Fraction  # loaded lazily: it imports decimal, which is slow to load
 
-                factor = Fraction(inner_source, inner_target) if inner_source and inner_target else Fraction(1)
+                factor = Fraction(math.prod(source[k + 1 : i]), math.prod(target[b + 1 : j]))
                 if k in parts and parts[k] and b not in parts[k]:
                     entries[k] = Stated(b) if factor == 1 and b not in local else Mix
-                elif factor.numerator % _EMPTY and factor.denominator % _EMPTY:
+                elif factor.denominator % _EMPTY == 0:  # rows of no elements: their number does not follow
+                    entries[k] = Unagreed(b)
+                else:
+                    factor = factor if factor.numerator % _EMPTY else Fraction(0)  # rows of no elements are merged
                     entries[k] = b if factor == 1 else (b, factor)
         ones.clear()
     return [tuple(entries)]
