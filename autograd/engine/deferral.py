@@ -92,8 +92,7 @@ def split(
 def _ancestors(nodes: Sequence[Node | None], start: int, values: set[int]) -> set[int]:
     """The places of the nodes that compute the values: their cotangents are known in the second part."""
     found = set(values)
-    for i in range(max(values, default=start) - start, -1, -1):
-        node = nodes[i]
+    for i, node in reversed(list(enumerate(nodes))):
         if node is not None and start + i in found:
             found.update(node[3], _closure(node))
     return found

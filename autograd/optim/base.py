@@ -275,6 +275,8 @@ class Optimizer:
                 mesh.compare_step(self)
         self.steps += 1
         parameters = self.parameters
+        if not parameters:  # a stage without any, which has taken part in the comparison
+            return
         gradients = list(map(_gradient, parameters))
         if (
             any(map(_uses, parameters))

@@ -323,5 +323,5 @@ def check(p: Program, tolerance: float = 1e-9) -> None:
     for report, losses, _ in found:
         assert report.passed, str(report)
         np.testing.assert_allclose(losses, expected, rtol=tolerance)
-    for name, value in found[0][2].items():
-        np.testing.assert_allclose(value, values[name], rtol=1e-6, atol=1e-9, err_msg=name)
+    for name, value in found[0][2].items():  # an optimizer that normalises also does so to gradients of rounding errors
+        assert np.linalg.norm(value - values[name]) <= 1e-6 * np.linalg.norm(values[name]), name
