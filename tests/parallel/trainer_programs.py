@@ -296,7 +296,8 @@ def serial(p: Program) -> tuple[list[float], dict[str, Any]]:
                 with layer_state(seed, step, i, len(layers.layers)):
                     value = loss(h, ag.tensor(b))
                 objective = value + sum(side)
-            tape.backward(objective, 1.0 / count)
+            if objective.requires_grad:  # else no parameter was used
+                tape.backward(objective, 1.0 / count)
             total += float(objective.array)
         losses.append(total / count)
         if p.options["clip"] is not None:
