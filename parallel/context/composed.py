@@ -18,6 +18,7 @@ from autograd.arrays.device import move
 from autograd.engine.tensor import TENSORS, Tensor, relabel
 from autograd.layouts.layout import C, V
 from autograd.ops.arguments import raw
+from collectives import cast
 from collectives.call import Call
 from collectives.ops.messages import PERMUTE
 
@@ -34,7 +35,9 @@ def masked(x: Any, mask: Any, call: Call) -> Any:
     end. A query that sees no key gets zeros.
     """
     scale, groups = call.options.scale, raw(x).shape[-3] - 2
-    x = _by_heads(_varying(x, call))
+    for axis in call.axes:  # products of a part with one of another rank are no parts of a sum
+        x = cast(x, axis, to=V)
+    x = _by_heads(x)
     q = _slots(x, 0, groups)
     total: Any = 0
     weighted: Any = 0

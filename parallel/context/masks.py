@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from autograd import ops
-from autograd.engine.tensor import Tensor, relabel
+from autograd.engine.tensor import Tensor
 from autograd.errors import LayoutError, ShapeError, call_site
 from autograd.layouts.layout import C, D, I, R, Shard, V
 from autograd.layouts.messages import describe
@@ -81,6 +81,9 @@ def all_rows(mask: Tensor, on: Axis, axis: Any, full: tuple[int, ...], extents: 
     _require(mask, full, on, caller)
     made = _varying(mask, on)
     if mask.array.ndim > 2 and mask.array.shape[-3] != 1:
+        assert mask.layout is not None
+        for name, label in mask.layout.items():  # cut on both axes, they are no parts of one value
+            made = cast(made, name, to=V) if isinstance(label, Shard) and label.dim == mask.array.ndim - 3 else made
         made = ops.getitem(made, (..., heads, slice(None), slice(None)))
     return made
 
@@ -94,10 +97,9 @@ def _is_whole(mask: Tensor, on: Axis) -> bool:
 def _varying(mask: Tensor, on: Axis) -> Tensor:
     """The mask as a value of which each rank uses parts of its own."""
     for name in on.names:
-        if mask.layout is not None and mask.layout[name] is I:
-            mask = cast(mask, name, to=R)
-    assert mask.layout is not None
-    return relabel(mask, mask.layout.replace(on.names, V))
+        assert mask.layout is not None
+        mask = cast(cast(mask, name, to=R) if mask.layout[name] is I else mask, name, to=V)
+    return mask
 
 
 def _refuse_other(

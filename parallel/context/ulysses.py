@@ -116,9 +116,6 @@ def ulysses_self_attention(
         first = sum(cuts[: on.group.index])
         mine = slice(first, first + cuts[on.group.index])
         seen = masks.all_rows(seen, on, axis, full, extents, mine, name)
-        for other, label in others:
-            of_mask = None if seen.layout is None else seen.layout[other]
-            seen = cast(seen, other, to=V) if isinstance(of_mask, Shard) and of_mask.dim == seen.array.ndim - 3 else seen
     x = ALL_TO_ALL(x, on.call(dim=heads, extents=cuts, dim2=dim, extents2=extents))
     y = ops.self_attention(x if rotate is None else rotate(x), seen, causal=bool(causal), scale=scale)
     y = ALL_TO_ALL(y, on.call(dim=dim, extents=extents, dim2=heads - 1, extents2=cuts))
