@@ -96,7 +96,9 @@ def check(kind: str, ranks: int, shape: str, causal: bool, values: str, in_parts
         assert_parts(parts, whole, order, 1e-12)
 
 
-@pytest.mark.parametrize(("kind", "ranks", "shape", "causal", "values"), [c[1:] for c in CASES], ids=[c[0] for c in CASES])
+@pytest.mark.parametrize(
+    ("kind", "ranks", "shape", "causal", "values"), [c[1:] for c in CASES], ids=[c[0] for c in CASES]
+)
 def test_equals_one_process(kind: str, ranks: int, shape: str, causal: bool, values: str) -> None:
     for in_parts in (False, True):
         check(kind, ranks, shape, causal, values, in_parts)
