@@ -41,18 +41,25 @@ def mixed_axis_dims(shapes: Sequence[Shape], options: Any) -> Any:
 _EMPTY = 1_000_003  # stands for the extent 0 where dimensions are matched by products
 
 
-def _with_rows(source: Shape, target: Shape, free: int) -> tuple[Shape, Shape]:
+def _with_rows(source: Shape, target: Shape, free: int) -> list[list[int]]:
     """Both shapes with numbers of rows in the place of extents of 0, so that their products tell what is matched.
 
-    An extent of 0 becomes a multiple of `_EMPTY`. One of the target follows from the others.
+    Empty dimensions keep their order. The dimensions between two of them may differ in the shapes. As where rows and
+    tokens are merged, they belong to the empty dimension before them, unless they differ at their end only, or the next
+    one is -1 and takes what is left.
     """
-    zeros = [j for j, n in enumerate(target) if n == 0]
-    last = free if free in zeros else zeros[0]
-    rows = [_EMPTY if n == 0 else n for j, n in enumerate(target) if j != last]
-    filled = [_EMPTY if n == 0 else n for n in source]
-    filled[source.index(0)] *= math.prod(rows)  # so that the division leaves no rest
-    rows.insert(last, math.prod(filled) // math.prod(rows))
-    return tuple(filled), tuple(rows)
+    filled = [[_EMPTY if n == 0 else n for n in shape] for shape in (source, target)]
+    empty = list(zip(*([k for k, n in enumerate(shape) if n == 0] for shape in (source, target)), strict=False))
+    ends = [(-1, -1), *empty, (len(source), len(target))]
+    for place, (start, end) in enumerate(zip(ends, ends[1:], strict=False)):
+        between = [shape[a + 1 : b] for shape, a, b in zip(filled, start, end, strict=True)]
+        common = next((i for i, (m, n) in enumerate(zip(*between, strict=False)) if m != n), min(map(len, between)))
+        is_at_end = common in map(len, between) and (common > 0 or end[1] == free)
+        belongs_to_next = place == 0 or (place < len(empty) and is_at_end)
+        m, n = map(math.prod, between)
+        for shape, k, factor in zip(filled, end if belongs_to_next else start, (n, m), strict=True):
+            shape[k] *= factor // math.gcd(m, n)
+    return filled
 
 
 def _reshape_dims(shapes: Sequence[Shape], options: Any) -> Any:
@@ -78,7 +85,7 @@ def _reshape_dims(shapes: Sequence[Shape], options: Any) -> Any:
     local = set(marked).union(*homes.values())
     parts = homes if local else {}
     if 0 in source:
-        source, target = _with_rows(source, target, free)
+        source, target = map(tuple, _with_rows(source, target, free))
     entries: list[Any] = [Mix] * len(source)
     ones: list[int] = []  # removed dimensions of extent 1 before a group: each may be a sharded dimension with one row
     i = j = 0
@@ -205,7 +212,10 @@ def reshape(a: Any, shape: Any, order: str = "C", *, copy: Any = None) -> Any:
     if free >= 0:
         known = math.prod(n for n in shape if n != -1)
         if known == 0 and elements == 0:
-            elements, known = _with_one_row(source), _with_one_row(shape)
+            if sum(map(_is_empty_part, source)) > sum(map(_is_empty_part, shape)):
+                known = 1  # another part is empty, which takes the place of -1
+            else:
+                elements, known = _with_one_row(source), _with_one_row(shape)
         if shape.count(-1) > 1 or known == 0 or elements % known:
             raise ShapeError(
                 f"reshape of {source} to {shape}: -1 cannot be inferred from {elements} elements" + call_site()

@@ -216,6 +216,8 @@ def drawn(seed: int) -> Program:
     kinds = ["mlp", "mlp", "wide", "attention", "attention", "norm", "rms", "tanh", "dropout", "rare", "rare", "unused",
              "linear", "shared"] + ["experts"] * 3 * ("ep" in p.sizes)  # fmt: skip
     p.blocks = [pick(*kinds) for _ in range(int(rng.integers(1, 6)))]
+    if not p.is_embedded and p.head == "none":
+        p.blocks.append("linear")  # a model has parameters
     p.blocks += [kind for kind, axis in (("attention", "cp"), ("experts", "ep"), ("mlp", "tp"))
                  if axis in p.sizes and kind not in p.blocks]  # fmt: skip
     rng.shuffle(p.blocks)
