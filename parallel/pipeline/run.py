@@ -209,8 +209,8 @@ class Pipeline(Module):
         if on is not None and on.size > 1:
             on.kept["pipelines"] = number = on.kept.get("pipelines", 0) + 1
             self._transfers = Transfers(on.group.duplicate(f"pipeline {number}"), on.names[0])
-            if axis not in state.mesh.stage_axes:
-                state.mesh.stage_axes = (*state.mesh.stage_axes, axis)
+        if on is not None and axis not in state.mesh.stage_axes:
+            state.mesh.stage_axes = (*state.mesh.stage_axes, axis)
         self._on = on
         self._kinds: dict[Any, int] = {}
         self.record = Record(self.rank, [], 0.0, 0.0, 0)

@@ -194,7 +194,7 @@ def test_a_rank_that_waits_itself_is_not_blamed() -> None:
 
 @pytest.mark.parametrize(("other_ns", "cause"), [(3_000, "unknown"), (9_000, "unknown"), (12_000, "other")])
 def test_a_cause_that_explains_too_little_is_not_named(other_ns: int, cause: str) -> None:
-    """Rank 1 comes 300 us late to its first step, for a reason outside of it, and does a little more in each of three."""
+    """Rank 1 comes 300 us late to its first step, for a reason outside of it, and does a little more in each step."""
     time = VirtualTime(3, lambda rank, request: 0)
 
     def program() -> StepReport:
@@ -288,7 +288,7 @@ def test_hidden_exposed_and_predicted_communication(order: int) -> None:
             assert transfer_s == pytest.approx(70e-6) and exposed_s == pytest.approx(20e-6)
             assert best_s == pytest.approx(20e-6) and limit_s == 0
         lines = [line.split("hidden")[1] for line in str(report).splitlines() if "exposed" in line]
-        # transfers of 70 us: 50 us pass during backward, in the prediction too; backward of 80 us could hide all of them
+        # transfers of 70 us: 50 us pass during backward, in the prediction too; backward of 80 us could hide them all
         assert order == -1 or lines == [
             " 0.050 ms, exposed 0.020 ms", " 0.050 ms, exposed 0.020 ms", " 0.070 ms, exposed 0.000 ms"]
 
