@@ -151,7 +151,7 @@ def _label_in_result(label: Shard, entry: Any, i: int, length: int) -> tuple[Sha
         raise Refused("splits", i)
     extent, offset, *extents = map(int, found)
     unit = label.unit * factor
-    made = Shard(dim, extent, offset, int(unit) if unit.denominator == 1 else 1, tuple(extents) or None)
+    made = Shard(dim, extent, offset, int(unit) if unit and unit.denominator == 1 else 1, tuple(extents) or None)
     return made, length * factor
 
 
