@@ -20,7 +20,7 @@ from .dropout import dropout
 from .linear import Linear
 from .module import Module
 
-__all__ = ["MultiheadAttention", "SelfAttention", "as_mask", "both_masks", "seen_keys"]
+__all__ = ["MultiheadAttention", "SelfAttention"]
 
 
 def as_mask(mask: Any, what: str, true: str = "not attended to") -> Any:
