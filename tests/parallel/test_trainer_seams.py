@@ -101,6 +101,39 @@ def test_programs_at_the_seams(name: str) -> None:
     check(TABLE[name])
 
 
+CP = {"0.attend": Ring("cp")}
+REFUSED: dict[str, tuple[Program, str, list[dict[str, Any]]]] = {
+    "ZeRO-3 with gradients of weights that come later": (
+        program({"dp": 2, "pp": 2}, ["linear", "linear"], options={"zero": 3, "schedule": "zb-h1"}),
+        "fix: zero=2, or schedule='1f1b'", [{"zero": 2}, {"schedule": "1f1b"}]),
+    "ZeRO-3 with a tied head": (
+        program({"dp": 2, "pp": 2}, ["tanh"], is_embedded=True, head="tied", options={"zero": 3}), "fix: zero=2",
+        [{"zero": 2}]),
+    "tokens that zigzag order does not divide": (
+        program({"cp": 2}, ["attention"], CP, tokens=6), r"fix: padding to 8 tokens, .* Ring\(axis, zigzag=False\)",
+        [{"tokens": 8}, {"plan": {"0.attend": Ring("cp", zigzag=False)}}]),
+    "fewer heads than ranks": (
+        program({"cp": 3}, ["attention"], {"0.attend": Ulysses("cp")}, tokens=6), r"fix: .*Ring\(axis\)",
+        [{"plan": CP}]),
+    "more microbatches than rows": (
+        program({"dp": 2}, ["linear"], options={"microbatches": 5}), "at least 5 rows", [{"microbatches": 4}]),
+    "heads that are cut": (
+        program({"tp": 2}, ["attention"], {"0.qkv": Column("tp", blocks=3), "0.proj": Row("tp")}, heads=3),
+        r"fix: Column\('tp', blocks=3, unit=2\), and the same unit in the Row", [{"plan": ATTENTION}]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_the_fixes_of_refused_programs(what: str) -> None:
+    """Each error offers a fix, and the program with it trains as one process does."""
+    p, text, fixes = REFUSED[what]
+    with pytest.raises(ag.RingtapeError, match=f"(?s){text}"):
+        check(p)
+    for fix in fixes:
+        options = p.options | {name: value for name, value in fix.items() if name in p.options}
+        check(replace(p, **{name: value for name, value in fix.items() if name not in p.options}, options=options))
+
+
 SEEDS = (5, 7, 10, 14, 24, 29, 36, 42, 63, 110, 206, 225, 259, 282, 372)
 
 
