@@ -63,7 +63,8 @@ class Trainer:
     schedule : str or Schedule
         The order of the stages' computations; see `Pipeline`.
     zero : {0, 1, 2, 3}
-        The stage of ZeRO along the axes of the batch and the sequence; see `DataParallel`.
+        The stage of ZeRO along the axes of the batch and the sequence; see `DataParallel`. A mesh without such axes
+        divides no state, as one with a single rank.
     clip : float, optional
         The largest norm of all gradients together.
     seed : int
@@ -74,6 +75,8 @@ class Trainer:
         Where this rank computes: "cpu", or with CuPy "cuda", the current GPU of the thread, or "cuda:0". The parameters
         are made on the host and moved there before the optimizer is made, and so is this rank's part of each batch. By
         default they stay where `model` makes them and where the batch is.
+    **options
+        Of `DataParallel`, such as ``bucket_bytes``. Like `zero`, they have no effect on a mesh without such axes.
 
     Attributes
     ----------
@@ -129,6 +132,7 @@ class Trainer:
         sequence: str = "cp",
         stages: str = "pp",
         device: str | None = None,
+        **options: Any,
     ):
         _check(model, loss, mesh, microbatches, optimizer)
         self.model, self.mesh = model, mesh
@@ -160,7 +164,7 @@ class Trainer:
             data = tuple(a for a in mesh.names if a in self._batch or a == self._sequence)
             self.pipeline = Pipeline(
                 layers, total, axis=self._stages, schedule=schedule, microbatches=microbatches, data=data,
-                zero=zero, seed=seed, side_losses=self._side_losses,
+                zero=zero if data else 0, seed=seed, side_losses=self._side_losses, **(options if data else {}),
             )
             self.parameters: dict[str, Parameter] = dict(self.pipeline.named_parameters())
             self._optimizer = optimizer
@@ -230,7 +234,7 @@ class Trainer:
                 labels[axis] = V if axis == self._stages else I
         if self._sequence is not None:
             on = mesh.axis(self._sequence)
-            if self._zigzag and on.size > 1:
+            if self._zigzag:
                 pieces = zigzag_pieces(part.shape[1], int(on.rank), on.size)
                 part = np.concatenate([part[:, piece] for piece in pieces], axis=1)
                 shape[1] = part.shape[1]
@@ -345,6 +349,8 @@ class Trainer:
 
     def _state_bytes(self) -> int:
         """The bytes of the optimizer's state, which it makes at its first step: measured on a copy for few elements."""
+        if not self.parameters:  # a stage of other layers
+            return 0
         with outside_mesh():
             small = [Parameter(np.ones(64, p.array.dtype)) for p in self.parameters.values()]
             made = self._optimizer(small)

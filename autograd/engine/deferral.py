@@ -66,6 +66,7 @@ def split(
     second: list[Node | None] = []
     depends = [False] * len(nodes)
     given = set(values)
+    before = _ancestors(nodes, start, given)
     for i, node in enumerate(nodes):
         one = two = None
         if node is not None and start + i in given:
@@ -74,7 +75,7 @@ def split(
         elif node is not None:
             op, parents = node[0], node[3]
             on = [p >= start and depends[p - start] for p in parents]
-            depends[i] = any(on) or _is_first(node, depends, start)
+            depends[i] = any(on) or (start + i not in before and _is_first(node, depends, start))
             if not depends[i]:
                 one, two = _keeping(node, start + i, None, kept), node
             elif getattr(op, "separable", False) and not all(d or p < 0 for d, p in zip(on, parents, strict=True)):
@@ -88,17 +89,31 @@ def split(
     return first, second, kept
 
 
+def _ancestors(nodes: Sequence[Node | None], start: int, values: set[int]) -> set[int]:
+    """The places of the nodes that compute the values: their cotangents are known in the second part."""
+    found = set(values)
+    for i, node in reversed(list(enumerate(nodes))):
+        if node is not None and start + i in found:
+            found.update(node[3], _closure(node))
+    return found
+
+
 def _is_first(node: Node, depends: list[bool], start: int) -> bool:
     """Whether a node whose parents are all in the second part is yet in the first part."""
-    op = node[0]
-    reads = getattr(op, "reads", None)
-    closure = () if reads is None else reads(node)
+    op, closure = node[0], _closure(node)
     if any(p >= start and depends[p - start] for p in closure):
         return True
     # A communication without an operand, as a recv, belongs to one on another rank, whose operand may depend on the
     # values. An entry of parameters has no operand on the tape either.
     no_operand = all(p < 0 for p in (*node[3], *closure))
     return bool(op.communicates and no_operand and not getattr(op, "enters", False))
+
+
+def _closure(node: Node) -> Sequence[int]:
+    """The places of the values that a checkpointed function uses besides its arguments."""
+    reads = getattr(node[0], "reads", None)
+    found: Sequence[int] = () if reads is None else reads(node)
+    return found
 
 
 def _keeping(node: Node, place: int, then: Node | None, kept: dict[int, Any]) -> Node:

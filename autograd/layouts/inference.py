@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from ..errors import LayoutError
-from .layout import C, D, Grid, I, Label, Layout, Mix, P, R, Rooted, Shard, Stated, Sum, V
+from .layout import C, D, Grid, I, Label, Layout, Mix, P, R, Rooted, Shard, Stated, Sum, Unagreed, V
 from .messages import ABOUT_EXTENTS, Refused, explain, first_elements_text, rank_dependent
 from .partition import extents_of_parts
 from .rank_values import EVERY_AXIS, first_elements, rank_axes
@@ -143,15 +143,15 @@ def _label_in_result(label: Shard, entry: Any, i: int, length: int) -> tuple[Sha
     Also returns the extent there of this rank's part, which has `length` in the operand.
     """
     dim, factor = _place(entry)
-    if label.extent is None:
-        return Shard(dim), length * factor
+    if label.extent is None or type(dim) is Unagreed:
+        return Shard(int(dim)), length * factor
     assert label.offset is not None
     found = [n * factor for n in (label.extent, label.offset, *(label.extents or ()))]
     if any(n.denominator != 1 for n in found):
         raise Refused("splits", i)
     extent, offset, *extents = map(int, found)
     unit = label.unit * factor
-    made = Shard(dim, extent, offset, int(unit) if unit.denominator == 1 else 1, tuple(extents) or None)
+    made = Shard(dim, extent, offset, int(unit) if unit and unit.denominator == 1 else 1, tuple(extents) or None)
     return made, length * factor
 
 

@@ -25,7 +25,7 @@ from typing import Any
 from ..errors import MeshError, call_site
 
 __all__ = [
-    "C", "D", "Grid", "I", "Label", "Layout", "Mix", "P", "R", "Rooted", "Shard", "Stated", "Sum", "V",
+    "C", "D", "Grid", "I", "Label", "Layout", "Mix", "P", "R", "Rooted", "Shard", "Stated", "Sum", "Unagreed", "V",
     "dual_label", "is_copy_for_part", "may_relabel",
 ]  # fmt: skip
 
@@ -174,6 +174,12 @@ class Sum:
 
 class Stated(int):
     """A dimension of the result whose extent the program states as a plain number: all parts must have this extent."""
+
+    __slots__ = ()
+
+
+class Unagreed(int):
+    """A dimension of the result along which this rank has a part, whose extents do not follow from the operand's."""
 
     __slots__ = ()
 

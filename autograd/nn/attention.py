@@ -23,6 +23,42 @@ from .module import Module
 __all__ = ["MultiheadAttention", "SelfAttention"]
 
 
+def as_mask(mask: Any, what: str, true: str = "not attended to") -> Any:
+    """A mask of attention as an operand; DtypeError unless it has booleans, or numbers that are added to the scores."""
+    mask = operand(mask)
+    if raw(mask).dtype.kind not in "bf":
+        raise DtypeError(
+            f"{what} of {raw(mask).dtype}; needed: booleans (True: {true}) or floating-point numbers that are added to "
+            "the scores" + call_site()
+        )
+    return mask
+
+
+def seen_keys(mask: Any, lead: int, what: str) -> Any:
+    """A mask of keys, [..., keys] with True for padding, as one of `ops.attention`: [..., 1, 1, keys], True if seen.
+
+    `lead` is the number of the keys' leading dimensions.
+    """
+    mask = as_mask(mask, what)
+    shape = mask.shape
+    if len(shape) != lead + 1:
+        raise ShapeError(
+            f"{what} of shape {tuple(shape)}; needed: [..., keys], with the {lead} leading dimensions of the keys"
+            + call_site()
+        )
+    mask = ops.reshape(mask, (*shape[:-1], 1, 1, shape[-1]))
+    return ops.equal(mask, False) if raw(mask).dtype.kind == "b" else mask
+
+
+def both_masks(a: Any, b: Any) -> Any:
+    """Two masks of `ops.attention` as one; None stands for none."""
+    if a is None or b is None:
+        return b if a is None else a
+    if raw(a).dtype == raw(b).dtype == bool:
+        return ops.where(a, b, False)
+    return sum(ops.where(m, 0.0, -np.inf) if raw(m).dtype == bool else m for m in (a, b))
+
+
 class SelfAttention(Module):
     """Self-attention of given queries, keys and values. It has no projections, so no parameters.
 
@@ -104,20 +140,37 @@ class SelfAttention(Module):
             tables = make(tables[0]), make(tables[1])
         return ops.rotary(x, tables[0], tables[1], interleaved=True)
 
-    def forward(self, qkv: Any) -> Any:
+    def forward(self, qkv: Any, attn_mask: Any = None, key_padding_mask: Any = None) -> Any:
         """Compute attention.
 
         Parameters
         ----------
         qkv : Tensor or array, [..., tokens, 3, heads * head_width]
             The heads may be sharded.
+        attn_mask : array, broadcastable to [..., heads, tokens, tokens], optional
+            Booleans, True where a query does not attend to a key, or numbers that are added to the scores, as in
+            `MultiheadAttention`. It is in addition to the causal mask.
+        key_padding_mask : array, [..., tokens], optional
+            Booleans, True for a key that no query attends to, or numbers that are added to the scores.
 
         Returns
         -------
         Tensor or array, [..., tokens, heads * head_width]
+            Zeros for a query that attends to no key.
         """
-        y = ops.self_attention(self.rotate(self.heads(qkv)), causal=self.causal)
+        x = self.rotate(self.heads(qkv))
+        y = ops.self_attention(x, self.mask(attn_mask, key_padding_mask, x), causal=self.causal)
         return ops.reshape(y, (*y.shape[:-2], -1))
+
+    def mask(self, attn_mask: Any, key_padding_mask: Any, x: Any) -> Any:
+        """Both masks as one of `ops.attention`, for the input by heads."""
+        name, found = type(self).__name__, None
+        if attn_mask is not None:
+            found = as_mask(attn_mask, f"{name}: attn_mask")
+            found = ops.equal(found, False) if raw(found).dtype.kind == "b" else found
+        if key_padding_mask is None:
+            return found
+        return both_masks(found, seen_keys(key_padding_mask, len(raw(x).shape) - 4, f"{name}: key_padding_mask"))
 
 
 class MultiheadAttention(Module):
@@ -298,32 +351,16 @@ class MultiheadAttention(Module):
         for what, mask in (("attn_mask", attn_mask), ("key_padding_mask", key_padding_mask)):
             if mask is None:
                 continue
-            mask = operand(mask)
-            kind = raw(mask).dtype.kind
-            if kind not in "bf":
-                raise DtypeError(
-                    f"MultiheadAttention: {what} of {raw(mask).dtype}; needed: booleans (True: not attended to) or "
-                    "floating-point numbers that are added to the scores" + call_site()
-                )
-            shape = mask.shape
             if what == "key_padding_mask":
-                if len(shape) != len(lead) + 1:
-                    raise ShapeError(
-                        f"MultiheadAttention: key_padding_mask of shape {tuple(shape)}; needed: [..., keys], with the "
-                        f"{len(lead)} leading dimensions of the keys" + call_site()
-                    )
-                mask = ops.reshape(mask, (*shape[:-1], 1, 1, shape[-1]))
-            elif len(shape) == 3 and len(lead) == 1 and shape[0] not in (1, self.num_heads):
-                mask = ops.reshape(mask, (lead[0], self.num_heads, *shape[1:]))
-            mask = ops.equal(mask, False) if kind == "b" else mask
-            found = mask if found is None else self._both(found, mask)
+                mask = seen_keys(mask, len(lead), f"MultiheadAttention: {what}")
+            else:
+                mask = as_mask(mask, f"MultiheadAttention: {what}")
+                shape = mask.shape
+                if len(shape) == 3 and len(lead) == 1 and shape[0] not in (1, self.num_heads):
+                    mask = ops.reshape(mask, (lead[0], self.num_heads, *shape[1:]))
+                mask = ops.equal(mask, False) if raw(mask).dtype.kind == "b" else mask
+            found = both_masks(found, mask)
         return found
-
-    def _both(self, a: Any, b: Any) -> Any:
-        """Two masks of `ops.attention` as one."""
-        if raw(a).dtype == raw(b).dtype == bool:
-            return ops.where(a, b, False)
-        return sum(ops.where(m, 0.0, -np.inf) if raw(m).dtype == bool else m for m in (a, b))
 
     def _project(self, x: Any, first: int, last: int) -> Any:
         """Project onto the blocks ``first:last`` of the three (queries, keys, values), in one product."""

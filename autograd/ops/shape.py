@@ -13,7 +13,7 @@ from ..engine.dispatch import unbroadcast
 from ..engine.primitive import Primitive, op
 from ..engine.tensor import TENSORS, Tensor
 from ..errors import ArgumentError, OptionError, ShapeError, call_site
-from ..layouts.layout import C, D, I, Mix, R, Shard, Stated
+from ..layouts.layout import C, D, I, Mix, R, Shard, Stated, Unagreed
 from ..layouts.rank_values import INTEGERS, RANK_NUMBERS, LocalCount, RankInt, rank_axes, rank_number
 from .arguments import (
     FIRST,
@@ -41,6 +41,27 @@ def mixed_axis_dims(shapes: Sequence[Shape], options: Any) -> Any:
 _EMPTY = 1_000_003  # stands for the extent 0 where dimensions are matched by products
 
 
+def _with_rows(source: Shape, target: Shape, free: int) -> list[list[int]]:
+    """Both shapes with numbers of rows in the place of extents of 0, so that their products tell what is matched.
+
+    Empty dimensions keep their order. The dimensions between two of them may differ in the shapes. As where rows and
+    tokens are merged, they belong to the empty dimension before them, unless they differ at their end only, or the next
+    one is -1 and takes what is left.
+    """
+    filled = [[_EMPTY if n == 0 else n for n in shape] for shape in (source, target)]
+    empty = list(zip(*([k for k, n in enumerate(shape) if n == 0] for shape in (source, target)), strict=False))
+    ends = [(-1, -1), *empty, (len(source), len(target))]
+    for place, (start, end) in enumerate(zip(ends, ends[1:], strict=False)):
+        between = [shape[a + 1 : b] for shape, a, b in zip(filled, start, end, strict=True)]
+        common = next((i for i, (m, n) in enumerate(zip(*between, strict=False)) if m != n), min(map(len, between)))
+        is_at_end = common in map(len, between) and (common > 0 or end[1] == free)
+        belongs_to_next = place == 0 or (place < len(empty) and is_at_end)
+        m, n = map(math.prod, between)
+        for shape, k, factor in zip(filled, end if belongs_to_next else start, (n, m), strict=True):
+            shape[k] *= factor // math.gcd(m, n)
+    return filled
+
+
 def _reshape_dims(shapes: Sequence[Shape], options: Any) -> Any:
     """Dimension rule of reshape: groups of source and target dimensions with equal products are matched.
 
@@ -63,12 +84,8 @@ def _reshape_dims(shapes: Sequence[Shape], options: Any) -> Any:
             homes[i] = found or ({free} if free >= 0 else set())
     local = set(marked).union(*homes.values())
     parts = homes if local else {}
-    if any(n == 0 and not isinstance(n, RANK_NUMBERS) for n in given):  # empty on every rank
-        source = tuple(_EMPTY if n == 0 and not isinstance(n, RANK_NUMBERS) else int(n) for n in given)
-        target = tuple(_EMPTY if n == 0 and j not in local else n for j, n in enumerate(target))
-        if free >= 0:
-            others = math.prod(n for j, n in enumerate(target) if j != free)
-            target = (*target[:free], math.prod(source) // others if others else 0, *target[free + 1 :])
+    if 0 in source:
+        source, target = map(tuple, _with_rows(source, target, free))
     entries: list[Any] = [Mix] * len(source)
     ones: list[int] = []  # removed dimensions of extent 1 before a group: each may be a sharded dimension with one row
     i = j = 0
@@ -96,16 +113,16 @@ def _reshape_dims(shapes: Sequence[Shape], options: Any) -> Any:
         while m == n and i in parts and source[i] == 1 and not (parts[i] or local).isdisjoint(range(b, j)):
             i += 1  # this rank has one row of a dimension that other ranks merge with those before it
         if m == n:
-            # with a product of 0 the end of the group is unknown, so the group takes all remaining dimensions
-            p, q = (i, j) if m else (len(source), len(target))
             for k in (*ones, a):
-                inner_source, inner_target = math.prod(source[k + 1 : p]), math.prod(target[b + 1 : q])
                 from fractions import Fraction  # loaded lazily: it imports decimal, which is slow to load
 
-                factor = Fraction(inner_source, inner_target) if inner_source and inner_target else Fraction(1)
+                factor = Fraction(math.prod(source[k + 1 : i]), math.prod(target[b + 1 : j]))
                 if k in parts and parts[k] and b not in parts[k]:
                     entries[k] = Stated(b) if factor == 1 and b not in local else Mix
-                elif factor.numerator % _EMPTY and factor.denominator % _EMPTY:
+                elif factor.denominator % _EMPTY == 0:  # rows of no elements: their number does not follow
+                    entries[k] = Unagreed(b)
+                else:
+                    factor = factor if factor.numerator % _EMPTY else Fraction(0)  # rows of no elements are merged
                     entries[k] = b if factor == 1 else (b, factor)
         ones.clear()
     return [tuple(entries)]
@@ -195,7 +212,10 @@ def reshape(a: Any, shape: Any, order: str = "C", *, copy: Any = None) -> Any:
     if free >= 0:
         known = math.prod(n for n in shape if n != -1)
         if known == 0 and elements == 0:
-            elements, known = _with_one_row(source), _with_one_row(shape)
+            if sum(map(_is_empty_part, source)) > sum(map(_is_empty_part, shape)):
+                known = 1  # another part is empty, which takes the place of -1
+            else:
+                elements, known = _with_one_row(source), _with_one_row(shape)
         if shape.count(-1) > 1 or known == 0 or elements % known:
             raise ShapeError(
                 f"reshape of {source} to {shape}: -1 cannot be inferred from {elements} elements" + call_site()

@@ -70,7 +70,7 @@ class Optimizer:
     Raises
     ------
     ShapeError
-        There are no parameters.
+        There are no parameters, and the rank is not in a pipeline, of which a stage may have none.
     DtypeError
         A parameter is not of a floating dtype.
     LayoutError
@@ -106,7 +106,8 @@ class Optimizer:
         if len(groups) == 1:
             lr = groups[0][1].pop("lr", lr)  # the rate of the only group is the optimizer's
         self.parameters: list[Leaf] = [p for members, _ in groups for p in members]
-        if not self.parameters:
+        # A stage of a pipeline may have layers without parameters. It takes part in all comparisons of the ranks.
+        if not self.parameters and not (state.mesh is not None and state.mesh.stage_axes):
             raise ShapeError(
                 f"{type(self).__name__}: no parameters were given; needed: at least one, like model.parameters()"
             )
@@ -289,6 +290,8 @@ class Optimizer:
                 mesh.compare_step(self)
         self.steps += 1
         parameters = self.parameters
+        if not parameters:  # a stage without any, which has taken part in the comparison
+            return
         gradients = list(map(_gradient, parameters))
         if (
             any(map(_uses, parameters))

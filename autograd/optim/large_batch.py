@@ -1,11 +1,13 @@
 """LARS and LAMB, optimizers for large batches: the step of each parameter is scaled by the norm of the parameter.
 
 The norm is that of the whole parameter, also if it is sharded: all ranks along its axes step together. Varying
-parameters are refused unless `norm` is given; see `optim.norms`.
+parameters are refused unless `norm` is given (see `optim.norms`), except on the stages of a pipeline, each of which has
+whole parameters of its own.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -13,12 +15,13 @@ import numpy as np
 
 from ..arrays.device import device_of
 from ..engine.parameter import Leaf
+from ..engine.state import state
 from ..engine.tensor import Tensor
-from ..layouts.layout import I, Rooted, V
+from ..layouts.layout import I, Layout, Rooted, V
 from .adam import Adam
 from .base import Optimizer, decrease
 from .hyperparameters import check_numbers
-from .norms import Norm, check_norm, local_norm, norm_of, norm_on_device
+from .norms import Norm, axes_of_parts, check_norm, local_norm, norm_of, norm_on_device
 
 __all__ = ["LAMB", "LARS"]
 
@@ -28,12 +31,27 @@ def _norm_of(norm: Norm | None, p: Leaf, array: Any) -> Any:
     layout = p.layout
     if layout is not None and layout.rooted:  # only the root updates it, and it needs nothing of the other ranks
         layout = layout.replace([axis for axis, label in layout.items() if isinstance(label, Rooted)], I)
+    mesh = state.mesh
+    if norm is None and layout is not None and mesh is not None and mesh.stage_axes:
+        return _norm_on_stage(layout, array)
     x = [Tensor(array, layout)]
     if norm is None and (layout is None or V in layout.labels):
         if layout is None and device_of(array) != "cpu":
             return norm_on_device(array)
         return local_norm(x)  # which refuses Varying: the ranks may have different parameters
     return norm_of(norm, x)
+
+
+def _norm_on_stage(layout: Layout, array: Any) -> float:
+    """The norm of a parameter of one stage of a pipeline. The ranks of other stages have others, and take no part."""
+    mesh = state.mesh
+    assert mesh is not None
+    whole = layout.replace([axis for axis in mesh.stage_axes if layout[axis] is V], I)
+    axes = () if V in whole.labels else axes_of_parts("norm", whole)
+    if not axes:
+        return local_norm([Tensor(array, whole)])
+    power = local_norm([Tensor(array)]) ** 2
+    return math.sqrt(math.fsum(mesh.numbers_of_all(power, axes, "norm of a parameter in parts")))
 
 
 def _ratio(above: Any, below: Any, ratio: Callable[[], Any]) -> Any:

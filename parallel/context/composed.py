@@ -1,7 +1,9 @@
-"""The adjoint and the tangent of ring attention, composed of `permute` and differentiable operations.
+"""Ring attention with a mask, and the adjoint and the tangent of ring attention without one, composed of `permute` and
+differentiable operations.
 
-They run where a sweep is recorded (on Tensors, for derivatives of higher order) and in forward mode. All blocks are
-computed with masks by position, also those that are masked as a whole. The formulas are those of the module `ring`.
+Adjoint and tangent run where a sweep is recorded (on Tensors, for derivatives of higher order) and in forward mode. All
+blocks are computed with masks by position, also those that are masked as a whole. The formulas are those of the module
+`ring`.
 """
 
 from __future__ import annotations
@@ -16,10 +18,52 @@ from autograd.arrays.device import move
 from autograd.engine.tensor import TENSORS, Tensor, relabel
 from autograd.layouts.layout import C, V
 from autograd.ops.arguments import raw
+from collectives import cast
 from collectives.call import Call
 from collectives.ops.messages import PERMUTE
 
-__all__ = ["adjoint", "tangent"]
+__all__ = ["adjoint", "masked", "tangent"]
+
+
+def masked(x: Any, mask: Any, call: Call) -> Any:
+    """Attention with a mask: [..., tokens, groups, heads, width] of [..., tokens, slots, heads, width].
+
+    `mask` is V on the axes of the call and broadcasts to [..., groups, heads, tokens, all tokens]; True where a query
+    sees a key. Its tokens are those of this rank, and its keys are in the order of the sequence.
+
+    The blocks are added up with their sums of exponentials, relative to the largest score so far, and divided at the
+    end. A query that sees no key gets zeros.
+    """
+    scale, groups = call.options.scale, raw(x).shape[-3] - 2
+    for axis in call.axes:  # products of a part with one of another rank are no parts of a sum
+        x = cast(x, axis, to=V)
+    x = _by_heads(x)
+    q = _slots(x, 0, groups)
+    total: Any = 0
+    weighted: Any = 0
+    top: Any = None
+    for owner, kv in _visits(_slots(x, groups, groups + 2), call):
+        if not call.extents[owner]:
+            continue
+        scores = _scores(q, _slots(kv, 0, 1), scale, call, owner)
+        part = _keys_of(mask, call, owner)
+        scores = ops.where(part, scores, -np.inf) if raw(part).dtype == bool else scores + part
+        highest = ops.max(ops.stop_gradient(scores), -1, keepdims=True)
+        highest = highest if top is None else ops.maximum(top, highest)
+        base = ops.where(ops.equal(highest, -np.inf), 0.0, highest)
+        e, rest = ops.exp(scores - base), 0.0 if top is None else ops.exp(top - base)
+        total = total * rest + ops.sum(e, -1, keepdims=True)
+        weighted = weighted * rest + ops.matmul(e, _slots(kv, 1, 2))
+        top = highest
+    return _by_tokens(weighted / ops.where(ops.equal(total, 0), 1.0, total))
+
+
+def _keys_of(mask: Any, call: Call, owner: int) -> Any:
+    """The columns of a mask for the keys of one rank."""
+    if raw(mask).shape[-1] == 1:
+        return mask
+    parts = [ops.getitem(mask, (..., piece)) for piece in call.options.order.pieces(owner, call.extents)]
+    return parts[0] if len(parts) == 1 else ops.concatenate(parts, -1)
 
 
 def adjoint(ct: Any, call: Call, x: Any, y: Any) -> Any:
@@ -95,7 +139,12 @@ def _cut(x: Any, call: Call, owner: int) -> Any:
 
 
 def _probabilities(q: Any, k: Any, log_sums: Any, call: Call, owner: int) -> Any:
-    order, scale = call.options
+    return ops.exp(_scores(q, k, call.options.scale, call, owner) - log_sums)
+
+
+def _scores(q: Any, k: Any, scale: float, call: Call, owner: int) -> Any:
+    """The scores of this rank's queries and the keys of one rank, -inf for later keys if attention is causal."""
+    order = call.options.order
     scores = ops.matmul(q * scale, _transposed(k))
     if order.causal:
         mine, theirs = (order.positions(rank, call.extents) for rank in (call.group.index, owner))
@@ -103,7 +152,7 @@ def _probabilities(q: Any, k: Any, log_sums: Any, call: Call, owner: int) -> Any
         if scores.__class__ in TENSORS and scores.layout is not None:
             seen = Tensor(seen, scores.layout.grid.uniform(C).replace(call.axes, V))
         scores = ops.where(seen, scores, -np.inf)
-    return ops.exp(scores - log_sums)
+    return scores
 
 
 def _varying(x: Any, call: Call) -> Any:

@@ -80,12 +80,16 @@ class Order(NamedTuple):
         """How many ranks the keys of `owner` visit: the next ones, as long as they are not masked there."""
         return ranks - 1 - owner if self.causal and not self.zigzag else ranks - 1
 
+    def pieces(self, rank: int, extents: tuple[int, ...]) -> tuple[slice, ...]:
+        """The pieces of the sequence that a rank holds, if the ranks hold `extents` tokens."""
+        if self.zigzag:
+            return zigzag_pieces(sum(extents), rank, len(extents))
+        start = [0, *accumulate(extents)][rank]
+        return (slice(start, start + extents[rank]),)
+
     def positions(self, rank: int, extents: tuple[int, ...]) -> Any:
         """The places in the sequence of the tokens of a rank, if the ranks hold `extents` tokens."""
-        if self.zigzag:
-            return zigzag_positions(sum(extents), rank, len(extents))
-        start = [0, *accumulate(extents)][rank]
-        return np.arange(start, start + extents[rank])
+        return np.concatenate([np.arange(p.start, p.stop) for p in self.pieces(rank, extents)])
 
 
 # -- zigzag ------------------------------------------------------------------------------------------------------------

@@ -37,6 +37,8 @@ from autograd.errors import DtypeError, LayoutError, ShapeError, call_site
 from autograd.kernels import find
 from autograd.layouts.layout import P, Shard, V
 from autograd.layouts.messages import describe
+from autograd.transforms.rematerialise import checkpoint
+from collectives import cast
 from collectives.call import Call
 from collectives.collective import Collective
 from collectives.mesh import Axis
@@ -45,7 +47,7 @@ from collectives.ops.extents import extents_along
 from collectives.staging import buffer_like, flat
 from collectives.transports.protocol import Pending, Request
 
-from . import composed
+from . import composed, masks
 from .order import Block, Order
 
 __all__ = ["RING_ATTENTION", "check_other_axes", "extents_of_sequence", "ring_attention", "ring_self_attention"]
@@ -231,8 +233,9 @@ def _scores(q: Any, k: Any, block: Block, scale: float) -> Any:
 
 
 def ring_self_attention(
-    qkv: Any, axis: str, *, causal: bool = True, zigzag: bool = False, scale: float | None = None
-) -> Tensor:
+    qkv: Any, axis: str, *, mask: Any = None, key_padding_mask: Any = None, causal: bool = True, zigzag: bool = False,
+    scale: float | None = None,
+) -> Tensor:  # fmt: skip
     """V -> V, or Shard(tokens) -> the same: self-attention of a sequence whose parts the ranks of an axis hold.
 
     Formula: this rank's part of ``softmax(scale q k' + mask) v`` over the whole sequence. Adjoint: a second ring, see
@@ -244,6 +247,14 @@ def ring_self_attention(
         Queries, keys and values of this rank's tokens. On other axes batches and heads may be sharded.
     axis : str
         The mesh axis along which the sequence is divided.
+    mask : Tensor or array, broadcastable to [..., heads, tokens, keys], optional
+        As for `ops.attention`: booleans, True where a query sees a key, or numbers that are added to the scores, which
+        may require a gradient. Its keys are those of the whole sequence, in their own order. If it is the same on all
+        ranks (``ag.constant(mask)``, I or R), its rows are all queries, too, or one; if it is Shard of them or Varying,
+        those of this rank.
+    key_padding_mask : Tensor or array, [..., keys], optional
+        Booleans, True for a key that no query sees, or numbers that are added to the scores: in parts like the tokens,
+        or whole on all ranks.
     causal : bool
         Whether each token attends only to its own and earlier positions.
     zigzag : bool
@@ -256,15 +267,18 @@ def ring_self_attention(
     Returns
     -------
     Tensor, [..., tokens, heads, width]
+        Zeros for a query that sees no key.
 
     Raises
     ------
     LayoutError
-        The label of `qkv` on the axis does not fit the order, or another axis shards the tokens or the width.
+        The label of `qkv` on the axis does not fit the order, or another axis shards the tokens or the width. The keys
+        of a mask are divided.
     ShapeError
-        `qkv` does not have this form, or with `zigzag` and several ranks its tokens are odd in number.
+        `qkv` does not have this form, or with `zigzag` and several ranks its tokens are odd in number. A mask does not
+        broadcast.
     DtypeError
-        `qkv` does not consist of real floating-point numbers.
+        `qkv` does not consist of real floating-point numbers, or a mask neither of these nor of booleans.
 
     Notes
     -----
@@ -272,6 +286,9 @@ def ring_self_attention(
     backward twice as many bytes, since the cotangents travel too. Causal and contiguous, half of that: keys go to the
     later ranks only. Where a sweep is recorded, and in forward mode, the rules are compositions of `cc.permute` and
     plain operations, so derivatives of any order are exact. They compute the masked blocks too.
+
+    With a mask all of it is such a composition, as a checkpoint: the tape keeps queries, keys, values and the mask, and
+    backward runs the ring of the forward pass once more. A key padding mask in parts is gathered first.
 
     Source: Liu, Zaharia and Abbeel 2023, section 3.
 
@@ -292,13 +309,14 @@ def ring_self_attention(
     shape = tuple(x.array.shape)
     if len(shape) < 4 or shape[-3] != 3:
         raise ShapeError(f"{name}: an array of shape {shape}; needed: [..., tokens, 3, heads, width]" + call_site())
-    y = _attended(x, on, Order(bool(causal), bool(zigzag)), scale, name)
-    return ops.getitem(y, (..., 0, slice(None), slice(None, -1)))
+    order, group = Order(bool(causal), bool(zigzag)), (..., 0, slice(None))
+    return _attended(x, on, axis, order, scale, mask, key_padding_mask, name, group)
 
 
 def ring_attention(
-    q: Any, k: Any, v: Any, axis: str, *, causal: bool = False, zigzag: bool = False, scale: float | None = None
-) -> Tensor:
+    q: Any, k: Any, v: Any, axis: str, *, mask: Any = None, key_padding_mask: Any = None, causal: bool = False,
+    zigzag: bool = False, scale: float | None = None,
+) -> Tensor:  # fmt: skip
     """V -> V, or Shard(tokens) -> the same: attention over a sequence whose parts the ranks of an axis hold.
 
     Formula: this rank's part of ``softmax(scale q k' + mask) v`` over the whole sequence. Adjoint: a second ring, see
@@ -310,7 +328,7 @@ def ring_attention(
     k, v : Tensor or array, [..., own, tokens, width]
         `own` must divide `heads`: each head of k and v serves ``heads / own`` consecutive query heads, and only the
         `own` heads travel.
-    axis, causal, zigzag, scale
+    axis, mask, key_padding_mask, causal, zigzag, scale
         As for `ring_self_attention`.
 
     Returns
@@ -357,12 +375,16 @@ def ring_attention(
     grouped = ops.reshape(q, (*lead, own, a[-3] // b[-3], tokens, width))
     slots = [ops.swapaxes(grouped, -4, -2)]
     slots += [ops.expand_dims(ops.swapaxes(x, -3, -2), -3) for x in (k, v)]
-    y = _attended(ops.concatenate(slots, -3), on, Order(bool(causal), bool(zigzag)), scale, name)
-    y = ops.swapaxes(ops.getitem(y, (..., slice(None, -1))), -4, -2)
-    return ops.reshape(y, (*lead, heads, tokens, width))
+    order = Order(bool(causal), bool(zigzag))
+    y = _attended(ops.concatenate(slots, -3), on, axis, order, scale, mask, key_padding_mask, name)
+    return ops.reshape(ops.swapaxes(y, -4, -2), (*lead, heads, tokens, width))
 
 
-def _attended(x: Tensor, on: Axis, order: Order, scale: float | None, name: str) -> Tensor:
+def _attended(
+    x: Tensor, on: Axis, axis: Any, order: Order, scale: float | None, mask: Any, key_padding_mask: Any, name: str,
+    key: tuple[Any, ...] = (...,),
+) -> Tensor:  # fmt: skip
+    """Attention: [..., tokens, groups, heads, width] of [..., tokens, slots, heads, width], or its item `key`."""
     array = x.array
     if array.dtype.kind != "f":
         raise DtypeError(f"{name}: queries and keys of {array.dtype}; needed: real floating-point numbers"
@@ -372,8 +394,34 @@ def _attended(x: Tensor, on: Axis, order: Order, scale: float | None, name: str)
     extents = extents_of_sequence(x, on, dim, order, name)
     scale = (1 / width**0.5 if width else 0.0) if scale is None else float(scale)
     call = on.call(dim=dim, extents=extents, dtype=array.dtype, options=Options(order, scale))
-    result: Tensor = RING_ATTENTION(x, call)
-    return result
+    seen = masks.with_key_padding(mask, key_padding_mask, on, axis, order, array.ndim - 1, name)
+    if seen is None:
+        return ops.getitem(RING_ATTENTION(x, call), (*key, slice(None, -1)))
+    groups, heads = int(array.shape[-3]) - 2, int(array.shape[-2])
+    full = (*map(int, array.shape[:dim]), groups * heads, int(array.shape[dim]), sum(extents))
+    seen = masks.of_this_rank(seen, on, order, extents, full, name)
+    y: Tensor = checkpoint(_masked)(x, _by_groups(seen, groups), call)
+    return ops.getitem(y, (*key, slice(None)))
+
+
+def _masked(x: Tensor, mask: Tensor, call: Call) -> Tensor:
+    """`composed.masked` with the dtype and the labels of `x`; float16 is computed in float32, and rounded once."""
+    assert x.layout is not None
+    wide = np.float32 if call.dtype == np.float16 else call.dtype
+    mask = mask if mask.array.dtype == bool else ops.astype(mask, wide)
+    y: Tensor = ops.astype(composed.masked(ops.astype(x, wide), mask, call), call.dtype)
+    for name in call.axes:
+        label = x.layout[name]
+        y = cast(y, name, to=label) if isinstance(label, Shard) else y
+    return y
+
+
+def _by_groups(mask: Tensor, groups: int) -> Tensor:
+    """[..., groups, heads, tokens, keys] of [..., groups * heads, tokens, keys], in which groups are the inner part."""
+    *lead, heads, tokens, keys = (1, 1, 1, *mask.shape)[-max(mask.array.ndim, 3) :]
+    inner = groups if heads != 1 else 1
+    split = ops.reshape(mask, (*lead, heads // inner, inner, tokens, keys))
+    return ops.swapaxes(split, -4, -3)
 
 
 def check_other_axes(x: Tensor, on: Axis, name: str) -> None:

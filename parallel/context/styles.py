@@ -44,14 +44,21 @@ class RingAttention(nn.SelfAttention):
         super().__init__(attention.head_width, causal=attention.causal, rotary=attention.rotary or False)
         self.axis, self.zigzag = axis, bool(zigzag)
 
-    def forward(self, qkv: Any) -> Any:
-        """Compute attention: [..., tokens, 3, heads * head_width] -> [..., tokens, heads * head_width]."""
+    def forward(self, qkv: Any, attn_mask: Any = None, key_padding_mask: Any = None) -> Any:
+        """Compute attention: [..., tokens, 3, heads * head_width] -> [..., tokens, heads * head_width].
+
+        The masks have the meaning that they have in `nn.SelfAttention`, and the labels that they have for
+        `ring_self_attention`.
+        """
         if state.mesh is None:
-            return super().forward(qkv)
+            return super().forward(qkv, attn_mask, key_padding_mask)
         x = self.heads(qkv)
         if self.rotary:
             x = self.rotate(x, self._positions(x))
-        y = ring_self_attention(x, self.axis, causal=self.causal, zigzag=self.zigzag)
+        y = ring_self_attention(
+            x, self.axis, mask=self.mask(attn_mask, None, x), key_padding_mask=key_padding_mask, causal=self.causal,
+            zigzag=self.zigzag,
+        )  # fmt: skip
         return ops.reshape(y, (*y.shape[:-2], -1))
 
     def _positions(self, x: Any) -> Tensor:
@@ -88,11 +95,19 @@ class UlyssesAttention(nn.SelfAttention):
         super().__init__(attention.head_width, causal=attention.causal, rotary=attention.rotary or False)
         self.axis = axis
 
-    def forward(self, qkv: Any) -> Any:
-        """Compute attention: [..., tokens, 3, heads * head_width] -> [..., tokens, heads * head_width]."""
+    def forward(self, qkv: Any, attn_mask: Any = None, key_padding_mask: Any = None) -> Any:
+        """Compute attention: [..., tokens, 3, heads * head_width] -> [..., tokens, heads * head_width].
+
+        The masks have the meaning that they have in `nn.SelfAttention`, and the labels that they have for
+        `ulysses_self_attention`.
+        """
         if state.mesh is None:
-            return super().forward(qkv)
-        y = ulysses_self_attention(self.heads(qkv), self.axis, causal=self.causal, rotate=self.rotate)
+            return super().forward(qkv, attn_mask, key_padding_mask)
+        x = self.heads(qkv)
+        y = ulysses_self_attention(
+            x, self.axis, mask=self.mask(attn_mask, None, x), key_padding_mask=key_padding_mask, causal=self.causal,
+            rotate=self.rotate,
+        )  # fmt: skip
         return ops.reshape(y, (*y.shape[:-2], -1))
 
 

@@ -22,6 +22,7 @@ from collectives import cast
 from collectives.ops.arguments import operand, sizes_of
 from collectives.ops.parts import ALL_TO_ALL
 
+from . import masks
 from .order import Order
 from .ring import check_other_axes, extents_of_sequence
 
@@ -29,8 +30,8 @@ __all__ = ["ulysses_self_attention"]
 
 
 def ulysses_self_attention(
-    qkv: Any, axis: str, *, causal: bool = True, scale: float | None = None,
-    rotate: Callable[[Any], Any] | None = None,
+    qkv: Any, axis: str, *, mask: Any = None, key_padding_mask: Any = None, causal: bool = True,
+    scale: float | None = None, rotate: Callable[[Any], Any] | None = None,
 ) -> Tensor:  # fmt: skip
     """Shard(tokens) -> Shard(tokens): self-attention of a sequence whose parts the ranks of an axis hold.
 
@@ -44,6 +45,8 @@ def ulysses_self_attention(
         batches and heads may be sharded.
     axis : str
         The mesh axis along which the sequence is divided.
+    mask, key_padding_mask : Tensor or array, optional
+        As for `ring_self_attention`. A mask in parts of the queries is gathered, so each rank holds all of its rows.
     causal : bool
         Whether each token attends only to its own and earlier positions.
     scale : float, optional
@@ -59,9 +62,13 @@ def ulysses_self_attention(
     Raises
     ------
     ShapeError
-        `qkv` does not have this form, or this rank's heads are fewer than the ranks of the axis.
+        `qkv` does not have this form, or this rank's heads are fewer than the ranks of the axis. A mask does not
+        broadcast.
     LayoutError
-        `qkv` is not Shard of the tokens, or another axis shards the tokens or the width.
+        `qkv` is not Shard of the tokens, or another axis shards the tokens or the width. The keys of a mask are
+        divided.
+    DtypeError
+        A mask consists neither of booleans nor of floating-point numbers.
 
     Notes
     -----
@@ -90,7 +97,8 @@ def ulysses_self_attention(
         raise ShapeError(f"{name}: an array of shape {shape}; needed: [..., tokens, 3, heads, width]" + call_site())
     dim, heads = len(shape) - 4, len(shape) - 2
     check_other_axes(x, on, name)
-    extents = extents_of_sequence(x, on, dim, Order(causal=True, zigzag=False), name)
+    order = Order(causal=True, zigzag=False)
+    extents = extents_of_sequence(x, on, dim, order, name)
     if int(shape[heads]) < on.size:
         raise ShapeError(
             f"{name}({x.name or 'x'}: {describe(x.array, shape, layout)}, axis {'*'.join(on.names)!r}): this rank has "
@@ -102,8 +110,14 @@ def ulysses_self_attention(
     for other, _ in others:
         x = cast(x, other, to=V)
     cuts = nested_parts(int(shape[heads]), sizes_of(on))
+    seen = masks.with_key_padding(mask, key_padding_mask, on, axis, order, len(shape) - 1, name)
+    if seen is not None:
+        full = (*map(int, shape[:dim]), int(shape[heads]), sum(extents), sum(extents))
+        first = sum(cuts[: on.group.index])
+        mine = slice(first, first + cuts[on.group.index])
+        seen = masks.all_rows(seen, on, axis, full, extents, mine, name)
     x = ALL_TO_ALL(x, on.call(dim=heads, extents=cuts, dim2=dim, extents2=extents))
-    y = ops.self_attention(x if rotate is None else rotate(x), causal=bool(causal), scale=scale)
+    y = ops.self_attention(x if rotate is None else rotate(x), seen, causal=bool(causal), scale=scale)
     y = ALL_TO_ALL(y, on.call(dim=dim, extents=extents, dim2=heads - 1, extents2=cuts))
     for other, label in others:
         y = cast(y, other, to=label.on(heads - 1))

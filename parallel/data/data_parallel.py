@@ -205,7 +205,9 @@ class DataParallel(Module):
         for attributes, name, k in owners:
             attributes[name] = parameters[k]
         self._entries = self._whole_entries(mesh, [k for k, is_part in enumerate(divided) if not is_part])
-        self._entries.append(self._entry([k for k in wholes if k not in freed], wholes))
+        kept_whole = [k for k in wholes if k not in freed]
+        if kept_whole:
+            self._entries.append(self._entry(kept_whole, wholes))
         if layers:
             entries = [self._entry(layer.indices, wholes, keeps_wholes=False) for layer in layers]
             self._layers = Layers(layers, entries, arena, parameters)
@@ -281,7 +283,7 @@ class DataParallel(Module):
         mesh, parameters = current_mesh(), self._parameters
         if not self._checked:
             self._check(mesh)
-        if not self._entries:
+        if not self._entries and not self.zero:
             self._entries = self._whole_entries(mesh, list(range(len(parameters))))
         recording: Any = state.recording
         places: list[int] = []
@@ -292,8 +294,8 @@ class DataParallel(Module):
         else:
             entered = list(parameters)
             for entry in self._entries:
-                made = entry.record(mesh, parameters) if entry.indices else []
-                places.append(made[0].node if made else 0)
+                made = entry.record(mesh, parameters)
+                places.append(made[0].node)
                 for k, x in zip(entry.indices, made, strict=True):
                     entered[k] = x
         if self._layers is not None:
@@ -368,7 +370,7 @@ class DataParallel(Module):
         before = [attributes[name] for attributes, name, _ in owners]
         try:
             for entry, first in zip(self._entries, places, strict=True):
-                entered = entry.again(self._parameters, recording(), first) if entry.indices else {}
+                entered = entry.again(self._parameters, recording(), first)
                 for attributes, name, k in owners:
                     if k in entered:
                         attributes[name] = entered[k]

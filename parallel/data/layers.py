@@ -50,10 +50,13 @@ def layers_of(module: Module, owners: Sequence[Owner]) -> list[Layer]:
     A parameter that belongs to several of them, or to a module outside of them, belongs to no layer.
     """
     modules = list(_elements(module))
-    holders = {id(vars(m)): n for n, element in enumerate(modules) for m in element.modules()}
+    holders: dict[int, set[int]] = {}  # a module may be in several elements
+    for n, element in enumerate(modules):
+        for m in element.modules():
+            holders.setdefault(id(vars(m)), set()).add(n)
     of: dict[int, set[int]] = {}
     for attributes, _, k in owners:
-        of.setdefault(k, set()).add(holders.get(id(attributes), -1))
+        of.setdefault(k, set()).update(holders.get(id(attributes), {-1}))
     found = []
     for n, element in enumerate(modules):
         mine = [owner for owner in owners if of[owner[2]] == {n} and owner[0][owner[1]].array.ndim]

@@ -39,7 +39,7 @@ from collectives.inspect.probe import Probe
 from collectives.joint import Joint
 from collectives.mesh import Axis, Mesh
 from collectives.ops.parts import ALL_GATHER
-from collectives.transports.protocol import Request
+from collectives.transports.protocol import Communicator, Request
 
 from .buckets import Bucket, Buckets, lay_out
 
@@ -229,6 +229,10 @@ class ShardedBuckets(Buckets):
         super().__init__(shapes, on, **options)
         self.shards = parameters
         self.wholes = wholes
+        # The gathers follow the program. A bucket may start at another place on each rank, as one whose parameters this
+        # rank does not use, so it has another channel.
+        self.gathers: Communicator = on.group if on.size == 1 else on.kept.get("gathers") or on.kept.setdefault(
+            "gathers", on.group.duplicate("parameters"))
         self.keeps_gradients = keeps_gradients
         self.keeps_wholes = keeps_wholes
         self.gathered: Callable[[], None] | None = None  # takes the place of the all-gathers of `forward`
@@ -278,7 +282,7 @@ class ShardedBuckets(Buckets):
                 p.array = self._views[i]
             sections.part(section, j, self._mine[i])[...] = _rows_first(p.array, self.dims[i])
 
-        pending = self.group.start(Request("all_gather", section, counts=sections.counts))
+        pending = self.gathers.start(Request("all_gather", section, counts=sections.counts))
 
         def finish() -> None:
             gathered = pending.wait()

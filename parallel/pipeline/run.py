@@ -221,7 +221,7 @@ class Pipeline(Module):
         self.schedule = make_schedule(schedule, ranks, microbatches, chunks)
         simulate(self.schedule)  # raises DeadlockError, before anything is sent
         self.microbatches, self.seed, self.steps = microbatches, seed, 0
-        self.stages = layers_of_stages(layers, self.schedule.stages, costs)
+        self.stages = layers_of_stages(layers, self.schedule.stages, costs, self.axis)
         self.loss, self._side_losses = loss, side_losses
         self._last = len(layers)  # the number of the loss among the layers
         self._ties: list[Tie] = []
@@ -232,12 +232,13 @@ class Pipeline(Module):
         self._ties = find_ties(named)
         self._layers = self._divide(named)
         self._wraps = self._data_parallel(data, zero, options)
+        self._parameters_of = self._by_stage()
         self._transfers = None
         if on is not None and on.size > 1:
             on.kept["pipelines"] = number = on.kept.get("pipelines", 0) + 1
             self._transfers = Transfers(on.group.duplicate(f"pipeline {number}"), on.names[0])
-            if axis not in state.mesh.stage_axes:
-                state.mesh.stage_axes = (*state.mesh.stage_axes, axis)
+        if on is not None and axis not in state.mesh.stage_axes:
+            state.mesh.stage_axes = (*state.mesh.stage_axes, axis)
         self._on = on
         self._kinds: dict[Any, int] = {}
         self.record = Record(self.rank, [], 0.0, 0.0, 0)
@@ -289,6 +290,12 @@ class Pipeline(Module):
                 "sends it at the beginning of a step, when it is not gathered\n  fix: zero=2" + call_site()
             )
         return DataParallel(self._layers, names, zero=zero, **options)
+
+    def _by_stage(self) -> dict[int, list[Parameter]]:
+        """The parameters that each stage of this rank uses, borrowed ones included."""
+        borrowed = [tie.parameter for tie, _ in self._borrowed]
+        mine = [s for s, rank in enumerate(self.schedule.placement) if rank == self.rank]
+        return {s: [*borrowed, *(p for i in self.stages[s] for p in self._modules[str(i)].parameters())] for s in mine}
 
     def named_children(self) -> Iterator[tuple[str, Module]]:
         yield from self._layers.named_children()
@@ -479,9 +486,9 @@ class _Run:
                 continue
             begin = time.perf_counter()
             outputs: list[Any] = []
-            is_single = True
+            sent: Outline | None = None
             if action.kind == "F":
-                outputs, is_single = self._forward(action, values)
+                outputs, sent = self._forward(action, values)
             elif action.kind == "W":
                 self._weights(action)
             else:
@@ -489,16 +496,16 @@ class _Run:
             self.times.append((action, begin, time.perf_counter()))
             if sends is None or transfers is None:
                 continue
-            if action.kind == "F":
-                transfers.send(sends, outputs, is_single, self.kinds[action.microbatch])
+            if sent is not None:
+                transfers.send(sends, outputs, sent, self.kinds[action.microbatch])
             else:
                 transfers.send_arrays(sends, outputs)
         if transfers is not None:
             transfers.finish(self.schedule.messages)
 
     # -- the actions -------------------------------------------------------------------------------------------
-    def _forward(self, action: Action, values: Any) -> tuple[list[Any], bool]:
-        """Run a stage; returns its result, and whether it is a single Tensor."""
+    def _forward(self, action: Action, values: Any) -> tuple[list[Any], Outline | None]:
+        """Run a stage; returns its result, one Tensor or several, and their properties; nothing in the last stage."""
         model, (stage, _, i) = self.model, action
         is_last = stage == self.schedule.stages - 1
         if stage and values is None:
@@ -542,7 +549,7 @@ class _Run:
             self.peak = max(self.peak, len(self.passes))
         if is_last:
             self.result = x
-            return [], True
+            return [], None
         is_single = x.__class__ in TENSORS
         outputs = [x] if is_single else list(x)
         for y in outputs:
@@ -552,10 +559,11 @@ class _Run:
                     "tuple of Tensors" + call_site()
                 )
         of.outputs = list(map(_without_values, outputs))
-        of.outline = Outline.of(outputs, is_single)
+        may = any(x.requires_grad for x in (*leaves, *model._parameters_of[stage]))
+        outline = of.outline = Outline.of(outputs, is_single, self.records and may)
         if self.schedule.placement[stage + 1] == model.rank:
-            self.values[stage, i] = of.outline, [y.array for y in outputs]
-        return outputs, is_single
+            self.values[stage, i] = outline, [y.array for y in outputs]
+        return outputs, outline
 
     def _random(self, microbatch: int, index: int) -> AbstractContextManager[None]:
         return layer_state(self.model.seed, self.model.steps, microbatch, index, self.model.axis)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
@@ -10,8 +11,9 @@ from autograd.arrays.shape_only import Shaped
 from autograd.engine.parameter import Leaf, Parameter
 from autograd.engine.state import no_grad, state
 from autograd.errors import AbsentError, LayoutError, OptionError, call_site
-from autograd.layouts.layout import I, V
+from autograd.layouts.layout import I, Shard, V
 from autograd.layouts.messages import describe
+from autograd.layouts.partition import global_shape
 from autograd.nn import Module
 
 __all__ = [
@@ -83,8 +85,12 @@ def partition(costs: Sequence[float], stages: int) -> list[range]:
     return [range(a, b) for a, b in zip(bounds, bounds[1:], strict=False)]
 
 
-def parameter_costs(layers: Sequence[Module]) -> list[float]:
+def parameter_costs(layers: Sequence[Module], axis: str | None = None) -> list[float]:
     """The number of elements of each layer's parameters, a tied one in each layer that uses it; at least 1.
+
+    Of a parameter in parts the whole one counts, so that ranks with parts of different extents divide the layers alike.
+    All ranks along an axis other than `axis`, that of the pipeline, call it if a parameter is Varying there, or Shard
+    without agreed extents.
 
     Examples
     --------
@@ -92,7 +98,19 @@ def parameter_costs(layers: Sequence[Module]) -> list[float]:
     >>> parameter_costs([nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)])
     [40.0, 1.0, 18.0]
     """
-    return [max(1.0, float(sum(p.array.size for p in layer.parameters()))) for layer in layers]
+    return [max(1.0, sum(_elements(p, axis) for p in layer.parameters())) for layer in layers]
+
+
+def _elements(p: Parameter, axis: str | None) -> float:
+    """The number of elements of the whole parameter, or of what all ranks along an axis hold, if that is not known."""
+    if state.grid is None:
+        return float(p.array.size)
+    layout = p.labelled(state.grid)
+    layout = layout if axis is None else layout.replace((axis,), I)
+    unknown = [a for a, label in layout.items() if label is V or type(label) is Shard and label.extent is None]
+    if not unknown:
+        return float(math.prod(global_shape(layout, p.array.shape)))
+    return sum(state.mesh.numbers_of_all(p.array.size, unknown, f"elements of {p.name or 'a parameter'} (Pipeline)"))
 
 
 def measured_costs(layers: Sequence[Module], x: Any, *, axis: str | None = None, repeats: int = 3) -> list[float]:
@@ -126,10 +144,10 @@ def measured_costs(layers: Sequence[Module], x: Any, *, axis: str | None = None,
     return [max(state.mesh.numbers_of_all(t, (axis,), "costs of the layers")) for t in found]
 
 
-def layers_of_stages(layers: Sequence[Module], stages: int, costs: Any) -> list[range]:
+def layers_of_stages(layers: Sequence[Module], stages: int, costs: Any, axis: str | None = None) -> list[range]:
     """The layers of each stage by `costs`: one number for each layer, or None for the parameters."""
     if costs is None:
-        return partition(parameter_costs(layers), stages)
+        return partition(parameter_costs(layers, axis), stages)
     costs = list(costs)
     if len(costs) != len(layers):
         raise OptionError(

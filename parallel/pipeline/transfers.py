@@ -12,11 +12,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from autograd.arrays.device import is_inexact
 from autograd.engine.parameter import Leaf
 from autograd.engine.state import state
 from autograd.engine.tensor import Tensor
 from autograd.errors import ArgumentError, ShapeError, call_site
-from autograd.layouts.layout import Layout, V
+from autograd.layouts.layout import C, D, Layout, V
 from autograd.layouts.messages import describe
 from collectives.ops import headers
 from collectives.transports.protocol import Request
@@ -41,9 +42,16 @@ class Outline(NamedTuple):
     is_single: bool
 
     @classmethod
-    def of(cls, values: Sequence[Tensor], is_single: bool) -> Outline:
-        """That of the values of a stage."""
-        of = [(tuple(x.array.shape), x.array.dtype, x.layout, x.tape is not None) for x in values]
+    def of(cls, values: Sequence[Tensor], is_single: bool, differentiates: bool) -> Outline:
+        """That of the values of a stage.
+
+        Where the stage `differentiates`, its values need cotangents in every microbatch, also in one of which none of
+        its parameters is used: the next stage has to know it before.
+        """
+        of = [
+            (tuple(x.array.shape), x.array.dtype, x.layout, x.tape is not None or (differentiates and _may_need(x)))
+            for x in values
+        ]
         return cls(tuple(of), is_single)
 
     def __str__(self) -> str:
@@ -55,6 +63,12 @@ class Outline(NamedTuple):
             Leaf(a, layout, requires_grad and needs)
             for a, (_, _, layout, needs) in zip(arrays, self.tensors, strict=True)
         ]
+
+
+def _may_need(x: Tensor) -> bool:
+    """Whether a value may need a cotangent: it is inexact, and not a constant."""
+    labels = () if x.layout is None else x.layout.labels
+    return is_inexact(x.array.dtype) and not any(label is C or label is D for label in labels)
 
 
 _MOST = 16  # Tensors between two stages
@@ -96,9 +110,8 @@ class Transfers:
         return number * _SUB + part, str(message)
 
     # -- activations -------------------------------------------------------------------------------------------
-    def send(self, message: Message, values: Sequence[Tensor], is_single: bool, kind: Hashable) -> Outline:
+    def send(self, message: Message, values: Sequence[Tensor], outline: Outline, kind: Hashable) -> None:
         """Send the result of a stage."""
-        outline = Outline.of(values, is_single)
         key = message.stage, kind
         known = self.outlines.get(key)
         if known is None:
@@ -112,7 +125,6 @@ class Transfers:
                 + call_site()
             )
         self.send_arrays(message, [x.array for x in values])
-        return outline
 
     def _send_headers(self, message: Message, values: Sequence[Tensor], outline: Outline) -> None:
         if not 0 < len(values) <= _MOST:

@@ -12,9 +12,10 @@ At each instant a rank is in one phase, the first of this list that applies:
 ``other``      in the step, and in none of these: logging, evaluation, ``zero_grad``
 =============  ======================================================================================================
 
-Waiting and transfer together are the *exposed* communication. Communication is *hidden* while a started call is in
-flight and the program is in another phase. Its end is known when a test or a wait finds it complete, so that hidden
-time is an upper bound.
+Waiting and transfer together are the *exposed* communication: the program is blocked. Communication is *hidden* while
+a started call is in flight and the program is in another phase. That is the only meaning of both words in a report.
+They are times of the program, in which several calls in flight count once. The end of a call is known when a test or a
+wait finds it complete, so that hidden time is an upper bound. A prediction is of the same two times.
 """
 
 from __future__ import annotations
@@ -38,16 +39,19 @@ class Buckets(NamedTuple):
     ----------
     transfer_s : float
         The time of the transfers. That of one call is the least over the ranks.
+    hidden_s : float
+        How long one of them was in flight while the program was in another phase.
     exposed_s : float
         For how long the program was blocked by them: while it started them, and while it waited for them.
     best_exposed_s : float
         The prediction of `data.overlap.simulate` from the times at which they started: with an ideal link that sends
-        one bucket at a time while backward goes on.
+        one bucket at a time while backward goes on. The rest of `transfer_s` is hidden then.
     limit_s : float
-        What cannot be hidden with buckets of any size, because the transfers take longer than backward.
+        What is exposed with buckets of any size, because the transfers take longer than backward.
     """
 
     transfer_s: float = 0.0
+    hidden_s: float = 0.0
     exposed_s: float = 0.0
     best_exposed_s: float = 0.0
     limit_s: float = 0.0
@@ -145,14 +149,16 @@ def steps_of(record: RankRecord, transfers: dict[Any, float]) -> list[tuple[Step
         if c.pending:
             _add(edges, _TRANSFER, c.begin, c.returned)
             if c.end is not None:
-                _add(edges, _IN_FLIGHT, c.returned, min(c.wait, c.end))
+                _add(edges, _IN_FLIGHT, c.returned, min(c.wait, c.end), c)
                 edges.append((c.begin, 1, _STARTED, 0, c))
     edges.sort(key=lambda edge: edge[:2])
 
     found, active, i = [], [0] * 9, 0
+    of_sweeps: set[int] = set()  # the ids of the calls that sweeps have started
+    flying = 0  # how many of them are in flight
     for loads, _, end, elements, rows in steps:
         spent = [0.0] * 7
-        hidden, at = 0.0, loads
+        hidden, hidden_of_sweeps, at = 0.0, 0.0, loads
         started: list[tuple[float, CallRecord]] = []
         while True:
             until = end if i == len(edges) or edges[i][0] > end else max(edges[i][0], at)
@@ -160,31 +166,38 @@ def steps_of(record: RankRecord, transfers: dict[Any, float]) -> list[tuple[Step
             spent[phase] += until - at
             if active[_IN_FLIGHT] and phase > _TRANSFER:
                 hidden += until - at
+                hidden_of_sweeps += until - at if flying else 0.0
             at = until
             if i == len(edges) or edges[i][0] > end:
                 break
             _, _, kind, change, call = edges[i]
             active[kind] += change
-            if call is not None and active[_BACKWARD] and call.begin >= loads:
+            if kind == _STARTED and call is not None and active[_BACKWARD] and call.begin >= loads:
                 started.append((spent[_BACKWARD], call))
+                of_sweeps.add(id(call))
+            elif kind == _IN_FLIGHT and id(call) in of_sweeps:
+                flying += change
             i += 1
         times = {name: ns / 1e9 for name, ns in zip(_FIELDS, spent, strict=True)}
         step = StepTimes((end - loads) / 1e9, hidden_s=hidden / 1e9, rows=rows, elements=elements, **times)
-        found.append((step, _buckets(started, spent[_BACKWARD], transfers)))
+        found.append((step, _buckets(started, hidden_of_sweeps, spent[_BACKWARD], transfers)))
     return found
 
 
-def _add(edges: list[Any], kind: int, begin: float, end: float) -> None:
+def _add(edges: list[Any], kind: int, begin: float, end: float, call: CallRecord | None = None) -> None:
     if end > begin:
-        edges += [(begin, 1, kind, 1, None), (end, 0, kind, -1, None)]
+        edges += [(begin, 1, kind, 1, call), (end, 0, kind, -1, call)]
 
 
-def _buckets(started: list[tuple[float, CallRecord]], backward: float, transfers: dict[Any, float]) -> Buckets:
+def _buckets(
+    started: list[tuple[float, CallRecord]], hidden: float, backward: float, transfers: dict[Any, float]
+) -> Buckets:
     """`started` has the calls, and the time that backward had computed when each started."""
     took = [transfers[c.key, c.number] for _, c in started]
     total = sum(took)
     return Buckets(
         total / 1e9,
+        hidden / 1e9,
         sum(c.returned - c.begin + c.waited_ns + c.transferred_ns for _, c in started) / 1e9,
         simulate([ready for ready, _ in started], took, backward).exposed_s / 1e9,
         max(0.0, total - backward) / 1e9,

@@ -85,11 +85,13 @@ class StepReport:
 
     Notes
     -----
-    ``print(report)`` shows a table of medians in milliseconds, which `phases` defines. Below it is the communication
-    that the sweeps have started, as for buckets of gradients: how much of it was hidden; the prediction of
-    `data.overlap.simulate` from the times at which the buckets were ready, which is the best that these buckets allow;
-    and the limit for buckets of any size, that transfers cannot take longer than backward. The last lines name the
-    slowest rank.
+    ``print(report)`` shows a table of medians in milliseconds, the unit of all times that it prints. `phases` defines
+    the columns. Communication is *exposed* while the program is blocked by it, and *hidden* while a started call is in
+    flight and the program does something else. Below the table are both times of the communication that the sweeps have
+    started, as for buckets of gradients: measured; as `data.overlap.simulate` predicts them from the times at which the
+    buckets were ready, which is the best that these buckets allow; and the limit for buckets of any size, that
+    transfers cannot be hidden for longer than backward takes. The last lines name the slowest rank, and its likely
+    cause if one number explains enough of the waiting: see `stragglers`.
 
     A block that raises has no report, since other ranks may have ended. A step that raises counts, if the program
     catches the exception. Ranks may have different numbers of steps. The report records every operation of the block:
@@ -369,15 +371,17 @@ def _table(ranks: Sequence[RankSteps]) -> list[str]:
 
 
 def _overlap(ranks: Sequence[RankSteps]) -> list[str]:
-    transfer, exposed, best, limit = (float(np.mean(x)) for x in zip(*(r.buckets for r in ranks), strict=True))
+    transfer, hidden, exposed, best, limit = (
+        float(np.mean(x)) for x in zip(*(r.buckets for r in ranks), strict=True)
+    )
     if not transfer:
         return ["  backward started no communication"]
     lines = [f"  communication started in backward: {transfer * 1e3:.3f} ms a step"]
-    for what, exposed_s in (
-        ("measured", exposed), ("predicted for these buckets", best), ("at best, with buckets of any size", limit),
+    for what, hidden_s, exposed_s in (
+        ("measured", hidden, exposed), ("predicted for these buckets", transfer - best, best),
+        ("at best, with buckets of any size", transfer - limit, limit),
     ):  # fmt: skip
-        share = max(0.0, 1 - exposed_s / transfer)
-        lines.append(f"    {what:34}hidden {share:4.0%}, exposed {exposed_s * 1e3:.3f} ms")
+        lines.append(f"    {what:34}hidden {hidden_s * 1e3:.3f} ms, exposed {exposed_s * 1e3:.3f} ms")
     return lines
 
 

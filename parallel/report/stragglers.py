@@ -17,7 +17,9 @@ how much more time the rank has spent:
 ``other``       in its steps, outside of these: logging, checkpoints, evaluation
 ==============  =====================================================================================================
 
-The largest number names the cause. All of them are printed, so that the reader can come to another conclusion. A link
+The largest number names the cause, if it explains at least a tenth of what each of the others has waited for the rank
+on average (`LEAST_EXPLAINED`); a smaller one names none. All of them are printed, in milliseconds of all steps, so that
+the reader can come to another conclusion. A link
 that is slow in both directions of a collective slows all ranks alike: then nobody waits, and no rank is named.
 """
 
@@ -38,6 +40,10 @@ LEAST_WAITING = 0.01
 """No rank is named if all waiting is a smaller share of the time of all ranks."""
 
 
+LEAST_EXPLAINED = 0.1
+"""No cause is named that explains a smaller share of the waiting of each of the other ranks."""
+
+
 class Straggler(NamedTuple):
     """The slowest rank, and the likely cause.
 
@@ -50,8 +56,8 @@ class Straggler(NamedTuple):
     share : float
         The same as a share of all waiting, 0 to 1.
     cause : str
-        "compute", "uneven work", "input", "network" or "other"; "unknown" if the rank has spent no more time than the
-        others on any of them.
+        "compute", "uneven work", "input", "network" or "other"; "unknown" if none of them explains `LEAST_EXPLAINED` of
+        the waiting.
     more_s : dict from str to float
         For each cause, how much more time than the median of the others the rank has spent, in seconds.
     work : float
@@ -73,9 +79,9 @@ class Straggler(NamedTuple):
     network_s: dict[int, float]
 
     def __str__(self) -> str:
-        more = ", ".join(f"{cause} {seconds:.3g} s" for cause, seconds in self.more_s.items())
+        more = ", ".join(f"{cause} {_ms(seconds)}" for cause, seconds in self.more_s.items())
         return (
-            f"rank {self.rank} is the slowest: the others waited {self.waited_s:.3g} s for it "
+            f"rank {self.rank} is the slowest: the others waited {_ms(self.waited_s)} for it "
             f"({self.share:.0%} of all waiting)\n  likely cause: {self.cause}{self._reason()}\n"
             f"  more than the median of the others: {more}"
         )
@@ -86,27 +92,32 @@ class Straggler(NamedTuple):
             same = others.compute_s * max(self.work, 1.0)
             ratio = f"{mine.compute_s / same:.2g} times the median of the others" if same else "the others have none"
             per = "row" if mine.rows and others.rows else "element"
-            return f". Forward and backward took {mine.compute_s:.3g} s, per {per} {ratio}" * (mine.compute_s > same)
+            return f". Forward and backward took {_ms(mine.compute_s)}, per {per} {ratio}" * (mine.compute_s > same)
         if self.cause == "uneven work":
             return (
                 f". It has {mine.rows:g} rows and {mine.elements:.4g} elements; the median of the others is "
                 f"{others.rows:g} and {others.elements:.4g}"
             )
         if self.cause == "input":
-            return f". It got its batches in {mine.input_s:.3g} s; the median of the others is {others.input_s:.3g} s"
+            return f". It got its batches in {_ms(mine.input_s)}; the median of the others is {_ms(others.input_s)}"
         if self.cause == "other":
             return (
-                f". Its steps took {mine.other_s:.3g} s outside of forward, backward and optimizer; the median of the "
-                f"others is {others.other_s:.3g} s"
+                f". Its steps took {_ms(mine.other_s)} outside of forward, backward and optimizer; the median of the "
+                f"others is {_ms(others.other_s)}"
             )
         if self.cause == "network":
             times, most = self.network_s, max(self.network_s, key=lambda r: self.network_s[r])
-            also = f". Rank {most} has the most: {times[most]:.3g} s" * (most != self.rank)
+            also = f". Rank {most} has the most: {_ms(times[most])}" * (most != self.rank)
             return (
-                f". Its transfers took {times[self.rank]:.3g} s after all ranks had entered them; the median of the "
-                f"others is {times[self.rank] - self.more_s['network']:.3g} s{also}"
+                f". Its transfers took {_ms(times[self.rank])} after all ranks had entered them; the median of the "
+                f"others is {_ms(times[self.rank] - self.more_s['network'])}{also}"
             )
-        return ": it has spent no more time than the others in any phase"
+        return f": no phase explains {LEAST_EXPLAINED:.0%} of what each of the others has waited for it"
+
+
+def _ms(seconds: float) -> str:
+    """A time in the unit of the report."""
+    return f"{seconds * 1e3:.3f} ms"
 
 
 def find_straggler(
@@ -150,7 +161,8 @@ def find_straggler(
     more["network"] = network_s[rank] - median(s for r, s in network_s.items() if r != rank)
     more["other"] = mine.other_s - others.other_s
     cause = max(more, key=lambda c: more[c])
-    cause = cause if more[cause] > 0 else "unknown"
+    least = LEAST_EXPLAINED * waited_s[rank] / (len(totals) - 1)
+    cause = cause if more[cause] >= least else "unknown"
     return Straggler(rank, waited_s[rank], share, cause, more, work, mine, others, network_s)
 
 

@@ -42,7 +42,7 @@ class SequenceModule(nn.Module):
 
     Notes
     -----
-    Backward one all-reduce of the size of each parameter.
+    Backward one all-reduce of the size of each parameter. A parameter that no rank uses in a call gets zeros.
     """
 
     def __init__(self, module: nn.Module, axis: str):

@@ -259,6 +259,36 @@ def test_communications_in_both_parts() -> None:
             np.testing.assert_allclose(a, b, rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("checkpointed", [True, False])
+def test_a_wanted_value_that_is_computed_with_communication(checkpointed: bool) -> None:
+    """As in the first stage of a pipeline, whose data needs no cotangent: its first layer is part of the rest."""
+
+    def program(defer: bool) -> Any:
+        with cc.Mesh(tp=2) as mesh:
+            r = int(mesh.axis("tp").rank)
+            w, v = (ag.Parameter(values(4, 4, seed=seed), {"tp": cc.V}) for seed in (r, 2 + r))
+            x = ag.tensor(values(2, 4, seed=20 + r), {"tp": cc.V})
+
+            def first(x: Any) -> Any:
+                return cc.permute(anp.tanh(x @ w), "tp", [(0, 1), (1, 0)])
+
+            with ag.Tape() as tape:
+                h = (ag.checkpoint(first) if checkpointed else first)(x)
+                y = (cc.permute(h @ v, "tp", [(0, 1), (1, 0)]) * h).sum()
+            if defer:
+                rest = tape.backward([y], [0.7], wanted=[h], defer=True)
+                assert w.grad is None
+                rest()
+            else:
+                tape.backward([y], [0.7])
+            return w.grad.numpy(), v.grad.numpy()
+
+    for ours, expected in zip(cc.run(program, 2, True), cc.run(program, 2, False), strict=True):
+        for a, b in zip(ours, expected, strict=True):
+            assert np.linalg.norm(b) > 0.1
+            np.testing.assert_allclose(a, b, rtol=0, atol=1e-12)
+
+
 FAULTS = ["both parts take all operands", "a cotangent is not kept", "dependence is not followed"]
 
 

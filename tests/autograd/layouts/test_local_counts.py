@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -144,3 +145,60 @@ def test_each_rank_may_take_the_first_elements_of_values_of_its_own() -> None:
     squares = (A[0].reshape(3, 2) ** 2).sum(0)
     for gradient in found:
         numpy.testing.assert_allclose(gradient[:2], 2 * squares[:, None] * TABLE[:2])
+
+
+RESHAPES: dict[str, Callable[[Any], Any]] = {
+    "rows and tokens": lambda x: np.reshape(x, (-1, x.shape[-1])),
+    "all but the rows": lambda x: np.reshape(x, (x.shape[0], -1)),
+    "heads": lambda x: np.reshape(x, (*x.shape[:2], 3, -1)),
+    "heads of width 2": lambda x: np.reshape(x, (*x.shape[:-1], -1, 2)),
+    "heads merged": lambda x: np.reshape(x, (*x.shape[:-2], -1)),
+    "a dimension of extent 1": lambda x: np.reshape(x, (*x.shape[:1], 1, *x.shape[1:])),
+    "there and back": lambda x: np.reshape(np.reshape(x, (-1, x.shape[-1])), x.shape),
+    "pairs of rows": lambda x: np.reshape(x, (-1, 2, *x.shape[1:])),
+}
+
+
+@pytest.mark.parametrize("reshape", RESHAPES)
+def test_a_part_without_rows_becomes_what_the_others_become(reshape: str) -> None:
+    """Rows and heads in parts, of which some ranks have none, and one rank has neither: labels and refusals agree."""
+    extents = {"dp": (4, 2, 0), "tp": (2, 0)}
+
+    def outcome(shape: tuple[int, ...], dims: tuple[int, ...]) -> Any:
+        with cc.Mesh(dp=3, tp=2) as mesh:
+            mine, labels = list(shape), {}
+            for axis, dim in zip(mesh.names, dims, strict=True):
+                mine[dim], labels[axis] = extents[axis][int(mesh.axis(axis).rank)], Shard(dim)
+            whole = cc.from_local(numpy.ones(mine), labels)
+            x = ag.tensor(whole.array, whole.layout, requires_grad=True)
+            try:
+                with ag.Tape() as tape:
+                    y = RESHAPES[reshape](x)
+            except (ag.LayoutError, ag.ShapeError):
+                return "refused"
+            tape.backward([y], [ag.tensor(numpy.ones(y.array.shape), y.layout.dual)])
+            assert x.grad.shape == x.shape
+            return [(type(label), label.dim, label.extent) for label in y.layout.labels], y.global_shape
+
+    legal = 0
+    for shape in ((4, 6), (4, 3, 6), (4, 5, 3, 4)):
+        for dims in itertools.permutations(range(len(shape)), 2):
+            found = cc.run(lambda shape=shape, dims=dims: outcome(shape, dims), 6)
+            assert found.count("refused") in (0, *range(3, 7)), (shape, dims, found)  # refused on most, or nowhere
+            if "refused" not in found:
+                assert all(each == found[0] for each in found), (shape, dims, found)
+                legal += 1
+    assert legal >= 2
+
+
+def test_rows_of_no_elements_are_merged() -> None:
+    """A rank without a token has rows of no elements, which have no number where they are split again."""
+    with cc.Mesh(dp=1, cp=1):
+        x = ag.tensor(numpy.ones((3, 0, 5)), {"dp": Shard(0), "cp": V}, global_shape=(3, 0, 5), requires_grad=True)
+        with ag.Tape() as tape:
+            y = np.reshape(x, (-1, x.shape[-1]))
+            assert y.layout["dp"] == Shard(0, 0, 0) and y.shape == (0, 5)
+            z = np.reshape(y, (3, 0, 5))
+            assert z.layout["dp"] == Shard(0)  # not agreed
+        tape.backward([y], [ag.tensor(numpy.ones((0, 5)), y.layout.dual)])
+        assert x.grad.shape == (3, 0, 5)
