@@ -43,10 +43,10 @@ import gc
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache, wraps
-from types import FrameType, TracebackType
-from typing import Any, ParamSpec, TypeVar
+from types import FrameType, FunctionType, TracebackType
+from typing import Any, ParamSpec, TypeVar, overload
 
 import numpy as np
 
@@ -228,49 +228,113 @@ def typed(error: Exception, text: str, kinds: dict[type[Exception], type[Ringtap
     return ArgumentError(text)
 
 
-UNTYPED = (TypeError, ValueError, AttributeError, LookupError, ArithmeticError, NotImplementedError)
+UNTYPED = (TypeError, ValueError, AttributeError, LookupError, ArithmeticError, NotImplementedError, AssertionError,
+           RecursionError)  # fmt: skip
 """The builtin errors that a wrong argument may cause inside a function."""
 
 
-def refused(error: Exception, name: str, args: Iterable[Any]) -> Exception:
+def refused(error: Exception, name: str, args: Iterable[Any], words: Mapping[str, Any] | None = None) -> Exception:
     """Return the typed error for a builtin one that the arguments of a function of ringtape have caused inside it."""
-    return typed(error, f"{name}({', '.join(map(_short, args))}): {error}" + call_site())
+    given = [*map(short, args), *(f"{key}={short(x)}" for key, x in (words or {}).items())]
+    return typed(error, f"{name}({', '.join(given)}): {_reason(error)}" + call_site())
 
 
-def _short(x: Any) -> str:
+def _reason(error: Exception) -> str:
+    if isinstance(error, KeyError) and len(error.args) == 1:  # its text is the key alone
+        return f"there is no key {short(error.args[0])}"
+    return str(error) or f"{type(error).__name__} was raised"
+
+
+def short(x: Any) -> str:
     """An argument as error messages show it: the dtype and shape of an array, and the beginning of other values."""
     array = getattr(x, "array", x)
     if isinstance(getattr(array, "shape", None), tuple) and array.shape and hasattr(array, "dtype"):
         return f"{array.dtype}{list(array.shape)}"
-    text = repr(x)
+    try:
+        text = repr(x)
+    except Exception:  # lists that are nested too deep, and objects of the program whose `repr` fails
+        text = object.__repr__(x)
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def typed_errors(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+@overload
+def typed_errors(function: type[Result]) -> type[Result]: ...
+@overload
+def typed_errors(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]: ...
+def typed_errors(function: Any) -> Any:
     """Make a function raise a `RingtapeError` where its arguments cause a builtin error inside it.
+
+    An error that has passed a line of the program, as of a function that is an argument, is raised unchanged. Of a
+    class, the public methods that it defines and ``__init__`` get typed errors.
 
     Examples
     --------
     >>> @typed_errors
     ... def half(x):
-    ...     return x / 2
+    ...     return float.__truediv__(x, 2)
+    >>> typed_errors(half) is half
+    True
+    >>> from autograd.optim import global_norm
     >>> try:
-    ...     half("x")
+    ...     global_norm(5)
     ... except RingtapeError as error:
-    ...     print(type(error).__name__, "half('x')" in str(error), isinstance(error, TypeError))
+    ...     print(type(error).__name__, "global_norm(5)" in str(error), isinstance(error, TypeError))
     ArgumentError True True
     """
+    if isinstance(function, type):
+        _type_methods(function)
+        return function
+    return _with_typed_errors(function, function.__name__, 0)
+
+
+_OPERATORS = ("__init__", "__call__", "__getitem__", "__setitem__", "__len__", "__iter__")
+
+
+def _type_methods(cls: type) -> None:
+    for name, value in list(vars(cls).items()):
+        if name.startswith("_") and name not in _OPERATORS:
+            continue
+        shown = cls.__name__ if name == "__init__" else f"{cls.__name__}.{name}"
+        if isinstance(value, FunctionType):
+            setattr(cls, name, _with_typed_errors(value, shown, 1))
+        elif isinstance(value, classmethod | staticmethod) and isinstance(value.__func__, FunctionType):
+            is_class = isinstance(value, classmethod)
+            setattr(cls, name, type(value)(_with_typed_errors(value.__func__, shown, int(is_class))))
+        elif isinstance(value, property) and value.fset is not None:
+            setattr(cls, name, value.setter(_with_typed_errors(value.fset, shown, 1)))
+
+
+def _with_typed_errors(function: Any, name: str, first: int) -> Any:
+    """The function with typed errors; messages call it `name` and leave out its arguments before `first`."""
+    if getattr(function, "has_typed_errors", False):
+        return function
 
     @wraps(function)
-    def call(*args: Arguments.args, **options: Arguments.kwargs) -> Result:
+    def call(*args: Any, **options: Any) -> Any:
         try:
             return function(*args, **options)
         except UNTYPED as error:
-            if isinstance(error, RingtapeError):
+            if isinstance(error, RingtapeError) or not is_of_library(error):
                 raise
-            raise refused(error, function.__name__, (*args, *options.values())) from error
+            raise refused(error, name, args[first:], options) from error
 
+    call.has_typed_errors = True  # type: ignore[attr-defined]
     return call
+
+
+def check_callable(function: Any, caller: str) -> None:
+    """Raise ArgumentError if an argument that is needed to be a function is none.
+
+    Examples
+    --------
+    >>> try:
+    ...     check_callable(3, "grad")
+    ... except ArgumentError as error:
+    ...     print(str(error).splitlines()[0])
+    grad: 3 was given; needed: a function
+    """
+    if not callable(function):
+        raise ArgumentError(f"{caller}: {short(function)} was given; needed: a function" + call_site())
 
 
 _INSTEAD = {
@@ -308,7 +372,7 @@ _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _OWN_FOLDERS = tuple(os.path.join(_ROOT, package) + os.sep for package in ("autograd", "collectives", "parallel"))
 
 _LEFT_OUT = (*_OWN_FOLDERS, contextlib.__file__)
-_NUMPY_FOLDER = os.path.dirname(np.__file__) + os.sep
+_CALLED = ("numpy", "scipy", "numba", "matplotlib", "mpi4py", "tqdm")
 _user_files: dict[str, bool] = {}  # whether a source file is the user's, not a library's
 
 
@@ -333,7 +397,7 @@ def _shorten_chain(error: BaseException) -> None:
     for trace in reversed(frames):
         kept = TracebackType(kept, trace.tb_frame, trace.tb_lasti, trace.tb_lineno)
     error.__traceback__ = kept or error.__traceback__  # there are none if ringtape was started as a program itself
-    if before is error or before is not None and _is_of_library(before):
+    if before is error or before is not None and is_of_library(before):
         error.__cause__ = None  # which hides the context, too
     elif before is not None:
         _shorten_chain(before)
@@ -346,10 +410,29 @@ def _frames(error: BaseException) -> Iterator[TracebackType]:
         trace = trace.tb_next
 
 
-def _is_of_library(error: BaseException) -> bool:
-    """Whether an error was raised and caught by ringtape: it has passed no code but ringtape's and NumPy's."""
-    files = [trace.tb_frame.f_code.co_filename for trace in _frames(error)]
-    return bool(files) and all(file.startswith((*_OWN_FOLDERS, _NUMPY_FOLDER)) for file in files)
+def is_of_library(error: BaseException) -> bool:
+    """Whether an error was raised and caught by ringtape: it has passed no code but ringtape's, Python's and that of
+    the packages that ringtape calls."""
+    codes = [trace.tb_frame.f_code for trace in _frames(error)]
+    return bool(codes) and all(
+        code.co_filename.startswith(_called_folders())
+        or (code.co_filename == "<string>" and code.co_name == "__init__")  # of a dataclass
+        for code in codes
+    )
+
+
+@cache
+def _called_folders() -> tuple[str, ...]:
+    """The folders of ringtape, of the packages that it calls and of the standard library, without other packages."""
+    import sysconfig  # takes a millisecond
+
+    packages = [os.path.dirname(os.path.dirname(np.__file__)), sysconfig.get_path("purelib")]
+    called = [os.path.join(folder, name) + os.sep for folder in packages for name in _CALLED]
+    standard = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib")}
+    # the top of the library and its packages, without the folder of installed ones that is inside of it
+    own = [os.path.join(folder, entry.name) for folder in standard for entry in os.scandir(folder)
+           if entry.name not in ("site-packages", "dist-packages")]  # fmt: skip
+    return *_OWN_FOLDERS, *called, *own, "<frozen ", "<__array_function__"
 
 
 def show_error(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -432,7 +515,7 @@ def call_site() -> str:
 def is_raised_inside(error: Exception, function: Callable[..., Any]) -> bool:
     """Whether `function`, called where the error is caught, is ringtape's own, and no code but ringtape's and NumPy's
     ran between it and the error."""
-    return is_own_file(function.__code__.co_filename) and _is_of_library(error)
+    return is_own_file(function.__code__.co_filename) and is_of_library(error)
 
 
 def site_of_traceback(trace: TracebackType | None) -> str:

@@ -30,6 +30,9 @@ from ..errors import (
     RingtapeError,
     ShapeError,
     call_site,
+    is_of_library,
+    refused,
+    short,
     typed,
 )
 from ..layouts.inference import axes_in, layout_of, varying
@@ -362,62 +365,67 @@ def instead_of(theirs: Callable[..., Any], *, checked: float = 0) -> Callable[[C
 
         @wraps(ours)
         def call(*args: Any, **words: Any) -> Any:
-            x: Any = None
-            recorded = False
-            if words and not _NUMPYS.keys().isdisjoint(words):
-                words = renamed(ours.__name__, words, names[: len(args)])
-            for x in args:
-                if x.__class__ in TENSORS:
-                    recorded = (x.tape is not None or x._requires_grad) and state.recording is not None
-                    break
-            else:
-                if not tensors_in(args) and not (words and tensors_in(words.values())):
-                    try:
-                        return of_rank_numbers(theirs, args, words)
-                    except TypeError:
-                        if args and isinstance(args[0], Iterator):  # HIPS autograd joins the arrays of any iterable
-                            return call(list(args[0]), *args[1:], **words)
-                        raise
-            if words and "out" in words:
-                if words["out"] is not None:
-                    raise refusal(theirs.__name__, words)
-                del words["out"]
-            if not recorded and state.grid is None and not listeners and is_free((*args, *words.values())):
-                return first(on_values, ours, args, words)
-            discrete: Any = False
-            differs = False
-            asks = len(args) > checked or (words and checked < math.inf)
-            if asks:
-                rest = (*args[1:], *words.values()) if words else args[1:]
-                if x.__class__ in TENSORS and args[0] is x and rest and _PLAIN.issuperset(map(type, rest)):
-                    a = x.array  # the usual case, without the calls of the others
-                    key: Any = (a.shape, a.dtype, x.layout, rest, *map(type, rest), *words)
-                elif words:
-                    key = (_signature(args), *words, _signature(words.values()))
-                elif len(args) == 1 and x.__class__ in TENSORS:
-                    key = x.array.shape, x.array.dtype, x.layout
-                else:
-                    key = _signature(args)
-                discrete = asked.get(key)
-            if not asks or discrete is None:
-                if len(args) > 1 or words:
-                    differs = not _RANK_NUMBERS.isdisjoint(map(type, (*args, *words.values())))
-                    if differs:
-                        args, words = _varying_by_rank(theirs.__name__, args, words)
-                if asks:
-                    discrete = is_discrete(first(ask, ours, args, words)) and not any(map(_layout_of, args))
-                    if not differs:
-                        if len(asked) > 4096:  # bounds the memory of programs whose shapes change all the time
-                            asked.clear()
-                        asked[key] = discrete
-            if discrete and state.grid is None and not listeners:
-                return first(on_values, ours, args, words)  # such as sum(x, dtype=int): there is no derivative
             try:
-                return ours(*args, **words)
-            except RingtapeError:
+                x: Any = None
+                recorded = False
+                if words and not _NUMPYS.keys().isdisjoint(words):
+                    words = renamed(ours.__name__, words, names[: len(args)])
+                for x in args:
+                    if x.__class__ in TENSORS:
+                        recorded = (x.tape is not None or x._requires_grad) and state.recording is not None
+                        break
+                else:
+                    if not tensors_in(args) and not (words and tensors_in(words.values())):
+                        try:
+                            return of_rank_numbers(theirs, args, words)
+                        except TypeError:  # HIPS autograd joins the arrays of any iterable
+                            if args and isinstance(args[0], Iterator):
+                                return call(list(args[0]), *args[1:], **words)
+                            raise
+                if words and "out" in words:
+                    if words["out"] is not None:
+                        raise refusal(theirs.__name__, words)
+                    del words["out"]
+                if not recorded and state.grid is None and not listeners and is_free((*args, *words.values())):
+                    return first(on_values, ours, args, words)
+                discrete: Any = False
+                differs = False
+                asks = len(args) > checked or (words and checked < math.inf)
+                if asks:
+                    rest = (*args[1:], *words.values()) if words else args[1:]
+                    if x.__class__ in TENSORS and args[0] is x and rest and _PLAIN.issuperset(map(type, rest)):
+                        a = x.array  # the usual case, without the calls of the others
+                        key: Any = (a.shape, a.dtype, x.layout, rest, *map(type, rest), *words)
+                    elif words:
+                        key = (_signature(args), *words, _signature(words.values()))
+                    elif len(args) == 1 and x.__class__ in TENSORS:
+                        key = x.array.shape, x.array.dtype, x.layout
+                    else:
+                        key = _signature(args)
+                    discrete = asked.get(key)
+                if not asks or discrete is None:
+                    if len(args) > 1 or words:
+                        differs = not _RANK_NUMBERS.isdisjoint(map(type, (*args, *words.values())))
+                        if differs:
+                            args, words = _varying_by_rank(theirs.__name__, args, words)
+                    if asks:
+                        discrete = is_discrete(first(ask, ours, args, words)) and not any(map(_layout_of, args))
+                        if not differs:
+                            if len(asked) > 4096:  # bounds the memory of programs whose shapes change all the time
+                                asked.clear()
+                            asked[key] = discrete
+                if discrete and state.grid is None and not listeners:
+                    return first(on_values, ours, args, words)  # such as sum(x, dtype=int): there is no derivative
+                try:
+                    return ours(*args, **words)
+                except RingtapeError:
+                    raise
+                except _UNEXPECTED as error:
+                    raise refusal(theirs.__name__, words, str(error)) from error
+            except RecursionError as error:  # as of a list that contains itself
+                if is_of_library(error):
+                    raise refused(error, theirs.__name__, args, words) from error
                 raise
-            except _UNEXPECTED as error:
-                raise refusal(theirs.__name__, words, str(error)) from error
 
         return call
 
@@ -466,6 +474,8 @@ def of_rank_numbers(theirs: Callable[..., Any], args: Any, words: Any) -> Any:
     is a Tensor that is V on their axes (`made_of`). One that is computed from an array is a plain array, which is V on
     all axes.
     """
+    if words and tensors_in(words.values()):  # such as `out`; NumPy would call our function again
+        raise refusal(theirs.__name__, [key for key, value in words.items() if tensors_in((value,))])
     y = theirs(*args, **words)
     given = (*args, *words.values())
     axes = rank_axes(given)
@@ -610,7 +620,11 @@ def _signature(xs: Iterable[Any]) -> tuple[Any, ...]:
         elif kind is np.ndarray or isinstance(x, np.ndarray):
             found += x.shape, x.dtype, x.tobytes() if x.size <= 16 else None
         else:
-            add(repr(x) if kind.__hash__ is None else x)
+            try:
+                hash(x)
+            except TypeError:  # also of an object that holds an array
+                x = short(x)
+            add(x)
     return tuple(found)
 
 
