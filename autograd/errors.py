@@ -45,6 +45,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache, wraps
+from inspect import CO_GENERATOR
 from types import FrameType, FunctionType, TracebackType
 from typing import Any, ParamSpec, TypeVar, overload
 
@@ -287,7 +288,7 @@ def typed_errors(function: Any) -> Any:
     return _with_typed_errors(function, function.__name__, 0)
 
 
-_OPERATORS = ("__init__", "__call__", "__getitem__", "__setitem__", "__len__", "__iter__")
+_OPERATORS = ("__init__", "__getitem__", "__setitem__", "__delitem__", "__contains__", "__iadd__")
 
 
 def _type_methods(cls: type) -> None:
@@ -318,8 +319,18 @@ def _with_typed_errors(function: Any, name: str, first: int) -> Any:
                 raise
             raise refused(error, name, args[first:], options) from error
 
-    call.has_typed_errors = True  # type: ignore[attr-defined]
-    return call
+    @wraps(function)
+    def iterate(*args: Any, **options: Any) -> Any:
+        try:
+            return (yield from function(*args, **options))
+        except UNTYPED as error:
+            if isinstance(error, RingtapeError) or not is_of_library(error):
+                raise
+            raise refused(error, name, args[first:], options) from error
+
+    made: Any = iterate if function.__code__.co_flags & CO_GENERATOR else call
+    made.has_typed_errors = True
+    return made
 
 
 def check_callable(function: Any, caller: str) -> None:

@@ -33,7 +33,7 @@ from .engine.events import listeners
 from .engine.multi_output import Several
 from .engine.primitive import Primitive, op, registry
 from .engine.tensor import TENSORS
-from .errors import GradientWarning, NotDifferentiable
+from .errors import GradientWarning, NotDifferentiable, typed_errors
 from .layouts.layout import Mix, Sum
 
 __all__ = [
@@ -178,6 +178,7 @@ def _missing(fun: Any, argnum: int, what: str, kind: str) -> NotDifferentiable:
 
 
 # -- reverse mode ----------------------------------------------------------------------------------------------------
+@typed_errors
 def defvjp(fun: Function, *makers: Function | None, argnums: Iterable[int] | None = None) -> None:
     """Define the reverse rules of a primitive.
 
@@ -237,6 +238,7 @@ def defvjp_argnums(fun: Function, maker: Function) -> None:
 
 
 # -- forward mode ----------------------------------------------------------------------------------------------------
+@typed_errors
 def defjvp(fun: Function, *rules: Function | str | None, argnums: Iterable[int] | None = None) -> None:
     """Define the forward rules of a primitive.
 

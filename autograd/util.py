@@ -6,11 +6,13 @@ import warnings
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from .errors import typed_errors
 from .test_util import check_grads
 
 __all__ = ["func", "quick_grad_check", "subval", "subvals"]
 
 
+@typed_errors
 def subvals(x: Iterable[Any], replacements: Iterable[tuple[int, Any]]) -> tuple[Any, ...]:
     """Return `x` as a tuple with items replaced, given pairs of index and new item."""
     items = list(x)
@@ -19,6 +21,7 @@ def subvals(x: Iterable[Any], replacements: Iterable[tuple[int, Any]]) -> tuple[
     return tuple(items)
 
 
+@typed_errors
 def subval(x: Iterable[Any], i: int, item: Any) -> tuple[Any, ...]:
     """Return `x` as a tuple with item `i` replaced."""
     return subvals(x, [(i, item)])

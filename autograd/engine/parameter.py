@@ -35,6 +35,7 @@ from ..errors import (
     ShapeError,
     TapeError,
     call_site,
+    typed_errors,
 )
 from ..layouts.layout import C, D, Grid, I, Label, Layout, P, R, Rooted, Shard, V, is_copy_for_part, may_relabel
 from ..layouts.messages import contradiction, describe, drawn_leaf, own_part
@@ -526,6 +527,7 @@ def _may_state(have: Label, need: Label) -> bool:
     return not (have is D and need is V)
 
 
+@typed_errors
 def constant(array: Any, dtype: Any = None, device: str | None = None) -> Leaf:
     """An array that is the same on every rank and has no cotangent. It mixes with every layout, like a number.
 

@@ -13,13 +13,14 @@ from ..engine.pytree import flatten, tree_map
 from ..engine.state import state
 from ..engine.tape import Tape
 from ..engine.tensor import TENSORS, WATCH, Tensor
-from ..errors import TapeError
+from ..errors import TapeError, typed_errors
 
 __all__ = ["const_graph"]
 
 Function = Callable[..., Any]
 
 
+@typed_errors
 def const_graph(fun: Function, *args: Any, **kwargs: Any) -> Function:
     """Return `fun` with its first arguments fixed; the first call traces it, later calls replay the trace.
 

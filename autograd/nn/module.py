@@ -35,6 +35,7 @@ from ..errors import (
     is_own_file,
     is_raised_inside,
     refused,
+    typed_errors,
 )
 from ..layouts.layout import C, Layout
 from ..random.philox import floating
@@ -69,6 +70,7 @@ def _typed_errors_of(made: Any) -> Any:
     return call
 
 
+@typed_errors
 class Module:
     """Base class of all modules: override `forward`, and assign Parameters and Modules as attributes.
 
@@ -632,6 +634,7 @@ def _modules_in(attribute: str, value: Any) -> Iterator[tuple[str, Module]]:
                 yield f"{attribute}.{i}", item
 
 
+@typed_errors
 class ModuleList(Module):
     """A list of modules. It has no `forward`; parameters are named by the position of their module ("0.weight").
 
@@ -736,6 +739,7 @@ class Sequential(ModuleList):
         return input
 
 
+@typed_errors
 class ModuleDict(Module):
     """A dictionary of modules. It has no `forward`; parameters are named by the key of their module ("head.weight").
 

@@ -21,7 +21,7 @@ from ..arrays.device import is_array, to_host
 from ..engine.state import state
 from ..engine.tensor import TENSORS
 from ..engine.whole import sharded_axes
-from ..errors import ArgumentError, DtypeError, LayoutError, RingtapeError, ShapeError, call_site
+from ..errors import ArgumentError, DtypeError, LayoutError, RingtapeError, ShapeError, call_site, typed_errors
 from ..layouts.layout import Layout, P, V
 from .module import Module
 
@@ -73,6 +73,7 @@ class FileEntry:
         return f"{text}, whole" + (f", saved from {{{held}}}" if held else "")
 
 
+@typed_errors
 def save(objects: Any, path: str | os.PathLike[str]) -> None:
     """Write a module, or several objects with a ``state_dict``, to an ``.npz`` file.
 
@@ -151,6 +152,7 @@ def save(objects: Any, path: str | os.PathLike[str]) -> None:
             raise RingtapeError(f"save: rank {rank} could not write the file: {text.decode()}" + call_site())
 
 
+@typed_errors
 def load(objects: Any, path: str | os.PathLike[str]) -> dict[str, Any]:
     """Read what `save` wrote, on any number of ranks. Each rank takes its part.
 
@@ -202,6 +204,7 @@ def load(objects: Any, path: str | os.PathLike[str]) -> dict[str, Any]:
     return {name: x for name, x in states.items() if name not in parts}
 
 
+@typed_errors
 def contents(path: str | os.PathLike[str]) -> dict[str, FileEntry]:
     """Return what a file has that `save` wrote, by name: types, shapes, layouts, and which arrays are parts of a model.
 

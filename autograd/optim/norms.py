@@ -26,7 +26,7 @@ from ..engine.parameter import Leaf
 from ..engine.saved_arrays import step_check
 from ..engine.state import state
 from ..engine.tensor import Tensor
-from ..errors import ArgumentError, LayoutError, OptionError, call_site
+from ..errors import ArgumentError, LayoutError, OptionError, call_site, typed_errors
 from ..kernels.cuda.squares import is_supported, squares
 from ..layouts.layout import C, D, I, Layout, P, R, Rooted, Shard, V
 from ..layouts.messages import describe
@@ -66,6 +66,7 @@ def local_norm(tensors: list[Tensor], norm_type: float = 2.0) -> float:
     return _root(_power([x.array for x in tensors], norm_type), norm_type)
 
 
+@typed_errors
 def global_norm(tensors: Iterable[Tensor], norm_type: float = 2.0) -> float:
     """Return the norm of all elements of the Tensors together, over all ranks of the mesh.
 

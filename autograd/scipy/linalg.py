@@ -16,6 +16,7 @@ import numpy as np
 from ..engine.parameter import constant
 from ..engine.primitive import Primitive, op
 from ..engine.tensor import TENSORS
+from ..errors import typed_errors
 from ..extend import primitive, replaceable
 from ..ops import reshape, sum, transpose
 from ..ops.elementwise import conj, real
@@ -54,6 +55,7 @@ _sylvester: Primitive = op(
 )  # fmt: skip
 
 
+@typed_errors
 @replaceable(_linalg.solve_sylvester)
 def solve_sylvester(a: Any, b: Any, q: Any) -> Any:
     """Return the x with ``a x + x b = q``. Adjoint: with ``g = solve_sylvester(a', b', ct)``: -g x', -x' g and g."""
@@ -67,6 +69,7 @@ _sqrtm: Primitive = op(
 )  # fmt: skip
 
 
+@typed_errors
 @replaceable(_linalg.sqrtm)
 def sqrtm(A: Any, *args: Any, **options: Any) -> Any:
     """Return the principal square root of a matrix, complex where a real matrix has no real root."""
@@ -93,6 +96,7 @@ _triangular: Primitive = op(
 )  # fmt: skip
 
 
+@typed_errors
 @replaceable(_linalg.solve_triangular)
 def solve_triangular(
     a: Any, b: Any, trans: Any = 0, lower: bool = False, unit_diagonal: bool = False, **options: Any
@@ -151,6 +155,7 @@ _banded: Primitive = op(
 )
 
 
+@typed_errors
 @replaceable(_linalg.solve_banded)
 def solve_banded(l_and_u: Any, ab: Any, b: Any, **options: Any) -> Any:
     """Return the x with ``a x = b``, where the rows of `ab` are the bands of `a`.

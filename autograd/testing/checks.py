@@ -10,7 +10,7 @@ import numpy as np
 
 from ..engine.state import state
 from ..engine.tensor import TENSORS, may_need_gradient
-from ..errors import CommunicationError, RingtapeError
+from ..errors import CommunicationError, RingtapeError, typed_errors
 from ..transforms import vjp
 from .coordinates import Function, OnAllRanks, plain_arrays_named
 from .declaration import check_users_declarations
@@ -23,6 +23,7 @@ __all__ = ["check_grads"]
 _MODES = ("reverse", "forward")
 
 
+@typed_errors
 def check_grads(
     f: Function,
     *args: Any,

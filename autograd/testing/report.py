@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import RingtapeError
+from ..errors import RingtapeError, typed_errors
 
 __all__ = ["DeclarationMismatch", "GradientMismatch", "compare", "worst_elements"]
 
@@ -19,6 +19,7 @@ class DeclarationMismatch(RingtapeError, AssertionError):
     """The function of an operation does not have a property that its declaration states."""
 
 
+@typed_errors
 def compare(
     where: str, expected: np.ndarray, got: np.ndarray, rtol: float, atol: float, error: Any = 0.0, worst: int = 0
 ) -> None:

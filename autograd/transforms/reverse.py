@@ -11,7 +11,7 @@ import numpy as np
 
 from ..engine.pytree import tree_map
 from ..engine.state import state
-from ..errors import ArgumentError, LayoutError, ObjectiveError, call_site
+from ..errors import ArgumentError, LayoutError, ObjectiveError, call_site, typed_errors
 from ..layouts.messages import require_one_number
 from .basis import ones
 from .traced import Function, Traced
@@ -216,6 +216,7 @@ def holomorphic_grad(fun: Function, argnum: Argnum = 0) -> Function:
     return nary("holomorphic_grad", _holomorphic_grad, fun, argnum)
 
 
+@typed_errors
 def grad_named(fun: Function, argname: str) -> Function:
     """
     Returns a function which computes the gradient with respect to the parameter `argname`, passed by position.
@@ -246,6 +247,7 @@ def grad_named(fun: Function, argname: str) -> Function:
     return grad(fun, position(fun, argname))
 
 
+@typed_errors
 def multigrad_dict(fun: Function) -> Function:
     """
     Returns a function which computes the gradients with respect to all parameters, as a dict from name to gradient.

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 import autograd as ag
-from autograd.errors import ArgumentError, CommunicationError, call_site
+from autograd.errors import ArgumentError, CommunicationError, call_site, typed_errors
 from autograd.layouts.layout import C, I, Label, P, R, Rooted, Shard, V, dual_label
 
 from ..collective import Collective
@@ -74,6 +74,7 @@ class Report:
         return self
 
 
+@typed_errors
 def check_collective(
     collective: Any,
     *,

@@ -36,7 +36,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from autograd.errors import OptionError, call_site
+from autograd.errors import OptionError, call_site, typed_errors
 
 __all__ = [
     "Action", "Message", "SCHEDULES", "Schedule", "Task", "gpipe", "interleaved", "make_schedule", "one_f_one_b",
@@ -133,6 +133,7 @@ def _take(
     return tuple(found)
 
 
+@typed_errors
 @dataclass(frozen=True)
 class Schedule:
     """A list of actions for each rank.
@@ -333,6 +334,7 @@ def _made(name: str, ranks: Iterable[Iterable[tuple[int, str, int]]]) -> Schedul
     return Schedule(name, tuple(tuple(Action(*a) for a in rank) for rank in ranks))
 
 
+@typed_errors
 def gpipe(ranks: int, microbatches: int) -> Schedule:
     """All forward passes, then all backward passes. Source: Huang et al., *GPipe*, NeurIPS 2019, section 2.3.
 
@@ -347,6 +349,7 @@ def gpipe(ranks: int, microbatches: int) -> Schedule:
     ))  # fmt: skip
 
 
+@typed_errors
 def one_f_one_b(ranks: int, microbatches: int) -> Schedule:
     """One forward pass, one backward pass in turn, so that a rank holds at most as many microbatches as ranks follow.
 
@@ -371,6 +374,7 @@ def one_f_one_b(ranks: int, microbatches: int) -> Schedule:
     return _made("1f1b", found)
 
 
+@typed_errors
 def interleaved(ranks: int, microbatches: int, chunks: int = 2) -> Schedule:
     """1F1B where each rank has several stages, r, r + p, ..., which makes the bubble shorter and the messages more.
 
@@ -401,6 +405,7 @@ def interleaved(ranks: int, microbatches: int, chunks: int = 2) -> Schedule:
     return _made("interleaved", found)
 
 
+@typed_errors
 def zb_h1(ranks: int, microbatches: int) -> Schedule:
     """1F1B with a split backward pass: W fills the gaps, and every rank holds as many microbatches as there are ranks.
 
@@ -425,6 +430,7 @@ def zb_h1(ranks: int, microbatches: int) -> Schedule:
     return _made("zb-h1", found)
 
 
+@typed_errors
 def zb_v(ranks: int, microbatches: int) -> Schedule:
     """Two stages on each rank, placed as a V: r and 2p-1-r, so that the last stage is on the rank of the first.
 

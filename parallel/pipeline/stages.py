@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from autograd.arrays.shape_only import Shaped
 from autograd.engine.parameter import Leaf, Parameter
 from autograd.engine.state import no_grad, state
-from autograd.errors import AbsentError, LayoutError, OptionError, call_site
+from autograd.errors import AbsentError, LayoutError, OptionError, call_site, typed_errors
 from autograd.layouts.layout import I, V
 from autograd.layouts.messages import describe
 from autograd.nn import Module
@@ -20,6 +20,7 @@ __all__ = [
 ]  # fmt: skip
 
 
+@typed_errors
 def partition(costs: Sequence[float], stages: int) -> list[range]:
     """Divide layers into contiguous stages so that the most expensive stage is as cheap as possible.
 
@@ -83,6 +84,7 @@ def partition(costs: Sequence[float], stages: int) -> list[range]:
     return [range(a, b) for a, b in zip(bounds, bounds[1:], strict=False)]
 
 
+@typed_errors
 def parameter_costs(layers: Sequence[Module]) -> list[float]:
     """The number of elements of each layer's parameters, a tied one in each layer that uses it; at least 1.
 
@@ -95,6 +97,7 @@ def parameter_costs(layers: Sequence[Module]) -> list[float]:
     return [max(1.0, float(sum(p.array.size for p in layer.parameters()))) for layer in layers]
 
 
+@typed_errors
 def measured_costs(layers: Sequence[Module], x: Any, *, axis: str | None = None, repeats: int = 3) -> list[float]:
     """The seconds that each layer's forward pass takes, the shortest of some runs, without recording it.
 

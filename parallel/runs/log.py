@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
-from autograd.errors import OptionError, RingtapeError, call_site
+from autograd.errors import OptionError, RingtapeError, call_site, typed_errors
 from collectives.world import world
 
 from .values import optional, plain_value, writes
@@ -20,6 +20,7 @@ _STARTED = "started"
 _NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
+@typed_errors
 class RunLog:
     """A log of a run: a file with one JSON object a line. All ranks call its methods; rank 0 writes.
 
@@ -141,6 +142,7 @@ def _restored(x: Any) -> Any:
     return [_restored(value) for value in x] if isinstance(x, list) else x
 
 
+@typed_errors
 def read_log(path: str | os.PathLike[str], *, repeated: bool = False) -> list[dict[str, Any]]:
     """Read the lines of a `RunLog`, also while the run is going on.
 
@@ -188,6 +190,7 @@ def read_log(path: str | os.PathLike[str], *, repeated: bool = False) -> list[di
     return rows
 
 
+@typed_errors
 def plot_log(
     runs: Any, y: str | Sequence[str] = "loss", *, x: str = "step", file: str | os.PathLike[str] | None = None,
     logarithmic: bool = False,

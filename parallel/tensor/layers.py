@@ -13,7 +13,7 @@ import collectives as cc
 from autograd import nn, ops
 from autograd.engine.parameter import Parameter
 from autograd.engine.tensor import Tensor
-from autograd.errors import ArgumentError, call_site
+from autograd.errors import ArgumentError, call_site, typed_errors
 from autograd.layouts.layout import I, Label, P, Shard, V
 
 from ..plan import Shards
@@ -22,6 +22,7 @@ from .regions import axis_name, destination, enter, features, is_alone, leave
 __all__ = ["Column", "ColumnLinear", "Row", "RowLinear"]
 
 
+@typed_errors
 class ColumnLinear(nn.Module):
     """I or Shard(tokens) -> Shard(last): ``x @ weight + bias`` with this rank's columns of the weight.
 
@@ -72,6 +73,7 @@ def blockwise(x: Tensor, weight: Tensor, bias: Tensor | None, axis: str) -> Tens
     return cc.cast(y, axis, to=label.on(y.array.ndim - 1)) if isinstance(label, Shard) else y
 
 
+@typed_errors
 class RowLinear(nn.Module):
     """Shard(last) -> I or Shard(tokens): ``x @ weight + bias`` with this rank's rows of the weight.
 
