@@ -285,7 +285,8 @@ def typed_errors(function: Any) -> Any:
     if isinstance(function, type):
         _type_methods(function)
         return function
-    return _with_typed_errors(function, function.__name__, 0)
+    name = function.__qualname__.rpartition("<locals>.")[2]
+    return _with_typed_errors(function, name.removesuffix(".__init__"), int("." in name))  # of a method without `self`
 
 
 _OPERATORS = ("__init__", "__getitem__", "__setitem__", "__delitem__", "__contains__", "__iadd__")

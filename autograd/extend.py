@@ -33,7 +33,7 @@ from .engine.events import listeners
 from .engine.multi_output import Several
 from .engine.primitive import Primitive, op, registry
 from .engine.tensor import TENSORS
-from .errors import GradientWarning, NotDifferentiable, typed_errors
+from .errors import GradientWarning, NotDifferentiable, check_callable, typed_errors
 from .layouts.layout import Mix, Sum
 
 __all__ = [
@@ -101,6 +101,7 @@ def replaceable(function: Function) -> Callable[[Function], Function]:
 
 
 def _primitive(function: Function, without_rules: Function | None = None) -> Function:
+    check_callable(function, "primitive")
     name = getattr(function, "__name__", type(function).__name__)
 
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -131,6 +132,7 @@ def _primitive(function: Function, without_rules: Function | None = None) -> Fun
 
 def notrace_primitive(function: Function) -> Function:
     """Wrap a function to run on plain values: traced arguments are replaced by their values, nothing is recorded."""
+    check_callable(function, "notrace_primitive")
 
     def call(*args: Any, **kwargs: Any) -> Any:
         arguments = Call.of(args)

@@ -19,6 +19,7 @@ from ..random.keys import real
 __all__ = ["Dataset", "Subset", "TensorDataset", "default_collate", "random_split"]
 
 
+@typed_errors
 class Dataset:
     """Base class of data sets: define ``__len__`` and ``__getitem__``, which returns the example with an index.
 

@@ -79,6 +79,7 @@ class Leaf(Tensor):
         return self._requires_grad
 
     @requires_grad.setter
+    @typed_errors
     def requires_grad(self, value: bool) -> None:
         if value and not is_inexact(self.array.dtype):
             raise DtypeError(
@@ -165,6 +166,7 @@ class Leaf(Tensor):
         return None if is_absent(self.array) else guarded(self)
 
     @data.setter
+    @typed_errors
     def data(self, value: Any) -> None:
         value = as_array(value, self.array.dtype)
         if value.shape != self.array.shape:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol, overload
 
 import numpy as np
 
-from ..errors import LayoutError, OptionError, call_site, is_own_file, short_site
+from ..errors import LayoutError, OptionError, call_site, is_own_file, short_site, typed_errors
 from ..layouts.inference import infer, layout_of, require_no_first_elements, varying, without_false_parts
 from ..layouts.layout import C, D, Grid, I, Layout, P, R, Shard, V
 from ..layouts.messages import REJECTED, raise_unfit
@@ -190,6 +190,7 @@ class Primitive:
 
     __call__: Call
 
+    @typed_errors
     def __init__(
         self,
         name: str,

@@ -13,7 +13,7 @@ from ..engine.pytree import flatten, tree_map
 from ..engine.state import state
 from ..engine.tape import Tape
 from ..engine.tensor import TENSORS, WATCH, Tensor
-from ..errors import TapeError, typed_errors
+from ..errors import TapeError, check_callable, typed_errors
 
 __all__ = ["const_graph"]
 
@@ -44,6 +44,7 @@ def const_graph(fun: Function, *args: Any, **kwargs: Any) -> Function:
     >>> float(g(2.0)), float(g(3.0)), len(runs)
     (2.0, 3.0, 1)
     """
+    check_callable(fun, "const_graph")
     graph: list[_Graph] = []
 
     def replayed(*more: Any) -> Any:

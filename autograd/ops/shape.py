@@ -287,9 +287,9 @@ def matrix_transpose(x: Any) -> Any:
 
     Adjoint: the transpose of the cotangent.
     """
-    x = x if hasattr(x, "shape") else operand(x)
-    if len(raw(x).shape) < 2:
-        raise ShapeError(f"matrix_transpose of shape {raw(x).shape}; needed: at least two dimensions" + call_site())
+    x = x if hasattr(x, "dtype") else operand(x)
+    if len(np.shape(raw(x))) < 2:
+        raise ShapeError(f"matrix_transpose of shape {np.shape(raw(x))}; needed: at least two dimensions" + call_site())
     return swapaxes(x, -1, -2)
 
 

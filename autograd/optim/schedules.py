@@ -19,7 +19,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 
-from ..errors import LayoutError, OptionError, call_site, typed_errors
+from ..errors import LayoutError, OptionError, call_site, check_callable, typed_errors
 from ..layouts.rank_values import rank_axes
 from .hyperparameters import check_count, check_numbers
 
@@ -267,6 +267,7 @@ def lambda_lr(lr: float, lr_lambda: Callable[[int], float]) -> Schedule:
     [1.0, 0.5, 0.25]
     """
     check_numbers("lambda_lr", lr=lr)
+    check_callable(lr_lambda, "lambda_lr")
     return lambda step: lr * lr_lambda(step)
 
 

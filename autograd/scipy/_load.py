@@ -11,7 +11,7 @@ import numpy as np
 
 from ..arrays.shape_only import Shaped
 from ..engine.tensor import TENSORS
-from ..errors import DependencyError, NotDifferentiable, call_site
+from ..errors import DependencyError, NotDifferentiable, call_site, typed_errors
 from ..ops.arguments import followed
 from ..ops.elementwise import astype
 
@@ -83,6 +83,7 @@ def without_derivative(operation: Any, *argnums: int) -> Callable[..., Any]:
         return operation(*xs)
 
     call.__name__ = call.__qualname__ = name
+    call = typed_errors(call)
     plural = "s" if len(argnums) > 1 else ""
     call.__doc__ = f"SciPy's {name}, without derivative in argument{plural} {', '.join(map(str, argnums))}."
     return call

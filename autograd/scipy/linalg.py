@@ -55,8 +55,8 @@ _sylvester: Primitive = op(
 )  # fmt: skip
 
 
-@typed_errors
 @replaceable(_linalg.solve_sylvester)
+@typed_errors
 def solve_sylvester(a: Any, b: Any, q: Any) -> Any:
     """Return the x with ``a x + x b = q``. Adjoint: with ``g = solve_sylvester(a', b', ct)``: -g x', -x' g and g."""
     return _sylvester(*(x if hasattr(x, "shape") else np.asarray(x) for x in (a, b, q)))
@@ -69,8 +69,8 @@ _sqrtm: Primitive = op(
 )  # fmt: skip
 
 
-@typed_errors
 @replaceable(_linalg.sqrtm)
+@typed_errors
 def sqrtm(A: Any, *args: Any, **options: Any) -> Any:
     """Return the principal square root of a matrix, complex where a real matrix has no real root."""
     return _sqrtm(A) if traced(A) else _linalg.sqrtm(A, *args, **options)
@@ -96,8 +96,8 @@ _triangular: Primitive = op(
 )  # fmt: skip
 
 
-@typed_errors
 @replaceable(_linalg.solve_triangular)
+@typed_errors
 def solve_triangular(
     a: Any, b: Any, trans: Any = 0, lower: bool = False, unit_diagonal: bool = False, **options: Any
 ) -> Any:
@@ -155,8 +155,8 @@ _banded: Primitive = op(
 )
 
 
-@typed_errors
 @replaceable(_linalg.solve_banded)
+@typed_errors
 def solve_banded(l_and_u: Any, ab: Any, b: Any, **options: Any) -> Any:
     """Return the x with ``a x = b``, where the rows of `ab` are the bands of `a`.
 

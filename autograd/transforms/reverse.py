@@ -11,7 +11,7 @@ import numpy as np
 
 from ..engine.pytree import tree_map
 from ..engine.state import state
-from ..errors import ArgumentError, LayoutError, ObjectiveError, call_site, typed_errors
+from ..errors import ArgumentError, LayoutError, ObjectiveError, call_site, check_callable, typed_errors
 from ..layouts.messages import require_one_number
 from .basis import ones
 from .traced import Function, Traced
@@ -277,6 +277,7 @@ def multigrad_dict(fun: Function) -> Function:
     >>> {name: float(g) for name, g in found.items()}
     {'x': 4.0, 'y': 12.0}
     """
+    check_callable(fun, "multigrad_dict")
     signature = inspect.signature(fun)
 
     def call(arguments: dict[str, Any]) -> Any:
@@ -363,6 +364,7 @@ def vjp(fun: Function, *args: Any) -> tuple[Any, Callable[[Any], Any]]:
     >>> pullback(np.array([1.0, 0.0]))
     array([1., 0.])
     """
+    check_callable(fun, "vjp")
     traced = Traced(lambda xs: fun(*xs), args, "arguments", "vjp")
 
     def pullback(ct: Any) -> Any:

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from autograd.engine import events
-from autograd.errors import MeshError, typed_errors
+from autograd.errors import MeshError, check_callable, typed_errors
 
 from ..transports.protocol import Communicator
 from ..transports.request import Request, given_bytes, shown
@@ -85,7 +85,8 @@ class Timeline:
     """
 
     def __init__(self, path: str | os.PathLike[str] | None, clock: Clock):
-        self.path = path
+        check_callable(clock, "timeline")
+        self.path = None if path is None else os.fspath(path)
         self.report: Report | None = None
         self._clock = clock
         self._calls: list[CallRecord] = []

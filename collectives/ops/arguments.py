@@ -37,7 +37,7 @@ from ..mesh import Axis, current_mesh
 from ..transports.protocol import Communicator
 
 __all__ = [
-    "AxisName", "Use", "check_other", "check_rank", "check_to", "group_of", "operand", "sample",
+    "AxisName", "Use", "as_typed", "check_other", "check_rank", "check_to", "group_of", "operand", "sample",
     "sizes_of", "to_tensor", "user_function",
 ]  # fmt: skip
 
@@ -94,7 +94,7 @@ def user_function(resolve: Callable[Arguments, Use | Tensor]) -> Callable[Argume
         try:
             use = resolve(x, axis, *args, **options)
         except TypeError as error:
-            raise _as_typed(error, resolve, (x, axis, *args), options) from error.__cause__
+            raise as_typed(error, resolve, (x, axis, *args), options) from error.__cause__
         if use.__class__ is not Use:
             return use  # type: ignore[return-value]  # the result: nothing runs
         known = use.collective.prepared(use.x, use.call)
@@ -105,7 +105,7 @@ def user_function(resolve: Callable[Arguments, Use | Tensor]) -> Callable[Argume
     return function  # type: ignore[return-value]  # its arguments are those of `resolve`
 
 
-def _as_typed(error: TypeError, resolve: Callable[..., Any], args: Any, options: Any) -> TypeError:
+def as_typed(error: TypeError, resolve: Callable[..., Any], args: Any, options: Any) -> TypeError:
     """The error of a call whose arguments do not fit the signature as a typed one; any other error as it is."""
     declared, name = signature(resolve), resolve.__name__
     try:

@@ -43,7 +43,7 @@ from ..collective import Collective, absent_or_zeros, arrived
 from ..mesh import Axis, current_mesh
 from ..transports.protocol import Communicator, Pending, Request
 from . import headers
-from .arguments import Arguments, AxisName, Use, check_other, operand, sample
+from .arguments import Arguments, AxisName, Use, as_typed, check_other, operand, sample
 from .messages import RECV, SEND, derived, next_number, permute, warn_of_no_influence
 from .parts import all_gather, all_to_all, reduce_scatter
 from .rooted import broadcast, reduce
@@ -455,7 +455,10 @@ def nonblocking(
     name = blocking.__name__
 
     def function(*args: Arguments.args, **options: Arguments.kwargs) -> Tensor:
-        use = resolve(*args, **options)
+        try:
+            use = resolve(*args, **options)
+        except TypeError as error:
+            raise as_typed(error, resolve, args, options) from error.__cause__
         return _start_tensor(use.collective, use.x, use.call, agree=True)
 
     labels = (blocking.__doc__ or "").partition(":")[0]

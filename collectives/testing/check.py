@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 import autograd as ag
-from autograd.errors import ArgumentError, CommunicationError, call_site, typed_errors
+from autograd.errors import ArgumentError, CommunicationError, RingtapeError, call_site, typed_errors
 from autograd.layouts.layout import C, I, Label, P, R, Rooted, Shard, V, dual_label
 
 from ..collective import Collective
@@ -39,7 +39,7 @@ Values = list[Any]
 # -- the check ---------------------------------------------------------------------------------------------------------
 
 
-class CheckFailed(AssertionError):
+class CheckFailed(RingtapeError, AssertionError):
     """Raised by `Report.require` when a check failed or no case ran."""
 
 
