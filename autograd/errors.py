@@ -40,12 +40,12 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import inspect
 import os
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache, wraps
-from inspect import CO_GENERATOR
 from types import FrameType, FunctionType, TracebackType
 from typing import Any, ParamSpec, TypeVar, overload
 
@@ -234,10 +234,20 @@ UNTYPED = (TypeError, ValueError, AttributeError, LookupError, ArithmeticError, 
 """The builtin errors that a wrong argument may cause inside a function."""
 
 
-def refused(error: Exception, name: str, args: Iterable[Any], words: Mapping[str, Any] | None = None) -> Exception:
+def refused(
+    error: Exception, name: str, args: Iterable[Any], words: Mapping[str, Any] | None = None, needed: str = ""
+) -> Exception:
     """Return the typed error for a builtin one that the arguments of a function of ringtape have caused inside it."""
     given = [*map(short, args), *(f"{key}={short(x)}" for key, x in (words or {}).items())]
-    return typed(error, f"{name}({', '.join(given)}): {_reason(error)}" + call_site())
+    return typed(error, f"{name}({', '.join(given)}): {_reason(error)}{needed}" + call_site())
+
+
+def _needed(function: Any, name: str) -> str:
+    """The parameters of a function and their types, for the error about a call of it."""
+    found = inspect.signature(function)
+    parameters = [p for p in found.parameters.values() if p.name not in ("self", "cls")]
+    shown = str(found.replace(parameters=parameters, return_annotation=found.empty)).replace("'", "")
+    return f"; needed: {name}{shown}" if len(shown) <= 200 and ":" in shown else ""
 
 
 def _reason(error: Exception) -> str:
@@ -318,7 +328,7 @@ def _with_typed_errors(function: Any, name: str, first: int) -> Any:
         except UNTYPED as error:
             if isinstance(error, RingtapeError) or not is_of_library(error):
                 raise
-            raise refused(error, name, args[first:], options) from error
+            raise refused(error, name, args[first:], options, _needed(function, name)) from error
 
     @wraps(function)
     def iterate(*args: Any, **options: Any) -> Any:
@@ -327,9 +337,9 @@ def _with_typed_errors(function: Any, name: str, first: int) -> Any:
         except UNTYPED as error:
             if isinstance(error, RingtapeError) or not is_of_library(error):
                 raise
-            raise refused(error, name, args[first:], options) from error
+            raise refused(error, name, args[first:], options, _needed(function, name)) from error
 
-    made: Any = iterate if function.__code__.co_flags & CO_GENERATOR else call
+    made: Any = iterate if function.__code__.co_flags & inspect.CO_GENERATOR else call
     made.has_typed_errors = True
     return made
 

@@ -13,7 +13,7 @@ from typing import Any
 from .core import make_jvp, make_vjp
 from .custom.vspace import vspace
 from .engine.state import state
-from .errors import MeshError, call_site, typed_errors
+from .errors import MeshError, call_site, check_callable, typed_errors
 from .transforms.wrapping import unary_to_nary
 from .wrap_util import get_name
 
@@ -43,8 +43,10 @@ def _refuse_mesh(name: str) -> None:
         )
 
 
+@typed_errors
 def make_numerical_jvp(f: Function, x: Any) -> Function:
     """Return the function from a direction v to the derivative of `f` at `x` along v, by a central difference."""
+    check_callable(f, "make_numerical_jvp")
     spaces = vspace(x), vspace(f(x))
 
     def jvp(v: Any) -> Any:

@@ -32,6 +32,7 @@ def func(f: Callable[..., Any]) -> Callable[..., Any]:
     return f
 
 
+@typed_errors
 def quick_grad_check(
     fun: Callable[..., Any], arg0: Any, extra_args: Sequence[Any] = (), kwargs: Any = None, verbose: bool = True,
     eps: float = 1e-4, rtol: float = 1e-4, atol: float = 1e-6, rs: Any = None,

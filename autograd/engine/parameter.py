@@ -35,6 +35,7 @@ from ..errors import (
     ShapeError,
     TapeError,
     call_site,
+    short,
     typed_errors,
 )
 from ..layouts.layout import C, D, Grid, I, Label, Layout, P, R, Rooted, Shard, V, is_copy_for_part, may_relabel
@@ -59,7 +60,9 @@ class Leaf(Tensor):
     __deepcopy__: Any = None  # the default: a leaf of its own, which has no history to lose
 
     def __init__(self, array: Any, layout: Layout | None = None, requires_grad: bool = False, name: str = ""):
-        if layout is not None and layout.rooted and layout.absent_beyond(()):
+        if not isinstance(name, str):
+            raise ArgumentError(f"Leaf: name={short(name)} was given; needed: a string" + call_site())
+        if layout.__class__ is Layout and layout.rooted and layout.absent_beyond(()):
             array = Shaped(array.shape, array.dtype, f"its layout {layout!r} roots it on another rank")
         elif state.dry:
             array = shape_only(array)

@@ -72,10 +72,10 @@ class Tensor:
     node: int
 
     def __init__(self, array: Any, layout: Layout | None = None, tape: Recording | None = None, node: int = OUTSIDE):
-        if layout is None and not hasattr(array, "dtype"):
+        if layout.__class__ is not Layout and (layout is not None or not hasattr(array, "dtype")):
             raise ArgumentError(
-                f"{type(self).__name__}({short(array)}): an array is needed\n  fix: autograd.tensor(...), which takes "
-                "numbers and lists, too" + call_site()
+                f"{type(self).__name__}({short(array)}, {short(layout)}) was given; needed: an array, and its Layout\n"
+                "  fix: autograd.tensor(x, layout={axis: label}), which takes numbers and lists, too" + call_site()
             )
         self.array = array
         self.layout = layout

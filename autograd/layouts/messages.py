@@ -692,7 +692,7 @@ def require_one_number(layout: Layout | None, shape: tuple[int, ...], unstated: 
             )
 
 
-REJECTED = ValueError, TypeError, IndexError, OverflowError
+REJECTED = ValueError, TypeError, IndexError, OverflowError, AttributeError
 """The errors with which NumPy's functions refuse operands."""
 _UNFIT: dict[type[Exception], type[RingtapeError]] = {ValueError: ShapeError, TypeError: DtypeError}
 

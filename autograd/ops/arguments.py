@@ -128,7 +128,10 @@ def operand(x: Any) -> Any:
     if isinstance(x, list | tuple) and tensors_in(x):
         return stack([operand(item) if isinstance(item, list | tuple) else item for item in x])
     is_number = isinstance(x, RANK_NUMBERS) or (state.grid is not None and (np.shape(x) == () or rank_axes(x)))
-    return given(x, state.grid) if is_number else np.asarray(x)
+    try:
+        return given(x, state.grid) if is_number else np.asarray(x)
+    except (TypeError, ValueError) as error:  # such as lists of different lengths
+        raise typed(error, f"{short(x)} was given; needed: an array or numbers. {error}" + call_site()) from error
 
 
 def operands(*xs: Any) -> list[Any]:

@@ -168,6 +168,7 @@ def step_lr(lr: float, step_size: int, gamma: float = 0.1) -> Schedule:
     return lambda step: lr * gamma ** (step // step_size)
 
 
+@typed_errors
 def multi_step_lr(lr: float, milestones: Sequence[int], gamma: float = 0.1) -> Schedule:
     """Return a schedule that multiplies the rate by `gamma` at each milestone, twice where one is listed twice.
 
@@ -228,6 +229,8 @@ def chained_lr(lr: float, schedulers: Sequence[Schedule]) -> Schedule:
     """
     check_numbers("chained_lr", lr=lr)
     parts = list(schedulers)
+    for part in parts:
+        check_callable(part, "chained_lr")
     return lambda step: lr * math.prod(part(step) / lr for part in parts) if lr else 0.0
 
 

@@ -10,6 +10,7 @@ from ..engine.parameter import Leaf
 from ..engine.primitive import Primitive
 from ..engine.state import outside_mesh
 from ..engine.tape import Tape
+from ..errors import typed_errors
 from .coordinates import Function, OnAllRanks, from_any_rank, plain_arrays_named
 from .declaration import check_users_declarations
 from .probing import norm, pairing, random_like
@@ -18,6 +19,7 @@ from .report import GradientMismatch, worst_elements
 __all__ = ["check_adjoint"]
 
 
+@typed_errors
 def check_adjoint(f: Function, *args: Any, rtol: float | None = None, seed: int = 0) -> None:
     """Check that reverse mode is the adjoint of forward mode: ``<ct, J dx> = <J* ct, dx>`` (dot-product test).
 

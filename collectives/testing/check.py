@@ -398,6 +398,7 @@ def _judge(case: Any, setting: Any, plan: Any, seen: list[Any], linear: bool) ->
     return found
 
 
+@typed_errors
 def check(work: Any, ranks: Any = (1, 2, 3, 4, 5), **options: Any) -> Any:
     """Test a collective of your own, or run cases on threads.
 

@@ -15,6 +15,7 @@ from autograd.engine.parameter import Parameter
 from autograd.engine.tensor import Tensor
 from autograd.errors import ArgumentError, call_site, typed_errors
 from autograd.layouts.layout import I, Label, P, Shard, V
+from autograd.nn.arguments import count
 
 from ..plan import Shards
 from .regions import axis_name, destination, enter, features, is_alone, leave
@@ -139,7 +140,8 @@ class Column:
     """
 
     def __init__(self, axis: str, blocks: int = 1, unit: int = 1):
-        self.axis, self.blocks, self.unit = axis_name(axis, "Column"), blocks, unit
+        self.axis, self.blocks = axis_name(axis, "Column"), count(blocks, "Column: blocks", 1)
+        self.unit = count(unit, "Column: unit", 1)
 
     def __repr__(self) -> str:
         more = f", blocks={self.blocks}" * (self.blocks != 1) + f", unit={self.unit}" * (self.unit != 1)
@@ -181,7 +183,8 @@ class Row:
     """
 
     def __init__(self, axis: str, to: Label = I, unit: int = 1):
-        self.axis, self.to, self.unit = axis_name(axis, "Row"), destination(to, "Row"), unit
+        self.axis, self.to = axis_name(axis, "Row"), destination(to, "Row")
+        self.unit = count(unit, "Row: unit", 1)
 
     def __repr__(self) -> str:
         more = f", to={self.to!r}" * (self.to is not I) + f", unit={self.unit}" * (self.unit != 1)
