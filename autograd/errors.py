@@ -44,6 +44,7 @@ import inspect
 import os
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache, wraps
 from types import FrameType, FunctionType, TracebackType
@@ -514,6 +515,14 @@ def _library_folders() -> tuple[str, ...]:
 
     paths = (sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib"))
     return *_OWN_FOLDERS, *paths, "<frozen "
+
+
+def warn(text: str, category: type[Warning] = UserWarning) -> None:
+    """Warn at the innermost line of this thread that is not in ringtape's own code."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and frame is not _user_frame(frame):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(text, category, stacklevel=level)
 
 
 def short_site(file: str, line: int) -> str:

@@ -17,7 +17,6 @@ should accept sharded operands with `op`.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable, Sequence
 from functools import update_wrapper
 from itertools import count
@@ -33,7 +32,7 @@ from .engine.events import listeners
 from .engine.multi_output import Several
 from .engine.primitive import Primitive, op, registry
 from .engine.tensor import TENSORS
-from .errors import GradientWarning, NotDifferentiable, check_callable, typed_errors
+from .errors import GradientWarning, NotDifferentiable, check_callable, typed_errors, warn
 from .layouts.layout import Mix, Sum
 
 __all__ = [
@@ -150,11 +149,10 @@ def _require_primitive(fun: Any, what: str) -> str:
     if not hasattr(fun, "operation"):
         if callable(fun) and not getattr(fun, "__module__", "autograd").startswith("autograd"):
             name = getattr(fun, "__name__", repr(fun))
-            warnings.warn(
+            warn(
                 f"{what} for {name}, which is no primitive: its rules are never used, and its operations are "
                 f"differentiated one by one. Fix: @primitive above def {name}",
                 GradientWarning,
-                stacklevel=4,
             )
             return str(name)
         raise NotDifferentiable(

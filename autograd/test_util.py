@@ -132,4 +132,4 @@ def combo_check(fun: Function, *args: Any, **kwargs: Any) -> Function:
             for words in product(*choices):
                 check_grads(fun, *args, **kwargs)(*chosen, **dict(words))
 
-    return combinations
+    return typed_errors(combinations)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from .errors import typed_errors
+from .errors import typed_errors, warn
 from .test_util import check_grads
 
 __all__ = ["func", "quick_grad_check", "subval", "subvals"]
@@ -38,6 +37,5 @@ def quick_grad_check(
     eps: float = 1e-4, rtol: float = 1e-4, atol: float = 1e-6, rs: Any = None,
 ) -> None:  # fmt: skip
     """Check the gradient with respect to the first argument. Deprecated: use `autograd.test_util.check_grads`."""
-    warnings.warn("quick_grad_check is deprecated; use autograd.test_util.check_grads", DeprecationWarning,
-                  stacklevel=2)
+    warn("quick_grad_check is deprecated; use autograd.test_util.check_grads", DeprecationWarning)
     check_grads(lambda x: fun(x, *extra_args, **(kwargs or {})), modes=["rev"], order=1)(arg0)

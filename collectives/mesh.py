@@ -183,6 +183,7 @@ class Mesh:
     planner: Callable[[Any, Communicator, tuple[int, ...]], Any]
     """`inspect.plan.plan`. This module must not import it, so the package sets it here."""
 
+    @typed_errors
     def __init__(self, over: Communicator | None = None, /, *, algorithm: Any = "native", **sizes: int):
         ranks = world() if over is None else over
         if not sizes:

@@ -416,7 +416,7 @@ def dtype_named(dtype: Any) -> np.dtype[Any]:
         return np.dtype(ml_dtypes.bfloat16)
     try:
         return np.dtype(dtype)
-    except TypeError as error:
+    except (TypeError, ValueError) as error:  # a ValueError: of a dictionary
         raise ArgumentError(f"{dtype!r} was given; needed: a dtype, or the name of a device" + call_site()) from error
 
 

@@ -296,6 +296,7 @@ class Parameter(Leaf):
 
     is_transposed: bool | None  # whether a module stores it as [in, out], the transpose of torch's; None: none says so
 
+    @typed_errors
     def __init__(
         self,
         array: Any,
@@ -451,6 +452,7 @@ BOXED: dict[type, Any] = {}
 """By type of argument: a function ``(value, trace, node)`` that programs of HIPS autograd register (`custom.boxes`)."""
 
 
+@typed_errors
 def make_leaf(
     caller: str, array: Any, layout: Any, requires_grad: bool, global_shape: Any, dtype: Any = None, name: str = "",
     device: str | None = None,

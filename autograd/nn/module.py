@@ -25,6 +25,7 @@ from ..engine.tensor import TENSORS, Tensor
 from ..engine.whole import part_of, sharded_axes, whole_of
 from ..errors import (
     UNTYPED,
+    ArgumentError,
     DtypeError,
     OptionError,
     PositionError,
@@ -35,6 +36,7 @@ from ..errors import (
     is_own_file,
     is_raised_inside,
     refused,
+    short,
     typed_errors,
 )
 from ..layouts.layout import C, Layout
@@ -232,8 +234,10 @@ class Module:
 
     def train(self, mode: bool = True) -> Self:
         """Set `training` of this module and all its submodules, and return the module."""
+        if not isinstance(mode, bool | np.bool_):
+            raise ArgumentError(f"train: mode={short(mode)} was given; needed: True or False" + call_site())
         for module in self.modules():
-            module.training = mode
+            module.training = bool(mode)
         return self
 
     def eval(self) -> Self:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from ..arrays.device import dtype_named
 from ..engine.tensor import TENSORS
 from ..errors import refused
 from ..ops import elementwise
@@ -30,7 +31,7 @@ def _cast(x: Any, dtype: Any) -> Any:
         if np.ndim(x) == 0 and not isinstance(x, np.ndarray | np.generic):
             return x
         x = np.asarray(x)
-    return x.astype(dtype)
+    return x.astype(dtype_named(dtype))
 
 
 class _OfOperator:

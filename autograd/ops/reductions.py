@@ -16,7 +16,7 @@ from ..engine.events import listeners
 from ..engine.primitive import op
 from ..engine.state import state
 from ..engine.tensor import TENSORS, Tensor
-from ..errors import LayoutError, call_site
+from ..errors import LayoutError, call_site, typed_errors
 from ..layouts.layout import Mix, Shard, Sum
 from ..layouts.messages import describe
 from ..layouts.partition import require_agreed
@@ -300,7 +300,7 @@ def _index_reduction(primitive: Any, plain: Any) -> Any:
             axes = (normal_axis(axis, ndim),) if ndim else axes_of_number(axis)
         return primitive(a, options=(axes, bool(keepdims), None))
 
-    return _named(reduction, plain)
+    return _named(typed_errors(reduction), plain)
 
 
 argmax = _index_reduction(_argmax_op, np.argmax)

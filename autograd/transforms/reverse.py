@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +10,7 @@ import numpy as np
 
 from ..engine.pytree import tree_map
 from ..engine.state import state
-from ..errors import ArgumentError, LayoutError, ObjectiveError, call_site, check_callable, typed_errors
+from ..errors import ArgumentError, LayoutError, ObjectiveError, call_site, check_callable, typed_errors, warn
 from ..layouts.messages import require_one_number
 from .basis import ones
 from .traced import Function, Traced
@@ -433,7 +432,7 @@ def _elementwise_grad(f: Function, x: Any) -> Any:
 def _holomorphic_grad(f: Function, x: Any) -> Any:
     traced = Traced(f, x)
     if not any(z.array.dtype.kind == "c" for z in traced.inputs):
-        warnings.warn("the argument of holomorphic_grad is not complex", stacklevel=4)
+        warn("the argument of holomorphic_grad is not complex")
     objective(traced, complex_too=True)
     return traced.gradient(None)
 
@@ -489,4 +488,4 @@ def warn_if_constant(traced: Traced) -> None:
     Called after a sweep, it also sees that the sweep has reached no argument, although the tape has communications.
     """
     if not (traced.connected and traced.is_reached) and state.recording is None and traced.outputs:
-        warnings.warn("Output seems independent of input: its derivative is zero", stacklevel=5)
+        warn("Output seems independent of input: its derivative is zero")
