@@ -230,8 +230,7 @@ def typed(error: Exception, text: str, kinds: dict[type[Exception], type[Ringtap
     return ArgumentError(text)
 
 
-UNTYPED = (TypeError, ValueError, AttributeError, LookupError, ArithmeticError, NotImplementedError, AssertionError,
-           RecursionError)  # fmt: skip
+UNTYPED = (TypeError, ValueError, AttributeError, LookupError, ArithmeticError, NotImplementedError, RecursionError)
 """The builtin errors that a wrong argument may cause inside a function."""
 
 

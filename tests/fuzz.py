@@ -286,7 +286,7 @@ ODD: list[Callable[[Draw], Any]] = [
     lambda d: np.array([None, 1.0], object), lambda d: np.full(3, np.nan), lambda d: np.array([np.inf, -np.inf]),
     lambda d: np.zeros(3, [("a", "f8")]), lambda d: np.zeros(2, "M8[D]"), lambda d: np.ma.masked_array([1.0, 2.0], [0, 1]),
     lambda d: np.matrix([[1.0, 2.0]]), lambda d: np.broadcast_to(np.float64(1), (2**11, 2**10)), lambda d: np.zeros(3, ">f8"),
-    lambda d: np.random.default_rng(0), lambda d: np.broadcast_to(1.0, (1,) * 40), lambda d: np.ones((1, 1, 1, 1)),
+    lambda d: np.random.default_rng(0), lambda d: np.broadcast_to(1.0, (1,) * 30), lambda d: np.ones((1, 1, 1, 1)),
     lambda d: d.parameter(), lambda d: d.module(), lambda d: d.optimizer(), lambda d: [d.tensor(), d.tensor()],
     lambda d: {"w": d.tensor()}, lambda d: (d.parameter(), None), lambda d: [d.array(), d.tensor()], lambda d: Key(0),
     lambda d: ag.Tape(), lambda d: RankInt(1, ("dp",)) if d.labels else 1, lambda d: ag.Parameter(2.0),
@@ -544,14 +544,18 @@ def verdict(error: BaseException, target: Target, given: Any) -> str:
         return "refused"  # by Python, before the call began, or by a function of the pool
     if isinstance(error, OSError):  # as of a file that does not exist
         return "refused"
+    if isinstance(error, AssertionError) and str(error) and target.name.startswith("autograd.test_util"):
+        return "refused"  # the check has failed
     last = frames[-1].name
+    if last == "called":
+        return "refused"  # by a builtin function of the pool that is a primitive
     if last == target.name.rpartition(".")[2] and isinstance(error, NotImplementedError | KeyError | IndexError):
         return "refused"  # an abstract method, or what Python's containers raise for a key
     if last == "of_rank_numbers" or (isinstance(error, Exception) and _numpy_refuses(error, target, given)):
         return "refused"  # NumPy refuses plain values
-    called = re.match(r"(?:\w+\.)*(\w+)\(\) (got|takes|missing)", str(error))
+    called = re.match(r"(?:[\w<>]+\.)*([\w<>]+)\(\) (got|takes|missing)", str(error))
     called = called or re.search(r"is an invalid keyword argument for (\w+)\(\)", str(error))
-    names = (getattr(x, "name", getattr(x, "__name__", "")) for x in given[0])
+    names = (getattr(x, "name", getattr(x, "__name__", "")) for x in (*given[0], *given[1].values()))
     if called and called[1] in {target.name.rpartition(".")[2], *filter(_is_text, names)}:
         return "refused"  # Python names the called function, the target or an argument, and the argument
     return "internal"
@@ -664,7 +668,7 @@ class Fuzzer:
         os.environ.clear()
         os.environ.update(self.environment)
 
-    def run(self, calls: int, progress: bool = False) -> None:
+    def run(self, calls: int, progress: bool = False, alone: int | None = None) -> None:
         self.clean = dict(vars(state))
         self.mode, self.registered = cc.checks.modes.check_mode(), dict(registry)
         self.environment = dict(os.environ)
@@ -672,7 +676,8 @@ class Fuzzer:
         for number in range(calls):
             if number % len(self.targets) == 0:
                 chosen = order.sample(self.targets, len(self.targets))
-            self.one(number, chosen[number % len(self.targets)])
+            if alone is None or number == alone:
+                self.one(number, chosen[number % len(self.targets)])
             if progress and number % 1000 == 999:
                 print(number + 1, dict(self.counts), file=sys.stderr, flush=True)
 
@@ -712,7 +717,7 @@ class Fuzzer:
         self.beside.clear()
         with warnings.catch_warnings(record=True) as seen, contextlib.redirect_stdout(io.StringIO()), \
                 contextlib.redirect_stderr(io.StringIO()):  # fmt: skip
-            warnings.simplefilter("always")
+            warnings.simplefilter("always", append=True)
             signal.setitimer(signal.ITIMER_REAL, self.limit_s)
             self.is_guarded = True
             try:
@@ -756,15 +761,17 @@ class Fuzzer:
         self.faults.append(Fault(number, kind, target.name, where, f"{target.name}({text}){later}", error))
 
 
-def run(calls: int, seed: int, limit_s: float = 20.0, only: str = "", progress: bool = False) -> Fuzzer:
-    """Run calls in this process, which should be one of its own."""
+def run(
+    calls: int, seed: int, limit_s: float = 20.0, only: str = "", progress: bool = False, alone: int | None = None
+) -> Fuzzer:
+    """Run calls in this process, which should be one of its own; with `alone`, that call only."""
     before = os.getcwd()
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         try:
             fuzzer = Fuzzer(seed, limit_s, only)
             fuzzer.guard()
-            fuzzer.run(calls, progress)
+            fuzzer.run(calls, progress, alone)
         finally:
             os.chdir(before)
     return fuzzer
@@ -776,9 +783,11 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", default="", help="a part of the names to call")
     parser.add_argument("--limit", type=float, default=20.0, help="seconds that one call may take")
+    parser.add_argument("--call", type=int, help="the number of one call, which is made alone")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    fuzzer = run(options.calls, options.seed, options.limit, options.only, progress=not options.json)
+    calls = options.calls if options.call is None else options.call + 1
+    fuzzer = run(calls, options.seed, options.limit, options.only, not options.json, options.call)
     if options.json:
         print(json.dumps({"sites": sorted({(f.name, f.where.split(" < ")[0]) for f in fuzzer.faults}), "counts": fuzzer.counts, "names": len(fuzzer.targets), "faults": [str(f) for f in fuzzer.faults],
                           "never_made": sorted(fuzzer.never_made)}))  # fmt: skip

@@ -52,7 +52,9 @@ class Declared(NamedTuple):
     def by(cls, operation: Any, function: Any) -> Declared:
         """The declaration of the operation whose ``__init__`` runs."""
         frame = sys._getframe(1)
-        while frame.f_back is not None and frame.f_locals.get("self") is operation:
+        while frame.f_back is not None and (
+            frame.f_locals.get("self") is operation or frame.f_globals["__name__"] == typed_errors.__module__
+        ):
             frame = frame.f_back
         file = frame.f_code.co_filename
         module = str(frame.f_globals.get("__name__"))

@@ -124,7 +124,7 @@ LEAF, IMPORT, MARK, EFFECT = _Leaf(), _Import(), _Mark(), _Effect()
 # Parameter owns its array and keeps its own count, without a lock (see `Recording.hold`).
 _locking: Any = threading.RLock()  # several threads may save the same array
 _locked: dict[int, int] = {}  # the number of tapes that save an array, by its id; they hold a reference to it
-# Whether a result of `numpy.broadcast_arrays` is writeable cannot be read without this warning.
+# NumPy warns where `flags.writeable` of a result of `numpy.broadcast_arrays` is read.
 warnings.filterwarnings(
     "ignore", "future versions will not create a writeable array", FutureWarning, re.escape(__name__)
 )
@@ -140,8 +140,11 @@ def _lock(array: Any) -> bool:
     with _locking:
         count = _locked.get(key)
         if count is None:
-            if not array.flags.writeable:
-                return False
+            try:
+                if not array.flags.writeable:
+                    return False
+            except FutureWarning:  # a program turns warnings into errors
+                pass
             array.setflags(False)  # a keyword would double the cost
             count = 0
         _locked[key] = count + 1

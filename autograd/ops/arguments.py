@@ -125,12 +125,12 @@ def operand(x: Any) -> Any:
         return x
     if hasattr(x, "dtype"):
         return given(x, state.grid) if state.grid is not None and x.shape == () else x
-    if isinstance(x, list | tuple) and tensors_in(x):
-        return stack([operand(item) if isinstance(item, list | tuple) else item for item in x])
-    is_number = isinstance(x, RANK_NUMBERS) or (state.grid is not None and (np.shape(x) == () or rank_axes(x)))
     try:
+        if isinstance(x, list | tuple) and tensors_in(x):
+            return stack([operand(item) if isinstance(item, list | tuple) else item for item in x])
+        is_number = isinstance(x, RANK_NUMBERS) or (state.grid is not None and (np.shape(x) == () or rank_axes(x)))
         return given(x, state.grid) if is_number else np.asarray(x)
-    except (TypeError, ValueError) as error:  # such as lists of different lengths
+    except (TypeError, ValueError, RecursionError) as error:  # such as lists of different lengths
         raise typed(error, f"{short(x)} was given; needed: an array or numbers. {error}" + call_site()) from error
 
 
@@ -502,7 +502,8 @@ def _has_array(x: Any) -> bool:
     return any(map(_has_array, x)) if isinstance(x, tuple | list) else isinstance(x, np.ndarray)
 
 
-_UNEXPECTED = ValueError, TypeError, IndexError, KeyError, AttributeError, ArithmeticError, AssertionError
+_UNEXPECTED = (ValueError, TypeError, IndexError, KeyError, AttributeError, ArithmeticError, AssertionError,
+               RecursionError)  # fmt: skip
 
 
 def is_free(xs: Iterable[Any]) -> bool:

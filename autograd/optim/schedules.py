@@ -206,6 +206,8 @@ def sequential_lr(schedulers: Sequence[Schedule], milestones: Sequence[int]) -> 
             f"sequential_lr: {len(schedulers)} schedules and milestones {list(milestones)}; needed: one milestone "
             "fewer than schedules, in order"
         )
+    for scheduler in schedulers:
+        check_callable(scheduler, "sequential_lr")
 
     def rate(step: int) -> float:
         k = bisect_right(milestones, step)

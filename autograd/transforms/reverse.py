@@ -284,7 +284,10 @@ def multigrad_dict(fun: Function) -> Function:
         return fun(*bound.args, **bound.kwargs)
 
     def gradients(*args: Any, **kwargs: Any) -> dict[str, Any]:
-        bound = signature.bind(*args, **kwargs)
+        try:
+            bound = signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise ArgumentError(f"multigrad_dict of {name_of(fun)}: {error}" + call_site()) from error
         bound.apply_defaults()
         found: dict[str, Any] = gradient_at(call, dict(bound.arguments))
         return found
