@@ -14,6 +14,7 @@ Each class below its base::
     |   +-- AxisError            an axis that an array does not have (also numpy.exceptions.AxisError, an IndexError)
     |   +-- LinAlgError          a matrix without the requested inverse or factors (also numpy.linalg.LinAlgError)
     +-- PositionError        an index that is out of range, or cannot be an index (also an IndexError)
+    |   +-- MissingKeyError      a key that a mapping does not have (also a KeyError)
     +-- DeviceError          arrays on different devices, or an operation that a device does not have (also a TypeError)
     +-- DtypeError           a dtype without derivative or not supported, or dtypes that differ (also a TypeError)
     +-- ArgumentError        an argument that is missing, or of another type or nesting than needed (also a TypeError)
@@ -55,7 +56,7 @@ import numpy as np
 __all__ = [
     "AbsentError", "AnomalyError", "ArgumentError", "AxisError", "CaptureError", "CollectiveMismatch",
     "CommunicationError", "ConflictError", "DeadlockError", "DependencyError", "DeviceError", "DtypeError",
-    "GradientWarning", "LayoutError", "LinAlgError", "MeshError",
+    "GradientWarning", "LayoutError", "LinAlgError", "MeshError", "MissingKeyError",
     "NotDifferentiable", "NumberError", "ObjectiveError", "OptionError", "PositionError", "RankFailed",
     "ReplicaMismatch", "ReplicaWarning", "RingtapeError", "SavedArrayError", "ShapeError", "TapeError",
 ]  # fmt: skip
@@ -105,6 +106,12 @@ class LinAlgError(ShapeError, np.linalg.LinAlgError):
 
 class PositionError(RingtapeError, IndexError):
     """An index that is out of range, or a value that cannot be an index."""
+
+
+class MissingKeyError(PositionError, KeyError):
+    """A key that a mapping, such as a `ModuleDict`, does not have."""
+
+    __str__ = Exception.__str__  # that of a KeyError is the `repr` of its text
 
 
 class DtypeError(RingtapeError, TypeError):
@@ -196,7 +203,7 @@ class ReplicaWarning(RingtapeError, UserWarning):
 
 _TYPED: tuple[tuple[type[Exception], type[RingtapeError]], ...] = (
     (np.exceptions.AxisError, AxisError), (np.linalg.LinAlgError, LinAlgError), (OverflowError, NumberError),
-    (IndexError, PositionError), (KeyError, PositionError), (NotImplementedError, NotDifferentiable),
+    (IndexError, PositionError), (KeyError, MissingKeyError), (NotImplementedError, NotDifferentiable),
     (TypeError, ArgumentError), (ValueError, OptionError),
 )  # fmt: skip
 
@@ -326,7 +333,7 @@ def _with_typed_errors(function: Any, name: str, first: int) -> Any:
         try:
             return function(*args, **options)
         except UNTYPED as error:
-            if isinstance(error, RingtapeError) or not is_of_library(error):
+            if isinstance(error, RingtapeError | NotImplementedError) or not is_of_library(error):
                 raise
             raise refused(error, name, args[first:], options, _needed(function, name)) from error
 
@@ -335,7 +342,7 @@ def _with_typed_errors(function: Any, name: str, first: int) -> Any:
         try:
             return (yield from function(*args, **options))
         except UNTYPED as error:
-            if isinstance(error, RingtapeError) or not is_of_library(error):
+            if isinstance(error, RingtapeError | NotImplementedError) or not is_of_library(error):
                 raise
             raise refused(error, name, args[first:], options, _needed(function, name)) from error
 

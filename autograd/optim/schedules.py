@@ -273,7 +273,12 @@ def lambda_lr(lr: float, lr_lambda: Callable[[int], float]) -> Schedule:
     """
     check_numbers("lambda_lr", lr=lr)
     check_callable(lr_lambda, "lambda_lr")
-    return lambda step: lr * lr_lambda(step)
+
+    @typed_errors
+    def rate(step: int) -> float:
+        return lr * lr_lambda(step)
+
+    return rate
 
 
 @typed_errors

@@ -114,6 +114,8 @@ def measured_costs(layers: Sequence[Module], x: Any, *, axis: str | None = None,
     -------
     list of float
     """
+    if isinstance(repeats, bool) or not isinstance(repeats, int) or repeats < 1:
+        raise OptionError(f"measured_costs: repeats={repeats!r} was given; needed: an int of at least 1" + call_site())
     found = []
     with no_grad():
         for layer in layers:
