@@ -461,7 +461,8 @@ def _called_folders() -> tuple[str, ...]:
     # the top of the library and its packages, without the folder of installed ones that is inside of it
     own = [os.path.join(folder, entry.name) for folder in standard for entry in os.scandir(folder)
            if entry.name not in ("site-packages", "dist-packages")]  # fmt: skip
-    return *_OWN_FOLDERS, *called, *own, "<frozen ", "<__array_function__"
+    compiled = [f"{name}/" for name in _CALLED]  # files of Cython have relative names
+    return *_OWN_FOLDERS, *called, *compiled, *own, "<frozen ", "<__array_function__"
 
 
 def show_error(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

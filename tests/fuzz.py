@@ -582,7 +582,7 @@ def verdict(error: BaseException, target: Target, given: Any) -> str:
         return "refused"  # by Python, before the call began, or by a function of the pool
     if isinstance(error, OSError):  # as of a file that does not exist
         return "refused"
-    if isinstance(error, AssertionError) and str(error) and target.name.startswith("autograd.test_util"):
+    if isinstance(error, AssertionError) and str(error) and target.name.startswith(("autograd.test_util", "autograd.util")):
         return "refused"  # the check has failed
     last = frames[-1].name
     if last == "called":
@@ -591,10 +591,10 @@ def verdict(error: BaseException, target: Target, given: Any) -> str:
         return "refused"  # an abstract method, which names itself
     if last == "of_rank_numbers" or (isinstance(error, Exception) and _numpy_refuses(error, target, given)):
         return "refused"  # NumPy refuses plain values
-    called = re.match(r"(?:[\w<>]+\.)*([\w<>]+)\(\) (got|takes|missing)", str(error))
+    called = re.match(r"([\w<>.]+)\(\) (got|takes|missing)", str(error))
     called = called or re.search(r"is an invalid keyword argument for (\w+)\(\)", str(error))
     names = (getattr(x, "name", getattr(x, "__name__", "")) for x in (*given[0], *given[1].values()))
-    if called and called[1] in {target.name.rpartition(".")[2], *filter(_is_text, names)}:
+    if called and not {*called[1].split(".")}.isdisjoint({target.name.rpartition(".")[2], *filter(_is_text, names)}):
         return "refused"  # Python names the called function, the target or an argument, and the argument
     return "internal"
 

@@ -20,7 +20,7 @@ import autograd as ag
 from autograd.arrays.shape_only import Shaped
 from autograd.engine.state import state
 from autograd.engine.tensor import Tensor
-from autograd.errors import CommunicationError, LayoutError, typed_errors
+from autograd.errors import CommunicationError, LayoutError, TapeError, call_site, typed_errors
 from autograd.layouts.layout import I, Label, Layout, P, R, Rooted, Shard, V, dual_label, may_relabel
 
 from ..collective import Collective, collectives
@@ -430,6 +430,8 @@ def run_cases(work: Sequence[tuple[Case, Setting]], plans: Sequence[Plan] | None
     plans : sequence of Plan, optional
         The results of `prepare`, which ranks can share if they are threads.
     """
+    if state.recording is not None:
+        raise TapeError("run_cases was called in the block of a tape, which would record the cases" + call_site())
     meshes: dict[Any, Mesh] = {}
     seen = []
     for i, (case, setting) in enumerate(work):
@@ -439,7 +441,6 @@ def run_cases(work: Sequence[tuple[Case, Setting]], plans: Sequence[Plan] | None
             meshes[key] = Mesh(**setting.sizes)
         with meshes[key]:
             seen.append(observe(case, setting, plan, meshes[key]))
-    assert state.recording is None
     return seen
 
 
