@@ -582,8 +582,9 @@ def verdict(error: BaseException, target: Target, given: Any) -> str:
         return "refused"  # by Python, before the call began, or by a function of the pool
     if isinstance(error, OSError):  # as of a file that does not exist
         return "refused"
-    if isinstance(error, AssertionError) and str(error) and target.name.startswith(("autograd.test_util", "autograd.util")):
-        return "refused"  # the check has failed
+    is_check = target.name.startswith(("autograd.test_util", "autograd.util"))
+    if isinstance(error, AssertionError) and str(error) and is_check:
+        return "refused"  # it has failed
     last = frames[-1].name
     if last == "called":
         return "refused"  # by a builtin function of the pool that is a primitive

@@ -41,8 +41,9 @@ class _Call(NamedTuple):
     @property
     def title(self) -> str:
         declared = getattr(self.operation, "declared", None)
-        is_users = declared is not None and not declared.is_own
-        where = f", declared at {short_site(declared.file, declared.line)}" if is_users else ""
+        where = ""
+        if declared is not None and not declared.is_own:
+            where = f", declared at {short_site(declared.file, declared.line)}"
         return f"the derivative of operation {self.name!r}, called at {self.site}{where}"
 
     def differentiable(self) -> list[int]:
