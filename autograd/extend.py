@@ -135,7 +135,7 @@ def notrace_primitive(function: Function) -> Function:
 
     def call(*args: Any, **kwargs: Any) -> Any:
         arguments = Call.of(args)
-        return function(*(args if arguments is None else arguments.raw()), **kwargs)
+        return called(function, *(args if arguments is None else arguments.raw()), **kwargs)
 
     return update_wrapper(call, function)
 

@@ -298,7 +298,7 @@ MADE: tuple[Callable[[Draw], Any], ...] = (
     lambda d: np.array([None, 1.0], object), lambda d: np.full(3, np.nan), lambda d: np.array([np.inf, -np.inf]),
     lambda d: np.zeros(3, [("a", "f8")]), lambda d: np.zeros(2, "M8[D]"), lambda d: np.zeros(3, ">f8"),
     lambda d: np.ma.masked_array([1.0, 2.0], [0, 1]), lambda d: np.matrix([[1.0, 2.0]]),
-    lambda d: np.broadcast_to(np.float64(1), (2**11, 2**10)), lambda d: np.broadcast_to(1.0, (1,) * 30),
+    lambda d: np.broadcast_to(np.float64(1), (2**10, 2**8)), lambda d: np.broadcast_to(1.0, (1,) * 30),
     lambda d: np.random.default_rng(0), lambda d: np.ones((1, 1, 1, 1)), lambda d: Key(0), lambda d: ag.Tape(),
     lambda d: d.parameter(), lambda d: d.module(), lambda d: d.optimizer(), lambda d: [d.tensor(), d.tensor()],
     lambda d: {"w": d.tensor()}, lambda d: (d.parameter(), None), lambda d: [d.array(), d.tensor()],
@@ -802,7 +802,7 @@ class Fuzzer:
 
 
 def run(
-    calls: int, seed: int, limit_s: float = 20.0, only: str = "", progress: bool = False, alone: int | None = None
+    calls: int, seed: int, limit_s: float = 60.0, only: str = "", progress: bool = False, alone: int | None = None
 ) -> Fuzzer:
     """Run calls in this process, which should be one of its own; with `alone`, that call only."""
     before = os.getcwd()
@@ -822,7 +822,7 @@ def main() -> None:
     parser.add_argument("--calls", type=int, default=3000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", default="", help="a part of the names to call")
-    parser.add_argument("--limit", type=float, default=20.0, help="seconds that one call may take")
+    parser.add_argument("--limit", type=float, default=60.0, help="seconds that one call may take")
     parser.add_argument("--call", type=int, help="the number of one call, which is made alone")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
