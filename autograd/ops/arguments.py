@@ -477,8 +477,10 @@ def of_rank_numbers(theirs: Callable[..., Any], args: Any, words: Any) -> Any:
     is a Tensor that is V on their axes (`made_of`). One that is computed from an array is a plain array, which is V on
     all axes.
     """
-    if words and tensors_in(words.values()):  # such as `out`; NumPy would call our function again
-        raise refusal(theirs.__name__, [key for key, value in words.items() if tensors_in((value,))])
+    if "out" in words or "where" in words:  # of a Tensor in these NumPy would call our function, which calls this one
+        taken = [key for key, value in words.items() if tensors_in((value,))]
+        if taken:
+            raise refusal(theirs.__name__, taken)
     y = theirs(*args, **words)
     given = (*args, *words.values())
     axes = rank_axes(given)
