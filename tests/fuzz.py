@@ -594,8 +594,10 @@ def verdict(error: BaseException, target: Target, given: Any) -> str:
         return "refused"  # NumPy refuses plain values
     called = re.match(r"([\w<>.]+)\(\) (got|takes|missing)", str(error))
     called = called or re.search(r"is an invalid keyword argument for (\w+)\(\)", str(error))
-    names = (getattr(x, "name", getattr(x, "__name__", "")) for x in (*given[0], *given[1].values()))
-    if called and not {*called[1].split(".")}.isdisjoint({target.name.rpartition(".")[2], *filter(_is_text, names)}):
+    values = (*given[0], *given[1].values())
+    names = {target.name.rpartition(".")[2], *(type(x).__name__ for x in values)}
+    names |= {name for x in values if isinstance(name := getattr(x, "name", getattr(x, "__name__", "")), str)}
+    if called and not names.isdisjoint(called[1].split(".")):
         return "refused"  # Python names the called function, the target or an argument, and the argument
     return "internal"
 
@@ -612,10 +614,6 @@ def _numpy_refuses(error: Exception, target: Target, given: Any) -> bool:
     except Exception as other:
         return type(other) is type(error)
     return False
-
-
-def _is_text(x: Any) -> bool:
-    return isinstance(x, str)
 
 
 def load_or_none(path: str) -> Any:

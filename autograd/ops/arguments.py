@@ -131,7 +131,8 @@ def operand(x: Any) -> Any:
         is_number = isinstance(x, RANK_NUMBERS) or (state.grid is not None and (np.shape(x) == () or rank_axes(x)))
         return given(x, state.grid) if is_number else np.asarray(x)
     except (TypeError, ValueError, RecursionError) as error:  # such as lists of different lengths
-        raise typed(error, f"{short(x)} was given; needed: an array or numbers. {error}" + call_site()) from error
+        given_kind = type(x).__name__  # without its values, which may be on a device
+        raise typed(error, f"a {given_kind} was given; needed: an array or numbers. {error}" + call_site()) from error
 
 
 def operands(*xs: Any) -> list[Any]:
