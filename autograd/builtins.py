@@ -10,6 +10,7 @@ import builtins
 from typing import Any
 
 from .custom.boxes import DictBox, SequenceBox
+from .errors import typed_errors
 from .extend import getval
 
 dict, list, tuple = builtins.dict, builtins.list, builtins.tuple
@@ -17,6 +18,7 @@ dict, list, tuple = builtins.dict, builtins.list, builtins.tuple
 __all__ = ["DictBox", "SequenceBox", "dict", "isinstance", "list", "tuple", "type"]
 
 
+@typed_errors
 def isinstance(x: Any, kinds: Any) -> bool:
     """Return whether the value of `x`, or `x` itself, is an instance of `kinds`.
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from typing import Any
 
 from . import extend
 from .custom.boxes import VJPNode, backward_pass, isbox
 from .custom.vspace import VSpace, vspace
+from .errors import warn
 from .extend import (
     Box,
     def_linear,
@@ -52,8 +52,7 @@ def primitive(function: Function) -> Function:
     rules: dict[int, Any] = {}
 
     def define(argnum: int, maker: Function | None, name: str) -> None:
-        warnings.warn(f"{call.__name__}.{name} is deprecated; use autograd.extend.defvjp", DeprecationWarning,
-                      stacklevel=3)
+        warn(f"{call.__name__}.{name} is deprecated; use autograd.extend.defvjp", DeprecationWarning)
         rules[argnum] = maker
         extend.defvjp(call, *(rules[i] for i in sorted(rules)), argnums=sorted(rules))
 

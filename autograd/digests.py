@@ -20,12 +20,6 @@ try:
 except ImportError:  # an interpreter that keeps it elsewhere
     from hashlib import blake2b
 
-import math
-from functools import cache
-from zlib import crc32
-
-from .arrays.half import is_half
-
 __all__ = ["Projection", "blake2b", "bytes_of_values", "is_near", "projection"]
 
 Projection = tuple[float, float]

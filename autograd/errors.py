@@ -14,6 +14,7 @@ Each class below its base::
     |   +-- AxisError            an axis that an array does not have (also numpy.exceptions.AxisError, an IndexError)
     |   +-- LinAlgError          a matrix without the requested inverse or factors (also numpy.linalg.LinAlgError)
     +-- PositionError        an index that is out of range, or cannot be an index (also an IndexError)
+    |   +-- MissingKeyError      a key that a mapping does not have (also a KeyError)
     +-- DeviceError          arrays on different devices, or an operation that a device does not have (also a TypeError)
     +-- DtypeError           a dtype without derivative or not supported, or dtypes that differ (also a TypeError)
     +-- ArgumentError        an argument that is missing, or of another type or nesting than needed (also a TypeError)
@@ -41,13 +42,15 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import inspect
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache, wraps
-from types import FrameType, TracebackType
-from typing import Any, ParamSpec, TypeVar
+from types import FrameType, FunctionType, TracebackType
+from typing import Any, ParamSpec, TypeVar, overload
 
 import numpy as np
 
@@ -55,8 +58,8 @@ from .environment import is_traceback_full
 
 __all__ = [
     "AbsentError", "AnomalyError", "ArgumentError", "AxisError", "CaptureError", "CollectiveMismatch",
-    "CommunicationError", "ConflictError", "DeadlockError", "DependencyError", "DeviceError", "DtypeError", "FileError",
-    "GradientWarning", "LayoutError", "LinAlgError", "MeshError",
+    "CommunicationError", "ConflictError", "DeadlockError", "DependencyError", "DeviceError", "DtypeError",
+    "FileError", "GradientWarning", "LayoutError", "LinAlgError", "MeshError", "MissingKeyError",
     "NotDifferentiable", "NumberError", "ObjectiveError", "OptionError", "PositionError", "RankFailed",
     "ReplicaMismatch", "ReplicaWarning", "RingtapeError", "SavedArrayError", "ShapeError", "TapeError",
 ]  # fmt: skip
@@ -124,6 +127,12 @@ class LinAlgError(ShapeError, np.linalg.LinAlgError):
 
 class PositionError(RingtapeError, IndexError):
     """An index that is out of range, or a value that cannot be an index."""
+
+
+class MissingKeyError(PositionError, KeyError):
+    """A key that a mapping, such as a `ModuleDict`, does not have."""
+
+    __str__ = Exception.__str__  # that of a KeyError is the `repr` of its text
 
 
 class DtypeError(RingtapeError, TypeError):
@@ -219,7 +228,7 @@ class ReplicaWarning(RingtapeError, UserWarning):
 
 _TYPED: tuple[tuple[type[Exception], type[RingtapeError]], ...] = (
     (np.exceptions.AxisError, AxisError), (np.linalg.LinAlgError, LinAlgError), (OverflowError, NumberError),
-    (IndexError, PositionError), (KeyError, PositionError), (NotImplementedError, NotDifferentiable),
+    (IndexError, PositionError), (KeyError, MissingKeyError), (NotImplementedError, NotDifferentiable),
     (TypeError, ArgumentError), (ValueError, OptionError),
 )  # fmt: skip
 
@@ -253,49 +262,133 @@ def typed(error: Exception, text: str, kinds: dict[type[Exception], type[Ringtap
     return ArgumentError(text)
 
 
-UNTYPED = (TypeError, ValueError, AttributeError, LookupError, ArithmeticError, NotImplementedError)
+UNTYPED = (TypeError, ValueError, AttributeError, LookupError, ArithmeticError, NotImplementedError, RecursionError)
 """The builtin errors that a wrong argument may cause inside a function."""
 
 
-def refused(error: Exception, name: str, args: Iterable[Any]) -> Exception:
+def refused(
+    error: Exception, name: str, args: Iterable[Any], words: Mapping[str, Any] | None = None, needed: str = ""
+) -> Exception:
     """Return the typed error for a builtin one that the arguments of a function of ringtape have caused inside it."""
-    return typed(error, f"{name}({', '.join(map(_short, args))}): {error}" + call_site())
+    given = [*map(short, args), *(f"{key}={short(x)}" for key, x in (words or {}).items())]
+    return typed(error, f"{name}({', '.join(given)}): {_reason(error)}{needed}" + call_site())
 
 
-def _short(x: Any) -> str:
+def _needed(function: Any, name: str) -> str:
+    """The parameters of a function and their types, for the error about a call of it."""
+    found = inspect.signature(function)
+    parameters = [p for p in found.parameters.values() if p.name not in ("self", "cls")]
+    shown = str(found.replace(parameters=parameters, return_annotation=found.empty)).replace("'", "")
+    return f"; needed: {name}{shown}" if len(shown) <= 200 and ":" in shown else ""
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, KeyError) and len(error.args) == 1:  # its text is the key alone
+        return f"there is no key {short(error.args[0])}"
+    return str(error) or f"{type(error).__name__} was raised"
+
+
+def short(x: Any) -> str:
     """An argument as error messages show it: the dtype and shape of an array, and the beginning of other values."""
     array = getattr(x, "array", x)
     if isinstance(getattr(array, "shape", None), tuple) and array.shape and hasattr(array, "dtype"):
         return f"{array.dtype}{list(array.shape)}"
-    text = repr(x)
+    try:
+        text = repr(x)
+    except Exception:  # lists that are nested too deep, and objects of the program whose `repr` fails
+        text = object.__repr__(x)
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def typed_errors(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+@overload
+def typed_errors(function: type[Result]) -> type[Result]: ...
+@overload
+def typed_errors(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]: ...
+def typed_errors(function: Any) -> Any:
     """Make a function raise a `RingtapeError` where its arguments cause a builtin error inside it.
+
+    An error that has passed a line of the program, as of a function that is an argument, is raised unchanged. Of a
+    class, the public methods that it defines and ``__init__`` get typed errors.
 
     Examples
     --------
     >>> @typed_errors
     ... def half(x):
-    ...     return x / 2
+    ...     return float.__truediv__(x, 2)
+    >>> typed_errors(half) is half
+    True
+    >>> from autograd.optim import global_norm
     >>> try:
-    ...     half("x")
+    ...     global_norm(5)
     ... except RingtapeError as error:
-    ...     print(type(error).__name__, "half('x')" in str(error), isinstance(error, TypeError))
+    ...     print(type(error).__name__, "global_norm(5)" in str(error), isinstance(error, TypeError))
     ArgumentError True True
     """
+    if isinstance(function, type):
+        _type_methods(function)
+        return function
+    name = function.__qualname__.rpartition("<locals>.")[2]
+    return _with_typed_errors(function, name.removesuffix(".__init__"), int("." in name))  # of a method without `self`
+
+
+_OPERATORS = ("__init__", "__getitem__", "__setitem__", "__delitem__", "__contains__", "__iadd__")
+
+
+def _type_methods(cls: type) -> None:
+    for name, value in list(vars(cls).items()):
+        if name.startswith("_") and name not in _OPERATORS:
+            continue
+        shown = cls.__name__ if name == "__init__" else f"{cls.__name__}.{name}"
+        if isinstance(value, FunctionType):
+            setattr(cls, name, _with_typed_errors(value, shown, 1))
+        elif isinstance(value, classmethod | staticmethod) and isinstance(value.__func__, FunctionType):
+            is_class = isinstance(value, classmethod)
+            setattr(cls, name, type(value)(_with_typed_errors(value.__func__, shown, int(is_class))))
+        elif isinstance(value, property) and value.fset is not None:
+            setattr(cls, name, value.setter(_with_typed_errors(value.fset, shown, 1)))
+
+
+def _with_typed_errors(function: Any, name: str, first: int) -> Any:
+    """The function with typed errors; messages call it `name` and leave out its arguments before `first`."""
+    if getattr(function, "has_typed_errors", False):
+        return function
 
     @wraps(function)
-    def call(*args: Arguments.args, **options: Arguments.kwargs) -> Result:
+    def call(*args: Any, **options: Any) -> Any:
         try:
             return function(*args, **options)
         except UNTYPED as error:
-            if isinstance(error, RingtapeError):
+            if isinstance(error, RingtapeError | NotImplementedError) or not is_of_library(error):
                 raise
-            raise refused(error, function.__name__, (*args, *options.values())) from error
+            raise refused(error, name, args[first:], options, _needed(function, name)) from error
 
-    return call
+    @wraps(function)
+    def iterate(*args: Any, **options: Any) -> Any:
+        try:
+            return (yield from function(*args, **options))
+        except UNTYPED as error:
+            if isinstance(error, RingtapeError | NotImplementedError) or not is_of_library(error):
+                raise
+            raise refused(error, name, args[first:], options, _needed(function, name)) from error
+
+    made: Any = iterate if function.__code__.co_flags & inspect.CO_GENERATOR else call
+    made.has_typed_errors = True
+    return made
+
+
+def check_callable(function: Any, caller: str) -> None:
+    """Raise ArgumentError if an argument that is needed to be a function is none.
+
+    Examples
+    --------
+    >>> try:
+    ...     check_callable(3, "grad")
+    ... except ArgumentError as error:
+    ...     print(str(error).splitlines()[0])
+    grad: 3 was given; needed: a function
+    """
+    if not callable(function):
+        raise ArgumentError(f"{caller}: {short(function)} was given; needed: a function" + call_site())
 
 
 _INSTEAD = {
@@ -347,7 +440,7 @@ _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _OWN_FOLDERS = tuple(os.path.join(_ROOT, package) + os.sep for package in ("autograd", "collectives", "parallel"))
 
 _LEFT_OUT = (*_OWN_FOLDERS, contextlib.__file__)
-_NUMPY_FOLDER = os.path.dirname(np.__file__) + os.sep
+_CALLED = ("numpy", "scipy", "numba", "matplotlib", "mpi4py", "tqdm")
 _user_files: dict[str, bool] = {}  # whether a source file is the user's, not a library's
 
 
@@ -372,7 +465,7 @@ def _shorten_chain(error: BaseException) -> None:
     for trace in reversed(frames):
         kept = TracebackType(kept, trace.tb_frame, trace.tb_lasti, trace.tb_lineno)
     error.__traceback__ = kept or error.__traceback__  # there are none if ringtape was started as a program itself
-    if before is error or before is not None and _is_of_library(before):
+    if before is error or before is not None and is_of_library(before):
         error.__cause__ = None  # which hides the context, too
     elif before is not None:
         _shorten_chain(before)
@@ -385,10 +478,30 @@ def _frames(error: BaseException) -> Iterator[TracebackType]:
         trace = trace.tb_next
 
 
-def _is_of_library(error: BaseException) -> bool:
-    """Whether an error was raised and caught by ringtape: it has passed no code but ringtape's and NumPy's."""
-    files = [trace.tb_frame.f_code.co_filename for trace in _frames(error)]
-    return bool(files) and all(file.startswith((*_OWN_FOLDERS, _NUMPY_FOLDER)) for file in files)
+def is_of_library(error: BaseException) -> bool:
+    """Whether an error was raised and caught by ringtape: it has passed no code but ringtape's, Python's and that of
+    the packages that ringtape calls."""
+    codes = [trace.tb_frame.f_code for trace in _frames(error)]
+    return bool(codes) and all(
+        code.co_filename.startswith(_called_folders())
+        or (code.co_filename == "<string>" and code.co_name == "__init__")  # of a dataclass
+        for code in codes
+    )
+
+
+@cache
+def _called_folders() -> tuple[str, ...]:
+    """The folders of ringtape, of the packages that it calls and of the standard library, without other packages."""
+    import sysconfig  # takes a millisecond
+
+    packages = [os.path.dirname(os.path.dirname(np.__file__)), sysconfig.get_path("purelib")]
+    called = [os.path.join(folder, name) + os.sep for folder in packages for name in _CALLED]
+    standard = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib")}
+    # the top of the library and its packages, without the folder of installed ones that is inside of it
+    own = [os.path.join(folder, entry.name) for folder in standard for entry in os.scandir(folder)
+           if entry.name not in ("site-packages", "dist-packages")]  # fmt: skip
+    compiled = [f"{name}/" for name in _CALLED]  # files of Cython have relative names
+    return *_OWN_FOLDERS, *called, *compiled, *own, "<frozen ", "<__array_function__"
 
 
 def show_error(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -455,17 +568,12 @@ def _library_folders() -> tuple[str, ...]:
     return *_OWN_FOLDERS, *paths, "<frozen "
 
 
-def printable(text: str) -> str:
-    r"""Return a text for a terminal: control characters but line ends and tabs, such as escape codes, are escaped.
-
-    Examples
-    --------
-    >>> print(printable("a name with \x1b[2J in it"))
-    a name with \x1b[2J in it
-    """
-    if text.isascii() and text.isprintable():
-        return text
-    return "".join(c if c.isprintable() or c in "\n\t" else ascii(c)[1:-1] for c in text)
+def warn(text: str, category: type[Warning] = UserWarning) -> None:
+    """Warn at the innermost line of this thread that is not in ringtape's own code."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and frame is not _user_frame(frame):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(text, category, stacklevel=level)
 
 
 def short_site(file: str, line: int) -> str:
@@ -489,7 +597,7 @@ def call_site() -> str:
 def is_raised_inside(error: Exception, function: Callable[..., Any]) -> bool:
     """Whether `function`, called where the error is caught, is ringtape's own, and no code but ringtape's and NumPy's
     ran between it and the error."""
-    return is_own_file(function.__code__.co_filename) and _is_of_library(error)
+    return is_own_file(function.__code__.co_filename) and is_of_library(error)
 
 
 def site_of_traceback(trace: TracebackType | None) -> str:

@@ -17,7 +17,6 @@ should accept sharded operands with `op`.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable, Sequence
 from functools import update_wrapper
 from itertools import count
@@ -33,7 +32,7 @@ from .engine.events import listeners
 from .engine.multi_output import Several
 from .engine.primitive import Primitive, op, registry
 from .engine.tensor import TENSORS
-from .errors import GradientWarning, NotDifferentiable
+from .errors import GradientWarning, NotDifferentiable, check_callable, typed_errors, warn
 from .layouts.layout import Mix, Sum
 
 __all__ = [
@@ -101,6 +100,7 @@ def replaceable(function: Function) -> Callable[[Function], Function]:
 
 
 def _primitive(function: Function, without_rules: Function | None = None) -> Function:
+    check_callable(function, "primitive")
     name = getattr(function, "__name__", type(function).__name__)
 
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -131,10 +131,11 @@ def _primitive(function: Function, without_rules: Function | None = None) -> Fun
 
 def notrace_primitive(function: Function) -> Function:
     """Wrap a function to run on plain values: traced arguments are replaced by their values, nothing is recorded."""
+    check_callable(function, "notrace_primitive")
 
     def call(*args: Any, **kwargs: Any) -> Any:
         arguments = Call.of(args)
-        return function(*(args if arguments is None else arguments.raw()), **kwargs)
+        return called(function, *(args if arguments is None else arguments.raw()), **kwargs)
 
     return update_wrapper(call, function)
 
@@ -148,11 +149,10 @@ def _require_primitive(fun: Any, what: str) -> str:
     if not hasattr(fun, "operation"):
         if callable(fun) and not getattr(fun, "__module__", "autograd").startswith("autograd"):
             name = getattr(fun, "__name__", repr(fun))
-            warnings.warn(
+            warn(
                 f"{what} for {name}, which is no primitive: its rules are never used, and its operations are "
                 f"differentiated one by one. Fix: @primitive above def {name}",
                 GradientWarning,
-                stacklevel=4,
             )
             return str(name)
         raise NotDifferentiable(
@@ -178,6 +178,7 @@ def _missing(fun: Any, argnum: int, what: str, kind: str) -> NotDifferentiable:
 
 
 # -- reverse mode ----------------------------------------------------------------------------------------------------
+@typed_errors
 def defvjp(fun: Function, *makers: Function | None, argnums: Iterable[int] | None = None) -> None:
     """Define the reverse rules of a primitive.
 
@@ -237,6 +238,7 @@ def defvjp_argnums(fun: Function, maker: Function) -> None:
 
 
 # -- forward mode ----------------------------------------------------------------------------------------------------
+@typed_errors
 def defjvp(fun: Function, *rules: Function | str | None, argnums: Iterable[int] | None = None) -> None:
     """Define the forward rules of a primitive.
 

@@ -13,7 +13,7 @@ from typing import Any
 from .core import make_jvp, make_vjp
 from .custom.vspace import vspace
 from .engine.state import state
-from .errors import MeshError, call_site
+from .errors import MeshError, call_site, check_callable, typed_errors
 from .transforms.wrapping import unary_to_nary
 from .wrap_util import get_name
 
@@ -27,6 +27,7 @@ EPS = 1e-6
 Function = Callable[..., Any]
 
 
+@typed_errors
 def scalar_close(a: Any, b: Any) -> bool:
     """Return whether two numbers are equal within an absolute or a relative tolerance."""
     return bool(abs(a - b) < TOL or abs(a - b) / abs(a + b) < RTOL)
@@ -42,8 +43,10 @@ def _refuse_mesh(name: str) -> None:
         )
 
 
+@typed_errors
 def make_numerical_jvp(f: Function, x: Any) -> Function:
     """Return the function from a direction v to the derivative of `f` at `x` along v, by a central difference."""
+    check_callable(f, "make_numerical_jvp")
     spaces = vspace(x), vspace(f(x))
 
     def jvp(v: Any) -> Any:
@@ -78,6 +81,7 @@ def check_jvp(f: Function, x: Any) -> None:
     check_equivalent(jvp(dx)[1], numeric(dx))
 
 
+@typed_errors
 def check_equivalent(x: Any, y: Any) -> None:
     """Assert that two values are in the same vector space and have equal components along a random direction."""
     space, other = vspace(x), vspace(y)
@@ -128,4 +132,4 @@ def combo_check(fun: Function, *args: Any, **kwargs: Any) -> Function:
             for words in product(*choices):
                 check_grads(fun, *args, **kwargs)(*chosen, **dict(words))
 
-    return combinations
+    return typed_errors(combinations)

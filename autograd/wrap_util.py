@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from .errors import typed_errors
 from .transforms.wrapping import name_of as get_name
 from .transforms.wrapping import unary_to_nary
 
@@ -18,6 +19,7 @@ def get_doc(f: Any) -> str:
     return getattr(f, "__doc__", "") or ""
 
 
+@typed_errors
 def wraps(fun: Any, namestr: str = "{fun}", docstr: str = "{doc}", **words: Any) -> Function:
     """Return a decorator that names a function, and sets its docstring, after another function.
 

@@ -314,9 +314,9 @@ class Collective:
         `changes` derive the call of an adjoint from the forward call. The derived call is cached, so every sweep uses
         the same object.
         """
-        if changes:
-            call = call.variant(**changes)
         try:
+            if changes:
+                call = call.variant(**changes)
             begin = call.begin
         except AttributeError:
             raise ArgumentError(

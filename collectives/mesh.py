@@ -21,7 +21,7 @@ from autograd.engine import events
 from autograd.engine.deferred import refuse_pending
 from autograd.engine.state import state
 from autograd.engine.tensor import Tensor
-from autograd.errors import ArgumentError, MeshError, call_site, shorten
+from autograd.errors import ArgumentError, MeshError, call_site, shorten, typed_errors
 from autograd.layouts.layout import Grid
 from autograd.layouts.rank_values import RankInt
 
@@ -183,6 +183,7 @@ class Mesh:
     planner: Callable[[Any, Communicator, tuple[int, ...]], Any]
     """`inspect.plan.plan`. This module must not import it, so the package sets it here."""
 
+    @typed_errors
     def __init__(self, over: Communicator | None = None, /, *, algorithm: Any = "native", **sizes: int):
         ranks = world() if over is None else over
         if not sizes:
@@ -235,6 +236,7 @@ class Mesh:
                 _ = group.channel.fit  # measured here, so that the program is not interrupted later
 
     @classmethod
+    @typed_errors
     def fit(cls, over: Communicator | None = None, /, *, algorithm: Any = "native", **sizes: int) -> Mesh:
         """A mesh of the usual axes of parallel training, in the order that keeps frequent messages on one host.
 
@@ -377,6 +379,7 @@ class Mesh:
             if modes.watching or not World.current().raises:  # else ranks go on without those that have failed
                 compare_end(self)
 
+    @typed_errors
     def shapes(self, axes: Sequence[str], shape: Sequence[int]) -> tuple[list[tuple[int, ...]], int]:
         """The shape of a value on each rank along some axes, and this rank's index. All these ranks must call it."""
         on = self.axis(axes)
@@ -390,6 +393,7 @@ class Mesh:
         """Whether the ranks compare values: in every check mode but ``off``."""
         return modes.limit > 0
 
+    @typed_errors
     def numbers_of_all(self, number: float, axes: Sequence[str], call: str) -> list[float]:
         """The numbers of all ranks along some axes, in order, as a control message. All these ranks call it."""
         group = self.axis(axes).group
@@ -397,6 +401,7 @@ class Mesh:
             group.agree(call)
         return [float(np.frombuffer(data, np.float64)[0]) for data in group.exchange(np.float64(number).tobytes())]
 
+    @typed_errors
     def combinations_of_stages(self, found: set[tuple[str, ...]], call: str) -> set[tuple[str, ...]]:
         """The combinations of axes that occur on any rank along `stage_axes`, given those that occur on this one.
 
@@ -412,6 +417,7 @@ class Mesh:
                 found = {tuple(axes) for each in group.exchange(data) for axes in json.loads(each)}
         return found
 
+    @typed_errors
     def arrays_of_all(self, array: Any, axes: str | Sequence[str], call: str) -> list[Any]:
         """The host arrays of all ranks along some axes, in order; None for a rank that gives None.
 
@@ -422,6 +428,7 @@ class Mesh:
             group.agree(call)
         return [_array_in(data) if data else None for data in group.exchange(_bytes_of(array))]
 
+    @typed_errors
     def gathered(self, array: Any, dim: int, axis: str, call: str) -> Any:
         """The ranks' host arrays, concatenated along a dimension; None if every rank gives None.
 
@@ -461,6 +468,7 @@ class Mesh:
             if modes.watching or is_due(optimizer.calls, optimizer.digest_every):
                 compare_step(optimizer, self)
 
+    @typed_errors
     def check_replicas(self, tensors: Iterable[Tensor]) -> None:
         """Compare the copies of every tensor along the axes on which it is I or R.
 

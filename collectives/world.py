@@ -23,6 +23,7 @@ from autograd.errors import (
     OptionError,
     RankFailed,
     call_site,
+    typed_errors,
 )
 
 from .checks.reports import unreceived_text
@@ -510,6 +511,7 @@ def replaced_world(communicator: Communicator) -> Iterator[None]:
         _current.communicator = before
 
 
+@typed_errors
 def run(program: Callable[..., T], ranks: int = 4, *args: Any) -> list[T]:
     """Run `program(*args)` on each of `ranks` threads of this process, in a new world.
 

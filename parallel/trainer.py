@@ -17,7 +17,7 @@ from autograd.engine.parameter import Parameter
 from autograd.engine.state import outside_mesh, state
 from autograd.engine.tensor import Tensor
 from autograd.engine.whole import whole_of
-from autograd.errors import ArgumentError, MeshError, OptionError, ShapeError, TapeError, call_site
+from autograd.errors import ArgumentError, MeshError, OptionError, ShapeError, TapeError, call_site, short, typed_errors
 from autograd.layouts.layout import I, Label, Shard, V
 from autograd.nn.saving import packed, unpacked
 from collectives import Mesh, World, cast, declare_partial
@@ -39,6 +39,7 @@ __all__ = ["Trainer"]
 _TOLERANCES = {"f": 1e-4, "d": 1e-10}
 
 
+@typed_errors
 class Trainer:
     """Train a model on a mesh: data, tensor, pipeline, context and expert parallel, by one plan.
 
@@ -267,6 +268,8 @@ class Trainer:
 
     def _gradients(self, inputs: Any, targets: Any, count: int | None) -> float:
         n = as_array(targets).size if count is None else count
+        if not isinstance(n, int | float | np.number) or not n > 0:
+            raise OptionError(f"Trainer.step: count={short(n)} was given; needed: a positive number" + call_site())
         self._compare(inputs, targets)
         with self._draws(as_array(inputs)):
             self.pipeline.steps = self.steps

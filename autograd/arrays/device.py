@@ -435,7 +435,7 @@ def dtype_named(dtype: Any) -> np.dtype[Any]:
     try:
         found = np.dtype(dtype)
         return found if found.isnative else found.newbyteorder("=")
-    except TypeError as error:
+    except (TypeError, ValueError) as error:  # a ValueError: of a dictionary
         raise ArgumentError(f"{dtype!r} was given; needed: a dtype, or the name of a device" + call_site()) from error
 
 

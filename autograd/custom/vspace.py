@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..engine.tensor import TENSORS
+from ..errors import typed_errors
 from ..ops.einsum import dot
 from ..ops.elementwise import conj, real
 from ..ops.indexing import SEQUENCES
@@ -22,6 +23,7 @@ __all__ = ["ArrayVSpace", "ComplexArrayVSpace", "ContainerVSpace", "VSpace", "vs
 Function = Callable[..., Any]
 
 
+@typed_errors
 class VSpace:
     """A vector space. `register` registers it for a Python type.
 
@@ -276,6 +278,7 @@ for _kind in SEQUENCES:
 VSpace.register(dict, DictVSpace)
 
 
+@typed_errors
 def vspace(value: Any) -> Any:
     """The vector space of a value.
 

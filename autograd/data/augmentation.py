@@ -16,7 +16,7 @@ from ..arrays.shape_only import Shaped
 from ..engine.parameter import tensor
 from ..engine.state import state
 from ..engine.tensor import TENSORS, Tensor
-from ..errors import LayoutError, ShapeError, TapeError, call_site
+from ..errors import LayoutError, ShapeError, TapeError, call_site, typed_errors
 from ..layouts.layout import R, Shard
 
 __all__ = ["random_crop", "random_flip"]
@@ -49,6 +49,7 @@ def _operand(x: Any, caller: str) -> tuple[Tensor, bool]:
     return (tensor(x) if raw else x), raw and state.grid is None
 
 
+@typed_errors
 def random_flip(x: Any, key: random.Key, p: float = 0.5, dim: int = -1) -> Any:
     """Reverse each example along one dimension with probability p. Differentiable.
 
@@ -98,6 +99,7 @@ def random_flip(x: Any, key: random.Key, p: float = 0.5, dim: int = -1) -> Any:
     return y.array if raw else y
 
 
+@typed_errors
 def random_crop(x: Any, size: int | Sequence[int], key: random.Key, padding: int = 0) -> Any:
     """Take a window of each example, at a random position, over the last dimensions. Not differentiable.
 

@@ -11,7 +11,7 @@ from .. import random
 from ..arrays.device import is_array, move
 from ..engine.pytree import flatten
 from ..engine.tensor import TENSORS
-from ..errors import ArgumentError, DtypeError, LayoutError, OptionError, ShapeError, call_site
+from ..errors import ArgumentError, DtypeError, LayoutError, OptionError, ShapeError, call_site, typed_errors
 from ..layouts.layout import C, D, I, R
 from ..layouts.messages import describe
 from ..random.keys import real
@@ -19,6 +19,7 @@ from ..random.keys import real
 __all__ = ["Dataset", "Subset", "TensorDataset", "default_collate", "random_split"]
 
 
+@typed_errors
 class Dataset:
     """Base class of data sets: define ``__len__`` and ``__getitem__``, which returns the example with an index.
 
@@ -54,6 +55,7 @@ class Dataset:
         return default_collate([self[int(i)] for i in indices])
 
 
+@typed_errors
 class TensorDataset(Dataset):
     """The rows of arrays of the same length: example i is the tuple of the i-th row of each.
 
@@ -129,6 +131,7 @@ def _plain(x: Any) -> Any:
     return x if is_array(x) else np.asarray(x)
 
 
+@typed_errors
 class Subset(Dataset):
     """Some examples of another data set, by their indices.
 
@@ -167,6 +170,7 @@ class Subset(Dataset):
         return examples_of(self.dataset, self.indices[np.asarray(indices, np.intp)])
 
 
+@typed_errors
 def random_split(dataset: Any, lengths: Sequence[int | float], key: random.Key | None = None) -> list[Subset]:
     """Divide a data set into parts at random, the same on every rank.
 
@@ -222,6 +226,7 @@ def examples_of(dataset: Any, indices: Sequence[int] | np.ndarray) -> Any:
     return default_collate([dataset[int(i)] for i in indices])
 
 
+@typed_errors
 def default_collate(examples: Sequence[Any]) -> Any:
     """Stack examples of the same structure: each array or number in them gets a first dimension.
 

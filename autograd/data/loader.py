@@ -21,7 +21,7 @@ from ..engine.parameter import Leaf, make_leaf
 from ..engine.pytree import tree_map
 from ..engine.state import state
 from ..engine.tensor import TENSORS
-from ..errors import ArgumentError, DtypeError, LayoutError, MeshError, OptionError, ShapeError, call_site
+from ..errors import ArgumentError, DtypeError, LayoutError, MeshError, OptionError, ShapeError, call_site, typed_errors
 from ..layouts.layout import C, Grid, I, Label, Shard
 from ..layouts.partition import labels_of_parts
 from ..layouts.rank_values import rank_axes
@@ -32,6 +32,7 @@ from .sampling import parts_of
 __all__ = ["DataLoader"]
 
 
+@typed_errors
 class DataLoader:
     """Iterate over the batches of a data set, an epoch at a time.
 

@@ -11,7 +11,7 @@ import numpy as np
 from .. import random
 from ..engine.state import state
 from ..engine.tensor import TENSORS
-from ..errors import LayoutError, MeshError, OptionError, ShapeError, call_site
+from ..errors import LayoutError, MeshError, OptionError, ShapeError, call_site, typed_errors
 from ..layouts.partition import nested_parts, proportional_parts
 from ..layouts.rank_values import rank_axes
 from ..random.placement import coordinates
@@ -19,6 +19,7 @@ from ..random.placement import coordinates
 __all__ = ["batches", "parts_of", "share"]
 
 
+@typed_errors
 def batches(
     key: random.Key, n: int, batch_size: int, *, shuffle: bool = True, drop_last: bool = False
 ) -> Iterator[np.ndarray]:
@@ -61,6 +62,7 @@ def batches(
         yield order[start : start + batch_size]
 
 
+@typed_errors
 def share(x: Any, axis: str | Sequence[str], shares: Sequence[float] | None = None) -> Any:
     """Return this rank's rows of an array or sequence that every rank has whole.
 

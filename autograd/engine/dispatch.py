@@ -19,12 +19,12 @@ numbers that differ between ranks, and Tensors of different dtypes) are first co
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
 from ..arrays.half import total
-from ..errors import ArgumentError, call_site
+from ..errors import ArgumentError, RingtapeError, call_site, refused
 from ..layouts.messages import REJECTED, raise_unfit
 from ..layouts.rank_values import frozen
 from . import events
@@ -61,6 +61,15 @@ def _too_many(op: Any, given: Any) -> ArgumentError:
     """The error for one positional argument more than an operation takes, such as NumPy's `out`."""
     text = f"{op.name}: {len(op.words)} operands are needed; also given: {type(given).__name__}"
     return ArgumentError(text + call_site())
+
+
+def _raise_unhashable(op: Any, options: Any, error: TypeError) -> NoReturn:
+    """Raise the typed error for options that cannot be the key of a signature."""
+    if isinstance(error, RingtapeError):
+        raise error
+    if options.__class__ is not tuple:
+        raise _too_many(op, options) from error
+    raise refused(error, op.name, options) from error
 
 
 def announce(op: Any, xs: tuple[Any, ...], options: tuple[Any, ...]) -> Any:
@@ -102,7 +111,10 @@ def _call_one(op: Any) -> Callable[..., Any]:
         signature = layout = None
         if x.layout is not None or (recording is None and state.grid is not None):
             key = (x.layout, a.shape, a.dtype, frozen(options, (x,)) if ranked else options)
-            signature = signatures.get(key) or op.sign(key, (x,), (a,), options)
+            try:
+                signature = signatures.get(key) or op.sign(key, (x,), (a,), options)
+            except TypeError as error:
+                _raise_unhashable(op, options, error)
             layout = signature.at_once
             if layout is None:
                 layout = op.prepared(signature, (x,), options)
@@ -220,7 +232,10 @@ def _call_two(op: Any) -> Callable[..., Any]:
             return _without_tensors(op, (x0, x1), options)
         signature = layout = None
         if key is not None:
-            signature = signatures.get(key) or op.sign(key, (x0, x1), (a0, a1), options)
+            try:
+                signature = signatures.get(key) or op.sign(key, (x0, x1), (a0, a1), options)
+            except TypeError as error:
+                _raise_unhashable(op, options, error)
             layout = signature.at_once
             if layout is None:
                 layout = op.prepared(signature, (x0, x1), options)
@@ -319,7 +334,10 @@ def _call_three(op: Any) -> Callable[..., Any]:
         ):
             key = (x0.layout, x1.layout, x2.layout, a0.shape, a1.shape, a2.shape, dtype,
                    frozen(options, (x0, x1, x2)) if ranked else options)  # fmt: skip
-            signature = signatures.get(key) or op.sign(key, (x0, x1, x2), (a0, a1, a2), options)
+            try:
+                signature = signatures.get(key) or op.sign(key, (x0, x1, x2), (a0, a1, a2), options)
+            except TypeError as error:
+                _raise_unhashable(op, options, error)
             layout = signature.at_once
             if layout is None:
                 layout = op.prepared(signature, (x0, x1, x2), options)
@@ -446,7 +464,10 @@ def _call_many(op: Any) -> Callable[..., Any]:
                 tuple([(a.shape, a.dtype) if x.__class__ in TENSORS else 0 for x, a in zip(xs, arrays, strict=True)]),
                 frozen(options, xs) if ranked else options,
             )
-            signature = signatures.get(key) or op.sign(key, xs, arrays, options)
+            try:
+                signature = signatures.get(key) or op.sign(key, xs, arrays, options)
+            except TypeError as error:
+                _raise_unhashable(op, options, error)
             layout = signature.at_once
             if layout is None:
                 layout = op.prepared(signature, xs, options)

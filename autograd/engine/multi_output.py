@@ -22,6 +22,7 @@ from typing import Any
 
 from ..arrays.device import is_inexact, zeros_on
 from ..arrays.shape_only import Shaped
+from ..errors import typed_errors
 from ..layouts.inference import infer
 from ..layouts.layout import Layout
 from ..layouts.messages import REJECTED, raise_unfit
@@ -138,6 +139,7 @@ class Several(Primitive):
 
     __call__: Callable[..., Any]  # several Tensors
 
+    @typed_errors
     def __init__(
         self, name: str, word: str, function: Callable[..., Any], adjoint: Sequence[Rule | None] | Rule, *,
         outputs: Callable[..., Any], dims: Dims | None = None, **words: Any,

@@ -35,6 +35,8 @@ from ..errors import (
     ShapeError,
     TapeError,
     call_site,
+    short,
+    typed_errors,
 )
 from ..layouts.layout import C, D, Grid, I, Label, Layout, P, R, Rooted, Shard, V, is_copy_for_part, may_relabel
 from ..layouts.messages import contradiction, describe, drawn_leaf, own_part
@@ -59,7 +61,9 @@ class Leaf(Tensor):
     __deepcopy__: Any = None  # the default: a leaf of its own, which has no history to lose
 
     def __init__(self, array: Any, layout: Layout | None = None, requires_grad: bool = False, name: str = ""):
-        if layout is not None and layout.rooted and layout.absent_beyond(()):
+        if not isinstance(name, str):
+            raise ArgumentError(f"Leaf: name={short(name)} was given; needed: a string" + call_site())
+        if layout.__class__ is Layout and layout.rooted and layout.absent_beyond(()):
             array = Shaped(array.shape, array.dtype, f"its layout {layout!r} roots it on another rank")
         elif state.dry:
             array = shape_only(array)
@@ -80,6 +84,7 @@ class Leaf(Tensor):
         return self._requires_grad
 
     @requires_grad.setter
+    @typed_errors
     def requires_grad(self, value: bool) -> None:
         if value and not is_inexact(self.array.dtype):
             raise DtypeError(
@@ -183,6 +188,7 @@ class Leaf(Tensor):
         return None if is_absent(self.array) else guarded(self)
 
     @data.setter
+    @typed_errors
     def data(self, value: Any) -> None:
         value = as_array(value)
         if value.dtype != self.array.dtype:
@@ -313,6 +319,7 @@ class Parameter(Leaf):
 
     is_transposed: bool | None  # whether a module stores it as [in, out], the transpose of torch's; None: none says so
 
+    @typed_errors
     def __init__(
         self,
         array: Any,
@@ -468,6 +475,7 @@ BOXED: dict[type, Any] = {}
 """By type of argument: a function ``(value, trace, node)`` that programs of HIPS autograd register (`custom.boxes`)."""
 
 
+@typed_errors
 def make_leaf(
     caller: str, array: Any, layout: Any, requires_grad: bool, global_shape: Any, dtype: Any = None, name: str = "",
     device: str | None = None,
@@ -549,6 +557,7 @@ def _may_state(have: Label, need: Label) -> bool:
     return not (have is D and need is V)
 
 
+@typed_errors
 def constant(array: Any, dtype: Any = None, device: str | None = None) -> Leaf:
     """An array that is the same on every rank and has no cotangent. It mixes with every layout, like a number.
 

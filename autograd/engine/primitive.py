@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol, overload
 
 import numpy as np
 
-from ..errors import LayoutError, OptionError, call_site, is_own_file, short_site
+from ..errors import LayoutError, OptionError, call_site, is_own_file, short_site, typed_errors
 from ..layouts.inference import infer, layout_of, require_no_first_elements, varying, without_false_parts
 from ..layouts.layout import C, D, Grid, I, Layout, P, R, Shard, V
 from ..layouts.messages import REJECTED, raise_unfit
@@ -53,7 +53,9 @@ class Declared(NamedTuple):
     def by(cls, operation: Any, function: Any) -> Declared:
         """The declaration of the operation whose ``__init__`` runs."""
         frame = sys._getframe(1)
-        while frame.f_back is not None and frame.f_locals.get("self") is operation:
+        while frame.f_back is not None and (
+            frame.f_locals.get("self") is operation or frame.f_globals["__name__"] == typed_errors.__module__
+        ):
             frame = frame.f_back
         file = frame.f_code.co_filename
         module = str(frame.f_globals.get("__name__"))
@@ -196,6 +198,7 @@ class Primitive:
 
     __call__: Call
 
+    @typed_errors
     def __init__(
         self,
         name: str,

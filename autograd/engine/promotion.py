@@ -11,7 +11,7 @@ import numpy as np
 
 from ..arrays.device import as_array, is_array, is_inexact
 from ..arrays.half import is_half, narrow, rounded
-from ..errors import ArgumentError, DtypeError, LayoutError, call_site
+from ..errors import ArgumentError, DtypeError, LayoutError, RingtapeError, ShapeError, call_site, typed
 from ..layouts.inference import axes_in, layout_of
 from ..layouts.layout import Shard, V
 from ..layouts.messages import describe
@@ -35,6 +35,9 @@ def mixed(*dtypes: Any) -> bool:
     return any(dtype.kind in "fcV" and dtype != result for dtype in dtypes)
 
 
+_UNFIT: dict[type[Exception], type[RingtapeError]] = {TypeError: DtypeError, ValueError: ShapeError}
+
+
 def promoted(op: Any, xs: tuple[Any, ...]) -> Any:
     """The operands as Tensors of the result's dtype; one of them is a Tensor.
 
@@ -42,6 +45,8 @@ def promoted(op: Any, xs: tuple[Any, ...]) -> Any:
     (S) keep their dtype. Python's floats and integers stay numbers; everything else becomes a `Given`.
     """
     letters = op.letters(len(xs))
+    if len(letters) != len(xs):
+        raise ArgumentError(f"{op.name}: {len(xs)} operands were given; needed: {len(letters)}" + call_site())
     grid = state.grid
     for x in xs:
         if x.__class__ in TENSORS and x.layout is not None:
@@ -49,8 +54,8 @@ def promoted(op: Any, xs: tuple[Any, ...]) -> Any:
     taking = [x for x, letter in zip(xs, letters, strict=True) if letter != "S" and x is not None]
     try:
         dtype = np.result_type(*map(_kind, taking)) if taking and op.promotes else None
-    except TypeError as error:
-        raise DtypeError(f"{op.name}: {error}" + call_site()) from error
+    except (TypeError, ValueError) as error:  # also lists of different lengths
+        raise typed(error, f"{op.name}: {error}" + call_site(), _UNFIT) from error
     if dtype is not None and dtype.kind not in "biufcV":
         raise DtypeError(f"{op.name} of dtype {dtype}; needed: numbers or booleans" + call_site())
     found = []

@@ -16,8 +16,10 @@ exception is a leaf, which its own node holds.
 from __future__ import annotations
 
 import _thread
+import re
 import threading
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from types import CodeType
 from typing import Any, NoReturn
@@ -122,6 +124,10 @@ LEAF, IMPORT, MARK, EFFECT = _Leaf(), _Import(), _Mark(), _Effect()
 # Parameter owns its array and keeps its own count, without a lock (see `Recording.hold`).
 _locking: Any = threading.RLock()  # several threads may save the same array
 _locked: dict[int, int] = {}  # the number of tapes that save an array, by its id; they hold a reference to it
+# NumPy warns where `flags.writeable` of a result of `numpy.broadcast_arrays` is read.
+warnings.filterwarnings(
+    "ignore", "future versions will not create a writeable array", FutureWarning, re.escape(__name__)
+)
 _dropped: list[Any] = []  # what recordings saved that the garbage collector found while their thread held the lock
 
 
@@ -134,8 +140,11 @@ def _lock(array: Any) -> bool:
     with _locking:
         count = _locked.get(key)
         if count is None:
-            if not array.flags.writeable:
-                return False
+            try:
+                if not array.flags.writeable:
+                    return False
+            except FutureWarning:  # a program turns warnings into errors
+                pass
             array.setflags(False)  # a keyword would double the cost
             count = 0
         _locked[key] = count + 1

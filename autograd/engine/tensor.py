@@ -18,7 +18,18 @@ import numpy as np
 from .. import notebook
 from ..arrays.device import to_host
 from ..arrays.shape_only import Shaped, is_absent
-from ..errors import LayoutError, NotDifferentiable, OptionError, SavedArrayError, TapeError, call_site, typed
+from ..errors import (
+    ArgumentError,
+    LayoutError,
+    NotDifferentiable,
+    OptionError,
+    SavedArrayError,
+    TapeError,
+    call_site,
+    short,
+    typed,
+    typed_errors,
+)
 from ..layouts.layout import Grid, Layout, P, Shard, V
 from ..layouts.messages import addend, describe
 from ..layouts.names import TENSOR_TYPES, name_of
@@ -61,6 +72,11 @@ class Tensor:
     node: int
 
     def __init__(self, array: Any, layout: Layout | None = None, tape: Recording | None = None, node: int = OUTSIDE):
+        if layout.__class__ is not Layout and (layout is not None or not hasattr(array, "dtype")):
+            raise ArgumentError(
+                f"{type(self).__name__}({short(array)}, {short(layout)}) was given; needed: an array, and its Layout\n"
+                "  fix: autograd.tensor(x, layout={axis: label}), which takes numbers and lists, too" + call_site()
+            )
         self.array = array
         self.layout = layout
         self.tape = tape
@@ -398,6 +414,7 @@ class Tensor:
         )
 
     # An array of `generic` is none of the operands in the types of NumPy's operators: a checker takes the reflected one
+    @typed_errors
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, np.dtype[np.generic]]:
         discrete = dtype is not None and np.dtype(dtype).kind in "biu"  # numpy.int64(x): indices have no derivative
         if state.recording is not None and self.requires_grad and not discrete:
@@ -441,6 +458,7 @@ class Tensor:
             self._refuse_exit("complex({x})", "{x}.item()")
         return complex(_converted(complex, array))
 
+    @typed_errors
     def __format__(self, spec: str) -> str:
         return format(self.item(), spec) if spec and not self.array.shape else super().__format__(spec)
 

@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from ..errors import MeshError, call_site
+from ..errors import MeshError, call_site, typed_errors
 
 __all__ = [
     "C", "D", "Grid", "I", "Label", "Layout", "Mix", "P", "R", "Rooted", "Shard", "Stated", "Sum", "Unagreed", "V",
@@ -231,6 +231,7 @@ class Layout(Mapping[str, Label]):
         self.dual = self.grid.layout([dual_label(x) for x in self.labels])
         return self.dual
 
+    @typed_errors
     def replace(self, axes: Sequence[str], label: Label) -> Layout:
         """This layout with another label on the given axes."""
         at = {self.grid.axis(axis) for axis in axes}

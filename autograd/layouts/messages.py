@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from ..arrays.device import mixed_devices, unavailable
-from ..errors import DeviceError, DtypeError, LayoutError, RingtapeError, ShapeError, call_site, typed
+from ..errors import DeviceError, DtypeError, LayoutError, RingtapeError, ShapeError, call_site, short, typed
 from .layout import C, D, I, Label, Layout, P, R, Rooted, Shard, V
 from .names import name_of, owner_of, parameter_of, parameters_beside, slice_of
 from .rank_values import EVERY_AXIS, rank_axes
@@ -34,11 +34,12 @@ def describe(array: Any, shape: Any, layout: Any) -> str:
     dtype = getattr(array, "dtype", None)
     where = "" if layout is None else f" {layout!r}"
     if dtype is None and not shape:
-        return f"number{'' if array is None else f' {array}'}{where}"
+        shown = array if isinstance(array, bool | int | float | complex | np.generic) else short(array)
+        return f"number{'' if array is None else f' {shown}'}{where}"
     kind = {"f": "f", "c": "c", "i": "i", "u": "u", "b": "bool"}.get(getattr(dtype, "kind", ""), "")
-    short = "bool" if kind == "bool" else f"{kind}{dtype.itemsize * 8}" if kind and dtype is not None else "number"
-    short = "bf16" if getattr(dtype, "name", "") == "bfloat16" else short
-    return f"{short}[{','.join(str(int(n)) for n in shape)}]{where}"
+    name = "bool" if kind == "bool" else f"{kind}{dtype.itemsize * 8}" if kind and dtype is not None else "number"
+    name = "bf16" if getattr(dtype, "name", "") == "bfloat16" else name
+    return f"{name}[{','.join(str(int(n)) for n in shape)}]{where}"
 
 
 class _Named:
@@ -694,16 +695,17 @@ def require_one_number(layout: Layout | None, shape: tuple[int, ...], unstated: 
             )
 
 
-REJECTED = ValueError, TypeError, IndexError, OverflowError
+REJECTED = ValueError, TypeError, IndexError, OverflowError, AttributeError
 """The errors with which NumPy's functions refuse operands."""
 _UNFIT: dict[type[Exception], type[RingtapeError]] = {ValueError: ShapeError, TypeError: DtypeError}
 
 
 def _shape_of(x: Any) -> tuple[int, ...]:
     try:
-        return np.shape(x)
-    except ValueError:  # nested lists of different lengths
+        shape = np.shape(x)
+    except Exception:  # nested lists of different lengths, and objects of the program that fail
         return ()
+    return shape if isinstance(shape, tuple) else ()  # a module's `shape` is a function
 
 
 def raise_unfit(op: Any, error: Exception, xs: Sequence[Any]) -> NoReturn:

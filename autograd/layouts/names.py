@@ -2,13 +2,14 @@
 
 The variables of the caller's frame are searched. They hold objects of any kind, whose code must not run for a name: an
 attribute of theirs may be a property, warn, or wait for another rank. So a value is compared by ``is``, and only the
-types in `TENSOR_TYPES` and the subclasses of those in `MODULE_TYPES` are asked for anything. The attributes of other
+types in `TENSOR_TYPES` and modules are asked for anything. The attributes of other
 objects are read from the dictionaries in which Python stores them.
 """
 
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterator
 from itertools import islice
 from types import GetSetDescriptorType, ModuleType
@@ -21,15 +22,12 @@ from .expressions import operand_text, texts_with_extents
 from .layout import Layout, Shard
 
 __all__ = [
-    "MODULE_TYPES", "TENSOR_TYPES", "global_extent", "name_of", "owner_of", "parameter_of",
+    "TENSOR_TYPES", "global_extent", "name_of", "owner_of", "parameter_of",
     "parameters_beside", "slice_of", "variable_of", "view_of",
 ]  # fmt: skip
 
 TENSOR_TYPES: set[type] = set()
 """Tensor and its subclasses, as the engine declares them, without those that may have to wait for their array."""
-
-MODULE_TYPES: list[type] = []
-"""The base classes of modules, which have parameters."""
 
 _MOST = 64  # elements of a list, attributes of an object
 
@@ -209,7 +207,8 @@ def _is_tensor(value: Any) -> bool:
 
 
 def _is_module(value: Any) -> bool:
-    return issubclass(type(value), tuple(MODULE_TYPES))  # `isinstance` would ask the object for its class
+    nn = sys.modules.get("autograd.nn.module")  # above this module; there are no modules before it is loaded
+    return nn is not None and any(kind is nn.Module for kind in _mro_of(type(value)))  # `isinstance` would ask the object
 
 
 def _attributes(value: Any) -> dict[Any, Any]:

@@ -10,6 +10,7 @@ from typing import Any
 
 from ..core import make_vjp
 from ..custom.vspace import vspace
+from ..errors import typed_errors
 from ..extend import defvjp_argnums, primitive
 
 __all__ = ["fixed_point"]
@@ -18,6 +19,7 @@ Function = Callable[..., Any]
 
 
 @primitive
+@typed_errors
 def fixed_point(f: Function, a: Any, x0: Any, distance: Function, tol: float) -> Any:
     """Return the fixed point ``x = f(a)(x)``, by iteration from `x0`.
 

@@ -8,12 +8,14 @@ from typing import Any
 
 from .. import numpy as np
 from ..engine import pytree
+from ..errors import typed_errors
 
 __all__ = ["flatten", "flatten_func"]
 
 Function = Callable[..., Any]
 
 
+@typed_errors
 def flatten(value: Any) -> tuple[Any, Function]:
     """Flatten a nested tuple, list or dictionary of arrays and numbers to one array.
 

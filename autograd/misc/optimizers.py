@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .. import numpy as np
+from ..errors import check_callable, typed_errors
 from ..wrap_util import wraps
 from .flatten import flatten
 
@@ -21,8 +22,10 @@ Function = Callable[..., Any]
 def unflatten_optimizer(optimize: Function) -> Function:
     """Turn an optimizer of flat arrays into one of nested tuples, lists and dictionaries."""
 
+    @typed_errors
     @wraps(optimize)
     def optimized(grad: Function, x0: Any, callback: Function | None = None, *args: Any, **kwargs: Any) -> Any:
+        check_callable(grad, optimize.__name__)
         flat, unflatten = flatten(x0)
         flat_callback = None
         if callback is not None:

@@ -13,13 +13,14 @@ from ..engine.pytree import flatten, tree_map
 from ..engine.state import state
 from ..engine.tape import Tape
 from ..engine.tensor import TENSORS, WATCH, Tensor
-from ..errors import TapeError
+from ..errors import TapeError, check_callable, typed_errors
 
 __all__ = ["const_graph"]
 
 Function = Callable[..., Any]
 
 
+@typed_errors
 def const_graph(fun: Function, *args: Any, **kwargs: Any) -> Function:
     """Return `fun` with its first arguments fixed; the first call traces it, later calls replay the trace.
 
@@ -43,6 +44,7 @@ def const_graph(fun: Function, *args: Any, **kwargs: Any) -> Function:
     >>> float(g(2.0)), float(g(3.0)), len(runs)
     (2.0, 3.0, 1)
     """
+    check_callable(fun, "const_graph")
     graph: list[_Graph] = []
 
     def replayed(*more: Any) -> Any:

@@ -11,7 +11,7 @@ from ..arrays.device import device_of, move, on_host
 from ..engine.parameter import Parameter, constant, tensor
 from ..engine.state import state
 from ..engine.tensor import TENSORS, Tensor
-from ..errors import DtypeError, ShapeError, call_site
+from ..errors import DtypeError, ShapeError, call_site, typed_errors
 from ..layouts.layout import Shard
 from ..ops.arguments import operand, raw
 from .arguments import batch_first as as_batch_first
@@ -100,6 +100,7 @@ class SelfAttention(Module):
             raise ShapeError(text + call_site())
         self._tables: dict[Any, tuple[Any, Any]] = {}
 
+    @typed_errors
     def heads(self, qkv: Any) -> Any:
         """The input by heads: [..., tokens, 3, heads, head_width] of [..., tokens, 3, heads * head_width]."""
         shape = tuple(raw(qkv).shape)

@@ -76,6 +76,7 @@ def linear(input: Any, weight: Any, bias: Any = None) -> Any:
     return input @ turned if bias is None else ops.linear(input, turned, bias)
 
 
+@typed_errors
 def leaky_relu(input: Any, negative_slope: float = 0.01, inplace: bool = False) -> Any:
     """``input`` where it is positive, and ``negative_slope * input`` elsewhere; see `LeakyReLU`."""
     refuse_in_place(inplace, "leaky_relu")

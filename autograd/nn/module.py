@@ -26,6 +26,7 @@ from ..engine.tensor import TENSORS, Tensor
 from ..engine.whole import part_of, sharded_axes, whole_of
 from ..errors import (
     UNTYPED,
+    ArgumentError,
     DtypeError,
     OptionError,
     PositionError,
@@ -36,9 +37,10 @@ from ..errors import (
     is_own_file,
     is_raised_inside,
     refused,
+    short,
+    typed_errors,
 )
 from ..layouts.layout import C, Layout
-from ..layouts.names import MODULE_TYPES
 from ..random.philox import floating
 
 __all__ = ["Module", "ModuleDict", "ModuleList", "Sequential"]
@@ -71,6 +73,7 @@ def _typed_errors_of(made: Any) -> Any:
     return call
 
 
+@typed_errors
 class Module:
     """Base class of all modules: override `forward`, and assign Parameters and Modules as attributes.
 
@@ -237,8 +240,10 @@ class Module:
 
     def train(self, mode: bool = True) -> Self:
         """Set `training` of this module and all its submodules, and return the module."""
+        if not isinstance(mode, bool | np.bool_):
+            raise ArgumentError(f"train: mode={short(mode)} was given; needed: True or False" + call_site())
         for module in self.modules():
-            module.training = mode
+            module.training = bool(mode)
         return self
 
     def eval(self) -> Self:
@@ -664,9 +669,7 @@ def _modules_in(attribute: str, value: Any) -> Iterator[tuple[str, Module]]:
                 yield f"{attribute}.{i}", item
 
 
-MODULE_TYPES.append(Module)
-
-
+@typed_errors
 class ModuleList(Module):
     """A list of modules. It has no `forward`; parameters are named by the position of their module ("0.weight").
 
@@ -771,6 +774,7 @@ class Sequential(ModuleList):
         return input
 
 
+@typed_errors
 class ModuleDict(Module):
     """A dictionary of modules. It has no `forward`; parameters are named by the key of their module ("head.weight").
 

@@ -24,7 +24,17 @@ from ..arrays.device import is_array, to_host
 from ..engine.state import state
 from ..engine.tensor import TENSORS
 from ..engine.whole import sharded_axes
-from ..errors import ArgumentError, DtypeError, FileError, LayoutError, RingtapeError, ShapeError, call_site, printable
+from ..errors import (
+    ArgumentError,
+    DtypeError,
+    FileError,
+    LayoutError,
+    RingtapeError,
+    ShapeError,
+    call_site,
+    printable,
+    typed_errors,
+)
 from ..layouts.layout import Layout, P, V
 from .archive import Archive, replacing, write_archive
 from .module import Module
@@ -76,6 +86,7 @@ class FileEntry:
         return printable(f"{text}, whole" + (f", saved from {{{held}}}" if held else ""))
 
 
+@typed_errors
 def save(objects: Any, path: str | os.PathLike[str]) -> None:
     """Write a module, or several objects with a ``state_dict``, to an ``.npz`` file.
 
@@ -166,6 +177,7 @@ def save(objects: Any, path: str | os.PathLike[str]) -> None:
             raise RingtapeError(f"save: rank {rank} could not write the file: {text.decode()}" + call_site())
 
 
+@typed_errors
 def load(objects: Any, path: str | os.PathLike[str]) -> dict[str, Any]:
     """Read what `save` wrote, on any number of ranks. Each rank takes its part.
 
@@ -370,6 +382,7 @@ def unpacked(data: bytes) -> Any:
     return _decoded(file.structure["value"], file.array)
 
 
+@typed_errors
 def contents(path: str | os.PathLike[str]) -> dict[str, FileEntry]:
     """Return what a file has that `save` wrote, by name: types, shapes, layouts, and which arrays are parts of a model.
 

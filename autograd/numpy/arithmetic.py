@@ -10,7 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from ..arrays.device import dtype_named
 from ..engine.tensor import TENSORS
+from ..errors import refused
 from ..ops import elementwise
 from ..ops import ufuncs as _ufuncs
 from ..ops.arguments import ask, of_rank_numbers, refusal, tensors_in
@@ -29,7 +31,7 @@ def _cast(x: Any, dtype: Any) -> Any:
         if np.ndim(x) == 0 and not isinstance(x, np.ndarray | np.generic):
             return x
         x = np.asarray(x)
-    return x.astype(dtype)
+    return x.astype(dtype_named(dtype))
 
 
 class _OfOperator:
@@ -43,23 +45,26 @@ class _OfOperator:
         count, name, run = len(operation.words), theirs.__name__, operation.call
 
         def call(*args: Any, **words: Any) -> Any:
-            for x in args:
-                if x.__class__ in TENSORS:
-                    break
-            else:
-                if not tensors_in(args) and not (words and tensors_in(words.values())):
-                    return of_rank_numbers(theirs, args, words)
-            if len(args) > count + ("out" not in words):
-                ask(theirs, args, words)  # raises what NumPy raises
-            extra = dict(zip(("out",), args[count:], strict=False)) | words
-            extra = {key: x for key, x in extra.items() if not _is_default(key, x)}
-            dtype = extra.pop("dtype", None)
-            if extra or len(args) < count:
-                raise refusal(name, extra)
-            if dtype is None:
-                return run(*args[:count])
-            ask(theirs, args[:count], {"dtype": dtype})  # raises what NumPy raises
-            return run(*(_cast(x, dtype) for x in args[:count])).astype(dtype)
+            try:
+                for x in args:
+                    if x.__class__ in TENSORS:
+                        break
+                else:
+                    if not tensors_in(args) and not (words and tensors_in(words.values())):
+                        return of_rank_numbers(theirs, args, words)
+                if len(args) > count + ("out" not in words):
+                    ask(theirs, args, words)  # raises what NumPy raises
+                extra = dict(zip(("out",), args[count:], strict=False)) | words
+                extra = {key: x for key, x in extra.items() if not _is_default(key, x)}
+                dtype = extra.pop("dtype", None)
+                if extra or len(args) < count:
+                    raise refusal(name, extra)
+                if dtype is None:
+                    return run(*args[:count])
+                ask(theirs, args[:count], {"dtype": dtype})  # raises what NumPy raises
+                return run(*(_cast(x, dtype) for x in args[:count])).astype(dtype)
+            except RecursionError as error:  # as of a list that contains itself
+                raise refused(error, name, args, words) from error
 
         self.__call__ = call
         self.__name__ = self.__qualname__ = name

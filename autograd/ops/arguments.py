@@ -31,6 +31,9 @@ from ..errors import (
     RingtapeError,
     ShapeError,
     call_site,
+    is_of_library,
+    refused,
+    short,
     typed,
 )
 from ..layouts.inference import axes_in, layout_of, varying
@@ -121,12 +124,16 @@ def operand(x: Any) -> Any:
     """
     if x.__class__ in TENSORS:
         return x
-    if hasattr(x, "dtype"):
+    if hasattr(x, "dtype") and hasattr(x, "shape"):
         return given(x, state.grid) if state.grid is not None and x.shape == () else x
-    if isinstance(x, list | tuple) and tensors_in(x):
-        return stack([operand(item) if isinstance(item, list | tuple) else item for item in x])
-    is_number = isinstance(x, RANK_NUMBERS) or (state.grid is not None and (np.shape(x) == () or rank_axes(x)))
-    return given(x, state.grid) if is_number else np.asarray(x)
+    try:
+        if isinstance(x, list | tuple) and tensors_in(x):
+            return stack([operand(item) if isinstance(item, list | tuple) else item for item in x])
+        is_number = isinstance(x, RANK_NUMBERS) or (state.grid is not None and (np.shape(x) == () or rank_axes(x)))
+        return given(x, state.grid) if is_number else np.asarray(x)
+    except (TypeError, ValueError, RecursionError) as error:  # such as lists of different lengths
+        given_kind = type(x).__name__  # without its values, which may be on a device
+        raise typed(error, f"a {given_kind} was given; needed: an array or numbers. {error}" + call_site()) from error
 
 
 def operands(*xs: Any) -> list[Any]:
@@ -365,65 +372,70 @@ def instead_of(theirs: Callable[..., Any], *, checked: float = 0) -> Callable[[C
 
         @wraps(ours)
         def call(*args: Any, **words: Any) -> Any:
-            x: Any = None
-            recorded = False
-            if words and not _NUMPYS.keys().isdisjoint(words):
-                words = renamed(ours.__name__, words, names[: len(args)])
-            for x in args:
-                if x.__class__ in TENSORS:
-                    recorded = (x.tape is not None or x._requires_grad) and state.recording is not None
-                    break
-            else:
-                if not tensors_in(args) and not (words and tensors_in(words.values())):
-                    try:
-                        return of_rank_numbers(theirs, args, words)
-                    except TypeError:
-                        if args and isinstance(args[0], Iterator):  # HIPS autograd joins the arrays of any iterable
-                            return call(list(args[0]), *args[1:], **words)
-                        raise
-            if words and "out" in words:
-                if words["out"] is not None:
-                    raise refusal(theirs.__name__, words)
-                del words["out"]
-            if (
-                not recorded and state.grid is None and not listeners and is_free((*args, *words.values()))
-                and not (in_float32 and has_16_bits((*args, *words.values())))
-            ):  # fmt: skip
-                return first(on_values, ours, args, words)
-            discrete: Any = False
-            differs = False
-            asks = len(args) > checked or (words and checked < math.inf)
-            if asks:
-                rest = (*args[1:], *words.values()) if words else args[1:]
-                if x.__class__ in TENSORS and args[0] is x and rest and _PLAIN.issuperset(map(type, rest)):
-                    a = x.array  # the usual case, without the calls of the others
-                    key: Any = (a.shape, a.dtype, x.layout, rest, *map(type, rest), *words)
-                elif words:
-                    key = (_signature(args), *words, _signature(words.values()))
-                elif len(args) == 1 and x.__class__ in TENSORS:
-                    key = x.array.shape, x.array.dtype, x.layout
-                else:
-                    key = _signature(args)
-                discrete = asked.get(key)
-            if not asks or discrete is None:
-                if len(args) > 1 or words:
-                    differs = not _RANK_NUMBERS.isdisjoint(map(type, (*args, *words.values())))
-                    if differs:
-                        args, words = _varying_by_rank(theirs.__name__, args, words)
-                if asks:
-                    discrete = is_discrete(first(ask, ours, args, words)) and not any(map(_layout_of, args))
-                    if not differs:
-                        if len(asked) > 4096:  # bounds the memory of programs whose shapes change all the time
-                            asked.clear()
-                        asked[key] = discrete
-            if discrete and state.grid is None and not listeners:
-                return first(on_values, ours, args, words)  # such as sum(x, dtype=int): there is no derivative
             try:
-                return ours(*args, **words)
-            except RingtapeError:
+                x: Any = None
+                recorded = False
+                if words and not _NUMPYS.keys().isdisjoint(words):
+                    words = renamed(ours.__name__, words, names[: len(args)])
+                for x in args:
+                    if x.__class__ in TENSORS:
+                        recorded = (x.tape is not None or x._requires_grad) and state.recording is not None
+                        break
+                else:
+                    if not tensors_in(args) and not (words and tensors_in(words.values())):
+                        try:
+                            return of_rank_numbers(theirs, args, words)
+                        except TypeError:  # HIPS autograd joins the arrays of any iterable
+                            if args and isinstance(args[0], Iterator):
+                                return call(list(args[0]), *args[1:], **words)
+                            raise
+                if words and "out" in words:
+                    if words["out"] is not None:
+                        raise refusal(theirs.__name__, words)
+                    del words["out"]
+                if (
+                    not recorded and state.grid is None and not listeners and is_free((*args, *words.values()))
+                    and not (in_float32 and has_16_bits((*args, *words.values())))
+                ):  # fmt: skip
+                    return first(on_values, ours, args, words)
+                discrete: Any = False
+                differs = False
+                asks = len(args) > checked or (words and checked < math.inf)
+                if asks:
+                    rest = (*args[1:], *words.values()) if words else args[1:]
+                    if x.__class__ in TENSORS and args[0] is x and rest and _PLAIN.issuperset(map(type, rest)):
+                        a = x.array  # the usual case, without the calls of the others
+                        key: Any = (a.shape, a.dtype, x.layout, rest, *map(type, rest), *words)
+                    elif words:
+                        key = (_signature(args), *words, _signature(words.values()))
+                    elif len(args) == 1 and x.__class__ in TENSORS:
+                        key = x.array.shape, x.array.dtype, x.layout
+                    else:
+                        key = _signature(args)
+                    discrete = asked.get(key)
+                if not asks or discrete is None:
+                    if len(args) > 1 or words:
+                        differs = not _RANK_NUMBERS.isdisjoint(map(type, (*args, *words.values())))
+                        if differs:
+                            args, words = _varying_by_rank(theirs.__name__, args, words)
+                    if asks:
+                        discrete = is_discrete(first(ask, ours, args, words)) and not any(map(_layout_of, args))
+                        if not differs:
+                            if len(asked) > 4096:  # bounds the memory of programs whose shapes change all the time
+                                asked.clear()
+                            asked[key] = discrete
+                if discrete and state.grid is None and not listeners:
+                    return first(on_values, ours, args, words)  # such as sum(x, dtype=int): there is no derivative
+                try:
+                    return ours(*args, **words)
+                except RingtapeError:
+                    raise
+                except _UNEXPECTED as error:
+                    raise refusal(theirs.__name__, words, str(error)) from error
+            except RecursionError as error:  # as of a list that contains itself
+                if is_of_library(error):
+                    raise refused(error, theirs.__name__, args, words) from error
                 raise
-            except _UNEXPECTED as error:
-                raise refusal(theirs.__name__, words, str(error)) from error
 
         return call
 
@@ -472,6 +484,10 @@ def of_rank_numbers(theirs: Callable[..., Any], args: Any, words: Any) -> Any:
     is a Tensor that is V on their axes (`made_of`). One that is computed from an array is a plain array, which is V on
     all axes.
     """
+    if "out" in words or "where" in words:  # of a Tensor in these NumPy would call our function, which calls this one
+        taken = [key for key, value in words.items() if tensors_in((value,))]
+        if taken:
+            raise refusal(theirs.__name__, taken)
     y = theirs(*args, **words)
     given = (*args, *words.values())
     axes = rank_axes(given)
@@ -495,7 +511,8 @@ def _has_array(x: Any) -> bool:
     return any(map(_has_array, x)) if isinstance(x, tuple | list) else isinstance(x, np.ndarray)
 
 
-_UNEXPECTED = ValueError, TypeError, IndexError, KeyError, AttributeError, ArithmeticError, AssertionError
+_UNEXPECTED = (ValueError, TypeError, IndexError, KeyError, AttributeError, ArithmeticError, AssertionError,
+               RecursionError)  # fmt: skip
 
 
 def is_free(xs: Iterable[Any]) -> bool:
@@ -618,7 +635,11 @@ def _signature(xs: Iterable[Any]) -> tuple[Any, ...]:
         elif kind is np.ndarray or isinstance(x, np.ndarray):
             found += x.shape, x.dtype, x.tobytes() if x.size <= 16 else None
         else:
-            add(repr(x) if kind.__hash__ is None else x)
+            try:
+                hash(x)
+            except TypeError:  # also of an object that holds an array
+                x = short(x)
+            add(x)
     return tuple(found)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..engine.state import state
 from ..engine.tensor import TENSORS
-from ..errors import ShapeError, call_site
+from ..errors import ShapeError, call_site, typed_errors
 from ..layouts.layout import Shard, V
 from ..layouts.rank_values import INTEGERS, has_local_count, plain, rank_axes, rank_number
 from .arguments import (
@@ -219,6 +219,7 @@ _THEIRS: tuple[Any, ...] = np.zeros, np.ones, np.eye, np.identity, np.tri, np.ar
 zeros, ones, eye, identity, tri, arange = map(_maker, _THEIRS)
 
 
+@typed_errors
 def full(shape: Any, fill_value: Any, dtype: Any = None, order: str = "C", **words: Any) -> Any:
     """Return an array filled with a value. Adjoint: the sum of the cotangent. A plain number gives a constant."""
     if not tensors_in((fill_value,)):
@@ -251,6 +252,7 @@ def _made_like(array: Any, a: Any, shape: Any, *by: Any) -> Any:
     return made
 
 
+@typed_errors
 def full_like(a: Any, fill_value: Any, dtype: Any = None, order: str = "K", subok: bool = True,
               shape: Any = None) -> Any:  # fmt: skip
     """Return an array of the shape and dtype of `a` filled with a value. Adjoint: the sum of the cotangent."""
@@ -288,6 +290,7 @@ def _filled_like(theirs: Any) -> Any:
 zeros_like, ones_like, empty_like = map(_filled_like, (np.zeros_like, np.ones_like, np.empty_like))
 
 
+@typed_errors
 def linspace(start: Any, stop: Any, num: int = 50, endpoint: bool = True, retstep: bool = False, dtype: Any = None,
              axis: int = 0) -> Any:  # fmt: skip
     """Return `num` evenly spaced values from `start` to `stop`, both of which have derivatives.

@@ -290,6 +290,7 @@ def astype(x: Any, dtype: Any) -> Any:
         dtype = _DTYPES[dtype]
     except (KeyError, TypeError):
         dtype = _dtype_of_numbers(dtype)
+    x = x if hasattr(x, "dtype") else np.asarray(x)
     if x.dtype == dtype:
         return x
     rounds = dtype.kind == "b" or (dtype.kind in "iu" and x.dtype.kind not in "biu")

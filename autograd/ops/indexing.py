@@ -12,7 +12,7 @@ from ..arrays.shape_only import Shaped
 from ..engine.primitive import Primitive, op
 from ..engine.state import state
 from ..engine.tensor import TENSORS
-from ..errors import LayoutError, call_site
+from ..errors import LayoutError, PositionError, call_site, short
 from ..layouts.layout import C, D, I, Mix, P, R, Shard
 from ..layouts.messages import describe
 from ..layouts.rank_values import LocalCount, plain, rank_axes
@@ -36,7 +36,10 @@ def normal_key(key: Any, array: Any = None) -> tuple[Any, ...]:
         if hasattr(k, "tape"):
             k = k.array
         if isinstance(k, list):
-            k = np.asarray(k)
+            try:
+                k = np.asarray(k)
+            except ValueError as error:  # such as lists of different lengths
+                raise PositionError(f"{short(k)} was given as an index; {error}" + call_site()) from error
             k = k if k.size else k.astype(np.intp)  # an empty list selects nothing
             k = k if type(array) is Shaped else move(k, array)
         if _is_index_array(k):

@@ -13,7 +13,7 @@ from ..arrays.device import arange_beside, move, on_host
 from ..arrays.shape_only import Shaped
 from ..engine.primitive import Primitive, op
 from ..engine.promotion import composite
-from ..errors import NotDifferentiable, ShapeError, call_site
+from ..errors import NotDifferentiable, ShapeError, call_site, typed_errors
 from ..layouts.layout import Mix
 from . import reductions
 from .arguments import (
@@ -384,6 +384,7 @@ def _diagonal(a: Any, offset: Any, axis1: Any, axis2: Any) -> Any:
     return _diagonal_op(a, options=(int(option(offset, "diagonal", a)), *axes, shape))
 
 
+@typed_errors
 def make_diagonal(D: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
     """Return an array with the last dimension of `D` on the diagonal of two new ones, and 0 elsewhere.
 

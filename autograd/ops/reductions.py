@@ -17,7 +17,7 @@ from ..engine.events import listeners
 from ..engine.primitive import op
 from ..engine.state import state
 from ..engine.tensor import TENSORS, Tensor
-from ..errors import LayoutError, call_site
+from ..errors import LayoutError, call_site, refused, typed_errors
 from ..layouts.layout import Mix, Shard, Sum
 from ..layouts.messages import describe
 from ..layouts.partition import require_agreed
@@ -187,6 +187,13 @@ _ALL_AXES = [tuple(range(n)) for n in range(65)]  # NumPy's arrays have at most 
 
 def _reduce_general(primitive: Any, plain: Any, x: Any, axis: Any, keepdims: Any, dtype: Any, words: Any) -> Any:
     """The slow path of a reduction: arrays, lists, ``dtype=``, and arguments that only NumPy's or torch's has."""
+    try:
+        return _reduced(primitive, plain, x, axis, keepdims, dtype, words)
+    except RecursionError as error:  # as of a list that contains itself
+        raise refused(error, plain.__name__, (x,), {"axis": axis, "keepdims": keepdims, **words}) from error
+
+
+def _reduced(primitive: Any, plain: Any, x: Any, axis: Any, keepdims: Any, dtype: Any, words: Any) -> Any:
     if "dim" in words:
         axis = one_of(plain.__name__, axis, None, words.pop("dim"))
     if "keepdim" in words:
@@ -301,7 +308,7 @@ def _index_reduction(primitive: Any, plain: Any) -> Any:
             axes = (normal_axis(axis, ndim),) if ndim else axes_of_number(axis)
         return primitive(a, options=(axes, bool(keepdims), None))
 
-    return _named(reduction, plain)
+    return _named(typed_errors(reduction), plain)
 
 
 argmax = _index_reduction(_argmax_op, np.argmax)

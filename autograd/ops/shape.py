@@ -12,7 +12,7 @@ import numpy as np
 from ..engine.dispatch import unbroadcast
 from ..engine.primitive import Primitive, op
 from ..engine.tensor import TENSORS, Tensor
-from ..errors import ArgumentError, OptionError, ShapeError, call_site
+from ..errors import ArgumentError, OptionError, ShapeError, call_site, typed_errors
 from ..layouts.layout import C, D, I, Mix, R, Shard, Stated, Unagreed
 from ..layouts.rank_values import INTEGERS, RANK_NUMBERS, LocalCount, RankInt, rank_axes, rank_number
 from .arguments import (
@@ -302,12 +302,13 @@ def moveaxis(a: Any, source: Any, destination: Any) -> Any:
     return _transpose(a, options=(tuple(axes),))
 
 
+@typed_errors
 def matrix_transpose(x: Any) -> Any:
     """Return the transpose of each matrix: the last two dimensions exchanged.
 
     Adjoint: the transpose of the cotangent.
     """
-    x = x if hasattr(x, "shape") else operand(x)
+    x = x if hasattr(x, "dtype") else operand(x)
     if len(raw(x).shape) < 2:
         raise ShapeError(f"matrix_transpose of shape {raw(x).shape}; needed: at least two dimensions" + call_site())
     return swapaxes(x, -1, -2)

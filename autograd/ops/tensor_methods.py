@@ -9,7 +9,7 @@ import numpy as np
 
 from ..arrays.device import device_of
 from ..engine.tensor import Tensor
-from ..errors import ArgumentError, SavedArrayError, call_site
+from ..errors import ArgumentError, SavedArrayError, call_site, typed_errors
 from ..layouts.rank_values import INTEGERS
 from . import (
     einsum,
@@ -60,6 +60,7 @@ def _astype(x: Any, dtype: Any, order: str = "K", casting: str = "unsafe", subok
     return elementwise.astype(x, dtype)
 
 
+@typed_errors
 def _flatten(x: Any, start_dim: Any = 0, end_dim: Any = -1, *, order: str = "C") -> Any:
     """Return all elements in one dimension, or those of the dimensions from `start_dim` to `end_dim`, as torch does.
 

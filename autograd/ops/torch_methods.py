@@ -10,7 +10,7 @@ from ..arrays.device import dtype_named, gpu_named, where_to
 from ..engine.parameter import Leaf
 from ..engine.state import state
 from ..engine.tensor import Tensor
-from ..errors import ArgumentError, ShapeError, call_site
+from ..errors import ArgumentError, ShapeError, call_site, typed_errors
 from ..layouts.rank_values import INTEGERS
 from . import elementwise, manipulation, shape, sorting
 from .arguments import FIRST, normal_axis, one_of
@@ -41,6 +41,7 @@ def _integer(n: Any, what: str) -> int:
         raise ArgumentError(f"{what} {n!r} was given; needed: an integer" + call_site()) from error
 
 
+@typed_errors
 def _view(x: Any, *given: Any) -> Any:
     """Return the same elements in another shape: torch's ``view``, which is ``reshape`` here."""
     wanted = _several(given)

@@ -31,6 +31,7 @@ from ..errors import (
     ShapeError,
     call_site,
     find_site,
+    typed_errors,
 )
 from ..layouts.layout import C, V, may_relabel
 from ..layouts.messages import describe
@@ -42,6 +43,7 @@ from .hyperparameters import check_count, check_numbers
 __all__ = ["Optimizer", "decrease", "refuse_foreign_gradient"]
 
 
+@typed_errors
 class Optimizer:
     """Base class of optimizers. A subclass overrides `update`, which changes one parameter, and `check_numbers`.
 

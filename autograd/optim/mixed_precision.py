@@ -28,7 +28,7 @@ from ..engine.saved_arrays import step_check
 from ..engine.state import state
 from ..engine.tensor import TENSORS, Tensor
 from ..engine.whole import part_of, whole_of
-from ..errors import AnomalyError, ArgumentError, LayoutError, OptionError, call_site
+from ..errors import AnomalyError, ArgumentError, LayoutError, OptionError, call_site, typed_errors
 from ..kernels.cuda.squares import is_supported, squares
 from ..layouts.rank_values import rank_axes
 from .base import Optimizer
@@ -43,6 +43,7 @@ __all__ = ["LossScaler", "MasterWeights"]
 _LARGEST_HALF = float(np.finfo(np.float16).max)
 
 
+@typed_errors
 class LossScaler:
     """Dynamic loss scaling: the number by which a loss is multiplied so that float16 gradients do not underflow.
 
@@ -178,6 +179,7 @@ class LossScaler:
         return f"LossScaler(value={self.value:g}, good_steps={self.good_steps})"
 
 
+@typed_errors
 class MasterWeights(OfCopies):
     """An optimizer of float16 or bfloat16 parameters: it updates float32 copies, the master weights, and rounds these.
 

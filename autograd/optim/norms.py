@@ -27,7 +27,7 @@ from ..engine.parameter import Leaf
 from ..engine.saved_arrays import step_check
 from ..engine.state import state
 from ..engine.tensor import Tensor
-from ..errors import ArgumentError, LayoutError, OptionError, call_site
+from ..errors import ArgumentError, LayoutError, OptionError, call_site, typed_errors
 from ..kernels.cuda.squares import is_supported, squares
 from ..layouts.layout import C, D, I, Layout, P, R, Rooted, Shard, V
 from ..layouts.messages import describe
@@ -86,6 +86,7 @@ def _scaled(norm: Callable[[float, float], float], norm_type: float) -> float:
 _PLAIN = (1.0, 2.0, math.inf)
 
 
+@typed_errors
 def global_norm(tensors: Iterable[Tensor], norm_type: float = 2.0) -> float:
     """Return the norm of all elements of the Tensors together, over all ranks of the mesh.
 

@@ -26,7 +26,7 @@ from ..engine.parameter import Leaf, Parameter
 from ..engine.saved_arrays import step_check
 from ..engine.state import state
 from ..engine.whole import part_of, whole_of
-from ..errors import OptionError, call_site
+from ..errors import OptionError, call_site, typed_errors
 from .base import Optimizer, refuse_foreign_gradient
 from .copies import OfCopies
 from .fused import contiguous
@@ -38,6 +38,7 @@ __all__ = ["Offload"]
 _ALIGNMENT_BYTES = 64
 
 
+@typed_errors
 class Offload(OfCopies):
     """An optimizer of parameters on a GPU, which updates copies of them on the host and keeps its state there.
 

@@ -19,7 +19,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 
-from ..errors import LayoutError, OptionError, call_site
+from ..errors import LayoutError, OptionError, call_site, check_callable, typed_errors
 from ..layouts.rank_values import rank_axes
 from .hyperparameters import check_count, check_numbers
 
@@ -46,6 +46,7 @@ def constant_lr(lr: float) -> Schedule:
     return lambda step: lr
 
 
+@typed_errors
 def linear_lr(lr: float, start_factor: float = 1 / 3, end_factor: float = 1.0, total_iters: int = 5) -> Schedule:
     """Return a linear schedule from ``start_factor * lr`` to ``end_factor * lr`` in `total_iters` steps, then constant.
 
@@ -121,6 +122,7 @@ def linear_scaling(
     return rate
 
 
+@typed_errors
 def cosine_annealing_lr(lr: float, T_max: int, eta_min: float = 0.0) -> Schedule:
     """Return a cosine schedule from `lr` down to `eta_min` in `T_max` steps, and up again after that.
 
@@ -137,6 +139,7 @@ def cosine_annealing_lr(lr: float, T_max: int, eta_min: float = 0.0) -> Schedule
     return lambda step: eta_min + (lr - eta_min) * (1 + math.cos(math.pi * step / T_max)) / 2
 
 
+@typed_errors
 def exponential_lr(lr: float, gamma: float) -> Schedule:
     """Return a schedule that multiplies the rate by `gamma` at every step.
 
@@ -150,6 +153,7 @@ def exponential_lr(lr: float, gamma: float) -> Schedule:
     return lambda step: lr * gamma**step
 
 
+@typed_errors
 def step_lr(lr: float, step_size: int, gamma: float = 0.1) -> Schedule:
     """Return a schedule that multiplies the rate by `gamma` every `step_size` steps.
 
@@ -164,6 +168,7 @@ def step_lr(lr: float, step_size: int, gamma: float = 0.1) -> Schedule:
     return lambda step: lr * gamma ** (step // step_size)
 
 
+@typed_errors
 def multi_step_lr(lr: float, milestones: Sequence[int], gamma: float = 0.1) -> Schedule:
     """Return a schedule that multiplies the rate by `gamma` at each milestone, twice where one is listed twice.
 
@@ -180,6 +185,7 @@ def multi_step_lr(lr: float, milestones: Sequence[int], gamma: float = 0.1) -> S
     return lambda step: lr * gamma ** bisect_right(ordered, step)
 
 
+@typed_errors
 def sequential_lr(schedulers: Sequence[Schedule], milestones: Sequence[int]) -> Schedule:
     """Return a schedule that follows several schedules in turn. Each counts steps from the milestone where it begins.
 
@@ -200,6 +206,8 @@ def sequential_lr(schedulers: Sequence[Schedule], milestones: Sequence[int]) -> 
             f"sequential_lr: {len(schedulers)} schedules and milestones {list(milestones)}; needed: one milestone "
             "fewer than schedules, in order"
         )
+    for scheduler in schedulers:
+        check_callable(scheduler, "sequential_lr")
 
     def rate(step: int) -> float:
         k = bisect_right(milestones, step)
@@ -208,6 +216,7 @@ def sequential_lr(schedulers: Sequence[Schedule], milestones: Sequence[int]) -> 
     return rate
 
 
+@typed_errors
 def chained_lr(lr: float, schedulers: Sequence[Schedule]) -> Schedule:
     """Return a schedule that applies the factors of several schedules, each relative to `lr`, one after another.
 
@@ -222,9 +231,12 @@ def chained_lr(lr: float, schedulers: Sequence[Schedule]) -> Schedule:
     """
     check_numbers("chained_lr", lr=lr)
     parts = list(schedulers)
+    for part in parts:
+        check_callable(part, "chained_lr")
     return lambda step: lr * math.prod(part(step) / lr for part in parts) if lr else 0.0
 
 
+@typed_errors
 def cosine_annealing_warm_restarts(lr: float, T_0: int, T_mult: int = 1, eta_min: float = 0.0) -> Schedule:
     """Return a cosine schedule from `lr` to `eta_min` that starts again after `T_0` steps, then `T_mult` times as many.
 
@@ -249,6 +261,7 @@ def cosine_annealing_warm_restarts(lr: float, T_0: int, T_mult: int = 1, eta_min
     return rate
 
 
+@typed_errors
 def lambda_lr(lr: float, lr_lambda: Callable[[int], float]) -> Schedule:
     """Return a schedule with the rate ``lr * lr_lambda(step)``.
 
@@ -259,9 +272,16 @@ def lambda_lr(lr: float, lr_lambda: Callable[[int], float]) -> Schedule:
     [1.0, 0.5, 0.25]
     """
     check_numbers("lambda_lr", lr=lr)
-    return lambda step: lr * lr_lambda(step)
+    check_callable(lr_lambda, "lambda_lr")
+
+    @typed_errors
+    def rate(step: int) -> float:
+        return lr * lr_lambda(step)
+
+    return rate
 
 
+@typed_errors
 def one_cycle_lr(
     max_lr: float,
     total_steps: int,
@@ -320,6 +340,7 @@ def one_cycle_lr(
     return rate
 
 
+@typed_errors
 def warmup_cosine(lr: float, warmup: int, total: int, eta_min: float = 0.0) -> Schedule:
     """Return a schedule of linear warm-up, then a cosine down to `eta_min`, then constant.
 

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from ..arrays.capture import refuse
-from ..errors import DtypeError, LayoutError, OptionError, ShapeError, call_site
+from ..errors import DtypeError, LayoutError, OptionError, ShapeError, call_site, typed_errors
 from ..layouts.messages import require_same_number
 from ..layouts.rank_values import rank_axes
 
@@ -96,6 +96,7 @@ class Place(NamedTuple):
         return cls(axis, dim, tuple(found), extent)
 
 
+@typed_errors
 @dataclass(frozen=True, slots=True)
 class Key:
     """The name of one stream of random numbers.
@@ -144,6 +145,8 @@ class Key:
         object.__setattr__(self, "step", integer(self.step, "Key: step"))
         if not isinstance(self.name, str):
             raise DtypeError(f"Key: name must be a string, got {self.name!r}")
+        if not all(isinstance(place, Place) for place in self.places):
+            raise DtypeError(f"Key: places must be those of Key.placed, got {self.places!r}")
         if self.axes:
             if not all(isinstance(axis, str) for axis in self.axes):
                 raise DtypeError(f"Key: axes must be names of mesh axes, got {self.axes!r}")
@@ -353,6 +356,7 @@ def get_state() -> State:
     return State(_thread.seed, MappingProxyType(dict(_thread.ordinals)), _thread.places, _thread.apart)
 
 
+@typed_errors
 def set_state(state: State) -> None:
     """Restore a random state that `get_state` returned."""
     _thread.is_set = True
@@ -363,6 +367,7 @@ def set_state(state: State) -> None:
 
 
 @contextmanager
+@typed_errors
 def placed(axis: str, dim: int, pieces: Sequence[slice], extent: int) -> Iterator[None]:
     """Give the keys of `next_key` in this block the pieces that this rank holds on a mesh axis; see `Key.placed`.
 
@@ -414,6 +419,7 @@ def state_dict() -> dict[str, Any]:
     return {"seed": _thread.seed, "ordinals": dict(_thread.ordinals)}
 
 
+@typed_errors
 def load_state_dict(state: Mapping[str, Any]) -> None:
     """Restore this thread's random state from a `state_dict`.
 

@@ -13,7 +13,7 @@ from ..arrays.device import is_inexact
 from ..arrays.half import in_float32
 from ..arrays.shape_only import Shaped
 from ..engine.tensor import TENSORS
-from ..errors import DependencyError, NotDifferentiable, call_site
+from ..errors import DependencyError, NotDifferentiable, call_site, typed_errors
 from ..ops.arguments import followed
 from ..ops.elementwise import astype
 
@@ -86,6 +86,7 @@ def without_derivative(operation: Any, *argnums: int) -> Callable[..., Any]:
         return operation(*xs)
 
     call.__name__ = call.__qualname__ = name
+    call = typed_errors(call)
     plural = "s" if len(argnums) > 1 else ""
     call.__doc__ = f"SciPy's {name}, without derivative in argument{plural} {', '.join(map(str, argnums))}."
     return call

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from .. import numpy as np
+from ..errors import check_callable, typed_errors
 from ..extend import defvjp_argnums, primitive
 from ..misc import flatten
 from ..transforms import vjp
@@ -22,7 +23,9 @@ _integrate = scipy("integrate")
 
 
 @primitive
+@typed_errors
 def _odeint(func: Callable[..., Any], y0: Any, t: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+    check_callable(func, "odeint")
     return _integrate.odeint(func, y0, t, args, **options)
 
 

@@ -16,6 +16,7 @@ import numpy as np
 from ..engine.parameter import constant
 from ..engine.primitive import Primitive, op
 from ..engine.tensor import TENSORS
+from ..errors import typed_errors
 from ..extend import primitive, replaceable
 from ..ops import reshape, sum, transpose
 from ..ops.decompositions import svdvals
@@ -56,6 +57,7 @@ _sylvester: Primitive = op(
 
 
 @replaceable(_linalg.solve_sylvester)
+@typed_errors
 def solve_sylvester(a: Any, b: Any, q: Any) -> Any:
     """Return the x with ``a x + x b = q``. Adjoint: with ``g = solve_sylvester(a', b', ct)``: -g x', -x' g and g."""
     return _sylvester(*(x if hasattr(x, "shape") else np.asarray(x) for x in (a, b, q)))
@@ -76,6 +78,7 @@ _sqrtm: Primitive = op(
 
 
 @replaceable(_linalg.sqrtm)
+@typed_errors
 def sqrtm(A: Any, *args: Any, **options: Any) -> Any:
     """Return the principal square root of a matrix, complex where a real matrix has no real root.
 
@@ -105,6 +108,7 @@ _triangular: Primitive = op(
 
 
 @replaceable(_linalg.solve_triangular)
+@typed_errors
 def solve_triangular(
     a: Any, b: Any, trans: Any = 0, lower: bool = False, unit_diagonal: bool = False, **options: Any
 ) -> Any:
@@ -163,6 +167,7 @@ _banded: Primitive = op(
 
 
 @replaceable(_linalg.solve_banded)
+@typed_errors
 def solve_banded(l_and_u: Any, ab: Any, b: Any, **options: Any) -> Any:
     """Return the x with ``a x = b``, where the rows of `ab` are the bands of `a`.
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from ..engine.primitive import Primitive, op
-from ..errors import ShapeError
+from ..errors import ShapeError, typed_errors
 from ..ops import reshape, swapaxes, transpose
 from ..ops.arguments import normal_axis
 from ._load import as_ufunc
@@ -76,6 +76,7 @@ def _flip(x: Any) -> Any:
     return x[(slice(None), slice(None), *[slice(None, None, -1)] * (len(x.shape) - 2))]
 
 
+@typed_errors
 def convolve(
     A: Any, B: Any, axes: Any = None, dot_axes: Any = ((), ()), mode: str = "full"
 ) -> Any:  # A and B are HIPS autograd's names, which programs pass as keywords

@@ -13,6 +13,7 @@ import numpy as np
 
 from ..engine.broadcasting import broadcast
 from ..engine.primitive import Primitive, op
+from ..errors import typed_errors
 from ..ops import absolute, exp, isfinite, log, log1p, max, minimum, reshape, sign, stop_gradient, sum, where
 from ..ops import log_softmax as _log_softmax
 from ..ops import softmax as _softmax
@@ -64,6 +65,7 @@ gammaincc = without_derivative(
 )  # fmt: skip
 
 
+@typed_errors
 def multigammaln(a: Any, d: int) -> Any:
     """Return the logarithm of the multivariate gamma function of dimension `d`."""
     if not traced(a):
@@ -163,6 +165,7 @@ xlog1py: Primitive = op(
 
 
 # -- sums of exponentials --------------------------------------------------------------------------------------------
+@typed_errors
 def logsumexp(a: Any, axis: Any = None, b: Any = None, keepdims: bool = False, return_sign: bool = False) -> Any:
     """Return ``log(sum(b * exp(a)))`` over axes, or over all, computed without overflow.
 

@@ -10,14 +10,17 @@ from ..engine.parameter import Leaf
 from ..engine.primitive import Primitive
 from ..engine.state import outside_mesh
 from ..engine.tape import Tape
+from ..errors import typed_errors
 from .coordinates import Function, OnAllRanks, from_any_rank, plain_arrays_named
 from .declaration import check_users_declarations
+from .locating import locate
 from .probing import norm, pairing, random_like
 from .report import GradientMismatch, worst_elements
 
 __all__ = ["check_adjoint"]
 
 
+@typed_errors
 def check_adjoint(f: Function, *args: Any, rtol: float | None = None, seed: int = 0) -> None:
     """Check that reverse mode is the adjoint of forward mode: ``<ct, J dx> = <J* ct, dx>`` (dot-product test).
 
@@ -69,26 +72,35 @@ def check_adjoint(f: Function, *args: Any, rtol: float | None = None, seed: int 
         calls = check_users_declarations(f, tested.spread(xs), seed)
         if fault := from_any_rank(next(filter(None, (_wrong_adjoint(*call, seed) for call in calls)), "")):
             raise GradientMismatch(fault)
-        rng = np.random.default_rng(seed)
-        y = tested.value(xs)
-        ct = random_like(y, rng)
-        dxs = [random_like(x, rng) for x in xs]
-        precision = max((float(np.finfo(x.dtype).eps) for x in xs), default=2.2e-16)
-        rtol = (1e-4 if precision > 1e-10 else 1e-10) if rtol is None else rtol
-        gs = tested.gradients(xs, ct)
-        bad = []
-        for i, (g, dx) in enumerate(zip(gs, dxs, strict=True)):
-            alone = [d if j == i else np.zeros_like(d) for j, d in enumerate(dxs)]
-            dy = tested.tangent(xs, alone, f"forward mode: the tangent of the result along argument {i}")
-            left, right = pairing(ct, dy), pairing(g, dx)
-            scale = norm(ct) * norm(dy) + norm(g) * norm(dx)
-            # where terms cancel, the rounding error is relative to these terms: to the result's, as in x / x, ...
-            floor = 64 * precision * norm(ct) * norm(y) * norm(dx) / max(1.0, norm(xs[i]))
-            floor += 4 * precision * norm(ct) * norm(dx)  # ... or to the cotangent's, as in log_softmax of one element
-            if not abs(left - right) <= rtol * scale + floor:
-                shown = f"argument {i} of shape {dx.shape}{tested.arguments[i].title}"
-                bad.append(f"  {shown}: <ct, J dx> = {left!r}, <J* ct, dx> = {right!r}" +
-                           _differing_elements(tested, xs, i, ct, g, rtol))  # fmt: skip
+        try:
+            _check(tested, xs, rtol, seed)
+        except GradientMismatch as error:
+            locate(error, tested, xs, lambda g, zs: _check(g, zs, rtol, seed))
+            raise
+
+
+def _check(tested: OnAllRanks, xs: list[np.ndarray], rtol: float | None, seed: int) -> None:
+    """Make the dot-product test."""
+    rng = np.random.default_rng(seed)
+    y = tested.value(xs)
+    ct = random_like(y, rng)
+    dxs = [random_like(x, rng) for x in xs]
+    precision = max((float(np.finfo(x.dtype).eps) for x in xs), default=2.2e-16)
+    rtol = (1e-4 if precision > 1e-10 else 1e-10) if rtol is None else rtol
+    gs = tested.gradients(xs, ct)
+    bad = []
+    for i, (g, dx) in enumerate(zip(gs, dxs, strict=True)):
+        alone = [d if j == i else np.zeros_like(d) for j, d in enumerate(dxs)]
+        dy = tested.tangent(xs, alone, f"forward mode: the tangent of the result along argument {i}")
+        left, right = pairing(ct, dy), pairing(g, dx)
+        scale = norm(ct) * norm(dy) + norm(g) * norm(dx)
+        # where terms cancel, the rounding error is relative to these terms: to the result's, as in x / x, ...
+        floor = 64 * precision * norm(ct) * norm(y) * norm(dx) / max(1.0, norm(xs[i]))
+        floor += 4 * precision * norm(ct) * norm(dx)  # ... or to the cotangent's, as in log_softmax of one element
+        if not abs(left - right) <= rtol * scale + floor:
+            shown = f"argument {i} of shape {dx.shape}{tested.arguments[i].title}"
+            bad.append(f"  {shown}: <ct, J dx> = {left!r}, <J* ct, dx> = {right!r}" +
+                       _differing_elements(tested, xs, i, ct, g, rtol))  # fmt: skip
     if bad:
         raise GradientMismatch("\n".join([f"reverse mode is not the adjoint of forward mode (rtol={rtol:g})", *bad]))
 

@@ -10,11 +10,12 @@ import numpy as np
 
 from ..engine.state import state
 from ..engine.tensor import TENSORS, may_need_gradient
-from ..errors import CommunicationError, RingtapeError
+from ..errors import CommunicationError, RingtapeError, typed_errors
 from ..transforms import vjp
 from .coordinates import Function, OnAllRanks, plain_arrays_named
 from .declaration import check_users_declarations
 from .differences import along, at_element, complex_step, first_slopes, numeric_tangent, rounded_size, settled_slope
+from .locating import locate
 from .probing import pairing, random_like, value
 from .report import GradientMismatch, compare, worst_elements
 
@@ -23,6 +24,7 @@ __all__ = ["check_grads"]
 _MODES = ("reverse", "forward")
 
 
+@typed_errors
 def check_grads(
     f: Function,
     *args: Any,
@@ -119,7 +121,11 @@ def check_grads(
         if any(x.__class__ in TENSORS and may_need_gradient(x) for x in args):
             vjp(f, *[x if x.__class__ in TENSORS else np.asarray(x) for x in args])  # the copies below are new leaves
         check_users_declarations(f, tested.spread(xs), seed)
-        _check(tested, xs, order, options, "")
+        try:
+            _check(tested, xs, order, options, "")
+        except GradientMismatch as error:
+            locate(error, tested, xs, lambda g, zs: _check(g, zs, order, options, ""))
+            raise
 
 
 @dataclass(frozen=True)

@@ -11,12 +11,14 @@ from ..engine import events
 from ..engine.primitive import Primitive
 from ..engine.properties import dims_fault, is_testable, linear_fault, repeatable_fault
 from ..engine.tensor import TENSORS, Tensor
+from ..errors import typed_errors
 from .coordinates import Function, from_any_rank, raw
 from .report import DeclarationMismatch
 
 __all__ = ["check_declaration", "check_users_declarations"]
 
 
+@typed_errors
 def check_declaration(operation: Primitive, *args: Any, options: tuple[Any, ...] = (), seed: int = 0) -> None:
     """Test the properties that an operation's declaration states, and that the rules for layouts rely on.
 

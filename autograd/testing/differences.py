@@ -18,7 +18,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ..engine.state import state
-from ..errors import CommunicationError, MeshError, call_site
+from ..errors import CommunicationError, MeshError, call_site, typed_errors
 from .probing import Function, value
 
 __all__ = ["along", "at_element", "complex_step", "first_slopes", "numeric_gradient", "numeric_tangent",
@@ -44,6 +44,7 @@ def _warnings(action: Literal["ignore", "error"], category: type[Warning] = Warn
         yield
 
 
+@typed_errors
 def settled_slope(
     phi: Callable[[float], Any],
     scale: float = 1.0,
@@ -149,6 +150,7 @@ def rounded_size(phi: Callable[[float], Any], scale: float = 1.0, precision: flo
     return np.nan_to_num(np.max(second, axis=0) / precision, nan=0.0, posinf=0.0)
 
 
+@typed_errors
 def complex_step(f: Function, xs: Sequence[np.ndarray], dxs: Sequence[np.ndarray]) -> np.ndarray | None:
     """Return the complex-step derivative of `f` along `dxs`, or None if `f` does not accept complex numbers.
 
@@ -214,6 +216,7 @@ def first_slopes(
     return out, sizes
 
 
+@typed_errors
 def numeric_gradient(f: Function, xs: Sequence[np.ndarray], i: int, ct: np.ndarray, eps: float) -> np.ndarray:
     """Return the gradient of ``<ct, f>`` for argument i by central differences.
 
@@ -241,6 +244,7 @@ def numeric_gradient(f: Function, xs: Sequence[np.ndarray], i: int, ct: np.ndarr
     return first_slopes(f, xs, i, ct, eps)[0]
 
 
+@typed_errors
 def numeric_tangent(f: Function, xs: Sequence[np.ndarray], dxs: Sequence[np.ndarray], eps: float) -> np.ndarray:
     """Return the derivative of `f` at `xs` along `dxs` by one central difference of step `eps`."""
     with np.errstate(all="ignore"), _warnings("ignore"):

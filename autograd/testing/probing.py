@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..arrays.device import is_array, is_inexact, to_host
-from ..errors import DtypeError, ShapeError
+from ..errors import DtypeError, ShapeError, typed_errors
 from .coordinates import Function, raw
 
 __all__ = ["Function", "norm", "pairing", "random_like", "raw", "value"]
@@ -25,6 +25,7 @@ def value(f: Function, xs: Sequence[Any]) -> np.ndarray:
     return y
 
 
+@typed_errors
 def random_like(x: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """Return standard normal values with the shape and dtype of `x`."""
     z = rng.standard_normal(x.shape)
@@ -33,11 +34,13 @@ def random_like(x: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     return np.asarray(z).astype(x.dtype)
 
 
+@typed_errors
 def pairing(ct: np.ndarray, x: np.ndarray) -> float:
     """Return the real part of ``sum(ct * x)`` of two arrays, the pairing ``<ct, x>``, which has no conjugate."""
     return float(np.sum(np.asarray(ct) * np.asarray(x)).real)
 
 
+@typed_errors
 def norm(x: np.ndarray) -> float:
     """Return the Euclidean norm of all elements."""
     return float(np.sqrt(np.sum(np.abs(x) ** 2)))

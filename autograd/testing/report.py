@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 
-from ..errors import RingtapeError
+from ..errors import RingtapeError, typed_errors
 
 __all__ = ["DeclarationMismatch", "GradientMismatch", "compare", "worst_elements"]
 
 
 class GradientMismatch(RingtapeError, AssertionError):
-    """A derivative differs from its numerical estimate or from the other mode. The message lists the elements."""
+    """A derivative differs from its numerical estimate or from the other mode. The message lists the elements.
+
+    Attributes
+    ----------
+    size : float
+        The largest difference relative to the largest expected element; 0 if elements were not compared.
+    """
+
+    size = 0.0
 
 
 class DeclarationMismatch(RingtapeError, AssertionError):
     """The function of an operation does not have a property that its declaration states."""
 
 
+@typed_errors
 def compare(
     where: str, expected: np.ndarray, got: np.ndarray, rtol: float, atol: float, error: Any = 0.0, worst: int = 0
 ) -> None:
@@ -48,7 +58,9 @@ def compare(
         differ = f"{int(wrong.sum())} of {wrong.size} elements differ"
         if worst:
             differ = f"the {worst} worst of {wrong.size} elements were examined, and {int(wrong.sum())} of them differ"
-        raise GradientMismatch(f"{where}: {differ}" + worst_elements(wrong, difference, expected, got, error))
+        mismatch = GradientMismatch(f"{where}: {differ}" + worst_elements(wrong, difference, expected, got, error))
+        mismatch.size = float(np.max(difference)) / scale if scale else math.inf
+        raise mismatch
 
 
 def worst_elements(wrong: Any, difference: Any, expected: Any, got: Any, error: Any) -> str:

@@ -15,7 +15,7 @@ from .. import ops
 from ..arrays.shape_only import DRY, Shaped
 from ..engine.state import no_grad, state
 from ..engine.tensor import TENSORS, Tensor
-from ..errors import ArgumentError, ObjectiveError, call_site
+from ..errors import ArgumentError, ObjectiveError, call_site, typed_errors
 from ..layouts.layout import Layout, Shard
 from .basis import Basis, is_copied
 from .reverse import warn_if_constant
@@ -27,6 +27,7 @@ __all__ = ["hessian", "jacobian"]
 MODES = ("reverse", "forward")
 
 
+@typed_errors
 def jacobian(fun: Function, argnum: Argnum = 0, *, mode: str | None = None) -> Function:
     """
     Returns a function which computes the Jacobian of `fun`, the array of all partial derivatives.
@@ -83,6 +84,7 @@ def jacobian(fun: Function, argnum: Argnum = 0, *, mode: str | None = None) -> F
     return nary("jacobian", _jacobian, fun, argnum, mode)
 
 
+@typed_errors
 def hessian(fun: Function, argnum: Argnum = 0, *, mode: str | None = None) -> Function:
     """
     Returns a function which computes the Hessian of `fun`: the Jacobian of its gradient.

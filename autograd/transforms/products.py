@@ -12,7 +12,7 @@ from .. import ops
 from ..arrays.device import is_array
 from ..engine.parameter import constant
 from ..engine.tensor import TENSORS
-from ..errors import ArgumentError, LayoutError, ShapeError, call_site
+from ..errors import ArgumentError, LayoutError, ShapeError, call_site, check_callable, typed_errors
 from .forward import check_tangents
 from .jacobians import stacked
 from .reverse import gradient_at
@@ -181,6 +181,7 @@ def tensor_jacobian_product(fun: Function, argnum: Argnum = 0) -> Function:
 vector_jacobian_product = tensor_jacobian_product
 
 
+@typed_errors
 def ggnvp(
     fun: Function, args: Sequence[Any], tangents: Sequence[Any], loss: Function = half_squares
 ) -> tuple[Any, Any]:
@@ -255,6 +256,7 @@ def make_ggnvp(f: Function, g: Function = half_squares, f_argnum: Argnum = 0) ->
     >>> ag.make_ggnvp(lambda x: a @ x)(np.array([1.0, 1.0]))(np.array([1.0, 0.0]))
     array([1., 2.])
     """
+    check_callable(g, "make_ggnvp")
     return nary("make_ggnvp", _make_ggnvp, f, f_argnum, g)
 
 

@@ -24,7 +24,7 @@ from ..engine.recording import IMPORT, LEAF, Node, Recording
 from ..engine.state import state
 from ..engine.tape import Sweep, Tape
 from ..engine.tensor import TENSORS, Tensor, relabel
-from ..errors import TapeError, call_site
+from ..errors import TapeError, call_site, check_callable
 from ..random.foreign import Source, changed, rewound, sources
 
 __all__ = ["checkpoint"]
@@ -78,6 +78,8 @@ def checkpoint(fun: Callable[..., Any]) -> Callable[..., Any]:
     ...     ag.grad(lambda x: np.tanh(np.sin(np.tanh(np.sin(x)))))(0.5))
     True
     """
+
+    check_callable(fun, "checkpoint")
 
     @wraps(fun)
     def checkpointed(*args: Any, **kwargs: Any) -> Any:

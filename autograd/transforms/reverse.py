@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +10,7 @@ import numpy as np
 
 from ..engine.pytree import tree_map
 from ..engine.state import state
-from ..errors import ArgumentError, LayoutError, ObjectiveError, call_site
+from ..errors import ArgumentError, LayoutError, ObjectiveError, call_site, check_callable, typed_errors, warn
 from ..layouts.messages import require_one_number
 from .basis import ones
 from .traced import Function, Traced
@@ -216,6 +215,7 @@ def holomorphic_grad(fun: Function, argnum: Argnum = 0) -> Function:
     return nary("holomorphic_grad", _holomorphic_grad, fun, argnum)
 
 
+@typed_errors
 def grad_named(fun: Function, argname: str) -> Function:
     """
     Returns a function which computes the gradient with respect to the parameter `argname`, passed by position.
@@ -246,6 +246,7 @@ def grad_named(fun: Function, argname: str) -> Function:
     return grad(fun, position(fun, argname))
 
 
+@typed_errors
 def multigrad_dict(fun: Function) -> Function:
     """
     Returns a function which computes the gradients with respect to all parameters, as a dict from name to gradient.
@@ -275,6 +276,7 @@ def multigrad_dict(fun: Function) -> Function:
     >>> {name: float(g) for name, g in found.items()}
     {'x': 4.0, 'y': 12.0}
     """
+    check_callable(fun, "multigrad_dict")
     signature = inspect.signature(fun)
 
     def call(arguments: dict[str, Any]) -> Any:
@@ -282,7 +284,10 @@ def multigrad_dict(fun: Function) -> Function:
         return fun(*bound.args, **bound.kwargs)
 
     def gradients(*args: Any, **kwargs: Any) -> dict[str, Any]:
-        bound = signature.bind(*args, **kwargs)
+        try:
+            bound = signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise ArgumentError(f"multigrad_dict of {name_of(fun)}: {error}" + call_site()) from error
         bound.apply_defaults()
         found: dict[str, Any] = gradient_at(call, dict(bound.arguments))
         return found
@@ -361,6 +366,7 @@ def vjp(fun: Function, *args: Any) -> tuple[Any, Callable[[Any], Any]]:
     >>> pullback(np.array([1.0, 0.0]))
     array([1., 0.])
     """
+    check_callable(fun, "vjp")
     traced = Traced(lambda xs: fun(*xs), args, "arguments", "vjp")
 
     def pullback(ct: Any) -> Any:
@@ -429,7 +435,7 @@ def _elementwise_grad(f: Function, x: Any) -> Any:
 def _holomorphic_grad(f: Function, x: Any) -> Any:
     traced = Traced(f, x)
     if not any(z.array.dtype.kind == "c" for z in traced.inputs):
-        warnings.warn("the argument of holomorphic_grad is not complex", stacklevel=4)
+        warn("the argument of holomorphic_grad is not complex")
     objective(traced, complex_too=True)
     return traced.gradient(None)
 
@@ -485,4 +491,4 @@ def warn_if_constant(traced: Traced) -> None:
     Called after a sweep, it also sees that the sweep has reached no argument, although the tape has communications.
     """
     if not (traced.connected and traced.is_reached) and state.recording is None and traced.outputs:
-        warnings.warn("Output seems independent of input: its derivative is zero", stacklevel=5)
+        warn("Output seems independent of input: its derivative is zero")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from operator import index
 from typing import Any
 
-from ..errors import ArgumentError, call_site
+from ..errors import ArgumentError, call_site, check_callable
 from .traced import Function
 
 __all__ = ["Argnum", "like", "name_of", "named", "nary", "position", "unary_to_nary"]
@@ -20,6 +20,7 @@ def nary(name: str, unary: Callable[..., Any], fun: Function, argnum: Argnum = 0
 
     f calls `fun` with all other arguments fixed. With several argnums x is the tuple of those arguments.
     """
+    check_callable(fun, name)
     positions = _positions(name, argnum)
     what = f"argument {argnum}"  # the name of x in error messages
     several = isinstance(argnum, Sequence)

@@ -20,7 +20,7 @@ from typing import Any
 
 from autograd.engine import events
 from autograd.engine.state import state
-from autograd.errors import MeshError, TapeError
+from autograd.errors import MeshError, TapeError, typed_errors
 
 from ..mesh import Mesh
 from ..transports.dry import DryCommunicator
@@ -85,6 +85,7 @@ class Prediction:
     time_s: float | None
 
 
+@typed_errors
 def dry(
     ranks: int, rank: int = 0, *, mesh: Mapping[str, int] | None = None, topology: Topology | None = None
 ) -> DryRun:
@@ -149,6 +150,7 @@ def dry(
     return DryRun(ranks, rank, mesh, topology)
 
 
+@typed_errors
 class DryRun:
     """The world that `dry` makes, and the counts of its communication.
 

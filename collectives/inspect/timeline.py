@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from autograd.engine import events
-from autograd.errors import MeshError
+from autograd.errors import MeshError, check_callable, typed_errors
 
 from ..transports.protocol import Communicator
 from ..transports.request import Request, given_bytes, shown
@@ -31,6 +31,7 @@ from .timeline_report import MESSAGES, CallRecord, OperationRecord, RankRecord, 
 __all__ = ["Timeline", "broadcast_object", "timeline"]
 
 
+@typed_errors
 def timeline(path: str | os.PathLike[str] | None = None, *, clock: Clock = time.perf_counter_ns) -> Timeline:
     """Record a timeline of all ranks inside a ``with`` block. At its end rank 0 writes the trace.
 
@@ -73,6 +74,7 @@ def timeline(path: str | os.PathLike[str] | None = None, *, clock: Clock = time.
     return Timeline(path, clock)
 
 
+@typed_errors
 class Timeline:
     """A recording of all ranks, made by `timeline`.
 
@@ -83,7 +85,8 @@ class Timeline:
     """
 
     def __init__(self, path: str | os.PathLike[str] | None, clock: Clock):
-        self.path = path
+        check_callable(clock, "timeline")
+        self.path = None if path is None else os.fspath(path)
         self.report: Report | None = None
         self._clock = clock
         self._calls: list[CallRecord] = []

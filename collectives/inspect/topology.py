@@ -6,11 +6,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from autograd.errors import MeshError
+from autograd.errors import MeshError, typed_errors
 
 __all__ = ["Link", "Topology"]
 
 
+@typed_errors
 @dataclass(frozen=True)
 class Link:
     """A link in the alpha-beta model: a message of n bytes takes ``alpha + n beta``.
@@ -31,6 +32,7 @@ class Link:
         _require("bytes_per_s", self.bytes_per_s, _TINY, "a positive number of bytes a second")
 
 
+@typed_errors
 @dataclass(frozen=True)
 class Topology:
     """Hosts with the same number of ranks each.

@@ -13,7 +13,7 @@ import numpy as np
 
 from autograd.arrays.device import move, to_host
 from autograd.engine.tensor import Tensor
-from autograd.errors import LayoutError, MeshError, ShapeError, call_site
+from autograd.errors import LayoutError, MeshError, ShapeError, call_site, typed_errors
 from autograd.layouts.layout import I, Label, P, R, V, dual_label
 
 from ..call import Call
@@ -27,6 +27,7 @@ __all__ = ["wrap"]
 Function = Callable[[Any, Any], Any]
 
 
+@typed_errors
 def wrap(forward: Function, adjoint: Function, *, takes: Label, gives: Label, name: str = "") -> Wrapped:
     """`takes` -> `gives`: a differentiable operation from a linear function with raw mpi4py, and its adjoint.
 

@@ -33,7 +33,7 @@ from autograd.engine.recording import OUTSIDE, Node, Recording
 from autograd.engine.state import state
 from autograd.engine.tape import Sweep
 from autograd.engine.tensor import TENSORS, Tensor, place_off_tape
-from autograd.errors import CollectiveMismatch, MeshError, TapeError, call_site, find_site, short_site
+from autograd.errors import CollectiveMismatch, MeshError, TapeError, call_site, find_site, short_site, typed_errors
 from autograd.layouts.layout import Layout, V
 
 from ..algorithms.table import OPERATIONS
@@ -588,6 +588,7 @@ def isend(x: Any, axis: AxisName, dst: int) -> Tensor:
     return _start_tensor(SEND, x, call)
 
 
+@typed_errors
 def irecv(axis: AxisName, src: int, *, like: Any = None) -> Tensor:
     """(on `src`) -> V: start to receive the value that rank `src` sends by `isend`.
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from autograd.engine.tensor import TENSORS, Tensor
-from autograd.errors import LayoutError, ShapeError, call_site
+from autograd.errors import LayoutError, ShapeError, call_site, typed_errors
 from autograd.layouts.inference import axes_in
 from autograd.layouts.layout import C, I, P, R, Shard, V
 from autograd.layouts.messages import describe
@@ -84,6 +84,7 @@ def _(ct: Any, call: Call) -> Any:
 # -- public functions ------------------------------------------------------------------------------------------
 
 
+@typed_errors
 def get(x: Any, axis: AxisName, source: Any, index: Any = ...) -> Tensor:
     """V -> V: read from the part of another rank of the axis. Each rank may read from another place.
 

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from autograd.engine.state import no_grad
 from autograd.arrays.half import is_half
+from autograd.engine.state import no_grad
 from autograd.engine.tensor import Tensor
 from autograd.errors import LayoutError, call_site
 from autograd.layouts.layout import C, I, Label, P, R, Shard, V

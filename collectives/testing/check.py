@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 import autograd as ag
-from autograd.errors import ArgumentError, CommunicationError, call_site
+from autograd.errors import ArgumentError, CommunicationError, RingtapeError, call_site, typed_errors
 from autograd.layouts.layout import C, I, Label, P, R, Rooted, Shard, V, dual_label
 
 from ..collective import Collective
@@ -40,7 +40,7 @@ Values = list[Any]
 # -- the check ---------------------------------------------------------------------------------------------------------
 
 
-class CheckFailed(AssertionError):
+class CheckFailed(RingtapeError, AssertionError):
     """Raised by `Report.require` when a check failed or no case ran."""
 
 
@@ -84,6 +84,7 @@ def _kind(failure: Failure) -> Any:
     return failure.check, re.sub(r"\d+", "", failure.detail) if failure.check == "error" else ""
 
 
+@typed_errors
 def check_collective(
     collective: Any,
     *,
@@ -407,6 +408,7 @@ def _judge(case: Any, setting: Any, plan: Any, seen: list[Any], linear: bool) ->
     return found
 
 
+@typed_errors
 def check(work: Any, ranks: Any = (1, 2, 3, 4, 5), **options: Any) -> Any:
     """Test a collective of your own, or run cases on threads.
 

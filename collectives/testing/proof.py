@@ -19,7 +19,7 @@ import autograd as ag
 from autograd.arrays.shape_only import Shaped
 from autograd.engine.state import state
 from autograd.engine.tensor import Tensor
-from autograd.errors import CommunicationError, LayoutError, site_of_traceback
+from autograd.errors import CommunicationError, LayoutError, TapeError, call_site, site_of_traceback, typed_errors
 from autograd.layouts.layout import I, Label, Layout, P, R, Rooted, Shard, V, dual_label, may_relabel
 
 from ..collective import Collective, collectives
@@ -95,6 +95,7 @@ class Case:
     bend: Callable[[Values, Values, Values], Values] | None = None
 
 
+@typed_errors
 class Setting:
     """A mesh, the axes that a case runs along, and the operand's labels on the other axes.
 
@@ -186,6 +187,7 @@ class Plan:
     second_scale: float
 
 
+@typed_errors
 def prepare(case: Case, setting: Setting) -> Plan:
     """Make the inputs of a case and the reference's results: the same on every rank, without communication."""
     takes, gives = setting.labels(case.takes), setting.labels(case.gives)
@@ -377,6 +379,7 @@ def _scalar_objective(s: Any) -> Any:
     return all_reduce(s, open_axes, to=I) if open_axes else s
 
 
+@typed_errors
 def operand(case: Case, setting: Setting, plan: Plan, mesh: Mesh, requires_grad: bool = True) -> Any:
     """This rank's operand of a case as a leaf, absent on ranks other than a root, with the global shape if sharded."""
     labels = dict(zip(setting.names, setting.labels(case.takes), strict=True))
@@ -426,6 +429,7 @@ def _adjoint_layouts(tape: ag.Tape) -> list[tuple[str, str]]:
     return faults
 
 
+@typed_errors
 def run_cases(work: Sequence[tuple[Case, Setting]], plans: Sequence[Plan] | None = None) -> list[Observed]:
     """Run cases on this rank of the current world. All ranks call it with the same list; `judge` takes the results.
 
@@ -435,6 +439,8 @@ def run_cases(work: Sequence[tuple[Case, Setting]], plans: Sequence[Plan] | None
     plans : sequence of Plan, optional
         The results of `prepare`, which ranks can share if they are threads.
     """
+    if state.recording is not None:
+        raise TapeError("run_cases was called in the block of a tape, which would record the cases" + call_site())
     meshes: dict[Any, Mesh] = {}
     seen = []
     for i, (case, setting) in enumerate(work):
@@ -444,7 +450,6 @@ def run_cases(work: Sequence[tuple[Case, Setting]], plans: Sequence[Plan] | None
             meshes[key] = Mesh(**setting.sizes)
         with meshes[key]:
             seen.append(observe(case, setting, plan, meshes[key]))
-    assert state.recording is None
     return seen
 
 
@@ -454,6 +459,7 @@ def run_cases(work: Sequence[tuple[Case, Setting]], plans: Sequence[Plan] | None
 _FOUND = ("y", "g", "dy", "second", "mixed")
 
 
+@typed_errors
 def judge(case: Case, setting: Setting, plan: Plan, ranks: Sequence[Observed]) -> list[Failure]:
     """Compare the results of all ranks with the reference, and check the pairing."""
     name = f"{case.name} {setting}"
@@ -516,6 +522,7 @@ def check_cases(work: Sequence[tuple[Case, Setting]], ranks: int) -> list[Failur
             for failure in judge(case, setting, plans[i], [of_rank[i] for of_rank in seen])]
 
 
+@typed_errors
 def check_everywhere(work: Sequence[tuple[Case, Setting]]) -> list[Failure]:
     """As `check_cases` on the current world's processes: every rank calls this function and gets all failures."""
     here = world()
@@ -531,6 +538,7 @@ def check_everywhere(work: Sequence[tuple[Case, Setting]]) -> list[Failure]:
 
 
 @contextmanager
+@typed_errors
 def mutated(name: str, **rules: Any) -> Iterator[None]:
     """Replace rules of a collective inside the ``with`` block, to show that its checks can fail.
 

@@ -28,7 +28,7 @@ import autograd.numpy as anp
 from autograd import constant, random
 from autograd.engine.state import state
 from autograd.engine.tensor import TENSORS
-from autograd.errors import LayoutError, ShapeError, call_site
+from autograd.errors import LayoutError, ShapeError, call_site, typed_errors
 from autograd.layouts.layout import I, P, R, Shard, V
 from autograd.layouts.messages import describe
 from collectives import all_gather, cast, current_mesh
@@ -49,6 +49,7 @@ class Block(NamedTuple):
     causal: bool
 
 
+@typed_errors
 class Order(NamedTuple):
     """The order of the tokens, and whether queries attend to earlier keys only."""
 
@@ -106,6 +107,7 @@ def _chunk(tokens: int, ranks: int) -> int:
     return tokens // (2 * ranks)
 
 
+@typed_errors
 def zigzag_pieces(tokens: int, rank: int, ranks: int) -> tuple[slice, ...]:
     """The pieces of a sequence that a rank holds in zigzag order, in the order in which it holds them.
 
@@ -125,6 +127,7 @@ def zigzag_pieces(tokens: int, rank: int, ranks: int) -> tuple[slice, ...]:
     return tuple(slice(i * n, (i + 1) * n) for i in (rank, 2 * ranks - 1 - rank))
 
 
+@typed_errors
 def zigzag_positions(tokens: int, rank: int, ranks: int) -> Any:
     """The places in the sequence of a rank's tokens in zigzag order, ascending, for example for rotary embeddings.
 
@@ -136,6 +139,7 @@ def zigzag_positions(tokens: int, rank: int, ranks: int) -> Any:
     return np.concatenate([np.arange(p.start, p.stop) for p in zigzag_pieces(tokens, rank, ranks)])
 
 
+@typed_errors
 def zigzag_order(tokens: int, ranks: int) -> Any:
     """The sequence in zigzag order: the positions of all ranks' tokens, one rank after another.
 
@@ -149,6 +153,7 @@ def zigzag_order(tokens: int, ranks: int) -> Any:
     return np.concatenate([zigzag_positions(tokens, rank, ranks) for rank in range(ranks)])
 
 
+@typed_errors
 def zigzag_inverse(tokens: int, ranks: int) -> Any:
     """The inverse of `zigzag_order`: the place of each token in the concatenation of the ranks' parts.
 
@@ -160,6 +165,7 @@ def zigzag_inverse(tokens: int, ranks: int) -> Any:
     return np.argsort(zigzag_order(tokens, ranks))
 
 
+@typed_errors
 def zigzag(x: Any, axis: str, dim: int = 1) -> Any:
     """R, I or constant -> V: this rank's part of a sequence, in zigzag order. It sends nothing forward.
 
@@ -286,6 +292,7 @@ def unzigzag(x: Any, axis: str, dim: int = 1) -> Any:
 
 
 @contextmanager
+@typed_errors
 def zigzag_draws(axis: str, tokens: int, dim: int = 1) -> Iterator[None]:
     """In the block, dropout of values in zigzag order drops the elements that it drops in the whole sequence.
 

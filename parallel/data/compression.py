@@ -44,7 +44,7 @@ import numpy as np
 
 from autograd.arrays.device import move, to_host
 from autograd.arrays.shape_only import DRY, Shaped
-from autograd.errors import DtypeError, OptionError, call_site
+from autograd.errors import DtypeError, OptionError, call_site, typed_errors
 from autograd.optim.hyperparameters import check_count, check_numbers
 from autograd.random import Key, integers
 from collectives.algorithms.steps import Steps, even_bounds
@@ -518,6 +518,7 @@ class Float16(_Quantised):
         return np.frombuffer(codes.tobytes(), np.float16).astype(dtype)
 
 
+@typed_errors
 class Int8(_Quantised):
     """Send gradients as int8 with a scale for each block: a quarter of the bytes of float32.
 
@@ -773,6 +774,7 @@ class TopK(_Sparse):
         return self._new(velocities, sums, chosen)
 
 
+@typed_errors
 class RandomK(_Sparse):
     """Send random elements of each parameter, the same on all ranks, with error feedback.
 

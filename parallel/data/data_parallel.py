@@ -14,7 +14,7 @@ from autograd.engine.parameter import Parameter
 from autograd.engine.state import state
 from autograd.engine.tape import Tape
 from autograd.engine.tensor import Tensor
-from autograd.errors import ArgumentError, MeshError, OptionError, TapeError, call_site
+from autograd.errors import ArgumentError, MeshError, OptionError, TapeError, call_site, typed_errors
 from autograd.nn import Module
 from collectives import Mesh, current_mesh
 
@@ -26,6 +26,7 @@ from .sharded import SHARDED_ENTRY, division, shard_parameter
 __all__ = ["DataParallel"]
 
 
+@typed_errors
 class DataParallel(Module):
     """Run `module` with its parameters cast from I to R along `axis`, so that gradients are summed over its ranks.
 

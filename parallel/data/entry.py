@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from autograd.engine.parameter import Parameter
 from autograd.engine.tensor import Tensor, interior
-from autograd.errors import ArgumentError, LayoutError, call_site
+from autograd.errors import ArgumentError, LayoutError, call_site, typed_errors
 from autograd.layouts.layout import C, I, Layout, R, Shard
 from autograd.layouts.messages import describe
 from collectives import Mesh, current_mesh
@@ -28,6 +28,7 @@ __all__ = ["ENTRY", "Entry", "EntryPlan", "enter", "entered_axes", "plan_entry",
 ENTRY = Joint("parameter entry", CAST_I_TO_R)
 
 
+@typed_errors
 def enter(parameters: Sequence[Tensor], axis: str | Sequence[str]) -> list[Tensor]:
     """Cast parameters from I to R along `axis`, recorded as one operation.
 

@@ -20,7 +20,7 @@ from autograd.engine.parameter import Parameter
 from autograd.engine.saved_arrays import step_check
 from autograd.engine.tensor import Tensor
 from autograd.engine.whole import part_of
-from autograd.errors import ArgumentError, OptionError, call_site
+from autograd.errors import ArgumentError, OptionError, call_site, typed_errors
 from autograd.layouts.layout import I
 from autograd.layouts.messages import describe
 from autograd.nn import Module
@@ -39,6 +39,7 @@ __all__ = ["DiLoCo", "LocalSGD"]
 Array = np.ndarray[Any, Any]
 
 
+@typed_errors
 class LocalSGD:
     """Give each rank of `axis` a copy of `module`'s parameters, I -> V, and average the copies every `every` steps.
 
@@ -293,6 +294,7 @@ class LocalSGD:
         return lambda: vars(self).update(numbers)
 
 
+@typed_errors
 class DiLoCo(LocalSGD):
     """Local SGD whose synchronisation is a step of an outer optimizer on the shared parameters: SGD with Nesterov.
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from autograd.engine.recording import LEAF
 from autograd.engine.tape import Tape
-from autograd.errors import ArgumentError, call_site
+from autograd.errors import ArgumentError, call_site, typed_errors
 from autograd.nn import Module
 from autograd.optim import Optimizer
 
@@ -44,6 +44,7 @@ class Memory(NamedTuple):
         return self.parameters + self.gradients + self.optimizer
 
 
+@typed_errors
 def memory_of(model: Module, optimizer: Optimizer | None = None) -> Memory:
     """The bytes that the parameters and gradients of a model, and the state of its optimizer, take on this rank.
 
@@ -90,6 +91,7 @@ def memory_of(model: Module, optimizer: Optimizer | None = None) -> Memory:
     return Memory(_bytes(p.array for p in parameters), _bytes(of_gradients), _bytes(state), _bytes(gathered))
 
 
+@typed_errors
 def saved_bytes(tape: Tape, known: Iterable[Any] = ()) -> int:
     """The bytes of the arrays that a tape holds: the saved operands, results and residuals of its operations.
 

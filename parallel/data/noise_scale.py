@@ -24,7 +24,7 @@ import numpy as np
 from autograd.arrays.shape_only import Shaped
 from autograd.engine.state import state
 from autograd.engine.tensor import Tensor
-from autograd.errors import ArgumentError, LayoutError, OptionError, ShapeError, call_site
+from autograd.errors import ArgumentError, LayoutError, OptionError, ShapeError, call_site, typed_errors
 from autograd.layouts.rank_values import rank_axes
 from autograd.optim.hyperparameters import check_count, check_numbers
 from autograd.optim.norms import local_norm
@@ -37,6 +37,7 @@ from .rank_states import of_all_ranks, of_this_rank, sizes_of_mesh
 __all__ = ["NoiseScale", "gradient_noise_scale"]
 
 
+@typed_errors
 def gradient_noise_scale(
     small_norms_sq: float | Sequence[float],
     small_batches: int | Sequence[int],
@@ -113,6 +114,7 @@ def _estimates(small: float, b: float, big: float, n: float) -> tuple[float, flo
     return (n * big - b * small) / (n - b), (small - big) / (1 / b - 1 / n)
 
 
+@typed_errors
 class NoiseScale:
     """A reduction of gradients that measures their noise scale; the sum is that of the reduction that it wraps.
 

@@ -17,7 +17,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from autograd.errors import ArgumentError, call_site
+from autograd.errors import ArgumentError, call_site, typed_errors
 from collectives.inspect.dry_costs import costs
 from collectives.inspect.topology import Topology
 
@@ -183,6 +183,7 @@ class StepPrediction(NamedTuple):
         return self.exposed_s / total if total else 0.0
 
 
+@typed_errors
 def predict_step(
     ready_s: Sequence[float],
     buckets: Sequence[float | Calls],

@@ -10,7 +10,7 @@ from autograd import ops, random
 from autograd.arrays.shape_only import Shaped
 from autograd.engine.parameter import Parameter
 from autograd.engine.tensor import Tensor
-from autograd.errors import OptionError, call_site
+from autograd.errors import OptionError, call_site, typed_errors
 from autograd.nn import Module
 from autograd.ops.arguments import labelled, raw
 from autograd.ops.sorting import take_along_axis
@@ -80,6 +80,7 @@ class Router(Module):
         return Routing(logits, probabilities, choice, weights)
 
 
+@typed_errors
 def balance_loss(probabilities: Tensor, counts: Any, top_k: int) -> Any:
     """The load-balance loss as a sum over this rank's tokens: ``experts * sum_e f_e * sum_t p[t, e]``.
 

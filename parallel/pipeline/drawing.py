@@ -8,7 +8,7 @@ from fractions import Fraction
 from math import gcd, lcm
 from typing import Any
 
-from autograd.errors import OptionError, call_site
+from autograd.errors import OptionError, call_site, typed_errors
 
 from ..runs.values import optional
 from .schedules import SCHEDULES, Schedule, make_schedule
@@ -25,6 +25,7 @@ def _simulation(given: Schedule | Simulation) -> Simulation:
     return simulate(given) if isinstance(given, Schedule) else given
 
 
+@typed_errors
 def draw(given: Schedule | Simulation) -> str:
     """A timeline as text: a line for each rank, and a column for each unit of time.
 
@@ -74,6 +75,7 @@ def draw(given: Schedule | Simulation) -> str:
     return "\n".join(lines)
 
 
+@typed_errors
 def plot(given: Schedule | Simulation | Sequence[Schedule | Simulation], path: str | os.PathLike[str]) -> None:
     """Draw timelines as a PNG, one above the other with the same scale, each with its bubble and peak activations.
 
@@ -138,6 +140,7 @@ def _timeline(found: Simulation, axes: Any, longest: float) -> None:
     axes.tick_params(length=0)
 
 
+@typed_errors
 def tradeoff(
     ranks: int, microbatches: Sequence[int], schedules: Sequence[str] = tuple(SCHEDULES), costs: Costs | None = None
 ) -> dict[str, list[tuple[int, float, float]]]:
@@ -170,6 +173,7 @@ def _divided(times: Any, by: int) -> float:
     return times / by
 
 
+@typed_errors
 def plot_tradeoff(found: Mapping[str, Sequence[tuple[int, float, float]]], path: str | os.PathLike[str]) -> None:
     """Draw the result of `tradeoff` as a PNG: the bubble against the peak of activations, a line for each schedule.
 

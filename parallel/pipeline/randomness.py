@@ -6,11 +6,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from autograd import random
+from autograd.errors import typed_errors
 
 __all__ = ["layer_state"]
 
 
 @contextmanager
+@typed_errors
 def layer_state(seed: int, step: int, microbatch: int, index: int, axis: str | None = None) -> Iterator[None]:
     """Inside the block random keys depend on these four numbers alone; after it the state is as it was before.
 

@@ -16,7 +16,7 @@ from autograd.engine.pytree import flatten
 from autograd.engine.state import no_grad, state
 from autograd.engine.tape import Rest, Tape
 from autograd.engine.tensor import TENSORS, Tensor
-from autograd.errors import ArgumentError, OptionError, ShapeError, TapeError, call_site
+from autograd.errors import ArgumentError, OptionError, ShapeError, TapeError, call_site, typed_errors
 from autograd.layouts.layout import I, Layout, P, R
 from autograd.layouts.messages import require_one_number
 from autograd.nn import Module, ModuleList
@@ -97,6 +97,7 @@ class Steps:
         return lambda: setattr(self.owner, "steps", n)
 
 
+@typed_errors
 class Pipeline(Module):
     """Run the layers of a model in stages, one stage or several on each rank of an axis, by a schedule.
 

@@ -29,6 +29,7 @@ microbatch, and T = F + I + W.
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Iterable
@@ -36,7 +37,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from autograd.errors import OptionError, call_site
+import numpy as np
+
+from autograd.errors import OptionError, call_site, short, typed_errors
 
 __all__ = [
     "Action", "Message", "SCHEDULES", "Schedule", "Task", "gpipe", "interleaved", "make_schedule", "one_f_one_b",
@@ -61,6 +64,7 @@ class Action(NamedTuple):
         return f"{self.stage}{self.kind}{self.microbatch}"
 
     @classmethod
+    @typed_errors
     def parse(cls, text: str) -> Action:
         """The action that a text like ``2F0`` names."""
         found = _ACTION.fullmatch(text)
@@ -133,6 +137,7 @@ def _take(
     return tuple(found)
 
 
+@typed_errors
 @dataclass(frozen=True)
 class Schedule:
     """A list of actions for each rank.
@@ -312,6 +317,7 @@ class Schedule:
 
     def forward_only(self, microbatches: int) -> Schedule:
         """The same stages, where each rank computes only forward passes, in the order of the microbatches."""
+        _check_numbers(ranks=self.ranks, microbatches=microbatches)
         made = object.__new__(Schedule)  # it is incomplete, and not validated
         ranks = [[Action(stage, "F", i) for i in range(microbatches) for stage in self.stages_of(r)]
                  for r in range(self.ranks)]  # fmt: skip
@@ -321,6 +327,7 @@ class Schedule:
 
     def passes(self, microbatches: int) -> Schedule:
         """The same stages, which compute all forward passes, and then all backward passes."""
+        _check_numbers(ranks=self.ranks, microbatches=microbatches)
         ranks = []
         for r in range(self.ranks):
             forward = [Action(stage, "F", i) for i in range(microbatches) for stage in self.stages_of(r)]
@@ -329,10 +336,24 @@ class Schedule:
 
 
 # -- the schedules of the literature ---------------------------------------------------------------------------------
+_MOST = 10_000_000  # actions of a schedule, which lists each of them
+
+
+def _check_numbers(**numbers: int) -> None:
+    """Raise OptionError unless all numbers are positive integers, and a schedule can list so many actions."""
+    for name, n in numbers.items():
+        if isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 1:
+            raise OptionError(f"{name}={short(n)} was given; needed: an int of at least 1" + call_site())
+    if math.prod(map(int, numbers.values())) > _MOST:
+        shown = ", ".join(f"{name}={short(n)}" for name, n in numbers.items())
+        raise OptionError(f"{shown} were given; needed: at most {_MOST} actions of a schedule" + call_site())
+
+
 def _made(name: str, ranks: Iterable[Iterable[tuple[int, str, int]]]) -> Schedule:
     return Schedule(name, tuple(tuple(Action(*a) for a in rank) for rank in ranks))
 
 
+@typed_errors
 def gpipe(ranks: int, microbatches: int) -> Schedule:
     """All forward passes, then all backward passes. Source: Huang et al., *GPipe*, NeurIPS 2019, section 2.3.
 
@@ -342,11 +363,13 @@ def gpipe(ranks: int, microbatches: int) -> Schedule:
     0F0 0F1 0B0 0B1
     1F0 1F1 1B0 1B1
     """
+    _check_numbers(ranks=ranks, microbatches=microbatches)
     return _made("gpipe", (
         [(r, kind, i) for kind in "FB" for i in range(microbatches)] for r in range(ranks)
     ))  # fmt: skip
 
 
+@typed_errors
 def one_f_one_b(ranks: int, microbatches: int) -> Schedule:
     """One forward pass, one backward pass in turn, so that a rank holds at most as many microbatches as ranks follow.
 
@@ -360,6 +383,7 @@ def one_f_one_b(ranks: int, microbatches: int) -> Schedule:
     1F0 1F1 1B0 1B1
     2F0 2B0 2F1 2B1
     """
+    _check_numbers(ranks=ranks, microbatches=microbatches)
     found = []
     for r in range(ranks):
         ahead = min(microbatches, ranks - r - 1)
@@ -371,6 +395,7 @@ def one_f_one_b(ranks: int, microbatches: int) -> Schedule:
     return _made("1f1b", found)
 
 
+@typed_errors
 def interleaved(ranks: int, microbatches: int, chunks: int = 2) -> Schedule:
     """1F1B where each rank has several stages, r, r + p, ..., which makes the bubble shorter and the messages more.
 
@@ -384,6 +409,7 @@ def interleaved(ranks: int, microbatches: int, chunks: int = 2) -> Schedule:
     0F0 0F1 2F0 2F1 2B0 2B1 0B0 0B1
     1F0 1F1 3F0 3B0 3F1 3B1 1B0 1B1
     """
+    _check_numbers(ranks=ranks, microbatches=microbatches, chunks=chunks)
     whole = -(-microbatches // ranks) * ranks  # with microbatches that are left out again, so that groups are whole
     groups = [range(at, at + ranks) for at in range(0, whole, ranks)]
     forward = [(c, i) for group in groups for c in range(chunks) for i in group]
@@ -401,6 +427,7 @@ def interleaved(ranks: int, microbatches: int, chunks: int = 2) -> Schedule:
     return _made("interleaved", found)
 
 
+@typed_errors
 def zb_h1(ranks: int, microbatches: int) -> Schedule:
     """1F1B with a split backward pass: W fills the gaps, and every rank holds as many microbatches as there are ranks.
 
@@ -412,6 +439,7 @@ def zb_h1(ranks: int, microbatches: int) -> Schedule:
     0F0 0F1 0I0 0W0 0F2 0I1 0W1 0I2 0W2
     1F0 1I0 1F1 1I1 1W0 1F2 1I2 1W1 1W2
     """
+    _check_numbers(ranks=ranks, microbatches=microbatches)
     found = []
     for r in range(ranks):
         ahead = min(microbatches, ranks - r)
@@ -425,6 +453,7 @@ def zb_h1(ranks: int, microbatches: int) -> Schedule:
     return _made("zb-h1", found)
 
 
+@typed_errors
 def zb_v(ranks: int, microbatches: int) -> Schedule:
     """Two stages on each rank, placed as a V: r and 2p-1-r, so that the last stage is on the rank of the first.
 
@@ -439,6 +468,7 @@ def zb_v(ranks: int, microbatches: int) -> Schedule:
     0F0 0F1 3F0 3I0 3F1 3I1 0I0 3W0 0I1 3W1 0W0 0W1
     1F0 2F0 1F1 2F1 2I0 1I0 2I1 1I1 2W0 2W1 1W0 1W1
     """
+    _check_numbers(ranks=ranks, microbatches=microbatches)
     stages = 2 * ranks
     next_of = {(kind, stage): 0 for kind in "FIW" for stage in range(stages)}
     done: set[tuple[int, str, int]] = set()
@@ -495,9 +525,7 @@ def make_schedule(schedule: str | Schedule, ranks: int, microbatches: int, chunk
     >>> make_schedule("zb-v", 2, 4).placement
     (0, 1, 1, 0)
     """
-    for name, n in (("microbatches", microbatches), ("chunks", 1 if chunks is None else chunks)):
-        if isinstance(n, bool) or not isinstance(n, int) or n < 1:
-            raise OptionError(f"{name}={n!r} was given; needed: an int of at least 1" + call_site())
+    _check_numbers(microbatches=microbatches, chunks=1 if chunks is None else chunks)
     if isinstance(schedule, str) and _ACTION.match(schedule.strip()):
         schedule = Schedule.parse(schedule)
     if isinstance(schedule, str):

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from autograd.errors import DeadlockError, OptionError, call_site
+from autograd.errors import DeadlockError, OptionError, call_site, typed_errors
 
 from .schedules import Action, Message, Schedule, Task
 
@@ -25,6 +25,7 @@ send, or at the end of the step for the last rank."""
 Times = float | Sequence[float]
 
 
+@typed_errors
 @dataclass(frozen=True)
 class Costs:
     """Times, in any unit: of one stage for one microbatch, the same for all stages or a number for each.
@@ -148,6 +149,7 @@ class _Rank:
     idle: dict[str, float] = field(default_factory=lambda: dict.fromkeys(CAUSES, 0.0))
 
 
+@typed_errors
 def simulate(schedule: Schedule, costs: Costs | None = None, *, blocking: bool = False) -> Simulation:
     """Run a schedule in simulated time.
 

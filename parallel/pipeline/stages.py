@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from autograd.arrays.shape_only import Shaped
 from autograd.engine.parameter import Leaf, Parameter
 from autograd.engine.state import no_grad, state
-from autograd.errors import AbsentError, LayoutError, OptionError, call_site
+from autograd.errors import AbsentError, LayoutError, OptionError, call_site, typed_errors
 from autograd.layouts.layout import I, Shard, V
 from autograd.layouts.messages import describe
 from autograd.layouts.partition import global_shape
@@ -22,6 +22,7 @@ __all__ = [
 ]  # fmt: skip
 
 
+@typed_errors
 def partition(costs: Sequence[float], stages: int) -> list[range]:
     """Divide layers into contiguous stages so that the most expensive stage is as cheap as possible.
 
@@ -85,6 +86,7 @@ def partition(costs: Sequence[float], stages: int) -> list[range]:
     return [range(a, b) for a, b in zip(bounds, bounds[1:], strict=False)]
 
 
+@typed_errors
 def parameter_costs(layers: Sequence[Module], axis: str | None = None) -> list[float]:
     """The number of elements of each layer's parameters, a tied one in each layer that uses it; at least 1.
 
@@ -113,6 +115,7 @@ def _elements(p: Parameter, axis: str | None) -> float:
     return sum(state.mesh.numbers_of_all(p.array.size, unknown, f"elements of {p.name or 'a parameter'} (Pipeline)"))
 
 
+@typed_errors
 def measured_costs(layers: Sequence[Module], x: Any, *, axis: str | None = None, repeats: int = 3) -> list[float]:
     """The seconds that each layer's forward pass takes, the shortest of some runs, without recording it.
 
@@ -129,6 +132,8 @@ def measured_costs(layers: Sequence[Module], x: Any, *, axis: str | None = None,
     -------
     list of float
     """
+    if isinstance(repeats, bool) or not isinstance(repeats, int) or repeats < 1:
+        raise OptionError(f"measured_costs: repeats={repeats!r} was given; needed: an int of at least 1" + call_site())
     found = []
     with no_grad():
         for layer in layers:

@@ -13,7 +13,7 @@ import numpy as np
 from autograd.arrays import runtime_in_use
 from autograd.engine import events
 from autograd.engine.pytree import flatten
-from autograd.errors import MeshError, OptionError, call_site
+from autograd.errors import MeshError, OptionError, call_site, typed_errors
 from collectives import current_mesh, world
 from collectives.inspect.clocks import Clock
 from collectives.inspect.timeline import Timeline, broadcast_object
@@ -52,6 +52,7 @@ class RankSteps(NamedTuple):
     waited_for_s: float
 
 
+@typed_errors
 class StepReport:
     """Measure the phases of training steps on all ranks, inside a ``with`` block.
 

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Self
 from zlib import crc32
 
-from autograd.errors import FileError, OptionError, RingtapeError, call_site, printable
+from autograd.errors import FileError, OptionError, RingtapeError, call_site, printable, typed_errors
 from autograd.nn.archive import json_of
 from collectives.world import world
 
@@ -33,6 +33,7 @@ _END = re.compile(rb'\}$|"crc32": ".{8}..')
 _NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
+@typed_errors
 class RunLog:
     """A log of a run: a file with one JSON object a line. All ranks call its methods; rank 0 writes.
 
@@ -173,6 +174,7 @@ def _restored(x: Any) -> Any:
     return [_restored(value) for value in x] if isinstance(x, list) else x
 
 
+@typed_errors
 def read_log(path: str | os.PathLike[str], *, repeated: bool = False) -> list[dict[str, Any]]:
     """Read the lines of a `RunLog`, also while the run is going on.
 
@@ -239,6 +241,7 @@ def read_log(path: str | os.PathLike[str], *, repeated: bool = False) -> list[di
     return rows
 
 
+@typed_errors
 def plot_log(
     runs: Any, y: str | Sequence[str] = "loss", *, x: str = "step", file: str | os.PathLike[str] | None = None,
     logarithmic: bool = False,

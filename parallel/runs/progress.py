@@ -9,12 +9,14 @@ from importlib import import_module
 from typing import Any
 
 from autograd.data import DataLoader
+from autograd.errors import typed_errors
 
 from .values import plain_value, writes
 
 __all__ = ["Progress"]
 
 
+@typed_errors
 class Progress:
     """Iterate over an iterable and show the progress and the throughput on stderr, on rank 0 only.
 

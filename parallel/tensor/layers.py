@@ -13,8 +13,9 @@ import collectives as cc
 from autograd import nn, ops
 from autograd.engine.parameter import Parameter
 from autograd.engine.tensor import Tensor
-from autograd.errors import ArgumentError, call_site
+from autograd.errors import ArgumentError, call_site, typed_errors
 from autograd.layouts.layout import I, Label, P, Shard, V
+from autograd.nn.arguments import count
 
 from ..plan import Shards
 from .regions import axis_name, destination, enter, features, is_alone, leave
@@ -22,6 +23,7 @@ from .regions import axis_name, destination, enter, features, is_alone, leave
 __all__ = ["Column", "ColumnLinear", "Row", "RowLinear"]
 
 
+@typed_errors
 class ColumnLinear(nn.Module):
     """I or Shard(tokens) -> Shard(last): ``x @ weight + bias`` with this rank's columns of the weight.
 
@@ -72,6 +74,7 @@ def blockwise(x: Tensor, weight: Tensor, bias: Tensor | None, axis: str) -> Tens
     return cc.cast(y, axis, to=label.on(y.array.ndim - 1)) if isinstance(label, Shard) else y
 
 
+@typed_errors
 class RowLinear(nn.Module):
     """Shard(last) -> I or Shard(tokens): ``x @ weight + bias`` with this rank's rows of the weight.
 
@@ -137,7 +140,8 @@ class Column:
     """
 
     def __init__(self, axis: str, blocks: int = 1, unit: int = 1):
-        self.axis, self.blocks, self.unit = axis_name(axis, "Column"), blocks, unit
+        self.axis, self.blocks = axis_name(axis, "Column"), count(blocks, "Column: blocks", 1)
+        self.unit = count(unit, "Column: unit", 1)
 
     def __repr__(self) -> str:
         more = f", blocks={self.blocks}" * (self.blocks != 1) + f", unit={self.unit}" * (self.unit != 1)
@@ -179,7 +183,8 @@ class Row:
     """
 
     def __init__(self, axis: str, to: Label = I, unit: int = 1):
-        self.axis, self.to, self.unit = axis_name(axis, "Row"), destination(to, "Row"), unit
+        self.axis, self.to = axis_name(axis, "Row"), destination(to, "Row")
+        self.unit = count(unit, "Row: unit", 1)
 
     def __repr__(self) -> str:
         more = f", to={self.to!r}" * (self.to is not I) + f", unit={self.unit}" * (self.unit != 1)

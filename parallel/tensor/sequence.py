@@ -20,7 +20,7 @@ from autograd import nn
 from autograd.engine.parameter import Parameter
 from autograd.engine.state import state
 from autograd.engine.tensor import TENSORS
-from autograd.errors import OptionError, call_site
+from autograd.errors import OptionError, call_site, typed_errors
 from autograd.layouts.layout import I, R, Shard, V
 
 from ..plan import Shards
@@ -29,6 +29,7 @@ from .regions import axis_name
 __all__ = ["Sequence", "SequenceModule"]
 
 
+@typed_errors
 class SequenceModule(nn.Module):
     """A module whose parameters enter along an axis, by the cast I -> R, where its input is in parts along it.
 

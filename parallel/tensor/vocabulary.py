@@ -44,6 +44,7 @@ __all__ = [
 ]  # fmt: skip
 
 
+@typed_errors
 class VocabularyEmbedding(nn.Module):
     """C, I or R -> I or Shard(tokens): the rows of a table at indices, with this rank's rows of the table.
 
@@ -91,6 +92,7 @@ class VocabularyEmbedding(nn.Module):
         return f"{_shown(self.weight, self.axis)}, to={self.output_label!r}"
 
 
+@typed_errors
 class VocabularyLinear(nn.Module):
     """I or Shard(tokens) -> Shard(last): the logits ``x @ weight.T`` of this rank's rows of a table.
 
@@ -118,6 +120,7 @@ class VocabularyLinear(nn.Module):
         return _shown(self.weight, self.axis)
 
 
+@typed_errors
 class VocabularyCrossEntropy(nn.Module):
     """`vocabulary_cross_entropy` as a module.
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from ...engine.broadcasting import broadcast
 from ...engine.primitive import op
+from ...errors import ArgumentError, call_site
 from ...ops import exp
 from .._load import as_ufunc, scipy, without_derivative
 
@@ -98,11 +99,12 @@ def _with_scipy_signature(operation: Function, which: str, name: str, shapes: Se
         given = dict(zip(names, args, strict=False))
         unknown = [key for key in kwargs if key not in names or key in given]
         if len(args) > len(names) or unknown:
-            raise TypeError(f"{name}.{which} takes {', '.join(names)}; given: {len(args)} by position, {list(kwargs)}")
+            text = f"{name}.{which} takes {', '.join(names)}; given: {len(args)} by position, {list(kwargs)}"
+            raise ArgumentError(text + call_site())
         given = {"loc": 0.0, "scale": 1.0, **given, **kwargs}
         missing = [key for key in names if key not in given]
         if missing:
-            raise TypeError(f"{name}.{which} needs {', '.join(missing)} too")
+            raise ArgumentError(f"{name}.{which} needs {', '.join(missing)} too" + call_site())
         return operation(*(given[key] for key in names))
 
     call.__name__ = which

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...engine.primitive import op
+from ...errors import typed_errors
 from ...ops import concatenate, exp, log, reshape, sum
 from .._load import as_ufunc, scipy
 from ..special import psi
@@ -35,6 +36,7 @@ _logpdf = op(
 )  # fmt: skip
 
 
+@typed_errors
 def logpdf(x: Any, alpha: Any) -> Any:
     """Return the logarithm of the density at a point of the simplex, or at several points in columns.
 
@@ -45,6 +47,7 @@ def logpdf(x: Any, alpha: Any) -> Any:
     return _logpdf(x, alpha)
 
 
+@typed_errors
 def pdf(x: Any, alpha: Any) -> Any:
     """Return the density; see `logpdf`."""
     return exp(logpdf(x, alpha))

@@ -8,7 +8,7 @@ from typing import Any
 import numpy
 
 from ... import numpy as np
-from ...errors import NotDifferentiable, call_site
+from ...errors import NotDifferentiable, call_site, typed_errors
 from .._load import followed, scipy, traced
 
 __all__ = ["entropy", "logpdf", "pdf", "rvs"]
@@ -18,6 +18,7 @@ rvs = _theirs.rvs
 _LOG_2PI = math.log(2 * math.pi)
 
 
+@typed_errors
 def logpdf(x: Any, mean: Any = None, cov: Any = 1, allow_singular: bool = False) -> Any:
     """Return the logarithm of the density at a point, or at several points in rows.
 
@@ -61,6 +62,7 @@ def logpdf(x: Any, mean: Any = None, cov: Any = 1, allow_singular: bool = False)
     return np.squeeze(-0.5 * (rank * _LOG_2PI + log_det + distance))
 
 
+@typed_errors
 def pdf(x: Any, mean: Any = None, cov: Any = 1, allow_singular: bool = False) -> Any:
     """Return the density; see `logpdf`."""
     if not traced(x, mean, cov):
@@ -68,6 +70,7 @@ def pdf(x: Any, mean: Any = None, cov: Any = 1, allow_singular: bool = False) ->
     return np.exp(logpdf(x, mean, cov, allow_singular))
 
 
+@typed_errors
 def entropy(mean: Any = None, cov: Any = 1) -> Any:
     """Return the differential entropy, which does not depend on the mean."""
     if not traced(mean, cov):
