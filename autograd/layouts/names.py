@@ -207,8 +207,9 @@ def _is_tensor(value: Any) -> bool:
 
 
 def _is_module(value: Any) -> bool:
-    nn = sys.modules.get("autograd.nn.module")  # above this module; there are no modules before it is loaded
-    return nn is not None and any(kind is nn.Module for kind in _mro_of(type(value)))  # `isinstance` would ask the object
+    nn = sys.modules.get("autograd.nn.module")  # above this room; before it is loaded there are no modules
+    # `isinstance` would ask the object for its class
+    return nn is not None and any(kind is nn.Module for kind in _mro_of(type(value)))
 
 
 def _attributes(value: Any) -> dict[Any, Any]:
