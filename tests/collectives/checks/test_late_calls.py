@@ -67,7 +67,7 @@ def over_mpi(kind: str, how: str, ranks: int, on: str) -> float:
     has_own = how in ("first/ring", "first/shared") and kind in CALLS
     is_own = has_own and re.search("elements arrived; needed|needed: the same call", outcome.err)
     assert is_own or (error in outcome.err and re.search(text, outcome.err)), shown
-    assert "late_differences.py:" in outcome.err or "no longer kept" in outcome.err, shown
+    assert "late_differences.py" in outcome.err or "no longer kept" in outcome.err, shown
     assert "was killed" not in outcome.err, shown
     seconds = end - max(map(float, re.findall(r"AT (\d+\.\d+)", outcome.out)))
     assert seconds < MOST_S, shown
