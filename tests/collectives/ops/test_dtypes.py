@@ -76,7 +76,8 @@ REFUSED = {  # an array of numbers that stands for other things, and what the er
 }
 if find_spec("ml_dtypes") is not None:
     REFUSED["bfloat16"] = (ROWS.astype(dtype_named("bfloat16")), "dtype bfloat16")
-FREE = ("from_local", "cast", "shard", "isend and irecv")  # they do not communicate a value, on one rank
+TAKEN = ("from_local", "cast", "shard", "isend and irecv", "mean")
+"""Of bfloat16 these work on one rank: they communicate no value there; a mean is communicated in float32."""
 
 
 def errors_of(name: str) -> dict[str, str]:
@@ -85,7 +86,7 @@ def errors_of(name: str) -> dict[str, str]:
     x, _ = REFUSED[name]
     with cc.Mesh(dp=-1):
         for case, (use, _) in CASES.items():
-            if case != "broadcast(None)" and not (name == "bfloat16" and case in FREE):  # None: other ranks wait
+            if case != "broadcast(None)" and not (name == "bfloat16" and case in TAKEN):  # None: other ranks wait
                 with pytest.raises(DtypeError) as error:
                     use(x)
                 found[case] = re.sub(r"\n  (at|raised) .*", "", str(error.value))
@@ -97,7 +98,7 @@ def test_other_dtypes_are_refused_on_one_rank_as_on_three(name: str) -> None:
     alone, *several = cc.run(lambda: errors_of(name), ranks=1) + cc.run(lambda: errors_of(name), ranks=3)
     for each in several:
         assert {case: text for case, text in each.items() if text != alone.get(case)} == {}
-    assert len(alone) == len(CASES) - 1 - len(FREE) * (name == "bfloat16")
+    assert len(alone) == len(CASES) - 1 - len(TAKEN) * (name == "bfloat16")
     for case, text in alone.items():
         assert name != "bfloat16" or "(x: bf16[" in text
         assert REFUSED[name][1] in text and "needed: " in text and "fix: " in text, (case, text)
@@ -217,3 +218,23 @@ def test_equal_long_doubles_have_equal_digests(dtype: str) -> None:
     other.view(numpy.uint8).reshape(-1, numpy.dtype("g").itemsize)[:, used:] = 171
     assert (one == other).all() and digest_of(one) == digest_of(other) != digest_of(one * 2)
     assert bytes_of_values(one[::2]).tolist() == bytes_of_values(other[::2].copy()).tolist()
+
+
+@pytest.mark.skipif("bfloat16" not in REFUSED, reason="ml_dtypes is not installed")
+def test_the_mean_of_bfloat16_is_that_of_float32() -> None:
+    rows = numpy.random.default_rng(1).standard_normal((3, 5)).astype(dtype_named("bfloat16"))
+
+    def program() -> Any:
+        with cc.Mesh(dp=3):
+            x = ag.tensor(rows[cc.world().index], requires_grad=True)
+            with ag.Tape() as tape:
+                y = cc.mean(x, "dp", to=cc.I)
+                loss = (y.astype("float32") * ag.constant(numpy.arange(5.0, dtype="float32"))).sum()
+            tape.backward(loss)
+            return y.dtype.name, y.numpy().astype(float), x.grad.numpy().astype(float)
+
+    for name, y, gradient in cc.run(program, ranks=3):
+        wide = rows.astype(numpy.float32)
+        assert name == "bfloat16"
+        numpy.testing.assert_allclose(y, (wide.sum(0) / 3).astype(rows.dtype).astype(float), rtol=2**-8)
+        numpy.testing.assert_allclose(gradient, numpy.arange(5) / 3, rtol=2**-8)
