@@ -209,8 +209,8 @@ def test_all_cases_of_an_operation(name: str) -> None:
     check(list(cases_of(name)), SCALES)
 
 
-WITH_DTYPE = ("sum", "prod", "mean", "var", "std", "cumsum", "cumprod", "nansum", "nanprod", "nanmean", "nanvar", "nanstd",
-              "nancumsum", "nancumprod")  # fmt: skip
+WITH_DTYPE = ("sum", "prod", "mean", "var", "std", "cumsum", "cumprod", "nansum", "nanprod", "nanmean", "nanvar",
+              "nanstd", "nancumsum", "nancumprod")  # fmt: skip
 
 
 @each(WITH_DTYPE, lambda name: "all")
