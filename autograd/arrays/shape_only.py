@@ -90,6 +90,8 @@ class Shaped(np.lib.mixins.NDArrayOperatorsMixin):
         return np.sum(self, **options)
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, out: Any = (), **options: Any) -> Any:
+        if any(hasattr(type(x), "__array_ufunc__") and not isinstance(x, _OURS) for x in inputs):
+            return NotImplemented  # a class that handles this one: a Tensor
         why = self.why
         if method == "at" or any(not isinstance(target, Shaped) for target in out):
             raise AbsentError(f"numpy.{ufunc.__name__} was to write to a real array what is not known: {why}")
@@ -133,6 +135,7 @@ class Shaped(np.lib.mixins.NDArrayOperatorsMixin):
         return _wrap(function(*_stand_ins(args), **{k: _stand_ins(v) for k, v in kwargs.items()}), self.why)
 
 
+_OURS = (Shaped, np.ndarray, np.generic)
 _REDUCTIONS = {np.sum, np.mean, np.max, np.min, np.prod, np.any, np.all, np.argmax, np.argmin}
 _LIKE = {np.zeros_like, np.ones_like, np.empty_like, np.full_like}
 

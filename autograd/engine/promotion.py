@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import wraps
+from inspect import signature
 from typing import Any
 
 import numpy as np
@@ -177,7 +178,8 @@ def composite(function: Callable[..., Any]) -> Callable[..., Any]:
     """Make a function of Tensors and arrays, composed of several operations, that computes 16 bits in float32.
 
     The results are rounded, unless an argument has another floating dtype, to which NumPy promotes. On a GPU it does
-    the same, since a square overflows there as well. It changes nothing where an argument is a dtype.
+    the same, since a square overflows there as well. It changes nothing where an argument is a dtype, or the parameter
+    `dtype` is given, by whatever name of one.
 
     Examples
     --------
@@ -187,6 +189,9 @@ def composite(function: Callable[..., Any]) -> Callable[..., Any]:
     30000.0
     """
 
+    names = list(signature(function).parameters)
+    place = names.index("dtype") if "dtype" in names else len(names)
+
     @wraps(function)
     def compute(*args: Any, **words: Any) -> Any:
         for x in args:
@@ -194,7 +199,8 @@ def composite(function: Callable[..., Any]) -> Callable[..., Any]:
                 if x.array.dtype.itemsize != 2:
                     return function(*args, **words)
                 break
-        if not has_16_bits((*args, *words.values())):
+        has_dtype = words.get("dtype") is not None or (len(args) > place and args[place] is not None)
+        if has_dtype or not has_16_bits((*args, *words.values())):
             return function(*args, **words)
         y = function(*map(_wide, args), **{name: _wide(x) for name, x in words.items()})
         kinds = {x.dtype for x in _flat((*args, *words.values())) if is_inexact(getattr(x, "dtype", _BOOL))}

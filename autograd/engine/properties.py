@@ -181,7 +181,7 @@ def _parts(arrays: Sequence[Any], along: Sequence[tuple[int, int, Any]]) -> Iter
     i, d, factor = long[0]
     n = np.shape(arrays[i])[d]
     for k in sorted(range(1, n), key=lambda k: abs(2 * k - n - 1)):
-        cuts = [k * factor / f for _, _, f in long]
+        cuts = [k if f == factor else k * factor / f for _, _, f in long]  # the factor of empty rows is 0
         if all(c == int(c) for c in cuts) and k * factor == int(k * factor):
             first, second = list(arrays), list(arrays)
             for (j, e, _), c in zip(long, cuts, strict=True):

@@ -15,7 +15,7 @@ from ..layouts.messages import describe
 from ..layouts.names import name_of
 from .arguments import instead_of, operand, operands, raw
 from .creation import zeros_like
-from .elementwise import conj, imag, real, sqrt
+from .elementwise import conj, imag, real, sqrt, where
 from .manipulation import diagonal
 from .matmul import matmul
 from .reductions import sum
@@ -143,8 +143,8 @@ def _covariance(
         freedom = total[0] - ddof
     else:
         freedom = total[0] - ddof * sum(w * weights[-1]) / total[0]
-    if raw(freedom) <= 0:
-        freedom = 0.0
+    # a sum of weights is not read: it may be on a device, or have a shape only
+    freedom = where(freedom <= 0, 0, freedom) if freedom.__class__ in TENSORS else max(freedom, 0)
     centred = x - expand_dims(mean, 1)
     weighted = centred if w is None else centred * w
     with np.errstate(divide="ignore", invalid="ignore"):

@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 
+from ..arrays.half import epsilon, in_float32
 from ..engine.multi_output import Several
 from ..engine.primitive import op
 from ..errors import NotDifferentiable, call_site
@@ -61,7 +62,7 @@ _ROUNDING = 16
 
 def _least(values: Any) -> Any:
     """What is zero beside the largest absolute value, but for rounding; as an array that broadcasts with the values."""
-    return max(absolute(values), -1, keepdims=True) * (_ROUNDING * float(np.finfo(values.dtype).eps))
+    return max(absolute(values), -1, keepdims=True) * (_ROUNDING * epsilon(values.dtype))
 
 
 def _inverse(values: Any) -> Any:
@@ -84,6 +85,7 @@ def _inverse_gaps(values: Any, same: Any) -> Any:
     return where(same, apart * 0, 1 / where(same, 1, apart))
 
 
+@in_float32
 def _undetermined(m: Any, same: Any) -> Any:
     """NaN for pairs that coincide, if the cotangent of their vectors depends on the basis; 0 for others.
 
@@ -92,8 +94,9 @@ def _undetermined(m: Any, same: Any) -> Any:
     """
     size = np.abs(m)
     own = np.diagonal(size, 0, -2, -1)
-    least = np.minimum(own[..., None, :], own[..., :, None]) * (_ROUNDING * float(np.finfo(m.dtype).eps))
-    known = ((size + np.swapaxes(size, -1, -2) <= least) & (least > 0)) | np.eye(m.shape[-1], dtype=bool)
+    least = np.minimum(own[..., None, :], own[..., :, None]) * (_ROUNDING * epsilon(m.dtype))
+    on_diagonal = made_like(partial(np.eye, m.shape[-1], dtype=bool), m)
+    known = ((size + np.swapaxes(size, -1, -2) <= least) & (least > 0)) | on_diagonal
     return np.where(same & ~known, np.nan, m * 0)
 
 
@@ -179,7 +182,7 @@ def _eig_adjoint(cts: Any, ys: Any, x: Any) -> Any:
     g = inverse @ inner @ T(u)
     if raw(u).shape[-1]:  # without a basis of eigenvectors the entries of the inverse are as large as rounding allows
         size = max(absolute(inverse), (-2, -1), keepdims=True)
-        has_none = size * (_ROUNDING * float(np.finfo(u.dtype).eps)) >= 1
+        has_none = size * (_ROUNDING * epsilon(u.dtype)) >= 1
         g = g * where(has_none, np.nan, size * 0 + 1)  # a factor, because forward mode transposes this rule
     return astype(g, x.dtype) if x.dtype.kind != "c" else g
 

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from ..arrays.device import is_inexact
+from ..arrays.half import epsilon
 from ..arrays.shape_only import Shaped
 from ..engine.dispatch import unbroadcast
 from ..engine.primitive import Primitive, op
@@ -64,8 +65,8 @@ def by_shape(function: Any, shape: Any) -> Any:
     def run(*xs: Any) -> Any:
         for x in xs:
             if type(x) is Shaped:
-                dtype = np.result_type(*(inexact(v) for v in xs if hasattr(v, "dtype")))
-                return Shaped(shape(*xs), dtype, x.why)
+                dtype = np.result_type(*(v.dtype for v in xs if hasattr(v, "dtype")))
+                return Shaped(shape(*xs), dtype if is_inexact(dtype) else float, x.why)
         return function(*xs)
 
     return run
@@ -76,6 +77,11 @@ _inv_op = op(
     "inv", "N", by_shape(np.linalg.inv, lambda x: x.shape), lambda ct, y, x: -(T(y) @ ct @ T(y)), saves="y",
     dims=matrix_dims, operands="a", tangent=(lambda dx, y, x: -(y @ dx @ y),),
 )  # fmt: skip
+
+
+def inverse(a: Any) -> Any:
+    """Return the inverse of each matrix, in a rule: of arrays too, also those that have a shape only."""
+    return _inv_op(a)
 
 
 @instead_of(np.linalg.inv)
@@ -131,7 +137,7 @@ def pinv(a: Any, rcond: Any = None, hermitian: bool = False, *, rtol: Any = None
     """Return the Moore-Penrose pseudo-inverse. The derivative assumes that the rank does not change."""
     cut = rcond if rtol is None else rtol
     if cut is None:
-        cut = float(np.finfo(a.dtype).eps) * sorted(raw(a).shape[-2:])[-1] if rtol is not None else 1e-15
+        cut = epsilon(a.dtype) * sorted(raw(a).shape[-2:])[-1] if rtol is not None else 1e-15
     return _pinv_op(a, options=(float(cut), True) if hermitian else (float(cut),))  # CuPy has no `hermitian`
 
 

@@ -238,7 +238,7 @@ def _pad_by_lines(x: Any, widths: Any, mode: str, stat_length: Any = None, end_v
 
 def _ramp(edge: Any, axis: int, count: int, end: Any, falls: bool) -> Any:
     """Numbers from `end` towards the edge of an array, without it, or from there to `end`."""
-    share = np.arange(count) / max(count, 1)
+    share = arange_beside(raw(edge), count) / max(count, 1)
     share = (share[::-1] if falls else share).reshape((-1,) + (1,) * (edge.ndim - axis - 1))
     share = constant_like(share.astype(edge.dtype), edge)
     return edge * share + (1 - share) * end

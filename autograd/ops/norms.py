@@ -22,8 +22,8 @@ from typing import Any
 
 import numpy as np
 
-from ..arrays.device import is_inexact
-from ..arrays.half import in_float32
+from ..arrays.device import is_inexact, to_host
+from ..arrays.half import epsilon, in_float32
 from ..arrays.shape_only import Shaped
 from ..engine.multi_output import Several
 from ..engine.primitive import op
@@ -33,12 +33,12 @@ from ..layouts.layout import Mix
 from .arguments import axes_in_order, instead_of, made_like, normal_axes, operand, raw
 from .decompositions import svd, svdvals
 from .elementwise import absolute, conj, imag, isfinite, over, power, real, stop_gradient, where
-from .linalg import T, by_shape, inexact, inv, matrix_dims
+from .linalg import T, by_shape, inexact, inv, inverse, matrix_dims
 from .manipulation import diagonal, make_diagonal
 from .reductions import any, broadcast_back, max, min, reduction_dims, sum
 from .shape import expand_dims, moveaxis, squeeze
 from .sorting import reduced_axes_last
-from .statistics import prod
+from .statistics import is_quickly_read, prod
 from .ufuncs import isnan
 
 
@@ -49,16 +49,18 @@ def _is_regular(x: Any, inverse: Any) -> bool:
     if type(a) is Shaped or not a.size:
         return True
     size = np.max(np.abs(a), axis=(-2, -1)) * np.max(np.abs(b), axis=(-2, -1))
-    return bool((size * np.sqrt(np.finfo(a.dtype).eps) < 1).all())
+    return bool(to_host((size * epsilon(b.dtype) ** 0.5 < 1).all()))
 
 
 def _cofactors(det: Any, x: Any) -> Any:
     """The matrix of the cofactors of each matrix: the gradient of its determinant."""
+    if not is_quickly_read(raw(x)):
+        return cofactors(x)
     try:
-        inverse = inv(x)
+        y = inverse(x)
     except np.linalg.LinAlgError:
         return cofactors(x)
-    return expand_dims(det, (-2, -1)) * T(inverse) if _is_regular(x, inverse) else cofactors(x)
+    return expand_dims(det, (-2, -1)) * T(y) if _is_regular(x, y) else cofactors(x)
 
 
 # -- cofactors of singular matrices, with det(a + e) = phase * det(s + u.H @ e @ vh.H) -------------------------------
@@ -133,7 +135,7 @@ def det(a: Any) -> Any:
 def _inverse(a: Any) -> Any:
     """The inverse of each matrix, in an adjoint."""
     try:
-        return inv(a)
+        return inverse(a)
     except np.linalg.LinAlgError as error:
         shape = "x".join(map(str, raw(a).shape))
         raise LinAlgError(
@@ -143,11 +145,11 @@ def _inverse(a: Any) -> Any:
 
 def _slogdet_adjoint(cts: Any, ys: Any, x: Any) -> Any:
     ct_sign, ct_log = cts
-    inverse = T(_inverse(x))
+    transposed = T(_inverse(x))
     # a zero that depends on the cotangent has its layout
-    g = expand_dims(real(ct_sign) * 0 if ct_log is None else ct_log, (-2, -1)) * inverse
+    g = expand_dims(real(ct_sign) * 0 if ct_log is None else ct_log, (-2, -1)) * transposed
     if ct_sign is not None and x.dtype.kind == "c":  # the sign of a real determinant is piecewise constant
-        g = g + expand_dims(imag(ct_sign * ys[0]), (-2, -1)) * (inverse * 1j)
+        g = g + expand_dims(imag(ct_sign * ys[0]), (-2, -1)) * (transposed * 1j)
     return g
 
 

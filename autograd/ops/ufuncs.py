@@ -131,13 +131,16 @@ def _bessel(x: Any, order: int) -> Any:
     """``I_n(x) = mean(exp(x cos t) cos(n t))`` over the circle, for n > 0 by the trapezoidal rule, which is exact."""
     if order == 0 or type(x) is Shaped:
         return np.i0(x) if type(x) is not Shaped else x
-    largest = np.max(np.abs(x), where=np.abs(x) < 1000, initial=0.0)  # of those whose result is finite, and some more
-    count = 48 + order + int(10 * np.sqrt(largest))
+    largest = 711.0 if x.dtype.itemsize > 4 else 90.0  # of those whose result is finite
+    if isinstance(x, np.ndarray | np.generic):  # values of a device are not read
+        largest = float(np.max(np.abs(x), where=np.abs(x) < largest, initial=0.0))
+    quarter = 12 + (order + int(10 * np.sqrt(largest))) // 4 + 1
     even_or_odd = np.sinh if order % 2 else np.cosh  # half of the exponential, so that small terms do not cancel
     total = np.zeros_like(x)
-    for t in np.arange(count) * (2 * np.pi / count):
-        total = total + even_or_odd(x * x.dtype.type(np.cos(t))) * x.dtype.type(np.cos(order * t))
-    return total / count
+    for k in range(quarter + 1):  # the other quarters of the circle have the same terms
+        t, weight = k * (np.pi / 2 / quarter), 0.5 if k in (0, quarter) else 1.0
+        total = total + even_or_odd(x * x.dtype.type(np.cos(t))) * x.dtype.type(weight * np.cos(order * t))
+    return total / quarter
 
 
 _bessel_op = op(

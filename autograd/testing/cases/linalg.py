@@ -66,7 +66,8 @@ for _mode in ("full", "same", "valid"):
 numpy_case("matmul", "cov", lambda np, x: np.cov(x), normal(3, 5))
 numpy_case("matmul", "cov of columns", lambda np, x: np.cov(x, rowvar=False, bias=True), normal(4, 2))
 numpy_case("matmul", "cov of one", lambda np, x: np.cov(x, ddof=0), normal(4))
-numpy_case("matmul", "cov, weighted", lambda np, x, w: np.cov(x, fweights=[1, 2, 1, 3], aweights=w), normal(2, 4),
+_COUNTS = numpy.array([1, 2, 1, 3])
+numpy_case("matmul", "cov, weighted", lambda np, x, w: np.cov(x, fweights=_COUNTS, aweights=w), normal(2, 4),
            positive(4))  # fmt: skip
 numpy_case("matmul", "corrcoef", lambda np, x: np.corrcoef(x), normal(3, 5))
 numpy_case("multiply", "polyval", lambda np, p, x: np.polyval(p, x), normal(4), normal(2, 3))

@@ -18,6 +18,7 @@ import numpy
 import pytest
 
 import autograd as ag
+import autograd.numpy as np
 from autograd.engine.primitive import registry
 from autograd.errors import DtypeError, RingtapeError
 from autograd.testing.cases import CASES, WITHOUT_DERIVATIVE, Argument, Case, Pick, draw
@@ -206,3 +207,15 @@ def test_an_operation(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name in OPERATIONS if name not in EXCEPT])
 def test_all_cases_of_an_operation(name: str) -> None:
     check(list(cases_of(name)), SCALES)
+
+
+WITH_DTYPE = ("sum", "prod", "mean", "var", "std", "cumsum", "cumprod", "nansum", "nanprod", "nanmean", "nanvar",
+              "nanstd", "nancumsum", "nancumprod")  # fmt: skip
+
+
+@each(WITH_DTYPE, lambda name: "all")
+def test_a_dtype_that_is_given_is_that_of_the_result(name: str) -> None:
+    x = ag.tensor(numpy.ones((2, 3), numpy.float16))
+    for dtype in ("float32", "f8", numpy.float32, numpy.dtype("float64")):
+        for y in (getattr(np, name)(x, dtype=dtype), getattr(np, name)(x, 0, dtype)):
+            assert y.dtype == numpy.dtype(dtype)
