@@ -308,7 +308,8 @@ def typed_errors(function: Any) -> Any:
     """Make a function raise a `RingtapeError` where its arguments cause a builtin error inside it.
 
     An error that has passed a line of the program, as of a function that is an argument, is raised unchanged. Of a
-    class, the public methods that it defines and ``__init__`` get typed errors.
+    class, the public methods that it defines and ``__init__`` get typed errors, except methods that have no arguments
+    or only pass them on.
 
     Examples
     --------
@@ -340,7 +341,9 @@ def _type_methods(cls: type) -> None:
             continue
         shown = cls.__name__ if name == "__init__" else f"{cls.__name__}.{name}"
         if isinstance(value, FunctionType):
-            setattr(cls, name, _with_typed_errors(value, shown, 1))
+            code = value.__code__
+            if code.co_argcount + code.co_kwonlyargcount > 1:  # the others would pay for a call that finds nothing
+                setattr(cls, name, _with_typed_errors(value, shown, 1))
         elif isinstance(value, classmethod | staticmethod) and isinstance(value.__func__, FunctionType):
             is_class = isinstance(value, classmethod)
             setattr(cls, name, type(value)(_with_typed_errors(value.__func__, shown, int(is_class))))

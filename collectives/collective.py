@@ -104,6 +104,8 @@ def copied(x: Any, call: Call) -> Any:
     return x if x.__class__ is Shaped else x.copy()
 
 
+_IMMUTABLE = frozenset((np.float16, np.float32, np.float64, np.complex64, np.complex128))  # scalars need no copy
+
 collectives: dict[str, Collective] = {}
 """Every collective by name. The tests run over all of them."""
 
@@ -612,7 +614,7 @@ class Prepared:
 
     __slots__ = (
         "_addend", "_again", "_history", "_is_compared", "_is_copy", "_is_flat", "_is_identity", "_is_inexact",
-        "_is_uncompared_identity", "_mark", "_marked", "_result_dtype", "_result_shape", "_rule", "_sampling", "_texts",
+        "_is_uncompared_move", "_mark", "_marked", "_result_dtype", "_result_shape", "_rule", "_sampling", "_texts",
         "adjoint", "call", "collective", "group", "is_identity_alone", "layout", "operand", "out", "result", "sums",
     )  # fmt: skip
 
@@ -633,7 +635,7 @@ class Prepared:
         self._is_copy = (
             is_alone and collective.alone is copied and rule is collective._asking and not call.elsewhere
         )
-        self._is_uncompared_identity = self._is_identity and not self._is_compared
+        self._is_uncompared_move = (self._is_identity or self._is_copy) and not self._is_compared
         self.is_identity_alone = is_alone and (self._is_identity or self._is_copy)
         self.adjoint = collective._adjoint
         self._texts: dict[bool | None, str] = {}
@@ -659,9 +661,9 @@ class Prepared:
             y = self.run(array, False, x)
             place = OUTSIDE if recording is not None or x is None else place_off_tape(y, (x,))
             return Tensor(y, self.out, None, place)
-        # `run` returns the operand of a cast that is not compared; this saves its call
-        if self._is_uncompared_identity and not listeners and collective._forward is self._rule:
-            y = array
+        # `run` does nothing more for a cast, or for a copy on one rank, that is not compared; this saves its call
+        if self._is_uncompared_move and not listeners and collective._forward is self._rule:
+            y = array if self._is_identity or array.__class__ in _IMMUTABLE else copied(array, self.call)
             prepared = self if self.result is not None else self._giving(array, y)
         else:
             y = self.run(array, True, x)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy import ndarray
 
 from ..arrays.device import runtime_of
-from ..arrays.half import in_float32, product
+from ..arrays.half import in_float32, is_half, product
 from ..engine.dispatch import ones, unbroadcast
 from ..engine.primitive import Primitive, op
 from ..layouts.layout import Mix, Sum
@@ -78,9 +78,10 @@ matmul = op("matmul", "a b", product, (_adjoint_of_a, _adjoint_of_b), saves="01"
 # -- a linear layer ------------------------------------------------------------------------------------------
 
 
-@in_float32
 def _linear(x: Any, w: Any, b: Any) -> Any:
     if x.__class__ is w.__class__ is b.__class__ is ndarray and w.ndim == 2 and w.shape[1:] == b.shape and x.ndim > 1:
+        if x.dtype.itemsize == 2 and is_half(x.dtype):
+            return _linear_in_float32(x, w, b)
         try:
             y = (x if x.ndim == 2 else _rows(x)).dot(w)  # one product, not one per batch; `dot` is cheaper than @
         except ValueError:  # the product says what does not fit
@@ -88,6 +89,9 @@ def _linear(x: Any, w: Any, b: Any) -> Any:
         y += b
         return y if x.ndim == 2 else y.reshape(*x.shape[:-1], y.shape[1])
     return NotImplemented
+
+
+_linear_in_float32 = in_float32(_linear)
 
 
 def _linear_dims(shapes: Sequence[tuple[int, ...]], options: Any) -> Any:

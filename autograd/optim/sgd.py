@@ -111,7 +111,8 @@ class SGD(Optimizer):
         if small is None:
             small = self._small = _SmallParameters(self.parameters, gradients, self.velocity)
         small.step(gradients, self.lr, self.momentum)
-        self.update_some(small.others, gradients)
+        if small.others:
+            self.update_some(small.others, gradients)
         return None
 
     def update_fused(self, kind: str, members: list[int], gradients: list[Any]) -> None:
