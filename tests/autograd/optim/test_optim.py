@@ -143,7 +143,7 @@ def test_amsgrad_and_maximize_of_one_group() -> None:
     for t in range(6):
         if t == 3:
             state = optimizer.state_dict()
-            assert sorted(state) == ["counts", "first", "groups", "largest", "lr", "second", "steps"]
+            assert sorted(state) == ["counts", "first", "groups", "largest", "lr", "names", "second", "steps"]
             ps, optimizer = made([p.numpy() for p in ps])
             optimizer.load_state_dict(state)
         for p, g in zip(ps, gradients, strict=True):
