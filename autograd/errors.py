@@ -274,6 +274,11 @@ def refused(
     return typed(error, f"{name}({', '.join(given)}): {_reason(error)}{needed}" + call_site())
 
 
+def nested_in_itself(error: RecursionError) -> ArgumentError:
+    """Return the typed error for a recursion into lists without an end."""
+    return ArgumentError(f"a list that contains itself, or is nested too deep, was given: {error}" + call_site())
+
+
 def _needed(function: Any, name: str) -> str:
     """The parameters of a function and their types, for the error about a call of it."""
     found = inspect.signature(function)
@@ -332,7 +337,7 @@ def typed_errors(function: Any) -> Any:
     return _with_typed_errors(function, name.removesuffix(".__init__"), int("." in name))  # of a method without `self`
 
 
-_OPERATORS = ("__init__", "__getitem__", "__setitem__", "__delitem__", "__contains__", "__iadd__")
+_OPERATORS = ("__init__", "__getitem__", "__setitem__", "__delitem__", "__contains__", "__iadd__", "__enter__")
 
 
 def _type_methods(cls: type) -> None:
@@ -459,7 +464,7 @@ _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _OWN_FOLDERS = tuple(os.path.join(_ROOT, package) + os.sep for package in ("autograd", "collectives", "parallel"))
 
 _LEFT_OUT = (*_OWN_FOLDERS, contextlib.__file__)
-_CALLED = ("numpy", "scipy", "numba", "matplotlib", "mpi4py", "tqdm")
+_CALLED = ("numpy", "scipy", "numba", "matplotlib", "PIL", "mpi4py", "tqdm")
 _user_files: dict[str, bool] = {}  # whether a source file is the user's, not a library's
 
 
@@ -497,13 +502,16 @@ def _frames(error: BaseException) -> Iterator[TracebackType]:
         trace = trace.tb_next
 
 
+_OF_DATACLASSES = ("__init__", "__eq__", "__hash__")  # the methods that it makes from text, which may raise
+
+
 def is_of_library(error: BaseException) -> bool:
     """Whether an error was raised and caught by ringtape: it has passed no code but ringtape's, Python's and that of
     the packages that ringtape calls."""
     codes = [trace.tb_frame.f_code for trace in _frames(error)]
     return bool(codes) and all(
         code.co_filename.startswith(_called_folders())
-        or (code.co_filename == "<string>" and code.co_name == "__init__")  # of a dataclass
+        or (code.co_filename == "<string>" and code.co_name in _OF_DATACLASSES)
         for code in codes
     )
 

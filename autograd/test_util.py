@@ -91,6 +91,7 @@ def check_equivalent(x: Any, y: Any) -> None:
 
 
 @unary_to_nary
+@typed_errors
 def check_grads(f: Function, x: Any, modes: Sequence[str] = ("fwd", "rev"), order: int = 2) -> None:
     """Assert that the derivatives of a function at a point are right, up to an order.
 

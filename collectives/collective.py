@@ -59,7 +59,7 @@ from autograd.engine.recording import OUTSIDE, Node, Recording
 from autograd.engine.state import state
 from autograd.engine.tape import Sweep
 from autograd.engine.tensor import TENSORS, Tensor, place_off_tape, relabel
-from autograd.errors import ArgumentError, DtypeError, LayoutError, NotDifferentiable, OptionError, call_site
+from autograd.errors import ArgumentError, DtypeError, LayoutError, NotDifferentiable, OptionError, call_site, short
 from autograd.layouts.layout import C, I, Label, Layout, P, R, Rooted, Shard, V, may_relabel
 from autograd.layouts.messages import about_origin, describe, fixes
 from autograd.layouts.names import name_of
@@ -222,6 +222,10 @@ class Collective:
             raise ArgumentError(
                 f"Collective({name!r}, takes={takes!r}) was given; needed: a name, and a tuple of labels\n"
                 "  fix: cc.Collective('total', takes=(V,), gives=R)" + call_site()
+            )
+        if not isinstance(refuses, Mapping | None):
+            raise ArgumentError(
+                f"Collective({name!r}): refuses={short(refuses)} was given; needed: a mapping from labels" + call_site()
             )
         self.declared = Declared.by(self, self)
         known = collectives.get(name) if registered else None

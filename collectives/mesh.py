@@ -398,7 +398,7 @@ class Mesh:
         """The numbers of all ranks along some axes, in order, as a control message. All these ranks call it."""
         group = self.axis(axes).group
         if group.checking:
-            group.agree(call)
+            group.agree(str(call))
         return [float(np.frombuffer(data, np.float64)[0]) for data in group.exchange(np.float64(number).tobytes())]
 
     @typed_errors
@@ -425,7 +425,7 @@ class Mesh:
         """
         group = self.axis(axes).group
         if group.checking:
-            group.agree(call)
+            group.agree(str(call))
         return [_array_in(data) if data else None for data in group.exchange(_bytes_of(array))]
 
     @typed_errors

@@ -36,6 +36,7 @@ from autograd.errors import (
     ShapeError,
     TapeError,
     call_site,
+    short,
 )
 from autograd.layouts.layout import C, D, I, P, R, Shard
 from autograd.layouts.messages import describe
@@ -308,6 +309,8 @@ def _distributed(model: Module, parameters: list[Parameter], loss: Any, batch: A
     try:
         with Tape() as tape:
             y = loss(model, *batch)
+            if y.__class__ not in TENSORS:
+                raise ArgumentError(f"verify: loss returned {short(y)}; needed: a Tensor of one number" + call_site())
             partial = tuple(a for a, label in y.layout.items() if label is P) if y.layout is not None else ()
             if partial:
                 y = cc.all_reduce(y, partial, to=I)
@@ -324,6 +327,8 @@ def _serial(model: Module, loss: Any, batch: Any) -> tuple[float, list[Any]]:
     with replaced_world(alone), outside_mesh(), Tape() as tape:
         try:
             y = loss(model, *batch)
+            if y.__class__ not in TENSORS:
+                raise ArgumentError(f"verify: loss returned {short(y)}; needed: a Tensor of one number" + call_site())
         except MeshError as error:
             raise MeshError(
                 "verify: the serial run, on one rank and without a mesh, has called a function that needs a mesh. "

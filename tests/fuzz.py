@@ -110,7 +110,6 @@ SKIPPED = {
     "autograd.extend.broadcast": "operations call it with shapes", "autograd.core.Box*": "as `autograd.extend.Box`",
     "parallel.tensor.HeadsAttention*": "`Heads` makes it for `parallelize`",
     "parallel.Explanation.__*": "`Trainer.explain` makes it",
-    "autograd.nn.load": "files, damaged ones too, are those of the tests of saving", "autograd.nn.contents": "the same",
     "*.hear": "the engine calls it with its events", "autograd.detect_anomaly.see": "the same",
     "autograd.detect_anomaly.__call__": "the same",
     "*.stores_transposed": "`parallelize` and the state of modules ask it for names that they have found",

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ import autograd as ag
 import autograd.numpy as anp
 import collectives as cc
 import parallel
-from autograd import nn
+from autograd import nn, optim
 from autograd.engine import primitive
 from autograd.optim import schedules
 from autograd.testing import check_grads
@@ -61,7 +62,8 @@ def test_every_name_that_is_left_out_has_a_reason_and_exists() -> None:
     assert all(fuzz.SKIPPED.values())
 
 
-def test_methods_have_an_instance_to_be_called_of(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_methods_have_an_instance_to_be_called_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # some instances are of files
     monkeypatch.setattr(primitive, "registry", dict(primitive.registry))  # an operation joins it, which other tests see
     found = fuzz.targets()
     makers = fuzz.instances(found)
@@ -72,7 +74,12 @@ def test_methods_have_an_instance_to_be_called_of(monkeypatch: pytest.MonkeyPatc
             assert isinstance(makers[owner](d), owner)
 
 
-X = ag.tensor(np.ones(3))
+@dataclass(frozen=True)
+class Unhashable:
+    values: list[Any]
+
+
+X, P = ag.tensor(np.ones(3)), ag.Parameter(np.ones(3))
 EXAMPLES: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "endless recursion": (lambda: anp.mean(None, X, slice(None), ag.Parameter(2.0)), ag.RingtapeError, "out="),
     "a Tensor for a mask": (lambda: anp.mean(np.ones(3), where=X), ag.NotDifferentiable, "where="),
@@ -91,6 +98,19 @@ EXAMPLES: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "a mapping for a Layout": (lambda: ag.Tensor(np.ones(2), {"dp": cc.V}), TypeError, "layout={axis: label}"),
     "data for a mode": (lambda: nn.Tanh().train(np.ones(3)), TypeError, "needed: True or False"),
     "a key": (lambda: nn.ModuleDict({"a": nn.Tanh()})["b"], KeyError, "there is no key 'b'"),
+    "a key that cannot be one": (lambda: nn.ModuleDict({"a": nn.Tanh()}).pop(Unhashable([])), TypeError, "unhashable"),
+    "an array for a switch": (lambda: optim.AdamW([P], amsgrad=np.ones(2)), TypeError, "amsgrad=.*True or False"),
+    "a number for a switch": (lambda: optim.SGD([P], 0.1, 0.9, 0.0, 0.0, 1e-4), TypeError, "nesterov=.*True or False"),
+    "a switch of a group": (lambda: optim.RMSprop([{"params": [P], "centered": "no"}]), TypeError, "centered='no'"),
+    "a number above all floats": (lambda: optim.clip_grad_value_(P, 10**400), ValueError, "clip_value="),
+    "a norm above all floats": (lambda: optim.clip_grad_norm_(P, 10**400), OverflowError, "clip_grad_norm_"),
+    "a list in itself, to differentiate": (lambda: ag.hessian(anp.sum)(_endless()), TypeError, "contains itself"),
+    "a list in itself, for a choice": (lambda: anp.where(True, X, _endless()), TypeError, "contains itself|recursion"),
+    "a list in itself, for a number": (lambda: ag.random.Key(_endless()), TypeError, "contains itself"),
+    "a module for an array": (lambda: anp.permute_dims(np, (0, 1)), ValueError, "0 dimensions"),
+    "a step that is none": (lambda: schedules.multi_step_lr(0.1, [2])("a"), TypeError, "multi_step_lr.*'a'"),
+    "no tape to plan": (lambda: ag.Tape.planner(X), TypeError, "needed: plan"),
+    "no array for a result": (lambda: cc.Pending.done(1.0).into({1}), cc.CommunicationError, "result of {1}"),
     "a layer without a number": (lambda: ag.nn.ModuleList([nn.Tanh()])["a"], TypeError, "needed: ModuleList"),
 }  # fmt: skip
 
@@ -166,6 +186,7 @@ PROGRAM = """
 import json, os, sys
 from tests import fuzz
 outcomes = {}
+os.chdir(sys.argv[2])
 fuzzer = fuzz.Fuzzer(0, 1.0, "autograd.grad")
 fuzzer.guard()
 for name, (text, _) in json.loads(sys.argv[1]).items():
@@ -181,8 +202,8 @@ os._exit(0)
 """
 
 
-def test_planted_faults_are_seen() -> None:
-    command = [sys.executable, "-c", PROGRAM, json.dumps(PLANTED)]
+def test_planted_faults_are_seen(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", PROGRAM, json.dumps(PLANTED), str(tmp_path)]
     found = subprocess.run(command, check=False, cwd=ROOT, capture_output=True, text=True, timeout=100)
     assert found.returncode == 0, found.stderr
     outcomes = json.loads(found.stdout.splitlines()[-1])

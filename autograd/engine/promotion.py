@@ -220,7 +220,7 @@ def has_16_bits(arguments: Sequence[Any]) -> bool:
         if isinstance(x, type | np.dtype):
             return False
         dtype = getattr(x, "dtype", None)
-        if dtype is not None and is_half(dtype):
+        if isinstance(dtype, np.dtype) and is_half(dtype):
             if found is not None and dtype != found:
                 return False  # float16 and bfloat16 are refused
             found = dtype

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import ArgumentError
+from ..errors import ArgumentError, nested_in_itself
 
 __all__ = ["Structure", "flatten", "tree_map"]
 
@@ -150,7 +150,10 @@ def flatten(tree: Any) -> tuple[list[Any], Structure]:
     ([1.0, 2.0, 3.0], ([*, *], {'a': (*,), 'b': None}))
     """
     leaves: list[Any] = []
-    return leaves, _flatten(tree, leaves)
+    try:
+        return leaves, _flatten(tree, leaves)
+    except RecursionError as error:
+        raise nested_in_itself(error) from error
 
 
 def _flatten(tree: Any, leaves: list[Any]) -> Structure:

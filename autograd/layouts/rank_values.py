@@ -35,6 +35,8 @@ from typing import Any
 
 import numpy as np
 
+from ..errors import nested_in_itself
+
 __all__ = [
     "EVERY_AXIS", "INTEGERS", "RANK_NUMBERS", "LocalCount", "LocalOffset", "RankBool", "RankFloat", "RankInt",
     "first_elements", "frozen", "plain", "rank_axes", "rank_number",
@@ -253,7 +255,10 @@ def rank_axes(options: Any) -> frozenset[str]:
     if isinstance(options, slice):
         return rank_axes((options.start, options.stop, options.step))
     if isinstance(options, tuple | list):
-        return frozenset().union(*map(rank_axes, options)) if options else frozenset()
+        try:
+            return frozenset().union(*map(rank_axes, options)) if options else frozenset()
+        except RecursionError as error:
+            raise nested_in_itself(error) from error
     return frozenset()
 
 

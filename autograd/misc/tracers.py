@@ -47,6 +47,7 @@ def const_graph(fun: Function, *args: Any, **kwargs: Any) -> Function:
     check_callable(fun, "const_graph")
     graph: list[_Graph] = []
 
+    @typed_errors
     def replayed(*more: Any) -> Any:
         if not graph:
             graph.append(_Graph())

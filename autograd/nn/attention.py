@@ -163,6 +163,7 @@ class SelfAttention(Module):
         y = ops.self_attention(x, self.mask(attn_mask, key_padding_mask, x), causal=self.causal)
         return ops.reshape(y, (*y.shape[:-2], -1))
 
+    @typed_errors
     def mask(self, attn_mask: Any, key_padding_mask: Any, x: Any) -> Any:
         """Both masks as one of `ops.attention`, for the input by heads."""
         name, found = type(self).__name__, None

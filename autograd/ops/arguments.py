@@ -32,6 +32,7 @@ from ..errors import (
     ShapeError,
     call_site,
     is_of_library,
+    nested_in_itself,
     refused,
     short,
     typed,
@@ -106,8 +107,11 @@ def tensors_in(xs: Iterable[Any]) -> bool:
     """Return whether `xs`, or lists and tuples nested in it, contain a Tensor."""
     for x in xs:
         kind = x.__class__
-        if kind in TENSORS or (kind in SEQUENCES and tensors_in(x)):
-            return True
+        try:
+            if kind in TENSORS or (kind in SEQUENCES and tensors_in(x)):
+                return True
+        except RecursionError as error:
+            raise nested_in_itself(error) from error
     return False
 
 
@@ -124,7 +128,7 @@ def operand(x: Any) -> Any:
     """
     if x.__class__ in TENSORS:
         return x
-    if hasattr(x, "dtype") and hasattr(x, "shape"):
+    if hasattr(x, "dtype") and isinstance(x.shape, tuple):
         return given(x, state.grid) if state.grid is not None and x.shape == () else x
     try:
         if isinstance(x, list | tuple) and tensors_in(x):
@@ -134,6 +138,13 @@ def operand(x: Any) -> Any:
     except (TypeError, ValueError, RecursionError) as error:  # such as lists of different lengths
         given_kind = type(x).__name__  # without its values, which may be on a device
         raise typed(error, f"a {given_kind} was given; needed: an array or numbers. {error}" + call_site()) from error
+
+
+def shaped(x: Any) -> Any:
+    """Return an argument that has a shape as it is, and any other as an operand."""
+    if x.__class__ in TENSORS:
+        return x
+    return x if isinstance(getattr(x, "shape", None), tuple) else operand(x)
 
 
 def operands(*xs: Any) -> list[Any]:

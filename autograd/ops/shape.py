@@ -26,6 +26,7 @@ from .arguments import (
     operand,
     raw,
     refusal,
+    shaped,
     tensors_in,
 )
 from .indexing import getitem
@@ -186,7 +187,7 @@ def reshape(a: Any, shape: Any, order: str = "C", *, copy: Any = None) -> Any:
     ShapeError
         The shape does not hold as many elements, or -1 cannot be inferred.
     """
-    x = a if hasattr(a, "shape") else operand(a)
+    x = shaped(a)
     source = x.shape  # the extents of sharded dimensions are numbers that differ between ranks
     if order is not _ROW_MAJOR or copy is not None:
         _check_order(order)
@@ -262,7 +263,7 @@ _transpose = op(
 
 def transpose(a: Any, axes: Sequence[int] | None = None) -> Any:
     """Return the dimensions permuted, or reversed without `axes`. Adjoint: the inverse permutation."""
-    x = a if hasattr(a, "shape") else operand(a)
+    x = shaped(a)
     ndim = len(raw(x).shape)
     axes = tuple(range(ndim))[::-1] if axes is None else axes_in_order(axes, ndim, "axes")
     if len(axes) != ndim:
@@ -278,7 +279,7 @@ def swapaxes(a: Any, axis1: Any = None, axis2: Any = None, *, dim0: Any = None, 
     """Return `a` with two dimensions exchanged. Adjoint: the same exchange."""
     if dim0 is not None or dim1 is not None:
         axis1, axis2 = one_of("swapaxes", axis1, None, dim0), one_of("swapaxes", axis2, None, dim1)
-    a = a if hasattr(a, "shape") else operand(a)
+    a = shaped(a)
     axes = list(range(len(raw(a).shape)))
     i, j = normal_axis(axis1, len(axes), "axis1"), normal_axis(axis2, len(axes), "axis2")
     axes[i], axes[j] = j, i
@@ -290,7 +291,7 @@ def moveaxis(a: Any, source: Any, destination: Any) -> Any:
 
     Adjoint: the elements moved back.
     """
-    a = a if hasattr(a, "shape") else operand(a)
+    a = shaped(a)
     ndim = len(raw(a).shape)
     sources, targets = axes_in_order(source, ndim, "source"), axes_in_order(destination, ndim, "destination")
     if len(sources) != len(targets):
@@ -329,7 +330,7 @@ _broadcast_to = op(
 
 def broadcast_to(array: Any, shape: int | Sequence[int], subok: bool = False) -> Any:
     """Return `array` broadcast to a shape as in NumPy. Adjoint: the sum over the broadcast dimensions."""
-    x = array if hasattr(array, "shape") else operand(array)
+    x = shaped(array)
     source = getattr(raw(x), "shape", ())
     if shape.__class__ is not tuple or not _ALL_INTEGERS.issuperset(map(type, shape)):
         shape = (shape,) if isinstance(shape, INTEGERS) else extents(shape)
@@ -384,7 +385,7 @@ def expand_dims(a: Any, axis: int | Sequence[int] | None = None, *, dim: Any = N
     """Return `a` with new dimensions of extent 1 at the positions `axis` of the result. Adjoint: `squeeze`."""
     if dim is not None:
         axis = one_of("expand_dims", axis, None, dim)
-    x = a if hasattr(a, "shape") else operand(a)
+    x = shaped(a)
     count = len(axis) if isinstance(axis, tuple | list) else 1
     if isinstance(axis, np.ndarray | Tensor) and axis.ndim:
         text = f"expand_dims: axis={axis!r} was given; needed: an integer or a tuple of integers"
@@ -404,7 +405,7 @@ def squeeze(a: Any, axis: int | Sequence[int] | None = None, *, dim: Any = None)
     """Return `a` without dimensions of extent 1: those of `axis`, or all. Adjoint: `expand_dims`."""
     if dim is not None:
         axis = one_of("squeeze", axis, None, dim)
-    x = a if hasattr(a, "shape") else operand(a)
+    x = shaped(a)
     shape = raw(x).shape
     if axis is None:
         parts = sharded_extents(x)  # a part of extent 1 is no dimension of extent 1
@@ -418,7 +419,7 @@ def squeeze(a: Any, axis: int | Sequence[int] | None = None, *, dim: Any = None)
 
 def ravel(a: Any, order: str = "C") -> Any:
     """Return all elements in one dimension. Adjoint: reshape back."""
-    x = a if hasattr(a, "shape") else operand(a)
+    x = shaped(a)
     return reshape(x, (-1,), order)
 
 
@@ -447,7 +448,7 @@ def concatenate(arrays: Any, axis: int | None = FIRST, out: Any = None, *, dtype
         if out is not None:
             raise refusal("concatenate", {"out": out})
         ask(np.concatenate, (arrays, axis), {"dtype": dtype, "casting": casting})
-    xs = [x if hasattr(x, "shape") else operand(x) for x in arrays]
+    xs = [shaped(x) for x in arrays]
     if axis is None:
         xs, axis = [ravel(x) for x in xs], 0
     raws = [raw(x) for x in xs]

@@ -15,7 +15,7 @@ from ..arrays.shape_only import Shaped
 from ..engine.primitive import Primitive, op
 from ..engine.promotion import composite
 from ..engine.tensor import TENSORS
-from ..errors import ArgumentError, NotDifferentiable, OptionError, ShapeError, call_site
+from ..errors import ArgumentError, NotDifferentiable, OptionError, ShapeError, call_site, typed
 from ..layouts.rank_values import RANK_NUMBERS, RankInt, has_local_count, plain, rank_axes, rank_number
 from .arguments import (
     axes_in_order,
@@ -64,7 +64,10 @@ def where(condition: Any, x: Any = None, y: Any = None) -> Any:
     result is one too, so that it does not change the dtype of an array that it is combined with.
     """
     if x is None and y is None:
-        return np.nonzero(condition)
+        try:
+            return np.nonzero(condition)
+        except (TypeError, ValueError) as error:  # of a number, which has no dimension
+            raise typed(error, f"where: {error}" + call_site()) from error
     if x is None or y is None:
         raise ShapeError("where: one of x and y was given; needed: both or neither" + call_site())
     if condition.__class__ not in TENSORS and x.__class__ not in TENSORS and y.__class__ not in TENSORS:

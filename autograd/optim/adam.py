@@ -92,9 +92,9 @@ class Adam(Optimizer):
         self.largest: list[Any] = [None] * len(self.parameters)  # the second averages, with `amsgrad`
         self.counts = [0] * len(self.parameters)
         self._tables = Tables()
+        self.check()
         if any(group.own.get("amsgrad", amsgrad) for group in self._groups):
             self._save_largest()
-        self.check()
 
     def _save_largest(self) -> None:
         if "largest" not in self._saved:

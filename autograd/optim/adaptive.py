@@ -132,6 +132,7 @@ class RMSprop(Optimizer):
     _saved = ("squares", "averages", "velocity")
     _numbers = ("alpha", "eps", "weight_decay", "momentum", "centered")
     _switches = ("maximize",)
+    _flags = ("centered",)
 
     def __init__(
         self,

@@ -38,7 +38,7 @@ from ..layouts.messages import describe
 from ..layouts.rank_values import rank_axes
 from .fused import ON_HOST, Rounding, split_by_kernels
 from .groups import Group, Members, check_names, follow, matching, names_of, split
-from .hyperparameters import check_count, check_numbers
+from .hyperparameters import check_count, check_flags, check_numbers
 
 __all__ = ["Optimizer", "decrease", "refuse_foreign_gradient"]
 
@@ -98,6 +98,7 @@ class Optimizer:
     _saved: tuple[str, ...] = ()  # names of attributes that are lists with one array per parameter
     _numbers: tuple[str, ...] = ()  # names of the hyperparameters besides `lr`
     _switches: tuple[str, ...] = ()  # and of those that are False by default, and shown where they are not
+    _flags: tuple[str, ...] = ()  # which of `_numbers` are True or False, as all `_switches` are
 
     def __init__(
         self, params: Iterable[Leaf] | Iterable[dict[str, Any]], lr: float | Callable[[int], float] = 0.0,
@@ -168,7 +169,11 @@ class Optimizer:
 
     def check(self) -> None:
         """Raise an error for a hyperparameter that is out of range, in any group. Constructors call it at their end."""
-        self._for_each_group(lambda group: self.check_numbers())
+        self._for_each_group(lambda group: self._check_group())
+
+    def _check_group(self) -> None:
+        check_flags(type(self).__name__, **{name: getattr(self, name) for name in (*self._flags, *self._switches)})
+        self.check_numbers()
 
     def check_numbers(self) -> None:
         """Raise an error for a hyperparameter that is out of range. Subclasses extend this."""

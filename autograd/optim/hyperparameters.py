@@ -6,9 +6,11 @@ import math
 import numbers
 from typing import Any
 
-from ..errors import ArgumentError, OptionError, call_site
+import numpy as np
 
-__all__ = ["check_count", "check_numbers"]
+from ..errors import ArgumentError, OptionError, call_site, short
+
+__all__ = ["check_count", "check_flags", "check_numbers"]
 
 
 def check_numbers(caller: str, least: float = 0.0, below: float = math.inf, **given: Any) -> None:
@@ -28,10 +30,21 @@ def check_numbers(caller: str, least: float = 0.0, below: float = math.inf, **gi
     for name, x in given.items():
         if not isinstance(x, numbers.Real) or isinstance(x, bool):
             raise ArgumentError(f"{caller}: {name}={x!r} was given; needed: a number" + call_site())
-        if not least <= float(x) < below:
+        try:
+            value = float(x)
+        except OverflowError:  # an integer above all floats, which is in no interval of them
+            value = math.nan
+        if not least <= value < below:
             upper = "finite" if below == math.inf else f"below {below:g}"
             lower = f"at least {least:g} and " if least > -math.inf else ""
             raise OptionError(f"{caller}: {name}={x} was given; needed: a number {lower}{upper}" + call_site())
+
+
+def check_flags(caller: str, **given: Any) -> None:
+    """Raise an error unless every value is True or False: an array or a number may belong to another argument."""
+    for name, x in given.items():
+        if not isinstance(x, bool | np.bool_):
+            raise ArgumentError(f"{caller}: {name}={short(x)} was given; needed: True or False" + call_site())
 
 
 def check_count(caller: str, least: int = 0, **given: Any) -> None:

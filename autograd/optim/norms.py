@@ -334,6 +334,7 @@ def _sum_of_squares(a: Any) -> float:
     )
 
 
+@typed_errors
 def clip_grad_norm_(
     parameters: Iterable[Leaf] | Leaf, max_norm: float, norm_type: float = 2.0, *, norm: Norm | None = None
 ) -> float:
@@ -438,6 +439,7 @@ def _clip_captured(gradients: list[tuple[Leaf, Tensor]], max_norm: float, norm_t
     return total[0]
 
 
+@typed_errors
 def clip_grad_value_(parameters: Iterable[Leaf] | Leaf, clip_value: float) -> None:
     """Clip each element of each gradient to [-clip_value, clip_value].
 

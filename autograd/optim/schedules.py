@@ -18,6 +18,8 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import ParamSpec
 
 from ..errors import LayoutError, OptionError, call_site, check_callable, typed_errors
 from ..layouts.rank_values import rank_axes
@@ -32,7 +34,25 @@ __all__ = [
 Schedule = Callable[[int], float]
 """The type of a schedule: a function from the number of steps taken so far to the learning rate."""
 
+Arguments = ParamSpec("Arguments")
 
+
+def _typed(make: Callable[Arguments, Schedule]) -> Callable[Arguments, Schedule]:
+    """Give typed errors to a function that returns a schedule, and to the schedule."""
+
+    @typed_errors
+    @wraps(make)
+    def made(*args: Arguments.args, **options: Arguments.kwargs) -> Schedule:
+        rate = make(*args, **options)
+        if rate.__module__ != __name__:  # the program's own, which `after` of `linear_scaling` has returned
+            return rate
+        rate.__qualname__ = f"the schedule of {make.__name__}: rate"
+        return typed_errors(rate)
+
+    return made
+
+
+@_typed
 def constant_lr(lr: float) -> Schedule:
     """Return a schedule with the same rate at every step.
 
@@ -46,7 +66,7 @@ def constant_lr(lr: float) -> Schedule:
     return lambda step: lr
 
 
-@typed_errors
+@_typed
 def linear_lr(lr: float, start_factor: float = 1 / 3, end_factor: float = 1.0, total_iters: int = 5) -> Schedule:
     """Return a linear schedule from ``start_factor * lr`` to ``end_factor * lr`` in `total_iters` steps, then constant.
 
@@ -61,6 +81,7 @@ def linear_lr(lr: float, start_factor: float = 1 / 3, end_factor: float = 1.0, t
     return lambda step: lr * (start_factor + (end_factor - start_factor) * min(step, total_iters) / total_iters)
 
 
+@_typed
 def linear_scaling(
     base_lr: float, base_batch: int, batch: int, warmup_steps: int = 0, *,
     after: Callable[[float], Schedule] | None = None,
@@ -122,7 +143,7 @@ def linear_scaling(
     return rate
 
 
-@typed_errors
+@_typed
 def cosine_annealing_lr(lr: float, T_max: int, eta_min: float = 0.0) -> Schedule:
     """Return a cosine schedule from `lr` down to `eta_min` in `T_max` steps, and up again after that.
 
@@ -139,7 +160,7 @@ def cosine_annealing_lr(lr: float, T_max: int, eta_min: float = 0.0) -> Schedule
     return lambda step: eta_min + (lr - eta_min) * (1 + math.cos(math.pi * step / T_max)) / 2
 
 
-@typed_errors
+@_typed
 def exponential_lr(lr: float, gamma: float) -> Schedule:
     """Return a schedule that multiplies the rate by `gamma` at every step.
 
@@ -153,7 +174,7 @@ def exponential_lr(lr: float, gamma: float) -> Schedule:
     return lambda step: lr * gamma**step
 
 
-@typed_errors
+@_typed
 def step_lr(lr: float, step_size: int, gamma: float = 0.1) -> Schedule:
     """Return a schedule that multiplies the rate by `gamma` every `step_size` steps.
 
@@ -168,7 +189,7 @@ def step_lr(lr: float, step_size: int, gamma: float = 0.1) -> Schedule:
     return lambda step: lr * gamma ** (step // step_size)
 
 
-@typed_errors
+@_typed
 def multi_step_lr(lr: float, milestones: Sequence[int], gamma: float = 0.1) -> Schedule:
     """Return a schedule that multiplies the rate by `gamma` at each milestone, twice where one is listed twice.
 
@@ -185,7 +206,7 @@ def multi_step_lr(lr: float, milestones: Sequence[int], gamma: float = 0.1) -> S
     return lambda step: lr * gamma ** bisect_right(ordered, step)
 
 
-@typed_errors
+@_typed
 def sequential_lr(schedulers: Sequence[Schedule], milestones: Sequence[int]) -> Schedule:
     """Return a schedule that follows several schedules in turn. Each counts steps from the milestone where it begins.
 
@@ -216,7 +237,7 @@ def sequential_lr(schedulers: Sequence[Schedule], milestones: Sequence[int]) -> 
     return rate
 
 
-@typed_errors
+@_typed
 def chained_lr(lr: float, schedulers: Sequence[Schedule]) -> Schedule:
     """Return a schedule that applies the factors of several schedules, each relative to `lr`, one after another.
 
@@ -236,7 +257,7 @@ def chained_lr(lr: float, schedulers: Sequence[Schedule]) -> Schedule:
     return lambda step: lr * math.prod(part(step) / lr for part in parts) if lr else 0.0
 
 
-@typed_errors
+@_typed
 def cosine_annealing_warm_restarts(lr: float, T_0: int, T_mult: int = 1, eta_min: float = 0.0) -> Schedule:
     """Return a cosine schedule from `lr` to `eta_min` that starts again after `T_0` steps, then `T_mult` times as many.
 
@@ -261,7 +282,7 @@ def cosine_annealing_warm_restarts(lr: float, T_0: int, T_mult: int = 1, eta_min
     return rate
 
 
-@typed_errors
+@_typed
 def lambda_lr(lr: float, lr_lambda: Callable[[int], float]) -> Schedule:
     """Return a schedule with the rate ``lr * lr_lambda(step)``.
 
@@ -274,14 +295,13 @@ def lambda_lr(lr: float, lr_lambda: Callable[[int], float]) -> Schedule:
     check_numbers("lambda_lr", lr=lr)
     check_callable(lr_lambda, "lambda_lr")
 
-    @typed_errors
     def rate(step: int) -> float:
         return lr * lr_lambda(step)
 
     return rate
 
 
-@typed_errors
+@_typed
 def one_cycle_lr(
     max_lr: float,
     total_steps: int,
@@ -340,7 +360,7 @@ def one_cycle_lr(
     return rate
 
 
-@typed_errors
+@_typed
 def warmup_cosine(lr: float, warmup: int, total: int, eta_min: float = 0.0) -> Schedule:
     """Return a schedule of linear warm-up, then a cosine down to `eta_min`, then constant.
 

@@ -86,6 +86,7 @@ class SGD(Optimizer):
     _saved = ("velocity",)
     _numbers = ("momentum", "weight_decay", "dampening", "nesterov")
     _switches = ("maximize",)
+    _flags = ("nesterov",)
 
     def check_numbers(self) -> None:
         super().check_numbers()

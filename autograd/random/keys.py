@@ -437,6 +437,7 @@ def load_state_dict(state: Mapping[str, Any]) -> None:
     prepare_state_dict(state)()
 
 
+@typed_errors
 def prepare_state_dict(state: Mapping[str, Any]) -> Callable[[], None]:
     """Check a `state_dict`, and return the function that restores it. `nn.load` calls it."""
     if set(state) != {"seed", "ordinals"}:

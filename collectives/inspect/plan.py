@@ -26,7 +26,7 @@ import numpy as np
 from autograd.arrays.shape_only import Shaped
 from autograd.engine.recording import IMPORT, LEAF
 from autograd.engine.tape import Tape
-from autograd.errors import MeshError, TapeError, call_site
+from autograd.errors import MeshError, TapeError, call_site, typed_errors
 from autograd.layouts.layout import Rooted
 
 from ..collective import Collective, Prepared
@@ -56,6 +56,7 @@ class _Seen(NamedTuple):
     is_nonblocking: bool = False
 
 
+@typed_errors
 def plan(tape: Tape, ranks: Communicator | None, sizes: Sequence[int]) -> Plan:
     """Merge the ranks' tapes; see `autograd.Tape.plan`.
 

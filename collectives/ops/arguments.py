@@ -25,7 +25,17 @@ from autograd.arrays.shape_only import Shaped
 from autograd.engine.parameter import tensor
 from autograd.engine.state import state
 from autograd.engine.tensor import TENSORS, Given, Tensor
-from autograd.errors import ArgumentError, LayoutError, MeshError, ShapeError, call_site, instead_of
+from autograd.errors import (
+    UNTYPED,
+    ArgumentError,
+    LayoutError,
+    MeshError,
+    ShapeError,
+    call_site,
+    instead_of,
+    is_of_library,
+    refused,
+)
 from autograd.layouts.layout import Label, Shard
 from autograd.layouts.messages import require_same_number
 from autograd.layouts.rank_values import EVERY_AXIS, plain, rank_axes
@@ -93,7 +103,7 @@ def user_function(resolve: Callable[Arguments, Use | Tensor]) -> Callable[Argume
                 return known.apply_counted(x) if known.sums and modes.limit else known.apply(x)
         try:
             use = resolve(x, axis, *args, **options)
-        except TypeError as error:
+        except UNTYPED as error:
             raise as_typed(error, resolve, (x, axis, *args), options) from error.__cause__
         if use.__class__ is not Use:
             return use  # type: ignore[return-value]  # the result: nothing runs
@@ -105,8 +115,8 @@ def user_function(resolve: Callable[Arguments, Use | Tensor]) -> Callable[Argume
     return function  # type: ignore[return-value]  # its arguments are those of `resolve`
 
 
-def as_typed(error: TypeError, resolve: Callable[..., Any], args: Any, options: Any) -> TypeError:
-    """The error of a call whose arguments do not fit the signature as a typed one; any other error as it is."""
+def as_typed(error: Exception, resolve: Callable[..., Any], args: Any, options: Any) -> Exception:
+    """A builtin error of a call, which its arguments have caused, as a typed one; the program's own as it is."""
     declared, name = signature(resolve), resolve.__name__
     try:
         declared.bind(*args, **options)
@@ -114,7 +124,7 @@ def as_typed(error: TypeError, resolve: Callable[..., Any], args: Any, options: 
         if "op" in options and "op" not in declared.parameters:
             return ArgumentError(_other_operation(name, options["op"]) + call_site())
         return ArgumentError(f"{name}: {mismatch}; needed: {name}{_shown(declared)}" + call_site())
-    return error
+    return refused(error, name, args, options) if is_of_library(error) else error
 
 
 def _other_operation(name: str, op: Any) -> str:

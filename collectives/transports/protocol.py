@@ -18,8 +18,9 @@ import numpy as np
 from numpy import empty, ndarray
 
 from autograd.arrays import half
+from autograd.arrays.device import is_array
 from autograd.arrays.shape_only import Shaped
-from autograd.errors import CollectiveMismatch, CommunicationError, DtypeError, MeshError
+from autograd.errors import CollectiveMismatch, CommunicationError, DtypeError, MeshError, short
 from autograd.layouts.rank_values import EVERY_AXIS, RankInt
 
 from ..checks.sampling import Sampling
@@ -76,10 +77,9 @@ class Pending(Generic[T]):
 
 def landed(y: Any, out: Any) -> Any:
     """The array that a call was given for its result, filled from the one that it has returned instead."""
-    if getattr(y, "shape", None) != out.shape or y.dtype != out.dtype:
-        found = f"{y.dtype}{list(y.shape)}" if hasattr(y, "dtype") else repr(y)
+    if not is_array(out) or getattr(y, "shape", None) != out.shape or y.dtype != out.dtype:
         raise CommunicationError(
-            f"a transport or an algorithm returned {found} for a result of {out.dtype}{list(out.shape)}; needed: the "
+            f"a transport or an algorithm returned {short(y)} for a result of {short(out)}; needed: the "
             "array `out` that it was given, filled, or one like it"
         )
     out[...] = y

@@ -197,5 +197,6 @@ def plot_tradeoff(found: Mapping[str, Sequence[tuple[int, float, float]]], path:
     axes.set_ylabel("bubble, % of the time")
     axes.set_ylim(bottom=0)
     axes.grid(alpha=0.3)
-    axes.legend(frameon=False)
+    if found:
+        axes.legend(frameon=False)
     figure.savefig(path, dpi=130)

@@ -328,9 +328,12 @@ def same_integers(x: Any, axis: str, caller: str, what: str) -> Tensor:
 
 def _whole(p: Tensor, axis: str) -> tuple[int, int]:
     """The number of rows of the whole table, and that of the first row of this rank."""
-    assert p.layout is not None
-    label = p.layout[axis]
-    assert isinstance(label, Shard) and label.extent is not None and label.offset is not None
+    label = None if p.layout is None or axis not in p.layout.grid.names else p.layout[axis]
+    if not isinstance(label, Shard) or label.extent is None or label.offset is None:
+        raise LayoutError(
+            f"the table of a vocabulary, {describe(p.array, p.array.shape, p.layout)}\n  axis {axis!r}: needed: rows "
+            "that are split along it\n  fix: make the module inside `with mesh:`, and use it there" + call_site()
+        )
     return label.extent, label.offset
 
 
