@@ -205,13 +205,14 @@ def composite(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 _BOOL = np.dtype(bool)
+_NAMES = frozenset(map(str, np.sctypeDict)) - frozenset("CFKA")  # of dtypes, without those of orders
 
 
 def has_16_bits(arguments: Sequence[Any]) -> bool:
     """Whether a Tensor or an array among the arguments is float16 or bfloat16, and none of them is a dtype."""
     found = None
     for x in _flat(arguments):
-        if isinstance(x, type | np.dtype):
+        if isinstance(x, type | np.dtype) or (isinstance(x, str) and x in _NAMES):
             return False
         dtype = getattr(x, "dtype", None)
         if isinstance(dtype, np.dtype) and is_half(dtype):
