@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 
+from ..arrays.half import epsilon
 from ..engine.multi_output import Several
 from ..engine.primitive import op
 from ..errors import NotDifferentiable, call_site
@@ -61,7 +62,7 @@ _ROUNDING = 16
 
 def _least(values: Any) -> Any:
     """What is zero beside the largest absolute value, but for rounding; as an array that broadcasts with the values."""
-    return max(absolute(values), -1, keepdims=True) * (_ROUNDING * float(np.finfo(values.dtype).eps))
+    return max(absolute(values), -1, keepdims=True) * (_ROUNDING * epsilon(values.dtype))
 
 
 def _inverse(values: Any) -> Any:
@@ -92,7 +93,7 @@ def _undetermined(m: Any, same: Any) -> Any:
     """
     size = np.abs(m)
     own = np.diagonal(size, 0, -2, -1)
-    least = np.minimum(own[..., None, :], own[..., :, None]) * (_ROUNDING * float(np.finfo(m.dtype).eps))
+    least = np.minimum(own[..., None, :], own[..., :, None]) * (_ROUNDING * epsilon(m.dtype))
     known = ((size + np.swapaxes(size, -1, -2) <= least) & (least > 0)) | np.eye(m.shape[-1], dtype=bool)
     return np.where(same & ~known, np.nan, m * 0)
 
@@ -179,7 +180,7 @@ def _eig_adjoint(cts: Any, ys: Any, x: Any) -> Any:
     g = inverse @ inner @ T(u)
     if raw(u).shape[-1]:  # without a basis of eigenvectors the entries of the inverse are as large as rounding allows
         size = max(absolute(inverse), (-2, -1), keepdims=True)
-        has_none = size * (_ROUNDING * float(np.finfo(u.dtype).eps)) >= 1
+        has_none = size * (_ROUNDING * epsilon(u.dtype)) >= 1
         g = g * where(has_none, np.nan, size * 0 + 1)  # a factor, because forward mode transposes this rule
     return astype(g, x.dtype) if x.dtype.kind != "c" else g
 

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from ..arrays.device import is_inexact
+from ..arrays.half import epsilon
 from ..arrays.shape_only import Shaped
 from ..engine.dispatch import unbroadcast
 from ..engine.primitive import Primitive, op
@@ -131,7 +132,7 @@ def pinv(a: Any, rcond: Any = None, hermitian: bool = False, *, rtol: Any = None
     """Return the Moore-Penrose pseudo-inverse. The derivative assumes that the rank does not change."""
     cut = rcond if rtol is None else rtol
     if cut is None:
-        cut = float(np.finfo(a.dtype).eps) * sorted(raw(a).shape[-2:])[-1] if rtol is not None else 1e-15
+        cut = epsilon(a.dtype) * sorted(raw(a).shape[-2:])[-1] if rtol is not None else 1e-15
     return _pinv_op(a, options=(float(cut), True) if hermitian else (float(cut),))  # CuPy has no `hermitian`
 
 

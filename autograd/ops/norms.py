@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from ..arrays.device import is_inexact
-from ..arrays.half import in_float32
+from ..arrays.half import epsilon, in_float32
 from ..arrays.shape_only import Shaped
 from ..engine.multi_output import Several
 from ..engine.primitive import op
@@ -49,7 +49,7 @@ def _is_regular(x: Any, inverse: Any) -> bool:
     if type(a) is Shaped or not a.size:
         return True
     size = np.max(np.abs(a), axis=(-2, -1)) * np.max(np.abs(b), axis=(-2, -1))
-    return bool((size * np.sqrt(np.finfo(a.dtype).eps) < 1).all())
+    return bool((size * np.sqrt(epsilon(a.dtype)) < 1).all())
 
 
 def _cofactors(det: Any, x: Any) -> Any:
