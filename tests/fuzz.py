@@ -55,7 +55,7 @@ import parallel
 from autograd import data as loaders
 from autograd import nn, optim
 from autograd.engine.primitive import registry
-from autograd.engine.state import state
+from autograd.engine.state import outside_mesh, state
 from autograd.errors import RingtapeError, is_own_file
 from autograd.layouts.rank_values import RankInt
 from autograd.random import Key, State, set_state
@@ -337,6 +337,19 @@ def _schedule(d: Draw) -> Any:
     return d.pick([pipeline.gpipe, pipeline.one_f_one_b])(2, 4)
 
 
+def _path(d: Draw) -> str:
+    """The path of a file that may not exist, or of one that `nn.save` has written, which may be damaged."""
+    if d.random.random() < 0.4:
+        return "fuzz.bin"
+    with outside_mesh():
+        nn.save(nn.Linear(3, 2), path := f"saved{cc.world().rank}.npz")
+    data = bytearray(Path(path).read_bytes())
+    for _ in range(d.pick([0, 0, 1, 8])):
+        data[d.random.randrange(len(data))] = d.random.randrange(256)
+    Path(path).write_bytes(data[: d.pick([len(data), len(data), d.random.randrange(len(data))])])
+    return path
+
+
 _ONE_OF: dict[str, tuple[Any, ...]] = {
     "axis": (0, -1, None, 1), "axes": (0, (0,), None), "dim": (0, -1, None), "dtype": (None, "float32", float),
     "shape": ((2, 3), (4,), 3), "order": ("C", 1), "keepdims causal": (True, False), "name": ("w", "fuzz"),
@@ -349,7 +362,7 @@ _ONE_OF: dict[str, tuple[Any, ...]] = {
     "n in_features normalized_shape num_features input_size in_channels embedding_dim num_channels": (3,),
     "hidden_size hidden": (4,), "num_embeddings": (5,), "embed_dim d_model width extent": (8,), "dx": (1.0,),
     "loss": (lambda m: squares(m(np.ones((2, 3)))),), "microbatches size": (2, 4), "stages": (2, 1),
-    "pairs": ([(0, 0)],), "path file": ("fuzz.bin",), "indices": (0, [0, 1]), "state": ({}, None), "group": ("dp",),
+    "pairs": ([(0, 0)],), "indices": (0, [0, 1]), "state": ({}, None), "group": ("dp",),
     "takes": ([cc.V], (cc.V,)), "gives": (cc.V,), "label": (cc.R, cc.V), "collective": (cc.all_reduce,),
     "global_shape": (None, (4,)), "word": ("N",), "operation": ("sin", "multiply"), "text": ("a",),
     "milestones": ([2, 4],), "out norm costs attention": (None,),
@@ -363,7 +376,7 @@ _MADE: dict[str, Callable[[Draw], Any]] = {
     "target labels": lambda d: np.array([0, 1]), "batch": lambda d: (np.ones((4, 3)), np.arange(4)),
     "key": lambda d: Key(3, "fuzz"), "params parameters": lambda d: [d.parameter()],
     "optimizer": lambda d: d.optimizer(), "optimizers": lambda d: [d.optimizer()], "tape": lambda d: ag.Tape(),
-    "module model": lambda d: d.module(), "modules": lambda d: [d.module()],
+    "module model objects": lambda d: d.module(), "path file": _path, "modules": lambda d: [d.module()],
     "layers": lambda d: [nn.Tanh(), d.module()],
     "dataset": lambda d: _data(), "schedule": _schedule, "mesh": lambda d: cc.current_mesh(),
 }  # fmt: skip

@@ -433,6 +433,8 @@ def dtype_named(dtype: Any) -> np.dtype[Any]:
             raise DependencyError(text + call_site()) from error
         return np.dtype(ml_dtypes.bfloat16)
     try:
+        if isinstance(dtype, str) and dtype.startswith("a"):  # NumPy warns of its old name of texts, and will refuse it
+            raise TypeError
         found = np.dtype(dtype)
         return found if found.isnative else found.newbyteorder("=")
     except (TypeError, ValueError) as error:  # a ValueError: of a dictionary

@@ -51,7 +51,7 @@ def _transpose(x: Any, *axes: Any, dim0: Any = None, dim1: Any = None) -> Any:
                 "is, torch's exchange transposes it\n  fix: x.T, or x itself" + call_site()
             )
     one = len(axes) == 1 and not isinstance(axes[0], INTEGERS)
-    return shape.transpose(x, (axes[0] if one else axes) or None)
+    return shape.transpose(x, axes[0] if one else axes or None)
 
 
 def _astype(x: Any, dtype: Any, order: str = "K", casting: str = "unsafe", subok: bool = True,

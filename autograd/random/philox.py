@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..arrays.device import move
+from ..arrays.device import dtype_named, move
 from ..arrays.shape_only import DRY, Shaped
 from ..digests import blake2b
 from ..engine import events
@@ -23,7 +23,7 @@ from ..engine.parameter import Leaf, Parameter
 from ..engine.recording import FREE
 from ..engine.state import state
 from ..engine.tensor import Tensor
-from ..errors import DtypeError, ShapeError
+from ..errors import DependencyError, DtypeError, ShapeError
 from ..kernels import draws
 from ..layouts.layout import D, I, Layout, R, Shard, V
 from .keys import Key, Place, check_key
@@ -278,8 +278,8 @@ def _labelled(array: Any, layout: Layout) -> Tensor:
 def floating(dtype: Any, caller: str) -> np.dtype[Any]:
     """Return the dtype of random real numbers; raise DtypeError unless it is float64, float32 or float16."""
     try:
-        result = np.dtype(dtype)
-    except TypeError:
+        result = dtype_named(dtype)
+    except (TypeError, DependencyError):
         result = np.dtype(object)
     if result.kind != "f" or result.itemsize > 8:
         fix = "\n  fix: module.to('bfloat16') of a module of float32" if str(dtype).endswith("bfloat16") else ""

@@ -17,6 +17,7 @@ from ..errors import typed_errors
 from ..ops import absolute, exp, isfinite, log, log1p, max, minimum, reshape, sign, stop_gradient, sum, where
 from ..ops import log_softmax as _log_softmax
 from ..ops import softmax as _softmax
+from ..ops.arguments import operand
 from ..ops.elementwise import elementwise, real
 from ._load import as_ufunc, in_dtype, scipy, traced, without_derivative
 
@@ -196,11 +197,13 @@ def logsumexp(a: Any, axis: Any = None, b: Any = None, keepdims: bool = False, r
 
 def softmax(x: Any, axis: int = -1) -> Any:
     """Return ``exp(x) / sum(exp(x))`` along an axis, or over all elements with None."""
+    x = operand(x)
     return _softmax(x, axis) if axis is not None else reshape(_softmax(reshape(x, (-1,)), 0), x.shape)
 
 
 def log_softmax(x: Any, axis: int = -1) -> Any:
     """Return the logarithm of `softmax`."""
+    x = operand(x)
     return _log_softmax(x, axis) if axis is not None else reshape(_log_softmax(reshape(x, (-1,)), 0), x.shape)
 
 
