@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import wraps
-from inspect import signature
+from inspect import Parameter, signature
 from typing import Any
 
 import numpy as np
@@ -189,8 +190,9 @@ def composite(function: Callable[..., Any]) -> Callable[..., Any]:
     30000.0
     """
 
-    names = list(signature(function).parameters)
-    place = names.index("dtype") if "dtype" in names else len(names)
+    parameters = signature(function).parameters
+    by_place = "dtype" in parameters and parameters["dtype"].kind is Parameter.POSITIONAL_OR_KEYWORD
+    place = list(parameters).index("dtype") if by_place else sys.maxsize
 
     @wraps(function)
     def compute(*args: Any, **words: Any) -> Any:

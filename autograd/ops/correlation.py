@@ -8,6 +8,7 @@ import numpy as np
 
 from ..arrays.shape_only import Shaped
 from ..engine.primitive import Primitive, op
+from ..engine.promotion import composite
 from ..engine.tensor import TENSORS
 from ..errors import LayoutError, call_site
 from ..layouts.layout import Mix, Shard
@@ -104,6 +105,7 @@ def correlate(a: Any, v: Any, mode: Any = "valid") -> Any:
 
 # -- covariances -----------------------------------------------------------------------------------------------------
 @instead_of(np.cov)
+@composite
 def cov(
     m: Any, y: Any = None, rowvar: bool = True, bias: bool = False, ddof: int | None = None, fweights: Any = None,
     aweights: Any = None, *, dtype: Any = None,
@@ -153,6 +155,7 @@ def _covariance(
 
 
 @instead_of(np.corrcoef)
+@composite
 def corrcoef(x: Any, y: Any = None, rowvar: bool = True, *, dtype: Any = None) -> Any:
     """Return the matrix of correlation coefficients of variables: their covariances over standard deviations.
 
@@ -168,6 +171,7 @@ def corrcoef(x: Any, y: Any = None, rowvar: bool = True, *, dtype: Any = None) -
 
 # -- polynomials -----------------------------------------------------------------------------------------------------
 @instead_of(np.polyval)
+@composite
 def polyval(p: Any, x: Any) -> Any:
     """Return the polynomial with the coefficients `p`, the highest power first, at `x`, by Horner's rule.
 

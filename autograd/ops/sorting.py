@@ -338,6 +338,7 @@ def median(a: Any, axis: Any = None, out: None = None, overwrite_input: bool = F
 
 
 @instead_of(np.nanmedian)
+@composite
 def nanmedian(a: Any, axis: Any = None, out: None = None, overwrite_input: bool = False, keepdims: bool = False) -> Any:
     """Return the median over axes, ignoring nan. Adjoint: that of `median`, and 0 for nan."""
     flat, axes = reduced_axes_last(operand(a), axis)
