@@ -172,6 +172,7 @@ _OF_LINES: dict[str, Any] = {
 
 
 @instead_of(np.pad)
+@composite
 def pad(array: Any, pad_width: Any, mode: str = "constant", **words: Any) -> Any:
     """Return the array padded at the ends of each dimension.
 
@@ -212,7 +213,6 @@ def pad(array: Any, pad_width: Any, mode: str = "constant", **words: Any) -> Any
     return x
 
 
-@composite
 def _pad_by_lines(x: Any, widths: Any, mode: str, stat_length: Any = None, end_values: Any = 0) -> Any:
     """Pad one dimension after the other with numbers that are computed from its lines at each end."""
     lengths = np.broadcast_to(np.asarray(stat_length, object), (x.ndim, 2)).tolist()
