@@ -661,17 +661,22 @@ class Prepared:
         """Run the collective on a Tensor and record it, even if the operand requires no gradient."""
         array: Any = None if x is None else x.array
         recording, collective = state.recording, self.collective
-        if recording is None or not self._is_inexact:
-            y = self.run(array, False, x)
+        is_recorded = recording is not None and self._is_inexact
+        # `run` does nothing more for a cast, or for a copy on one rank, that is not compared; this saves its call
+        moved = self._is_uncompared_move and not listeners and collective._forward is self._rule
+        if not moved:
+            y = self.run(array, is_recorded, x)
+        elif self._is_identity or array.__class__ in _IMMUTABLE:
+            y = array
+        else:
+            y = array.copy() if array.__class__ is ndarray else copied(array, self.call)
+        if recording is None or not is_recorded:
             place = OUTSIDE if recording is not None or x is None else place_off_tape(y, (x,))
             return Tensor(y, self.out, None, place)
-        # `run` does nothing more for a cast, or for a copy on one rank, that is not compared; this saves its call
-        if self._is_uncompared_move and not listeners and collective._forward is self._rule:
-            y = array if self._is_identity or array.__class__ in _IMMUTABLE else copied(array, self.call)
-            prepared = self if self.result is not None else self._giving(array, y)
+        if (moved and self.result is not None) or (y.dtype is self._result_dtype and y.shape == self.result[0]):
+            prepared = self
         else:
-            y = self.run(array, True, x)
-            prepared = self if y.dtype is self._result_dtype and y.shape == self.result[0] else self._giving(array, y)
+            prepared = self._giving(array, y)
         if x is None:
             place = -1
         elif x.tape is recording:

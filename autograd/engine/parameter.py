@@ -76,7 +76,8 @@ class Leaf(Tensor):
         self.uses = 0  # the number of tapes that need it, if it owns its array (see `Recording.hold`)
         self.name = name
         self.unstated: tuple[str, ...] = ()  # the axes for which no label was given, so that it is V by default
-        self.requires_grad = requires_grad
+        if requires_grad is not False:
+            self.requires_grad = requires_grad
 
     @property
     def requires_grad(self) -> bool:

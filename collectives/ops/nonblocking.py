@@ -316,7 +316,8 @@ def _keep_poking() -> None:
         return
 
     def listener(phase: str, direction: str, name: str) -> None:
-        if all(x.is_lost for x in state.pending):
+        pending = state.pending
+        if not pending or (pending[-1].is_lost and all(x.is_lost for x in pending)):
             _thread.is_poking = False
             listeners.remove(entry)
         elif phase == "end" and direction == "forward":
