@@ -555,7 +555,7 @@ def _run_alone(sweep: Sweep, nodes: list[Node | None]) -> None:
 
 
 def _is_followed_leaf(x: Any) -> bool:
-    return isinstance(x, Tensor) and x.__class__ is not Tensor and x.tape is None and x._requires_grad
+    return x.__class__ is not Tensor and isinstance(x, Tensor) and x.tape is None and x._requires_grad
 
 
 def _place_in(x: Tensor, recording: Recording) -> int:
@@ -603,7 +603,7 @@ def _seeds(outputs: Any, cotangents: Any, recording: Any, start: int, end: int) 
     found: list[tuple[int, Tensor]] = []
     for y, ct in zip(outputs, cotangents, strict=True):
         ct = _seed(y, ct)
-        if _is_followed_leaf(y):
+        if y.__class__ is not Tensor and _is_followed_leaf(y):
             place = _place_in(y, recording)
             if place < 0 or recording.released(place):
                 _refuse_output(recording, y)

@@ -317,7 +317,7 @@ def _keep_poking() -> None:
 
     def listener(phase: str, direction: str, name: str) -> None:
         pending = state.pending
-        if not pending or (pending[-1].is_lost and all(x.is_lost for x in pending)):
+        if not pending or (pending[-1].handle() is None and all(x.is_lost for x in pending)):
             _thread.is_poking = False
             listeners.remove(entry)
         elif phase == "end" and direction == "forward":
