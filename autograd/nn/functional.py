@@ -92,7 +92,7 @@ def layer_norm(
 
     Parameters
     ----------
-    input : Tensor or array, [..., *normalized_shape]
+    input : Tensor or array, [..., the dimensions of normalized_shape]
     normalized_shape : sequence of int
         The shape of the last dimensions, which are normalised together.
     weight, bias : Tensor or array of this shape, optional
