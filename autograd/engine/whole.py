@@ -103,9 +103,10 @@ def refuse_loss(value: Any, dtype: Any, caller: str, name: str) -> None:
     elif (value.astype(dtype).astype(value.dtype) != value).any():
         fault = "digits of large numbers"
     if fault:
+        kept = {"c": "x.real", "f": f"numpy.rint(x).astype({str(dtype)!r})"}.get(value.dtype.kind)
         raise DtypeError(
             f"{caller}: {name} has dtype {value.dtype}; needed: {dtype}, in which {fault} would be lost\n"
-            f"  fix: x.real, numpy.rint(x).astype({str(dtype)!r}) or the like, if that is meant" + call_site()
+            f"  fix: {kept or f'x.astype({str(dtype)!r})'}, if what is left is meant" + call_site()
         )
 
 
