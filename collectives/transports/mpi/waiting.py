@@ -118,8 +118,14 @@ class Waits:
             self.check(wait)
         self.activity.waiting.setdefault(get_ident())
         kept = self.started  # nobody may wait for the oldest, and without a sweep nobody pokes
-        if kept and (kept[0]._is_done or len(kept) > _MOST_UNTESTED):
+        if len(kept) > _MOST_UNTESTED:
             self.reap()
+        elif kept and kept[0]._is_done and self._reaping.acquire(blocking=False):  # `reap` without its tests
+            try:
+                while kept and kept[0]._is_done:
+                    kept.popleft()
+            finally:
+                self._reaping.release()
         started = Started(self, function(*args), wait, args)
         kept.append(started)
         return started
