@@ -241,7 +241,12 @@ def std(
     mean: Any = None, correction: float | None = None,
 ) -> Any:  # fmt: skip
     """Return the standard deviation, the square root of `var`. Where it is 0 its derivative is taken as 0."""
-    return root(_variance(a, axis, dtype, ddof if correction is None else correction, keepdims, mean))
+    correction = ddof if correction is None else correction
+    y = _variance(a, axis, dtype, correction, keepdims, mean)
+    a = operand(a)
+    if mean is None and not correction and count_of(raw(a).shape, normal_axes(axis, a.ndim)) == 1:
+        return y  # of one element both are 0, with all their derivatives
+    return root(y)
 
 
 root = op("root", "N", np.sqrt, lambda ct, y, x: over(ct * 0.5, y), saves="y", dims=broadcast, operands="x")

@@ -184,11 +184,12 @@ MAGNITUDES: dict[str, tuple[Any, Array, Any]] = {
     "nanstd": (lambda x: np.nanstd(x) ** 2, ONES, CENTRED),
     "real part by size and angle": (lambda x: np.sum(np.abs(x + 0j) * np.cos(np.angle(x + 0j))) ** 2, ZEROS,
                                     2 * numpy.ones((3, 3))),
+    "std of one element": (lambda x: np.sum(np.std(np.reshape(x, (3, 1)), axis=1)), ONES, numpy.zeros((3, 3))),
     "squares": (lambda x: np.sum(x * x), ZEROS, 2 * numpy.eye(3)),
     "var": (np.var, ONES, CENTRED),
     "smooth_l1_loss": (lambda x: nn.smooth_l1_loss(x, ZEROS, reduction="sum"), ZEROS, numpy.eye(3)),
 }  # fmt: skip
-RIGHT = ("squares", "var", "smooth_l1_loss")
+RIGHT = ("squares", "var", "smooth_l1_loss", "std of one element")
 
 
 @pytest.mark.parametrize("name", MAGNITUDES)
