@@ -22,10 +22,10 @@ from autograd.engine.primitive import registry
 from autograd.layouts.layout import dual_label
 from autograd.layouts.rank_values import LocalCount, RankFloat, RankInt
 from autograd.ops.nn.unfold import windows
-from autograd.testing.cases import CASES
 from collectives import C, I, P, R, Rooted, Shard, V
 
 from ...grouped import each, in_groups
+from ...proofs.operations import CASES
 
 REFUSED = "refused"
 NUMBER = "a number"
@@ -303,7 +303,7 @@ def test_labels_go_through_every_other_operation(operation_and_label: tuple[str,
 
 
 def test_every_operation_is_in_the_table() -> None:
-    from autograd.testing.cases import WITHOUT_DERIVATIVE
+    from ...proofs.operations import WITHOUT_DERIVATIVE
 
     known = {*UNARY_LINEAR, *UNARY_NONLINEAR, *TWO_OPERANDS, *WITHOUT_DERIVATIVE, *FROM_CASES}
     missing = {name for name in registry if "example" not in name} - known
