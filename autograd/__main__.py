@@ -43,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         for name in stubs.STUBS:
             stubs.path(name).write_text(stubs.stub(import_module(name)))
         return 0
-    from .testing.listing import rows  # loads all cases, which --help does not need
+    from .testing.listing import rows  # loads all operations, which --help does not need
 
     try:
         found = list(rows(arguments.operations))
@@ -87,8 +87,7 @@ def markdown(found: Sequence[dict[str, Any]]) -> str:
     lines = [
         "# Operations",
         "",
-        "This page is written by `python -m autograd registry --markdown > docs/operations.md`. A test fails when it "
-        "is out of date.",
+        "This page is written by `python -m tests.proofs.registry`. A test fails when it is out of date.",
         "",
         "- **word**: one letter per operand. The same letter: jointly linear. Different letters: linear in each. `N`: "
         "nonlinear. `S`: no cotangent. `*` repeats the last letter.",

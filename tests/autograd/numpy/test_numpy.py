@@ -17,10 +17,10 @@ from autograd.engine.multi_output import Several
 from autograd.engine.tensor import TENSORS
 from autograd.ops.tensor_methods import METHODS
 from autograd.testing import check_adjoint, check_grads
-from autograd.testing.cases import Case
-from autograd.testing.cases.complex import COMPLEX
 
 from ...grouped import each, in_groups
+from ...proofs.operations import Case
+from ...proofs.operations.complex import COMPLEX
 
 Array = Any
 RNG = numpy.random.default_rng(0)

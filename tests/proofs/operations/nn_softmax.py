@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy
 
-from ... import ops
-from ...engine.parameter import tensor
-from ...engine.primitive import registry
-from ...engine.tensor import Tensor
+from autograd import ops
+from autograd.engine.parameter import tensor
+from autograd.engine.primitive import registry
+from autograd.engine.tensor import Tensor
+
 from .base import Array, case, normal, strided
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy
 
 import autograd.numpy as np
+from autograd import ops
 
-from ... import ops
 from .base import case, normal, strided
 
 for _a, _b in (

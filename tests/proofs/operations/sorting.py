@@ -7,8 +7,8 @@ from typing import Any
 import numpy
 
 import autograd.numpy as np
+from autograd.ops.sorting import _scatter_op
 
-from ...ops.sorting import _scatter_op
 from .base import apart, case, normal, numpy_case, strided
 
 _ORDER = numpy.array([[2, 0, 0], [1, 1, 2]])

@@ -3,7 +3,8 @@
 Hypothesis is an optional dependency. Only this module imports it.
 
     from hypothesis import given
-    from collectives.testing import faults, programs
+    from tests.proofs.random_programs import faults
+    from tests.proofs.random_programs.strategies import programs
 
     @given(programs(ranks=(2, 4)))
     def test_gradients(program):
@@ -24,8 +25,8 @@ try:
     from hypothesis import strategies as st
 except ImportError as error:
     raise ImportError(
-        "collectives.testing.programs needs Hypothesis, which is not installed. Fix: pip install hypothesis; or use "
-        "collectives.testing.generate(seed), which makes random programs without it (they do not shrink)"
+        "random_programs.strategies needs Hypothesis, which is not installed. Fix: pip install hypothesis; or use "
+        "random_programs.generate(seed), which makes random programs without it (they do not shrink)"
     ) from error
 
 __all__ = ["minimal", "programs"]
@@ -60,7 +61,7 @@ def programs(
         Whether every leaf with a gradient has a layout that an optimizer accepts, and the program also runs on one
         process.
     operations : sequence of str
-        The operations to choose from; see `testing.random_programs.generate`.
+        The operations to choose from; see `random_programs.generate`.
 
     Examples
     --------

@@ -85,7 +85,7 @@ class Program(NamedTuple):
     Examples
     --------
     >>> from collectives import I, P, R, Shard
-    >>> from collectives.testing.random_programs import LeafForm, Program, Statement
+    >>> from tests.proofs.random_programs import LeafForm, Program, Statement
     >>> program = Program(
     ...     ("dp",), (3,),
     ...     (LeafForm("x", (4, 2), (Shard(0),), "data"), LeafForm("w", (2,), (I,))),
@@ -129,7 +129,7 @@ class Program(NamedTuple):
             "import autograd.numpy as np",
             "import collectives as cc",
             "from collectives import I, P, R, Rooted, Shard, V",
-            "from collectives.testing.random_programs import draw, hand_over",
+            "from tests.proofs.random_programs import draw, hand_over",
             "",
             "",
             "def program():",

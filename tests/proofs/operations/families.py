@@ -8,9 +8,9 @@ from typing import Any
 import numpy
 
 import autograd.numpy as np
+from autograd import ops
+from autograd.engine.primitive import registry
 
-from ... import ops
-from ...engine.primitive import registry
 from .base import CASES, FAMILIES, Argument, Case, Use, apart, family, normal
 from .choices import Pick
 

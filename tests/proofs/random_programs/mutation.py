@@ -46,9 +46,9 @@ from typing import Any, NamedTuple
 from autograd import optim
 from autograd.errors import LayoutError, ReplicaMismatch, RingtapeError
 from autograd.layouts.layout import I, Label, P, R, V
+from collectives.mesh import Mesh
+from collectives.world import run
 
-from ...mesh import Mesh
-from ...world import run
 from .execute import Seen, execute, gradient_faults
 from .form import Program, Statement
 from .rules import kinds
@@ -95,7 +95,7 @@ def mutants(program: Program, rank: int | None = None) -> list[Mutant]:
 
     Examples
     --------
-    >>> from collectives.testing.random_programs.shapes import SHAPES
+    >>> from tests.proofs.random_programs.shapes import SHAPES
     >>> for m in mutants(SHAPES["data parallel"])[:3]:
     ...     print(m.kind, "|", m.what)
     delete | u = cc.cast(w, "dp", to=R)  ->  u = w
@@ -270,7 +270,7 @@ def false_alarm(program: Program) -> str | None:
 
     Examples
     --------
-    >>> from collectives.testing.random_programs import generate
+    >>> from tests.proofs.random_programs import generate
     >>> false_alarm(generate(seed=2, trained=True))
     """
     found = fate("", program, Mutant(program, "none", "", ""))
@@ -388,7 +388,7 @@ def mutation_run(
     Parameters
     ----------
     programs : mapping from name to Program
-        Correct programs whose gradients an optimizer accepts, such as those of `testing.random_programs.shapes` and
+        Correct programs whose gradients an optimizer accepts, such as those of `random_programs.shapes` and
         of ``generate(trained=True)``.
     kinds_of : sequence of str
         The kinds of mutants, a subset of `KINDS`.
@@ -397,7 +397,7 @@ def mutation_run(
 
     Examples
     --------
-    >>> from collectives.testing.random_programs.shapes import SHAPES
+    >>> from tests.proofs.random_programs.shapes import SHAPES
     >>> report = mutation_run({"data parallel": SHAPES["data parallel"]}, ["delete"])
     >>> report.share_without_serial(), report.survivors
     (1.0, [])

@@ -7,8 +7,8 @@ from typing import Any
 import numpy
 
 import autograd.numpy as np
+from autograd.engine.primitive import registry
 
-from ...engine.primitive import registry
 from .base import Array, apart, case, normal, offset, positive, real_only, strided
 
 

@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy
 
-from ... import ops
-from ...engine.primitive import registry
-from ...ops.nn.unfold import Windows, windows
+from autograd import ops
+from autograd.engine.primitive import registry
+from autograd.ops.nn.unfold import Windows, windows
+
 from .base import Array, apart, case, normal, strided
 
 _INDEX: dict[str, Any] = {

@@ -17,7 +17,7 @@ def is_correct(program: Program) -> bool:
 
     Examples
     --------
-    >>> from collectives.testing.random_programs import generate
+    >>> from tests.proofs.random_programs import generate
     >>> is_correct(generate(seed=1))
     True
     """
@@ -46,7 +46,7 @@ def shrink(program: Program, condition: Callable[[Program], bool]) -> Program:
 
     Examples
     --------
-    >>> from collectives.testing.random_programs.shapes import SHAPES
+    >>> from tests.proofs.random_programs.shapes import SHAPES
     >>> program = SHAPES["sequence parallel"]
     >>> small = shrink(program, lambda p: any(s.operation == "reduce_scatter" for s in p.statements))
     >>> len(program.statements), len(small.statements) <= 4

@@ -19,10 +19,10 @@ from autograd.engine.state import state
 from autograd.engine.tensor import Tensor
 from autograd.layouts.layout import I, Label, P, R, Rooted, Shard, V, dual_label
 from autograd.layouts.partition import level
+from collectives.mesh import Mesh, current_mesh
+from collectives.ops import messages
+from collectives.world import run, world
 
-from ...mesh import Mesh, current_mesh
-from ...ops import messages
-from ...world import run, world
 from .form import LeafForm, Program
 from .rules import Kind, kinds
 from .serial import Answer, addends, dense, part
@@ -170,7 +170,7 @@ def faults(program: Program) -> list[str]:
 
     Examples
     --------
-    >>> from collectives.testing.random_programs import faults, generate
+    >>> from tests.proofs.random_programs import faults, generate
     >>> faults(generate(seed=5))
     []
     """

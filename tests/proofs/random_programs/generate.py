@@ -64,7 +64,7 @@ def generate(
 
     Examples
     --------
-    >>> from collectives.testing.random_programs import generate
+    >>> from tests.proofs.random_programs import generate
     >>> print(generate(seed=3, ranks=(2, 2), axes=(1, 1), statements=2).sizes)
     (2,)
     """

@@ -9,9 +9,10 @@ from typing import Any
 import numpy
 from numpy.random import Generator
 
-from ...engine.parameter import constant
-from ...engine.primitive import registry
-from ...engine.tensor import TENSORS
+from autograd.engine.parameter import constant
+from autograd.engine.primitive import registry
+from autograd.engine.tensor import TENSORS
+
 from .base import Array, apart, between, case, normal, positive, real_only
 
 ON_HOST: set[str] = set()

@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy
 
-from ... import ops
-from ...engine.primitive import registry
-from ...ops.nn.dropout import Mask
-from ...random.philox import Source
+from autograd import ops
+from autograd.engine.primitive import registry
+from autograd.ops.nn.dropout import Mask
+from autograd.random.philox import Source
+
 from .base import Array, case, normal, real_only, strided
 from .nn_softmax import numpy_softmax
 

@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy
 
-from ... import ops
-from ...engine.primitive import registry
+from autograd import ops
+from autograd.engine.primitive import registry
+
 from .base import Array, case, normal, strided
 
 _KEYS: dict[str, Any] = {
