@@ -24,7 +24,8 @@ from . import (
     ufuncs,
 )
 from .arguments import normal_axis, run_plain
-from .matmul import matmul
+from .contractions import matmul
+from .numpy_protocol import from_function, from_ufunc
 
 __all__ = ["UNREFLECTED_OPERATORS", "METHODS", "OPERATORS", "PROPERTIES", "install"]
 
@@ -214,8 +215,8 @@ def _reflected(function: Any, unchanged: Any) -> Any:
     return reflected
 
 
-def install(operations: Any) -> None:
-    """Install the methods, properties and operators on Tensor; `operations` is the module `autograd.ops`."""
+def install() -> None:
+    """Install the methods, properties and operators on Tensor, in the place of those of `autograd.first_use`."""
     for name, function in (METHODS | torch_methods.METHODS).items():
         setattr(Tensor, name, _method(function))
     for name, function in PROPERTIES.items():
@@ -228,7 +229,9 @@ def install(operations: Any) -> None:
     for name in IN_PLACE:
         setattr(Tensor, name, _refused(name))
     plain: Any = Tensor
-    plain._operations = operations
+    plain._from_ufunc, plain._from_function = staticmethod(from_ufunc), staticmethod(from_function)
     plain.__pos__ = lambda self: self
     plain.__round__ = lambda self, decimals=0: ufuncs.round(self, decimals)
     plain.__index__ = _index
+    if hasattr(plain, "__getattr__"):  # the placeholder of `autograd.first_use`
+        del plain.__getattr__
