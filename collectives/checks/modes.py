@@ -157,6 +157,6 @@ def report_s() -> float | None:
     return _report_s
 
 
-_environment_s = environment.seconds("RINGTAPE_TIMEOUT_S", None)
-_report_s = environment.seconds("RINGTAPE_REPORT_S", 60.0)
-set_check(environment.value("RINGTAPE_CHECK") or "first")
+_environment_s = environment.seconds("RINGTAPE_TIMEOUT_S")
+_report_s = environment.seconds("RINGTAPE_REPORT_S")
+set_check(environment.value("RINGTAPE_CHECK"))
