@@ -13,8 +13,8 @@ import autograd as ag
 import collectives as cc
 from autograd import nn, random
 from parallel import DataParallel
-from parallel.data.compression import Float16
-from parallel.data.noise_scale import NoiseScale, gradient_noise_scale
+from parallel.approximate.noise_scale import NoiseScale, gradient_noise_scale
+from parallel.approximate.quantised import Float16
 
 pytestmark = pytest.mark.timeout(60)
 FEATURES = 4

@@ -17,7 +17,7 @@ import collectives as cc
 from autograd import nn, optim, random
 from autograd.errors import ArgumentError, CollectiveMismatch, LayoutError, MeshError, OptionError, ReplicaMismatch
 from parallel import DataParallel
-from parallel.data.parameter_server import ParameterServer
+from parallel.approximate.parameter_server import ParameterServer
 
 from ...collectives.launch import launch_command
 

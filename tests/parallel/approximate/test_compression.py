@@ -21,11 +21,13 @@ from collectives.inspect.observing import observing
 from collectives.transports.dry import DryCommunicator
 from collectives.transports.request import whole_bytes
 from parallel import DataParallel
-from parallel.data import compression as module
+from parallel.approximate.compressed_adam import CompressedAdam
+from parallel.approximate.compression import Compression
+from parallel.approximate.error_feedback import ParameterState
+from parallel.approximate.low_rank import PowerSGD, orthonormal
+from parallel.approximate.quantised import Float16, Int8, OneBit
+from parallel.approximate.sparse import RandomK, TopK
 from parallel.data.buckets import Bucket, Place
-from parallel.data.compressed_adam import CompressedAdam
-from parallel.data.compression import Compression, Float16, Int8, OneBit, PowerSGD, RandomK, TopK
-from parallel.data.error_feedback import ParameterState
 
 from ...collectives.launch import launch_command
 from ...grouped import in_groups
@@ -202,12 +204,12 @@ def test_a_random_element_of_each_part_is_unbiased() -> None:
 def test_power_iteration_finds_a_matrix_of_low_rank() -> None:
     generator = np.random.default_rng(1)
     whole = generator.normal(size=(40, 2)) @ generator.normal(size=(2, 30))
-    q = module.orthonormal(generator.normal(size=(30, 2)))
-    p = module.orthonormal(whole @ q)
+    q = orthonormal(generator.normal(size=(30, 2)))
+    p = orthonormal(whole @ q)
     np.testing.assert_allclose(p @ (p.T @ whole), whole, atol=1e-12)
-    dependent = module.orthonormal(np.repeat(whole[:, :1], 3, axis=1))
+    dependent = orthonormal(np.repeat(whole[:, :1], 3, axis=1))
     assert np.allclose(dependent.T @ dependent, np.diag([1, 0, 0]))
-    assert np.isnan(module.orthonormal(np.array([[1.0], [np.nan]]))).any()
+    assert np.isnan(orthonormal(np.array([[1.0], [np.nan]]))).any()
 
 
 def test_factors_of_zeros_are_drawn_again() -> None:

@@ -4,8 +4,10 @@ import numpy as np
 
 import collectives as cc
 from collectives.algorithms.steps import finish
+from parallel.approximate.low_rank import PowerSGD
+from parallel.approximate.quantised import Float16, Int8, OneBit
+from parallel.approximate.sparse import RandomK, TopK
 from parallel.data.buckets import Bucket, Place
-from parallel.data.compression import Float16, Int8, OneBit, PowerSGD, RandomK, TopK
 
 METHODS = [
     Float16, Int8, OneBit, lambda: OneBit(momentum=0.9), lambda: TopK(0.05, smallest=100),

@@ -9,8 +9,8 @@ import numpy as np
 import autograd as ag
 import collectives as cc
 from autograd import nn, optim
-from parallel.data.local_sgd import LocalSGD
-from parallel.data.parameter_server import ParameterServer
+from parallel.approximate.local_sgd import LocalSGD
+from parallel.approximate.parameter_server import ParameterServer
 
 
 def backward(model: nn.Module, rank: int) -> None:

@@ -31,7 +31,7 @@ from autograd.optim.norms import local_norm
 from collectives.algorithms.steps import Steps
 from collectives.transports.protocol import Communicator, Request
 
-from .buckets import Bucket, Reduction
+from ..data.buckets import Bucket, Reduction
 from .rank_states import of_all_ranks, of_this_rank, sizes_of_mesh
 
 __all__ = ["NoiseScale", "gradient_noise_scale"]

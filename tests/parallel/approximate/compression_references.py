@@ -1,8 +1,8 @@
 """Serial references of gradient compression: each algorithm over the list of all ranks' gradients, in float64.
 
 They are written from the papers' equations with loops over parameters and elements, and share no code with
-`parallel.data.compression` but the random keys. A reference is made for the shapes and the number of ranks; ``step``
-takes one list of flat gradients (by parameter) for each rank and returns the sums that are delivered.
+`parallel.approximate` but the random keys. A reference is made for the shapes and the number of ranks; ``step`` takes
+one list of flat gradients (by parameter) for each rank and returns the sums that are delivered.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from autograd.errors import (
 )
 from collectives.inspect.observing import observing
 from parallel import DataParallel
-from parallel.data.local_sgd import DiLoCo, LocalSGD
+from parallel.approximate.local_sgd import DiLoCo, LocalSGD
 
 RANKS = [1, 2, 3, 5]
 FEATURES, CLASSES = 6, 4

@@ -13,7 +13,8 @@ from autograd.optim import Adam
 from autograd.optim.base import decrease
 from autograd.optim.hyperparameters import check_numbers
 
-from .compression import Compression, OneBit
+from .compression import Compression
+from .quantised import OneBit
 
 __all__ = ["CompressedAdam"]
 
