@@ -18,7 +18,7 @@ refuse_two_owners()  # before the other imports: files of a package that was ove
 from . import errors, numpy, transforms  # numpy: functions of NumPy look there
 from .arrays.device import use_device
 from .engine import events
-from .engine.parameter import Leaf, Parameter, constant, tensor
+from .engine.leaves import Leaf, Parameter, constant, tensor
 from .engine.primitive import op, registry
 from .engine.state import no_grad
 from .engine.tape import Tape, scope

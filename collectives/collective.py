@@ -57,7 +57,7 @@ from autograd.engine.primitive import Declared
 from autograd.engine.promotion import dtype_to_round_to
 from autograd.engine.recording import OUTSIDE, Node, Recording
 from autograd.engine.state import state
-from autograd.engine.tape import Sweep
+from autograd.engine.sweep import Sweep
 from autograd.engine.tensor import TENSORS, Tensor, place_off_tape, relabel
 from autograd.errors import ArgumentError, DtypeError, LayoutError, NotDifferentiable, OptionError, call_site, short
 from autograd.layouts.layout import C, I, Label, Layout, P, R, Rooted, Shard, V, may_relabel

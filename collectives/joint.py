@@ -24,10 +24,10 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from autograd.engine.parameter import Parameter
+from autograd.engine.leaves import Parameter
 from autograd.engine.recording import Node, Recording, Step
 from autograd.engine.state import state
-from autograd.engine.tape import Sweep
+from autograd.engine.sweep import Sweep
 from autograd.engine.tensor import TENSORS, Tensor, interior, place_off_tape
 from autograd.layouts.layout import Layout
 

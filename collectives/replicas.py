@@ -35,7 +35,7 @@ import numpy as np
 from autograd.arrays.device import to_host
 from autograd.arrays.shape_only import Shaped, is_absent
 from autograd.engine import events
-from autograd.engine.parameter import Parameter
+from autograd.engine.leaves import Parameter
 from autograd.engine.state import state
 from autograd.engine.tensor import Tensor
 from autograd.errors import ReplicaMismatch, ReplicaWarning, find_site, short_site

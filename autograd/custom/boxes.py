@@ -20,10 +20,10 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from ..engine.parameter import BOXED, tensor
+from ..engine.leaves import BOXED, tensor
+from ..engine.locks import guarded
 from ..engine.pytree import Structure, flatten
 from ..engine.recording import Node, Recording, Step
-from ..engine.saved_arrays import guarded
 from ..engine.state import state
 from ..engine.tape import Tape
 from ..engine.tensor import TENSORS, Tensor

@@ -25,7 +25,7 @@ from ..engine.promotion import dtype_to_round_to
 from ..engine.pytree import Structure, flatten
 from ..engine.recording import FREE, Node, Recording
 from ..engine.state import state
-from ..engine.tape import Sweep
+from ..engine.sweep import Sweep
 from ..engine.tensor import TENSORS, Tensor, may_need_gradient, place_off_tape, relabel
 from ..errors import NotDifferentiable, ShapeError, call_site
 from ..layouts.inference import infer, layout_of

@@ -17,7 +17,7 @@ from .. import random
 from ..arrays.device import as_array, to_host
 from ..digests import bytes_of_values
 from ..engine import events
-from ..engine.parameter import Leaf, make_leaf
+from ..engine.leaves import Leaf, make_leaf
 from ..engine.pytree import tree_map
 from ..engine.state import state
 from ..engine.tensor import TENSORS

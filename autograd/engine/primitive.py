@@ -16,12 +16,12 @@ from typing import Any, NamedTuple, Protocol, overload
 import numpy as np
 
 from ..errors import LayoutError, OptionError, call_site, is_own_file, short_site, typed_errors
+from ..layouts.broadcasting import broadcast
 from ..layouts.inference import infer, layout_of, require_no_first_elements, varying, without_false_parts
 from ..layouts.layout import C, D, Grid, I, Layout, P, R, Shard, V
 from ..layouts.messages import REJECTED, raise_unfit
 from ..layouts.rank_values import rank_axes
 from . import events
-from .broadcasting import broadcast
 from .checked_pull import lift
 from .dispatch import bind, unbroadcast
 from .forward_mode import tangent
@@ -474,7 +474,7 @@ class _Documentation:
     def __get__(self, op: Any, cls: Any) -> str | None:
         if op is None:
             return self.of_class
-        from .formula import docstring  # loaded when the first text is asked for
+        from ..formula import docstring  # loaded when the first text is asked for
 
         return docstring(op)
 

@@ -7,7 +7,7 @@ from functools import update_wrapper
 from typing import Any
 
 from ..engine.events import listening
-from ..engine.parameter import tensor
+from ..engine.leaves import tensor
 from ..engine.primitive import Primitive
 from ..engine.pytree import flatten, tree_map
 from ..engine.state import state

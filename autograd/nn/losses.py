@@ -13,7 +13,7 @@ import numpy as np
 from .. import ops
 from ..arrays.device import arange_beside, as_array, is_inexact, require_one_device, zeros_on
 from ..engine import events
-from ..engine.parameter import constant
+from ..engine.leaves import constant
 from ..engine.promotion import composite
 from ..engine.state import state
 from ..engine.tensor import TENSORS, Tensor

@@ -15,12 +15,12 @@ import numpy as np
 from ..arrays.device import current_device, device_of, dtype_named, is_bfloat16
 from ..arrays.device import to_device as array_on
 from ..arrays.half import in_float32, is_half, rounded
-from ..engine.broadcasting import broadcast
 from ..engine.dispatch import identity
 from ..engine.primitive import Primitive, op
 from ..engine.tensor import TENSORS
 from ..errors import ArgumentError, DtypeError, call_site
 from ..kernels import compiled
+from ..layouts.broadcasting import broadcast
 from .arguments import zero_like
 
 Partial = Callable[..., Any]

@@ -17,8 +17,8 @@ from ..arrays.device import device_of, is_array, is_inexact, mixed_devices, move
 from ..arrays.half import is_half, rounded
 from ..arrays.shape_only import is_absent
 from ..engine import events
-from ..engine.parameter import Leaf, Parameter, refuse_unlabelled_update
-from ..engine.saved_arrays import step_check
+from ..engine.leaves import Leaf, Parameter, refuse_unlabelled_update
+from ..engine.locks import step_check
 from ..engine.state import state
 from ..engine.whole import part_of, whole_of
 from ..errors import (

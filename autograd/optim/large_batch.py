@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ..arrays.device import device_of
-from ..engine.parameter import Leaf
+from ..engine.leaves import Leaf
 from ..engine.state import state
 from ..engine.tensor import Tensor
 from ..layouts.layout import I, Layout, Rooted, V

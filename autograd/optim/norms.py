@@ -23,8 +23,8 @@ from ..arrays.device import device_of, runtime_of, to_host
 from ..arrays.half import is_half, rounded
 from ..arrays.shape_only import Shaped, is_absent
 from ..engine.events import declarations
-from ..engine.parameter import Leaf
-from ..engine.saved_arrays import step_check
+from ..engine.leaves import Leaf
+from ..engine.locks import step_check
 from ..engine.state import state
 from ..engine.tensor import Tensor
 from ..errors import ArgumentError, LayoutError, OptionError, call_site, typed_errors

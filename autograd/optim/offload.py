@@ -22,8 +22,8 @@ from ..arrays.device import runtime_of, to_host
 from ..arrays.half import HALF, is_half, rounded
 from ..arrays.runtime import Runtime
 from ..arrays.shape_only import is_absent
-from ..engine.parameter import Leaf, Parameter
-from ..engine.saved_arrays import step_check
+from ..engine.leaves import Leaf, Parameter
+from ..engine.locks import step_check
 from ..engine.state import state
 from ..engine.whole import part_of, whole_of
 from ..errors import OptionError, call_site, typed_errors

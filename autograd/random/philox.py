@@ -19,7 +19,7 @@ from ..arrays.shape_only import DRY, Shaped
 from ..digests import blake2b
 from ..engine import events
 from ..engine.events import declarations
-from ..engine.parameter import Leaf, Parameter
+from ..engine.leaves import Leaf, Parameter
 from ..engine.recording import FREE
 from ..engine.state import state
 from ..engine.tensor import Tensor

@@ -19,11 +19,11 @@ from ..arrays.device import is_array, is_inexact, to_host
 from ..arrays.shape_only import Shaped
 from ..engine import events
 from ..engine.deferred import Deferred
-from ..engine.parameter import Leaf
+from ..engine.leaves import Leaf
 from ..engine.pytree import flatten
 from ..engine.recording import Recording
 from ..engine.state import state
-from ..engine.tape import Sweep
+from ..engine.sweep import Sweep
 from ..engine.tensor import TENSORS
 from ..errors import AnomalyError, SavedArrayError, find_site, short_site
 from ..layouts.messages import describe

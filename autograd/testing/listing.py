@@ -13,15 +13,16 @@ from typing import Any
 import numpy as np
 
 from ..engine import events
-from ..engine.broadcasting import broadcast
-from ..engine.formula import source
+from ..engine.leaves import tensor
 from ..engine.multi_output import Several
-from ..engine.parameter import resolve, tensor
 from ..engine.primitive import Primitive, registry
 from ..engine.tensor import TENSORS
 from ..errors import RingtapeError
+from ..formula import source
+from ..layouts.broadcasting import broadcast
 from ..layouts.inference import infer
 from ..layouts.layout import Grid, I, Label, Layout, Mix, P, R, Shard, Sum, V
+from ..layouts.stated_layout import resolve
 from .cases import CASES, FAMILIES, REAL_ONLY, WITHOUT_DERIVATIVE, Case
 
 __all__ = ["names", "row", "rows", "source"]

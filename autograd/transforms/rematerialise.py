@@ -17,12 +17,13 @@ from typing import Any, NoReturn
 from .. import random
 from ..digests import Projection, is_near, projection
 from ..engine.deferred import Deferred
+from ..engine.leaves import Leaf
 from ..engine.multi_output import append_output
-from ..engine.parameter import Leaf
 from ..engine.pytree import Structure, flatten
 from ..engine.recording import IMPORT, LEAF, Node, Recording
 from ..engine.state import state
-from ..engine.tape import Sweep, Tape
+from ..engine.sweep import Sweep
+from ..engine.tape import Tape
 from ..engine.tensor import TENSORS, Tensor, relabel
 from ..errors import TapeError, call_site, check_callable
 from ..random.foreign import Source, changed, rewound, sources

@@ -15,7 +15,7 @@ import numpy as np
 
 from ..arrays.shape_only import Shaped
 from ..engine.deferred import Deferred
-from ..engine.parameter import BOXED, Constant, Leaf, tensor
+from ..engine.leaves import BOXED, Constant, Leaf, tensor
 from ..engine.pytree import flatten
 from ..engine.recording import copying, unshared
 from ..engine.state import state

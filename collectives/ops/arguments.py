@@ -22,7 +22,7 @@ import numpy as np
 
 from autograd.arrays.device import is_array
 from autograd.arrays.shape_only import Shaped
-from autograd.engine.parameter import tensor
+from autograd.engine.leaves import tensor
 from autograd.engine.state import state
 from autograd.engine.tensor import TENSORS, Given, Tensor
 from autograd.errors import (

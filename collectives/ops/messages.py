@@ -24,7 +24,7 @@ import numpy as np
 
 from autograd.engine.recording import Node, Recording
 from autograd.engine.state import state
-from autograd.engine.tape import Sweep
+from autograd.engine.sweep import Sweep
 from autograd.engine.tensor import TENSORS, Tensor
 from autograd.errors import ArgumentError, GradientWarning, MeshError, ShapeError, call_site, find_site, short_site
 from autograd.layouts.layout import I, Layout, Shard, V

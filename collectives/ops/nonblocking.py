@@ -31,7 +31,7 @@ from autograd.engine.deferred import Deferred
 from autograd.engine.events import listeners
 from autograd.engine.recording import OUTSIDE, Node, Recording
 from autograd.engine.state import state
-from autograd.engine.tape import Sweep
+from autograd.engine.sweep import Sweep
 from autograd.engine.tensor import TENSORS, Tensor, place_off_tape
 from autograd.errors import CollectiveMismatch, MeshError, TapeError, call_site, find_site, short_site, typed_errors
 from autograd.layouts.layout import Layout, V

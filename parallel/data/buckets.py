@@ -33,7 +33,7 @@ from autograd.arrays.device import move, to_host
 from autograd.arrays.shape_only import Shaped
 from autograd.engine import events
 from autograd.engine.events import listeners
-from autograd.engine.tape import Sweep
+from autograd.engine.sweep import Sweep
 from autograd.engine.tensor import Tensor
 from autograd.errors import RingtapeError
 from collectives.algorithms.selected import Channel

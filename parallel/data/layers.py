@@ -21,7 +21,7 @@ import numpy as np
 from autograd.engine.pytree import tree_map
 from autograd.engine.recording import Node, Recording, Step
 from autograd.engine.state import state
-from autograd.engine.tape import Sweep
+from autograd.engine.sweep import Sweep
 from autograd.engine.tensor import TENSORS, Tensor
 from autograd.errors import TapeError, call_site
 from autograd.nn import Module, ModuleList, Sequential

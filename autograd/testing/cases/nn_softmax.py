@@ -7,7 +7,7 @@ from typing import Any
 import numpy
 
 from ... import ops
-from ...engine.parameter import tensor
+from ...engine.leaves import tensor
 from ...engine.primitive import registry
 from ...engine.tensor import Tensor
 from .base import Array, case, normal, strided

@@ -9,7 +9,7 @@ from typing import Any
 import numpy
 from numpy.random import Generator
 
-from ...engine.parameter import constant
+from ...engine.leaves import constant
 from ...engine.primitive import registry
 from ...engine.tensor import TENSORS
 from .base import Array, apart, between, case, normal, positive, real_only

@@ -991,12 +991,12 @@ def test_an_operand_of_another_thread_is_refused() -> None:
 
 def test_ranks_that_save_one_array_at_once() -> None:
     """Ranks as threads may share data: the count of who needs it must not lose an increment."""
-    from autograd.engine import recording as module
+    from autograd.engine import locks as module
     from autograd.engine.recording import Recording
 
     def work() -> None:
         for _ in range(300):
-            recordings = [Recording(ag.Tape) for _ in range(4)]
+            recordings = [Recording() for _ in range(4)]
             for recording in recordings:
                 recording.lock(data)
             for recording in recordings:
@@ -1023,7 +1023,7 @@ _COLLECTED = """
 import gc
 import numpy as np
 import autograd as ag
-from autograd.engine import recording
+from autograd.engine import locks
 
 class Collecting(np.ndarray):
     def setflags(self, *args):
@@ -1045,10 +1045,10 @@ assert not data.flags.writeable
 with ag.Tape() as tape:
     y = x * np.ones(3).view(Collecting) * shared  # the tape in the cycle is found while an array is being locked
 assert data.flags.writeable and not shared.flags.writeable
-assert recording._locked[id(shared)] == 1
+assert locks._locked[id(shared)] == 1
 del tape, y
 x.tape = None
-assert shared.flags.writeable and not recording._locked
+assert shared.flags.writeable and not locks._locked
 print("DONE")
 """
 
