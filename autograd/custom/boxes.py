@@ -20,7 +20,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from ..engine.leaves import BOXED, tensor
+from ..engine.leaves import tensor
 from ..engine.locks import guarded
 from ..engine.pytree import Structure, flatten
 from ..engine.recording import Node, Recording, Step
@@ -28,6 +28,7 @@ from ..engine.state import state
 from ..engine.tape import Tape
 from ..engine.tensor import TENSORS, Tensor
 from ..errors import TapeError, call_site
+from ..transforms.traced import BOXED
 
 __all__ = [
     "Box", "DictBox", "SequenceBox", "TraceStack", "VJPNode", "backward_pass", "isbox", "new_box", "trace_stack",

@@ -264,7 +264,7 @@ class Extension:
         layouts: list[Any] = [call.layouts[i] or layout_of(call.leaves[i], grid) for i in which]
         shapes = [tuple(int(n) for n in np.shape(a)) for a in arrays]
         out = infer(self, layouts, shapes, [_differentiable(a) for a in arrays], (), arrays)
-        if events.constants and not state.in_rules and max(grid.sizes) > 1:
+        if not state.in_rules and not state.distribution.is_alone and max(grid.sizes) > 1:
             words = [x for x in flatten(call.kwargs)[0] if is_array(x) or isinstance(x, int | float | complex)]
             constant = grid.uniform(C)
             compare_constants(self.name, out, [*layouts, *(constant for _ in words)], [*arrays, *words])

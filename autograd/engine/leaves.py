@@ -40,7 +40,6 @@ from ..errors import (
 from ..layouts.layout import C, Grid, I, Label, Layout, P, Shard, V, is_copy_for_part, may_relabel
 from ..layouts.messages import contradiction, describe, drawn_leaf, own_part
 from ..layouts.stated_layout import KEEPS, PARAMETER_KEEPS, check_shape, resolve, with_own_labels
-from .events import declarations
 from .locks import guarded, step_check
 from .recording import LEAF, Recording
 from .state import state
@@ -49,7 +48,7 @@ from .tensor import TENSORS, Tensor, is_followed
 from .whole import refuse_loss
 
 __all__ = [
-    "BOXED", "Constant", "Leaf", "Parameter", "constant", "make_leaf", "refuse_unlabelled_update", "tensor",
+    "Constant", "Leaf", "Parameter", "constant", "make_leaf", "refuse_unlabelled_update", "tensor",
 ]  # fmt: skip
 
 
@@ -341,7 +340,7 @@ class Parameter(Leaf):
         super().__init__(array, found, requires_grad, name)
         self.is_transposed = None
         if found is not None and found.special:
-            _declare("Parameter", self)
+            state.distribution.note_declaration("Parameter", self)
 
 
 def _update_by_hand(w: str) -> str:
@@ -471,16 +470,12 @@ def tensor(
     return make_leaf("tensor", array, layout, requires_grad, global_shape, dtype, name, device)
 
 
-BOXED: dict[type, Any] = {}
-"""By type of argument: a function ``(value, trace, node)`` that programs of HIPS autograd register (`custom.boxes`)."""
-
-
 @typed_errors
 def make_leaf(
     caller: str, array: Any, layout: Any, requires_grad: bool, global_shape: Any, dtype: Any = None, name: str = "",
     device: str | None = None,
 ) -> Leaf:
-    """The leaf of `tensor`, declared to `declarations` under the name of its caller."""
+    """The leaf of `tensor`, declared to the ranks under the name of its caller."""
     _refuse_recorded(caller, array)
     if not isinstance(requires_grad, bool | np.bool_ | int):
         raise ArgumentError(f"{caller}: requires_grad={requires_grad!r} was given; needed: True or False" + call_site())
@@ -504,13 +499,8 @@ def make_leaf(
             for axis in x.unstated:
                 state.unstated[axis] = name, values.dtype, values.shape, found
     if layout is not None:
-        _declare(caller, x)
+        state.distribution.note_declaration(caller, x)
     return x
-
-
-def _declare(how: str, x: Leaf) -> None:
-    for declare in declarations:
-        declare(how, x)
 
 
 @typed_errors
@@ -552,8 +542,7 @@ def constant(array: Any, dtype: Any = None, device: str | None = None) -> Leaf:
         array = array.array
     values = as_array(array, None if dtype is None else dtype_named(dtype), device)
     x = Constant(values, None if state.grid is None else state.grid.uniform(C))
-    for declare in declarations:
-        declare("constant", x)
+    state.distribution.note_declaration("constant", x)
     return x
 
 

@@ -17,7 +17,6 @@ from ..layouts.inference import axes_in
 from ..layouts.layout import C, I, Layout, P, R, V, is_copy_for_part, may_relabel
 from ..layouts.messages import describe, own_part, require_one_number
 from ..layouts.rank_values import LocalCount, plain, rank_axes
-from . import events
 from .recording import OUTSIDE, UNRECORDED, Recording
 from .state import state
 from .tensor import FROM_A_GRADIENT, Tensor, relabel
@@ -126,7 +125,8 @@ def _seed(y: Tensor, ct: Any) -> Tensor | None:
         return None
     if max(dual.grid.sizes) > 1 and (given is None or given.tape is None):  # copies of one cotangent must be equal
         same = dual.grid.layout([label if label is R or label is I else V for label in dual.labels])
-        events.compare("the cotangent in backward", same, plain(ct) if isinstance(ct, _NUMBERS) else value)
+        shown = plain(ct) if isinstance(ct, _NUMBERS) else value
+        state.distribution.note_constant("the cotangent in backward", same, shown)
     if given is not None and given.tape is not None:
         return relabel(given, dual)
     return given if given is not None and have is dual and given.array is value else Tensor(value, dual)

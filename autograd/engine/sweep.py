@@ -156,8 +156,8 @@ class Sweep:
         """Replay `left` from its end, which empties it; if it is a copy, `release` the recording's nodes."""
         self.left = left
         next_ct, next_node, cts = self.cts.pop, left.pop, self.cts
-        stops, into = self.stops, self.into
-        if not (release or self.wanted is not None or state.poke is not None or listeners or stops):
+        stops, into, wanted, progress = self.stops, self.into, self.wanted, state.distribution.progress
+        if not (release or wanted is not None or progress is not None or listeners or stops):
             while cts:
                 ct = next_ct()
                 node = next_node()
@@ -171,8 +171,8 @@ class Sweep:
             if node is None:
                 continue
             op = node[0]
-            if self.wanted is not None and self.place in self.wanted:
-                self.wanted[self.place] = ct
+            if wanted is not None and self.place in wanted:
+                wanted[self.place] = ct
             if ct is not None or op.communicates:
                 if listeners:
                     emit("begin", "backward", op.name, node, ct, self)
@@ -181,7 +181,7 @@ class Sweep:
                 op.pull(node, ct, self)
                 if listeners:
                     emit("end", "backward", op.name, node, ct, self)
-                if state.poke is not None:
-                    state.poke()
+                if progress is not None:
+                    progress()
             if release and op is not LEAF and op is not IMPORT:  # later tapes may refer to these places again
                 self.recording.nodes[self.place] = None

@@ -11,14 +11,14 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, ClassVar, Literal, overload
+from typing import Any, Literal, overload
 
 from .. import notebook
-from ..errors import MeshError, TapeError, call_site
+from ..errors import TapeError, call_site
 from . import events
 from .deferral import Rest
 from .deferred import refuse_pending
-from .events import objectives, spans
+from .events import spans
 from .locks import refuse_write
 from .objective import is_followed_leaf, place_in, place_of, seeds
 from .recording import EFFECT, LEAF, MARK, OUTSIDE, Recording
@@ -59,9 +59,6 @@ class Tape:
     """
 
     __slots__ = ("_outer", "end", "recording", "start")
-
-    planner: ClassVar[Callable[[Any], Any] | None] = None
-    """For the layer above: makes the plan of a tape without a mesh."""
 
     def __init__(self, recording: Any = None) -> None:
         self.recording: Recording = recording
@@ -166,11 +163,7 @@ class Tape:
         >>> [c.name for c in plan.communications], plan.problems
         (['all_reduce'], [])
         """
-        if state.mesh is not None:
-            return state.mesh.plan(self)
-        if Tape.planner is None:
-            raise MeshError("tape.plan() was called without collectives\n  fix: import collectives" + call_site())
-        return Tape.planner(self)
+        return state.distribution.plan(self)
 
     # -- sweeps ----------------------------------------------------------------------------------------------------
     @overload
@@ -239,9 +232,8 @@ class Tape:
         sweep = Sweep(recording, start, end, None if at is None or defer else dict.fromkeys(at), record)
         for place, ct in seeds(outputs, cotangents, recording, start, end):
             sweep.seed(place, ct)
-        if cotangents is None and (mesh := state.mesh) is not None and not mesh.is_alone:
-            for see in objectives:
-                see(outputs, recording)
+        if cotangents is None and not (distribution := state.distribution).is_alone:
+            distribution.compare_objective(outputs, recording)
         if recording.pending:
             sweep.take_pending()
         if defer:

@@ -89,7 +89,7 @@ class Tensor:
         if not cls._waits:
             TENSOR_TYPES.add(cls)
 
-    _operations: Any = None  # the module of the operations
+    __array_ufunc__: Any = None  # until `ops` is loaded, NumPy's functions refuse Tensors
 
     if TYPE_CHECKING:  # installed by `ops.tensor_methods`; a test compares the names and parameters
         T: Tensor
@@ -430,12 +430,6 @@ class Tensor:
         if copy is False and dtype is not None and host.dtype != dtype:
             raise OptionError(f"copy=False of a {host.dtype} array as {np.dtype(dtype)}: the conversion needs a copy")
         return np.array(host, dtype=dtype) if copy is not False else np.asarray(host, dtype=dtype)
-
-    def __array_ufunc__(self, ufunc: Any, method: str, *xs: Any, **options: Any) -> Any:
-        return self._operations.from_ufunc(ufunc, method, xs, options)
-
-    def __array_function__(self, function: Any, types: Any, args: Any, options: Any) -> Any:
-        return self._operations.from_function(function, args, options)
 
     def __float__(self) -> float:
         array = self._whole("float")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 from . import decompositions, einsum, fourier, linalg, norms
 from .arguments import stack
 from .einsum import dot
@@ -72,4 +70,4 @@ __all__ = [
 ]  # fmt: skip
 
 
-install(sys.modules[__name__])
+install()

@@ -25,6 +25,7 @@ from . import (
 )
 from .arguments import normal_axis, run_plain
 from .matmul import matmul
+from .numpy_protocol import from_function, from_ufunc
 
 __all__ = ["UNREFLECTED_OPERATORS", "METHODS", "OPERATORS", "PROPERTIES", "install"]
 
@@ -214,8 +215,16 @@ def _reflected(function: Any, unchanged: Any) -> Any:
     return reflected
 
 
-def install(operations: Any) -> None:
-    """Install the methods, properties and operators on Tensor; `operations` is the module `autograd.ops`."""
+def _array_ufunc(self: Any, ufunc: Any, method: str, *xs: Any, **options: Any) -> Any:
+    return from_ufunc(ufunc, method, xs, options)
+
+
+def _array_function(self: Any, function: Any, types: Any, args: Any, options: Any) -> Any:
+    return from_function(function, args, options)
+
+
+def install() -> None:
+    """Install the methods, properties and operators on Tensor. The package `ops` calls it, once."""
     for name, function in (METHODS | torch_methods.METHODS).items():
         setattr(Tensor, name, _method(function))
     for name, function in PROPERTIES.items():
@@ -228,7 +237,7 @@ def install(operations: Any) -> None:
     for name in IN_PLACE:
         setattr(Tensor, name, _refused(name))
     plain: Any = Tensor
-    plain._operations = operations
+    plain.__array_ufunc__, plain.__array_function__ = _array_ufunc, _array_function
     plain.__pos__ = lambda self: self
     plain.__round__ = lambda self, decimals=0: ufuncs.round(self, decimals)
     plain.__index__ = _index

@@ -454,7 +454,7 @@ class MasterWeights(OfCopies):
         if not axes:
             return finite, scaled
         call = f"agreement on an overflow (axis={'*'.join(axes)!r})"
-        codes = [int(code) for code in state.mesh.numbers_of_all(finite + 2 * scaled, axes, call)]
+        codes = [int(code) for code in state.distribution.numbers_of_all(finite + 2 * scaled, axes, call)]
         return all(code & 1 for code in codes), any(code & 2 for code in codes)
 
     def state_dict(self) -> dict[str, Any]:

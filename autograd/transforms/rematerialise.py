@@ -95,8 +95,8 @@ class Segment:
     """A checkpointed call: the function, its arguments and the state needed to run it again."""
 
     __slots__ = (
-        "closure", "collects", "contexts", "fun", "grid", "leaves", "mesh", "operands", "outputs", "projections",
-        "random_state", "sources", "structure",
+        "closure", "collects", "contexts", "distribution", "fun", "grid", "leaves", "operands", "outputs",
+        "projections", "random_state", "sources", "structure",
     )  # fmt: skip
 
     def __init__(self, fun: Callable[..., Any], leaves: list[Any], structure: Structure):
@@ -110,7 +110,7 @@ class Segment:
         self.sources: list[tuple[Source, Any]] = []  # generators that the first run used, with their states before it
         self.projections: list[Projection | None] = []  # of the values of the outputs
         self.collects = state.collected is not None
-        self.grid, self.mesh, self.contexts = state.grid, state.mesh, state.contexts
+        self.grid, self.distribution, self.contexts = state.grid, state.distribution, state.contexts
 
     def run(self, operands: Sequence[Any]) -> tuple[list[Any], Structure]:
         """Run the function on operands; return the leaves of its result, followed by values that it gave to
@@ -173,9 +173,9 @@ class Segment:
     @contextmanager
     def _state_of_first_run(self) -> Iterator[None]:
         """Restore the random state, the mesh and the entered contexts of the first run."""
-        now, grid, mesh, contexts = random.get_state(), state.grid, state.mesh, state.contexts
+        now, grid, distribution, contexts = random.get_state(), state.grid, state.distribution, state.contexts
         random.set_state(self.random_state)
-        state.grid, state.mesh, state.contexts = self.grid, self.mesh, self.contexts
+        state.grid, state.distribution, state.contexts = self.grid, self.distribution, self.contexts
         try:
             with rewound(self.sources), ExitStack() as entered:
                 for enter in self.contexts:
@@ -183,7 +183,7 @@ class Segment:
                 yield
         finally:
             random.set_state(now)
-            state.grid, state.mesh, state.contexts = grid, mesh, contexts
+            state.grid, state.distribution, state.contexts = grid, distribution, contexts
 
 
 def _signature(y: Any) -> tuple[Any, ...]:

@@ -15,7 +15,7 @@ import numpy as np
 
 from ..arrays.shape_only import Shaped
 from ..engine.deferred import Deferred
-from ..engine.leaves import BOXED, Constant, Leaf, tensor
+from ..engine.leaves import Constant, Leaf, tensor
 from ..engine.pytree import flatten
 from ..engine.recording import copying, unshared
 from ..engine.state import state
@@ -25,9 +25,12 @@ from ..errors import DtypeError, LayoutError, ShapeError, TapeError, call_site
 from ..layouts.layout import C, I, P, V, is_copy_for_part, may_relabel
 from ..layouts.messages import describe, drawn_leaf, own_part
 
-__all__ = ["Function", "Traced", "tangent_of", "zeros_like"]
+__all__ = ["BOXED", "Function", "Traced", "tangent_of", "zeros_like"]
 
 Function = Callable[..., Any]
+
+BOXED: dict[type, Any] = {}
+"""By type of argument: a function ``(value, trace, node)`` that programs of HIPS autograd register (`custom.boxes`)."""
 
 
 class Traced:

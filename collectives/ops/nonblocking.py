@@ -311,7 +311,7 @@ def _keep_poking() -> None:
 
     Sweeps poke the transport themselves. Operations have no extra cost while nothing is pending.
     """
-    poke = state.poke
+    poke = state.distribution.progress
     if poke is None or _thread.is_poking:
         return
 

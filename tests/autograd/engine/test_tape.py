@@ -20,6 +20,7 @@ import autograd as ag
 import autograd.numpy as np
 import collectives as cc
 from autograd import nn, ops, optim
+from autograd.engine.distribution import ALONE, Alone
 from autograd.engine.state import state
 from collectives import I, P, R, Rooted, Shard, V
 
@@ -39,7 +40,7 @@ def grad_of(x: Any) -> Any:
 def nothing_is_left_recording() -> Iterator[None]:
     assert state.recording is None
     yield
-    assert state.recording is None and state.poke is None and state.mesh is None
+    assert state.recording is None and state.distribution is ALONE and state.mesh is None
 
 
 # -- one backward, and the next --------------------------------------------------------------------------------------
@@ -383,16 +384,20 @@ def test_marks_and_effects_need_an_open_tape() -> None:
         tape.mark(print)
 
 
-def test_the_poke_comes_after_each_node() -> None:
-    calls = []
+def test_progress_is_made_after_each_node() -> None:
+    class Pending(Alone):
+        def progress(self) -> None:
+            calls.append(1)
+
+    calls: list[int] = []
     w = parameter(1.0)
     with ag.Tape() as tape:
         loss = np.tanh(np.exp(w)).sum()
-    state.poke = lambda: calls.append(1)
+    state.distribution = Pending()
     try:
         tape.backward(loss)
     finally:
-        state.poke = None
+        state.distribution = ALONE
     assert len(calls) == 4  # sum, tanh, exp, leaf
 
 
