@@ -33,6 +33,7 @@ from .pytree import flatten
 __all__ = [
     "COPIED_BYTES", "EFFECT", "FREE", "IMPORT", "LEAF", "MARK", "OUTSIDE", "UNRECORDED", "Node", "Recording", "Step",
     "arrays_of", "copying", "op_of", "options_of", "parents_of", "result_of", "shapes_of", "signature_of", "unshared",
+    "with_options", "with_shapes",
 ]  # fmt: skip
 
 Node = tuple[Any, ...]
@@ -59,6 +60,16 @@ shapes_of = itemgetter(5)
 """The shapes of a node's operands, if they were broadcast."""
 signature_of = itemgetter(6)
 """The layouts of a node."""
+
+
+def with_options(node: Node, options: Any) -> Node:
+    """The node with other options."""
+    return (*node[:4], options, *node[5:])
+
+
+def with_shapes(node: Node, shapes: Any) -> Node:
+    """The node with other shapes; of a message between ranks, with its number."""
+    return (*node[:5], shapes, node[6])
 
 
 class Step:

@@ -17,6 +17,7 @@ from ..arrays.device import to_device as array_on
 from ..arrays.half import in_float32, is_half, rounded
 from ..engine.dispatch import identity
 from ..engine.primitive import Primitive, op
+from ..engine.recording import options_of
 from ..engine.tensor import TENSORS
 from ..errors import ArgumentError, DtypeError, call_site
 from ..kernels import compiled
@@ -249,7 +250,7 @@ class _Cast(Primitive):
 
         def pull(node: Any, ct: Any, sweep: Any) -> None:
             step(node, ct, sweep)
-            source = node[4][1]
+            source = options_of(node)[1]
             sweep.general = sweep.general or (source.itemsize == 2 and is_half(source))
 
         return call, pull

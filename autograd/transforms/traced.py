@@ -17,7 +17,7 @@ from ..arrays.shape_only import Shaped
 from ..engine.deferred import Deferred
 from ..engine.leaves import Constant, Leaf, tensor
 from ..engine.pytree import flatten
-from ..engine.recording import copying, unshared
+from ..engine.recording import copying, op_of, unshared
 from ..engine.state import state
 from ..engine.tape import Tape
 from ..engine.tensor import TENSORS, Tensor, may_need_gradient, place_off_tape, relabel
@@ -148,7 +148,7 @@ class Traced:
     def has_only_reverse_rules(self) -> bool:
         """Whether the function called a user's primitive that has no forward rule."""
         nodes = self.tape.recording.nodes[self.tape.start : self.tape.end]
-        return any(node is not None and not getattr(node[0], "has_jvp", True) for node in nodes)
+        return any(node is not None and not getattr(op_of(node), "has_jvp", True) for node in nodes)
 
     def value(self, keep: bool = False) -> Any:
         """Return the result of the function; with `keep`, as copies where the tape still needs the arrays."""
