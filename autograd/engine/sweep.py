@@ -68,9 +68,9 @@ class Sweep:
     # -- the start -------------------------------------------------------------------------------------------------
     def seed(self, place: int, ct: Tensor) -> None:
         """Start from a cotangent at a place. A leaf that entered after this interval has its place beyond it."""
-        given = ct if self.record else ct.array
-        if place - self.start < len(self.cts):
-            self.add(place, given)
+        given, cts, i = ct if self.record else ct.array, self.cts, place - self.start
+        if 0 <= i < len(cts):
+            cts[i] = given if cts[i] is None else cts[i] + given
             if ct.array.dtype.itemsize == 2:  # a call for each sweep is left out
                 self.general = self.general or dtype_to_round_to(ct) is not None
         else:

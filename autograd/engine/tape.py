@@ -248,7 +248,8 @@ class Tape:
                 begin(sweep)
         _replay(sweep, retain, is_whole=start == 0 and end == size)
         if at is None:
-            sweep.settle()
+            if sweep.outside or sweep.later:
+                sweep.settle()
             return None
         found: Any = sweep.wanted
         return [found[place] if start <= place < end else sweep.outside.get(place) for place in at]

@@ -27,7 +27,9 @@ def note(axis: Any, recording: Any, place: int, text: str) -> None:
 def warn(axes: Iterable[Any], recording: Any) -> None:
     """Warn of the noted values of a recording that only the broadcast uses."""
     for axis in axes:
-        noted: list[Any] = axis.kept.get("dropped", [])
+        noted: list[Any] = axis.kept.get("dropped")
+        if not noted:
+            continue
         for each in [each for each in noted if each[0] is recording]:
             noted.remove(each)
             _, place, text, site = each
