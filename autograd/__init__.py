@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # `__getattr__` loads these names at first use
     from . import nn, optim, random, testing
     from .arrays.device import use_device
     from .engine import events
-    from .engine.parameter import Leaf, Parameter, constant, tensor
+    from .engine.leaves import Leaf, Parameter, constant, tensor
     from .engine.primitive import op, registry
     from .engine.state import no_grad
     from .engine.tape import Tape, scope
@@ -84,7 +84,7 @@ _NAMES = {
     "builtins": ("dict", "isinstance", "list", "tuple", "type"),  # of HIPS autograd; `import *` leaves them out
     "core": ("primitive",),
     "engine": ("events",),
-    "engine.parameter": ("Leaf", "Parameter", "constant", "tensor"),
+    "engine.leaves": ("Leaf", "Parameter", "constant", "tensor"),
     "engine.primitive": ("op", "registry"),
     "engine.state": ("no_grad",),
     "engine.tape": ("Tape", "scope"),

@@ -26,13 +26,13 @@ from .custom.boxes import Box
 from .custom.primitive import Call, Extension, called
 from .custom.vspace import VSpace, vspace
 from .engine import events
-from .engine.broadcasting import broadcast
 from .engine.dispatch import identity, ones, unbroadcast
 from .engine.events import listeners
 from .engine.multi_output import Several
 from .engine.primitive import Primitive, op, registry
 from .engine.tensor import TENSORS
 from .errors import GradientWarning, NotDifferentiable, check_callable, typed_errors, warn
+from .layouts.broadcasting import broadcast
 from .layouts.layout import Mix, Sum
 
 __all__ = [

@@ -180,11 +180,12 @@ class Bench:
 
 
 def without_poke(function: Callable[[], Any]) -> Any:
-    before, state.poke = state.poke, None
+    mesh = state.mesh
+    before, mesh.progress = mesh.progress, None
     try:
         return function()
     finally:
-        state.poke = before
+        mesh.progress = before
 
 
 def measure(bench: Bench, rounds: int) -> dict[str, list[float]]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from autograd.engine.tape import Tape
 from autograd.errors import (
     CollectiveMismatch,
     CommunicationError,
@@ -99,18 +98,11 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *__all__, "inspect", "testing"})
 
 
-def _plan(tape: Any, ranks: Communicator | None = None, sizes: tuple[int, ...] = (1,)) -> Any:
-    from .inspect.plan import plan  # loaded at the first plan; few programs make one
-
-    return plan(tape, ranks, sizes)
-
-
 def _ask_mpi() -> tuple[int, int]:
     from .transports.mpi.library import MPI  # loads mpi4py
 
     return MPI.COMM_WORLD.Get_rank(), MPI.COMM_WORLD.Get_size()
 
 
-Mesh.planner = Tape.planner = staticmethod(_plan)
 process.guard(lambda: World("mpi"), _ask_mpi)
-del Tape, process
+del process

@@ -55,9 +55,9 @@ from autograd.engine import events
 from autograd.engine.events import listeners
 from autograd.engine.primitive import Declared
 from autograd.engine.promotion import dtype_to_round_to
-from autograd.engine.recording import OUTSIDE, Node, Recording
+from autograd.engine.recording import OUTSIDE, Node, Recording, arrays_of, options_of, parents_of, result_of
 from autograd.engine.state import state
-from autograd.engine.tape import Sweep
+from autograd.engine.sweep import Sweep
 from autograd.engine.tensor import TENSORS, Tensor, place_off_tape, relabel
 from autograd.errors import ArgumentError, DtypeError, LayoutError, NotDifferentiable, OptionError, call_site, short
 from autograd.layouts.layout import C, I, Label, Layout, P, R, Rooted, Shard, V, may_relabel
@@ -496,7 +496,7 @@ class Collective:
     # -- the sweeps --------------------------------------------------------------------------------------------
     def pull(self, node: Node, ct: Any, sweep: Sweep) -> None:
         """One step of the reverse sweep; if no cotangent arrived, zeros are communicated."""
-        made: Prepared = node[4]
+        made: Prepared = options_of(node)
         if ct is None or sweep.record:
             ct = arrived(ct, made.out, made.result, made.call, sweep)
         if self.unchecked and not sweep.record and self._is_first(made):
@@ -507,7 +507,7 @@ class Collective:
             g = ct  # the adjoint of the identity
         else:
             g = self._adjoint(ct, made.call)
-        (place,) = node[3]
+        (place,) = parents_of(node)
         if g.__class__ is ndarray:
             sweep.add(place, g)
         else:
@@ -569,7 +569,7 @@ class Collective:
 
     def push(self, node: Node, carried: list[Any], start: int, record: bool, recording: Recording, at: int) -> Any:
         """One step of forward mode: the same collective on the tangent, or on zeros without one."""
-        (place,), made = node[3], node[4]
+        (place,), made = parents_of(node), options_of(node)
         t = carried[place - start] if place >= start else None
         if t is None and made.operand is not None:
             t = absent_or_zeros(made.operand, made.call)
@@ -587,7 +587,7 @@ class Collective:
         """The operand and result that a nonlinear collective's rules read, on `recording` if it is given."""
         if not self.nonlinear:
             return ()
-        y, (x,), (place,), made = node[1:5]
+        y, (x,), (place,), made = result_of(node), arrays_of(node), parents_of(node), options_of(node)
         if not lifted:
             return x, y
         place = -1 if recording is None else place

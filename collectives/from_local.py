@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from autograd.arrays.device import as_array, dtype_name
-from autograd.engine.parameter import Leaf, make_leaf
+from autograd.engine.leaves import Leaf, make_leaf
 from autograd.engine.tensor import TENSORS
 from autograd.errors import ArgumentError, LayoutError, ShapeError, call_site
 from autograd.layouts.layout import Label, Shard

@@ -24,10 +24,10 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from autograd.engine.parameter import Parameter
-from autograd.engine.recording import Node, Recording, Step
+from autograd.engine.leaves import Parameter
+from autograd.engine.recording import Node, Recording, Step, arrays_of, options_of, parents_of
 from autograd.engine.state import state
-from autograd.engine.tape import Sweep
+from autograd.engine.sweep import Sweep
 from autograd.engine.tensor import TENSORS, Tensor, interior, place_off_tape
 from autograd.layouts.layout import Layout
 
@@ -93,7 +93,7 @@ class _Output(Step):
     name = "entered parameter"
 
     def push(self, node: Node, carried: list[Any], start: int, record: bool, recording: Recording, at: int) -> Any:
-        of, first, places, operands, call = node[4]
+        of, first, places, operands, call = options_of(node)
         i = at - first
         place, x = places[i], operands[i]
         t = carried[place - start] if place >= start else None
@@ -172,7 +172,7 @@ class Joint(Step):
 
     # -- sweeps ------------------------------------------------------------------------------------------------
     def pull(self, node: Node, ct: Any, sweep: Sweep) -> None:
-        operands, places, (call, all_leaves) = node[2], node[3], node[4]
+        operands, places, (call, all_leaves) = arrays_of(node), parents_of(node), options_of(node)
         step = sweep.start + len(sweep.cts)
         cotangents = sweep.given(len(places))
         on, leaves_too = call.on, sweep.wanted is None
@@ -218,7 +218,7 @@ class Joint(Step):
 
     def communication(self, node: Node) -> tuple[Sequence[str], Communicator, list[Sent], list[Sent]]:
         """For `Tape.plan`: the axes, the channel, and the messages of both directions if every operand is used."""
-        operands, (call, _) = node[2], node[4]
+        operands, (call, _) = arrays_of(node), options_of(node)
         forward, backward = Probe(call.runs.group), Probe(call.runs.group)
         if call.on.size > 1:
             for x, each in zip(operands, call.calls, strict=True):

@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import math
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from importlib import import_module
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -17,18 +18,17 @@ import numpy as np
 
 from autograd import notebook
 from autograd.arrays.device import dtype_named, is_bfloat16
-from autograd.engine import events
 from autograd.engine.deferred import refuse_pending
 from autograd.engine.state import state
 from autograd.engine.tensor import Tensor
 from autograd.errors import ArgumentError, MeshError, call_site, shorten, typed_errors
-from autograd.layouts.layout import Grid
+from autograd.layouts.layout import Grid, Layout
 from autograd.layouts.rank_values import RankInt
 
 from .call import Call, keep
-from .checks import declarations, modes, numbers, parts
+from .checks import declarations, dropped, modes, numbers, parts, sanitizer
 from .job.failure import process
-from .replicas import compare_end, compare_replicas, compare_step, is_due, note_numbers
+from .replicas import compare_end, compare_objective, compare_replicas, compare_step, is_due, note_numbers
 from .transports.protocol import Communicator
 from .world import World, is_rank_thread, world
 
@@ -180,8 +180,23 @@ class Mesh:
     1
     """
 
-    planner: Callable[[Any, Communicator, tuple[int, ...]], Any]
-    """`inspect.plan.plan`. This module must not import it, so the package sets it here."""
+    # -- what autograd asks of the ranks, see `autograd.engine.distribution` ------------------------------------------
+    note_constant = numbers.note
+    note_beside = parts.expect_different_beside
+
+    def note_declaration(self, how: str, x: Any) -> None:
+        """Record a value that the program has declared, for the next calls along its axes."""
+        sanitizer.declared(how, x)
+        parts.expect_different(how, x)
+
+    def examine(self, operation: Any, layouts: Sequence[Layout], arrays: Sequence[Any], options: Any) -> None:
+        """Test the declaration of an operation of the user; see `collectives.checks.declarations`."""
+        declarations.examine(operation, layouts, arrays, options)
+
+    def compare_objective(self, outputs: Any, recording: Any) -> None:
+        """Compare the objective of a sweep; see `collectives.replicas`. Warn of values that a broadcast has dropped."""
+        compare_objective(outputs, recording, self)
+        dropped.warn(self.known_axes(), recording)
 
     @typed_errors
     def __init__(self, over: Communicator | None = None, /, *, algorithm: Any = "native", **sizes: int):
@@ -210,6 +225,7 @@ class Mesh:
         self.place = tuple(RankInt(at, (name,)) for name, at in zip(self.names, place, strict=True))
         self.ranks = ranks
         self.is_alone = ranks.size == 1  # then there is nothing to compare
+        self.progress = None if self.is_alone else ranks.poke
         self.grid = Grid.of(self.names, self.sizes, place)
         self._algorithms = algorithm if isinstance(algorithm, Mapping) else dict.fromkeys(self.names, algorithm)
         for name, chosen in self._algorithms.items():
@@ -359,15 +375,14 @@ class Mesh:
             raise MeshError(
                 "a mesh was entered on another thread (rank) than the one that made it. Fix: make it inside run(...)"
             )
-        self._outer.append((state.mesh, state.grid, state.poke, state.unstated))
-        state.mesh, state.grid, state.poke = self, self.grid, self.ranks.poke if self.ranks.size > 1 else None
-        state.unstated = {}
+        self._outer.append((state.distribution, state.grid, state.unstated))
+        state.distribution, state.grid, state.unstated = self, self.grid, {}
         if state.recording is not None:  # so that its leaves enter again, with labels of this mesh
             state.recording.leaves.clear()
         return self
 
     def __exit__(self, *error: Any) -> None:
-        state.mesh, state.grid, state.poke, state.unstated = self._outer.pop()
+        state.distribution, state.grid, state.unstated = self._outer.pop()
         if state.pending and not self._outer:
             mine = [x for x in state.pending if x.mesh is self]
             refuse_pending(mine, f"the block of {self!r} ends", error[0] is not None)
@@ -388,10 +403,16 @@ class Mesh:
         gathered = on.group.exchange(json.dumps([int(n) for n in shape]).encode())
         return [tuple(json.loads(data)) for data in gathered], on.group.index
 
-    @property
-    def is_comparing(self) -> bool:
-        """Whether the ranks compare values: in every check mode but ``off``."""
-        return modes.limit > 0
+    def is_norm_due(self) -> bool:
+        """Count a norm that a function of the program has computed: whether it is compared, as the 1st, 2nd, 4th."""
+        if not modes.limit:
+            return False
+        self.norms += 1
+        return is_due(self.norms)
+
+    def group(self, axes: Sequence[str] | None = None) -> Communicator:
+        """The ranks along some axes; all ranks of the mesh without them."""
+        return self.ranks if axes is None else self.axis(axes).group
 
     @typed_errors
     def numbers_of_all(self, number: float, axes: Sequence[str], call: str) -> list[float]:
@@ -451,7 +472,8 @@ class Mesh:
         -------
         Plan
         """
-        return self.planner(tape, self.ranks, self.sizes)
+        # By its name, because the module stands above this one.
+        return import_module(".inspect.plan", __package__).plan(tape, self.ranks, self.sizes)
 
     def compare_step(self, optimizer: Any) -> None:
         """Compare an optimizer's parameters, gradients, state and numbers before a step; see `collectives.replicas`.
@@ -577,16 +599,10 @@ def current_mesh() -> Mesh:
     ...     cc.current_mesh()
     Mesh(dp=1)
     """
-    if state.mesh is None:
+    mesh = state.distribution
+    if not isinstance(mesh, Mesh):
         raise MeshError(
             "a collective was called and no mesh is current. Needed: a mesh with named axes. "
             + (_entered_elsewhere() or "Fix: with cc.Mesh(dp=-1): around it (one axis over all ranks)") + call_site()
         )
-    mesh: Mesh = state.mesh
     return mesh
-
-
-events.constants.append(numbers.note)
-events.declarations.append(parts.expect_different)
-events.besides.append(parts.expect_different_beside)
-events.uses.append(declarations.examine)

@@ -34,9 +34,7 @@ import numpy as np
 
 from autograd.arrays.device import to_host
 from autograd.arrays.shape_only import Shaped, is_absent
-from autograd.engine import events
-from autograd.engine.parameter import Parameter
-from autograd.engine.state import state
+from autograd.engine.leaves import Parameter
 from autograd.engine.tensor import Tensor
 from autograd.errors import ReplicaMismatch, ReplicaWarning, find_site, short_site
 from autograd.layouts.layout import C, D, Grid, I, R, Shard, V
@@ -120,9 +118,8 @@ def compare_pending(group: Communicator, call: str) -> None:
 
 
 # -- the objective -----------------------------------------------------------------------------------------------------
-def compare_objective(outputs: Any, recording: Any) -> None:
+def compare_objective(outputs: Any, recording: Any, mesh: Any) -> None:
     """Compare an Invariant objective along the axes of the last collective on its tape; see the module."""
-    mesh = state.mesh
     if not modes.limit:
         return
     ys = outputs if isinstance(outputs, list | tuple) else (outputs,)
@@ -478,6 +475,3 @@ def _text(x: Any, i: int, axis: str, odd: list[int], group: Any) -> str:
         "  fix: make it from the same seed on every rank, or broadcast it from one rank; if the ranks are meant "
         f"to differ, declare it layout={{{axis!r}: V}}"
     )
-
-
-events.objectives.append(compare_objective)

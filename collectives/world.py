@@ -14,6 +14,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from autograd import environment
+from autograd.engine.distribution import ALONE
 from autograd.engine.state import state
 from autograd.errors import (
     ArgumentError,
@@ -474,14 +475,14 @@ def _check_environment() -> None:
 @contextmanager
 def _entered(new: World | None, communicator: Communicator) -> Iterator[None]:
     """Make a world current on this thread, with no current mesh."""
-    before = _current.world, _current.communicator, state.mesh, state.grid, state.poke, state.dry
+    before = _current.world, _current.communicator, state.distribution, state.grid, state.dry
     _current.world, _current.communicator = new, communicator
-    state.mesh = state.grid = state.poke = None
+    state.distribution, state.grid = ALONE, None
     state.dry = communicator.dry
     try:
         yield
     finally:
-        _current.world, _current.communicator, state.mesh, state.grid, state.poke, state.dry = before
+        _current.world, _current.communicator, state.distribution, state.grid, state.dry = before
 
 
 def world() -> Communicator:

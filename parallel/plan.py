@@ -16,7 +16,7 @@ from fnmatch import fnmatchcase
 from typing import Any, NamedTuple, NoReturn, Protocol, TypeVar
 
 from autograd import nn
-from autograd.engine.parameter import Parameter
+from autograd.engine.leaves import Parameter
 from autograd.engine.state import state
 from autograd.errors import ArgumentError, LayoutError, OptionError, ShapeError, call_site
 from autograd.layouts.layout import I, Shard

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from autograd.engine.parameter import Parameter
+from autograd.engine.leaves import Parameter
 from autograd.nn import Module
 from autograd.transforms.rematerialise import checkpoint
 

@@ -13,7 +13,7 @@ import numpy as np
 import autograd as ag
 from autograd import nn, optim
 from autograd.arrays.device import as_array, device_of, runtime_of, to_host
-from autograd.engine.parameter import Parameter
+from autograd.engine.leaves import Parameter
 from autograd.engine.state import outside_mesh, state
 from autograd.engine.tensor import Tensor
 from autograd.engine.whole import whole_of

@@ -22,7 +22,7 @@ import numpy as np
 import collectives as cc
 from autograd import random
 from autograd.arrays.device import to_host
-from autograd.engine.parameter import Leaf, Parameter
+from autograd.engine.leaves import Leaf, Parameter
 from autograd.engine.state import no_grad, outside_mesh, state
 from autograd.engine.tape import Tape
 from autograd.engine.tensor import TENSORS, Tensor

@@ -25,6 +25,7 @@ from autograd.engine import primitive
 from autograd.optim import schedules
 from autograd.testing import check_grads
 from autograd.util import quick_grad_check
+from collectives.inspect.plan import plan
 from parallel import pipeline
 
 from . import fuzz, summary
@@ -111,7 +112,7 @@ EXAMPLES: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "a step that is none": (lambda: schedules.multi_step_lr(0.1, [2])("a"), TypeError, "multi_step_lr.*'a'"),
     "dates for axes": (lambda: X.transpose(np.zeros(2, "M8[D]")), TypeError, "axes|axis"),
     "an old name of texts": (lambda: ag.random.normal(ag.random.Key(0), (2,), dtype="a"), TypeError, "got 'a'"),
-    "no tape to plan": (lambda: ag.Tape.planner(X), TypeError, "needed: plan"),
+    "no tape to plan": (lambda: plan(X, None, (1,)), TypeError, "needed: plan"),
     "no array for a result": (lambda: cc.Pending.done(1.0).into({1}), cc.CommunicationError, "result of {1}"),
     "a layer without a number": (lambda: ag.nn.ModuleList([nn.Tanh()])["a"], TypeError, "needed: ModuleList"),
 }  # fmt: skip

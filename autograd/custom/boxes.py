@@ -20,14 +20,15 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from ..engine.parameter import BOXED, tensor
+from ..engine.leaves import tensor
+from ..engine.locks import guarded
 from ..engine.pytree import Structure, flatten
-from ..engine.recording import Node, Recording, Step
-from ..engine.saved_arrays import guarded
+from ..engine.recording import Node, Recording, Step, options_of, parents_of
 from ..engine.state import state
 from ..engine.tape import Tape
 from ..engine.tensor import TENSORS, Tensor
 from ..errors import TapeError, call_site
+from ..transforms.traced import BOXED
 
 __all__ = [
     "Box", "DictBox", "SequenceBox", "TraceStack", "VJPNode", "backward_pass", "isbox", "new_box", "trace_stack",
@@ -211,12 +212,12 @@ class _Outer(Step):
     name = "value"
 
     def pull(self, node: Node, ct: Any, sweep: Any) -> None:
-        (parent,), (start,) = node[3], node[4]
+        (parent,), (start,) = parents_of(node), options_of(node)
         if sweep.start < start:
             sweep.add(parent, ct)
 
     def push(self, node: Node, tangents: list[Any], start: int, *context: Any) -> Any:
-        (parent,), (inner,) = node[3], node[4]
+        (parent,), (inner,) = parents_of(node), options_of(node)
         return tangents[parent - start] if parent >= start and start < inner else None
 
 

@@ -23,9 +23,9 @@ from ..engine.multi_output import append_outputs, find_outputs
 from ..engine.primitive import compare_constants
 from ..engine.promotion import dtype_to_round_to
 from ..engine.pytree import Structure, flatten
-from ..engine.recording import FREE, Node, Recording
+from ..engine.recording import FREE, Node, Recording, options_of, parents_of
 from ..engine.state import state
-from ..engine.tape import Sweep
+from ..engine.sweep import Sweep
 from ..engine.tensor import TENSORS, Tensor, may_need_gradient, place_off_tape, relabel
 from ..errors import NotDifferentiable, ShapeError, call_site
 from ..layouts.inference import infer, layout_of
@@ -264,7 +264,7 @@ class Extension:
         layouts: list[Any] = [call.layouts[i] or layout_of(call.leaves[i], grid) for i in which]
         shapes = [tuple(int(n) for n in np.shape(a)) for a in arrays]
         out = infer(self, layouts, shapes, [_differentiable(a) for a in arrays], (), arrays)
-        if events.constants and not state.in_rules and max(grid.sizes) > 1:
+        if not state.in_rules and not state.distribution.is_alone and max(grid.sizes) > 1:
             words = [x for x in flatten(call.kwargs)[0] if is_array(x) or isinstance(x, int | float | complex)]
             constant = grid.uniform(C)
             compare_constants(self.name, out, [*layouts, *(constant for _ in words)], [*arrays, *words])
@@ -294,7 +294,7 @@ class Extension:
 
     def pull(self, node: Node, ct: Any, sweep: Sweep) -> None:
         """One step of the reverse sweep."""
-        (call,) = node[4]
+        (call,) = options_of(node)
         if sweep.wanted is not None and max(call.places) < sweep.start:
             return  # no operand is in the interval, so the rule is not needed
         self._require_rule(call)
@@ -313,7 +313,7 @@ class Extension:
 
     def push(self, node: Node, carried: list[Any], start: int, record: bool, recording: Recording, place: int) -> Any:
         """One step of forward mode."""
-        (call,) = node[4]
+        (call,) = options_of(node)
         given = {i: _at(carried, p, start) for i, p in enumerate(call.places)}
         argnums = [k for k, span in enumerate(call.spans()) if any(given[i] is not None for i in range(*span))]
         tangents: list[Any] | None = None
@@ -442,11 +442,11 @@ def _sources(recording: Recording, places: list[int], start: int) -> set[int]:
     while left:
         place = left.pop()
         node = recording.nodes[place]
-        if place < start or node is None or not node[3]:
+        if place < start or node is None or not parents_of(node):
             found.add(place)
         elif place not in seen:
             seen.add(place)
-            left += [parent for parent in node[3] if parent >= 0]
+            left += [parent for parent in parents_of(node) if parent >= 0]
     return found
 
 

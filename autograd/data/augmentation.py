@@ -13,7 +13,7 @@ import numpy as np
 from .. import ops, random
 from ..arrays.device import as_array, move
 from ..arrays.shape_only import Shaped
-from ..engine.parameter import tensor
+from ..engine.leaves import tensor
 from ..engine.state import state
 from ..engine.tensor import TENSORS, Tensor
 from ..errors import LayoutError, ShapeError, TapeError, call_site, typed_errors

@@ -16,8 +16,7 @@ import numpy as np
 from .. import random
 from ..arrays.device import as_array, to_host
 from ..digests import bytes_of_values
-from ..engine import events
-from ..engine.parameter import Leaf, make_leaf
+from ..engine.leaves import Leaf, make_leaf
 from ..engine.pytree import tree_map
 from ..engine.state import state
 from ..engine.tensor import TENSORS
@@ -181,8 +180,7 @@ class DataLoader:
             if self.shares is not None:
                 text += f", shares {[float(s) for s in self.shares]}"
             named = Leaf(np.frombuffer(text.encode(), np.uint8), grid.layout([I] * len(grid.names)), name=text)
-            for declare in events.declarations:
-                declare("order", named)
+            state.distribution.note_declaration("order", named)
         order = np.arange(n)
         if self.key is not None:
             order = random.permutation(self.key.at(self.key.step + self.epoch), n)

@@ -1,7 +1,34 @@
 """The engine: Tensors, the tape, and the calls and derivatives of declared operations.
 
-In order of dependence the files are `recording` (the list of nodes), `state` (the state of a thread), `tensor`,
-`deferred`, `tape` (the sweeps), `parameter` (leaves), `checked_pull` (recorded sweeps, and the check of a rule's
-layouts), `promotion`, `dispatch` (one call, and one step of a sweep), `forward_mode`, `primitive` (the declaration of
-an operation), and `multi_output`. Helpers are `events`, `saved_arrays`, `broadcasting` and `pytree`.
+It can be imported alone: `Tape`, `Tensor`, `Parameter`, `constant`, `tensor`, and `op`, by which operations are
+declared. Tensors get their operators and methods, which are operations, when `autograd.ops` is imported.
+
+In order of dependence the files are `locks` (read-only arrays), `recording` (the list of nodes), `distribution` (the
+door to the ranks), `state` (the state of a thread), `tensor`, `deferred`, `promotion`, `objective` (where a sweep may
+start), `sweep` (one replay), `deferral`, `tape` (what users open), `leaves`, `checked_pull` (recorded sweeps, and the
+check of a rule's layouts), `dispatch` (one call, and one step of a sweep), `forward_mode`, `primitive` (the declaration
+of an operation), and `multi_output`. Helpers are `events`, `pytree` and `whole`.
+
+Examples
+--------
+>>> import numpy as np
+>>> from autograd.engine import Parameter, Tape, op
+>>> rules = lambda ct, y, a, b: times(ct, b), lambda ct, y, a, b: times(ct, a)
+>>> times = op("times (example)", "a b", np.multiply, rules, saves="01")
+>>> total = op("total (example)", "a", np.sum, lambda ct, y, x: np.full(x.shape, ct), saves="0")
+>>> w = Parameter([1.0, 2.0])
+>>> with Tape() as tape:
+...     y = total(times(w, w))
+>>> tape.backward(y)
+>>> w.grad.numpy()
+array([2., 4.])
 """
+
+from __future__ import annotations
+
+from .leaves import Parameter, constant, tensor
+from .primitive import op
+from .tape import Tape
+from .tensor import Tensor
+
+__all__ = ["Parameter", "Tape", "Tensor", "constant", "op", "tensor"]

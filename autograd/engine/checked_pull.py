@@ -16,7 +16,7 @@ from ..errors import LayoutError
 from ..layouts.layout import C, Layout, Shard, V, may_relabel
 from .recording import Node, Recording
 from .state import state
-from .tape import Sweep
+from .sweep import Sweep
 from .tensor import TENSORS, Tensor, relabel
 
 __all__ = ["add_cotangents", "labelled", "lift", "lift_operands", "check_rules", "check_rules_on", "checked_pull"]

@@ -14,9 +14,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from ..errors import TapeError, call_site
+from .events import emit_span, spans
 from .recording import LEAF, Node, Step
+from .state import state
+from .sweep import Sweep
 
-__all__ = ["split"]
+__all__ = ["Rest", "split"]
 
 
 class _Keep(Step):
@@ -122,3 +126,92 @@ def _keeping(node: Node, place: int, then: Node | None, kept: dict[int, Any]) ->
 
 def _with(node: Node, parents: list[int]) -> Node:
     return (*node[:3], tuple(parents), *node[4:])
+
+
+class Rest:
+    """What is left of a backward pass with ``defer=True``. A call of it adds to the gradients of the leaves.
+
+    The values whose cotangents were wanted get no gradient.
+
+    Attributes
+    ----------
+    cotangents : list
+        The cotangents of the wanted values as arrays, None where there is none.
+
+    Raises
+    ------
+    TapeError
+        At a second call.
+
+    Notes
+    -----
+    The first part of the pass computes the cotangents of all values on the way from the outputs to the wanted ones.
+    The arrays that only they needed are then released. The second part computes the cotangents of their other
+    operands. A checkpoint, and an operation with a fused kernel, are done as a whole in the first part.
+
+    Examples
+    --------
+    >>> import autograd as ag
+    >>> w, x = ag.Parameter([2.0, 3.0]), ag.tensor([1.0, 4.0], requires_grad=True)
+    >>> with ag.Tape() as tape:
+    ...     y = (x * w).sum()
+    >>> rest = tape.backward(y, wanted=[x], defer=True)
+    >>> rest.cotangents, w.grad
+    ([array([2., 3.])], None)
+    >>> rest()
+    >>> w.grad.numpy()
+    array([1., 4.])
+    """
+
+    __slots__ = ("_general", "_kept", "_nodes", "_recording", "_retain", "_size", "cotangents")
+
+    def __init__(self, sweep: Sweep, wanted: Sequence[int], retain: bool):
+        recording = sweep.recording
+        first, second, self._kept = split(recording.nodes, 0, wanted)
+        self._recording, self._retain, self._size = recording, retain, len(second)
+        _run_alone(sweep, first)
+        self._general = sweep.general
+        self.cotangents: list[Any] = [self._kept.get(place) for place in wanted]
+        for place in wanted:
+            if place >= 0 and second[place] is None:
+                self._kept.pop(place, None)
+        if not retain:  # the arrays of nodes that are done are released
+            recording.nodes[:] = second
+            second = recording.nodes
+        self._nodes: list[Node | None] | None = second
+
+    def __call__(self) -> None:
+        nodes, kept = self._nodes, self._kept
+        if nodes is None or len(nodes) != self._size:
+            raise TapeError(
+                "the rest of a deferred backward pass was run before, or its tape has been released; needed: one call"
+                + call_site()
+            )
+        self._nodes = None
+        sweep = Sweep(self._recording, 0, self._size, None, False)
+        sweep.general = self._general
+        while kept:
+            place, ct = kept.popitem()
+            sweep.cts[place] = ct
+        ct = None
+        _run_alone(sweep, nodes)
+        if not self._retain:
+            self._recording.release()
+
+
+def _run_alone(sweep: Sweep, nodes: list[Node | None]) -> None:
+    """Run a part of a deferred sweep, which empties `nodes`; if it fails, no gradient has changed."""
+    active, state.recording = state.recording, None
+    if spans:
+        emit_span("begin", "backward")
+    try:
+        sweep.run(nodes, release=False)
+    except BaseException:
+        sweep.undo()
+        raise
+    finally:
+        state.recording = active
+        if spans:
+            emit_span("end", "backward")
+    if sweep.later:
+        sweep.finish()

@@ -21,8 +21,7 @@ from contextlib import contextmanager
 from typing import Any
 
 __all__ = [
-    "Listener", "besides", "constants", "declarations", "emit", "emit_span", "listeners", "listening",
-    "listening_to_spans", "objectives", "repeated", "span", "spans", "uses",
+    "Listener", "emit", "emit_span", "listeners", "listening", "listening_to_spans", "repeated", "span", "spans",
 ]  # fmt: skip
 
 Listener = Callable[[str, str, str], None]
@@ -30,28 +29,6 @@ Listener = Callable[[str, str, str], None]
 
 listeners: list[tuple[int, Listener]] = []
 """(thread, listener) pairs. A listener is called for the events of its own thread (on threads, its own rank)."""
-
-declarations: list[Callable[[str, Any], None]] = []
-"""Called as ``f("tensor", x)`` with a leaf with explicit labels, ``f("constant", x)`` with a constant, ``f("norm", x)``
-with a norm that a function of the user has computed, ``f("key", x)`` with the name of a random key, and
-``f("order", x)`` with that of the order of a data set."""
-
-objectives: list[Callable[[Any, Any], None]] = []
-"""Called as ``f(outputs, recording)`` before a sweep without given cotangents, under a mesh of several ranks."""
-
-uses: list[Callable[[Any, Any, Any, Any], None]] = []
-"""Called as ``f(operation, layouts, arrays, options)`` at the first use of an operation of the user with operands of
-these layouts, shapes and dtypes under a mesh."""
-
-constants: list[Callable[[str, Any, Any], None]] = []
-"""Called as ``f(name, layout, value)`` where a number or an array that should be constant is used: with the name of the
-operation and the layout of its result. On axes where the result is R, I or P, all ranks must use the same value."""
-
-
-besides: list[Callable[[str, Any, Any], None]] = []
-"""Called as ``f(name, x, out)`` where a Varying operand of an operation on elements has an element for each of a part
-beside it: with the name of the operation, the operand (a Tensor or an array), and the layout of the result."""
-
 
 spans: list[tuple[int, Callable[[str, str, int], None]]] = []
 """(thread, listener) pairs. A listener is called as ``f("begin", name, 0)`` and ``f("end", name, rows)`` around the
@@ -86,12 +63,6 @@ def listening_to_spans(listener: Callable[[str, str, int], None]) -> Iterator[No
         yield
     finally:
         spans.remove(entry)
-
-
-def compare(name: str, layout: Any, value: Any) -> None:
-    """Call every function in `constants`."""
-    for each in constants:
-        each(name, layout, value)
 
 
 def emit(phase: str, direction: str, name: str, *facts: Any) -> None:

@@ -34,7 +34,7 @@ from .primitive import Dims, Primitive, Rule, Signature, shapes_and_kinds
 from .promotion import dtype_to_round_to, mixed, promoted, rounded_to, wide
 from .recording import FREE, Node, Recording
 from .state import state
-from .tape import Sweep
+from .sweep import Sweep
 from .tensor import TENSORS, Tensor, may_need_gradient, place_off_tape, relabel
 
 __all__ = ["OUTPUT", "Cotangents", "Several", "append_output", "append_outputs", "find_outputs"]

@@ -17,14 +17,14 @@ import numpy as np
 
 from ..errors import LayoutError, OptionError, call_site, is_own_file, short_site, typed_errors
 from ..first_use import load_operations
+from ..layouts.broadcasting import broadcast
 from ..layouts.inference import infer, layout_of, require_no_first_elements, varying, without_false_parts
 from ..layouts.layout import C, D, Grid, I, Layout, P, R, Shard, V
 from ..layouts.messages import REJECTED, raise_unfit
 from ..layouts.rank_values import rank_axes
-from . import events
-from .broadcasting import broadcast
 from .checked_pull import lift
 from .dispatch import bind, unbroadcast
+from .distribution import ALONE
 from .forward_mode import tangent
 from .promotion import dtype_to_round_to, rounded_to, wide
 from .recording import Node, Recording
@@ -324,29 +324,32 @@ class Primitive:
             beside = self.elementwise and any(_beside(out, signature.layouts, arrays))
             if has_numbers or beside or any(_is_constant(x, out) for x in signature.layouts):
                 signature.at_once = None
-        if None not in layouts:  # otherwise a leaf has just got its layout, and the next call has another key
+        # Otherwise a leaf has just got its layout, and the next call has another key; or a user's operation is called
+        # outside of the mesh of its operands, and is examined at its first use inside.
+        if None not in layouts and (self.declared.is_own or state.distribution is not ALONE):
             if len(self.signatures) > 4096:  # bounds the memory of programs whose shapes change all the time
                 self.signatures.clear()
             self.signatures[key] = signature
         return signature
 
     def prepared(self, signature: Signature, xs: Sequence[Any], options: tuple[Any, ...]) -> Layout | None:
-        """The layout of a result, where constants must be the same on all ranks, which `events.constants` compare.
+        """The layout of a result, where constants must be the same on all ranks, which compare them.
 
         These are plain numbers, Tensors with the label C, random draws (D), and options of operations whose options may
         differ between ranks, such as an index. The parts of a Shard are one value; only their indices may differ.
         """
         out = signature.out
-        if out is not None and events.constants and not state.in_rules:
+        distribution = state.distribution
+        if out is not None and not distribution.is_alone and not state.in_rules:
             compare_constants(self.name, out, signature.layouts, xs)
             numbers = self.compared_options(options)
             if numbers:
-                events.compare(self.name, out, numbers)
+                distribution.note_constant(self.name, out, numbers)
             if self.elementwise:
                 arrays = [x.array if x.__class__ in TENSORS else x for x in xs]
                 for x, is_beside in zip(xs, _beside(out, signature.layouts, arrays), strict=True):
-                    for each in events.besides if is_beside else ():
-                        each(self.name, x, out)
+                    if is_beside:
+                        distribution.note_beside(self.name, x, out)
         return out
 
     def compared_options(self, options: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -355,8 +358,8 @@ class Primitive:
 
     def unchanged(self, x: Any) -> Any:
         """`x`, the result of adding the literal 0 to it. Other ranks may have added another number."""
-        if x.layout is not None and events.constants and not state.in_rules and compared(x.layout, x.layout.grid):
-            events.compare(self.name, x.layout, 0)
+        if x.layout is not None and not state.in_rules and compared(x.layout, x.layout.grid):
+            state.distribution.note_constant(self.name, x.layout, 0)
         return x
 
     def inferred(
@@ -387,10 +390,9 @@ class Primitive:
         return Signature(tuple(layouts), out)
 
     def announce_use(self, layouts: Sequence[Layout], arrays: Sequence[Any], options: tuple[Any, ...]) -> None:
-        """Call the functions in `events.uses` for the first use of a signature of a user's operation."""
+        """Let the ranks examine the first use of a signature of a user's operation."""
         if not self.declared.is_own:
-            for each in events.uses:
-                each(self, layouts, arrays, options)
+            state.distribution.examine(self, layouts, arrays, options)
 
     # -- forward mode ------------------------------------------------------------------------------------------------
     def push(self, node: Node, carried: list[Any], start: int, record: bool, recording: Recording, place: int) -> Any:
@@ -421,7 +423,7 @@ def compare_constants(name: str, out: Layout, layouts: Sequence[Layout], values:
     for layout, x in zip(layouts, values, strict=True):
         if _is_constant(layout, out):
             same = _with_whole_shards(layout, out) if out.special or layout.special else out
-            events.compare(name, same, x.array if x.__class__ in TENSORS else x)
+            state.distribution.note_constant(name, same, x.array if x.__class__ in TENSORS else x)
 
 
 def _is_constant(x: Layout, out: Layout) -> bool:
@@ -477,7 +479,7 @@ class _Documentation:
     def __get__(self, op: Any, cls: Any) -> str | None:
         if op is None:
             return self.of_class
-        from .formula import docstring  # loaded when the first text is asked for
+        from ..formula import docstring  # loaded when the first text is asked for
 
         return docstring(op)
 

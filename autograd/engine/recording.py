@@ -15,28 +15,25 @@ exception is a leaf, which its own node holds.
 
 from __future__ import annotations
 
-import _thread
-import re
 import threading
-import time
-import warnings
-from collections.abc import Callable, Sequence
-from types import CodeType
+from collections.abc import Callable
+from operator import itemgetter
 from typing import Any, NoReturn
 
-import numpy as np
 from numpy import ndarray
 
-from ..errors import TapeError, call_site, frames_of_threads
+from ..errors import TapeError, call_site
 from ..layouts.layout import I
 from ..layouts.messages import describe
 from ..layouts.names import name_of
 from . import events
+from .locks import Locks
 from .pytree import flatten
 
 __all__ = [
     "COPIED_BYTES", "EFFECT", "FREE", "IMPORT", "LEAF", "MARK", "OUTSIDE", "UNRECORDED", "Node", "Recording", "Step",
-    "copying", "unshared",
+    "arrays_of", "copying", "op_of", "options_of", "parents_of", "result_of", "shapes_of", "signature_of", "unshared",
+    "with_options", "with_shapes",
 ]  # fmt: skip
 
 Node = tuple[Any, ...]
@@ -47,6 +44,32 @@ FREE = -2
 """The place of a value that was computed under a tape but depends on nothing that requires a gradient."""
 UNRECORDED = -3
 """The place of a value that was computed from one that requires a gradient while nothing was recorded."""
+
+
+op_of = itemgetter(0)
+"""The operation of a node, or its `Step`. These accessors are C functions: they cost a quarter of a Python call."""
+result_of = itemgetter(1)
+"""The array of a node's output."""
+arrays_of = itemgetter(2)
+"""The arrays of a node's operands."""
+parents_of = itemgetter(3)
+"""The places of a node's operands."""
+options_of = itemgetter(4)
+"""The other arguments of a node's rules; what a `Step` keeps."""
+shapes_of = itemgetter(5)
+"""The shapes of a node's operands, if they were broadcast."""
+signature_of = itemgetter(6)
+"""The layouts of a node."""
+
+
+def with_options(node: Node, options: Any) -> Node:
+    """The node with other options."""
+    return (*node[:4], options, *node[5:])
+
+
+def with_shapes(node: Node, shapes: Any) -> Node:
+    """The node with other shapes; of a message between ranks, with its number."""
+    return (*node[:5], shapes, node[6])
 
 
 class Step:
@@ -120,59 +143,6 @@ class _Effect(Step):
 LEAF, IMPORT, MARK, EFFECT = _Leaf(), _Import(), _Mark(), _Effect()
 
 
-# Threads that act as ranks may share data, so several tapes may save an array: they are counted by the array's id. A
-# Parameter owns its array and keeps its own count, without a lock (see `Recording.hold`).
-_locking: Any = threading.RLock()  # several threads may save the same array
-_locked: dict[int, int] = {}  # the number of tapes that save an array, by its id; they hold a reference to it
-# NumPy warns where `flags.writeable` of a result of `numpy.broadcast_arrays` is read.
-warnings.filterwarnings(
-    "ignore", "future versions will not create a writeable array", FutureWarning, re.escape(__name__)
-)
-_dropped: list[Any] = []  # what recordings saved that the garbage collector found while their thread held the lock
-
-
-def _lock(array: Any) -> bool:
-    """Make an array read-only. True if it is counted, so that `_unlock` must be called once for it."""
-    kind = array.__class__
-    if not (kind is ndarray or issubclass(kind, ndarray)):  # a subclass: an np.memmap, too
-        return False
-    key = id(array)
-    with _locking:
-        count = _locked.get(key)
-        if count is None:
-            try:
-                if not array.flags.writeable:
-                    return False
-            except FutureWarning:  # a program turns warnings into errors
-                pass
-            array.setflags(False)  # a keyword would double the cost
-            count = 0
-        _locked[key] = count + 1
-    if _dropped:
-        _unlock_dropped()
-    return True
-
-
-def _unlock(array: Any) -> None:
-    """Undo one `_lock`; the last one makes the array writeable again."""
-    with _locking:
-        count = _locked.pop(id(array), 1)
-        if count > 1:
-            _locked[id(array)] = count - 1
-        elif array.base is None or type(array.base) is not np.ndarray or array.base.flags.writeable:
-            array.setflags(True)
-
-
-def _unlock_dropped() -> None:
-    """Undo the locks of recordings that the collector found at a bad moment; see `_dropped`."""
-    while _dropped:
-        try:
-            array = _dropped.pop()
-        except IndexError:  # another thread was faster
-            return
-        _unlock(array)
-
-
 COPIED_BYTES = 2**20
 """Larger arrays are not copied when they enter a transform: a copy takes a good part of the time of their operation."""
 
@@ -186,13 +156,8 @@ def unshared(array: Any) -> Any:
     return array.copy("K") if isinstance(array, ndarray) and array.ndim > 0 and array.nbytes <= COPIED_BYTES else array
 
 
-class Recording:
+class Recording(Locks):
     """A thread's flat list of nodes. The outermost active `Tape` owns it; a tape opened inside is an interval of it.
-
-    Parameters
-    ----------
-    tape : callable
-        Makes a tape over the whole recording: the class `tape.Tape`, which is imported above this file.
 
     Attributes
     ----------
@@ -223,14 +188,12 @@ class Recording:
     """
 
     __slots__ = (
-        "__weakref__", "_held", "_locked", "_tape", "communicates", "copies", "given", "lanes", "leaves", "nodes",
-        "on_sweep", "pending", "takes_unrecorded", "thread",
+        "communicates", "copies", "given", "lanes", "leaves", "nodes", "on_sweep", "pending", "takes_unrecorded",
+        "thread",
     )  # fmt: skip
 
-    def __init__(self, tape: Callable[[Recording], Any]) -> None:
-        self._tape = tape
-        self._held: list[Any] = []  # leaves whose arrays are read-only because of this recording
-        self._locked: list[Any] = []  # other arrays, likewise
+    def __init__(self) -> None:
+        super().__init__()
         self.nodes: list[Node | None] = []
         self.leaves: dict[Any, int] = {}
         self.pending: dict[int, Any] = {}
@@ -248,8 +211,8 @@ class Recording:
         return len(self.nodes) - 1
 
     def whole(self) -> Any:
-        """A tape over all of it."""
-        return self._tape(self)
+        """A tape over all of it; made by the class of a tape's recording, `tape.TapeRecording`."""
+        raise NotImplementedError
 
     # -- inputs ------------------------------------------------------------------------------------------------
     def enter(self, x: Any) -> int:
@@ -298,83 +261,6 @@ class Recording:
         """The leaves that sweeps give a gradient, in the order in which they entered."""
         entries = (node[2] for node in self.nodes if node is not None and getattr(node[0], "enters", False))
         return list({id(leaf): leaf for leaves in entries for leaf in leaves if leaf.tape is None}.values())
-
-    # -- saved arrays ------------------------------------------------------------------------------------------
-    def lock(self, array: Any) -> None:
-        """Keep an array read-only until this recording is released."""
-        if _lock(array):
-            self._locked.append(array)
-
-    def hold(self, leaf: Any) -> None:
-        """Keep a leaf's array read-only until this recording is released."""
-        if not leaf.uses and leaf.owns and leaf.array.__class__ is ndarray:
-            leaf.array.setflags(False)  # type: ignore[call-arg]  # a keyword would double the cost
-            leaf.uses = 1
-        elif leaf.uses:
-            leaf.uses += 1
-        else:
-            self.lock(leaf.array)
-            return
-        self._held.append(leaf)
-
-    def hold_all(self, leaves: Sequence[Any]) -> None:
-        """`hold` for several leaves that own their arrays."""
-        held = self._held
-        for leaf in leaves:
-            if leaf.uses or leaf.array.__class__ is not ndarray:
-                self.hold(leaf)
-            else:
-                leaf.array.setflags(False)  # type: ignore[call-arg]  # as in `hold`
-                leaf.uses = 1
-                held.append(leaf)
-
-    def release(self) -> None:
-        """Make the saved arrays writeable again, unless another recording needs them."""
-        held, self._held = iter(self._held), []
-        locked, self._locked = iter(self._locked), []
-        interrupt = None
-        while True:
-            try:
-                for leaf in held:
-                    if leaf.uses == 1:
-                        leaf.uses = 0
-                        leaf.array.setflags(True)
-                    else:
-                        leaf.uses -= 1
-                if _locking._is_owned():  # the garbage collector came while this thread counts: it must not wait
-                    _dropped.extend(locked)
-                    break
-                for array in locked:
-                    _unlock(array)
-                if _dropped:
-                    _unlock_dropped()
-                break
-            except KeyboardInterrupt as error:
-                interrupt = error  # it is raised when the rest is done
-        if interrupt is not None:
-            raise interrupt
-
-    def __del__(self) -> None:
-        if self._locked or self._held:
-            try:
-                self.release()
-            except KeyboardInterrupt:
-                # Python prints and drops an exception of a finalizer, so the interrupt is repeated outside of it.
-                _thread.start_new_thread(_interrupt_after, (Recording.__del__.__code__,))
-
-
-def _interrupt_after(code: CodeType) -> None:
-    """Interrupt the main thread when it has left the function that has this code."""
-    while _runs_in_main_thread(code):
-        time.sleep(0.01)
-    _thread.interrupt_main()
-
-
-def _runs_in_main_thread(code: CodeType) -> bool:
-    frame = frames_of_threads().get(threading.main_thread().ident or 0)
-    while frame is not None and frame.f_code is not code:
-        frame = frame.f_back
-    return frame is not None
 
 
 def _refuse_operand(recording: Recording, x: Any) -> NoReturn:

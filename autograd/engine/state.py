@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from ..layouts.layout import Grid, Layout
+from .distribution import ALONE, Distribution
 from .recording import Recording
 
 __all__ = ["no_grad", "outside_mesh", "state"]
@@ -23,10 +24,8 @@ class State(threading.local):
     """The flat list that operations append to; None while nothing is recorded."""
     grid: Grid | None = None
     """The axis names and sizes of the current mesh, and this rank's coordinates; None without a mesh."""
-    mesh: Any = None
-    """The current mesh object, for the layers above."""
-    poke: Callable[[], None] | None = None
-    """Called after each node of a sweep, so that pending communication makes progress."""
+    distribution: Distribution = ALONE
+    """The current mesh; `ALONE` without one."""
     pending: Any = ()
     """Values that were started and not yet waited for (see `deferred.Unwaited`), in the order in which they started."""
     contexts: tuple[Callable[[], Any], ...] = ()
@@ -47,6 +46,11 @@ class State(threading.local):
     """Whether a `no_grad` block is active: values computed outside of a tape in it are meant without a gradient."""
     dry: bool = False
     """Whether this thread runs a dry world, where every leaf has a shape only."""
+
+    @property
+    def mesh(self) -> Any:
+        """The current mesh, for the layers above; None without one."""
+        return None if self.distribution is ALONE else self.distribution
 
 
 state = State()
@@ -70,9 +74,9 @@ def no_grad() -> Iterator[None]:
 @contextmanager
 def outside_mesh() -> Iterator[None]:
     """Inside the block there is no mesh, so new leaves have no layout."""
-    before = state.mesh, state.grid
-    state.mesh = state.grid = None
+    before = state.distribution, state.grid
+    state.distribution, state.grid = ALONE, None
     try:
         yield
     finally:
-        state.mesh, state.grid = before
+        state.distribution, state.grid = before

@@ -1,6 +1,6 @@
 """Tensor: an array, its layout, and its place on a tape.
 
-The result of an operation is a Tensor. Users make leaves (`parameter`); a value that another rank is still sending is a
+The result of an operation is a Tensor. Users make leaves (`leaves`); a value that another rank is still sending is a
 `Deferred` (`deferred`). Tensors are immutable: operations return new ones.
 
 Operators and methods are operations under another name. The table `ops.tensor_methods` installs them in this class.
@@ -36,8 +36,8 @@ from ..layouts.messages import addend, describe
 from ..layouts.names import TENSOR_TYPES, name_of
 from ..layouts.partition import global_shape, local_shape
 from ..layouts.rank_values import rank_axes
+from .locks import guarded
 from .recording import OUTSIDE, UNRECORDED, Node, Recording, Step
-from .saved_arrays import guarded
 from .state import state
 
 __all__ = [

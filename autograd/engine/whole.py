@@ -56,7 +56,7 @@ def whole_of(array: Any, layout: Layout | None, caller: str, name: str) -> Any:
         label = layout[axis]
         assert isinstance(label, Shard)
         call = f"{caller}({name}), which gathers the parts of a Shard, so that all ranks call it (axis={axis!r})"
-        host = state.mesh.gathered(host, label.dim, axis, call)
+        host = state.distribution.gathered(host, label.dim, axis, call)
     return host
 
 

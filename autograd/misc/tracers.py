@@ -7,9 +7,10 @@ from functools import update_wrapper
 from typing import Any
 
 from ..engine.events import listening
-from ..engine.parameter import tensor
+from ..engine.leaves import tensor
 from ..engine.primitive import Primitive
 from ..engine.pytree import flatten, tree_map
+from ..engine.recording import op_of, parents_of
 from ..engine.state import state
 from ..engine.tape import Tape
 from ..engine.tensor import TENSORS, WATCH, Tensor
@@ -135,9 +136,10 @@ class _Graph:
         """Add nodes that stand for another node: arguments of inner transforms, and relabelled values."""
         for place in range(self.seen, len(recording.nodes)):
             node = recording.nodes[place]
-            if node is not None and node[0] is WATCH and node[3][0] in self.known:
+            if node is not None and op_of(node) is WATCH and parents_of(node)[0] in self.known:
                 self.known.add(place)
-                self.steps.append(((place,), node[3], lambda values, at=node[3][0]: (values[at],)))
+                parents = parents_of(node)
+                self.steps.append(((place,), parents, lambda values, at=parents[0]: (values[at],)))
         self.seen = len(recording.nodes)
 
     def keep(self, recording: Any, operation: Any, operands: Any, options: Any, result: Any) -> None:

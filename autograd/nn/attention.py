@@ -8,7 +8,7 @@ import numpy as np
 
 from .. import ops, random
 from ..arrays.device import device_of, move, on_host
-from ..engine.parameter import Parameter, constant, tensor
+from ..engine.leaves import Parameter, constant, tensor
 from ..engine.state import state
 from ..engine.tensor import TENSORS, Tensor
 from ..errors import DtypeError, ShapeError, call_site, typed_errors

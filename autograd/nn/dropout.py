@@ -8,7 +8,7 @@ from typing import Any, overload
 
 from .. import random
 from ..arrays.device import as_array
-from ..engine.parameter import tensor
+from ..engine.leaves import tensor
 from ..engine.state import state
 from ..engine.tensor import TENSORS, Tensor
 from ..errors import ArgumentError, DtypeError, call_site, typed_errors

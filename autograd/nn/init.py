@@ -21,7 +21,7 @@ import numpy as np
 from .. import random
 from ..arrays.device import device_of, move
 from ..arrays.shape_only import is_absent
-from ..engine.parameter import Leaf
+from ..engine.leaves import Leaf
 from ..engine.tensor import TENSORS
 from ..errors import RingtapeError, SavedArrayError, ShapeError, call_site, typed_errors
 from ..random.keys import real

@@ -8,7 +8,7 @@ import numpy as np
 
 from .. import ops, random
 from ..arrays.device import as_array
-from ..engine.parameter import Parameter
+from ..engine.leaves import Parameter
 from ..engine.tensor import TENSORS, Tensor
 from ..errors import DtypeError, PositionError, ShapeError, call_site, typed_errors
 from ..ops.arguments import operand

@@ -12,8 +12,7 @@ import numpy as np
 
 from .. import ops
 from ..arrays.device import arange_beside, as_array, is_inexact, require_one_device, zeros_on
-from ..engine import events
-from ..engine.parameter import constant
+from ..engine.leaves import constant
 from ..engine.promotion import composite
 from ..engine.state import state
 from ..engine.tensor import TENSORS, Tensor
@@ -357,9 +356,9 @@ def _class_weights(name: str, x: Any, weight: Any, classes: int) -> Any:
     if w.shape != (classes,):
         raise ShapeError(f"{name}: weight of shape {w.shape}; needed: ({classes},), one per class" + call_site())
     layout = x.layout if x.__class__ in TENSORS else None
-    if weight is not None and layout is not None and events.constants and not state.in_rules:
+    if weight is not None and layout is not None and not state.in_rules:
         parts_of_one = [R if type(label) is Shard else label for label in layout.labels]
-        events.compare(f"{name} with class weights", layout.grid.layout(parts_of_one), w)
+        state.distribution.note_constant(f"{name} with class weights", layout.grid.layout(parts_of_one), w)
     return w
 
 

@@ -20,7 +20,7 @@ import numpy as np
 from .. import notebook
 from ..arrays.capture import refuse
 from ..arrays.device import as_array, dtype_named, gpu_named, is_inexact, move, to_device, where_to
-from ..engine.parameter import Constant, Leaf, Parameter, constant
+from ..engine.leaves import Constant, Leaf, Parameter, constant
 from ..engine.state import state
 from ..engine.tensor import TENSORS, Tensor
 from ..engine.whole import OwnedState, part_of, sharded_axes, whole_of

@@ -12,7 +12,7 @@ import numpy as np
 from .. import ops
 from ..arrays.capture import refuse
 from ..arrays.device import as_array
-from ..engine.parameter import Parameter
+from ..engine.leaves import Parameter
 from ..engine.promotion import composite
 from ..engine.state import state
 from ..engine.tensor import TENSORS, Tensor

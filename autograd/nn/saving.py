@@ -162,7 +162,7 @@ def save(objects: Any, path: str | os.PathLike[str]) -> None:
     if not axes:
         write()
         return
-    group = state.mesh.axis(tuple(axis for axis in state.mesh.names if axis in axes)).group
+    group = state.distribution.group(tuple(axes))
     error: OSError | RingtapeError | None = None
     if group.exchange(os.fsencode(target)).index(os.fsencode(target)) == group.index:
         try:
@@ -241,8 +241,8 @@ def load(objects: Any, path: str | os.PathLike[str]) -> dict[str, Any]:
 @contextmanager
 def _together(is_shared: bool) -> Iterator[None]:
     """A block that fails on all ranks of the mesh if it fails on one of them."""
-    group = state.mesh.ranks if is_shared and state.mesh is not None else None
-    if group is None or group.size == 1 or group.dry:
+    group = state.distribution.group()
+    if not is_shared or group.size == 1 or group.dry:
         yield
         return
     error: Exception | None = None

@@ -17,7 +17,7 @@ import numpy as np
 from ..arrays.device import arange_beside, is_inexact, move, zeros_on
 from ..arrays.shape_only import Shaped
 from ..engine.events import listeners
-from ..engine.parameter import Constant
+from ..engine.leaves import Constant
 from ..engine.primitive import op
 from ..engine.promotion import given, has_16_bits
 from ..engine.recording import FREE, OUTSIDE

@@ -15,12 +15,13 @@ import numpy as np
 from ..arrays.device import current_device, device_of, dtype_named, is_bfloat16
 from ..arrays.device import to_device as array_on
 from ..arrays.half import in_float32, is_half, rounded
-from ..engine.broadcasting import broadcast
 from ..engine.dispatch import identity
 from ..engine.primitive import Primitive, op
+from ..engine.recording import options_of
 from ..engine.tensor import TENSORS
 from ..errors import ArgumentError, DtypeError, call_site
 from ..kernels import compiled
+from ..layouts.broadcasting import broadcast
 from .arguments import zero_like
 
 Partial = Callable[..., Any]
@@ -249,7 +250,7 @@ class _Cast(Primitive):
 
         def pull(node: Any, ct: Any, sweep: Any) -> None:
             step(node, ct, sweep)
-            source = node[4][1]
+            source = options_of(node)[1]
             sweep.general = sweep.general or (source.itemsize == 2 and is_half(source))
 
         return call, pull

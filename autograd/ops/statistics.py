@@ -12,10 +12,10 @@ import numpy as np
 from ..arrays.device import is_inexact, to_host
 from ..arrays.half import in_float32
 from ..arrays.shape_only import Shaped
-from ..engine.broadcasting import broadcast
 from ..engine.primitive import Primitive, op
 from ..engine.promotion import composite
 from ..errors import NotDifferentiable, call_site
+from ..layouts.broadcasting import broadcast
 from ..layouts.layout import Mix
 from .arguments import instead_of, made_like, normal_axes, normal_axis, operand, raw
 from .elementwise import conj, divide, over, real, where

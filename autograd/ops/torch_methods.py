@@ -7,7 +7,7 @@ from operator import index
 from typing import Any
 
 from ..arrays.device import dtype_named, gpu_named, where_to
-from ..engine.parameter import Leaf
+from ..engine.leaves import Leaf
 from ..engine.state import state
 from ..engine.tensor import Tensor
 from ..errors import ArgumentError, ShapeError, call_site, typed_errors

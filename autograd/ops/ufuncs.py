@@ -13,7 +13,6 @@ import numpy as np
 from ..arrays.device import is_inexact, require_one_device
 from ..arrays.half import in_float32
 from ..arrays.shape_only import Shaped
-from ..engine.broadcasting import broadcast
 from ..engine.dispatch import identity
 from ..engine.events import listeners
 from ..engine.primitive import Primitive, op
@@ -21,6 +20,7 @@ from ..engine.promotion import composite
 from ..engine.state import state
 from ..engine.tensor import TENSORS
 from ..errors import ArgumentError, call_site
+from ..layouts.broadcasting import broadcast
 from . import reductions
 from .arguments import (
     ask,

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..arrays.capture import current_capture
-from ..engine.parameter import Leaf
+from ..engine.leaves import Leaf
 from ..errors import ArgumentError, call_site
 from ..kernels.adam import adam
 from ..kernels.cuda import adam as on_device

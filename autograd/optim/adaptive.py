@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..engine.parameter import Leaf
+from ..engine.leaves import Leaf
 from .base import Optimizer, decrease
 from .hyperparameters import check_numbers
 

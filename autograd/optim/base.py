@@ -17,8 +17,9 @@ from ..arrays.device import device_of, is_array, is_inexact, mixed_devices, move
 from ..arrays.half import is_half, rounded
 from ..arrays.shape_only import is_absent
 from ..engine import events
-from ..engine.parameter import Leaf, Parameter, refuse_unlabelled_update
-from ..engine.saved_arrays import step_check
+from ..engine.distribution import ALONE
+from ..engine.leaves import Leaf, Parameter, refuse_unlabelled_update
+from ..engine.locks import step_check
 from ..engine.state import state
 from ..engine.whole import OwnedState, part_of, whole_of
 from ..errors import (
@@ -110,7 +111,7 @@ class Optimizer:
             lr = groups[0][1].pop("lr", lr)  # the rate of the only group is the optimizer's
         self.parameters: list[Leaf] = [p for members, _ in groups for p in members]
         # A stage of a pipeline may have layers without parameters. It takes part in all comparisons of the ranks.
-        if not self.parameters and not (state.mesh is not None and state.mesh.stage_axes):
+        if not self.parameters and not state.distribution.stage_axes:
             raise ShapeError(
                 f"{type(self).__name__}: no parameters were given; needed: at least one, like model.parameters()"
             )
@@ -279,10 +280,10 @@ class Optimizer:
 
     def _step(self) -> None:
         self._set_rates()
-        mesh, lr, has_groups, capture = state.mesh, self.lr, self._has_groups, current_capture()
+        distribution, lr, has_groups, capture = state.distribution, self.lr, self._has_groups, current_capture()
         if capture is not None:
             capture.before_replay(advance=self._advance)
-        if mesh is not None:
+        if distribution is not ALONE:
             self.calls += 1
             if self.calls == 1:
                 for group in self.param_groups:
@@ -293,8 +294,8 @@ class Optimizer:
             elif lr.__class__ is not float or has_groups:
                 for group in self.param_groups:
                     refuse_rank_numbers(type(self).__name__, {"lr": group["lr"]}, group["params"])
-            if self.digest_every and not mesh.is_alone:
-                mesh.compare_step(self)
+            if self.digest_every and not distribution.is_alone:
+                distribution.compare_step(self)
         self.steps += 1
         parameters = self.parameters
         if not parameters:  # a stage without any, which has taken part in the comparison
@@ -308,7 +309,7 @@ class Optimizer:
             gradients = [self._accept(i, p) for i, p in enumerate(parameters)]
             plain = all(p.owns and type(p.array) is np.ndarray for p in parameters)
             complete = plain and all(g is not None for g in gradients)
-            if mesh is not None and self.calls == 1 and not any(g is not None for g in gradients):
+            if distribution is not ALONE and self.calls == 1 and not any(g is not None for g in gradients):
                 self._warn_of_no_gradient()
             self._accepted = [p.layout for p in parameters] if complete else []
         if has_groups:

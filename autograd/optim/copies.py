@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from ..engine.parameter import Leaf, Parameter
+from ..engine.leaves import Leaf, Parameter
 from ..errors import ArgumentError, OptionError, call_site
 from .base import Optimizer
 from .groups import split

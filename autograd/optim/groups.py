@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from typing import Any, NoReturn
 
-from ..engine.parameter import Leaf
+from ..engine.leaves import Leaf
 from ..errors import ArgumentError, ShapeError, call_site
 
 __all__ = ["Group", "Members", "check_names", "follow", "matching", "names_of", "split"]

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ..arrays.device import device_of
-from ..engine.parameter import Leaf
+from ..engine.leaves import Leaf
 from ..engine.state import state
 from ..engine.tensor import Tensor
 from ..layouts.layout import I, Layout, Rooted, V
@@ -31,8 +31,7 @@ def _norm_of(norm: Norm | None, p: Leaf, array: Any) -> Any:
     layout = p.layout
     if layout is not None and layout.rooted:  # only the root updates it, and it needs nothing of the other ranks
         layout = layout.replace([axis for axis, label in layout.items() if isinstance(label, Rooted)], I)
-    mesh = state.mesh
-    if norm is None and layout is not None and mesh is not None and mesh.stage_axes:
+    if norm is None and layout is not None and state.distribution.stage_axes:
         return _norm_on_stage(layout, array)
     x = [Tensor(array, layout)]
     if norm is None and (layout is None or V in layout.labels):
@@ -44,14 +43,13 @@ def _norm_of(norm: Norm | None, p: Leaf, array: Any) -> Any:
 
 def _norm_on_stage(layout: Layout, array: Any) -> float:
     """The norm of a parameter of one stage of a pipeline. The ranks of other stages have others, and take no part."""
-    mesh = state.mesh
-    assert mesh is not None
-    whole = layout.replace([axis for axis in mesh.stage_axes if layout[axis] is V], I)
+    distribution = state.distribution
+    whole = layout.replace([axis for axis in distribution.stage_axes if layout[axis] is V], I)
     axes = () if V in whole.labels else axes_of_parts("norm", whole)
     if not axes:
         return local_norm([Tensor(array, whole)])
     power = local_norm([Tensor(array)]) ** 2
-    return math.sqrt(math.fsum(mesh.numbers_of_all(power, axes, "norm of a parameter in parts")))
+    return math.sqrt(math.fsum(distribution.numbers_of_all(power, axes, "norm of a parameter in parts")))
 
 
 def _ratio(above: Any, below: Any, ratio: Callable[[], Any]) -> Any:

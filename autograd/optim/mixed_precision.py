@@ -23,8 +23,8 @@ import numpy as np
 from ..arrays.device import device_of, move, require_one_device, runtime_of, to_host
 from ..arrays.half import HALF, is_half, rounded
 from ..arrays.shape_only import Shaped, is_absent
-from ..engine.parameter import Leaf, Parameter
-from ..engine.saved_arrays import step_check
+from ..engine.leaves import Leaf, Parameter
+from ..engine.locks import step_check
 from ..engine.state import state
 from ..engine.tensor import TENSORS, Tensor
 from ..engine.whole import part_of, whole_of
@@ -454,7 +454,7 @@ class MasterWeights(OfCopies):
         if not axes:
             return finite, scaled
         call = f"agreement on an overflow (axis={'*'.join(axes)!r})"
-        codes = [int(code) for code in state.mesh.numbers_of_all(finite + 2 * scaled, axes, call)]
+        codes = [int(code) for code in state.distribution.numbers_of_all(finite + 2 * scaled, axes, call)]
         return all(code & 1 for code in codes), any(code & 2 for code in codes)
 
     def state_dict(self) -> dict[str, Any]:

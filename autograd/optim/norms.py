@@ -22,9 +22,8 @@ from ..arrays.capture import current_capture, refuse
 from ..arrays.device import device_of, runtime_of, to_host
 from ..arrays.half import is_half, rounded
 from ..arrays.shape_only import Shaped, is_absent
-from ..engine.events import declarations
-from ..engine.parameter import Leaf
-from ..engine.saved_arrays import step_check
+from ..engine.leaves import Leaf
+from ..engine.locks import step_check
 from ..engine.state import state
 from ..engine.tensor import Tensor
 from ..errors import ArgumentError, LayoutError, OptionError, call_site, typed_errors
@@ -143,13 +142,14 @@ def _scaled_over_ranks(
         by_axes.setdefault(axes_of_parts("global_norm", x.layout), []).append(x.array)
     grid: Any = state.grid
     own = any(label is V for layout in layouts if layout is not None for label in layout.labels)
-    own = own or bool(state.mesh is not None and state.mesh.stage_axes)
+    own = own or bool(state.distribution.stage_axes)
     if own:  # ranks with Tensors of their own, as stages of a model, may have other layouts than this one
         by_axes = {grid.names: [x for axes, arrays in by_axes.items() for x in _once(arrays, axes, norm_type, scale)]}
     powers = []
     for axes, arrays in sorted(by_axes.items(), key=lambda item: item[0]):
         power = _sum(arrays, norm_type) if own else _power(arrays, norm_type, scale)
-        along = state.mesh.numbers_of_all(power, axes, f"norm over the ranks (axis={'*'.join(axes)!r})") if axes else ()
+        call = f"norm over the ranks (axis={'*'.join(axes)!r})"
+        along = state.distribution.numbers_of_all(power, axes, call) if axes else ()
         powers.append(_sum(along, norm_type) if axes else power)
     return _root(_sum(powers, norm_type), norm_type)
 
@@ -176,8 +176,7 @@ def axes_of_parts(caller: str, layout: Layout | None) -> tuple[str, ...]:
 
 def axes_of_stages(found: set[tuple[str, ...]], call: str) -> set[tuple[str, ...]]:
     """The combinations of axes that occur on any stage of a pipeline, whose ranks have different parameters."""
-    mesh = state.mesh
-    return found if mesh is None else mesh.combinations_of_stages(found, call)
+    return state.distribution.combinations_of_stages(found, call)
 
 
 def _refuse_addends(layout: Layout | None) -> None:
@@ -287,13 +286,10 @@ def norm_of(
         return total
     labels = [V if all(layout.labels[k] is V for layout in known) else I for k in range(len(grid.names))]
     if found:
-        for declare in declarations:
-            declare("norm", Tensor(np.float64(total), grid.layout(labels)))
-    mesh = state.mesh
-    if mesh.is_comparing and V not in labels and norm is not global_norm:  # else the rank's own norm may be meant
-        mesh.norms += 1
-        if mesh.norms & (mesh.norms - 1) == 0:
-            _compare_norm(total, _norm_over_ranks(tensors, layouts, norm_type), norm_type)
+        state.distribution.note_declaration("norm", Tensor(np.float64(total), grid.layout(labels)))
+    # Where a label is Varying, the rank's own norm may be meant.
+    if V not in labels and norm is not global_norm and state.distribution.is_norm_due():
+        _compare_norm(total, _norm_over_ranks(tensors, layouts, norm_type), norm_type)
     return total
 
 
@@ -429,7 +425,7 @@ def _scale_on_device(gradients: list[tuple[Leaf, Tensor]], scale: Any) -> list[t
 
 def _clip_captured(gradients: list[tuple[Leaf, Tensor]], max_norm: float, norm_type: float, norm: Norm | None) -> Any:
     """`clip_grad_norm_` in a captured step: the norm stays on the device, and is returned as an array."""
-    plain = norm is None and norm_type == 2.0 and (state.mesh is None or state.mesh.is_alone)
+    plain = norm is None and norm_type == 2.0 and state.distribution.is_alone
     if not plain or any(runtime_of(type(g.array)) is None or not is_supported(g.array) for _, g in gradients):
         refuse("clip_grad_norm_ reads the norm", "norm_type=2.0, one rank, and contiguous gradients on a GPU")
     if not gradients:

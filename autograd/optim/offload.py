@@ -22,8 +22,9 @@ from ..arrays.device import runtime_of, to_host
 from ..arrays.half import HALF, is_half, rounded
 from ..arrays.runtime import Runtime
 from ..arrays.shape_only import is_absent
-from ..engine.parameter import Leaf, Parameter
-from ..engine.saved_arrays import step_check
+from ..engine.distribution import ALONE
+from ..engine.leaves import Leaf, Parameter
+from ..engine.locks import step_check
 from ..engine.state import state
 from ..engine.whole import part_of, whole_of
 from ..errors import OptionError, call_site, typed_errors
@@ -128,11 +129,11 @@ class Offload(OfCopies):
         the GPU afterwards waits for them there.
         """
         refuse("Offload.step() was called, which updates parameters on the host", "the optimizer without Offload")
-        mesh = state.mesh
-        if mesh is not None:
+        distribution = state.distribution
+        if distribution is not ALONE:
             self.calls += 1
-            if self.digest_every and not mesh.is_alone:
-                mesh.compare_step(self)
+            if self.digest_every and not distribution.is_alone:
+                distribution.compare_step(self)
         self._take_assigned()
         gradients: list[Any] = []
         for i, (p, copy) in enumerate(zip(self.parameters, self._copies, strict=True)):

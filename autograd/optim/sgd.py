@@ -11,7 +11,7 @@ from numpy import add, multiply, subtract
 
 from ..arrays.capture import current_capture
 from ..arrays.half import is_half
-from ..engine.parameter import Leaf
+from ..engine.leaves import Leaf
 from ..errors import OptionError
 from ..kernels.cuda import momentum as on_device
 from ..kernels.momentum import LEAST, momentum

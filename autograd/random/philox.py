@@ -17,9 +17,7 @@ import numpy as np
 from ..arrays.device import dtype_named, move
 from ..arrays.shape_only import DRY, Shaped
 from ..digests import blake2b
-from ..engine import events
-from ..engine.events import declarations
-from ..engine.parameter import Leaf, Parameter
+from ..engine.leaves import Leaf, Parameter
 from ..engine.recording import FREE
 from ..engine.state import state
 from ..engine.tensor import Tensor
@@ -260,15 +258,14 @@ def _compare_numbers(numbers: tuple[Any, ...], layout: Layout, caller: str, is_i
     are made of them. Their numbers are not compared: the stages of a pipeline may initialize layers of other widths.
     """
     same = [R if isinstance(x, Shard) else V if x is D and is_initial else R if x is D else x for x in layout.labels]
-    events.compare(caller, layout.grid.layout(same), numbers)
+    state.distribution.note_constant(caller, layout.grid.layout(same), numbers)
 
 
 def _declare(key: Key, layout: Layout) -> None:
     """Let the ranks compare the key of a draw along the axes on which its numbers are not V."""
     same = layout.grid.layout([V if label is V else I for label in layout.labels])
     named = Leaf(np.frombuffer(repr(key).encode(), np.uint8), same, name=repr(key))
-    for declare in declarations:
-        declare("key", named)
+    state.distribution.note_declaration("key", named)
 
 
 def _labelled(array: Any, layout: Layout) -> Tensor:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ..engine.parameter import constant
+from ..engine.leaves import constant
 from ..engine.primitive import Primitive, op
 from ..engine.tensor import TENSORS
 from ..errors import typed_errors

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from ..engine.broadcasting import broadcast
 from ..engine.primitive import Primitive, op
 from ..errors import typed_errors
+from ..layouts.broadcasting import broadcast
 from ..ops import absolute, exp, isfinite, log, log1p, max, minimum, reshape, sign, stop_gradient, sum, where
 from ..ops import log_softmax as _log_softmax
 from ..ops import softmax as _softmax

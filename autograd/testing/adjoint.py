@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ..engine.parameter import Leaf
+from ..engine.leaves import Leaf
 from ..engine.primitive import Primitive
 from ..engine.state import outside_mesh
 from ..engine.tape import Tape

@@ -19,11 +19,11 @@ from ..arrays.device import is_array, is_inexact, to_host
 from ..arrays.shape_only import Shaped
 from ..engine import events
 from ..engine.deferred import Deferred
-from ..engine.parameter import Leaf
+from ..engine.leaves import Leaf
 from ..engine.pytree import flatten
-from ..engine.recording import Recording
+from ..engine.recording import Recording, arrays_of, op_of, parents_of, result_of
 from ..engine.state import state
-from ..engine.tape import Sweep
+from ..engine.sweep import Sweep
 from ..engine.tensor import TENSORS
 from ..errors import AnomalyError, SavedArrayError, find_site, short_site
 from ..layouts.messages import describe
@@ -162,7 +162,7 @@ class detect_anomaly:
             node: Any = nodes[place]
             if node is not None:  # the node of a communication is appended after its end, others before
                 saved = _checksums(node) if self._writes else {}
-                facts.places[place] = (site if node[0].name == name else "", saved)
+                facts.places[place] = (site if op_of(node).name == name else "", saved)
         facts.seen = len(nodes)
 
     # -- backward ------------------------------------------------------------------------------------------------------
@@ -173,29 +173,30 @@ class detect_anomaly:
             self._register_nodes(recording, *self._last)
         place = sweep.place
         site, saved = self._facts(recording).places.get(place, ("", {}))
-        self._current_adjoint = f"\n  in the adjoint of {node[0].name}, {_recorded_at(site)}"
+        self._current_adjoint = f"\n  in the adjoint of {op_of(node).name}, {_recorded_at(site)}"
         if saved:
             now = _checksums(node)
             for at, checksum in saved.items():
                 if now.get(at, checksum) != checksum:
                     raise SavedArrayError(
-                        f"{_saved_name(node[0], at)} of {node[0].name}, {_saved_array(node, at)}, was written to after "
-                        "the tape had saved it, through a view made before that. Needed: an array that nothing writes "
-                        "to until backward has used it. Fix: write to a copy, or after tape.backward(...)"
-                        f"{_was_recorded(node[0].name, site)}"
+                        f"{_saved_name(op_of(node), at)} of {op_of(node).name}, {_saved_array(node, at)}, was written "
+                        "to after the tape had saved it, through a view made before that. Needed: an array that "
+                        "nothing writes to until backward has used it. Fix: write to a copy, or after "
+                        "tape.backward(...)"
+                        f"{_was_recorded(op_of(node).name, site)}"
                     )
         if ct is not None and self._non_finite(ct):
             array = _host(ct)
             raise AnomalyError(
-                f"the cotangent of {node[0].name}, given to backward or left by another tape, is not finite: "
-                f"{_elements(array, lambda x: ~np.isfinite(x))}{_was_recorded(node[0].name, site)}"
+                f"the cotangent of {op_of(node).name}, given to backward or left by another tape, is not finite: "
+                f"{_elements(array, lambda x: ~np.isfinite(x))}{_was_recorded(op_of(node).name, site)}"
             )
 
     def _after_adjoint(self, node: Any, ct: Any, sweep: Sweep) -> None:
         """Check the cotangents that the adjoint of a node has just added to."""
-        op = node[0]
+        op = op_of(node)
         self._current_adjoint = ""
-        for i, place in enumerate(node[3]):
+        for i, place in enumerate(parents_of(node)):
             if place < 0:
                 continue
             at = place - sweep.start
@@ -245,7 +246,7 @@ def _host(x: Any) -> Any:
 def _checksums(node: Any) -> dict[Any, int]:
     """Return the checksums of the host arrays that a node saved: of operands by number, of the result as "y"."""
     found: dict[Any, int] = {}
-    for at, x in (("y", node[1]), *enumerate(node[2])):
+    for at, x in (("y", result_of(node)), *enumerate(arrays_of(node))):
         for part in x if isinstance(x, tuple) else (x,):
             if type(part) is np.ndarray:
                 data = np.ascontiguousarray(part).reshape(-1).view(np.uint8).data
@@ -262,7 +263,7 @@ def _saved_name(op: Any, at: Any) -> str:
 
 
 def _saved_array(node: Any, at: Any) -> str:
-    x = node[1] if at == "y" else node[2][at]
+    x = result_of(node) if at == "y" else arrays_of(node)[at]
     x = x[0] if isinstance(x, tuple) else x
     return describe(x, x.shape, None)
 

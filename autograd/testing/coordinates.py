@@ -17,7 +17,7 @@ import numpy as np
 
 from ..arrays.device import is_array, is_inexact, to_host
 from ..arrays.shape_only import is_absent
-from ..engine.parameter import tensor
+from ..engine.leaves import tensor
 from ..engine.state import state
 from ..engine.tensor import TENSORS, Tensor
 from ..errors import AbsentError, DtypeError, LayoutError, ReplicaMismatch, RingtapeError, ShapeError, call_site

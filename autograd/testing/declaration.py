@@ -9,9 +9,9 @@ import numpy as np
 
 from ..engine import events
 from ..engine.primitive import Primitive
-from ..engine.properties import dims_fault, is_testable, linear_fault, repeatable_fault
 from ..engine.tensor import TENSORS, Tensor
 from ..errors import typed_errors
+from ..layouts.properties import dims_fault, is_testable, linear_fault, repeatable_fault
 from .coordinates import Function, from_any_rank, raw
 from .report import DeclarationMismatch
 

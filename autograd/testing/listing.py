@@ -16,10 +16,10 @@ from importlib.resources import files
 from importlib.util import find_spec
 from typing import Any
 
-from ..engine.broadcasting import broadcast
-from ..engine.formula import source
 from ..engine.primitive import Primitive, registry
 from ..errors import RingtapeError
+from ..formula import source
+from ..layouts.broadcasting import broadcast
 
 __all__ = ["RECORD", "names", "record", "row", "rows", "source"]
 

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from ..arrays.shape_only import DRY, Shaped, is_absent
+from ..engine.distribution import ALONE
 from ..engine.state import state
 from ..engine.tensor import Tensor
 from ..errors import MeshError, ShapeError, call_site
@@ -93,12 +94,12 @@ class Basis:
         if all(grid.sizes[grid.axis(name)] == 1 for name in axes):
             shapes, mine = [self.shape], 0
         else:
-            if state.mesh is None:
+            if state.distribution is ALONE:
                 raise MeshError(
                     f"a Jacobian of {describe(self.array, self.local, layout)} needs the shapes on the other ranks, "
                     "and no mesh is current. Fix: call it inside `with cc.Mesh(...):`" + call_site()
                 )
-            shapes, mine = state.mesh.shapes(axes, self.shape)
+            shapes, mine = state.distribution.shapes(axes, self.shape)
         if not self.local:
             self.local, self.offset, self.shape = (1,), [mine], (len(shapes),)
             return

@@ -110,10 +110,9 @@ class CudaGraph:
 
 def _runtime(leaves: list[Any]) -> Runtime:
     """The runtime of the GPU that holds the arguments of a step. Raises an error if the step cannot be captured."""
-    mesh = state.mesh
-    if mesh is not None and not mesh.is_alone:
+    if not state.distribution.is_alone:
         raise CaptureError(
-            f"cuda_graph: the step was called on a mesh of {mesh.ranks.size} ranks; needed: one rank. "
+            f"cuda_graph: the step was called on a mesh of {state.distribution.group().size} ranks; needed: one rank. "
             "Communication between ranks is not captured" + call_site()
         )
     kinds = {type(_array(x)) for x in leaves}

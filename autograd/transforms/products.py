@@ -10,7 +10,7 @@ import numpy as np
 
 from .. import ops
 from ..arrays.device import is_array
-from ..engine.parameter import constant
+from ..engine.leaves import constant
 from ..engine.tensor import TENSORS
 from ..errors import ArgumentError, LayoutError, ShapeError, call_site, check_callable, typed_errors
 from .forward import check_tangents

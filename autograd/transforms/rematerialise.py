@@ -17,12 +17,13 @@ from typing import Any, NoReturn
 from .. import random
 from ..digests import Projection, is_near, projection
 from ..engine.deferred import Deferred
+from ..engine.leaves import Leaf
 from ..engine.multi_output import append_output
-from ..engine.parameter import Leaf
 from ..engine.pytree import Structure, flatten
-from ..engine.recording import IMPORT, LEAF, Node, Recording
+from ..engine.recording import IMPORT, LEAF, Node, Recording, arrays_of, op_of, options_of, parents_of
 from ..engine.state import state
-from ..engine.tape import Sweep, Tape
+from ..engine.sweep import Sweep
+from ..engine.tape import Tape
 from ..engine.tensor import TENSORS, Tensor, relabel
 from ..errors import TapeError, call_site, check_callable
 from ..random.foreign import Source, changed, rewound, sources
@@ -94,8 +95,8 @@ class Segment:
     """A checkpointed call: the function, its arguments and the state needed to run it again."""
 
     __slots__ = (
-        "closure", "collects", "contexts", "fun", "grid", "leaves", "mesh", "operands", "outputs", "projections",
-        "random_state", "sources", "structure",
+        "closure", "collects", "contexts", "distribution", "fun", "grid", "leaves", "operands", "outputs",
+        "projections", "random_state", "sources", "structure",
     )  # fmt: skip
 
     def __init__(self, fun: Callable[..., Any], leaves: list[Any], structure: Structure):
@@ -109,7 +110,7 @@ class Segment:
         self.sources: list[tuple[Source, Any]] = []  # generators that the first run used, with their states before it
         self.projections: list[Projection | None] = []  # of the values of the outputs
         self.collects = state.collected is not None
-        self.grid, self.mesh, self.contexts = state.grid, state.mesh, state.contexts
+        self.grid, self.distribution, self.contexts = state.grid, state.distribution, state.contexts
 
     def run(self, operands: Sequence[Any]) -> tuple[list[Any], Structure]:
         """Run the function on operands; return the leaves of its result, followed by values that it gave to
@@ -133,7 +134,7 @@ class Segment:
         """Run the function again, recorded on the tape that records the sweep, or else on a new one."""
         operands = [
             Tensor(a, layout, recording, p) if p >= 0 else Tensor(a, layout)
-            for a, p, (_, layout) in zip(node[2], node[3], self.operands, strict=True)
+            for a, p, (_, layout) in zip(arrays_of(node), parents_of(node), self.operands, strict=True)
         ]
         active, inside, repeats = state.recording, state.in_rules, state.repeats
         state.in_rules = state.repeats = True  # the first run has compared its constants
@@ -172,9 +173,9 @@ class Segment:
     @contextmanager
     def _state_of_first_run(self) -> Iterator[None]:
         """Restore the random state, the mesh and the entered contexts of the first run."""
-        now, grid, mesh, contexts = random.get_state(), state.grid, state.mesh, state.contexts
+        now, grid, distribution, contexts = random.get_state(), state.grid, state.distribution, state.contexts
         random.set_state(self.random_state)
-        state.grid, state.mesh, state.contexts = self.grid, self.mesh, self.contexts
+        state.grid, state.distribution, state.contexts = self.grid, self.distribution, self.contexts
         try:
             with rewound(self.sources), ExitStack() as entered:
                 for enter in self.contexts:
@@ -182,7 +183,7 @@ class Segment:
                 yield
         finally:
             random.set_state(now)
-            state.grid, state.mesh, state.contexts = grid, mesh, contexts
+            state.grid, state.distribution, state.contexts = grid, distribution, contexts
 
 
 def _signature(y: Any) -> tuple[Any, ...]:
@@ -230,8 +231,9 @@ def _first_run(fun: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     segment.outputs, segment.projections = [_signature(y) for y in outputs], _projections(outputs)
     segment.closure = [place for _, place in _imports(scratch, recording)]
     for node in scratch.nodes:
-        if node is not None and node[0] is LEAF:
-            recording.enter(node[2][0])  # before the head, which adds to its gradient where the sweep is recorded
+        if node is not None and op_of(node) is LEAF:
+            # Before the head, which adds to its gradient where the sweep is recorded.
+            recording.enter(arrays_of(node)[0])
     head = HEAD_OF_COMMUNICATION if scratch.communicates else HEAD
     recording.communicates = recording.communicates or scratch.communicates
     at = recording.append((head, None, tuple(arrays), tuple(places), segment, None, None))
@@ -259,7 +261,7 @@ class _Head:
 
     def pull(self, node: Node, ct: Any, sweep: Sweep) -> None:
         """Run the function again and sweep that run backwards, from the cotangents of the outputs in `ct`."""
-        recording, segment = sweep.recording, node[4]
+        recording, segment = sweep.recording, options_of(node)
         tape, outputs = segment.run_again(node, recording, sweep.record)
         again = tape.recording
         end = len(again.nodes) if tape.end is None else tape.end
@@ -282,7 +284,8 @@ class _Head:
                 if place < sweep.place:
                     sweep.add(place, g)
                 else:  # a leaf that the first run did not use
-                    again.nodes[place][0].pull(again.nodes[place], g, sweep)  # type: ignore[index]  # not released yet
+                    step: Any = again.nodes[place]  # not released yet
+                    op_of(step).pull(step, g, sweep)
             return
         for q, place in _imports(again, recording):
             g = inner.outside.pop(q, None) if wanted is None else wanted[q]
@@ -300,7 +303,7 @@ class _Head:
     @staticmethod
     def reads(node: Node) -> list[int]:
         """The places of values that the function uses without getting them as arguments."""
-        closure: list[int] = node[4].closure
+        closure: list[int] = options_of(node).closure
         return closure
 
     def communication(self, node: Node) -> Any:
@@ -314,7 +317,7 @@ class _Head:
 
     def push(self, node: Node, carried: Any, start: int, record: bool, recording: Recording, place: int) -> Any:
         """Run the function again, sweep that run forwards, and return the tangents of its outputs."""
-        segment = node[4]
+        segment = options_of(node)
         known = {  # lists and tuples are the tangents of operations with several outputs, whose output nodes follow
             start + i: t
             for i, t in enumerate(carried[: place - start])
@@ -340,7 +343,7 @@ class _Head:
             for q in range(tape.start, end):
                 step: Any = again.nodes[q]
                 if q not in given:
-                    inner[q - first] = step[0].push(step, inner, first, record, again, q)
+                    inner[q - first] = op_of(step).push(step, inner, first, record, again, q)
         finally:
             state.recording = active
         tangents: list[Any] = []
@@ -363,8 +366,8 @@ def _imports(again: Recording, recording: Recording) -> list[tuple[int, int]]:
     found = []
     for q in again.leaves.values():
         node = again.nodes[q]
-        if node is not None and node[0] is IMPORT and node[4][0] is recording:
-            found.append((q, node[4][1]))
+        if node is not None and op_of(node) is IMPORT and options_of(node)[0] is recording:
+            found.append((q, options_of(node)[1]))
     return found
 
 

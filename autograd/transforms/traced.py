@@ -15,9 +15,9 @@ import numpy as np
 
 from ..arrays.shape_only import Shaped
 from ..engine.deferred import Deferred
-from ..engine.parameter import BOXED, Constant, Leaf, tensor
+from ..engine.leaves import Constant, Leaf, tensor
 from ..engine.pytree import flatten
-from ..engine.recording import copying, unshared
+from ..engine.recording import copying, op_of, unshared
 from ..engine.state import state
 from ..engine.tape import Tape
 from ..engine.tensor import TENSORS, Tensor, may_need_gradient, place_off_tape, relabel
@@ -25,9 +25,12 @@ from ..errors import DtypeError, LayoutError, ShapeError, TapeError, call_site
 from ..layouts.layout import C, I, P, V, is_copy_for_part, may_relabel
 from ..layouts.messages import describe, drawn_leaf, own_part
 
-__all__ = ["Function", "Traced", "tangent_of", "zeros_like"]
+__all__ = ["BOXED", "Function", "Traced", "tangent_of", "zeros_like"]
 
 Function = Callable[..., Any]
+
+BOXED: dict[type, Any] = {}
+"""By type of argument: a function ``(value, trace, node)`` that programs of HIPS autograd register (`custom.boxes`)."""
 
 
 class Traced:
@@ -145,7 +148,7 @@ class Traced:
     def has_only_reverse_rules(self) -> bool:
         """Whether the function called a user's primitive that has no forward rule."""
         nodes = self.tape.recording.nodes[self.tape.start : self.tape.end]
-        return any(node is not None and not getattr(node[0], "has_jvp", True) for node in nodes)
+        return any(node is not None and not getattr(op_of(node), "has_jvp", True) for node in nodes)
 
     def value(self, keep: bool = False) -> Any:
         """Return the result of the function; with `keep`, as copies where the tape still needs the arrays."""

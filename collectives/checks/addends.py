@@ -27,6 +27,7 @@ import numpy as np
 
 from autograd.arrays.device import to_host
 from autograd.arrays.shape_only import Shaped
+from autograd.engine.recording import arrays_of, op_of, options_of, parents_of
 from autograd.engine.tensor import Tensor
 from autograd.errors import GradientWarning, ReplicaWarning, find_site, short_site
 from autograd.layouts.layout import P, R, Shard, V
@@ -90,19 +91,20 @@ def _means(x: Tensor, name: str) -> Iterator[Copy]:
             return
         at, count, weight = left.pop()
         node: Any = node_at(at)
-        step = "" if node is None else node[0].name
+        step = "" if node is None else op_of(node).name
         if step in ("add", "subtract"):
-            left += [(parent, count, weight) for parent in reversed(node[3])]
+            left += [(parent, count, weight) for parent in reversed(parents_of(node))]
         elif step in _UNWEIGHTED:
-            left.append((node[3][0], count, weight))
+            left.append((parents_of(node)[0], count, weight))
         elif step == "mean":
-            axes, _, shape = node[4]
+            axes, _, shape = options_of(node)
             n = int(np.prod([shape[axis] for axis in axes]))
-            left.append((node[3][0], max(count, 1) * n, weight / max(n, 1)))
+            left.append((parents_of(node)[0], max(count, 1) * n, weight / max(n, 1)))
         elif step in ("multiply", "divide") and (factor := _number(node)) is not None:
             is_count = step == "divide" and abs(factor) >= 1 and float(factor).is_integer()
             count = max(count, 1) * int(abs(factor)) if is_count else count
-            left.append((max(node[3]), count, weight * factor if step == "multiply" else weight / (factor or 1)))
+            weight = weight * factor if step == "multiply" else weight / (factor or 1)
+            left.append((max(parents_of(node)), count, weight))
         elif count:
             place = place or f"{name} at {short_site(*find_site())}"
             text = f"{count} {abs(weight):.10g}"
@@ -114,8 +116,8 @@ _UNWEIGHTED = frozenset(("sum", "reshape", "squeeze", "expand_dims", "negative",
 
 def _number(node: Any) -> float | None:
     """The number by which a node multiplies or divides, if the other operand is on the tape."""
-    (place0, place1), (a, b) = node[3], node[2]
-    number = b if place0 >= 0 else a if node[0].name == "multiply" else None
+    (place0, place1), (a, b) = parents_of(node), arrays_of(node)
+    number = b if place0 >= 0 else a if op_of(node).name == "multiply" else None
     if (place0 >= 0) == (place1 >= 0) or number is None or np.shape(number) != () or np.iscomplexobj(number):
         return None
     return float(number)
@@ -238,11 +240,11 @@ def _is_local_mean(recording: Any, at: int) -> bool:
     counts: list[float] = []
     for _ in range(_LONGEST_WALK):
         node: Any = recording.node(at)
-        step = "" if node is None else node[0].name
+        step = "" if node is None else op_of(node).name
         if step == "mean":
             return True
         if step == "sum":
-            axes, _, shape = node[4]
+            axes, _, shape = options_of(node)
             own = {int(shape[axis]) for axis in axes} | {int(np.prod([shape[axis] for axis in axes]))}
             if any(count in own for count in counts):
                 return True
@@ -250,7 +252,7 @@ def _is_local_mean(recording: Any, at: int) -> bool:
             counts += [factor if step == "divide" else 1 / factor if factor else 0.0]
         elif step not in _UNWEIGHTED:
             return False
-        at = max(node[3])
+        at = max(parents_of(node))
     return False
 
 

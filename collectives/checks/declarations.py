@@ -3,7 +3,7 @@
 What an operation declares decides which layouts it accepts: a Partial operand is legal where it is linear, and a part
 of a Shard where its `dims` say what becomes of the dimension. If the declaration is wrong, so is the result, and
 nothing else would tell. So each operation that is not ringtape's own is tested once for each letter at its first
-Partial operands, and once at its first Shard, on this rank alone (`autograd.engine.properties`), in every check mode
+Partial operands, and once at its first Shard, on this rank alone (`autograd.layouts.properties`), in every check mode
 but ``off``. A test costs a few calls of the function. Arrays of a device and of a dry run are not tested.
 """
 
@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from autograd.engine.properties import dims_fault, is_testable, linear_fault
 from autograd.errors import LayoutError, call_site
 from autograd.layouts.layout import Layout, P, Shard
 from autograd.layouts.messages import describe
+from autograd.layouts.properties import dims_fault, is_testable, linear_fault
 
 from . import modes
 

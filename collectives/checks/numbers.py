@@ -20,7 +20,6 @@ from typing import Any
 import numpy as np
 
 from autograd.arrays.shape_only import Shaped
-from autograd.engine.state import state
 from autograd.errors import find_site, short_site
 from autograd.layouts.layout import I, Layout, P, R
 from autograd.layouts.messages import describe
@@ -35,10 +34,9 @@ _LARGE_BYTES = 1 << 16
 _digests: dict[int, tuple[Any, int]] = {}  # of large arrays, by their id: a reference and the digest
 
 
-def note(name: str, layout: Layout, value: Any) -> None:
-    """Record the constant that the operation `name` used, for every group whose next call is compared."""
-    mesh = state.mesh
-    if mesh is None or layout.grid is not mesh.grid:
+def note(mesh: Any, name: str, layout: Layout, value: Any) -> None:
+    """Record the constant that the operation `name` used, for every group of a mesh whose next call is compared."""
+    if layout.grid is not mesh.grid:
         return
     fact = None
     for axis in mesh.known_axes():

@@ -109,10 +109,9 @@ class Beside(Part):
         )  # fmt: skip
 
 
-def expect_different_beside(operation: str, x: Any, out: Any) -> None:
+def expect_different_beside(mesh: Any, operation: str, x: Any, out: Any) -> None:
     """Record a Varying operand beside the parts of a result, for a next call along each axis that divides it."""
-    mesh = state.mesh
-    if mesh is None or out.grid is not mesh.grid or x.__class__ not in TENSORS or x.layout is None:
+    if out.grid is not mesh.grid or x.__class__ not in TENSORS or x.layout is None:
         return
     if type(x.array) is Shaped:
         return

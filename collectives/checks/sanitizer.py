@@ -31,7 +31,6 @@ from typing import Any, NamedTuple
 from autograd.arrays.device import to_host
 from autograd.arrays.shape_only import Shaped
 from autograd.digests import bytes_of_values
-from autograd.engine import events
 from autograd.engine.state import state
 from autograd.errors import CollectiveMismatch, CommunicationError, ReplicaMismatch, find_callers, find_site, short_site
 from autograd.layouts.layout import C, D, I, Layout, R, Shard
@@ -41,7 +40,7 @@ from . import modes
 from .reports import mismatch_text, rank_list
 from .sampling import Order, Place
 
-__all__ = ["Addend", "Copy", "Statement", "compare", "digest_of", "note_facts", "statement", "witness"]
+__all__ = ["Addend", "Copy", "Statement", "compare", "declared", "digest_of", "note_facts", "statement", "witness"]
 
 _EQUAL = frozenset((R, I, C, D))  # labels of values that are the same on all ranks
 MOST = 4096
@@ -430,7 +429,8 @@ _COMPARED_ALWAYS = ("norm", "key", "order")
 """The declarations that are always compared in every mode but ``off``. Constants are compared where they are used."""
 
 
-def _declared(how: str, x: Any) -> None:
+def declared(how: str, x: Any) -> None:
+    """Record a value that the program has declared, for the next calls along the axes of its layout."""
     if modes.watching:
         witness(how, x)
     elif how in _COMPARED_ALWAYS and modes.limit:
@@ -460,6 +460,3 @@ def _note_global_shape(how: str, x: Any) -> None:
                 text = f"{how}({describe(x.array, whole, layout)})"
                 fact = Copy(place, text, zlib.crc32(text.encode()), "global shape")
             group.copies.append(fact)
-
-
-events.declarations.append(_declared)

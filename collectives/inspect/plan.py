@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from autograd.arrays.shape_only import Shaped
-from autograd.engine.recording import IMPORT, LEAF
+from autograd.engine.recording import IMPORT, LEAF, arrays_of, op_of, options_of, parents_of
 from autograd.engine.tape import Tape
 from autograd.errors import MeshError, TapeError, call_site, typed_errors
 from autograd.layouts.layout import Rooted
@@ -99,15 +99,15 @@ def plan(tape: Tape, ranks: Communicator | None, sizes: Sequence[int]) -> Plan:
             )
         node: Any = recording.nodes[place]
         operations.append(_describe(place, node, sizes))
-        if hasattr(node[0], "communication") and getattr(node[0], "enters", False):
+        if hasattr(op_of(node), "communication") and getattr(op_of(node), "enters", False):
             # the nodes of its parameters are right before it
-            for entered, parameter in zip(operations[-1 - len(node[2]) : -1], node[2], strict=True):
+            for entered, parameter in zip(operations[-1 - len(arrays_of(node)) : -1], arrays_of(node), strict=True):
                 entered.parameter = parameter.name
                 _state_of(entered, parameter.array, None)
-        if node[0] is START:
+        if op_of(node) is START:
             described = _started(node)
-        elif node[0] is WAIT:
-            (start,) = node[3]
+        elif op_of(node) is WAIT:
+            (start,) = parents_of(node)
             if start in seen:
                 seen[start] = seen[start]._replace(backward=_adjoint_of_started(node))
             continue
@@ -125,7 +125,7 @@ def _describe(place: int, node: Any, sizes: Sequence[int]) -> Operation:
     if op is WAIT:
         (found.waits_for,) = parents
     if op is LEAF:
-        (leaf,) = node[2]
+        (leaf,) = arrays_of(node)
         found.parameter = leaf.name
         _state_of(found, leaf.array, leaf.layout)
         found.holders = _holders(leaf.layout, sizes)
@@ -156,9 +156,9 @@ def _holders(layout: Any, sizes: Sequence[int]) -> list[int]:
 
 def _communication(node: Any) -> _Seen | None:
     """The requests of a node in both directions, found by running its rules on zeros; None without communication."""
-    op = node[0]
+    op = op_of(node)
     if isinstance(op, Collective):
-        made: Prepared = node[4]
+        made: Prepared = options_of(node)
         call = made.call
         if op.free or call.elsewhere:
             return None
@@ -180,7 +180,7 @@ def _communication(node: Any) -> _Seen | None:
 
 def _started(node: Any) -> _Seen | None:
     """The forward requests of a nonblocking call."""
-    collective, call, _, operand, _ = node[4]
+    collective, call, _, operand, _ = options_of(node)
     if not collective.starts(call):
         return None
     forward = Probe(call.group)
@@ -191,7 +191,7 @@ def _started(node: Any) -> _Seen | None:
 
 
 def _adjoint_of_started(node: Any) -> list[Sent]:
-    collective, call, _, result, _ = node[4]
+    collective, call, _, result, _ = options_of(node)
     backward = Probe(call.group)
     collective._adjoint(_zeros(result), call.but(group=backward))
     return backward.sent

@@ -22,7 +22,8 @@ import numpy as np
 
 from autograd.arrays.device import is_array
 from autograd.arrays.shape_only import Shaped
-from autograd.engine.parameter import tensor
+from autograd.engine.distribution import ALONE
+from autograd.engine.leaves import tensor
 from autograd.engine.state import state
 from autograd.engine.tensor import TENSORS, Given, Tensor
 from autograd.errors import (
@@ -78,9 +79,9 @@ def user_function(resolve: Callable[Arguments, Use | Tensor]) -> Callable[Argume
 
     @wraps(resolve)
     def function(x: Any, axis: Any = None, *args: Any, **options: Any) -> Tensor:
-        mesh = state.mesh
+        mesh: Any = state.distribution
         key: Any = None
-        if mesh is not None and x.__class__ in TENSORS:
+        if mesh is not ALONE and x.__class__ in TENSORS:
             array = x.array
             key = (resolve, axis, x.layout, array.__class__, array.shape, array.dtype)
             if args or options:

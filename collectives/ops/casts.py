@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from autograd.engine.parameter import Parameter
+from autograd.engine.leaves import Parameter
 from autograd.engine.recording import FREE
 from autograd.engine.state import state
 from autograd.engine.tensor import Tensor

@@ -22,9 +22,9 @@ from typing import Any
 
 import numpy as np
 
-from autograd.engine.recording import Node, Recording
+from autograd.engine.recording import Node, Recording, options_of, parents_of, shapes_of, with_options, with_shapes
 from autograd.engine.state import state
-from autograd.engine.tape import Sweep
+from autograd.engine.sweep import Sweep
 from autograd.engine.tensor import TENSORS, Tensor
 from autograd.errors import ArgumentError, GradientWarning, MeshError, ShapeError, call_site, find_site, short_site
 from autograd.layouts.layout import I, Layout, Shard, V
@@ -99,15 +99,15 @@ class _Message(Collective):
     """One end of a message. Its node holds the options that the requests of sweeps have: see `transports.request`."""
 
     def pull(self, node: Node, ct: Any, sweep: Sweep) -> None:
-        made, (place,) = node[4], node[3]
-        call = derived(made.call, "sweeps", node[5])
+        made, (place,) = options_of(node), parents_of(node)
+        call = derived(made.call, "sweeps", shapes_of(node))
         if ct is None or sweep.record:
             ct = arrived(ct, made.out, made.result, call, sweep)
         self.hand_on(self._adjoint(ct, call), place, made.layout, made.operand, call, sweep)
 
     def push(self, node: Node, carried: list[Any], start: int, record: bool, recording: Recording, at: int) -> Any:
-        call = derived(node[4].call, "tangents", node[5])
-        node = (*node[:4], node[4].with_call(call), *node[5:])
+        call = derived(options_of(node).call, "tangents", shapes_of(node))
+        node = with_options(node, options_of(node).with_call(call))
         return super().push(node, carried, start, record, recording, at)
 
 
@@ -115,8 +115,8 @@ class _Receive(_Message):
     """A message without an operand. In forward mode it receives the tangent."""
 
     def pull(self, node: Node, ct: Any, sweep: Sweep) -> None:
-        if ct is None and node[5] is not None:  # a recv of the program, not one of a recorded sweep
-            warn_of_no_influence(node[5][1])
+        if ct is None and shapes_of(node) is not None:  # a recv of the program, not one of a recorded sweep
+            warn_of_no_influence(shapes_of(node)[1])
         super().pull(node, ct, sweep)
 
     def tangent(self, t: Any, call: Call, out: Layout | None, record: bool) -> Any:
@@ -205,7 +205,7 @@ def _keep_options(y: Tensor, options: tuple[int, str]) -> Tensor:
     """Add the options for sweeps to the node of a message, if it was recorded."""
     if y.tape is not None:
         node: Any = y.tape.nodes[y.node]
-        y.tape.nodes[y.node] = (*node[:5], options, None)
+        y.tape.nodes[y.node] = with_shapes(node, options)
     return y
 
 

@@ -29,9 +29,9 @@ from autograd.arrays.shape_only import Shaped
 from autograd.engine import events
 from autograd.engine.deferred import Deferred
 from autograd.engine.events import listeners
-from autograd.engine.recording import OUTSIDE, Node, Recording
+from autograd.engine.recording import OUTSIDE, Node, Recording, options_of, parents_of
 from autograd.engine.state import state
-from autograd.engine.tape import Sweep
+from autograd.engine.sweep import Sweep
 from autograd.engine.tensor import TENSORS, Tensor, place_off_tape
 from autograd.errors import CollectiveMismatch, MeshError, TapeError, call_site, find_site, short_site, typed_errors
 from autograd.layouts.layout import Layout, V
@@ -147,11 +147,11 @@ class _Start:
 
     def pull(self, node: Node, entry: Any, sweep: Sweep) -> None:
         if entry is not None:  # it is None only if WAIT is outside the swept interval, on every rank
-            (place,), (collective, call, layout, operand, _) = node[3], node[4]
+            (place,), (collective, call, layout, operand, _) = parents_of(node), options_of(node)
             collective.hand_on(entry.wait(), place, layout, operand, call, sweep)
 
     def push(self, node: Node, carried: list[Any], start: int, record: bool, recording: Recording, at: int) -> Any:
-        (place,), (collective, call, layout, operand, _) = node[3], node[4]
+        (place,), (collective, call, layout, operand, _) = parents_of(node), options_of(node)
         if collective is SEND or collective is RECV:
             call = derived(call, "tangents", ())
         if collective is RECV:
@@ -170,7 +170,7 @@ class _Wait:
     communicates = True
 
     def pull(self, node: Node, ct: Any, sweep: Sweep) -> None:
-        (place,), (collective, call, out, result, lane) = node[3], node[4]
+        (place,), (collective, call, out, result, lane) = parents_of(node), options_of(node)
         if ct is None and collective is RECV and call.group.name.endswith("/messages"):
             warn_of_no_influence(call.options[1])
         sweep.add(place, _Adjoint(collective, arrived(ct, out, result, call, sweep), call))
@@ -187,7 +187,7 @@ class _Wait:
                 return  # its cotangent is not known yet, and the adjoints of earlier starts must follow it
 
     def push(self, node: Node, carried: list[Any], start: int, *context: Any) -> Any:
-        (place,) = node[3]
+        (place,) = parents_of(node)
         entry: Any = carried[place - start] if place >= start else None
         return entry.wait() if hasattr(entry, "wait") else entry
 
@@ -326,7 +326,7 @@ def _keep_poking() -> None:
 
     Sweeps poke the transport themselves. Operations have no extra cost while nothing is pending.
     """
-    poke = state.poke
+    poke = state.distribution.progress
     if poke is None or _thread.is_poking:
         return
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from autograd.engine.parameter import tensor
+from autograd.engine.leaves import tensor
 from autograd.engine.tensor import TENSORS, Tensor
 from autograd.errors import ArgumentError, LayoutError, MeshError, ShapeError, call_site
 from autograd.layouts.layout import I, Label, P, R, V

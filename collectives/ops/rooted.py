@@ -14,7 +14,6 @@ gather                              V -> root         scatter                   
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
@@ -22,17 +21,17 @@ from typing import Any
 import numpy as np
 
 from autograd.arrays.shape_only import Shaped
-from autograd.engine.events import objectives
+from autograd.engine.recording import parents_of
 from autograd.engine.state import state
 from autograd.engine.tensor import Tensor
-from autograd.errors import GradientWarning, LayoutError, ShapeError, call_site, find_site
+from autograd.errors import LayoutError, ShapeError, call_site
 from autograd.layouts.layout import C, I, Label, Layout, P, R, Rooted, Shard, V
 from autograd.layouts.messages import describe
 from autograd.layouts.names import name_of
 from autograd.layouts.partition import nested_parts
 
 from ..call import Call
-from ..checks import modes
+from ..checks import dropped, modes
 from ..collective import Asked, Collective
 from ..mesh import Axis, current_mesh
 from ..staging import InShape, buffer_like, flat, from_front, front
@@ -161,7 +160,6 @@ def _(ct: Any, call: Call) -> Any:
 # -- public functions ------------------------------------------------------------------------------------------
 
 
-_MOST_NOTED = 16  # values; they keep their tapes
 
 
 def _compared(x: Tensor, on: Axis, name: str) -> tuple[float, float]:
@@ -182,7 +180,7 @@ def _note_if_dropped(x: Tensor, on: Axis, name: str, root: int, theirs: tuple[fl
         return
     node = x.tape.node(x.node)
     mine = headers.projection(x.array)[0]
-    if node is None or not node[3] or abs(mine - value) <= scale * np.finfo(x.array.dtype).eps ** 0.5:
+    if node is None or not parents_of(node) or abs(mine - value) <= scale * np.finfo(x.array.dtype).eps ** 0.5:
         return
     shown, axis = name_of(x), repr(on.names[0] if len(on.names) == 1 else on.names)
     text = (
@@ -194,23 +192,7 @@ def _note_if_dropped(x: Tensor, on: Axis, name: str, root: int, theirs: tuple[fl
         f"  or:  None in place of {shown} on the other ranks, if the root's value alone is meant; "
         f"all_reduce({shown}, {axis}, to=I) for the sum"
     )
-    dropped: list[Any] = on.kept.setdefault("dropped", [])
-    dropped.append((x.tape, x.node, text, find_site()))
-    del dropped[:-_MOST_NOTED]
-
-
-def _warn_of_dropped(outputs: Any, recording: Any) -> None:
-    """At backward: warn of the noted values of a tape that only the broadcast uses."""
-    for axis in current_mesh().known_axes():
-        noted: list[Any] = axis.kept.get("dropped", [])
-        for each in [each for each in noted if each[0] is recording]:
-            noted.remove(each)
-            tape, place, text, site = each
-            if sum(place in node[3] for node in tape.nodes if node is not None) == 1:
-                warnings.warn_explicit(text, GradientWarning, *site)
-
-
-objectives.append(_warn_of_dropped)
+    dropped.note(on, x.tape, x.node, text)
 
 
 def _from_root(x: Any, axis: AxisName, root: int, name: str, like: Any) -> tuple[Tensor, Axis, Any, Any]:

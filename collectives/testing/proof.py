@@ -17,6 +17,7 @@ import numpy as np
 
 import autograd as ag
 from autograd.arrays.shape_only import Shaped
+from autograd.engine.recording import op_of, options_of
 from autograd.engine.state import state
 from autograd.engine.tensor import Tensor
 from autograd.errors import CommunicationError, LayoutError, TapeError, call_site, site_of_traceback, typed_errors
@@ -410,22 +411,22 @@ def _adjoint_layouts(tape: ag.Tape) -> list[tuple[str, str]]:
     """Check each recorded collective: its adjoint must map the dual layout of the result to that of the operand."""
     faults = []
     for node in reversed(tape.recording.nodes):
-        if node is None or not isinstance(node[0], Collective) or node[0].name in ("send", "recv"):
+        if node is None or not isinstance(op_of(node), Collective) or op_of(node).name in ("send", "recv"):
             continue
-        made = node[4]
+        made = options_of(node)
         call, layout, out, (shape, dtype, absent) = made.call, made.layout, made.out, made.result
         ct = Tensor(Shaped(shape, dtype, "it is rooted elsewhere") if absent else np.zeros(shape, dtype), out.dual)
         inside, state.in_rules = state.in_rules, True  # as in a sweep
         try:
             with ag.no_grad():
-                g = node[0]._adjoint(ct, call, *node[0].saved(node, True))
+                g = op_of(node)._adjoint(ct, call, *op_of(node).saved(node, True))
         except LayoutError as error:  # raised before anything is sent, so on all ranks
-            faults.append(("layout", f"the adjoint of {node[0].name} is refused: {error}"))
+            faults.append(("layout", f"the adjoint of {op_of(node).name} is refused: {error}"))
             continue
         finally:
             state.in_rules = inside
         if not all(may_relabel(a, b) for a, b in zip(g.layout.labels, layout.dual.labels, strict=True)):
-            faults.append(("layout", f"the adjoint of {node[0].name} gives {g.layout!r}; needed: {layout.dual!r}"))
+            faults.append(("layout", f"the adjoint of {op_of(node).name} gives {g.layout!r}; needed: {layout.dual!r}"))
     return faults
 
 

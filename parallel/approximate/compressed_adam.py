@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from autograd.engine.parameter import Leaf
+from autograd.engine.leaves import Leaf
 from autograd.errors import ArgumentError, OptionError, call_site
 from autograd.optim import Adam
 from autograd.optim.base import decrease

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from autograd.arrays.device import to_host
-from autograd.engine.parameter import Parameter
-from autograd.engine.saved_arrays import step_check
+from autograd.engine.leaves import Parameter
+from autograd.engine.locks import step_check
 from autograd.engine.tensor import Tensor
 from autograd.engine.whole import part_of
 from autograd.errors import ArgumentError, OptionError, call_site, typed_errors

@@ -9,8 +9,8 @@ import numpy as np
 
 from autograd.arrays.device import as_array, move, to_host
 from autograd.arrays.half import is_half
-from autograd.engine.parameter import Leaf
-from autograd.engine.saved_arrays import step_check
+from autograd.engine.leaves import Leaf
+from autograd.engine.locks import step_check
 from autograd.engine.tensor import TENSORS
 from autograd.errors import ArgumentError, LayoutError, MeshError, OptionError, TapeError, call_site
 from autograd.layouts.layout import C, I, V

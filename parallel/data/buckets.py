@@ -33,7 +33,8 @@ from autograd.arrays.device import move, to_host
 from autograd.arrays.shape_only import Shaped
 from autograd.engine import events
 from autograd.engine.events import listeners
-from autograd.engine.tape import Sweep
+from autograd.engine.recording import op_of, parents_of
+from autograd.engine.sweep import Sweep
 from autograd.engine.tensor import Tensor
 from autograd.errors import RingtapeError
 from collectives.algorithms.selected import Channel
@@ -346,7 +347,7 @@ class Buckets:
             into = sweep.into = {} if sweep.into is None else sweep.into
             for k, use in uses.items():
                 node: Any = nodes[use.place]
-                if use.is_only and use.operand in getattr(node[0], "write_adjoint", ()):
+                if use.is_only and use.operand in getattr(op_of(node), "write_adjoint", ()):
                     into[use.place] = use.operand, filling.part(k - first)
         for k in range(first, step):
             if k not in uses:
@@ -473,10 +474,10 @@ def _first_uses(sweep: Sweep, first: int, step: int) -> dict[int, _Use]:
         node = nodes[place]
         if node is None:
             continue
-        for i, parent in enumerate(node[3]):
+        for i, parent in enumerate(parents_of(node)):
             if first <= parent < step:
                 found[parent] = _Use(place, i, parent not in found)
-        reads = getattr(node[0], "reads", None)
+        reads = getattr(op_of(node), "reads", None)
         if reads is not None:
             found.update((parent, _Use(place, -1, False)) for parent in reads(node) if first <= parent < step)
     return found

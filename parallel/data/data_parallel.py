@@ -11,7 +11,7 @@ from weakref import ref
 
 import numpy as np
 
-from autograd.engine.parameter import Parameter
+from autograd.engine.leaves import Parameter
 from autograd.engine.state import state
 from autograd.engine.tape import Tape
 from autograd.engine.tensor import Tensor

@@ -11,7 +11,7 @@ from itertools import count, repeat
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from autograd.engine.parameter import Parameter
+from autograd.engine.leaves import Parameter
 from autograd.engine.tensor import Tensor, interior
 from autograd.errors import ArgumentError, LayoutError, call_site, typed_errors
 from autograd.layouts.layout import C, I, Layout, R, Shard

@@ -19,9 +19,9 @@ from weakref import ref
 import numpy as np
 
 from autograd.engine.pytree import tree_map
-from autograd.engine.recording import Node, Recording, Step
+from autograd.engine.recording import Node, Recording, Step, options_of
 from autograd.engine.state import state
-from autograd.engine.tape import Sweep
+from autograd.engine.sweep import Sweep
 from autograd.engine.tensor import TENSORS, Tensor
 from autograd.errors import TapeError, call_site
 from autograd.nn import Module, ModuleList, Sequential
@@ -131,7 +131,7 @@ class Gather(Step):
     communicates = True
 
     def pull(self, node: Node, ct: Any, sweep: Sweep) -> None:
-        layers, n, is_end = node[4]
+        layers, n, is_end = options_of(node)
         if sweep.record:
             raise TapeError(
                 "a recorded backward pass through a DataParallel model with zero=3, which frees parameters: the second "
@@ -141,7 +141,7 @@ class Gather(Step):
             layers.gather(n, -1)
 
     def push(self, node: Node, carried: list[Any], start: int, record: bool, *_: Any) -> Any:
-        layers, n, is_end = node[4]
+        layers, n, is_end = options_of(node)
         if record:
             raise TapeError(
                 "recorded forward mode through a DataParallel model with zero=3, which frees parameters\n  fix: zero=2"

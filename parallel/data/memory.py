@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from autograd.engine.recording import LEAF
+from autograd.engine.recording import LEAF, arrays_of, op_of, options_of, result_of
 from autograd.engine.tape import Tape
 from autograd.errors import ArgumentError, call_site, typed_errors
 from autograd.nn import Module
@@ -110,12 +110,12 @@ def saved_bytes(tape: Tape, known: Iterable[Any] = ()) -> int:
     nodes: Any = tape.recording.nodes[tape.start : tape.end]
     left_out = {id(_root(a)) for a in known}
     for node in nodes:
-        if node is not None and node[0] is LEAF:
-            left_out.add(id(_root(node[2][0].array)))
+        if node is not None and op_of(node) is LEAF:
+            left_out.add(id(_root(arrays_of(node)[0].array)))
     found = {}
     for node in nodes:
-        if node is not None and node[0] is not LEAF:
-            for array in _arrays((node[1], node[2], node[4])):
+        if node is not None and op_of(node) is not LEAF:
+            for array in _arrays((result_of(node), arrays_of(node), options_of(node))):
                 root = _root(array)
                 if id(root) not in left_out:
                     found[id(root)] = int(root.nbytes)

@@ -28,9 +28,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from autograd.arrays.device import move, to_host
-from autograd.engine.parameter import Parameter
+from autograd.engine.leaves import Parameter
 from autograd.engine.state import state
-from autograd.engine.tape import Sweep
+from autograd.engine.sweep import Sweep
 from autograd.errors import LayoutError, call_site
 from autograd.layouts.layout import I, Shard
 from autograd.layouts.messages import describe

@@ -9,7 +9,7 @@ import numpy as np
 
 import collectives as cc
 from autograd import ops, random
-from autograd.engine.parameter import Parameter, tensor
+from autograd.engine.leaves import Parameter, tensor
 from autograd.engine.state import state
 from autograd.engine.tensor import TENSORS, Tensor
 from autograd.errors import ArgumentError, LayoutError, OptionError, call_site

@@ -8,7 +8,7 @@ import numpy as np
 
 from autograd import ops, random
 from autograd.arrays.shape_only import Shaped
-from autograd.engine.parameter import Parameter
+from autograd.engine.leaves import Parameter
 from autograd.engine.tensor import Tensor
 from autograd.errors import OptionError, call_site, typed_errors
 from autograd.nn import Module

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from autograd.arrays.device import as_array, is_array
-from autograd.engine.parameter import Leaf
+from autograd.engine.leaves import Leaf
 from autograd.engine.pytree import flatten, tree_map
 from autograd.engine.state import state
 from autograd.engine.tensor import TENSORS

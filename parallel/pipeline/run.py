@@ -11,10 +11,11 @@ import numpy as np
 
 from autograd.arrays.device import to_host, zeros_on
 from autograd.arrays.shape_only import Shaped
-from autograd.engine.parameter import Leaf, Parameter
+from autograd.engine.deferral import Rest
+from autograd.engine.leaves import Leaf, Parameter
 from autograd.engine.pytree import flatten
 from autograd.engine.state import no_grad, state
-from autograd.engine.tape import Rest, Tape
+from autograd.engine.tape import Tape
 from autograd.engine.tensor import TENSORS, Tensor
 from autograd.errors import ArgumentError, OptionError, ShapeError, TapeError, call_site, typed_errors
 from autograd.layouts.layout import I, Layout, P, R

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from autograd.arrays.shape_only import Shaped
-from autograd.engine.parameter import Leaf, Parameter
+from autograd.engine.leaves import Leaf, Parameter
 from autograd.engine.state import no_grad, state
 from autograd.errors import AbsentError, LayoutError, OptionError, call_site, typed_errors
 from autograd.layouts.layout import I, Shard, V

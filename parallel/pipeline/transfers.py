@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from autograd.arrays.device import is_inexact
-from autograd.engine.parameter import Leaf
+from autograd.engine.leaves import Leaf
 from autograd.engine.state import state
 from autograd.engine.tensor import Tensor
 from autograd.errors import ArgumentError, ShapeError, call_site

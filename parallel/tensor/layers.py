@@ -11,7 +11,7 @@ from typing import Any
 
 import collectives as cc
 from autograd import nn, ops
-from autograd.engine.parameter import Parameter
+from autograd.engine.leaves import Parameter
 from autograd.engine.tensor import Tensor
 from autograd.errors import ArgumentError, call_site, typed_errors
 from autograd.layouts.layout import I, Label, P, Shard, V

@@ -17,7 +17,7 @@ from typing import Any
 
 import collectives as cc
 from autograd import nn
-from autograd.engine.parameter import Parameter
+from autograd.engine.leaves import Parameter
 from autograd.engine.state import state
 from autograd.engine.tensor import TENSORS
 from autograd.errors import OptionError, call_site, typed_errors

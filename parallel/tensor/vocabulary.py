@@ -22,7 +22,7 @@ import numpy as np
 import collectives as cc
 from autograd import nn, ops
 from autograd.arrays.shape_only import Shaped
-from autograd.engine.parameter import Parameter
+from autograd.engine.leaves import Parameter
 from autograd.engine.state import state
 from autograd.engine.tensor import Tensor
 from autograd.errors import ArgumentError, DtypeError, LayoutError, OptionError, ShapeError, call_site, typed_errors

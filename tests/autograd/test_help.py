@@ -13,8 +13,8 @@ import pytest
 
 import autograd as ag
 import autograd.numpy as np
-from autograd.engine.formula import expression
 from autograd.engine.primitive import Primitive
+from autograd.formula import expression
 from autograd.ops import elementwise, ufuncs
 from autograd.testing import stubs
 

@@ -12,8 +12,7 @@ import pytest
 
 import autograd.numpy as anp
 import collectives as cc
-from autograd import nn
-from autograd.engine import formula
+from autograd import formula, nn
 from autograd.engine.primitive import registry
 
 

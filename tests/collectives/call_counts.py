@@ -11,7 +11,7 @@ import numpy as np
 
 import autograd as ag
 import collectives as cc
-from autograd.engine.tape import Sweep
+from autograd.engine.sweep import Sweep
 from autograd.engine.tensor import Tensor
 from collectives.collective import Collective
 

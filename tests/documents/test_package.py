@@ -53,7 +53,7 @@ def test_the_engine_can_be_imported_alone() -> None:
     loaded = run(
         "import sys, numpy\n"
         "import autograd.engine\n"
-        "from autograd.engine.parameter import tensor\n"
+        "from autograd.engine.leaves import tensor\n"
         "from autograd.engine.primitive import op\n"
         "from autograd.engine.tape import Tape\n"
         "twice = op('double', 'a', lambda x: 2 * x, adjoint=(lambda ct, y, x: twice(ct),))\n"

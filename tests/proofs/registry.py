@@ -17,14 +17,15 @@ import numpy as np
 
 from autograd.__main__ import markdown
 from autograd.engine import events
-from autograd.engine.broadcasting import broadcast
+from autograd.engine.leaves import tensor
 from autograd.engine.multi_output import Several
-from autograd.engine.parameter import resolve, tensor
 from autograd.engine.primitive import Primitive, registry
 from autograd.engine.tensor import TENSORS
 from autograd.errors import RingtapeError
+from autograd.layouts.broadcasting import broadcast
 from autograd.layouts.inference import infer
 from autograd.layouts.layout import Grid, I, Label, Layout, Mix, P, R, Shard, Sum, V
+from autograd.layouts.stated_layout import resolve
 from autograd.testing.listing import RECORD, names, row
 
 from .operations import CASES, FAMILIES, REAL_ONLY, WITHOUT_DERIVATIVE, Case

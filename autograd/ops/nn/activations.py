@@ -7,11 +7,11 @@ from typing import Any, overload
 
 import numpy as np
 
-from ...engine.broadcasting import broadcast
 from ...engine.primitive import op
 from ...engine.tensor import Tensor
 from ...errors import ShapeError, call_site, typed_errors
 from ...kernels import normal
+from ...layouts.broadcasting import broadcast
 from ..elementwise import exp, sigmoid, tanh
 from .fused import Fused
 

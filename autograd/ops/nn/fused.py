@@ -16,7 +16,7 @@ from ...arrays.half import in_float32
 from ...engine.checked_pull import check_rules
 from ...engine.primitive import Primitive
 from ...engine.recording import Node
-from ...engine.tape import Sweep
+from ...engine.sweep import Sweep
 from ...kernels import find
 
 __all__ = ["Fused"]

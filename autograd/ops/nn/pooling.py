@@ -8,7 +8,7 @@ from typing import Any, overload
 import numpy as np
 
 from ...arrays.shape_only import Shaped
-from ...engine.parameter import constant
+from ...engine.leaves import constant
 from ...engine.primitive import op
 from ...engine.promotion import composite
 from ...engine.tensor import TENSORS, Tensor

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ...engine.broadcasting import broadcast
 from ...engine.primitive import op
 from ...errors import ArgumentError, call_site
+from ...layouts.broadcasting import broadcast
 from ...ops import exp
 from .._load import as_ufunc, scipy, without_derivative
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from ... import numpy as np
-from ...engine.broadcasting import broadcast
 from ...engine.primitive import op
+from ...layouts.broadcasting import broadcast
 from .._load import as_ufunc, in_dtype, scipy, without_derivative
 
 __all__ = ["cdf", "logpmf", "pmf"]

@@ -110,7 +110,9 @@ class MpiCommunicator(HostTransport):
         """Make progress on incomplete calls: MPI makes none while the program computes."""
         if unsent.unsent:
             unsent.advance()
-        self._waits.reap()
+        waits = self._waits
+        if waits.sends or waits.started:  # a sweep asks after each of its nodes
+            waits.reap()
 
     def _subgroup(self, members: list[int], name: str) -> MpiCommunicator:
         ranks = tuple(self.ranks[member] for member in members)

@@ -20,6 +20,7 @@ import autograd as ag
 import autograd.numpy as np
 import collectives as cc
 from autograd import nn, ops, optim
+from autograd.engine.distribution import ALONE, Alone
 from autograd.engine.state import state
 from collectives import I, P, R, Rooted, Shard, V
 
@@ -39,7 +40,7 @@ def grad_of(x: Any) -> Any:
 def nothing_is_left_recording() -> Iterator[None]:
     assert state.recording is None
     yield
-    assert state.recording is None and state.poke is None and state.mesh is None
+    assert state.recording is None and state.distribution is ALONE and state.mesh is None
 
 
 # -- one backward, and the next --------------------------------------------------------------------------------------
@@ -383,16 +384,20 @@ def test_marks_and_effects_need_an_open_tape() -> None:
         tape.mark(print)
 
 
-def test_the_poke_comes_after_each_node() -> None:
-    calls = []
+def test_progress_is_made_after_each_node() -> None:
+    class Pending(Alone):
+        def progress(self) -> None:
+            calls.append(1)
+
+    calls: list[int] = []
     w = parameter(1.0)
     with ag.Tape() as tape:
         loss = np.tanh(np.exp(w)).sum()
-    state.poke = lambda: calls.append(1)
+    state.distribution = Pending()
     try:
         tape.backward(loss)
     finally:
-        state.poke = None
+        state.distribution = ALONE
     assert len(calls) == 4  # sum, tanh, exp, leaf
 
 
@@ -991,12 +996,12 @@ def test_an_operand_of_another_thread_is_refused() -> None:
 
 def test_ranks_that_save_one_array_at_once() -> None:
     """Ranks as threads may share data: the count of who needs it must not lose an increment."""
-    from autograd.engine import recording as module
+    from autograd.engine import locks as module
     from autograd.engine.recording import Recording
 
     def work() -> None:
         for _ in range(300):
-            recordings = [Recording(ag.Tape) for _ in range(4)]
+            recordings = [Recording() for _ in range(4)]
             for recording in recordings:
                 recording.lock(data)
             for recording in recordings:
@@ -1023,7 +1028,7 @@ _COLLECTED = """
 import gc
 import numpy as np
 import autograd as ag
-from autograd.engine import recording
+from autograd.engine import locks
 
 class Collecting(np.ndarray):
     def setflags(self, *args):
@@ -1045,10 +1050,10 @@ assert not data.flags.writeable
 with ag.Tape() as tape:
     y = x * np.ones(3).view(Collecting) * shared  # the tape in the cycle is found while an array is being locked
 assert data.flags.writeable and not shared.flags.writeable
-assert recording._locked[id(shared)] == 1
+assert locks._locked[id(shared)] == 1
 del tape, y
 x.tape = None
-assert shared.flags.writeable and not recording._locked
+assert shared.flags.writeable and not locks._locked
 print("DONE")
 """
 

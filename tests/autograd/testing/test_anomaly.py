@@ -17,8 +17,8 @@ import autograd.numpy as np
 import collectives as cc
 from autograd import nn, ops
 from autograd.engine import events
-from autograd.engine.broadcasting import broadcast
 from autograd.engine.primitive import op, registry
+from autograd.layouts.broadcasting import broadcast
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 

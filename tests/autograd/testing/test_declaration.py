@@ -13,9 +13,9 @@ import autograd.numpy as np
 import collectives as cc
 from autograd.engine import events
 from autograd.engine.primitive import Primitive, op, registry
-from autograd.engine.properties import dims_fault, linear_fault, repeatable_fault
 from autograd.errors import LayoutError, OptionError
 from autograd.extend import Mix, Several, Sum, broadcast
+from autograd.layouts.properties import dims_fault, linear_fault, repeatable_fault
 from autograd.testing import DeclarationMismatch, check_adjoint, check_declaration, check_grads
 from collectives import P, R, Shard
 

@@ -89,13 +89,13 @@ except KeyboardInterrupt:
 _SLOWLY = """
 import _thread, time
 from types import SimpleNamespace
-from autograd.engine import recording
+from autograd.engine import locks
 
 def start(function, args):  # on a slow machine the finalizer goes on for a while after it has started a thread
     _thread.start_new_thread(function, args)
     time.sleep(0.2)
 
-recording._thread = SimpleNamespace(start_new_thread=start, interrupt_main=_thread.interrupt_main)
+locks._thread = SimpleNamespace(start_new_thread=start, interrupt_main=_thread.interrupt_main)
 """
 
 

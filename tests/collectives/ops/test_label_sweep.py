@@ -13,9 +13,9 @@ from typing import Any
 import numpy
 import pytest
 
-from autograd.engine.broadcasting import broadcast
 from autograd.engine.primitive import op, registry
 from autograd.engine.tensor import Tensor
+from autograd.layouts.broadcasting import broadcast
 from autograd.layouts.layout import Mix, Sum
 from autograd.testing.listing import names
 

@@ -17,8 +17,9 @@ import autograd.numpy as anp
 import collectives as cc
 from autograd import nn, optim, random
 from autograd.arrays.shape_only import Shaped
-from autograd.engine.recording import MARK, Recording
+from autograd.engine.recording import MARK
 from autograd.engine.state import state
+from autograd.engine.tape import TapeRecording
 from autograd.errors import (
     AbsentError,
     ArgumentError,
@@ -216,11 +217,11 @@ def test_activations_are_freed() -> None:
     alive: weakref.WeakSet[Any] = weakref.WeakSet()
     most: list[int] = []
 
-    class Counting(Recording):
+    class Counting(TapeRecording):
         __slots__ = ()
 
-        def __init__(self, tape: Any):
-            super().__init__(tape)
+        def __init__(self) -> None:
+            super().__init__()
             alive.add(self)
 
     own = "0F0 0F1 0I0 0W0 0F2 0B1 0F3 0B2 0B3 0F4 0B4 0F5 0B5"
@@ -228,7 +229,7 @@ def test_activations_are_freed() -> None:
     def program() -> Any:
         model = Pipeline(untied(), squares, microbatches=6, schedule=own)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("autograd.engine.tape.Recording", Counting)
+            patch.setattr("autograd.engine.tape.TapeRecording", Counting)
             forward = run_module._Run._forward
 
             def counted(self: Any, action: Any, values: Any) -> Any:

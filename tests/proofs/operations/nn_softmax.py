@@ -7,7 +7,7 @@ from typing import Any
 import numpy
 
 from autograd import ops
-from autograd.engine.parameter import tensor
+from autograd.engine.leaves import tensor
 from autograd.engine.primitive import registry
 from autograd.engine.tensor import Tensor
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy
 from numpy.random import Generator
 
-from autograd.engine.parameter import constant
+from autograd.engine.leaves import constant
 from autograd.engine.primitive import registry
 from autograd.engine.tensor import TENSORS
 

@@ -14,7 +14,7 @@ import autograd as ag
 import autograd.numpy as anp
 import collectives as cc
 from autograd.arrays.shape_only import Shaped
-from autograd.engine.parameter import tensor
+from autograd.engine.leaves import tensor
 from autograd.engine.state import state
 from autograd.engine.tensor import Tensor
 from autograd.layouts.layout import I, Label, P, R, Rooted, Shard, V, dual_label

@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from ..arrays.half import product
-from ..parsing import parse
-from .broadcasting import broadcast
+from .arrays.half import product
+from .layouts.broadcasting import broadcast
+from .parsing import parse
 
 __all__ = ["docstring", "expression", "source"]
 
@@ -133,7 +133,7 @@ def expression(function: Callable[..., Any], names: list[str], depth: int = _DEP
 
     Examples
     --------
-    >>> from autograd.engine.formula import expression
+    >>> from autograd.formula import expression
     >>> from autograd.engine.primitive import registry
     >>> expression(registry["arctan2"].adjoint[0], ["ct", "out", "y", "x"])
     'ct * (x / nonzero(x * x + y * y))'
@@ -214,7 +214,7 @@ def source(rule: Callable[..., Any] | None) -> str:
 
     Examples
     --------
-    >>> from autograd.engine.formula import source
+    >>> from autograd.formula import source
     >>> from autograd.engine.primitive import registry
     >>> source(registry["exp"].adjoint[0])
     'lambda ct, y, x: ct * derivative(y, x), where derivative = lambda y, x: y'

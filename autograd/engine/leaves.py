@@ -7,7 +7,6 @@ same on every rank.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from operator import index
 from sys import getrefcount
 from typing import Any, NoReturn
 
@@ -38,19 +37,18 @@ from ..errors import (
     short,
     typed_errors,
 )
-from ..layouts.layout import C, D, Grid, I, Label, Layout, P, R, Rooted, Shard, V, is_copy_for_part, may_relabel
+from ..layouts.layout import C, Grid, I, Label, Layout, P, Shard, V, is_copy_for_part, may_relabel
 from ..layouts.messages import contradiction, describe, drawn_leaf, own_part
-from ..layouts.partition import extents_of_parts, parts, require_fit
-from .events import declarations
+from ..layouts.stated_layout import KEEPS, PARAMETER_KEEPS, check_shape, resolve, with_own_labels
+from .locks import guarded, step_check
 from .recording import LEAF, Recording
-from .saved_arrays import guarded, step_check
 from .state import state
-from .tape import Sweep, Tape
+from .sweep import Sweep
 from .tensor import TENSORS, Tensor, is_followed
 from .whole import refuse_loss
 
 __all__ = [
-    "BOXED", "Constant", "Leaf", "Parameter", "constant", "make_leaf", "refuse_unlabelled_update", "resolve", "tensor",
+    "Constant", "Leaf", "Parameter", "constant", "make_leaf", "refuse_unlabelled_update", "tensor",
 ]  # fmt: skip
 
 
@@ -333,7 +331,7 @@ class Parameter(Leaf):
     ):
         _refuse_recorded("Parameter", array)
         if array.__class__ in TENSORS:
-            layout = _with_own_labels("Parameter", array, layout, _PARAMETER_KEEPS)
+            layout = with_own_labels("Parameter", array, layout, PARAMETER_KEEPS, state.grid)
             array = array.array
         array = as_array(array, None, device)
         if not state.dry:  # a dry world uses only the shape
@@ -342,7 +340,7 @@ class Parameter(Leaf):
         super().__init__(array, found, requires_grad, name)
         self.is_transposed = None
         if found is not None and found.special:
-            _declare("Parameter", self)
+            state.distribution.note_declaration("Parameter", self)
 
 
 def _update_by_hand(w: str) -> str:
@@ -472,24 +470,20 @@ def tensor(
     return make_leaf("tensor", array, layout, requires_grad, global_shape, dtype, name, device)
 
 
-BOXED: dict[type, Any] = {}
-"""By type of argument: a function ``(value, trace, node)`` that programs of HIPS autograd register (`custom.boxes`)."""
-
-
 @typed_errors
 def make_leaf(
     caller: str, array: Any, layout: Any, requires_grad: bool, global_shape: Any, dtype: Any = None, name: str = "",
     device: str | None = None,
 ) -> Leaf:
-    """The leaf of `tensor`, declared to `declarations` under the name of its caller."""
+    """The leaf of `tensor`, declared to the ranks under the name of its caller."""
     _refuse_recorded(caller, array)
     if not isinstance(requires_grad, bool | np.bool_ | int):
         raise ArgumentError(f"{caller}: requires_grad={requires_grad!r} was given; needed: True or False" + call_site())
     if global_shape is not None:
-        _check_shape(global_shape)
+        check_shape(global_shape)
     labels, values = layout, array
     if array.__class__ in TENSORS:
-        labels = _with_own_labels(caller, array, layout, _KEEPS - {C} if requires_grad else _KEEPS)
+        labels = with_own_labels(caller, array, layout, KEEPS - {C} if requires_grad else KEEPS, state.grid)
         values = array.array
     values = as_array(values, None if dtype is None else dtype_named(dtype), device)
     found = _layout(values, labels, V, global_shape)
@@ -505,57 +499,8 @@ def make_leaf(
             for axis in x.unstated:
                 state.unstated[axis] = name, values.dtype, values.shape, found
     if layout is not None:
-        _declare(caller, x)
+        state.distribution.note_declaration(caller, x)
     return x
-
-
-def _check_shape(shape: Any) -> None:
-    try:
-        extents = [index(n) for n in shape]
-    except TypeError as error:
-        raise ArgumentError(f"global_shape={shape!r} was given; needed: integers" + call_site()) from error
-    if any(n < 0 for n in extents):
-        raise ShapeError(f"global_shape={shape!r} was given; needed: extents of at least 0" + call_site())
-
-
-def _declare(how: str, x: Leaf) -> None:
-    for declare in declarations:
-        declare(how, x)
-
-
-_PARAMETER_KEEPS = frozenset((P, Shard, Rooted))
-_KEEPS = _PARAMETER_KEEPS | {R, I, C, D}
-"""The labels that a leaf made of a Tensor keeps on the axes for which no label is given."""
-
-
-def _with_own_labels(caller: str, x: Tensor, given: Any, keeps: frozenset[Any]) -> Any:
-    """The labels for a leaf made of `x`: those given, and on the other axes those of `x` that the leaf keeps.
-
-    Raises LayoutError if a label is given that cannot be true of `x`.
-    """
-    own, grid = x.layout, state.grid
-    if own is None or own.grid is not grid or not isinstance(given, Mapping | None):
-        return given
-    labels = dict(given or {})
-    for axis, have in own.items():
-        need = labels.get(axis)
-        if need is None:
-            if have in keeps or type(have) in keeps:
-                labels[axis] = have
-        elif isinstance(need, Label) and not _may_state(have, need):
-            raise LayoutError(contradiction(caller, x, axis, have, need) + call_site())
-    return labels or given
-
-
-def _may_state(have: Label, need: Label) -> bool:
-    """Whether the label `need` can be true of an array whose label is `have`."""
-    if have is P or need is P:
-        return have is need or have is V
-    if type(have) is Shard:
-        return need is V or (type(need) is Shard and need.dim == have.dim)
-    if type(need) is Shard:
-        return have is V or type(have) is Rooted
-    return not (have is D and need is V)
 
 
 @typed_errors
@@ -597,64 +542,8 @@ def constant(array: Any, dtype: Any = None, device: str | None = None) -> Leaf:
         array = array.array
     values = as_array(array, None if dtype is None else dtype_named(dtype), device)
     x = Constant(values, None if state.grid is None else state.grid.uniform(C))
-    for declare in declarations:
-        declare("constant", x)
+    state.distribution.note_declaration("constant", x)
     return x
-
-
-def resolve(
-    given: Mapping[str, Label] | Layout | None,
-    default: Label,
-    shape: tuple[int, ...],
-    grid: Grid,
-    global_shape: Sequence[int] | None = None,
-) -> Layout:
-    """A user's labels as a Layout: other axes get `default`.
-
-    The extents of a Shard become part of its label if `global_shape` states them, where parts follow numpy's
-    array_split rule, or if the label is that of another value. Each rank compares them with its own part.
-    """
-    if given is not None and not isinstance(given, Mapping):
-        raise LayoutError(f"layout={given!r} was given; needed: a mapping from axis to label, like {{'dp': R}}")
-    given = {} if given is None else given
-    for axis, label in given.items():
-        grid.axis(axis)
-        if not isinstance(label, Label):
-            raise LayoutError(
-                f"axis {axis!r}: {label!r} was given; needed: one of R, I, V, P, Shard(dim), Rooted(root)"
-            )
-    labels = [given.get(name, default) for name in grid.names]
-    outer: dict[int, int] = {} if global_shape is None else dict(enumerate(int(n) for n in global_shape))
-    if global_shape is not None and len(tuple(global_shape)) != len(shape):
-        raise ShapeError(f"global_shape={tuple(global_shape)} was given for a part of shape {shape}: ranks differ")
-    for i, label in enumerate(labels):
-        if not isinstance(label, Shard):
-            continue
-        dim = label.dim + len(shape) if label.dim < 0 else label.dim
-        if not 0 <= dim < len(shape):
-            raise ShapeError(f"axis {grid.names[i]!r}: Shard({label.dim}) was given for an array of shape {shape}")
-        if global_shape is not None:
-            extents, offsets = parts(outer[dim], grid.sizes[i])
-            labels[i] = Shard(dim, outer[dim], offsets[grid.place[i]])
-            outer[dim] = extents[grid.place[i]]
-        elif label.extent is None:
-            labels[i] = Shard(dim)
-        else:
-            offset = sum(extents_of_parts(label, grid.sizes[i])[: grid.place[i]])
-            labels[i] = Shard(dim, label.extent, offset, label.unit, label.extents)
-    layout = grid.layout(labels)
-    if global_shape is None:
-        if layout.special:
-            require_fit(layout, shape)
-        return layout
-    for dim, n in outer.items():
-        if n != shape[dim]:
-            raise ShapeError(
-                f"dimension {dim}: this rank's part has {shape[dim]}, but by the array_split rule of "
-                f"global_shape={tuple(global_shape)} it must have {n}\n  fix: cc.from_local(x, layout) without a "
-                "global_shape   (the ranks agree on any extents)"
-            )
-    return layout
 
 
 class _Probe:
@@ -668,7 +557,7 @@ class _Probe:
 
 def _owned_count() -> int:
     probe = _Probe()
-    sweep = Sweep(Recording(Tape), 0, 1, None, False)
+    sweep = Sweep(Recording(), 0, 1, None, False)
     sweep.cts[0] = np.zeros(1)
     sweep.run([(LEAF, None, (probe,), (), (), None, None)], release=False)
     return probe.count

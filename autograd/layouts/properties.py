@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from ..layouts.layout import Mix, Sum
+from .layout import Mix, Sum
 
 __all__ = ["dims_fault", "is_testable", "linear_fault", "repeatable_fault"]
 
