@@ -25,8 +25,8 @@ from autograd.errors import ArgumentError, MeshError, call_site, shorten, typed_
 from autograd.layouts.layout import Grid
 from autograd.layouts.rank_values import RankInt
 
-from .call import Call, keep
 from .checks import declarations, modes, numbers, parts
+from .declaration.call import Call, keep
 from .job.failure import process
 from .replicas import compare_end, compare_replicas, compare_step, is_due, note_numbers
 from .transports.protocol import Communicator

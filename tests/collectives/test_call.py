@@ -19,12 +19,12 @@ from autograd.engine.state import no_grad, state
 from autograd.engine.tensor import Tensor
 from autograd.errors import CollectiveMismatch, LayoutError, OptionError
 from collectives import I, P, R, V
-from collectives.call import Call
-from collectives.collective import Prepared
+from collectives.declaration.call import Call
+from collectives.declaration.prepared import Prepared
+from collectives.declaration.staging import InShape, flat
 from collectives.inspect.observing import observing
 from collectives.ops.sums import ALL_REDUCE
 from collectives.shared_arrays import along
-from collectives.staging import InShape, flat
 from collectives.testing.proof import mutated
 from collectives.transports.protocol import Request
 

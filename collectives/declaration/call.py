@@ -7,7 +7,7 @@ from typing import Any
 
 from autograd.layouts.layout import Label, V
 
-from .transports.protocol import Communicator
+from ..transports.protocol import Communicator
 
 __all__ = ["Call", "keep"]
 
@@ -34,7 +34,7 @@ class Call:
         of a message, the options of its request
     begin : ``begin(collective, x, call)`` is run in place of a collective that is called with this call, and starts it
     changed : calls that were derived from this one, by their changes
-    prepared : a `collective.Prepared` for each collective and kind of operand used with this call
+    prepared : a `declaration.prepared.Prepared` for each collective and kind of operand used with this call
     """
 
     axes: tuple[str, ...]
