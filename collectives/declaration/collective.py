@@ -46,7 +46,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from numpy import ndarray
+from numpy import float64, ndarray
 
 from autograd.arrays.device import dtype_name
 from autograd.arrays.shape_only import Shaped, is_absent
@@ -438,7 +438,7 @@ class Collective:
         else:
             g = self._adjoint(ct, made.call)
         (place,) = node[3]
-        if g.__class__ is ndarray:
+        if g.__class__ is ndarray or g.__class__ is float64:  # the usual cotangents, without a call
             sweep.add(place, g)
         else:
             self.hand_on(g, place, made.layout, made.operand, made.call, sweep)

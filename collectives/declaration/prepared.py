@@ -72,9 +72,10 @@ class Prepared:
     """
 
     __slots__ = (
-        "_addend", "_again", "_history", "_is_compared", "_is_copy", "_is_flat", "_is_identity", "_is_inexact",
-        "_is_uncompared_move", "_mark", "_marked", "_result_dtype", "_result_shape", "_rule", "_sampling", "_texts",
-        "adjoint", "call", "collective", "group", "is_identity_alone", "layout", "operand", "out", "result", "sums",
+        "_addend", "_history", "_is_compared", "_is_copy", "_is_flat", "_is_identity", "_is_inexact", "_is_scalar",
+        "_is_uncompared_move", "_mark", "_marked", "_result_dtype", "_result_shape", "_rule", "_sampling", "_send",
+        "_texts", "adjoint", "call", "collective", "group", "is_identity_alone", "layout", "operand", "out",
+        "result", "sums",
     )  # fmt: skip
 
     def __init__(self, collective: Any, call: Call, layout: Layout | None, out: Layout | None, operand: Any):
@@ -105,8 +106,9 @@ class Prepared:
         self._sampling = call.group.sampling
         self._mark = 0  # that of a call that is recorded as `_marked` says
         self._marked: Any = ()
-        # repeats the last request, if later calls differ only in another contiguous operand; else False
-        self._again: Any = None
+        # the transport's function of the operand, if later calls differ only in another contiguous operand; else False
+        self._send: Any = None
+        self._is_scalar = False  # whether operand and result are NumPy scalars, which lie in no array
         self._is_flat = False  # whether the operand needs no reshaping for the transport
         self._result_shape: tuple[int, ...] | None = None  # the shape that a flat answer gets; None: it stays flat
 
@@ -194,9 +196,11 @@ class Prepared:
         if self.collective._forward is self._rule:  # unless a test has replaced the rule
             if self._is_identity:
                 return x
-            again = self._again
-            if again and x.flags.c_contiguous:
-                y = again(x if self._is_flat else x.reshape(-1))
+            send = self._send
+            if send and x.flags.c_contiguous:
+                y = send(x if self._is_flat else x.reshape(-1))
+                if self._is_scalar:
+                    return y[0]
                 return y if self._result_shape is None else y.reshape(self._result_shape)
             if self._is_copy:
                 return copied(x, self.call)
@@ -215,24 +219,29 @@ class Prepared:
             shape = list(call.shape if x is None else x.shape)
             shape = shape if collective.shape is None else collective.shape(shape, call)
             return Shaped(shape, call.dtype if x is None else x.dtype, "it is rooted elsewhere on another axis")
-        if collective._forward is collective._asking and self._again is None:
+        if collective._forward is collective._asking and self._send is None:
             return collective._forward(x, call, self._keep)
         return collective._forward(x, call)
 
     def _keep(self, x: Any, request: Request | None, finish: Any) -> None:
-        """Keep a request for repetition if it sends the operand in place and its answer only needs a shape."""
+        """Let the transport bind a request that sends the operand in place and whose answer only needs a shape."""
+        scalar = isinstance(x, np.generic)
+        if scalar:  # a copy, and an array in its place tells whether the request sends the operand itself
+            x = np.asarray(x)
+            request, finish = self.collective._asks(x, self.call)
         if x.__class__ is not ndarray or request is None or finish.__class__ is not InShape:
-            self._again = False
+            self._send = False
         elif x.flags.c_contiguous:
             flat = request.x
             same = flat.__class__ is ndarray and (flat.dtype, flat.size) == (x.dtype, x.size)
             same = same and flat.ctypes.data == x.ctypes.data and x.dtype != np.float16
+            result = answer(request, self.group.index) if same else None
+            same = same and (not scalar or (result is not None and finish.shape == ()))
             if same and request.call != "send" and self.group.size > 1:
-                result = answer(request, self.group.index)
-                self._again = self.group.repeated(request._replace(x=None), x.reshape(-1), result)
+                self._send = self.group.sender(request._replace(x=None), x.reshape(-1), result)
             else:
-                self._again = False
-            self._is_flat = x.ndim == 1
+                self._send = False
+            self._is_flat, self._is_scalar = x.ndim == 1, scalar
             self._result_shape = None if len(finish.shape) == 1 else finish.shape
 
     def compare(self, x: Any, recorded: bool | None, operand: Tensor | None) -> None:
