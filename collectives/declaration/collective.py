@@ -283,22 +283,25 @@ class Collective:
         the same object.
         """
         try:
-            if changes:
-                call = call.variant(**changes)
-            begin = call.begin
+            begin, kept = call.begin, call.kept
         except AttributeError:
             raise ArgumentError(
                 f"{self.name}(x, {call!r}) was given; needed: a Call\n"
                 f"  fix: cc.apply({self.name}, x, 'dp'), or {self.name}(x, cc.call('dp')), for axis 'dp'" + call_site()
             ) from None
-        if begin is not None:
-            return begin(self, x, call)
-        if x.__class__ not in TENSORS:
+        if begin is None and x.__class__ not in TENSORS:
             if self._forward is itself:
                 return x
-            known = call.prepared.get((self, x.__class__, x.shape, x.dtype))  # `run`, one frame less
-            return (known or self.prepare(x, None, call)).run(x, None)
-        return self.prepared(x, call).apply(x)
+            key = self, x.__class__, x.shape, x.dtype, *changes.items()
+            known = kept.get(key)
+            if known is None:
+                known = self.prepare(x, None, call.variant(**changes) if changes else call)
+                if changes and x.__class__ is not Shaped:
+                    keep(kept, key, known)
+            return known.run(x, None)
+        if changes:
+            call = call.variant(**changes)
+        return self.prepared(x, call).apply(x) if begin is None else begin(self, x, call)
 
     def prepared(self, x: Tensor, call: Call) -> Prepared:
         """The `Prepared` for a Tensor: the one cached with the call, or a new one."""
@@ -306,7 +309,7 @@ class Collective:
         if layout is None:
             layout = x.labelled(state.grid)  # type: ignore[arg-type]  # a call has a mesh
         array = x.array
-        known = call.prepared.get((self, layout, array.__class__, array.shape, array.dtype))
+        known = call.kept.get((self, layout, array.__class__, array.shape, array.dtype))
         return known or self.prepare(array, layout, call, x.name, x)
 
     def prepare(
@@ -329,14 +332,14 @@ class Collective:
         if x.__class__ is not Shaped:  # two Shaped with equal keys may differ in the reason why the values are missing
             key = (self, x.__class__, x.shape, x.dtype) if layout is None else (
                 self, layout, x.__class__, x.shape, x.dtype)  # fmt: skip
-            keep(call.prepared, key, made)
+            keep(call.kept, key, made)
         return made
 
     def run(self, x: Any, call: Call) -> Any:
         """Run the forward direction on a raw array in a sweep, or on None if this rank has no operand."""
         if x is None:
             return Prepared(self, call, None, None, None).run(None, None)
-        known = call.prepared.get((self, x.__class__, x.shape, x.dtype))
+        known = call.kept.get((self, x.__class__, x.shape, x.dtype))
         return (known or self.prepare(x, None, call)).run(x, None)
 
     def run_once(self, x: Any, call: Call) -> Any:

@@ -174,8 +174,8 @@ def _(ct: Any, call: Call) -> Any:
 def received(call: Call, layout: Layout | None) -> Tensor:
     """Receive a value, and record it."""
     assert layout is not None
-    made = call.prepared.get((RECV, layout)) or keep(
-        call.prepared, (RECV, layout), Prepared(RECV, call, layout, layout, None)
+    made = call.kept.get((RECV, layout)) or keep(
+        call.kept, (RECV, layout), Prepared(RECV, call, layout, layout, None)
     )
     result: Tensor = made.apply(None)
     return result
