@@ -15,7 +15,7 @@ from ..layouts.partition import require_agreed
 from .state import state
 from .tensor import TENSORS
 
-__all__ = ["part_of", "place_in_whole", "refuse_loss", "sharded_axes", "whole_of"]
+__all__ = ["OwnedState", "part_of", "place_in_whole", "refuse_loss", "sharded_axes", "whole_of"]
 
 _KINDS = "biufc"
 
@@ -108,6 +108,15 @@ def refuse_loss(value: Any, dtype: Any, caller: str, name: str) -> None:
             f"{caller}: {name} has dtype {value.dtype}; needed: {dtype}, in which {fault} would be lost\n"
             f"  fix: {kept or f'x.astype({str(dtype)!r})'}, if what is left is meant" + call_site()
         )
+
+
+class OwnedState(dict[str, Any]):
+    """A state whose arrays are of nobody else, as those read from a file are: who takes them needs no copies."""
+
+    @staticmethod
+    def with_dtype(state: Any, value: Any, part: Any, dtype: Any) -> Any:
+        """A part of a value of a state, with a dtype. It is copied unless it is the whole value, of an `OwnedState`."""
+        return part.astype(dtype, copy=not (isinstance(state, OwnedState) and part.size == np.size(value)))
 
 
 def part_of(value: Any, array: Any, layout: Layout | None, caller: str, name: str) -> Any:

@@ -33,7 +33,7 @@ class Call:
     options : further parameters of a family of collectives; the same on all ranks if the fingerprint contains them;
         of a message, the options of its request
     begin : ``begin(collective, x, call)`` is run in place of a collective that is called with this call, and starts it
-    kept : a `Prepared` for each collective, kind of operand and changes that adjoints and sweeps use this call with, and
+    kept : a `Prepared` for each collective, kind of operand and changes that adjoints and sweeps use the call with, and
         derived calls by their changes. At most 1,000, see `keep`. An adjoint knows nothing of its node but the call, so
         they lie here; a sum in a sweep on one rank takes 1.5 us with it, and 11 us without
     """

@@ -183,7 +183,7 @@ class Prepared:
 
         `recorded` is None in a sweep at first order; `operand` is the Tensor whose array is `x`.
         """
-        if modes.limit and self._is_compared:
+        if self._is_compared:
             sampling = self._sampling  # as `checking`, without a call
             calls = sampling.calls = sampling.calls + 1
             if calls > sampling.opens or sampling.agreed < modes.limit:

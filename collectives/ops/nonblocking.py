@@ -37,6 +37,7 @@ from autograd.errors import CollectiveMismatch, MeshError, TapeError, call_site,
 from autograd.layouts.layout import Layout, V
 
 from ..algorithms.table import OPERATIONS
+from ..checks import modes
 from ..checks.addends import warn_of_addends
 from ..declaration.call import Call
 from ..declaration.collective import Collective
@@ -252,15 +253,16 @@ def _start_tensor(collective: Collective, x: Tensor, call: Call, agree: bool = F
     if layout.rooted and layout.absent_beyond(call.axes):
         call = call.but(elsewhere=True)
     if agree:
-        call.group.sampling.calls += 1
-        if call.group.size > 1 and not call.elsewhere and call.group.checking:
+        group = call.group
+        group.sampling.calls += 1
+        if group.size > 1 and not call.elsewhere and (group.checking or group.sampling.is_open):
             text = "start of " + collective.fingerprint(array, call, recorded)
-            if prepared.is_examined():
+            if modes.limit and prepared.is_examined():
                 addend = prepared.addend(x, collective.name)
-                call.group.agree(text, addend=addend)
-                warn_of_addends(addend, collective.name, x, call.axes, call.group)
+                group.agree(text, addend=addend)
+                warn_of_addends(addend, collective.name, x, call.axes, group)
             else:
-                call.group.agree(text)
+                group.agree(text)
         prepared.note_start(array, recorded)
         call = call.variant(group=_started_channel(current_mesh().axis(call.axes), collective, call.group.algorithm))
     if call.like is None and not isinstance(array, np.ndarray | np.generic | Shaped):

@@ -19,6 +19,7 @@ from autograd.errors import CommunicationError
 
 from ...checks import modes, sanitizer
 from ...checks.parts import next_addend
+from ...checks.reports import print_report
 from ...checks.sampling import Sampling
 from ...checks.sanitizer import Addend, Statement
 from ...job.activity import Channel, Numbers
@@ -152,7 +153,7 @@ class MpiCommunicator(HostTransport):
     announce = Communicator.agree  # no MPI call could carry an agreement
 
     def _agree(self, call: str, layout: str, is_rooted: bool, addend: Addend | None) -> None:
-        if not modes.limit or self.size == 1:
+        if self.size == 1:
             return
         sampling = self.sampling
         is_compared = sampling.agreed < modes.limit
@@ -192,9 +193,13 @@ class MpiCommunicator(HostTransport):
             mine = sanitizer.statement(call, layout, is_rooted, 0, self.copies) if mine is None else mine
             statements = [Statement.decode(each) for each in self._exchanged(mine.encode())]
             error = sanitizer.compare(self.name, self.ranks, statements, sampling.order)
-            if error is not None:
+            if error is not None and modes.limit:
                 self.is_broken = True
                 raise error
+            if error is not None:
+                sampling.end()
+                if self.index == 0:
+                    print_report(str(error))
             if addend is not None:
                 sanitizer.note_facts(addend, self.ranks, statements)
 
