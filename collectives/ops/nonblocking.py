@@ -37,10 +37,11 @@ from autograd.errors import CollectiveMismatch, MeshError, TapeError, call_site,
 from autograd.layouts.layout import Layout, V
 
 from ..algorithms.table import OPERATIONS
-from ..call import Call
 from ..checks import modes
 from ..checks.addends import warn_of_addends
-from ..collective import Collective, absent_or_zeros, arrived
+from ..declaration.call import Call
+from ..declaration.collective import Collective
+from ..declaration.prepared import absent_or_zeros, arrived
 from ..mesh import Axis, current_mesh
 from ..transports.protocol import Communicator, Pending, Request
 from . import headers

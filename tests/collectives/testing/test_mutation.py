@@ -105,7 +105,7 @@ def test_a_layer_that_sees_nothing_is_noticed(seed: int, monkeypatch: pytest.Mon
 
 def test_a_wrong_adjoint_is_an_alarm() -> None:
     """Planted: with a factor in the all-reduce's adjoint a correct program does not pass."""
-    from collectives.collective import collectives
+    from collectives.declaration.collective import collectives
 
     true = collectives["cast I->R"]._adjoint
     with mutated("cast I->R", adjoint=lambda ct, call: true(ct, call) * 2):

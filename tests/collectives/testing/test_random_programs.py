@@ -19,7 +19,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
 from autograd.layouts.layout import I, P, R, Rooted, Shard, V
-from collectives.collective import collectives
+from collectives.declaration.collective import collectives
 from collectives.testing.proof import mutated
 
 from ... import summary

@@ -21,9 +21,9 @@ from autograd.layouts.layout import Label, Shard
 from autograd.layouts.messages import describe
 from autograd.layouts.partition import labels_of_parts
 
-from .checks.modes import check_mode
-from .checks.parts import tell
-from .mesh import Axis, Mesh, current_mesh
+from ..checks.modes import check_mode
+from ..checks.parts import tell
+from ..mesh import Axis, Mesh, current_mesh
 
 __all__ = ["from_local"]
 

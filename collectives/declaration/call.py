@@ -7,7 +7,7 @@ from typing import Any
 
 from autograd.layouts.layout import Label, V
 
-from .transports.protocol import Communicator
+from ..transports.protocol import Communicator
 
 __all__ = ["Call", "keep"]
 
@@ -33,8 +33,9 @@ class Call:
     options : further parameters of a family of collectives; the same on all ranks if the fingerprint contains them;
         of a message, the options of its request
     begin : ``begin(collective, x, call)`` is run in place of a collective that is called with this call, and starts it
-    changed : calls that were derived from this one, by their changes
-    prepared : a `collective.Prepared` for each collective and kind of operand used with this call
+    kept : a `Prepared` for each collective, kind of operand and changes that adjoints and sweeps use the call with, and
+        derived calls by their changes. At most 1,000, see `keep`. An adjoint knows nothing of its node but the call, so
+        they lie here; a sum in a sweep on one rank takes 1.5 us with it, and 11 us without
     """
 
     axes: tuple[str, ...]
@@ -53,8 +54,7 @@ class Call:
     elsewhere: bool = False
     options: Any = ()
     begin: Any = field(default=None, repr=False, compare=False)
-    changed: dict[Any, Call] = field(default_factory=dict, init=False, repr=False, compare=False)
-    prepared: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+    kept: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def but(self, **changes: Any) -> Call:
         """A copy of this call with some fields changed."""
@@ -67,8 +67,7 @@ class Call:
             ("axes", self.axes), ("group", group), ("to", self.to), ("source", self.source), ("root", self.root),
             ("dim", self.dim), ("extents", self.extents), ("dim2", self.dim2), ("extents2", self.extents2),
             ("pairs", self.pairs), ("shape", self.shape), ("dtype", self.dtype), ("like", self.like),
-            ("elsewhere", self.elsewhere), ("options", options), ("begin", self.begin), ("changed", {}),
-            ("prepared", {}),
+            ("elsewhere", self.elsewhere), ("options", options), ("begin", self.begin), ("kept", {}),
         ):  # fmt: skip
             _set(made, name, value)
         return made
@@ -76,8 +75,8 @@ class Call:
     def variant(self, **changes: Any) -> Call:
         """`but` for changes that can be looked up: the same object for the same changes."""
         key = tuple(changes.items())
-        found = self.changed.get(key)
-        return keep(self.changed, key, self.but(**changes)) if found is None else found
+        found: Call | None = self.kept.get(key)
+        return keep(self.kept, key, self.but(**changes)) if found is None else found
 
 
 def keep(kept: dict[Any, Any], key: Any, value: Any) -> Any:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ..transports.dry import DryCommunicator
-from ..transports.protocol import Communicator
-from ..transports.request import Request, given_bytes, shown
+from .dry import DryCommunicator
+from .protocol import Communicator
+from .request import Request, given_bytes, shown
 
 __all__ = ["Probe", "Sent"]
 

@@ -31,12 +31,12 @@ from autograd.engine.sweep import Sweep
 from autograd.engine.tensor import TENSORS, Tensor, interior, place_off_tape
 from autograd.layouts.layout import Layout
 
-from .call import Call
-from .checks import modes, sanitizer
-from .collective import Collective
-from .inspect.probe import Probe, Sent
-from .mesh import Axis
-from .transports.protocol import Communicator, Request
+from ..checks import modes, sanitizer
+from ..declaration.call import Call
+from ..declaration.collective import Collective
+from ..mesh import Axis
+from ..transports.probe import Probe, Sent
+from ..transports.protocol import Communicator, Request
 
 __all__ = ["Joint", "JointCall", "OneByOne", "Result", "Runs", "used_on_any"]
 

@@ -43,68 +43,36 @@ of the node are computed once per call and per layout, shape and dtype of the op
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 from weakref import WeakKeyDictionary
 
-import numpy as np
-from numpy import ndarray
+from numpy import float64, ndarray
 
 from autograd.arrays.device import dtype_name
-from autograd.arrays.shape_only import DRY, Shaped, is_absent
-from autograd.engine import events
+from autograd.arrays.shape_only import Shaped, is_absent
 from autograd.engine.events import listeners
 from autograd.engine.primitive import Declared
-from autograd.engine.promotion import dtype_to_round_to
-from autograd.engine.recording import OUTSIDE, Node, Recording, arrays_of, options_of, parents_of, result_of
+from autograd.engine.recording import Node, Recording, arrays_of, options_of, parents_of, result_of
 from autograd.engine.state import state
 from autograd.engine.sweep import Sweep
-from autograd.engine.tensor import TENSORS, Tensor, place_off_tape, relabel
-from autograd.errors import ArgumentError, DtypeError, LayoutError, NotDifferentiable, OptionError, call_site, short
-from autograd.layouts.layout import C, I, Label, Layout, P, R, Rooted, Shard, V, may_relabel
-from autograd.layouts.messages import about_origin, describe, fixes
+from autograd.engine.tensor import TENSORS, Tensor, relabel
+from autograd.errors import ArgumentError, DtypeError, LayoutError, OptionError, call_site, short
+from autograd.layouts.layout import Label, Layout, P, Rooted, Shard, V, may_relabel
+from autograd.layouts.messages import about_origin, describe
 from autograd.layouts.names import name_of
 
+from ..transports.protocol import Communicator, Pending, Request
+from ..transports.request import DTYPES, not_communicated
 from .call import Call, keep
-from .checks import modes, sanitizer
-from .checks.addends import addend_of, warn_of_addends
-from .checks.sanitizer import Addend
-from .job.history import mark
-from .staging import InShape
-from .transports.protocol import Communicator, Pending, Request
-from .transports.request import DTYPES, answer, not_communicated
+from .prepared import Prepared, absent_or_zeros, arrived, copied, itself, outline, zeros
+from .refusals import Refusal, label_text, partial_operand, unfit_adjoint, without_adjoint
 
-__all__ = ["Asked", "Collective", "Prepared", "Refusal", "absent_or_zeros", "arrived", "collectives", "compared_layout"]
+__all__ = ["Asked", "Collective", "collectives"]
 
 
 Asked = tuple[Request | None, Callable[[Any, Any, Call], Any]]
 """A request to the transport, and ``finish(answer, operand, call)``, which computes the result."""
 
-
-class Refusal(NamedTuple):
-    """Why a collective does not take a label, and a fix, if it differs from the usual fix for that label.
-
-    `of_gradient` is the fix for the gradient of a parameter.
-    """
-
-    why: str
-    instead: str = ""
-    of_gradient: str = ""
-
-
-def itself(x: Any, call: Call) -> Any:
-    """Return the operand: the result of a cast, which is a view on any number of ranks."""
-    return x
-
-
-def copied(x: Any, call: Call) -> Any:
-    """Return a copy of the operand: the result of most collectives on a single rank.
-
-    It owns its memory, as on several ranks, so a program may use the buffer of the operand again.
-    """
-    return x if x.__class__ is Shaped else x.copy()
-
-
-_IMMUTABLE = frozenset((np.float16, np.float32, np.float64, np.complex64, np.complex128))  # scalars need no copy
 
 collectives: dict[str, Collective] = {}
 """Every collective by name. The tests run over all of them."""
@@ -292,16 +260,10 @@ class Collective:
 
     def _missing(self, *_: Any) -> Any:
         """The adjoint of a collective for which none is declared."""
-        raise self._without_adjoint()
+        raise without_adjoint(self)
 
     def _lacks_adjoint(self) -> bool:
         return self._adjoint == self._missing
-
-    def _without_adjoint(self) -> NotDifferentiable:
-        return NotDifferentiable(
-            f"{self.name}: the collective has a forward direction and no adjoint\n  fix: @{self.name}.adjoint before a "
-            f"function of (ct, call) that is made of collectives; outside of a tape it runs without" + call_site()
-        )
 
     def adjoint(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Decorator: the adjoint, made of collectives. That of a nonlinear collective also receives x and y."""
@@ -321,22 +283,25 @@ class Collective:
         the same object.
         """
         try:
-            if changes:
-                call = call.variant(**changes)
-            begin = call.begin
+            begin, kept = call.begin, call.kept
         except AttributeError:
             raise ArgumentError(
                 f"{self.name}(x, {call!r}) was given; needed: a Call\n"
                 f"  fix: cc.apply({self.name}, x, 'dp'), or {self.name}(x, cc.call('dp')), for axis 'dp'" + call_site()
             ) from None
-        if begin is not None:
-            return begin(self, x, call)
-        if x.__class__ not in TENSORS:
+        if begin is None and x.__class__ not in TENSORS:
             if self._forward is itself:
                 return x
-            known = call.prepared.get((self, x.__class__, x.shape, x.dtype))  # `run`, one frame less
-            return (known or self.prepare(x, None, call)).run(x, None)
-        return self.prepared(x, call).apply(x)
+            key = self, x.__class__, x.shape, x.dtype, *changes.items()
+            known = kept.get(key)
+            if known is None:
+                known = self.prepare(x, None, call.variant(**changes) if changes else call)
+                if changes and x.__class__ is not Shaped:
+                    keep(kept, key, known)
+            return known.run(x, None)
+        if changes:
+            call = call.variant(**changes)
+        return self.prepared(x, call).apply(x) if begin is None else begin(self, x, call)
 
     def prepared(self, x: Tensor, call: Call) -> Prepared:
         """The `Prepared` for a Tensor: the one cached with the call, or a new one."""
@@ -344,7 +309,7 @@ class Collective:
         if layout is None:
             layout = x.labelled(state.grid)  # type: ignore[arg-type]  # a call has a mesh
         array = x.array
-        known = call.prepared.get((self, layout, array.__class__, array.shape, array.dtype))
+        known = call.kept.get((self, layout, array.__class__, array.shape, array.dtype))
         return known or self.prepare(array, layout, call, x.name, x)
 
     def prepare(
@@ -355,7 +320,7 @@ class Collective:
             shown = f"{self.name}({name or 'x'}: {describe(x, x.shape, layout)}, axis {'*'.join(call.axes)!r})"
             raise DtypeError(f"{shown}: {not_communicated(x.dtype)}" + call_site())
         if layout is not None and state.recording is not None and self._lacks_adjoint():
-            raise self._without_adjoint()
+            raise without_adjoint(self)
         try:
             out = None if layout is None else self.label(x, layout, call, name)
         except LayoutError as error:
@@ -367,14 +332,14 @@ class Collective:
         if x.__class__ is not Shaped:  # two Shaped with equal keys may differ in the reason why the values are missing
             key = (self, x.__class__, x.shape, x.dtype) if layout is None else (
                 self, layout, x.__class__, x.shape, x.dtype)  # fmt: skip
-            keep(call.prepared, key, made)
+            keep(call.kept, key, made)
         return made
 
     def run(self, x: Any, call: Call) -> Any:
         """Run the forward direction on a raw array in a sweep, or on None if this rank has no operand."""
         if x is None:
             return Prepared(self, call, None, None, None).run(None, None)
-        known = call.prepared.get((self, x.__class__, x.shape, x.dtype))
+        known = call.kept.get((self, x.__class__, x.shape, x.dtype))
         return (known or self.prepare(x, None, call)).run(x, None)
 
     def run_once(self, x: Any, call: Call) -> Any:
@@ -425,17 +390,19 @@ class Collective:
         assert x.layout is not None
         for axis in on.names:
             if not self.takes_label(x.layout[axis]):
-                text = self._refusal(x.array, x.layout, axis, name_of(x))
+                text = label_text(self, x.array, x.layout, axis, name_of(x))
                 raise LayoutError(self._about_origin(text, x, on.names))
 
     def label(self, x: Any, layout: Layout, call: Call, name: str = "") -> Layout:
         """The result's layout; LayoutError if the collective does not take the operand's label on an axis."""
         result = layout
         if self.nonlinear:
-            self._refuse_addends(x, layout, name or "x")
+            for axis, have in layout.items():
+                if have is P:
+                    raise partial_operand(self, x, layout, axis, name or "x")
         for k, axis in enumerate(call.axes):
             if not self.takes_label(layout[axis]):
-                raise LayoutError(self._refusal(x, layout, axis, name))
+                raise LayoutError(label_text(self, x, layout, axis, name))
             gives = call.to if self.gives is None else self.gives
             label = gives if isinstance(gives, Label) else gives(call, layout, k, x.shape)
             result = result.replace((axis,), label)
@@ -459,40 +426,6 @@ class Collective:
         """The text of an error about the operand; if it is V by default, with the label that says it is not."""
         return about_origin(text, x, name_of(x), axes, self.takes_label)
 
-    def _refuse_addends(self, x: Any, layout: Layout, name: str) -> None:
-        for axis, have in layout.items():
-            if have is P:
-                raise LayoutError(
-                    f"{self.name}({name}: {describe(x, x.shape, layout)})\n  axis {axis!r}: {name} is "
-                    f"Partial, and {self.name} is not linear: its results on addends do not "
-                    f"add up to that of their sum\n  fix: "
-                    f"all_reduce({name}, {axis!r}, to=R)   (an all-reduce in both directions)" + call_site()
-                )
-
-    def _refusal(self, x: Any, layout: Layout, axis: str, name: str) -> str:
-        have, name = layout[axis], name or "x"
-        words = " or ".join(dict.fromkeys(t.word if isinstance(t, Label) else t.__name__ for t in self.takes))
-        own = self.refuses.get(have) or self.refuses.get(type(have)) or Refusal("")
-        lines = [
-            f"{self.name}({name}: {describe(x, x.shape, layout)}, axis {axis!r})",
-            f"  axis {axis!r}: {name} is {have.word}; {self.name} takes {words}{': ' if own.why else ''}{own.why}",
-        ]
-        found = [(how, cost) for label, how, cost in fixes(have, len(x.shape)) if any(label is t for t in self.takes)]
-        if self.nonlinear and (have is R or have is I or have is C):
-            lines.append(f"  fix: leave {self.name} out, since {name} is the same on all ranks of the axis")
-        elif own.of_gradient and name.endswith(".grad"):
-            lines.append(f"  fix: {own.of_gradient.format(x=name)}")
-        elif own.instead:
-            lines.append(f"  fix: {own.instead.format(x=name, a=axis, d=getattr(have, 'dim', 0))}")
-        elif found:
-            how, cost = found[0]
-            lines.append(f"  fix: {how.format(x=name, a=axis, d=getattr(have, 'dim', 0))}   ({cost})")
-            if have is R and how.startswith("shard"):
-                lines.append(f"  or:  cast({name}, {axis!r}, to=V)   (each rank's copy as a value of its own; free)")
-        else:
-            lines.append(f"  fix: {_instead(name, axis, have)}")
-        return "\n".join(lines) + call_site()
-
     # -- the sweeps --------------------------------------------------------------------------------------------
     def pull(self, node: Node, ct: Any, sweep: Sweep) -> None:
         """One step of the reverse sweep; if no cotangent arrived, zeros are communicated."""
@@ -508,7 +441,7 @@ class Collective:
         else:
             g = self._adjoint(ct, made.call)
         (place,) = parents_of(node)
-        if g.__class__ is ndarray:
+        if g.__class__ is ndarray or g.__class__ is float64:  # the usual cotangents, without a call
             sweep.add(place, g)
         else:
             self.hand_on(g, place, made.layout, made.operand, made.call, sweep)
@@ -535,26 +468,23 @@ class Collective:
         try:
             g = self._adjoint(Tensor(ct, given), made.call, *self.saved(node, True))
         except LayoutError as error:
-            raise self._unfit_adjoint(made, f"its adjoint refuses the cotangent, which is {given}", error) from error
+            raise unfit_adjoint(
+                self, made.layout, made.out, f"its adjoint refuses the cotangent, which is {given}", error
+            ) from error
         finally:
             state.recording, state.in_rules = active, inside
         if g.__class__ not in TENSORS:
             return g
         for axis, have, need in zip(needed.grid.names, g.layout.labels, needed.labels, strict=True):
             if not may_relabel(have, need):
-                raise self._unfit_adjoint(made, f"axis {axis!r}: its adjoint gives {have.word}; needed: {need.word}")
+                raise unfit_adjoint(
+                    self, made.layout, made.out, f"axis {axis!r}: its adjoint gives {have.word}; needed: {need.word}"
+                )
         if made.operand is not None and g.shape != made.operand[0] and not is_absent(g.array):
-            raise self._unfit_adjoint(made, f"its adjoint gives the shape {g.shape}; needed: {made.operand[0]}")
+            raise unfit_adjoint(
+                self, made.layout, made.out, f"its adjoint gives the shape {g.shape}; needed: {made.operand[0]}"
+            )
         return g.array
-
-    def _unfit_adjoint(self, made: Prepared, why: str, cause: Exception | str = "") -> LayoutError:
-        details = "".join(f"\n    {line}" for line in str(cause).splitlines())
-        return LayoutError(
-            f"{self.name}, declared by {self.declared}: {made.layout} -> {made.out}\n  {why}{details}\n"
-            f"  fix: the labels of the declaration (takes, gives), or an adjoint that maps the dual of the result's "
-            f"label to the dual of the operand's: {made.out and made.out.dual} -> {made.layout and made.layout.dual}; "
-            f"cc.testing.check({self.name}) tests it" + call_site()
-        )
 
     def hand_on(self, g: Any, place: int, layout: Layout | None, operand: Any, call: Call, sweep: Sweep) -> None:
         """Add the adjoint's result to the operand's cotangent."""
@@ -594,306 +524,4 @@ class Collective:
         return Tensor(x, made.layout, recording if place >= 0 else None, place), Tensor(y, made.out, recording, at)
 
 
-class Prepared:
-    """A collective, its call, and everything about an operand except its values. It keeps no operand alive.
-
-    Nodes refer to it, and sweeps read it. The calls that a sweep makes are cached with `call`.
-
-    Attributes
-    ----------
-    collective : Collective
-    call : Call
-    layout, out : Layout or None
-        The operand's and the result's. None in a sweep at first order, where arrays have no labels.
-    operand, result : (shape, dtype, whether it is absent)
-        Facts of the arrays. `operand` is None without an operand, `result` is None before the first result.
-    is_identity_alone : bool
-        Whether the result equals the operand because the group has one rank. Then the adjoint is the identity.
-    sums : int
-        The number of the program's next sum of Varying or Partial values, counted from 1; 0 for other calls, and once
-        nothing is compared any more.
-    adjoint : callable
-        The collective's adjoint, unless a test has replaced it since.
-    """
-
-    __slots__ = (
-        "_addend", "_again", "_history", "_is_compared", "_is_copy", "_is_flat", "_is_identity", "_is_inexact",
-        "_is_uncompared_move", "_mark", "_marked", "_result_dtype", "_result_shape", "_rule", "_sampling", "_texts",
-        "adjoint", "call", "collective", "group", "is_identity_alone", "layout", "operand", "out", "result", "sums",
-    )  # fmt: skip
-
-    def __init__(self, collective: Collective, call: Call, layout: Layout | None, out: Layout | None, operand: Any):
-        if layout is not None and layout.rooted and layout.absent_beyond(call.axes):
-            call = call.but(elsewhere=True)
-        self.collective, self.call, self.group, self.layout, self.out = collective, call, call.group, layout, out
-        self.operand = operand
-        self.result: Any = None
-        self._result_dtype: Any = None
-        self._is_inexact = (call.dtype if operand is None else operand[1]).kind in "fcV"
-        self._is_compared = call.group.size > 1 and not (
-            call.elsewhere or collective.between_two or (collective.silent and layout is None)
-        )
-        self._rule = rule = collective._forward
-        is_alone = call.group.size == 1
-        self._is_identity = rule is itself
-        self._is_copy = (
-            is_alone and collective.alone is copied and rule is collective._asking and not call.elsewhere
-        )
-        self._is_uncompared_move = (self._is_identity or self._is_copy) and not self._is_compared
-        self.is_identity_alone = is_alone and (self._is_identity or self._is_copy)
-        self.adjoint = collective._adjoint
-        self._texts: dict[bool | None, str] = {}
-        is_sum = collective.adds and self._is_compared and self._is_inexact
-        self.sums = int(is_sum and layout is not None and all(layout[name] in _ADDENDS for name in call.axes))
-        self._addend: Addend | None = None  # of a call that is examined
-        # A silent call has no place in the history: it harms nobody until its adjoint communicates.
-        is_silent = collective.silent or collective.free
-        self._history = None if is_silent or not self._is_compared else call.group.history
-        self._sampling = call.group.sampling
-        self._mark = 0  # that of a call that is recorded as `_marked` says
-        self._marked: Any = ()
-        # repeats the last request, if later calls differ only in another contiguous operand; else False
-        self._again: Any = None
-        self._is_flat = False  # whether the operand needs no reshaping for the transport
-        self._result_shape: tuple[int, ...] | None = None  # the shape that a flat answer gets; None: it stays flat
-
-    def apply(self, x: Tensor | None) -> Tensor:
-        """Run the collective on a Tensor and record it, even if the operand requires no gradient."""
-        array: Any = None if x is None else x.array
-        recording, collective = state.recording, self.collective
-        is_recorded = recording is not None and self._is_inexact
-        # `run` does nothing more for a cast, or for a copy on one rank, that is not compared; this saves its call
-        moved = self._is_uncompared_move and not listeners and collective._forward is self._rule
-        if not moved:
-            y = self.run(array, is_recorded, x)
-        elif self._is_identity or array.__class__ in _IMMUTABLE:
-            y = array
-        else:
-            y = array.copy() if array.__class__ is ndarray else copied(array, self.call)
-        if recording is None or not is_recorded:
-            place = OUTSIDE if recording is not None or x is None else place_off_tape(y, (x,))
-            return Tensor(y, self.out, None, place)
-        if (moved and self.result is not None) or (y.dtype is self._result_dtype and y.shape == self.result[0]):
-            prepared = self
-        else:
-            prepared = self._giving(array, y)
-        if x is None:
-            place = -1
-        elif x.tape is recording:
-            place = x.node
-        else:
-            known = recording.leaves.get(id(x))  # as `enter` does first; this saves its call
-            place = recording.enter(x) if known is None else known
-        if collective.communicates:
-            recording.communicates = self
-        nodes = recording.nodes
-        made = _new(Tensor)  # faster than a call of the constructor
-        made.array, made.layout, made.tape, made.node = y, self.out, recording, len(nodes)
-        if collective.nonlinear:
-            nodes.append((collective, y, (array,), (place,), prepared, None, None))
-        else:
-            nodes.append((collective, None, (), (place,), prepared, None, None))
-        return made
-
-    def apply_counted(self, x: Tensor, name: str = "") -> Tensor:
-        """`apply` for a sum whose addends the ranks compare the 1st, 2nd, 4th, ... time: see `checks.addends`.
-
-        `name` is that of the function if it is not the collective's: "mean", which is right for equal values.
-        """
-        if not self.is_examined():
-            return self.apply(x)
-        name = name or self.collective.name
-        addend = self._addend = self.addend(x, name)
-        try:
-            y = self.apply(x)
-        finally:
-            self._addend = None
-        warn_of_addends(addend, name, x, self.call.axes, self.group)
-        return y
-
-    def is_examined(self) -> bool:
-        """Count a sum, and whether its addends are compared. The count ends with the comparison of calls."""
-        nth = self.sums
-        if not nth:
-            return False
-        self.sums = nth + 1 if nth < modes.FIRST_CALLS or self.group.checking else 0
-        return not nth & (nth - 1)
-
-    def addend(self, x: Tensor, name: str) -> Addend | None:
-        """The addend to compare, if this group still compares calls."""
-        return addend_of(x, name, self.call.axes, self.group) if self.group.checking else None
-
-    def run(self, x: Any, recorded: bool | None, operand: Tensor | None = None) -> Any:
-        """Compare the call with those of the other ranks, if the check mode requires it, and run it on an array.
-
-        `recorded` is None in a sweep at first order; `operand` is the Tensor whose array is `x`.
-        """
-        if self._is_compared:
-            sampling = self._sampling  # as `checking`, without a call
-            calls = sampling.calls = sampling.calls + 1
-            if calls > sampling.opens or sampling.agreed < modes.limit:
-                self.compare(x, recorded, operand)
-        history = self._history
-        if history is not None:
-            history.append(self._mark if recorded is self._marked else self._make_mark(x, recorded))
-        if listeners:
-            return self._run_between_events(x, operand)
-        if self.collective._forward is self._rule:  # unless a test has replaced the rule
-            if self._is_identity:
-                return x
-            again = self._again
-            if again and x.flags.c_contiguous:
-                y = again(x if self._is_flat else x.reshape(-1))
-                return y if self._result_shape is None else y.reshape(self._result_shape)
-            if self._is_copy:
-                return copied(x, self.call)
-        return self._run_rule(x)
-
-    def _run_between_events(self, x: Any, operand: Tensor | None) -> Any:
-        name = self.collective.name
-        events.emit("begin", "forward", name)
-        y = self._run_rule(x)
-        events.emit("end", "forward", name, self.collective, () if operand is None else (operand,), y)
-        return y
-
-    def _run_rule(self, x: Any) -> Any:
-        collective, call = self.collective, self.call
-        if call.elsewhere:
-            shape = list(call.shape if x is None else x.shape)
-            shape = shape if collective.shape is None else collective.shape(shape, call)
-            return Shaped(shape, call.dtype if x is None else x.dtype, "it is rooted elsewhere on another axis")
-        if collective._forward is collective._asking and self._again is None:
-            return collective._forward(x, call, self._keep)
-        return collective._forward(x, call)
-
-    def _keep(self, x: Any, request: Request | None, finish: Any) -> None:
-        """Keep a request for repetition if it sends the operand in place and its answer only needs a shape."""
-        if x.__class__ is not ndarray or request is None or finish.__class__ is not InShape:
-            self._again = False
-        elif x.flags.c_contiguous:
-            flat = request.x
-            same = flat.__class__ is ndarray and (flat.dtype, flat.size) == (x.dtype, x.size)
-            same = same and flat.ctypes.data == x.ctypes.data and x.dtype != np.float16
-            if same and request.call != "send" and self.group.size > 1:
-                result = answer(request, self.group.index)
-                self._again = self.group.repeated(request._replace(x=None), x.reshape(-1), result)
-            else:
-                self._again = False
-            self._is_flat = x.ndim == 1
-            self._result_shape = None if len(finish.shape) == 1 else finish.shape
-
-    def compare(self, x: Any, recorded: bool | None, operand: Tensor | None) -> None:
-        """Compare this call between the ranks; in ``ranks`` mode also the operand's layout and its copies."""
-        collective, call, layout = self.collective, self.call, ""
-        if modes.watching and operand is not None:
-            assert self.layout is not None
-            sanitizer.witness(collective.name, operand)
-            layout = compared_layout(self.layout, call.axes)
-        if collective.free:
-            return
-        text = self._texts.get(recorded) or self._text(x, recorded)
-        compare = self.group.announce if collective.meets else self.group.agree
-        if self._addend is None:
-            compare(text, layout, collective.rooted)
-        else:
-            compare(text, layout, collective.rooted, self._addend)
-
-    def _text(self, x: Any, recorded: bool | None) -> str:
-        if recorded not in self._texts:
-            self._texts[recorded] = self.collective.fingerprint(x, self.call, recorded)
-        return self._texts[recorded]
-
-    def _make_mark(self, x: Any, recorded: bool | None) -> int:
-        self._marked = recorded
-        self._mark = mark(_by_algorithm(self._text(x, recorded), self.group))
-        return self._mark
-
-    def note_start(self, x: Any, recorded: bool) -> None:
-        """Append the start of a nonblocking call to the history of the channel."""
-        if self._history is not None:
-            self._history.append(mark(_by_algorithm(f"start of {self._text(x, recorded)}", self.group)))
-
-    def with_call(self, call: Call) -> Prepared:
-        """The same operand and result, for another call."""
-        made = Prepared(self.collective, call, self.layout, self.out, self.operand)
-        made.result, made._result_dtype = self.result, self._result_dtype
-        return made
-
-    def _giving(self, array: Any, y: Any) -> Prepared:
-        """Set the shape and dtype of the result: in this object the first time, then in a new one."""
-        made = self
-        if self.result is not None:
-            made = Prepared(self.collective, self.call, self.layout, self.out, self.operand)
-        made.result, made._result_dtype = outline(y), y.dtype
-        if state.dry:
-            made.call = self.call.but(like=Shaped((0,), y.dtype, DRY))
-        elif self.call.like is None and not (isinstance(y, _HOST) and isinstance(array, _HOST)):
-            device = y if isinstance(array, _HOST) else array
-            # a sweep makes its zeros on the same device
-            made.call = self.call.but(like=np.empty_like(device, shape=(0,)))
-        return made
-
-
-def _by_algorithm(text: str, group: Communicator) -> str:
-    return text if group.algorithm == "native" else f"{text} algorithm={group.algorithm}"
-
-
-def outline(x: Any) -> tuple[tuple[int, ...], Any, bool]:
-    """An array's shape and dtype, and whether its values are absent (on another rank)."""
-    return x.shape, x.dtype, x.__class__ is Shaped and x.absent
-
-
-def zeros(shape: tuple[int, ...], dtype: Any, call: Call) -> Any:
-    """Zeros on the operand's device, for a cotangent or tangent that did not arrive."""
-    return np.zeros(shape, dtype) if call.like is None else np.zeros_like(call.like, shape=shape, dtype=dtype)
-
-
-def absent_or_zeros(known: tuple[tuple[int, ...], Any, bool], call: Call) -> Any:
-    """The cotangent or tangent to use for a value with this outline if none arrived: zeros, or an absent array."""
-    shape, dtype, is_absent_here = known
-    return Shaped(shape, dtype, "it is rooted elsewhere") if is_absent_here else zeros(shape, dtype, call)
-
-
-def arrived(ct: Any, out: Layout | None, result: Any, call: Call, sweep: Sweep) -> Any:
-    """The cotangent passed to an adjoint: zeros if none arrived, with labels if the sweep is recorded."""
-    if ct is None:
-        ct = absent_or_zeros(result, call)
-        sweep.general = sweep.general or dtype_to_round_to(ct) is not None
-    if sweep.record:
-        assert out is not None
-        ct = relabel(ct, out.dual) if ct.__class__ in TENSORS else Tensor(ct, out.dual)
-    return ct
-
-
-def compared_layout(layout: Layout, axes: tuple[str, ...]) -> str:
-    """The labels that must be the same on all ranks of a call along `axes`, as text.
-
-    Along these axes V, P, Shard and Rooted count as equal: a collective that takes several of them gives the same
-    result label for each, a rank without a contribution has a plain zero (V) where others have addends (P), and ranks
-    other than the root may have no operand.
-    """
-    shown = [
-        f"{name}: {x!r}"
-        for name, x in layout.items()
-        if name not in axes or not (x is V or x is P or isinstance(x, Shard | Rooted))
-    ]
-    return "{" + ", ".join(shown) + "}" if shown else ""
-
-
-def _instead(name: str, axis: str, have: Label) -> str:
-    if have is R or have is I or have is C:
-        return (
-            f"leave the collective out, since {name} is the same on all ranks; or state which copy counts: "
-            f"cast({name}, {axis!r}, to=P)   (one copy, kept on the first rank)"
-        )
-    if have is P:
-        return f"reduce_scatter({name}, {axis!r}) or all_reduce({name}, {axis!r}, to=R) first"
-    if type(have) is Shard:
-        return f"cast({name}, {axis!r}, to=V)   (free; states that the parts are separate values)"
-    return f"convert {name} to a layout that it takes"
-
-
-_new = object.__new__
-_ADDENDS = frozenset((V, P))
-_HOST = (np.ndarray, np.generic, Shaped)
 _HOW = {None: "in a backward sweep", True: "recorded", False: "not recorded"}
