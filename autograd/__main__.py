@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         found = list(rows(arguments.operations))
     except RingtapeError as error:
-        print(error, file=sys.stderr)
+        print(error.reason, file=sys.stderr)
         return 2
     if arguments.json:
         print(json.dumps({row["name"]: row for row in found}, indent=1))

@@ -162,6 +162,6 @@ def part_of(value: Any, array: Any, layout: Layout | None, caller: str, name: st
                 "state_dict and nn.save on all ranks give it; or ag.tensor(part, layout, global_shape=...), "
                 "a Tensor with the label of the parameter, for this rank's own part"
             )
-        raise ShapeError(text + (call_site() if whole != shape else ""))
+        raise ShapeError(text)
     refuse_loss(value, array.dtype, caller, name)
     return value[box]

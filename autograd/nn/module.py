@@ -597,7 +597,7 @@ def _fitting(value: Any, array: Any, layout: Layout | None, name: str, faults: l
         return part_of(value, array, layout, "load_state_dict", name)
     except ShapeError as error:
         if sharded_axes(layout):
-            faults.append(str(error))
+            faults.append(error.reason)
             return None
         given, need = tuple(np.shape(value)), tuple(array.shape)
         is_turned = len(need) == 2 and given == need[::-1]
