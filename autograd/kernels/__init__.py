@@ -12,7 +12,9 @@ A kernel is two functions:
     backward(ct, kept, xs, options, wanted, last) -> the operands' cotangents, None where not wanted
 
 Neither writes to its arguments, except that the `last` backward may overwrite `kept`. On the host they work with
-``out=`` in blocks that stay in the cache.
+``out=`` in blocks that stay in the cache. The updates of optimizers, which work in place and on many arrays, are no
+pairs: `functions` gives the file that has them for an array type. Code outside imports this package only, never a file
+of it.
 """
 
 from __future__ import annotations
@@ -25,9 +27,12 @@ import numpy as np
 
 from ..arrays import runtime_of
 from ..arrays.half import HALF, rounded, widened
+from .compiled import INT64, are_bare
+from .compiled import find as loop
 from .memory import keep_freed_memory
+from .normal import normal_cdf
 
-__all__ = ["Kernel", "draws", "find", "keep_freed_memory"]
+__all__ = ["INT64", "Kernel", "are_bare", "draws", "find", "functions", "keep_freed_memory", "loop", "normal_cdf"]
 
 
 class Kernel(NamedTuple):
@@ -93,6 +98,13 @@ def find(name: str, xs: Sequence[Any]) -> Kernel | None:
         if type(x) is not kind or (x.dtype != dtype and x.dtype.kind not in "iub"):
             return None
     return kernel if kernel.takes is None or kernel.takes(xs) else None
+
+
+def functions(name: str, kind: type) -> Any:
+    """The file of kernels of this name for an array type, such as "adam"; None for a device without a runtime."""
+    if kind is np.ndarray:
+        return import_module(f"{__name__}.{name}")
+    return None if runtime_of(kind) is None else import_module(f"{__name__}.cuda.{name}")
 
 
 def draws(kind: type) -> Callable[..., Any] | None:

@@ -20,7 +20,7 @@ from ..engine.primitive import Primitive, op
 from ..engine.recording import options_of
 from ..engine.tensor import TENSORS
 from ..errors import ArgumentError, DtypeError, call_site
-from ..kernels import compiled
+from ..kernels import are_bare, loop
 from ..layouts.broadcasting import broadcast
 from .arguments import zero_like
 
@@ -190,10 +190,10 @@ def _relu(x: Any) -> Any:
 
 def _relu_adjoint(ct: Any, y: Any, x: Any) -> Any:
     if type(y) is np.ndarray:
-        loop = compiled.find("relu_backward", y.dtype)
-        if loop is not None and compiled.are_bare(y.dtype, ct, y) and ct.shape == y.shape:
+        compiled = loop("relu_backward", y.dtype)
+        if compiled is not None and are_bare(y.dtype, ct, y) and ct.shape == y.shape:
             g = np.empty(y.shape, y.dtype)
-            loop(ct.ravel(), y.ravel(), g.ravel())
+            compiled(ct.ravel(), y.ravel(), g.ravel())
             return g
     # y is never negative, so its sign is 1 where x > 0 and 0 elsewhere; `sign` also works on Tensors
     return ct * ((y > _ZEROS.get(y.dtype, 0)) if type(y) is np.ndarray else sign(y))

@@ -10,14 +10,14 @@ import numpy as np
 from ..arrays.capture import current_capture
 from ..engine.leaves import Leaf
 from ..errors import ArgumentError, call_site
-from ..kernels.adam import adam
-from ..kernels.cuda import adam as on_device
+from ..kernels import functions
 from .base import Optimizer, decrease
 from .fused import Tables, contiguous, numbers_of_step, refuse_other_arrays
 from .hyperparameters import check_numbers
 
 __all__ = ["Adam", "AdamW"]
 
+_on_host = functions("adam", np.ndarray).adam
 _FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
 
 
@@ -146,6 +146,7 @@ class Adam(Optimizer):
 
         if (capture := current_capture()) is not None:
             capture.before_replay(check=check, advance=advance)
+        on_device = functions("adam", type(arrays[0]))
         on_device.adam(
             batch, [contiguous(gradients[i]) for i in members], **options(),
             scale=1.0 if rounding is None else rounding.scale, lost=None if rounding is None else rounding.lost,
@@ -160,7 +161,7 @@ class Adam(Optimizer):
         self.count_step(i, p)
         first, second = self.first[i], self.second[i]
         if not self.amsgrad and g.dtype in _FLOATS and all(_is_plain(a, g.dtype) for a in (array, g, first, second)):
-            adam(
+            _on_host(
                 array, g, first, second, step=self.counts[i], lr=self.lr, betas=self.betas,
                 eps=self.eps, weight_decay=self.weight_decay, decoupled=self.decoupled,
             )  # fmt: skip

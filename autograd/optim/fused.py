@@ -10,11 +10,12 @@ import numpy as np
 from ..arrays.capture import current_capture
 from ..arrays.device import runtime_of
 from ..errors import CaptureError, call_site
-from ..kernels.cuda.adam import kind_of
-from ..kernels.cuda.batch import Batch
-from ..kernels.cuda.values import store
+from ..kernels import functions
 
-__all__ = ["ON_HOST", "Rounding", "Tables", "contiguous", "numbers_of_step", "refuse_other_arrays", "split_by_kernels"]
+__all__ = [
+    "ON_HOST", "Rounding", "Tables", "contiguous", "is_supported", "numbers_of_step", "refuse_other_arrays",
+    "split_by_kernels", "squares",
+]  # fmt: skip
 
 
 ON_HOST = frozenset((np.ndarray, type(None)))
@@ -43,14 +44,15 @@ class Tables:
     """The tables on the device of the arrays that are updated together, kept from step to step."""
 
     def __init__(self) -> None:
-        self._found: dict[tuple[int, ...], Batch] = {}
+        self._found: dict[tuple[int, ...], Any] = {}
 
-    def batch(self, members: Sequence[int], *columns: Sequence[Any] | None) -> Batch:
-        """The table of the arrays of some parameters."""
+    def batch(self, members: Sequence[int], *columns: Sequence[Any] | None) -> Any:
+        """The `Batch`, the table of the arrays of some parameters."""
         key = tuple(members)
         found = self._found.get(key)
         if found is None or not found.holds(*columns):
-            found = self._found[key] = Batch(*columns)
+            assert columns[0]
+            found = self._found[key] = functions("batch", type(columns[0][0])).Batch(*columns)
         return found
 
     def __deepcopy__(self, memo: Any) -> Tables:
@@ -76,7 +78,7 @@ def split_by_kernels(
             continue
         p, kind = parameters[i].array, None
         if type(p) is type(g) and runtime_of(type(p)) is not None and p.shape == g.shape and p.flags.c_contiguous:
-            kind = kind_of(p, g, None if rounding is None else rounding.copies[i])
+            kind = functions("adam", type(p)).kind_of(p, g, None if rounding is None else rounding.copies[i])
         if kind is None:
             others.append(i)
         else:
@@ -84,14 +86,26 @@ def split_by_kernels(
     return fused, others
 
 
-def numbers_of_step(batch: Batch, values: Callable[[], np.ndarray]) -> Any:
+def numbers_of_step(batch: Any, values: Callable[[], np.ndarray]) -> Any:
     """Numbers of a step on the device, if the step is captured: they are written anew before each replay. Else None."""
     capture = current_capture()
     if capture is None:
         return None
     found = batch.numbers[: len(values())]
+    store = functions("values", type(found)).store
     capture.before_replay(write=lambda: store(found, values()))
     return found
+
+
+def is_supported(x: Any) -> bool:
+    """Whether the kernels of the device of `x`, which has a runtime, sum the squares of such an array."""
+    found: bool = functions("squares", type(x)).is_supported(x)
+    return found
+
+
+def squares(xs: Sequence[Any], outs: Sequence[Any] | None = None, scale: Any = 1.0, **options: Any) -> Any:
+    """The sum of the squares of arrays of one dtype on a device, in one launch; see `kernels.cuda.squares`."""
+    return functions("squares", type(xs[0])).squares(xs, outs, scale, **options)
 
 
 def refuse_other_arrays(is_same: bool) -> None:

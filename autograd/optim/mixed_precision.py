@@ -29,11 +29,10 @@ from ..engine.state import state
 from ..engine.tensor import TENSORS, Tensor
 from ..engine.whole import part_of, whole_of
 from ..errors import AnomalyError, ArgumentError, LayoutError, OptionError, call_site, typed_errors
-from ..kernels.cuda.squares import is_supported, squares
 from ..layouts.rank_values import rank_axes
 from .base import Optimizer
 from .copies import OfCopies
-from .fused import Rounding
+from .fused import Rounding, is_supported, squares
 from .groups import matching
 from .hyperparameters import check_count, check_numbers
 from .norms import axes_of_parts, axes_of_stages, masters

@@ -27,9 +27,9 @@ from ..engine.locks import step_check
 from ..engine.state import state
 from ..engine.tensor import Tensor
 from ..errors import ArgumentError, LayoutError, OptionError, call_site, typed_errors
-from ..kernels.cuda.squares import is_supported, squares
 from ..layouts.layout import C, D, I, Layout, P, R, Rooted, Shard, V
 from ..layouts.messages import describe
+from .fused import is_supported, squares
 from .hyperparameters import check_numbers
 
 __all__ = [

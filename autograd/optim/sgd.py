@@ -13,13 +13,14 @@ from ..arrays.capture import current_capture
 from ..arrays.half import is_half
 from ..engine.leaves import Leaf
 from ..errors import OptionError
-from ..kernels.cuda import momentum as on_device
-from ..kernels.momentum import LEAST, momentum
+from ..kernels import functions
 from .base import _BARE, Optimizer, decrease
 from .fused import Tables, contiguous, numbers_of_step, refuse_other_arrays
 from .hyperparameters import check_numbers
 
 __all__ = ["SGD"]
+
+_on_host = functions("momentum", np.ndarray).momentum
 
 
 class SGD(Optimizer):
@@ -145,6 +146,7 @@ class SGD(Optimizer):
 
         if (capture := current_capture()) is not None:
             capture.before_replay(check=check)
+        on_device = functions("momentum", type(arrays[0]))
         on_device.momentum(
             batch,
             [contiguous(gradients[i]) for i in members], **options(),
@@ -159,7 +161,7 @@ class SGD(Optimizer):
             v = self.velocity[i]
             if v is None:
                 v = self.velocity[i] = g.copy()
-            elif not (self.dampening or self.nesterov) and momentum(p.array, v, g, self.lr, self.momentum):
+            elif not (self.dampening or self.nesterov) and _on_host(p.array, v, g, self.lr, self.momentum):
                 return
             else:
                 v *= self.momentum
@@ -183,7 +185,8 @@ class _SmallParameters:
     update the others one by one.
     """
 
-    LIMIT = LEAST  # elements; from this size on copying the gradient costs more than the calls that are saved
+    LIMIT = functions("momentum", np.ndarray).LEAST
+    """Elements. From this size on copying the gradient costs more than the calls that are saved."""
 
     def __init__(self, parameters: list[Leaf], gradients: list[Any], velocity: list[Any]):
         dtype = gradients[0].dtype

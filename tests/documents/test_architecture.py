@@ -205,6 +205,18 @@ def test_packages_import_from_those_below(library: Library) -> None:
     refuse(library.upward(), "are of a package above the importer's")
 
 
+def test_kernels_have_one_door(library: Library) -> None:
+    """Code outside imports the package `autograd.kernels`, and no file of it."""
+    known = {"collectives.transports.device.ipc"}  # launches a kernel of its own by `kernels.cuda`
+    inside = [
+        i for i in library.imports
+        if i.imported.startswith("autograd.kernels.") and not i.importer.startswith("autograd.kernels")
+        and i.importer not in known
+    ]  # fmt: skip
+    assert len([i for i in library.imports if i.imported == "autograd.kernels"]) > 5
+    refuse(inside, "enter a file of autograd.kernels")
+
+
 def test_no_folder_has_too_many_files(library: Library) -> None:
     assert library.crowded() == {}
 

@@ -10,7 +10,7 @@ import numpy as np
 from ...engine.primitive import op
 from ...engine.tensor import Tensor
 from ...errors import ShapeError, call_site, typed_errors
-from ...kernels import normal
+from ...kernels import normal_cdf as _normal_cdf
 from ...layouts.broadcasting import broadcast
 from ..elementwise import exp, sigmoid, tanh
 from .fused import Fused
@@ -21,7 +21,7 @@ _DENSITY_AT_0 = 1 / math.sqrt(2 * math.pi)
 
 
 normal_cdf = op(
-    "normal_cdf", "N", normal.normal_cdf, lambda ct, y, x: ct * (exp(x * x * -0.5) * _DENSITY_AT_0), saves="0",
+    "normal_cdf", "N", _normal_cdf, lambda ct, y, x: ct * (exp(x * x * -0.5) * _DENSITY_AT_0), saves="0",
     dims=broadcast, operands="x",
 )  # fmt: skip
 
@@ -29,7 +29,7 @@ normal_cdf = op(
 def _gelu(x: Any, form: str) -> Any:
     if form == "tanh":
         return x * (0.5 + 0.5 * np.tanh((x * _TANH_SCALE) * (x * x * _CUBIC + 1)))
-    return x * normal.normal_cdf(x)
+    return x * _normal_cdf(x)
 
 
 def _gelu_adjoint(ct: Any, y: Any, x: Any, form: str) -> Any:

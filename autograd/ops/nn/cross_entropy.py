@@ -17,7 +17,7 @@ from ...engine.primitive import op
 from ...engine.promotion import composite
 from ...engine.tensor import TENSORS, Tensor
 from ...errors import UNTYPED, DtypeError, LayoutError, OptionError, RingtapeError, ShapeError, call_site, refused
-from ...kernels import compiled, find
+from ...kernels import INT64, are_bare, find, loop
 from ...layouts.layout import Mix, Shard, Sum
 from ...layouts.messages import describe
 from ...layouts.names import name_of, view_of
@@ -106,10 +106,10 @@ def _cross_entropy_keeping(logits: Any, labels: Any) -> tuple[Any, Any]:
     """
     n, classes = logits.shape
     dtype = logits.dtype
-    loop = compiled.find("cross_entropy", dtype) if 0 < n * classes <= _FEW else None
-    if loop is not None and compiled.are_bare(dtype, logits) and compiled.are_bare(compiled.INT64, labels):
+    compiled = loop("cross_entropy", dtype) if 0 < n * classes <= _FEW else None
+    if compiled is not None and are_bare(dtype, logits) and are_bare(INT64, labels):
         losses, exps, sums = np.empty(n, dtype), np.empty((n, classes), dtype), np.empty(n, dtype)
-        if loop(logits, labels, losses, exps, sums):
+        if compiled(logits, labels, losses, exps, sums):
             return losses, (exps, sums, None)
     if type(labels) is np.ndarray:
         _check_labels(labels, classes)
@@ -138,10 +138,10 @@ def _cross_entropy_adjoint(ct: Any, kept: Any, logits: Any, labels: Any) -> Any:
         return reshape(ct, (*ct.shape, 1)) * (softmax(logits, 1) - one_hot(labels, logits))
     exps, sums, indices = kept
     if indices is None:
-        loop = compiled.find("cross_entropy_backward", exps.dtype)
+        compiled = loop("cross_entropy_backward", exps.dtype)
         g, ct = np.empty_like(exps), ct * ones(len(sums), sums.dtype)
-        fits = ct.shape == sums.shape and compiled.are_bare(exps.dtype, ct)
-        if loop is not None and fits and loop(ct, exps, sums, labels, g):
+        fits = ct.shape == sums.shape and are_bare(exps.dtype, ct)
+        if compiled is not None and fits and compiled(ct, exps, sums, labels, g):
             return g
         indices = _flat_label_indices(labels, exps.shape[1])
     g = exps * (ct / sums)[:, None]

@@ -18,12 +18,20 @@ from autograd.engine.primitive import registry
 from autograd.kernels import compiled
 from autograd.kernels.adam import adam
 from autograd.kernels.momentum import momentum
+from autograd.ops import elementwise
+from autograd.ops.nn import cross_entropy
 
 pytest.importorskip("numba")
 
 DTYPES = [np.float32, np.float64]
 SIZE = compiled.LEAST + 3
 RNG = np.random.default_rng(7)
+
+
+def find_with(monkeypatch: pytest.MonkeyPatch, find: Any) -> None:
+    """Put a function in the place of `compiled.find`, which operations know as `kernels.loop`."""
+    for module, name in ((compiled, "find"), (elementwise, "loop"), (cross_entropy, "loop")):
+        monkeypatch.setattr(module, name, find)
 
 
 @pytest.fixture
@@ -38,10 +46,10 @@ def numpy_only(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
             loop = real(name, dtype)
             return loop and (lambda *args: (found.append(name), loop(*args))[1])
 
-        monkeypatch.setattr(compiled, "find", spy)
+        find_with(monkeypatch, spy)
         with_loops = run()
         assert found, "no loop was used"
-        monkeypatch.setattr(compiled, "find", lambda name, dtype: None)
+        find_with(monkeypatch, lambda name, dtype: None)
         return with_loops, run()
 
     yield both
@@ -265,7 +273,7 @@ def test_gelu_at_the_ends() -> None:
 
 def test_small_and_strided_arrays_are_numpys(monkeypatch: pytest.MonkeyPatch) -> None:
     used: list[str] = []
-    monkeypatch.setattr(compiled, "find", lambda name, dtype: lambda *args: used.append(name))
+    find_with(monkeypatch, lambda name, dtype: lambda *args: used.append(name))
     p, m, v = (np.ones(SIZE) for _ in range(3))
     adam(p[:100], np.ones(100), m[:100], v[:100], step=1, lr=0.1)
     adam(p, np.ones(2 * SIZE)[::2], m, v, step=1, lr=0.1)
@@ -277,7 +285,7 @@ def test_small_and_strided_arrays_are_numpys(monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize("has_loops", [True, False])
 def test_read_only_is_refused(has_loops: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not has_loops:
-        monkeypatch.setattr(compiled, "find", lambda name, dtype: None)
+        find_with(monkeypatch, lambda name, dtype: None)
     for which in range(3):
         arrays = [np.ones(SIZE, np.float32) for _ in range(3)]
         arrays[which].flags.writeable = False
