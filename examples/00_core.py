@@ -28,7 +28,7 @@ if RANKS < 1:
 signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` ends the program without a traceback
 
 # == 1. Ranks =========================================================================================================
-# Ranks are the p copies of one program, here threads. A rank knows of the others only by exchanging values with them.
+# Ranks are copies of one program, here threads. A rank knows of the others only by exchanging values with them.
 
 here = threading.local()  # what belongs to a rank: its number, its world, its tape
 

@@ -116,7 +116,7 @@ class RankProcess:
         """Install the handling of failures if a launcher started this process as one of several ranks.
 
         It is called when the package is imported. Only the first call has an effect. It takes a few milliseconds under
-        mpiexec and some microseconds elsewhere. ``RINGTAPE_GUARD=0`` turns it off; see the module.
+        mpiexec and some microseconds elsewhere. ``RINGTAPE_GUARD=0`` turns it off; see docs/jobs.md.
 
         Parameters
         ----------
