@@ -3,39 +3,7 @@
 A `RingtapeError` says what the user's program did wrong, so its traceback shows the frames of the program only: in a
 script, in IPython and notebooks, and in the ranks of a job. ``RINGTAPE_TRACEBACK=full`` shows all frames of all errors.
 
-Each class below its base::
-
-    RingtapeError
-    +-- LayoutError          layouts that cannot be combined, or an objective that is not one global number
-    +-- TapeError            invalid use of a tape: it is released, belongs elsewhere, or has recorded nothing
-    +-- CaptureError         what cannot be captured in a graph of a GPU, or replayed
-    +-- SavedArrayError      a write to an array that a tape still needs (also a ValueError and a TypeError)
-    +-- ShapeError           shapes that do not fit (also a ValueError)
-    |   +-- AxisError            an axis that an array does not have (also numpy.exceptions.AxisError, an IndexError)
-    |   +-- LinAlgError          a matrix without the requested inverse or factors (also numpy.linalg.LinAlgError)
-    +-- PositionError        an index that is out of range, or cannot be an index (also an IndexError)
-    |   +-- MissingKeyError      a key that a mapping does not have (also a KeyError)
-    +-- DeviceError          arrays on different devices, or an operation that a device does not have (also a TypeError)
-    +-- DtypeError           a dtype without derivative or not supported, or dtypes that differ (also a TypeError)
-    +-- ArgumentError        an argument that is missing, or of another type or nesting than needed (also a TypeError)
-    +-- OptionError          an argument of the right type with a value that is not allowed (also a ValueError)
-    |   +-- NumberError          a number outside the range of its dtype (also an OverflowError)
-    +-- FileError            a file that is damaged, or of another kind than needed (also a ValueError)
-    +-- ObjectiveError       gradient of a function whose result is not one real number (a ShapeError and a DtypeError)
-    +-- AbsentError          a value was read on a rank that does not hold it
-    +-- AnomalyError         a NaN or an infinity, under detect_anomaly (also a FloatingPointError)
-    +-- NotDifferentiable    an operation that has no derivative, raised when it is recorded
-    |                        (also a NotImplementedError)
-    +-- ConflictError        another distribution installs the same package (also an ImportError)
-    +-- DependencyError      an optional package cannot be imported (also an ImportError)
-    +-- MeshError            an axis, rank or mesh that does not exist (also a ValueError)
-    +-- CommunicationError   base of the errors between ranks
-        +-- CollectiveMismatch   the ranks of a group made different calls
-        +-- DeadlockError        ranks wait for each other
-        +-- RankFailed           another rank raised, exited early or was killed
-        +-- ReplicaMismatch      copies of one value differ between ranks
-    +-- GradientWarning      a warning: gradients that are missing or zero on a rank, as after ``numpy()``
-    +-- ReplicaWarning       a warning: values that are declared as different are equal on all ranks
+docs/reference/errors.rst shows each class below its base.
 """
 
 from __future__ import annotations
@@ -392,7 +360,7 @@ def _type_methods(cls: type) -> None:
 
 
 def _arguments(function: FunctionType) -> int:
-    """How many named arguments a function has."""
+    """The number of a function's named arguments."""
     return function.__code__.co_argcount + function.__code__.co_kwonlyargcount
 
 

@@ -13,6 +13,7 @@ each value, and to derive from it what they hold of its cotangent, the derivativ
 from __future__ import annotations
 
 import argparse
+import signal
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -22,9 +23,12 @@ import numpy as np
 parser = argparse.ArgumentParser(description="Build distributed automatic differentiation from NumPy, in eight parts.")
 parser.add_argument("--ranks", type=int, default=4, metavar="N", help="the number of ranks (default: 4)")
 RANKS = parser.parse_args().ranks
+if RANKS < 1:
+    parser.error("--ranks: at least 1 is needed")
+signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` ends the program without a traceback
 
 # == 1. Ranks =========================================================================================================
-# Ranks are the p copies of one program, here threads. A rank knows of the others only by exchanging values with them.
+# Ranks are copies of one program, here threads. A rank knows of the others only by exchanging values with them.
 
 here = threading.local()  # what belongs to a rank: its number, its world, its tape
 

@@ -1,4 +1,4 @@
-"""What a step will do, before it is run: the stages, the schedule, the memory of each rank, and the bytes it sends."""
+"""The plan of a step, before it is run: the stages, the schedule, the memory of each rank, and the bytes it sends."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ Model = TypeVar("Model", bound=nn.Module)
 
 
 class Style(Protocol):
-    """How `parallelize` replaces a module."""
+    """A way to divide a module, which `parallelize` calls to replace it."""
 
     def apply(self, module: nn.Module, path: str, shards: Shards) -> nn.Module:
         """The module that takes the place of `module`, whose path in the model is `path`.

@@ -312,7 +312,7 @@ class Trainer:
                 self.pipeline.train()
 
     def explain(self, inputs: Any, targets: Any) -> Explanation:
-        """What a step on such a batch does: its schedule, and the memory and the communication of each rank.
+        """Explain a step on such a batch: its schedule, and the memory and the communication of each rank.
 
         To measure, it computes up to two microbatches, forward and backward, three times, without a step of the
         optimizer. Nothing is changed. All ranks call it, with the same batch.

@@ -16,7 +16,7 @@ __all__ = ["Capture", "current_capture", "refuse", "set_capture"]
 
 
 class Capture:
-    """What a captured program does on the host at each replay."""
+    """The work of a captured program on the host at each replay."""
 
     def __init__(self) -> None:
         self._check: list[Callable[[], None]] = []

@@ -81,7 +81,7 @@ class Stream(AbstractContextManager[Any], Protocol):
 
 
 class Runtime(Protocol):
-    """What kernels, staging and reports need of a device's library."""
+    """The calls of a device's library that kernels, staging and reports need."""
 
     name: str
     """The device in names such as ``cuda:0``."""
@@ -163,7 +163,7 @@ class Runtime(Protocol):
         """An uninitialised device array of bytes, which another process of the host can open."""
 
     def export_handle(self, array: Any) -> bytes:
-        """What another process opens memory of `exportable` with."""
+        """The handle by which another process opens memory of `exportable`."""
 
     def open_handle(self, handle: bytes, size_bytes: int) -> Any:
         """Memory of another process, as a device array of bytes.

@@ -451,7 +451,7 @@ def _sources(recording: Recording, places: list[int], start: int) -> set[int]:
 
 
 def _as_container(tree: Any, structure: Structure) -> Any:
-    """What a rule gave, with the rows of an array, and the items of any iterable, where the argument is a sequence."""
+    """The result of a rule, with the rows of an array or the items of an iterable where the argument is a sequence."""
     kind = structure.kind
     if tree is None or kind is None or kind is type(None):
         return tree

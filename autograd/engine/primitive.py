@@ -295,7 +295,7 @@ class Primitive:
         return g if dtype is None else rounded_to(dtype, g)
 
     def widened(self, ct: Any, y: Any, xs: tuple[Any, ...], options: tuple[Any, ...]) -> tuple[Any, Any, Any]:
-        """What a rule reads, in float32: a cotangent or tangent of 16 bits, the result and the operands.
+        """The values that a rule reads, in float32: a cotangent or tangent of 16 bits, the result and the operands.
 
         The result is computed again where the operands are known: rounded to 16 bits, it may be infinite or 0 where
         the derivative is a number.

@@ -21,7 +21,7 @@ _LEAVES = frozenset((float, complex, int, np.ndarray, np.float64, np.float32))  
 
 
 class Structure:
-    """How the leaves of a container are nested.
+    """The nesting of a container's leaves.
 
     Attributes
     ----------

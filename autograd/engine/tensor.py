@@ -520,7 +520,7 @@ class Tensor:
         return type(self).__name__
 
     def _grad_text(self) -> str:
-        """What notebooks show of the gradient of a leaf."""
+        """The text for the gradient of a leaf in a notebook."""
         return "None"
 
     def _repr_html_(self) -> str:

@@ -133,7 +133,7 @@ def combine(
 
 
 def _place(entry: Any) -> tuple[Any, Any]:
-    """What a dimension becomes: a dimension of the result, and the factor by which its extents are multiplied."""
+    """The place of a dimension: a dimension of the result, and the factor by which its extents are multiplied."""
     return entry if isinstance(entry, tuple) else (entry, 1)
 
 

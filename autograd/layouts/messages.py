@@ -468,7 +468,7 @@ def _has_default_label(x: Any, axis: str) -> bool:
 
 
 def _as_equal(x: Any, name: str, axis: str, axes: Sequence[str], passes: Callable[[Label], bool]) -> list[str]:
-    """How to state that a value is the same on all ranks of an axis, in a list; empty if that would be refused too."""
+    """The fix that states that a value is the same on all ranks, in a list; empty if it would be refused too."""
     is_alone = len(axes) == 1 and not getattr(x, "requires_grad", False)  # then a constant is meant
     constant = f"ag.constant({name})"
     if is_alone and passes(C):

@@ -128,7 +128,7 @@ def variable_of(array: Any) -> str:
 
 
 def global_extent(axis: str, number: Any) -> str:
-    """What gives the global count in place of a local one: ``x.global_shape[0] in place of x.shape[0]``.
+    """The expression of the global count in place of a local one: ``x.global_shape[0] in place of x.shape[0]``.
 
     x is a variable of the caller that is sharded along the axis, if there is one: one whose extent the expression
     names, one with `number` as its extent, or the latest.

@@ -193,7 +193,7 @@ def _parts(arrays: Sequence[Any], along: Sequence[tuple[int, int, Any]]) -> Iter
 
 
 def _fault_of_parts(y: Any, a: Any, b: Any, place: int | None, options: Any) -> str:
-    """How the results on two parts do not make up the whole result; "" if they do."""
+    """The difference between the results on two parts, joined, and the whole result; "" if there is none."""
     if place is None:
         fits = a.shape == b.shape == y.shape
     else:

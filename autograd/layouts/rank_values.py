@@ -17,9 +17,8 @@ LocalCount    the local extent of a sharded dimension, and integers         not 
 LocalOffset   integers computed from a local extent and a rank              a subclass of LocalCount
 ============  ============================================================  =======================================
 
-A LocalCount is no int because Python computes ``1.0 / n`` for a subclass of int without asking it. The quotient would
-be a plain float, and where the parts are equal, it would be the same on all ranks. For ``0.1 * rank`` this is harmless:
-the product is plain, but differs between the ranks, so their comparison finds it.
+A LocalCount is no int because Python computes ``1.0 / n`` for a subclass of int without asking it: a plain float, the
+same on all ranks where the parts are equal. ``0.1 * rank`` is plain, too, but their comparison finds that it differs.
 
 Python converts a number to a plain one in ``math.sqrt`` and the like (use `autograd.numpy.sqrt`), ``numpy.array([n])``,
 ``range``, ``not`` and ``in``. ``max(rank, 1)`` returns one of its arguments. A list or dict of the program forgets the

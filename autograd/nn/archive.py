@@ -37,7 +37,7 @@ _OTHERS = (
 
 
 class Header(NamedTuple):
-    """What the beginning of an entry says of its array."""
+    """The description of an array at the beginning of its entry."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
@@ -222,7 +222,7 @@ class Archive:
         return data
 
     def comment(self, name: str) -> dict[str, Any]:
-        """What the comment of an entry says."""
+        """The content of an entry's comment."""
         with self.checked(name):
             found = json_of(self._infos[f"{name}.npy"].comment or b"{}")
             if not isinstance(found, dict) or not all(isinstance(found.get(key, {}), dict) for key in
@@ -231,7 +231,7 @@ class Archive:
             return found
 
     def header(self, name: str) -> Header:
-        """What the beginning of an entry says, without the array."""
+        """The beginning of an entry, without the array."""
         about = self.comment(name)
         with self.checked(name), self._zip.open(self._infos[f"{name}.npy"]) as stream:
             return self._header(name, stream, about)

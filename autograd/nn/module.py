@@ -561,7 +561,7 @@ class Module:
 
 
 class IncompatibleKeys(NamedTuple):
-    """What `Module.load_state_dict` returns: the names that the state lacked, and those that the module has not."""
+    """The result of `Module.load_state_dict`: the names that the state lacked, and those that the module has not."""
 
     missing_keys: list[str]
     unexpected_keys: list[str]

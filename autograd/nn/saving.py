@@ -417,7 +417,7 @@ def contents(path: str | os.PathLike[str]) -> dict[str, FileEntry]:
 
 
 def _values_of(items: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, FileEntry]]:
-    """What a structure has besides arrays: plain values, by the names of their places."""
+    """The plain values of a structure, by the names of their places."""
     for key, code in items.items():
         name, kind, length = f"{prefix}{key}", type(code).__name__, tuple[int, ...]()
         if isinstance(code, dict) and ("state" in code or "dict" in code):

@@ -9,31 +9,7 @@ A function whose result is discrete (``argsort``, ``isnan``, ``floor``, ``allclo
 function without a derivative runs on the values too where no tape records its operand; where one does, it raises
 `NotDifferentiable` at the call, not in backward.
 
-Refused on purpose
-------------------
-assignment to elements, in-place methods (``x[0] = 1``, ``x.sort()``, ``x.fill(0)``)
-    A tape may have saved the array. Fix: ``where``, ``concatenate``, or the function that returns a new array.
-``out=``
-    For the same reason. ``a += x`` with an array `a` and a Tensor `x` is such a call. Fix: ``a = a + x``. A Tensor
-    without a gradient may be added to an array, as in ``w.data -= lr * w.grad``.
-``where=``, ``initial=`` in reductions of Tensors
-    Fix: ``sum(where(mask, x, 0))``.
-``numpy.array(x)``, ``numpy.asarray(x)``, ``numpy.float64(x)`` of a value that a tape records
-    The gradient would silently miss everything computed from the plain array. Fix: ``array(x)`` of this module, which
-    is differentiable, nested lists included; or ``stop_gradient(x).numpy()`` where no gradient is wanted. Outside a
-    tape these calls return the values; conversions to integers (``numpy.int64(x)``) and booleans always do.
-``svd`` with ``full_matrices=True`` of matrices that are not square, ``qr`` with ``mode="complete"`` of tall ones
-    Singular vectors that belong to no singular value are not determined.
-``pad`` with a function as the mode or ``reflect_type="odd"``; ``quantile`` with methods other than linear
-    They have no derivative here yet.
-
-Conventions where a derivative does not exist: ``maximum``, ``max`` and similar functions share the cotangent equally
-at ties; the derivative of ``absolute``, ``norm``, ``std`` and ``hypot`` is 0 at 0, and second derivatives of functions
-of them, such as ``norm(x)**2``, are NaN there; that of ``clip`` is 0 at its limits. Functions of eigenvectors and of
-singular vectors have the gradient NaN where the values coincide.
-``cholesky`` assumes a Hermitian operand and returns a Hermitian cotangent; ``eigh`` returns a cotangent for the
-triangle that it reads. For complex numbers the pairing is bilinear: the gradient of a real L at ``z = x + iy`` is
-``dL/dx - i dL/dy``.
+docs/reference/numpy.rst lists what is refused on purpose, and the conventions where no derivative exists.
 """
 
 from __future__ import annotations

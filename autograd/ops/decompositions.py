@@ -61,7 +61,7 @@ _ROUNDING = 16
 
 
 def _least(values: Any) -> Any:
-    """What is zero beside the largest absolute value, but for rounding; as an array that broadcasts with the values."""
+    """The bound below which a value is zero but for rounding; an array that broadcasts with the values."""
     return max(absolute(values), -1, keepdims=True) * (_ROUNDING * epsilon(values.dtype))
 
 

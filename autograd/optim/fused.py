@@ -23,7 +23,7 @@ ON_HOST = frozenset((np.ndarray, type(None)))
 
 
 class Rounding(NamedTuple):
-    """What the update of master weights does besides: it divides gradients by a loss scale and writes rounded copies.
+    """The loss scale and the rounded copies in an update of master weights.
 
     Attributes
     ----------

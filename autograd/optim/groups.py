@@ -12,7 +12,7 @@ __all__ = ["Group", "Members", "check_names", "follow", "matching", "names_of", 
 
 
 class Members:
-    """What an optimizer keeps of a group: the indices of its parameters, and its own hyperparameters."""
+    """The record of a group in an optimizer: the indices of its parameters, and its own hyperparameters."""
 
     def __init__(self, indices: range, own: dict[str, Any]):
         self.indices, self.own = indices, own

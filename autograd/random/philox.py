@@ -46,7 +46,7 @@ _thread = _Thread()
 
 
 class Numbers(NamedTuple):
-    """What is made of each word, for the kernels of a device.
+    """The number that a kernel of a device makes of each word.
 
     Attributes
     ----------

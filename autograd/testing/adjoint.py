@@ -106,7 +106,7 @@ def _check(tested: OnAllRanks, xs: list[np.ndarray], rtol: float | None, seed: i
 
 
 def _wrong_adjoint(operation: Primitive, arrays: list[Any], options: tuple[Any, ...], seed: int) -> str:
-    """What is wrong with adjoints from which forward mode takes the tangents; "" for nothing.
+    """The fault of adjoints from which forward mode takes the tangents; "" if there is none.
 
     The ranks' operands are differentiated without a mesh: the rules of an operation do not communicate.
     """

@@ -67,12 +67,12 @@ class CallRecord:
 
     @property
     def waited_ns(self) -> float:
-        """How long the program was blocked because another rank had not entered the call."""
+        """The time for which the program was blocked because another rank had not entered the call."""
         return 0.0 if self.end is None else max(0.0, min(self.ready, self.end) - self.wait)
 
     @property
     def transferred_ns(self) -> float:
-        """How long the program was blocked by the transfer, after all needed ranks had entered the call."""
+        """The time for which the program was blocked by the transfer, after all needed ranks had entered the call."""
         return 0.0 if self.end is None else max(0.0, self.end - max(self.ready, self.wait))
 
 

@@ -12,20 +12,9 @@ event for the job.
 would leave the other ranks waiting in MPI's initialisation. This file does not import mpi4py. On one rank it does
 nothing.
 
-What importing the package does to a process that a launcher started as one of several ranks:
-
-- ``sys.excepthook`` and ``threading.excepthook`` are replaced; they call the hooks that were there before;
-- an exit handler is registered (`atexit`);
-- the environment variable ``RINGTAPE_RANK_PID`` is set, so that child processes are not mistaken for ranks;
-- the first rank of a host starts one child process, the supervisor, and every rank keeps three sockets to it;
-- under a launcher that does not set the number of ranks, MPI is initialised to ask it.
-
-The first world over MPI registers two exit handlers of the C library; see `library_exit`.
-
-No signal handler, timer or working directory is changed. ``RINGTAPE_GUARD=0`` turns all but the exit handler and the
-question to MPI off. Then a rank that raises is reported to the others as one that exited early, and only once it has
-made a world; a rank that is killed is not named; a rank that fails before it makes a world may leave the others
-waiting; and child processes that import the package must not inherit the launcher's variables.
+docs/jobs.md lists what importing the package does to a process that a launcher started as one of several ranks, and
+what ``RINGTAPE_GUARD=0`` leaves out. The first world over MPI registers two exit handlers of the C library; see
+`library_exit`.
 """
 
 from __future__ import annotations
@@ -127,7 +116,7 @@ class RankProcess:
         """Install the handling of failures if a launcher started this process as one of several ranks.
 
         It is called when the package is imported. Only the first call has an effect. It takes a few milliseconds under
-        mpiexec and some microseconds elsewhere. ``RINGTAPE_GUARD=0`` turns it off; see the module.
+        mpiexec and some microseconds elsewhere. ``RINGTAPE_GUARD=0`` turns it off; see docs/jobs.md.
 
         Parameters
         ----------

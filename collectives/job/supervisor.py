@@ -1,54 +1,14 @@
 """The supervisor: a small process per host that outlives the ranks it watches, and reports which rank was killed.
 
-When a rank is killed or calls ``os._exit``, the launcher kills the other ranks within a millisecond, so no rank is left
-to report which one died first. The supervisor knows the order, from two sources. Every rank of its host has connections
-to it, which the kernel closes when the rank dies. And it holds a descriptor of every rank's process (a pidfd), which
-becomes readable when the process has ended, even if a child process has inherited the rank's connections. epoll reports
-both in the order in which they happened, even if several ranks have died before the supervisor runs. For this reason
-there is one supervisor per host and not one per rank.
+docs/jobs.md ("How the supervisor works") has the reasons. In short:
 
-A rank has three connections. The closing of the first two shows its death. On each of them the rank sends ``hello`` at
-the start. Later it sends ``ending`` before it ends the job itself, with a digest of its error if it has raised one, or
-``done`` when it leaves without a failure. Two
-connections are needed because a kernel closes a dying process's files in ascending or in descending order of their
-numbers. The launcher's connection, which has a number in between, must not be closed first: the launcher could kill
-another rank before the kernel closes the next file. On the third connection a rank sends ``doing`` with a description
-of its waits, when they last long, and ``hosts`` once MPI has told it which ranks are on its host.
-
-After some errors MPICH ends a process by C's ``exit``. Such a process closes one of its connections and waits a moment
-before it ends (see `library_exit`). In this time the supervisor asks all ranks for their latest calls. If they differ,
-it reports these calls in place of the death, because MPI ends ranks that have done nothing wrong.
-
-A job must not wait for ever, whatever holds one rank up: before it makes its first world, between two worlds, or at its
-exit, in a handler or in a thread. No monitor is there to see that, and a rank that waits inside MPI's initialisation
-may hold the interpreter's lock. So every rank sends its *stage*: how often it has begun or ended to wait for all others
-in order to make or close a world, or to exit. If some ranks have waited at one stage for the time after which waits are
-reported, or longer than the limit, the supervisor says which ranks it is that have not come so far, and where they are
-if they can tell; at the limit it ends the job. It stays until the processes of its ranks have ended.
-
-The supervisor obeys only processes of its own user. The kernel tells it the user and the process id of every
-connection (``SO_PEERCRED``); no message contains a process id. It closes the connections of other users unread. Once
-all ranks of the host are connected, it stops listening. It opens no network socket.
-
-A job on several hosts has several supervisors, which do not communicate. A rank that ends the job itself announces that
-to the other hosts over MPI first (see `ending`). If a rank is killed, the supervisor notifies the lowest rank that is
-left on its host, which announces it. But most launchers end the ranks of all hosts at once, before any message arrives.
-Then the supervisors of all hosts see ranks die. Each of them reports its host's first death with its time, on a clock
-that the ranks have synchronized over MPI, and states that the smallest time shows the cause.
-
-Ranks that raise an error often raise the same one. So the supervisor does not reply to a digest at once: it waits until
-all ranks of its host have failed, but at most `_COLLECT_S`, and then names to the first rank of each digest the ranks
-that it prints for. The others print nothing. Before the world is made no collective keeps the ranks together. They
-reach the same error as far apart as they have started, so the wait is as long as the first one has run by then.
-
-The signal or the status with which a process ended is in its ``/proc/<pid>/stat`` from the closing of its files until
-its parent, the launcher, has collected it. The supervisor reads it at the first sign of the death. If the launcher was
-faster, the report leaves it open.
-
-When the job has ended, the supervisor ends what the launcher has left running: the other ranks, and the child processes
-of ranks, which may keep the launcher waiting. It finds them by the process group that the launcher has made for the
-rank. At last it removes the shared memory of MPICH that the ranks had mapped, which MPICH removes only where MPI is
-finalized. The kernel tells it the files.
+- It knows the order of deaths from the kernel: a rank's connections close, and its pidfd becomes readable; epoll
+  reports both in order.
+- A rank has three connections. On the first two it sends ``hello``, and later ``ending`` before it ends the job itself,
+  with a digest of its error if it has raised one, or ``done`` when it leaves without a failure. On the third one it
+  sends ``doing`` with a description of its waits, ``hosts`` once it knows them, and its *stage*.
+- It obeys only processes of its own user, opens no network socket, and does not communicate with other supervisors.
+- When the job has ended, it ends what the launcher has left running.
 
 This file is the supervisor's program, and imports only the standard library. The program runs it as a module of its
 own, without the package (see `command`). The code of the ranks is `supervisor_client`.
@@ -667,7 +627,7 @@ def _wait_status_of(pid: int) -> int:
 
 
 def _end_of(ranks: list[_Rank]) -> tuple[str, str]:
-    """How a rank ended, and the lines about the causes. The kernel tells it in time in most cases, but not in all."""
+    """The end of a rank, and the lines about the causes. The kernel tells it in time in most cases, but not in all."""
     status = ranks[0].wait_status if len(ranks) == 1 else 0
     number = status & 0x7F
     if number:
@@ -687,7 +647,7 @@ def _groups_of(launcher: int) -> set[int]:
 
 
 def _age_s(pid: int) -> float:
-    """How long a process has run, from the kernel; 0 if unknown."""
+    """The age of a process, from the kernel; 0 if unknown."""
     try:
         with open(f"/proc/{pid}/stat") as file:
             fields = file.read().rpartition(")")[2].split()

@@ -23,7 +23,7 @@ _WAITS = {
 
 
 def patience_s(waits: Container[int], communicating: Container[int]) -> float:
-    """How long a rank's waits must last before its other threads are ignored, in seconds.
+    """The time, in seconds, for which a rank must wait before its other threads are ignored.
 
     It is 0 if all other threads wait for threads of this process, because none is left that could wake them. It is
     infinite if the main thread, or one that has communicated before, does something else or may be woken to do it.

@@ -42,7 +42,7 @@ __all__ = ["Joint", "JointCall", "OneByOne", "Result", "Runs", "used_on_any"]
 
 
 class Runs(Protocol):
-    """How the requests of a joint step run at first order, on raw arrays.
+    """The requests of a joint step at first order, on raw arrays.
 
     A sweep calls `begin` before its first step, unless it is recorded or returns cotangents, and `adjoint` at the step.
     """

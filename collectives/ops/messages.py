@@ -212,7 +212,7 @@ def _keep_options(y: Tensor, options: tuple[int, str]) -> Tensor:
 
 
 def _as_pairs(given: Any, size: int) -> str:
-    """What to write for `pairs` in place of a shift, a dictionary or something else."""
+    """The text of `pairs` to write in place of a shift, a dictionary or something else."""
     if isinstance(given, Mapping):
         return "list(pairs.items())"
     shift = given if isinstance(given, int) and not isinstance(given, bool) else 1

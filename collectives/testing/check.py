@@ -80,7 +80,7 @@ class Report:
 
 
 def _kind(failure: Failure) -> Any:
-    """What failures have in common that a report shows as one: the check; of errors also the text but for numbers."""
+    """The key of failures that a report shows as one: the check; of errors also the text without its numbers."""
     return failure.check, re.sub(r"\d+", "", failure.detail) if failure.check == "error" else ""
 
 

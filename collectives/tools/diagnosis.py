@@ -188,7 +188,7 @@ def _cores(report: dict[str, Found], ranks: int) -> Iterator[Check]:
 
 
 def _most(report: dict[str, Found]) -> str:
-    """What Open MPI's mpiexec needs to start more ranks than cores."""
+    """The option by which Open MPI's mpiexec starts more ranks than cores."""
     launcher = report.get("launcher", {}).get("mpiexec", {})
     if not launcher.get("ok") or launcher["value"]["kind"] != "Open MPI":
         return ""

@@ -180,7 +180,7 @@ def _works_on_gpu(name: str, limit_s: float) -> str:
 
 
 def _gpu(limit_s: float) -> Found:
-    """What was found on this host's GPU, and what would carry the arrays of two ranks; see `transports.device`."""
+    """The findings about this host's GPU, and the carrier of the arrays of two ranks; see `transports.device`."""
     facts, works = probe(limit_s)
     found: Found = {name: {"ok": True, "value": text} for name, text in facts.items()}
     titles = {"CUDA IPC": "ipc", "NCCL works": "nccl", "GPU-aware MPI": "mpi"}
@@ -190,7 +190,7 @@ def _gpu(limit_s: float) -> Found:
 
 
 def _carried(works: dict[str, str], devices: int) -> str:
-    """What carries the device arrays of two ranks of this host, on one or two GPUs, and why."""
+    """The carrier of the device arrays of two ranks of this host, on one or two GPUs, and the reason."""
     if why := cuda.why_not():
         raise LookupError(f"no GPU: {why}")
     asked = environment.value(VARIABLE)

@@ -3,8 +3,7 @@
 ======================  =======================================  =====================================================
 call                    fields besides `call`                    result
 ======================  =======================================  =====================================================
-all_reduce              x, op, out                               the reduction over the ranks, element by element; in
-                                                                 place if `out` is `x`
+all_reduce              x, op, out                               the reduction over the ranks; in place if `out` is `x`
 reduce                  x, root                                  the sum on the root, None elsewhere
 broadcast               x on the root, out elsewhere; root       the root's value; elsewhere `out`, filled
 gather                  x, counts, root                          parts in order of rank on the root, None elsewhere
@@ -12,8 +11,7 @@ all_gather              x, counts                                parts in order 
 scatter                 x on the root; counts, root, dtype       this rank's part
 reduce_scatter          x, counts                                this rank's part of the sum
 all_to_all              x, counts, receive_counts                the parts received, in order of rank
-scan                    x, options (exclusive, backwards)        the sum over this rank and those before it
-                                                                 (exclusive: without this rank; backwards: after it)
+scan                    x, options (exclusive, backwards)        the sum over this rank and those before (or after) it
 send                    x, peer, options                         None; returns at once and owns a copy
 lend                    x, peer                                  None, once `x` may be changed again: no copy is made
 recv                    out, peer, options                       `out`, filled
@@ -23,11 +21,8 @@ exchange                x, which is bytes                        the list of eve
 barrier                                                          None
 ======================  =======================================  =====================================================
 
-The options of a message are () or (number, text). Without a number (None), messages are matched by their order. A recv
-with a number gets the message with this number, whatever the order. The text describes the message in reports.
-
-`get` and `accumulate` are one-sided, but all ranks of the group call them. Each rank passes its own runs: tuples
-``(source, offset, count)`` in elements of the source's array, in the order of the result or of the operand.
+The options of a message are () or (number, text for reports). Where the number is None, the order matches messages.
+All ranks call `get` and `accumulate`, which are one-sided; runs are ``(source, offset, count)`` in elements, in order.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ __all__ = ["GradientBucket", "ParameterState", "gradients_of", "sizes_of", "spli
 
 
 class GradientBucket(Protocol):
-    """What a reduction uses of a `Bucket`: the gradients of some parameters in one array.
+    """The part of a `Bucket` that a reduction uses: the gradients of some parameters in one array.
 
     Attributes
     ----------
@@ -129,7 +129,7 @@ class ParameterState:
         return np.concatenate([self.get(slot, *named, dtype) for named in zip(bucket.names, sizes, strict=True)])
 
     def count(self, names: Sequence[str]) -> int:
-        """How often the parameters were reduced: the smallest of their counts."""
+        """The number of reductions of the parameters: the smallest of their counts."""
         return min((self.steps.get(name, 0) for name in names), default=0)
 
     def advance(self, names: Sequence[str], compressed: bool) -> None:

@@ -57,7 +57,7 @@ class Order(NamedTuple):
     zigzag: bool
 
     def block(self, rank: int, owner: int, tokens: int) -> Block | None:
-        """What `rank` computes with the keys of `owner`, if both have `tokens` tokens; None if all are masked.
+        """The block of `rank` with the keys of `owner`, if both have `tokens` tokens; None if all are masked.
 
         Without zigzag the numbers of tokens may differ.
 
@@ -78,7 +78,7 @@ class Order(NamedTuple):
         return Block(slice(half, None), EVERYTHING, False)  # the second chunk comes after both of the owner's
 
     def hops(self, owner: int, ranks: int) -> int:
-        """How many ranks the keys of `owner` visit: the next ones, as long as they are not masked there."""
+        """The number of ranks that the keys of `owner` visit: the next ones, as long as they are not masked there."""
         return ranks - 1 - owner if self.causal and not self.zigzag else ranks - 1
 
     def pieces(self, rank: int, extents: tuple[int, ...]) -> tuple[slice, ...]:

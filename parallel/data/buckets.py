@@ -51,7 +51,7 @@ _ALIGNMENT_BYTES = 64
 
 
 class Place(NamedTuple):
-    """What a bucket holds: for each of its parameters the index, the name, the shape and the offset in elements."""
+    """The content of a bucket: for each of its parameters the index, the name, the shape and the offset in elements."""
 
     indices: tuple[int, ...]
     names: tuple[str, ...]
@@ -114,7 +114,7 @@ def _views(flat: Any, shapes: Sequence[tuple[int, ...]], offsets: Sequence[int])
 
 
 class Reduction(Protocol):
-    """How a bucket is summed over the ranks: exactly by default, or compressed."""
+    """A way to sum a bucket over the ranks: exactly by default, or compressed."""
 
     def reduce(self, bucket: Bucket, group: Communicator) -> Steps[None]:
         """Replace the content of ``bucket.flat`` by its sum over the ranks, the same on every rank.
@@ -448,7 +448,7 @@ class _Filling:
 
 
 def _begun(sweep: Sweep) -> dict[Any, Any]:
-    """What has begun in a sweep: the filling of an entry by its step, and the queue of an object by the object."""
+    """The work begun in a sweep: the filling of an entry by its step, and the queue of an object by the object."""
     if sweep.begun is None:
         sweep.begun = {}
     return sweep.begun

@@ -184,7 +184,7 @@ def _division_of(p: Parameter, on: Axis) -> tuple[int, tuple[int, ...]]:
 
 
 class _Gathered:
-    """What `lay_out` reads of a parameter: its name, and an array of its shape when it is gathered, rows first."""
+    """The part of a parameter that `lay_out` reads: its name, and an array of its gathered shape, rows first."""
 
     def __init__(self, p: Parameter, dim: int, rows: int):
         self.name = p.name

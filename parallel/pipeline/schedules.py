@@ -9,11 +9,9 @@ I     the cotangents of the stage's input
 W     the gradients of the stage's parameters, which may come any time later
 ====  ==========================================================================================================
 
-A schedule contains computations only. `Schedule.tasks` inserts the communication that they need. A rank sends the
-result of an action as soon as it is computed. It starts the receives from another rank in the order in which that rank
-sends, two ahead of the one that it needs. So at most two more buffers for each other rank are needed, and the
-schedules of this module are free of deadlock on every transport, also where a send blocks until its receive has been
-started.
+A schedule contains computations only; `Schedule.tasks` inserts the communication. A rank sends a result as soon as it
+is computed. It starts the receives from another rank in the order of that rank's sends, two ahead of the one that it
+needs: no schedule here deadlocks on any transport, also where a send blocks until its receive has been started.
 
 | schedule | bubble: time of a rank beyond m T | peak activations of rank r, in microbatches |
 |---|---|---|

@@ -91,7 +91,7 @@ def _require_one_value(x: Any, name: str, caller: str) -> None:
 
 
 def _fault(label: Label, name: str, axis: str) -> tuple[str, str]:
-    """What a rank holds of a value that is not the same on all ranks, and the fix; or two empty texts."""
+    """The text for a rank's piece of a value that is not the same on all ranks, and the fix; or two empty texts."""
     if label is P:
         return "this rank has an addend of the sum", f"cc.all_reduce({name}, {axis!r}, to=I)"
     if label is V:

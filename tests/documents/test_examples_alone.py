@@ -13,12 +13,14 @@ ROOT = Path(__file__).resolve().parents[2]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
 
 
-@pytest.mark.parametrize("options", [[], ["--ranks", "2"]])
+@pytest.mark.parametrize(
+    "options", [["01_adjoints.py"], ["01_adjoints.py", "--ranks", "2"], ["00_core.py", "--ranks", "2"]]
+)
 def test_output_that_is_cut_leaves_no_traceback(options: list[str]) -> None:
-    command = [sys.executable, str(ROOT / "examples" / "01_adjoints.py"), *options]
+    command = [sys.executable, str(ROOT / "examples" / options[0]), *options[1:]]
     with subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as p:
         assert p.stdout is not None and p.stderr is not None
-        assert p.stdout.readline().startswith("ranks:")
+        assert p.stdout.readline().startswith(("ranks:", "1. Ranks."))
         p.stdout.close()
         assert "Traceback" not in p.stderr.read()
 

@@ -16,7 +16,7 @@ PROGRAM = program("rotary", tuple(f"rotary<{name}>" for name in TYPES))
 
 
 def _repeats(table: tuple[int, ...], rows: tuple[int, ...]) -> tuple[int, int] | None:
-    """How the rows of x, [outer, repeats, inner], are those of a table, [outer, inner]: (repeats, inner), or None.
+    """The (repeats, inner) by which rows of x, [outer, repeats, inner], are those of a table, [outer, inner], or None.
 
     Examples
     --------

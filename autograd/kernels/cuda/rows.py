@@ -1,4 +1,4 @@
-"""How rows are divided among blocks, threads and shared memory: the launches of the kernels that use ``rows.cuh``."""
+"""The division of rows among blocks, threads and shared memory: the launches of the kernels that use ``rows.cuh``."""
 
 from __future__ import annotations
 

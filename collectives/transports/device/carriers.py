@@ -1,4 +1,4 @@
-"""What carries the device arrays of one channel: chosen with the first call of all ranks, and staging for the rest.
+"""The carriers of one channel's device arrays: one chosen at the first call of all ranks, and staging for the rest.
 
 A `HostTransport` makes its `Carriers` with its first device array.
 """
@@ -31,7 +31,7 @@ def _buffers(runtime: Any) -> Buffers:
 
 
 class Carriers:
-    """What carries the device arrays of a channel.
+    """The carriers of a channel's device arrays.
 
     Parameters
     ----------
@@ -67,7 +67,7 @@ class Carriers:
         return found
 
     def _carrier(self, request: Request, started: bool, runtime: Any) -> Any:
-        """What carries a call, if it is not staged: the same on all ranks."""
+        """The carrier of a call that is not staged: the same on all ranks."""
         group = self.group
         state = group.device_state
         if state is None or group.size == 1:

@@ -1,4 +1,4 @@
-"""What carries the device arrays of a group: chosen once, by all of its ranks, from what a probe has found.
+"""The choice of the carrier of a group's device arrays, made once, by all of its ranks, from a probe's findings.
 
 The first of these that works on all ranks:
 

@@ -30,7 +30,7 @@ class HostTransport(Communicator):
 
     @property
     def device_state(self) -> dict[Any, Any] | None:
-        """What this rank of the world keeps for device arrays, by ranks; None: they are always staged."""
+        """The state of this rank for device arrays, by ranks; None: they are always staged."""
         return None
 
     def on_close(self, release: Callable[[], None]) -> None:

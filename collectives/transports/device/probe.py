@@ -31,7 +31,7 @@ _LAUNCHERS = ("PMI", "OMPI_", "ORTE_", "PRTE_", "MPI_LOCAL", "HYDRA_", "HYDI_", 
 
 
 class Facts(NamedTuple):
-    """What the probe found: facts for people (``GPU``, ``driver``, ``CuPy``, ``memory``, ``NCCL``), and what works."""
+    """The findings of the probe: facts for people (GPU, driver, CuPy, memory, NCCL), and the ways that work."""
 
     facts: dict[str, str]
     works: Works
@@ -51,7 +51,7 @@ def alone(environment: Mapping[str, str]) -> dict[str, str]:
 
 @cache
 def probe(limit_s: float = LIMIT_S) -> Facts:
-    """What works on this host. The first call takes seconds."""
+    """The ways of transport that work on this host. The first call takes seconds."""
     why = cuda.why_not()
     if why:
         return Facts({}, dict.fromkeys(("ipc", "nccl", "mpi"), f"no GPU: {why}"))
@@ -85,7 +85,7 @@ def run(command: list[str], limit_s: float) -> Facts:
 
 
 def ended(status: int, err: str) -> str:
-    """How a process ended, by its status and what it wrote to stderr."""
+    """The end of a process, by its status and its stderr."""
     lines = [line for line in err.strip().splitlines() if line.strip()]
     how = f"signal {signal.Signals(-status).name}" if status < 0 else f"status {status}"
     return f"the probe ended with {how}" + (f": {lines[-1]}" if lines else "")

@@ -259,7 +259,7 @@ def _summed(values: Sequence[Any], places: Sequence[Sequence[int]], along: Seque
 
 
 def _unlike(kind: Kind, value: Tensor, sizes: Sequence[int], place: Sequence[int]) -> str:
-    """How the labels and shape of a value differ from those of the rules; "" if they do not."""
+    """The difference between the labels and shape of a value and those of the rules; "" if there is none."""
     assert value.layout is not None
     need, outer = list(kind.labels), list(kind.shape)
     for k, label in enumerate(need):  # an earlier axis splits first
