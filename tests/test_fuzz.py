@@ -28,7 +28,6 @@ from autograd.util import quick_grad_check
 from parallel import pipeline
 
 from . import fuzz, summary
-from .grouped import in_groups
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -123,7 +122,6 @@ def _endless() -> list[Any]:
     return found
 
 
-@in_groups()
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_a_wrong_argument_is_refused(name: str) -> None:
     call, kind, text = EXAMPLES[name]
