@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from . import summary
+from . import quick, summary
 
 # One thread per process, before NumPy is loaded here or in a worker: several tests and their ranks run at a time, and
 # threads of BLAS that wait for work take the cores from them.
@@ -45,8 +45,10 @@ def _environment_of_ranks() -> Iterator[None]:
         yield
 
 
-def pytest_configure() -> None:
-    """Print where every thread is on SIGUSR1: for a run that hangs."""
+def pytest_configure(config: pytest.Config) -> None:
+    """Print where every thread is on SIGUSR1, for a run that hangs. ``-m quick`` alone collects no other tests."""
+    if config.option.markexpr == "quick" and config.args_source is pytest.Config.ArgsSource.TESTPATHS:
+        config.args = quick.paths()
     if hasattr(faulthandler, "register"):  # not on Windows
         faulthandler.register(signal.SIGUSR1, file=os.dup(2), all_threads=True)
 
@@ -68,8 +70,12 @@ def pytest_unconfigure() -> None:
     gc.freeze()
 
 
+@pytest.hookimpl(tryfirst=True)  # pytest itself deselects by markers
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run the thousands of short tests last, so that no worker has a long one left when the others are done."""
+    """Mark the quick tests. Run the short tests last, so that no worker has a long one left when others are done."""
+    for item in items:
+        if quick.is_quick(item.nodeid):
+            item.add_marker("quick")
     items.sort(key=lambda item: item.nodeid.startswith("tests/autograd/"))
 
 
@@ -88,9 +94,8 @@ def pytest_testnodedown(node: Any, error: object | None) -> None:
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
     """Print what tests reported, and how many were skipped for which reason."""
-    found = [*summary.text(config.get_verbosity() > 0)]
+    found = [summary.processor_time(), *summary.text(config.get_verbosity() > 0)]
     found += summary.skips(report.longrepr[2] for report in terminalreporter.stats.get("skipped", ()))
-    if found:
-        terminalreporter.section("summary of the tests' own reports")
+    terminalreporter.section("summary of the tests' own reports")
     for text in found:
         terminalreporter.write_line(text)

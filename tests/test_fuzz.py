@@ -29,7 +29,6 @@ from collectives.inspect.plan import plan
 from parallel import pipeline
 
 from . import fuzz, summary
-from .grouped import in_groups
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -124,7 +123,6 @@ def _endless() -> list[Any]:
     return found
 
 
-@in_groups()
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_a_wrong_argument_is_refused(name: str) -> None:
     call, kind, text = EXAMPLES[name]

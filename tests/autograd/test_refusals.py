@@ -14,8 +14,6 @@ import collectives as cc
 from autograd import errors
 from collectives import Shard
 
-from ..grouped import in_groups
-
 
 def x(*shape: int, dtype: Any = float) -> Any:
     return ag.tensor(numpy.ones(shape or (4,), dtype))
@@ -51,7 +49,6 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
 }  # fmt: skip
 
 
-@in_groups()
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_wrong_argument_is_refused(name: str) -> None:
     call, kind, text = REFUSED[name]

@@ -16,8 +16,6 @@ import collectives as cc
 from autograd import nn
 from parallel import DataParallel, enter, verify
 
-from ..grouped import in_groups
-
 ODD: list[Any] = [None, 5, 1.5, "nope", b"x", ["dp"], ("dp", "dp"), (), {}, object(), True, -1, 99, float("nan"),
                   np.array([1, 2]), cc.R, "R", print]  # fmt: skip
 GOOD: dict[str, Callable[[], Any]] = {
@@ -102,7 +100,6 @@ def test_a_wrong_argument_on_one_rank_ends_all_ranks(call: Callable[[Any], Any])
     assert time.monotonic() - begun < 60
 
 
-@in_groups()
 @pytest.mark.parametrize(
     "call, kind",
     [

@@ -19,7 +19,6 @@ from collectives import I, P, R, Shard, V
 from parallel import DataParallel
 from parallel.verify import verify
 
-from ..grouped import in_groups
 from .launch import launch
 
 X = numpy.random.default_rng(0).standard_normal((12, 2))
@@ -423,7 +422,6 @@ def test_a_leaf_made_of_a_tensor_keeps_its_label_or_is_refused() -> None:
 MASK = numpy.array([[True, False, True], [False, True, True], [True, True, True], [False, False, False]])
 
 
-@in_groups()
 @pytest.mark.parametrize("key, dim, expected", [
     (MASK, 2, Shard(1)), ((MASK, 0), 2, None), ((slice(None), MASK[:3]), 0, Shard(0)), ((0, MASK[0]), 2, Shard(1)),
     (MASK, 0, None), (MASK, 1, None), ((MASK, slice(None)), 2, Shard(1)), ((slice(None), MASK[0]), 1, None),

@@ -12,7 +12,6 @@ import collectives as cc
 from collectives import I
 
 from .. import summary
-from ..grouped import in_groups
 from .launch import launch
 from .recording_cases import communicates, faults, program, told, used_separately, work
 
@@ -28,7 +27,6 @@ def test_gradients_of_uneven_dependence() -> None:
     assert faults(chosen, cc.run(lambda: program(chosen), RANKS)) == []
 
 
-@in_groups(lambda i: TOLD[i][0].name.split()[0])
 @pytest.mark.parametrize("i", range(len(TOLD)), ids=[w[0].name for w in TOLD])
 def test_no_grad_on_one_rank_is_an_error_on_all(i: int) -> None:
     case, setting, plan = TOLD[i]

@@ -14,8 +14,6 @@ from autograd import nn
 from collectives import I, P, R, Shard, V
 from parallel import DataParallel
 
-from ..grouped import in_groups
-
 A = numpy.arange(6.0).reshape(3, 2) + 1
 ROWS = numpy.arange(12.0).reshape(6, 2) - 4
 REFUSED = "computed from a value that requires a gradient while no tape recorded it"
@@ -39,7 +37,6 @@ COMPUTED: dict[str, Callable[[Any], Any]] = {
 }
 
 
-@in_groups()
 @pytest.mark.parametrize("name", COMPUTED)
 def test_a_result_that_no_tape_recorded_is_refused_on_a_tape(name: str) -> None:
     def body() -> None:

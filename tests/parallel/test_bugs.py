@@ -8,7 +8,6 @@ whose axes have size 1. The mended program's gradient equals that of the serial 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy
@@ -20,7 +19,7 @@ import collectives as cc
 from autograd import nn, ops, optim, random
 from collectives import I, LayoutError, P, R, ReplicaMismatch, Shard, V
 
-from ..grouped import in_groups
+from ..proofs.cases import Case, prove_exact, prove_refused
 
 Array = Any
 
@@ -45,6 +44,10 @@ class Bug:
 
     def serial(self) -> dict[str, Array]:
         raise NotImplementedError
+
+    def case(self) -> Case:
+        return Case(self.wrong, self.right, self.serial, tuple(self.says), self.error.__name__, self.axes,
+                    on_one_rank=self.error is LayoutError, on_every_rank=True)  # fmt: skip
 
 
 def draw(name: str, *shape: int) -> Array:
@@ -659,76 +662,33 @@ class Row34(Bug):
 
 # -- the tests -------------------------------------------------------------------------------------------------------
 
-LAYOUT_ROWS = [name for name, bug in BUGS.items() if bug.error is LayoutError]
-
-
-def refusal(bug: Bug, mesh: cc.Mesh) -> str:
-    with pytest.raises(bug.error) as error:
-        bug.wrong(mesh)
-    return str(error.value)
-
-
-def says_enough(bug: Bug, text: str) -> None:
-    for word in bug.says:
-        assert word in text, f"{word!r} is not in the text:\n{text}"
-
-
-def alone(bug: Bug, f: Callable[[cc.Mesh], Any]) -> Any:
-    with cc.Mesh(**dict.fromkeys(bug.axes, 1)) as mesh:
-        return f(mesh)
-
-
-def together(bug: Bug, f: Callable[[cc.Mesh], Any]) -> list[Any]:
-    def program() -> Any:
-        with cc.Mesh(**bug.axes) as mesh:
-            return f(mesh)
-
-    return cc.run(program, int(numpy.prod(list(bug.axes.values()))))
-
-
-def agrees(found: dict[str, tuple[Array, Any]], expected: dict[str, Array]) -> None:
-    assert found.keys() == expected.keys()
-    for name, (gradient, place) in found.items():
-        wanted = numpy.asarray(expected[name])[place]
-        scale = max(float(numpy.linalg.norm(wanted)), 1e-6)
-        assert gradient.shape == wanted.shape
-        assert numpy.linalg.norm(gradient - wanted) <= 1e-12 * scale, f"{name}: {gradient} is not {wanted}"
-
-
 def test_all_rows_are_here() -> None:
     assert sorted(BUGS) == [f"row{n:02d}" for n in (1, 2, 4, 6, 8, 10, 13, 14, 15, 17, 19, 24, 31, 34)]
     assert all(type(bug).__doc__ and "#" in type(bug).__doc__ for bug in BUGS.values())
 
 
-@in_groups()
 @pytest.mark.parametrize("name", BUGS)
 def test_the_bug_is_refused_on_every_rank(name: str) -> None:
-    bug = BUGS[name]
-    for text in together(bug, lambda mesh: refusal(bug, mesh)):
-        says_enough(bug, text)
+    prove_refused(BUGS[name].case())
 
 
-@in_groups()
-@pytest.mark.parametrize("name", LAYOUT_ROWS)
+@pytest.mark.parametrize("name", [name for name, bug in BUGS.items() if bug.case().on_one_rank])
 def test_the_bug_is_refused_on_one_process(name: str) -> None:
-    bug = BUGS[name]
-    says_enough(bug, alone(bug, lambda mesh: refusal(bug, mesh)))
+    case = BUGS[name].case()
+    prove_refused(case, case.alone)
 
 
-@in_groups()
 @pytest.mark.parametrize("name", BUGS)
 def test_the_mended_program_has_the_serial_gradient(name: str) -> None:
-    bug = BUGS[name]
-    expected = bug.serial()
-    for found in together(bug, bug.right):
-        agrees(found, expected)
+    names = set(BUGS[name].serial())
+    assert all(found == names for found in prove_exact(BUGS[name].case()))
 
 
-@in_groups()
 @pytest.mark.parametrize("name", BUGS)
 def test_the_mended_program_on_one_process(name: str) -> None:
     bug = BUGS[name]
     if hasattr(bug, "size"):  # as many experts as ranks: one
         bug = type(bug)()
         bug.size = 1
-    agrees(alone(bug, bug.right), bug.serial())
+    case = bug.case()
+    assert prove_exact(case, case.alone) == [set(bug.serial())]

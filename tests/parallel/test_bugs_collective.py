@@ -22,7 +22,8 @@ from collectives.checks import modes
 from collectives.ops.parts import ALL_GATHER, REDUCE_SCATTER
 from parallel import DataParallel
 
-from .test_bugs import Bug, agrees, draw, grads, mine, says_enough, together, whole
+from ..proofs.cases import prove_exact, prove_refused
+from .test_bugs import Bug, draw, grads, mine, whole
 
 RANKS = 3
 BUGS: dict[str, Bug] = {}
@@ -246,24 +247,14 @@ class Row31(Bug):
 
 @pytest.mark.parametrize("name", BUGS)
 def test_the_bug_is_refused_on_every_rank(name: str) -> None:
-    bug = BUGS[name]
-
-    def refusal(mesh: cc.Mesh) -> str:
-        with pytest.raises(bug.error) as error:
-            bug.wrong(mesh)
-        return str(error.value)
-
-    for text in together(bug, refusal):
-        says_enough(bug, text)
+    for text in prove_refused(BUGS[name].case()):
         assert text.count("test_bugs_collective.py:") >= 2, text
 
 
 @pytest.mark.parametrize("name", BUGS)
 def test_the_mended_program_has_the_serial_gradient(name: str) -> None:
-    bug = BUGS[name]
-    expected = bug.serial()
-    for found in together(bug, bug.right):
-        agrees(found, expected)
+    names = set(BUGS[name].serial())
+    assert all(found == names for found in prove_exact(BUGS[name].case()))
 
 
 # -- row 47: DeepSpeed#7672, the backward of reduce-scatter on a subgroup takes world ranks for places in the group ----

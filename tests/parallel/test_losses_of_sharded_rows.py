@@ -17,8 +17,6 @@ import collectives as cc
 from autograd import nn
 from collectives import P, R, Shard
 
-from ..grouped import in_groups
-
 _rng = numpy.random.default_rng(0)
 X, W, T = _rng.standard_normal((5, 4, 3)), _rng.standard_normal((3, 6)), _rng.random((5, 4, 6))
 Y = _rng.integers(0, 6, (5, 4))
@@ -101,7 +99,6 @@ def check(serial: str, text: str) -> None:
         numpy.testing.assert_allclose(found, names["w"].grad.numpy(), rtol=1e-10, atol=1e-14)
 
 
-@in_groups()
 @pytest.mark.parametrize("mean", MEANS)
 def test_a_mean_of_sharded_rows_divides_by_the_global_count(mean: str) -> None:
     check(mean, mean)

@@ -17,8 +17,6 @@ import collectives as cc
 from autograd.errors import LayoutError
 from collectives import R, V
 
-from ..grouped import in_groups
-
 X = numpy.random.default_rng(0).standard_normal((7, 4))
 RANKS = 3
 USES: dict[str, tuple[Callable[[int], tuple[int, ...]], Callable[[Any, Any], Any]]] = {
@@ -36,7 +34,6 @@ USES: dict[str, tuple[Callable[[int], tuple[int, ...]], Callable[[Any, Any], Any
 }
 
 
-@in_groups()
 @pytest.mark.parametrize("use", USES)
 def test_it_is_refused_at_the_operation_or_has_its_own_gradient(use: str) -> None:
     shape, operation = USES[use]

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
+from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
-import numpy
 import pytest
 
 import autograd as ag
 import collectives as cc
-from autograd.errors import GradientWarning, ReplicaWarning, RingtapeError
+from autograd.errors import GradientWarning, ReplicaWarning
 from autograd.nn import Module
 from parallel import verify
 
-from ..grouped import in_groups
+from ..proofs.cases import Case, prove_exact, prove_refused
 from .wrong_programs import (  # noqa: F401 - they register their programs
     PROGRAMS,
     SHAPES,
-    Program,
     T,
     X,
     communication,
@@ -38,65 +38,53 @@ for _topic in TOPICS:  # they register their programs
     import_module(f"tests.parallel.wrong_programs.{_topic}")
 
 
-def outcome(program: Program, axes: dict[str, int]) -> tuple[str, str]:
-    """The name of the error or warning, "exact" or "silent"; and the error's text, or the gradient that is wrong."""
-
-    def rank_main() -> Any:
-        with cc.Mesh(**axes) as mesh:
-            return program.run(mesh)
-
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", ReplicaWarning)
-            warnings.simplefilter("error", GradientWarning)
-            results = cc.run(rank_main, int(numpy.prod(list(axes.values()))))
-    except RingtapeError as error:
-        return type(error).__name__, str(error)
-    for found in results:
-        found, expected = found if isinstance(found, tuple) else (found, serial)
-        wanted = expected()
-        for name, value in found.items():
-            gradient, part = value if isinstance(value, tuple) else (value, ...)
-            if not agrees(gradient, numpy.asarray(wanted[name])[part]):
-                return "silent", f"the gradient of {name} is {gradient}"
-    return "exact", ""
+REFUSED = [name for name, case in PROGRAMS.items() if case.wrong is not None]
 
 
-def agrees(found: Any, wanted: Any) -> bool:
-    difference = numpy.linalg.norm(found - wanted) if found.shape == wanted.shape else numpy.inf
-    return bool(difference <= 1e-10 * max(float(numpy.linalg.norm(wanted)), 1e-6))
-
-
-def topic(name: str) -> str:
-    return PROGRAMS[name].run.__module__.rpartition(".")[2]
-
-
-def is_expected(program: Program, found: str) -> bool:
-    return found == program.outcome or (program.outcome == "RingtapeError" and found not in ("exact", "silent"))
+@pytest.fixture
+def warnings_refuse() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", ReplicaWarning)
+        warnings.simplefilter("error", GradientWarning)
+        yield
 
 
 def test_there_are_enough_programs() -> None:
-    assert sum(program.outcome != "exact" for program in PROGRAMS.values()) >= 100
+    assert len(REFUSED) >= 100
     assert not set(PROGRAMS) & set(SILENT)
 
 
-@in_groups(topic)
+@pytest.mark.usefixtures("warnings_refuse")
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_wrong_program_is_refused_or_exact(name: str) -> None:
-    program = PROGRAMS[name]
-    assert program.axes is not None
-    found, text = outcome(program, program.axes)
-    assert is_expected(program, found), f"{found}: {text}"
-    for words in program.says:
-        assert words in text, text
+    if name in REFUSED:
+        prove_refused(PROGRAMS[name])
+    else:
+        prove_exact(PROGRAMS[name])
 
 
-@in_groups(topic)
-@pytest.mark.parametrize("name", [name for name, program in PROGRAMS.items() if program.alone])
+@pytest.mark.usefixtures("warnings_refuse")
+@pytest.mark.parametrize("name", [name for name, case in PROGRAMS.items() if case.on_one_rank])
 def test_a_layout_refuses_it_on_one_rank_too(name: str) -> None:
-    program = PROGRAMS[name]
-    found, text = outcome(program, dict.fromkeys(program.axes or {}, 1))
-    assert is_expected(program, found), f"{found}: {text}"
+    prove_refused(PROGRAMS[name], PROGRAMS[name].alone)
+
+
+def test_the_runners_can_fail() -> None:
+    """A program that is right is not refused, another error is not the one, and a factor of the ranks is not exact."""
+    _, right = next((name, case.right) for name, case in PROGRAMS.items() if case.right and case.axes == {"dp": 3})
+    for everywhere in (False, True):
+        with pytest.raises(AssertionError, match="not refused"):
+            prove_refused(Case(wrong=right, on_every_rank=everywhere))
+    wrong = next(case for case in PROGRAMS.values() if case.wrong and case.error == "LayoutError")
+    with pytest.raises(AssertionError, match="^LayoutError: "):
+        prove_refused(replace(wrong, error="ReplicaMismatch"))
+    with pytest.raises(AssertionError, match="is not in the text"):
+        prove_refused(replace(wrong, says=("no such words",)))
+
+    gradient = serial()["W1"]
+    assert prove_exact(Case(right=lambda mesh: {"W1": gradient}, serial=serial)) == [{"W1"}] * 3
+    with pytest.raises(AssertionError, match="(?s)W1: .* is not"):
+        prove_exact(Case(right=lambda mesh: {"W1": 3 * gradient}, serial=serial))
 
 
 # -- what remains silent -----------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 ====================  =========================================================================================
 `operations/`         test cases of all operations, by topic
 `registry.py`         the record of operations that the cases make: layouts and counts
+`cases.py`            wrong programs: a mistake, the program without it, the serial gradients; and what runs them
 `random_programs/`    random SPMD programs: generator, rules, serial evaluation, shrinking, mutants
 ====================  =========================================================================================
 

@@ -16,8 +16,8 @@ from autograd import arrays, nn, optim
 from autograd.arrays.shape_only import Shaped
 from collectives import I, P, R, Rooted, Shard, V
 
-from ...grouped import each, in_groups
 from ...proofs.operations import CASES, Case
+from ...tables import each
 from ..ops.test_operations import named, raw
 from . import fake_device
 from .fake_device import DeviceArray, Mixed
@@ -181,7 +181,6 @@ COLLECTIVES: dict[str, tuple[Any, Callable[[Any], Any]]] = {
 }
 
 
-@in_groups()
 @pytest.mark.parametrize("name", COLLECTIVES)
 def test_collectives_on_the_device(name: str) -> None:
     """The same collective on host and device arrays: values and gradients are equal and stay where they live."""

@@ -28,9 +28,9 @@ from autograd.arrays.cupy_functions import (
 )
 from autograd.engine.primitive import op, registry
 
-from ...grouped import each
 from ...proofs.operations import CASES, WITHOUT_DERIVATIVE, Case
 from ...proofs.operations.special import ON_HOST
+from ...tables import each
 from ..ops.test_operations import BITS, named
 from . import fake_device
 from .devices import DEVICES, Device, Gpu

@@ -19,8 +19,6 @@ from autograd.engine.recording import LEAF
 from autograd.errors import TapeError
 from autograd.extend import defvjp, primitive
 
-from ...grouped import in_groups
-
 
 def values(*shape: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).standard_normal(shape)
@@ -110,7 +108,6 @@ def run(program: Callable[[Parts, Any], Any], defer: bool, retain: bool = False)
     return found, {name: None if p.grad is None else p.grad.numpy() for name, p in m.named_parameters()}
 
 
-@in_groups("retain")
 @pytest.mark.parametrize("retain", [False, True])
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_equals_one_sweep(program: Callable[[Parts, Any], Any], retain: bool) -> None:

@@ -13,8 +13,6 @@ import pytest
 import autograd as ag
 import autograd.numpy as np
 
-from ...grouped import in_groups
-
 EXITS: dict[str, Callable[[Any], Any]] = {
     "float(x)": lambda x: float(x),
     "int(x)": lambda x: int(x),
@@ -36,7 +34,6 @@ def refused(run: Callable[[], Any], *says: str) -> None:
         assert words in str(error.value), str(error.value)
 
 
-@in_groups()
 @pytest.mark.parametrize("name", EXITS)
 def test_a_value_that_the_active_tape_follows(name: str) -> None:
     w = ag.Parameter(2.0, name="speed")
@@ -70,7 +67,6 @@ TRANSFORMS: dict[str, Callable[[Callable[[Any], Any], Any], Any]] = {
 }
 
 
-@in_groups("transform")
 @pytest.mark.parametrize("transform", TRANSFORMS)
 @pytest.mark.parametrize("name", EXITS)
 def test_inside_a_transform(name: str, transform: str) -> None:

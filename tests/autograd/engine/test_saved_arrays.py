@@ -17,7 +17,7 @@ import pytest
 import autograd as ag
 import autograd.numpy as np
 
-from ...grouped import each, in_groups
+from ...tables import each
 
 Array = Any
 AT_WRITES = numpy.lib.NumpyVersion(numpy.__version__) < "2.5.0"  # `ufunc.at`, to plain read-only arrays
@@ -134,7 +134,6 @@ OURS = ("assignment", "+=", "*= on a view", "out= of a ufunc", "ufunc.at", "sum 
         "fill", "put", "numpy.put", "putmask", "copyto", "setflags", "setfield", "byteswap", "resize")  # fmt: skip
 
 
-@in_groups()
 @pytest.mark.parametrize("name", OURS)
 def test_the_common_ways_say_what_is_wrong(name: str) -> None:
     _, _, x = saved("a_result")

@@ -24,8 +24,6 @@ from autograd.engine.distribution import ALONE, Alone
 from autograd.engine.state import state
 from collectives import I, P, R, Rooted, Shard, V
 
-from ...grouped import in_groups
-
 
 def parameter(*values: float) -> ag.Parameter:
     return ag.Parameter(numpy.array(values))
@@ -621,7 +619,6 @@ def shared(*arrays: Any) -> bool:
     return any(numpy.shares_memory(a, b) for i, a in enumerate(arrays) for b in arrays[i + 1 :])
 
 
-@in_groups()
 @pytest.mark.parametrize("f", [
     lambda a, b: a + b, lambda a, b: a - b, lambda a, b: (a + b) + (b + a), lambda a, b: np.concatenate([a, b]),
     lambda a, b: (a + 0.0) + b, lambda a, b: a.reshape(4) + b.reshape(4), lambda a, b: a.T + b.T,
@@ -753,7 +750,6 @@ NUMPYS_OWN: dict[str, Callable[[Any], Any]] = {
 }
 
 
-@in_groups("which")
 @pytest.mark.parametrize("write", WRITES)
 @pytest.mark.parametrize("which", ["leaf", "result"])
 def test_writing_to_a_saved_array(write: str, which: str) -> None:

@@ -15,8 +15,6 @@ import autograd.numpy as np
 from autograd import nn, ops
 from autograd.extend import defvjp, primitive
 
-from ...grouped import in_groups
-
 W, X = numpy.array([1.0, -2.0, 3.0]), numpy.array([0.5, 0.25, -1.0])
 REFUSED = "computed from a value that requires a gradient while no tape recorded it"
 
@@ -76,7 +74,6 @@ def trained(h: Any) -> Any:
     return v.grad.numpy()
 
 
-@in_groups()
 @pytest.mark.parametrize("name", COMPUTED)
 def test_a_value_that_no_tape_recorded_is_refused_on_a_tape(name: str) -> None:
     h = COMPUTED[name](ag.Parameter(W))
@@ -101,7 +98,6 @@ USES: dict[str, Callable[[Any], Any]] = {
 }
 
 
-@in_groups()
 @pytest.mark.parametrize("name", USES)
 def test_every_kind_of_use_refuses_it(name: str) -> None:
     h = ag.Parameter(W) * 2.0
@@ -201,7 +197,6 @@ GRADIENTS: dict[str, Callable[[Callable[[Any], Any], Any], Any]] = {
 }
 
 
-@in_groups()
 @pytest.mark.parametrize("name", GRADIENTS)
 def test_a_transform_refuses_what_was_computed_outside_of_its_function(name: str) -> None:
     """The gradient of ``sum(w * w**2)`` was silently that of ``sum(w * h)``, with h constant."""
@@ -240,7 +235,6 @@ DATA: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
-@in_groups()
 @pytest.mark.parametrize("name", DATA)
 def test_what_is_no_source_of_an_argument_stays_legal(name: str) -> None:
     w = ag.Parameter(W)

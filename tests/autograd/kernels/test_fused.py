@@ -23,8 +23,6 @@ from autograd.kernels.softmax import exponentials
 from autograd.ops.nn.fused import Fused
 from collectives import I, P, R, Shard, V
 
-from ...grouped import in_groups
-
 Array = Any
 
 
@@ -415,7 +413,6 @@ def test_rotary_tables_are_cut_as_the_tokens_are() -> None:
 # -- misuse ----------------------------------------------------------------------------------------------------------
 
 
-@in_groups()
 @pytest.mark.parametrize("f, words", [
     (lambda: ops.gelu(numpy.ones(2), "erf"), "'none' or 'tanh'"),
     (lambda: ops.layer_norm(numpy.ones((2, 3)), numpy.ones(2), numpy.ones(2)), r"weight of shape \(2,\)"),

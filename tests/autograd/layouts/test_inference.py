@@ -25,9 +25,9 @@ from autograd.layouts.rank_values import LocalCount, RankFloat, RankInt
 from autograd.ops.nn.unfold import windows
 from collectives import C, I, P, R, Rooted, Shard, V
 
-from ...grouped import each, in_groups
 from ...proofs import operations
 from ...proofs.operations import CASES, WITHOUT_DERIVATIVE
+from ...tables import each
 
 REFUSED = "refused"
 NUMBER = "a number"
@@ -166,7 +166,6 @@ def test_two_operands(row: tuple[str, Label, Label, Label]) -> None:
     check(registry[operation], [value(left), value(right)], [left, right], expected, operation)
 
 
-@in_groups()
 @pytest.mark.parametrize("left, right, expected", [row for row in LINEAR if NUMBER not in row])
 def test_concatenate(left: Label, right: Label, expected: Label) -> None:
     check(lambda a, b: np.concatenate([a, b]), [value(left), value(right)], [left, right], expected, "concatenate")
@@ -182,7 +181,6 @@ CONVOLUTIONS: dict[str, Callable[..., Any]] = {  # of x [2, 2, 4], w [4, 2, 2] a
 }
 
 
-@in_groups("operation")
 @pytest.mark.parametrize("operation", CONVOLUTIONS)
 @pytest.mark.parametrize("left, right, expected", [row for row in MULTILINEAR if NUMBER not in row])
 def test_convolutions(operation: str, left: Label, right: Label, expected: Label) -> None:
@@ -196,7 +194,6 @@ GROUPED: dict[str, Callable[..., Any]] = {  # of x [4, 2], and weight [2, 2, 4] 
 }
 
 
-@in_groups("operation")
 @pytest.mark.parametrize("operation", GROUPED)
 @pytest.mark.parametrize("left, right, expected", [row for row in MULTILINEAR if NUMBER not in row])
 def test_grouped_products(operation: str, left: Label, right: Label, expected: Label) -> None:
@@ -500,7 +497,6 @@ def test_labels_that_do_not_exist() -> None:
 S0, S1, S2 = Shard(0), Shard(1), Shard(2)
 
 
-@in_groups()
 @pytest.mark.parametrize(
     "left, right, expected",
     [
@@ -526,7 +522,6 @@ def test_batched_products() -> None:
         x @ value(R, (3, 5, 2))
 
 
-@in_groups("operation")
 @pytest.mark.parametrize("operation", ["add", "multiply", "divide", "maximum"])
 @pytest.mark.parametrize(
     "left, right, expected",
@@ -551,7 +546,6 @@ def test_a_replicated_operand_that_does_not_span_the_sharded_dimension() -> None
         x + value(I, (3,))
 
 
-@in_groups()
 @pytest.mark.parametrize("f, x, expected", [
     (lambda x: x.sum(), S0, P), (lambda x: x.sum(axis=0), S0, P), (lambda x: x.sum(axis=1), S0, S0),
     (lambda x: x.sum(axis=0), S1, S0), (lambda x: x.sum(axis=0, keepdims=True), S1, S1),
@@ -582,7 +576,6 @@ def test_what_a_part_becomes(f: Callable[..., Any], x: Label, expected: Label) -
     gradients_are_dual(f, [operand])
 
 
-@in_groups()
 @pytest.mark.parametrize("f, x", [
     (lambda x: x.max(axis=0), S0), (lambda x: x.min(), S1),
     (lambda x: ops.softmax(x, 0), S0), (ops.softmax, S2), (lambda x: ops.logsumexp(x, 1), S1),

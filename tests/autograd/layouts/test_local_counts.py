@@ -14,8 +14,6 @@ import autograd.numpy as np
 import collectives as cc
 from collectives import I, P, R, Shard, V
 
-from ...grouped import in_groups
-
 A = numpy.arange(1.0, 13.0).reshape(2, 6)
 
 USES: dict[str, Callable[[Any, Any], Any]] = {
@@ -125,7 +123,6 @@ def of_positions(take: Callable[..., Any], label: Any = R) -> list[Any]:
     return cc.run(program, 3)
 
 
-@in_groups("label")
 @pytest.mark.parametrize("take", TAKEN.values(), ids=list(TAKEN))
 @pytest.mark.parametrize("label", [R, I])
 def test_the_first_elements_of_a_whole_are_not_those_of_a_part(take: Callable[..., Any], label: Any) -> None:

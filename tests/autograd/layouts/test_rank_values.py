@@ -24,8 +24,6 @@ from autograd.layouts.rank_values import (
 )
 from collectives import I, P, R, Shard, V
 
-from ...grouped import in_groups
-
 
 @pytest.fixture
 def mesh() -> Iterator[cc.Mesh]:
@@ -51,7 +49,6 @@ EXPRESSIONS = [
 ]  # fmt: skip
 
 
-@in_groups()
 @pytest.mark.parametrize("expression", EXPRESSIONS)
 def test_a_number_that_differs_between_ranks_stays_one(mesh: cc.Mesh, expression: str) -> None:
     x = sharded()
@@ -153,7 +150,6 @@ FUNCTIONS = [
 ]  # fmt: skip
 
 
-@in_groups()
 @pytest.mark.parametrize("call", FUNCTIONS)
 def test_a_function_with_such_an_argument_gives_a_varying_result_or_is_refused(mesh: cc.Mesh, call: str) -> None:
     values = numpy.ones((3, 3))

@@ -11,7 +11,6 @@ import autograd as ag
 from autograd import nn
 from autograd.errors import ArgumentError, DtypeError, OptionError, RingtapeError, ShapeError
 
-from ...grouped import in_groups
 from . import fuzz
 
 X = numpy.ones((2, 3))
@@ -40,7 +39,6 @@ def test_the_fuzzer_finds_planted_faults(monkeypatch: pytest.MonkeyPatch) -> Non
     assert fuzz.run(60, seed=1, only="dropout")[0]["refused"] > 5
 
 
-@in_groups()
 @pytest.mark.parametrize(
     ("call", "kind", "text"),
     [

@@ -15,8 +15,6 @@ from autograd import nn
 from autograd.errors import DtypeError, RingtapeError, ShapeError
 from collectives import I, R
 
-from ...grouped import in_groups
-
 
 @pytest.mark.parametrize("reduction", ["none", "sum"])
 def test_what_cross_entropy_keeps_serves_every_backward(reduction: str) -> None:
@@ -92,7 +90,6 @@ def test_a_model_goes_on_where_another_stopped(tmp_path: Any) -> None:
         other.load_state_dict({**state, "norm.running_mean": numpy.zeros(3)})
 
 
-@in_groups()
 @pytest.mark.parametrize("call", [
     lambda: nn.Embedding(4, 2)(numpy.array([0, 4])), lambda: nn.Embedding(4, 2)(numpy.array([-1])),
     lambda: nn.Conv2d(3, 4, 2, groups=2), lambda: nn.Conv2d(2, 4, 2)(numpy.zeros((1, 3, 5, 5))),

@@ -12,12 +12,9 @@ import pytest
 import autograd as ag
 from autograd import nn
 
-from ...grouped import in_groups
-
 LOGITS = numpy.linspace(-1.0, 1.0, 12).reshape(4, 3)
 
 
-@in_groups("rows")
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "uint32", "int64", "uint64"])
 @pytest.mark.parametrize("rows", [4, 20_000])
 def test_labels_of_every_integer_dtype_have_one_gradient(dtype: str, rows: int) -> None:

@@ -11,7 +11,6 @@ import pytest
 
 from autograd import nn
 
-from ...grouped import in_groups
 from . import signature_reasons as reasons
 from . import signatures
 
@@ -63,7 +62,6 @@ def test_planted_differences_are_found(text: str, what: str, monkeypatch: pytest
     assert what in found
 
 
-@in_groups()
 @pytest.mark.parametrize("text", reasons.STATES)
 def test_a_state_has_torchs_names_and_shapes(text: str) -> None:
     module: Any = eval("nn." + text, {"nn": nn})

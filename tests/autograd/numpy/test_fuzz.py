@@ -13,8 +13,6 @@ import autograd.numpy as np
 from autograd.ops import arguments, manipulation, shape, sorting
 from tests.autograd.numpy import fuzz
 
-from ...grouped import in_groups
-
 
 def _report(faults: list[tuple[str, str]]) -> str:
     return "\n".join(f"{outcome}: {seen}" for outcome, seen in sorted(faults))
@@ -111,7 +109,6 @@ MISSING_AXIS = {
 }
 
 
-@in_groups("recorded")
 @pytest.mark.parametrize("recorded", [False, True])
 @pytest.mark.parametrize("name", MISSING_AXIS)
 def test_an_axis_that_does_not_exist_is_refused(name: str, recorded: bool) -> None:
@@ -122,7 +119,6 @@ def test_an_axis_that_does_not_exist_is_refused(name: str, recorded: bool) -> No
     assert isinstance(error.value, ValueError | IndexError)
 
 
-@in_groups("recorded")
 @pytest.mark.parametrize("recorded", [False, True])
 @pytest.mark.parametrize(
     "call, kind",

@@ -20,9 +20,9 @@ from autograd.engine.tensor import TENSORS
 from autograd.ops.tensor_methods import METHODS
 from autograd.testing import check_adjoint, check_grads
 
-from ...grouped import each, in_groups
 from ...proofs.operations import Case
 from ...proofs.operations.complex import COMPLEX
+from ...tables import each
 
 Array = Any
 RNG = numpy.random.default_rng(0)
@@ -115,7 +115,6 @@ CALLS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-@in_groups()
 @pytest.mark.parametrize("name", CALLS)
 def test_numpys_functions_on_tensors_are_recorded(name: str) -> None:
     f = CALLS[name]
@@ -219,7 +218,6 @@ PARTS: dict[str, Callable[[Any, Any], Any]] = {
 }  # fmt: skip
 
 
-@in_groups()
 @pytest.mark.parametrize("name", PARTS)
 def test_what_is_joined_is_numpys(name: str) -> None:
     f = PARTS[name]
@@ -260,7 +258,6 @@ GIVEN: dict[str, tuple[Any, ...]] = {
 }  # fmt: skip
 
 
-@in_groups()
 @pytest.mark.parametrize("name", METHODS)
 def test_methods_are_numpys(name: str) -> None:
     a = {"choose": numpy.array([0, 1, 0]), "searchsorted": numpy.array([1.0, 2.0])}.get(name, X)
@@ -347,7 +344,6 @@ def test_what_is_not_determined_is_refused_where_it_is_recorded() -> None:
     assert np.linalg.svd(ag.tensor(x))[0].shape == (3, 3), "no tape"
 
 
-@in_groups()
 @pytest.mark.parametrize("text, shapes", [
     ("ij,jk,kl,lm->im", [(2, 3), (3, 4), (4, 2), (2, 3)]), ("i,i,i->", [(3,)] * 3), ("ij,ij,ij->ij", [(2, 3)] * 3),
     ("...i,...i,j->...j", [(2, 3), (2, 3), (4,)]), ("ab,b...,c->ac...", [(2, 3), (3, 2, 2), (2,)]),

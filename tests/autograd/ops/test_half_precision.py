@@ -23,8 +23,8 @@ from autograd.engine.primitive import registry
 from autograd.errors import DtypeError, RingtapeError
 
 from ... import summary
-from ...grouped import each
 from ...proofs.operations import CASES, WITHOUT_DERIVATIVE, Argument, Case, Pick, draw
+from ...tables import each
 from ..halves import HALVES
 
 Array = Any

@@ -24,9 +24,9 @@ from autograd.extend import Mix
 from autograd.testing import GradientMismatch, check_adjoint, check_grads
 from autograd.testing import numeric_gradient as slopes
 
-from ...grouped import each, in_groups
 from ...proofs.operations import CASES, WITHOUT_DERIVATIVE, Case, apart
 from ...proofs.operations.elementwise import BINARY, sigmoid
+from ...tables import each
 
 Array = Any
 
@@ -225,7 +225,6 @@ KINDS: list[Any] = [numpy.float32, numpy.float64, numpy.complex64, numpy.complex
                     numpy.bool_]  # fmt: skip
 
 
-@in_groups("name")
 @pytest.mark.parametrize("name", ["add", "multiply", "divide", "maximum", "where"])
 @pytest.mark.parametrize("left", KINDS[:4], ids=lambda k: k.__name__)
 @pytest.mark.parametrize("right", KINDS, ids=lambda k: k.__name__)
@@ -251,7 +250,6 @@ def test_promotion_is_numpys_and_gradients_have_their_operands_dtype(name: str, 
         assert y.grad is None or y.grad.dtype == right
 
 
-@in_groups()
 @pytest.mark.parametrize("number", [True, 2, 2.5])
 @pytest.mark.parametrize("name", ["add", "subtract", "multiply", "divide", "power", "maximum"])
 def test_python_numbers_are_weak(name: str, number: Any) -> None:
@@ -417,7 +415,6 @@ def test_a_tensor_as_an_index() -> None:
 BITS = ("invert", "bitwise_and", "bitwise_or", "bitwise_xor", "left_shift", "right_shift")
 
 
-@in_groups()
 @pytest.mark.parametrize("name", WITHOUT_DERIVATIVE)
 def test_operations_without_derivative(name: str) -> None:
     a, b = numpy.array([1.0, 2.0, numpy.inf]), numpy.array([2.0, 2.0, 2.0])

@@ -22,7 +22,6 @@ from autograd.engine.primitive import op, registry
 from autograd.testing import GradientMismatch, check_adjoint, check_grads
 
 from ... import summary
-from ...grouped import each
 from ...proofs.operations import (
     CASES,
     FAMILIES,
@@ -36,6 +35,7 @@ from ...proofs.operations import (
     draw,
 )
 from ...proofs.operations.base import Domain
+from ...tables import each
 
 Array = Any
 OPERATIONS = sorted({name for name in registry if "example" not in name} - set(WITHOUT_DERIVATIVE))

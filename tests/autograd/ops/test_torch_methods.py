@@ -11,8 +11,6 @@ import pytest
 import autograd as ag
 from autograd.errors import ArgumentError, ShapeError
 
-from ...grouped import in_groups
-
 A = numpy.arange(24.0).reshape(2, 3, 4)
 MASK = A % 3 == 0
 CASES: dict[str, tuple[Callable[[Any], Any], Any]] = {
@@ -33,7 +31,6 @@ CASES: dict[str, tuple[Callable[[Any], Any], Any]] = {
 }
 
 
-@in_groups()
 @pytest.mark.parametrize("name", CASES)
 def test_a_method_is_torchs(name: str) -> None:
     call, wanted = CASES[name]

@@ -12,8 +12,6 @@ import autograd as ag
 from autograd import optim
 from autograd.optim import schedules
 
-from ...grouped import in_groups
-
 NAN, INF = float("nan"), float("inf")
 WRONG: dict[type, dict[str, list[Any]]] = {
     optim.SGD: {"lr": [NAN, INF, -0.1, None, "x", 1j, True], "momentum": [NAN, -0.5, "x"], "weight_decay": [NAN, -1.0],
@@ -26,7 +24,6 @@ WRONG: dict[type, dict[str, list[Any]]] = {
 }  # fmt: skip
 
 
-@in_groups(lambda make, **_: make.__name__)
 @pytest.mark.parametrize(
     "make, name, value", [(m, name, v) for m, words in WRONG.items() for name, values in words.items() for v in values]
 )
@@ -64,7 +61,6 @@ def test_a_rate_that_becomes_wrong_is_refused_at_the_step(rate: float) -> None:
         assert w.numpy().tolist() == before.tolist()
 
 
-@in_groups()
 @pytest.mark.parametrize(
     "call",
     [

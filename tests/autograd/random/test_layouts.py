@@ -16,8 +16,6 @@ from autograd.errors import DtypeError, LayoutError, MeshError, RingtapeError, S
 from autograd.layouts.layout import C, D, I, Label, P, R, Rooted, Shard, V
 from collectives.ops.headers import read, write
 
-from ...grouped import in_groups
-
 KEY = random.Key(5, "draw", 2)
 DRAWS = {
     "uniform": lambda key, shape: random.uniform(key, shape, low=-1, high=2, dtype="float32"),
@@ -50,7 +48,6 @@ def part(shape: tuple[int, ...], labels: dict[str, Label], mesh: cc.Mesh) -> num
 # -- draws that are for a Tensor -------------------------------------------------------------------------------------
 
 
-@in_groups("name")
 @pytest.mark.parametrize("name", DRAWS)
 @pytest.mark.parametrize("axes, labels", [
     ({"dp": 1}, {"dp": Shard(0)}), ({"dp": 3}, {"dp": Shard(0)}), ({"dp": 5}, {"dp": Shard(1)}),

@@ -20,8 +20,6 @@ from autograd.random import Key, continuous, discrete, keys, philox
 from autograd.random.discrete import multiply_high
 from autograd.random.normal_quantile import standard_normal
 
-from ...grouped import in_groups
-
 Draw = Callable[..., np.ndarray[Any, Any]]
 
 DRAWS: dict[str, Draw] = {
@@ -63,7 +61,6 @@ def test_a_part_is_the_slice_of_the_whole(
     assert bits(mine) == bits(whole[part])
 
 
-@in_groups("name")
 @pytest.mark.parametrize("name", DRAWS)
 @pytest.mark.parametrize("ranks", [1, 2, 3, 5, 8])
 @pytest.mark.parametrize("dim", [0, 1, 2])
@@ -285,7 +282,6 @@ def test_no_dimension() -> None:
 
 
 # -- errors ---------------------------------------------------------------------------------------------------------
-@in_groups("name")
 @pytest.mark.parametrize("name", DRAWS)
 @pytest.mark.parametrize(
     "shape, part",
@@ -319,7 +315,6 @@ def test_permutation_of_no_length(n: Any) -> None:
         random.permutation(Key(0), n)
 
 
-@in_groups()
 @pytest.mark.parametrize("draw", [random.uniform, random.normal])
 @pytest.mark.parametrize("dtype", [np.int64, bool, complex, object, np.longdouble, "no dtype", "datetime64[s]"])
 def test_dtypes_without_numbers(draw: Draw, dtype: Any) -> None:
@@ -344,7 +339,6 @@ def test_what_must_be_an_integer_or_a_name(call: Callable[[], object]) -> None:
         call()
 
 
-@in_groups()
 @pytest.mark.parametrize(
     "call",
     [

@@ -19,7 +19,6 @@ from autograd.layouts.properties import dims_fault, linear_fault, repeatable_fau
 from autograd.testing import DeclarationMismatch, check_adjoint, check_declaration, check_grads
 from collectives import P, R, Shard
 
-from ...grouped import in_groups
 from ...proofs.operations import CASES
 
 X = numpy.random.default_rng(0).standard_normal((4, 6))
@@ -106,7 +105,6 @@ LIES: dict[str, tuple[Any, tuple[Any, ...], str]] = {
 }  # fmt: skip
 
 
-@in_groups()
 @pytest.mark.parametrize("lie", LIES)
 def test_each_check_finds_the_lie(lie: str) -> None:
     operation, xs, text = LIES[lie]

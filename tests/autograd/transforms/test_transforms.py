@@ -17,8 +17,6 @@ import autograd.numpy as np
 from autograd.testing import check_grads
 from autograd.transforms.wrapping import unary_to_nary
 
-from ...grouped import in_groups
-
 A = numpy.random.default_rng(0).standard_normal((4, 3))
 X = numpy.array([0.5, -1.0, 2.0])
 ORDERS = [f"{a}-over-{b}" for a in ("forward", "reverse") for b in ("forward", "reverse")]
@@ -424,7 +422,6 @@ def test_a_complex_objective_is_refused_as_a_type_error() -> None:
 # -- what is refused, and what is warned of ----------------------------------------------------------------------------
 
 
-@in_groups()
 @pytest.mark.parametrize("call, kind, words", [
     (lambda: ag.grad(lambda x: x * x)(1), TypeError, ["argument 0", "int64", "pass 2.0 for 2"]),
     (lambda: ag.grad(lambda a, x: x * x, 1)(1.0, True), TypeError, ["argument 1", "bool"]),

@@ -15,8 +15,6 @@ from autograd.extend import defvjp, op, primitive
 from collectives import I, P, R, Shard
 from collectives.checks import modes
 
-from ...grouped import in_groups
-
 RANKS = 2
 
 
@@ -158,7 +156,6 @@ def use(call: Callable[[Any, float], Any], label: Any, k: float) -> Any:
     return y
 
 
-@in_groups("label")
 @pytest.mark.parametrize("label", [R, I])
 @pytest.mark.parametrize("name", CALLS)
 def test_numbers_given_to_users_operations(name: str, label: Any) -> None:
@@ -182,7 +179,6 @@ LOSSES: dict[str, tuple[Any, Any, bool]] = {
 }
 
 
-@in_groups("ranks")
 @pytest.mark.parametrize("ranks", [1, RANKS])
 @pytest.mark.parametrize("name", LOSSES)
 def test_a_loss_that_ends_in_a_sum_over_the_ranks(name: str, ranks: int) -> None:

@@ -16,8 +16,6 @@ from autograd import nn
 from autograd.errors import GradientWarning, ReplicaWarning
 from collectives import I, R, Shard
 
-from ...grouped import in_groups
-
 X = numpy.random.default_rng(1).normal(size=(12, 2))
 Y = numpy.random.default_rng(2).normal(size=12)
 START = numpy.array([0.3, -0.7])
@@ -80,7 +78,6 @@ MISTAKES: dict[str, Callable[..., Any]] = {
 }
 
 
-@in_groups()
 @pytest.mark.parametrize("name", MISTAKES)
 def test_a_mean_of_means(name: str) -> None:
     texts, found = run(MISTAKES[name])

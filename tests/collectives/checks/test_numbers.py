@@ -14,7 +14,6 @@ import collectives as cc
 from collectives import I, P, R, Shard, V
 from collectives.checks import modes
 
-from ...grouped import in_groups
 from ..launch import launch
 
 MASKS = [[True, True, False], [True, False, False], [True, True, True], [True, True, False]]
@@ -83,7 +82,6 @@ NUMBERS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-@in_groups()
 @pytest.mark.parametrize("name", NUMBERS)
 def test_a_plain_number_that_differs_between_ranks_is_told(name: str, mode: str) -> None:
     text = refused(NUMBERS[name])
@@ -141,7 +139,6 @@ def scaled(x: Any, k: int) -> Any:
     return x * k
 
 
-@in_groups()
 @pytest.mark.parametrize("name", LEGAL)
 def test_legal_programs_are_not_disturbed(name: str, mode: str) -> None:
     def body(rank: Any) -> Any:
@@ -224,7 +221,6 @@ REFUSED: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
-@in_groups()
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_plain_array_that_leads_to_a_refusal_is_named_first(name: str) -> None:
     with cc.Mesh(dp=1):
@@ -302,7 +298,6 @@ MADE = [
 ]  # fmt: skip
 
 
-@in_groups()
 @pytest.mark.parametrize("call", MADE)
 def test_arrays_made_of_equal_numbers_are_constants(call: str) -> None:
     w0 = numpy.array([1.0, 2.0])

@@ -17,7 +17,6 @@ from collectives import I, R, Shard, V
 from collectives.checks import modes
 from collectives.replicas import is_due
 
-from ...grouped import in_groups
 from ..launch import launch
 
 pytestmark = pytest.mark.timeout(60)
@@ -290,7 +289,6 @@ def test_a_norm_that_leaves_the_other_ranks_out(mode: str) -> None:
 
 
 # -- numbers and state -------------------------------------------------------------------------------------------------
-@in_groups()
 @pytest.mark.parametrize("words", [
     lambda r: {"lr": 0.1 * (r + 1)}, lambda r: {"lr": 0.1 * (int(r) + 1)},
     lambda r: {"lr": 0.1, "momentum": 0.5 + 0.1 * int(r)}, lambda r: {"lr": 0.1, "weight_decay": 0.1 * int(r)},

@@ -24,9 +24,9 @@ from collectives.testing.proof import Case, Setting, mutated, operand, prepare
 from collectives.testing.registry_cases import cases
 from parallel import DataParallel
 
-from ...grouped import each, in_groups
 from ...proofs.operations import CASES, WITHOUT_DERIVATIVE
 from ...proofs.operations import Case as Operation
+from ...tables import each
 from .dry_program import Tally, really_run, train
 
 MACHINE = cc.Topology(8, inside=cc.Link(1e-6, 100e9), between=cc.Link(5e-6, 10e9), reduced_bytes_per_s=100e9)
@@ -130,7 +130,6 @@ def test_every_operation_runs_on_shapes(c: Operation) -> None:
     assert dry == [None if x is None else (*x[:3], True) for x in real]
 
 
-@in_groups()
 @pytest.mark.parametrize("name", sorted(WITHOUT_DERIVATIVE))
 def test_operations_without_a_derivative_run_on_shapes(name: str) -> None:
     primitive = ag.registry[name]

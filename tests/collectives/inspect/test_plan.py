@@ -29,7 +29,6 @@ from collectives.transports.protocol import Communicator, Request
 from collectives.transports.request import shown
 from parallel import DataParallel
 
-from ...grouped import in_groups
 from ..launch import launch
 
 
@@ -212,7 +211,6 @@ R0, H0 = both(letter("recv", 1), 3)
 R1, H1 = both(letter("recv", 0), 4)
 
 
-@in_groups()
 @pytest.mark.parametrize(("calls", "waiting"), [
     ([[meeting()], [meeting()]], 0),
     ([[meeting(axes="a"), meeting(axes="b")], [meeting(axes="b"), meeting(axes="a")]], 2),

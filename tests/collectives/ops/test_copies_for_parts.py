@@ -17,8 +17,6 @@ import autograd.numpy as np
 import collectives as cc
 from collectives import I, R, Shard, V
 
-from ...grouped import in_groups
-
 S, DIRECTION = numpy.linspace(-1.0, 2.0, 12), numpy.arange(12.0)
 
 
@@ -100,7 +98,6 @@ def test_copies_are_refused_and_the_fix_has_the_serial_result(name: str) -> None
             numpy.testing.assert_allclose(found, expected)
 
 
-@in_groups()
 @pytest.mark.parametrize("name", TRANSFORMS)
 def test_parts_are_legal(name: str) -> None:
     """With the label of the argument, or as values of each rank; and ones like the argument."""

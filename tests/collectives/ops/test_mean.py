@@ -13,8 +13,6 @@ import collectives as cc
 from autograd.errors import LayoutError
 from collectives import I, P, R, Shard, V
 
-from ...grouped import in_groups
-
 X = numpy.random.default_rng(0).standard_normal((7, 3))
 SERIAL = ag.grad(lambda w: np.sum((X @ w) ** 2) / 7)(numpy.ones(3))
 
@@ -56,7 +54,6 @@ def test_on_two_axes_the_partial_one_is_named() -> None:
     cc.run(program, ranks=1)
 
 
-@in_groups("label")
 @pytest.mark.parametrize("label", [R, I, P])
 @pytest.mark.parametrize("function", [cc.mean, cc.all_max, cc.all_min, cc.all_prod, cc.scan, cc.exscan])
 def test_what_counts_the_ranks_takes_no_value_that_is_one_for_all(function: Any, label: Any) -> None:

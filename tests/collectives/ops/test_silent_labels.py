@@ -19,8 +19,6 @@ from autograd.engine.primitive import op, registry
 from autograd.layouts.layout import Sum
 from collectives import I, P, R, Shard, V
 
-from ...grouped import in_groups
-
 _rng = numpy.random.default_rng(0)
 
 
@@ -166,7 +164,6 @@ OPTIONS: dict[str, Any] = {
 }
 
 
-@in_groups()
 @pytest.mark.parametrize("name", OPTIONS)
 def test_an_option_that_differs_between_ranks_is_refused_or_makes_the_result_varying(name: str) -> None:
     """Otherwise the result would be labelled Replicated and differ."""

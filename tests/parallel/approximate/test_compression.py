@@ -30,7 +30,6 @@ from parallel.approximate.sparse import RandomK, TopK
 from parallel.data.buckets import Bucket, Place
 
 from ...collectives.launch import launch_command
-from ...grouped import in_groups
 from . import compression_references as reference
 
 RANKS = [1, 2, 3, 5]
@@ -259,7 +258,6 @@ def formula(name: str, n: int, f: int, d: int, p: int, s: int) -> float:
     return 2 * q * rank * (12 + 17 + 9 + 15) * s + dense + flags
 
 
-@in_groups("ranks")
 @pytest.mark.parametrize("ranks", [2, 5])
 @pytest.mark.parametrize("name", METHODS)
 def test_bytes_are_those_of_the_formulas(name: str, ranks: int) -> None:
@@ -301,7 +299,6 @@ def test_large_parameters_are_within_5_percent_of_the_factor(make: Make, factor:
     assert make().compression_ratio([(1000, 1000)], 4) == pytest.approx(factor, rel=0.05)
 
 
-@in_groups("given")
 @pytest.mark.parametrize("name", METHODS)
 @pytest.mark.parametrize("given", ["shapes", "zeros"])
 def test_dry_run_makes_the_same_requests(name: str, given: str) -> None:
@@ -408,7 +405,6 @@ def test_values_that_are_not_finite_are_seen_once(name: str, bad: float) -> None
         assert all(np.isfinite(x).all() for x in steps[2][0])
 
 
-@in_groups()
 @pytest.mark.parametrize("name", METHODS)
 def test_exact_before_the_start(name: str) -> None:
     def program() -> Any:
@@ -466,7 +462,6 @@ def test_buckets_of_few_elements() -> None:
 # -- mistakes ----------------------------------------------------------------------------------------------------------
 
 
-@in_groups()
 @pytest.mark.parametrize(
     "make, error",
     [

@@ -37,7 +37,6 @@ from parallel.pipeline import run as run_module
 from parallel.pipeline.microbatches import split_batch
 from parallel.pipeline.transfers import Transfers
 
-from ...grouped import in_groups
 from .serial import batch, make_layers
 
 WIDTH = 4
@@ -449,7 +448,6 @@ def program_of(layers: Callable[[], Any], ranks: int = 2, loss: Any = squares, *
     return program
 
 
-@in_groups()
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [

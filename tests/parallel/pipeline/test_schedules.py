@@ -23,8 +23,6 @@ from parallel.pipeline import (
 )
 from parallel.pipeline.schedules import make_schedule
 
-from ...grouped import in_groups
-
 SIZES = [(p, m) for p in (1, 2, 3, 4, 5) for m in (1, 2, 3, 4, 5, 6, 8, 10, 12)]
 
 
@@ -168,7 +166,6 @@ def test_placement() -> None:
     assert zb_v(3, 3).stages_of(1) == (1, 4)
 
 
-@in_groups()
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -195,7 +192,6 @@ def test_a_rank_without_actions() -> None:
         Schedule("own", ((Action(0, "F", 0), Action(0, "B", 0)), ()))
 
 
-@in_groups()
 @pytest.mark.parametrize(
     ("given", "message"),
     [

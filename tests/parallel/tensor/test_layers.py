@@ -16,7 +16,6 @@ from autograd.errors import LayoutError, OptionError, ShapeError
 from collectives import I, P, R, Shard, V
 from parallel import Column, Heads, Row, Sequence, parallelize
 
-from ...grouped import in_groups
 from .models import whole_gradients
 
 Array = Any
@@ -189,7 +188,6 @@ def row() -> Any:
 ROWS = np.ones((2, 6))
 
 
-@in_groups("ranks")
 @pytest.mark.parametrize(("call", "says"), [
     (lambda: column()(X), "the input is V.*may hold different values[\\s\\S]*cc.from_local"),
     (lambda: column()(cc.declare_partial(X, "tp")), "the input is P.*not summed yet[\\s\\S]*all_reduce"),

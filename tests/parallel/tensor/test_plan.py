@@ -17,7 +17,6 @@ from collectives import I, Shard
 from parallel import Column, Row, Sequence, Shards, Vocabulary, parallelize
 from parallel.tensor import ColumnLinear, RowLinear, VocabularyEmbedding
 
-from ...grouped import in_groups
 from .models import make_model, plan
 
 
@@ -36,7 +35,6 @@ def linear(inputs: int = 4, outputs: int = 6) -> nn.Linear:
 # -- parts -------------------------------------------------------------------------------------------------------------
 
 
-@in_groups("ranks")
 @pytest.mark.parametrize(("dim", "blocks", "unit"), [(0, 1, 1), (1, 1, 1), (-1, 3, 1), (1, 2, 2), (1, 1, 3), (0, 5, 1)])
 @pytest.mark.parametrize("ranks", [1, 3, 4])
 def test_parts_are_slices_of_the_whole(ranks: int, dim: int, blocks: int, unit: int) -> None:
@@ -166,7 +164,6 @@ def test_the_mesh_may_be_given() -> None:
     cc.run(program, 2)
 
 
-@in_groups()
 @pytest.mark.parametrize(("given", "error", "says"), [
     ((3, {}), ArgumentError, "3 was given; needed: a Module"),
     ((linear(), [("*", Column("tp"))]), ArgumentError, "needed: a mapping from pattern to style"),

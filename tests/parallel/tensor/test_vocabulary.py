@@ -18,8 +18,6 @@ from collectives import I, R, Shard, V
 from parallel import Column, Row, Vocabulary, parallelize
 from parallel.tensor import vocabulary, vocabulary_cross_entropy
 
-from ...grouped import in_groups
-
 N, CLASSES = 9, 7
 _generator = np.random.default_rng(2)
 LOGITS, LABELS = _generator.normal(size=(N, CLASSES)), _generator.integers(0, CLASSES, N)
@@ -47,7 +45,6 @@ def part(logits: Array, *, requires_grad: bool = False) -> Any:
 # -- cross-entropy -----------------------------------------------------------------------------------------------------
 
 
-@in_groups("ranks")
 @pytest.mark.parametrize("labels", [LABELS, IGNORED, np.full(N, -100)], ids=["all", "ignored", "nothing"])
 @pytest.mark.parametrize("smoothing", [0.0, 0.3])
 @pytest.mark.parametrize("reduction", ["none", "sum", "mean"])
@@ -188,7 +185,6 @@ def test_planted_faults_are_found(fault: str, monkeypatch: pytest.MonkeyPatch) -
     assert all(np.abs(found - exact).max() > 0.01 for found in on(3, program))
 
 
-@in_groups()
 @pytest.mark.parametrize(("call", "error", "says"), [
     (lambda x, t: (cc.all_gather(x, "tp", 1, to=R), t), LayoutError, "logits of all classes[\\s\\S]*nn.cross_entropy"),
     (lambda x, t: (cc.all_gather(x, "tp", 1, to=I), t), LayoutError, "logits of all classes"),

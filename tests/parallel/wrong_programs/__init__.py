@@ -11,7 +11,6 @@ serial program can see the mistake.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy
@@ -21,8 +20,10 @@ import autograd.numpy as np
 import collectives as cc
 from collectives import I, P, R, Rooted, Shard, V
 
+from ...proofs.cases import Case
+
 __all__ = [
-    "I", "P", "PROGRAMS", "Program", "R", "Rooted", "SHAPES", "Shard", "T", "V", "X", "ag", "cc", "draw", "entered",
+    "I", "P", "PROGRAMS", "R", "Rooted", "SHAPES", "Shard", "T", "V", "X", "ag", "cc", "draw", "entered",
     "exact", "gradients", "model", "np", "numpy", "parameters", "refused", "row_slice", "serial", "sharded",
     "squares",
 ]  # fmt: skip
@@ -43,32 +44,7 @@ def squares(y: Any, t: Any) -> Any:
     return ((y - t) ** 2).sum()
 
 
-@dataclass(frozen=True)
-class Program:
-    """One program, and the expected outcome.
-
-    Attributes
-    ----------
-    run : callable
-        ``run(mesh)`` returns {name: gradient}: a Parameter, an array, or (array, the part of the whole that it is).
-    outcome : str
-        "exact", or the name of the error that refuses it.
-    says : tuple of str
-        What the error's text contains.
-    axes : dict of str to int
-        The mesh.
-    alone : bool
-        Whether a layout refuses it on a single rank too.
-    """
-
-    run: Callable[[cc.Mesh], Any]
-    outcome: str
-    says: tuple[str, ...] = ()
-    axes: dict[str, int] | None = None
-    alone: bool = True
-
-
-PROGRAMS: dict[str, Program] = {}
+PROGRAMS: dict[str, Case] = {}
 
 
 def refused(error: str, *says: str, alone: bool | None = None, **axes: int) -> Any:
@@ -77,7 +53,7 @@ def refused(error: str, *says: str, alone: bool | None = None, **axes: int) -> A
     def register(run: Any) -> Any:
         on_one = error == "LayoutError" if alone is None else alone
         assert run.__name__ not in PROGRAMS, run.__name__
-        PROGRAMS[run.__name__] = Program(run, error, says, axes or {"dp": 3}, on_one)
+        PROGRAMS[run.__name__] = Case(run, None, None, says, error, axes or {"dp": 3}, on_one)
         return run
 
     return register
@@ -88,7 +64,7 @@ def exact(**axes: int) -> Any:
 
     def register(run: Any) -> Any:
         assert run.__name__ not in PROGRAMS, run.__name__
-        PROGRAMS[run.__name__] = Program(run, "exact", (), axes or {"dp": 3}, False)
+        PROGRAMS[run.__name__] = Case(None, run, serial, axes=axes or {"dp": 3})
         return run
 
     return register

@@ -18,7 +18,6 @@ from collectives.transports.device import choice, probe
 from collectives.transports.device.choice import VARIABLE, Place, decide
 from collectives.transports.device.probe import MARK, Facts
 
-from ....grouped import in_groups
 from ...launch import launch
 
 ALL = {"ipc": "", "nccl": "", "mpi": ""}
@@ -87,7 +86,6 @@ CHOICES: dict[str, tuple[list[Place], dict[int, Any], str, str]] = {
 }  # fmt: skip
 
 
-@in_groups()
 @pytest.mark.parametrize("name", CHOICES)
 def test_the_choice(name: str) -> None:
     places, works, chosen, why = CHOICES[name]

@@ -11,7 +11,6 @@ from collectives.transports.device.ipc import _TYPES, MOST_RANKS, PROGRAM
 
 from ....autograd.kernels.cuda import on_cpu
 from ....autograd.kernels.cuda.test_nvrtc import compiled, nvrtc  # noqa: F401  # a fixture
-from ....grouped import in_groups
 
 
 def drawn(dtype: str, size: int, rank: int) -> Any:
@@ -37,7 +36,6 @@ def run(parts: list[Any], out: Any, dtype: str, blocks: int) -> None:
     on_cpu.run(PROGRAM, f"add_ranks<{_TYPES[dtype]}>", (blocks,), (32,), arguments, 0)
 
 
-@in_groups("ranks")
 @pytest.mark.skipif(bool(on_cpu.WHY_NOT), reason=on_cpu.WHY_NOT)
 @pytest.mark.parametrize("dtype", _TYPES)
 @pytest.mark.parametrize("ranks", [1, 2, 3, MOST_RANKS])

@@ -1,14 +1,17 @@
-"""Cases that run in groups: none is left out, and each that fails is named."""
+"""Tables of cases: none is left out, and each that fails is named."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from ..grouped import each
+from ..tables import each
 
 
-def run_of(test: object, group: str) -> None:
-    test(group)
+def run_of(test: Any, group: str) -> None:
+    (mark,) = test.pytestmark
+    test(n=mark.args[1][mark.kwargs["ids"].index(group)])
 
 
 def test_all_cases_run_and_each_failure_is_named() -> None:
