@@ -15,52 +15,50 @@ from ._installed import refuse_two_owners
 
 refuse_two_owners()  # before the other imports: files of a package that was overwritten may not fit together
 
-from . import errors, numpy, transforms  # numpy: functions of NumPy look there
-from .arrays.device import use_device
-from .engine import events
-from .engine.leaves import Leaf, Parameter, constant, tensor
-from .engine.primitive import op, registry
-from .engine.state import no_grad
-from .engine.tape import Tape, scope
-from .engine.tensor import Tensor
+from . import arrays, errors  # arrays: a package that imports its own files
 from .errors import *
-from .layouts.layout import C, D, I, Layout, P, R, Rooted, Shard, V
-from .ops import stop_gradient
-from .transforms import (
-    deriv,
-    egrad,
-    elementwise_grad,
-    grad,
-    grad_and_aux,
-    grad_named,
-    holomorphic_grad,
-    jvp,
-    make_jvp,
-    make_jvp_reversemode,
-    make_vjp,
-    multigrad_dict,
-    value_and_grad,
-    vjp,
-)
 
 errors.install_hook()
 
-if TYPE_CHECKING:  # `__getattr__` loads these names at first use, so that `import autograd` stays fast
+if TYPE_CHECKING:  # `__getattr__` loads these names at first use
     from . import nn, optim, random, testing
+    from .arrays.device import use_device
+    from .engine import events
+    from .engine.leaves import Leaf, Parameter, constant, tensor
+    from .engine.primitive import op, registry
+    from .engine.state import no_grad
+    from .engine.tape import Tape, scope
+    from .engine.tensor import Tensor
+    from .layouts.layout import C, D, I, Layout, P, R, Rooted, Shard, V
+    from .ops import stop_gradient
     from .testing.anomaly import detect_anomaly
     from .transforms import (
         checkpoint,
         cuda_graph,
+        deriv,
+        egrad,
+        elementwise_grad,
         ggnvp,
+        grad,
+        grad_and_aux,
+        grad_named,
         hessian,
         hessian_tensor_product,
         hessian_vector_product,
+        holomorphic_grad,
         hvp,
         jacobian,
+        jvp,
         make_ggnvp,
         make_hvp,
+        make_jvp,
+        make_jvp_reversemode,
+        make_vjp,
+        multigrad_dict,
         tensor_jacobian_product,
+        value_and_grad,
         vector_jacobian_product,
+        vjp,
     )
 
     __version__: str
@@ -76,27 +74,50 @@ __all__ = [
 ]  # fmt: skip
 __all__ += errors.__all__
 
-_SUBMODULES = (
-    "builtins", "core", "differential_operators", "extend", "nn", "optim", "random", "testing", "tracer", "util",
-    "wrap_util",
-)  # fmt: skip
-_BUILTINS = ("dict", "isinstance", "list", "tuple", "type")  # of `autograd.builtins`; `import *` leaves them out
+_SUBMODULES = frozenset((
+    "arrays", "builtins", "core", "custom", "data", "differential_operators", "digests", "engine", "environment",
+    "extend", "kernels", "layouts", "misc", "nn", "notebook", "numpy", "ops", "optim", "parsing", "random", "scipy",
+    "test_util", "testing", "tracer", "transforms", "util", "wrap_util",
+))  # fmt: skip
+_NAMES = {
+    "arrays.device": ("use_device",),
+    "builtins": ("dict", "isinstance", "list", "tuple", "type"),  # of HIPS autograd; `import *` leaves them out
+    "core": ("primitive",),
+    "engine": ("events",),
+    "engine.leaves": ("Leaf", "Parameter", "constant", "tensor"),
+    "engine.primitive": ("op", "registry"),
+    "engine.state": ("no_grad",),
+    "engine.tape": ("Tape", "scope"),
+    "engine.tensor": ("Tensor",),
+    "layouts.layout": ("C", "D", "I", "Layout", "P", "R", "Rooted", "Shard", "V"),
+    "ops": ("stop_gradient",),
+    "testing.anomaly": ("detect_anomaly",),
+    "transforms": (
+        "checkpoint", "cuda_graph", "deriv", "egrad", "elementwise_grad", "ggnvp", "grad", "grad_and_aux", "grad_named",
+        "hessian", "hessian_tensor_product", "hessian_vector_product", "holomorphic_grad", "hvp", "jacobian", "jvp",
+        "make_ggnvp", "make_hvp", "make_jvp", "make_jvp_reversemode", "make_vjp", "multigrad_dict",
+        "tensor_jacobian_product", "value_and_grad", "vector_jacobian_product", "vjp",
+    ),
+}  # fmt: skip
+_HOME = {name: module for module, names in _NAMES.items() for name in names}
+"""The module of each name that is loaded at first use."""
 
 
 def __getattr__(name: str) -> Any:
-    """Load a name at first use: the rarer transforms and modules, and HIPS autograd's replacements of builtins."""
+    """Load a name, or a module of the package, at first use.
+
+    Operations are loaded before any name that makes or takes Tensors, so that their class is complete. Threads may ask
+    for names at once: `import_module` returns complete modules only, as long as no package imports its own files.
+    """
     if name in _SUBMODULES:
-        return import_module(f".{name}", __name__)
-    if name in transforms.LAZY:
-        found = getattr(transforms, name)
-    elif name == "detect_anomaly":
-        found = import_module(".testing.anomaly", __name__).detect_anomaly
-    elif name == "primitive":
-        found = import_module(".core", __name__).primitive
+        return import_module(f".{name}", __name__)  # which the import system makes an attribute
+    if name in _HOME:
+        if not _HOME[name].startswith("layouts."):
+            import_module(".ops.everything", __name__)
+        home = import_module(f".{_HOME[name]}", __name__)
+        found = getattr(home, name)
     elif name == "__version__":
         found = import_module("importlib.metadata").version("ringtape")
-    elif name in _BUILTINS:
-        found = getattr(import_module(".builtins", __name__), name)
     else:
         raise errors.missing_attribute(__name__, name)
     globals()[name] = found
@@ -105,4 +126,4 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     """The names of the package, with those that are loaded at first use, for completion."""
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__, *_SUBMODULES})

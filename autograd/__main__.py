@@ -43,12 +43,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         for name in stubs.STUBS:
             stubs.path(name).write_text(stubs.stub(import_module(name)))
         return 0
-    from .testing.listing import rows  # loads all cases, which --help does not need
+    from .testing.listing import rows  # loads all operations, which --help does not need
 
     try:
         found = list(rows(arguments.operations))
     except RingtapeError as error:
-        print(error, file=sys.stderr)
+        print(error.reason, file=sys.stderr)
         return 2
     if arguments.json:
         print(json.dumps({row["name"]: row for row in found}, indent=1))
@@ -87,8 +87,7 @@ def markdown(found: Sequence[dict[str, Any]]) -> str:
     lines = [
         "# Operations",
         "",
-        "This page is written by `python -m autograd registry --markdown > docs/operations.md`. A test fails when it "
-        "is out of date.",
+        "This page is written by `python -m tests.proofs.registry`. A test fails when it is out of date.",
         "",
         "- **word**: one letter per operand. The same letter: jointly linear. Different letters: linear in each. `N`: "
         "nonlinear. `S`: no cotangent. `*` repeats the last letter.",

@@ -17,37 +17,45 @@ __all__ = ["VARIABLES", "Variable", "is_traceback_full", "problems", "seconds", 
 
 
 class Variable(NamedTuple):
-    """A variable: what it does, its values (() for a number of seconds), and those that its documentation shows."""
+    """A variable: its meaning, its values (() for a number of seconds), and the one that holds if it is not set."""
 
     meaning: str
     values: tuple[str, ...] = ()
-    shown: str = ""
+    default: str = ""
+
+    @property
+    def row(self) -> str:
+        """The end of its row in the table of docs/checking.md."""
+        values = ", ".join(f"`{each}`" for each in self.values) or "seconds"
+        return f"{self.meaning} | {values} | {f'`{self.default}`' if self.default else 'none'} |"
 
 
 VARIABLES: dict[str, Variable] = {
-    "RINGTAPE_CHECK": Variable("the checking mode", ("off", "first", "always", "ranks")),
+    "RINGTAPE_CHECK": Variable("the checking mode", ("off", "first", "always", "ranks"), "first"),
     "RINGTAPE_TIMEOUT_S": Variable(
         "how long a rank may wait for another one, in a call, to make or close a world, or at the end of its program; "
-        "default: 300 s in mode `ranks` (not at the end), otherwise no limit"
+        "if it is not set, 300 s in mode `ranks` (not at the end), otherwise no limit"
     ),
     "RINGTAPE_REPORT_S": Variable(
-        "how long a rank waits before the waits of all ranks are printed, while the job goes on; default: 60 s"
+        "how long a rank waits before the waits of all ranks are printed, while the job goes on",
+        default="60",
     ),
     "RINGTAPE_SHARED_LIMIT_S": Variable(
-        'how long a rank waits in shared memory (`algorithm="shared"`) before it raises `RankFailed`; default: 600 s'
+        'how long a rank waits in shared memory (`algorithm="shared"`) before it raises `RankFailed`',
+        default="600",
     ),
     "RINGTAPE_GUARD": Variable(
-        "importing `collectives` installs no exception hooks and starts no supervisor; [Jobs](jobs.md) states what is "
-        "lost", ("0", "1"), "0",
+        "`0`: importing `collectives` installs no exception hooks and starts no supervisor; [Jobs](jobs.md) states "
+        "what is lost", ("0", "1"), "1",
     ),
-    "RINGTAPE_LAUNCHER": Variable("ignore the launcher: each process is a world of its own", ("none",), "none"),
+    "RINGTAPE_LAUNCHER": Variable("`none`: ignore the launcher; each process is a world of its own", ("none",)),
     "RINGTAPE_TRACEBACK": Variable(
-        "show ringtape's own frames in the traceback of its errors, too", ("full",), "full"
+        "`full`: show ringtape's own frames in the traceback of its errors, too", ("full",)
     ),
-    "RINGTAPE_COMPILED": Variable("do not use the kernels compiled by Numba", ("0", "1"), "0"),
+    "RINGTAPE_COMPILED": Variable("`0`: do not use the kernels compiled by Numba", ("0", "1"), "1"),
     "RINGTAPE_DEVICE_TRANSPORT": Variable(
-        "what carries arrays of a GPU between ranks: `staged`, `ipc`, `nccl` or `mpi`; default: the best that works, "
-        "as `python -m collectives doctor` prints", ("staged", "ipc", "nccl", "mpi"),
+        "what carries arrays of a GPU between ranks; if it is not set, the best that works, as `python -m collectives "
+        "doctor` prints", ("staged", "ipc", "nccl", "mpi"),
     ),
 }  # fmt: skip
 """The variables, in the order of their documentation."""
@@ -59,29 +67,29 @@ _OTHERS = (
 
 
 def value(name: str, environment: Mapping[str, str] = os.environ) -> str:
-    """Return the value of a variable, "" if it is not set; ValueError if it does not take that value.
+    """Return the value of a variable, its default if it is not set; ValueError if it does not take that value.
 
     Examples
     --------
     >>> value("RINGTAPE_GUARD", {"RINGTAPE_GUARD": "0"}), value("RINGTAPE_GUARD", {})
-    ('0', '')
+    ('0', '1')
     """
-    given = environment.get(name, "")
+    given = environment.get(name, "") or VARIABLES[name].default
     if problem := _problem(name, given):
         raise ValueError(f"{name}={given!r}: needed {problem}")
     return given
 
 
-def seconds(name: str, default_s: float | None, environment: Mapping[str, str] = os.environ) -> float | None:
-    """Return a number of seconds, `default_s` if the variable is not set; ValueError if it is no positive number.
+def seconds(name: str, environment: Mapping[str, str] = os.environ) -> float | None:
+    """Return a number of seconds, None if there is neither a value nor a default; ValueError if it is not positive.
 
     Examples
     --------
-    >>> seconds("RINGTAPE_REPORT_S", 60.0, {"RINGTAPE_REPORT_S": "5"}), seconds("RINGTAPE_REPORT_S", 60.0, {})
-    (5.0, 60.0)
+    >>> seconds("RINGTAPE_REPORT_S", {"RINGTAPE_REPORT_S": "5"}), seconds("RINGTAPE_TIMEOUT_S", {})
+    (5.0, None)
     """
     given = value(name, environment)
-    return float(given) if given else default_s
+    return float(given) if given else None
 
 
 def is_traceback_full() -> bool:
@@ -111,7 +119,7 @@ def problems(environment: Mapping[str, str] = os.environ) -> dict[str, tuple[str
 
 
 def _problem(name: str, given: str) -> str:
-    """What is needed in place of a value; "" if it is right."""
+    """The values needed in place of a wrong one; "" if it is right."""
     values = VARIABLES[name].values
     if not given or given in values:
         return ""

@@ -44,6 +44,7 @@ import contextlib
 import gc
 import inspect
 import os
+import re
 import sys
 import threading
 import warnings
@@ -85,10 +86,34 @@ def printable(text: str) -> str:
 
 
 class RingtapeError(Exception):
-    """Base class of all exceptions that ringtape raises. Control characters in a message are shown as escapes."""
+    """Base class of all exceptions that ringtape raises. Control characters in a message are shown as escapes.
+
+    The last line of a message is the line of the program, like ``  at model.py:41``. It is added where ringtape makes
+    the error, unless the text ends with such a line: a copy of an error on another rank keeps that of the original.
+    """
+
+    _has_line = True  # warnings have none: Python shows their place itself
 
     def __init__(self, *args: Any):
-        super().__init__(*(printable(x) if isinstance(x, str) else x for x in args))
+        shown = [printable(x) if isinstance(x, str) else x for x in args]
+        if shown and isinstance(shown[0], str) and self._has_line and is_own_file(sys._getframe(1).f_code.co_filename):
+            shown[0] += self._line(shown[0])
+        super().__init__(*shown)
+        self.args = tuple(shown)  # NumPy's AxisError keeps the arguments that it was made with
+
+    @property
+    def reason(self) -> str:
+        """The message without the line of the program, as a part of another message."""
+        return _LINE.sub("", str(self))
+
+    def extend(self, text: str) -> None:
+        """Add to the message, above the line of the program."""
+        line = _LINE.search(str(self))
+        self.args = (f"{self.reason}{text}{line[0] if line else ''}", *self.args[1:])
+
+    def _line(self, text: str) -> str:
+        """The line of the program to add to a message."""
+        return "" if _LINE.search(text) else call_site()
 
     def _render_traceback_(self) -> list[str]:
         """The lines of the traceback that IPython shows. IPython calls this where an exception has it."""
@@ -97,6 +122,9 @@ class RingtapeError(Exception):
             type(self), self, self.__traceback__
         )
         return lines
+
+
+_LINE = re.compile(r"\n  at [^\n]+\Z")
 
 
 class LayoutError(RingtapeError):
@@ -192,7 +220,10 @@ class MeshError(RingtapeError, ValueError):
 
 
 class CommunicationError(RingtapeError):
-    """Base class of the errors between ranks."""
+    """Base class of the errors between ranks. A report that names the lines of the ranks has no line of its own."""
+
+    def _line(self, text: str) -> str:
+        return "" if re.search(r"\bat (\S+:\d|Cell In)", text) else call_site()
 
 
 class CollectiveMismatch(CommunicationError):
@@ -218,12 +249,16 @@ class GradientWarning(RingtapeError, UserWarning):
     ranks adds means of different numbers of rows, so that the rows have different weights.
     """
 
+    _has_line = False
+
 
 class ReplicaWarning(RingtapeError, UserWarning):
     """A value that is declared as different on the ranks (Varying, Shard) is equal on all of them.
 
     It is a parameter, or the operand of a sum over the ranks.
     """
+
+    _has_line = False
 
 
 _TYPED: tuple[tuple[type[Exception], type[RingtapeError]], ...] = (
@@ -463,7 +498,7 @@ def instead_of(module: str, name: str) -> str:
 _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _OWN_FOLDERS = tuple(os.path.join(_ROOT, package) + os.sep for package in ("autograd", "collectives", "parallel"))
 
-_LEFT_OUT = (*_OWN_FOLDERS, contextlib.__file__)
+_LEFT_OUT = (*_OWN_FOLDERS, contextlib.__file__, "<frozen ", threading.__file__)
 _CALLED = ("numpy", "scipy", "numba", "matplotlib", "PIL", "mpi4py", "tqdm")
 _user_files: dict[str, bool] = {}  # whether a source file is the user's, not a library's
 
@@ -546,7 +581,8 @@ def install_hook() -> None:
 def _user_frame(frame: FrameType | None) -> FrameType | None:
     """Return the innermost frame, from `frame` outwards, that is not in ringtape's own code.
 
-    A ``with`` statement enters ringtape's functions through `contextlib`, which is left out, too.
+    A ``with`` statement enters ringtape's functions through `contextlib`, an import through frozen modules, and a
+    thread through `threading`; these are left out, too.
     """
     while frame is not None and frame.f_code.co_filename.startswith(_LEFT_OUT):
         frame = frame.f_back
@@ -617,8 +653,12 @@ def _cell(file: str) -> str:
 
 
 def call_site() -> str:
-    """Return the last line of an error message, like ``  at model.py:41``, for the present call site."""
-    return f"\n  at {short_site(*find_site())}"
+    """Return the last line of an error message, like ``  at model.py:41``, for the present call site.
+
+    It is "" on a thread that runs no line of a program, and in a program of ringtape itself.
+    """
+    file, line = find_site()
+    return f"\n  at {short_site(file, line)}" if line else ""
 
 
 def is_raised_inside(error: Exception, function: Callable[..., Any]) -> bool:

@@ -37,8 +37,8 @@ import autograd as ag
 import collectives as cc
 from autograd import nn, optim, random
 from parallel import DataParallel
-from parallel.data.local_sgd import LocalSGD
-from parallel.data.parameter_server import ParameterServer
+from parallel.approximate.local_sgd import LocalSGD
+from parallel.approximate.parameter_server import ParameterServer
 
 parser = argparse.ArgumentParser(description="Bytes of local SGD, and waiting time of bounded staleness.")
 parser.add_argument("--ranks", type=int, metavar="N", help="run on N threads of this process")

@@ -43,8 +43,11 @@ from autograd import nn, optim, random
 from collectives.inspect.observing import observing
 from collectives.transports.request import whole_bytes
 from parallel import DataParallel
-from parallel.data.compressed_adam import CompressedAdam
-from parallel.data.compression import Compression, Float16, Int8, OneBit, PowerSGD, TopK
+from parallel.approximate.compressed_adam import CompressedAdam
+from parallel.approximate.compression import Compression
+from parallel.approximate.low_rank import PowerSGD
+from parallel.approximate.quantised import Float16, Int8, OneBit
+from parallel.approximate.sparse import TopK
 
 METHODS: dict[str, Callable[[int], Compression | None]] = {
     "exact": lambda start: None,

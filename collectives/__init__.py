@@ -22,16 +22,16 @@ from autograd.errors import (
 )
 from autograd.layouts.layout import C, D, I, Layout, P, R, Rooted, Shard, V
 
-from .call import Call
 from .checks.modes import set_check as check
-from .collective import Collective
-from .from_local import from_local
+from .declaration.call import Call
+from .declaration.collective import Collective
 from .job.failure import process
 from .mesh import Mesh, check_replicas, current_mesh
 from .ops.barrier import *
 from .ops.casts import *
 from .ops.custom import *
 from .ops.extrema import *
+from .ops.from_local import from_local
 from .ops.halo import *
 from .ops.messages import *
 from .ops.one_sided import *

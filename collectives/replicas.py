@@ -125,7 +125,7 @@ def compare_objective(outputs: Any, recording: Any, mesh: Any) -> None:
     ys = outputs if isinstance(outputs, list | tuple) else (outputs,)
     if not ys or any(y.layout is None or y.layout.grid is not mesh.grid or is_absent(y.array) for y in ys):
         return
-    last = recording.communicates  # a `collective.Prepared`, or the call of a nonblocking collective
+    last = recording.communicates  # a `declaration.prepared.Prepared`, or the call of a nonblocking collective
     call = getattr(last, "call", last)
     if getattr(call, "group", None) is None or (call is not last and last.collective.between_two):
         _note_objectives(ys, mesh)

@@ -50,13 +50,13 @@ def along(axis: str | Sequence[str]) -> Iterator[SharedMemory]:
     """
     mesh = current_mesh()
     on = mesh.axis(axis)
-    before = on.group, on.calls, mesh.prepared
+    before = on.group, mesh.prepared
     memory = _memory(on)
-    on.group, on.calls, mesh.prepared = memory, {}, {}
+    on.group, mesh.prepared = memory, {}
     try:
         yield memory
     finally:
-        on.group, on.calls, mesh.prepared = before
+        on.group, mesh.prepared = before
 
 
 def empty(shape: int | Sequence[int], dtype: Any, axis: str | Sequence[str]) -> Array:

@@ -28,8 +28,11 @@ import autograd as ag
 import collectives as cc
 from autograd import data, nn, optim, random
 from parallel import DataParallel
-from parallel.data.compressed_adam import CompressedAdam
-from parallel.data.compression import Compression, Float16, Int8, OneBit, PowerSGD, RandomK, TopK
+from parallel.approximate.compressed_adam import CompressedAdam
+from parallel.approximate.compression import Compression
+from parallel.approximate.low_rank import PowerSGD
+from parallel.approximate.quantised import Float16, Int8, OneBit
+from parallel.approximate.sparse import RandomK, TopK
 
 WARM_UP = 50  # exact steps, before the gradients are small and regular enough to be compressed
 

@@ -32,7 +32,7 @@ import collectives as cc
 from autograd import data, nn, optim, random
 from autograd.optim import schedules
 from parallel import DataParallel
-from parallel.data.noise_scale import NoiseScale
+from parallel.approximate.noise_scale import NoiseScale
 
 parser = argparse.ArgumentParser(description="Count the steps to a target loss for several batch sizes.")
 parser.add_argument("--ranks", type=int, metavar="N", help="run on N threads of this process")

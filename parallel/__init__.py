@@ -19,14 +19,17 @@ from .data.entry import enter
 from .verify import Report, VerifyError, verify
 
 if TYPE_CHECKING:  # `__getattr__` loads these names at first use
+    from .approximate.compressed_adam import CompressedAdam
+    from .approximate.compression import Compression
+    from .approximate.local_sgd import DiLoCo, LocalSGD
+    from .approximate.low_rank import PowerSGD
+    from .approximate.noise_scale import NoiseScale, gradient_noise_scale
+    from .approximate.parameter_server import ParameterServer
+    from .approximate.quantised import Float16, Int8, OneBit
+    from .approximate.sparse import RandomK, TopK
     from .context.styles import Ring, Ulysses
-    from .data.compressed_adam import CompressedAdam
-    from .data.compression import Compression, Float16, Int8, OneBit, PowerSGD, RandomK, TopK
-    from .data.local_sgd import DiLoCo, LocalSGD
     from .data.memory import Memory, memory_of, saved_bytes
-    from .data.noise_scale import NoiseScale, gradient_noise_scale
     from .data.overlap import StepPrediction, predict_step
-    from .data.parameter_server import ParameterServer
     from .expert import Experts, MixtureOfExperts, side_losses
     from .explain import Explanation
     from .pipeline import Pipeline, Schedule
@@ -40,14 +43,17 @@ if TYPE_CHECKING:  # `__getattr__` loads these names at first use
     __version__: str
 
 _LATER = {
+    "approximate.compressed_adam": ("CompressedAdam",),
+    "approximate.compression": ("Compression",),
+    "approximate.local_sgd": ("DiLoCo", "LocalSGD"),
+    "approximate.low_rank": ("PowerSGD",),
+    "approximate.noise_scale": ("NoiseScale", "gradient_noise_scale"),
+    "approximate.parameter_server": ("ParameterServer",),
+    "approximate.quantised": ("Float16", "Int8", "OneBit"),
+    "approximate.sparse": ("RandomK", "TopK"),
     "context.styles": ("Ring", "Ulysses"),
-    "data.compression": ("Compression", "Float16", "Int8", "OneBit", "PowerSGD", "RandomK", "TopK"),
-    "data.local_sgd": ("DiLoCo", "LocalSGD"),
     "data.memory": ("Memory", "memory_of", "saved_bytes"),
-    "data.noise_scale": ("NoiseScale", "gradient_noise_scale"),
     "data.overlap": ("StepPrediction", "predict_step"),
-    "data.compressed_adam": ("CompressedAdam",),
-    "data.parameter_server": ("ParameterServer",),
     "explain": ("Explanation",),
     "expert": ("Experts", "MixtureOfExperts", "side_losses"),
     "plan": ("Shards", "Style", "parallelize"),

@@ -32,6 +32,6 @@ OPERATIONS_ABSENT_FROM_CUPY: dict[str, str] = {
 """Operations of the registry that raise `DeviceError` on a GPU, or whose derivative does: the function that is missing.
 
 So do the operations that call functions of SciPy that are no ufuncs and run on the host only
-(`autograd.testing.cases.special.ON_HOST`: the distributions of `scipy.stats`, and sqrtm, solve_sylvester,
+(`tests.proofs.operations.special.ON_HOST`: the distributions of `scipy.stats`, and sqrtm, solve_sylvester,
 solve_triangular and solve_banded).
 """

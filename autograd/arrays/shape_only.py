@@ -34,7 +34,7 @@ class Shaped(np.lib.mixins.NDArrayOperatorsMixin):
     __slots__ = ("dtype", "shape", "why")
 
     def __init__(self, shape: Sequence[int], dtype: Any = np.float64, why: str = "it has a shape only"):
-        self.shape = tuple(int(n) for n in shape)
+        self.shape = tuple(map(int, shape))
         self.dtype = np.dtype(dtype)
         self.why = why
 

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, Protocol, overload
 import numpy as np
 
 from ..errors import LayoutError, OptionError, call_site, is_own_file, short_site, typed_errors
+from ..first_use import load_operations
 from ..layouts.broadcasting import broadcast
 from ..layouts.inference import infer, layout_of, require_no_first_elements, varying, without_false_parts
 from ..layouts.layout import C, D, Grid, I, Layout, P, R, Shard, V
@@ -110,6 +111,8 @@ class Signature:
 
 def operation_named(name: str) -> Primitive:
     """The operation of a name, for pickles."""
+    if name not in registry:
+        load_operations()
     return registry[name]
 
 

@@ -9,7 +9,7 @@ Operators and methods are operations under another name. The table `ops.tensor_m
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +30,7 @@ from ..errors import (
     typed,
     typed_errors,
 )
+from ..first_use import at_first_use
 from ..layouts.layout import Grid, Layout, P, Shard, V
 from ..layouts.messages import addend, describe
 from ..layouts.names import TENSOR_TYPES, name_of
@@ -57,6 +58,7 @@ _SHOWN_BY_ELEMENTS = frozenset(map(np.dtype, ("float64", "int64", "bool", "compl
 """The dtypes that the elements of an array show when they are printed."""
 
 
+@at_first_use
 class Tensor:
     """A value: its array on this rank, its layout over the mesh, and its place on a tape."""
 
@@ -89,7 +91,8 @@ class Tensor:
         if not cls._waits:
             TENSOR_TYPES.add(cls)
 
-    __array_ufunc__: Any = None  # until `ops` is loaded, NumPy's functions refuse Tensors
+    _from_ufunc: Callable[..., Any]  # `ops.numpy_protocol`, installed as the following
+    _from_function: Callable[..., Any]
 
     if TYPE_CHECKING:  # installed by `ops.tensor_methods`; a test compares the names and parameters
         T: Tensor
@@ -430,6 +433,12 @@ class Tensor:
         if copy is False and dtype is not None and host.dtype != dtype:
             raise OptionError(f"copy=False of a {host.dtype} array as {np.dtype(dtype)}: the conversion needs a copy")
         return np.array(host, dtype=dtype) if copy is not False else np.asarray(host, dtype=dtype)
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *xs: Any, **options: Any) -> Any:
+        return self._from_ufunc(ufunc, method, xs, options)
+
+    def __array_function__(self, function: Any, types: Any, args: Any, options: Any) -> Any:
+        return self._from_function(function, args, options)
 
     def __float__(self) -> float:
         array = self._whole("float")

@@ -15,7 +15,7 @@ from ..layouts.partition import require_agreed
 from .state import state
 from .tensor import TENSORS
 
-__all__ = ["part_of", "place_in_whole", "refuse_loss", "sharded_axes", "whole_of"]
+__all__ = ["OwnedState", "part_of", "place_in_whole", "refuse_loss", "sharded_axes", "whole_of"]
 
 _KINDS = "biufc"
 
@@ -110,6 +110,15 @@ def refuse_loss(value: Any, dtype: Any, caller: str, name: str) -> None:
         )
 
 
+class OwnedState(dict[str, Any]):
+    """A state whose arrays are of nobody else, as those read from a file are: who takes them needs no copies."""
+
+    @staticmethod
+    def with_dtype(state: Any, value: Any, part: Any, dtype: Any) -> Any:
+        """A part of a value of a state, with a dtype. It is copied unless it is the whole value, of an `OwnedState`."""
+        return part.astype(dtype, copy=not (isinstance(state, OwnedState) and part.size == np.size(value)))
+
+
 def part_of(value: Any, array: Any, layout: Layout | None, caller: str, name: str) -> Any:
     """This rank's part of a whole value; `array` and `layout` are those of the destination.
 
@@ -153,6 +162,6 @@ def part_of(value: Any, array: Any, layout: Layout | None, caller: str, name: st
                 "state_dict and nn.save on all ranks give it; or ag.tensor(part, layout, global_shape=...), "
                 "a Tensor with the label of the parameter, for this rank's own part"
             )
-        raise ShapeError(text + (call_site() if whole != shape else ""))
+        raise ShapeError(text)
     refuse_loss(value, array.dtype, caller, name)
     return value[box]

@@ -27,7 +27,7 @@ __all__ = ["Archive", "Header", "STRUCTURE", "json_of", "replacing", "write_arch
 
 STRUCTURE = "structure.json"
 _MARK = b"ringtape "
-_AT_ONCE = 1 << 20  # bytes
+_AT_ONCE = 1 << 16  # bytes
 _LONGEST_HEADER = 2048  # characters; that of an array of 64 dimensions is shorter
 _OTHERS = (
     (b"\x93NUMPY", "a .npy file, which has one array and no name\n  fix: array = numpy.load(path)"),

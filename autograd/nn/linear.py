@@ -81,7 +81,8 @@ class Linear(_Weighted):
 
     def forward(self, input: Any) -> Tensor:
         try:
-            return input @ self.weight if self.bias is None else ops.linear(input, self.weight, self.bias)
+            bias = self.bias
+            return input @ self.weight if bias is None else ops.linear(input, self.weight, bias)
         except ShapeError:
             self._refuse_width(input)
             raise

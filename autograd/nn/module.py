@@ -23,7 +23,7 @@ from ..arrays.device import as_array, dtype_named, gpu_named, is_inexact, move, 
 from ..engine.leaves import Constant, Leaf, Parameter, constant
 from ..engine.state import state
 from ..engine.tensor import TENSORS, Tensor
-from ..engine.whole import part_of, sharded_axes, whole_of
+from ..engine.whole import OwnedState, part_of, sharded_axes, whole_of
 from ..errors import (
     UNTYPED,
     ArgumentError,
@@ -532,7 +532,8 @@ class Module:
                     text = f"load_state_dict: {name} has dtype {value.dtype}; needed: {p.array.dtype}"
                     raise DtypeError(text + call_site())
                 _refuse_use("load_state_dict", name, p)
-                arrays[name] = move(value.astype(p.array.dtype), p.array)
+                value = OwnedState.with_dtype(state_dict, given[name], value, p.array.dtype)
+                arrays[name] = move(value, p.array)
         for name, (owner, attribute) in buffers.items():
             if name in given:
                 have = getattr(owner, attribute)
@@ -540,7 +541,7 @@ class Module:
                 array = have.array if have.__class__ in TENSORS else have
                 value = _fitting(given[name], array, layout, name, faults)
                 if value is not None:
-                    value = value.astype(array.dtype)
+                    value = OwnedState.with_dtype(state_dict, given[name], value, array.dtype)
                     if isinstance(have, Constant) or _is_computed_constant(have):
                         arrays[name] = Constant(value, have.layout)
                     else:
@@ -596,7 +597,7 @@ def _fitting(value: Any, array: Any, layout: Layout | None, name: str, faults: l
         return part_of(value, array, layout, "load_state_dict", name)
     except ShapeError as error:
         if sharded_axes(layout):
-            faults.append(str(error))
+            faults.append(error.reason)
             return None
         given, need = tuple(np.shape(value)), tuple(array.shape)
         is_turned = len(need) == 2 and given == need[::-1]

@@ -23,7 +23,7 @@ import numpy as np
 from ..arrays.device import is_array, to_host
 from ..engine.state import state
 from ..engine.tensor import TENSORS
-from ..engine.whole import sharded_axes
+from ..engine.whole import OwnedState, sharded_axes
 from ..errors import (
     ArgumentError,
     DtypeError,
@@ -306,11 +306,13 @@ def _read(
 
     with file.checked("structure.json"):
         for name, code in wanted.items():
-            states[name] = _decoded({"state": code["state"]} if _is_state(code) else code, array)
+            is_own = name in parts and _prepares(parts[name])
+            made: type[dict[str, Any]] = OwnedState if is_own else dict
+            states[name] = _decoded({"state": code["state"]} if _is_state(code) else code, array, made)
             if _is_state(code) and "attached" in code:
                 states[f"{name}/attached"] = _decoded({"dict": code["attached"]}, array)
     if is_single:
-        states[""] = {name: file.array(name) for name in file.names if name not in used}
+        states[""] = OwnedState({name: file.array(name) for name in file.names if name not in used})
     plain = {name: x for name, x in states.items() if name in wanted and name not in parts}
     return plain, states
 
@@ -564,19 +566,20 @@ def _encoded(x: Any, name: str, arrays: dict[str, Any]) -> Any:
     )
 
 
-def _decoded(code: Any, array: Callable[[str], Any]) -> Any:
+def _decoded(code: Any, array: Callable[[str], Any], made: type[dict[str, Any]] = dict) -> Any:
+    """The value of a structure. `made` is the type of its dicts."""
     if isinstance(code, list):
-        return [_decoded(x, array) for x in code]
+        return [_decoded(x, array, made) for x in code]
     if not isinstance(code, dict):
         return code
     if "array" in code:
         return array(code["array"])[()] if code["scalar"] else array(code["array"])
     if "tuple" in code:
-        return tuple(_decoded(x, array) for x in code["tuple"])
+        return tuple(_decoded(x, array, made) for x in code["tuple"])
     if "float" in code:
         return float(code["float"])
     ((_, items),) = code.items()
-    return {key: _decoded(x, array) for key, x in items.items()}
+    return made({key: _decoded(x, array, made) for key, x in items.items()})
 
 
 def _check_names(path: Any, objects: Any, structure: dict[str, Any] | None) -> None:

@@ -137,7 +137,6 @@ from ..ops.manipulation import (
     unstack,
     vsplit,
 )
-from ..ops.numpy_protocol import register as _register
 from ..ops.reductions import all, any, argmax, argmin, count_nonzero, max, mean, min, sum
 from ..ops.shape import (
     broadcast_to,
@@ -305,11 +304,6 @@ __all__ = [
 globals().update({_name: vars(_numpy)[_name] for _name in {*_numpy.__all__} & {*vars(_numpy)} - {*globals()}})
 globals()["__all__"] = sorted({*__all__, *_numpy.__all__, "builtins"})
 __version__ = _numpy.__version__
-
-_register(globals(), _numpy)
-_register(vars(linalg), _numpy.linalg)
-_register(vars(fft), _numpy.fft)
-
 
 _OF_HIPS = ("numpy_boxes", "numpy_vjps", "numpy_vspaces", "numpy_wrapper")
 

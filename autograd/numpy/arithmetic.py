@@ -16,7 +16,7 @@ from ..errors import call_site, refused, typed
 from ..ops import elementwise
 from ..ops import ufuncs as _ufuncs
 from ..ops.arguments import ask, of_rank_numbers, refusal, tensors_in
-from ..ops.matmul import matmul as _matmul
+from ..ops.contractions import matmul as _matmul
 
 __all__ = ["add", "divide", "matmul", "mod", "multiply", "negative", "power", "subtract"]
 

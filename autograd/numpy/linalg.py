@@ -6,6 +6,7 @@ import numpy.linalg as _linalg
 from numpy.linalg import LinAlgError, lstsq, matrix_rank
 
 from ..ops.arguments import instead_of as _instead_of
+from ..ops.contractions import matmul
 from ..ops.decompositions import cholesky, eig, eigh, eigvals, eigvalsh, qr, svd, svdvals
 from ..ops.einsum import cross as _cross
 from ..ops.einsum import multi_dot, tensordot, vecdot
@@ -13,7 +14,6 @@ from ..ops.einsum import outer as _outer
 from ..ops.linalg import inv, matrix_power, pinv, solve, tensorinv, tensorsolve
 from ..ops.manipulation import diagonal as _diagonal
 from ..ops.manipulation import trace as _trace
-from ..ops.matmul import matmul
 from ..ops.norms import cond, det, matrix_norm, norm, slogdet, vector_norm
 from ..ops.shape import matrix_transpose
 

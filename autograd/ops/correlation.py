@@ -15,10 +15,10 @@ from ..layouts.layout import Mix, Shard
 from ..layouts.messages import describe
 from ..layouts.names import name_of
 from .arguments import instead_of, operand, operands, raw
+from .contractions import matmul
 from .creation import zeros_like
 from .elementwise import conj, imag, real, sqrt, where
 from .manipulation import diagonal
-from .matmul import matmul
 from .reductions import sum
 from .shape import concatenate, expand_dims, squeeze, swapaxes
 from .statistics import average

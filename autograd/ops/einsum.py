@@ -14,9 +14,9 @@ import numpy as np
 from ..engine.promotion import composite
 from ..errors import ShapeError, call_site
 from .arguments import axes_in_order, instead_of, operand, raw
+from .contractions import matmul
 from .elementwise import conj, multiply
 from .manipulation import diagonal
-from .matmul import matmul
 from .reductions import sum
 from .shape import broadcast_to, concatenate, expand_dims, moveaxis, ravel, reshape, squeeze, transpose
 from .sorting import take

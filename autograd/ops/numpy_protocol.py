@@ -1,12 +1,14 @@
 """NumPy's functions called on Tensors: ``numpy.exp(x)``, ``array * x``, ``numpy.concatenate([x, y])``.
 
-They run the function of the same name in `autograd.numpy` (or its `linalg` and `fft`). These modules register
-themselves here; the table from NumPy's functions to ours is built at the first such call.
+They run the function of the same name in `autograd.numpy` (or its `linalg` and `fft`). The first such call loads these
+modules, by name because they stand above this one, and builds the table from NumPy's functions to ours.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import cache
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -20,7 +22,7 @@ from ..layouts.names import name_of
 from .arguments import followed, operand, refusal, run_plain
 from .shape import reshape
 
-__all__ = ["CONSTANT", "from_function", "from_ufunc", "register"]
+__all__ = ["CONSTANT", "from_function", "from_ufunc"]
 
 CONSTANT = frozenset((
     "allclose", "argwhere", "array2string", "array_equal", "array_equiv", "array_repr", "array_str",
@@ -49,29 +51,20 @@ _OPTIONS = {"vecdot": {"axis"}}
 """Options of ufuncs that our functions take, too."""
 
 _ACCUMULATED = {"add": "cumsum", "multiply": "cumprod"}
-_table: dict[Any, Any] | None = None
-_namespaces: list[tuple[dict[str, Any], Any]] = []
+_MODULES = ("numpy", "numpy.linalg", "numpy.fft")
+"""NumPy's modules. Below `autograd` ours have the same names."""
 
 
-def register(ours: dict[str, Any], theirs: Any) -> None:
-    """Use the functions in the namespace `ours` for those of the same name in NumPy's module `theirs`."""
-    global _table
-    _namespaces.append((ours, theirs))
-    _table = None
-
-
+@cache
 def table() -> dict[Any, Any]:
-    """Return the map from NumPy's functions to ours, for every registered name that is not NumPy's own object."""
-    global _table
-    found = _table
-    if found is None:
-        found = {}  # assigned when it is complete: another rank on a thread may look a function up meanwhile
-        for here, there in _namespaces:
-            for name, ours in here.items():
-                theirs = getattr(there, name, None)
-                if callable(theirs) and ours is not theirs and not isinstance(theirs, type) and name[0] != "_":
-                    found[theirs] = ours
-        _table = found
+    """Return the map from NumPy's functions to ours, for every name in ours that is not NumPy's own object."""
+    package, found = __package__.partition(".")[0], {}
+    for module in _MODULES:
+        there = import_module(module)
+        for name, ours in vars(import_module(f"{package}.{module}")).items():
+            theirs = getattr(there, name, None)
+            if callable(theirs) and ours is not theirs and not isinstance(theirs, type) and name[0] != "_":
+                found[theirs] = ours
     return found
 
 

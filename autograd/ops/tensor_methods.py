@@ -24,7 +24,7 @@ from . import (
     ufuncs,
 )
 from .arguments import normal_axis, run_plain
-from .matmul import matmul
+from .contractions import matmul
 from .numpy_protocol import from_function, from_ufunc
 
 __all__ = ["UNREFLECTED_OPERATORS", "METHODS", "OPERATORS", "PROPERTIES", "install"]
@@ -215,16 +215,8 @@ def _reflected(function: Any, unchanged: Any) -> Any:
     return reflected
 
 
-def _array_ufunc(self: Any, ufunc: Any, method: str, *xs: Any, **options: Any) -> Any:
-    return from_ufunc(ufunc, method, xs, options)
-
-
-def _array_function(self: Any, function: Any, types: Any, args: Any, options: Any) -> Any:
-    return from_function(function, args, options)
-
-
 def install() -> None:
-    """Install the methods, properties and operators on Tensor. The package `ops` calls it, once."""
+    """Install the methods, properties and operators on Tensor, in the place of those of `autograd.first_use`."""
     for name, function in (METHODS | torch_methods.METHODS).items():
         setattr(Tensor, name, _method(function))
     for name, function in PROPERTIES.items():
@@ -237,7 +229,9 @@ def install() -> None:
     for name in IN_PLACE:
         setattr(Tensor, name, _refused(name))
     plain: Any = Tensor
-    plain.__array_ufunc__, plain.__array_function__ = _array_ufunc, _array_function
+    plain._from_ufunc, plain._from_function = staticmethod(from_ufunc), staticmethod(from_function)
     plain.__pos__ = lambda self: self
     plain.__round__ = lambda self, decimals=0: ufuncs.round(self, decimals)
     plain.__index__ = _index
+    if hasattr(plain, "__getattr__"):  # the placeholder of `autograd.first_use`
+        del plain.__getattr__

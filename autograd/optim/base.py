@@ -21,7 +21,7 @@ from ..engine.distribution import ALONE
 from ..engine.leaves import Leaf, Parameter, refuse_unlabelled_update
 from ..engine.locks import step_check
 from ..engine.state import state
-from ..engine.whole import part_of, whole_of
+from ..engine.whole import OwnedState, part_of, whole_of
 from ..errors import (
     ArgumentError,
     DeviceError,
@@ -528,7 +528,7 @@ class Optimizer:
         for own in owns:
             check_names(self, own)
         lists = {
-            name: [self._fitted(name, i, state[name][places[i]]) for i in range(len(self.parameters))]
+            name: [self._fitted(name, i, state[name][places[i]], state) for i in range(len(self.parameters))]
             for name in self._saved
         }
 
@@ -543,7 +543,7 @@ class Optimizer:
 
         return commit
 
-    def _fitted(self, name: str, i: int, value: Any) -> Any:
+    def _fitted(self, name: str, i: int, value: Any, state: Any) -> Any:
         """This rank's part of a value of a state, for the i-th parameter."""
         p, is_count = self.parameters[i], isinstance(getattr(self, name)[i], int)
         if is_count:
@@ -558,7 +558,8 @@ class Optimizer:
             )
         part = part_of(value, p.array, p.layout, "load_state_dict", f"{name} of {p.name or f'parameter {i}'}")
         halves = is_half(part.dtype) or is_half(p.array.dtype)  # a state may be wider than they are
-        return move(part.copy() if halves else part.astype(p.array.dtype), p.array)
+        dtype = part.dtype if halves else p.array.dtype
+        return move(OwnedState.with_dtype(state, value, part, dtype), p.array)
 
     def forget(self) -> None:
         """Drop what was computed from the arrays of the state, which have been replaced. Subclasses may override."""

@@ -72,7 +72,7 @@ def plain_arrays_named(args: Sequence[Any], name: str) -> Iterator[None]:
                 f"  or:  {name}(f, ag.tensor(w, layout={{{state.grid.names[0]!r}: R}}), ...), or with the label that f "
                 "needs"
             )
-            error.args = (str(error) + text, *error.args[1:])
+            error.extend(text)
         raise
 
 

@@ -122,7 +122,7 @@ def locate(error: GradientMismatch, f: OnAllRanks, xs: Sequence[np.ndarray], che
             text += f"; not tested: {', '.join(list(calls.untested)[:_MOST])} (a collective: collectives.testing.check)"
         else:
             text += ": is a value used without its gradient, as by stop_gradient?"
-    error.args = (f"{error}{text}", *error.args[1:])
+    error.extend(text)
 
 
 def _fault(call: _Call, check: Check) -> tuple[float, str] | None:
@@ -135,7 +135,7 @@ def _fault(call: _Call, check: Check) -> tuple[float, str] | None:
     except GradientMismatch as error:
         names = [call.operation.operand_name(i) if isinstance(call.operation, Primitive) else f"argument {i}"
                  for i in call.differentiable()]  # fmt: skip
-        lines = re.sub(r"\bargument (\d+)", lambda found: names[int(found[1])], str(error)).splitlines()
+        lines = re.sub(r"\bargument (\d+)", lambda found: names[int(found[1])], error.reason).splitlines()
         size = f"; the largest error is {error.size:.2g} of the largest element" if error.size else ""
         return error.size, "\n    ".join([lines[0] + size, *lines[1:3]])
     except Exception:  # the operation cannot be checked by itself at these values

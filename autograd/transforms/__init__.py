@@ -21,22 +21,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .forward import deriv, jvp, make_jvp, make_jvp_reversemode
-from .reverse import (
-    egrad,
-    elementwise_grad,
-    grad,
-    grad_and_aux,
-    grad_named,
-    holomorphic_grad,
-    make_vjp,
-    multigrad_dict,
-    value_and_grad,
-    vjp,
-)
-
 if TYPE_CHECKING:  # loaded when first asked for, by `__getattr__`
     from .captured import cuda_graph
+    from .forward import deriv, jvp, make_jvp, make_jvp_reversemode
     from .jacobians import hessian, jacobian
     from .products import (
         ggnvp,
@@ -49,6 +36,18 @@ if TYPE_CHECKING:  # loaded when first asked for, by `__getattr__`
         vector_jacobian_product,
     )
     from .rematerialise import checkpoint
+    from .reverse import (
+        egrad,
+        elementwise_grad,
+        grad,
+        grad_and_aux,
+        grad_named,
+        holomorphic_grad,
+        make_vjp,
+        multigrad_dict,
+        value_and_grad,
+        vjp,
+    )
 
 __all__ = [
     "checkpoint", "cuda_graph", "deriv", "egrad", "elementwise_grad", "ggnvp", "grad", "grad_and_aux", "grad_named",
@@ -58,6 +57,9 @@ __all__ = [
 ]  # fmt: skip
 
 LAZY = {
+    **dict.fromkeys(("deriv", "jvp", "make_jvp", "make_jvp_reversemode"), "forward"),
+    **dict.fromkeys(("egrad", "elementwise_grad", "grad", "grad_and_aux", "grad_named", "holomorphic_grad", "make_vjp",
+                     "multigrad_dict", "value_and_grad", "vjp"), "reverse"),
     **dict.fromkeys(("hessian", "jacobian"), "jacobians"),
     **dict.fromkeys(("ggnvp", "hessian_tensor_product", "hessian_vector_product", "hvp", "make_ggnvp", "make_hvp",
                      "tensor_jacobian_product", "vector_jacobian_product"), "products"),

@@ -19,9 +19,9 @@ import numpy as np
 
 import autograd as ag
 import collectives as cc
-from collectives import collective
 from collectives.checks import modes
-from collectives.collective import Prepared
+from collectives.declaration import prepared
+from collectives.declaration.prepared import Prepared
 
 SIZE_BYTES = 4096
 BARE, UNCHECKED = "bare transport", "without the check"
@@ -38,7 +38,7 @@ def run_unchecked() -> Callable[..., Any]:
     assert len(left) == len(function.body) - 1
     function.body = left
     made: dict[str, Any] = {}
-    exec(compile(tree, __file__, "exec"), vars(collective), made)
+    exec(compile(tree, __file__, "exec"), vars(prepared), made)
     return made["run"]  # type: ignore[no-any-return]
 
 

@@ -1,8 +1,8 @@
 """Examination of the addends of a sum over ranks: values and terms that count too often, means of unequal counts.
 
-The 1st, 2nd, 4th, 8th, ... time that a program sums a kind of operand (`collective.Prepared`), facts about the addends
-travel with the fingerprint of the call, without a further message. Sums that a sweep or a transform makes are not
-examined. One rank warns of three mistakes that the labels allow:
+The 1st, 2nd, 4th, 8th, ... time that a program sums a kind of operand (`declaration.prepared.Prepared`), facts about
+the addends travel with the fingerprint of the call, without a further message. Sums that a sweep or a transform makes
+are not examined. One rank warns of three mistakes that the labels allow:
 
 - The addends are equal (`ReplicaWarning`). A Varying value is one value of each rank, and a Partial one consists of the
   ranks' addends. If all ranks have computed the same one, for example because each has read all rows, their sum is the

@@ -5,7 +5,9 @@ The mode is read once from ``RINGTAPE_CHECK``, and changed with `set_check` (``c
 =========  ==========================================  ==========================================================
 mode       what is compared                            what it costs
 =========  ==========================================  ==========================================================
-off        nothing                                     nothing
+off        a sample of the calls, whose first         that of a sample: see `sampling`
+           difference is reported on stderr; the
+           program goes on
 first      the fingerprints of the first 1000 calls    over MPI one all-reduce of 16 bytes before each of these
            of every communicator (the default)         calls; on threads the text travels with the call itself
 always     the fingerprint of every call               the same for every call
@@ -16,8 +18,8 @@ ranks      the fingerprint, the operand's layout on    as ``always``, a walk up 
            see `sanitizer`
 =========  ==========================================  ==========================================================
 
-In every mode but ``off``, the ranks compare samples of all calls, for ever: see `sampling`. Backward and the
-optimizer's step compare values that should be equal, the 1st, 2nd, 4th, 8th, ... time: see `collectives.replicas`.
+In every mode the ranks compare samples of all calls, for ever: see `sampling`. In every mode but ``off``, backward and
+the optimizer's step compare values that should be equal, the 1st, 2nd, 4th, 8th, ... time: see `collectives.replicas`.
 
 In every mode but ``off`` the ranks also compare the plain numbers and constants that met a value with the label R, I, P
 or Shard since the last comparison: see `numbers`. With them they compare the arrays that ``ag.tensor`` labels R or I:
@@ -155,6 +157,6 @@ def report_s() -> float | None:
     return _report_s
 
 
-_environment_s = environment.seconds("RINGTAPE_TIMEOUT_S", None)
-_report_s = environment.seconds("RINGTAPE_REPORT_S", 60.0)
-set_check(environment.value("RINGTAPE_CHECK") or "first")
+_environment_s = environment.seconds("RINGTAPE_TIMEOUT_S")
+_report_s = environment.seconds("RINGTAPE_REPORT_S")
+set_check(environment.value("RINGTAPE_CHECK"))

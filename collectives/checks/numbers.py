@@ -25,7 +25,6 @@ from autograd.layouts.layout import I, Layout, P, R
 from autograd.layouts.messages import describe
 from autograd.layouts.rank_values import plain
 
-from . import modes
 from .sanitizer import MOST, Copy, digest_of
 
 __all__ = ["note"]
@@ -37,12 +36,12 @@ _digests: dict[int, tuple[Any, int]] = {}  # of large arrays, by their id: a ref
 
 def note(mesh: Any, name: str, layout: Layout, value: Any) -> None:
     """Record the constant that the operation `name` used, for every group of a mesh whose next call is compared."""
-    if not modes.limit or layout.grid is not mesh.grid:
+    if layout.grid is not mesh.grid:
         return
     fact = None
     for axis in mesh.known_axes():
         group = axis.group
-        if axis.size > 1 and group.checking and len(group.copies) < MOST:
+        if axis.size > 1 and (group.checking or group.sampling.is_open) and len(group.copies) < MOST:
             if all(layout[axis_name] in _ONE_VALUE for axis_name in axis.names):
                 if fact is None:
                     fact = _fact(name, value)

@@ -1,12 +1,13 @@
 """Samples of a channel's calls: their places in the program, and the numbers used before them, compared for ever.
 
 After its first 1,000 calls, mode ``first`` compares no call before it is made. So that differences that begin later are
-found too, a *window* of `LENGTH` successive calls opens now and then, in every mode but ``off``: after the calls 256
-and 512, and then once in each `BLOCK` calls. Its place in the block is scattered, so that every part of a step is met,
-however many calls a step has. In a window each call leaves its text, its line with the lines around it, and the
+found too, a *window* of `LENGTH` successive calls opens now and then, in every mode: after the calls 256 and 512, and
+then once in each `BLOCK` calls. Its place in the block is scattered, so that every part of a step is met, however many
+calls a step has. In a window each call leaves its text, its line with the lines around it, and the
 constants that were used before it (see `numbers`). The last one carries them all in one statement (see `sanitizer`).
 The rule depends on the number of calls only, so all ranks open the same windows. Between windows a call costs an
-addition and a comparison.
+addition and a comparison. Mode ``off`` stops no program: it reports the first difference of a group on stderr, and its
+windows end.
 
 Ranks may make one call at different lines, as in ``if rank == 0: total(x) else: total(0)``. So a difference of lines
 alone is no mistake. Two calls in *swapped order* are: at the call where one rank is at line p another one is at q, and
@@ -29,6 +30,7 @@ BLOCK = 1024
 _FIRST, _EARLY = 256, 512  # windows open after the calls 256 and 512, too
 _SCATTER = 23  # coprime to BLOCK / LENGTH, so that successive windows have all places in a block
 _TOGETHER = 2
+_NEVER = 1 << 62
 _DEPTH = 3  # lines around a call's own
 _MOST_PLACES = 4096
 
@@ -81,8 +83,17 @@ class Sampling:
     def never(cls) -> Sampling:
         """For a communicator that compares nothing."""
         made = cls()
-        made.agreed, made.opens = float("inf"), 1 << 62
+        made.agreed, made.opens = float("inf"), _NEVER
         return made
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a window is open."""
+        return self.calls >= self.opens
+
+    def end(self) -> None:
+        """Open no further window."""
+        self.opens = _NEVER
 
     def note(self, call: str, copies: list[Any]) -> tuple[tuple[Place, ...], list[Any]] | None:
         """Record a call if a window is open, and take the copies that were noted before it out of `copies`.

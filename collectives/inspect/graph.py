@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from .probe import Sent
+from ..transports.probe import Sent
 
 __all__ = ["Communication", "Operation"]
 

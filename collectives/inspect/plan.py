@@ -29,12 +29,13 @@ from autograd.engine.tape import Tape
 from autograd.errors import MeshError, TapeError, call_site, typed_errors
 from autograd.layouts.layout import Rooted
 
-from ..collective import Collective, Prepared
+from ..declaration.collective import Collective
+from ..declaration.prepared import Prepared
 from ..ops.nonblocking import START, WAIT
+from ..transports.probe import Probe, Sent
 from ..transports.protocol import Communicator
 from .graph import Communication, Operation
 from .plan_drawing import drawn
-from .probe import Probe, Sent
 from .simulator import Simulated, simulate
 
 __all__ = ["Plan", "plan"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any, NamedTuple
 
-from .probe import Sent
+from ..transports.probe import Sent
 
 __all__ = ["Simulated", "simulate"]
 

@@ -41,9 +41,9 @@ from autograd.layouts.layout import Label, Shard
 from autograd.layouts.messages import require_same_number
 from autograd.layouts.rank_values import EVERY_AXIS, plain, rank_axes
 
-from ..call import Call, keep
 from ..checks import modes
-from ..collective import Collective
+from ..declaration.call import Call, keep
+from ..declaration.collective import Collective
 from ..mesh import Axis, current_mesh
 from ..transports.protocol import Communicator
 

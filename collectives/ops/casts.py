@@ -25,10 +25,10 @@ from autograd.layouts.messages import about_origin, contradiction, describe
 from autograd.layouts.names import name_of
 from autograd.layouts.partition import require_fit
 
-from ..call import Call
-from ..collective import Collective
+from ..declaration.call import Call
+from ..declaration.collective import Collective
+from ..declaration.staging import zeros_like
 from ..mesh import Axis
-from ..staging import zeros_like
 from .arguments import AxisName, Use, operand, user_function
 from .extents import normal_dim
 from .sums import CAST_I_TO_R

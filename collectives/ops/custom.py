@@ -9,8 +9,8 @@ from typing import Any
 from autograd.engine.tensor import Tensor
 from autograd.errors import ArgumentError, MeshError, call_site
 
-from ..call import Call
-from ..collective import Collective
+from ..declaration.call import Call
+from ..declaration.collective import Collective
 from ..mesh import current_mesh
 from .arguments import to_tensor
 

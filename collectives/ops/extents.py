@@ -16,7 +16,8 @@ from autograd.layouts.messages import describe
 from autograd.layouts.partition import extents_of_parts, nested_parts, require_fit
 
 from ..checks import modes
-from ..collective import Collective, compared_layout
+from ..declaration.collective import Collective
+from ..declaration.prepared import compared_layout
 from ..mesh import Axis
 
 __all__ = [

@@ -23,9 +23,9 @@ from autograd.engine.tensor import TENSORS, Tensor
 from autograd.errors import DtypeError, call_site
 from autograd.layouts.layout import I, Label, P, R, Shard, V
 
-from ..call import Call
-from ..collective import Asked, Collective
-from ..staging import InShape, back, host_flat
+from ..declaration.call import Call
+from ..declaration.collective import Asked, Collective
+from ..declaration.staging import InShape, back, host_flat
 from ..transports.protocol import Request
 from .arguments import AxisName, Use, addends, check_to, operand, user_function
 from .messages import PERMUTE

@@ -18,10 +18,10 @@ from autograd.errors import ArgumentError, LayoutError, MeshError, ShapeError, c
 from autograd.layouts.layout import Shard, V
 from autograd.layouts.messages import describe
 
-from ..call import Call
-from ..collective import Collective
+from ..declaration.call import Call
+from ..declaration.collective import Collective
+from ..declaration.staging import buffer_like, flat
 from ..mesh import Axis, current_mesh
-from ..staging import buffer_like, flat
 from .arguments import AxisName, operand
 from .extents import extents_along, normal_dim
 from .parts import part_shape

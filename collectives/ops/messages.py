@@ -29,10 +29,12 @@ from autograd.engine.tensor import TENSORS, Tensor
 from autograd.errors import ArgumentError, GradientWarning, MeshError, ShapeError, call_site, find_site, short_site
 from autograd.layouts.layout import I, Layout, Shard, V
 
-from ..call import Call, keep
-from ..collective import Asked, Collective, Prepared, Refusal, arrived
+from ..declaration.call import Call, keep
+from ..declaration.collective import Asked, Collective
+from ..declaration.prepared import Prepared, arrived
+from ..declaration.refusals import Refusal
+from ..declaration.staging import InShape, back, buffer_like, flat, zeros_like
 from ..mesh import Axis, current_mesh
-from ..staging import InShape, back, buffer_like, flat, zeros_like
 from ..transports.protocol import Request
 from . import headers
 from .arguments import AxisName, Use, check_other, check_rank, operand, sample, user_function
@@ -172,8 +174,8 @@ def _(ct: Any, call: Call) -> Any:
 def received(call: Call, layout: Layout | None) -> Tensor:
     """Receive a value, and record it."""
     assert layout is not None
-    made = call.prepared.get((RECV, layout)) or keep(
-        call.prepared, (RECV, layout), Prepared(RECV, call, layout, layout, None)
+    made = call.kept.get((RECV, layout)) or keep(
+        call.kept, (RECV, layout), Prepared(RECV, call, layout, layout, None)
     )
     result: Tensor = made.apply(None)
     return result

@@ -16,8 +16,8 @@ from autograd.engine.tensor import Tensor
 from autograd.errors import LayoutError, MeshError, ShapeError, call_site, typed_errors
 from autograd.layouts.layout import I, Label, P, R, V, dual_label
 
-from ..call import Call
-from ..collective import Collective
+from ..declaration.call import Call
+from ..declaration.collective import Collective
 from ..transports.protocol import Communicator
 from .arguments import to_tensor
 from .custom import call

@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Callable
 from inspect import signature
 from threading import get_ident, local
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -37,9 +37,11 @@ from autograd.errors import CollectiveMismatch, MeshError, TapeError, call_site,
 from autograd.layouts.layout import Layout, V
 
 from ..algorithms.table import OPERATIONS
-from ..call import Call
+from ..checks import modes
 from ..checks.addends import warn_of_addends
-from ..collective import Collective, absent_or_zeros, arrived
+from ..declaration.call import Call
+from ..declaration.collective import Collective
+from ..declaration.prepared import absent_or_zeros, arrived
 from ..mesh import Axis, current_mesh
 from ..transports.protocol import Communicator, Pending, Request
 from . import headers
@@ -194,10 +196,22 @@ class _Wait:
 START, WAIT = _Start(), _Wait()
 
 
+class _Described(NamedTuple):
+    """The text of a started call, which only an error needs."""
+
+    name: str
+    dtype: Any
+    shape: tuple[int, ...]
+    axes: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.name} of {dtype_name(self.dtype)}{list(self.shape)} on axis {'*'.join(self.axes)!r}"
+
+
 class _Finisher:
     """Finishes a `Deferred`: it waits for the result, and appends WAIT to the tape."""
 
-    def __init__(self, what: str, started: Any, collective: Collective, call: Call, out: Layout | None,
+    def __init__(self, what: object, started: Any, collective: Collective, call: Call, out: Layout | None,
                  recording: Recording | None, place: int, lane: list[int]):  # fmt: skip
         file, line = find_site()
         self.what, self.site = what, f"{file}:{line}"
@@ -251,15 +265,17 @@ def _start_tensor(collective: Collective, x: Tensor, call: Call, agree: bool = F
     if layout.rooted and layout.absent_beyond(call.axes):
         call = call.but(elsewhere=True)
     if agree:
-        call.group.sampling.calls += 1
-        if call.group.size > 1 and not call.elsewhere and call.group.checking:
+        group, sampling = call.group, call.group.sampling
+        sampling.calls += 1
+        is_sampled = sampling.agreed < modes.limit or sampling.calls >= sampling.opens  # as in `Prepared.run`
+        if is_sampled and group.size > 1 and not call.elsewhere:
             text = "start of " + collective.fingerprint(array, call, recorded)
-            if prepared.is_examined():
+            if modes.limit and prepared.is_examined():
                 addend = prepared.addend(x, collective.name)
-                call.group.agree(text, addend=addend)
-                warn_of_addends(addend, collective.name, x, call.axes, call.group)
+                group.agree(text, addend=addend)
+                warn_of_addends(addend, collective.name, x, call.axes, group)
             else:
-                call.group.agree(text)
+                group.agree(text)
         prepared.note_start(array, recorded)
         call = call.variant(group=_started_channel(current_mesh().axis(call.axes), collective, call.group.algorithm))
     if call.like is None and not isinstance(array, np.ndarray | np.generic | Shaped):
@@ -269,7 +285,7 @@ def _start_tensor(collective: Collective, x: Tensor, call: Call, agree: bool = F
     recording, place, lane = _record(collective, x, layout, call) if recorded else (None, OUTSIDE, [])
     if state.recording is None:
         place = place_off_tape(array, (x,))
-    what = f"{collective.name} of {dtype_name(array.dtype)}{list(array.shape)} on axis {'*'.join(call.axes)!r}"
+    what = _Described(collective.name, array.dtype, array.shape, call.axes)
     maker = _Finisher(what, _start_array(collective, array, call), collective, call, out, recording, place, lane)
     return Deferred(maker, Shaped(shape, array.dtype), out, recording)
 

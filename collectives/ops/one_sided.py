@@ -19,10 +19,10 @@ from autograd.layouts.layout import C, I, P, R, Shard, V
 from autograd.layouts.messages import describe
 from autograd.layouts.rank_values import rank_axes
 
-from ..call import Call
-from ..collective import Asked, Collective
+from ..declaration.call import Call
+from ..declaration.collective import Asked, Collective
+from ..declaration.staging import InShape, flat
 from ..mesh import Axis
-from ..staging import InShape, flat
 from ..transports.protocol import Request, Runs
 from .arguments import AxisName, check_rank, operand
 from .casts import cast

@@ -27,10 +27,11 @@ from autograd.layouts.layout import C, D, I, Label, Layout, P, R, Shard, V
 from autograd.layouts.messages import describe
 from autograd.layouts.partition import labels_of_parts, nested_parts
 
-from ..call import Call
-from ..collective import Asked, Collective, Refusal
+from ..declaration.call import Call
+from ..declaration.collective import Asked, Collective
+from ..declaration.refusals import Refusal
+from ..declaration.staging import flat, from_front, front, to_device
 from ..mesh import Axis
-from ..staging import flat, from_front, front, to_device
 from ..transports.protocol import Request
 from .arguments import AxisName, Use, addends, check_to, group_of, operand, sizes_of, user_function
 from .casts import cast

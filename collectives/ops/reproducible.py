@@ -20,10 +20,10 @@ from ..algorithms.reproducible import check_indices, sum_addends
 from ..algorithms.selected import Selected
 from ..algorithms.steps import finish
 from ..algorithms.table import check_name, widened
-from ..call import Call
-from ..collective import Collective
+from ..declaration.call import Call
+from ..declaration.collective import Collective
+from ..declaration.staging import back, host_flat
 from ..mesh import current_mesh
-from ..staging import back, host_flat
 from .arguments import accumulated
 from .sums import ALL_REDUCE, CAST_I_TO_R
 

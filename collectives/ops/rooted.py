@@ -30,11 +30,11 @@ from autograd.layouts.messages import describe
 from autograd.layouts.names import name_of
 from autograd.layouts.partition import nested_parts
 
-from ..call import Call
 from ..checks import dropped, modes
-from ..collective import Asked, Collective
+from ..declaration.call import Call
+from ..declaration.collective import Asked, Collective
+from ..declaration.staging import InShape, buffer_like, flat, from_front, front
 from ..mesh import Axis, current_mesh
-from ..staging import InShape, buffer_like, flat, from_front, front
 from ..transports.protocol import Request
 from . import headers
 from .arguments import (

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 from autograd.layouts.layout import Shard, V
 
-from ..call import Call
-from ..collective import Asked, Collective
-from ..staging import InShape, flat, zeros_like
+from ..declaration.call import Call
+from ..declaration.collective import Asked, Collective
+from ..declaration.staging import InShape, flat, zeros_like
 from ..transports.protocol import Request
 from .arguments import AxisName, Use, addends, user_function
 

@@ -24,11 +24,12 @@ from autograd.layouts.messages import describe
 from autograd.layouts.names import name_of
 from autograd.ops.elementwise import astype
 
-from ..call import Call
 from ..checks import modes
-from ..collective import Asked, Collective, Refusal
+from ..declaration.call import Call
+from ..declaration.collective import Asked, Collective
+from ..declaration.refusals import Refusal
+from ..declaration.staging import InShape, flat
 from ..mesh import Axis
-from ..staging import InShape, flat
 from ..transports.protocol import Request
 from .arguments import AxisName, Use, addends, check_to, converted, group_of, operand, user_function
 

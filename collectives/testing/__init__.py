@@ -24,21 +24,10 @@ error       no rank raised an exception
 Operands, tangents and cotangents are random and non-contiguous. They differ between ranks wherever the layout allows
 it; only R and I get equal copies.
 
-Whole programs can be tested too, and so can the checks themselves. These names are imported when they are first used:
-
-=============================  ===============================================================================
-`generate`, `programs`         random correct SPMD programs; `programs` is a Hypothesis strategy (an extra), so what
-                               it finds is shrunk
-`faults`, `shrink`             compare a program's gradients with serial ones; reduce a failing program
-`mutants`, `mutation_run`      change the collectives and casts of a correct program one at a time, and report which
-                               check detects each change
-=============================  ===============================================================================
+Random programs and mutants, which test ringtape itself, are in its repository: `tests/proofs/random_programs/`.
 """
 
 from __future__ import annotations
-
-import importlib
-from typing import Any
 
 from .check import CheckFailed, Report, check, check_collective
 from .proof import (
@@ -59,22 +48,3 @@ __all__ = [
     "Case", "CheckFailed", "Failure", "Report", "Setting", "Skip", "check", "check_collective", "check_everywhere",
     "judge", "mutated", "observe", "operand", "prepare", "run_cases",
 ]  # fmt: skip
-
-_LAZY = {
-    **dict.fromkeys(("LeafForm", "Program", "Statement", "draw", "faults", "generate", "hand_over", "is_correct",
-                     "shrink"), "random_programs"),
-    **dict.fromkeys(("Mutant", "false_alarm", "mutants", "mutation_run"), "random_programs.mutation"),
-    **dict.fromkeys(("minimal", "programs"), "random_programs.strategies"),
-}  # fmt: skip
-"""Names that are imported when they are first used, and the module of each."""
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _LAZY:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f".{_LAZY[name]}", __package__), name)
-
-
-def __dir__() -> list[str]:
-    """The names of the module, with those that are loaded at first use, for completion."""
-    return sorted({*globals(), *_LAZY})

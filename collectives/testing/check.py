@@ -24,7 +24,7 @@ import autograd as ag
 from autograd.errors import ArgumentError, CommunicationError, RingtapeError, call_site, typed_errors
 from autograd.layouts.layout import C, I, Label, P, R, Rooted, Shard, V, dual_label
 
-from ..collective import Collective
+from ..declaration.collective import Collective
 from ..mesh import Mesh
 from ..ops.custom import apply
 from ..world import run, world
@@ -148,7 +148,7 @@ def check_collective(
     Examples
     --------
     >>> import collectives as cc
-    >>> from collectives.collective import collectives
+    >>> from collectives.declaration.collective import collectives
     >>> cc.testing.check(collectives["all_reduce"], takes=[cc.P], ranks=[1, 3], to=cc.R).ok
     True
     """

@@ -23,7 +23,7 @@ from autograd.engine.tensor import Tensor
 from autograd.errors import CommunicationError, LayoutError, TapeError, call_site, site_of_traceback, typed_errors
 from autograd.layouts.layout import I, Label, Layout, P, R, Rooted, Shard, V, dual_label, may_relabel
 
-from ..collective import Collective, collectives
+from ..declaration.collective import Collective, collectives
 from ..mesh import Mesh
 from ..ops.sums import all_reduce
 from ..world import run, world
@@ -59,7 +59,7 @@ class Case:
     name : str
         The collective, the labels and the options, as failures print them.
     covers : tuple of str
-        The collectives that the case tests, by their names in `collectives.collective.collectives`.
+        The collectives that the case tests, by their names in `collectives.declaration.collective.collectives`.
     takes, gives : Label
         The labels of the operand and of the result along the axes. The root of a Rooted is a rank of the (flattened)
         group.

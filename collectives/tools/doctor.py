@@ -198,7 +198,7 @@ def _carried(works: dict[str, str], devices: int) -> str:
     try:
         choice = decide(places, {0: works})
     except RingtapeError as error:
-        raise LookupError(str(error)) from None
+        raise LookupError(error.reason) from None
     return f"{choice.name}: {choice.why}"
 
 

@@ -9,7 +9,7 @@ Each request is passed to a callback, and its result is constructed from this ra
   constructed. The callers require an argument ``like=``.
 
 With ``dry=False`` the results are zeros instead of shapes. Such a group serves to record requests while rules run that
-read values (see `inspect.probe`).
+read values (see `probe`).
 """
 
 from __future__ import annotations

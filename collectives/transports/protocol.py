@@ -278,28 +278,23 @@ class Communicator:
             return observed(self, request, False, lambda: self.run(request))
         return self._prepared(request, False)
 
-    def repeated(self, request: Request, x: Array, result: tuple[int, np.dtype[Any]] | None) -> Callable[[Array], Any]:
-        """`run` for a request that was run before, as a function of another operand of the same size and dtype.
+    def sender(self, request: Request, x: Array, result: tuple[int, np.dtype[Any]] | None) -> Callable[[Array], Any]:
+        """``send(x)``, which runs a request that was run before on another operand of the same size and dtype.
 
         `x` is the operand of the request, a flat host array whose dtype is not float16; `result` is the value of
-        `request.answer`. The group has several ranks, and the call is not a message. The function skips the checks
-        where the transport allows it.
+        `request.answer`. The group has several ranks, and the call is not a message. `send` skips the checks where the
+        transport allows it.
         """
         is_broadcast, repeats = request.call == "broadcast", self.repeats
-        request = self._marked(request, x)
 
-        def again(x: Array) -> Any:
+        def send(x: Array) -> Any:
             if not repeats or self.before_root is not None or (observers and get_ident() in observers):
                 return self.run(request._replace(x=x))
             if is_broadcast:
                 return self._run(request, None, x.copy())
             return self._run(request, x, None if result is None else empty(*result))
 
-        return again
-
-    def _marked(self, request: Request, x: Array) -> Request:
-        """A request with the mark of the call, for transports that keep a history."""
-        return request
+        return send
 
     def start(self, request: Request) -> Pending[Any]:
         """Start a call and return at once. The order of starts is part of the channel's order."""

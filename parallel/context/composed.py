@@ -19,7 +19,7 @@ from autograd.engine.tensor import TENSORS, Tensor, relabel
 from autograd.layouts.layout import C, V
 from autograd.ops.arguments import raw
 from collectives import cast
-from collectives.call import Call
+from collectives.declaration.call import Call
 from collectives.ops.messages import PERMUTE
 
 __all__ = ["adjoint", "masked", "tangent"]

@@ -39,12 +39,12 @@ from autograd.layouts.layout import P, Shard, V
 from autograd.layouts.messages import describe
 from autograd.transforms.rematerialise import checkpoint
 from collectives import cast
-from collectives.call import Call
-from collectives.collective import Collective
+from collectives.declaration.call import Call
+from collectives.declaration.collective import Collective
+from collectives.declaration.staging import buffer_like, flat
 from collectives.mesh import Axis
 from collectives.ops.arguments import operand
 from collectives.ops.extents import extents_along
-from collectives.staging import buffer_like, flat
 from collectives.transports.protocol import Pending, Request
 
 from . import composed, masks

@@ -39,8 +39,8 @@ from autograd.engine.tensor import Tensor
 from autograd.errors import RingtapeError
 from collectives.algorithms.selected import Channel
 from collectives.algorithms.steps import Steps
-from collectives.inspect.probe import Probe
 from collectives.mesh import Axis
+from collectives.transports.probe import Probe
 from collectives.transports.protocol import Communicator, Request, observed, observers
 from collectives.transports.shared_memory.communicator import SharedMemory, shared_memory
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
+from operator import getitem, is_not
 from typing import Any, NoReturn
 from weakref import ref
 
@@ -16,6 +17,7 @@ from autograd.engine.tape import Tape
 from autograd.engine.tensor import Tensor
 from autograd.errors import ArgumentError, MeshError, OptionError, TapeError, call_site, typed_errors
 from autograd.nn import Module
+from autograd.nn.substitution import VALUES, substitutable, substituted
 from collectives import Mesh, current_mesh
 
 from .buckets import Reduction
@@ -146,6 +148,9 @@ class DataParallel(Module):
         self._buckets = {**sizes, "reduction": reduction}
         self._parameters: list[Parameter] = []
         self._owners: list[tuple[dict[str, Any], str, int]] | None = None  # (attributes, name, index of the parameter)
+        self._places: tuple[list[dict[str, Any]], list[str]] = [], []
+        self._held: list[Parameter] = []  # by those places
+        self._keys: list[int] = []  # the identities of the parameters, by which others take their place
         self._checked = False
         self._entries: list[Entry] = []  # recorded where the module is called
         self._layers: Layers | None = None  # entries of stage 3, recorded where a layer is called
@@ -184,6 +189,15 @@ class DataParallel(Module):
                 parameter.name = parameter.name or path
                 self._parameters.append(parameter)
             self._owners.append((vars(owner), attribute, index[id(parameter)]))
+            substitutable(owner, attribute)
+        self._set_held()
+
+    def _set_held(self) -> None:
+        """Keep which attributes hold which parameters, for a check at each call."""
+        owners, parameters = self._owners or [], self._parameters
+        self._keys = list(map(id, parameters))
+        self._places = [attributes for attributes, _, _ in owners], [name for _, name, _ in owners]
+        self._held = [parameters[k] for _, _, k in owners]
 
     def _divide(self) -> None:
         """Replace the parameters of the module by this rank's rows of them."""
@@ -205,6 +219,7 @@ class DataParallel(Module):
                 parameters[k] = shard_parameter(p, mesh, on, kept)
         for attributes, name, k in owners:
             attributes[name] = parameters[k]
+        self._set_held()
         self._entries = self._whole_entries(mesh, [k for k, is_part in enumerate(divided) if not is_part])
         kept_whole = [k for k in wholes if k not in freed]
         if kept_whole:
@@ -249,18 +264,16 @@ class DataParallel(Module):
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         if self._owners is None:
             self._register()
-        owners, parameters, layers = self._owners or [], self._parameters, self._layers
-        attributes: dict[str, Any]
-        for attributes, name, k in owners:
-            if attributes[name] is not parameters[k]:
-                self._refuse_replaced(name, parameters[k])
+        if any(map(is_not, map(getitem, *self._places), self._held)):
+            self._refuse_replaced()
+        layers = self._layers
         entered = self._enter() if self._entered is None else self._entered
-        contexts = state.contexts
+        contexts, outer = state.contexts, VALUES.get()
         if state.recording is not None:
             state.contexts = (*contexts, partial(self._reuse_entry, self._at))
         try:
-            for attributes, name, k in owners:
-                attributes[name] = entered[k]
+            values = dict(zip(self._keys, entered))  # noqa: B905  `strict` costs as much as the rest
+            VALUES.set(values if outer is None else {**outer, **values})  # `substituted`, without its calls
             if layers is None:
                 y: Tensor = self.module.forward(*args, **kwargs)  # or several
             else:
@@ -268,11 +281,15 @@ class DataParallel(Module):
                     y = self.module.forward(*args, **kwargs)
             return y
         finally:
+            VALUES.set(outer)
             state.contexts = contexts
-            for attributes, name, k in owners:
-                attributes[name] = parameters[k]
 
-    def _refuse_replaced(self, attribute: str, p: Parameter) -> NoReturn:
+    def _refuse_replaced(self) -> NoReturn:
+        attribute, p = next(
+            (name, p)
+            for attributes, name, p in zip(*self._places, self._held, strict=True)
+            if attributes[name] is not p
+        )
         raise OptionError(
             f"DataParallel: another value was assigned to {attribute!r} of a module, in the place of {p.name}, after "
             "the model was called or its parameters were divided. Needed: the parameters that the model knows\n"
@@ -367,19 +384,13 @@ class DataParallel(Module):
     @contextmanager
     def _reuse_entry(self, at: tuple[Any, list[int]]) -> Iterator[None]:
         """Give the module the parameters of an earlier entry, for the recomputation of a part of it (checkpointing)."""
-        owners, (recording, places) = self._owners or [], at
-        before = [attributes[name] for attributes, name, _ in owners]
-        try:
-            for entry, first in zip(self._entries, places, strict=True):
-                entered = entry.again(self._parameters, recording(), first)
-                for attributes, name, k in owners:
-                    if k in entered:
-                        attributes[name] = entered[k]
-            with nullcontext() if self._layers is None else self._layers.entering():
-                yield
-        finally:
-            for (attributes, name, _), value in zip(owners, before, strict=True):
-                attributes[name] = value
+        (recording, places), keys = at, self._keys
+        values: dict[int, Any] = {}
+        for entry, first in zip(self._entries, places, strict=True):
+            entered = entry.again(self._parameters, recording(), first)
+            values.update((keys[k], x) for k, x in entered.items())
+        with substituted(values), nullcontext() if self._layers is None else self._layers.entering():
+            yield
 
 
 def _names(axis: Any) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from autograd.errors import ArgumentError, LayoutError, call_site, typed_errors
 from autograd.layouts.layout import C, I, Layout, R, Shard
 from autograd.layouts.messages import describe
 from collectives import Mesh, current_mesh
-from collectives.joint import Joint, JointCall, OneByOne
+from collectives.ops.joint import Joint, JointCall, OneByOne
 from collectives.ops.sums import CAST_I_TO_R
 
 from .buckets import Buckets

@@ -25,6 +25,7 @@ from autograd.engine.sweep import Sweep
 from autograd.engine.tensor import TENSORS, Tensor
 from autograd.errors import TapeError, call_site
 from autograd.nn import Module, ModuleList, Sequential
+from autograd.nn.substitution import interceptable, intercepted, substituted
 from collectives import current_mesh
 
 from .entry import Entry
@@ -171,6 +172,9 @@ class Layers:
         self._coming: dict[int, Callable[[], None]] = {}  # by layer: waits for its all-gathers
         self._next: dict[tuple[int, int], int] = {}  # by layer and direction: the layer that followed
         self._last = -1
+        self._calls = {id(layer.module): partial(self._call, n) for n, layer in enumerate(layers)}
+        for layer in layers:
+            interceptable(layer.module)
 
     def forget(self) -> None:
         """Parameters may have changed since the last pass."""
@@ -199,18 +203,9 @@ class Layers:
         if after != n and after not in self._coming:
             self._coming[after] = self._runs(after).start_gathers()
 
-    @contextmanager
-    def entering(self) -> Iterator[None]:
-        """Inside the block a call of a layer enters its parameters."""
-        outer = "forward" in vars(self.layers[0].module)
-        for n, layer in enumerate(self.layers):
-            vars(layer.module)["forward"] = partial(self._call, n)
-        try:
-            yield
-        finally:
-            for layer in self.layers:
-                if not outer:
-                    vars(layer.module).pop("forward", None)
+    def entering(self) -> intercepted:
+        """A block in which a call of a layer enters its parameters."""
+        return intercepted(self._calls)
 
     def _call(self, n: int, *args: Any, **kwargs: Any) -> Any:
         """The forward pass of a layer."""
@@ -223,7 +218,7 @@ class Layers:
         if recording is not None:
             state.contexts = (*contexts, partial(self._reuse, ref(recording), n, entered[0].node))
         try:
-            with _assigned(layer.owners, dict(zip(layer.indices, entered, strict=True))):
+            with substituted(self._values(dict(zip(layer.indices, entered, strict=True)))):
                 y = type(layer.module).forward(layer.module, *args, **kwargs)
         finally:
             state.contexts = contexts
@@ -239,18 +234,9 @@ class Layers:
     @contextmanager
     def _reuse(self, recording: Any, n: int, first: int) -> Iterator[None]:
         """Give a layer the parameters of an earlier entry, for the recomputation of a part of it."""
-        with _assigned(self.layers[n].owners, self.entries[n].again(self.parameters, recording(), first)):
+        with substituted(self._values(self.entries[n].again(self.parameters, recording(), first))):
             yield
 
-
-@contextmanager
-def _assigned(owners: Sequence[Owner], values: dict[int, Any]) -> Iterator[None]:
-    before = [attributes[name] for attributes, name, _ in owners]
-    try:
-        for attributes, name, k in owners:
-            if k in values:
-                attributes[name] = values[k]
-        yield
-    finally:
-        for (attributes, name, _), value in zip(owners, before, strict=True):
-            attributes[name] = value
+    def _values(self, entered: dict[int, Any]) -> dict[int, Any]:
+        """By the identity of a parameter: the value in its place, given those by index."""
+        return {id(self.parameters[k]): x for k, x in entered.items()}

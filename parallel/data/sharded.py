@@ -35,10 +35,10 @@ from autograd.errors import LayoutError, call_site
 from autograd.layouts.layout import I, Shard
 from autograd.layouts.messages import describe
 from autograd.layouts.partition import labels_of_parts, nested_parts
-from collectives.inspect.probe import Probe
-from collectives.joint import Joint
 from collectives.mesh import Axis, Mesh
+from collectives.ops.joint import Joint
 from collectives.ops.parts import ALL_GATHER
+from collectives.transports.probe import Probe
 from collectives.transports.protocol import Communicator, Request
 
 from .buckets import Bucket, Buckets, lay_out

@@ -21,6 +21,7 @@ from autograd.errors import ArgumentError, OptionError, ShapeError, TapeError, c
 from autograd.layouts.layout import I, Layout, P, R
 from autograd.layouts.messages import require_one_number
 from autograd.nn import Module, ModuleList
+from autograd.nn.substitution import substitutable, substituted
 from autograd.optim.hyperparameters import check_count
 from collectives.transports.protocol import Request
 
@@ -250,16 +251,18 @@ class Pipeline(Module):
         """Keep the layers of this rank, and free the memory of the others."""
         mine = [(name, module) for name, module, rank in named if rank == self.rank]
         place(mine, self.axis)
-        self._borrowed: list[tuple[Tie, list[tuple[dict[str, Any], str]]]] = []
+        self._borrowed: list[tuple[Tie, list[tuple[Module, str]]]] = []
         for tie in self._ties:
             if self.rank not in (tie.owner, *tie.borrowers):
                 continue
-            at = [(vars(owner), attribute) for name, module in mine
+            at = [(owner, attribute) for name, module in mine
                   for _, owner, attribute, p in module.named_owners(f"{name}.") if p is tie.parameter]  # fmt: skip
             self._borrowed.append((tie, at))
             if tie.owner != self.rank:  # a leaf takes its place, which no optimizer sees
-                for attributes, attribute in at:
-                    attributes[attribute] = Borrowed(np.zeros(0))
+                placeholder = Borrowed(np.zeros(0))
+                for owner, attribute in at:
+                    vars(owner)[attribute] = placeholder
+                    substitutable(owner, attribute)
         kept = {id(p) for _, module in mine for p in module.parameters()}
         for name, module, rank in named:
             for p in module.parameters():
@@ -454,6 +457,7 @@ class _Run:
         self.sizes: list[int] | None = None  # the bytes that the tapes hold, where they are measured
         self.result: Any = None
         self.ties: list[tuple[Tie, Tape, Tensor]] = []
+        self.lent: dict[int, Borrowed] = {}  # by the identity of the placeholder: the value of a tied parameter
         group = None if model._on is None else model._on.group
         if group is not None and group.size > 1 and group.checking:
             shapes = [(d.name, s) for x in self.inputs for s, d, _ in signature_of(x)]
@@ -467,8 +471,12 @@ class _Run:
         self._return_ties()
 
     def tasks(self) -> None:
-        """Run the tasks of this rank."""
+        """Run the tasks of this rank, with the values of tied parameters in their places."""
         self._lend_ties()
+        with substituted(self.lent) if self.lent else nullcontext():
+            self._tasks()
+
+    def _tasks(self) -> None:
         transfers = self.transfers
         for action, receives, starts, sends in self.schedule.tasks[self.model.rank]:
             values: Any = None
@@ -660,8 +668,7 @@ class _Run:
             transfers, text = self.transfers, f"the value of {tie.name}"
             assert transfers is not None
             if tie.owner == self.model.rank:
-                attributes, attribute = at[0]
-                x, needs = attributes[attribute], self.records and tie.parameter.requires_grad
+                x, needs = getattr(*at[0]), self.records and tie.parameter.requires_grad
                 tape = Tape()
                 with tape if needs else nullcontext():
                     y = tape.watch(x) if needs else x
@@ -670,9 +677,9 @@ class _Run:
                 if needs:
                     self.ties.append((tie, tape, y))
             else:
+                owner, attribute = at[0]
                 leaf = Borrowed(*transfers.receive_value(tie.owner, text), tie.name)
-                for attributes, attribute in at:
-                    attributes[attribute] = leaf
+                self.lent[id(vars(owner)[attribute])] = leaf
 
     def _return_ties(self) -> None:
         """Return the cotangents of tied parameters to their owners, or receive and add them."""
@@ -680,11 +687,10 @@ class _Run:
         for tie, at in self.model._borrowed:
             if tie.owner == self.model.rank or transfers is None:
                 continue
-            leaf = at[0][0][at[0][1]]
+            owner, attribute = at[0]
+            leaf = self.lent.pop(id(vars(owner)[attribute]))
             if leaf.requires_grad:
                 transfers.send_gradient(tie.owner, None if leaf.grad is None else leaf.grad.array, tie.name)
-            for attributes, attribute in at:
-                attributes[attribute] = Borrowed(np.zeros(0))
         for tie, tape, y in self.ties:
             for rank in tie.borrowers:
                 assert transfers is not None

@@ -22,6 +22,7 @@ from autograd.engine.state import state
 from autograd.engine.tensor import TENSORS
 from autograd.errors import OptionError, call_site, typed_errors
 from autograd.layouts.layout import I, R, Shard, V
+from autograd.nn.substitution import substitutable, substituted
 
 from ..plan import Shards
 from .regions import axis_name
@@ -49,6 +50,8 @@ class SequenceModule(nn.Module):
     def __init__(self, module: nn.Module, axis: str):
         self.module, self.axis = module, axis
         self._places = [(owner, attribute) for _, owner, attribute, _ in module.named_owners()]
+        for owner, attribute in self._places:
+            substitutable(owner, attribute)
 
     def named_owners(self, prefix: str = "") -> Iterator[tuple[str, nn.Module, str, Parameter]]:
         yield from self.module.named_owners(prefix)
@@ -63,15 +66,13 @@ class SequenceModule(nn.Module):
         label = (input.layout or input.labelled(grid))[self.axis]
         if not (isinstance(label, Shard) or label is V):
             return self.module.forward(input, *args, **kwargs)
-        whole = [(owner, attribute, getattr(owner, attribute)) for owner, attribute in self._places]
-        try:
-            for owner, attribute, p in whole:
-                if (p.layout or p.labelled(grid))[self.axis] is I:
-                    vars(owner)[attribute] = cc.cast(p, self.axis, to=R)
+        values: dict[int, Any] = {}
+        for owner, attribute in self._places:
+            p, key = getattr(owner, attribute), id(vars(owner)[attribute])  # p may have entered along other axes
+            if key not in values and (p.layout or p.labelled(grid))[self.axis] is I:
+                values[key] = cc.cast(p, self.axis, to=R)
+        with substituted(values):
             return self.module.forward(input, *args, **kwargs)
-        finally:
-            for owner, attribute, p in whole:
-                vars(owner)[attribute] = p
 
     def extra_repr(self) -> str:
         return f"axis={self.axis!r}"

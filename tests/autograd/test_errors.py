@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import ast
 import os
+import pickle
+import re
 import subprocess
 import sys
+import threading
 import traceback
 import types
 from collections.abc import Callable
@@ -145,6 +148,46 @@ def test_a_call_site_in_a_notebook_is_a_cell(shell: Shell) -> None:
     refused(ag.ShapeError, lambda: numpy.ones((4, 2)) @ w, "\n  at test_errors.py:")
     del shell.cells[name]
     refused(ag.ShapeError, lambda: exec(cell, {"w": w, "numpy": numpy}), "\n  at 847916779.py:3")
+
+
+@pytest.mark.parametrize("kind", [ag.ShapeError, errors.AxisError, errors.MissingKeyError, errors.DependencyError])
+def test_an_error_that_ringtape_makes_ends_with_the_line_of_the_program(kind: type[ag.RingtapeError]) -> None:
+    def made(text: str) -> ag.RingtapeError:
+        """An error that a file of ringtape makes."""
+        names: dict[str, Any] = {"kind": kind}
+        exec(compile("def make(text): return kind(text)", nn.__file__, "exec"), names)
+        error = names["make"](text)
+        assert isinstance(error, ag.RingtapeError)
+        return error
+
+    error = made("no\x1b; needed: yes")
+    assert re.fullmatch(r"no\\x1b; needed: yes\n  at test_errors\.py:\d+", str(error)), str(error)
+    assert error.reason == "no\\x1b; needed: yes"
+    assert error.args == (str(error),)
+    for copy in (made(str(error)), pickle.loads(pickle.dumps(error)), kind(*error.args)):
+        assert str(copy) == str(error) and copy.args == error.args  # the line is not added again
+    error.extend("\n  fix: it")
+    assert re.fullmatch(r"no\\x1b; needed: yes\n  fix: it\n  at test_errors\.py:\d+", str(made(*error.args)))
+    assert str(kind("theirs")) == kind("theirs").reason == "theirs"  # of the program itself
+
+
+def test_reports_warnings_and_other_threads_get_no_line() -> None:
+    """A report names the lines of the ranks. Python shows the place of a warning itself."""
+    names: dict[str, Any] = {"errors": errors}
+    program = (
+        "def make(kind, text): return getattr(errors, kind)(text)\ndef run(): found.append(make('ShapeError', 'x'))"
+    )
+    exec(compile(program, cc.__file__, "exec"), names)
+    make: Callable[[str, str], Exception] = names["make"]
+    report = "differ:\n  rank 0: all_reduce\n    at model.py:3\n  rank 1: finished"
+    assert str(make("CollectiveMismatch", report)) == report
+    assert re.fullmatch(r"rank 1 failed\n  at test_errors\.py:\d+", str(make("RankFailed", "rank 1 failed")))
+    assert str(make("GradientWarning", "x")) == "x"
+    names["found"] = found = []
+    thread = threading.Thread(target=names["run"])
+    thread.start()
+    thread.join()
+    assert str(found[0]) == "x"  # no line of a program runs there
 
 
 @pytest.mark.parametrize("shape, words", [

@@ -13,7 +13,7 @@ import autograd as ag
 import collectives as cc
 from autograd.engine.sweep import Sweep
 from autograd.engine.tensor import Tensor
-from collectives.collective import Collective
+from collectives.declaration.collective import Collective
 
 SIZE = 512
 

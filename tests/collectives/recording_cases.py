@@ -10,7 +10,7 @@ import autograd as ag
 import collectives as cc
 from autograd.engine.tensor import Tensor
 from collectives import I, R, Shard, V
-from collectives.collective import collectives
+from collectives.declaration.collective import collectives
 from collectives.testing.proof import Case, Plan, Setting, operand, prepare
 from collectives.testing.registry_cases import cases
 

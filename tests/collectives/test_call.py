@@ -19,12 +19,12 @@ from autograd.engine.state import no_grad, state
 from autograd.engine.tensor import Tensor
 from autograd.errors import CollectiveMismatch, LayoutError, OptionError
 from collectives import I, P, R, V
-from collectives.call import Call
-from collectives.collective import Prepared
+from collectives.declaration.call import Call
+from collectives.declaration.prepared import Prepared
+from collectives.declaration.staging import InShape, flat
 from collectives.inspect.observing import observing
 from collectives.ops.sums import ALL_REDUCE
 from collectives.shared_arrays import along
-from collectives.staging import InShape, flat
 from collectives.testing.proof import mutated
 from collectives.transports.protocol import Request
 
@@ -368,3 +368,39 @@ def test_a_request_that_was_refused_is_refused_again() -> None:
 
     first, second, third = cc.run(program, ranks=3)[0]
     assert first == second == third and "op='other'" in first
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("form", [np.float64, np.float32, np.complex128, lambda x: np.array(x, np.float64)])
+def test_a_scalar_is_sent_as_an_array_is(ranks: int, form: Callable[[Any], Any]) -> None:
+    """The scalar loss: the transport binds its call, and each result is a scalar of its own."""
+
+    def program() -> None:
+        rank = cc.world().rank
+        with cc.Mesh(dp=ranks) as mesh, ag.Tape():
+            found = []
+            for n in range(4):
+                y = cc.all_reduce(Tensor(form(rank + n), mesh.grid.uniform(V)), "dp", to=I)
+                assert y.array == sum(range(ranks)) + ranks * n and y.array.shape == ()
+                assert type(y.array) is type(form(0))
+                found.append(y.array)
+            bound = [known for known in mesh.prepared.values() if isinstance(known, Prepared) and known._send]
+            assert len(bound) == 1 and len(set(map(float, np.real(found)))) == 4
+
+    cc.run(program, ranks)
+
+
+def test_a_request_that_sends_another_number_is_not_bound() -> None:
+    """A scalar lies in no array, so the request is made once more, for an array in its place."""
+    twice = cc.Collective("twice the sum", (V,), gives=R, registered=False)
+
+    @twice.asks
+    def _(x: Any, call: Call) -> Any:
+        return Request("all_reduce", flat(x * 2)), InShape(x.shape)
+
+    def program() -> None:
+        with cc.Mesh(dp=2):
+            for n in (0.0, 1.0, 2.0):
+                assert cc.apply(twice, ag.tensor(np.float64(n)), "dp").array == 4 * n
+
+    cc.run(program, 2)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-PACKAGES = ("autograd", "collectives", "parallel")
+PACKAGES = ("autograd", "collectives", "parallel", "tests.proofs")
 NEEDS_MPI = "collectives.transports.mpi."  # its modules import mpi4py: a world of several processes loads them
 
 

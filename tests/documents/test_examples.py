@@ -8,6 +8,7 @@ import struct
 from functools import cache
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from ..collectives.launch import Outcome, launch_command
@@ -38,6 +39,62 @@ def run_example(name: str, how: str, ranks: int, *options: str) -> Outcome:
 
 def ranks_of_lines(out: str) -> list[int]:
     return [int(rank) for rank in re.findall(r"^\[rank (\d+)\]", out, re.MULTILINE)]
+
+
+# -- 00_core ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_the_core_computes_what_ringtape_computes(ranks: int) -> None:
+    """Every line that the narrative asks its reader to check; the steps of gradient descent against plain NumPy."""
+    ended = run_example("00_core.py", "threads", ranks)
+    assert ended.err == ""
+    parts = ended.out.split("\n\n")
+    assert [part[:2] for part in parts] == [f"{n}." for n in range(1, 9)]
+    slopes = re.findall(r"-?\d\.\d{6}", parts[2])
+    assert slopes[0] == slopes[1]
+    moves, cases = (part.splitlines()[1:] for part in parts[3:5])
+    assert len(moves) == 9
+    verdicts = {line.split("  ")[0].strip() or line.strip(): line.split("   ")[-1] for line in cases}
+    assert len(verdicts) == len(moves) + 5
+    assert all(verdict == "equal" or ranks > 1 and name.startswith("WRONG") for name, verdict in verdicts.items())
+    assert [verdicts[name] for name in verdicts if name.startswith("WRONG")] == [
+        "NOT EQUAL" if ranks > 1 else "equal"
+    ] * 2
+
+    rng = np.random.default_rng(5)
+    rows, w = rng.standard_normal((7, 3)), np.zeros(3)
+    targets, losses = np.tanh(rows @ [1.0, -2.0, 0.5]), []
+    for _ in range(3):
+        y = np.tanh(rows @ w)
+        losses.append(np.mean((y - targets) ** 2))
+        grad = rows.T @ (2 * (y - targets) * (1 - y * y)) / 7
+        w = w - 0.5 * grad
+    steps = parts[5].splitlines()[1:]
+    assert len(steps) == 3 and len({line.partition(",")[2] for line in steps}) == 1
+    shown = [float(x) for x in re.findall(r"-?\d+\.\d+", steps[0])]
+    assert np.allclose(shown, [*losses, *grad], rtol=0, atol=1e-8)
+
+    for error in (
+        "missing_sum: LabelError: matmul: Shard(0) beside Invariant",
+        "seeded_on_every_rank: LabelError: backward: the loss is R",
+        *(["different_calls: RuntimeError: different calls: rank 0: all_reduce, rank 1: reduce_scatter"] * (ranks > 1)),
+    ):
+        assert error in parts[6]
+    right, alone, often = (np.array(found.split(), float) for found in re.findall(r"\[(.*)\]", parts[6]))
+    assert np.allclose(often, ranks * right, atol=1e-5) and np.allclose(alone, right) == (ranks == 1)
+    assert [float(x) < 1e-14 for x in re.findall(r"difference (\S+)", parts[7])] == [True, True]
+    assert "missing_sum: LayoutError: matmul" in parts[7]
+
+
+def test_the_core_needs_numpy_alone_and_is_read_in_one_sitting() -> None:
+    lines = (EXAMPLES / "00_core.py").read_text().splitlines()
+    imports = [line.split()[1] for line in lines if re.match(r"(import|from) ", line)]
+    first = next(n for n, line in enumerate(lines) if line.startswith("import autograd"))
+    assert set(imports) == {"__future__", "argparse", "threading", "collections.abc", "typing", "numpy", "autograd",
+                            "autograd.numpy", "collectives"}  # fmt: skip
+    assert any(line.startswith("# == 8. ") for line in lines[first - 5 : first])
+    assert len([line for line in lines if line.strip()]) < 350
 
 
 # -- 01_adjoints ------------------------------------------------------------------------------------------------------

@@ -37,8 +37,8 @@ def test_what_few_programs_use_is_loaded_later() -> None:
     later = ("algorithms", "transports.threads", "job.supervisor_client", "inspect.dry_run", "ops.nonblocking",
              "inspect.plan", "shared_arrays", "testing", "inspect.timeline")  # fmt: skip
     counts, modules = run(
-        "import sys, numpy; a = len(sys.modules); import autograd; b = len(sys.modules); import collectives\n"
-        "print(b - a, len(sys.modules) - b); print(*sys.modules)"
+        "import sys, numpy; a = len(sys.modules); import autograd; autograd.grad; b = len(sys.modules)\n"
+        "import collectives; print(b - a, len(sys.modules) - b); print(*sys.modules)"
     ).splitlines()
     of_autograd, of_collectives = map(int, counts.split())
     assert of_autograd <= 165, "beyond NumPy's; 160 of them took 70 ms"
@@ -46,6 +46,92 @@ def test_what_few_programs_use_is_loaded_later() -> None:
     loaded = modules.split()
     assert not {f"collectives.{name}" for name in later} & set(loaded)
     assert "fractions" not in loaded and "statistics" not in loaded
+
+
+def test_the_engine_can_be_imported_alone() -> None:
+    """Two operations are declared by hand, and a gradient is computed: without `ops`, `numpy`, or anything of ranks."""
+    loaded = run(
+        "import sys, numpy\n"
+        "import autograd.engine\n"
+        "from autograd.engine.leaves import tensor\n"
+        "from autograd.engine.primitive import op\n"
+        "from autograd.engine.tape import Tape\n"
+        "twice = op('double', 'a', lambda x: 2 * x, adjoint=(lambda ct, y, x: twice(ct),))\n"
+        "total = op('total', 'a', numpy.sum, adjoint=(lambda ct, y, x: spread(ct, (2,)),))\n"
+        "spread = lambda ct, shape: numpy.broadcast_to(ct, shape)\n"
+        "x = tensor([1.0, 2.0], requires_grad=True)\n"
+        "with Tape() as tape: y = total(twice(x))\n"
+        "tape.backward(y)\n"
+        "assert x.grad.numpy().tolist() == [2.0, 2.0]\n"
+        "print(*sys.modules)"
+    ).split()
+    assert {"autograd.engine.tape", "autograd.engine.dispatch"} <= {*loaded}
+    above = ("autograd.ops", "autograd.numpy", "autograd.transforms", "autograd.kernels", "collectives", "parallel")
+    assert not [name for name in loaded if name.startswith(above)]
+
+
+def test_importing_autograd_loads_no_engine() -> None:
+    """Its names are loaded at first use."""
+    counts = run(
+        "import sys, autograd as ag\n"
+        "of_ours = lambda: sum(name.startswith('autograd.') for name in sys.modules)\n"
+        "first = of_ours(); ag.RingtapeError, dir(ag), ag.R; labels = of_ours()\n"
+        "ag.grad; print(first, labels, of_ours())"
+    )
+    first, labels, used = map(int, counts.split())
+    assert first <= 12 and labels <= 14 and used > 40
+
+
+def test_a_tensor_has_its_operators_however_it_was_made() -> None:
+    """Of a pickle only the engine is loaded, and the first operator, method or NumPy function loads the operations."""
+    made = "import pickle, autograd as ag; print(pickle.dumps(ag.tensor([1.0, 2.0])).hex())"
+    pickled = run(made).strip()
+    for use, wanted in (
+        ("x * 2", "[2.0, 4.0]"), ("1 - x", "[0.0, -1.0]"), ("-x", "[-1.0, -2.0]"), ("x[1:]", "[2.0]"),
+        ("x == 2", "[False, True]"), ("x.reshape(2, 1)", "[[1.0], [2.0]]"), ("x.T", "[1.0, 2.0]"),
+        ("numpy.negative(x)", "[-1.0, -2.0]"), ("numpy.linalg.norm(x[:1])", "1.0"),
+        ("numpy.concatenate([x, x])", "[1.0, 2.0, 1.0, 2.0]"),
+    ):  # fmt: skip
+        code = (
+            f"import pickle, sys, numpy; x = pickle.loads(bytes.fromhex({pickled!r}))\n"
+            f"assert 'autograd.ops' not in sys.modules\ny = {use}\nprint(y.numpy().tolist())"
+        )
+        assert run(code).strip() == wanted, use
+    code = f"import pickle; x = pickle.loads(bytes.fromhex({pickled!r}))"
+    code += "; print(hasattr(x, 'nothing'), hasattr(x, '__no__'))"
+    assert run(code) == "False False\n"
+
+
+def test_every_operator_loads_the_operations_at_its_first_use() -> None:
+    from autograd.first_use import OPERATORS
+    from autograd.ops import tensor_methods
+
+    names = {f"__{name}__" for name in (*tensor_methods.OPERATORS, *tensor_methods.UNREFLECTED_OPERATORS)}
+    reflected = {f"__r{name}__" for name in tensor_methods.OPERATORS}
+    assert {*OPERATORS} == names | reflected | {"__pos__", "__round__", "__index__"}
+
+
+def test_threads_may_use_a_name_first_at_once() -> None:
+    names = ("Tensor", "grad", "tensor", "nn", "jacobian", "optim", "numpy", "random", "Tape", "checkpoint")
+    code = (
+        "import sys, threading, autograd as ag\n"
+        f"names, seen, barrier = {names!r} * 2, [], threading.Barrier(20)\n"
+        "sys.setswitchinterval(1e-5)\n"
+        "def use(i):\n"
+        "    barrier.wait()\n"
+        "    found = [getattr(ag, name) for name in names[i:] + names[:i]]\n"
+        "    x = ag.tensor([1.0, 2.0]); assert (x * 2).sum().item() == 6 and found\n"
+        "    seen.append(i)\n"
+        "threads = [threading.Thread(target=use, args=(i,)) for i in range(20)]\n"
+        "[t.start() for t in threads]; [t.join() for t in threads]; print(len(seen))"
+    )
+    for _ in range(3):
+        assert run(code) == "20\n"
+
+
+def test_every_name_of_star_import_is_there() -> None:
+    code = "from autograd import *; import autograd; print([n for n in autograd.__all__ if n not in globals()])"
+    assert run(code) == "[]\n"
 
 
 def test_every_public_name_is_there() -> None:

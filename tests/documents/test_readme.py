@@ -40,6 +40,16 @@ def test_without_the_cast_it_is_refused_as_shown(tmp_path: Path) -> None:
     assert shown in done.stderr, f"README shows\n{shown}\nand it says\n{done.stderr}"
 
 
+def test_the_tables_of_the_idea_are_those_of_the_example() -> None:
+    ended = run_file(ROOT / "examples" / "01_adjoints.py", "--ranks", "3", limit_s=60)
+    printed = {text.split(",")[0]: re.findall(r"^\[rank .*$", text, re.M) for text in ended.stdout.split("\n\n")}
+    idea = README.split("## The idea")[1].split("\n## ")[0]
+    shown = [re.split(r" *\| *", row)[2:-1] for row in re.findall(r"^\| \d .*$", idea, re.M)]
+    expected = [re.split(r" {2,}", line.split("] ")[1]) for name in ("cast(to=R)", "all_reduce(to=I)") for line in
+                printed[name]]  # fmt: skip
+    assert shown == expected and len(shown) == 6
+
+
 def test_division_by_the_local_number_of_rows_is_refused(tmp_path: Path) -> None:
     done = _run(_blocks("python")[0].replace("x.global_shape[0]", "x.shape[0]"), tmp_path)
     assert done.returncode != 0 and "LayoutError: divide" in done.stderr

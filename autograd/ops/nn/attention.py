@@ -17,9 +17,9 @@ from ...engine.tensor import TENSORS, Tensor
 from ...errors import DtypeError, ShapeError, call_site, typed_errors
 from ...layouts.layout import Mix
 from ..arguments import constant_like, raw, stack
+from ..contractions import matmul
 from ..elementwise import astype, equal, exp, stop_gradient, where
 from ..indexing import getitem
-from ..matmul import matmul
 from ..reductions import max, sum
 from ..shape import broadcast_to, reshape, swapaxes
 from .fused import Fused

@@ -114,7 +114,7 @@ class Carriers:
         try:
             arena = Arena(own, runtime)
         except CommunicationError as error:
-            return Choice("staged", f"{choice.name}: {error}")
+            return Choice("staged", f"{choice.name}: {error.reason}")
         group.on_close(arena.close)
         return arena
 

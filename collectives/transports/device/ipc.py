@@ -109,7 +109,7 @@ class Arena:
                     raise CommunicationError(f"rank {group.ranks[rank]} cannot export its memory")
                 parts.append([self._open(n, h, s) for n, h, s in zip(theirs, found, sizes, strict=True)])
         except Exception as error:
-            problem = problem or f"{type(error).__name__}: {error}"
+            problem = problem or f"{type(error).__name__}: {getattr(error, 'reason', error)}"
         problems = self._exchanged(problem)
         for name in names:
             del _here[name]

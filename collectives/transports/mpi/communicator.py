@@ -13,18 +13,20 @@ from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
+from numpy import empty
 
 from autograd.errors import CommunicationError
 
 from ...checks import modes, sanitizer
 from ...checks.parts import next_addend
+from ...checks.reports import print_report
 from ...checks.sampling import Sampling
 from ...checks.sanitizer import Addend, Statement
 from ...job.activity import Channel, Numbers
 from ...job.history import digest_of, mark
 from ..device import unsent
 from ..device.host_transport import HostTransport
-from ..protocol import Array, Communicator, Pending, Request
+from ..protocol import Array, Communicator, Pending, Request, observers
 from ..request import shown
 from ..traffic import Traffic
 from . import windows
@@ -151,7 +153,7 @@ class MpiCommunicator(HostTransport):
     announce = Communicator.agree  # no MPI call could carry an agreement
 
     def _agree(self, call: str, layout: str, is_rooted: bool, addend: Addend | None) -> None:
-        if not modes.limit or self.size == 1:
+        if self.size == 1:
             return
         sampling = self.sampling
         is_compared = sampling.agreed < modes.limit
@@ -191,17 +193,48 @@ class MpiCommunicator(HostTransport):
             mine = sanitizer.statement(call, layout, is_rooted, 0, self.copies) if mine is None else mine
             statements = [Statement.decode(each) for each in self._exchanged(mine.encode())]
             error = sanitizer.compare(self.name, self.ranks, statements, sampling.order)
-            if error is not None:
+            if error is not None and modes.limit:
                 self.is_broken = True
                 raise error
+            if error is not None:
+                sampling.end()
+                if self.index == 0:
+                    print_report(str(error))
             if addend is not None:
                 sanitizer.note_facts(addend, self.ranks, statements)
 
     # -- calls -------------------------------------------------------------------------------------------------
-    def _marked(self, request: Request, x: Array) -> Request:
-        if request.call not in _BLOCKING:
-            return request
-        return request._replace(mark=_mark_of(request, None if request.call == "broadcast" else x, x))
+    def sender(self, request: Request, x: Array, result: tuple[int, np.dtype[Any]] | None) -> Callable[[Array], Any]:
+        """As for every transport; mpi4py's function, the datatype and the mark of the call are looked up once."""
+        call, is_broadcast = request.call, request.call == "broadcast"
+        if call not in _BLOCKING:
+            return super().sender(request, x, result)
+        marked = _mark_of(request, None if is_broadcast else x, x)
+        request = request._replace(mark=marked)
+        general = super().sender(request, x, result)
+        name, arguments = CALLS[call]
+        function, kind, block, channel = getattr(self._comm, name), KINDS[x.dtype], self._waits.block, self._channel
+        datatype, operation = kind.datatype, kind.operations.get(request.op)
+        is_sum = call == "all_reduce"
+
+        def send(x: Array) -> Any:
+            if modes.watching or self._raises or observers or self.before_root is not None:
+                return general(x)
+            if self.unsent is not None:
+                self.unsent(True)
+            given, out = x, None if result is None or is_broadcast else empty(*result)
+            if is_broadcast:  # the root's value lies in the buffer, and there is no operand
+                given, out = None, x.copy()  # type: ignore[assignment]
+            channel.calls = number = channel.calls + 1
+            if self.history is not None:
+                self.history.append(marked)
+            if is_sum:  # the most frequent call, without that of its row of the table
+                block((channel, call, number, None), function, (x, datatype), (out, datatype), operation)
+            else:
+                block((channel, call, number, None), function, *arguments(request, given, out, kind))
+            return out
+
+        return send
 
     def _run(self, request: Request, x: Any, out: Any, name: str = "") -> Any:
         """Make a call; `name` describes it in reports of waiting ranks (default: the name of the call)."""

@@ -88,16 +88,16 @@ class Groups:
             channels.pop(channel.key)
             if type(error) is not CommunicationError:
                 raise  # another rank has failed, or the world is closed
-            raise CommunicationError(self._too_many(channel.name, parent.name, error)) from error
+            raise CommunicationError(self._too_many(channel.name, parent.name, error.reason)) from error
         finally:
             chosen.Free()
             group.Free()
 
-    def _too_many(self, name: str, parent: str, error: Exception) -> str:
+    def _too_many(self, name: str, parent: str, reason: str) -> str:
         """The message for a communicator that MPI cannot make, usually because there are too many."""
         alive = len(self._comms) - sum(map(len, self._dropped.values())) - 1  # without the world's own
         return (
-            f"'{name}' could not be made on '{parent}' ({error}). This rank holds {alive} communicators; MPI "
+            f"'{name}' could not be made on '{parent}' ({reason}). This rank holds {alive} communicators; MPI "
             f"libraries support about 2,000 at a time\n  needed: meshes that are made once and used again, or dropped "
             f"(a tape keeps the meshes that it recorded)"
         )

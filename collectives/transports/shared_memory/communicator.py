@@ -239,21 +239,21 @@ class SharedMemory(Wrapper, HostTransport):
             return super().all_reduce(x, op)
         return self._sum_small(small, x)
 
-    def repeated(self, request: Request, x: Array, result: tuple[int, np.dtype[Any]] | None) -> Callable[[Array], Any]:
-        """`run` for a request that was run before; whether a sum is small is decided once."""
-        again = super().repeated(request, x, result)
+    def sender(self, request: Request, x: Array, result: tuple[int, np.dtype[Any]] | None) -> Callable[[Array], Any]:
+        """As for every transport; whether a sum is small is decided once."""
+        send = super().sender(request, x, result)
         if self.is_plain or request.call != "all_reduce" or request.op != "sum":
-            return again
+            return send
         small = self._small.get((x.dtype, x.size)) or self._prepare_small(x)
 
-        def add_again(x: Array) -> Any:
+        def add(x: Array) -> Any:
             if observers or self.is_plain:
-                return again(x)
+                return send(x)
             if small is None:
                 return self._all_reduce(x, np.empty(x.size, x.dtype))
             return self._sum_small(small, x)
 
-        return add_again
+        return add
 
     def _sum_small(self, small: _Small, x: Array, out: Array | None = None) -> Array:
         word, _, is_pair, mine, parts = small

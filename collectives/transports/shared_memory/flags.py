@@ -42,7 +42,7 @@ _PATIENT_S = 1.0  # then a waiting rank sleeps between polls
 _LOOK_S = 0.1  # between two checks whether the other rank is alive
 _DEAD_S = 2.0  # how long a dead rank's report may take to end this rank, before this rank raises an error itself
 
-_limit_s = environment.seconds("RINGTAPE_SHARED_LIMIT_S", 600.0) or 600.0
+_limit_s = float(environment.value("RINGTAPE_SHARED_LIMIT_S"))
 
 
 def set_limit(seconds: float) -> None:
@@ -148,7 +148,7 @@ class Flags:
     def words_of(self, n: int, which: int) -> tuple[int, ...]:
         """All ranks' words of the last synchronization, which is `n`; `which` is `CALL` or `PLACE`."""
         at = which + (n & 1)
-        return tuple(self.words[at :: LINE].tolist())
+        return tuple(self.words[at::LINE].tolist())
 
     def wait(self, at: int, n: int) -> None:
         """Wait for the flag at `at`. Raises RankFailed if its rank is dead or does not arrive within the limit."""

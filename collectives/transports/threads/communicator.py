@@ -148,7 +148,7 @@ class LocalCommunicator(HostTransport):
         if self.parts:
             addend = next_addend(self, addend)
         statement = sanitizer.statement(call, layout, is_rooted, 0, self.copies)
-        window = self.sampling.note(call, []) if modes.limit else None
+        window = self.sampling.note(call, [])
         if window is not None:
             statement = statement._replace(places=window[0])
         self._statement = statement if addend is None else statement._replace(addend=addend)

@@ -14,7 +14,8 @@ from typing import Any
 
 from autograd.errors import CollectiveMismatch, CommunicationError, site_of_thread
 
-from ...checks import sanitizer
+from ...checks import modes, sanitizer
+from ...checks.reports import print_report
 from ...checks.sampling import Order
 from ...checks.sanitizer import Statement
 from ..protocol import Array
@@ -65,7 +66,10 @@ class Rendezvous:
         """Compare the calls and compute all results. The last rank that arrives calls it."""
         call, statement = self.calls[0], self.statements[0]
         if any(other != statement for other in self.statements):
-            self.error = self._compare_statements()
+            self.error = error = self._compare_statements()
+            if error is not None and not modes.limit and all(other == call for other in self.calls):
+                self.error = None  # mode off stops no program that MPI would run
+                self.group.report(error)
         elif statement is not None and (statement.addend is not None or statement.places):
             for each in self.statements:
                 if each is not None and each.addend is not None:
@@ -210,7 +214,7 @@ Wait = Rendezvous | Message | Milestone
 class Channel:
     """The state that the ranks of one group share: incomplete rendezvous, unmatched messages, windows and clocks."""
 
-    __slots__ = ("boards", "messages", "numbered", "order", "rendezvous", "name", "ranks", "windows")
+    __slots__ = ("boards", "has_reported", "messages", "name", "numbered", "order", "ranks", "rendezvous", "windows")
 
     def __init__(self, ranks: tuple[int, ...], name: str):
         self.ranks = ranks
@@ -221,3 +225,10 @@ class Channel:
         self.boards: dict[int, Board] = {}  # clocks, in the order in which they were made
         self.windows: dict[int, Memory] = {}  # in the order in which they were made
         self.order = Order()  # of the calls' lines
+        self.has_reported = False
+
+    def report(self, error: CommunicationError) -> None:
+        """Print the first difference that mode ``off`` has found on stderr."""
+        if not self.has_reported:
+            self.has_reported = True
+            print_report(str(error))

@@ -14,10 +14,10 @@ import autograd.numpy as np
 import collectives as cc
 from autograd import arrays, nn, optim
 from autograd.arrays.shape_only import Shaped
-from autograd.testing.cases import CASES, Case
 from collectives import I, P, R, Rooted, Shard, V
 
 from ...grouped import each, in_groups
+from ...proofs.operations import CASES, Case
 from ..ops.test_operations import named, raw
 from . import fake_device
 from .fake_device import DeviceArray, Mixed

@@ -27,10 +27,10 @@ from autograd.arrays.cupy_functions import (
     OPERATIONS_ABSENT_FROM_CUPY,
 )
 from autograd.engine.primitive import op, registry
-from autograd.testing.cases import CASES, WITHOUT_DERIVATIVE, Case
-from autograd.testing.cases.special import ON_HOST
 
 from ...grouped import each
+from ...proofs.operations import CASES, WITHOUT_DERIVATIVE, Case
+from ...proofs.operations.special import ON_HOST
 from ..ops.test_operations import BITS, named
 from . import fake_device
 from .devices import DEVICES, Device, Gpu
@@ -59,7 +59,7 @@ def placed(x: Any, there: Device) -> Any:
         return partial(placed(x.func, there), *placed(x.args, there), **x.keywords)
     if isinstance(x, tuple):
         return tuple([placed(item, there) for item in x])
-    if not isinstance(x, FunctionType) or not x.__module__.startswith(("autograd.testing.cases", "tests.")):
+    if not isinstance(x, FunctionType) or not x.__module__.startswith("tests."):
         return x
     own = {name: placed(v, there) for name in _names(x.__code__) if _is_given(v := x.__globals__.get(name))}
     cells = tuple([CellType(placed(cell.cell_contents, there)) for cell in x.__closure__ or ()])

@@ -313,6 +313,28 @@ def test_files_of_another_kind_are_refused_without_memory_and_advice_to_trust_th
     assert "strange.npz" in str(refusal.value) and flat(layer.state_dict()) == before
 
 
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_load_needs_at_most_twice_the_size_of_the_file(tmp_path: Path, whole: bool) -> None:
+    """Arrays of the file become those of the objects. Where they are cast they are copied: once."""
+
+    def objects(dtype: str) -> dict[str, Any]:
+        net = nn.Linear(500, 1000, dtype=dtype)
+        optimizer = optim.SGD([net.weight], lr=0.1, momentum=0.9)
+        net.weight.grad = np.ones(net.weight.shape, dtype)
+        optimizer.step()
+        return {"net": net, "optimizer": optimizer}
+
+    nn.save(objects("float32"), tmp_path / "file")
+    size, into = (tmp_path / "file").stat().st_size, objects("float32" if whole else "float16")
+    tracemalloc.start()
+    try:
+        nn.load(into, tmp_path / "file")
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < (1.1 if whole else 1.6) * size, f"{peak} bytes for {size}"
+
+
 def test_a_directory_and_a_missing_file(tmp_path: Path) -> None:
     layer = nn.Linear(2, 1)
     os.mkfifo(tmp_path / "pipe")

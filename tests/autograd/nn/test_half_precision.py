@@ -13,8 +13,8 @@ import numpy
 import pytest
 
 from autograd import nn
-from autograd.testing.cases import Case
 
+from ...proofs.operations import Case
 from ..halves import HALVES
 from ..ops.test_half_precision import SCALES, faults
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import warnings
 from collections.abc import Callable
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy
 import pytest
@@ -17,10 +19,10 @@ from autograd.engine.multi_output import Several
 from autograd.engine.tensor import TENSORS
 from autograd.ops.tensor_methods import METHODS
 from autograd.testing import check_adjoint, check_grads
-from autograd.testing.cases import Case
-from autograd.testing.cases.complex import COMPLEX
 
 from ...grouped import each, in_groups
+from ...proofs.operations import Case
+from ...proofs.operations.complex import COMPLEX
 
 Array = Any
 RNG = numpy.random.default_rng(0)
@@ -146,10 +148,14 @@ def test_ranks_on_threads_look_functions_up_while_the_table_is_made(monkeypatch:
                 other.join()
             return max
 
-    ours = {"first": min, "second": sum}
-    monkeypatch.setattr(numpy_protocol, "_namespaces", [(ours, Theirs()), *numpy_protocol._namespaces])
-    monkeypatch.setattr(numpy_protocol, "_table", None)
-    numpy_protocol.table()
+    monkeypatch.setitem(sys.modules, "theirs", cast(Any, Theirs()))
+    monkeypatch.setitem(sys.modules, "autograd.theirs", cast(Any, SimpleNamespace(first=min, second=sum)))
+    monkeypatch.setattr(numpy_protocol, "_MODULES", ("theirs", *numpy_protocol._MODULES))
+    numpy_protocol.table.cache_clear()
+    try:
+        assert numpy_protocol.table()[len] is min
+    finally:
+        numpy_protocol.table.cache_clear()
     assert seen[0].__class__ in TENSORS
 
 

@@ -21,10 +21,10 @@ import autograd as ag
 import autograd.numpy as np
 from autograd.engine.primitive import registry
 from autograd.errors import DtypeError, RingtapeError
-from autograd.testing.cases import CASES, WITHOUT_DERIVATIVE, Argument, Case, Pick, draw
 
 from ... import summary
 from ...grouped import each
+from ...proofs.operations import CASES, WITHOUT_DERIVATIVE, Argument, Case, Pick, draw
 from ..halves import HALVES
 
 Array = Any

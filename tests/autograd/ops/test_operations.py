@@ -1,6 +1,6 @@
 """Every operation of the registry: its value against NumPy's, its derivatives in both modes to order 2.
 
-The table in `autograd.testing.cases` is complete by construction: `test_every_operation_has_cases` fails where the
+The table in `tests.proofs.operations` is complete by construction: `test_every_operation_has_cases` fails where the
 registry has an operation that has neither a case there nor a reason in `WITHOUT_DERIVATIVE`.
 """
 
@@ -23,10 +23,10 @@ from autograd.engine.primitive import registry
 from autograd.extend import Mix
 from autograd.testing import GradientMismatch, check_adjoint, check_grads
 from autograd.testing import numeric_gradient as slopes
-from autograd.testing.cases import CASES, WITHOUT_DERIVATIVE, Case, apart
-from autograd.testing.cases.elementwise import BINARY, sigmoid
 
 from ...grouped import each, in_groups
+from ...proofs.operations import CASES, WITHOUT_DERIVATIVE, Case, apart
+from ...proofs.operations.elementwise import BINARY, sigmoid
 
 Array = Any
 

@@ -1,6 +1,6 @@
 """Every operation of the registry, drawn: any shapes, layout in memory, dtype; value, orders 1 and 2, both modes.
 
-`autograd.testing.cases` says what an operation needs; here one body checks whatever is drawn from it. The default run
+`tests.proofs.operations` says what an operation needs; here one body checks whatever is drawn from it. The default run
 draws a few of every operation, ``pytest -m slow tests/autograd/ops/test_registry_properties.py`` thousands. The run
 prints how many cases there were and each skip with its reason; an operation without cases fails.
 """
@@ -20,7 +20,10 @@ import autograd as ag
 from autograd import ops
 from autograd.engine.primitive import op, registry
 from autograd.testing import GradientMismatch, check_adjoint, check_grads
-from autograd.testing.cases import (
+
+from ... import summary
+from ...grouped import each
+from ...proofs.operations import (
     CASES,
     FAMILIES,
     MEMORIES,
@@ -32,10 +35,7 @@ from autograd.testing.cases import (
     case,
     draw,
 )
-from autograd.testing.cases.base import Domain
-
-from ... import summary
-from ...grouped import each
+from ...proofs.operations.base import Domain
 
 Array = Any
 OPERATIONS = sorted({name for name in registry if "example" not in name} - set(WITHOUT_DERIVATIVE))

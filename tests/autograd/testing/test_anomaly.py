@@ -104,7 +104,7 @@ def test_the_adjoint_that_makes_the_first_nan() -> None:
             tape.backward(loss)
     text = str(error.value)
     assert text.startswith("the adjoint of sqrt made nan in the cotangent of x, f64[2]: 1 of 2 elements, first [0]")
-    assert text.endswith(f"sqrt was recorded at {line}")
+    assert error.value.reason.endswith(f"sqrt was recorded at {line}")
 
 
 def test_a_planted_rule_that_divides_by_zero() -> None:
@@ -172,7 +172,7 @@ def test_a_write_through_an_older_view() -> None:
                     tape.backward(y)
                 text = str(error.value)
                 assert text.startswith("operand x of multiply, f64[2,3], was written to after the tape had saved it")
-                assert text.endswith(f"multiply was recorded at {line}")
+                assert error.value.reason.endswith(f"multiply was recorded at {line}")
             else:
                 tape.backward(y)  # the fault that only digests see
 

@@ -17,10 +17,10 @@ from autograd.errors import LayoutError, OptionError
 from autograd.extend import Mix, Several, Sum, broadcast
 from autograd.layouts.properties import dims_fault, linear_fault, repeatable_fault
 from autograd.testing import DeclarationMismatch, check_adjoint, check_declaration, check_grads
-from autograd.testing.cases import CASES
 from collectives import P, R, Shard
 
 from ...grouped import in_groups
+from ...proofs.operations import CASES
 
 X = numpy.random.default_rng(0).standard_normal((4, 6))
 

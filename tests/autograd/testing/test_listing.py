@@ -1,4 +1,4 @@
-"""``python -m autograd registry``: the registry as data, derived and never written."""
+"""``python -m autograd registry``: the registry as data, read from the declarations and recorded from the cases."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ import pytest
 
 from autograd.__main__ import main
 from autograd.engine.primitive import op, registry
-from autograd.testing.cases import CASES, WITHOUT_DERIVATIVE
-from autograd.testing.listing import names, row, source
+from autograd.testing.listing import names, record, row, source
 
 from ...forks import run_program
+from ...proofs.operations import CASES, WITHOUT_DERIVATIVE, Case, normal
+from ...proofs.registry import facts
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -74,11 +75,9 @@ def test_layouts_follow_the_declaration() -> None:
     for word in ("a", "N"):
         made = op("twice (planted)", word, lambda x: 2 * x, lambda ct, y, x: 2 * ct, operands="x",
                   dims=registry["exp"].dims)  # fmt: skip
-        from autograd.testing.cases.base import Case, normal
-
         CASES.append(Case(made.name, "", made, lambda x: 2 * x, (normal(2, 3),)))
         try:
-            given[word] = row(made.name)["layouts"]["P"]
+            given[word] = facts(made.name)["layouts"]["P"]
         finally:
             CASES.pop()
             del registry[made.name]
@@ -101,17 +100,22 @@ def test_forms_and_errors(capsys: pytest.CaptureFixture[str]) -> None:
         main(["registry", "--json", "--markdown"])
 
 
+def test_the_record_is_not_stale() -> None:
+    stale = [name for name in names() if record().get(name) != facts(name)]
+    assert not stale and list(record()) == names(), f"write it anew: python -m tests.proofs.registry; stale: {stale}"
+
+
 def test_docs_operations_is_not_stale() -> None:
     """Names and words only: the rest follows from them, or is looked at when it is written anew."""
     page = ROOT / "docs" / "operations.md"
     lines = [line.split(" | ")[:2] for line in page.read_text().splitlines() if line.startswith("| ")][1:]
     listed = {name.strip("| "): word.strip("` ") for name, word in lines}
     declared = {name: r["word"] for name, r in all_rows().items()}
-    assert listed == declared, "stale; write it anew: python -m autograd registry --markdown > docs/operations.md"
+    assert listed == declared, "stale; write it anew: python -m tests.proofs.registry"
 
 
-def test_importing_the_engine_loads_no_cases() -> None:
-    rare = {"autograd.testing", "autograd.testing.anomaly", "autograd.testing.cases", "autograd.testing.listing"}
+def test_importing_the_engine_loads_no_tests() -> None:
+    rare = {"autograd.testing", "autograd.testing.anomaly", "autograd.testing.listing"}
     code = f"import sys, autograd; RARE = {rare}; assert not RARE & set(sys.modules)"
     done = run_program(code, "program.py", limit_s=60)
     assert done.returncode == 0, done.stderr

@@ -14,6 +14,7 @@ import pytest
 import collectives as cc
 from collectives.checks import modes
 from collectives.checks.sampling import BLOCK, LENGTH, Sampling
+from collectives.transports.threads import rendezvous
 
 from ... import summary
 from ..launch import launch
@@ -62,6 +63,14 @@ def over_mpi(kind: str, how: str, ranks: int, on: str) -> float:
     outcome = launch("late_differences.py", ranks, how, kind, limit_s=100, on=on, OPENBLAS_NUM_THREADS="1")
     end, shown = time.time(), f"{kind} {how}\n{outcome.out}\n{outcome.err}"
     error, text = FOUND[kind]
+    if how == "off" and kind not in CALLS:  # it is reported, and the program goes on to its end
+        assert (outcome.code, outcome.out.count("NOT TOLD")) == (0, ranks), shown
+        assert outcome.err.count("ringtape: ") == 1 and re.search(text, outcome.err), shown
+        assert "late_differences.py" in outcome.err, shown
+        (reported,) = map(float, re.findall(r"REPORTED (\d+\.\d+)", outcome.out))
+        seconds = reported - max(map(float, re.findall(r"AT (\d+\.\d+)", outcome.out)))
+        assert seconds < MOST_S, shown
+        return seconds
     assert not outcome.is_late and outcome.code != 0 and "NOT TOLD" not in outcome.out, shown
     # Messages and shared memory compare calls, too, and may be faster; of very fast calls the places are not kept.
     has_own = how in ("first/ring", "first/shared") and kind in CALLS
@@ -79,7 +88,23 @@ def test_on_threads(kind: str) -> None:
     on_threads(kind, "first")
 
 
-@pytest.mark.parametrize(("kind", "how"), [("factor", "first/native"), ("two_sums", "first/ring")])
+def reports_on_threads(kind: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Run a kind in mode ``off``, which stops no program, to its end. Return the reports."""
+    reports: list[str] = []
+    monkeypatch.setattr(rendezvous, "print_report", reports.append)
+    cc.check("off")
+    assert cc.run(lambda: program.main(kind, steps=2000), 3) == ["NOT TOLD"] * 3
+    return reports
+
+
+@pytest.mark.parametrize("kind", ["factor", "two_sums", "casts", "in_turn"])
+def test_mode_off_reports_once_and_goes_on(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    reports = reports_on_threads(kind, monkeypatch)
+    assert [bool(re.search(FOUND[kind][1], text)) for text in reports] == [True] * (kind in FOUND)
+    assert all("fix: " in text and "late_differences.py" in text for text in reports)
+
+
+@pytest.mark.parametrize(("kind", "how"), [("factor", "first/native"), ("two_sums", "first/ring"), ("index", "off")])
 def test_over_mpi(kind: str, how: str) -> None:
     seconds = over_mpi(kind, how, 3, "here")
     summary.line("late differences", f"{kind} in mode {how!r}: told after {seconds:.1f} s")
@@ -101,6 +126,17 @@ def test_the_windows_meet_every_part_of_a_step() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
+def test_every_kind_on_threads_in_mode_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the calls themselves differ, threads raise an error in every mode."""
+    for kind in program.KINDS:
+        if kind in CALLS:
+            on_threads(kind, "off")
+        else:
+            assert len(reports_on_threads(kind, monkeypatch)) == (kind in FOUND), kind
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("mode", COMPARING)
 def test_every_kind_on_threads(mode: str) -> None:
     """20 wrong and 20 legal kinds: ``pytest -m slow tests/collectives/checks/test_late_calls.py``."""
@@ -117,9 +153,8 @@ _HOW = ("off", *COMPARING, "first/ring", "first/shared", "first/native/2")
 @pytest.mark.parametrize("on", ["here", "openmpi"])
 @pytest.mark.parametrize("how", _HOW)
 def test_every_kind_over_mpi(how: str, on: str) -> None:
-    """Mode ``off`` compares neither numbers nor the order of equal calls. Of other calls its monitors tell."""
     ranks = 4 if how.endswith("/2") else 3
-    kinds = CALLS if how == "off" else [kind for kind in FOUND if kind not in LEFT_OUT.get(how, ())]
+    kinds = [kind for kind in FOUND if kind not in LEFT_OUT.get(how, ())]
     slowest = max(over_mpi(kind, how, ranks, on) for kind in kinds)
     summary.line("late differences", f"{how!r} ({on}): {len(kinds)} told, at most {slowest:.1f} s late")
 

@@ -19,14 +19,14 @@ import collectives as cc
 from autograd import nn, optim, random
 from autograd.arrays.shape_only import DRY, Shaped
 from autograd.engine.state import state
-from autograd.testing.cases import CASES, WITHOUT_DERIVATIVE
-from autograd.testing.cases import Case as Operation
 from collectives import I, P, R, Rooted, Shard, V
 from collectives.testing.proof import Case, Setting, mutated, operand, prepare
 from collectives.testing.registry_cases import cases
 from parallel import DataParallel
 
 from ...grouped import each, in_groups
+from ...proofs.operations import CASES, WITHOUT_DERIVATIVE
+from ...proofs.operations import Case as Operation
 from .dry_program import Tally, really_run, train
 
 MACHINE = cc.Topology(8, inside=cc.Link(1e-6, 100e9), between=cc.Link(5e-6, 10e9), reduced_bytes_per_s=100e9)

@@ -21,10 +21,10 @@ from autograd import nn
 from collectives.inspect.graph import Operation
 from collectives.inspect.observing import observing
 from collectives.inspect.plan import Plan, _merge, _Seen
-from collectives.inspect.probe import Sent
 from collectives.inspect.simulator import Simulated, simulate
 from collectives.testing.proof import Case, Setting, operand, prepare
 from collectives.testing.registry_cases import cases
+from collectives.transports.probe import Sent
 from collectives.transports.protocol import Communicator, Request
 from collectives.transports.request import shown
 from parallel import DataParallel

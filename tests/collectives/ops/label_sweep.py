@@ -1,6 +1,6 @@
 """Every operation with every label at every operand, on ranks that are threads, compared with one process.
 
-A *trial* is a case of the registry (`autograd.testing.cases`) and one label per operand. Every rank runs the case's
+A *trial* is a case of the registry (`tests.proofs.operations`) and one label per operand. Every rank runs the case's
 function on its parts, then a reverse sweep, a recorded one, a second one through that, and forward mode. A trial passes
 if the operation was refused on all ranks, by a LayoutError where it was called, or if all of the following equal what
 one process computes: the value and its label, the gradients and their labels, the second derivatives, the tangent.
@@ -33,9 +33,10 @@ from autograd.arrays.shape_only import Shaped
 from autograd.engine.primitive import registry
 from autograd.engine.tensor import TENSORS, Tensor
 from autograd.errors import LayoutError, RingtapeError
-from autograd.testing.cases import CASES, Argument, Case, normal, positive
 from collectives import D, I, P, R, Rooted, Shard, V
 from collectives.checks.modes import check_mode
+
+from ...proofs.operations import CASES, Argument, Case, normal, positive
 
 RANKS = 3
 LONGER = {2: 4, 3: 7, 4: 5}  # extents of a case -> extents of which the ranks have 2/1/1, 3/2/2, 2/2/1

@@ -26,10 +26,10 @@ import collectives as cc
 from autograd.arrays.shape_only import Shaped
 from autograd.engine.tensor import Tensor
 from autograd.errors import AbsentError
-from autograd.testing.cases import Case
 from collectives import I, P, R, Shard, V
 from collectives.checks.modes import check_mode
 
+from ...proofs.operations import Case
 from .label_sweep import Found, Wrong, differentiable, label_text, near, random, run
 
 AXES = {"a": 2, "b": 2}

@@ -17,7 +17,7 @@ import collectives as cc
 from autograd.engine.tensor import Tensor
 from collectives import I, P, R, V
 from collectives.algorithms import OPERATIONS, algorithms_of
-from collectives.collective import collectives
+from collectives.declaration.collective import collectives
 from collectives.testing import Case, Setting, prepare
 from collectives.testing.proof import operand
 from collectives.testing.registry_cases import cases

@@ -12,8 +12,8 @@ import autograd as ag
 import collectives as cc
 from autograd.errors import LayoutError, MeshError, ShapeError
 from collectives import I, P, R, Rooted, Shard, V
-from collectives.call import Call
-from collectives.collective import Collective, collectives
+from collectives.declaration.call import Call
+from collectives.declaration.collective import Collective, collectives
 
 from ..launch import launch
 from .wrapped_cases import RIGHT, WRONG, same, shift, total

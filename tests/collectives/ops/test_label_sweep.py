@@ -1,7 +1,7 @@
 """Every operation with every label at every operand: refused where it is called, or right, in backward too.
 
-New operations are swept without further work: the cases are those of `autograd.testing.cases`, and of every function of
-`autograd.numpy` and `autograd.nn`. The default run takes some trials of each case, ``pytest -m slow`` all of them.
+New operations are swept without further work: the cases are those of `tests.proofs.operations`, and of every function
+of `autograd.numpy` and `autograd.nn`. The default run takes some trials of each case, ``pytest -m slow`` all of them.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from autograd.engine.primitive import op, registry
 from autograd.engine.tensor import Tensor
 from autograd.layouts.broadcasting import broadcast
 from autograd.layouts.layout import Mix, Sum
-from autograd.testing.cases import WITHOUT_DERIVATIVE, Case, normal
 from autograd.testing.listing import names
 
 from ... import summary
+from ...proofs.operations import WITHOUT_DERIVATIVE, Case, normal
 from .label_sweep import Trial, all_cases, sweep, thinned, trials
 from .mesh_sweep import MeshTrial, mesh_sweep, mesh_trials, some_mesh_trials
 

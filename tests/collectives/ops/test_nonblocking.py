@@ -16,7 +16,7 @@ from autograd.engine.events import listeners
 from autograd.engine.state import state
 from autograd.errors import CollectiveMismatch, CommunicationError, MeshError, RankFailed, SavedArrayError, TapeError
 from collectives import I, P, R, Shard, V
-from collectives.collective import collectives
+from collectives.declaration.collective import collectives
 from collectives.ops import nonblocking
 from collectives.testing import Case, Setting, check, mutated
 from collectives.testing.registry_cases import cases

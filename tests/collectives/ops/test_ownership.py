@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 import collectives as cc
-from collectives.collective import collectives, copied, itself
+from collectives.declaration.collective import collectives
+from collectives.declaration.prepared import copied, itself
 
 from ..launch import launch_command
 from .ownership_cases import check_all

@@ -18,7 +18,8 @@ import pytest
 
 from autograd.arrays.device import dtype_name
 from collectives import R, Rooted, V
-from collectives.collective import Prepared, collectives
+from collectives.declaration.collective import collectives
+from collectives.declaration.prepared import Prepared
 from collectives.testing import Case, Setting, Skip, check, prepare
 from collectives.testing.registry_cases import HELPERS, cases, work_and_skips
 

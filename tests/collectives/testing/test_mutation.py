@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 
 from collectives.testing.proof import mutated
-from collectives.testing.random_programs import generate
-from collectives.testing.random_programs.mutation import (
+
+from ... import summary
+from ...proofs.random_programs import generate
+from ...proofs.random_programs.mutation import (
     KINDS,
     LAYERS,
     Fate,
@@ -23,9 +25,7 @@ from collectives.testing.random_programs.mutation import (
     mutants,
     mutation_run,
 )
-from collectives.testing.random_programs.shapes import OTHERS, SHAPES
-
-from ... import summary
+from ...proofs.random_programs.shapes import OTHERS, SHAPES
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +87,7 @@ def test_on_one_rank_only_nothing_lives_that_differs() -> None:
 @pytest.mark.parametrize("seed", [2])
 def test_a_layer_that_sees_nothing_is_noticed(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Planted: without labels (everything is allowed) the share falls, so the report does measure them."""
-    import collectives.testing.random_programs.mutation as mutation
+    from ...proofs.random_programs import mutation
 
     name = list(SHAPES)[seed]
     before = mutation_run({name: SHAPES[name]}, ["delete", "retype"])
@@ -105,7 +105,7 @@ def test_a_layer_that_sees_nothing_is_noticed(seed: int, monkeypatch: pytest.Mon
 
 def test_a_wrong_adjoint_is_an_alarm() -> None:
     """Planted: with a factor in the all-reduce's adjoint a correct program does not pass."""
-    from collectives.collective import collectives
+    from collectives.declaration.collective import collectives
 
     true = collectives["cast I->R"]._adjoint
     with mutated("cast I->R", adjoint=lambda ct, call: true(ct, call) * 2):

@@ -11,8 +11,8 @@ import pytest
 import autograd as ag
 import collectives as cc
 from collectives import I, P, R, V
-from collectives.call import Call
-from collectives.collective import collectives
+from collectives.declaration.call import Call
+from collectives.declaration.collective import collectives
 from collectives.testing import Case, Failure, Setting, check, mutated
 from collectives.testing.registry_cases import cases
 

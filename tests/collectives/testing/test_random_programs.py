@@ -1,7 +1,7 @@
 """Random SPMD programs: every gradient equals that of the program's dense meaning, and none hangs.
 
 The programs are graphs of local operations, collectives and casts over 1 to 8 ranks and 1 to 3 axes, made by Hypothesis
-from the rules in `testing.random_programs.rules`. The dense meaning has no ranks, and its derivatives no adjoints.
+from the rules in `proofs.random_programs.rules`. The dense meaning has no ranks, and its derivatives no adjoints.
 """
 
 from __future__ import annotations
@@ -19,9 +19,11 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
 from autograd.layouts.layout import I, P, R, Rooted, Shard, V
-from collectives.collective import collectives
+from collectives.declaration.collective import collectives
 from collectives.testing.proof import mutated
-from collectives.testing.random_programs import (
+
+from ... import summary
+from ...proofs.random_programs import (
     Illegal,
     LeafForm,
     Program,
@@ -33,14 +35,12 @@ from collectives.testing.random_programs import (
     kinds,
     shrink,
 )
-from collectives.testing.random_programs.execute import TOLERANCE, gradient_faults, objective_faults
-from collectives.testing.random_programs.form import COMMUNICATION, LOCAL
-from collectives.testing.random_programs.mutation import meant_labels
-from collectives.testing.random_programs.shapes import OTHERS, SHAPES
-from collectives.testing.random_programs.strategies import minimal, programs
-from collectives.testing.random_programs.unlabelled import unlabelled
-
-from ... import summary
+from ...proofs.random_programs.execute import TOLERANCE, gradient_faults, objective_faults
+from ...proofs.random_programs.form import COMMUNICATION, LOCAL
+from ...proofs.random_programs.mutation import meant_labels
+from ...proofs.random_programs.shapes import OTHERS, SHAPES
+from ...proofs.random_programs.strategies import minimal, programs
+from ...proofs.random_programs.unlabelled import unlabelled
 from ..launch import launch
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -169,7 +169,7 @@ def test_the_dense_meaning_has_the_gradient_of_its_own_objective() -> None:
 
 
 def test_central_differences(monkeypatch: pytest.MonkeyPatch) -> None:
-    from collectives.testing.random_programs import serial
+    from ...proofs.random_programs import serial
 
     program = SHAPES["sequence parallel"]
     answer, true = dense(program), serial.addends
@@ -273,18 +273,19 @@ def python(code: str) -> Any:
 def test_hypothesis_is_optional() -> None:
     code = (
         "import sys; sys.modules['hypothesis'] = None\n"
-        "from collectives.testing import faults, generate, mutants\n"
+        "from tests.proofs.random_programs import faults, generate\n"
+        "import tests.proofs.random_programs.mutation\n"
         "assert not faults(generate(seed=1))\n"
-        "try: from collectives.testing import programs\n"
+        "try: import tests.proofs.random_programs.strategies\n"
         "except ImportError as error: print(error)\n"
     )
     done = python(code)
     assert "needs Hypothesis" in done.stdout and "pip install hypothesis" in done.stdout, done.stderr
 
 
-def test_testing_loads_it_only_when_asked() -> None:
-    done = python("import re, sys, collectives.testing\n"
-                  "print([m for m in sys.modules if re.search('programs|hypothesis|mutation', m)])")  # fmt: skip
+def test_users_load_no_proofs() -> None:
+    done = python("import re, sys, collectives.testing, collectives.tools.check, autograd.testing.listing\n"
+                  "print([m for m in sys.modules if re.search('programs|hypothesis|mutation|proofs', m)])")  # fmt: skip
     assert done.stdout.strip() == "[]", done.stderr
 
 

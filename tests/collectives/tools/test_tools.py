@@ -188,6 +188,7 @@ def test_doctor_knows_a_launcher_of_another_kind() -> None:
 
 def report_of(**changed: Any) -> dict[str, Any]:
     """Findings of a job of four ranks on two hosts, all of them well."""
+
     def ok(value: Any) -> dict[str, Any]:
         return {"ok": True, "value": value}
 
@@ -264,10 +265,7 @@ def test_all_variables_are_read_in_one_place_and_documented() -> None:
     for path, text in sources.items():
         assert not re.search(r"environ(\.get)?[\[(](\"RINGTAPE|VARIABLE\b|IGNORED\b)", text), path
     page = (ROOT / "docs" / "checking.md").read_text()
-    rows = [
-        f"| `{name}{'=' * bool(each.shown)}{each.shown}` | {each.meaning} |"
-        for name, each in environment.VARIABLES.items()
-    ]
+    rows = [f"| `{name}` | {each.row}" for name, each in environment.VARIABLES.items()]
     assert "\n".join(rows) in page, "the table of docs/checking.md has to be:\n" + "\n".join(rows)
 
 

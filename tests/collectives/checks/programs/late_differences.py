@@ -19,6 +19,9 @@ import numpy as np
 import autograd as ag
 import collectives as cc
 from autograd.errors import ReplicaWarning
+from collectives.checks.modes import check_mode
+from collectives.checks.reports import print_report
+from collectives.transports.mpi import communicator
 
 BEFORE, MOST_S = 1000, 9.0
 STEPS = 1500  # of a legal program
@@ -330,8 +333,11 @@ WRONG = {step.__name__: step for step in (*NUMBERS, *ORDER, *CALLS)}
 KINDS = {**WRONG, **{step.__name__: step for step in LEGAL}}
 
 
-def main(kind: str, algorithm: str = "native", tp: int = 1) -> str:
-    """Run a kind on this rank, and return when it was not told."""
+def main(kind: str, algorithm: str = "native", tp: int = 1, steps: int = 0) -> str:
+    """Run a kind on this rank, and return when it was not told.
+
+    A legal kind goes on for `STEPS` steps, a wrong one for some seconds or for `steps` steps.
+    """
     step, is_wrong = KINDS[kind], kind in WRONG
     with cc.Mesh(**({"tp": tp} if tp > 1 else {}), dp=-1, algorithm=algorithm):
         values = Values()
@@ -343,16 +349,32 @@ def main(kind: str, algorithm: str = "native", tp: int = 1) -> str:
             sys.stdout.flush()
         odd = is_wrong and values.rank == values.size - 1
         until, n = time.monotonic() + MOST_S, BEFORE
-        while n < BEFORE + (10 if is_wrong else STEPS) or (is_wrong and time.monotonic() < until):
+        is_timed = is_wrong and not steps
+        goes_on = _all_go_on if check_mode() == "off" else bool
+        while n < BEFORE + (10 if is_timed else steps or STEPS) or (is_timed and goes_on(time.monotonic() < until)):
             step(n, odd, values)
             total(values.x)
             n += 1
     return "NOT TOLD"
 
 
+def _all_go_on(mine: bool) -> bool:
+    """In mode ``off`` a program goes on after a report, so its ranks must end together. No watched call decides it."""
+    from mpi4py import MPI  # here: it initializes MPI, which the tests on threads do without
+
+    return bool(MPI.COMM_WORLD.allreduce(int(mine), MPI.MIN))
+
+
+def _report(text: str) -> None:
+    print_report(text)
+    sys.stdout.write(f"REPORTED {time.time()}\n")
+    sys.stdout.flush()
+
+
 if __name__ == "__main__":
     warnings.simplefilter("ignore", ReplicaWarning)
     mode, *how = sys.argv[1].split("/")
+    communicator.print_report = _report
     cc.check(mode, sites=mode != "ranks" or sys.argv[2] in WRONG)
     for name in sys.argv[2:]:
         sys.stdout.write(f"{main(name, *how[:1], *map(int, how[1:]))} {name}\n")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 import collectives as cc
-from collectives.testing.random_programs import faults_everywhere, generate
+from tests.proofs.random_programs import faults_everywhere, generate
 
 
 def main(first: int, last: int) -> None:

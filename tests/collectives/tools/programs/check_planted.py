@@ -8,7 +8,7 @@ from typing import Any
 
 import collectives as cc
 from collectives.__main__ import main
-from collectives.collective import collectives
+from collectives.declaration.collective import collectives
 from collectives.testing.proof import mutated
 
 

@@ -1,0 +1,347 @@
+"""Prepared: a collective, its call, and all facts of an operand but its values.
+
+The labels, the checks, the text that ranks compare, the request and the facts of the node are computed once per call
+and per layout, shape and dtype of the operand. A later call looks them up.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy import ndarray
+
+from autograd.arrays.shape_only import DRY, Shaped
+from autograd.engine import events
+from autograd.engine.events import listeners
+from autograd.engine.promotion import dtype_to_round_to
+from autograd.engine.recording import OUTSIDE
+from autograd.engine.state import state
+from autograd.engine.sweep import Sweep
+from autograd.engine.tensor import TENSORS, Tensor, place_off_tape, relabel
+from autograd.layouts.layout import Layout, P, Rooted, Shard, V
+
+from ..checks import modes, sanitizer
+from ..checks.addends import addend_of, warn_of_addends
+from ..checks.sanitizer import Addend
+from ..job.history import mark
+from ..transports.protocol import Communicator, Request
+from ..transports.request import answer
+from .call import Call
+from .staging import InShape
+
+__all__ = ["Prepared", "absent_or_zeros", "arrived", "compared_layout", "copied", "itself", "outline", "zeros"]
+
+
+def itself(x: Any, call: Call) -> Any:
+    """Return the operand: the result of a cast, which is a view on any number of ranks."""
+    return x
+
+
+def copied(x: Any, call: Call) -> Any:
+    """Return a copy of the operand: the result of most collectives on a single rank.
+
+    It owns its memory, as on several ranks, so a program may use the buffer of the operand again.
+    """
+    return x if x.__class__ is Shaped else x.copy()
+
+
+_IMMUTABLE = frozenset((np.float16, np.float32, np.float64, np.complex64, np.complex128))  # scalars need no copy
+
+
+class Prepared:
+    """A collective, its call, and everything about an operand except its values. It keeps no operand alive.
+
+    Nodes refer to it, and sweeps read it. The calls that a sweep makes are cached with `call`.
+
+    Attributes
+    ----------
+    collective : Collective
+    call : Call
+    layout, out : Layout or None
+        The operand's and the result's. None in a sweep at first order, where arrays have no labels.
+    operand, result : (shape, dtype, whether it is absent)
+        Facts of the arrays. `operand` is None without an operand, `result` is None before the first result.
+    is_identity_alone : bool
+        Whether the result equals the operand because the group has one rank. Then the adjoint is the identity.
+    sums : int
+        The number of the program's next sum of Varying or Partial values, counted from 1; 0 for other calls, and once
+        nothing is compared any more.
+    adjoint : callable
+        The collective's adjoint, unless a test has replaced it since.
+    """
+
+    __slots__ = (
+        "_addend", "_history", "_is_compared", "_is_copy", "_is_flat", "_is_identity", "_is_inexact", "_is_scalar",
+        "_is_uncompared_move", "_mark", "_marked", "_result_dtype", "_result_shape", "_rule", "_sampling", "_send",
+        "_texts", "adjoint", "call", "collective", "group", "is_identity_alone", "layout", "operand", "out",
+        "result", "sums",
+    )  # fmt: skip
+
+    def __init__(self, collective: Any, call: Call, layout: Layout | None, out: Layout | None, operand: Any):
+        if layout is not None and layout.rooted and layout.absent_beyond(call.axes):
+            call = call.but(elsewhere=True)
+        self.collective, self.call, self.group, self.layout, self.out = collective, call, call.group, layout, out
+        self.operand = operand
+        self.result: Any = None
+        self._result_dtype: Any = None
+        self._is_inexact = (call.dtype if operand is None else operand[1]).kind in "fcV"
+        self._is_compared = call.group.size > 1 and not (
+            call.elsewhere or collective.between_two or (collective.silent and layout is None)
+        )
+        self._rule = rule = collective._forward
+        is_alone = call.group.size == 1
+        self._is_identity = rule is itself
+        self._is_copy = is_alone and collective.alone is copied and rule is collective._asking and not call.elsewhere
+        self._is_uncompared_move = (self._is_identity or self._is_copy) and not self._is_compared
+        self.is_identity_alone = is_alone and (self._is_identity or self._is_copy)
+        self.adjoint = collective._adjoint
+        self._texts: dict[bool | None, str] = {}
+        is_sum = collective.adds and self._is_compared and self._is_inexact
+        self.sums = int(is_sum and layout is not None and all(layout[name] in _ADDENDS for name in call.axes))
+        self._addend: Addend | None = None  # of a call that is examined
+        # A silent call has no place in the history: it harms nobody until its adjoint communicates.
+        is_silent = collective.silent or collective.free
+        self._history = None if is_silent or not self._is_compared else call.group.history
+        self._sampling = call.group.sampling
+        self._mark = 0  # that of a call that is recorded as `_marked` says
+        self._marked: Any = ()
+        # the transport's function of the operand, if later calls differ only in another contiguous operand; else False
+        self._send: Any = None
+        self._is_scalar = False  # whether operand and result are NumPy scalars, which lie in no array
+        self._is_flat = False  # whether the operand needs no reshaping for the transport
+        self._result_shape: tuple[int, ...] | None = None  # the shape that a flat answer gets; None: it stays flat
+
+    def apply(self, x: Tensor | None) -> Tensor:
+        """Run the collective on a Tensor and record it, even if the operand requires no gradient."""
+        array: Any = None if x is None else x.array
+        recording, collective = state.recording, self.collective
+        is_recorded = recording is not None and self._is_inexact
+        # `run` does nothing more for a cast, or for a copy on one rank, that is not compared; this saves its call
+        moved = self._is_uncompared_move and not listeners and collective._forward is self._rule
+        if not moved:
+            y = self.run(array, is_recorded, x)
+        elif self._is_identity or array.__class__ in _IMMUTABLE:
+            y = array
+        else:
+            y = array.copy() if array.__class__ is ndarray else copied(array, self.call)
+        if recording is None or not is_recorded:
+            place = OUTSIDE if recording is not None or x is None else place_off_tape(y, (x,))
+            return Tensor(y, self.out, None, place)
+        if (moved and self.result is not None) or (y.dtype is self._result_dtype and y.shape == self.result[0]):
+            prepared = self
+        else:
+            prepared = self._giving(array, y)
+        if x is None:
+            place = -1
+        elif x.tape is recording:
+            place = x.node
+        else:
+            known = recording.leaves.get(id(x))  # as `enter` does first; this saves its call
+            place = recording.enter(x) if known is None else known
+        if collective.communicates:
+            recording.communicates = self
+        nodes = recording.nodes
+        made = _new(Tensor)  # faster than a call of the constructor
+        made.array, made.layout, made.tape, made.node = y, self.out, recording, len(nodes)
+        if collective.nonlinear:
+            nodes.append((collective, y, (array,), (place,), prepared, None, None))
+        else:
+            nodes.append((collective, None, (), (place,), prepared, None, None))
+        return made
+
+    def apply_counted(self, x: Tensor, name: str = "") -> Tensor:
+        """`apply` for a sum whose addends the ranks compare the 1st, 2nd, 4th, ... time: see `checks.addends`.
+
+        `name` is that of the function if it is not the collective's: "mean", which is right for equal values.
+        """
+        if not self.is_examined():
+            return self.apply(x)
+        name = name or self.collective.name
+        addend = self._addend = self.addend(x, name)
+        try:
+            y = self.apply(x)
+        finally:
+            self._addend = None
+        warn_of_addends(addend, name, x, self.call.axes, self.group)
+        return y
+
+    def is_examined(self) -> bool:
+        """Count a sum, and whether its addends are compared. The count ends with the comparison of calls."""
+        nth = self.sums
+        if not nth:
+            return False
+        self.sums = nth + 1 if nth < modes.FIRST_CALLS or self.group.checking else 0
+        return not nth & (nth - 1)
+
+    def addend(self, x: Tensor, name: str) -> Addend | None:
+        """The addend to compare, if this group still compares calls."""
+        return addend_of(x, name, self.call.axes, self.group) if self.group.checking else None
+
+    def run(self, x: Any, recorded: bool | None, operand: Tensor | None = None) -> Any:
+        """Compare the call with those of the other ranks, if the check mode requires it, and run it on an array.
+
+        `recorded` is None in a sweep at first order; `operand` is the Tensor whose array is `x`.
+        """
+        if self._is_compared:
+            sampling = self._sampling  # as `checking`, without a call
+            calls = sampling.calls = sampling.calls + 1
+            if calls > sampling.opens or sampling.agreed < modes.limit:
+                self.compare(x, recorded, operand)
+        history = self._history
+        if history is not None:
+            history.append(self._mark if recorded is self._marked else self._make_mark(x, recorded))
+        if listeners:
+            return self._run_between_events(x, operand)
+        if self.collective._forward is self._rule:  # unless a test has replaced the rule
+            if self._is_identity:
+                return x
+            send = self._send
+            if send and x.flags.c_contiguous:
+                y = send(x if self._is_flat else x.reshape(-1))
+                if self._is_scalar:
+                    return y[0]
+                return y if self._result_shape is None else y.reshape(self._result_shape)
+            if self._is_copy:
+                return copied(x, self.call)
+        return self._run_rule(x)
+
+    def _run_between_events(self, x: Any, operand: Tensor | None) -> Any:
+        name = self.collective.name
+        events.emit("begin", "forward", name)
+        y = self._run_rule(x)
+        events.emit("end", "forward", name, self.collective, () if operand is None else (operand,), y)
+        return y
+
+    def _run_rule(self, x: Any) -> Any:
+        collective, call = self.collective, self.call
+        if call.elsewhere:
+            shape = list(call.shape if x is None else x.shape)
+            shape = shape if collective.shape is None else collective.shape(shape, call)
+            return Shaped(shape, call.dtype if x is None else x.dtype, "it is rooted elsewhere on another axis")
+        if collective._forward is collective._asking and self._send is None:
+            return collective._forward(x, call, self._keep)
+        return collective._forward(x, call)
+
+    def _keep(self, x: Any, request: Request | None, finish: Any) -> None:
+        """Let the transport bind a request that sends the operand in place and whose answer only needs a shape."""
+        scalar = isinstance(x, np.generic)
+        if scalar:  # a copy, and an array in its place tells whether the request sends the operand itself
+            x = np.asarray(x)
+            request, finish = self.collective._asks(x, self.call)
+        if x.__class__ is not ndarray or request is None or finish.__class__ is not InShape:
+            self._send = False
+        elif x.flags.c_contiguous:
+            flat = request.x
+            same = flat.__class__ is ndarray and (flat.dtype, flat.size) == (x.dtype, x.size)
+            same = same and flat.ctypes.data == x.ctypes.data and x.dtype != np.float16
+            result = answer(request, self.group.index) if same else None
+            same = same and (not scalar or (result is not None and finish.shape == ()))
+            if same and request.call != "send" and self.group.size > 1:
+                self._send = self.group.sender(request._replace(x=None), x.reshape(-1), result)
+            else:
+                self._send = False
+            self._is_flat, self._is_scalar = x.ndim == 1, scalar
+            self._result_shape = None if len(finish.shape) == 1 else finish.shape
+
+    def compare(self, x: Any, recorded: bool | None, operand: Tensor | None) -> None:
+        """Compare this call between the ranks; in ``ranks`` mode also the operand's layout and its copies."""
+        collective, call, layout = self.collective, self.call, ""
+        if modes.watching and operand is not None:
+            assert self.layout is not None
+            sanitizer.witness(collective.name, operand)
+            layout = compared_layout(self.layout, call.axes)
+        if collective.free:
+            return
+        text = self._texts.get(recorded) or self._text(x, recorded)
+        compare = self.group.announce if collective.meets else self.group.agree
+        if self._addend is None:
+            compare(text, layout, collective.rooted)
+        else:
+            compare(text, layout, collective.rooted, self._addend)
+
+    def _text(self, x: Any, recorded: bool | None) -> str:
+        if recorded not in self._texts:
+            self._texts[recorded] = self.collective.fingerprint(x, self.call, recorded)
+        return self._texts[recorded]
+
+    def _make_mark(self, x: Any, recorded: bool | None) -> int:
+        self._marked = recorded
+        self._mark = mark(_by_algorithm(self._text(x, recorded), self.group))
+        return self._mark
+
+    def note_start(self, x: Any, recorded: bool) -> None:
+        """Append the start of a nonblocking call to the history of the channel."""
+        if self._history is not None:
+            self._history.append(mark(_by_algorithm(f"start of {self._text(x, recorded)}", self.group)))
+
+    def with_call(self, call: Call) -> Prepared:
+        """The same operand and result, for another call."""
+        made = Prepared(self.collective, call, self.layout, self.out, self.operand)
+        made.result, made._result_dtype = self.result, self._result_dtype
+        return made
+
+    def _giving(self, array: Any, y: Any) -> Prepared:
+        """Set the shape and dtype of the result: in this object the first time, then in a new one."""
+        made = self
+        if self.result is not None:
+            made = Prepared(self.collective, self.call, self.layout, self.out, self.operand)
+        made.result, made._result_dtype = outline(y), y.dtype
+        if state.dry:
+            made.call = self.call.but(like=Shaped((0,), y.dtype, DRY))
+        elif self.call.like is None and not (isinstance(y, _HOST) and isinstance(array, _HOST)):
+            device = y if isinstance(array, _HOST) else array
+            # a sweep makes its zeros on the same device
+            made.call = self.call.but(like=np.empty_like(device, shape=(0,)))
+        return made
+
+
+def _by_algorithm(text: str, group: Communicator) -> str:
+    return text if group.algorithm == "native" else f"{text} algorithm={group.algorithm}"
+
+
+def outline(x: Any) -> tuple[tuple[int, ...], Any, bool]:
+    """An array's shape and dtype, and whether its values are absent (on another rank)."""
+    return x.shape, x.dtype, x.__class__ is Shaped and x.absent
+
+
+def zeros(shape: tuple[int, ...], dtype: Any, call: Call) -> Any:
+    """Zeros on the operand's device, for a cotangent or tangent that did not arrive."""
+    return np.zeros(shape, dtype) if call.like is None else np.zeros_like(call.like, shape=shape, dtype=dtype)
+
+
+def absent_or_zeros(known: tuple[tuple[int, ...], Any, bool], call: Call) -> Any:
+    """The cotangent or tangent to use for a value with this outline if none arrived: zeros, or an absent array."""
+    shape, dtype, is_absent_here = known
+    return Shaped(shape, dtype, "it is rooted elsewhere") if is_absent_here else zeros(shape, dtype, call)
+
+
+def arrived(ct: Any, out: Layout | None, result: Any, call: Call, sweep: Sweep) -> Any:
+    """The cotangent passed to an adjoint: zeros if none arrived, with labels if the sweep is recorded."""
+    if ct is None:
+        ct = absent_or_zeros(result, call)
+        sweep.general = sweep.general or dtype_to_round_to(ct) is not None
+    if sweep.record:
+        assert out is not None
+        ct = relabel(ct, out.dual) if ct.__class__ in TENSORS else Tensor(ct, out.dual)
+    return ct
+
+
+def compared_layout(layout: Layout, axes: tuple[str, ...]) -> str:
+    """The labels that must be the same on all ranks of a call along `axes`, as text.
+
+    Along these axes V, P, Shard and Rooted count as equal: a collective that takes several of them gives the same
+    result label for each, a rank without a contribution has a plain zero (V) where others have addends (P), and ranks
+    other than the root may have no operand.
+    """
+    shown = [
+        f"{name}: {x!r}"
+        for name, x in layout.items()
+        if name not in axes or not (x is V or x is P or isinstance(x, Shard | Rooted))
+    ]
+    return "{" + ", ".join(shown) + "}" if shown else ""
+
+
+_new = object.__new__
+_ADDENDS = frozenset((V, P))
+_HOST = (np.ndarray, np.generic, Shaped)

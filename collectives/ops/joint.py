@@ -1,0 +1,333 @@
+"""One collective on several operands, recorded as one step: the entry of parameters into a computation.
+
+    ENTRY = Joint("parameter entry", CAST_I_TO_R)
+    entered = ENTRY.record(parameters, JointCall(on, calls, runs))
+
+Everything follows from the declaration of the collective: the labels, the adjoint of each operand (here the all-reduce
+P -> I), forward mode, and second order, where the adjoints of the operands run one after another. A joint step adds
+two things. The ranks agree on which operands were used: an operand that no rank used gets no cotangent, and where only
+some ranks used it, the others count zero. And at first order an object, `Runs`, decides how the requests of all
+operands run: `OneByOne` makes those of the declaration, and `parallel.data.buckets` sums them in few large buffers.
+
+On the tape the outputs come first, and the step right after them. So a sweep reaches the step when the cotangents of
+all outputs are complete.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import count, repeat
+from operator import attrgetter
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from autograd.engine.leaves import Parameter
+from autograd.engine.recording import Node, Recording, Step, arrays_of, options_of, parents_of
+from autograd.engine.state import state
+from autograd.engine.sweep import Sweep
+from autograd.engine.tensor import TENSORS, Tensor, interior, place_off_tape
+from autograd.layouts.layout import Layout
+
+from ..checks import modes, sanitizer
+from ..declaration.call import Call
+from ..declaration.collective import Collective
+from ..mesh import Axis
+from ..transports.probe import Probe, Sent
+from ..transports.protocol import Communicator, Request
+
+__all__ = ["Joint", "JointCall", "OneByOne", "Result", "Runs", "used_on_any"]
+
+
+class Runs(Protocol):
+    """How the requests of a joint step run at first order, on raw arrays.
+
+    A sweep calls `begin` before its first step, unless it is recorded or returns cotangents, and `adjoint` at the step.
+    """
+
+    group: Communicator
+    """The channel of the requests."""
+
+    def forward(self, arrays: list[Any]) -> list[Any]:
+        """The results of all operands."""
+
+    def begin(self, sweep: Sweep, first: int, step: int) -> None:
+        """Prepare for a sweep that reaches the outputs, at the places `first` to `step` - 1."""
+
+    def adjoint(self, cotangents: list[Any], sweep: Sweep, step: int) -> Iterator[tuple[int, Any]]:
+        """Yield the index and the cotangent of each operand that some rank has used, in an order common to all ranks.
+
+        `cotangents` are those of the outputs, None where none arrived. The list is emptied, so that its arrays can be
+        owned by the leaves.
+        """
+
+    def sent(self, group: Probe) -> None:
+        """Make the requests of the adjoint on `group`, if every operand was used."""
+
+
+@dataclass(slots=True)
+class JointCall:
+    """The settled parts of a joint step for given operands: axis, calls and layouts, and how its requests run."""
+
+    on: Axis
+    calls: list[Call]
+    layouts: list[Layout]
+    runs: Runs
+    _described: tuple[list[Any], str] = field(default=([], ""), init=False)
+
+    def describe(self, operands: Sequence[Tensor]) -> str:
+        """The dtypes and shapes of the whole operands, as a text for the comparison between the ranks."""
+        given = [(x.array.dtype, x.array.shape) for x in operands]
+        if given != self._described[0]:
+            wholes = [Result.of(x, each).shape for x, each in zip(operands, self.calls, strict=True)]
+            text = ";".join(f"{dtype}{list(shape)}" for (dtype, _), shape in zip(given, wholes, strict=True))
+            self._described = given, text
+        return self._described[1]
+
+
+class _Output(Step):
+    """An output of a joint step. Its cotangent stays in the sweep until the step takes it."""
+
+    name = "entered parameter"
+
+    def push(self, node: Node, carried: list[Any], start: int, record: bool, recording: Recording, at: int) -> Any:
+        of, first, places, operands, call = options_of(node)
+        i = at - first
+        place, x = places[i], operands[i]
+        t = carried[place - start] if place >= start else None
+        if t is None:
+            if of.silent:
+                return None
+            t = np.zeros_like(x.array)
+            t = Tensor(t, x.layout) if record else t
+        return of.tangent(t, call.calls[i], call.layouts[i], record)
+
+
+class Joint(Step):
+    """A collective that is applied to several operands in one step of the tape; see the module.
+
+    Parameters
+    ----------
+    name : str
+        The name in plans, timelines and dry runs.
+    of : Collective
+        It is linear and takes part in no other way than by its declaration.
+    """
+
+    communicates = True
+    enters = True
+
+    def __init__(self, name: str, of: Collective):
+        self.name = name
+        self.of = of
+
+    def record(self, operands: Sequence[Tensor], call: JointCall, called: str = "") -> list[Tensor]:
+        """Apply the collective to the operands, record it, and return the results.
+
+        `called` is what the program has called, for the comparison between the ranks.
+        """
+        recording, on, layouts = state.recording, call.on, call.layouts
+        if not operands:
+            return []
+        on.group.sampling.calls += 1
+        if on.size > 1 and on.group.checking:
+            self._compare(operands, call, called or self.name, recording is not None)
+        arrays = list(map(_array, operands))
+        if not self.of.silent:
+            arrays = call.runs.forward(arrays)
+        if recording is None:
+            return [
+                Tensor(y, out, None, place_off_tape(y, (x,)))
+                for x, y, out in zip(operands, arrays, layouts, strict=True)
+            ]
+        all_leaves = _PARAMETERS.issuperset(map(type, operands)) and all(map(_requires_grad, operands))
+        if all_leaves:
+            places = [_LEAF] * len(operands)
+            recording.hold_all(operands)
+        else:
+            places = [_place(x, recording) for x in operands]
+            for x, place in zip(operands, places, strict=True):
+                if place == _LEAF:
+                    recording.hold(x)
+        recording.communicates = recording.communicates or on.size > 1
+        nodes, operands = recording.nodes, tuple(operands)
+        first = len(nodes)
+        step = first + len(places)
+        output = (_OUTPUT, None, (), (), (self.of, first, places, operands, call), None, None)
+        nodes.extend([output] * len(places))
+        nodes.append((self, None, operands, places, (call, all_leaves), None, None))
+        if on.size > 1:
+            recording.on_sweep.append(_Begin(call.runs, first, step))
+        return list(map(interior, arrays, layouts, repeat(recording), count(first)))
+
+    def _compare(self, operands: Sequence[Tensor], call: JointCall, called: str, recorded: bool) -> None:
+        on, said = call.on, "recorded" if recorded else "not recorded"
+        if modes.watching:
+            for x in operands:
+                sanitizer.witness(self.name, x)
+        axis, described = "*".join(on.names), call.describe(operands)
+        on.group.agree(f"{called} (axis={axis!r} {len(operands)} parameters {described}) {said}")
+
+    # -- sweeps ------------------------------------------------------------------------------------------------
+    def pull(self, node: Node, ct: Any, sweep: Sweep) -> None:
+        operands, places, (call, all_leaves) = arrays_of(node), parents_of(node), options_of(node)
+        step = sweep.start + len(sweep.cts)
+        cotangents = sweep.given(len(places))
+        on, leaves_too = call.on, sweep.wanted is None
+        # Cotangents are removed from the list as they are used, because a leaf takes an array without a copy only if
+        # nothing else refers to it.
+        if sweep.record:
+            self._give(self._recorded(cotangents, call, operands), operands, places, leaves_too, sweep)
+        elif on.size > 1 or not self.of.silent:
+            self._give(call.runs.adjoint(cotangents, sweep, step), operands, places, leaves_too, sweep)
+        elif all_leaves and leaves_too:
+            for x in reversed(operands):
+                g = _second = cotangents.pop()  # `accumulate` expects two references from its callers, as in a sweep
+                if g is not None:
+                    x.accumulate(g, sweep)
+        else:
+            for x, place in zip(reversed(operands), reversed(places), strict=True):
+                g = cotangents.pop()
+                if g is not None:
+                    if place >= 0:
+                        sweep.add(place, g)
+                    elif leaves_too and place == _LEAF:
+                        sweep.give(x, g)
+
+    @staticmethod
+    def _give(found: Iterator[tuple[int, Any]], operands: Any, places: Any, leaves_too: bool, sweep: Sweep) -> None:
+        for i, g in found:
+            if places[i] >= 0:
+                sweep.add(places[i], g)
+            elif leaves_too and places[i] == _LEAF:
+                operands[i].adopt(g, sweep)
+
+    def _recorded(self, cotangents: list[Any], call: JointCall, operands: Sequence[Any]) -> Iterator[tuple[int, Any]]:
+        """The adjoints of a recorded sweep, as Tensors, one operand after another."""
+        on = call.on
+        used = used_on_any(cotangents, on.group, on)
+        for i in reversed(range(len(used))):
+            g = cotangents.pop()
+            if used[i]:
+                if g is None:
+                    g = Result.of(operands[i], call.calls[i]).zeros()
+                g = g if g.__class__ in TENSORS else Tensor(g, call.layouts[i].dual)
+                yield i, self.of._adjoint(g, call.calls[i])
+
+    def communication(self, node: Node) -> tuple[Sequence[str], Communicator, list[Sent], list[Sent]]:
+        """For `Tape.plan`: the axes, the channel, and the messages of both directions if every operand is used."""
+        operands, (call, _) = arrays_of(node), options_of(node)
+        forward, backward = Probe(call.runs.group), Probe(call.runs.group)
+        if call.on.size > 1:
+            for x, each in zip(operands, call.calls, strict=True):
+                self.of._forward(np.zeros(x.array.shape, x.array.dtype), each.but(group=forward))
+            call.runs.sent(backward)
+        return call.on.names, call.runs.group, forward.sent, backward.sent
+
+
+class _Begin:
+    """Calls `Runs.begin` with the sweeps of a recording that contain the step."""
+
+    __slots__ = ("first", "runs", "step")
+
+    def __init__(self, runs: Runs, first: int, step: int):
+        self.runs, self.first, self.step = runs, first, step
+
+    def __call__(self, sweep: Sweep) -> None:
+        if sweep.start <= self.first and self.step < sweep.start + len(sweep.cts):
+            self.runs.begin(sweep, self.first, self.step)
+
+
+def used_on_any(cotangents: list[Any], group: Communicator, on: Axis) -> list[bool]:
+    """Whether any rank has a cotangent, for each output."""
+    used = [g is not None for g in cotangents]
+    if on.size == 1:
+        return used
+    group.sampling.calls += 1
+    if group.checking:
+        group.announce(f"gradients of {len(used)} parameters (axis={'*'.join(on.names)!r}) in a backward sweep")
+    return [bool(n) for n in group.run(Request("all_reduce", np.array(used, np.float32)))]
+
+
+class Result(NamedTuple):
+    """The shape of a result, and an empty array of its dtype on its device."""
+
+    shape: tuple[int, ...]
+    like: Any
+
+    @classmethod
+    def of(cls, x: Tensor, call: Call) -> Result:
+        """That of a collective that gives the whole of `x` if it is a part, or a value of the shape of `x`."""
+        shape = list(x.array.shape)
+        if call.extents:
+            shape[call.dim] = sum(call.extents)
+        return cls(tuple(shape), np.empty_like(x.array, shape=(0,)))
+
+    def zeros(self) -> Any:
+        return np.zeros_like(self.like, shape=self.shape)
+
+
+class OneByOne:
+    """The requests of the declaration: one per operand, started in reverse order, after one for the used flags.
+
+    Parameters
+    ----------
+    of : Collective
+    operands : sequence of Tensor
+        Their shapes and dtypes are used.
+    calls : sequence of Call
+    on : Axis
+    """
+
+    def __init__(self, of: Collective, operands: Sequence[Tensor], calls: Sequence[Call], on: Axis):
+        self.of, self.calls, self.on, self.group = of, calls, on, on.group
+        self._results = [Result.of(x, call) for x, call in zip(operands, calls, strict=True)]
+
+    def forward(self, arrays: list[Any]) -> list[Any]:
+        return [self.of._forward(x, call) for x, call in zip(arrays, self.calls, strict=True)]
+
+    def begin(self, sweep: Sweep, first: int, step: int) -> None:
+        """Nothing is prepared."""
+
+    def adjoint(self, cotangents: list[Any], sweep: Sweep, step: int) -> Iterator[tuple[int, Any]]:
+        used = used_on_any(cotangents, self.group, self.on)
+        started: deque[Any] = deque()
+        for i in reversed(range(len(used))):
+            g = cotangents.pop()
+            if used[i]:
+                g = self._results[i].zeros() if g is None else g
+                started.append((i, self.of._adjoint(g, self.calls[i].but(begin=_start))))
+        g = None
+        while started:
+            i, finish = started.popleft()
+            yield i, finish()
+
+    def sent(self, group: Probe) -> None:
+        group.run(Request("all_reduce", np.zeros(len(self.calls), np.float32)))
+        for result, call in zip(reversed(self._results), reversed(self.calls), strict=True):
+            self.of._adjoint(np.zeros(result.shape, result.like.dtype), call.but(group=group))
+
+
+def _start(collective: Collective, x: Any, call: Call) -> Any:
+    """Start a collective on a raw array, in an adjoint. Return a function that waits for the result."""
+    call = call.but(begin=None)
+    if not collective.starts(call):
+        y = collective(x, call)
+        return lambda: y
+    pending, finish = collective.start(x, call)
+    return lambda: finish(pending.wait())
+
+
+def _place(x: Tensor, recording: Recording) -> int:
+    if x.tape is None:
+        return _LEAF if x.requires_grad else -1
+    return x.node if x.tape is recording else recording.enter(x)
+
+
+_array, _requires_grad = attrgetter("array"), attrgetter("_requires_grad")
+_PARAMETERS = frozenset((Parameter,))
+_LEAF = -2
+"""The place of a leaf. It has no place on the tape: the step gives it its cotangent directly."""
+_OUTPUT = _Output()

@@ -1,0 +1,195 @@
+"""Substitution: a module computes with other values on one thread, and is itself unchanged for all to see."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import autograd as ag
+from autograd import nn
+from autograd.nn.substitution import VALUES, interceptable, intercepted, substitutable, substituted
+
+
+class Twice(nn.Module):
+    """It reads its parameter twice, through itself and through functions that hold `self`."""
+
+    scale: Any = None
+
+    def __init__(self) -> None:
+        self.weight = ag.Parameter([2.0])
+        self.by_method = self.product
+        self.by_function = lambda x: x * self.weight
+        self.during: Callable[[], None] = lambda: None
+
+    def product(self, x: Any) -> Any:
+        return x * self.weight
+
+    def forward(self, x: Any) -> Any:
+        self.during()
+        first = x * self.weight
+        return first + self.by_method(x) + self.by_function(x) + x * self.weight
+
+
+class Below(Twice):
+    weight: Any = None  # hides a property of the class above
+
+    def forward(self, x: Any) -> Any:
+        return -super().forward(x)
+
+
+def prepared(kind: type[Twice] = Twice) -> tuple[Twice, Any]:
+    module = kind()
+    for _, owner, name, _ in module.named_owners():
+        substitutable(owner, name)
+    return module, vars(module)["weight"]
+
+
+def run_with(module: Twice, p: Any, value: float, x: float = 1.0) -> float:
+    with substituted({id(p): ag.tensor([value])}):
+        return float(module(ag.tensor([x])).item())
+
+
+def test_every_read_on_the_thread_gets_the_value() -> None:
+    module, p = prepared()
+    assert run_with(module, p, 5.0) == 20.0
+    assert module(ag.tensor([1.0])).item() == 8.0 and module.weight is p
+
+
+def test_two_threads_run_one_module_with_different_parameters_at_once() -> None:
+    module, p = prepared()
+    both, found, before = threading.Barrier(3), {}, dict(vars(module))
+
+    def during() -> None:
+        if threading.current_thread() in ranks:
+            both.wait()
+            both.wait()
+
+    module.during = before["during"] = during
+
+    def rank(value: float) -> None:
+        found[value] = run_with(module, p, value)
+
+    ranks = [threading.Thread(target=rank, args=(value,)) for value in (3.0, 7.0)]
+    for thread in ranks:
+        thread.start()
+    both.wait()  # both are inside their forward
+    assert module.weight is p and vars(module) == before and id(module.weight) == id(p)
+    assert module(ag.tensor([1.0])).item() == 8.0
+    assert [q for _, q in module.named_parameters()] == [p]
+    both.wait()
+    for thread in ranks:
+        thread.join()
+    assert found == {3.0: 12.0, 7.0: 28.0}
+
+
+def test_an_exception_leaves_the_module_as_it_was() -> None:
+    module, p = prepared()
+    before = dict(vars(module))
+
+    def fail() -> None:
+        raise OSError("no data")
+
+    module.during = before["during"] = fail
+    with pytest.raises(OSError, match="no data"):
+        run_with(module, p, 5.0)
+    assert VALUES.get() is None and vars(module) == before and module.weight is p
+
+
+def test_copies_and_pickles_made_during_a_run_have_the_parameter() -> None:
+    module, p = prepared()
+    made: list[Any] = []
+
+    def during() -> None:
+        linear = nn.Linear(2, 1)
+        substitutable(linear, "weight")
+        with substituted({id(linear.weight): ag.tensor([[0.0], [0.0]])}):
+            assert np.array_equal(linear.weight.numpy(), [[0.0], [0.0]])
+            made.extend([copy.copy(module), copy.deepcopy(linear), pickle.loads(pickle.dumps(linear))])
+            made.append(linear)
+
+    module.during = during
+    run_with(module, p, 5.0)
+    assert vars(made[0])["weight"] is p
+    for each in made[1:3]:
+        assert isinstance(each.weight, ag.Parameter) and np.array_equal(each.weight.numpy(), made[3].weight.numpy())
+
+
+def test_blocks_nest_and_a_run_in_a_run_has_its_own_values() -> None:
+    module, p = prepared()
+    inner: list[float] = []
+
+    def during() -> None:
+        module.during = lambda: None
+        inner.append(run_with(module, p, 1.0))
+
+    module.during = during
+    assert run_with(module, p, 5.0) == 20.0 and inner == [4.0]
+    assert VALUES.get() is None
+
+
+def test_a_value_that_a_forward_assigns_lasts_until_the_end_of_the_run() -> None:
+    module, p = prepared()
+    module.during = lambda: setattr(module, "weight", ag.tensor([10.0]))
+    table = {id(p): ag.tensor([5.0])}
+    with substituted(table):
+        assert module(ag.tensor([1.0])).item() == 40.0
+    assert module.weight is p and table[id(p)].item() == 5.0
+    module.during = lambda: None
+    module.weight = ag.Parameter([1.0])
+    assert module(ag.tensor([1.0])).item() == 4.0
+    del module.weight
+    with pytest.raises(AttributeError, match="'Twice' object has no attribute 'weight'"):
+        _ = module.weight
+    assert not hasattr(module, "weight")
+
+
+def test_classes_below_and_values_of_the_class() -> None:
+    prepared()
+    module, p = prepared(Below)
+    assert run_with(module, p, 5.0) == -20.0
+    substitutable(module, "scale")
+    assert module.scale is None and Below().scale is None  # the value of the class
+    del vars(module)["weight"]
+    assert module.weight is None
+
+
+def test_a_keyed_list_finds_its_modules_after_a_missing_attribute() -> None:
+    heads = nn.ModuleDict({"weight": nn.Linear(1, 1)})
+    substitutable(heads, "weight")
+    assert heads.weight is heads["weight"]
+
+
+def test_a_method_is_intercepted_on_one_thread_and_super_is_not() -> None:
+    outer, inner = Below(), Twice()
+    for module in (outer, inner):
+        interceptable(module)
+    assert type(outer).forward is not type(inner).forward and callable(type(outer).forward)
+    calls: list[str] = []
+
+    def call(x: Any) -> Any:
+        calls.append("outer")
+        return type(outer).forward(outer, x)
+
+    x, elsewhere = ag.tensor([1.0]), []
+    with intercepted({id(outer): call}):
+        assert outer(x).item() == -8.0 and inner(x).item() == 8.0
+        thread = threading.Thread(target=lambda: elsewhere.append(outer(x).item()))
+        thread.start()
+        thread.join()
+    assert calls == ["outer"] and elsewhere == [-8.0] and "forward" not in vars(outer)
+    assert outer(x).item() == -8.0 and calls == ["outer"]
+
+
+def test_a_class_that_was_never_substituted_has_no_property() -> None:
+    class Fresh(nn.Module):
+        def __init__(self) -> None:
+            self.weight = ag.Parameter([1.0])
+
+    Fresh()
+    assert "weight" not in vars(Fresh)
