@@ -193,7 +193,7 @@ class Recording(Locks):
     )  # fmt: skip
 
     def __init__(self) -> None:
-        super().__init__()
+        Locks.__init__(self)  # `super()` would double the cost
         self.nodes: list[Node | None] = []
         self.leaves: dict[Any, int] = {}
         self.pending: dict[int, Any] = {}
