@@ -292,7 +292,9 @@ class DataParallel(Module):
 
     def _enter(self) -> list[Any]:
         """Record the entry of the parameters, and return them as they are inside; those of layers as they are."""
-        mesh, parameters = current_mesh(), self._parameters
+        mesh, parameters = state.mesh, self._parameters
+        if mesh is None:
+            mesh = current_mesh()  # raises
         if not self._checked:
             self._check(mesh)
         if not self._entries and not self.zero:
