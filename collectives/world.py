@@ -7,38 +7,24 @@ or, without mpiexec, a world of this thread alone.
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import cache
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from autograd import environment
 from autograd.engine.distribution import ALONE
 from autograd.engine.state import state
-from autograd.errors import (
-    ArgumentError,
-    CollectiveMismatch,
-    CommunicationError,
-    MeshError,
-    OptionError,
-    RankFailed,
-    call_site,
-    typed_errors,
-)
+from autograd.errors import ArgumentError, MeshError, OptionError, call_site, typed_errors
 
-from .checks.reports import unreceived_text
-from .job.activity import forked_text
 from .job.failure import process
-from .job.launcher import launched_size, why_not_alone, why_not_of_size
-from .job.traceback import comparable, ranks_text, text_of
-from .transports.device import unsent
+from .job.launcher import launched_size, why_not_alone
+from .transports.job import Job, Options, checked_ranks
 from .transports.protocol import Communicator
 
-if TYPE_CHECKING:  # loaded with the first world of each kind
+if TYPE_CHECKING:
     from .transports.dry import Note
-    from .transports.mpi.world import MpiWorld
-    from .transports.threads.communicator import LocalWorld
 
 __all__ = ["World", "in_order", "replaced_world", "run", "world"]
 
@@ -46,10 +32,11 @@ T = TypeVar("T")
 Kind = Literal["mpi", "threads", "dry"]
 Policy = Literal["end", "raise"]
 
-KINDS: tuple[Kind, ...] = ("mpi", "threads", "dry")
+JOBS: dict[Kind, tuple[str, str]] = {
+    "mpi": ("mpi.job", "MpiJob"), "threads": ("threads.job", "ThreadsJob"), "dry": ("dry", "DryJob"),
+}  # fmt: skip
+"""By kind of world: the module of `transports` that has its `Job`, loaded with the first such world, and the class."""
 POLICIES: tuple[Policy, ...] = ("end", "raise")
-
-_GRACE_S = 5.0  # how long `run` waits, after a failure, for ranks that compute and have not noticed the failure
 
 
 class _Current(threading.local):
@@ -173,9 +160,9 @@ class World:
             kind = "mpi" if launched_size() > 1 else "threads"
             if kind == "threads" and (problem := why_not_alone()):
                 raise MeshError(problem)
-        if kind not in KINDS or policy not in POLICIES:
-            wrong = f"kind={kind!r}" if kind not in KINDS else f"policy={policy!r}"
-            needed = KINDS if kind not in KINDS else POLICIES
+        if kind not in JOBS or policy not in POLICIES:
+            wrong = f"kind={kind!r}" if kind not in JOBS else f"policy={policy!r}"
+            needed = POLICIES if kind in JOBS else tuple(JOBS)
             raise OptionError(f"World({wrong}) was given; needed: one of {', '.join(needed)}" + call_site())
         self.kind = kind
         self.policy = policy
@@ -183,57 +170,35 @@ class World:
         self.is_closed = False
         self._entered: list[ExitStack] = []
         self._is_abandoned = False  # an error has left its `with` block
-        self._local: LocalWorld | None = None
-        self._mpi: MpiWorld | None = None
-        self._communicator: Communicator | None = None
-        if kind == "mpi":
-            self._open_mpi(ranks)
-        else:
-            self.size = self._checked_ranks(1 if ranks is None else ranks)
-        if kind == "threads":
-            self._local = self._new_local()
-            if self.size == 1:
-                self._communicator = self._local.communicator(0)
-        elif kind == "dry":
-            from .transports.dry import DryCommunicator  # loaded with the first dry world
-
-            self._communicator = DryCommunicator(rank, tuple(range(self.size)), "world", note or _ignore)
+        self._job = self._opened(Options(kind, ranks, self.raises, rank, note or _ignore))
+        self.size = self._job.size
+        self._communicator = self._job.communicator
+        if self._job.has_processes:
+            process.worlds.append(self)
+            if ranks is not None and checked_ranks(kind, ranks) != self.size:
+                raise MeshError(f"World({kind!r}, ranks={ranks}) was given; mpiexec has started {self.size} ranks")
 
     def __repr__(self) -> str:
         closed = ", closed" if self.is_closed else ""
         return f"World({self.kind!r}, ranks={self.size}, policy={self.policy!r}{closed})"
 
     # -- making ------------------------------------------------------------------------------------------------
-    def _checked_ranks(self, ranks: int) -> int:
-        if not isinstance(ranks, int) or isinstance(ranks, bool) or ranks < 1:
-            raise MeshError(f"World({self.kind!r}, ranks={ranks!r}): a world has one rank or more")
-        return ranks
+    def _opened(self, options: Options) -> Job:
+        module, name = JOBS[self.kind]
+        job: type[Job] = getattr(import_module(f".transports.{module}", __package__), name)
+        job.refuse()
+        if job.has_processes:
+            self._close_others()
+        return job.open(options)
 
-    def _new_local(self) -> LocalWorld:
-        from .transports.threads.communicator import LocalWorld  # loaded with the first world of threads
-
-        return LocalWorld(self.size, self.raises)
-
-    def _open_mpi(self, ranks: int | None) -> None:
-        if process.is_child:
-            raise CommunicationError(forked_text("World('mpi')"))
+    def _close_others(self) -> None:
+        """Close the worlds of the same processes that an error has left, and refuse another one beside open ones."""
         for other in process.worlds.copy():
             assert isinstance(other, World)
             if other._is_abandoned:
                 other.close()
             if other in process.worlds:
                 other._refuse_another()
-        with process.waiting("make a world"):
-            from .transports.mpi.world import MpiWorld  # loads mpi4py
-
-            if problem := why_not_of_size(MpiWorld.mpi_size(), MpiWorld.library()):
-                raise MeshError(problem)
-            self._mpi = MpiWorld(self.raises, has_monitor=not process.has_left)
-        self._communicator = self._mpi.communicator
-        self.size = self._communicator.size
-        process.worlds.append(self)
-        if ranks is not None and self._checked_ranks(ranks) != self.size:
-            raise MeshError(f"World('mpi', ranks={ranks}) was given; mpiexec has started {self.size} ranks")
 
     def _refuse_another(self) -> None:
         if not self.is_closed:
@@ -293,7 +258,7 @@ class World:
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         self._entered.pop().close()
-        if error is None or self._mpi is None:
+        if error is None or not self._job.has_processes:
             self.close()
         elif self.raises:
             self.fail(_why(error))
@@ -335,7 +300,7 @@ class World:
             of error (as all do on a mismatch or a deadlock), that of the lowest rank. A `SystemExit` becomes a
             RankFailed.
         """
-        if self._local is None or self.is_closed:
+        if not self._job.runs_programs or self.is_closed:
             raise MeshError(f"`run` of {self!r}; needed: an open World('threads', ranks=...)")
         if not callable(program):
             raise ArgumentError(
@@ -343,51 +308,16 @@ class World:
                 "  fix: cc.run(program, ranks=4), without the parentheses of a call, or lambda: program(...)"
                 + call_site()
             )
-        from autograd.random import State, set_state  # only worlds of threads need it
 
-        local = self._local = self._new_local()
-        results: list[Any] = [None] * self.size
-        errors: dict[int, BaseException] = {}
+        def begin(communicator: Communicator) -> None:
+            _current.world, _current.communicator = self, communicator
 
-        def rank_main(rank: int) -> None:
-            _current.world, _current.communicator = self, local.communicator(rank)
-            set_state(State())  # of random keys: every rank starts with the same
-            try:
-                results[rank] = program(*args)
-                unsent.hand_over()  # calls that this rank has started and does not wait for
-            except BaseException as error:
-                errors[rank] = error
-                local.fail(rank, error)
-            else:
-                local.finish(rank)
-
-        threads = [
-            threading.Thread(target=rank_main, args=(rank,), name=f"rank {rank}", daemon=True)
-            for rank in range(self.size)
-        ]
-        try:
-            for thread in threads:
-                thread.start()
-            _join(threads, local)
-        except BaseException as error:  # most likely KeyboardInterrupt: end the ranks too
-            local.fail(None, error)
-            raise
-        failed = list(local.failed_ranks)
-        try:
-            if failed and (not self.raises or len(failed) == self.size):
-                _raise_first(failed[0], errors, self.size)
-        finally:
-            errors.clear()  # the error's traceback holds this frame: leave no cycle
-        if not failed and (unreceived := local.unreceived()):
-            raise CollectiveMismatch(unreceived_text(unreceived))
-        return results
+        return self._job.run(program, args, begin)
 
     # -- failure -----------------------------------------------------------------------------------------------
     @property
     def failed(self) -> dict[int, str]:
-        if self._mpi is not None:
-            return self._mpi.activity.failed
-        return {} if self._local is None else self._local.failed_ranks.copy()
+        return self._job.failed
 
     def set_task(self, task: str) -> None:
         """Set a description of this rank's current work, for reports of deadlocks and overdue ranks.
@@ -397,10 +327,7 @@ class World:
         task : str
             For example ``epoch 3``; "" for none.
         """
-        if self._mpi is not None:
-            self._mpi.activity.task = task
-        elif self._local is not None:
-            self._local.tasks[self.communicator.index] = task
+        self._job.set_task(task, lambda: self.communicator.index)
 
     def fail(self, why: str) -> None:
         """Report to the other ranks that this rank has failed, under the policy ``raise`` over MPI.
@@ -413,8 +340,8 @@ class World:
         why : str
             The reason, for example ``lost its disk``. `RankFailed` shows it after the rank's number.
         """
-        if self._mpi is not None and self.raises:
-            self._mpi.fail(why)
+        if self.raises:
+            self._job.fail(why)
 
     def survivors(self) -> Communicator:
         """The channel of the ranks that have not failed.
@@ -433,30 +360,25 @@ class World:
     @property
     def is_on_first_host(self) -> bool:
         """Whether this rank is on the host of rank 0."""
-        return self._mpi is None or self._mpi.is_on_first_host
+        return self._job.is_on_first_host
 
     def announce_end(self) -> None:
         """Send the other hosts that this rank ends the job. `job.failure` calls it before it ends the job."""
-        if self._mpi is not None:
-            self._mpi.announce_end()
+        self._job.announce_end()
 
     def receive_end(self) -> bool:
         """Whether a rank of another host has just sent that it ends the job."""
-        return self._mpi is not None and self._mpi.receive_end()
+        return self._job.receive_end()
 
     def leave(self, why: str) -> Iterator[None]:
         """Wait at exit until all ranks leave. The exit handler of `job.failure` calls it."""
-        return iter(()) if self._mpi is None else self._mpi.leave(why)
+        return self._job.leave(why)
 
     def close(self) -> None:
         """Leave the world and free its resources. Over MPI all ranks call it. A second call does nothing."""
         if self.is_closed:
             return
-        if self._mpi is None:
-            is_left = True
-        else:
-            with process.waiting("close their world"):
-                is_left = self._mpi.close()
+        is_left = self._job.close()
         self.is_closed = True
         self._communicator = None
         if _current.world is self:
@@ -546,38 +468,6 @@ def run(program: Callable[..., T], ranks: int = 4, *args: Any) -> list[T]:
     """
     with World("threads", ranks) as local:
         return local.run(program, *args)
-
-
-def _raise_first(first: int, errors: dict[int, BaseException], ranks: int) -> None:
-    """Raise the lowest rank's error among those of the same type as the first failure. A note names the ranks."""
-    kind = type(errors[first])
-    rank = min(rank for rank, error in errors.copy().items() if type(error) is kind)
-    chosen = errors[rank]
-    try:
-        if isinstance(chosen, SystemExit):  # raising it would end this process, silently for code 0
-            raise RankFailed(f"rank {rank} of {ranks} exited early, with code {chosen.code}") from chosen
-        text = comparable(chosen, text_of(chosen))
-        same = [
-            i for i, each in errors.copy().items() if type(each) is kind and comparable(each, text_of(each)) == text
-        ]
-        note = f"raised on {ranks_text(same)} of {ranks}"
-        if note not in getattr(chosen, "__notes__", ()):  # an error may be raised again
-            BaseException.add_note(chosen, note)  # whatever its class defines
-        raise chosen
-    finally:
-        del chosen  # as above: leave no cycle
-
-
-def _join(threads: list[threading.Thread], local: LocalWorld) -> None:
-    """Wait for the ranks. After a failure that ends the world, wait only briefly for ranks that compute."""
-    deadline = None
-    for thread in threads:
-        while thread.is_alive():
-            thread.join(0.1)  # a time limit lets a KeyboardInterrupt through on every platform
-            if deadline is None and local.failed and not local.raises:
-                deadline = time.monotonic() + _GRACE_S
-            if deadline is not None and time.monotonic() > deadline:
-                return
 
 
 def _why(error: BaseException) -> str:

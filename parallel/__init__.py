@@ -30,6 +30,7 @@ if TYPE_CHECKING:  # `__getattr__` loads these names at first use
     from .context.styles import Ring, Ulysses
     from .data.memory import Memory, memory_of, saved_bytes
     from .data.overlap import StepPrediction, predict_step
+    from .data.settings import Bucketing, Zero
     from .expert import Experts, MixtureOfExperts, side_losses
     from .explain import Explanation
     from .pipeline import Pipeline, Schedule
@@ -38,7 +39,7 @@ if TYPE_CHECKING:  # `__getattr__` loads these names at first use
     from .report import StepReport
     from .runs import Progress, RunLog, plot_log, read_log
     from .tensor import Column, Heads, Row, Sequence, Vocabulary
-    from .trainer import Trainer
+    from .trainer import Axes, Trainer
 
     __version__: str
 
@@ -54,23 +55,25 @@ _LATER = {
     "context.styles": ("Ring", "Ulysses"),
     "data.memory": ("Memory", "memory_of", "saved_bytes"),
     "data.overlap": ("StepPrediction", "predict_step"),
+    "data.settings": ("Bucketing", "Zero"),
     "explain": ("Explanation",),
     "expert": ("Experts", "MixtureOfExperts", "side_losses"),
     "plan": ("Shards", "Style", "parallelize"),
     "recompute": ("Recompute",),
     "pipeline": ("Pipeline", "Schedule"),
     "report": ("StepReport",),
-    "trainer": ("Trainer",),
+    "trainer": ("Axes", "Trainer"),
     "runs": ("Progress", "RunLog", "plot_log", "read_log"),
     "tensor": ("Column", "Heads", "Row", "Sequence", "Vocabulary"),
 }
 _MODULES = {name: module for module, names in _LATER.items() for name in names}
 
 __all__ = [
-    "Column", "CompressedAdam", "Compression", "DataParallel", "DiLoCo", "Experts", "Explanation", "Float16", "Heads",
+    "Axes", "Bucketing", "Column", "CompressedAdam", "Compression", "DataParallel", "DiLoCo", "Experts", "Explanation",
+    "Float16", "Heads",
     "Int8", "LocalSGD", "Memory", "MixtureOfExperts", "NoiseScale", "OneBit", "ParameterServer", "Pipeline", "PowerSGD",
     "Progress", "RandomK", "Recompute", "Report", "Ring", "Row", "RunLog", "Schedule", "Sequence", "Shards",
-    "StepPrediction", "StepReport", "Style", "TopK", "Trainer", "Ulysses", "VerifyError", "Vocabulary", "enter",
+    "StepPrediction", "StepReport", "Style", "TopK", "Trainer", "Ulysses", "VerifyError", "Vocabulary", "Zero", "enter",
     "gradient_noise_scale", "memory_of", "parallelize", "plot_log", "predict_step", "read_log", "saved_bytes",
     "side_losses", "verify",
 ]  # fmt: skip

@@ -6,6 +6,7 @@ import copy
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ from collectives.world import replaced_world
 
 from .context.order import zigzag_draws, zigzag_pieces
 from .data.memory import memory_of
+from .data.settings import Zero, stage_of
 from .expert.side_losses import side_losses
 from .explain import Explanation, RankPlan, from_json, measured_traffic, rows, to_json
 from .pipeline import Microbatches, Pipeline, simulate
@@ -34,9 +36,45 @@ from .pipeline.run import Steps
 from .plan import Style, parallelize
 from .verify import Report, compare_with_serial
 
-__all__ = ["Trainer"]
+__all__ = ["Axes", "Trainer"]
 
 _TOLERANCES = {"f": 1e-4, "d": 1e-10}
+
+
+@dataclass(frozen=True)
+class Axes:
+    """The names of the axes of a `Trainer`: along which it divides the rows, the sequence and the layers.
+
+    Parameters
+    ----------
+    batch : str or sequence of str
+    sequence, stages : str
+
+    Examples
+    --------
+    >>> from parallel import Axes
+    >>> Axes(batch=("hosts", "gpus"))
+    Axes(batch=('hosts', 'gpus'), sequence='cp', stages='pp')
+    """
+
+    batch: str | Sequence[str] = ("dp", "ep")
+    sequence: str = "cp"
+    stages: str = "pp"
+
+
+def _axes_of(given: Axes | None, alone: Axes) -> Axes:
+    """The argument `axes` of a trainer, or the names that were given `alone`. Both together are refused."""
+    if given is None:
+        return alone
+    if not isinstance(given, Axes):
+        raise OptionError(f"Trainer: axes={given!r} was given; needed: an Axes\n  fix: Axes(batch='dp')" + call_site())
+    both = [f"{f.name}={getattr(alone, f.name)!r}" for f in fields(Axes) if getattr(alone, f.name) != f.default]
+    if both:
+        raise OptionError(
+            f"Trainer: axes={given!r} and {', '.join(both)} were given; needed: one of the two\n  fix: "
+            f"axes=Axes({', '.join(both)})" + call_site()
+        )
+    return given
 
 
 @typed_errors
@@ -63,7 +101,7 @@ class Trainer:
         Each batch is divided into so many microbatches of consecutive rows. Their gradients are summed.
     schedule : str or Schedule
         The order of the stages' computations; see `Pipeline`.
-    zero : {0, 1, 2, 3}
+    zero : {0, 1, 2, 3} or Zero
         The stage of ZeRO along the axes of the batch and the sequence; see `DataParallel`. A mesh without such axes
         divides no state, as one with a single rank.
     clip : float, optional
@@ -72,12 +110,15 @@ class Trainer:
         Seed of dropout. Masks depend on it, the step, the microbatch, the layer and the place of an element.
     batch, sequence, stages : str or sequence of str
         The names of the axes.
+    axes : Axes, optional
+        The same three names as one object: ``axes=Axes(batch="hosts", sequence="cp", stages="pp")``.
     device : str, optional
         Where this rank computes: "cpu", or with CuPy "cuda", the current GPU of the thread, or "cuda:0". The parameters
         are made on the host and moved there before the optimizer is made, and so is this rank's part of each batch. By
         default they stay where `model` makes them and where the batch is.
     **options
-        Of `DataParallel`, such as ``bucket_bytes``. Like `zero`, they have no effect on a mesh without such axes.
+        Of `DataParallel`, such as ``bucketing=Bucketing(...)``. Like `zero`, they have no effect on a mesh without such
+        axes.
 
     Attributes
     ----------
@@ -126,21 +167,25 @@ class Trainer:
         optimizer: Callable[[list[Parameter]], optim.Optimizer],
         microbatches: int = 1,
         schedule: Any = "1f1b",
-        zero: int = 0,
+        zero: int | Zero = 0,
         clip: float | None = None,
         seed: int = 0,
         batch: str | Sequence[str] = ("dp", "ep"),
         sequence: str = "cp",
         stages: str = "pp",
         device: str | None = None,
+        axes: Axes | None = None,
         **options: Any,
     ):
         _check(model, loss, mesh, microbatches, optimizer)
         self.model, self.mesh = model, mesh
         missing = {axis for axis in USUAL if axis not in mesh.names}
         self.plan = {k: style for k, style in (plan or {}).items() if getattr(style, "axis", None) not in missing}
-        self.microbatches, self.schedule, self.zero, self.clip, self.seed = microbatches, schedule, zero, clip, seed
-        names = (batch,) if isinstance(batch, str) else tuple(batch)
+        self.microbatches, self.schedule, self.clip, self.seed = microbatches, schedule, clip, seed
+        self.zero = stage_of(zero)
+        axes = _axes_of(axes, Axes(batch, sequence, stages))
+        sequence, stages = axes.sequence, axes.stages
+        names = (axes.batch,) if isinstance(axes.batch, str) else tuple(axes.batch)
         self._batch = tuple(a for a in mesh.names if a in names)
         self._sequence = sequence if sequence in mesh.names else None
         self._stages = stages if stages in mesh.names else None

@@ -85,6 +85,11 @@ class intercepted:
 class _Attribute(property):
     """A property that reads the attribute of a module through the thread's table."""
 
+    made: tuple[Any, ...]  # the arguments of `_attribute`
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _attribute, self.made  # a class of a notebook is pickled with its attributes
+
 
 def substitutable(module: Module, name: str) -> None:
     """Let an attribute of a module be substituted: its class gets a property, unless it has one.
@@ -97,19 +102,20 @@ def substitutable(module: Module, name: str) -> None:
     with _lock:
         default = getattr_static(cls, name, _NOTHING)
         if not hasattr(type(default), "__set__"):
-            setattr(cls, name, _attribute(name, default))
+            setattr(cls, name, _attribute(name, *(() if default is _NOTHING else (default,))))
 
 
-def _attribute(name: str, default: Any) -> _Attribute:
-    """The property of an attribute, given the value that the class has for modules without the attribute."""
+def _attribute(name: str, *defaults: Any) -> _Attribute:
+    """The property of an attribute. The default is the value that the class has for modules without the attribute."""
 
     def read(module: Module, get: Any = VALUES.get, id: Any = id) -> Any:  # defaults are read faster than globals
         try:
             value = module.__dict__[name]
         except KeyError:
-            if default is _NOTHING:
+            if not defaults:
                 text = f"{type(module).__name__!r} object has no attribute {name!r}"
                 raise AttributeError(text, name=name, obj=module) from None
+            (default,) = defaults
             return default.__get__(module, type(module)) if hasattr(default, "__get__") else default
         values = get()
         return value if values is None else values.get(id(value), value)
@@ -126,7 +132,9 @@ def _attribute(name: str, default: Any) -> _Attribute:
             raise AttributeError(name, name=name, obj=module)
         del module.__dict__[name]
 
-    return _Attribute(read, write, remove)
+    made = _Attribute(read, write, remove)
+    made.made = (name, *defaults)
+    return made
 
 
 class _Method:

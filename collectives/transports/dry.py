@@ -15,7 +15,7 @@ read values (see `probe`).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -23,11 +23,12 @@ from autograd.arrays.shape_only import DRY, Shaped
 
 from ..checks.sampling import Sampling
 from ..checks.sanitizer import Addend
+from .job import Job, Options
 from .protocol import Communicator, Request
 from .request import answer
 from .traffic import Traffic
 
-__all__ = ["DryCommunicator", "Note"]
+__all__ = ["DryCommunicator", "DryJob", "Note"]
 
 Note = Callable[["DryCommunicator", Request], None]
 """``note(group, request)``: called with every request."""
@@ -124,3 +125,15 @@ def _part(whole: Any, counts: Sequence[int], rank: int) -> Any:
 
 def _repeated(part: Any, counts: Sequence[int] | None) -> Any:
     return np.concatenate([np.resize(part, n) for n in counts or ()]).astype(part.dtype, copy=False)
+
+
+class DryJob(Job):
+    """One rank of a world of any size, which sends nothing."""
+
+    def __init__(self, size: int, rank: int, note: Note):
+        self.size = size
+        self.communicator = DryCommunicator(rank, tuple(range(size)), "world", note)
+
+    @classmethod
+    def open(cls, options: Options) -> Self:
+        return cls(options.size, options.rank, options.note)

@@ -23,6 +23,7 @@ from collectives import Mesh, current_mesh
 from .buckets import Reduction
 from .entry import ENTRY, Entry, entered_axes, plan_entry, plan_sharded_entry
 from .layers import Arena, Layers, layers_of
+from .settings import Bucketing, Zero, axis_names, bucketing_of, zero_of
 from .sharded import SHARDED_ENTRY, division, shard_parameter
 
 __all__ = ["DataParallel"]
@@ -53,7 +54,7 @@ class DataParallel(Module):
     reduction : Reduction, optional
         How a bucket is summed, for example a compression. By default it is summed exactly. `nn.save` of the model
         includes its state.
-    zero : {0, 1, 2, 3}
+    zero : {0, 1, 2, 3} or Zero
         The stage of ZeRO: what each rank keeps only a part of. 1: the optimizer's state; 2: the gradients, too; 3: the
         parameters, too. From 1 on the parameters of the module are replaced, here, by this rank's rows of them, with
         the label ``Shard(0)``: make the optimizer from ``model.parameters()`` afterwards. A mesh must be current. Where
@@ -63,7 +64,9 @@ class DataParallel(Module):
     replicate : str or tuple of str, optional
         With `zero`: more axes over which the batch is divided, along which the parameters are not. So a mesh of
         ``hosts`` and ``inside`` divides them among the ranks of a host, and sums the gradients of the parts over the
-        hosts: ``DataParallel(module, "inside", zero=2, replicate="hosts")``.
+        hosts: ``DataParallel(module, "inside", zero=2, replicate="hosts")``, or ``zero=Zero(2, replicate="hosts")``.
+    bucketing : Bucketing, optional
+        `bucket_bytes`, `first_bucket_bytes` and `buffers` as one object, which several models can share.
 
     Raises
     ------
@@ -74,7 +77,7 @@ class DataParallel(Module):
     ArgumentError, MeshError
         `module` is no Module, `axis` is no name, or `reduction` has no method ``reduce``.
     OptionError
-        A size is negative, or `buffers` is less than 1.
+        A size is negative, or `buffers` is less than 1; or settings are given twice, by themselves and in an object.
 
     Notes
     -----
@@ -110,42 +113,33 @@ class DataParallel(Module):
         first_bucket_bytes: int = 1 << 20,
         buffers: int = 1,
         reduction: Reduction | None = None,
-        zero: int = 0,
+        zero: int | Zero = 0,
         replicate: str | Sequence[str] = (),
+        bucketing: Bucketing | None = None,
     ):
         if not isinstance(module, Module):
             raise ArgumentError(f"DataParallel: {module!r} was given; needed: a Module" + call_site())
-        names = _names(axis)
+        names = axis_names(axis)
         if not names or not all(isinstance(name, str) for name in names):
             raise MeshError(f"DataParallel: axis={axis!r} was given; needed: the name of an axis" + call_site())
-        sizes = {"bucket_bytes": bucket_bytes, "first_bucket_bytes": first_bucket_bytes, "buffers": buffers}
-        for name, n in sizes.items():
-            least = int(name == "buffers")
-            if isinstance(n, bool) or not isinstance(n, int) or n < least:
-                text = f"DataParallel: {name}={n!r} was given; needed: an int of at least {least}"
-                raise OptionError(text + call_site())
+        sizes = bucketing_of(
+            "DataParallel", bucketing, bucket_bytes=bucket_bytes, first_bucket_bytes=first_bucket_bytes, buffers=buffers
+        )
         self.module = module
         self.axis = axis
-        if isinstance(zero, bool) or zero not in (0, 1, 2, 3):
-            raise OptionError(f"DataParallel: zero={zero!r} was given; needed: 0, 1, 2 or 3" + call_site())
+        divides = zero_of("DataParallel", zero, axis, replicate)
         if reduction is not None and (isinstance(reduction, type) or not callable(getattr(reduction, "reduce", None))):
             raise ArgumentError(
                 f"DataParallel: reduction={reduction!r} was given; needed: an object with a method reduce(bucket, "
                 "group)\n  fix: reduction=PowerSGD(rank=2), an object that this model alone uses" + call_site()
             )
-        if zero and reduction is not None:
+        if divides.stage and reduction is not None:
             raise OptionError(
-                f"DataParallel: zero={zero} and a reduction were given. A reduction sums whole gradients, and here "
-                "each rank gets a part of the sum\n  fix: zero=0, or no reduction" + call_site()
+                f"DataParallel: zero={divides.stage} and a reduction were given. A reduction sums whole gradients, and "
+                "here each rank gets a part of the sum\n  fix: zero=0, or no reduction" + call_site()
             )
-        if replicate and not zero:
-            raise OptionError(
-                f"DataParallel: replicate={replicate!r} was given with zero=0, which divides no parameters\n  fix: "
-                f"DataParallel(module, {(*_names(replicate), *_names(axis))}), to divide the batch over all these axes"
-                + call_site()
-            )
-        self.zero, self.replicate = zero, _names(replicate)
-        self._buckets = {**sizes, "reduction": reduction}
+        self.zero, self.replicate = divides.stage, axis_names(divides.replicate)
+        self._buckets = {**vars(sizes), "reduction": reduction}
         self._parameters: list[Parameter] = []
         self._owners: list[tuple[dict[str, Any], str, int]] | None = None  # (attributes, name, index of the parameter)
         self._places: tuple[list[dict[str, Any]], list[str]] = [], []
@@ -156,7 +150,7 @@ class DataParallel(Module):
         self._layers: Layers | None = None  # entries of stage 3, recorded where a layer is called
         self._at: tuple[Any, list[int]] = None, []  # the recording of the last entries, and the places of their outputs
         self._entered: list[Any] | None = None  # the parameters inside, in a block of `accumulate`
-        if zero:
+        if self.zero:
             self._divide()
 
     def named_owners(self, prefix: str = "") -> Iterator[tuple[str, Module, str, Parameter]]:
@@ -205,7 +199,7 @@ class DataParallel(Module):
         parameters, mesh = self._parameters, current_mesh()
         on, owners = mesh.axis(self.axis), self._owners or []
         self._check(mesh)
-        names = _names(self.axis)
+        names = axis_names(self.axis)
         divided = [entered_axes(p, mesh, names) == names and division(p, on) is not None for p in parameters]
         layers = layers_of(self.module, [each for each in owners if divided[each[2]]]) if self.zero == 3 else []
         freed = {k for layer in layers for k in layer.indices}
@@ -233,7 +227,7 @@ class DataParallel(Module):
 
         A parameter that is Shard along all axes does not enter.
         """
-        names = *self.replicate, *_names(self.axis)
+        names = *self.replicate, *axis_names(self.axis)
         options: dict[str, Any] = self._buckets
         groups: dict[tuple[str, ...], list[int]] = {}
         for k in indices:
@@ -298,7 +292,9 @@ class DataParallel(Module):
 
     def _enter(self) -> list[Any]:
         """Record the entry of the parameters, and return them as they are inside; those of layers as they are."""
-        mesh, parameters = current_mesh(), self._parameters
+        mesh, parameters = state.mesh, self._parameters
+        if mesh is None:
+            mesh = current_mesh()  # raises
         if not self._checked:
             self._check(mesh)
         if not self._entries and not self.zero:
@@ -391,8 +387,3 @@ class DataParallel(Module):
             values.update((keys[k], x) for k, x in entered.items())
         with substituted(values), nullcontext() if self._layers is None else self._layers.entering():
             yield
-
-
-def _names(axis: Any) -> tuple[str, ...]:
-    """Names of axes as a tuple."""
-    return tuple(axis) if isinstance(axis, tuple | list) else (axis,)

@@ -27,6 +27,7 @@ from collectives.transports.protocol import Request
 
 from ..data.data_parallel import DataParallel
 from ..data.memory import saved_bytes
+from ..data.settings import Zero, stage_of
 from .microbatches import Microbatches, signature_of, split_batch
 from .randomness import layer_state
 from .report import PipelineReport, Record, compare
@@ -130,7 +131,7 @@ class Pipeline(Module):
     data : str or tuple of str
         The mesh axes over which the batch is divided. The parameters enter once a step by `DataParallel`, which sums
         the gradients of all microbatches over these axes once.
-    zero : {0, 1, 2, 3}
+    zero : {0, 1, 2, 3} or Zero
         The stage of ZeRO, if `data` is given: see `DataParallel`. Stage 3 is not possible with a schedule that has I
         and W, or where several ranks use one parameter.
     seed : int
@@ -200,7 +201,7 @@ class Pipeline(Module):
         chunks: int | None = None,
         costs: Sequence[float] | None = None,
         data: str | Sequence[str] = (),
-        zero: int = 0,
+        zero: int | Zero = 0,
         seed: int = 0,
         side_losses: Callable[[], AbstractContextManager[list[Any]]] | None = None,
         **options: Any,
@@ -274,22 +275,22 @@ class Pipeline(Module):
         self._modules = dict(mine)
         return _Layers(mine)
 
-    def _data_parallel(self, data: Any, zero: int, options: Any) -> DataParallel | None:
-        names = (data,) if isinstance(data, str) else tuple(data)
+    def _data_parallel(self, data: Any, zero: int | Zero, options: Any) -> DataParallel | None:
+        names, stage = (data,) if isinstance(data, str) else tuple(data), stage_of(zero)
         if not names or state.mesh is None:
-            if (zero or options) and not names:
-                given = ", ".join([*(["zero"] if zero else []), *options])
+            if (stage or options) and not names:
+                given = ", ".join([*(["zero"] if stage else []), *options])
                 raise OptionError(
                     f"Pipeline: {given} was given without data; needed: the axes over which the batch is divided\n"
                     "  fix: data=('dp',)" + call_site()
                 )
             return None
-        if zero == 3 and self.schedule.splits_backward:
+        if stage == 3 and self.schedule.splits_backward:
             raise OptionError(
                 f"Pipeline: zero=3 was given with the schedule {self.schedule.name!r}, which computes the gradients of "
                 "weights later, when the weights have been freed\n  fix: zero=2, or schedule='1f1b'" + call_site()
             )
-        if zero == 3 and self._ties:
+        if stage == 3 and self._ties:
             raise OptionError(
                 f"Pipeline: zero=3 was given, and {self._ties[0].name} is used on several ranks, to which its owner "
                 "sends it at the beginning of a step, when it is not gathered\n  fix: zero=2" + call_site()

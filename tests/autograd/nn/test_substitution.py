@@ -159,6 +159,17 @@ def test_classes_below_and_values_of_the_class() -> None:
     assert module.weight is None
 
 
+def test_the_property_of_a_class_can_be_pickled() -> None:
+    """As cloudpickle does with a class of a notebook, and all its attributes."""
+    module, p = prepared(Below)
+    made = pickle.loads(pickle.dumps(vars(Below)["weight"]))
+    with substituted({id(p): 5}):
+        assert made.__get__(module) == 5
+    assert made.__get__(module) is p
+    del vars(module)["weight"]
+    assert made.__get__(module) is None
+
+
 def test_a_keyed_list_finds_its_modules_after_a_missing_attribute() -> None:
     heads = nn.ModuleDict({"weight": nn.Linear(1, 1)})
     substitutable(heads, "weight")

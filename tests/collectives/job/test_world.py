@@ -18,7 +18,10 @@ import pytest
 import autograd as ag
 import collectives as cc
 from autograd.engine.state import state
-from autograd.errors import CommunicationError
+from autograd.errors import CommunicationError, OptionError
+from collectives.transports.threads import job as threads_job
+from collectives.transports.threads.job import ThreadsJob
+from collectives.world import JOBS
 
 from ..launch import Outcome, launch
 from .endings import SIGKILL, ended_by
@@ -34,6 +37,30 @@ def total(times: int = 1) -> float:
 
 
 # -- threads and dry ---------------------------------------------------------------------------------------------------
+def test_a_kind_of_world_is_a_job_and_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job that names its ranks from 10 on, of a module that `transports` does not have."""
+
+    class Tens(ThreadsJob):
+        closed = 0
+
+        def run(self, program: Any, args: Any, begin: Any) -> Any:
+            return [10 + value for value in super().run(program, args, begin)]
+
+        def close(self) -> bool:
+            Tens.closed += 1
+            return True
+
+    monkeypatch.setattr(threads_job, "Tens", Tens, raising=False)
+    monkeypatch.setitem(JOBS, "tens", ("threads.job", "Tens"))  # type: ignore[misc]
+    kind: Any = "tens"
+    with cc.World(kind, ranks=2) as world:
+        assert world.run(lambda: int(cc.world().rank)) == [10, 11]
+        assert repr(world) == "World('tens', ranks=2, policy='end')" and world.failed == {}
+    assert Tens.closed == 1
+    with pytest.raises(OptionError, match="one of mpi, threads, dry, tens"):
+        cc.World("pigeons")  # type: ignore[arg-type]
+
+
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="open files are counted in /proc")
 def test_worlds_of_threads_one_after_another() -> None:
     counts, alive = [], []

@@ -402,7 +402,7 @@ def test_a_rank_that_exits_early(code):
 
 
 def test_a_rank_that_computes_on_does_not_hold_up_the_failure(monkeypatch):
-    monkeypatch.setattr(sys.modules["collectives.world"], "_GRACE_S", 0.1)
+    monkeypatch.setattr(sys.modules["collectives.transports.threads.job"], "_GRACE_S", 0.1)
     go_on = threading.Event()
     left_behind = []
 
@@ -435,7 +435,7 @@ def test_an_interrupt_of_the_main_thread_ends_the_ranks(monkeypatch):
         raise KeyboardInterrupt
 
     go_on = threading.Event()
-    monkeypatch.setattr(sys.modules["collectives.world"], "_join", interrupted)
+    monkeypatch.setattr(sys.modules["collectives.transports.threads.job"], "_join", interrupted)
     with pytest.raises(KeyboardInterrupt):
         run(program, 2)
     go_on.set()

@@ -1,0 +1,104 @@
+"""`Job`, what a `World` asks of its transport: the ranks, their channel, their failures and their end.
+
+A transport is added by a subclass here and one row in `collectives.world.JOBS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, Self
+
+from autograd.errors import MeshError
+
+from .protocol import Communicator
+
+__all__ = ["Job", "Options", "checked_ranks"]
+
+
+class Options(NamedTuple):
+    """The arguments of `World` that a job is made from. `ranks` is None where none were given."""
+
+    kind: str
+    ranks: int | None
+    raises: bool
+    rank: int
+    note: Callable[..., Any]
+
+    @property
+    def size(self) -> int:
+        """The number of ranks of a world that may have any: by default 1."""
+        return 1 if self.ranks is None else checked_ranks(self.kind, self.ranks)
+
+
+class Job:
+    """The ranks of one world, as a transport makes them. The methods here are those of a job that cannot fail.
+
+    Attributes
+    ----------
+    size : int
+        The number of ranks.
+    communicator : Communicator or None
+        The channel of all ranks, for the rank of the calling thread; None where ranks are threads of `run`.
+    failed : dict of int to str
+        The ranks that this process knows to have failed, and the reasons.
+    is_on_first_host : bool
+        Whether this rank is on the host of rank 0.
+    has_processes : bool
+        Whether the ranks are the processes of the launcher's job: then one world at a time is open, making and closing
+        it are collective, and an error of this rank ends it.
+    runs_programs : bool
+        Whether `run` starts the ranks.
+    """
+
+    size: int
+    communicator: Communicator | None = None
+    is_on_first_host = True
+    has_processes = False
+    runs_programs = False
+
+    @staticmethod
+    def refuse() -> None:
+        """Raise if this process cannot have such a job, before other worlds are looked at."""
+
+    @classmethod
+    def open(cls, options: Options) -> Self:
+        """Make the job. Where it has processes, all ranks call it."""
+        raise NotImplementedError
+
+    @property
+    def failed(self) -> dict[int, str]:
+        return {}
+
+    def run(
+        self, program: Callable[..., Any], args: tuple[Any, ...], begin: Callable[[Communicator], None]
+    ) -> list[Any]:
+        """Run a program on each rank, as `World.run` describes. Each rank calls `begin` with its communicator first."""
+        raise NotImplementedError
+
+    def set_task(self, task: str, rank: Callable[[], int]) -> None:
+        """Set a description of the current work of the calling rank, for reports. `rank` gives its number."""
+
+    def fail(self, why: str) -> None:
+        """Report to the other ranks that this one has failed. Only worlds of the policy ``raise`` call it."""
+
+    def announce_end(self) -> None:
+        """Send the other hosts that this rank ends the job."""
+
+    def receive_end(self) -> bool:
+        """Whether a rank of another host has just sent that it ends the job."""
+        return False
+
+    def leave(self, why: str) -> Iterator[None]:
+        """Wait at exit until all ranks leave: a generator that makes progress at every step."""
+        return iter(())
+
+    def close(self) -> bool:
+        """Leave together with the other ranks and free the resources. False if a failure left them to the exit."""
+        return True
+
+
+def checked_ranks(kind: str, ranks: Any) -> int:
+    """The argument `ranks` of a world; MeshError unless it is a positive int."""
+    if not isinstance(ranks, int) or isinstance(ranks, bool) or ranks < 1:
+        raise MeshError(f"World({kind!r}, ranks={ranks!r}): a world has one rank or more")
+    return ranks

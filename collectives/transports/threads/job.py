@@ -1,0 +1,126 @@
+"""The job of ranks that are threads of this process, which `run` starts."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Self
+
+from autograd.errors import CollectiveMismatch, RankFailed
+
+from ...checks.reports import unreceived_text
+from ...job.traceback import comparable, ranks_text, text_of
+from ..device import unsent
+from ..job import Job, Options
+from ..protocol import Communicator
+from .communicator import LocalWorld
+
+__all__ = ["ThreadsJob"]
+
+_GRACE_S = 5.0  # how long `run` waits, after a failure, for ranks that compute and have not noticed the failure
+
+
+class ThreadsJob(Job):
+    """Ranks as threads, with channels of their own in every `run`. One rank alone is the calling thread.
+
+    Parameters
+    ----------
+    size : int
+        The number of ranks.
+    raises : bool
+        Whether the other ranks continue after a failure: see `WaitingRanks`.
+    """
+
+    runs_programs = True
+
+    def __init__(self, size: int, raises: bool):
+        self.size, self._raises = size, raises
+        self._ranks = LocalWorld(size, raises)
+        if size == 1:
+            self.communicator = self._ranks.communicator(0)
+
+    @classmethod
+    def open(cls, options: Options) -> Self:
+        return cls(options.size, options.raises)
+
+    @property
+    def failed(self) -> dict[int, str]:
+        return self._ranks.failed_ranks.copy()
+
+    def set_task(self, task: str, rank: Callable[[], int]) -> None:
+        self._ranks.tasks[rank()] = task
+
+    def run(
+        self, program: Callable[..., Any], args: tuple[Any, ...], begin: Callable[[Communicator], None]
+    ) -> list[Any]:
+        from autograd.random import State, set_state  # only worlds of threads need it
+
+        local = self._ranks = LocalWorld(self.size, self._raises)
+        results: list[Any] = [None] * self.size
+        errors: dict[int, BaseException] = {}
+
+        def rank_main(rank: int) -> None:
+            begin(local.communicator(rank))
+            set_state(State())  # of random keys: every rank starts with the same
+            try:
+                results[rank] = program(*args)
+                unsent.hand_over()  # calls that this rank has started and does not wait for
+            except BaseException as error:
+                errors[rank] = error
+                local.fail(rank, error)
+            else:
+                local.finish(rank)
+
+        threads = [
+            threading.Thread(target=rank_main, args=(rank,), name=f"rank {rank}", daemon=True)
+            for rank in range(self.size)
+        ]
+        try:
+            for thread in threads:
+                thread.start()
+            _join(threads, local)
+        except BaseException as error:  # most likely KeyboardInterrupt: end the ranks too
+            local.fail(None, error)
+            raise
+        failed = list(local.failed_ranks)
+        try:
+            if failed and (not self._raises or len(failed) == self.size):
+                _raise_first(failed[0], errors, self.size)
+        finally:
+            errors.clear()  # the error's traceback holds this frame: leave no cycle
+        if not failed and (unreceived := local.unreceived()):
+            raise CollectiveMismatch(unreceived_text(unreceived))
+        return results
+
+
+def _raise_first(first: int, errors: dict[int, BaseException], ranks: int) -> None:
+    """Raise the lowest rank's error among those of the same type as the first failure. A note names the ranks."""
+    kind = type(errors[first])
+    rank = min(rank for rank, error in errors.copy().items() if type(error) is kind)
+    chosen = errors[rank]
+    try:
+        if isinstance(chosen, SystemExit):  # raising it would end this process, silently for code 0
+            raise RankFailed(f"rank {rank} of {ranks} exited early, with code {chosen.code}") from chosen
+        text = comparable(chosen, text_of(chosen))
+        same = [
+            i for i, each in errors.copy().items() if type(each) is kind and comparable(each, text_of(each)) == text
+        ]
+        note = f"raised on {ranks_text(same)} of {ranks}"
+        if note not in getattr(chosen, "__notes__", ()):  # an error may be raised again
+            BaseException.add_note(chosen, note)  # whatever its class defines
+        raise chosen
+    finally:
+        del chosen  # as above: leave no cycle
+
+
+def _join(threads: list[threading.Thread], local: LocalWorld) -> None:
+    """Wait for the ranks. After a failure that ends the world, wait only briefly for ranks that compute."""
+    deadline = None
+    for thread in threads:
+        while thread.is_alive():
+            thread.join(0.1)  # a time limit lets a KeyboardInterrupt through on every platform
+            if deadline is None and local.failed and not local.raises:
+                deadline = time.monotonic() + _GRACE_S
+            if deadline is not None and time.monotonic() > deadline:
+                return
