@@ -33,7 +33,8 @@ from autograd.layouts.layout import P, R, Shard, V
 from autograd.layouts.messages import describe
 from autograd.layouts.names import name_of
 
-from .sanitizer import MOST, Addend, Copy, digest_of
+from .channel import MOST
+from .sanitizer import Addend, Copy, digest_of
 
 __all__ = ["addend_of", "warn_of_addends"]
 
@@ -53,12 +54,13 @@ def addend_of(x: Tensor, name: str, axes: tuple[str, ...], group: Any) -> Addend
         return None
     digest = 0 if name == "mean" else _digest(x)
     facts: tuple[Copy, ...] = ()
-    if len(group.copies) < MOST:
+    copies = group.checks.copies
+    if len(copies) < MOST:
         if x.tape is not None:
             facts = tuple(_means(x, name))
         if name != "mean" and len(axes) > 1:
             facts += (Copy(name, f"{digest:x}", digest, "addend"),)
-        group.copies.extend(facts)
+        copies.extend(facts)
     return Addend(digest, facts) if digest or facts else None
 
 

@@ -28,8 +28,8 @@ from autograd.layouts.layout import R, Shard, V
 from autograd.layouts.messages import describe
 from autograd.layouts.names import name_of, variable_of
 
-from . import modes
-from .sanitizer import MOST, Addend, digest_of
+from .channel import MOST
+from .sanitizer import Addend, digest_of
 
 __all__ = ["Part", "expect_different", "expect_different_beside", "next_addend", "tell"]
 
@@ -73,17 +73,16 @@ def expect_different(how: str, x: Any) -> None:
     if mesh is None or layout is None or layout.grid is not mesh.grid or type(x.array) is Shaped:
         return
     for axis in mesh.known_axes():
-        group = axis.group
-        if axis.size == 1 or not group.checking or len(group.parts) >= MOST or len(axis.names) > 1:
+        checks = axis.group.checks
+        if checks is None or not checks.is_due or len(checks.parts) >= MOST or len(axis.names) > 1:
             continue
         (name,) = axis.names
         if type(layout[name]) is Shard:
             site = site or find_site()
             line = site, layout, x.array.dtype, len(x.array.shape)
-            n = axis.declared[line] = axis.declared.get(line, 0) + 1
-            if modes.is_due(n):
+            if checks.is_line_due(line):
                 digest = _digest(to_host(x.array)) if digest is None else digest
-                group.parts.append(Part(digest, how, x, name, site))
+                checks.parts.append(Part(digest, how, x, name, site))
 
 
 class Beside(Part):
@@ -117,22 +116,21 @@ def expect_different_beside(operation: str, x: Any, out: Any) -> None:
     if type(x.array) is Shaped:
         return
     for axis in mesh.known_axes():
-        group = axis.group
-        if axis.size == 1 or not group.checking or len(group.parts) >= MOST or len(axis.names) > 1:
+        checks = axis.group.checks
+        if checks is None or not checks.is_due or len(checks.parts) >= MOST or len(axis.names) > 1:
             continue
         (name,) = axis.names
         label = out[name]
         if x.layout[name] is V and type(label) is Shard:
             site = find_site()
             line = site, operation, x.layout, x.array.dtype, len(x.array.shape)
-            n = axis.declared[line] = axis.declared.get(line, 0) + 1
-            if modes.is_due(n):
-                group.parts.append(Beside(_digest(to_host(x.array), True), operation, x, label, name, site))
+            if checks.is_line_due(line):
+                checks.parts.append(Beside(_digest(to_host(x.array), True), operation, x, label, name, site))
 
 
 def next_addend(group: Any, addend: Addend | None) -> Addend | None:
     """The addend of the next call of a group that has parts to compare: the call's own, or the first part."""
-    parts = group.parts
+    parts = group.checks.parts
     tell(group)
     if addend is None and parts:
         addend = parts[0]
@@ -142,9 +140,10 @@ def next_addend(group: Any, addend: Addend | None) -> Addend | None:
 
 def tell(group: Any) -> None:
     """Warn, on the first rank of a group, if the part that a call has carried is equal on all ranks."""
-    if not group.parts or not group.parts[0].is_sent:
+    checks = group.checks
+    if checks is None or not checks.parts or not checks.parts[0].is_sent:
         return
-    part = group.parts.pop(0)
+    part = checks.parts.pop(0)
     if part.is_equal and part.digest and not group.index:
         part.warn(group.size)
 

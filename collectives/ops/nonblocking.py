@@ -254,8 +254,10 @@ def _start_tensor(collective: Collective, x: Tensor, call: Call, agree: bool = F
         call = call.but(elsewhere=True)
     if agree:
         group = call.group
-        group.sampling.calls += 1
-        if group.size > 1 and not call.elsewhere and (group.checking or group.sampling.is_open):
+        checks = group.checks
+        if checks is not None:
+            checks.sampling.calls += 1
+        if checks is not None and not call.elsewhere and (checks.is_due or checks.sampling.is_open):
             text = "start of " + collective.fingerprint(array, call, recorded)
             if modes.limit and prepared.is_examined():
                 addend = prepared.addend(x, collective.name)
