@@ -128,7 +128,10 @@ def compare_objective(outputs: Any, recording: Any) -> None:
     if not modes.limit:
         return
     ys = outputs if isinstance(outputs, list | tuple) else (outputs,)
-    if not ys or any(y.layout is None or y.layout.grid is not mesh.grid or is_absent(y.array) for y in ys):
+    for y in ys:
+        if y.layout is None or y.layout.grid is not mesh.grid or is_absent(y.array):
+            return
+    if not ys:
         return
     last = recording.communicates  # a `declaration.prepared.Prepared`, or the call of a nonblocking collective
     call = getattr(last, "call", last)
@@ -136,7 +139,8 @@ def compare_objective(outputs: Any, recording: Any) -> None:
         _note_objectives(ys, mesh)
         return
     axis = mesh.axis(call.axes)
-    _note_objectives(ys, mesh, besides=axis)
+    if len(mesh.known_axes()) > 1:
+        _note_objectives(ys, mesh, besides=axis)
     if axis.size == 1 or not _are_invariant(ys, axis):
         return
     checks = axis.group.checks
@@ -170,7 +174,11 @@ def compare_objective(outputs: Any, recording: Any) -> None:
 
 
 def _are_invariant(ys: Sequence[Any], axis: Any) -> bool:
-    return all(y.layout[name] is I for y in ys for name in axis.names)
+    for y in ys:  # no generator: at each backward
+        for name in axis.names:
+            if y.layout[name] is not I:
+                return False
+    return True
 
 
 def _note_objectives(ys: Sequence[Any], mesh: Any, besides: Any = None) -> None:

@@ -14,7 +14,6 @@ it is probably counted from zero on each, as positions and masks are that are ma
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import numpy as np
@@ -29,14 +28,12 @@ from autograd.layouts.messages import describe
 from autograd.layouts.names import name_of, variable_of
 
 from .channel import MOST
+from .reports import warn_once
 from .sanitizer import Addend, digest_of
 
 __all__ = ["Part", "expect_different", "expect_different_beside", "next_addend", "tell"]
 
 _FEW = 64  # whole numbers
-
-_told: dict[Any, Any] = {}  # the warnings that were given: by default Python shows each once
-
 
 class Part(Addend):
     """This rank's part of a Shard, as the addend of a later call: see `Addend`. Its digest is 0 if nothing is compared.
@@ -55,13 +52,13 @@ class Part(Addend):
         """Warn that the ranks along the axis hold equal parts."""
         name, axis, label = variable_of(self.array) or "rows", repr(self.axis), self.layout[self.axis]
         dim = f", dim={label.dim}" if label.dim else ""
-        warnings.warn_explicit(
+        warn_once(
             f"{self.how}({name}: {describe(self.array, self.array.shape, self.layout)}): the {size} ranks of axis "
             f"{axis} pass equal data. By its label {label!r} each rank holds another part of one value, so a sum over "
             f"the parts counts these data {size} times. Has every rank the whole?\n"
             f"  fix: cc.shard(ag.tensor({name}, layout={{{axis}: {R!r}}}), {axis}{dim})   (this rank's part of it)\n"
             f"  or:  pass data of its own on each rank, for example other rows, or a draw from another seed",
-            ReplicaWarning, *self.site, registry=_told,
+            ReplicaWarning, self.site,
         )  # fmt: skip
 
 
@@ -97,14 +94,14 @@ class Beside(Part):
     def warn(self, size: int) -> None:
         name, axis = self.name, repr(self.axis)
         extent = self.of_part.extent or "of the whole"
-        warnings.warn_explicit(
+        warn_once(
             f"{self.how}({name}: {describe(self.array, self.array.shape, self.layout)}): the {size} ranks of axis "
             f"{axis} combine equal values with different parts, {self.of_part!r}. By its label each rank holds other "
             f"values. Is it made for the length of a part, as positions that count from 0 on every rank?\n"
             f"  fix: make the whole, for all {extent}, and divide it, as positions by "
             f"cc.shard(ag.constant(numpy.arange({extent})), {axis})\n"
             f"  or:  leave it so, if the elements of every part are meant to meet the same values",
-            ReplicaWarning, *self.site, registry=_told,
+            ReplicaWarning, self.site,
         )  # fmt: skip
 
 

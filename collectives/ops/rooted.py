@@ -202,7 +202,9 @@ def _note_if_dropped(x: Tensor, on: Axis, name: str, root: int, theirs: tuple[fl
 def _warn_of_dropped(outputs: Any, recording: Any) -> None:
     """At backward: warn of the noted values of a tape that only the broadcast uses."""
     for axis in current_mesh().known_axes():
-        noted: list[Any] = axis.kept.get("dropped", [])
+        noted: list[Any] | None = axis.kept.get("dropped")
+        if not noted:
+            continue
         for each in [each for each in noted if each[0] is recording]:
             noted.remove(each)
             tape, place, text, site = each
