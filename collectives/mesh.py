@@ -10,6 +10,7 @@ import json
 import math
 import threading
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from importlib import import_module
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
@@ -48,10 +49,7 @@ class Axis:
         The ranks along the axis, in order, with the algorithm that the mesh chose for the axis.
     """
 
-    __slots__ = (
-        "_channel", "_groups", "_prepared", "declared", "ends", "group", "kept", "leaves", "names", "objectives",
-        "rank", "size",
-    )  # fmt: skip
+    __slots__ = ("_channel", "_groups", "_prepared", "group", "kept", "names", "rank", "size")
 
     def __init__(self, names: tuple[str, ...], group: Communicator, algorithm: str, prepared: dict[Any, Any]):
         self.names = group.axes = names
@@ -62,10 +60,6 @@ class Axis:
         self.rank = RankInt(group.index, names)
         self._prepared = prepared  # that of the mesh
         self.kept: dict[Any, Any] = {}  # the channel of nonblocking calls, and pending receives
-        self.declared: dict[Any, int] = {}  # how often each line has labelled a tensor R or I, see `checks.sanitizer`
-        self.objectives = 0  # the number of Invariant objectives of which backward was called, see `replicas`
-        self.leaves: dict[int, Any] = {}  # weak references to the leaves of these that are compared at the block's end
-        self.ends = 0  # the number of blocks of the mesh that ended since the first objective or optimizer
 
     def __repr__(self) -> str:
         return f"Axis({'*'.join(self.names)}, rank {int(self.rank)} of {self.size})"
@@ -399,8 +393,7 @@ class Mesh:
     def shapes(self, axes: Sequence[str], shape: Sequence[int]) -> tuple[list[tuple[int, ...]], int]:
         """The shape of a value on each rank along some axes, and this rank's index. All these ranks must call it."""
         on = self.axis(axes)
-        if on.group.checking:
-            on.group.agree(f"shapes of a value that is Varying (axis={'*'.join(on.names)!r})")
+        on.group.agree(lambda: f"shapes of a value that is Varying (axis={'*'.join(on.names)!r})")
         gathered = on.group.exchange(json.dumps([int(n) for n in shape]).encode())
         return [tuple(json.loads(data)) for data in gathered], on.group.index
 
@@ -419,8 +412,7 @@ class Mesh:
     def numbers_of_all(self, number: float, axes: Sequence[str], call: str) -> list[float]:
         """The numbers of all ranks along some axes, in order, as a control message. All these ranks call it."""
         group = self.axis(axes).group
-        if group.checking:
-            group.agree(str(call))
+        group.agree(lambda: str(call))
         return [float(np.frombuffer(data, np.float64)[0]) for data in group.exchange(np.float64(number).tobytes())]
 
     @typed_errors
@@ -433,8 +425,7 @@ class Mesh:
         for axis in self.stage_axes:
             if self.axis(axis).size > 1 and (not found or any(axis in axes for axes in found)):
                 group = self.axis(axis).group
-                if group.checking:
-                    group.agree(f"axes of a {call} (axis={axis!r})")
+                group.agree(partial("axes of a {} (axis={!r})".format, call, axis))
                 data = json.dumps(sorted(found)).encode()
                 found = {tuple(axes) for each in group.exchange(data) for axes in json.loads(each)}
         return found
@@ -446,8 +437,7 @@ class Mesh:
         All these ranks call it. `call` describes the call to the other ranks.
         """
         group = self.axis(axes).group
-        if group.checking:
-            group.agree(str(call))
+        group.agree(lambda: str(call))
         return [_array_in(data) if data else None for data in group.exchange(_bytes_of(array))]
 
     @typed_errors

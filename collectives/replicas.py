@@ -28,6 +28,7 @@ import warnings
 import weakref
 import zlib
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -43,7 +44,7 @@ from autograd.layouts.names import name_of
 
 from .checks import modes
 from .checks.modes import is_due
-from .checks.sanitizer import MOST, Copy, Statement, compare, digest_of
+from .checks.sanitizer import Copy, Statement, compare, digest_of
 from .transports.protocol import Communicator
 
 __all__ = [
@@ -83,10 +84,11 @@ def settle(
     ReplicaMismatch
         Copies differ.
     """
-    if group.checking:
-        group.agree(call)
-    copies = [*copies, *group.copies]
-    group.copies.clear()
+    group.agree(lambda: call)
+    checks = group.checks
+    copies = [*copies, *([] if checks is None else checks.copies)]
+    if checks is not None:
+        checks.copies.clear()
     digests = [zlib.crc32(f"{call} {len(copies)}".encode()), *(copy.digest for copy in copies)]
     data = [*digests, *(part.kind << 32 | part.copy.digest for part in parts)]
     rows = [np.frombuffer(each, np.int64) for each in group.exchange(np.array(data, np.int64).tobytes())]
@@ -123,7 +125,10 @@ def compare_objective(outputs: Any, recording: Any, mesh: Any) -> None:
     if not modes.limit:
         return
     ys = outputs if isinstance(outputs, list | tuple) else (outputs,)
-    if not ys or any(y.layout is None or y.layout.grid is not mesh.grid or is_absent(y.array) for y in ys):
+    for y in ys:
+        if y.layout is None or y.layout.grid is not mesh.grid or is_absent(y.array):
+            return
+    if not ys:
         return
     last = recording.communicates  # a `declaration.prepared.Prepared`, or the call of a nonblocking collective
     call = getattr(last, "call", last)
@@ -131,18 +136,20 @@ def compare_objective(outputs: Any, recording: Any, mesh: Any) -> None:
         _note_objectives(ys, mesh)
         return
     axis = mesh.axis(call.axes)
-    _note_objectives(ys, mesh, besides=axis)
+    if len(mesh.known_axes()) > 1:
+        _note_objectives(ys, mesh, besides=axis)
     if axis.size == 1 or not _are_invariant(ys, axis):
         return
-    axis.objectives += 1
-    due = is_due(axis.objectives)
+    checks = axis.group.checks
+    checks.objectives += 1
+    due = is_due(checks.objectives)
     if not (due or modes.watching):
         return
     site = short_site(*find_site())
     objectives = [_objective(y, site) for y in ys]
     called = f"start of backward (axis={'*'.join(axis.names)!r})"
     if not due:
-        axis.group.copies.extend(objectives)
+        checks.copies.extend(objectives)
         axis.group.agree(called)
         return
     leaves = [
@@ -157,14 +164,18 @@ def compare_objective(outputs: Any, recording: Any, mesh: Any) -> None:
         nth[name] = nth.get(name, 0) + 1
         place = name if nth[name] == 1 else f"{name} ({nth[name]})"
         copies.append(Copy(f"{place} at backward", _shown(leaf, leaf.name or "x"), _digest_of(leaf.array), "parameter"))
-    seen = {i: each for i, each in axis.leaves.items() if each() is not None}
-    axis.leaves = seen | {id(leaf): weakref.ref(leaf) for leaf in same if leaf.requires_grad}
-    own = _own(leaves, axis) if axis.objectives == 1 else []
+    seen = {i: each for i, each in checks.leaves.items() if each() is not None}
+    checks.leaves = seen | {id(leaf): weakref.ref(leaf) for leaf in same if leaf.requires_grad}
+    own = _own(leaves, axis) if checks.objectives == 1 else []
     _warn(settle(axis.group, called, [*copies, *objectives], own, same), own, axis)
 
 
 def _are_invariant(ys: Sequence[Any], axis: Any) -> bool:
-    return all(y.layout[name] is I for y in ys for name in axis.names)
+    for y in ys:  # no generator: at each backward
+        for name in axis.names:
+            if y.layout[name] is not I:
+                return False
+    return True
 
 
 def _note_objectives(ys: Sequence[Any], mesh: Any, besides: Any = None) -> None:
@@ -174,14 +185,14 @@ def _note_objectives(ys: Sequence[Any], mesh: Any, besides: Any = None) -> None:
     """
     objectives = None
     for axis in mesh.known_axes():
-        group = axis.group
-        if axis is besides or axis.size == 1 or not group.checking or len(group.copies) >= MOST:
+        checks = axis.group.checks
+        if axis is besides or checks is None or not checks.takes_copies:
             continue
         if _are_invariant(ys, axis):
             if objectives is None:
                 site = short_site(*find_site())
                 objectives = [_objective(y, site) for y in ys]
-            group.copies.extend(objectives)
+            checks.copies.extend(objectives)
 
 
 def _with_variable(copy: Copy, x: Any) -> Copy:
@@ -237,7 +248,8 @@ def compare_step(optimizer: Any, mesh: Any) -> None:
             if i not in made:
                 made[i] = _copies_of(optimizer, i, p)
             copies += made[i] if p.layout.labels[k] is not R else made[i][:1]  # the gradient of R is P
-        own = _own([p for _, p in indexed], axis) if n == 1 and not axis.objectives else []  # else backward compared it
+        is_first = n == 1 and not axis.group.checks.objectives  # else backward compared it
+        own = _own([p for _, p in indexed], axis) if is_first else []
         _warn(settle(axis.group, call, copies, own), own, axis)
 
 
@@ -258,7 +270,7 @@ def note_numbers(optimizer: Any, mesh: Any) -> None:
                 shown = ", ".join(f"{k}={_number_text(v)}" for k, v in optimizer.numbers().items() if k != "steps")
                 text = f"{kind}({shown})"
                 fact = Copy(f"step {optimizer.calls} of {kind}", text, zlib.crc32(text.encode()), "change")
-            axis.group.copies.append(fact)
+            axis.group.checks.copies.append(fact)
 
 
 def compare_end(mesh: Any) -> None:
@@ -269,9 +281,10 @@ def compare_end(mesh: Any) -> None:
     for axis in axes:
         call = f"the end of the block of {mesh!r} (axis={'*'.join(axis.names)!r})"
         is_numbered = len(axis.names) == 1 and axis.names[0] in mesh.numbered
-        if is_numbered or axis.objectives:
-            axis.ends += 1
-            if is_due(axis.ends) or modes.watching:
+        checks = axis.group.checks
+        if is_numbered or checks.objectives:
+            checks.ends += 1
+            if is_due(checks.ends) or modes.watching:
                 left = _left(mesh, axis.names[0]) if is_numbered else []
                 settle(axis.group, call, left + _last_leaves(mesh, axis))
                 continue
@@ -299,7 +312,7 @@ def _last_leaves(mesh: Any, axis: Any) -> list[Copy]:
     held = {id(p) for optimizer, names in mesh.optimizers.items() if names.issuperset(axis.names)
             for p in optimizer.parameters}  # fmt: skip
     copies = []
-    for each in axis.leaves.values():
+    for each in axis.group.checks.leaves.values():
         x = each()
         if x is not None and id(x) not in held and x.layout is not None and x.layout.grid is mesh.grid:
             if not is_absent(x.array) and all(_is_any(x.layout[name], _SAME) for name in axis.names):
@@ -447,8 +460,7 @@ def compare_replicas(tensors: Iterable[Tensor], grid: Grid, group_of: Callable[[
             if t.layout is not None and _is_any(t.layout.labels[k], _SAME)
         ]
         group = group_of(axis)
-        if group.checking:
-            group.agree(f"check_replicas(axis={axis!r})")
+        group.agree(partial("check_replicas(axis={!r})".format, axis))
         mine = np.concatenate([digests[along], [len(along)]])
         gathered = group.exchange(mine.tobytes())
         table = [np.frombuffer(t, np.int64) for t in gathered]

@@ -14,7 +14,7 @@ from typing import Any
 
 from ..checks.sanitizer import Addend
 from ..transports.device.host_transport import HostTransport
-from ..transports.protocol import Communicator, Pending, Request, Wrapper
+from ..transports.protocol import Communicator, Pending, Request, Text, Wrapper, with_words
 from .fit import Fit, measure
 from .hierarchical import Hosts
 from .steps import Steps, Whole
@@ -153,14 +153,14 @@ class Selected(Wrapper, HostTransport):
         return f"Selected({self.base!r}, {self.algorithm!r})"
 
     # -- agreement and selection -----------------------------------------------------------------------------------
-    def agree(self, call: str, layout: str = "", is_rooted: bool = False, addend: Addend | None = None) -> None:
+    def agree(self, call: Text, layout: str = "", is_rooted: bool = False, addend: Addend | None = None) -> None:
         """Compare the call with those of the other ranks, including the algorithm."""
-        self.base.agree(f"{call} algorithm={self.algorithm}", layout, is_rooted, addend)
+        self.base.agree(with_words(call, f"algorithm={self.algorithm}"), layout, is_rooted, addend)
 
-    def announce(self, call: str, layout: str = "", is_rooted: bool = False, addend: Addend | None = None) -> None:
+    def announce(self, call: Text, layout: str = "", is_rooted: bool = False, addend: Addend | None = None) -> None:
         """As `agree`. Only the transport's own collectives can combine the comparison with the next call."""
         compare = self.base.announce if self.algorithm == "native" else self.base.agree
-        compare(f"{call} algorithm={self.algorithm}", layout, is_rooted, addend)
+        compare(with_words(call, f"algorithm={self.algorithm}"), layout, is_rooted, addend)
 
     def duplicate(self, purpose: str) -> Communicator:
         return Selected(Channel(self.base.duplicate(purpose), self.channel), self.algorithm)

@@ -18,7 +18,6 @@ are not examined. One rank warns of three mistakes that the labels allow:
 from __future__ import annotations
 
 import math
-import warnings
 import zlib
 from collections.abc import Iterator
 from typing import Any
@@ -34,12 +33,13 @@ from autograd.layouts.layout import P, R, Shard, V
 from autograd.layouts.messages import describe
 from autograd.layouts.names import name_of
 
-from .sanitizer import MOST, Addend, Copy, digest_of
+from .channel import MOST
+from .reports import warn_once
+from .sanitizer import Addend, Copy, digest_of
 
 __all__ = ["addend_of", "warn_of_addends"]
 
 
-_told: dict[Any, Any] = {}  # the warnings that were given: by default Python shows each once
 _LONGEST_WALK = 64  # nodes of an addend that are visited
 _SHOWN_RANKS = 8
 
@@ -54,12 +54,13 @@ def addend_of(x: Tensor, name: str, axes: tuple[str, ...], group: Any) -> Addend
         return None
     digest = 0 if name == "mean" else _digest(x)
     facts: tuple[Copy, ...] = ()
-    if len(group.copies) < MOST:
+    copies = group.checks.copies
+    if len(copies) < MOST:
         if x.tape is not None:
             facts = tuple(_means(x, name))
         if name != "mean" and len(axes) > 1:
             facts += (Copy(name, f"{digest:x}", digest, "addend"),)
-        group.copies.extend(facts)
+        copies.extend(facts)
     return Addend(digest, facts) if digest or facts else None
 
 
@@ -132,16 +133,11 @@ def warn_of_addends(addend: Addend | None, name: str, x: Tensor, axes: tuple[str
     if addend is None:
         return
     if addend.digest and addend.is_equal:
-        _warn(ReplicaWarning, _equal_text(name, x, axes, axes))
+        warn_once(_equal_text(name, x, axes, axes), ReplicaWarning, find_site())
     elif any(addend.digests) and (along := _equal_along(addend.digests, x, axes)):
-        _warn(ReplicaWarning, _equal_text(name, x, axes, along))
+        warn_once(_equal_text(name, x, axes, along), ReplicaWarning, find_site())
     if addend.counts:
-        _warn(GradientWarning, _counts_text(name, x, axes, group.size, addend.counts))
-
-
-def _warn(category: type[Warning], text: str) -> None:
-    file, line = find_site()
-    warnings.warn_explicit(text, category, file, line, registry=_told)
+        warn_once(_counts_text(name, x, axes, group.size, addend.counts), GradientWarning, find_site())
 
 
 def _sizes(x: Tensor, axes: tuple[str, ...]) -> list[int]:
@@ -224,14 +220,15 @@ def _warn_of_copies(name: str, x: Tensor, axes: tuple[str, ...], group: Any) -> 
     if not along or _is_local_mean(x.tape, places[is_first]):
         return  # the program may divide the sum by the number of ranks, which then counts the term once
     shown, axis = name_of(x), _shown_axes(axes)
-    _warn(
-        ReplicaWarning,
+    warn_once(
         f"{name}({shown}: {describe(x.array, x.array.shape, x.layout)}, axis {axis}): {shown} is a sum of a Varying "
         f"and a Replicated term, made by {op.name}. The Replicated one is the same on all ranks"
         f"{'' if along == axes else f' of axis {_shown_axes(along)}'}, so it counts "
         f"{math.prod(_sizes(x, along))} times in the sum over the ranks\n"
         f"  fix: add the term after {name}: to a result with to=I the term of the Invariant value, from before its "
         f"cast to R; or to a result with to=R the same term, and cast(sum, {_shown_axes(along)}, to=I)",
+        ReplicaWarning,
+        find_site(),
     )
 
 

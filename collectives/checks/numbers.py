@@ -25,7 +25,8 @@ from autograd.layouts.layout import I, Layout, P, R
 from autograd.layouts.messages import describe
 from autograd.layouts.rank_values import plain
 
-from .sanitizer import MOST, Copy, digest_of
+from .channel import MOST
+from .sanitizer import Copy, digest_of
 
 __all__ = ["note"]
 
@@ -40,12 +41,12 @@ def note(mesh: Any, name: str, layout: Layout, value: Any) -> None:
         return
     fact = None
     for axis in mesh.known_axes():
-        group = axis.group
-        if axis.size > 1 and (group.checking or group.sampling.is_open) and len(group.copies) < MOST:
+        checks = axis.group.checks
+        if checks is not None and (checks.is_due or checks.sampling.is_open) and len(checks.copies) < MOST:
             if all(layout[axis_name] in _ONE_VALUE for axis_name in axis.names):
                 if fact is None:
                     fact = _fact(name, value)
-                group.copies.append(fact)
+                checks.copies.append(fact)
 
 
 def _fact(name: str, value: Any) -> Copy:

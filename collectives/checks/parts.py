@@ -14,7 +14,6 @@ it is probably counted from zero on each, as positions and masks are that are ma
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import numpy as np
@@ -28,15 +27,13 @@ from autograd.layouts.layout import R, Shard, V
 from autograd.layouts.messages import describe
 from autograd.layouts.names import name_of, variable_of
 
-from . import modes
-from .sanitizer import MOST, Addend, digest_of
+from .channel import MOST
+from .reports import warn_once
+from .sanitizer import Addend, digest_of
 
 __all__ = ["Part", "expect_different", "expect_different_beside", "next_addend", "tell"]
 
 _FEW = 64  # whole numbers
-
-_told: dict[Any, Any] = {}  # the warnings that were given: by default Python shows each once
-
 
 class Part(Addend):
     """This rank's part of a Shard, as the addend of a later call: see `Addend`. Its digest is 0 if nothing is compared.
@@ -55,13 +52,13 @@ class Part(Addend):
         """Warn that the ranks along the axis hold equal parts."""
         name, axis, label = variable_of(self.array) or "rows", repr(self.axis), self.layout[self.axis]
         dim = f", dim={label.dim}" if label.dim else ""
-        warnings.warn_explicit(
+        warn_once(
             f"{self.how}({name}: {describe(self.array, self.array.shape, self.layout)}): the {size} ranks of axis "
             f"{axis} pass equal data. By its label {label!r} each rank holds another part of one value, so a sum over "
             f"the parts counts these data {size} times. Has every rank the whole?\n"
             f"  fix: cc.shard(ag.tensor({name}, layout={{{axis}: {R!r}}}), {axis}{dim})   (this rank's part of it)\n"
             f"  or:  pass data of its own on each rank, for example other rows, or a draw from another seed",
-            ReplicaWarning, *self.site, registry=_told,
+            ReplicaWarning, self.site,
         )  # fmt: skip
 
 
@@ -73,17 +70,16 @@ def expect_different(how: str, x: Any) -> None:
     if mesh is None or layout is None or layout.grid is not mesh.grid or type(x.array) is Shaped:
         return
     for axis in mesh.known_axes():
-        group = axis.group
-        if axis.size == 1 or not group.checking or len(group.parts) >= MOST or len(axis.names) > 1:
+        checks = axis.group.checks
+        if checks is None or not checks.is_due or len(checks.parts) >= MOST or len(axis.names) > 1:
             continue
         (name,) = axis.names
         if type(layout[name]) is Shard:
             site = site or find_site()
             line = site, layout, x.array.dtype, len(x.array.shape)
-            n = axis.declared[line] = axis.declared.get(line, 0) + 1
-            if modes.is_due(n):
+            if checks.is_line_due(line):
                 digest = _digest(to_host(x.array)) if digest is None else digest
-                group.parts.append(Part(digest, how, x, name, site))
+                checks.parts.append(Part(digest, how, x, name, site))
 
 
 class Beside(Part):
@@ -98,14 +94,14 @@ class Beside(Part):
     def warn(self, size: int) -> None:
         name, axis = self.name, repr(self.axis)
         extent = self.of_part.extent or "of the whole"
-        warnings.warn_explicit(
+        warn_once(
             f"{self.how}({name}: {describe(self.array, self.array.shape, self.layout)}): the {size} ranks of axis "
             f"{axis} combine equal values with different parts, {self.of_part!r}. By its label each rank holds other "
             f"values. Is it made for the length of a part, as positions that count from 0 on every rank?\n"
             f"  fix: make the whole, for all {extent}, and divide it, as positions by "
             f"cc.shard(ag.constant(numpy.arange({extent})), {axis})\n"
             f"  or:  leave it so, if the elements of every part are meant to meet the same values",
-            ReplicaWarning, *self.site, registry=_told,
+            ReplicaWarning, self.site,
         )  # fmt: skip
 
 
@@ -116,22 +112,21 @@ def expect_different_beside(mesh: Any, operation: str, x: Any, out: Any) -> None
     if type(x.array) is Shaped:
         return
     for axis in mesh.known_axes():
-        group = axis.group
-        if axis.size == 1 or not group.checking or len(group.parts) >= MOST or len(axis.names) > 1:
+        checks = axis.group.checks
+        if checks is None or not checks.is_due or len(checks.parts) >= MOST or len(axis.names) > 1:
             continue
         (name,) = axis.names
         label = out[name]
         if x.layout[name] is V and type(label) is Shard:
             site = find_site()
             line = site, operation, x.layout, x.array.dtype, len(x.array.shape)
-            n = axis.declared[line] = axis.declared.get(line, 0) + 1
-            if modes.is_due(n):
-                group.parts.append(Beside(_digest(to_host(x.array), True), operation, x, label, name, site))
+            if checks.is_line_due(line):
+                checks.parts.append(Beside(_digest(to_host(x.array), True), operation, x, label, name, site))
 
 
 def next_addend(group: Any, addend: Addend | None) -> Addend | None:
     """The addend of the next call of a group that has parts to compare: the call's own, or the first part."""
-    parts = group.parts
+    parts = group.checks.parts
     tell(group)
     if addend is None and parts:
         addend = parts[0]
@@ -141,9 +136,10 @@ def next_addend(group: Any, addend: Addend | None) -> Addend | None:
 
 def tell(group: Any) -> None:
     """Warn, on the first rank of a group, if the part that a call has carried is equal on all ranks."""
-    if not group.parts or not group.parts[0].is_sent:
+    checks = group.checks
+    if checks is None or not checks.parts or not checks.parts[0].is_sent:
         return
-    part = group.parts.pop(0)
+    part = checks.parts.pop(0)
     if part.is_equal and part.digest and not group.index:
         part.warn(group.size)
 

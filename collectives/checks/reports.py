@@ -6,11 +6,14 @@ Every transport finds these errors in its own way. The texts are made here, so t
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Sequence
+from typing import Any
 
 from autograd.errors import printable
 
-__all__ = ["mismatch_text", "print_report", "rank_list", "states_text", "task_text", "unreceived_text", "wait_text"]
+__all__ = ["mismatch_text", "print_report", "rank_list", "states_text", "task_text", "unreceived_text", "wait_text",
+           "warn_once"]  # fmt: skip
 
 _MOST_SHOWN = 6  # messages that an error lists
 
@@ -21,6 +24,15 @@ def print_report(text: str) -> None:
     It is a single write, so that the lines of several ranks are not interleaved.
     """
     os.write(2, f"ringtape: {printable(text)}\n".encode(errors="replace"))
+
+
+def warn_once(text: str, category: type[Warning], site: tuple[str, int]) -> None:
+    """Warn of a line of the program. By default Python shows a text once for each line."""
+    file, line = site
+    warnings.warn_explicit(text, category, file, line, registry=_told)
+
+
+_told: dict[Any, Any] = {}  # the warnings that were given, for Python's filters
 
 
 def rank_list(ranks: Sequence[int]) -> str:

@@ -37,14 +37,13 @@ from autograd.layouts.layout import C, D, I, Layout, R, Shard
 from autograd.layouts.messages import describe
 
 from . import modes
+from .channel import MOST
 from .reports import mismatch_text, rank_list
 from .sampling import Order, Place
 
 __all__ = ["Addend", "Copy", "Statement", "compare", "declared", "digest_of", "note_facts", "statement", "witness"]
 
 _EQUAL = frozenset((R, I, C, D))  # labels of values that are the same on all ranks
-MOST = 4096
-"""Limit on the copies kept for an axis without calls."""
 
 
 class Addend:
@@ -154,10 +153,11 @@ def witness(how: str, x: Any, is_last: bool = False) -> None:
         return
     copy = None
     for axis in mesh.known_axes():
-        seen = axis.group.copies
-        if is_last and not axis.group.checking:
+        checks = axis.group.checks
+        if checks is None or (is_last and not checks.is_due):
             continue
-        if axis.size > 1 and len(seen) < MOST and all(_is_equal(layout, name) for name in axis.names):
+        seen = checks.copies
+        if len(seen) < MOST and all(_is_equal(layout, name) for name in axis.names):
             if copy is None:
                 name = getattr(x, "name", "") or "x"
                 is_text = how in ("key", "order")
@@ -175,18 +175,17 @@ def _sample(x: Any) -> None:
     if mesh is None or layout is None or layout.grid is not mesh.grid or type(x.array) is Shaped:
         return
     for axis in mesh.known_axes():
-        group = axis.group
-        if axis.size == 1 or not group.checking or len(group.copies) >= MOST:
+        checks = axis.group.checks
+        if checks is None or not checks.takes_copies:
             continue
         if all(layout[name] is R or layout[name] is I for name in axis.names):
             site = site or find_site()
             line = site, layout, x.array.dtype, len(x.array.shape)
-            n = axis.declared[line] = axis.declared.get(line, 0) + 1
-            if modes.is_due(n):
+            if checks.is_line_due(line):
                 if copy is None:
                     shown = f"tensor({x.name or 'x'}: {describe(x.array, x.array.shape, layout)})"
                     copy = Copy(f"tensor at {short_site(*site)}", shown, digest_of(x.array), "labelled")
-                group.copies.append(copy)
+                checks.copies.append(copy)
 
 
 def _is_equal(layout: Layout, axis: str) -> bool:
@@ -447,8 +446,8 @@ def _note_global_shape(how: str, x: Any) -> None:
     if mesh is None or layout.grid is not mesh.grid:
         return
     for axis in mesh.known_axes():
-        group, labels = axis.group, [layout[name] for name in axis.names]
-        if axis.size == 1 or not group.checking or len(group.copies) >= MOST:
+        checks, labels = axis.group.checks, [layout[name] for name in axis.names]
+        if checks is None or not checks.takes_copies:
             continue
         if all(type(label) is Shard and label.extent is not None for label in labels):
             if fact is None:
@@ -459,4 +458,4 @@ def _note_global_shape(how: str, x: Any) -> None:
                 place = f"{how} at {short_site(*find_site())}"
                 text = f"{how}({describe(x.array, whole, layout)})"
                 fact = Copy(place, text, zlib.crc32(text.encode()), "global shape")
-            group.copies.append(fact)
+            checks.copies.append(fact)

@@ -19,18 +19,18 @@ from autograd.engine.recording import OUTSIDE
 from autograd.engine.state import state
 from autograd.engine.sweep import Sweep
 from autograd.engine.tensor import TENSORS, Tensor, place_off_tape, relabel
-from autograd.layouts.layout import Layout, P, Rooted, Shard, V
+from autograd.layouts.layout import Layout, P, V
 
-from ..checks import modes, sanitizer
+from ..checks import modes
 from ..checks.addends import addend_of, warn_of_addends
 from ..checks.sanitizer import Addend
-from ..job.history import mark
-from ..transports.protocol import Communicator, Request
+from ..transports.protocol import Request
 from ..transports.request import answer
 from .call import Call
+from .compared import ComparedCall
 from .staging import InShape
 
-__all__ = ["Prepared", "absent_or_zeros", "arrived", "compared_layout", "copied", "itself", "outline", "zeros"]
+__all__ = ["Prepared", "absent_or_zeros", "arrived", "copied", "itself", "outline", "zeros"]
 
 
 def itself(x: Any, call: Call) -> Any:
@@ -72,10 +72,9 @@ class Prepared:
     """
 
     __slots__ = (
-        "_addend", "_history", "_is_compared", "_is_copy", "_is_flat", "_is_identity", "_is_inexact", "_is_scalar",
-        "_is_uncompared_move", "_mark", "_marked", "_result_dtype", "_result_shape", "_rule", "_sampling", "_send",
-        "_texts", "adjoint", "call", "collective", "group", "is_identity_alone", "layout", "operand", "out",
-        "result", "sums",
+        "_compared", "_is_copy", "_is_flat", "_is_identity", "_is_inexact", "_is_scalar", "_is_uncompared_move",
+        "_result_dtype", "_result_shape", "_rule", "_send", "adjoint", "call", "collective", "group",
+        "is_identity_alone", "layout", "operand", "out", "result", "sums",
     )  # fmt: skip
 
     def __init__(self, collective: Any, call: Call, layout: Layout | None, out: Layout | None, operand: Any):
@@ -86,26 +85,19 @@ class Prepared:
         self.result: Any = None
         self._result_dtype: Any = None
         self._is_inexact = (call.dtype if operand is None else operand[1]).kind in "fcV"
-        self._is_compared = call.group.size > 1 and not (
+        is_compared = call.group.checks is not None and not (
             call.elsewhere or collective.between_two or (collective.silent and layout is None)
         )
+        self._compared = ComparedCall(collective, call, layout) if is_compared else None
         self._rule = rule = collective._forward
         is_alone = call.group.size == 1
         self._is_identity = rule is itself
         self._is_copy = is_alone and collective.alone is copied and rule is collective._asking and not call.elsewhere
-        self._is_uncompared_move = (self._is_identity or self._is_copy) and not self._is_compared
+        self._is_uncompared_move = (self._is_identity or self._is_copy) and not is_compared
         self.is_identity_alone = is_alone and (self._is_identity or self._is_copy)
         self.adjoint = collective._adjoint
-        self._texts: dict[bool | None, str] = {}
-        is_sum = collective.adds and self._is_compared and self._is_inexact
+        is_sum = collective.adds and is_compared and self._is_inexact
         self.sums = int(is_sum and layout is not None and all(layout[name] in _ADDENDS for name in call.axes))
-        self._addend: Addend | None = None  # of a call that is examined
-        # A silent call has no place in the history: it harms nobody until its adjoint communicates.
-        is_silent = collective.silent or collective.free
-        self._history = None if is_silent or not self._is_compared else call.group.history
-        self._sampling = call.group.sampling
-        self._mark = 0  # that of a call that is recorded as `_marked` says
-        self._marked: Any = ()
         # the transport's function of the operand, if later calls differ only in another contiguous operand; else False
         self._send: Any = None
         self._is_scalar = False  # whether operand and result are NumPy scalars, which lie in no array
@@ -158,11 +150,12 @@ class Prepared:
         if not self.is_examined():
             return self.apply(x)
         name = name or self.collective.name
-        addend = self._addend = self.addend(x, name)
+        assert self._compared is not None
+        addend = self._compared.addend = self.addend(x, name)
         try:
             y = self.apply(x)
         finally:
-            self._addend = None
+            self._compared.addend = None
         warn_of_addends(addend, name, x, self.call.axes, self.group)
         return y
 
@@ -183,14 +176,15 @@ class Prepared:
 
         `recorded` is None in a sweep at first order; `operand` is the Tensor whose array is `x`.
         """
-        if self._is_compared:
-            sampling = self._sampling  # as `checking`, without a call
+        compared = self._compared
+        if compared is not None:
+            sampling = compared.sampling  # as `Checks.is_due`, without a call
             calls = sampling.calls = sampling.calls + 1
             if calls > sampling.opens or sampling.agreed < modes.limit:
-                self.compare(x, recorded, operand)
-        history = self._history
-        if history is not None:
-            history.append(self._mark if recorded is self._marked else self._make_mark(x, recorded))
+                compared.before(x, recorded, operand)
+            history = compared.history
+            if history is not None:
+                history.append(compared.mark if recorded is compared.marked else compared.make_mark(x, recorded))
         if listeners:
             return self._run_between_events(x, operand)
         if self.collective._forward is self._rule:  # unless a test has replaced the rule
@@ -244,36 +238,10 @@ class Prepared:
             self._is_flat, self._is_scalar = x.ndim == 1, scalar
             self._result_shape = None if len(finish.shape) == 1 else finish.shape
 
-    def compare(self, x: Any, recorded: bool | None, operand: Tensor | None) -> None:
-        """Compare this call between the ranks; in ``ranks`` mode also the operand's layout and its copies."""
-        collective, call, layout = self.collective, self.call, ""
-        if modes.watching and operand is not None:
-            assert self.layout is not None
-            sanitizer.witness(collective.name, operand)
-            layout = compared_layout(self.layout, call.axes)
-        if collective.free:
-            return
-        text = self._texts.get(recorded) or self._text(x, recorded)
-        compare = self.group.announce if collective.meets else self.group.agree
-        if self._addend is None:
-            compare(text, layout, collective.rooted)
-        else:
-            compare(text, layout, collective.rooted, self._addend)
-
-    def _text(self, x: Any, recorded: bool | None) -> str:
-        if recorded not in self._texts:
-            self._texts[recorded] = self.collective.fingerprint(x, self.call, recorded)
-        return self._texts[recorded]
-
-    def _make_mark(self, x: Any, recorded: bool | None) -> int:
-        self._marked = recorded
-        self._mark = mark(_by_algorithm(self._text(x, recorded), self.group))
-        return self._mark
-
     def note_start(self, x: Any, recorded: bool) -> None:
         """Append the start of a nonblocking call to the history of the channel."""
-        if self._history is not None:
-            self._history.append(mark(_by_algorithm(f"start of {self._text(x, recorded)}", self.group)))
+        if self._compared is not None:
+            self._compared.note_start(x, recorded)
 
     def with_call(self, call: Call) -> Prepared:
         """The same operand and result, for another call."""
@@ -294,10 +262,6 @@ class Prepared:
             # a sweep makes its zeros on the same device
             made.call = self.call.but(like=np.empty_like(device, shape=(0,)))
         return made
-
-
-def _by_algorithm(text: str, group: Communicator) -> str:
-    return text if group.algorithm == "native" else f"{text} algorithm={group.algorithm}"
 
 
 def outline(x: Any) -> tuple[tuple[int, ...], Any, bool]:
@@ -325,21 +289,6 @@ def arrived(ct: Any, out: Layout | None, result: Any, call: Call, sweep: Sweep) 
         assert out is not None
         ct = relabel(ct, out.dual) if ct.__class__ in TENSORS else Tensor(ct, out.dual)
     return ct
-
-
-def compared_layout(layout: Layout, axes: tuple[str, ...]) -> str:
-    """The labels that must be the same on all ranks of a call along `axes`, as text.
-
-    Along these axes V, P, Shard and Rooted count as equal: a collective that takes several of them gives the same
-    result label for each, a rank without a contribution has a plain zero (V) where others have addends (P), and ranks
-    other than the root may have no operand.
-    """
-    shown = [
-        f"{name}: {x!r}"
-        for name, x in layout.items()
-        if name not in axes or not (x is V or x is P or isinstance(x, Shard | Rooted))
-    ]
-    return "{" + ", ".join(shown) + "}" if shown else ""
 
 
 _new = object.__new__

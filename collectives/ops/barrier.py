@@ -48,8 +48,7 @@ def barrier(axis: AxisName) -> None:
     def meet(how: str) -> None:
         if on.group.size == 1:
             return
-        if on.group.checking:
-            on.group.agree(f"barrier(axis={'*'.join(on.names)!r}) {how}")
+        on.group.agree(lambda: f"barrier(axis={'*'.join(on.names)!r}) {how}")
         on.group.barrier()
 
     meet("not recorded" if recording is None else "recorded")

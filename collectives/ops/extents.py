@@ -17,7 +17,7 @@ from autograd.layouts.partition import extents_of_parts, nested_parts, require_f
 
 from ..checks import modes
 from ..declaration.collective import Collective
-from ..declaration.prepared import compared_layout
+from ..declaration.compared import compared_layout
 from ..mesh import Axis
 
 __all__ = [

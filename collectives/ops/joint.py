@@ -131,9 +131,11 @@ class Joint(Step):
         recording, on, layouts = state.recording, call.on, call.layouts
         if not operands:
             return []
-        on.group.sampling.calls += 1
-        if on.size > 1 and on.group.checking:
-            self._compare(operands, call, called or self.name, recording is not None)
+        checks = on.group.checks
+        if checks is not None:
+            checks.sampling.calls += 1
+            if checks.is_due:
+                self._compare(operands, call, called or self.name, recording is not None)
         arrays = list(map(_array, operands))
         if not self.of.silent:
             arrays = call.runs.forward(arrays)
@@ -245,9 +247,9 @@ def used_on_any(cotangents: list[Any], group: Communicator, on: Axis) -> list[bo
     used = [g is not None for g in cotangents]
     if on.size == 1:
         return used
-    group.sampling.calls += 1
-    if group.checking:
-        group.announce(f"gradients of {len(used)} parameters (axis={'*'.join(on.names)!r}) in a backward sweep")
+    if group.checks is not None:
+        group.checks.sampling.calls += 1
+    group.announce(lambda: f"gradients of {len(used)} parameters (axis={'*'.join(on.names)!r}) in a backward sweep")
     return [bool(n) for n in group.run(Request("all_reduce", np.array(used, np.float32)))]
 
 

@@ -16,7 +16,6 @@ from __future__ import annotations
 import json
 import math
 import re
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -29,6 +28,7 @@ from autograd.engine.tensor import TENSORS, Tensor
 from autograd.errors import ArgumentError, GradientWarning, MeshError, ShapeError, call_site, find_site, short_site
 from autograd.layouts.layout import I, Layout, Shard, V
 
+from ..checks.reports import warn_once
 from ..declaration.call import Call, keep
 from ..declaration.collective import Asked, Collective
 from ..declaration.prepared import Prepared, arrived
@@ -181,19 +181,16 @@ def received(call: Call, layout: Layout | None) -> Tensor:
     return result
 
 
-_told: dict[Any, Any] = {}  # the warnings that were given: by default Python shows each once
-
-
 def warn_of_no_influence(text: str) -> None:
     """Warn of a value that was received and does not reach the objective, by default once for each line."""
     without_number = re.sub(r"^message \d+", "a message", text)
-    warnings.warn_explicit(
+    warn_once(
         f"{without_number}, has no influence on the objective of this backward pass, so its sender "
         "gets a cotangent of zeros\n"
         "  fix, if it should have: compute with the Tensor that recv returns; what is computed from its .numpy(), or "
         "from stop_gradient of it, has no gradient\n"
         "  or:  add the losses of several microbatches, total = total + loss; one that is overwritten has no influence",
-        GradientWarning, *find_site(), registry=_told,
+        GradientWarning, find_site(),
     )  # fmt: skip
 
 

@@ -265,10 +265,13 @@ def _start_tensor(collective: Collective, x: Tensor, call: Call, agree: bool = F
     if layout.rooted and layout.absent_beyond(call.axes):
         call = call.but(elsewhere=True)
     if agree:
-        group, sampling = call.group, call.group.sampling
-        sampling.calls += 1
-        is_sampled = sampling.agreed < modes.limit or sampling.calls >= sampling.opens  # as in `Prepared.run`
-        if is_sampled and group.size > 1 and not call.elsewhere:
+        group, checks = call.group, call.group.checks
+        is_sampled = False
+        if checks is not None:
+            sampling = checks.sampling
+            sampling.calls += 1
+            is_sampled = sampling.agreed < modes.limit or sampling.calls >= sampling.opens  # as in `Prepared.run`
+        if is_sampled and not call.elsewhere:
             text = "start of " + collective.fingerprint(array, call, recorded)
             if modes.limit and prepared.is_examined():
                 addend = prepared.addend(x, collective.name)

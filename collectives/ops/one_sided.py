@@ -184,8 +184,7 @@ def _shapes(x: Tensor, on: Axis) -> list[Shape]:
     if isinstance(label, Shard) and all(isinstance(layout[a], Shard) for a in on.names):
         extents, _ = extents_along(x, on, label.dim, GET)
         return [(*shape[: label.dim], n, *shape[label.dim + 1 :]) for n in extents]
-    if on.group.checking:
-        on.group.agree(f"get(axis={'*'.join(on.names)!r} dimensions={len(shape)})")
+    on.group.agree(lambda: f"get(axis={'*'.join(on.names)!r} dimensions={len(shape)})")
     gathered = on.group.all_gather(np.array(shape, np.int64), [len(shape)] * on.size).reshape(on.size, len(shape))
     return [tuple(map(int, each)) for each in gathered]
 

@@ -161,8 +161,7 @@ def reproducible_sum(
     if check_name(algorithm, "all_reduce").partition(":")[0] != "reproducible":
         raise MeshError(f"reproducible_sum: algorithm={algorithm!r}; needed: reproducible or reproducible:tree")
     group = on.using(algorithm)
-    if group.size > 1 and group.checking:
-        group.agree(f"reproducible_sum(axis={'*'.join(on.names)!r})")
+    group.agree(lambda: f"reproducible_sum(axis={'*'.join(on.names)!r})")
     gathered = [np.frombuffer(data, np.int64).tolist() for data in group.exchange(np.array(mine, np.int64).tobytes())]
     if not group.dry:  # a dry run assumes that all ranks have this rank's indices
         check_indices(gathered, group.name)

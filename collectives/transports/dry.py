@@ -21,7 +21,7 @@ import numpy as np
 
 from autograd.arrays.shape_only import DRY, Shaped
 
-from ..checks.sampling import Sampling
+from ..checks.channel import Checks
 from ..checks.sanitizer import Addend
 from .job import Job, Options
 from .protocol import Communicator, Request
@@ -50,7 +50,6 @@ class DryCommunicator(Communicator):
         Whether data that only another rank has is represented by a shape. If False, it is zeros.
     """
 
-    checking = False
     adds_float16 = True
 
     def __init__(self, rank: int, ranks: tuple[int, ...], name: str, note: Note, dry: bool = True):
@@ -60,7 +59,7 @@ class DryCommunicator(Communicator):
         self.ranks = ranks
         self.name = name
         self.traffic = Traffic()
-        self.copies, self.parts, self.sampling = [], [], Sampling.never()
+        self.checks = None if self.size == 1 else Checks(never=True)
         self._note = note
 
     def __repr__(self) -> str:

@@ -23,18 +23,21 @@ from autograd.arrays.shape_only import Shaped
 from autograd.errors import CollectiveMismatch, CommunicationError, DtypeError, MeshError, short
 from autograd.layouts.rank_values import EVERY_AXIS, RankInt
 
-from ..checks.sampling import Sampling
-from ..checks.sanitizer import Addend, Copy
+from ..checks.channel import Checks
+from ..checks.sanitizer import Addend
 from .request import DTYPES, REDUCTIONS, Array, Request, Runs, alone, answer, check, check_members
 from .traffic import Traffic
 from .windows import AloneClocks, Clocks, LocalWindow, Window, check_memory
 
 __all__ = [
-    "Array", "Communicator", "Observer", "Pending", "Request", "Runs", "Wrapper", "observed", "observers", "quietly",
+    "Array", "Communicator", "Observer", "Pending", "Request", "Runs", "Text", "Wrapper", "observed", "observers",
+    "quietly", "with_words",
 ]  # fmt: skip
 
 
 T = TypeVar("T")
+Text = str | Callable[[], str]
+"""A fingerprint, or a function that returns it."""
 
 
 class Pending(Generic[T]):
@@ -114,6 +117,13 @@ def observed(group: Communicator, request: Request, started: bool, run: Callable
     return run() if observer is None else observer(group, request, started, lambda: quietly(run))
 
 
+def with_words(call: Text, words: str) -> Text:
+    """A fingerprint with further words at its end."""
+    if isinstance(call, str):
+        return f"{call} {words}"
+    return lambda: f"{call()} {words}"
+
+
 # -- communicators -----------------------------------------------------------------------------------------------------
 
 _DIRECT = DTYPES - {np.dtype(np.float16)}
@@ -154,12 +164,8 @@ class Communicator:
         The algorithm of its collectives: ``native`` for the transport's own.
     traffic : Traffic
         Messages and payload bytes sent to each peer by `send` and `lend`.
-    copies : list of Copy
-        Values that should be equal on its ranks. The next statement compares them (see `sanitizer`).
-    parts : list of Part
-        Parts of Shards that should differ. The next statements compare one each (see `checks.parts`).
-    sampling : Sampling
-        Counts its calls, and which of them are compared.
+    checks : Checks or None
+        What its ranks compare; None for a single rank.
     """
 
     index: int
@@ -169,9 +175,7 @@ class Communicator:
     name: str
     algorithm: str = "native"
     traffic: Traffic
-    copies: list[Copy]
-    parts: list[Any]
-    sampling: Sampling
+    checks: Checks | None = None
     dry = False
     """Whether nothing is sent and arrays have shapes only (`transports.dry`)."""
     is_broken = False
@@ -244,10 +248,13 @@ class Communicator:
     @property
     def checking(self) -> bool:
         """Whether the next `agree` compares fingerprints. The same on all ranks of the group."""
-        raise NotImplementedError
+        checks = self.checks
+        return checks is not None and checks.is_due
 
-    def agree(self, call: str, layout: str = "", is_rooted: bool = False, addend: Addend | None = None) -> None:
+    def agree(self, call: Text, layout: str = "", is_rooted: bool = False, addend: Addend | None = None) -> None:
         """Compare a fingerprint (one line of text) with those of the other ranks, while checking is on.
+
+        `call` may be a function that returns the text. It is called only if the text is compared.
 
         ``ranks`` mode also compares the `layout`, the `copies` and, unless the call `is_rooted`, the call sites: see
         `sanitizer`. The ranks set whether their values of `addend` are equal.
@@ -259,15 +266,18 @@ class Communicator:
         ReplicaMismatch
             On every rank, under ``ranks`` mode, if copies that should be equal differ.
         """
+        if not isinstance(call, str) and not self.checking:
+            return
+        text = call if isinstance(call, str) else call()
         if observers:
-            observed(self, Request("agree", call), False, lambda: self._agree(call, layout, is_rooted, addend))
+            observed(self, Request("agree", text), False, lambda: self._agree(text, layout, is_rooted, addend))
         else:
-            self._agree(call, layout, is_rooted, addend)
+            self._agree(text, layout, is_rooted, addend)
 
     def _agree(self, call: str, layout: str, is_rooted: bool, addend: Addend | None) -> None:
         raise NotImplementedError
 
-    def announce(self, call: str, layout: str = "", is_rooted: bool = False, addend: Addend | None = None) -> None:
+    def announce(self, call: Text, layout: str = "", is_rooted: bool = False, addend: Addend | None = None) -> None:
         """`agree` before a call of this communicator that follows immediately; a transport can combine the two."""
         self.agree(call, layout, is_rooted, addend)
 
@@ -497,9 +507,9 @@ class Wrapper(Communicator):
     def __init__(self, base: Communicator):
         self.base = base
         self.index, self.size, self.ranks, self.name = base.index, base.size, base.ranks, base.name
-        self.traffic, self.copies, self.parts, self.dry = base.traffic, base.copies, base.parts, base.dry
+        self.traffic, self.checks, self.dry = base.traffic, base.checks, base.dry
         self.poke, self.foreign, self.library = base.poke, base.foreign, base.library
-        self.history, self.sampling = base.history, base.sampling
+        self.history = base.history
 
     @property
     def control(self) -> Communicator:
@@ -536,5 +546,5 @@ class Wrapper(Communicator):
     def clocks(self) -> Clocks:
         return self.base.clocks()
 
-    def agree(self, call: str, layout: str = "", is_rooted: bool = False, addend: Addend | None = None) -> None:
+    def agree(self, call: Text, layout: str = "", is_rooted: bool = False, addend: Addend | None = None) -> None:
         self.base.agree(call, layout, is_rooted, addend)

@@ -222,8 +222,7 @@ class ParameterState:
 
     def state_dict(self, group: Communicator) -> dict[str, Any]:
         """The state, the same on all ranks. All ranks of the group call it: the addends are summed."""
-        if group.size > 1 and group.checking:
-            group.agree("state_dict of a compression")
+        group.agree(lambda: "state_dict of a compression")
         found: dict[str, Any] = {"steps": dict(self.steps)}
         for slot, vectors in self.slots.items():
             found[slot] = {}

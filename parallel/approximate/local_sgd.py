@@ -181,8 +181,7 @@ class LocalSGD:
         if error is None:
             on = self._axis("the end of the block")
             flag = np.array([self.local_steps > 0], np.float32)
-            if on.size > 1 and on.group.checking:
-                on.group.agree(f"the end of the block of {type(self).__name__} (axis={'*'.join(on.names)!r})")
+            on.group.agree(lambda: f"the end of the block of {type(self).__name__} (axis={'*'.join(on.names)!r})")
             if on.group.all_reduce(flag)[0]:
                 self._synchronise("at the end of the block")
             self._copies.join(on)

@@ -248,8 +248,7 @@ class NoiseScale:
             return
         local, total = (math.fsum(each) for each in zip(*norms, strict=True))
         mine = np.array([local * n / rows if rows else 0.0, rows > 0, rows, total])
-        if group.checking:
-            group.agree("NoiseScale.update")
+        group.agree(lambda: "NoiseScale.update")
         small, count, found, total = group.run(Request("all_reduce", mine)).tolist()
         if group.dry:
             return

@@ -234,8 +234,7 @@ class ParameterServer:
                 f"after {self.clock} steps; needed: one turn for each read and each push of a rank" + call_site()
             )
         self._clocks.set(FINISHED)
-        if on.size > 1 and on.group.checking:
-            on.group.agree(f"the end of the block of {name} (axis={'*'.join(on.names)!r})")
+        on.group.agree(lambda: f"the end of the block of {name} (axis={'*'.join(on.names)!r})")
         self._group.barrier()  # all workers have finished
         self._fetch()
         buffers = [numbers_of(x) for x in self._copies.averaged_buffers()]

@@ -41,8 +41,7 @@ def of_all_ranks(mine: Any, caller: str, ranks: int = 1) -> dict[str, Any]:
                 f"  fix: call it inside `with mesh:`, on all ranks" + call_site()
             )
         return {"mesh": sizes_of_mesh(), "ranks": [mine]}
-    if mesh.ranks.checking:
-        mesh.ranks.agree(caller)
+    mesh.ranks.agree(lambda: caller)
     return {"mesh": sizes_of_mesh(), "ranks": [unpacked(each) for each in mesh.ranks.exchange(packed(mine), of=caller)]}
 
 

@@ -100,8 +100,7 @@ def _(ct: Any, call: Call, x: Any, y: Any) -> Any:
         return composed.adjoint(ct, call, x, y)
     group, (order, scale), extents = call.group, call.options, call.extents
     me, ranks, groups = group.index, group.size, x.shape[-3] - 2
-    if ranks > 1 and group.checking:
-        group.agree(RING_ATTENTION.fingerprint(x, call, None))
+    group.agree(lambda: RING_ATTENTION.fingerprint(x, call, None))
     is_dry, dtype, own = type(x) is Shaped, x.dtype, x[..., groups:, :, :]
     if not is_dry:
         x, y, ct = _wide(x), _wide(y), _wide(ct)

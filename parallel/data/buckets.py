@@ -242,8 +242,7 @@ class Buckets:
         n, group = len(self._parameters), self.group
         order = list(range(n))[::-1] if order is None else order
         if self.own_channel:
-            if group.checking:
-                group.agree(f"order of the gradients of {n} parameters (axis={'*'.join(self.on.names)!r})")
+            group.agree(lambda: f"order of the gradients of {n} parameters (axis={'*'.join(self.on.names)!r})")
             mine = np.array(order, np.int64)
             order = group.run(Request("broadcast", mine if group.index == 0 else None, out=mine)).tolist()
         on_host = all(isinstance(p.array, np.ndarray | np.generic) for p in self._parameters)

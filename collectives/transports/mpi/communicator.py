@@ -18,9 +18,9 @@ from numpy import empty
 from autograd.errors import CommunicationError
 
 from ...checks import modes, sanitizer
+from ...checks.channel import Checks
 from ...checks.parts import next_addend
 from ...checks.reports import print_report
-from ...checks.sampling import Sampling
 from ...checks.sanitizer import Addend, Statement
 from ...job.activity import Channel, Numbers
 from ...job.history import digest_of, mark
@@ -67,8 +67,7 @@ class MpiCommunicator(HostTransport):
         self.traffic = Traffic()
         self._comm: Any = None if handle is None else handle.comm
         self._channel = channel
-        self.copies, self.parts = [], []
-        self.sampling = Sampling()
+        self.checks = None if self.size == 1 else Checks()
         self._subgroups: dict[str, int] = {}  # how often each subgroup was made
         self._reversed: MpiCommunicator | None = None
         self._foreign: MpiCommunicator | None = None
@@ -145,34 +144,30 @@ class MpiCommunicator(HostTransport):
         return self._tag + _LANES * (1 + number % (_tag_limit() // _LANES - 1))
 
     # -- agreement ---------------------------------------------------------------------------------------------
-    @property
-    def checking(self) -> bool:
-        sampling = self.sampling
-        return (sampling.agreed < modes.limit or sampling.calls >= sampling.opens) and modes.limit > 0 and self.size > 1
-
     announce = Communicator.agree  # no MPI call could carry an agreement
 
     def _agree(self, call: str, layout: str, is_rooted: bool, addend: Addend | None) -> None:
-        if self.size == 1:
+        checks = self.checks
+        if checks is None:
             return
-        sampling = self.sampling
+        sampling, copies = checks.sampling, checks.copies
         is_compared = sampling.agreed < modes.limit
-        window = sampling.note(call, [] if is_compared else self.copies)
+        window = sampling.note(call, [] if is_compared else copies)
         if is_compared:
             sampling.agreed += 1.0
         elif window is None:
             return
-        if self.parts:
+        if checks.parts:
             addend = next_addend(self, addend)
         mine = None
         if modes.watching:
-            mine = sanitizer.statement(call, layout, is_rooted, self._channel.calls + 1, self.copies)
+            mine = sanitizer.statement(call, layout, is_rooted, self._channel.calls + 1, copies)
             if window is not None:
                 mine = mine._replace(places=window[0])
             digests = _digest_and_complement(repr(mine if mine.compares_site else mine._replace(site="")))
         else:
-            if self.copies or window is not None:  # plain numbers that were used since the last comparison
-                mine = sanitizer.statement(call, layout, is_rooted, 0, self.copies)
+            if copies or window is not None:  # plain numbers that were used since the last comparison
+                mine = sanitizer.statement(call, layout, is_rooted, 0, copies)
             if mine is not None and window is not None:
                 mine = mine._replace(places=window[0], copies=(*window[1], *mine.copies))
             digests = _digest_and_complement(call if mine is None else repr(mine))
@@ -190,7 +185,7 @@ class MpiCommunicator(HostTransport):
             if mine is not None and mine.places:
                 sampling.order.learn([mine.places])
         elif largest[0] >> _HALF != ~largest[1] >> _HALF:
-            mine = sanitizer.statement(call, layout, is_rooted, 0, self.copies) if mine is None else mine
+            mine = sanitizer.statement(call, layout, is_rooted, 0, copies) if mine is None else mine
             statements = [Statement.decode(each) for each in self._exchanged(mine.encode())]
             error = sanitizer.compare(self.name, self.ranks, statements, sampling.order)
             if error is not None and modes.limit:

@@ -28,7 +28,7 @@ from autograd.errors import ShapeError
 
 from ...checks.sanitizer import Addend
 from ..device.host_transport import HostTransport
-from ..protocol import Array, Communicator, Request, Wrapper, observers
+from ..protocol import Array, Communicator, Request, Text, Wrapper, observers, with_words
 from ..request import check
 from .buffers import CODES
 from .flags import PLACE
@@ -192,13 +192,12 @@ class SharedMemory(Wrapper, HostTransport):
         self.is_plain = True
 
     # -- agreement -----------------------------------------------------------------------------------------------------
-    def agree(self, call: str, layout: str = "", is_rooted: bool = False, addend: Addend | None = None) -> None:
+    def agree(self, call: Text, layout: str = "", is_rooted: bool = False, addend: Addend | None = None) -> None:
         """Compare the call with those of the other ranks, including the algorithm."""
-        self.base.agree(f"{call} algorithm=shared", layout, is_rooted, addend)
+        self.base.agree(with_words(call, "algorithm=shared"), layout, is_rooted, addend)
 
     def _compare(self, call: str) -> None:
-        if self.size > 1 and self.checking:
-            self.base.agree(call)
+        self.base.agree(lambda: call)
 
     # -- synchronization -----------------------------------------------------------------------------------------------
     def _word(self, operation: str, x: Array, count: int, more: int = 0) -> int:

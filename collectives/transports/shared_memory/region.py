@@ -152,8 +152,7 @@ def region_of(group: Communicator) -> Region | None:
     found = _of_groups.get(group)
     if found is not None and not found.is_closed:
         return found
-    if group.size > 1 and group.checking:
-        group.agree("shared memory")
+    group.agree(lambda: "shared memory")
     pools = group.pools
     pool = _Pool() if pools is None else pools.setdefault(group.ranks, _Pool())
     found = pool.take(group)

@@ -18,13 +18,13 @@ from typing import Any
 
 from autograd.errors import CollectiveMismatch, CommunicationError, find_site, short_site
 
-from ...checks import modes, sanitizer
+from ...checks import sanitizer
+from ...checks.channel import Checks
 from ...checks.parts import next_addend
-from ...checks.sampling import Sampling
 from ...checks.sanitizer import Addend, Statement
 from ..device import unsent
 from ..device.host_transport import HostTransport
-from ..protocol import Array, Pending, Request
+from ..protocol import Array, Pending, Request, Text
 from ..traffic import Traffic
 from ..windows import LocalWindow
 from .calls import Part, agreed
@@ -106,8 +106,7 @@ class LocalCommunicator(HostTransport):
         self._channel = channel
         self._key = key
         self._subgroups: dict[str, int] = {}  # how often each subgroup was made
-        self.copies, self.parts = [], []
-        self.sampling = Sampling()  # every call is compared, and windows add the places
+        self.checks = None if self.size == 1 else Checks(every=True)  # and windows add the places
         self._statement: Statement | None = None  # announced, and compared with the next call
         self._number = 0
         self._sent = [0] * self.size
@@ -133,22 +132,25 @@ class LocalCommunicator(HostTransport):
         return self._world.communicator(self._world_rank, self.ranks, name, key)
 
     # -- agreement ---------------------------------------------------------------------------------------------
-    @property
-    def checking(self) -> bool:
-        return modes.limit > 0
-
     def _agree(self, call: str, layout: str, is_rooted: bool, addend: Addend | None) -> None:
         self.announce(call, layout, is_rooted, addend)
         self._compare_now()
 
-    def announce(self, call: str, layout: str = "", is_rooted: bool = False, addend: Addend | None = None) -> None:
+    def announce(self, call: Text, layout: str = "", is_rooted: bool = False, addend: Addend | None = None) -> None:
         """Store a statement about the next call. It is compared in that call's rendezvous."""
+        checks = self.checks
+        if checks is None:
+            return
+        if not isinstance(call, str):
+            if not checks.is_due:
+                return
+            call = call()
         if self._statement is not None:  # the call that was announced before did not communicate
             self._compare_now()
-        if self.parts:
+        if checks.parts:
             addend = next_addend(self, addend)
-        statement = sanitizer.statement(call, layout, is_rooted, 0, self.copies)
-        window = self.sampling.note(call, [])
+        statement = sanitizer.statement(call, layout, is_rooted, 0, checks.copies)
+        window = checks.sampling.note(call, [])
         if window is not None:
             statement = statement._replace(places=window[0])
         self._statement = statement if addend is None else statement._replace(addend=addend)

@@ -183,6 +183,6 @@ def test_a_block_for_each_step_and_optimizers_that_are_gone() -> None:
                 optimizer.step()
                 if rank:
                     kept.append(optimizer)
-        assert mesh.axis("dp").ends == 5
+        assert mesh.axis("dp").group.checks.ends == 5
 
     cc.run(program, 2)

@@ -129,7 +129,7 @@ def test_what_goes_in_without_calls_along_the_axis_is_bounded(monkeypatch: pytes
     def body(mesh: Any) -> int:
         for _ in range(sanitizer.MOST + 10):
             ag.constant(1.0)
-        return len(mesh.axis("a").group.copies)
+        return len(mesh.axis("a").group.checks.copies)
 
     assert run(body, a=2) == [sanitizer.MOST] * 2
 
