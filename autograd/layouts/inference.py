@@ -13,7 +13,7 @@ from typing import Any
 
 from ..errors import LayoutError
 from .layout import C, D, Grid, I, Label, Layout, Mix, P, R, Rooted, Shard, Stated, Sum, Unagreed, V
-from .messages import ABOUT_EXTENTS, Refused, explain, first_elements_text, rank_dependent
+from .messages import Refused, first_elements_text, rank_dependent
 from .partition import extents_of_parts
 from .rank_values import EVERY_AXIS, first_elements, rank_axes
 
@@ -50,9 +50,11 @@ def infer(
         try:
             result.append(combined(op, labels, shapes, maps, grid.sizes[k]))
         except Refused as refused:
+            from .refusals import REASONS, explain  # loaded for the first refusal
+
             text = explain(op, layouts, shapes, maps, labels, axis, refused, arrays, combined, operands, options)
             error = LayoutError(text)
-            error.is_about_extents = refused.args[0] in ABOUT_EXTENTS
+            error.is_about_extents = REASONS[refused.args[0]].is_about_extents
             raise error from None
     return grid.layout(result)
 

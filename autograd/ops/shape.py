@@ -129,9 +129,16 @@ def _reshape_dims(shapes: Sequence[Shape], options: Any) -> Any:
     return [tuple(entries)]
 
 
+def _extent_of_part(refusal: Any) -> list[str]:
+    """The further fix for a new shape that has the extent of this rank's part as a plain number."""
+    d = refusal.labels[refusal.at[0]].dim
+    has_number = refusal.options[2] >= 0
+    return [f"{{x}}.shape[{d}] in the shape, where its number is the extent of this rank's part"] if has_number else []
+
+
 _reshape = op(
     "reshape", "a", lambda x, shape, *_: x.reshape(shape), lambda ct, y, x, shape, source, *_: reshape(ct, source),
-    dims=_reshape_dims, operands="x", ranked=True,
+    dims=_reshape_dims, operands="x", ranked=True, fixes={"mixes": _extent_of_part},
 )  # fmt: skip
 
 
@@ -433,6 +440,7 @@ def _slice_of_operand(ct: Any, y: Any, xs: Any, i: int, axis: int, extents: tupl
 _concatenate = op(
     "concatenate", "a*", lambda *args: np.concatenate(args[:-2], axis=args[-2]), (_slice_of_operand,),
     dims=mixed_axis_dims,
+    fixes={"mixes": "halo_exchange({x}, {a!r}, 1), if the neighbours of a part are meant, and zeros at the ends"},
 )
 
 
