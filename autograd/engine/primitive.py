@@ -10,7 +10,7 @@ result's layout (`layouts.inference`), the checks of the rules' layouts (`checke
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, overload
 
 import numpy as np
@@ -171,6 +171,16 @@ class Primitive:
     cancels : bool
         Of an operation of one operand, whose rule reads the result alone: whether it subtracts the result from a
         number. Where they have 16 bits the operand is then kept too, from which the result is computed in float32.
+    called : str
+        The name by which programs call the operation, if it is another one.
+    number : {"", "scales", "shifts"}
+        Effect of a number on the other operand. A number that counts the elements of one rank alone is then refused
+        beside a value of all ranks.
+    takes_none : bool
+        Whether None is an operand, a number that equals no other.
+    fixes : mapping from str to str or callable
+        For a reason of `layouts.refusals`, what a program may write instead of this operation: a text, or a function
+        that returns texts for a `Refusal`. In it ``{x}`` and ``{y}`` are names of operands, and ``{a!r}`` is the axis.
     replace : bool
         Whether the operation may take the name of another one in the registry.
 
@@ -220,6 +230,10 @@ class Primitive:
         instead: Callable[..., Any] | None = None,
         neutral_zero: bool = False,
         cancels: bool = False,
+        called: str = "",
+        number: str = "",
+        takes_none: bool = False,
+        fixes: Mapping[str, str | Callable[[Any], Sequence[str]]] | None = None,
         replace: bool = False,
     ):
         self.declared = Declared.by(self, function)
@@ -235,7 +249,8 @@ class Primitive:
         self.tangent: tuple[Any, ...] = tuple(tangent)
         self.dims, self.elementwise = dims, dims is broadcast
         self.operands, self.saves, self.keeps_y = operands.split(), "".join(saves), "y" in "".join(saves)
-        self.cancels = cancels
+        self.cancels, self.called, self.number, self.takes_none = cancels, called, number, takes_none
+        self.fixes = fixes or {}
         self.tested: set[str] = set()  # the letters, and "dims", that a first use has tested
         self.promotes, self.ranked, self.beside, self.neutral_zero = promotes, ranked, beside, neutral_zero
         self.signatures: dict[Any, Signature] = {}

@@ -63,22 +63,18 @@ def promoted(op: Any, xs: tuple[Any, ...]) -> Any:
     found = []
     for x, letter in zip(xs, letters, strict=True):
         if x is None:
-            if op.name not in ("equal", "not_equal"):
+            if not op.takes_none:
                 raise ArgumentError(f"{op.name}: None was given; needed: an array or a number" + call_site())
             x = math.nan  # None equals nothing
         if x.__class__ in TENSORS:
             if letter != "S" and dtype is not None and is_inexact(x.array.dtype) and x.array.dtype != dtype:
                 x = op.named("astype")(x, options=(dtype, x.array.dtype))
         elif x.__class__ is not int and x.__class__ is not float:
-            if grid is not None and op.name in _ARITHMETIC and isinstance(x, RANK_NUMBERS):
+            if grid is not None and op.number and isinstance(x, RANK_NUMBERS):
                 _refuse_local_numbers(op, xs, x, grid)
             x = given(x, grid, None if dtype is None or letter == "S" else dtype)
         found.append(x)
     return found
-
-
-_SCALING = frozenset(("multiply", "divide"))
-_ARITHMETIC = _SCALING | {"add", "subtract"}
 
 
 def _refuse_local_numbers(op: Any, xs: tuple[Any, ...], number: Any, grid: Any) -> None:
@@ -89,7 +85,7 @@ def _refuse_local_numbers(op: Any, xs: tuple[Any, ...], number: Any, grid: Any) 
     count.
     """
     is_count = has_local_count(number)
-    if op.name not in _SCALING and not (is_count and isinstance(number, float)):
+    if op.number != "scales" and not (is_count and isinstance(number, float)):
         return
     for axis in axes_in(grid, rank_axes(number)):
         for i, x in enumerate(xs):
@@ -101,7 +97,7 @@ def _refuse_local_numbers(op: Any, xs: tuple[Any, ...], number: Any, grid: Any) 
             name = name_of(x, "x", i, op.name)
             why = "the number counts this rank's part only, and the result belongs to all ranks"
             if type(have) is Shard:
-                how = "scale its part by a factor" if op.name in _SCALING else "shift its part by a number"
+                how = "scale its part by a factor" if op.number == "scales" else "shift its part by a number"
                 why = f"each rank would {how} of its own"
             shown = repr(have) if type(have) is Shard else have.word
             of = "a local extent" if is_count else "a rank"

@@ -13,7 +13,7 @@ from typing import Any
 
 from ..errors import LayoutError
 from .layout import C, D, Grid, I, Label, Layout, Mix, P, R, Rooted, Shard, Stated, Sum, Unagreed, V
-from .messages import ABOUT_EXTENTS, Refused, explain, first_elements_text, rank_dependent
+from .messages import Refused, first_elements_text, rank_dependent
 from .partition import extents_of_parts
 from .rank_values import EVERY_AXIS, first_elements, rank_axes
 
@@ -50,9 +50,11 @@ def infer(
         try:
             result.append(combined(op, labels, shapes, maps, grid.sizes[k]))
         except Refused as refused:
+            from .refusals import REASONS, explain  # loaded for the first refusal
+
             text = explain(op, layouts, shapes, maps, labels, axis, refused, arrays, combined, operands, options)
             error = LayoutError(text)
-            error.is_about_extents = refused.args[0] in ABOUT_EXTENTS
+            error.is_about_extents = REASONS[refused.args[0]].is_about_extents
             raise error from None
     return grid.layout(result)
 
@@ -74,44 +76,11 @@ def combine(
     repeated: Sequence[Sequence[bool]],
 ) -> Label:  # fmt: skip
     """The result's label on one axis of `size` ranks. `labels` holds C for operands without a cotangent."""
-    shard = None
-    length = 0  # of the dimension of `shard` on this rank
-    contracted = False
     drawn = D in labels
     if drawn and V in labels:
         raise Refused("drawn", labels.index(D), labels.index(V))
-    for i, label in enumerate(labels):
-        if not isinstance(label, Shard):
-            continue
-        entry = Mix if maps is None else maps[i][label.dim]
-        if entry is Mix or (type(entry) is Stated and label.is_agreed and len({*extents_of_parts(label, size)}) > 1):
-            raise Refused("mixes", i)
-        place, factor = _place(entry)
-        along = [(j, d) for j, dims in enumerate(maps) for d, e in enumerate(dims) if _place(e)[0] == place]
-        if isinstance(entry, Sum):
-            for j, d in along:
-                other = labels[j]
-                if not (isinstance(other, Shard) and other.dim == d
-                        and _same_partition(other, label, size, shapes[j][d], shapes[i][label.dim])):
-                    raise Refused("unmatched", i, j, d)
-            contracted = True
-            continue
-        target, n = _label_in_result(label, entry, i, shapes[i][label.dim])
-        if shard is not None and not (shard.dim == target.dim and _same_partition(shard, target, size, length, n)):
-            raise Refused("cut differently", shard, target, i, size, length, n)
-        if shard is None or shard.extent is None:
-            shard, length = target, n
-        for j, d in along:
-            other = labels[j]
-            if j == i or repeated[j][d]:
-                continue
-            if other is V and shapes[j][d] * _place(maps[j][d])[1] == shapes[i][label.dim] * factor:
-                continue
-            if not isinstance(other, Shard):
-                raise Refused("spans", j, d, i)
-            if other.dim != d:
-                raise Refused("cut along others", j, i)
-    if contracted:
+    shard, is_contracted = _combine_parts(labels, shapes, maps, size, repeated)
+    if is_contracted:
         if shard is not None or any(x is V or x is P or x is I or type(x) is Rooted for x in labels):
             raise Refused("contraction")
         return P
@@ -119,17 +88,63 @@ def combine(
     for needy, rule in ((I, _with_invariant), (P, _with_partial)):
         if needy in labels:
             return rule(op, labels)
-    rooted = [x for x in labels if isinstance(x, Rooted)]
-    if rooted:
-        if shard is not None:
-            i = next(i for i, x in enumerate(labels) if isinstance(x, Shard))
-            raise Refused("rooted", labels.index(rooted[0]), i)
-        if any(x != rooted[0] for x in rooted):
-            raise Refused("roots")
-        if V in labels:
-            raise Refused("rooted", labels.index(rooted[0]), labels.index(V))
-        return rooted[0]
+    if rooted := [x for x in labels if isinstance(x, Rooted)]:
+        return _with_rooted(labels, rooted, shard)
     return shard or (V if V in labels else R if R in labels else D if drawn else C)
+
+
+def _combine_parts(
+    labels: Sequence[Label], shapes: Sequence[tuple[int, ...]], maps: Any, size: int,
+    repeated: Sequence[Sequence[bool]],
+) -> tuple[Shard | None, bool]:  # fmt: skip
+    """The label of the parts of the result, and whether sharded dimensions are summed over."""
+    shard = None
+    length = 0  # of the dimension of `shard` on this rank
+    is_contracted = False
+    for i, label in enumerate(labels):
+        if not isinstance(label, Shard):
+            continue
+        entry = Mix if maps is None else maps[i][label.dim]
+        if entry is Mix or (type(entry) is Stated and label.is_agreed and len({*extents_of_parts(label, size)}) > 1):
+            raise Refused("mixes", i)
+        place = _place(entry)[0]
+        along = [(j, d) for j, dims in enumerate(maps) for d, e in enumerate(dims) if _place(e)[0] == place]
+        if isinstance(entry, Sum):
+            for j, d in along:
+                other = labels[j]
+                if not (isinstance(other, Shard) and other.dim == d
+                        and _same_partition(other, label, size, shapes[j][d], shapes[i][label.dim])):
+                    raise Refused("unmatched", i, j, d)
+            is_contracted = True
+            continue
+        target, n = _label_in_result(label, entry, i, shapes[i][label.dim])
+        if shard is not None and not (shard.dim == target.dim and _same_partition(shard, target, size, length, n)):
+            raise Refused("cut differently", shard, target, i, size, length, n)
+        if shard is None or shard.extent is None:
+            shard, length = target, n
+        others = [(j, d) for j, d in along if j != i and not repeated[j][d]]
+        _require_parts(i, others, labels, shapes, maps)
+    return shard, is_contracted
+
+
+def _require_parts(
+    i: int, others: Sequence[tuple[int, int]], labels: Sequence[Label], shapes: Sequence[tuple[int, ...]], maps: Any
+) -> None:
+    """Raise Refused unless the other operands have parts, too, along the sharded dimension of operand i.
+
+    A Varying operand may have the extent of the part.
+    """
+    label = labels[i]
+    assert isinstance(label, Shard)
+    factor = _place(maps[i][label.dim])[1]
+    for j, d in others:
+        other = labels[j]
+        if other is V and shapes[j][d] * _place(maps[j][d])[1] == shapes[i][label.dim] * factor:
+            continue
+        if not isinstance(other, Shard):
+            raise Refused("spans", j, d, i)
+        if other.dim != d:
+            raise Refused("cut along others", j, i)
 
 
 def _place(entry: Any) -> tuple[Any, Any]:
@@ -167,6 +182,18 @@ def _same_partition(a: Shard, b: Shard, size: int, length: int, other: int) -> b
         (a.extent == b.extent and a.unit == b.unit and a.extents is b.extents is None)
         or extents_of_parts(a, size) == extents_of_parts(b, size)
     )
+
+
+def _with_rooted(labels: Sequence[Label], rooted: Sequence[Rooted], shard: Shard | None) -> Label:
+    """A value on one rank mixes with others on that rank, and with copies."""
+    if shard is not None:
+        i = next(i for i, x in enumerate(labels) if isinstance(x, Shard))
+        raise Refused("rooted", labels.index(rooted[0]), i)
+    if any(x != rooted[0] for x in rooted):
+        raise Refused("roots")
+    if V in labels:
+        raise Refused("rooted", labels.index(rooted[0]), labels.index(V))
+    return rooted[0]
 
 
 def _with_invariant(op: Any, labels: Sequence[Label]) -> Label:

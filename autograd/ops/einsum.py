@@ -165,24 +165,12 @@ def _parse(operands: Sequence[Any]) -> tuple[list[list[str]], list[str], list[An
 
     Returns the labels of each operand, the labels of the result, and the operands.
     """
-    if isinstance(operands[0], str):
-        text, xs = operands[0].replace(" ", ""), [operand(x) for x in operands[1:]]
-        if not _IN_SUBSCRIPTS.issuperset(text):
-            raise ShapeError(f"einsum: subscripts {text!r} were given; needed: letters" + call_site())
-        head, arrow, tail = text.partition("->")
-        terms: list[list[Any]] = [_labels(t) for t in head.split(",")]
-        result: list[Any] | None = _labels(tail) if arrow else None
-    else:
-        last = None if len(operands) % 2 == 0 else operands[-1]
-        pairs = operands[: len(operands) // 2 * 2]
-        xs = [operand(x) for x in pairs[::2]]
-        terms = [[i if i is Ellipsis else str(int(i)) for i in t] for t in pairs[1::2]]
-        result = None if last is None else [i if i is Ellipsis else str(int(i)) for i in last]
+    terms, result, xs = _terms(operands)
     if len(terms) != len(xs):
         raise ShapeError(f"einsum: {len(terms)} lists of subscripts were given for {len(xs)} operands" + call_site())
     widest = 0
     for term, x in zip(terms, xs, strict=True):
-        extra = x.ndim - len([i for i in term if i is not Ellipsis])
+        extra = x.ndim - _named(term)
         if extra < 0 or (extra and Ellipsis not in term):
             raise ShapeError(
                 f"einsum: {len(term)} subscripts were given for an operand of shape {raw(x).shape}; needed: one per "
@@ -197,14 +185,37 @@ def _parse(operands: Sequence[Any]) -> tuple[list[list[str]], list[str], list[An
         at = term.index(Ellipsis)
         return term[:at] + (dots[len(dots) - extra :] if extra else []) + term[at + 1 :]
 
-    full = [spelled(t, x.ndim - len([i for i in t if i is not Ellipsis])) for t, x in zip(terms, xs, strict=True)]
-    if result is None:
-        seen = [i for t in full for i in t if not i.startswith(".")]
-        once = [i for i in set(seen) if seen.count(i) == 1]
-        result_labels = dots + sorted(once, key=lambda i: (int(i), i) if i.isdigit() else (0, i))
-    else:
-        result_labels = spelled(result, widest)
-    return full, result_labels, xs
+    full = [spelled(t, x.ndim - _named(t)) for t, x in zip(terms, xs, strict=True)]
+    if result is not None:
+        return full, spelled(result, widest), xs
+    seen = [i for t in full for i in t if not i.startswith(".")]
+    once = [i for i in set(seen) if seen.count(i) == 1]
+    return full, dots + sorted(once, key=lambda i: (int(i), i) if i.isdigit() else (0, i)), xs
+
+
+def _terms(operands: Sequence[Any]) -> tuple[list[list[Any]], list[Any] | None, list[Any]]:
+    """The labels of each operand, those of the result, or None, and the operands, of both calling forms of einsum."""
+    if isinstance(operands[0], str):
+        text, xs = operands[0].replace(" ", ""), [operand(x) for x in operands[1:]]
+        if not _IN_SUBSCRIPTS.issuperset(text):
+            raise ShapeError(f"einsum: subscripts {text!r} were given; needed: letters" + call_site())
+        head, arrow, tail = text.partition("->")
+        terms: list[list[Any]] = [_labels(t) for t in head.split(",")]
+        return terms, _labels(tail) if arrow else None, xs
+    pairs = operands[: len(operands) // 2 * 2]
+    xs = [operand(x) for x in pairs[::2]]
+    last = None if len(operands) % 2 == 0 else operands[-1]
+    return [*map(_numbered, pairs[1::2])], None if last is None else _numbered(last), xs
+
+
+def _numbered(term: Any) -> list[Any]:
+    """The labels of a list of integers and an ellipsis."""
+    return [i if i is Ellipsis else str(int(i)) for i in term]
+
+
+def _named(term: Sequence[Any]) -> int:
+    """How many labels an operand has beside its ellipsis."""
+    return len([i for i in term if i is not Ellipsis])
 
 
 def _labels(text: str) -> list[Any]:

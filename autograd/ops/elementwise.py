@@ -7,7 +7,7 @@ multiplication by a partial derivative, serves as its adjoint and as its tangent
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,7 @@ from ..engine.tensor import TENSORS
 from ..errors import ArgumentError, DtypeError, call_site
 from ..kernels import are_bare, loop
 from ..layouts.broadcasting import broadcast
+from ..layouts.layout import V
 from .arguments import zero_like
 
 Partial = Callable[..., Any]
@@ -42,8 +43,24 @@ def _negated(ct: Any, *_: Any) -> Any:
 
 
 # -- arithmetic ------------------------------------------------------------------------------------------------------
-add = op("add", "a a", operator.add, (identity, identity), dims=broadcast, neutral_zero=True)
-subtract = op("subtract", "a a", operator.sub, (identity, _negated), dims=broadcast, neutral_zero=True)
+def _counted_once(of: str) -> Mapping[str, Callable[[Any], list[str]]]:
+    """The further fixes for a term that would count once per rank in a later sum over the ranks."""
+    why = "is summed over the ranks later: in the sum it would count once per rank"
+
+    def to_data(refusal: Any) -> list[str]:
+        is_data = refusal.labels[refusal.at[1]] is V
+        return [f"add {{x}} to the result of all_reduce(..., {{a!r}}, to=I), if {{y}} {why}"] if is_data else []
+
+    def to_addends(refusal: Any) -> list[str]:
+        return [f"{of} {{y}} after the outer all_reduce, if {{x}} {why}"] if "all_reduce" in refusal.found else []
+
+    return {"invariant": to_data, "added": to_addends}
+
+
+add = op("add", "a a", operator.add, (identity, identity), dims=broadcast, neutral_zero=True, number="shifts",
+         fixes=_counted_once("add"))  # fmt: skip
+subtract = op("subtract", "a a", operator.sub, (identity, _negated), dims=broadcast, neutral_zero=True,
+              number="shifts", fixes=_counted_once("subtract"))  # fmt: skip
 negative = op("negative", "a", operator.neg, _negated, dims=broadcast)
 multiply = op(
     "multiply",
@@ -52,10 +69,11 @@ multiply = op(
     (lambda ct, y, a, b: ct * b, lambda ct, y, a, b: ct * a),
     saves="01",
     dims=broadcast,
+    number="scales",
 )
 divide = op(
     "divide", "a N", operator.truediv, (lambda ct, y, a, b: ct / b, lambda ct, y, a, b: -(ct * y) / b),
-    saves="y1", dims=broadcast,
+    saves="y1", dims=broadcast, number="scales",
 )  # fmt: skip
 
 
@@ -264,6 +282,7 @@ _astype = _Cast(
 
 _discrete = op(
     "astype_discrete", "S", lambda x, dtype, source: _cast(x, dtype), (None,), dims=broadcast, operands="x",
+    called="astype",
 )  # a conversion that rounds is not linear: the sum of rounded addends is not the rounded sum
 
 
@@ -357,8 +376,8 @@ def conj(x: Any) -> Any:
 
 
 # -- without derivative ----------------------------------------------------------------------------------------------
-equal = op("equal", "S S", operator.eq, (None, None), dims=broadcast)
-not_equal = op("not_equal", "S S", operator.ne, (None, None), dims=broadcast)
+equal = op("equal", "S S", operator.eq, (None, None), dims=broadcast, takes_none=True)
+not_equal = op("not_equal", "S S", operator.ne, (None, None), dims=broadcast, takes_none=True)
 less = op("less", "S S", operator.lt, (None, None), dims=broadcast)
 less_equal = op("less_equal", "S S", operator.le, (None, None), dims=broadcast)
 greater = op("greater", "S S", operator.gt, (None, None), dims=broadcast)

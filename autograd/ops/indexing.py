@@ -125,6 +125,18 @@ def _whole_index(options: Any, dim: int) -> Any:
     return options
 
 
+def _other_selections(refusal: Any) -> list[str]:
+    """The further fixes for an index along a sharded dimension."""
+    key = refusal.options[0] if refusal.options else None
+    found = "({x} * mask).sum(), if the index is a mask; halo_exchange({x}, {a!r}, 1), for the neighbours of a part"
+    if type(key) is tuple and sum(np.ndim(k) > 0 for k in key if k is not None) > 1:  # arrays for rows and columns
+        found = "numpy.take_along_axis({x}, columns.reshape(-1, 1), 1), for one element of each row"
+    if refusal.labels[refusal.at[0]].dim == 0:
+        return [found]
+    fused = "if the columns of a fused weight are split here, as in q, k, v = split(x @ w, 3)"
+    return [found, f"a weight for each slice, each divided by columns, {fused}"]
+
+
 put: Primitive = op(
     "put",
     "a",
@@ -134,10 +146,14 @@ put: Primitive = op(
     operands="x",
     ranked=True,
     beside=_whole_index,
+    called="pad",
+    fixes={
+        "mixes": "halo_exchange({x}, {a!r}, 1), for the neighbours of a part and zeros at the ends, as in a stencil"
+    },
 )
 _getitem_op: Primitive = op(
     "getitem", "a", lambda x, key, shape: x[key], lambda ct, y, x, key, shape: put(ct, options=(key, shape)),
-    dims=_dims, operands="x", ranked=True, beside=_whole_index,
+    dims=_dims, operands="x", ranked=True, beside=_whole_index, fixes={"mixes": _other_selections},
 )  # fmt: skip
 
 

@@ -56,6 +56,7 @@ _roll_op: Primitive = op(
     "roll", "a", lambda x, axes, shifts: np.roll(x, shifts, axes),
     lambda ct, y, x, axes, shifts: _roll_op(ct, options=(axes, tuple(-n for n in shifts))),
     dims=_mixed_axes_dims, operands="x",
+    fixes={"mixes": "halo_exchange({x}, {a!r}, 1, periodic=True), for the neighbours of a part as in a stencil"},
 )  # fmt: skip
 
 

@@ -63,6 +63,39 @@ def _with_rows(source: Shape, target: Shape, free: int) -> list[list[int]]:
     return filled
 
 
+def _homes(target: Sequence[int], given: Sequence[int], free: int) -> tuple[dict[int, set[int]], set[int]]:
+    """By sharded dimension the dimensions of the result that may begin with it, and all of these.
+
+    Of extents that differ between ranks: where `target` and `given`, the shape of the operand, have numbers of one
+    axis, or at `free`, the place of -1.
+    """
+    marked = {j: rank_axes(n) for j, n in enumerate(target) if isinstance(n, RANK_NUMBERS) and j != free}
+    homes: dict[int, set[int]] = {}
+    for i, n in enumerate(given):
+        if isinstance(n, RANK_NUMBERS):
+            found = {j for j, axes in marked.items() if not axes.isdisjoint(n.axes)}
+            homes[i] = found or ({free} if free >= 0 else set())
+    local = set(marked).union(*homes.values())
+    return homes if local else {}, local
+
+
+def _entry(b: int, before: int, after: int, homes: set[int] | None, is_local: bool) -> Any:
+    """The entry of a dimension which begins dimension b of the result.
+
+    An element along it has `before` elements in the operand, and `after` in the result. `homes` are the dimensions that
+    may begin with it, where it is sharded, and `is_local` says whether the extent of b differs between ranks.
+    """
+    from fractions import Fraction  # loaded lazily: it imports decimal, which is slow to load
+
+    factor = Fraction(before, after)
+    if homes and b not in homes:
+        return Stated(b) if factor == 1 and not is_local else Mix
+    if factor.denominator % _EMPTY == 0:  # rows of no elements: their number does not follow
+        return Unagreed(b)
+    factor = factor if factor.numerator % _EMPTY else Fraction(0)  # rows of no elements are merged
+    return b if factor == 1 else (b, factor)
+
+
 def _reshape_dims(shapes: Sequence[Shape], options: Any) -> Any:
     """Dimension rule of reshape: groups of source and target dimensions with equal products are matched.
 
@@ -76,15 +109,8 @@ def _reshape_dims(shapes: Sequence[Shape], options: Any) -> Any:
     extent of every part is legal there.
     """
     (source,), target = shapes, tuple(int(n) for n in options[0])
-    given, free = options[1:]
-    marked = {j: rank_axes(n) for j, n in enumerate(options[0]) if isinstance(n, RANK_NUMBERS) and j != free}
-    homes: dict[int, set[int]] = {}  # of a sharded dimension: the dimensions of the result that may begin with it
-    for i, n in enumerate(given):
-        if isinstance(n, RANK_NUMBERS):
-            found = {j for j, axes in marked.items() if not axes.isdisjoint(n.axes)}
-            homes[i] = found or ({free} if free >= 0 else set())
-    local = set(marked).union(*homes.values())
-    parts = homes if local else {}
+    free = options[2]
+    parts, local = _homes(*options)
     if 0 in source:
         source, target = map(tuple, _with_rows(source, target, free))
     entries: list[Any] = [Mix] * len(source)
@@ -115,23 +141,22 @@ def _reshape_dims(shapes: Sequence[Shape], options: Any) -> Any:
             i += 1  # this rank has one row of a dimension that other ranks merge with those before it
         if m == n:
             for k in (*ones, a):
-                from fractions import Fraction  # loaded lazily: it imports decimal, which is slow to load
-
-                factor = Fraction(math.prod(source[k + 1 : i]), math.prod(target[b + 1 : j]))
-                if k in parts and parts[k] and b not in parts[k]:
-                    entries[k] = Stated(b) if factor == 1 and b not in local else Mix
-                elif factor.denominator % _EMPTY == 0:  # rows of no elements: their number does not follow
-                    entries[k] = Unagreed(b)
-                else:
-                    factor = factor if factor.numerator % _EMPTY else Fraction(0)  # rows of no elements are merged
-                    entries[k] = b if factor == 1 else (b, factor)
+                rows = math.prod(source[k + 1 : i]), math.prod(target[b + 1 : j])
+                entries[k] = _entry(b, *rows, parts.get(k), b in local)
         ones.clear()
     return [tuple(entries)]
 
 
+def _extent_of_part(refusal: Any) -> list[str]:
+    """The further fix for a new shape that has the extent of this rank's part as a plain number."""
+    d = refusal.labels[refusal.at[0]].dim
+    has_number = refusal.options[2] >= 0
+    return [f"{{x}}.shape[{d}] in the shape, where its number is the extent of this rank's part"] if has_number else []
+
+
 _reshape = op(
     "reshape", "a", lambda x, shape, *_: x.reshape(shape), lambda ct, y, x, shape, source, *_: reshape(ct, source),
-    dims=_reshape_dims, operands="x", ranked=True,
+    dims=_reshape_dims, operands="x", ranked=True, fixes={"mixes": _extent_of_part},
 )  # fmt: skip
 
 
@@ -433,6 +458,7 @@ def _slice_of_operand(ct: Any, y: Any, xs: Any, i: int, axis: int, extents: tupl
 _concatenate = op(
     "concatenate", "a*", lambda *args: np.concatenate(args[:-2], axis=args[-2]), (_slice_of_operand,),
     dims=mixed_axis_dims,
+    fixes={"mixes": "halo_exchange({x}, {a!r}, 1), if the neighbours of a part are meant, and zeros at the ends"},
 )
 
 

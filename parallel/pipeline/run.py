@@ -525,7 +525,6 @@ class _Run:
         if stage:
             outline, arrays = values
             leaves = outline.leaves(arrays, Action(stage, "B", i) in self.schedule)
-        losses: list[Any] = []
         tape = Tape()
         of = _Pass(tape, leaves)
         with tape if self.records else nullcontext():
@@ -537,19 +536,7 @@ class _Run:
                 x: Any = of.watched[0] if outline.is_single else tuple(of.watched)
             else:
                 x = self.inputs[i]
-            with nullcontext([]) if model._side_losses is None else model._side_losses() as side:
-                for index in model.stages[stage]:
-                    with self._random(i, index):
-                        x = model._modules[str(index)](x)
-                    if not index and self.records:
-                        found = [x] if x.__class__ in TENSORS else x
-                        of.begun = [y for y in found if getattr(y, "tape", None) is tape.recording]
-                if is_last and self.has_loss:
-                    with self._random(i, model._last):
-                        x = model.loss(x) if self.targets is None else model.loss(x, self.targets[i])
-                losses += side
-        if is_last and self.has_loss:
-            losses.insert(0, x)
+            x, losses = self._layers(action, x, of)
         for loss in losses:
             self._add(loss)
         if self.records:
@@ -575,6 +562,22 @@ class _Run:
         if self.schedule.placement[stage + 1] == model.rank:
             self.values[stage, i] = outline, [y.array for y in outputs]
         return outputs, outline
+
+    def _layers(self, action: Action, x: Any, of: _Pass) -> tuple[Any, list[Any]]:
+        """Run the layers of a stage, and the loss behind the last. Returns the result and the losses, its own first."""
+        model, (stage, _, i) = self.model, action
+        has_loss = stage == self.schedule.stages - 1 and self.has_loss
+        with nullcontext([]) if model._side_losses is None else model._side_losses() as side:
+            for index in model.stages[stage]:
+                with self._random(i, index):
+                    x = model._modules[str(index)](x)
+                if not index and self.records:
+                    found = [x] if x.__class__ in TENSORS else x
+                    of.begun = [y for y in found if getattr(y, "tape", None) is of.tape.recording]
+            if has_loss:
+                with self._random(i, model._last):
+                    x = model.loss(x) if self.targets is None else model.loss(x, self.targets[i])
+            return x, [x, *side] if has_loss else [*side]
 
     def _random(self, microbatch: int, index: int) -> AbstractContextManager[None]:
         return layer_state(self.model.seed, self.model.steps, microbatch, index, self.model.axis)

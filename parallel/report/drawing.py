@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from typing import Any
 
 from collectives.inspect.timeline_report import RankRecord
 
@@ -23,19 +24,7 @@ def plot_last_step(records: Sequence[RankRecord], path: str | os.PathLike[str]) 
     figure = Figure(figsize=(11, 1.6 + 0.8 * len(records)), layout="constrained")
     axes = figure.subplots()
     for k, record in enumerate(records):
-        bars = [([(s.begin, s.end) for s in record.spans if s.name == name], (k - 0.40, 0.36), color, name)
-                for name, color in _COLORS.items()]  # fmt: skip
-        calls = [c for c in record.calls if c.end is not None]
-        flying = [c for c in calls if c.pending]
-        for row, c in enumerate(c for c in flying if c.begin < end and c.wait > begin):  # one line for each of them
-            at = (k + 0.04 + 0.14 * (row % 8) / 8, 0.14 / 8)
-            bars.append(([(c.begin, max(c.end or 0, c.wait))], at, "tab:green", "in flight" if row == 0 else ""))
-        bars += [
-            ([(c.begin, c.returned) for c in flying], (k + 0.20, 0.18), "tab:cyan", "starting"),
-            ([(c.wait, c.wait + c.waited_ns) for c in calls], (k + 0.20, 0.18), "tab:red", "waiting for another rank"),
-            ([((c.end or 0) - c.transferred_ns, c.end or 0) for c in calls], (k + 0.20, 0.18), "tab:blue", "transfer"),
-        ]
-        for spans, where, color, name in bars:
+        for spans, where, color, name in _bars(k, record, begin, end):
             shown = [((max(a, begin) - begin) / 1e6, (min(b, end) - max(a, begin)) / 1e6)
                      for a, b in spans if b > a and b > begin and a < end]  # fmt: skip
             axes.broken_barh(shown, where, facecolors=color, label=name or None)
@@ -47,3 +36,23 @@ def plot_last_step(records: Sequence[RankRecord], path: str | os.PathLike[str]) 
     handles = dict(zip(*axes.get_legend_handles_labels()[::-1], strict=True))
     figure.legend(handles.values(), handles, frameon=False, ncols=8, loc="outside lower center")
     figure.savefig(path, dpi=150)
+
+
+_Bars = tuple[list[Any], tuple[float, float], str, str]
+
+
+def _bars(k: int, record: RankRecord, begin: float, end: float) -> list[_Bars]:
+    """The bars of a rank in row k: their spans of time, their lower edge and height, color, and name, "" for none."""
+    bars = [([(s.begin, s.end) for s in record.spans if s.name == name], (k - 0.40, 0.36), color, name)
+            for name, color in _COLORS.items()]  # fmt: skip
+    calls = [c for c in record.calls if c.end is not None]
+    flying = [c for c in calls if c.pending]
+    for row, c in enumerate(c for c in flying if c.begin < end and c.wait > begin):  # one line for each of them
+        at = (k + 0.04 + 0.14 * (row % 8) / 8, 0.14 / 8)
+        bars.append(([(c.begin, max(c.end or 0, c.wait))], at, "tab:green", "in flight" if row == 0 else ""))
+    bars += [
+        ([(c.begin, c.returned) for c in flying], (k + 0.20, 0.18), "tab:cyan", "starting"),
+        ([(c.wait, c.wait + c.waited_ns) for c in calls], (k + 0.20, 0.18), "tab:red", "waiting for another rank"),
+        ([((c.end or 0) - c.transferred_ns, c.end or 0) for c in calls], (k + 0.20, 0.18), "tab:blue", "transfer"),
+    ]
+    return bars

@@ -74,7 +74,8 @@ def follow(text: str, operands: list[Any], names: list[str]) -> list[Any]:
 @pytest.fixture(autouse=True)
 def operation_names(monkeypatch: pytest.MonkeyPatch) -> None:
     """Errors name operands as the operation does, not as the variables of this file."""
-    monkeypatch.setattr("autograd.layouts.messages.name_of", lambda x, default, *place: default)
+    for module in ("messages", "refusals"):
+        monkeypatch.setattr(f"autograd.layouts.{module}.name_of", lambda x, default, *place: default)
 
 
 def check(f: Callable[..., Any], operands: list[Any], labels: list[Label], expected: Label, operation: str) -> None:

@@ -61,7 +61,7 @@ def test_an_error_of_another_kind_is_shown_whole(monkeypatch: pytest.MonkeyPatch
     def broken(*args: Any, **options: Any) -> None:
         raise KeyError("internal")
 
-    monkeypatch.setattr("autograd.layouts.inference.explain", broken)
+    monkeypatch.setattr("autograd.layouts.refusals.explain", broken)
     text = text_of(refused)
     assert "KeyError" in text
     assert "inference.py" in text
