@@ -274,12 +274,12 @@ def refused(
 ) -> Exception:
     """Return the typed error for a builtin one that the arguments of a function of ringtape have caused inside it."""
     given = [*map(short, args), *(f"{key}={short(x)}" for key, x in (words or {}).items())]
-    return typed(error, f"{name}({', '.join(given)}): {_reason(error)}{needed}" + call_site())
+    return typed(error, f"{name}({', '.join(given)}): {_reason(error)}{needed}")
 
 
 def nested_in_itself(error: RecursionError) -> ArgumentError:
     """Return the typed error for a recursion into lists without an end."""
-    return ArgumentError(f"a list that contains itself, or is nested too deep, was given: {error}" + call_site())
+    return ArgumentError(f"a list that contains itself, or is nested too deep, was given: {error}")
 
 
 def _needed(function: Any, name: str) -> str:
@@ -415,7 +415,7 @@ def check_callable(function: Any, caller: str) -> None:
     grad: 3 was given; needed: a function
     """
     if not callable(function):
-        raise ArgumentError(f"{caller}: {short(function)} was given; needed: a function" + call_site())
+        raise ArgumentError(f"{caller}: {short(function)} was given; needed: a function")
 
 
 _INSTEAD = {

@@ -13,7 +13,7 @@ from typing import Any
 from .core import make_jvp, make_vjp
 from .custom.vspace import vspace
 from .engine.state import state
-from .errors import MeshError, call_site, check_callable, typed_errors
+from .errors import MeshError, check_callable, typed_errors
 from .transforms.wrapping import unary_to_nary
 from .wrap_util import get_name
 
@@ -39,7 +39,7 @@ def _refuse_mesh(name: str) -> None:
         raise MeshError(
             f"autograd.test_util.{name} was called under a mesh; it compares the products of one rank, which differ "
             "for right functions and agree for wrong ones\n  fix: autograd.testing.check_grads(f, x), which sums them "
-            "over the ranks" + call_site()
+            "over the ranks"
         )
 
 

@@ -22,7 +22,7 @@ from autograd.arrays.device import dtype_named, is_bfloat16
 from autograd.engine.deferred import refuse_pending
 from autograd.engine.state import state
 from autograd.engine.tensor import Tensor
-from autograd.errors import ArgumentError, MeshError, call_site, shorten, typed_errors
+from autograd.errors import ArgumentError, MeshError, shorten, typed_errors
 from autograd.layouts.layout import Grid, Layout
 from autograd.layouts.rank_values import RankInt
 
@@ -134,7 +134,7 @@ class Axis:
 def check_name(algorithm: Any, operation: str | None = None) -> str:
     """Check the name of an algorithm and return it; see `algorithms.table.check_name`."""
     if not isinstance(algorithm, str):
-        raise MeshError(f"algorithm={algorithm!r} was given; needed: the name of an algorithm" + call_site())
+        raise MeshError(f"algorithm={algorithm!r} was given; needed: the name of an algorithm")
     if algorithm == "native":
         return "native"
     from .algorithms.table import check_name  # loaded with the first algorithm
@@ -288,7 +288,7 @@ class Mesh:
         if unknown:
             raise MeshError(
                 f"Mesh.fit({unknown[0]}=...) was given; needed: the names {', '.join(USUAL)}\n  fix: cc.Mesh(...), "
-                "which takes any names, the outermost first" + call_site()
+                "which takes any names, the outermost first"
             )
         if "dp" not in sizes and -1 not in sizes.values():
             sizes["dp"] = -1
@@ -310,11 +310,11 @@ class Mesh:
             if not isinstance(name, str):
                 raise MeshError(
                     f"axis {axes!r} was given; needed: one of the names {', '.join(map(repr, self.names))}, or a tuple "
-                    "of them" + call_site()
+                    "of them"
                 )
             self.grid.axis(name)
         if not named or len(set(named)) != len(named):
-            raise MeshError(f"axes {named} were given; needed: each axis once, and at least one" + call_site())
+            raise MeshError(f"axes {named} were given; needed: each axis once, and at least one")
         return tuple(n for n in self.names if n in named)
 
     def axis(self, axes: str | Sequence[str]) -> Axis:
@@ -500,7 +500,7 @@ class Mesh:
         tensors = list(tensors) if isinstance(tensors, Iterable) else [tensors]
         for x in tensors:
             if not isinstance(x, Tensor):
-                raise ArgumentError(f"check_replicas: {type(x).__name__} was given; needed: Tensors" + call_site())
+                raise ArgumentError(f"check_replicas: {type(x).__name__} was given; needed: Tensors")
         if self.ranks.size > 1:
             compare_replicas(tensors, self.grid, lambda axis: self.axis(axis).group)
 
@@ -548,7 +548,7 @@ def check_replicas(tensors: Iterable[Tensor], mesh: Mesh) -> None:
     [None, None]
     """
     if not isinstance(mesh, Mesh):
-        raise MeshError(f"check_replicas: mesh={mesh!r} was given; needed: a Mesh" + call_site())
+        raise MeshError(f"check_replicas: mesh={mesh!r} was given; needed: a Mesh")
     mesh.check_replicas(tensors)
 
 
@@ -594,6 +594,6 @@ def current_mesh() -> Mesh:
     if not isinstance(mesh, Mesh):
         raise MeshError(
             "a collective was called and no mesh is current. Needed: a mesh with named axes. "
-            + (_entered_elsewhere() or "Fix: with cc.Mesh(dp=-1): around it (one axis over all ranks)") + call_site()
+            + (_entered_elsewhere() or "Fix: with cc.Mesh(dp=-1): around it (one axis over all ranks)")
         )
     return mesh

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from autograd.errors import DtypeError, call_site
+from autograd.errors import DtypeError
 
 from .mesh import Axis, current_mesh
 from .transports.protocol import Array
@@ -95,7 +95,7 @@ def empty(shape: int | Sequence[int], dtype: Any, axis: str | Sequence[str]) -> 
     array([1., 1., 1., 1.], dtype=float32)
     """
     if np.dtype(dtype) not in DTYPES:
-        raise DtypeError(f"shared_arrays.empty: {not_communicated(np.dtype(dtype))}" + call_site())
+        raise DtypeError(f"shared_arrays.empty: {not_communicated(np.dtype(dtype))}")
     return _memory(current_mesh().axis(axis)).empty(shape, dtype)
 
 

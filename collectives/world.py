@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from autograd import environment
 from autograd.engine.distribution import ALONE
 from autograd.engine.state import state
-from autograd.errors import ArgumentError, MeshError, OptionError, call_site, typed_errors
+from autograd.errors import ArgumentError, MeshError, OptionError, typed_errors
 
 from .job.failure import process
 from .job.launcher import launched_size, why_not_alone
@@ -163,7 +163,7 @@ class World:
         if kind not in JOBS or policy not in POLICIES:
             wrong = f"kind={kind!r}" if kind not in JOBS else f"policy={policy!r}"
             needed = POLICIES if kind in JOBS else tuple(JOBS)
-            raise OptionError(f"World({wrong}) was given; needed: one of {', '.join(needed)}" + call_site())
+            raise OptionError(f"World({wrong}) was given; needed: one of {', '.join(needed)}")
         self.kind = kind
         self.policy = policy
         self.raises = policy == "raise"
@@ -306,7 +306,6 @@ class World:
             raise ArgumentError(
                 f"run({program!r}) was given; needed: a function, which each rank calls\n"
                 "  fix: cc.run(program, ranks=4), without the parentheses of a call, or lambda: program(...)"
-                + call_site()
             )
 
         def begin(communicator: Communicator) -> None:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, NoReturn, Protocol, TypeVar
 from autograd import nn
 from autograd.engine.leaves import Parameter
 from autograd.engine.state import state
-from autograd.errors import ArgumentError, LayoutError, OptionError, ShapeError, call_site
+from autograd.errors import ArgumentError, LayoutError, OptionError, ShapeError
 from autograd.layouts.layout import I, Shard
 from autograd.layouts.messages import describe
 from autograd.layouts.partition import labels_of_parts, level
@@ -122,7 +122,7 @@ class Shards:
                 f"divide({p.name or 'a parameter'}: {describe(p.array, p.array.shape, p.layout)}): two modules share "
                 f"it. For one of them it was divided {text[0]}, for the other {text[1]}; needed: the same division\n"
                 "  fix: a style of the same axis for both, as Vocabulary(axis) for an embedding and the linear layer "
-                "tied to it" + call_site()
+                "tied to it"
             )
         return known.part
 
@@ -141,20 +141,20 @@ class Shards:
             raise LayoutError(
                 f"divide({name}: {describe(p.array, shape, layout)}, axis {axis!r})\n  axis {axis!r}: the parameter is "
                 f"{layout[axis].word}; needed: Invariant\n  fix: the plan divides whole parameters: leave the label of "
-                f"axis {axis!r} out of the Parameter's layout" + call_site()
+                f"axis {axis!r} out of the Parameter's layout"
             )
         for other, label in layout.items():
             if isinstance(label, Shard) and label.dim == dim:
                 raise LayoutError(
                     f"divide({name}: {describe(p.array, shape, layout)}, axis {axis!r}, dim={dim})\n  axis {other!r}: "
                     f"it divides dimension {dim} already; needed: one axis for each dimension\n  fix: another "
-                    "dimension, or divide it over one axis only" + call_site()
+                    "dimension, or divide it over one axis only"
                 )
         if not shape or blocks < 1 or unit < 1 or shape[dim] % (blocks * unit):
             raise ShapeError(
                 f"divide({name}: {describe(p.array, shape, layout)}, axis {axis!r}, dim={dim}, blocks={blocks}, "
                 f"unit={unit}): needed: an extent of dimension {dim} that is a multiple of blocks * unit = "
-                f"{blocks * unit}" + call_site()
+                f"{blocks * unit}"
             )
         width = shape[dim] // blocks
         extents = level(width, size, unit)
@@ -231,24 +231,24 @@ def parallelize(model: Model, plan: Mapping[str, Style], mesh: Mesh | None = Non
     ([(4, 3), (3,), (3, 2), (2,)], (3, 2))
     """
     if not isinstance(model, nn.Module):
-        raise ArgumentError(f"parallelize: {model!r} was given; needed: a Module" + call_site())
+        raise ArgumentError(f"parallelize: {model!r} was given; needed: a Module")
     if not isinstance(plan, Mapping):
         raise ArgumentError(
             f"parallelize: plan={plan!r} was given; needed: a mapping from pattern to style\n"
-            '  fix: {"*.up": Column("tp"), "*.down": Row("tp")}' + call_site()
+            '  fix: {"*.up": Column("tp"), "*.down": Row("tp")}'
         )
     for pattern, style in plan.items():
         if not isinstance(pattern, str) or isinstance(style, type) or not callable(getattr(style, "apply", None)):
             raise ArgumentError(
                 f"parallelize: {pattern!r}: {style!r} was given; needed: a pattern of module paths and a style, an "
-                'object with a method apply(module, path, shards)\n  fix: {"*.up": Column("tp")}' + call_site()
+                'object with a method apply(module, path, shards)\n  fix: {"*.up": Column("tp")}'
             )
     found = _matches(model, plan)
     mesh = state.mesh if mesh is None else mesh
     if mesh is None:
         return model
     if not isinstance(mesh, Mesh):
-        raise ArgumentError(f"parallelize: mesh={mesh!r} was given; needed: a Mesh" + call_site())
+        raise ArgumentError(f"parallelize: mesh={mesh!r} was given; needed: a Mesh")
     dict(model.named_parameters())  # names the parameters
     shards, slots = Shards(mesh), _slots(model)
     replaced: list[tuple[nn.Module, nn.Module]] = []
@@ -257,7 +257,7 @@ def parallelize(model: Model, plan: Mapping[str, Style], mesh: Mesh | None = Non
         for module, path, style in found:
             made = style.apply(module, path, shards)
             if not isinstance(made, nn.Module):
-                raise ArgumentError(f"{style!r}.apply gave {made!r} for {path!r}; needed: a Module" + call_site())
+                raise ArgumentError(f"{style!r}.apply gave {made!r} for {path!r}; needed: a Module")
             if made is not module and "training" in vars(module):
                 made.train(module.training)
             _put(slots, module, made)
@@ -295,7 +295,7 @@ def _matches(model: nn.Module, plan: Mapping[str, Style]) -> list[tuple[nn.Modul
                 raise OptionError(
                     f"parallelize: the patterns {known!r} and {pattern!r} both match {first!r}, a "
                     f"{type(module).__name__}; needed: one style for each module\n  fix: patterns that match fewer "
-                    "modules, or one of the two" + call_site()
+                    "modules, or one of the two"
                 )
     ordered = sorted(found.values(), key=lambda each: each[1].count(".") + bool(each[1]), reverse=True)
     return [(module, path, plan[pattern]) for module, path, pattern in ordered]
@@ -311,7 +311,7 @@ def _refuse_unmatched(pattern: str, paths: list[str]) -> NoReturn:
     why = "similar paths" if close else "its paths"
     raise OptionError(
         f"parallelize: the pattern {pattern!r} matches no module of the model; {why}: {text or 'none'}\n"
-        "  fix: a pattern of a module's path, the name of its parameter without the last part" + call_site()
+        "  fix: a pattern of a module's path, the name of its parameter without the last part"
     )
 
 
@@ -352,5 +352,5 @@ def _refuse_shared(model: nn.Module, shards: Shards) -> None:
             raise LayoutError(
                 f"parallelize: {path}, of a {type(owner).__name__} that no pattern matches, is the same weight as "
                 f"{p.name}, which the plan divides. They would become two weights; needed: one division for all uses\n"
-                f"  fix: a pattern for {path.rpartition('.')[0]!r}, too, with a style of the same axis" + call_site()
+                f"  fix: a pattern for {path.rpartition('.')[0]!r}, too, with a style of the same axis"
             )

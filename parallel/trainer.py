@@ -18,7 +18,7 @@ from autograd.engine.leaves import Parameter
 from autograd.engine.state import outside_mesh, state
 from autograd.engine.tensor import Tensor
 from autograd.engine.whole import whole_of
-from autograd.errors import ArgumentError, MeshError, OptionError, ShapeError, TapeError, call_site, short, typed_errors
+from autograd.errors import ArgumentError, MeshError, OptionError, ShapeError, TapeError, short, typed_errors
 from autograd.layouts.layout import I, Label, Shard, V
 from autograd.nn.saving import packed, unpacked
 from collectives import Mesh, World, cast, declare_partial
@@ -67,12 +67,12 @@ def _axes_of(given: Axes | None, alone: Axes) -> Axes:
     if given is None:
         return alone
     if not isinstance(given, Axes):
-        raise OptionError(f"Trainer: axes={given!r} was given; needed: an Axes\n  fix: Axes(batch='dp')" + call_site())
+        raise OptionError(f"Trainer: axes={given!r} was given; needed: an Axes\n  fix: Axes(batch='dp')")
     both = [f"{f.name}={getattr(alone, f.name)!r}" for f in fields(Axes) if getattr(alone, f.name) != f.default]
     if both:
         raise OptionError(
             f"Trainer: axes={given!r} and {', '.join(both)} were given; needed: one of the two\n  fix: "
-            f"axes=Axes({', '.join(both)})" + call_site()
+            f"axes=Axes({', '.join(both)})"
         )
     return given
 
@@ -227,7 +227,6 @@ class Trainer:
                 raise OptionError(
                     f"Trainer: the mesh has the axis {axis!r} of {size} ranks, which divides nothing: they would all "
                     f"do the same\n  fix: batch={axis!r}, sequence= or stages=, or a style with {axis!r} in the plan"
-                    + call_site()
                 )
 
     def _patterns(self, of_loss: bool) -> list[str]:
@@ -238,7 +237,7 @@ class Trainer:
         layers = self.model()
         if not isinstance(layers, nn.Sequential):
             raise ArgumentError(
-                f"Trainer: model() returned {type(layers).__name__}; needed: an nn.Sequential of layers" + call_site()
+                f"Trainer: model() returned {type(layers).__name__}; needed: an nn.Sequential of layers"
             )
         return layers
 
@@ -264,7 +263,7 @@ class Trainer:
         if array.ndim < (1 if self._sequence is None else 2) or len(array) < self.microbatches:
             raise ShapeError(
                 f"Trainer: a batch of shape {array.shape} was given; needed: at least {self.microbatches} rows, one "
-                f"for each microbatch{'' if self._sequence is None else ', of tokens'}" + call_site()
+                f"for each microbatch{'' if self._sequence is None else ', of tokens'}"
             )
         return Microbatches(self._part(rows) for rows in np.array_split(array, self.microbatches))
 
@@ -314,7 +313,7 @@ class Trainer:
     def _gradients(self, inputs: Any, targets: Any, count: int | None) -> float:
         n = as_array(targets).size if count is None else count
         if not isinstance(n, int | float | np.number) or not n > 0:
-            raise OptionError(f"Trainer.step: count={short(n)} was given; needed: a positive number" + call_site())
+            raise OptionError(f"Trainer.step: count={short(n)} was given; needed: a positive number")
         self._compare(inputs, targets)
         with self._draws(as_array(inputs)):
             self.pipeline.steps = self.steps
@@ -446,7 +445,6 @@ class Trainer:
             raise OptionError(
                 f"Trainer.load_state_dict: {sorted(state_dict)}{have} was given; needed: ['stages', 'steps'], of "
                 f"{ranks}\n  fix: a mesh with as many ranks along {self._stages!r} as that of the run that saved it"
-                + call_site()
             )
         with self._on_mesh():
             mine = state_dict["stages"][self.pipeline.rank]
@@ -511,7 +509,7 @@ class Trainer:
             does not raise if gradients differ: call ``report.require()`` for that.
         """
         if state.recording is not None:
-            raise TapeError("Trainer.verify was called while a tape is recording" + call_site())
+            raise TapeError("Trainer.verify was called while a tape is recording")
         n = as_array(targets).size if count is None else count
         with self._on_mesh():
             before = {name: p.grad for name, p in self.parameters.items()}
@@ -583,26 +581,26 @@ def _check(model: Any, loss: Any, mesh: Any, microbatches: Any, optimizer: Any) 
     if not callable(model) or isinstance(model, nn.Module):
         raise ArgumentError(
             f"Trainer: model is {type(model).__name__}; needed: a function that makes the model for one process\n"
-            "  fix: Trainer(lambda: nn.Sequential(...), ...)" + call_site()
+            "  fix: Trainer(lambda: nn.Sequential(...), ...)"
         )
     if not callable(optimizer) or isinstance(optimizer, optim.Optimizer):
         raise ArgumentError(
             f"Trainer: optimizer is {type(optimizer).__name__}; needed: a function that makes it of this rank's "
             "parameters, which the trainer divides\n"
-            "  fix: optimizer=lambda parameters: optim.AdamW(parameters, lr=0.001)" + call_site()
+            "  fix: optimizer=lambda parameters: optim.AdamW(parameters, lr=0.001)"
         )
     if not isinstance(loss, nn.Module) or loss.parameters():
         raise ArgumentError(
             f"Trainer: loss={loss!r} was given; needed: a Module without parameters\n  fix: "
-            "nn.CrossEntropyLoss(reduction='sum'), and parameters in the model" + call_site()
+            "nn.CrossEntropyLoss(reduction='sum'), and parameters in the model"
         )
     reduction = getattr(loss, "reduction", "sum")
     if reduction != "sum":
         raise OptionError(
             f"Trainer: the loss has reduction={reduction!r}; needed: the sum of the losses, which the trainer "
-            "divides by their global number\n  fix: reduction='sum'" + call_site()
+            "divides by their global number\n  fix: reduction='sum'"
         )
     if not isinstance(mesh, Mesh):
-        raise MeshError(f"Trainer: mesh={mesh!r} was given; needed: a Mesh\n  fix: cc.Mesh.fit(...)" + call_site())
+        raise MeshError(f"Trainer: mesh={mesh!r} was given; needed: a Mesh\n  fix: cc.Mesh.fit(...)")
     if isinstance(microbatches, bool) or not isinstance(microbatches, int) or microbatches < 1:
-        raise OptionError(f"Trainer: microbatches={microbatches!r}; needed: an int of at least 1" + call_site())
+        raise OptionError(f"Trainer: microbatches={microbatches!r}; needed: an int of at least 1")

@@ -35,7 +35,6 @@ from autograd.errors import (
     RingtapeError,
     ShapeError,
     TapeError,
-    call_site,
     short,
 )
 from autograd.layouts.layout import C, D, I, P, R, Shard
@@ -209,11 +208,11 @@ def verify(
     mesh = current_mesh()
     for what, given in (("model", model), ("serial", model if serial is None else serial)):
         if not isinstance(given, Module):
-            raise ArgumentError(f"verify: {what} is {type(given).__name__}; needed: a Module" + call_site())
+            raise ArgumentError(f"verify: {what} is {type(given).__name__}; needed: a Module")
     if not callable(loss):
-        raise ArgumentError(f"verify: loss is {type(loss).__name__}; needed: a function of the model" + call_site())
+        raise ArgumentError(f"verify: loss is {type(loss).__name__}; needed: a function of the model")
     if tolerance is not None and not (isinstance(tolerance, int | float) and tolerance >= 0):
-        raise OptionError(f"verify: tolerance={tolerance!r} was given; needed: a number of at least 0" + call_site())
+        raise OptionError(f"verify: tolerance={tolerance!r} was given; needed: a number of at least 0")
     if state.recording is not None:
         raise TapeError("verify was called while a tape is recording; needed: a call outside of every tape's block")
     parameters = list(model.named_parameters())
@@ -310,7 +309,7 @@ def _distributed(model: Module, parameters: list[Parameter], loss: Any, batch: A
         with Tape() as tape:
             y = loss(model, *batch)
             if y.__class__ not in TENSORS:
-                raise ArgumentError(f"verify: loss returned {short(y)}; needed: a Tensor of one number" + call_site())
+                raise ArgumentError(f"verify: loss returned {short(y)}; needed: a Tensor of one number")
             partial = tuple(a for a, label in y.layout.items() if label is P) if y.layout is not None else ()
             if partial:
                 y = cc.all_reduce(y, partial, to=I)
@@ -328,7 +327,7 @@ def _serial(model: Module, loss: Any, batch: Any) -> tuple[float, list[Any]]:
         try:
             y = loss(model, *batch)
             if y.__class__ not in TENSORS:
-                raise ArgumentError(f"verify: loss returned {short(y)}; needed: a Tensor of one number" + call_site())
+                raise ArgumentError(f"verify: loss returned {short(y)}; needed: a Tensor of one number")
         except MeshError as error:
             raise MeshError(
                 "verify: the serial run, on one rank and without a mesh, has called a function that needs a mesh. "

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from ..errors import CaptureError, call_site
+from ..errors import CaptureError
 
 __all__ = ["Capture", "current_capture", "refuse", "set_capture"]
 
@@ -75,4 +75,4 @@ def refuse(what: str, fix: str) -> None:
     """Raise CaptureError if this thread captures: `what` cannot be captured."""
     if _current.capture is not None:
         text = f"{what} in a captured step, which runs once and is then replayed\n  fix: {fix}"
-        raise CaptureError(text + call_site())
+        raise CaptureError(text)

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import DependencyError, call_site
+from ..errors import DependencyError
 from .cublas import WORKSPACE_BYTES, Cublas, takes
 from .runtime import Event, Memory, Program, Runtime, Stream
 
@@ -33,7 +33,7 @@ def library(use: str) -> Any:
     try:
         import cupy
     except ImportError as error:
-        raise DependencyError(f"{use} needs CuPy: pip install 'ringtape[gpu]'" + call_site()) from error
+        raise DependencyError(f"{use} needs CuPy: pip install 'ringtape[gpu]'") from error
     return cupy
 
 

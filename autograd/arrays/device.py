@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import ArgumentError, DependencyError, DeviceError, DtypeError, OptionError, ShapeError, call_site
+from ..errors import ArgumentError, DependencyError, DeviceError, DtypeError, OptionError, ShapeError
 from .capture import refuse
 from .read_only import Guarded
 from .shape_only import Shaped, shape_only
@@ -117,7 +117,7 @@ def as_array(x: Any, dtype: Any = None, device: str | None = None) -> Any:
         if not isinstance(x, _KNOWN):
             _require_current(x)
         if x.dtype.kind not in "biufc" and not is_bfloat16(x.dtype):
-            raise DtypeError(f"an array of {_not_of_numbers(x.dtype)}" + call_site())
+            raise DtypeError(f"an array of {_not_of_numbers(x.dtype)}")
         if dtype is None and isinstance(x, np.ndarray) and x.dtype is not (same := np.dtype(x.dtype.type)):
             if not x.dtype.isnative:
                 return np.array(x, same)
@@ -130,18 +130,15 @@ def as_array(x: Any, dtype: Any = None, device: str | None = None) -> Any:
         if isinstance(x, list | tuple) and any(not isinstance(item, _KNOWN) and is_array(item) for item in x):
             raise DeviceError(
                 "a list of arrays on a GPU was given, which NumPy would copy to the host; needed: one array\n"
-                "  fix: autograd.numpy.stack(list)" + call_site()
+                "  fix: autograd.numpy.stack(list)"
             ) from error
         raise
     except ValueError as error:
         raise ShapeError(
             f"given {type(x).__name__}, of which NumPy makes no array: {error}; needed: lists of equal lengths"
-            + call_site()
         ) from None
     if result.dtype.kind not in "biufc" and not is_bfloat16(result.dtype):
-        raise DtypeError(
-            f"given {type(x).__name__}, which makes an array of {_not_of_numbers(result.dtype)}" + call_site()
-        )
+        raise DtypeError(f"given {type(x).__name__}, which makes an array of {_not_of_numbers(result.dtype)}")
     return result if result.dtype.isnative else result.astype(result.dtype.type)
 
 
@@ -267,7 +264,7 @@ def to_device(array: Any, device: str) -> Any:
 def _not_current(device: str, here: int) -> str:
     return (
         f", and the current device of this thread is 'cuda:{here}', where operations run; needed: arrays on the current"
-        f" device\n  fix: ag.use_device({device!r}) before the arrays are made" + call_site()
+        f" device\n  fix: ag.use_device({device!r}) before the arrays are made"
     )
 
 
@@ -294,7 +291,7 @@ def where_to(args: tuple[Any, ...], dtype: Any, device: str | None, caller: str)
             dtype = given
     if device is not None:
         if not isinstance(device, str):
-            raise OptionError(f"{caller}: device={device!r} was given; needed: 'cpu', 'cuda' or 'cuda:0'" + call_site())
+            raise OptionError(f"{caller}: device={device!r} was given; needed: 'cpu', 'cuda' or 'cuda:0'")
         _parsed(device)
     return dtype, device
 
@@ -308,7 +305,7 @@ def _parsed(device: Any) -> tuple[str, int | None]:
     """A device's name as its kind and its number, if that is given."""
     kind, colon, number = str(device).partition(":")
     if not is_device(device) or (colon and not number.isdecimal()) or (kind == "cpu" and number not in ("", "0")):
-        raise OptionError(f"the device {device!r} was given; needed: 'cpu', 'cuda' or 'cuda:0'" + call_site())
+        raise OptionError(f"the device {device!r} was given; needed: 'cpu', 'cuda' or 'cuda:0'")
     return kind, int(number) if number else None
 
 
@@ -331,16 +328,16 @@ def _require_number(accelerator: Accelerator, device: str, number: int) -> None:
     try:
         count = accelerator.count()
     except RuntimeError as error:  # of the CUDA runtime: no driver, or no GPU
-        raise DeviceError(f"the device {device!r} was given, and no GPU was found: {error}" + call_site()) from error
+        raise DeviceError(f"the device {device!r} was given, and no GPU was found: {error}") from error
     if number >= count:
-        raise DeviceError(f"the device {device!r} was given; there are {count} GPUs, from 'cuda:0' on" + call_site())
+        raise DeviceError(f"the device {device!r} was given; there are {count} GPUs, from 'cuda:0' on")
 
 
 def require_one_device(caller: str, **named: Any) -> None:
     """Raise DeviceError if arrays or Tensors, given by name, are on different devices; numbers are on all of them."""
     text = mixed_devices(caller, named.items())
     if text:
-        raise DeviceError(text + call_site())
+        raise DeviceError(text)
 
 
 def mixed_devices(caller: str, named: Iterable[tuple[str, Any]]) -> str:
@@ -394,7 +391,7 @@ def on_host(x: Any, caller: str, name: str) -> Any:
     if not isinstance(x, _HOST) and _find_device(type(x)):
         raise DeviceError(
             f"{caller}: {name} of shape {x.shape} on {device_of(x)} were given; needed: on the host, because the shape "
-            f"of the result depends on their values\n  fix: {name}.to('cpu')" + call_site()
+            f"of the result depends on their values\n  fix: {name}.to('cpu')"
         )
     return x if isinstance(x, slice | Shaped) else np.asarray(x)
 
@@ -430,7 +427,7 @@ def dtype_named(dtype: Any) -> np.dtype[Any]:
             import ml_dtypes
         except ImportError as error:
             text = "the dtype 'bfloat16' was given, which needs ml_dtypes: pip install ml_dtypes"
-            raise DependencyError(text + call_site()) from error
+            raise DependencyError(text) from error
         return np.dtype(ml_dtypes.bfloat16)
     try:
         if isinstance(dtype, str) and dtype.startswith("a"):  # NumPy warns of its old name of texts, and will refuse it
@@ -438,7 +435,7 @@ def dtype_named(dtype: Any) -> np.dtype[Any]:
         found = np.dtype(dtype)
         return found if found.isnative else found.newbyteorder("=")
     except (TypeError, ValueError) as error:  # a ValueError: of a dictionary
-        raise ArgumentError(f"{dtype!r} was given; needed: a dtype, or the name of a device" + call_site()) from error
+        raise ArgumentError(f"{dtype!r} was given; needed: a dtype, or the name of a device") from error
 
 
 def is_bfloat16(dtype: Any) -> bool:

@@ -27,7 +27,7 @@ from ..engine.recording import Node, Recording, Step, options_of, parents_of
 from ..engine.state import state
 from ..engine.tape import Tape
 from ..engine.tensor import TENSORS, Tensor
-from ..errors import TapeError, call_site
+from ..errors import TapeError
 from ..transforms.traced import BOXED
 
 __all__ = [
@@ -190,8 +190,7 @@ def backward_pass(g: Any, end_node: VJPNode) -> Any:
     """
     recording, place = end_node.recording, end_node.place
     if recording is None or recording not in _roots:
-        raise TapeError("backward_pass from a node that depends on no box; needed: the _node of a traced value"
-                        + call_site())
+        raise TapeError("backward_pass from a node that depends on no box; needed: the _node of a traced value")
     plain = g.array if g.__class__ in TENSORS else g
     y = Tensor(np.asarray(plain), None, recording, place)
     for root in _roots[recording]:

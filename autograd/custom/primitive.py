@@ -27,7 +27,7 @@ from ..engine.recording import FREE, Node, Recording, options_of, parents_of
 from ..engine.state import state
 from ..engine.sweep import Sweep
 from ..engine.tensor import TENSORS, Tensor, may_need_gradient, place_off_tape, relabel
-from ..errors import NotDifferentiable, ShapeError, call_site
+from ..errors import NotDifferentiable, ShapeError
 from ..layouts.inference import infer, layout_of
 from ..layouts.layout import C, Layout
 from ..ops.elementwise import astype
@@ -208,7 +208,7 @@ class Extension:
             if sources and not (call.has_objects() and sources <= call.known_places(recording)):
                 raise NotDifferentiable(
                     f"{self.name} closes over a value that the tape follows: no rule gives its gradient, so it would "
-                    "be lost. Fix: pass it as an argument, or stop_gradient(x)" + call_site()
+                    "be lost. Fix: pass it as an argument, or stop_gradient(x)"
                 )
         call.layout = self._layout(call)
         call.ans = [_value(y) if _is_value(y) else y for y in ys]
@@ -233,7 +233,7 @@ class Extension:
                 f"{self.name} is to be differentiated with respect to argument"
                 f"{'s' if len(call.argnums) > 1 else ''} {', '.join(map(str, call.argnums))}, and has no rule. "
                 f"Needed: its vjp or its jvp. Fix: defvjp({self.name}, lambda ans, *args: lambda g: ...), or "
-                f"stop_gradient on what is passed" + call_site()
+                f"stop_gradient on what is passed"
             )
 
     def _plain(self, key: str, value: Any) -> Any:
@@ -245,7 +245,7 @@ class Extension:
                     raise NotDifferentiable(
                         f"{self.name}({key}=...) was given a value that the tape follows, by keyword; keyword "
                         "arguments have no rules, so its gradient would be lost. Fix: pass it by position, or "
-                        "stop_gradient(x)" + call_site()
+                        "stop_gradient(x)"
                     )
                 leaves[i] = _value(x)
         return structure.rebuild(leaves)

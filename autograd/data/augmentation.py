@@ -16,7 +16,7 @@ from ..arrays.shape_only import Shaped
 from ..engine.leaves import tensor
 from ..engine.state import state
 from ..engine.tensor import TENSORS, Tensor
-from ..errors import LayoutError, ShapeError, TapeError, call_site, typed_errors
+from ..errors import LayoutError, ShapeError, TapeError, typed_errors
 from ..layouts.layout import R, Shard
 
 __all__ = ["random_crop", "random_flip"]
@@ -33,7 +33,6 @@ def _examples(x: Tensor, dims: Sequence[int], caller: str) -> Tensor:
             if isinstance(label, Shard) and label.dim in dims:
                 raise LayoutError(
                     f"{caller}: x is {label!r} on axis {axis!r}; needed: dimensions {list(dims)} whole on every rank"
-                    + call_site()
                 )
         layout = layout.grid.layout([R if isinstance(s, Shard) and s.dim else s for s in layout.labels])
     return Tensor(Shaped((x.array.shape[0],)), layout)
@@ -137,7 +136,7 @@ def random_crop(x: Any, size: int | Sequence[int], key: random.Key, padding: int
     """
     x, raw = _operand(x, "random_crop")
     if x.requires_grad:
-        raise TapeError("random_crop: x requires a gradient; needed: data. Fix: stop_gradient(x)" + call_site())
+        raise TapeError("random_crop: x requires a gradient; needed: data. Fix: stop_gradient(x)")
     array = x.array
     window = (size, size) if isinstance(size, int | np.integer) else tuple(size)
     first = len(array.shape) - len(window)

@@ -11,7 +11,7 @@ from .. import random
 from ..arrays.device import is_array, move
 from ..engine.pytree import flatten
 from ..engine.tensor import TENSORS
-from ..errors import ArgumentError, DtypeError, LayoutError, OptionError, ShapeError, call_site, typed_errors
+from ..errors import ArgumentError, DtypeError, LayoutError, OptionError, ShapeError, typed_errors
 from ..layouts.layout import C, D, I, R
 from ..layouts.messages import describe
 from ..random.keys import real
@@ -94,13 +94,13 @@ class TensorDataset(Dataset):
 
     def __init__(self, *tensors: Any):
         if not tensors:
-            raise ArgumentError("TensorDataset: no array was given; needed: at least one" + call_site())
+            raise ArgumentError("TensorDataset: no array was given; needed: at least one")
         self.tensors = tuple(_plain(x) for x in tensors)
         shapes = [x.shape for x in self.tensors]
         if any(not shape for shape in shapes) or len({shape[0] for shape in shapes}) > 1:
             raise ShapeError(
                 f"TensorDataset: arrays of shapes {', '.join(map(str, shapes))} were given; needed: the same number of "
-                "rows, the first dimension, which counts the examples" + call_site()
+                "rows, the first dimension, which counts the examples"
             )
 
     def __len__(self) -> int:
@@ -125,7 +125,6 @@ def _plain(x: Any) -> Any:
                 "share\n  fix: "
                 + ("x.numpy(), of which every rank has a copy" if copies else
                    "make the data set of the array with all rows, before it becomes a Tensor or is sharded")
-                + call_site()
             )  # fmt: skip
         x = x.array
     return x if is_array(x) else np.asarray(x)
@@ -156,7 +155,7 @@ class Subset(Dataset):
             fix = "\n  fix: numpy.flatnonzero(mask)" if given.dtype.kind == "b" else ""
             raise DtypeError(
                 f"Subset: indices of dtype {given.dtype} and shape {given.shape} were given; needed: a list of integers"
-                + fix + call_site()
+                + fix
             )  # fmt: skip
         self.indices = given.astype(np.int64)
 
@@ -212,7 +211,7 @@ def random_split(dataset: Any, lengths: Sequence[int | float], key: random.Key |
     if any(x < 0 for x in counts) or sum(counts) != n:
         raise OptionError(
             f"random_split: lengths={list(lengths)} of a data set of {n} examples; needed: numbers of examples that "
-            f"sum to {n}, or fractions that sum to 1" + call_site()
+            f"sum to {n}, or fractions that sum to 1"
         )
     order = random.permutation(random.next_key("split") if key is None else key, n)
     ends = np.cumsum([0, *counts]).astype(int)
@@ -260,7 +259,7 @@ def default_collate(examples: Sequence[Any]) -> Any:
         if other != structure:
             raise ArgumentError(
                 f"default_collate: example 0 of the batch is {structure!r} and example {i} is {other!r}; needed: the "
-                "same nesting\n  fix: collate_fn=, a function from a list of examples to a batch" + call_site()
+                "same nesting\n  fix: collate_fn=, a function from a list of examples to a batch"
             )
     return structure.rebuild([_stacked(column) for column in zip(*(leaves for leaves, _ in flat), strict=True)])
 
@@ -273,12 +272,10 @@ def _stacked(column: Sequence[Any]) -> np.ndarray:
             raise DtypeError(
                 f"default_collate: an example has {column[i]!r}; needed: arrays and numbers\n"
                 "  fix: leave it out of the example, or collate_fn=, a function from a list of examples to a batch"
-                + call_site()
             )
         if array.shape != arrays[0].shape:
             raise ShapeError(
                 f"default_collate: arrays of shapes {arrays[0].shape} and {array.shape} in one batch; needed: one "
                 "shape\n  fix: pad them to one length, the same on all ranks: in the data set, or by collate_fn="
-                + call_site()
             )
     return np.stack(arrays)

@@ -20,7 +20,7 @@ from ..engine.leaves import Leaf, make_leaf
 from ..engine.pytree import tree_map
 from ..engine.state import state
 from ..engine.tensor import TENSORS
-from ..errors import ArgumentError, DtypeError, LayoutError, MeshError, OptionError, ShapeError, call_site, typed_errors
+from ..errors import ArgumentError, DtypeError, LayoutError, MeshError, OptionError, ShapeError, typed_errors
 from ..layouts.layout import C, Grid, I, Label, Shard
 from ..layouts.partition import labels_of_parts
 from ..layouts.rank_values import rank_axes
@@ -135,7 +135,7 @@ class DataLoader:
             fix = f"fix: data.TensorDataset({'X, y' if isinstance(dataset, tuple) else 'X'}), or a list of examples"
             raise ArgumentError(
                 f"DataLoader: dataset is a {type(dataset).__name__}; needed: a Dataset, with __len__ and __getitem__\n"
-                f"  {fix}" + call_site()
+                f"  {fix}"
             )
         self.dataset = dataset
         self.batch_size = _count("batch_size", batch_size, 1)
@@ -155,7 +155,6 @@ class DataLoader:
                 raise LayoutError(
                     f"DataLoader: key={self.key!r} gives the ranks of axis {self.key.axes[0]!r} orders of their own; "
                     "needed: one order, of which each rank takes its share\n  fix: a key without along(...)"
-                    + call_site()
                 )
         self.epoch = 0
         self.position = 0
@@ -189,7 +188,7 @@ class DataLoader:
         if self.shares is not None and not axes:
             raise OptionError(
                 f"DataLoader: shares={self.shares!r} was given, and no axis along which to divide the rows\n  fix: "
-                "axis=..., or leave shares out" + call_site()
+                "axis=..., or leave shares out"
             )
         parts = {k: parts_of(k, axes, self.shares, "DataLoader") if axes else ((k,), 0) for k in set(map(len, whole))}
         mine = []
@@ -207,13 +206,13 @@ class DataLoader:
             if axes:
                 raise MeshError(
                     f"DataLoader: axis={self.axis!r} was given, and no mesh is current\n  fix: iterate inside "
-                    f"`with cc.Mesh({axes[0]}=-1):`" + call_site()
+                    f"`with cc.Mesh({axes[0]}=-1):`"
                 )
         elif self.axis is None:
             raise OptionError(
                 f"DataLoader: axis was not given, and a mesh with axes {', '.join(map(repr, grid.names))} is current\n"
                 f"  fix: axis={grid.names[0]!r}: the ranks of the axis share the rows of each batch\n"
-                "  or:  axis=(): every rank gets all rows of each batch" + call_site()
+                "  or:  axis=(): every rank gets all rows of each batch"
             )
         for name in axes:
             grid is not None and grid.axis(name)  # raises MeshError
@@ -227,7 +226,7 @@ class DataLoader:
                 if state.grid is not grid:
                     raise MeshError(
                         "DataLoader: the mesh has changed since the iteration began\n  fix: begin it in "
-                        "the block of the mesh in which its batches are used" + call_site()
+                        "the block of the mesh in which its batches are used"
                     )
                 if token is self._latest:
                     self.position += len(rows)
@@ -306,7 +305,6 @@ class DataLoader:
         if set(state) != set(mine):
             raise OptionError(
                 f"load_state_dict: {sorted(state)} was given; needed: {sorted(mine)}, the state_dict of a DataLoader"
-                + call_site()
             )
         if int(state["examples"]) != mine["examples"] or (state["key"] is None) != (self.key is None):
             given, needed = (
@@ -314,7 +312,7 @@ class DataLoader:
             )
             raise OptionError(
                 f"load_state_dict: the state is that of a loader of {given}; this loader has {needed}; needed: the "
-                "same, for the order of the epoch to be the same" + call_site()
+                "same, for the order of the epoch to be the same"
             )
         key = self.key if state["key"] is None else random.Key(**state["key"])
         check = {name: _count(name, state[name], 0) for name in ("epoch", "position")}
@@ -338,13 +336,13 @@ class DataLoader:
 
 def _count(name: str, value: Any, least: int) -> int:
     if rank_axes(value):
-        raise LayoutError(f"DataLoader: {name}={value!r} depends on the rank; needed: one number" + call_site())
+        raise LayoutError(f"DataLoader: {name}={value!r} depends on the rank; needed: one number")
     try:
         n = int(operator.index(value))
     except TypeError:
-        raise DtypeError(f"DataLoader: {name}={value!r} was given; needed: an integer" + call_site()) from None
+        raise DtypeError(f"DataLoader: {name}={value!r} was given; needed: an integer") from None
     if n < least:
-        raise OptionError(f"DataLoader: {name}={n} was given; needed: at least {least}" + call_site())
+        raise OptionError(f"DataLoader: {name}={n} was given; needed: at least {least}")
     return n
 
 
@@ -371,7 +369,7 @@ def _labelled(x: Any, count: int, total: int, labels: Any, device: str | None) -
     if array.ndim == 0 or len(array) != count:
         raise ShapeError(
             f"DataLoader: collate_fn, or batch() of the data set, returned an array of shape {array.shape} for {count} "
-            "examples; needed: a row for each" + call_site()
+            "examples; needed: a row for each"
         )
     found, is_stated = labels(total)
     shape = (total, *array.shape[1:]) if is_stated else None

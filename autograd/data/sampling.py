@@ -11,7 +11,7 @@ import numpy as np
 from .. import random
 from ..engine.state import state
 from ..engine.tensor import TENSORS
-from ..errors import LayoutError, MeshError, OptionError, ShapeError, call_site, typed_errors
+from ..errors import LayoutError, MeshError, OptionError, ShapeError, typed_errors
 from ..layouts.partition import nested_parts, proportional_parts
 from ..layouts.rank_values import rank_axes
 from ..random.placement import coordinates
@@ -131,11 +131,11 @@ def parts_of(
     if differ:
         raise LayoutError(
             f"{caller}: shares={shares!r} depends on the rank on axis {differ[0]!r}; needed: the same numbers on every "
-            "rank\n  fix: report.shares(axis) of a parallel.report.StepReport" + call_site()
+            "rank\n  fix: report.shares(axis) of a parallel.report.StepReport"
         )
     if len(numbers) != math.prod(sizes) or not all(0 <= s < math.inf for s in numbers) or not any(numbers):
         raise OptionError(
             f"{caller}: shares={shares!r} was given; needed: {math.prod(sizes)} finite numbers of at least 0, one for "
-            f"each rank along {', '.join(map(repr, axes))}, not all 0" + call_site()
+            f"each rank along {', '.join(map(repr, axes))}, not all 0"
         )
     return proportional_parts(n, [float(s) for s in numbers]), mine

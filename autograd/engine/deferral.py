@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from ..errors import TapeError, call_site
+from ..errors import TapeError
 from .events import emit_span, spans
 from .recording import LEAF, Node, Step
 from .state import state
@@ -185,7 +185,6 @@ class Rest:
         if nodes is None or len(nodes) != self._size:
             raise TapeError(
                 "the rest of a deferred backward pass was run before, or its tape has been released; needed: one call"
-                + call_site()
             )
         self._nodes = None
         sweep = Sweep(self._recording, 0, self._size, None, False)

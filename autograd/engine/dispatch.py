@@ -24,7 +24,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from ..arrays.half import total
-from ..errors import ArgumentError, RingtapeError, call_site, refused
+from ..errors import ArgumentError, RingtapeError, refused
 from ..layouts.messages import REJECTED, raise_unfit
 from ..layouts.rank_values import frozen
 from . import events
@@ -60,7 +60,7 @@ def bind(op: Any) -> tuple[Callable[..., Any], Callable[..., None]]:
 def _too_many(op: Any, given: Any) -> ArgumentError:
     """The error for one positional argument more than an operation takes, such as NumPy's `out`."""
     text = f"{op.name}: {len(op.words)} operands are needed; also given: {type(given).__name__}"
-    return ArgumentError(text + call_site())
+    return ArgumentError(text)
 
 
 def _raise_unhashable(op: Any, options: Any, error: TypeError) -> NoReturn:

@@ -26,7 +26,7 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Any, Protocol
 
-from ..errors import MeshError, call_site
+from ..errors import MeshError
 from ..layouts.layout import Layout
 
 __all__ = ["ALONE", "Alone", "Distribution", "Group"]
@@ -173,7 +173,7 @@ class Alone:
 
     def plan(self, tape: Any) -> Any:
         if "collectives" not in sys.modules:
-            raise MeshError("tape.plan() was called without collectives\n  fix: import collectives" + call_site())
+            raise MeshError("tape.plan() was called without collectives\n  fix: import collectives")
         # By its name, because the package stands above this one. A plan describes communication, so it is made there.
         return import_module("collectives.inspect.plan").plan(tape, None, (1,))
 

@@ -33,7 +33,6 @@ from ..errors import (
     SavedArrayError,
     ShapeError,
     TapeError,
-    call_site,
     short,
     typed_errors,
 )
@@ -60,7 +59,7 @@ class Leaf(Tensor):
 
     def __init__(self, array: Any, layout: Layout | None = None, requires_grad: bool = False, name: str = ""):
         if not isinstance(name, str):
-            raise ArgumentError(f"Leaf: name={short(name)} was given; needed: a string" + call_site())
+            raise ArgumentError(f"Leaf: name={short(name)} was given; needed: a string")
         if layout.__class__ is Layout and layout.rooted and layout.absent_beyond(()):
             array = Shaped(array.shape, array.dtype, f"its layout {layout!r} roots it on another rank")
         elif state.dry:
@@ -130,7 +129,7 @@ class Leaf(Tensor):
         raise TapeError(
             f"the gradient of {self.name or 'a parameter'} was {verb} inside `with {self.pending}:`, which sums the "
             "gradients of its microbatches at its end; before it there is no gradient to clip, unscale, measure or "
-            "step with\n  fix: do so after the block, where it is the gradient of all microbatches" + call_site()
+            "step with\n  fix: do so after the block, where it is the gradient of all microbatches"
         )
 
     def _checked_gradient(self, value: Any) -> Tensor:
@@ -141,12 +140,11 @@ class Leaf(Tensor):
         if g.array.shape != shape:
             raise ShapeError(
                 f"a gradient of shape {g.array.shape} was assigned to {name} of shape {shape}\n"
-                f"  fix: zero_grad() to remove the gradient; otherwise an array of shape {shape}" + call_site()
+                f"  fix: zero_grad() to remove the gradient; otherwise an array of shape {shape}"
             )
         if g.array.dtype != dtype:
             raise DtypeError(
                 f"a gradient of dtype {g.array.dtype} was assigned to {name} of dtype {dtype}. Fix: g.astype(p.dtype)"
-                + call_site()
             )
         if g.array.__class__ is not self.array.__class__:
             require_one_device("grad", **{name: self, "gradient": g})
@@ -173,7 +171,7 @@ class Leaf(Tensor):
                     f"{name}.grad = {describe(g.array, g.array.shape, g.layout)}, for {name}: "
                     f"{describe(self.array, shape, self.layout)}\n  axis {axis!r}: "
                     + ("a plain array has no label" if have is None else f"the gradient is {have.word}")
-                    + f"; needed: {label.word}, the dual of {name}'s label\n  fix: {name}.grad = {fix}" + call_site()
+                    + f"; needed: {label.word}, the dual of {name}'s label\n  fix: {name}.grad = {fix}"
                 )
         return Tensor(g.array, need)
 
@@ -197,9 +195,7 @@ class Leaf(Tensor):
         if value.shape != self.array.shape:
             is_transposed = value.ndim == 2 and value.shape[::-1] == self.array.shape
             note = ": the transpose. Weights of nn.Linear have the shape (in, out), in torch (out, in)" * is_transposed
-            raise ShapeError(
-                f"a value of shape {value.shape} was given for a leaf of shape {self.array.shape}{note}" + call_site()
-            )
+            raise ShapeError(f"a value of shape {value.shape} was given for a leaf of shape {self.array.shape}{note}")
         if self.uses:
             step_check(self)
         if self._grad is not None:
@@ -219,7 +215,7 @@ class Leaf(Tensor):
                 raise AbsentError(
                     f"{self.name or 'a leaf'} of shape {self.array.shape} was made outside the dry run, which would "
                     "give it permanent labels of a mesh that does not exist. Needed: leaves made in the dry run. Fix: "
-                    "make the model and the data inside the with block" + call_site()
+                    "make the model and the data inside the with block"
                 )
             self.layout = grid.uniform(self._default)
             if self._default is V:
@@ -346,7 +342,7 @@ class Parameter(Leaf):
 def _update_by_hand(w: str) -> str:
     return (
         f"\n  fix: an optimizer of autograd.optim; or by hand, outside of the tape's block, "
-        f"{w}.data = {w}.numpy() - lr * {w}.grad.numpy()" + call_site()
+        f"{w}.data = {w}.numpy() - lr * {w}.grad.numpy()"
     )
 
 
@@ -387,7 +383,7 @@ def _refuse_recorded(caller: str, x: Any) -> None:
         raise TapeError(
             f"{caller}(x), where x is {describe(x.array, x.array.shape, x.layout)}, which the active tape follows: a "
             "leaf has no history, so the gradient of x would end here\n  fix: use x itself, with cast(...) for another "
-            "label, or x.astype(...) for another dtype\n  or:  stop_gradient(x), if that is meant" + call_site()
+            "label, or x.astype(...) for another dtype\n  or:  stop_gradient(x), if that is meant"
         )
 def refuse_unlabelled_update(what: str, x: Leaf) -> None:
     """Raise LayoutError if a leaf that is to be learned is Varying only because no label was given."""
@@ -402,7 +398,7 @@ def refuse_unlabelled_update(what: str, x: Leaf) -> None:
                 "without a label for it, so it is Varying: each rank would learn a value of its own, from the gradient "
                 f"of its own data\n  fix: {name} = ag.Parameter(...), which is Invariant, and cast({name}, {axis!r}, "
                 f"to=R) where it is used (free forward, all-reduce in backward)\n"
-                f"  or:  layout={{{axis!r}: V}}, if each rank is to learn a value of its own" + call_site()
+                f"  or:  layout={{{axis!r}: V}}, if each rank is to learn a value of its own"
             )
 
 
@@ -478,7 +474,7 @@ def make_leaf(
     """The leaf of `tensor`, declared to the ranks under the name of its caller."""
     _refuse_recorded(caller, array)
     if not isinstance(requires_grad, bool | np.bool_ | int):
-        raise ArgumentError(f"{caller}: requires_grad={requires_grad!r} was given; needed: True or False" + call_site())
+        raise ArgumentError(f"{caller}: requires_grad={requires_grad!r} was given; needed: True or False")
     if global_shape is not None:
         check_shape(global_shape)
     labels, values = layout, array
@@ -488,7 +484,7 @@ def make_leaf(
     values = as_array(values, None if dtype is None else dtype_named(dtype), device)
     found = _layout(values, labels, V, global_shape)
     if requires_grad and found is not None and found.drawn:
-        raise LayoutError(drawn_leaf(caller, array) + call_site())
+        raise LayoutError(drawn_leaf(caller, array))
     x = Leaf(values, found, requires_grad, name)
     if found is not None and labels.__class__ is not Layout and array.__class__ not in TENSORS:
         grid = found.grid
@@ -538,7 +534,7 @@ def constant(array: Any, dtype: Any = None, device: str | None = None) -> Leaf:
     if array.__class__ in TENSORS:
         for axis, have in (array.layout or {}).items():
             if have is P or type(have) is Shard:
-                raise LayoutError(contradiction("constant", array, axis, have, C) + call_site())
+                raise LayoutError(contradiction("constant", array, axis, have, C))
         array = array.array
     values = as_array(array, None if dtype is None else dtype_named(dtype), device)
     x = Constant(values, None if state.grid is None else state.grid.uniform(C))

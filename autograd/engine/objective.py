@@ -12,7 +12,7 @@ import numpy as np
 
 from ..arrays.device import as_array, require_one_device
 from ..arrays.shape_only import Shaped, shape_only
-from ..errors import DtypeError, LayoutError, ShapeError, TapeError, call_site
+from ..errors import DtypeError, LayoutError, ShapeError, TapeError
 from ..layouts.inference import axes_in
 from ..layouts.layout import C, I, Layout, P, R, V, is_copy_for_part, may_relabel
 from ..layouts.messages import describe, own_part, require_one_number
@@ -46,7 +46,7 @@ def place_of(x: Any, recording: Recording) -> int:
         raise TapeError(
             f"the cotangent of {x.name or 'a leaf'} was wanted, {describe(x.array, x.array.shape, x.layout)}, which is "
             "a constant: it has no gradient, not a gradient of zero. Needed: a value of this tape, or a leaf with "
-            "requires_grad=True. Fix: ag.Parameter(w), or ag.tensor(w, requires_grad=True)" + call_site()
+            "requires_grad=True. Fix: ag.Parameter(w), or ag.tensor(w, requires_grad=True)"
         )
     return recording.leaves.get(id(x), OUTSIDE)
 
@@ -107,7 +107,6 @@ def _seed(y: Tensor, ct: Any) -> Tensor | None:
             f"backward needs Tensors; {type(y).__name__} was given\n  fix: give backward the result of operations on "
             "Tensors; if only some ranks have a loss, as the last stage of a pipeline, every rank gives the one global "
             "number: cc.broadcast(loss, axis, root, to=I), or cc.all_reduce(loss, axis, to=I) with 0.0 on the others"
-            + call_site()
         )
     if y.array.dtype.kind not in "fcV":
         raise DtypeError(f"backward of a value of dtype {y.array.dtype}; needed: a floating or complex dtype")
@@ -152,7 +151,7 @@ def _one(y: Tensor) -> Tensor | None:
     if array.shape and array.size != 1:
         raise ShapeError(
             f"backward of a value of shape {array.shape} without a cotangent; needed: one number, or cotangents= "
-            f"of that shape. Fix: sum it" + call_site()
+            f"of that shape. Fix: sum it"
         )
     require_one_number(layout, array.shape, state.unstated)
     if type(array) is Shaped:
@@ -175,14 +174,12 @@ def _like_output(y: Tensor, ct: Any) -> Any:
             require_one_device("backward", output=y, cotangent=value)
     if value.shape != array.shape:
         if value.shape != () or not is_number:
-            raise ShapeError(
-                f"a cotangent of shape {value.shape} was given for an output of shape {array.shape}" + call_site()
-            )
+            raise ShapeError(f"a cotangent of shape {value.shape} was given for an output of shape {array.shape}")
         value = array if type(array) is Shaped else np.full_like(array, plain(ct))
     if value.dtype.kind == "c" and array.dtype.kind != "c":
         raise DtypeError(
             f"a cotangent of dtype {value.dtype} was given for an output of dtype {array.dtype}; needed: a real one. "
-            "Fix: np.real(cotangent)" + call_site()
+            "Fix: np.real(cotangent)"
         )
     value = value if value.dtype == array.dtype else value.astype(array.dtype)
     return shape_only(value) if type(array) is Shaped and not array.absent else value
@@ -206,7 +203,7 @@ def _require_dual(y: Tensor, value: Any, ct: Any, have: Layout | None) -> None:
                 f"is Partial, a sum over the {dual.grid.sizes[k]} ranks; the cotangent given is "
                 f"{'a plain array, which is Varying' if is_array else label.word}\n  fix: "
                 f"cast(output, {axis!r}, to=I), and the cotangent Invariant, if all ranks hold the same cotangent\n  "
-                f"or:  ag.tensor(cotangent, layout={{{axis!r}: P}}), if the ranks hold addends" + call_site()
+                f"or:  ag.tensor(cotangent, layout={{{axis!r}: P}}), if the ranks hold addends"
             )
         if not is_number and is_copy_for_part(label, need):
             raise LayoutError(own_part(
@@ -217,7 +214,7 @@ def _require_dual(y: Tensor, value: Any, ct: Any, have: Layout | None) -> None:
             raise LayoutError(
                 f"backward({_output_and(y, value, have)})\n  axis {axis!r}: the cotangent is {label.word}; the output "
                 f"is {y.layout.labels[k].word}, so it must be {need.word}\n  fix: ag.tensor(cotangent, layout="
-                f"{{{axis!r}: {need!r}}}), if the ranks hold values of that layout" + call_site()
+                f"{{{axis!r}: {need!r}}}), if the ranks hold values of that layout"
             )
 
 
@@ -233,18 +230,17 @@ def _refuse_output(recording: Recording, y: Tensor) -> NoReturn:
     ):
         raise TapeError(
             f"backward of a value of shape {y.array.shape} that was computed outside the tape's block, so it "
-            "was not recorded. Fix: compute it inside `with Tape():`" + call_site()
+            "was not recorded. Fix: compute it inside `with Tape():`"
         )
     if y.tape is None and not is_followed_leaf(y):
         raise TapeError(
             f"backward of a value of shape {y.array.shape} that depends on no leaf: nothing was recorded. Needed: "
             "a Parameter, or a tensor with requires_grad=True, used inside the tape's block\n  fix: compute all of it "
             "inside the block, from a Parameter" + FROM_A_GRADIENT
-            + call_site()
         )
     if y.tape is None or (y.tape is recording and recording.released(y.node)):
         raise TapeError(
             "second backward on a tape that the first one released. Needed: an unreleased tape. "
-            "Fix: backward(..., retain=True) the first time" + call_site()
+            "Fix: backward(..., retain=True) the first time"
         )
-    raise TapeError("backward of a value that another tape recorded; needed: an output of this one" + call_site())
+    raise TapeError("backward of a value that another tape recorded; needed: an output of this one")

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol, overload
 
 import numpy as np
 
-from ..errors import LayoutError, OptionError, call_site, is_own_file, short_site, typed_errors
+from ..errors import LayoutError, OptionError, is_own_file, short_site, typed_errors
 from ..first_use import load_operations
 from ..layouts.broadcasting import broadcast
 from ..layouts.inference import infer, layout_of, require_no_first_elements, varying, without_false_parts
@@ -241,7 +241,7 @@ class Primitive:
         if known is not None and not replace and not self.declared.repeats(known.declared):
             raise OptionError(
                 f"op: the name {name!r} was given; it is the name of the operation that {known.declared} declares; "
-                "needed: a name of its own. Fix: another name, or replace=True" + call_site()
+                "needed: a name of its own. Fix: another name, or replace=True"
             )
         self.name, self.function, self.keeping, self.instead = name, function, keeping, instead
         self.words, self.variadic = word.rstrip("*").split(), word.endswith("*")

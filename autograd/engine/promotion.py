@@ -13,7 +13,7 @@ import numpy as np
 
 from ..arrays.device import as_array, is_array, is_inexact
 from ..arrays.half import is_half, narrow, rounded
-from ..errors import ArgumentError, DtypeError, LayoutError, RingtapeError, ShapeError, call_site, typed
+from ..errors import ArgumentError, DtypeError, LayoutError, RingtapeError, ShapeError, typed
 from ..layouts.inference import axes_in, layout_of
 from ..layouts.layout import Shard, V
 from ..layouts.messages import describe
@@ -48,7 +48,7 @@ def promoted(op: Any, xs: tuple[Any, ...]) -> Any:
     """
     letters = op.letters(len(xs))
     if len(letters) != len(xs):
-        raise ArgumentError(f"{op.name}: {len(xs)} operands were given; needed: {len(letters)}" + call_site())
+        raise ArgumentError(f"{op.name}: {len(xs)} operands were given; needed: {len(letters)}")
     grid = state.grid
     for x in xs:
         if x.__class__ in TENSORS and x.layout is not None:
@@ -57,14 +57,14 @@ def promoted(op: Any, xs: tuple[Any, ...]) -> Any:
     try:
         dtype = np.result_type(*map(_kind, taking)) if taking and op.promotes else None
     except (TypeError, ValueError) as error:  # also lists of different lengths
-        raise typed(error, f"{op.name}: {error}" + call_site(), _UNFIT) from error
+        raise typed(error, f"{op.name}: {error}", _UNFIT) from error
     if dtype is not None and dtype.kind not in "biufcV":
-        raise DtypeError(f"{op.name} of dtype {dtype}; needed: numbers or booleans" + call_site())
+        raise DtypeError(f"{op.name} of dtype {dtype}; needed: numbers or booleans")
     found = []
     for x, letter in zip(xs, letters, strict=True):
         if x is None:
             if not op.takes_none:
-                raise ArgumentError(f"{op.name}: None was given; needed: an array or a number" + call_site())
+                raise ArgumentError(f"{op.name}: None was given; needed: an array or a number")
             x = math.nan  # None equals nothing
         if x.__class__ in TENSORS:
             if letter != "S" and dtype is not None and is_inexact(x.array.dtype) and x.array.dtype != dtype:
@@ -109,7 +109,7 @@ def _refuse_local_numbers(op: Any, xs: tuple[Any, ...], number: Any, grid: Any) 
             raise LayoutError(
                 f"{op.name}({name}: {describe(x.array, x.array.shape, x.layout)}, {plain(number)!r})\n  axis {axis!r}: "
                 f"the number is Varying ({of}, or computed from one), and {name} is {shown}: {why}\n"
-                f"  fix: {fix}" + call_site()
+                f"  fix: {fix}"
             )
 
 

@@ -22,7 +22,7 @@ from typing import Any, NoReturn
 
 from numpy import ndarray
 
-from ..errors import TapeError, call_site
+from ..errors import TapeError
 from ..layouts.layout import I
 from ..layouts.messages import describe
 from ..layouts.names import name_of
@@ -269,11 +269,11 @@ def _refuse_operand(recording: Recording, x: Any) -> NoReturn:
     if x.tape.thread != recording.thread:
         raise TapeError(
             "an operand was recorded by another thread (on threads: another rank). Needed: values of this rank. "
-            "Fix: communicate the value with a collective" + call_site()
+            "Fix: communicate the value with a collective"
         )
     raise TapeError(
         f"an operand of shape {x.array.shape} belongs to a tape that backward has released. Fix: "
-        "stop_gradient(x) to use its value only, or backward(..., retain=True)" + call_site()
+        "stop_gradient(x) to use its value only, or backward(..., retain=True)"
     )
 
 
@@ -305,5 +305,5 @@ def _refuse_unrecorded(recording: Recording, x: Any) -> None:
     raise TapeError(
         f"{shown} was computed from a value that requires a gradient while no tape recorded it: {where}, it would be a "
         f"constant, and the gradient through it would be silently missing. Needed: {needed}\n{fix}compute it {inside}\n"
-        f"{as_data}, if it is meant without its gradient" + call_site()
+        f"{as_data}, if it is meant without its gradient"
     )

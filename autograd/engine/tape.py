@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, Literal, overload
 
 from .. import notebook
-from ..errors import TapeError, call_site
+from ..errors import TapeError
 from . import events
 from .deferral import Rest
 from .deferred import refuse_pending
@@ -240,7 +240,7 @@ class Tape:
             if record or start or end < size or state.recording is recording:
                 raise TapeError(
                     "backward(defer=True) of a part of a recording, or with record=True; needed: a tape that is no "
-                    "part of another one, after its block\n  fix: close the block of the tape first" + call_site()
+                    "part of another one, after its block\n  fix: close the block of the tape first"
                 )
             return Rest(sweep, at or [], retain)
         if recording.on_sweep and at is None and not record:

@@ -25,7 +25,6 @@ from ..errors import (
     OptionError,
     SavedArrayError,
     TapeError,
-    call_site,
     short,
     typed,
     typed_errors,
@@ -77,7 +76,7 @@ class Tensor:
         if layout.__class__ is not Layout and (layout is not None or not hasattr(array, "dtype")):
             raise ArgumentError(
                 f"{type(self).__name__}({short(array)}, {short(layout)}) was given; needed: an array, and its Layout\n"
-                "  fix: autograd.tensor(x, layout={axis: label}), which takes numbers and lists, too" + call_site()
+                "  fix: autograd.tensor(x, layout={axis: label}), which takes numbers and lists, too"
             )
         self.array = array
         self.layout = layout
@@ -244,7 +243,7 @@ class Tensor:
         raise TapeError(
             "zero_grad of the result of an operation, which has no gradient of its own; needed: a Parameter. An update "
             "like w = w - lr * w.grad makes w the name of a result\n"
-            "  fix: w.data = w.numpy() - lr * w.grad.numpy()" + call_site()
+            "  fix: w.data = w.numpy() - lr * w.grad.numpy()"
         )
 
     def labelled(self, grid: Grid) -> Layout:
@@ -260,12 +259,11 @@ class Tensor:
             if self.node == UNRECORDED:
                 raise TapeError(
                     "backward of a value that no tape recorded\n  fix: with ag.Tape() as tape: around the forward pass"
-                    + call_site()
                 )
             raise TapeError(
                 "backward of a value that depends on no leaf: nothing was recorded. Needed: a Parameter, or a tensor "
                 "with requires_grad=True, used inside `with ag.Tape():`\n  fix: with ag.Tape() as tape: around the "
-                "forward pass, which begins with a Parameter" + FROM_A_GRADIENT + call_site()
+                "forward pass, which begins with a Parameter" + FROM_A_GRADIENT
             )
         self.tape.whole().backward([self], None if cotangent is None else [cotangent], retain=retain)
 
@@ -400,7 +398,7 @@ class Tensor:
     def _refuse_addend(self, caller: str) -> None:
         """Raise LayoutError if this rank holds an addend, which is not the value."""
         if self.layout is not None and P in self.layout.labels:
-            raise LayoutError(addend(caller, self, name_of(self)) + call_site())
+            raise LayoutError(addend(caller, self, name_of(self)))
 
     def _refuse_exit(self, call: str, fix: str, only_followed: bool = True) -> None:
         """Raise TapeError for a conversion to plain data, on an active tape that can still differentiate the value."""
@@ -413,7 +411,7 @@ class Tensor:
             "active tape follows: no gradient flows through plain data, so the gradient of what is computed from it "
             "would be silently wrong. Needed: operations on the Tensor, such as those of autograd.numpy (np.exp for "
             f"math.exp)\n  fix: {fix.format(x=name)}, if the value is meant without its gradient   "
-            "(to print it: print, or a format such as f\"{x:.3f}\")" + sent + call_site()
+            "(to print it: print, or a format such as f\"{x:.3f}\")" + sent
         )
 
     # An array of `generic` is none of the operands in the types of NumPy's operators: a checker takes the reflected one
@@ -425,7 +423,7 @@ class Tensor:
                 f"{self.name or 'x'}, of {describe(self.array, self.array.shape, self.layout)}, was to become a plain "
                 "array on an active tape: computations on it would be silently missing from the gradient. "
                 "Fix: autograd.numpy.array(x), which is differentiable, of lists too; or stop_gradient(x).numpy() "
-                "where no gradient is wanted" + call_site()
+                "where no gradient is wanted"
             )
         host = self._whole("numpy.asarray")
         if copy is False and host is self.array:
@@ -478,7 +476,7 @@ class Tensor:
             raise LayoutError(
                 f"len({shown}): the first dimension is sharded, and len would give a plain number, which does not "
                 "remember that it is the extent of this rank's part\n  fix: x.global_shape[0] (of the whole), or "
-                "x.shape[0] (of this part; range and slices take it)" + call_site()
+                "x.shape[0] (of this part; range and slices take it)"
             )
         return int(_converted(len, self.array))
 
@@ -493,7 +491,7 @@ class Tensor:
         raise SavedArrayError(
             f"assignment to elements of a Tensor of shape {self.array.shape}. Needed: a functional form, because a "
             "tape may have saved the array. Fix: where(mask, new, x), or concatenate, or write to x.numpy().copy(); "
-            "for a buffer made by zeros or ones of autograd.numpy, numpy.zeros or numpy.ones" + call_site()
+            "for a buffer made by zeros or ones of autograd.numpy, numpy.zeros or numpy.ones"
         )
 
     def __repr__(self) -> str:
@@ -553,7 +551,7 @@ def _converted(kind: Any, array: Any) -> Any:
     try:
         return kind(array)
     except (TypeError, ValueError, OverflowError) as error:
-        raise typed(error, f"{kind.__name__} of a Tensor of shape {array.shape}: {error}" + call_site()) from error
+        raise typed(error, f"{kind.__name__} of a Tensor of shape {array.shape}: {error}") from error
 
 
 TENSORS.add(Tensor)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..arrays.device import is_inexact, to_host
-from ..errors import DtypeError, MeshError, ShapeError, call_site, typed
+from ..errors import DtypeError, MeshError, ShapeError, typed
 from ..layouts.layout import Layout, Shard
 from ..layouts.messages import describe
 from ..layouts.partition import require_agreed
@@ -50,7 +50,7 @@ def whole_of(array: Any, layout: Layout | None, caller: str, name: str) -> Any:
     if state.grid is not layout.grid:
         raise MeshError(
             f"{caller}({name}): it is {layout!r}, and this rank holds a part of it; the other parts are gathered along "
-            f"the mesh, which is not current\n  fix: call {caller} inside `with mesh:`, on all ranks" + call_site()
+            f"the mesh, which is not current\n  fix: call {caller} inside `with mesh:`, on all ranks"
         )
     for axis in reversed(axes):  # an axis that is named earlier is the outer one
         label = layout[axis]
@@ -106,7 +106,7 @@ def refuse_loss(value: Any, dtype: Any, caller: str, name: str) -> None:
         kept = {"c": "x.real", "f": f"numpy.rint(x).astype({str(dtype)!r})"}.get(value.dtype.kind)
         raise DtypeError(
             f"{caller}: {name} has dtype {value.dtype}; needed: {dtype}, in which {fault} would be lost\n"
-            f"  fix: {kept or f'x.astype({str(dtype)!r})'}, if what is left is meant" + call_site()
+            f"  fix: {kept or f'x.astype({str(dtype)!r})'}, if what is left is meant"
         )
 
 
@@ -142,7 +142,7 @@ def part_of(value: Any, array: Any, layout: Layout | None, caller: str, name: st
     except (TypeError, ValueError) as error:
         raise typed(error, (
             f"{caller}: {name} is a {type(value).__name__}, of which NumPy makes no array: {error}\n"
-            "  fix: x.float() of a tensor of torch in bfloat16" + call_site()
+            "  fix: x.float() of a tensor of torch in bfloat16"
         )) from error  # fmt: skip
     whole, box = shape, tuple(slice(0, n) for n in shape)
     if sharded_axes(layout):

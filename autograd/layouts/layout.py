@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from ..errors import MeshError, call_site, typed_errors
+from ..errors import MeshError, typed_errors
 
 __all__ = [
     "C", "D", "Grid", "I", "Label", "Layout", "Mix", "P", "R", "Rooted", "Shard", "Stated", "Sum", "Unagreed", "V",
@@ -289,7 +289,6 @@ class Grid:
         except (KeyError, TypeError):
             raise MeshError(
                 f"axis {name!r} was given; this mesh has {', '.join(map(repr, self.names))}; needed: one of them"
-                + call_site()
             ) from None
 
     def __reduce__(self) -> Any:

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from ..arrays.device import mixed_devices, unavailable
-from ..errors import DeviceError, DtypeError, LayoutError, RingtapeError, ShapeError, call_site, short, typed
+from ..errors import DeviceError, DtypeError, LayoutError, RingtapeError, ShapeError, short, typed
 from .layout import C, D, I, Label, Layout, P, R, Rooted, Shard, V
 from .names import name_of
 from .rank_values import EVERY_AXIS, rank_axes
@@ -144,7 +144,7 @@ def rank_dependent(name: str, layout: Layout, axis: str) -> str:
         f"{name}(x: {layout!r}) with an argument that differs between the ranks of axis {axis!r}\n  axis {axis!r}: x "
         f"is {label.word}, and each rank would use it in another way. Needed: Replicated or Varying\n  fix: "
         f"{'cast(x, ' if label is I else 'all_reduce(x, '}{axis!r}, to=R)\n  or:  ag.constant(index), if it is a "
-        "plain array, which is Varying by default, and the same on all ranks" + call_site()
+        "plain array, which is Varying by default, and the same on all ranks"
     )
 
 
@@ -166,7 +166,7 @@ def first_elements_text(op: Any, x: Any, layout: Layout, array: Any, key: Any, p
     )
     if label is R or label is C:
         text += f"\n  or:  cast({name}, {axis!r}, to=V) first, if each rank is meant to use the first elements"
-    return text + call_site()
+    return text
 
 
 def contradiction(caller: str, x: Any, axis: str, have: Label, need: Label) -> str:
@@ -232,7 +232,7 @@ def own_part(given: str, shape: Sequence[int], axis: str, have: Label, need: Any
     )
     if have is D:
         text += "\n  or:  draw it for that value: pass the value instead of a shape   (its part of one logical draw)"
-    return text + call_site()
+    return text
 
 
 def addend(caller: str, x: Any, name: str) -> str:
@@ -270,7 +270,7 @@ def require_same_number(value: Any, what: str) -> None:
         where = "the ranks" if EVERY_AXIS in axes else f"the ranks of axis {', '.join(map(repr, axes))}"
         raise LayoutError(
             f"{what}={value!r} differs between {where}; needed: one number for all ranks\n  fix: a number that does "
-            "not depend on the rank, such as a global extent (x.global_shape[...])" + call_site()
+            "not depend on the rank, such as a global extent (x.global_shape[...])"
         )
 
 
@@ -288,7 +288,7 @@ def require_one_number(layout: Layout | None, shape: tuple[int, ...], unstated: 
                 f"rank would seed its copy, and its cotangent, which is Partial, would count once per rank"
                 f"{f', {size} times' if size > 1 else ''}. Needed: Invariant, Partial or Rooted\n"
                 f"  fix: cast(loss, {axis!r}, to=I)   (inside the tape's block; free in both directions), or "
-                f"all_reduce(..., {axis!r}, to=I) where the sum is taken" + call_site()
+                f"all_reduce(..., {axis!r}, to=I) where the sum is taken"
             )
         if label is V or type(label) is Shard:
             question, fix, condition = "", "fix: ", ""
@@ -308,7 +308,7 @@ def require_one_number(layout: Layout | None, shape: tuple[int, ...], unstated: 
                 f"of the loss)\n"
                 f"  or:  broadcast(loss, {axis!r}, 0, to=I)   (if the loss is the same on all ranks)\n"
                 f"  If all ranks compute the same number, label the data: ag.constant(a) for a plain array a, "
-                f"layout={{{axis!r}: R}} for a tensor without a label" + call_site()
+                f"layout={{{axis!r}: R}} for a tensor without a label"
             )
 
 
@@ -339,14 +339,14 @@ def raise_unfit(op: Any, error: Exception, xs: Sequence[Any]) -> NoReturn:
     named = ((op.operand_name(i), x) for i, x in enumerate(xs))
     mixed = mixed_devices(op.name, named) if isinstance(error, TypeError) or "device" in str(error) else ""
     if mixed:
-        raise DeviceError(mixed + call_site()) from error
+        raise DeviceError(mixed) from error
     missing = unavailable(error)
     if missing:
         raise DeviceError(
             f"{op.name}({', '.join(shown)}) on a GPU: {missing}\n  fix: {op.operand_name(0)}.to('cpu'), and "
-            ".to('cuda') of the result" + call_site()
+            ".to('cuda') of the result"
         ) from error
-    text = f"{op.name}({', '.join(shown)}): {_reason(error, op, xs)}" + call_site()
+    text = f"{op.name}({', '.join(shown)}): {_reason(error, op, xs)}"
     raise typed(error, text, _UNFIT) from error
 
 

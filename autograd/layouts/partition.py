@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..errors import LayoutError, ShapeError, call_site
+from ..errors import LayoutError, ShapeError
 from .layout import Layout, Shard, V
 from .messages import describe, unagreed
 from .rank_values import LocalCount, rank_axes
@@ -128,7 +128,7 @@ def require_agreed(layout: Layout, shape: Sequence[int], caller: str) -> None:
     """Raise LayoutError if the value is a Shard whose extents the ranks have not agreed on."""
     for axis, label in layout.items():
         if type(label) is Shard and label.extent is None:
-            raise LayoutError(unagreed(caller, layout, shape, axis, label) + call_site())
+            raise LayoutError(unagreed(caller, layout, shape, axis, label))
 
 
 def require_fit(layout: Layout, shape: Sequence[int]) -> None:
@@ -147,7 +147,7 @@ def require_fit(layout: Layout, shape: Sequence[int]) -> None:
             raise ShapeError(
                 f"axis {axis!r}: this rank's part has {length} along dimension {label.dim}, and its label is that of "
                 f"parts of extents {', '.join(map(str, along))}, of which this rank has number {grid.place[k]}\n"
-                f"  fix: cc.from_local(x, {{{axis!r}: Shard({label.dim})}}), if it is divided otherwise" + call_site()
+                f"  fix: cc.from_local(x, {{{axis!r}: Shard({label.dim})}}), if it is divided otherwise"
             )
 
 
@@ -171,7 +171,7 @@ def global_shape(layout: Layout, shape: tuple[int, ...]) -> tuple[int, ...]:
             raise LayoutError(
                 f"global_shape({describe(None, shape, layout)})\n  axis {axis!r}: the ranks hold different values "
                 f"(Varying), which have no common shape\n  fix: cc.from_local(x, {{{axis!r}: Shard(0)}}) where it is "
-                "made, if the ranks hold parts of one value" + call_site()
+                "made, if the ranks hold parts of one value"
             )
     require_agreed(layout, shape, "global_shape")
     result = [int(n) for n in shape]

@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, partial
 from typing import Any, NamedTuple
 
-from ..errors import call_site
 from .layout import C, D, I, Label, Layout, P, R, Shard, V
 from .messages import (
     FIXES,
@@ -147,7 +146,7 @@ def explain(*given: Any) -> str:
     refusal = Refusal(*given)
     axis, reason = f"  axis {refusal.axis!r}: ", REASONS[refusal.reason]
     if update := _update_by_hand(refusal):
-        return f"{refusal.shown}\n{axis}{_mix(refusal.names, refusal.labels)}\n  fix: {update}" + call_site()
+        return f"{refusal.shown}\n{axis}{_mix(refusal.names, refusal.labels)}\n  fix: {update}"
     why = reason.text(refusal.named, refusal.labels, *refusal.at) + reason.note(refusal)
     lines = [refusal.shown, *refusal.questions, axis + why]
     first = (fix(refusal) for fix in (*reason.fixes, *_ANY))
@@ -159,7 +158,7 @@ def explain(*given: Any) -> str:
         refusal.found += "".join(f"\n  or:  {how}" for how in refusal.declared(refusal.reason))
         refusal.found += "".join(f"\n  or:  {how}" for more in reason.more for how in more(refusal))
     lines.append(refusal.found or "  fix: reduce or gather the operands on this axis first, or set the intended layout")
-    return "\n".join(lines) + call_site()
+    return "\n".join(lines)
 
 
 # -- fixes of every reason -------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from operator import index
 from typing import Any
 
-from ..errors import ArgumentError, LayoutError, ShapeError, call_site
+from ..errors import ArgumentError, LayoutError, ShapeError
 from .layout import C, D, Grid, I, Label, Layout, P, R, Rooted, Shard, V
 from .messages import contradiction
 from .partition import extents_of_parts, parts, require_fit
@@ -42,7 +42,7 @@ def with_own_labels(caller: str, x: Any, given: Any, keeps: frozenset[Any], grid
             if have in keeps or type(have) in keeps:
                 labels[axis] = have
         elif isinstance(need, Label) and not _may_state(have, need):
-            raise LayoutError(contradiction(caller, x, axis, have, need) + call_site())
+            raise LayoutError(contradiction(caller, x, axis, have, need))
     return labels or given
 
 
@@ -117,6 +117,6 @@ def check_shape(shape: Any) -> None:
     try:
         extents = [index(n) for n in shape]
     except TypeError as error:
-        raise ArgumentError(f"global_shape={shape!r} was given; needed: integers" + call_site()) from error
+        raise ArgumentError(f"global_shape={shape!r} was given; needed: integers") from error
     if any(n < 0 for n in extents):
-        raise ShapeError(f"global_shape={shape!r} was given; needed: extents of at least 0" + call_site())
+        raise ShapeError(f"global_shape={shape!r} was given; needed: extents of at least 0")

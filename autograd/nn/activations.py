@@ -6,7 +6,7 @@ from typing import Any
 
 from .. import ops
 from ..engine.tensor import Tensor
-from ..errors import OptionError, call_site
+from ..errors import OptionError
 from ..ops.arguments import LAST, one_of, operand
 from ..random.keys import integer
 from .arguments import number, refuse_in_place
@@ -90,7 +90,7 @@ class GELU(Module):
 
     def __init__(self, approximate: str = "none"):
         if approximate not in ("none", "tanh"):
-            raise OptionError(f"GELU: approximate={approximate!r} was given; needed: 'none' or 'tanh'" + call_site())
+            raise OptionError(f"GELU: approximate={approximate!r} was given; needed: 'none' or 'tanh'")
         self.approximate = approximate
 
     def forward(self, input: Any) -> Tensor:

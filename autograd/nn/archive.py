@@ -21,7 +21,7 @@ import numpy as np
 from .. import parsing
 from ..arrays.device import dtype_named
 from ..digests import blake2b
-from ..errors import FileError, RingtapeError, call_site, printable
+from ..errors import FileError, RingtapeError, printable
 
 __all__ = ["Archive", "Header", "STRUCTURE", "json_of", "replacing", "write_archive"]
 
@@ -65,7 +65,7 @@ def replacing(path: str | bytes) -> Iterator[BinaryIO]:
         known = os.stat(target)
         if not stat.S_ISREG(known.st_mode):
             kind = "a directory" if stat.S_ISDIR(known.st_mode) else "no regular file"
-            raise FileError(f"save({os.fsdecode(path)!r}): {kind} is there; needed: the path of a file" + call_site())
+            raise FileError(f"save({os.fsdecode(path)!r}): {kind} is there; needed: the path of a file")
     # A name of its own: ranks may be threads of a process, or processes of many hosts.
     part = f"{target}.{os.urandom(16).hex()}.part"
     number = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666 if known is None else 0o600)
@@ -191,7 +191,7 @@ class Archive:
 
     def refuse(self, fault: str, entry: str = "") -> Any:
         where = f", entry {printable(entry)!r}" if entry else ""
-        raise FileError(f"{self.caller}{where}: {fault}" + call_site())
+        raise FileError(f"{self.caller}{where}: {fault}")
 
     @contextmanager
     def checked(self, entry: str) -> Iterator[None]:
@@ -206,7 +206,6 @@ class Archive:
                 text = "it has objects, and not numbers"
             raise FileError(
                 f"{self.caller}, entry {printable(entry)!r}: it is damaged, or is no file that save has written: {text}"
-                + call_site()
             ) from None
 
     def _bytes(self, filename: str) -> bytearray:

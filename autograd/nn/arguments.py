@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from ..errors import ArgumentError, OptionError, ShapeError, call_site
+from ..errors import ArgumentError, OptionError, ShapeError
 from ..ops import swapaxes
 from ..random.keys import integer, real
 
@@ -26,7 +26,7 @@ def count(value: Any, what: str, least: int = 0) -> int:
     """
     n = integer(value, what)
     if n < least:
-        raise ShapeError(f"{what}={n} was given; needed: an integer from {least} on" + call_site())
+        raise ShapeError(f"{what}={n} was given; needed: an integer from {least} on")
     return n
 
 
@@ -45,7 +45,7 @@ def number(value: Any, what: str, low: float = -math.inf, high: float = math.inf
     x = real(value, what)
     if not (low <= x <= high and math.isfinite(x)):
         bounds = "" if low == -math.inf else f", at least {low:g}" if high == math.inf else f" from {low:g} to {high:g}"
-        raise OptionError(f"{what}={x!r} was given; needed: a finite number{bounds}" + call_site())
+        raise OptionError(f"{what}={x!r} was given; needed: a finite number{bounds}")
     return x
 
 
@@ -53,14 +53,14 @@ def probability(value: Any, what: str) -> float:
     """Return a probability as a float; raise the errors of `number`."""
     x = real(value, what)
     if not 0 <= x <= 1:
-        raise OptionError(f"{what}={x!r} was given; needed: a probability, 0 <= p <= 1" + call_site())
+        raise OptionError(f"{what}={x!r} was given; needed: a probability, 0 <= p <= 1")
     return x
 
 
 def flag(value: Any, what: str) -> bool:
     """Return a boolean; raise ArgumentError for anything else, which may be an argument at the wrong place."""
     if value is not True and value is not False:
-        raise ArgumentError(f"{what}={value!r} was given; needed: True or False" + call_site())
+        raise ArgumentError(f"{what}={value!r} was given; needed: True or False")
     return bool(value)
 
 
@@ -69,7 +69,7 @@ def refuse_in_place(inplace: Any, caller: str) -> None:
     if flag(inplace, f"{caller}: inplace"):
         raise OptionError(
             f"{caller}: inplace=True was given; needed: False: a Tensor is not changed in place, because a tape may "
-            "have saved its array\n  fix: leave it out" + call_site()
+            "have saved its array\n  fix: leave it out"
         )
 
 
@@ -86,7 +86,7 @@ def batch_first(x: Any, caller: str) -> Any:
     if len(x.shape) != 2:
         raise ShapeError(
             f"{caller}: sequences of shape {tuple(map(int, x.shape))} were given; needed: [tokens, batch, width] or "
-            "[tokens, width]\n  fix: batch_first=True, for [..., tokens, width]" + call_site()
+            "[tokens, width]\n  fix: batch_first=True, for [..., tokens, width]"
         )
     return x
 

@@ -11,7 +11,7 @@ from ..arrays.device import device_of, move, on_host
 from ..engine.leaves import Parameter, constant, tensor
 from ..engine.state import state
 from ..engine.tensor import TENSORS, Tensor
-from ..errors import DtypeError, ShapeError, call_site, typed_errors
+from ..errors import DtypeError, ShapeError, typed_errors
 from ..layouts.layout import Shard
 from ..ops.arguments import operand, raw
 from .arguments import batch_first as as_batch_first
@@ -29,7 +29,7 @@ def as_mask(mask: Any, what: str, true: str = "not attended to") -> Any:
     if raw(mask).dtype.kind not in "bf":
         raise DtypeError(
             f"{what} of {raw(mask).dtype}; needed: booleans (True: {true}) or floating-point numbers that are added to "
-            "the scores" + call_site()
+            "the scores"
         )
     return mask
 
@@ -44,7 +44,6 @@ def seen_keys(mask: Any, lead: int, what: str) -> Any:
     if len(shape) != lead + 1:
         raise ShapeError(
             f"{what} of shape {tuple(shape)}; needed: [..., keys], with the {lead} leading dimensions of the keys"
-            + call_site()
         )
     mask = ops.reshape(mask, (*shape[:-1], 1, 1, shape[-1]))
     return ops.equal(mask, False) if raw(mask).dtype.kind == "b" else mask
@@ -97,7 +96,7 @@ class SelfAttention(Module):
         self.rotary = number(10000.0 if rotary is True else rotary, "SelfAttention: rotary", 0) if rotary else 0.0
         if self.rotary and self.head_width % 2:
             text = f"SelfAttention: head_width={head_width} was given with rotary; needed: an even width"
-            raise ShapeError(text + call_site())
+            raise ShapeError(text)
         self._tables: dict[Any, tuple[Any, Any]] = {}
 
     @typed_errors
@@ -113,7 +112,7 @@ class SelfAttention(Module):
                     fix += "so that each rank has whole heads"
             raise ShapeError(
                 f"SelfAttention(head_width={self.head_width}): an input of shape {shape}; needed: [..., tokens, 3, "
-                f"heads * {self.head_width}]\n  fix: {fix}" + call_site()
+                f"heads * {self.head_width}]\n  fix: {fix}"
             )
         return ops.reshape(qkv, (*qkv.shape[:-1], -1, self.head_width))
 
@@ -232,12 +231,11 @@ class MultiheadAttention(Module):
         if embed_dim % num_heads:
             raise ShapeError(
                 f"MultiheadAttention: embed_dim={embed_dim}, num_heads={num_heads}; needed: embed_dim a multiple of "
-                "num_heads" + call_site()
+                "num_heads"
             )
         if rotary and embed_dim // num_heads % 2:
             raise ShapeError(
                 f"MultiheadAttention: each head has width {embed_dim // num_heads}; needed with rotary: an even width"
-                + call_site()
             )
         key = random.next_key("MultiheadAttention") if key is None else key
         self.embed_dim, self.num_heads = embed_dim, num_heads
@@ -295,7 +293,7 @@ class MultiheadAttention(Module):
             `value` is given without `key`; or an input has more than three dimensions, without ``batch_first=True``.
         """
         if key is None and value is not None:
-            raise ShapeError("MultiheadAttention: value was given without key; needed: key too" + call_site())
+            raise ShapeError("MultiheadAttention: value was given without key; needed: key too")
         if key is query and (value is None or value is query):
             key = value = None
         if not self.batch_first:

@@ -9,7 +9,7 @@ import numpy as np
 
 from .. import ops, random
 from ..engine.tensor import Tensor
-from ..errors import ShapeError, call_site
+from ..errors import ShapeError
 from ..ops.nn.unfold import per_dimension
 from .arguments import count
 from .linear import uniform_parameter
@@ -69,7 +69,7 @@ class _Conv(Module):
         if in_channels % groups or out_channels % groups:
             raise ShapeError(
                 f"{name}: in_channels={in_channels}, out_channels={out_channels}, groups={groups}; needed: multiples "
-                "of groups" + call_site()
+                "of groups"
             )
         key = random.next_key(name) if key is None else key
         shape = (out_channels, in_channels // groups, *per_dimension(kernel_size, self.ndim, f"{name}: kernel_size", 1))
@@ -176,5 +176,4 @@ def _check_ndim(module: _MaxPool | _AvgPool, x: Any) -> None:
     if len(x.shape) != module.ndim + 2:
         raise ShapeError(
             f"{type(module).__name__}: x of shape {tuple(map(int, x.shape))}; needed: {module.ndim + 2} dimensions"
-            + call_site()
         )

@@ -11,7 +11,7 @@ from ..arrays.device import as_array
 from ..engine.leaves import tensor
 from ..engine.state import state
 from ..engine.tensor import TENSORS, Tensor
-from ..errors import ArgumentError, DtypeError, call_site, typed_errors
+from ..errors import ArgumentError, DtypeError, typed_errors
 from ..kernels import find
 from ..ops.nn.dropout import Mask, masked
 from ..random.keys import check_key
@@ -86,13 +86,13 @@ def dropout(
     p, x = probability(p, "dropout: p"), input
     if training is not True and training is not False:
         fix = "\n  fix: key=key" if isinstance(training, random.Key) else ""
-        raise ArgumentError(f"dropout: training={training!r} was given; needed: True or False{fix}" + call_site())
+        raise ArgumentError(f"dropout: training={training!r} was given; needed: True or False{fix}")
     if inplace is not False:
         refuse_in_place(inplace, "dropout")
     if key is not None and not isinstance(key, random.Key):
-        raise DtypeError(f"dropout: key={key!r} was given; needed: a random.Key, or None" + call_site())
+        raise DtypeError(f"dropout: key={key!r} was given; needed: a random.Key, or None")
     if x.__class__ not in TENSORS and as_array(x).dtype.kind not in "biufcV":
-        raise DtypeError(f"dropout: x={x!r} was given; needed: numbers" + call_site())
+        raise DtypeError(f"dropout: x={x!r} was given; needed: numbers")
     if not training or p == 0:
         return x
     key = random.next_key("dropout") if key is None else key

@@ -14,7 +14,7 @@ import numpy as np
 from .. import ops, random
 from ..arrays.device import arange_beside, as_array, device_of
 from ..engine.tensor import TENSORS
-from ..errors import DtypeError, OptionError, ShapeError, call_site, typed_errors
+from ..errors import DtypeError, OptionError, ShapeError, typed_errors
 from ..ops import gelu, log_softmax, relu, sigmoid, silu, softmax, softplus, tanh
 from ..ops.arguments import labelled, raw
 from ..ops.manipulation import pad as pad_array
@@ -70,7 +70,7 @@ def linear(input: Any, weight: Any, bias: Any = None) -> Any:
         turned = "\n  fix: weight.T, of a weight that is stored [in, out]" if have[:1] == need else ""
         raise ShapeError(
             f"linear: input of shape {raw(input).shape}, weight of shape {have}; needed: a weight [out, "
-            f"{', '.join(map(str, need))}]{turned}" + call_site()
+            f"{', '.join(map(str, need))}]{turned}"
         )
     turned = ops.swapaxes(weight, 0, 1)
     return input @ turned if bias is None else ops.linear(input, turned, bias)
@@ -151,19 +151,18 @@ def one_hot(tensor: Any, num_classes: int = -1) -> Any:
     """
     indices, n = as_array(raw(tensor)), integer(num_classes, "one_hot: num_classes")
     if indices.dtype.kind not in "iu":
-        raise DtypeError(f"one_hot: dtype {indices.dtype} was given; needed: integers" + call_site())
+        raise DtypeError(f"one_hot: dtype {indices.dtype} was given; needed: integers")
     is_part = tensor.__class__ in TENSORS and tensor.layout is not None and tensor.layout.special
     if n == -1 and is_part:
-        raise OptionError("one_hot: num_classes was not given for a part; needed: the number of classes" + call_site())
+        raise OptionError("one_hot: num_classes was not given for a part; needed: the number of classes")
     on_host = isinstance(indices, np.ndarray | np.generic)
     if n == -1 and not on_host:
         raise OptionError(
             f"one_hot: num_classes was not given for an array on {device_of(indices)}; needed: the number of classes"
-            + call_site()
         )
     n = int(indices.max()) + 1 if n == -1 and indices.size else n
     if n < 1 or (on_host and indices.size and (indices.min() < 0 or indices.max() >= n)):
-        raise ShapeError(f"one_hot: num_classes={n} was given; needed: more than each element, from 0 on" + call_site())
+        raise ShapeError(f"one_hot: num_classes={n} was given; needed: more than each element, from 0 on")
     return labelled((indices[..., None] == arange_beside(indices, n)).astype(np.int64), tensor)
 
 
@@ -201,12 +200,12 @@ def pad(input: Any, pad: Sequence[int], mode: str = "constant", value: float | N
     if len(widths) % 2 or len(widths) > 2 * ndim or min(widths, default=0) < 0:
         raise ShapeError(
             f"pad: {tuple(pad)} was given for {ndim} dimensions; needed: pairs of numbers from 0 on, that of the last "
-            "dimension first" + call_site()
+            "dimension first"
         )
     if mode not in _MODES or (mode != "constant" and value is not None):
         raise OptionError(
             f"pad: mode={mode!r}, value={value!r} were given; needed: one of {', '.join(_MODES)}, and a value with "
-            "'constant' only" + call_site()
+            "'constant' only"
         )
     pairs = [(widths[i], widths[i + 1]) for i in range(0, len(widths), 2)]
     words: dict[str, Any] = {} if value is None else {"constant_values": value}
@@ -250,12 +249,12 @@ def scaled_dot_product_attention(
         raise kind(
             f"scaled_dot_product_attention: is_causal=True with {a[-2]} queries, {b[-2]} keys and "
             f"{'no' if attn_mask is None else 'a'} mask; needed: as many keys as queries, without a mask\n"
-            "  fix: a mask with numpy.tril" + call_site()
+            "  fix: a mask with numpy.tril"
         )
     if not enable_gqa and len(a) > 2 and len(b) > 2 and a[-3] != b[-3]:
         raise ShapeError(
             f"scaled_dot_product_attention: {a[-3]} heads of queries and {b[-3]} of keys; needed: the same number\n"
-            "  fix: enable_gqa=True, for heads of keys that several heads of queries share" + call_site()
+            "  fix: enable_gqa=True, for heads of keys that several heads of queries share"
         )
     alone = len(a) == 2
     q, k, v = (ops.expand_dims(x, 0) if alone else x for x in (query, key, value))
@@ -272,7 +271,6 @@ def _spatial(caller: str, input: Any, n: int) -> None:
     if len(raw(input).shape) != n + 2:
         raise ShapeError(
             f"{caller}: input of shape {raw(input).shape}; needed: {n + 2} dimensions, [n, channels, *spatial]"
-            + call_site()
         )
 
 

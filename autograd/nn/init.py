@@ -23,7 +23,7 @@ from ..arrays.device import device_of, move
 from ..arrays.shape_only import is_absent
 from ..engine.leaves import Leaf
 from ..engine.tensor import TENSORS
-from ..errors import RingtapeError, SavedArrayError, ShapeError, call_site, typed_errors
+from ..errors import RingtapeError, SavedArrayError, ShapeError, typed_errors
 from ..random.keys import real
 from ..random.placement import of_tensor
 from .arguments import count, number
@@ -41,7 +41,7 @@ def _set(tensor: Leaf, value: Any) -> Leaf:
     if tensor.uses or (type(tensor.array) is np.ndarray and not tensor.array.flags.writeable):
         raise SavedArrayError(
             f"{tensor.name or 'a parameter'} cannot be initialised: a tape still needs its present value. Fix: "
-            "initialise it after backward" + call_site()
+            "initialise it after backward"
         )
     if not is_absent(tensor.array) and type(array) is np.ndarray:
         tensor.array = move(np.ascontiguousarray(array.astype(tensor.array.dtype, copy=False)), tensor.array)
@@ -73,7 +73,7 @@ def fans(tensor: Leaf) -> tuple[int, int]:
     """
     shape = tensor.global_shape
     if len(shape) < 2:
-        raise ShapeError(f"fans: a parameter of shape {shape} was given; needed: at least two dimensions" + call_site())
+        raise ShapeError(f"fans: a parameter of shape {shape} was given; needed: at least two dimensions")
     if len(shape) == 2:
         return int(shape[0]), int(shape[1])
     kernel_size = math.prod(shape[2:])
@@ -99,7 +99,7 @@ def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
         table[f"conv{n}d"] = table[f"conv_transpose{n}d"] = 1.0
     if nonlinearity not in table:
         text = f"nonlinearity={nonlinearity!r} was given; needed: leaky_relu, {', '.join(table)}"
-        raise RingtapeError(text + call_site())
+        raise RingtapeError(text)
     return table[nonlinearity]
 
 
@@ -195,7 +195,7 @@ def eye_(tensor: Leaf) -> Leaf:
     """
     shape, box, _ = of_tensor(tensor, (), "eye_")
     if len(shape) != 2:
-        raise ShapeError(f"eye_: a parameter of shape {shape} was given; needed: two dimensions" + call_site())
+        raise ShapeError(f"eye_: a parameter of shape {shape} was given; needed: two dimensions")
     return _set(tensor, np.eye(int(shape[0]), int(shape[1]))[box])
 
 
@@ -213,7 +213,7 @@ def dirac_(tensor: Leaf, groups: int = 1) -> Leaf:
     if len(shape) not in (3, 4, 5) or shape[0] % groups:
         raise ShapeError(
             f"dirac_: a parameter of shape {shape} and groups={groups} were given; needed: 3 to 5 dimensions, the "
-            "first a multiple of groups" + call_site()
+            "first a multiple of groups"
         )
     whole, each = np.zeros(tuple(map(int, shape))), int(shape[0]) // groups
     centre = tuple(int(n) // 2 for n in shape[2:])
@@ -244,7 +244,7 @@ def xavier_normal_(tensor: Leaf, gain: float = 1.0, key: Key = None) -> Leaf:
 
 def _kaiming_std(tensor: Leaf, a: float, mode: str, nonlinearity: str) -> float:
     if mode not in ("fan_in", "fan_out"):
-        raise RingtapeError(f"mode={mode!r} was given; needed: 'fan_in' or 'fan_out'" + call_site())
+        raise RingtapeError(f"mode={mode!r} was given; needed: 'fan_in' or 'fan_out'")
     return calculate_gain(nonlinearity, a) / math.sqrt(fans(tensor)[mode == "fan_out"])
 
 
@@ -291,7 +291,7 @@ def orthogonal_(tensor: Leaf, gain: float = 1.0, key: Key = None) -> Leaf:
     key, gain = _key(key), number(gain, "orthogonal_: gain")
     shape, box, _ = of_tensor(tensor, key.axes, "orthogonal_")
     if len(shape) < 2:
-        raise ShapeError(f"orthogonal_: a parameter of shape {shape}; needed: at least two dimensions" + call_site())
+        raise ShapeError(f"orthogonal_: a parameter of shape {shape}; needed: at least two dimensions")
     rows, columns = shape[0], math.prod(shape[1:])
     whole = random.normal(key, (rows, columns), part=(slice(0, rows), slice(0, columns)))
     if type(whole) is not np.ndarray or not whole.size:

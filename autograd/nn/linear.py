@@ -10,7 +10,7 @@ from .. import ops, random
 from ..arrays.device import as_array
 from ..engine.leaves import Parameter
 from ..engine.tensor import TENSORS, Tensor
-from ..errors import DtypeError, PositionError, ShapeError, call_site, typed_errors
+from ..errors import DtypeError, PositionError, ShapeError, typed_errors
 from ..ops.arguments import operand
 from ..random.keys import integer
 from .arguments import count
@@ -37,7 +37,6 @@ class _Weighted(Module):
                     f"{type(self).__name__}: the weight of another module was assigned to its weight. It is "
                     f"stored {stored[transposed]}; needed: stored {stored[not transposed]}\n"
                     "  fix: instead of the linear layer functional.linear(x, embedding.weight), which takes [out, in]"
-                    + call_site()
                 )
             value.is_transposed = transposed
         super().__setattr__(name, value)
@@ -100,7 +99,7 @@ class Linear(_Weighted):
             reason += "\n  fix: x[:, None], a row for each of its elements" if len(shape) == needed == 1 else ""
         else:
             return
-        raise ShapeError(f"Linear({self.extra_repr()}): x of shape {shape} {reason}" + call_site()) from None
+        raise ShapeError(f"Linear({self.extra_repr()}): x of shape {shape} {reason}") from None
 
 
 class Embedding(_Weighted):
@@ -183,12 +182,10 @@ def embedding(input: Any, weight: Any, padding_idx: int | None = None) -> Any:
     """
     raw = input.array if input.__class__ in TENSORS else as_array(input)
     if raw.dtype.kind not in "iu":
-        raise DtypeError(f"embedding: an index of dtype {raw.dtype} was given; needed: integers" + call_site())
+        raise DtypeError(f"embedding: an index of dtype {raw.dtype} was given; needed: integers")
     rows = weight.shape[0]
     if type(raw) is np.ndarray and raw.size and (raw.max() >= rows or raw.min() < 0):
-        raise ShapeError(
-            f"embedding: indices from {raw.min()} to {raw.max()} were given; needed: 0..{rows - 1}" + call_site()
-        )
+        raise ShapeError(f"embedding: indices from {raw.min()} to {raw.max()} were given; needed: 0..{rows - 1}")
     found = ops.take_rows(weight, input if input.__class__ in TENSORS else raw)
     if padding_idx is None:
         return found
@@ -201,7 +198,7 @@ def _row(padding_idx: int, rows: int, caller: str) -> int:
     """The index of the row for padding, from 0 on."""
     at = integer(padding_idx, f"{caller}: padding_idx")
     if not -rows <= at < rows:
-        raise PositionError(f"{caller}: padding_idx={at} was given; needed: a row of {rows}" + call_site())
+        raise PositionError(f"{caller}: padding_idx={at} was given; needed: a row of {rows}")
     return at % rows
 
 
@@ -258,6 +255,6 @@ class Flatten(Module):
         if not (-ndim <= self.start_dim < ndim and -ndim <= self.end_dim < ndim and first <= last):
             raise ShapeError(
                 f"Flatten: start_dim={self.start_dim}, end_dim={self.end_dim} were given for x of shape "
-                f"{tuple(map(int, input.shape))}; needed: two of its dimensions in order" + call_site()
+                f"{tuple(map(int, input.shape))}; needed: two of its dimensions in order"
             )
         return ops.reshape(input, (*input.shape[:first], -1, *input.shape[last + 1 :]))

@@ -16,7 +16,7 @@ from ..engine.leaves import constant
 from ..engine.promotion import composite
 from ..engine.state import state
 from ..engine.tensor import TENSORS, Tensor
-from ..errors import ArgumentError, DtypeError, LayoutError, ShapeError, call_site, typed_errors
+from ..errors import ArgumentError, DtypeError, LayoutError, ShapeError, typed_errors
 from ..layouts.layout import R, Shard
 from ..ops.arguments import labelled, raw, zero_like
 from ..ops.nn.cross_entropy import IGNORED, Rows, mean_of_targets, of_probabilities
@@ -37,7 +37,7 @@ def _reduce(losses: Any, reduction: str) -> Any:
     if reduction == "sum":
         return ops.sum(losses)
     if reduction != "none":
-        raise ShapeError(f"reduction={reduction!r} was given; needed: 'none', 'sum' or 'mean'" + call_site())
+        raise ShapeError(f"reduction={reduction!r} was given; needed: 'none', 'sum' or 'mean'")
     return losses
 
 
@@ -45,9 +45,7 @@ def _check_shapes(name: str, x: Any, target: Any) -> None:
     # broadcasting between input and target is nearly always a mistake
     shapes = [a.array.shape if a.__class__ in TENSORS else np.shape(a) for a in (x, target)]
     if shapes[0] != shapes[1]:
-        raise ShapeError(
-            f"{name}: input of shape {shapes[0]}, target of shape {shapes[1]}; needed: one shape" + call_site()
-        )
+        raise ShapeError(f"{name}: input of shape {shapes[0]}, target of shape {shapes[1]}; needed: one shape")
 
 
 @overload
@@ -254,7 +252,7 @@ def _weighted_cross_entropy(
     if isinstance(weight, str):
         raise ArgumentError(
             f"cross_entropy: weight={weight!r} was given; needed: a weight for each class\n  fix: "
-            f"reduction={weight!r}" + call_site()
+            f"reduction={weight!r}"
         )
     ignore_index = integer(ignore_index, "cross_entropy: ignore_index")
     label_smoothing = number(label_smoothing, "cross_entropy: label_smoothing", 0, 1)
@@ -354,7 +352,7 @@ def _class_weights(name: str, x: Any, weight: Any, classes: int) -> Any:
     weight = getattr(weight, "array", weight)
     w = zeros_on(array, (classes,), array.dtype) + 1 if weight is None else as_array(weight, array.dtype)
     if w.shape != (classes,):
-        raise ShapeError(f"{name}: weight of shape {w.shape}; needed: ({classes},), one per class" + call_site())
+        raise ShapeError(f"{name}: weight of shape {w.shape}; needed: ({classes},), one per class")
     layout = x.layout if x.__class__ in TENSORS else None
     if weight is not None and layout is not None and not state.in_rules:
         parts_of_one = [R if type(label) is Shard else label for label in layout.labels]
@@ -368,11 +366,11 @@ def _weights(name: str, x: Any, target: Any, weight: Any, ignored: int, smoothin
     require_one_device(name, input=x, target=target, weight=weight)
     array = x.array if x.__class__ in TENSORS else x
     if raw.dtype.kind not in "iu":
-        raise DtypeError(f"{name}: labels of dtype {raw.dtype} were given; needed: integers" + call_site())
+        raise DtypeError(f"{name}: labels of dtype {raw.dtype} were given; needed: integers")
     classes = array.shape[1]
     seen = raw != ignored
     if type(raw) is np.ndarray and (seen & ((raw < 0) | (raw >= classes))).any():
-        raise ShapeError(f"{name}: labels must lie in 0..{classes - 1}, or be {ignored} (ignored)" + call_site())
+        raise ShapeError(f"{name}: labels must lie in 0..{classes - 1}, or be {ignored} (ignored)")
     w = _class_weights(name, x, weight, classes)
     one_hot = (raw[:, None] == arange_beside(raw, classes)).astype(array.dtype)
     of_classes = (one_hot * (1 - smoothing) + smoothing / classes) * w * seen[:, None]

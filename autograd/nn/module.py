@@ -33,7 +33,6 @@ from ..errors import (
     RingtapeError,
     ShapeError,
     TapeError,
-    call_site,
     is_own_file,
     is_raised_inside,
     refused,
@@ -241,7 +240,7 @@ class Module:
     def train(self, mode: bool = True) -> Self:
         """Set `training` of this module and all its submodules, and return the module."""
         if not isinstance(mode, bool | np.bool_):
-            raise ArgumentError(f"train: mode={short(mode)} was given; needed: True or False" + call_site())
+            raise ArgumentError(f"train: mode={short(mode)} was given; needed: True or False")
         for module in self.modules():
             module.training = bool(mode)
         return self
@@ -363,7 +362,7 @@ class Module:
             `set_to_none` is not True: a gradient of zeros is not made.
         """
         if set_to_none is not True:
-            raise OptionError(f"zero_grad: set_to_none={set_to_none!r} was given; needed: True" + call_site())
+            raise OptionError(f"zero_grad: set_to_none={set_to_none!r} was given; needed: True")
         for parameter in self.parameters():
             parameter.zero_grad()
 
@@ -489,7 +488,7 @@ class Module:
         IncompatibleKeys(missing_keys=['bias'], unexpected_keys=[])
         """
         if assign is not False:
-            raise OptionError(f"load_state_dict: assign={assign!r} was given; needed: False" + call_site())
+            raise OptionError(f"load_state_dict: assign={assign!r} was given; needed: False")
         keys, commit = self._prepared(state_dict, strict)
         commit()
         return keys
@@ -530,7 +529,7 @@ class Module:
                     continue
                 if is_inexact(value.dtype) != is_inexact(p.array.dtype):
                     text = f"load_state_dict: {name} has dtype {value.dtype}; needed: {p.array.dtype}"
-                    raise DtypeError(text + call_site())
+                    raise DtypeError(text)
                 _refuse_use("load_state_dict", name, p)
                 value = OwnedState.with_dtype(state_dict, given[name], value, p.array.dtype)
                 arrays[name] = move(value, p.array)
@@ -548,7 +547,7 @@ class Module:
                         arrays[name] = value if layout is None else Leaf(value, layout)
         if faults:
             title = f"Error(s) in loading state_dict for {type(self).__name__}:"
-            raise ShapeError("\n\t".join([title, *faults]) + call_site())
+            raise ShapeError("\n\t".join([title, *faults]))
 
         def commit() -> None:
             for name, value in arrays.items():
@@ -612,7 +611,7 @@ def _fitting(value: Any, array: Any, layout: Layout | None, name: str, faults: l
 def _refuse_use(caller: str, name: str, p: Parameter) -> None:
     """Raise TapeError if a tape still needs the value of a parameter, which is about to be replaced."""
     if type(p.array) is np.ndarray and not p.array.flags.writeable:
-        raise TapeError(f"{caller}: a tape still needs {name}. Fix: call it after backward" + call_site())
+        raise TapeError(f"{caller}: a tape still needs {name}. Fix: call it after backward")
 
 
 def _converted(array: Any, dtype: Any, device: str | None) -> Any:
@@ -697,14 +696,14 @@ class ModuleList(Module):
 
     def _checked(self, i: int, module: Any) -> Module:
         if not isinstance(module, Module):
-            raise RingtapeError(f"{type(self).__name__}: item {i} is {module!r}; needed: a Module" + call_site())
+            raise RingtapeError(f"{type(self).__name__}: item {i} is {module!r}; needed: a Module")
         return module
 
     def _place(self, i: int) -> int:
         """The index as a number from 0."""
         place, n = index(i), len(self.layers)
         if not -n <= place < n:
-            raise PositionError(f"{type(self).__name__}: index {place} was given; it has {n} modules" + call_site())
+            raise PositionError(f"{type(self).__name__}: index {place} was given; it has {n} modules")
         return place % n
 
     def __len__(self) -> int:
@@ -819,7 +818,7 @@ class ModuleDict(Module):
 
     def __setitem__(self, key: str, module: Module) -> None:
         if not isinstance(key, str) or not isinstance(module, Module):
-            raise RingtapeError(f"ModuleDict: {key!r}: {module!r} was given; needed: a text and a Module" + call_site())
+            raise RingtapeError(f"ModuleDict: {key!r}: {module!r} was given; needed: a text and a Module")
         self.by_key[key] = module
 
     def __delitem__(self, key: str) -> None:

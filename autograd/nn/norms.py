@@ -16,7 +16,7 @@ from ..engine.leaves import Parameter
 from ..engine.promotion import composite
 from ..engine.state import state
 from ..engine.tensor import TENSORS, Tensor
-from ..errors import LayoutError, ShapeError, call_site
+from ..errors import LayoutError, ShapeError
 from ..layouts.layout import Shard
 from ..layouts.messages import describe
 from ..layouts.names import name_of
@@ -34,7 +34,6 @@ def shape_of_features(shape: Any, caller: str) -> tuple[int, ...]:
     if not found:
         raise ShapeError(
             f"{caller}: normalized_shape={shape!r} was given; needed: the extent of at least one dimension"
-            + call_site()
         )
     return tuple(count(n, f"{caller}: normalized_shape", 1) for n in found)
 
@@ -51,7 +50,7 @@ def over_features(caller: str, normalize: Any, shape: tuple[int, ...], x: Any, *
     if raw(x).shape[-k:] != shape:
         raise ShapeError(
             f"{caller}: normalized_shape={shape} was given for an input of shape {raw(x).shape}; needed: "
-            f"{raw(x).shape[-k:]}, the last {'dimension' if k == 1 else f'{k} dimensions'}" + call_site()
+            f"{raw(x).shape[-k:]}, the last {'dimension' if k == 1 else f'{k} dimensions'}"
         )
     if k == 1:
         return normalize(x, *parameters)
@@ -59,7 +58,6 @@ def over_features(caller: str, normalize: Any, shape: tuple[int, ...], x: Any, *
         if p is not None and raw(p).shape != shape:
             raise ShapeError(
                 f"{caller}: a weight or bias of shape {raw(p).shape} was given; needed: {shape}, the normalized_shape"
-                + call_site()
             )
     rows = ops.reshape(x, (*x.shape[:-k], math.prod(shape)))
     y = normalize(rows, *(None if p is None else ops.reshape(p, (-1,)) for p in parameters))
@@ -157,7 +155,6 @@ def _refuse_parts(caller: str, x: Any, axes: Sequence[int]) -> None:
                 "the mean and the variance of its own part\n"
                 "  fix: LayerNorm, RMSNorm or GroupNorm in its place, which normalize each example\n"
                 f"  or:  shard(norm({gathered}), {axis!r}, dim={d})   (every rank normalizes the whole batch)"
-                + call_site()
             )
 
 
@@ -201,7 +198,7 @@ class GroupNorm(Module):
         if num_channels % num_groups:
             raise ShapeError(
                 f"GroupNorm: num_groups={num_groups}, num_channels={num_channels}; needed: num_channels a multiple of "
-                "num_groups" + call_site()
+                "num_groups"
             )
         self.num_groups, self.num_channels = num_groups, num_channels
         self.eps, dtype = number(eps, "GroupNorm: eps", 0), floating(dtype, "GroupNorm")
@@ -213,7 +210,6 @@ class GroupNorm(Module):
         if len(shape) < 2 or shape[1] != self.num_channels:
             raise ShapeError(
                 f"GroupNorm: x of shape {tuple(shape)}; needed: {self.num_channels} channels in dimension 1"
-                + call_site()
             )
         return self._normalized(input, self.weight, self.bias, shape)
 
@@ -284,7 +280,7 @@ class _BatchNorm(Module):
         if len(shape) not in self.dimensions or shape[1] != self.num_features:
             raise ShapeError(
                 f"{type(self).__name__}: x of shape {shape}; needed: {' or '.join(map(str, self.dimensions))} "
-                f"dimensions, and {self.num_features} channels in dimension 1" + call_site()
+                f"dimensions, and {self.num_features} channels in dimension 1"
             )
         return self._normalized(input, self.weight, self.bias, shape)
 
@@ -302,7 +298,7 @@ class _BatchNorm(Module):
                 if count < 2:
                     raise ShapeError(
                         f"{type(self).__name__}: x of shape {shape} has one value per channel; needed in training: at "
-                        "least two" + call_site()
+                        "least two"
                     )
                 self._track(mean, variance, count)
         else:

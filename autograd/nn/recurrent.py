@@ -13,7 +13,7 @@ from .. import ops, random
 from ..arrays.device import zeros_on
 from ..engine.state import state
 from ..engine.tensor import TENSORS, Tensor
-from ..errors import RingtapeError, call_site
+from ..errors import RingtapeError
 from ..ops.arguments import operand, raw
 from .arguments import batch_first as as_batch_first
 from .arguments import count, flag, probability, tokens_first
@@ -111,7 +111,7 @@ class RNNCell(_Cell):
     ):  # fmt: skip
         if nonlinearity not in ("tanh", "relu"):
             text = f"RNNCell: nonlinearity={nonlinearity!r} was given; needed: 'tanh' or 'relu'"
-            raise RingtapeError(text + call_site())
+            raise RingtapeError(text)
         super().__init__(input_size, hidden_size, bias, dtype=dtype, key=key)
         self.nonlinearity = nonlinearity
 

@@ -31,7 +31,6 @@ from ..errors import (
     LayoutError,
     RingtapeError,
     ShapeError,
-    call_site,
     printable,
     typed_errors,
 )
@@ -174,7 +173,7 @@ def save(objects: Any, path: str | os.PathLike[str]) -> None:
         raise error
     for rank, text in zip(group.ranks, failures, strict=True):
         if text:
-            raise RingtapeError(f"save: rank {rank} could not write the file: {text.decode()}" + call_site())
+            raise RingtapeError(f"save: rank {rank} could not write the file: {text.decode()}")
 
 
 @typed_errors
@@ -257,7 +256,6 @@ def _together(is_shared: bool) -> Iterator[None]:
         if text:
             raise RingtapeError(
                 f"load: rank {rank} could not load the file, and so nothing was changed on any rank: {text.decode()}"
-                + call_site()
             )
 
 
@@ -279,7 +277,7 @@ def _opened(path: Any) -> Iterator[Archive]:
     mode = os.stat(path).st_mode
     if not stat.S_ISREG(mode):  # a pipe would be waited for
         kind = "a directory" if stat.S_ISDIR(mode) else "no regular file"
-        raise FileError(f"{shown}: it is {kind}; needed: a file" + call_site())
+        raise FileError(f"{shown}: it is {kind}; needed: a file")
     with open(path, "rb") as file:
         yield Archive(file, shown)
 
@@ -338,7 +336,6 @@ def _checking(name: str, x: Any, given: Any, path: Any) -> Callable[[], None]:
     except (TypeError, ValueError, LookupError, AttributeError) as error:
         raise FileError(
             f"load({os.fspath(path)!r}): the state of {name or 'the module'} is none of a {type(x).__name__}: {error}"
-            + call_site()
         ) from error
     return commit
 
@@ -488,14 +485,12 @@ def _check_places(path: Any, saved: Places, mine: Places) -> None:
             raise LayoutError(
                 head + f"this rank is at {_shown(mine)}, and the module is Varying there: each rank has values of its "
                 "own\n  fix: a path for each rank, in save and in load: nn.save(model, f'model.{rank}.npz')"
-                + call_site()
             )
         now = f"has {here[1]}" if here is not None else "is none on which the module is Varying"
         raise LayoutError(
             head + f"axis {axis!r} had {size} ranks, each with values of its own, and now {now}\n"
             f"  fix: load it with the layouts and the number of ranks of the run that saved it, {axis}={size}\n"
             f"  or:  choose the values of one rank, module.load_state_dict(dict(numpy.load({os.fspath(path)!r})))"
-            + call_site()
         )
 
 
@@ -504,7 +499,7 @@ def _module(x: Any) -> Module:
     if not isinstance(x, Module):
         raise ArgumentError(
             f"save, load: {type(x).__name__} was given; needed: a Module, or a mapping of names to objects\n"
-            "  fix: nn.save({'optimizer': optimizer}, path)" + call_site()
+            "  fix: nn.save({'optimizer': optimizer}, path)"
         )
     return x
 
@@ -516,7 +511,7 @@ def _has_state(x: Any) -> bool:
 def _checked(objects: Mapping[str, Any]) -> dict[str, Any]:
     for name in objects:
         if not isinstance(name, str) or not name or "/" in name:
-            raise ArgumentError(f"save, load: the name {name!r} was given; needed: a text without '/'" + call_site())
+            raise ArgumentError(f"save, load: the name {name!r} was given; needed: a text without '/'")
     return dict(objects)
 
 
@@ -540,19 +535,18 @@ def _encoded(x: Any, name: str, arrays: dict[str, Any]) -> Any:
                 raise LayoutError(
                     f"save: {name} is {x.layout!r}; axis {axis!r}: it is {label.word}, and the file would have what "
                     "this rank holds\n  fix: cc.all_reduce or cc.all_gather of it; or the object that has it"
-                    + call_site()
                 )
         x = x.array
     if not isinstance(x, np.ndarray | np.generic) and is_array(x):
         x = to_host(x)
     if isinstance(x, np.ndarray | np.generic):
         if x.dtype.hasobject:
-            raise DtypeError(f"save: {name} has dtype {x.dtype}; needed: numbers or texts" + call_site())
+            raise DtypeError(f"save: {name} has dtype {x.dtype}; needed: numbers or texts")
         arrays[name] = x
         return {"array": name, "scalar": isinstance(x, np.generic)}
     if isinstance(x, Mapping):
         if not all(isinstance(key, str) for key in x):
-            raise ArgumentError(f"save: {name} is a mapping with keys that are no texts" + call_site())
+            raise ArgumentError(f"save: {name} is a mapping with keys that are no texts")
         kind = "state" if isinstance(x, _State) else "dict"
         return {kind: {key: _encoded(value, f"{name}/{key}", arrays) for key, value in x.items()}}
     if isinstance(x, list | tuple):
@@ -562,7 +556,7 @@ def _encoded(x: Any, name: str, arrays: dict[str, Any]) -> Any:
         return x if not isinstance(x, float) or math.isfinite(x) else {"float": repr(x)}
     raise ArgumentError(
         f"save: {name} is a {type(x).__name__}; needed: an object with state_dict and load_state_dict, or numbers, "
-        "texts, arrays, lists, tuples and dictionaries" + call_site()
+        "texts, arrays, lists, tuples and dictionaries"
     )
 
 
@@ -590,10 +584,10 @@ def _check_names(path: Any, objects: Any, structure: dict[str, Any] | None) -> N
         if missing:
             raise ShapeError(
                 f"load({os.fspath(path)!r}): the file has the states of {has or 'one module'}; missing: {missing}"
-                + ("\n  fix: nn.load(model, path)" if structure is None else "") + call_site()
+                + ("\n  fix: nn.load(model, path)" if structure is None else "")
             )  # fmt: skip
     elif structure is not None:
         raise ShapeError(
             f"load({os.fspath(path)!r}): the file has the states of {has}; a {type(objects).__name__} was given\n"
-            f"  fix: nn.load({{{(has or ['model'])[0]!r}: model}}, path)" + call_site()
+            f"  fix: nn.load({{{(has or ['model'])[0]!r}: model}}, path)"
         )

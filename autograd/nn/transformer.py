@@ -9,7 +9,7 @@ import numpy as np
 
 from .. import ops, random
 from ..engine.tensor import Tensor
-from ..errors import OptionError, call_site
+from ..errors import OptionError
 from .attention import MultiheadAttention
 from .dropout import Dropout
 from .linear import Linear
@@ -66,7 +66,6 @@ class TransformerEncoderLayer(Module):
         if not callable(activation) and activation not in _ACTIVATIONS:
             raise OptionError(
                 f"TransformerEncoderLayer: activation={activation!r} was given; needed: 'relu', 'gelu' or a function"
-                + call_site()
             )
         key = random.next_key("TransformerEncoderLayer") if key is None else key
         words = {"dtype": dtype}

@@ -12,7 +12,7 @@ import numpy as np
 
 from ..arrays.device import dtype_named
 from ..engine.tensor import TENSORS
-from ..errors import call_site, refused, typed
+from ..errors import refused, typed
 from ..ops import elementwise
 from ..ops import ufuncs as _ufuncs
 from ..ops.arguments import ask, of_rank_numbers, refusal, tensors_in
@@ -34,7 +34,7 @@ def _cast(x: Any, dtype: Any) -> Any:
     try:
         return x.astype(dtype_named(dtype))
     except (TypeError, ValueError) as error:  # such as texts
-        raise typed(error, f"dtype={dtype!r}: {error}" + call_site()) from error
+        raise typed(error, f"dtype={dtype!r}: {error}") from error
 
 
 class _OfOperator:

@@ -30,7 +30,6 @@ from ..errors import (
     NotDifferentiable,
     RingtapeError,
     ShapeError,
-    call_site,
     is_of_library,
     nested_in_itself,
     refused,
@@ -98,7 +97,7 @@ def option(x: Any, name: str, of: Any) -> Any:
             raise LayoutError(
                 f"{name}({describe(of.array, of.array.shape, layout)}) with an argument that differs between the ranks "
                 f"of axis {axis!r}\n  fix: a number that is the same on all ranks, or cast(x, {axis!r}, to=V) of the "
-                "operand" + call_site()
+                "operand"
             )
     return raw(x)
 
@@ -137,7 +136,7 @@ def operand(x: Any) -> Any:
         return given(x, state.grid) if is_number else np.asarray(x)
     except (TypeError, ValueError, RecursionError) as error:  # such as lists of different lengths
         given_kind = type(x).__name__  # without its values, which may be on a device
-        raise typed(error, f"a {given_kind} was given; needed: an array or numbers. {error}" + call_site()) from error
+        raise typed(error, f"a {given_kind} was given; needed: an array or numbers. {error}") from error
 
 
 def shaped(x: Any) -> Any:
@@ -207,7 +206,7 @@ def renamed(caller: str, words: dict[str, Any], positional: Sequence[str] = ()) 
 
 def both(caller: str, axis: str = "axis", dim: str = "dim") -> ArgumentError:
     """The error for one argument that is given by two names."""
-    return ArgumentError(f"{caller}: {axis}= and {dim}= were given, which are one argument; needed: one" + call_site())
+    return ArgumentError(f"{caller}: {axis}= and {dim}= were given, which are one argument; needed: one")
 
 
 def one_of(caller: str, axis: Any, default: Any, dim: Any) -> Any:
@@ -233,7 +232,7 @@ def stack(arrays: Sequence[Any], axis: int = FIRST, out: Any = None, *, dtype: A
     shapes = {raw(x).shape for x in xs}
     if len(shapes) > 1:
         text = f"stack of shapes {[raw(x).shape for x in xs]}; needed: one shape. Fix: broadcast_arrays"
-        raise ShapeError(text + call_site())
+        raise ShapeError(text)
     y = _stack_op(*xs, options=(normal_axis(axis, len(shapes.pop()) + 1),))
     return y if dtype is None else y.astype(dtype)
 
@@ -312,9 +311,9 @@ def normal_axis(axis: Any, ndim: int, name: str = "axis") -> int:
         try:
             axis = index(axis)
         except TypeError as error:
-            raise ArgumentError(f"{name}={axis!r} was given; needed: an integer" + call_site()) from error
+            raise ArgumentError(f"{name}={axis!r} was given; needed: an integer") from error
     if not -ndim <= axis < ndim:
-        raise AxisError(f"{name} {axis} was given for an array of {ndim} dimensions" + call_site())
+        raise AxisError(f"{name} {axis} was given for an array of {ndim} dimensions")
     return axis % ndim
 
 
@@ -330,7 +329,7 @@ def axes_in_order(axes: Any, ndim: int, name: str = "axis") -> Axes:
         return (normal_axis(axes, ndim, name),)
     found = tuple([normal_axis(axis, ndim, name) for axis in axes])
     if len(set(found)) < len(found):
-        raise AxisError(f"{name}={axes!r} has a dimension twice; needed: each dimension once" + call_site())
+        raise AxisError(f"{name}={axes!r} has a dimension twice; needed: each dimension once")
     return found
 
 
@@ -354,7 +353,7 @@ def normal_axes(axes: Any, ndim: int) -> Axes:
         if len(found) == len(axes):
             return tuple(sorted(found))
     if isinstance(axes, list | bool) or (isinstance(axes, np.ndarray) and axes.ndim):
-        raise ArgumentError(f"axis={axes!r} was given; needed: None, an integer or a tuple of integers" + call_site())
+        raise ArgumentError(f"axis={axes!r} was given; needed: None, an integer or a tuple of integers")
     return tuple(sorted(axes_in_order(axes, ndim)))
 
 
@@ -581,7 +580,7 @@ def run_plain(theirs: Callable[..., Any], args: Any, words: Any) -> Any:
     except RingtapeError:
         raise
     except _UNEXPECTED as error:
-        raise typed(error, f"{theirs.__name__}: {error}" + call_site()) from error
+        raise typed(error, f"{theirs.__name__}: {error}") from error
 
 
 def ask(theirs: Callable[..., Any], args: Any, words: Any) -> Any:
@@ -660,5 +659,5 @@ def refusal(name: str, words: Any, reason: str = "") -> NotDifferentiable:
     why = " (it would write to an array that a tape may have saved)" if "out" in words else reason and f" ({reason})"
     return NotDifferentiable(
         f"{name}({given}) of a Tensor: an argument has no differentiable form{why}. Fix: leave it out, or use "
-        f"stop_gradient(x).numpy() where no gradient is wanted" + call_site()
+        f"stop_gradient(x).numpy() where no gradient is wanted"
     )

@@ -10,7 +10,7 @@ from ..arrays.shape_only import Shaped
 from ..engine.primitive import Primitive, op
 from ..engine.promotion import composite
 from ..engine.tensor import TENSORS
-from ..errors import LayoutError, call_site
+from ..errors import LayoutError
 from ..layouts.layout import Mix, Shard
 from ..layouts.messages import describe
 from ..layouts.names import name_of
@@ -37,7 +37,7 @@ def _refuse_parts(caller: str, *xs: Any) -> None:
                     f"{caller}({shown}: {describe(x.array, x.array.shape, x.layout)})\n  axis {axis!r}: {shown} is "
                     f"{label!r}, and {caller} combines all elements: each rank would use its own part\n"
                     f"  fix: all_gather({shown}, {axis!r}, dim={label.dim})   (a gather forward, a reduce-scatter in "
-                    f"backward)\n  or:  {shown}.numpy(), if this rank's part is meant" + call_site()
+                    f"backward)\n  or:  {shown}.numpy(), if this rank's part is meant"
                 )
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..engine.state import state
 from ..engine.tensor import TENSORS
-from ..errors import ShapeError, call_site, typed_errors
+from ..errors import ShapeError, typed_errors
 from ..layouts.layout import Shard, V
 from ..layouts.rank_values import INTEGERS, has_local_count, plain, rank_axes, rank_number
 from .arguments import (
@@ -316,7 +316,7 @@ def linspace(start: Any, stop: Any, num: int = 50, endpoint: bool = True, retste
 @instead_of(np.linspace)
 def _linspace(start: Any, stop: Any, num: int, endpoint: bool, retstep: bool, dtype: Any, axis: int) -> Any:
     if num < 0:
-        raise ShapeError(f"linspace: num={num} was given; needed: at least 0" + call_site())
+        raise ShapeError(f"linspace: num={num} was given; needed: at least 0")
     start, stop, num = *operands(start, stop), index(num)
     is_whole = dtype is not None and np.dtype(dtype).kind in "iu"
     parts = num - 1 if endpoint else num

@@ -27,7 +27,7 @@ import numpy as np
 from ..arrays.half import epsilon, in_float32
 from ..engine.multi_output import Several
 from ..engine.primitive import op
-from ..errors import NotDifferentiable, call_site
+from ..errors import NotDifferentiable
 from ..layouts.layout import Mix
 from .arguments import followed, instead_of, made_like, raw
 from .elementwise import absolute, astype, conj, imag, real, sign, where
@@ -272,7 +272,7 @@ def svd(a: Any, full_matrices: bool = True, compute_uv: bool = True, hermitian: 
     if full_matrices and rows != columns and followed(a):
         raise NotDifferentiable(
             f"svd of {rows} by {columns} matrices with full_matrices=True: singular vectors that belong to no singular "
-            "value are not determined and have no derivative. Fix: full_matrices=False" + call_site()
+            "value are not determined and have no derivative. Fix: full_matrices=False"
         )
     return _svd_op(a, options=(bool(full_matrices),))
 
@@ -371,7 +371,7 @@ def qr(a: Any, mode: str = "reduced") -> Any | tuple[Any, ...]:
     rows, columns = raw(a).shape[-2:]
     if mode not in ("reduced", "r", "complete") or (mode == "complete" and rows > columns):
         text = f"qr of {rows} by {columns} matrices with mode={mode!r}; needed: 'reduced' or 'r'"
-        raise NotDifferentiable(text + call_site())
+        raise NotDifferentiable(text)
     if rows >= columns:
         q, r = _qr_op(a)
     else:  # the first columns determine q; the others are projected on it

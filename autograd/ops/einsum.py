@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..engine.promotion import composite
-from ..errors import ShapeError, call_site
+from ..errors import ShapeError
 from .arguments import axes_in_order, instead_of, operand, raw
 from .contractions import matmul
 from .elementwise import conj, multiply
@@ -101,7 +101,6 @@ def tensordot(a: Any, b: Any, axes: Any = 2) -> Any:
     if [raw(a).shape[i] for i in left] != [raw(b).shape[i] for i in right]:
         raise ShapeError(
             f"tensordot of {raw(a).shape} and {raw(b).shape} over axes {left} and {right}; needed: equal extents"
-            + call_site()
         )
     names = [chr(ord("a") + i) for i in range(m + n)]
     one, two = names[:m], names[m:]
@@ -138,7 +137,7 @@ def cross(a: Any, b: Any, axisa: int = -1, axisb: int = -1, axisc: int = -1, axi
     a, b = moveaxis(operand(a), axisa, -1), moveaxis(operand(b), axisb, -1)
     m, n = int(raw(a).shape[-1]), int(raw(b).shape[-1])
     if {m, n} - {2, 3}:
-        raise ShapeError(f"cross of vectors of {m} and {n} components; needed: two or three" + call_site())
+        raise ShapeError(f"cross of vectors of {m} and {n} components; needed: two or three")
     if m == n == 2:
         return a[..., 0] * b[..., 1] - a[..., 1] * b[..., 0]
     one, two = [1, 2, 0], [2, 0, 1]
@@ -167,14 +166,14 @@ def _parse(operands: Sequence[Any]) -> tuple[list[list[str]], list[str], list[An
     """
     terms, result, xs = _terms(operands)
     if len(terms) != len(xs):
-        raise ShapeError(f"einsum: {len(terms)} lists of subscripts were given for {len(xs)} operands" + call_site())
+        raise ShapeError(f"einsum: {len(terms)} lists of subscripts were given for {len(xs)} operands")
     widest = 0
     for term, x in zip(terms, xs, strict=True):
         extra = x.ndim - _named(term)
         if extra < 0 or (extra and Ellipsis not in term):
             raise ShapeError(
                 f"einsum: {len(term)} subscripts were given for an operand of shape {raw(x).shape}; needed: one per "
-                "dimension" + call_site()
+                "dimension"
             )
         widest = max(widest, extra) if Ellipsis in term else widest
     dots = [f".{widest - i}" for i in range(widest)]
@@ -198,7 +197,7 @@ def _terms(operands: Sequence[Any]) -> tuple[list[list[Any]], list[Any] | None, 
     if isinstance(operands[0], str):
         text, xs = operands[0].replace(" ", ""), [operand(x) for x in operands[1:]]
         if not _IN_SUBSCRIPTS.issuperset(text):
-            raise ShapeError(f"einsum: subscripts {text!r} were given; needed: letters" + call_site())
+            raise ShapeError(f"einsum: subscripts {text!r} were given; needed: letters")
         head, arrow, tail = text.partition("->")
         terms: list[list[Any]] = [_labels(t) for t in head.split(",")]
         return terms, _labels(tail) if arrow else None, xs
@@ -234,7 +233,7 @@ def _merge_repeated(x: Any, labels: list[str]) -> tuple[Any, list[str]]:
             j = labels.index(name, i + 1)
             shape = raw(x).shape
             if shape[i] != shape[j]:
-                raise ShapeError(f"einsum of shape {shape}: label {name!r} has two extents" + call_site())
+                raise ShapeError(f"einsum of shape {shape}: label {name!r} has two extents")
             x = diagonal(x, 0, i, j)
             labels = [k for at, k in enumerate(labels) if at not in (i, j)] + [name]
     return x, labels
@@ -258,7 +257,7 @@ def _contract(a: Any, one: list[str], b: Any, two: list[str], kept: Sequence[str
                 extents[name] = n
             elif n not in (1, extents[name]):
                 text = f"einsum: subscript {name!r} has extents {extents[name]} and {n}; needed: equal ones"
-                raise ShapeError(text + call_site())
+                raise ShapeError(text)
     shared = [x for x in one if x in two]
     summed = [x for x in shared if x not in kept]
     for name in summed:  # a dimension of extent 1 is broadcast to that of the other operand; the product does the rest
@@ -330,18 +329,16 @@ def einsum(*operands: Any, optimize: Any = False, **words: Any) -> Any:
     parts = [_merge_repeated(x, t) for x, t in zip(xs, terms, strict=True)]
     for labels in (*terms, result):
         if any(len(name) > 1 and not name.startswith(".") and not name.isdigit() for name in labels):
-            raise ShapeError(f"einsum: subscripts {labels} were given; needed: letters" + call_site())
+            raise ShapeError(f"einsum: subscripts {labels} were given; needed: letters")
     extents: dict[str, int] = {}
     for labels, x in zip(terms, xs, strict=True):
         for name, n in zip(labels, raw(x).shape, strict=True):
             if n != 1 and extents.setdefault(name, n) != n:
-                raise ShapeError(
-                    f"einsum: subscript {name!r} has extents {extents[name]} and {n}; needed: equal ones" + call_site()
-                )
+                raise ShapeError(f"einsum: subscript {name!r} has extents {extents[name]} and {n}; needed: equal ones")
     missing = [name for name in result if all(name not in t for t in terms)]
     if missing or len(set(result)) != len(result):
         text = f"einsum: subscripts {result} of the result; needed: subscripts of operands, each once"
-        raise ShapeError(text + call_site())
+        raise ShapeError(text)
     for i, j in _pair_order(parts, result):
         (b, two), (a, one) = parts.pop(j), parts.pop(i)
         rest = {name for _, t in parts for name in t} | set(result)

@@ -19,7 +19,7 @@ from ..engine.dispatch import identity
 from ..engine.primitive import Primitive, op
 from ..engine.recording import options_of
 from ..engine.tensor import TENSORS
-from ..errors import ArgumentError, DtypeError, call_site
+from ..errors import ArgumentError, DtypeError
 from ..kernels import are_bare, loop
 from ..layouts.broadcasting import broadcast
 from ..layouts.layout import V
@@ -295,9 +295,9 @@ def _dtype_of_numbers(given: Any) -> np.dtype[Any]:
     try:
         dtype = dtype_named(given)
     except TypeError as error:
-        raise ArgumentError(f"astype: dtype {given!r} was given; needed: a dtype of numbers" + call_site()) from error
+        raise ArgumentError(f"astype: dtype {given!r} was given; needed: a dtype of numbers") from error
     if dtype.kind not in "biufc" and not is_bfloat16(dtype):
-        raise DtypeError(f"astype: dtype {dtype} was given; needed: a dtype of numbers" + call_site())
+        raise DtypeError(f"astype: dtype {dtype} was given; needed: a dtype of numbers")
     return dtype
 
 

@@ -12,7 +12,7 @@ from ..arrays.shape_only import Shaped
 from ..engine.primitive import Primitive, op
 from ..engine.state import state
 from ..engine.tensor import TENSORS
-from ..errors import LayoutError, PositionError, call_site, short
+from ..errors import LayoutError, PositionError, short
 from ..layouts.layout import C, D, I, Mix, P, R, Shard
 from ..layouts.messages import describe
 from ..layouts.rank_values import LocalCount, plain, rank_axes
@@ -39,7 +39,7 @@ def normal_key(key: Any, array: Any = None) -> tuple[Any, ...]:
             try:
                 k = np.asarray(k)
             except ValueError as error:  # such as lists of different lengths
-                raise PositionError(f"{short(k)} was given as an index; {error}" + call_site()) from error
+                raise PositionError(f"{short(k)} was given as an index; {error}") from error
             k = k if k.size else k.astype(np.intp)  # an empty list selects nothing
             k = k if type(array) is Shaped else move(k, array)
         if _is_index_array(k):
@@ -175,7 +175,7 @@ def _refuse_partial_index(index: Any) -> None:
             raise LayoutError(
                 f"x[index] with the index {describe(index.array, index.array.shape, index.layout)}\n  axis {axis!r}: "
                 "the index is Partial: each rank would use its own addend\n  fix: all_reduce(index, "
-                f"{axis!r}, to=R)" + call_site()
+                f"{axis!r}, to=R)"
             )
 
 

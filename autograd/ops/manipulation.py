@@ -13,7 +13,7 @@ from ..arrays.device import arange_beside, move, on_host
 from ..arrays.shape_only import Shaped
 from ..engine.primitive import Primitive, op
 from ..engine.promotion import composite
-from ..errors import NotDifferentiable, ShapeError, call_site, typed_errors
+from ..errors import NotDifferentiable, ShapeError, typed_errors
 from ..layouts.layout import Mix
 from . import reductions
 from .arguments import (
@@ -125,7 +125,7 @@ def repeat(a: Any, repeats: Any, axis: int | None = None) -> Any:
         if counts.shape != (shape[axis],):
             raise ShapeError(
                 f"repeat: {counts.shape} counts were given for dimension {axis} of shape {shape}; needed: one, or one "
-                "per element" + call_site()
+                "per element"
             )
         index = move(np.repeat(np.arange(shape[axis]), counts), raw(a))
         return taken(a, (slice(None),) * axis + (index,), by=(repeats,))
@@ -206,7 +206,7 @@ def pad(array: Any, pad_width: Any, mode: str = "constant", **words: Any) -> Any
     if mode not in _INDEX_MODES or words.get("reflect_type", "even") != "even":
         known = ", ".join(map(repr, (*_INDEX_MODES, *_OF_LINES, "linear_ramp", "empty")))
         raise NotDifferentiable(f"pad with mode={mode!r} {words or ''} has no derivative here; needed: 'constant' or "
-                                f"one of {known}" + call_site())  # fmt: skip
+                                f"one of {known}")  # fmt: skip
     for i, (before, after) in enumerate(widths):
         if before or after:
             index = np.pad(np.arange(shape[i]), (before, after), mode)  # type: ignore[call-overload]  # NumPy's types name each mode
@@ -263,7 +263,7 @@ def _parts(ary: Any, indices_or_sections: Any, axis: int) -> Any:
     if indices_or_sections.__class__ is int or np.ndim(indices_or_sections) == 0:
         sections = int(indices_or_sections)
         if sections < 1:
-            raise ShapeError(f"array_split into {sections} parts; needed: at least one" + call_site())
+            raise ShapeError(f"array_split into {sections} parts; needed: at least one")
         small, longer = divmod(n, sections)
         cuts = [i * small + min(i, longer) for i in range(1, sections)]
     else:
@@ -290,7 +290,7 @@ def split(ary: Any, indices_or_sections: Any, axis: int = 0) -> list[Any]:
     # a rank has only its part of a sharded dimension, which is refused below whatever its extent here
     if is_number and n % int(indices_or_sections) and axis not in sharded_extents(ary):
         text = f"split of an extent of {n} into {indices_or_sections} equal parts. Fix: array_split"
-        raise ShapeError(text + call_site())
+        raise ShapeError(text)
     return _parts(ary, indices_or_sections, axis)
 
 
@@ -517,7 +517,7 @@ def gradient(f: Any, *varargs: Any, axis: Any = None, edge_order: int = 1) -> An
     spacings = spacings or [1.0] * len(axes)
     if len(spacings) != len(axes):
         text = f"gradient: {len(varargs)} spacings were given for {len(axes)} axes; needed: one, or as many"
-        raise ShapeError(text + call_site())
+        raise ShapeError(text)
     found = [_gradient_along(f, h, i, edge_order) for h, i in zip(spacings, axes, strict=True)]
     return found[0] if len(axes) == 1 else tuple(found)
 
@@ -527,7 +527,6 @@ def _gradient_along(f: Any, spacing: Any, axis: int, edge_order: int) -> Any:
     if n < edge_order + 1:
         raise ShapeError(
             f"gradient along an extent of {n} with edge_order={edge_order}; needed: at least {edge_order + 1}"
-            + call_site()
         )
     spread = (-1,) + (1,) * (f.ndim - axis - 1)
     if np.ndim(raw(spacing)) == 0:

@@ -28,7 +28,7 @@ from ..arrays.shape_only import Shaped
 from ..engine.multi_output import Several
 from ..engine.primitive import op
 from ..engine.promotion import composite
-from ..errors import LinAlgError, NotDifferentiable, ShapeError, call_site
+from ..errors import LinAlgError, NotDifferentiable, ShapeError
 from ..layouts.layout import Mix
 from .arguments import axes_in_order, instead_of, made_like, normal_axes, operand, raw
 from .decompositions import svd, svdvals
@@ -138,9 +138,7 @@ def _inverse(a: Any) -> Any:
         return inverse(a)
     except np.linalg.LinAlgError as error:
         shape = "x".join(map(str, raw(a).shape))
-        raise LinAlgError(
-            f"Singular matrix ({shape}): a derivative needs the inverse of the matrix" + call_site()
-        ) from error
+        raise LinAlgError(f"Singular matrix ({shape}): a derivative needs the inverse of the matrix") from error
 
 
 def _slogdet_adjoint(cts: Any, ys: Any, x: Any) -> Any:
@@ -226,7 +224,7 @@ def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> A
         return _euclidean(x, tuple(range(x.ndim)), keepdims)
     if axis is None and x.ndim > 2:
         text = f"norm of order {ord!r} of {x.ndim} dimensions; needed: axis= with one or two of them"
-        raise ShapeError(text + call_site())
+        raise ShapeError(text)
     axes = tuple(range(x.ndim)) if axis is None else axes_in_order(axis, x.ndim)
     return _vector_norm(x, ord, axes, keepdims) if len(axes) == 1 else _matrix_norm(x, ord, axes, keepdims)
 
@@ -244,7 +242,7 @@ def _vector_norm(x: Any, ord: Any, axes: Any, keepdims: bool) -> Any:
     if ord == 1:
         return sum(size, axes, keepdims=keepdims)
     if isinstance(ord, str):
-        raise ShapeError(f"norm of order {ord!r} of vectors; needed: a number" + call_site())
+        raise ShapeError(f"norm of order {ord!r} of vectors; needed: a number")
     # The norm is that of the elements divided by any number, times that number. Powers of those divided by the largest
     # one are neither too large nor too small.
     top = stop_gradient(max(size, axes, keepdims=True)) if raw(size).size else 1.0
@@ -272,7 +270,7 @@ def _matrix_norm(x: Any, ord: Any, axes: Any, keepdims: bool) -> Any:
         return expand_dims(y, tuple(sorted(axes))) if keepdims else y
     else:
         text = f"norm of order {ord!r} of matrices; needed: None, 'fro', 'nuc', 1, -1, 2, -2, inf"
-        raise NotDifferentiable(text + call_site())
+        raise NotDifferentiable(text)
     return y if keepdims else squeeze(y, tuple(sorted(axes)))
 
 

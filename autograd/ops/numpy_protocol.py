@@ -15,7 +15,7 @@ import numpy as np
 
 from ..engine.primitive import registry
 from ..engine.tensor import TENSORS, may_need_gradient
-from ..errors import LayoutError, NotDifferentiable, RingtapeError, SavedArrayError, call_site, typed
+from ..errors import LayoutError, NotDifferentiable, RingtapeError, SavedArrayError, typed
 from ..layouts.layout import P, Shard
 from ..layouts.messages import describe
 from ..layouts.names import name_of
@@ -108,7 +108,7 @@ def _on_values(name: str, function: Any, xs: Any, options: Any) -> Any:
         raise NotDifferentiable(
             f"numpy.{name} has no derivative here, and a tape records its operand "
             f"{describe(x.array, x.array.shape, x.layout)}. Fix: stop_gradient(x) where no gradient is "
-            "wanted, or a function of autograd.numpy that has one" + call_site()
+            "wanted, or a function of autograd.numpy that has one"
         )
     if name in _OF_SHAPES:
         return run_plain(function, tuple(xs), options)
@@ -116,7 +116,7 @@ def _on_values(name: str, function: Any, xs: Any, options: Any) -> Any:
     if partial is not None:
         raise LayoutError(
             f"numpy.{name} of {describe(partial.array, partial.array.shape, partial.layout)}, which is Partial: each "
-            "rank would use its own addend\n  fix: all_reduce(x, axis, to=R) first" + call_site()
+            "rank would use its own addend\n  fix: all_reduce(x, axis, to=R) first"
         )
     if not isinstance(function, np.ufunc):
         alike = _OF_ELEMENTS.get(name, -1)
@@ -127,7 +127,7 @@ def _on_values(name: str, function: Any, xs: Any, options: Any) -> Any:
             raise LayoutError(
                 f"numpy.{name} of {shown}: {describe(part.array, part.array.shape, part.layout)}, which is {label!r}: "
                 f"each rank would use its own part\n  fix: all_gather({shown}, {axis!r}, dim={label.dim})   (the whole)"
-                f"\n  or:  {shown}.numpy(), if this rank's part is meant" + call_site()
+                f"\n  or:  {shown}.numpy(), if this rank's part is meant"
             )
     return run_plain(function, tuple(xs), options)
 
@@ -143,7 +143,7 @@ def from_ufunc(ufunc: Any, method: str, xs: Any, options: Any) -> Any:
             raise SavedArrayError(
                 f"{name} of an array and a Tensor, in place: a value that a tape may follow would be written to it"
                 "\n  fix: w.data = w.numpy() - lr * w.grad.numpy(), for an update by hand; otherwise a = a - x, or "
-                "a -= x.numpy() where no gradient is wanted" + call_site()
+                "a -= x.numpy() where no gradient is wanted"
             )
         raise refusal(name, {"out": out})
     options = {k: v for k, v in options.items() if k != "out" and not (k == "where" and v is True)}
@@ -174,7 +174,7 @@ def _in_place(ufunc: Any, xs: Any, options: Any) -> Any:
     except (TypeError, ValueError) as error:
         if isinstance(error, RingtapeError):
             raise
-        raise typed(error, f"{ufunc.__name__} of an array and a Tensor, in place: {error}" + call_site()) from error
+        raise typed(error, f"{ufunc.__name__} of an array and a Tensor, in place: {error}") from error
 
 
 def from_function(function: Any, args: Any, words: Any) -> Any:

@@ -17,7 +17,7 @@ from ..engine.events import listeners
 from ..engine.primitive import op
 from ..engine.state import state
 from ..engine.tensor import TENSORS, Tensor
-from ..errors import LayoutError, call_site, refused, typed_errors
+from ..errors import LayoutError, refused, typed_errors
 from ..layouts.layout import Mix, Shard, Sum
 from ..layouts.messages import describe
 from ..layouts.partition import require_agreed
@@ -121,7 +121,6 @@ def require_whole(caller: str, x: Any, axes: Iterable[int]) -> None:
                 f"{caller}(x: {describe(x.array, x.array.shape, x.layout)})\n  axis {axis!r}: x is {label!r}, and "
                 f"{caller} mixes along dimension {label.dim}: each rank would use only its own part\n"
                 f"  fix: all_gather(x, {axis!r}, dim={label.dim})   (a gather forward, a reduce-scatter in backward)"
-                + call_site()
             )
 
 

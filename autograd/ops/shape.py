@@ -12,7 +12,7 @@ import numpy as np
 from ..engine.dispatch import unbroadcast
 from ..engine.primitive import Primitive, op
 from ..engine.tensor import TENSORS, Tensor
-from ..errors import ArgumentError, OptionError, ShapeError, call_site, typed_errors
+from ..errors import ArgumentError, OptionError, ShapeError, typed_errors
 from ..layouts.layout import C, D, I, Mix, R, Shard, Stated, Unagreed
 from ..layouts.rank_values import INTEGERS, RANK_NUMBERS, LocalCount, RankInt, rank_axes, rank_number
 from .arguments import (
@@ -181,9 +181,9 @@ _ROW_MAJOR = "C"
 
 def _check_order(order: Any) -> None:
     if not isinstance(order, str):
-        raise ArgumentError(f"order={order!r} was given; needed: a string" + call_site())
+        raise ArgumentError(f"order={order!r} was given; needed: a string")
     if order not in ("C", "F", "A", "K"):
-        raise OptionError(f"order={order!r} was given; needed: 'C', 'F', 'A' or 'K'" + call_site())
+        raise OptionError(f"order={order!r} was given; needed: 'C', 'F', 'A' or 'K'")
 
 
 def extents(shape: Any) -> Any:
@@ -194,7 +194,7 @@ def extents(shape: Any) -> Any:
             if n.__class__ is not int:
                 index(n)
     except TypeError as error:
-        raise ArgumentError(f"shape {shape!r} was given; needed: integers" + call_site()) from error
+        raise ArgumentError(f"shape {shape!r} was given; needed: integers") from error
     return tuple(_extent(n) if n.__class__ in TENSORS else n for n in found)
 
 
@@ -217,7 +217,7 @@ def reshape(a: Any, shape: Any, order: str = "C", *, copy: Any = None) -> Any:
     if order is not _ROW_MAJOR or copy is not None:
         _check_order(order)
         if isinstance(copy, str):
-            raise OptionError(f"copy={copy!r} was given; needed: True, False or None" + call_site())
+            raise OptionError(f"copy={copy!r} was given; needed: True, False or None")
     if shape.__class__ is int:
         shape = (shape,)
     try:
@@ -243,14 +243,12 @@ def reshape(a: Any, shape: Any, order: str = "C", *, copy: Any = None) -> Any:
             else:
                 elements, known = _with_one_row(source), _with_one_row(shape)
         if shape.count(-1) > 1 or known == 0 or elements % known:
-            raise ShapeError(
-                f"reshape of {source} to {shape}: -1 cannot be inferred from {elements} elements" + call_site()
-            )
+            raise ShapeError(f"reshape of {source} to {shape}: -1 cannot be inferred from {elements} elements")
         shape = tuple(elements // known if n == -1 else n for n in shape)
         if shape[free] == 0:
             _check_empty_part(source, shape, free)
     elif total != elements:
-        raise ShapeError(f"reshape of {source} to {shape}; needed: a shape of {elements} elements" + call_site())
+        raise ShapeError(f"reshape of {source} to {shape}; needed: a shape of {elements} elements")
     return _reshape(x, options=(shape, source, free))
 
 
@@ -271,7 +269,7 @@ def _check_empty_part(source: Shape, shape: Shape, free: int) -> None:
     given = (*shape[:free], -1, *shape[free + 1 :])
     raise ShapeError(
         f"reshape of {source} to {given}: this rank's part is empty along dimension {empty}, so the extents before -1 "
-        f"do not fit it\n  fix: -1 for the dimension that contains dimension {empty}, or x.shape[{empty}]" + call_site()
+        f"do not fit it\n  fix: -1 for the dimension that contains dimension {empty}, or x.shape[{empty}]"
     )
 
 
@@ -295,7 +293,6 @@ def transpose(a: Any, axes: Sequence[int] | None = None) -> Any:
         swap = f"\n  fix: x.swapaxes{axes}, to exchange these two" if len(axes) == 2 else ""
         raise ShapeError(
             f"transpose: axes {axes} were given for an array of {ndim} dimensions; needed: each dimension once{swap}"
-            + call_site()
         )
     return _transpose(x, options=(axes,))
 
@@ -321,7 +318,7 @@ def moveaxis(a: Any, source: Any, destination: Any) -> Any:
     sources, targets = axes_in_order(source, ndim, "source"), axes_in_order(destination, ndim, "destination")
     if len(sources) != len(targets):
         text = f"moveaxis of axes {source} to {destination}; needed: as many destinations as sources"
-        raise ShapeError(text + call_site())
+        raise ShapeError(text)
     axes = [i for i in range(ndim) if i not in sources]
     for target, i in sorted(zip(targets, sources, strict=True)):
         axes.insert(target, i)
@@ -336,7 +333,7 @@ def matrix_transpose(x: Any) -> Any:
     """
     x = x if hasattr(x, "dtype") else operand(x)
     if len(raw(x).shape) < 2:
-        raise ShapeError(f"matrix_transpose of shape {raw(x).shape}; needed: at least two dimensions" + call_site())
+        raise ShapeError(f"matrix_transpose of shape {raw(x).shape}; needed: at least two dimensions")
     return swapaxes(x, -1, -2)
 
 
@@ -414,7 +411,7 @@ def expand_dims(a: Any, axis: int | Sequence[int] | None = None, *, dim: Any = N
     count = len(axis) if isinstance(axis, tuple | list) else 1
     if isinstance(axis, np.ndarray | Tensor) and axis.ndim:
         text = f"expand_dims: axis={axis!r} was given; needed: an integer or a tuple of integers"
-        raise ArgumentError(text + call_site())
+        raise ArgumentError(text)
     axes = tuple(sorted(axes_in_order(axis, len(raw(x).shape) + count)))
     return _expand(x, options=(axes,)) if axes else x
 
@@ -438,7 +435,7 @@ def squeeze(a: Any, axis: int | Sequence[int] | None = None, *, dim: Any = None)
     else:
         axes = normal_axes(axis, len(shape)) if shape else axes_of_number(axis)
     if any(shape[i] != 1 for i in axes):
-        raise ShapeError(f"squeeze of axis {axis} of {shape}; needed: extent 1" + call_site())
+        raise ShapeError(f"squeeze of axis {axis} of {shape}; needed: extent 1")
     return _squeeze(x, options=(axes,)) if axes else x
 
 
@@ -479,15 +476,14 @@ def concatenate(arrays: Any, axis: int | None = FIRST, out: Any = None, *, dtype
         xs, axis = [ravel(x) for x in xs], 0
     raws = [raw(x) for x in xs]
     if not raws:
-        raise ShapeError("concatenate of no arrays: need at least one array to concatenate" + call_site())
+        raise ShapeError("concatenate of no arrays: need at least one array to concatenate")
     ndim = len(raws[0].shape)
     if axis.__class__ is bool:
-        raise ArgumentError(f"concatenate: axis={axis} was given; needed: an integer" + call_site())
+        raise ArgumentError(f"concatenate: axis={axis} was given; needed: an integer")
     axis = normal_axis(axis, ndim)
     if any(len(r.shape) != ndim for r in raws):
         raise ShapeError(
             f"concatenate of shapes {[r.shape for r in raws]}; needed: arrays with equally many dimensions"
-            + call_site()
         )
     y = _concatenate(*xs, options=(axis, tuple(int(r.shape[axis]) for r in raws)))
     return y if dtype is None else y.astype(dtype)

@@ -15,7 +15,7 @@ from ..arrays.shape_only import Shaped
 from ..engine.primitive import Primitive, op
 from ..engine.promotion import composite
 from ..engine.tensor import TENSORS
-from ..errors import ArgumentError, NotDifferentiable, OptionError, ShapeError, call_site, typed
+from ..errors import ArgumentError, NotDifferentiable, OptionError, ShapeError, typed
 from ..layouts.rank_values import RANK_NUMBERS, RankInt, has_local_count, plain, rank_axes, rank_number
 from .arguments import (
     axes_in_order,
@@ -67,9 +67,9 @@ def where(condition: Any, x: Any = None, y: Any = None) -> Any:
         try:
             return np.nonzero(condition)
         except (TypeError, ValueError) as error:  # of a number, which has no dimension
-            raise typed(error, f"where: {error}" + call_site()) from error
+            raise typed(error, f"where: {error}") from error
     if x is None or y is None:
-        raise ShapeError("where: one of x and y was given; needed: both or neither" + call_site())
+        raise ShapeError("where: one of x and y was given; needed: both or neither")
     if condition.__class__ not in TENSORS and x.__class__ not in TENSORS and y.__class__ not in TENSORS:
         if not tensors_in((condition, x, y)):
             chosen = np.where(plain(condition), plain(x), plain(y))
@@ -91,7 +91,7 @@ def select(condlist: Any, choicelist: Any, default: Any = 0) -> Any:
     """
     if len(condlist) != len(choicelist):
         text = f"select: {len(condlist)} conditions and {len(choicelist)} choices; needed: one per condition"
-        raise ShapeError(text + call_site())
+        raise ShapeError(text)
     y = default
     for condition, choice in zip(reversed(condlist), reversed(choicelist), strict=True):
         y = where(condition, choice, y)
@@ -241,7 +241,7 @@ _RAISE = "raise"
 
 def _index_by_mode(index: Any, mode: Any, n: int) -> Any:
     if mode.__class__ is not str or mode not in ("raise", "wrap", "clip"):
-        raise OptionError(f"take: mode={mode!r} was given; needed: 'raise', 'wrap' or 'clip'" + call_site())
+        raise OptionError(f"take: mode={mode!r} was given; needed: 'raise', 'wrap' or 'clip'")
     return index % n if mode == "wrap" else np.clip(index, 0, n - 1) if mode == "clip" else index
 
 
@@ -255,7 +255,7 @@ def take(a: Any, indices: Any, axis: int | None = None, out: None = None, mode: 
     if axis is None:
         a, axis = ravel(a), 0
     elif axis.__class__ is bool:
-        raise ArgumentError(f"take: axis={axis} was given; needed: an integer" + call_site())
+        raise ArgumentError(f"take: axis={axis} was given; needed: an integer")
     ndim = len(raw(a).shape)
     if axis.__class__ is not int or not 0 <= axis < ndim:
         axis = normal_axis(axis, ndim)
@@ -265,7 +265,7 @@ def take(a: Any, indices: Any, axis: int | None = None, out: None = None, mode: 
         index = move(index, raw(a)) if index.ndim else index
     if index.dtype.kind != "i":
         if index.size and not np.can_cast(index.dtype, np.intp):
-            raise ArgumentError(f"take: indices of {index.dtype} were given; indices must be of integers" + call_site())
+            raise ArgumentError(f"take: indices of {index.dtype} were given; indices must be of integers")
         index = index.astype(np.intp)
     if mode is not _RAISE:
         index = _index_by_mode(index, mode, int(raw(a).shape[axis]))
@@ -376,7 +376,7 @@ def quantile(a: Any, q: Any, axis: Any = None, out: None = None, overwrite_input
     """
     if method != "linear" or q.__class__ in TENSORS:
         raise NotDifferentiable(f"quantile(q={q!r}, method={method!r}) has no derivative here; needed: numbers q, "
-                                "method='linear'" + call_site())  # fmt: skip
+                                "method='linear'")  # fmt: skip
     flat, axes = reduced_axes_last(operand(a), axis)
     ordered = sort(flat if np.ndim(q) == 0 else flat.astype(np.result_type(flat.dtype, np.float64)))
     at = np.asarray(q, float) * (int(raw(flat).shape[-1]) - 1)

@@ -14,7 +14,7 @@ from ..arrays.half import in_float32
 from ..arrays.shape_only import Shaped
 from ..engine.primitive import Primitive, op
 from ..engine.promotion import composite
-from ..errors import NotDifferentiable, call_site
+from ..errors import NotDifferentiable
 from ..layouts.broadcasting import broadcast
 from ..layouts.layout import Mix
 from .arguments import instead_of, made_like, normal_axes, normal_axis, operand, raw
@@ -222,7 +222,7 @@ def _cast_for_variance(a: Any, dtype: Any) -> Any:
     if a.dtype.kind == "c" and np.dtype(dtype).kind != "c":
         raise NotDifferentiable(
             f"a variance of complex numbers with dtype={dtype!r}: NumPy drops the imaginary part of the mean. Fix: "
-            "leave dtype out" + call_site()
+            "leave dtype out"
         )
     return a.astype(dtype)
 

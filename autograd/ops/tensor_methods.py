@@ -9,7 +9,7 @@ import numpy as np
 
 from ..arrays.device import device_of
 from ..engine.tensor import Tensor
-from ..errors import ArgumentError, SavedArrayError, call_site, typed_errors
+from ..errors import ArgumentError, SavedArrayError, typed_errors
 from ..layouts.rank_values import INTEGERS
 from . import (
     einsum,
@@ -49,7 +49,7 @@ def _transpose(x: Any, *axes: Any, dim0: Any = None, dim1: Any = None) -> Any:
         if tuple(axes) in ((0, 1), (-2, -1)) and len(x.array.shape) == 2:
             raise ArgumentError(
                 f"transpose({axes[0]}, {axes[1]}) of a Tensor of two dimensions: NumPy's permutation leaves it as it "
-                "is, torch's exchange transposes it\n  fix: x.T, or x itself" + call_site()
+                "is, torch's exchange transposes it\n  fix: x.T, or x itself"
             )
     one = len(axes) == 1 and not isinstance(axes[0], INTEGERS)
     return shape.transpose(x, axes[0] if one else axes or None)
@@ -74,7 +74,7 @@ def _flatten(x: Any, start_dim: Any = 0, end_dim: Any = -1, *, order: str = "C")
     first, last = normal_axis(start_dim, x.ndim, "start_dim"), normal_axis(end_dim, x.ndim, "end_dim")
     if first > last:
         text = f"flatten: start_dim={start_dim} and end_dim={end_dim} of an array of {x.ndim} dimensions were given"
-        raise ArgumentError(f"{text}; needed: start_dim before end_dim" + call_site())
+        raise ArgumentError(f"{text}; needed: start_dim before end_dim")
     return shape.reshape(x, (*x.shape[:first], -1, *x.shape[last + 1 :]))
 
 
@@ -195,7 +195,7 @@ def _refused(name: str) -> Any:
         fix = f"autograd.numpy.{name}(x)" if name in ("sort", "partition") else fix
         raise SavedArrayError(
             f"{name} of a Tensor of shape {self.array.shape} would write to an array that a tape may have saved; "
-            f"needed: an operation that returns a new Tensor. Fix: {fix}" + call_site()
+            f"needed: an operation that returns a new Tensor. Fix: {fix}"
         )
 
     return method

@@ -10,7 +10,7 @@ from ..arrays.device import dtype_named, gpu_named, where_to
 from ..engine.leaves import Leaf
 from ..engine.state import state
 from ..engine.tensor import Tensor
-from ..errors import ArgumentError, ShapeError, call_site, typed_errors
+from ..errors import ArgumentError, ShapeError, typed_errors
 from ..layouts.rank_values import INTEGERS
 from . import elementwise, manipulation, shape, sorting
 from .arguments import FIRST, normal_axis, one_of
@@ -38,7 +38,7 @@ def _integer(n: Any, what: str) -> int:
     try:
         return index(n)
     except TypeError as error:
-        raise ArgumentError(f"{what} {n!r} was given; needed: an integer" + call_site()) from error
+        raise ArgumentError(f"{what} {n!r} was given; needed: an integer") from error
 
 
 @typed_errors
@@ -46,7 +46,7 @@ def _view(x: Any, *given: Any) -> Any:
     """Return the same elements in another shape: torch's ``view``, which is ``reshape`` here."""
     wanted = _several(given)
     if not isinstance(wanted, Sequence):
-        raise ArgumentError(f"view: {wanted!r} was given; needed: extents. Fix: astype, for a dtype" + call_site())
+        raise ArgumentError(f"view: {wanted!r} was given; needed: extents. Fix: astype, for a dtype")
     return shape.reshape(x, tuple(wanted))
 
 
@@ -67,12 +67,12 @@ def _split(x: Any, split_size: Any, dim: int = FIRST, *, axis: int | None = None
     if isinstance(split_size, Sequence):
         sizes = [_integer(size, "split: the size") for size in split_size]
         if sum(sizes) != n or min(sizes, default=0) < 0:
-            raise ShapeError(f"split: sizes {sizes} were given for an extent of {n}; needed: its parts" + call_site())
+            raise ShapeError(f"split: sizes {sizes} were given for an extent of {n}; needed: its parts")
         ends = [sum(sizes[: i + 1]) for i in range(len(sizes) - 1)]
     else:
         size = _integer(split_size, "split: the size")
         if size < 1:
-            raise ShapeError(f"split: a size of {size} was given; needed: at least 1" + call_site())
+            raise ShapeError(f"split: a size of {size} was given; needed: at least 1")
         ends = list(range(size, n, size))
     return as_parts(tuple(manipulation.split(x, ends, dim)))
 
@@ -82,7 +82,7 @@ def _chunk(x: Any, chunks: int, dim: int = FIRST, *, axis: int | None = None) ->
     dim = dim if axis is None else one_of("chunk", dim, FIRST, axis)
     n, chunks = int(x.array.shape[normal_axis(dim, x.ndim)]), _integer(chunks, "chunk: the number")
     if chunks < 1:
-        raise ShapeError(f"chunk: {chunks} parts were asked for; needed: at least 1" + call_site())
+        raise ShapeError(f"chunk: {chunks} parts were asked for; needed: at least 1")
     return _split(x, max(-(-n // chunks), 1), dim)
 
 

@@ -19,7 +19,7 @@ from ..engine.primitive import Primitive, op
 from ..engine.promotion import composite
 from ..engine.state import state
 from ..engine.tensor import TENSORS
-from ..errors import ArgumentError, call_site
+from ..errors import ArgumentError
 from ..layouts.broadcasting import broadcast
 from . import reductions
 from .arguments import (
@@ -269,7 +269,7 @@ def clip(
     """
     if (a_min is _MISSING) != (a_max is _MISSING):
         text = "clip: one of a_min and a_max was given; needed: both, either of which may be None"
-        raise ArgumentError(text + call_site())
+        raise ArgumentError(text)
     lo, hi = (min, max) if a_min is _MISSING else (a_min, a_max)
     if not tensors_in((a, lo, hi, out)):
         return of_rank_numbers(np.clip, (a, lo, hi), {"out": out})

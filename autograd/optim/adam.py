@@ -9,7 +9,7 @@ import numpy as np
 
 from ..arrays.capture import current_capture
 from ..engine.leaves import Leaf
-from ..errors import ArgumentError, call_site
+from ..errors import ArgumentError
 from ..kernels import functions
 from .base import Optimizer, decrease
 from .fused import Tables, contiguous, numbers_of_step, refuse_other_arrays
@@ -104,7 +104,7 @@ class Adam(Optimizer):
         super().check_numbers()
         caller, betas = type(self).__name__, self.betas
         if not isinstance(betas, tuple | list) or len(betas) != 2:
-            raise ArgumentError(f"{caller}: betas={betas!r} was given; needed: two numbers" + call_site())
+            raise ArgumentError(f"{caller}: betas={betas!r} was given; needed: two numbers")
         check_numbers(caller, below=1.0, **{"betas[0]": betas[0], "betas[1]": betas[1]})
         check_numbers(caller, eps=self.eps, weight_decay=self.weight_decay)
 

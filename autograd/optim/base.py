@@ -30,7 +30,6 @@ from ..errors import (
     LayoutError,
     OptionError,
     ShapeError,
-    call_site,
     find_site,
     typed_errors,
 )
@@ -117,7 +116,7 @@ class Optimizer:
             )
         for p in self.parameters:
             if not isinstance(p, Leaf):
-                raise ArgumentError(f"{caller}: {type(p).__name__} was given; needed: Parameters" + call_site())
+                raise ArgumentError(f"{caller}: {type(p).__name__} was given; needed: Parameters")
             if not is_inexact(p.array.dtype):
                 raise DtypeError(
                     f"{type(self).__name__}: {p.name or 'a parameter'} has dtype {p.array.dtype}; needed: a floating "
@@ -127,7 +126,7 @@ class Optimizer:
                 raise OptionError(
                     f"{caller}: {p.name or 'a tensor'} of shape {p.array.shape} requires no gradient, so "
                     "nothing would be learned; needed: Parameters\n  fix: ag.Parameter(array) in place of "
-                    "ag.tensor(array)" + call_site()
+                    "ag.tensor(array)"
                 )
         seen: dict[int, int] = {}
         for i, p in enumerate(self.parameters):
@@ -135,7 +134,7 @@ class Optimizer:
             if first != i:
                 raise OptionError(
                     f"{caller}: {p.name or f'parameter {i}'} was given twice, at {first} and {i}; needed: each "
-                    "parameter once, or a step would change it twice" + call_site()
+                    "parameter once, or a step would change it twice"
                 )
         self.schedule = lr if callable(lr) else None
         self.lr: float = lr(0) if callable(lr) else lr
@@ -229,7 +228,7 @@ class Optimizer:
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Set the gradients of all parameters to None; OptionError if `set_to_none` is not True."""
         if set_to_none is not True:
-            raise OptionError(f"zero_grad: set_to_none={set_to_none!r} was given; needed: True" + call_site())
+            raise OptionError(f"zero_grad: set_to_none={set_to_none!r} was given; needed: True")
         for p in self.parameters:
             p._grad = None
 
@@ -370,7 +369,7 @@ class Optimizer:
                     f"{type(self).__name__}.step: {p.name or f'parameter {i}'} is on {device_of(p.array)}, and its "
                     f"{name!r} of earlier steps on {device_of(kept)}; needed: one device\n"
                     "  fix: optimizer.load_state_dict(optimizer.state_dict()) after the move of the module\n"
-                    "  or:  make the optimizer after it" + call_site()
+                    "  or:  make the optimizer after it"
                 )
         self._kinds[i] = p.array.__class__
 
@@ -554,7 +553,6 @@ class Optimizer:
         if not isinstance(value, np.ndarray | np.generic) and not is_array(value):
             raise ArgumentError(
                 f"load_state_dict: {name} of {p.name or f'parameter {i}'} is a {type(value).__name__}; needed: an array"
-                + call_site()
             )
         part = part_of(value, p.array, p.layout, "load_state_dict", f"{name} of {p.name or f'parameter {i}'}")
         halves = is_half(part.dtype) or is_half(p.array.dtype)  # a state may be wider than they are
@@ -581,7 +579,7 @@ def refuse_rank_numbers(caller: str, numbers: dict[str, Any], parameters: list[L
                     raise LayoutError(
                         f"{caller}({name}={value!r})\n  axis {axis!r}: {name} differs between the ranks, and "
                         f"{p.name or f'parameter {i}'} is {label.word}: one value, which the ranks would update "
-                        f"differently\n  fix: the same {name} on every rank" + call_site()
+                        f"differently\n  fix: the same {name} on every rank"
                     )
 
 
@@ -616,7 +614,7 @@ def refuse_foreign_gradient(p: Leaf, i: int) -> None:
                 f"step({name}: {describe(p.array, p.array.shape, p.layout)}, its gradient: "
                 f"{describe(g.array, g.array.shape, g.layout)})\n  axis {axis!r}: the parameter is {need.word}, "
                 f"its gradient {have.word}{never}\n  fix: make the parameter Invariant (leave the label out) and enter "
-                f"it by cast({name}, {axis!r}, to=R), whose adjoint is the all-reduce" + call_site()
+                f"it by cast({name}, {axis!r}, to=R), whose adjoint is the all-reduce"
             )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from ..engine.leaves import Leaf, Parameter
-from ..errors import ArgumentError, OptionError, call_site
+from ..errors import ArgumentError, OptionError
 from .base import Optimizer
 from .groups import split
 
@@ -54,10 +54,10 @@ class OfCopies:
     def _check(self, p: Any) -> None:
         own = type(self).__name__
         if not isinstance(p, Parameter):
-            raise ArgumentError(f"{own}: {type(p).__name__} was given; needed: Parameters" + call_site())
+            raise ArgumentError(f"{own}: {type(p).__name__} was given; needed: Parameters")
         if any(p is other for other in self._held):
             name = p.name or f"parameter {len(self._held)}"
-            raise OptionError(f"{own}: {name} was given twice; needed: each parameter once" + call_site())
+            raise OptionError(f"{own}: {name} was given twice; needed: each parameter once")
 
     @property
     def lr(self) -> float:

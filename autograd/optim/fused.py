@@ -9,7 +9,7 @@ import numpy as np
 
 from ..arrays.capture import current_capture
 from ..arrays.device import runtime_of
-from ..errors import CaptureError, call_site
+from ..errors import CaptureError
 from ..kernels import functions
 
 __all__ = [
@@ -114,7 +114,7 @@ def refuse_other_arrays(is_same: bool) -> None:
         raise CaptureError(
             "a captured step was called after parameters or the optimizer's state were assigned, as load_state_dict "
             "does: the captured work updates the arrays from before\n  fix: capture the step again: "
-            "step = ag.cuda_graph(...)" + call_site()
+            "step = ag.cuda_graph(...)"
         )
 
 

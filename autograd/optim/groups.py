@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from typing import Any, NoReturn
 
 from ..engine.leaves import Leaf
-from ..errors import ArgumentError, ShapeError, call_site
+from ..errors import ArgumentError, ShapeError
 
 __all__ = ["Group", "Members", "check_names", "follow", "matching", "names_of", "split"]
 
@@ -92,7 +92,7 @@ def check_names(optimizer: Any, names: Iterable[str]) -> None:
         if name not in optimizer.legal_names():
             raise ArgumentError(
                 f"{type(optimizer).__name__}: a group of parameters with {name!r} was given; needed: 'params', and "
-                f"some of {', '.join(optimizer.legal_names())}" + call_site()
+                f"some of {', '.join(optimizer.legal_names())}"
             )
 
 
@@ -102,7 +102,7 @@ def split(caller: str, params: Any) -> list[tuple[list[Leaf], dict[str, Any]]]:
         given = list(params)
     except TypeError as error:
         text = f"{caller}: {type(params).__name__} was given; needed: a list of Parameters"
-        raise ArgumentError(text + call_site()) from error
+        raise ArgumentError(text) from error
     if not any(isinstance(each, dict) for each in given):
         return [(given, {})]
     found = []
@@ -110,7 +110,7 @@ def split(caller: str, params: Any) -> list[tuple[list[Leaf], dict[str, Any]]]:
         if not isinstance(each, dict) or "params" not in each:
             raise ArgumentError(
                 f"{caller}: {type(each).__name__} was given in a list of groups; needed: dictionaries with the key "
-                "'params'" + call_site()
+                "'params'"
             )
         members = each["params"]
         own = {name: value for name, value in each.items() if name != "params"}
@@ -151,7 +151,7 @@ def matching(optimizer: Any, saved: Any) -> tuple[list[int], list[int]]:
     if saved is None or saved == mine:
         return usual
     if not all(isinstance(names, list | tuple) and all(isinstance(x, str) for x in names) for names in saved):
-        raise ShapeError("load_state_dict: names: needed: a list of names for each group" + call_site())
+        raise ShapeError("load_state_dict: names: needed: a list of names for each group")
     is_named = [any(any(names) for names in each) for each in (mine, saved)]
     if not all(is_named) and [len(names) for names in saved] == sizes:
         return usual
@@ -179,5 +179,5 @@ def _refuse_names(optimizer: Any, mine: Any, saved: Any, k: int) -> NoReturn:
         f"{type(optimizer).__name__}.load_state_dict: the state has the parameters of another optimizer: "
         f"{len(given)} of them for {len(have)}, {fault}\n"
         "  fix: the parameters of the run that saved it, with the same groups; their order does not matter\n"
-        "  or:  if they are the same under other names, give them these: p.name = ..." + call_site()
+        "  or:  if they are the same under other names, give them these: p.name = ..."
     )

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import ArgumentError, OptionError, call_site, short
+from ..errors import ArgumentError, OptionError, short
 
 __all__ = ["check_count", "check_flags", "check_numbers"]
 
@@ -29,7 +29,7 @@ def check_numbers(caller: str, least: float = 0.0, below: float = math.inf, **gi
     """
     for name, x in given.items():
         if not isinstance(x, numbers.Real) or isinstance(x, bool):
-            raise ArgumentError(f"{caller}: {name}={x!r} was given; needed: a number" + call_site())
+            raise ArgumentError(f"{caller}: {name}={x!r} was given; needed: a number")
         try:
             value = float(x)
         except OverflowError:  # an integer above all floats, which is in no interval of them
@@ -37,20 +37,20 @@ def check_numbers(caller: str, least: float = 0.0, below: float = math.inf, **gi
         if not least <= value < below:
             upper = "finite" if below == math.inf else f"below {below:g}"
             lower = f"at least {least:g} and " if least > -math.inf else ""
-            raise OptionError(f"{caller}: {name}={x} was given; needed: a number {lower}{upper}" + call_site())
+            raise OptionError(f"{caller}: {name}={x} was given; needed: a number {lower}{upper}")
 
 
 def check_flags(caller: str, **given: Any) -> None:
     """Raise an error unless every value is True or False: an array or a number may belong to another argument."""
     for name, x in given.items():
         if not isinstance(x, bool | np.bool_):
-            raise ArgumentError(f"{caller}: {name}={short(x)} was given; needed: True or False" + call_site())
+            raise ArgumentError(f"{caller}: {name}={short(x)} was given; needed: True or False")
 
 
 def check_count(caller: str, least: int = 0, **given: Any) -> None:
     """Raise an error unless every value is an integer of at least `least`."""
     for name, n in given.items():
         if not isinstance(n, numbers.Integral) or isinstance(n, bool):
-            raise ArgumentError(f"{caller}: {name}={n!r} was given; needed: an integer" + call_site())
+            raise ArgumentError(f"{caller}: {name}={n!r} was given; needed: an integer")
         if n < least:
-            raise OptionError(f"{caller}: {name}={n} was given; needed: at least {least}" + call_site())
+            raise OptionError(f"{caller}: {name}={n} was given; needed: at least {least}")

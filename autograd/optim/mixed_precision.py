@@ -28,7 +28,7 @@ from ..engine.locks import step_check
 from ..engine.state import state
 from ..engine.tensor import TENSORS, Tensor
 from ..engine.whole import part_of, whole_of
-from ..errors import AnomalyError, ArgumentError, LayoutError, OptionError, call_site, typed_errors
+from ..errors import AnomalyError, ArgumentError, LayoutError, OptionError, typed_errors
 from ..layouts.rank_values import rank_axes
 from .base import Optimizer
 from .copies import OfCopies
@@ -99,7 +99,6 @@ class LossScaler:
             if axes := rank_axes(number):
                 raise LayoutError(
                     f"LossScaler({name}={number!r})\n  axis {min(axes)!r}: it depends on the rank; needed: one number"
-                    + call_site()
                 )
         tiny = np.finfo(np.float32).tiny
         check_numbers("LossScaler", 1.0, growth_factor=growth_factor)
@@ -126,7 +125,7 @@ class LossScaler:
             `loss` is no Tensor.
         """
         if loss.__class__ not in TENSORS:
-            raise ArgumentError(f"LossScaler.scale: {type(loss).__name__} was given; needed: a Tensor" + call_site())
+            raise ArgumentError(f"LossScaler.scale: {type(loss).__name__} was given; needed: a Tensor")
         self.was_used = True
         return (loss.astype(np.float32) if is_half(loss.dtype) else loss) * self.value
 
@@ -147,7 +146,7 @@ class LossScaler:
             raise AnomalyError(
                 f"LossScaler: gradients are not finite at loss scale {self.value:g}, the least one, so that scaling "
                 "has not caused it\n  fix: look for NaN or infinity in the data, the model or the loss, as with "
-                "autograd.detect_anomaly\n  or:  LossScaler(min_scale=...), if gradients are that large" + call_site()
+                "autograd.detect_anomaly\n  or:  LossScaler(min_scale=...), if gradients are that large"
             )
         self.value, self.good_steps = max(self.value * self.backoff_factor, self.min_scale), 0
 
@@ -164,7 +163,6 @@ class LossScaler:
         if set(state_dict) != {"value", "good_steps"}:
             raise OptionError(
                 f"LossScaler.load_state_dict: {sorted(state_dict)} was given; needed: ['good_steps', 'value']"
-                + call_site()
             )
         check_numbers("LossScaler", value=state_dict["value"])
         check_count("LossScaler", good_steps=state_dict["good_steps"])
@@ -252,12 +250,11 @@ class MasterWeights(OfCopies):
         self.parameters = self._copies
         self.scaler = LossScaler() if scaler is None else scaler
         if not isinstance(self.scaler, LossScaler):
-            raise ArgumentError(f"MasterWeights: scaler={scaler!r} was given; needed: a LossScaler" + call_site())
+            raise ArgumentError(f"MasterWeights: scaler={scaler!r} was given; needed: a LossScaler")
         if self.scaler.owner() is not None:
             raise OptionError(
                 "MasterWeights: the LossScaler belongs to another optimizer, whose step would change the scale of "
                 "these gradients\n  fix: a LossScaler for each, or one optimizer with groups of parameters"
-                + call_site()
             )
         self.scaler.owner = weakref.ref(self)
         self.skipped = 0
@@ -275,7 +272,7 @@ class MasterWeights(OfCopies):
             raise OptionError(
                 f"MasterWeights: {p.name or f'parameter {len(self._held)}'} has a master weight of another optimizer; "
                 "needed: one, or the parameter would follow the one that was updated last\n"
-                "  fix: give model.parameters() to one optimizer" + call_site()
+                "  fix: give model.parameters() to one optimizer"
             )
 
     def scale(self, loss: Tensor) -> Tensor:
@@ -353,7 +350,7 @@ class MasterWeights(OfCopies):
             raise OptionError(
                 "MasterWeights.step: in the last step a weight has grown beyond the largest float16, "
                 f"{_LARGEST_HALF:g}\n  fix: a smaller learning rate or more weight decay\n  or:  keep this parameter "
-                "in float32" + call_site()
+                "in float32"
             )
         return not is_lost
 
@@ -410,7 +407,7 @@ class MasterWeights(OfCopies):
         if not scaled:
             raise OptionError(
                 "MasterWeights.step: the loss of these gradients was not scaled, and they would be divided by the loss "
-                f"scale {self.scaler.value:g}\n  fix: loss = opt.scale(loss), inside the tape's block" + call_site()
+                f"scale {self.scaler.value:g}\n  fix: loss = opt.scale(loss), inside the tape's block"
             )
         if finite:
             for p in self._held:
@@ -480,7 +477,7 @@ class MasterWeights(OfCopies):
         if set(state_dict) != {"optimizer", "masters", "scaler"} or len(state_dict["masters"]) != len(self._held):
             raise OptionError(
                 f"MasterWeights.load_state_dict: {sorted(state_dict)} was given; needed: ['masters', 'optimizer', "
-                f"'scaler'], with {len(self._held)} masters" + call_site()
+                f"'scaler'], with {len(self._held)} masters"
             )
         self._take_names()
         steps = [self.optimizer.prepare_state_dict(state_dict["optimizer"]),
@@ -541,7 +538,7 @@ def _refuse_infinite(value: Any, wide: Any, p: Leaf) -> None:
         raise OptionError(
             f"MasterWeights.step: {p.name or 'a parameter'} of shape {p.array.shape} has a weight of "
             f"{float(to_host(np.abs(wide).max())):g}; the largest float16 is {_LARGEST_HALF:g}\n  fix: a "
-            "smaller learning rate or more weight decay\n  or:  keep this parameter in float32" + call_site()
+            "smaller learning rate or more weight decay\n  or:  keep this parameter in float32"
         )
 
 

@@ -26,7 +26,7 @@ from ..engine.leaves import Leaf
 from ..engine.locks import step_check
 from ..engine.state import state
 from ..engine.tensor import Tensor
-from ..errors import ArgumentError, LayoutError, OptionError, call_site, typed_errors
+from ..errors import ArgumentError, LayoutError, OptionError, typed_errors
 from ..layouts.layout import C, D, I, Layout, P, R, Rooted, Shard, V
 from ..layouts.messages import describe
 from .fused import is_supported, squares
@@ -61,7 +61,7 @@ def local_norm(tensors: list[Tensor], norm_type: float = 2.0) -> float:
                 raise LayoutError(
                     f"norm({name}: {describe(x.array, x.array.shape, x.layout)})\n  axis {axis!r}: it is {label.word}, "
                     "and the norm of what this rank holds is not that of the whole\n  fix: norm=optim.global_norm, "
-                    "which sums over what all ranks hold" + call_site()
+                    "which sums over what all ranks hold"
                 )
     arrays = [x.array for x in tensors]
     return _scaled(lambda order, scale: _root(_power(arrays, order, scale), order), norm_type)
@@ -169,7 +169,7 @@ def axes_of_parts(caller: str, layout: Layout | None) -> tuple[str, ...]:
     if found and state.grid is not layout.grid:
         raise LayoutError(
             f"{caller}: a value is {layout!r}, and its mesh is not current: the ranks hold parts of it\n"
-            "  fix: call it inside `with mesh:`, on all ranks" + call_site()
+            "  fix: call it inside `with mesh:`, on all ranks"
         )
     return tuple(found)
 
@@ -184,7 +184,6 @@ def _refuse_addends(layout: Layout | None) -> None:
         if label is P:
             raise LayoutError(
                 f"global_norm: a value is {label.word} on axis {axis!r}; needed: copies, parts, or values of each rank"
-                + call_site()
             )
 
 
@@ -278,7 +277,7 @@ def norm_of(
             raise
         raise ArgumentError(
             f"norm={getattr(norm, '__name__', norm)} was called with 2 arguments, which it does not take; needed: a "
-            "function of the Tensors and the order of the norm\n  fix: def norm(tensors, norm_type): ..." + call_site()
+            "function of the Tensors and the order of the norm\n  fix: def norm(tensors, norm_type): ..."
         ) from error
     found = [x.layout for x in tensors if x.layout is not None and x.layout.grid is grid]
     known = [*found, *(layout for layout in layouts if layout is not None and layout.grid is grid)]
@@ -310,7 +309,7 @@ def _compare_norm(total: float, right: float, norm_type: float) -> None:
         f"norm= returned {total:.6g}, and the norm of order {norm_type:g} of what all ranks hold together is "
         f"{right:.6g}\n  needed: copies (R, I) count once, and parts (Shard, V) are summed over the ranks; a sum over "
         "the ranks that includes copies counts them once per rank\n"
-        "  fix: leave norm= out, which is norm=optim.global_norm" + call_site()
+        "  fix: leave norm= out, which is norm=optim.global_norm"
     )
 
 
@@ -377,7 +376,7 @@ def clip_grad_norm_(
     """
     for name, x in (("max_norm", max_norm), ("norm_type", norm_type)):
         if not isinstance(x, numbers.Real):
-            raise ArgumentError(f"clip_grad_norm_: {name}={x!r} was given; needed: a number" + call_site())
+            raise ArgumentError(f"clip_grad_norm_: {name}={x!r} was given; needed: a number")
     if not max_norm >= 0 or not norm_type > 0:
         raise OptionError(
             f"clip_grad_norm_: max_norm={max_norm}, norm_type={norm_type}; needed: at least 0, and above 0"
@@ -460,17 +459,17 @@ def clip_grad_value_(parameters: Iterable[Leaf] | Leaf, clip_value: float) -> No
 def check_norm(caller: str, norm: Any) -> None:
     """Raise ArgumentError unless `norm` is a function, or None."""
     if norm is not None and not callable(norm):
-        raise ArgumentError(f"{caller}: norm={norm!r} was given; needed: a function, or None" + call_site())
+        raise ArgumentError(f"{caller}: norm={norm!r} was given; needed: a function, or None")
 
 
 def _gradients(parameters: Iterable[Leaf] | Leaf, caller: str) -> list[tuple[Leaf, Tensor]]:
     found = []
     given = [parameters] if isinstance(parameters, Leaf) else parameters
     if not isinstance(given, Iterable):
-        raise ArgumentError(f"{caller}: {given!r} was given; needed: Parameters" + call_site())
+        raise ArgumentError(f"{caller}: {given!r} was given; needed: Parameters")
     for i, p in enumerate(given):
         if not isinstance(p, Leaf):
-            raise ArgumentError(f"{caller}: {type(p).__name__} was given; needed: Parameters" + call_site())
+            raise ArgumentError(f"{caller}: {type(p).__name__} was given; needed: Parameters")
         holder = masters.get(id(p))
         owner = None if holder is None else holder()
         if owner is not None:
@@ -485,7 +484,7 @@ def _gradients(parameters: Iterable[Leaf] | Leaf, caller: str) -> list[tuple[Lea
                     f"{caller}({name}.grad: {describe(g.array, g.array.shape, g.layout)})\n  axis {axis!r}: the "
                     "gradient is Partial: each rank would clip its own addend, and the sum of clipped addends is not "
                     f"the clipped sum\n  fix: make the parameter Invariant and enter it by cast({name}, {axis!r}, "
-                    "to=R), whose adjoint is the all-reduce; then clip" + call_site()
+                    "to=R), whose adjoint is the all-reduce; then clip"
                 )
         step_check(p)
         found.append((p, g))

@@ -27,7 +27,7 @@ from ..engine.leaves import Leaf, Parameter
 from ..engine.locks import step_check
 from ..engine.state import state
 from ..engine.whole import part_of, whole_of
-from ..errors import OptionError, call_site, typed_errors
+from ..errors import OptionError, typed_errors
 from .base import Optimizer, refuse_foreign_gradient
 from .copies import OfCopies
 from .fused import contiguous
@@ -192,7 +192,7 @@ class Offload(OfCopies):
         if set(state_dict) != {"optimizer", "copies"} or len(state_dict["copies"]) != len(self.parameters):
             raise OptionError(
                 f"Offload.load_state_dict: {sorted(state_dict)} was given; needed: ['copies', 'optimizer'], with "
-                f"{len(self.parameters)} copies" + call_site()
+                f"{len(self.parameters)} copies"
             )
         self._take_assigned()
         self._take_names()

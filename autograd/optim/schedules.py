@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import ParamSpec
 
-from ..errors import LayoutError, OptionError, call_site, check_callable, typed_errors
+from ..errors import LayoutError, OptionError, check_callable, typed_errors
 from ..layouts.rank_values import rank_axes
 from .hyperparameters import check_count, check_numbers
 
@@ -127,7 +127,7 @@ def linear_scaling(
         if axes := rank_axes(number):
             raise LayoutError(
                 f"linear_scaling({name}={number!r})\n  axis {min(axes)!r}: it depends on the rank; needed: the number "
-                "of examples in a global batch, over all ranks" + call_site()
+                "of examples in a global batch, over all ranks"
             )
     check_numbers("linear_scaling", base_lr=base_lr)
     check_count("linear_scaling", 1, base_batch=base_batch, batch=batch)
@@ -343,7 +343,7 @@ def one_cycle_lr(
     if anneal_strategy not in ("cos", "linear") or not div_factor or not final_div_factor:
         raise OptionError(
             f"one_cycle_lr: anneal_strategy={anneal_strategy!r}, div_factor={div_factor}, "
-            f"final_div_factor={final_div_factor}; needed: 'cos' or 'linear', and positive factors" + call_site()
+            f"final_div_factor={final_div_factor}; needed: 'cos' or 'linear', and positive factors"
         )
     first = max_lr / div_factor
     turn, end = float(pct_start * total_steps) - 1, total_steps - 1

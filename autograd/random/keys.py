@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from ..arrays.capture import refuse
-from ..errors import DtypeError, LayoutError, OptionError, ShapeError, call_site, typed_errors
+from ..errors import DtypeError, LayoutError, OptionError, ShapeError, typed_errors
 from ..layouts.messages import require_same_number
 from ..layouts.rank_values import rank_axes
 
@@ -28,7 +28,7 @@ def integer(value: Any, what: str) -> int:
         raise LayoutError(
             f"{what} is {value!r}, which depends on the rank on axis {axes[0]!r}. A key is the same on all ranks: its "
             "draws count as one value, although they would differ\n"
-            f"  fix: the same seed on every rank, and key.along({axes[0]!r}) for numbers of each rank" + call_site()
+            f"  fix: the same seed on every rank, and key.along({axes[0]!r}) for numbers of each rank"
         )
     try:
         return int(operator.index(value))
@@ -44,7 +44,7 @@ def real(value: Any, what: str) -> float:
             raise TypeError
         return float(value)
     except (TypeError, ValueError, OverflowError):
-        raise DtypeError(f"{what} must be one real number, got {value!r}" + call_site()) from None
+        raise DtypeError(f"{what} must be one real number, got {value!r}") from None
 
 
 def check_key(key: Any, caller: str) -> None:
@@ -52,7 +52,7 @@ def check_key(key: Any, caller: str) -> None:
     if not isinstance(key, Key):
         raise DtypeError(
             f"{caller}: key must be a Key, got {key!r}\n  fix: {caller}(autograd.random.Key(0, 'weight'), shape, ...), "
-            "or numpy.random for numbers without a key" + call_site()
+            "or numpy.random for numbers without a key"
         )
 
 
@@ -78,21 +78,20 @@ class Place(NamedTuple):
     def of(cls, axis: str, dim: int, pieces: Sequence[slice], extent: int) -> Place:
         """Check the arguments of `Key.placed`."""
         if not isinstance(axis, str):
-            raise DtypeError(f"placed: axis={axis!r} was given; needed: the name of a mesh axis" + call_site())
+            raise DtypeError(f"placed: axis={axis!r} was given; needed: the name of a mesh axis")
         dim, extent = integer(dim, "placed: dim"), integer(extent, "placed: extent")
         found: list[tuple[int, int]] = []
         for piece in (pieces,) if isinstance(pieces, slice) else pieces:
             if not isinstance(piece, slice) or piece.step not in (None, 1):
-                raise ShapeError(f"placed: the piece {piece!r} was given; needed: a slice without step" + call_site())
+                raise ShapeError(f"placed: the piece {piece!r} was given; needed: a slice without step")
             start, stop = int(operator.index(piece.start)), int(operator.index(piece.stop))
             if not 0 <= start <= stop <= extent or any(start < b and a < stop for a, b in found):
                 raise ShapeError(
                     f"placed: pieces={list(pieces)!r} were given; needed: slices from 0 to {extent} that do not overlap"
-                    + call_site()
                 )
             found.append((start, stop))
         if dim < 0:
-            raise ShapeError(f"placed: dim={dim} was given; needed: dim >= 0, from the left" + call_site())
+            raise ShapeError(f"placed: dim={dim} was given; needed: dim >= 0, from the left")
         return cls(axis, dim, tuple(found), extent)
 
 
@@ -169,7 +168,7 @@ class Key:
         if not isinstance(name, str):
             raise DtypeError(
                 f"Key.fold: name must be a string, got {name!r}\n  fix: key.at({name!r}) for the numbers of a step, as "
-                "fold_in of JAX" + call_site()
+                "fold_in of JAX"
             )
         return replace(self, name=f"{self.name}/{name}" if self.name else name)
 
@@ -329,7 +328,7 @@ def next_key(name: str) -> Key:
             "state is per thread, and which thread runs which task may differ between runs and ranks\n"
             f"  fix: make the keys before, in the thread that starts the tasks: key = random.next_key({name!r}), and "
             "give task i key.at(i), as in nn.dropout(x, p, key=key.at(i))\n"
-            "  or:  random.seed(n) at the beginning of a thread that runs one fixed part of the program" + call_site()
+            "  or:  random.seed(n) at the beginning of a thread that runs one fixed part of the program"
         )
     if not isinstance(name, str):
         raise DtypeError(f"next_key: name must be a string, got {name!r}")
@@ -443,7 +442,7 @@ def prepare_state_dict(state: Mapping[str, Any]) -> Callable[[], None]:
     if set(state) != {"seed", "ordinals"}:
         raise OptionError(
             f"random.load_state_dict: {sorted(state)} was given; needed: ['ordinals', 'seed'], the result of "
-            "random.state_dict()" + call_site()
+            "random.state_dict()"
         )
     ordinals = {str(name): integer(n, f"load_state_dict: {name}") for name, n in state["ordinals"].items()}
     number = integer(state["seed"], "load_state_dict: seed")

@@ -24,7 +24,7 @@ from typing import Any
 
 from ..engine.state import state
 from ..engine.tensor import Tensor
-from ..errors import LayoutError, ShapeError, call_site
+from ..errors import LayoutError, ShapeError
 from ..layouts.layout import D, Label, Layout, Shard, V
 from ..layouts.messages import describe
 from ..layouts.partition import require_agreed
@@ -75,7 +75,7 @@ def of_tensor(
         elif name in axes or (label is V and any(name == place.axis for place in places)):
             labels.append(V)
         elif label is V:
-            raise LayoutError(_one_key(caller, x, layout, name) + call_site())
+            raise LayoutError(_one_key(caller, x, layout, name))
         else:
             labels.append(D)
     box = tuple(slice(start, start + n) for start, n in zip(starts, x.array.shape, strict=True))
@@ -88,7 +88,6 @@ def of_tensor(
                 f"  axis {place.axis!r}: the key is placed there, with the pieces {list(place.pieces)} of dimension "
                 f"{place.dim}, which are {length} long; needed: x with this extent, and one axis for the dimension\n"
                 f"  fix: random.placed({place.axis!r}, dim, pieces, extent) with the pieces of this rank's part of x"
-                + call_site()
             )
     for place in used:
         extents[place.dim] = place.extent
@@ -160,7 +159,7 @@ def of_shape(
                 f"{caller}(key, shape={tuple(extents)})\n  axis {local[0]!r}: an extent is that of this rank's part, "
                 "so each rank would draw the first numbers of the same stream\n"
                 f"  fix: {caller}(key, x), the Tensor instead of its shape   (its part of one logical draw)\n"
-                f"  or:  key.along({local[0]!r})   (other numbers on every rank)" + call_site()
+                f"  or:  key.along({local[0]!r})   (other numbers on every rank)"
             )
     if part is not None or state.grid is None:
         return extents, box_of(part, extents, caller), None

@@ -13,7 +13,7 @@ from ..arrays.device import is_inexact
 from ..arrays.half import in_float32
 from ..arrays.shape_only import Shaped
 from ..engine.tensor import TENSORS
-from ..errors import DependencyError, NotDifferentiable, call_site, typed_errors
+from ..errors import DependencyError, NotDifferentiable, typed_errors
 from ..ops.arguments import followed
 from ..ops.elementwise import astype
 
@@ -81,7 +81,7 @@ def without_derivative(operation: Any, *argnums: int) -> Callable[..., Any]:
             if i < len(xs) and followed(xs[i]):
                 raise NotDifferentiable(
                     f"{name} has no derivative with respect to argument {i}, which the tape records. "
-                    f"Fix: stop_gradient on it, if its gradient is not wanted" + call_site()
+                    f"Fix: stop_gradient on it, if its gradient is not wanted"
                 )
         return operation(*xs)
 

@@ -18,7 +18,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ..engine.state import state
-from ..errors import CommunicationError, MeshError, call_site, typed_errors
+from ..errors import CommunicationError, MeshError, typed_errors
 from .probing import Function, value
 
 __all__ = ["along", "at_element", "complex_step", "first_slopes", "numeric_gradient", "numeric_tangent",
@@ -239,7 +239,7 @@ def numeric_gradient(f: Function, xs: Sequence[np.ndarray], i: int, ct: np.ndarr
     if state.grid is not None and max(state.grid.sizes) > 1:
         raise MeshError(
             "numeric_gradient was called under a mesh of several ranks; each of them would move an element of its own "
-            "at the same time\n  fix: check_grads(f, ...), which moves one at a time" + call_site()
+            "at the same time\n  fix: check_grads(f, ...), which moves one at a time"
         )
     return first_slopes(f, xs, i, ct, eps)[0]
 

@@ -16,7 +16,7 @@ from ..arrays.shape_only import DRY, Shaped, is_absent
 from ..engine.distribution import ALONE
 from ..engine.state import state
 from ..engine.tensor import Tensor
-from ..errors import MeshError, ShapeError, call_site
+from ..errors import MeshError, ShapeError
 from ..layouts.layout import C, I, Layout, P, Shard, V
 from ..layouts.messages import describe
 from ..layouts.partition import require_agreed
@@ -97,7 +97,7 @@ class Basis:
             if state.distribution is ALONE:
                 raise MeshError(
                     f"a Jacobian of {describe(self.array, self.local, layout)} needs the shapes on the other ranks, "
-                    "and no mesh is current. Fix: call it inside `with cc.Mesh(...):`" + call_site()
+                    "and no mesh is current. Fix: call it inside `with cc.Mesh(...):`"
                 )
             shapes, mine = state.distribution.shapes(axes, self.shape)
         if not self.local:
@@ -107,7 +107,7 @@ class Basis:
             raise ShapeError(
                 f"a Jacobian of {describe(self.array, self.local, layout)}, which is Varying over {axes}: the shapes "
                 f"on the ranks are {shapes}; needed: equal extents in all dimensions but the first\n  fix: ravel it, "
-                "or all_gather it" + call_site()
+                "or all_gather it"
             )
         self.offset[0] += sum(s[0] for s in shapes[:mine])
         self.shape = (sum(s[0] for s in shapes), *self.shape[1:])

@@ -13,7 +13,7 @@ from ..arrays.runtime import Runtime
 from ..engine.pytree import Structure, flatten
 from ..engine.state import state
 from ..engine.tensor import TENSORS, Tensor
-from ..errors import ArgumentError, CaptureError, OptionError, RingtapeError, TapeError, call_site
+from ..errors import ArgumentError, CaptureError, OptionError, RingtapeError, TapeError
 
 __all__ = ["CudaGraph", "cuda_graph"]
 
@@ -43,7 +43,7 @@ class CudaGraph:
         if state.recording is not None:
             raise TapeError(
                 "cuda_graph: a captured step was called inside a tape's block, which would not record it\n  fix: put "
-                "the tape and backward into the step" + call_site()
+                "the tape and backward into the step"
             )
         leaves, structure = flatten(args)
         if self._replay is None:
@@ -73,7 +73,6 @@ class CudaGraph:
             raise CaptureError(
                 f"cuda_graph: the step cannot be captured: {type(error).__name__}: {error}\n  needed: a step that "
                 "gives work to the device only: no values read on the host, no branches on them, no new shapes"
-                + call_site()
             ) from error
         finally:
             set_capture(None)
@@ -84,7 +83,6 @@ class CudaGraph:
         if structure != self._structure:
             raise CaptureError(
                 f"cuda_graph: arguments {structure!r} were given; needed: {self._structure!r}, as at the capture"
-                + call_site()
             )
         for i, (own, given) in enumerate(zip(self._inputs, leaves, strict=True)):
             into, x = _array(own), _array(given)
@@ -92,13 +90,13 @@ class CudaGraph:
                 if type(given) is not type(own) or given != own:
                     raise CaptureError(
                         f"cuda_graph: argument {i} is {given!r}, and was {own!r} at the capture, a constant of the "
-                        "captured step\n  fix: an array on the GPU in place of the number" + call_site()
+                        "captured step\n  fix: an array on the GPU in place of the number"
                     )
             elif type(x) is not type(into) or x.shape != into.shape or x.dtype != into.dtype:
                 raise CaptureError(
                     f"cuda_graph: argument {i} is {_named(x)}, and was {_named(into)} at the capture; needed: arrays "
                     "of the same shapes and dtypes on the GPU at each call\n  fix: a captured step for each shape, or "
-                    "pad the last batch" + call_site()
+                    "pad the last batch"
                 )
             elif x is not into:
                 into[...] = x
@@ -113,7 +111,7 @@ def _runtime(leaves: list[Any]) -> Runtime:
     if not state.distribution.is_alone:
         raise CaptureError(
             f"cuda_graph: the step was called on a mesh of {state.distribution.group().size} ranks; needed: one rank. "
-            "Communication between ranks is not captured" + call_site()
+            "Communication between ranks is not captured"
         )
     kinds = {type(_array(x)) for x in leaves}
     runtime = next((found for kind in kinds if (found := runtime_of(kind)) is not None), None)
@@ -121,12 +119,12 @@ def _runtime(leaves: list[Any]) -> Runtime:
         names = ", ".join(sorted(kind.__name__ for kind in kinds)) or "none"
         raise ArgumentError(
             f"cuda_graph: the arguments are {names}; needed: at least one array on a GPU, from which the captured "
-            "step reads its data" + call_site()
+            "step reads its data"
         )
     if np.ndarray in kinds:
         raise ArgumentError(
             "cuda_graph: a host array was given, which would be a constant of the captured step; needed: arrays on "
-            "the GPU\n  fix: move the arguments to the device first, or give the step a number" + call_site()
+            "the GPU\n  fix: move the arguments to the device first, or give the step a number"
         )
     return runtime
 
@@ -182,9 +180,9 @@ def cuda_graph(step: Callable[..., Any], *, warmup: int = 2) -> CudaGraph:
     CudaGraph(step, not captured, 2 calls to go)
     """
     if not callable(step):
-        raise ArgumentError(f"cuda_graph: {step!r} was given; needed: a function" + call_site())
+        raise ArgumentError(f"cuda_graph: {step!r} was given; needed: a function")
     if isinstance(warmup, bool) or not isinstance(warmup, int) or warmup < 0:
-        raise OptionError(f"cuda_graph: warmup={warmup!r} was given; needed: a number of calls" + call_site())
+        raise OptionError(f"cuda_graph: warmup={warmup!r} was given; needed: a number of calls")
     return CudaGraph(step, warmup)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..engine.tensor import Tensor
-from ..errors import ArgumentError, ShapeError, call_site
+from ..errors import ArgumentError, ShapeError
 from .basis import ones
 from .reverse import warn_if_constant
 from .traced import Function, Traced, zeros_like
@@ -22,10 +22,10 @@ def check_tangents(name: str, args: Any, tangents: Any) -> None:
             shown = "nothing" if given is None else type(given).__name__
             raise ArgumentError(
                 f"{name}: {shown} was given in place of a tuple of arguments or of tangents\n"
-                f"  fix: {name}(f, (x,), (dx,))" + call_site()
+                f"  fix: {name}(f, (x,), (dx,))"
             )
     if len(args) != len(tangents):
-        raise ShapeError(f"{len(tangents)} tangents were given for {len(args)} arguments" + call_site())
+        raise ShapeError(f"{len(tangents)} tangents were given for {len(args)} arguments")
 
 
 def jvp(fun: Function, args: Any = None, tangents: Any = None) -> tuple[Any, Any]:

@@ -15,7 +15,7 @@ from .. import ops
 from ..arrays.shape_only import DRY, Shaped
 from ..engine.state import no_grad, state
 from ..engine.tensor import TENSORS, Tensor
-from ..errors import ArgumentError, ObjectiveError, call_site, typed_errors
+from ..errors import ArgumentError, ObjectiveError, typed_errors
 from ..layouts.layout import Layout, Shard
 from .basis import Basis, is_copied
 from .reverse import warn_if_constant
@@ -133,7 +133,7 @@ def hessian(fun: Function, argnum: Argnum = 0, *, mode: str | None = None) -> Fu
 
 def _check_mode(name: str, mode: str | None, known: Sequence[str]) -> None:
     if mode is not None and mode not in known:
-        raise ArgumentError(f"{name}: mode={mode!r} was given; needed: None or one of {', '.join(known)}" + call_site())
+        raise ArgumentError(f"{name}: mode={mode!r} was given; needed: None or one of {', '.join(known)}")
 
 
 def _hessian(f: Function, x: Any, outer: str | None, inner: str | None) -> Any:
@@ -292,5 +292,5 @@ def _require_holomorphic(traced: Traced, i: int) -> None:
             raise ObjectiveError(
                 f"jacobian of a complex function that is not holomorphic, of a complex argument of shape "
                 f"{x.array.shape}: it has no complex derivative. Needed: a real output or argument. Fix: jacobian of "
-                "the real and of the imaginary part, np.real(fun(z)) and np.imag(fun(z))" + call_site()
+                "the real and of the imaginary part, np.real(fun(z)) and np.imag(fun(z))"
             )

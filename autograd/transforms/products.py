@@ -12,7 +12,7 @@ from .. import ops
 from ..arrays.device import is_array
 from ..engine.leaves import constant
 from ..engine.tensor import TENSORS
-from ..errors import ArgumentError, LayoutError, ShapeError, call_site, check_callable, typed_errors
+from ..errors import ArgumentError, LayoutError, ShapeError, check_callable, typed_errors
 from .forward import check_tangents
 from .jacobians import stacked
 from .reverse import gradient_at
@@ -218,7 +218,7 @@ def ggnvp(
     (array([3., 1.]), array([1., 2.]))
     """
     if len(args) != len(tangents):
-        raise ShapeError(f"{len(tangents)} tangents were given for {len(args)} arguments" + call_site())
+        raise ShapeError(f"{len(tangents)} tangents were given for {len(args)} arguments")
     traced = Traced(lambda xs: fun(*xs), tuple(args), "arguments", "ggnvp")
     found = _gauss_newton(traced, loss)(tuple(tangents))
     return traced.value(), found[0] if len(args) == 1 else found
@@ -282,7 +282,7 @@ def _tensor_jacobian(f: Function, x: Any, t: Any) -> Any:
     if len(traced.outputs) != 1:
         raise ArgumentError(
             f"tensor_jacobian_product: the function returned {traced.out_structure!r}; needed: one array. Fix: "
-            "make_vjp, whose pullback takes containers" + call_site()
+            "make_vjp, whose pullback takes containers"
         )
     y = traced.outputs[0]
     t = t if t.__class__ in TENSORS or is_array(t) else np.asarray(t)
@@ -290,7 +290,7 @@ def _tensor_jacobian(f: Function, x: Any, t: Any) -> Any:
     if shape[: len(given)] != given:
         raise ShapeError(
             f"tensor_jacobian_product: a tensor of shape {given} was given for an output of shape {shape}; needed: the "
-            "shape of the output's first dimensions" + call_site()
+            "shape of the output's first dimensions"
         )
     rest = shape[len(given) :]
     if not rest:
@@ -299,7 +299,6 @@ def _tensor_jacobian(f: Function, x: Any, t: Any) -> Any:
         raise LayoutError(
             f"tensor_jacobian_product: the output {y.layout!r} of shape {shape} is sharded along a dimension that the "
             f"tensor of shape {given} does not have\n  fix: gather it first, or give a tensor of the output's shape"
-            + call_site()
         )
     rows: list[list[Any]] = [[] for _ in traced.inputs]
     for k in range(math.prod(rest)):

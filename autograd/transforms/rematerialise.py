@@ -25,7 +25,7 @@ from ..engine.state import state
 from ..engine.sweep import Sweep
 from ..engine.tape import Tape
 from ..engine.tensor import TENSORS, Tensor, relabel
-from ..errors import TapeError, call_site, check_callable
+from ..errors import TapeError, check_callable
 from ..random.foreign import Source, changed, rewound, sources
 
 __all__ = ["checkpoint"]
@@ -151,7 +151,7 @@ class Segment:
             raise TapeError(
                 f"the second run of a checkpointed function returned {shown}, the first one "
                 f"{[tuple(map(str, x)) for x in self.outputs]}. Needed: a function that does the same every time. Fix: "
-                "let it depend on its arguments and on autograd.random alone" + call_site()
+                "let it depend on its arguments and on autograd.random alone"
             )
         for i, (known, found) in enumerate(zip(self.projections, _projections(outputs), strict=True)):
             if not is_near(known, found):
@@ -167,7 +167,7 @@ class Segment:
             "that has changed since, such as a counter or an array\n"
             "  fix: pass the generator to the function as an argument, from which checkpoint rewinds it\n"
             "  or:  draw from autograd.random, which recomputation replays\n"
-            "  or:  let the function depend on its arguments alone" + call_site()
+            "  or:  let the function depend on its arguments alone"
         )
 
     @contextmanager
@@ -312,7 +312,6 @@ class _Head:
             raise TapeError(
                 "plan of a tape with a checkpoint that communicates: its communications are not on the tape, because a "
                 "sweep runs it again. Fix: plan the step without checkpoint(...), whose communications are the same"
-                + call_site()
             )
 
     def push(self, node: Node, carried: Any, start: int, record: bool, recording: Recording, place: int) -> Any:

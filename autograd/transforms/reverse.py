@@ -10,7 +10,7 @@ import numpy as np
 
 from ..engine.pytree import tree_map
 from ..engine.state import state
-from ..errors import ArgumentError, LayoutError, ObjectiveError, call_site, check_callable, typed_errors, warn
+from ..errors import ArgumentError, LayoutError, ObjectiveError, check_callable, typed_errors, warn
 from ..layouts.messages import require_one_number
 from .basis import ones
 from .traced import Function, Traced
@@ -287,7 +287,7 @@ def multigrad_dict(fun: Function) -> Function:
         try:
             bound = signature.bind(*args, **kwargs)
         except TypeError as error:
-            raise ArgumentError(f"multigrad_dict of {name_of(fun)}: {error}" + call_site()) from error
+            raise ArgumentError(f"multigrad_dict of {name_of(fun)}: {error}") from error
         bound.apply_defaults()
         found: dict[str, Any] = gradient_at(call, dict(bound.arguments))
         return found
@@ -400,7 +400,7 @@ def _grad_and_aux(f: Function, x: Any) -> tuple[Any, Any]:
         if not isinstance(found, tuple | list) or len(found) != 2:
             raise ArgumentError(
                 f"grad_and_aux: the function returned {type(found).__name__}; needed: a pair of the number to "
-                "differentiate and any other value" + call_site()
+                "differentiate and any other value"
             )
         aux.append(found[1])
         return found[0]
@@ -424,7 +424,7 @@ def _elementwise_grad(f: Function, x: Any) -> Any:
         if y.array.dtype.kind == "c":
             raise ObjectiveError(
                 f"elementwise_grad: the function returned dtype {y.array.dtype}; needed: a real dtype. Fix: "
-                "np.real, or holomorphic_grad of each element" + call_site()
+                "np.real, or holomorphic_grad of each element"
             )
     cts = [None if y.tape is None else ones(y, None if y.layout is None else y.layout.dual) for y in traced.outputs]
     found = traced.gradient(cts)
@@ -464,20 +464,20 @@ def objective(traced: Traced, complex_too: bool = False) -> None:
     if len(outputs) != 1:
         raise ObjectiveError(
             f"the function returned {traced.out_structure!r} with {len(outputs)} arrays; needed: one number. Fix: "
-            "return their sum, or use grad_and_aux, make_vjp or jacobian" + call_site()
+            "return their sum, or use grad_and_aux, make_vjp or jacobian"
         )
     y = outputs[0]
     if y.array.dtype.kind not in "iufcV":
-        raise ObjectiveError(f"the function returned dtype {y.array.dtype}; needed: one number" + call_site())
+        raise ObjectiveError(f"the function returned dtype {y.array.dtype}; needed: one number")
     if y.array.size != 1:
         raise ObjectiveError(
             f"the function returned shape {y.array.shape}; needed: one number. Fix: sum it, or use jacobian, "
-            "elementwise_grad or vjp" + call_site()
+            "elementwise_grad or vjp"
         )
     if y.array.dtype.kind == "c" and not complex_too:
         raise ObjectiveError(
             f"the function returned one number of dtype {y.array.dtype}; needed: a real one, because a complex "
-            "function has no gradient. Fix: np.real(...) or np.abs(...), or holomorphic_grad" + call_site()
+            "function has no gradient. Fix: np.real(...) or np.abs(...), or holomorphic_grad"
         )
     try:
         require_one_number(y.layout, y.array.shape, state.unstated)

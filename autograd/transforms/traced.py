@@ -21,7 +21,7 @@ from ..engine.recording import copying, op_of, unshared
 from ..engine.state import state
 from ..engine.tape import Tape
 from ..engine.tensor import TENSORS, Tensor, may_need_gradient, place_off_tape, relabel
-from ..errors import DtypeError, LayoutError, ShapeError, TapeError, call_site
+from ..errors import DtypeError, LayoutError, ShapeError, TapeError
 from ..layouts.layout import C, I, P, V, is_copy_for_part, may_relabel
 from ..layouts.messages import describe, drawn_leaf, own_part
 
@@ -79,7 +79,7 @@ class Traced:
                         x = tensor(unshared(x) if recording.copies else x) if maker is None else maker(x, 0, None)
                     except DtypeError as error:
                         what = what or getattr(function, "what", "argument 0")
-                        raise DtypeError(f"{self.structure.paths(what)[i]}: {error}" + call_site()) from error
+                        raise DtypeError(f"{self.structure.paths(what)[i]}: {error}") from error
                     if state.grid is not None:
                         self._note_plain(i, what, transform or getattr(function, "transform", ""))
                         if x.array.dtype.kind in "fcV":  # so that ranks with equal values are told
@@ -91,7 +91,7 @@ class Traced:
                 if state.grid is not None:
                     x.layout = x.labelled(state.grid)
                     if x.layout.drawn:
-                        raise LayoutError(drawn_leaf("the argument of a transform", x) + call_site())
+                        raise LayoutError(drawn_leaf("the argument of a transform", x))
                     if C in x.layout.labels:
                         raise _constant_argument(x, self.structure.paths(what)[i])
                 elif isinstance(x, Constant):
@@ -223,7 +223,7 @@ def _is_invariant(layout: Any) -> bool:
 def _constant_output(y: Any) -> Tensor:
     """An output that depends on no Tensor, as a Tensor."""
     if not (hasattr(y, "shape") or isinstance(y, Number)):
-        raise TapeError(f"the function returned {type(y).__name__}; needed: one number, or arrays" + call_site())
+        raise TapeError(f"the function returned {type(y).__name__}; needed: one number, or arrays")
     return tensor(y)
 
 
@@ -242,7 +242,6 @@ def _refuse_local_gradients(y: Tensor, plain: list[Leaf]) -> None:
                     f"gradient of its own copy, which misses the sum over the ranks\n  fix: ag.tensor(x, layout="
                     f"{{{axis!r}: I}}), if it is the same on all ranks, and cast(x, {axis!r}, to=R) where the function "
                     f"uses it\n  or:  ag.tensor(x, layout={{{axis!r}: V}}), if each rank has a value of its own"
-                    + call_site()
                 )
 
 
@@ -252,7 +251,6 @@ def _constant_argument(x: Tensor, path: str) -> TapeError:
         "zero. Needed: an array, a Parameter, or a tensor with the label of a variable\n  fix: ag.tensor(x"
         + ("" if x.layout is None else f", layout={{{x.layout.grid.names[0]!r}: I}}")
         + ") in place of ag.constant(x); if it is not a variable, pass it as an argument that argnum does not name"
-        + call_site()
     )
 
 
@@ -260,7 +258,6 @@ def _without_derivative(x: Tensor, path: str) -> DtypeError:
     return DtypeError(
         f"{path} has dtype {x.array.dtype} and cannot be differentiated; needed: a floating or complex dtype. Fix: "
         "pass 2.0 for 2, or x.astype(float); if it is not a variable, pass it as an argument that argnum does not name"
-        + call_site()
     )
 
 
@@ -282,7 +279,7 @@ def tangent_of(x: Tensor, t: Any, record: bool) -> Any:
     if t.array.shape != x.array.shape:
         raise ShapeError(
             f"a tangent of shape {t.array.shape} was given for an argument of shape {x.array.shape}; needed: the "
-            "argument's own shape" + call_site()
+            "argument's own shape"
         )
     if t.array.dtype != x.array.dtype:
         t = t.astype(x.array.dtype)
@@ -299,7 +296,7 @@ def tangent_of(x: Tensor, t: Any, record: bool) -> Any:
                     raise LayoutError(own_part(given, t.array.shape, axis, have, need))
                 raise LayoutError(
                     f"{given}\n  axis {axis!r}: needed: the argument's own layout, {need.word}\n  fix: "
-                    f"ag.tensor(tangent, layout={{{axis!r}: {need!r}}}), if that is what the ranks hold" + call_site()
+                    f"ag.tensor(tangent, layout={{{axis!r}: {need!r}}}), if that is what the ranks hold"
                 )
         t = relabel(t, x.layout)
     return t if record else t.array

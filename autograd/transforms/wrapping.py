@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from operator import index
 from typing import Any
 
-from ..errors import ArgumentError, call_site, check_callable
+from ..errors import ArgumentError, check_callable
 from .traced import Function
 
 __all__ = ["Argnum", "like", "name_of", "named", "nary", "position", "unary_to_nary"]
@@ -31,7 +31,7 @@ def nary(name: str, unary: Callable[..., Any], fun: Function, argnum: Argnum = 0
                 raise ArgumentError(
                     f"{name} of {name_of(fun)} with respect to argument {i}: {len(args)} positional arguments were "
                     "given; needed: the differentiated argument, by position. Fix: pass it without its keyword, or "
-                    f"{name}(lambda x: {name_of(fun)}(..., key=x))" + call_site()
+                    f"{name}(lambda x: {name_of(fun)}(..., key=x))"
                 )
 
         def function_of_x(x: Any) -> Any:
@@ -106,7 +106,7 @@ def position(fun: Function, name: str) -> int:
     if name not in known:
         raise ArgumentError(
             f"{name_of(fun)} has no parameter {name!r} that can be passed by position; it has "
-            f"{', '.join(map(repr, known)) or 'none'}" + call_site()
+            f"{', '.join(map(repr, known)) or 'none'}"
         )
     return known.index(name)
 
@@ -117,5 +117,5 @@ def _positions(name: str, argnum: Any) -> tuple[int, ...]:
         return tuple(map(index, argnum)) if several else (index(argnum),)
     except TypeError:
         raise ArgumentError(
-            f"{name}: argnum={argnum!r} was given; needed: an int, or a tuple or list of ints" + call_site()
+            f"{name}: argnum={argnum!r} was given; needed: an int, or a tuple or list of ints"
         ) from None

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from autograd.errors import LayoutError, call_site
+from autograd.errors import LayoutError
 from autograd.layouts.layout import Layout, P, Shard
 from autograd.layouts.messages import describe
 from autograd.layouts.properties import dims_fault, is_testable, linear_fault
@@ -37,7 +37,7 @@ def examine(operation: Any, layouts: Sequence[Layout], arrays: Sequence[Any], op
                     f"{_described(operation, layouts, arrays)}: it is declared with the letters {' '.join(letters)!r}, "
                     f"and {fault}; needed: a linear function, because its results on the addends of a Partial value "
                     f"have to add up\n  fix: N for the operand in the declaration, and all_reduce(x, {axis!r}) before "
-                    "the call" + call_site()
+                    "the call"
                 )
             tested.add(letter)
     if "dims" not in tested and any(isinstance(label, Shard) for x in layouts for label in x.labels):
@@ -45,7 +45,7 @@ def examine(operation: Any, layouts: Sequence[Layout], arrays: Sequence[Any], op
         if fault:
             raise LayoutError(
                 f"{_described(operation, layouts, arrays)}: {fault}\n  fix: Mix for a dimension along which the "
-                "function mixes elements, in the function that is given as dims" + call_site()
+                "function mixes elements, in the function that is given as dims"
             )
         tested.add("dims")
 

@@ -56,7 +56,7 @@ from autograd.engine.recording import Node, Recording, arrays_of, options_of, pa
 from autograd.engine.state import state
 from autograd.engine.sweep import Sweep
 from autograd.engine.tensor import TENSORS, Tensor, relabel
-from autograd.errors import ArgumentError, DtypeError, LayoutError, OptionError, call_site, short
+from autograd.errors import ArgumentError, DtypeError, LayoutError, OptionError, short
 from autograd.layouts.layout import Label, Layout, P, Rooted, Shard, V, may_relabel
 from autograd.layouts.messages import about_origin, describe
 from autograd.layouts.names import name_of
@@ -189,18 +189,18 @@ class Collective:
         if not isinstance(name, str) or not isinstance(takes, tuple) or not all(map(_is_label, takes)):
             raise ArgumentError(
                 f"Collective({name!r}, takes={takes!r}) was given; needed: a name, and a tuple of labels\n"
-                "  fix: cc.Collective('total', takes=(V,), gives=R)" + call_site()
+                "  fix: cc.Collective('total', takes=(V,), gives=R)"
             )
         if not isinstance(refuses, Mapping | None):
             raise ArgumentError(
-                f"Collective({name!r}): refuses={short(refuses)} was given; needed: a mapping from labels" + call_site()
+                f"Collective({name!r}): refuses={short(refuses)} was given; needed: a mapping from labels"
             )
         self.declared = Declared.by(self, self)
         known = collectives.get(name) if registered else None
         if known is not None and not replace and not self.declared.repeats(known.declared):
             raise OptionError(
                 f"Collective: the name {name!r} was given; it is the name of the collective that {known.declared} "
-                "declares; needed: a name of its own. Fix: another name, or replace=True" + call_site()
+                "declares; needed: a name of its own. Fix: another name, or replace=True"
             )
         self.unchecked = not self.declared.is_own  # whether the adjoint's labels are compared at first use
         self._checked: WeakKeyDictionary[Communicator, set[Any]] = WeakKeyDictionary()
@@ -287,7 +287,7 @@ class Collective:
         except AttributeError:
             raise ArgumentError(
                 f"{self.name}(x, {call!r}) was given; needed: a Call\n"
-                f"  fix: cc.apply({self.name}, x, 'dp'), or {self.name}(x, cc.call('dp')), for axis 'dp'" + call_site()
+                f"  fix: cc.apply({self.name}, x, 'dp'), or {self.name}(x, cc.call('dp')), for axis 'dp'"
             ) from None
         if begin is None and x.__class__ not in TENSORS:
             if self._forward is itself:
@@ -318,7 +318,7 @@ class Collective:
         """Check the operand and compute everything about a call that does not depend on the operand's values."""
         if x.dtype not in DTYPES and not (self.silent or self.free or self.unchecked):  # on one rank, too
             shown = f"{self.name}({name or 'x'}: {describe(x, x.shape, layout)}, axis {'*'.join(call.axes)!r})"
-            raise DtypeError(f"{shown}: {not_communicated(x.dtype)}" + call_site())
+            raise DtypeError(f"{shown}: {not_communicated(x.dtype)}")
         if layout is not None and state.recording is not None and self._lacks_adjoint():
             raise without_adjoint(self)
         try:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from autograd.errors import LayoutError, NotDifferentiable, call_site
+from autograd.errors import LayoutError, NotDifferentiable
 from autograd.layouts.layout import C, I, Label, Layout, P, R, Shard
 from autograd.layouts.messages import describe, fixes
 
@@ -58,7 +58,7 @@ def label_text(collective: Any, x: Any, layout: Layout, axis: str, name: str) ->
         f"  axis {axis!r}: {name} is {have.word}; {collective.name} takes {words}{': ' if own.why else ''}{own.why}",
         "  fix: " + next(fix for fix in (row(case) for row in _FIXES) if fix),
     ]
-    return "\n".join(lines) + call_site()
+    return "\n".join(lines)
 
 
 def _left_out(case: _Refused) -> str:
@@ -121,7 +121,7 @@ def partial_operand(collective: Any, x: Any, layout: Layout, axis: str, name: st
         f"{collective.name}({name}: {describe(x, x.shape, layout)})\n  axis {axis!r}: {name} is "
         f"Partial, and {collective.name} is not linear: its results on addends do not "
         f"add up to that of their sum\n  fix: "
-        f"all_reduce({name}, {axis!r}, to=R)   (an all-reduce in both directions)" + call_site()
+        f"all_reduce({name}, {axis!r}, to=R)   (an all-reduce in both directions)"
     )
 
 
@@ -130,7 +130,7 @@ def without_adjoint(collective: Any) -> NotDifferentiable:
     name = collective.name
     return NotDifferentiable(
         f"{name}: the collective has a forward direction and no adjoint\n  fix: @{name}.adjoint before a "
-        f"function of (ct, call) that is made of collectives; outside of a tape it runs without" + call_site()
+        f"function of (ct, call) that is made of collectives; outside of a tape it runs without"
     )
 
 
@@ -143,5 +143,5 @@ def unfit_adjoint(
         f"{collective.name}, declared by {collective.declared}: {layout} -> {out}\n  {why}{details}\n"
         f"  fix: the labels of the declaration (takes, gives), or an adjoint that maps the dual of the result's "
         f"label to the dual of the operand's: {out and out.dual} -> {layout and layout.dual}; "
-        f"cc.testing.check({collective.name}) tests it" + call_site()
+        f"cc.testing.check({collective.name}) tests it"
     )

@@ -26,7 +26,7 @@ import numpy as np
 from autograd.arrays.shape_only import Shaped
 from autograd.engine.recording import IMPORT, LEAF, arrays_of, op_of, options_of, parents_of
 from autograd.engine.tape import Tape
-from autograd.errors import MeshError, TapeError, call_site, typed_errors
+from autograd.errors import MeshError, TapeError, typed_errors
 from autograd.layouts.layout import Rooted
 
 from ..declaration.collective import Collective
@@ -86,18 +86,16 @@ def plan(tape: Tape, ranks: Communicator | None, sizes: Sequence[int]) -> Plan:
     seen: dict[int, _Seen] = {}
     recording = tape.recording
     if recording is None:
-        raise TapeError("plan of a tape that was never entered; needed: `with Tape() as tape:` first" + call_site())
+        raise TapeError("plan of a tape that was never entered; needed: `with Tape() as tape:` first")
     if ranks is None and (recording.communicates or any(x.layout is not None for x in recording.inputs())):
         raise MeshError(
             "tape.plan() of a tape that was recorded on a mesh, and no mesh is current\n"
-            "  fix: call it inside the block of the mesh, before its end" + call_site()
+            "  fix: call it inside the block of the mesh, before its end"
         )
     end = len(recording.nodes) if tape.end is None else tape.end
     for place in range(tape.start, end):
         if recording.released(place):
-            raise TapeError(
-                "plan of a tape that backward has released. Fix: plan it before, or retain=True" + call_site()
-            )
+            raise TapeError("plan of a tape that backward has released. Fix: plan it before, or retain=True")
         node: Any = recording.nodes[place]
         operations.append(_describe(place, node, sizes))
         if hasattr(op_of(node), "communication") and getattr(op_of(node), "enters", False):

@@ -32,7 +32,6 @@ from autograd.errors import (
     LayoutError,
     MeshError,
     ShapeError,
-    call_site,
     instead_of,
     is_of_library,
     refused,
@@ -123,8 +122,8 @@ def as_typed(error: Exception, resolve: Callable[..., Any], args: Any, options: 
         declared.bind(*args, **options)
     except TypeError as mismatch:
         if "op" in options and "op" not in declared.parameters:
-            return ArgumentError(_other_operation(name, options["op"]) + call_site())
-        return ArgumentError(f"{name}: {mismatch}; needed: {name}{_shown(declared)}" + call_site())
+            return ArgumentError(_other_operation(name, options["op"]))
+        return ArgumentError(f"{name}: {mismatch}; needed: {name}{_shown(declared)}")
     return refused(error, name, args, options) if is_of_library(error) else error
 
 
@@ -167,16 +166,14 @@ def to_tensor(x: Any, name: str) -> Tensor:
     """The operand as a Tensor under the current mesh; a plain array is V."""
     mesh = current_mesh()
     if x is None:
-        raise ShapeError(f"{name} was given None; needed: an array or Tensor on every rank" + call_site())
+        raise ShapeError(f"{name} was given None; needed: an array or Tensor on every rank")
     if x.__class__ not in TENSORS:
         leaf = tensor(plain(x))
         x = Given(leaf.array, leaf.labelled(mesh.grid))
     if x.layout is None:
         x.layout = x.labelled(mesh.grid)
     elif x.layout.grid is not mesh.grid:
-        raise LayoutError(
-            f"{name}: x has layout {x.layout!r} of another mesh; the current one is {mesh!r}" + call_site()
-        )
+        raise LayoutError(f"{name}: x has layout {x.layout!r} of another mesh; the current one is {mesh!r}")
     return x
 
 
@@ -218,7 +215,7 @@ def check_rank(rank: Any, on: Axis, name: str, what: str) -> None:
     if not isinstance(rank, int | np.integer) or isinstance(rank, bool) or not 0 <= rank < on.size:
         raise MeshError(
             f"{name}: {what}={rank!r} was given; axis {'*'.join(on.names)!r} has ranks 0 to {on.size - 1}; needed: "
-            "one of them" + call_site()
+            "one of them"
         )
     if what == "root" and rank.__class__ is not int and rank_axes(rank) & {*on.names, EVERY_AXIS}:
         require_same_number(rank, f"{name}: root")
@@ -228,13 +225,13 @@ def check_other(rank: Any, on: Axis, name: str, what: str) -> None:
     """Raise MeshError if `rank` is not the number of another rank of the axis."""
     check_rank(rank, on, name, what)
     if rank == on.group.index:
-        raise MeshError(f"{name}: {what}={rank} is this rank itself; needed: another rank" + call_site())
+        raise MeshError(f"{name}: {what}={rank} is this rank itself; needed: another rank")
 
 
 def check_to(to: Label, allowed: tuple[Label, ...], name: str) -> None:
     """Raise LayoutError if the result cannot have the label `to`."""
     if not isinstance(to, Label) or to not in allowed:
-        raise LayoutError(f"{name}: to={to!r} was given; needed: to={' or to='.join(map(repr, allowed))}" + call_site())
+        raise LayoutError(f"{name}: to={to!r} was given; needed: to={' or to='.join(map(repr, allowed))}")
 
 
 def group_of(on: Axis, algorithm: str | None, name: str) -> Communicator:

@@ -19,7 +19,7 @@ from autograd.engine.leaves import Parameter
 from autograd.engine.recording import FREE
 from autograd.engine.state import state
 from autograd.engine.tensor import Tensor
-from autograd.errors import LayoutError, call_site
+from autograd.errors import LayoutError
 from autograd.layouts.layout import C, D, I, Label, P, R, Shard, V
 from autograd.layouts.messages import about_origin, contradiction, describe
 from autograd.layouts.names import name_of
@@ -113,7 +113,7 @@ def cast(x: Any, axis: AxisName, to: Label = R) -> Use | Tensor:
     """
     x, on = operand(x, axis, "cast")
     if not isinstance(to, Label):
-        raise LayoutError(f"cast: to={to!r} was given; needed: R, I, P, V or Shard(dim)" + call_site())
+        raise LayoutError(f"cast: to={to!r} was given; needed: R, I, P, V or Shard(dim)")
     assert x.layout is not None
     labels = {x.layout[a] for a in on.names}
     if len(labels) > 1:  # one axis at a time
@@ -122,7 +122,7 @@ def cast(x: Any, axis: AxisName, to: Label = R) -> Use | Tensor:
         return x
     (have,) = labels
     if have is D and (to is V or isinstance(to, Shard)):
-        raise LayoutError(contradiction("cast", x, on.names[0], have, to) + call_site())
+        raise LayoutError(contradiction("cast", x, on.names[0], have, to))
     if have is D:  # cast states the layout, so a random draw counts as a constant here
         have = C
         x = Tensor(x.array, x.layout.replace(on.names, C), None, -1 if state.recording is None else FREE)
@@ -148,7 +148,7 @@ def cast(x: Any, axis: AxisName, to: Label = R) -> Use | Tensor:
     if isinstance(to, Shard) and have is V:
         return _as_shard(x, on, to, have)
     text = _cast_refusal(x, name_of(x), on, have, to)
-    raise LayoutError(about_origin(text, x, name_of(x), on.names, lambda label: label is to) + call_site())
+    raise LayoutError(about_origin(text, x, name_of(x), on.names, lambda label: label is to))
 
 
 def _cast_refusal(x: Tensor, name: str, on: Axis, have: Label, to: Label) -> str:
@@ -187,9 +187,7 @@ def _cast_refusal(x: Tensor, name: str, on: Axis, have: Label, to: Label) -> str
 
 def _as_shard(x: Tensor, on: Axis, to: Shard, have: Label) -> Use:
     if len(on.names) > 1:
-        raise LayoutError(
-            f"cast to Shard over {on.names}; needed: one axis at a time, the inner one first" + call_site()
-        )
+        raise LayoutError(f"cast to Shard over {on.names}; needed: one axis at a time, the inner one first")
     dim = normal_dim(to.dim, x.array.shape, "cast")
     assert x.layout is not None
     grid, k = x.layout.grid, x.layout.grid.axis(on.names[0])
@@ -198,7 +196,7 @@ def _as_shard(x: Tensor, on: Axis, to: Shard, have: Label) -> Use:
             raise LayoutError(
                 f"cast({describe(x.array, x.array.shape, x.layout)}, axis {on.names[0]!r}, to={to!r})\n  axis "
                 f"{grid.names[i]!r}: the outer axis already splits dimension {dim}\n  fix: cast the inner axis, "
-                f"{on.names[0]!r}, first" + call_site()
+                f"{on.names[0]!r}, first"
             )
     made = to.on(dim)
     require_fit(x.layout.replace(on.names, made), x.array.shape)
@@ -247,6 +245,5 @@ def declare_partial(x: Any, axis: AxisName) -> Use:
             raise LayoutError(
                 f"declare_partial({describe(x.array, x.array.shape, x.layout)}, axis {a!r})\n  axis {a!r}: x is "
                 f"{x.layout[a].word}; needed: Varying\n  fix: cast(x, {a!r}, to=P)   (one copy, kept on the first rank)"
-                + call_site()
             )
     return Use(RELABEL, x, on.call(to=P))

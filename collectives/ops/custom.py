@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from autograd.engine.tensor import Tensor
-from autograd.errors import ArgumentError, MeshError, call_site
+from autograd.errors import ArgumentError, MeshError
 
 from ..declaration.call import Call
 from ..declaration.collective import Collective
@@ -46,7 +46,7 @@ def call(axis: str | Sequence[str], **fields: Any) -> Call:
     known = [f.name for f in dataclasses.fields(Call) if f.init and f.name not in ("axes", "group")]
     unknown = [name for name in fields if name not in known]
     if unknown:
-        raise MeshError(f"call({axis!r}): {unknown[0]!r} was given; needed: one of {', '.join(known)}" + call_site())
+        raise MeshError(f"call({axis!r}): {unknown[0]!r} was given; needed: one of {', '.join(known)}")
     on = current_mesh().axis(axis)
     return Call(on.names, on.group, **fields)
 
@@ -93,6 +93,6 @@ def apply(collective: Collective, x: Any, axis: str | Sequence[str], **fields: A
     Tensor([2., 4.], layout={dp: V})
     """
     if not isinstance(collective, Collective):
-        raise ArgumentError(f"apply: {collective!r} was given; needed: a Collective" + call_site())
+        raise ArgumentError(f"apply: {collective!r} was given; needed: a Collective")
     result: Tensor = collective(to_tensor(x, collective.name), call(axis, **fields))
     return result

@@ -10,7 +10,7 @@ import numpy as np
 from autograd.arrays.device import dtype_name
 from autograd.arrays.shape_only import Shaped
 from autograd.engine.tensor import Tensor
-from autograd.errors import ArgumentError, LayoutError, ShapeError, call_site
+from autograd.errors import ArgumentError, LayoutError, ShapeError
 from autograd.layouts.layout import Shard
 from autograd.layouts.messages import describe
 from autograd.layouts.partition import extents_of_parts, nested_parts, require_fit
@@ -30,9 +30,7 @@ def normal_dim(dim: int, shape: Sequence[int], name: str) -> int:
     """A dimension as a non-negative number."""
     if not isinstance(dim, int | np.integer) or not -len(shape) <= dim < len(shape):
         needed = f"an integer from {-len(shape)} to {len(shape) - 1}" if shape else "an array with a dimension"
-        raise ShapeError(
-            f"{name}: dim={dim!r} was given for an array of shape {tuple(shape)}; needed: {needed}" + call_site()
-        )
+        raise ShapeError(f"{name}: dim={dim!r} was given for an array of shape {tuple(shape)}; needed: {needed}")
     return int(dim) % len(shape)
 
 
@@ -68,7 +66,7 @@ def extents_along(x: Tensor, axis: Axis, dim: int, collective: Collective) -> tu
             raise LayoutError(
                 f"{name}({x.name or 'x'}: {describe(x.array, x.array.shape, layout)}, axis {a!r}, dim={dim})\n"
                 f"  axis {a!r}: x is {label!r}: its parts lie along dimension {label.dim}, not along {dim}\n"
-                f"  fix: {name}(x, {a!r}, dim={label.dim})" + call_site()
+                f"  fix: {name}(x, {a!r}, dim={label.dim})"
             )
     if axis.size == 1:
         return (mine,), True
@@ -100,13 +98,13 @@ def checked_counts(x: Tensor, axis: Axis, dim: int, counts: Sequence[int]) -> tu
         found = tuple(int(n) for n in counts)
     except (TypeError, ValueError):
         raise ArgumentError(
-            f"all_to_all: counts={counts!r} was given; needed: {axis.size} numbers, one for each rank" + call_site()
+            f"all_to_all: counts={counts!r} was given; needed: {axis.size} numbers, one for each rank"
         ) from None
     if len(found) != axis.size or min(found) < 0 or sum(found) != x.array.shape[dim]:
         raise ShapeError(
             f"all_to_all: counts={list(found)} was given for dimension {dim} of shape {tuple(x.array.shape)} and the "
             f"{axis.size} ranks of axis {'*'.join(axis.names)!r}; needed: {axis.size} numbers >= 0 that sum to "
-            f"{x.array.shape[dim]}" + call_site()
+            f"{x.array.shape[dim]}"
         )
     return found
 
@@ -129,7 +127,7 @@ def extents_received(
                 f"all_to_all({x.name or 'x'}: {describe(x.array, x.array.shape, layout)}, axis "
                 f"{'*'.join(axis.names)!r}, split_dim={dim}, concat_dim={dim})\n  axis {name!r}: x is {label!r}: parts "
                 f"along dimension {label.dim} do not fit together along {dim}\n  fix: all_to_all(x, {name!r}, "
-                f"split_dim={dim}, concat_dim={label.dim})" + call_site()
+                f"split_dim={dim}, concat_dim={label.dim})"
             )
     if axis.size == 1:
         return tuple(counts)
@@ -147,7 +145,6 @@ def extents_received(
         raise ShapeError(
             f"all_to_all(axis={'*'.join(axis.names)!r}): received={list(known)} was given; the ranks send "
             f"{list(found)} to rank {group.index}. Needed: on each rank the counts that the others give for it"
-            + call_site()
         )
     return found
 
@@ -163,7 +160,7 @@ def _checked_received(axis: Axis, counts: Sequence[int], said: Sequence[int]) ->
         raise ShapeError(
             f"all_to_all: received={said!r} was given for the {axis.size} ranks of axis {'*'.join(axis.names)!r}, of "
             f"which this one, rank {here}, sends {list(counts)}; needed: {axis.size} numbers >= 0, of which number "
-            f"{here} is {counts[here]}" + call_site()
+            f"{here} is {counts[here]}"
         )
     return found
 
@@ -181,7 +178,7 @@ def check_outer(x: Tensor, axis: Axis, dim: int, name: str) -> None:
                 f"{name}({x.name or 'x'}: {describe(x.array, x.array.shape, layout)}, axis {'*'.join(axis.names)!r}, "
                 f"dim={dim})\n  axis {grid.names[k]!r}: x is {label!r} on this inner axis too: joining the "
                 f"outer parts first would interleave them\n  fix: {name} over {grid.names[k]!r} first, or over the "
-                "tuple of both axes" + call_site()
+                "tuple of both axes"
             )
 
 
@@ -198,5 +195,5 @@ def check_inner(x: Tensor, axis: Axis, dim: int, name: str) -> None:
                 f"{name}({x.name or 'x'}: {describe(x.array, x.array.shape, layout)}, axis {'*'.join(axis.names)!r}, "
                 f"dim={dim})\n  axis {grid.names[k]!r}: x is {label!r}: the inner axis has cut this dimension "
                 "already, and the mesh's earlier axis is the outer one\n  fix: cut along "
-                f"{axis.names[0]!r} first" + call_site()
+                f"{axis.names[0]!r} first"
             )

@@ -20,7 +20,7 @@ import numpy as np
 
 from autograd.engine.promotion import dtype_to_round_to, rounded_to, wide
 from autograd.engine.tensor import TENSORS, Tensor
-from autograd.errors import DtypeError, call_site
+from autograd.errors import DtypeError
 from autograd.layouts.layout import I, Label, P, R, Shard, V
 
 from ..declaration.call import Call
@@ -187,7 +187,7 @@ def _extremum_of(collective: Collective, x: Any, axis: AxisName, to: Label) -> U
     if x.array.dtype.kind == "c":
         raise DtypeError(
             f"{collective.name}: x has dtype {x.array.dtype}, and complex numbers have no order. Needed: real numbers. "
-            "Fix: apply it to the absolute value, or to the real part" + call_site()
+            "Fix: apply it to the absolute value, or to the real part"
         )
     return Use(collective, x, on.call(to=to))
 

@@ -16,7 +16,7 @@ import numpy as np
 from autograd.arrays.device import as_array, dtype_name
 from autograd.engine.leaves import Leaf, make_leaf
 from autograd.engine.tensor import TENSORS
-from autograd.errors import ArgumentError, LayoutError, ShapeError, call_site
+from autograd.errors import ArgumentError, LayoutError, ShapeError
 from autograd.layouts.layout import Label, Shard
 from autograd.layouts.messages import describe
 from autograd.layouts.partition import labels_of_parts
@@ -93,12 +93,11 @@ def from_local(
         raise LayoutError(
             f"from_local was given a Tensor {describe(array.array, array.array.shape, array.layout)}, which has a "
             "layout; needed: a plain array\n  fix: cast(x, axis, to=...), or from_local(x.local, ...) under no_grad"
-            + call_site()
         )
     if not isinstance(layout, Mapping):
         raise ArgumentError(
             f"from_local: layout={layout!r} was given; needed: a label for every axis\n"
-            f"  fix: cc.from_local(x, {{{', '.join(f'{axis!r}: Shard(0)' for axis in mesh.names)}}})" + call_site()
+            f"  fix: cc.from_local(x, {{{', '.join(f'{axis!r}: Shard(0)' for axis in mesh.names)}}})"
         )
     missing = [axis for axis in mesh.names if axis not in layout]
     if missing:
@@ -109,7 +108,6 @@ def from_local(
             f"{missing[0]!r}: no label is given for it. A plain array does not show along which axes it differs or is "
             f"an addend; needed: a label on each of {', '.join(map(repr, mesh.names))}\n  fix: "
             f"layout={{..., {needed}}}: V for separate values, P for addends, R for equal copies"
-            + call_site()
         )
     if global_shape is None:
         array = as_array(array)
@@ -180,5 +178,5 @@ def _misfit(array: Any, layout: Mapping[str, Label], on: Axis, said: list[Any], 
     lines = [f"  rank {rank} of the axis: {text}, shape {tuple(shape)}" for rank, (text, shape) in enumerate(said)]
     return "\n".join([
         f"from_local({describe(array, array.shape, None)} {labels}, axis {'*'.join(on.names)!r}): the parts do not "
-        "form one array", *lines, f"  needed: {needed}" + call_site(),
+        "form one array", *lines, f"  needed: {needed}",
     ])  # fmt: skip

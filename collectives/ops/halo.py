@@ -14,7 +14,7 @@ import numpy as np
 from autograd.arrays.device import as_array
 from autograd.arrays.shape_only import DRY, Shaped
 from autograd.engine.tensor import Tensor
-from autograd.errors import ArgumentError, LayoutError, MeshError, ShapeError, call_site
+from autograd.errors import ArgumentError, LayoutError, MeshError, ShapeError
 from autograd.layouts.layout import Shard, V
 from autograd.layouts.messages import describe
 
@@ -208,7 +208,7 @@ def halo_exchange(
     widths = _either("width", width, "widths", widths)
     dims = 0 if dim is None and dims is None else _either("dim", dim, "dims", dims)
     if not isinstance(dims, int | np.integer | tuple | list):
-        raise ArgumentError(f"halo_exchange: dims={dims!r} was given; needed: an integer or several" + call_site())
+        raise ArgumentError(f"halo_exchange: dims={dims!r} was given; needed: an integer or several")
     if isinstance(dims, int | np.integer):
         names, wanted, cuts, wraps = [axes], [widths], [dims], [periodic]
     else:
@@ -219,12 +219,12 @@ def halo_exchange(
     if not len(names) == len(wanted) == len(cuts) == len(wraps):
         raise ShapeError(
             f"halo_exchange: {len(names)} axes, {len(wanted)} widths and {len(wraps)} periodic for {len(cuts)} dims "
-            f"{tuple(cuts)}; needed: one of each per dimension" + call_site()
+            f"{tuple(cuts)}; needed: one of each per dimension"
         )
     shape = (x.array if isinstance(x, Tensor) else as_array(x)).shape
     at = [normal_dim(d, shape, "halo_exchange") for d in cuts]
     if len(set(at)) < len(at):
-        raise ShapeError(f"halo_exchange: dims={tuple(cuts)} names a dimension twice; needed: each once" + call_site())
+        raise ShapeError(f"halo_exchange: dims={tuple(cuts)} names a dimension twice; needed: each once")
     used: list[str] = []
     for each in names:
         x, on = operand(x, each, "halo_exchange")
@@ -232,7 +232,7 @@ def halo_exchange(
         used += on.names
     if len(set(used)) < len(used):
         raise MeshError(f"halo_exchange: axes={axes!r} names an axis twice; needed: one axis per dimension, or one "
-                        "tuple of axes for one dimension" + call_site())  # fmt: skip
+                        "tuple of axes for one dimension")  # fmt: skip
     for each, cells, at_dim, wrap in zip(names, wanted, at, wraps, strict=True):
         x = _exchange(x, each, _borders(cells, wrap), at_dim)
     return x
@@ -245,7 +245,6 @@ def _either(name: str, value: Any, other_name: str, other: Any) -> Any:
         given = f"neither {name} nor {other_name}" if value is None else given
         raise ArgumentError(
             f"halo_exchange was given {given}; needed: one of them\n  fix: cc.halo_exchange(x, 'dp', 1, dim=0)"
-            + call_site()
         )
     return other if value is None else value
 
@@ -253,11 +252,11 @@ def _either(name: str, value: Any, other_name: str, other: Any) -> Any:
 def _borders(width: Any, periodic: Any) -> Borders:
     pair = tuple(width) if isinstance(width, tuple | list) else (width, width)
     if not isinstance(periodic, bool | np.bool_ | int):
-        raise ArgumentError(f"halo_exchange: periodic={periodic!r} was given; needed: True or False" + call_site())
+        raise ArgumentError(f"halo_exchange: periodic={periodic!r} was given; needed: True or False")
     if len(pair) != 2 or any(not isinstance(w, int | np.integer) or isinstance(w, bool) or w < 0 for w in pair):
         raise ShapeError(
             f"halo_exchange: widths={width!r} was given for one dimension; needed: a number >= 0, or a pair "
-            "(before, after)" + call_site()
+            "(before, after)"
         )
     return Borders(int(pair[0]), int(pair[1]), bool(periodic))
 
@@ -273,7 +272,6 @@ def _exchange(x: Tensor, axis: AxisName, borders: Borders, dim: int) -> Tensor:
                 f"halo_exchange({x.name or 'x'}: {describe(x.array, x.array.shape, layout)}, axis "
                 f"{'*'.join(on.names)!r}, dim={dim})\n  axis {name!r}: x is {label!r} on this axis too, so the "
                 f"neighbours along dimension {dim} lie on both axes\n  fix: axis={both!r} for this dimension"
-                + call_site()
             )
     extents, _ = extents_along(x, on, dim, HALO_EXCHANGE)
     _check_widths(x, on, borders, dim, extents)
@@ -294,5 +292,5 @@ def _check_widths(x: Tensor, on: Axis, borders: Borders, dim: int, extents: tupl
                     f"dim={dim}): rank {rank} of the axis needs {width} cells of rank {owner}, the one {side} it, "
                     f"which holds {extents[owner]} along dimension {dim}\n  needed: widths no larger than the "
                     f"neighbour's part; the parts have {list(extents)}\n  fix: fewer ranks along the axis, or smaller "
-                    "widths and more exchanges" + call_site()
+                    "widths and more exchanges"
                 )

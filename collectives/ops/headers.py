@@ -10,7 +10,7 @@ import numpy as np
 
 from autograd.arrays.device import dtype_named, is_bfloat16, to_host
 from autograd.engine.tensor import TENSORS
-from autograd.errors import AbsentError, ArgumentError, CollectiveMismatch, ShapeError, call_site
+from autograd.errors import AbsentError, ArgumentError, CollectiveMismatch, ShapeError
 from autograd.layouts.layout import C, D, I, Label, Layout, P, R, Rooted, Shard, V
 
 __all__ = ["HEADER_BYTES", "outline_of", "projection", "projection_in", "read", "write"]
@@ -66,7 +66,7 @@ def read(
         mine = "recorded" if recorded else "not recorded"
         raise CollectiveMismatch(
             f"{sender} called {call} ({theirs}){site and f' at {site}'} and this rank {what} ({mine}). Needed: both "
-            "recorded or neither. Fix: the same no_grad() and the same active tape on both ranks" + call_site()
+            "recorded or neither. Fix: the same no_grad() and the same active tape on both ranks"
         )
     return shape, dtype, dict(labels)
 
@@ -84,10 +84,10 @@ def outline_of(like: Any, name: str, sender: str) -> tuple[tuple[int, ...], np.d
     if like is None:
         raise AbsentError(
             f"{name}: {sender} would send the shape first, and in a dry run it sends nothing. Needed: the shape and "
-            f"dtype here too. Fix: {name}(..., like=ag.tensor(array of that shape, layout=...))" + call_site()
+            f"dtype here too. Fix: {name}(..., like=ag.tensor(array of that shape, layout=...))"
         )
     if not hasattr(like, "shape") or not hasattr(like, "dtype"):
-        raise ArgumentError(f"{name}: like={like!r} was given; needed: a Tensor or an array" + call_site())
+        raise ArgumentError(f"{name}: like={like!r} was given; needed: a Tensor or an array")
     labels = dict(like.layout) if like.__class__ in TENSORS and like.layout is not None else {}
     return tuple(like.shape), np.dtype(like.dtype), labels
 

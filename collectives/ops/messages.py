@@ -25,7 +25,7 @@ from autograd.engine.recording import Node, Recording, options_of, parents_of, s
 from autograd.engine.state import state
 from autograd.engine.sweep import Sweep
 from autograd.engine.tensor import TENSORS, Tensor
-from autograd.errors import ArgumentError, GradientWarning, MeshError, ShapeError, call_site, find_site, short_site
+from autograd.errors import ArgumentError, GradientWarning, MeshError, ShapeError, find_site, short_site
 from autograd.layouts.layout import I, Layout, Shard, V
 
 from ..checks.reports import warn_once
@@ -274,7 +274,7 @@ def permute(x: Any, axis: AxisName, pairs: Sequence[tuple[int, int]], *, like: A
     except (TypeError, ValueError) as error:
         raise ArgumentError(
             f"permute: pairs={pairs!r} was given; needed: a list of pairs of ranks, (source, destination)\n  fix: "
-            f"{_as_pairs(pairs, on.size)}" + call_site()
+            f"{_as_pairs(pairs, on.size)}"
         ) from error
     for both in given:
         for rank in both:
@@ -282,7 +282,7 @@ def permute(x: Any, axis: AxisName, pairs: Sequence[tuple[int, int]], *, like: A
     for side, what in ((0, "source"), (1, "destination")):
         ranks = [both[side] for both in given]
         if len(set(ranks)) != len(ranks):
-            raise MeshError(f"permute: a rank is a {what} twice in {list(given)}; needed: at most once" + call_site())
+            raise MeshError(f"permute: a rank is a {what} twice in {list(given)}; needed: at most once")
     given = tuple((int(s), int(t)) for s, t in given)
     if like is None:
         shape = _shape_of_part(x, on, given)
@@ -322,7 +322,7 @@ def _shape_received(x: Tensor, on: Axis, pairs: Sequence[tuple[int, int]], like:
             raise ShapeError(
                 f"permute on axis {'*'.join(on.names)!r}: rank {source} sends the shape {sent}, and rank {to} was "
                 f"given like= of shape {wanted}; needed: the shape that the rank receives\n"
-                f"  fix: like= of shape {sent} on rank {to}" + call_site()
+                f"  fix: like= of shape {sent} on rank {to}"
             )
     return shape
 

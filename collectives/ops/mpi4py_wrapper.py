@@ -13,7 +13,7 @@ import numpy as np
 
 from autograd.arrays.device import move, to_host
 from autograd.engine.tensor import Tensor
-from autograd.errors import LayoutError, MeshError, ShapeError, call_site, typed_errors
+from autograd.errors import LayoutError, MeshError, ShapeError, typed_errors
 from autograd.layouts.layout import I, Label, P, R, V, dual_label
 
 from ..declaration.call import Call
@@ -81,7 +81,7 @@ class Wrapped:
     def __init__(self, forward: Function, adjoint: Function, takes: Label, gives: Label, name: str):
         for label, what in ((takes, "takes"), (gives, "gives")):
             if not any(label is known for known in (R, I, V, P)):
-                raise LayoutError(f"wrap({name}): {what}={label!r} was given; needed: R, I, V or P" + call_site())
+                raise LayoutError(f"wrap({name}): {what}={label!r} was given; needed: R, I, V or P")
         self.name = name
         self.takes = (takes,)
         self._labels = (takes, gives)
@@ -134,7 +134,7 @@ def _among(group: Communicator, name: str, function: Function, given: Any) -> An
         raise MeshError(
             f"{name}: its function needs an mpi4py communicator, and the ranks of '{group.name}' are threads of one "
             "process, which have none. Needed: ranks that are processes\n  fix: mpiexec -n N python ..., without "
-            "collectives.run" + call_site()
+            "collectives.run"
         )
     from mpi4py import MPI  # there is only one process
 

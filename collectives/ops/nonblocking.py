@@ -33,7 +33,7 @@ from autograd.engine.recording import OUTSIDE, Node, Recording, options_of, pare
 from autograd.engine.state import state
 from autograd.engine.sweep import Sweep
 from autograd.engine.tensor import TENSORS, Tensor, place_off_tape
-from autograd.errors import CollectiveMismatch, MeshError, TapeError, call_site, find_site, short_site, typed_errors
+from autograd.errors import CollectiveMismatch, MeshError, TapeError, find_site, short_site, typed_errors
 from autograd.layouts.layout import Layout, V
 
 from ..algorithms.table import OPERATIONS
@@ -231,7 +231,7 @@ class _Finisher:
         if recording.released(self.place):
             raise TapeError(
                 f"{self.what}, started at {self.site}, is waited for after a backward pass over the tape that recorded "
-                "its start. Needed: the wait before tape.backward(...)" + call_site()
+                "its start. Needed: the wait before tape.backward(...)"
             )
         result = (y.shape, y.dtype, type(y) is Shaped)
         options = (self.collective, call, self.out, result, self.lane)
@@ -313,7 +313,7 @@ def _started_channel(axis: Axis, collective: Collective, algorithm: str) -> Comm
             "only while all ranks wait for it, so it cannot run in the background. Needed: the transport's own "
             "algorithm\n  fix: "
             f"{collective.name}_async(..., algorithm='native'), or the blocking "
-            f"{collective.name}" + call_site()
+            f"{collective.name}"
         )
     group = axis.kept.get("started")
     if group is None:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from autograd.engine.tensor import TENSORS, Tensor
-from autograd.errors import LayoutError, ShapeError, call_site, typed_errors
+from autograd.errors import LayoutError, ShapeError, typed_errors
 from autograd.layouts.inference import axes_in
 from autograd.layouts.layout import C, I, P, R, Shard, V
 from autograd.layouts.messages import describe
@@ -167,7 +167,7 @@ def _apart(x: Tensor, on: Axis, source: Any, index: Any) -> Tensor:
                 f"get({x.name or 'x'}: {describe(x.array, x.array.shape, x.layout)}, axis {'*'.join(on.names)!r}) with "
                 f"a source or index that differs between the ranks of axis {axis!r}\n  axis {axis!r}: x is {have.word},"
                 f" and the ranks would read different places of it. Needed: Replicated or Varying\n  fix: "
-                f"{'cast(x, ' if have is I else 'all_reduce(x, '}{axis!r}, to=R)" + call_site()
+                f"{'cast(x, ' if have is I else 'all_reduce(x, '}{axis!r}, to=R)"
             )
         if have is R:
             x = cast(x, axis, V)
@@ -195,11 +195,11 @@ def _basic(source: int, shape: Shape, index: Any) -> tuple[Runs, Shape]:
     if any(k is not Ellipsis and not isinstance(k, int | np.integer | slice) or isinstance(k, bool) for k in key):
         raise ShapeError(
             f"get: index={index!r} was given; needed: integers, slices and an Ellipsis, or one array of integers, "
-            "which takes rows" + call_site()
+            "which takes rows"
         )
     given = sum(k is not Ellipsis for k in key)
     if given > len(shape) or len(key) - given > 1:
-        raise ShapeError(f"get: index={index!r} was given for a part of shape {shape} on rank {source}" + call_site())
+        raise ShapeError(f"get: index={index!r} was given for a part of shape {shape} on rank {source}")
     at = next((i for i, k in enumerate(key) if k is Ellipsis), len(key))
     key = (*key[:at], *(slice(None),) * (len(shape) - given), *key[at + 1 :])
     chosen, taken = [], []
@@ -230,16 +230,14 @@ def _rows(source: Any, index: Any, shapes: list[Shape], on: Axis) -> tuple[Runs,
     if rows.dtype.kind not in "iu" or sources.dtype.kind not in "iu":
         raise ShapeError(
             f"get: source={source!r}, index={index!r} were given; needed: integers, as one array of rows and one source"
-            " for all or for each of them" + call_site()
+            " for all or for each of them"
         )
     sources, rows = np.broadcast_arrays(sources, rows)
     for rank in np.unique(sources).tolist():
         check_rank(rank, on, "get", "a source")
     used = [shapes[r] for r in np.unique(sources)] or [shapes[on.group.index]]
     if any(len(shape) == 0 for shape in used) or len({shape[1:] for shape in used}) > 1:
-        raise ShapeError(
-            f"get: the parts have shapes {used}, so their rows differ; needed: rows of one shape" + call_site()
-        )
+        raise ShapeError(f"get: the parts have shapes {used}, so their rows differ; needed: rows of one shape")
     rest = used[0][1:]
     extents = np.array([shape[0] if shape else 0 for shape in shapes])[sources]
     wrong = np.flatnonzero((rows.ravel() < -extents.ravel()) | (rows.ravel() >= extents.ravel()))
@@ -255,7 +253,6 @@ def _checked(k: int, n: int, source: int, shape: Shape) -> int:
     if not -n <= k < n:
         raise ShapeError(
             f"get: index {k} was given for a dimension of extent {n}; rank {source} holds a part of shape {shape}"
-            + call_site()
         )
     return k % n
 

@@ -22,7 +22,7 @@ import numpy as np
 
 from autograd.arrays.shape_only import Shaped
 from autograd.engine.tensor import Tensor
-from autograd.errors import LayoutError, ShapeError, call_site
+from autograd.errors import LayoutError, ShapeError
 from autograd.layouts.layout import C, D, I, Label, Layout, P, R, Shard, V
 from autograd.layouts.messages import describe
 from autograd.layouts.partition import labels_of_parts, nested_parts
@@ -360,7 +360,7 @@ def shard(x: Any, axis: AxisName, dim: int = 0) -> Use:
     if len(labels) > 1:
         raise LayoutError(
             f"shard({describe(x.array, x.array.shape, x.layout)}, axis {'*'.join(on.names)!r}): the labels on these "
-            "axes differ\n  fix: cast the Invariant ones to R first" + call_site()
+            "axes differ\n  fix: cast the Invariant ones to R first"
         )
     return Use(SHARD, x, on.call(source=labels.pop(), dim=dim, extents=_even_parts(x, on, dim)))
 
@@ -439,7 +439,7 @@ def all_to_all(
     if received is not None and (counts is None or split_dim != concat_dim):
         raise ShapeError(
             f"all_to_all: received={received!r} was given without counts, split_dim={split_dim} and "
-            f"concat_dim={concat_dim}; needed: counts too, along one dimension" + call_site()
+            f"concat_dim={concat_dim}; needed: counts too, along one dimension"
         )
     if split_dim == concat_dim:
         cuts = _even_parts(x, on, split_dim) if counts is None else checked_counts(x, on, split_dim, counts)
@@ -448,7 +448,6 @@ def all_to_all(
         raise ShapeError(
             f"all_to_all: counts={counts!r} was given with split_dim={split_dim} and concat_dim={concat_dim}: what "
             "a rank receives must fit together along both. Needed: counts along one dimension, split_dim == concat_dim"
-            + call_site()
         )
     else:
         cuts = _even_parts(x, on, split_dim)

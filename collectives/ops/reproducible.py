@@ -10,7 +10,7 @@ import numpy as np
 
 from autograd.engine.leaves import tensor
 from autograd.engine.tensor import TENSORS, Tensor
-from autograd.errors import ArgumentError, LayoutError, MeshError, ShapeError, call_site
+from autograd.errors import ArgumentError, LayoutError, MeshError, ShapeError
 from autograd.layouts.layout import I, Label, P, R, V
 from autograd.layouts.messages import describe
 from autograd.ops.arguments import stack
@@ -132,14 +132,14 @@ def reproducible_sum(
     1
     """
     if to is not R and to is not I:
-        raise LayoutError(f"reproducible_sum: to={to!r} was given; needed: to=R or to=I" + call_site())
+        raise LayoutError(f"reproducible_sum: to={to!r} was given; needed: to=R or to=I")
     mesh = current_mesh()
     on = mesh.axis(axis)
     if isinstance(addends, list | tuple):
         if not addends:
             raise ShapeError(
                 "reproducible_sum was given an empty list; needed: addends, or an array of shape (0, ...) on a rank "
-                "without any, which gives their shape and dtype" + call_site()
+                "without any, which gives their shape and dtype"
             )
         addends = stack([a if a.__class__ in TENSORS else np.asarray(a) for a in addends])
     x = addends if addends.__class__ in TENSORS else tensor(addends)
@@ -148,16 +148,16 @@ def reproducible_sum(
         mine = [index(i) for i in indices]
     except TypeError as error:
         text = f"reproducible_sum: indices={indices!r} was given; needed: integers"
-        raise ArgumentError(text + call_site()) from error
+        raise ArgumentError(text) from error
     if x.array.ndim == 0 or x.array.shape[0] != len(mine):
         raise ShapeError(
             f"reproducible_sum({describe(x.array, x.array.shape, x.layout)}) was given {len(mine)} indices; needed: "
-            "one for each addend along dimension 0" + call_site()
+            "one for each addend along dimension 0"
         )
     REPRODUCIBLE_SUM.check(x, on)
     x = accumulated(x)
     if not isinstance(algorithm, str):
-        raise MeshError(f"reproducible_sum: algorithm={algorithm!r} was given; needed: a name" + call_site())
+        raise MeshError(f"reproducible_sum: algorithm={algorithm!r} was given; needed: a name")
     if check_name(algorithm, "all_reduce").partition(":")[0] != "reproducible":
         raise MeshError(f"reproducible_sum: algorithm={algorithm!r}; needed: reproducible or reproducible:tree")
     group = on.using(algorithm)

@@ -24,7 +24,7 @@ from autograd.arrays.shape_only import Shaped
 from autograd.engine.recording import parents_of
 from autograd.engine.state import state
 from autograd.engine.tensor import Tensor
-from autograd.errors import LayoutError, ShapeError, call_site
+from autograd.errors import LayoutError, ShapeError
 from autograd.layouts.layout import C, I, Label, Layout, P, R, Rooted, Shard, V
 from autograd.layouts.messages import describe
 from autograd.layouts.names import name_of
@@ -205,7 +205,7 @@ def _from_root(x: Any, axis: AxisName, root: int, name: str, like: Any) -> tuple
     check_rank(root, on, name, "root")
     at_root = on.group.index == root
     if at_root and x is None:
-        raise ShapeError(f"{name}: None was given on the root, rank {root}; needed: the value" + call_site())
+        raise ShapeError(f"{name}: None was given on the root, rank {root}; needed: the value")
     recorded = state.recording is not None
     if x is not None:
         x = to_tensor(x, name)
@@ -238,7 +238,7 @@ def _from_root(x: Any, axis: AxisName, root: int, name: str, like: Any) -> tuple
         if isinstance(have, Rooted) and have != rooted[a]:
             raise LayoutError(
                 f"{name}({describe(x.array, x.array.shape, x.layout)}, axis {a!r}, root={root})\n  axis {a!r}: x is "
-                f"{have!r}, and the given root is {rooted[a]!r}\n  fix: root={have.root}" + call_site()
+                f"{have!r}, and the given root is {rooted[a]!r}\n  fix: root={have.root}"
             )
     return x, on, tuple(shape), dtype
 

@@ -18,7 +18,7 @@ import numpy as np
 from autograd.arrays.half import is_half
 from autograd.engine.state import no_grad
 from autograd.engine.tensor import Tensor
-from autograd.errors import LayoutError, call_site
+from autograd.errors import LayoutError
 from autograd.layouts.layout import C, I, Label, P, R, Shard, V
 from autograd.layouts.messages import describe
 from autograd.layouts.names import name_of
@@ -206,7 +206,7 @@ def _mean_of_copies(x: Tensor, axis: str) -> str:
     return (
         f"mean({name}: {describe(x, x.shape, x.layout)}, axis {axis!r})\n  axis {axis!r}: {name} is "
         f"{x.layout[axis].word}, the same on all ranks; mean takes Varying, a value of each rank\n"
-        f"  fix: leave mean out{more if name.endswith('.grad') else f', since the mean is {name} itself'}" + call_site()
+        f"  fix: leave mean out{more if name.endswith('.grad') else f', since the mean is {name} itself'}"
     )
 
 
@@ -217,5 +217,4 @@ def _mean_of_addends(x: Tensor, axis: str, size: int) -> str:
         f"mean({name}: {describe(x, x.shape, x.layout)}, axis {axis!r})\n  axis {axis!r}: {name} is Partial, one value "
         f"that is the sum over the ranks; mean takes Varying, a value of each rank, and divides by {size}\n"
         f"  fix: all_reduce({name}, {axis!r})   (the value; divide a sum over rows by their global number)"
-        + call_site()
     )

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 import autograd as ag
-from autograd.errors import ArgumentError, CommunicationError, RingtapeError, call_site, typed_errors
+from autograd.errors import ArgumentError, CommunicationError, RingtapeError, typed_errors
 from autograd.layouts.layout import C, I, Label, P, R, Rooted, Shard, V, dual_label
 
 from ..declaration.collective import Collective
@@ -157,14 +157,14 @@ def check_collective(
         if not callable(collective) or isinstance(collective, type):
             raise ArgumentError(
                 f"check: {collective!r} was given; needed: a Collective, the result of wrap, or a function f(x, axis)\n"
-                "  fix: cc.testing.check(collective), or cc.testing.check(lambda x, axis: ..., takes=[V])" + call_site()
+                "  fix: cc.testing.check(collective), or cc.testing.check(lambda x, axis: ..., takes=[V])"
             )
         name = getattr(collective, "__name__", "function")
         if takes is None:
             raise ArgumentError(
                 f"check({name}): a function was given without the labels of its operand\n"
                 f"  fix: cc.testing.check({name}, takes=[V]), where {name}(x, axis) returns the result for a Tensor x "
-                "that is Varying; or R, I, P, Shard(0)" + call_site()
+                "that is Varying; or R, I, P, Shard(0)"
             )
         use = collective if use is None else use
     report = Report(name)

@@ -20,7 +20,7 @@ from autograd.arrays.shape_only import Shaped
 from autograd.engine.recording import op_of, options_of
 from autograd.engine.state import state
 from autograd.engine.tensor import Tensor
-from autograd.errors import CommunicationError, LayoutError, TapeError, call_site, site_of_traceback, typed_errors
+from autograd.errors import CommunicationError, LayoutError, TapeError, site_of_traceback, typed_errors
 from autograd.layouts.layout import I, Label, Layout, P, R, Rooted, Shard, V, dual_label, may_relabel
 
 from ..declaration.collective import Collective, collectives
@@ -441,7 +441,7 @@ def run_cases(work: Sequence[tuple[Case, Setting]], plans: Sequence[Plan] | None
         The results of `prepare`, which ranks can share if they are threads.
     """
     if state.recording is not None:
-        raise TapeError("run_cases was called in the block of a tape, which would record the cases" + call_site())
+        raise TapeError("run_cases was called in the block of a tape, which would record the cases")
     meshes: dict[Any, Mesh] = {}
     seen = []
     for i, (case, setting) in enumerate(work):

@@ -33,7 +33,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from autograd.arrays.device import is_bfloat16
-from autograd.errors import ArgumentError, DtypeError, MeshError, OptionError, ShapeError, call_site
+from autograd.errors import ArgumentError, DtypeError, MeshError, OptionError, ShapeError
 
 __all__ = ["Array", "DTYPES", "REDUCTIONS", "Request", "Runs", "alone", "answer", "check",
            "check_members", "given_bytes", "not_communicated", "shown", "whole_bytes"]  # fmt: skip
@@ -228,7 +228,7 @@ def check(request: Request, rank: int, size: int, name: str) -> None:
         each = "x.size" if call == "all_gather" else "x.size // group.size"
         raise ArgumentError(
             f"{call} on '{name}' was called without counts; needed: counts, the number of elements of each of the "
-            f"{size} ranks' parts\n  fix: [{each}] * group.size, if all are equal" + call_site()
+            f"{size} ranks' parts\n  fix: [{each}] * group.size, if all are equal"
         )
     if receive_counts is not None:
         _check_counts("receive_counts", receive_counts, size, name)

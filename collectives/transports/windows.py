@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from autograd.errors import ArgumentError, DeadlockError, DtypeError, MeshError, ShapeError, call_site
+from autograd.errors import ArgumentError, DeadlockError, DtypeError, MeshError, ShapeError
 
 from .request import DTYPES, Array
 from .traffic import Traffic
@@ -122,14 +122,14 @@ class Window:
         if not 0 <= owner < len(self.counts):
             raise MeshError(
                 f"{call} on the window '{self.name}': owner={owner} was given; needed: a rank from 0 to "
-                f"{len(self.counts) - 1}" + call_site()
+                f"{len(self.counts) - 1}"
             )
 
     def _check_range(self, call: str, owner: int, start: int, count: int) -> None:
         if start < 0 or count < 0 or start + count > self.counts[owner]:
             raise ShapeError(
                 f"{call} on the window '{self.name}': elements {start} to {start + count} of rank {owner} were given, "
-                f"which owns {self.counts[owner]}" + call_site()
+                f"which owns {self.counts[owner]}"
             )
 
     def _count(self, owner: int, count: int) -> None:

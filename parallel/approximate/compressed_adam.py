@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from autograd.engine.leaves import Leaf
-from autograd.errors import ArgumentError, OptionError, call_site
+from autograd.errors import ArgumentError, OptionError
 from autograd.optim import Adam
 from autograd.optim.base import decrease
 from autograd.optim.hyperparameters import check_numbers
@@ -84,19 +84,19 @@ class CompressedAdam(Adam):
         if not isinstance(compression, Compression):
             raise ArgumentError(
                 f"CompressedAdam: compression={compression!r} was given; needed: the Compression that the DataParallel "
-                "model has" + call_site()
+                "model has"
             )
         super().__init__(params, lr, betas, eps, weight_decay, digest_every=digest_every)
         check_numbers("CompressedAdam", variance_floor=variance_floor)
         if isinstance(compression, OneBit) and compression.momentum != betas[0]:
             raise OptionError(
                 f"CompressedAdam: betas[0]={betas[0]} and compression.momentum={compression.momentum} were given; "
-                f"needed: the same number\n  fix: OneBit(momentum={betas[0]}, ...)" + call_site()
+                f"needed: the same number\n  fix: OneBit(momentum={betas[0]}, ...)"
             )
         if not compression.start_step:
             raise OptionError(
                 f"CompressedAdam: a {type(compression).__name__} with start_step=0 was given; needed: at least 1, and "
-                "better a tenth of all steps, since the second moment is that of the exact steps" + call_site()
+                "better a tenth of all steps, since the second moment is that of the exact steps"
             )
         self.compression, self.variance_floor = compression, variance_floor
         self.updates = [0] * len(self.parameters)

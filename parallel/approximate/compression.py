@@ -43,7 +43,7 @@ import numpy as np
 
 from autograd.arrays.device import move, to_host
 from autograd.arrays.shape_only import Shaped
-from autograd.errors import DtypeError, OptionError, call_site
+from autograd.errors import DtypeError, OptionError
 from autograd.optim.hyperparameters import check_count
 from collectives.algorithms.steps import Steps
 from collectives.transports.protocol import Array, Communicator, Request
@@ -180,7 +180,7 @@ class Compression:
         if group is None:
             raise OptionError(
                 f"{type(self).__name__}.load_state_dict: the state of a group was given without a group\n"
-                "  fix: load_state_dict(state, mesh.axis('dp').group)" + call_site()
+                "  fix: load_state_dict(state, mesh.axis('dp').group)"
             )
         self.state.load_state_dict(state, group)
 
@@ -200,7 +200,7 @@ class Compression:
                 raise OptionError(
                     f"{caller}: the state is that of a mesh {known['mesh']}, and the mesh is {here}; needed: the same, "
                     "or meshes with ranks along one axis only, as ranks along another may have other parts of a "
-                    "parameter\n  fix: the mesh of the run that saved it" + call_site()
+                    "parameter\n  fix: the mesh of the run that saved it"
                 )
             new = self.state.divided(known["ranks"], math.prod(here.values()))
         return lambda: vars(self.state).update(new)
@@ -211,7 +211,7 @@ class Compression:
         if method != type(self).__name__:
             raise OptionError(
                 f"{type(self).__name__}.load_state_dict: the state of {method!r} was given; needed: one of the same "
-                "method" + call_site()
+                "method"
             )
         return state
 
@@ -302,7 +302,7 @@ def _check_bucket(flat: Any, method: str) -> None:
     if flat.dtype not in (np.float16, np.float32, np.float64):
         raise DtypeError(
             f"{method}: a bucket of {flat.dtype} was given; needed: float16, float32 or float64\n"
-            "  fix: reduction=None for this model" + call_site()
+            "  fix: reduction=None for this model"
         )
 
 

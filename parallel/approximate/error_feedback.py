@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from autograd.errors import OptionError, ShapeError, call_site
+from autograd.errors import OptionError, ShapeError
 from collectives.transports.protocol import Array, Communicator, Request
 
 __all__ = ["GradientBucket", "ParameterState", "gradients_of", "sizes_of", "split", "vectors_of"]
@@ -119,7 +119,7 @@ class ParameterState:
         if found.size != size:
             raise ShapeError(
                 f"compression: the {slot} of {name!r} has {found.size} elements; needed: {size}, as the parameter has\n"
-                "  fix: load the state of a run with the same model" + call_site()
+                "  fix: load the state of a run with the same model"
             )
         return found.astype(dtype, copy=False)
 
@@ -198,7 +198,7 @@ class ParameterState:
         if set(own) != needed or not all(isinstance(x, dict) for x in own.values()):
             raise OptionError(
                 f"load_state_dict of a compression: {sorted(own)} was given; needed: {sorted(needed)}, the state of "
-                "the same method" + call_site()
+                "the same method"
             )
         return {
             "steps": {name: int(n) for name, n in own["steps"].items()}, "compressed": dict(own["compressed"]),
@@ -245,7 +245,7 @@ class ParameterState:
         if set(state) != {"steps", *self.slots}:
             raise OptionError(
                 f"load_state_dict of a compression: {sorted(state)} was given; needed: "
-                f"{sorted({'steps', *self.slots})}, the state of the same method" + call_site()
+                f"{sorted({'steps', *self.slots})}, the state of the same method"
             )
         self.steps = dict(state["steps"])
         self.pieces, self.compressed = {}, {}

@@ -20,7 +20,7 @@ from autograd.engine.leaves import Parameter
 from autograd.engine.locks import step_check
 from autograd.engine.tensor import Tensor
 from autograd.engine.whole import part_of
-from autograd.errors import ArgumentError, OptionError, call_site, typed_errors
+from autograd.errors import ArgumentError, OptionError, typed_errors
 from autograd.layouts.layout import I
 from autograd.layouts.messages import describe
 from autograd.nn import Module
@@ -192,7 +192,7 @@ class LocalSGD:
             name = type(self).__name__
             raise OptionError(
                 f"{call} outside of the block of {name}; needed: with {name}(...) as local:, in which the ranks have "
-                "copies of their own" + call_site()
+                "copies of their own"
             )
         return self._on
 
@@ -214,7 +214,7 @@ class LocalSGD:
         if self.optimizer.calls != self._calls:
             raise OptionError(
                 f"{type(self).__name__}.step: the optimizer has taken a step by itself; needed: local.step() in the "
-                "place of optimizer.step(), which it calls" + call_site()
+                "place of optimizer.step(), which it calls"
             )
         self.optimizer.step()
         self._calls = self.optimizer.calls
@@ -286,7 +286,6 @@ class LocalSGD:
         if set(state_dict) != needed:
             raise ArgumentError(
                 f"{type(self).__name__}.load_state_dict: {sorted(state_dict)} was given; needed: {sorted(needed)}"
-                + call_site()
             )
         numbers = {name: state_dict[name] for name in ("version", "local_steps")}
         check_count(f"{type(self).__name__}.load_state_dict", **numbers)
@@ -392,7 +391,7 @@ class DiLoCo(LocalSGD):
         if len(state_dict["shared"]) != len(self.shared):
             raise ArgumentError(
                 f"DiLoCo.load_state_dict: {len(state_dict['shared'])} shared parameters were given; needed: "
-                f"{len(self.shared)}" + call_site()
+                f"{len(self.shared)}"
             )
         parts = [part_of(state_dict["shared"][k], p.array, None, "DiLoCo.load_state_dict", p.name)
                  for k, p in zip(places, self.shared, strict=True)]  # fmt: skip

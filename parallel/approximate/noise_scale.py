@@ -24,7 +24,7 @@ import numpy as np
 from autograd.arrays.shape_only import Shaped
 from autograd.engine.state import state
 from autograd.engine.tensor import Tensor
-from autograd.errors import ArgumentError, LayoutError, OptionError, ShapeError, call_site, typed_errors
+from autograd.errors import ArgumentError, LayoutError, OptionError, ShapeError, typed_errors
 from autograd.layouts.rank_values import rank_axes
 from autograd.optim.hyperparameters import check_count, check_numbers
 from autograd.optim.norms import local_norm
@@ -93,7 +93,6 @@ def gradient_noise_scale(
     if not norms or len(norms) != len(batches):
         raise ShapeError(
             f"gradient_noise_scale: {len(norms)} norms and {len(batches)} small batches were given; needed: as many"
-            + call_site()
         )
     check_numbers("gradient_noise_scale", big_norm_sq=big_norm_sq)
     check_count("gradient_noise_scale", 1, big_batch=big_batch)
@@ -104,7 +103,7 @@ def gradient_noise_scale(
     if not b < big_batch:
         raise OptionError(
             f"gradient_noise_scale: small batches of {b:g} examples and a big one of {big_batch} were given; needed: "
-            "smaller ones than the big one\n  fix: the gradients of single ranks, or of microbatches" + call_site()
+            "smaller ones than the big one\n  fix: the gradients of single ranks, or of microbatches"
         )
     small = math.fsum(n * k for n, k in zip(norms, batches, strict=True)) / sum(batches)
     return _estimates(small, b, float(big_norm_sq), big_batch)
@@ -171,7 +170,6 @@ class NoiseScale:
         if reduction is not None and not hasattr(reduction, "reduce"):
             raise ArgumentError(
                 f"NoiseScale: reduction={reduction!r} was given; needed: an object with reduce(bucket, group), or None"
-                + call_site()
             )
         self.reduction, self.decay = reduction, decay
         self._sums = np.zeros(2)  # of the estimates, exponentially weighted
@@ -228,7 +226,7 @@ class NoiseScale:
         if axes := rank_axes(global_rows):
             raise LayoutError(
                 f"NoiseScale.update(global_rows={global_rows!r})\n  axis {min(axes)!r}: it depends on the rank; "
-                "needed: the rows of all ranks\n  fix: x.global_shape[0]" + call_site()
+                "needed: the rows of all ranks\n  fix: x.global_shape[0]"
             )
         rows = int(rows)
         check_count("NoiseScale.update", rows=rows, global_rows=global_rows)
@@ -242,7 +240,7 @@ class NoiseScale:
             raise OptionError(
                 "NoiseScale.update: no gradients were summed since the last update\n  fix: "
                 "DataParallel(model, axis, reduction=noise), and update after backward; with model.accumulate(), after "
-                "the block" + call_site()
+                "the block"
             )
         if group.size == 1:
             return
@@ -255,7 +253,7 @@ class NoiseScale:
         if found != n:
             raise OptionError(
                 f"NoiseScale.update: global_rows={n} was given, and the ranks have {found:g} rows together\n  fix: "
-                "update(x.shape[0], x.global_shape[0])" + call_site()
+                "update(x.shape[0], x.global_shape[0])"
             )
         if count > 1 and math.isfinite(small) and math.isfinite(total):
             pair = _estimates(small, n / count, total / group.size, n)
@@ -294,10 +292,10 @@ class NoiseScale:
             if known is None:
                 raise OptionError(
                     f"{caller}: the state is that of a mesh {given}, and the mesh is {sizes_of_mesh()}; needed: the "
-                    "same, as the averages may be those of parts" + call_site()
+                    "same, as the averages may be those of parts"
                 )
         if set(known) != {"sums", "weight"}:
-            raise OptionError(f"{caller}: {sorted(known)} was given; needed: ['sums', 'weight']" + call_site())
+            raise OptionError(f"{caller}: {sorted(known)} was given; needed: ['sums', 'weight']")
         new = {"_sums": np.array(known["sums"], float), "_weight": float(known["weight"])}
         wrapped: Any = self.reduction
         commit: Callable[[], None] | None = None

@@ -12,7 +12,7 @@ from autograd.arrays.half import is_half
 from autograd.engine.leaves import Leaf
 from autograd.engine.locks import step_check
 from autograd.engine.tensor import TENSORS
-from autograd.errors import ArgumentError, LayoutError, MeshError, OptionError, TapeError, call_site
+from autograd.errors import ArgumentError, LayoutError, MeshError, OptionError, TapeError
 from autograd.layouts.layout import C, I, V
 from autograd.layouts.messages import describe
 from autograd.nn import Module
@@ -56,12 +56,12 @@ class OwnCopies:
 
     def __init__(self, caller: str, module: Module, axis: str | Sequence[str], optimizer: Optimizer):
         if not isinstance(module, Module):
-            raise ArgumentError(f"{caller}: {type(module).__name__} was given; needed: a Module" + call_site())
+            raise ArgumentError(f"{caller}: {type(module).__name__} was given; needed: a Module")
         if not isinstance(optimizer, Optimizer):
-            raise ArgumentError(f"{caller}: {type(optimizer).__name__} was given; needed: an Optimizer" + call_site())
+            raise ArgumentError(f"{caller}: {type(optimizer).__name__} was given; needed: an Optimizer")
         names = axis if isinstance(axis, tuple | list) else (axis,)
         if not names or not all(isinstance(name, str) for name in names):
-            raise MeshError(f"{caller}: axis={axis!r} was given; needed: the name of an axis" + call_site())
+            raise MeshError(f"{caller}: axis={axis!r} was given; needed: the name of an axis")
         self.caller, self.module, self.axis, self.optimizer = caller, module, axis, optimizer
         self.learned = optimizer.parameters
         self.all = dict(module.named_parameters())
@@ -70,7 +70,7 @@ class OwnCopies:
             if id(p) not in mine:
                 raise ArgumentError(
                     f"{caller}: {p.name or f'parameter {i}'} of the optimizer is no parameter of the module; needed: "
-                    "an optimizer of parameters of the module that is trained" + call_site()
+                    "an optimizer of parameters of the module that is trained"
                 )
         self._digest_every = optimizer.digest_every
 
@@ -104,12 +104,11 @@ class OwnCopies:
                         f"{self.caller}({path}: {describe(p.array, p.array.shape, layout)}, axis {a!r})\n"
                         f"  axis {a!r}: the parameter is {layout[a].word}; needed: Invariant, one value of which each "
                         f"rank takes a copy\n  fix: leave the label of axis {a!r} out of the Parameter's layout"
-                        + call_site()
                     )
             if p.uses:
                 raise TapeError(
                     f"{self.caller}: a tape still needs {path}, as one value of all ranks; needed: the block of "
-                    f"{self.caller} around that of the tape" + call_site()
+                    f"{self.caller} around that of the tape"
                 )
         mesh.check_replicas(self.all.values())
         for p in self.all.values():
@@ -211,7 +210,7 @@ def weighted_means(call: str, values: Sequence[Array], weight: float, on: Axis, 
         if float(to_host(total[-1:])[0]) == 0:
             raise OptionError(
                 f"{call}: weight=0 was given on all {on.size} ranks, so that their mean is undefined; needed: a "
-                "positive weight on one of them" + call_site()
+                "positive weight on one of them"
             )
         total = total[:-1] / total[-1]
         for part, start, end in zip(bucket, [0, *ends], ends, strict=False):

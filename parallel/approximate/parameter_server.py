@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from autograd.errors import ArgumentError, MeshError, OptionError, call_site
+from autograd.errors import ArgumentError, MeshError, OptionError
 from autograd.nn import Module
 from autograd.optim import Optimizer
 from autograd.optim.hyperparameters import check_count
@@ -202,7 +202,7 @@ class ParameterServer:
         if on.group.dry:
             raise MeshError(
                 f"{type(self).__name__} in a dry world: the order of its reads and pushes is that of a run; needed: "
-                "ranks that run" + call_site()
+                "ranks that run"
             )
         self._on, self._group, self._me = on, on.group, on.group.index
         self._bounds = np.linspace(0, elements, servers + 1).astype(int).tolist()
@@ -231,7 +231,7 @@ class ParameterServer:
         if self._turns:
             raise OptionError(
                 f"{name}: the script has {len(self._turns)} more turns for rank {self._me}, which has left the block "
-                f"after {self.clock} steps; needed: one turn for each read and each push of a rank" + call_site()
+                f"after {self.clock} steps; needed: one turn for each read and each push of a rank"
             )
         self._clocks.set(FINISHED)
         on.group.agree(lambda: f"the end of the block of {name} (axis={'*'.join(on.names)!r})")
@@ -249,9 +249,7 @@ class ParameterServer:
     def _axis(self, call: str) -> Axis:
         if self._on is None:
             name = type(self).__name__
-            raise OptionError(
-                f"{call} outside of the block of {name}; needed: with {name}(...) as server:" + call_site()
-            )
+            raise OptionError(f"{call} outside of the block of {name}; needed: with {name}(...) as server:")
         return self._on
 
     # -- steps -----------------------------------------------------------------------------------------------------
@@ -271,7 +269,7 @@ class ParameterServer:
         if self._read is not None:
             raise OptionError(
                 f"read: rank {self._me} has read for step {self.clock + 1} and has not pushed; needed: push() after "
-                "each read(), also without gradients" + call_site()
+                "each read(), also without gradients"
             )
         self._begin("read", 2 * self.clock)
         self._read = self._fetch()
@@ -293,11 +291,11 @@ class ParameterServer:
         """
         self._axis("push")
         if self._read is None:
-            raise OptionError(f"push: rank {self._me} has not read since its last push; needed: read()" + call_site())
+            raise OptionError(f"push: rank {self._me} has not read since its last push; needed: read()")
         if self.optimizer.calls != self._calls:
             raise OptionError(
                 "push: the optimizer has taken a step since read(); needed: push() in the place of optimizer.step(), "
-                "which it calls" + call_site()
+                "which it calls"
             )
         self.optimizer.step()
         change = host_flat(self._copies.learned, np.empty_like(self._value))
@@ -358,7 +356,7 @@ class ParameterServer:
             if not self._turns:
                 raise OptionError(
                     f"{what}: the script has no turn left for rank {self._me}, which has made {self.clock} steps; "
-                    "needed: one turn for each read and each push of a rank" + call_site()
+                    "needed: one turn for each read and each push of a rank"
                 )
             self._turn_clocks.wait(self._turns[-1])
         if self.staleness is not None:
@@ -376,7 +374,7 @@ class ParameterServer:
 def _checked_script(caller: str, script: Iterable[int]) -> tuple[int, ...]:
     """The script as a tuple of integers."""
     if not isinstance(script, Iterable) or isinstance(script, str | bytes):
-        raise ArgumentError(f"{caller}: script={script!r} was given; needed: a sequence of ranks" + call_site())
+        raise ArgumentError(f"{caller}: script={script!r} was given; needed: a sequence of ranks")
     turns = tuple(script)
     for i, rank in enumerate(turns):
         check_count(caller, **{f"script[{i}]": rank})
@@ -389,14 +387,14 @@ def _refuse_impossible(caller: str, script: tuple[int, ...], on: Axis, staleness
         if rank >= on.size:
             raise OptionError(
                 f"{caller}: script[{i}]={rank} was given; needed: a rank of axis {'*'.join(on.names)!r}, from 0 to "
-                f"{on.size - 1}" + call_site()
+                f"{on.size - 1}"
             )
     left = [script.count(rank) for rank in range(on.size)]
     for rank, turns in enumerate(left):
         if turns % 2:
             raise OptionError(
                 f"{caller}: the script has {turns} turns for rank {rank}; needed: an even number, a read and a push "
-                "for each step" + call_site()
+                "for each step"
             )
     if staleness is None:
         return
@@ -409,7 +407,7 @@ def _refuse_impossible(caller: str, script: tuple[int, ...], on: Axis, staleness
             raise OptionError(
                 f"{caller}: script[{i}]={rank} is the {what} of step {made[rank] // 2 + 1} of rank {rank}, and rank "
                 f"{behind} has made {slowest // 2} steps{' and a read' * (slowest % 2)}; staleness={staleness} was "
-                "given, so that this turn would never come\n  fix: a larger staleness, or another order" + call_site()
+                "given, so that this turn would never come\n  fix: a larger staleness, or another order"
             )
         made[rank] += 1
         left[rank] -= 1

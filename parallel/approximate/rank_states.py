@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from autograd.engine.state import state
-from autograd.errors import ArgumentError, MeshError, call_site
+from autograd.errors import ArgumentError, MeshError
 from autograd.nn.saving import packed, unpacked
 
 __all__ = ["of_all_ranks", "of_this_rank", "sizes_of_mesh"]
@@ -38,7 +38,7 @@ def of_all_ranks(mine: Any, caller: str, ranks: int = 1) -> dict[str, Any]:
         if mesh is None and ranks > 1:
             raise MeshError(
                 f"{caller}: each of {ranks} ranks has a part of the state, and no mesh is current\n"
-                f"  fix: call it inside `with mesh:`, on all ranks" + call_site()
+                f"  fix: call it inside `with mesh:`, on all ranks"
             )
         return {"mesh": sizes_of_mesh(), "ranks": [mine]}
     mesh.ranks.agree(lambda: caller)
@@ -55,7 +55,7 @@ def of_this_rank(known: Mapping[str, Any], caller: str) -> Any:
     """
     ranks, mesh = known.get("ranks"), known.get("mesh")
     if not isinstance(ranks, list) or not isinstance(mesh, dict):
-        raise ArgumentError(f"{caller}: {sorted(known)} was given; needed: the state of a state_dict" + call_site())
+        raise ArgumentError(f"{caller}: {sorted(known)} was given; needed: the state of a state_dict")
     if mesh != sizes_of_mesh():
         return None
     place = 0 if state.mesh is None else int(state.mesh.ranks.index)

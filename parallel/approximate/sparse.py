@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from autograd.arrays.shape_only import DRY, Shaped
-from autograd.errors import OptionError, call_site, typed_errors
+from autograd.errors import OptionError, typed_errors
 from autograd.optim.hyperparameters import check_count, check_numbers
 from autograd.random import Key, integers
 from collectives.algorithms.steps import Steps, even_bounds
@@ -30,7 +30,7 @@ class _Sparse(Compression):
         super().__init__(start_step)
         check_numbers(name, ratio=ratio)
         if not 0 < ratio <= 1:
-            raise OptionError(f"{name}: ratio={ratio} was given; needed: above 0 and at most 1" + call_site())
+            raise OptionError(f"{name}: ratio={ratio} was given; needed: above 0 and at most 1")
         check_numbers(name, below=1.0, momentum=momentum)
         check_count(name, smallest=smallest)
         self.ratio, self.momentum, self.smallest = float(ratio), float(momentum), smallest
@@ -185,7 +185,7 @@ class RandomK(_Sparse):
         if momentum and not error_feedback:
             raise OptionError(
                 f"RandomK: momentum={momentum} and error_feedback=False were given; needed: error feedback, since "
-                "momentum correction accumulates what was not sent" + call_site()
+                "momentum correction accumulates what was not sent"
             )
         self.error_feedback, self.key = error_feedback, Key(seed, "random-k")
 

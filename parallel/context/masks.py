@@ -12,7 +12,7 @@ from typing import Any
 
 from autograd import ops
 from autograd.engine.tensor import Tensor
-from autograd.errors import LayoutError, ShapeError, call_site
+from autograd.errors import LayoutError, ShapeError
 from autograd.layouts.layout import C, D, I, R, Shard, V
 from autograd.layouts.messages import describe
 from autograd.nn.attention import as_mask, both_masks, seen_keys
@@ -115,7 +115,7 @@ def _refuse_other(
         f"cc.from_local(mask, {{{axis!r}: Shard({dim})}}) where it is made, or ag.constant(mask) of the whole mask")
     raise LayoutError(
         f"{what}({describe(mask.array, mask.array.shape, mask.layout)}, axis {'*'.join(on.names)!r})\n  axis {axis!r}: "
-        f"it is {label!r}; needed: {needed}\n  fix: {fix}" + call_site()
+        f"it is {label!r}; needed: {needed}\n  fix: {fix}"
     )
 
 
@@ -129,5 +129,5 @@ def _require(mask: Tensor, full: tuple[int, ...], on: Axis, caller: str) -> None
     raise ShapeError(
         f"{caller}: a mask {describe(mask.array, shape, mask.layout)} was given, {held}; needed: one that broadcasts "
         f"to {full}\n  fix: ag.constant(mask) for a mask of the whole sequence, or cc.from_local(rows, {{"
-        f"{on.names[0]!r}: Shard({max(len(shape) - 2, 0)})}}) for the rows of this rank's queries" + call_site()
+        f"{on.names[0]!r}: Shard({max(len(shape) - 2, 0)})}}) for the rows of this rank's queries"
     )

@@ -28,7 +28,7 @@ import autograd.numpy as anp
 from autograd import constant, random
 from autograd.engine.state import state
 from autograd.engine.tensor import TENSORS
-from autograd.errors import LayoutError, ShapeError, call_site, typed_errors
+from autograd.errors import LayoutError, ShapeError, typed_errors
 from autograd.layouts.layout import I, P, R, Shard, V
 from autograd.layouts.messages import describe
 from collectives import all_gather, cast, current_mesh
@@ -102,7 +102,7 @@ def _chunk(tokens: int, ranks: int) -> int:
         raise ShapeError(
             f"zigzag: {tokens} tokens were given for {ranks} ranks; needed: a multiple of {2 * ranks}, so that each "
             f"rank gets two chunks of equal length\n  fix: padding to {tokens + -tokens % (2 * ranks)} tokens, or "
-            "contiguous order, Ring(axis, zigzag=False)" + call_site()
+            "contiguous order, Ring(axis, zigzag=False)"
         )
     return tokens // (2 * ranks)
 
@@ -209,8 +209,7 @@ def zigzag(x: Any, axis: str, dim: int = 1) -> Any:
     is_tensor = x.__class__ in TENSORS
     array = x.array if is_tensor else np.asarray(x)
     if not -array.ndim <= dim < array.ndim:
-        raise ShapeError(f"zigzag: dim={dim} was given for an array of shape {array.shape}; needed: that of the tokens"
-                         + call_site())  # fmt: skip
+        raise ShapeError(f"zigzag: dim={dim} was given for an array of shape {array.shape}; needed: that of the tokens")
     dim %= array.ndim
     if not is_tensor:
         return np.take(array, zigzag_positions(array.shape[dim], on.group.index, on.size), dim)
@@ -222,7 +221,6 @@ def zigzag(x: Any, axis: str, dim: int = 1) -> Any:
                 f"zigzag({x.name or 'x'}: {describe(array, array.shape, layout)}, axis {name!r})\n"
                 f"  axis {name!r}: x is {have.word}; needed: the whole sequence on every rank, I or R\n"
                 f"  fix: cc.from_local(x, {{..., {name!r}: I}}), if it is the whole sequence"
-                + call_site()
             )
         if have is I:
             x = cast(x, name, to=R)
@@ -281,7 +279,7 @@ def unzigzag(x: Any, axis: str, dim: int = 1) -> Any:
                 raise LayoutError(
                     f"unzigzag({x.name or 'x'}: {describe(x.array, x.array.shape, x.layout)}, axis {name!r})\n"
                     f"  axis {name!r}: x is {x.layout[name]!r}: its parts follow each other, in contiguous order; "
-                    f"needed: V\n  fix: cc.all_gather(x, {name!r}, {dim})" + call_site()
+                    f"needed: V\n  fix: cc.all_gather(x, {name!r}, {dim})"
                 )
     whole = all_gather(x, axis, dim)
     ranks = current_mesh().axis(axis).size

@@ -33,7 +33,7 @@ import numpy as np
 from autograd import ops
 from autograd.arrays.shape_only import DRY, Shaped
 from autograd.engine.tensor import TENSORS, Tensor
-from autograd.errors import DtypeError, LayoutError, ShapeError, call_site
+from autograd.errors import DtypeError, LayoutError, ShapeError
 from autograd.kernels import find
 from autograd.layouts.layout import P, Shard, V
 from autograd.layouts.messages import describe
@@ -307,7 +307,7 @@ def ring_self_attention(
     x, on = operand(qkv, axis, name)
     shape = tuple(x.array.shape)
     if len(shape) < 4 or shape[-3] != 3:
-        raise ShapeError(f"{name}: an array of shape {shape}; needed: [..., tokens, 3, heads, width]" + call_site())
+        raise ShapeError(f"{name}: an array of shape {shape}; needed: [..., tokens, 3, heads, width]")
     order, group = Order(bool(causal), bool(zigzag)), (..., 0, slice(None))
     return _attended(x, on, axis, order, scale, mask, key_padding_mask, name, group)
 
@@ -367,7 +367,7 @@ def ring_attention(
     if not fits:
         raise ShapeError(
             f"{name}: q, k and v of shapes {a}, {b}, {c}; needed: [..., heads, tokens, width], and twice [..., own, "
-            "tokens, width], with own a divisor of heads" + call_site()
+            "tokens, width], with own a divisor of heads"
         )
     *lead, heads, tokens, width = q.shape
     own = k.shape[-3]
@@ -386,8 +386,7 @@ def _attended(
     """Attention: [..., tokens, groups, heads, width] of [..., tokens, slots, heads, width], or its item `key`."""
     array = x.array
     if array.dtype.kind != "f":
-        raise DtypeError(f"{name}: queries and keys of {array.dtype}; needed: real floating-point numbers"
-                         + call_site())  # fmt: skip
+        raise DtypeError(f"{name}: queries and keys of {array.dtype}; needed: real floating-point numbers")  # fmt: skip
     dim, width = array.ndim - 4, int(array.shape[-1])
     check_other_axes(x, on, name)
     extents = extents_of_sequence(x, on, dim, order, name)
@@ -440,7 +439,7 @@ def check_other_axes(x: Tensor, on: Axis, name: str) -> None:
         raise LayoutError(
             f"{name}(x: {describe(x.array, x.array.shape, x.layout)}, axis {'*'.join(on.names)!r})\n"
             f"  axis {axis!r}: x is {label!r}: the ranks of this axis hold {held}; needed: whole values, or parts of "
-            f"the batch or of the heads\n  fix: {fix} before it" + call_site()
+            f"the batch or of the heads\n  fix: {fix} before it"
         )
 
 
@@ -473,13 +472,12 @@ def extents_of_sequence(x: Tensor, on: Axis, dim: int, order: Order, name: str) 
             why = "all ranks have the same tokens; needed: this rank's part of the sequence"
             part = "context.zigzag(tokens, {0!r})" if order.zigzag else "cc.shard(tokens, {0!r}, 1)"
             fix = f"{part.format(axis)} where the batch is made"
-        raise LayoutError(f"{shown}\n  axis {axis!r}: x is {label.word}: {why}\n  fix: {fix}" + call_site())
+        raise LayoutError(f"{shown}\n  axis {axis!r}: x is {label.word}: {why}\n  fix: {fix}")
     if not order.zigzag:
         return extents_along(x, on, dim, RING_ATTENTION)[0]
     if tokens % 2 and on.size > 1:
         raise ShapeError(
             f"{shown}\n  this rank has {tokens} tokens; needed: two chunks of equal length\n  fix: context.zigzag("
             f"tokens, {on.names[0]!r}), which requires a multiple of {2 * on.size} tokens, or contiguous order"
-            + call_site()
         )
     return (tokens,) * on.size

@@ -7,7 +7,7 @@ from typing import Any
 from autograd import nn, ops
 from autograd.engine.state import state
 from autograd.engine.tensor import Tensor
-from autograd.errors import ArgumentError, call_site
+from autograd.errors import ArgumentError
 from autograd.layouts.layout import C, Shard, V
 from collectives.ops.arguments import operand
 
@@ -187,5 +187,5 @@ def _self_attention(module: nn.Module, path: str, style: Any) -> nn.SelfAttentio
     again = f", which {style} or another style has made" if isinstance(module, nn.SelfAttention) else ""
     raise ArgumentError(
         f"{style}: {path!r} is a {type(module).__name__}{again}; needed: an nn.SelfAttention\n  fix: a pattern that "
-        "matches the attention modules only, or a model with nn.SelfAttention in the place of attention" + call_site()
+        "matches the attention modules only, or a model with nn.SelfAttention in the place of attention"
     )

@@ -14,7 +14,7 @@ from typing import Any
 
 from autograd import ops
 from autograd.engine.tensor import Tensor
-from autograd.errors import ShapeError, call_site
+from autograd.errors import ShapeError
 from autograd.layouts.layout import Shard, V
 from autograd.layouts.messages import describe
 from autograd.layouts.partition import nested_parts
@@ -94,7 +94,7 @@ def ulysses_self_attention(
     shape, layout = tuple(x.array.shape), x.layout
     assert layout is not None
     if len(shape) < 4 or shape[-3] != 3:
-        raise ShapeError(f"{name}: an array of shape {shape}; needed: [..., tokens, 3, heads, width]" + call_site())
+        raise ShapeError(f"{name}: an array of shape {shape}; needed: [..., tokens, 3, heads, width]")
     dim, heads = len(shape) - 4, len(shape) - 2
     check_other_axes(x, on, name)
     order = Order(causal=True, zigzag=False)
@@ -103,7 +103,7 @@ def ulysses_self_attention(
         raise ShapeError(
             f"{name}({x.name or 'x'}: {describe(x.array, shape, layout)}, axis {'*'.join(on.names)!r}): this rank has "
             f"{int(shape[heads])} heads; needed: one for each of the {on.size} ranks of the axis, or more\n"
-            "  fix: ring attention, which does not divide the heads: Ring(axis)" + call_site()
+            "  fix: ring attention, which does not divide the heads: Ring(axis)"
         )
     # On other axes the heads are V in between: cut on both axes, they would be parts of parts in an order of their own.
     others = [(a, label) for a, label in layout.items() if isinstance(label, Shard) and label.dim == heads]

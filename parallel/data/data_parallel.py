@@ -15,7 +15,7 @@ from autograd.engine.leaves import Parameter
 from autograd.engine.state import state
 from autograd.engine.tape import Tape
 from autograd.engine.tensor import Tensor
-from autograd.errors import ArgumentError, MeshError, OptionError, TapeError, call_site, typed_errors
+from autograd.errors import ArgumentError, MeshError, OptionError, TapeError, typed_errors
 from autograd.nn import Module
 from autograd.nn.substitution import VALUES, substitutable, substituted
 from collectives import Mesh, current_mesh
@@ -118,10 +118,10 @@ class DataParallel(Module):
         bucketing: Bucketing | None = None,
     ):
         if not isinstance(module, Module):
-            raise ArgumentError(f"DataParallel: {module!r} was given; needed: a Module" + call_site())
+            raise ArgumentError(f"DataParallel: {module!r} was given; needed: a Module")
         names = axis_names(axis)
         if not names or not all(isinstance(name, str) for name in names):
-            raise MeshError(f"DataParallel: axis={axis!r} was given; needed: the name of an axis" + call_site())
+            raise MeshError(f"DataParallel: axis={axis!r} was given; needed: the name of an axis")
         sizes = bucketing_of(
             "DataParallel", bucketing, bucket_bytes=bucket_bytes, first_bucket_bytes=first_bucket_bytes, buffers=buffers
         )
@@ -131,12 +131,12 @@ class DataParallel(Module):
         if reduction is not None and (isinstance(reduction, type) or not callable(getattr(reduction, "reduce", None))):
             raise ArgumentError(
                 f"DataParallel: reduction={reduction!r} was given; needed: an object with a method reduce(bucket, "
-                "group)\n  fix: reduction=PowerSGD(rank=2), an object that this model alone uses" + call_site()
+                "group)\n  fix: reduction=PowerSGD(rank=2), an object that this model alone uses"
             )
         if divides.stage and reduction is not None:
             raise OptionError(
                 f"DataParallel: zero={divides.stage} and a reduction were given. A reduction sums whole gradients, and "
-                "here each rank gets a part of the sum\n  fix: zero=0, or no reduction" + call_site()
+                "here each rank gets a part of the sum\n  fix: zero=0, or no reduction"
             )
         self.zero, self.replicate = divides.stage, axis_names(divides.replicate)
         self._buckets = {**vars(sizes), "reduction": reduction}
@@ -287,7 +287,7 @@ class DataParallel(Module):
         raise OptionError(
             f"DataParallel: another value was assigned to {attribute!r} of a module, in the place of {p.name}, after "
             "the model was called or its parameters were divided. Needed: the parameters that the model knows\n"
-            f"  fix: assign to the parameter's data, or replace {p.name} before DataParallel(module, ...)" + call_site()
+            f"  fix: assign to the parameter's data, or replace {p.name} before DataParallel(module, ...)"
         )
 
     def _enter(self) -> list[Any]:
@@ -359,7 +359,7 @@ class DataParallel(Module):
             what = "another block of this model is open" if self._entered is not None else "a tape is recording"
             raise TapeError(
                 f"accumulate: {what}. Needed: a block around all microbatches, with a tape for each microbatch inside\n"
-                "  fix: with model.accumulate(): for x in microbatches: with ag.Tape() as tape: ..." + call_site()
+                "  fix: with model.accumulate(): for x in microbatches: with ag.Tape() as tape: ..."
             )
         if self._owners is None:
             self._register()

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from autograd.engine.leaves import Parameter
 from autograd.engine.tensor import Tensor, interior
-from autograd.errors import ArgumentError, LayoutError, call_site, typed_errors
+from autograd.errors import ArgumentError, LayoutError, typed_errors
 from autograd.layouts.layout import C, I, Layout, R, Shard
 from autograd.layouts.messages import describe
 from collectives import Mesh, current_mesh
@@ -58,7 +58,7 @@ def enter(parameters: Sequence[Tensor], axis: str | Sequence[str]) -> list[Tenso
     parameters = list(parameters) if isinstance(parameters, Iterable) else [parameters]
     for p in parameters:
         if not isinstance(p, Tensor):
-            raise ArgumentError(f"enter: {type(p).__name__} was given; needed: Tensors" + call_site())
+            raise ArgumentError(f"enter: {type(p).__name__} was given; needed: Tensors")
     return ENTRY.record(parameters, plan_entry(parameters, axis).call, "enter")
 
 
@@ -101,7 +101,7 @@ def plan_entry(parameters: Sequence[Tensor], axis: str | Sequence[str], **bucket
                     f"DataParallel({p.name or f'parameter {i}'}: {describe(p.array, p.array.shape, layout)}, "
                     f"axis {a!r})\n"
                     f"  axis {a!r}: the parameter is {layout[a].word}; needed: Invariant\n"
-                    f"  fix: leave the label of axis {a!r} out of the Parameter's layout" + call_site()
+                    f"  fix: leave the label of axis {a!r} out of the Parameter's layout"
                 )
         layouts.append(layout.replace(on.names, R))
     calls = [on.call(to=R, source=I)] * len(layouts)

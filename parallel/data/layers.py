@@ -23,7 +23,7 @@ from autograd.engine.recording import Node, Recording, Step, options_of
 from autograd.engine.state import state
 from autograd.engine.sweep import Sweep
 from autograd.engine.tensor import TENSORS, Tensor
-from autograd.errors import TapeError, call_site
+from autograd.errors import TapeError
 from autograd.nn import Module, ModuleList, Sequential
 from autograd.nn.substitution import interceptable, intercepted, substituted
 from collectives import current_mesh
@@ -135,7 +135,7 @@ class Gather(Step):
         if sweep.record:
             raise TapeError(
                 "a recorded backward pass through a DataParallel model with zero=3, which frees parameters: the second "
-                "derivative would read others in their place\n  fix: zero=2" + call_site()
+                "derivative would read others in their place\n  fix: zero=2"
             )
         if is_end:
             layers.gather(n, -1)
@@ -145,7 +145,6 @@ class Gather(Step):
         if record:
             raise TapeError(
                 "recorded forward mode through a DataParallel model with zero=3, which frees parameters\n  fix: zero=2"
-                + call_site()
             )
         if not is_end:
             layers.gather(n, 1)

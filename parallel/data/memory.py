@@ -9,7 +9,7 @@ import numpy as np
 
 from autograd.engine.recording import LEAF, arrays_of, op_of, options_of, result_of
 from autograd.engine.tape import Tape
-from autograd.errors import ArgumentError, call_site, typed_errors
+from autograd.errors import ArgumentError, typed_errors
 from autograd.nn import Module
 from autograd.optim import Optimizer
 
@@ -79,7 +79,7 @@ def memory_of(model: Module, optimizer: Optimizer | None = None) -> Memory:
     Memory(parameters=400, gradients=400, optimizer=800, gathered=0)
     """
     if not isinstance(model, Module):
-        raise ArgumentError(f"memory_of: {type(model).__name__} was given; needed: a Module" + call_site())
+        raise ArgumentError(f"memory_of: {type(model).__name__} was given; needed: a Module")
     parameters = model.parameters()
     of_gradients = [getattr(p._grad, "array", p._grad) for p in parameters]
     gathered: list[Any] = []

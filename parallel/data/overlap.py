@@ -17,7 +17,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from autograd.errors import ArgumentError, call_site, typed_errors
+from autograd.errors import ArgumentError, typed_errors
 from collectives.inspect.dry_costs import costs
 from collectives.inspect.topology import Topology
 
@@ -82,7 +82,7 @@ def simulate(ready_s: Sequence[float], transfer_s: Sequence[float], backward_end
     if len(ready_s) != len(transfer_s):
         raise ArgumentError(
             f"simulate: {len(ready_s)} ready times and {len(transfer_s)} transfers were given; needed: one of each a "
-            f"bucket" + call_site()
+            f"bucket"
         )
     begins: list[float] = []
     ends: list[float] = []
@@ -91,7 +91,7 @@ def simulate(ready_s: Sequence[float], transfer_s: Sequence[float], backward_end
         if not (math.isfinite(ready) and math.isfinite(transfer) and transfer >= 0 and ready <= backward_end_s):
             raise ArgumentError(
                 f"simulate: bucket {i} is ready at {ready} s and takes {transfer} s; needed: finite times, a transfer "
-                f"of 0 s or more, and ready at the end of backward, {backward_end_s} s, at the latest" + call_site()
+                f"of 0 s or more, and ready at the end of backward, {backward_end_s} s, at the latest"
             )
         begins.append(max(ready, free))
         free = begins[-1] + transfer
@@ -151,9 +151,7 @@ def communication_time(
         else:
             total += min((time for name, time in times.items() if name != "hierarchical"), default=0.0)
     if algorithm is not None and len(members) > 1 and given and not used:
-        raise ArgumentError(
-            f"communication_time: algorithm={algorithm!r} was given; the calls have {', '.join(known)}" + call_site()
-        )
+        raise ArgumentError(f"communication_time: algorithm={algorithm!r} was given; the calls have {', '.join(known)}")
     return total
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from autograd.errors import OptionError, call_site
+from autograd.errors import OptionError
 
 __all__ = ["Bucketing", "Zero", "axis_names", "bucketing_of", "stage_of", "zero_of"]
 
@@ -75,7 +75,7 @@ class Zero:
         if self.replicate and not self.stage:
             raise OptionError(
                 f"Zero: replicate={self.replicate!r} was given with stage=0, which divides no parameters\n"
-                "  fix: a stage of 1, 2 or 3" + call_site()
+                "  fix: a stage of 1, 2 or 3"
             )
 
 
@@ -87,13 +87,12 @@ def bucketing_of(caller: str, given: Bucketing | None, **sizes: Any) -> Bucketin
     if not isinstance(given, Bucketing):
         raise OptionError(
             f"{caller}: bucketing={given!r} was given; needed: a Bucketing\n  fix: Bucketing(bucket_bytes=4 << 20)"
-            + call_site()
         )
     both = [f"{f.name}={sizes[f.name]!r}" for f in fields(Bucketing) if sizes[f.name] != f.default]
     if both:
         raise OptionError(
             f"{caller}: bucketing={given!r} and {', '.join(both)} were given; needed: one of the two\n  fix: "
-            f"bucketing=Bucketing({', '.join(both)})" + call_site()
+            f"bucketing=Bucketing({', '.join(both)})"
         )
     return given
 
@@ -104,7 +103,7 @@ def zero_of(caller: str, zero: int | Zero, axis: Any, replicate: Any) -> Zero:
         if replicate:
             raise OptionError(
                 f"{caller}: zero={zero!r} and replicate={replicate!r} were given; needed: one of the two\n  fix: "
-                f"zero=Zero({zero.stage}, replicate={replicate!r})" + call_site()
+                f"zero=Zero({zero.stage}, replicate={replicate!r})"
             )
         return zero
     _check_stage(caller, "zero", zero)
@@ -112,7 +111,7 @@ def zero_of(caller: str, zero: int | Zero, axis: Any, replicate: Any) -> Zero:
         raise OptionError(
             f"{caller}: replicate={replicate!r} was given with zero=0, which divides no parameters\n  fix: "
             f"DataParallel(module, {(*axis_names(replicate), *axis_names(axis))}), to divide the batch over all these "
-            "axes" + call_site()
+            "axes"
         )
     return Zero(zero, replicate)
 
@@ -132,9 +131,9 @@ def _check_sizes(caller: str, sizes: dict[str, Any]) -> None:
         least = int(name == "buffers")
         if isinstance(n, bool) or not isinstance(n, int) or n < least:
             text = f"{caller}: {name}={n!r} was given; needed: an int of at least {least}"
-            raise OptionError(text + call_site())
+            raise OptionError(text)
 
 
 def _check_stage(caller: str, name: str, stage: Any) -> None:
     if isinstance(stage, bool) or stage not in (0, 1, 2, 3):
-        raise OptionError(f"{caller}: {name}={stage!r} was given; needed: 0, 1, 2 or 3" + call_site())
+        raise OptionError(f"{caller}: {name}={stage!r} was given; needed: 0, 1, 2 or 3")

@@ -31,7 +31,7 @@ from autograd.arrays.device import move, to_host
 from autograd.engine.leaves import Parameter
 from autograd.engine.state import state
 from autograd.engine.sweep import Sweep
-from autograd.errors import LayoutError, call_site
+from autograd.errors import LayoutError
 from autograd.layouts.layout import I, Shard
 from autograd.layouts.messages import describe
 from autograd.layouts.partition import labels_of_parts, nested_parts
@@ -77,7 +77,7 @@ def shard_parameter(p: Parameter, mesh: Mesh, on: Axis, whole: Any = None) -> Pa
             raise LayoutError(
                 f"DataParallel(zero=...) of {p.name or 'a parameter'}: {describe(p.array, p.array.shape, layout)}\n"
                 f"  axis {axis!r}: the parameter is {label.word}; needed: Invariant\n  fix: leave the label of "
-                f"{axis!r} out of its layout" + call_site()
+                f"{axis!r} out of its layout"
             )
     sizes = [mesh.grid.sizes[mesh.grid.axis(name)] for name in on.names]
     places = [mesh.grid.place[mesh.grid.axis(name)] for name in on.names]

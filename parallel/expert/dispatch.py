@@ -28,7 +28,7 @@ from autograd import ops
 from autograd.arrays.device import move, to_host
 from autograd.arrays.shape_only import Shaped
 from autograd.engine.tensor import Tensor
-from autograd.errors import LayoutError, call_site
+from autograd.errors import LayoutError
 from autograd.layouts.layout import R, Shard, V
 from autograd.layouts.messages import describe
 from autograd.layouts.partition import nested_parts
@@ -185,7 +185,7 @@ def _starts(choice: Tensor, axes: Sequence[str]) -> Any:
                 f"MixtureOfExperts(capacity=...) of tokens {describe(raw(choice), raw(choice).shape, layout)}\n  axis "
                 f"{axis!r}: they are {why}, and the tokens that an expert drops are the last ones in the order of the "
                 f"global batch. Needed: parts whose places are known\n  fix: cc.from_local(tokens, {{{axis!r}: "
-                "Shard(...)}), contiguous parts of the sequence (zigzag=False), or capacity=None" + call_site()
+                "Shard(...)}), contiguous parts of the sequence (zigzag=False), or capacity=None"
             )
         whole[label.dim], offset[label.dim] = label.extent, offset[label.dim] + label.offset
         last = max(last, label.dim)

@@ -12,7 +12,7 @@ from autograd import ops, random
 from autograd.engine.leaves import Parameter, tensor
 from autograd.engine.state import state
 from autograd.engine.tensor import TENSORS, Tensor
-from autograd.errors import ArgumentError, LayoutError, OptionError, call_site
+from autograd.errors import ArgumentError, LayoutError, OptionError
 from autograd.layouts.layout import I, R, Shard, V
 from autograd.layouts.messages import describe
 from autograd.layouts.partition import extents_of_parts
@@ -107,7 +107,6 @@ class MixtureOfExperts(Module):
         if capacity is not None and not capacity > 0:
             raise OptionError(
                 f"MixtureOfExperts: capacity={capacity!r} was given; needed: a positive factor, such as 1.25, or None"
-                + call_site()
             )
         key = random.next_key("MixtureOfExperts") if key is None else key
         renormalize = top_k > 1 if renormalize is None else renormalize
@@ -165,7 +164,7 @@ class MixtureOfExperts(Module):
             if isinstance(label, Shard) and label.dim == raw(x).ndim - 1:
                 raise LayoutError(
                     f"MixtureOfExperts({describe(raw(x), raw(x).shape, layout)})\n  axis {axis!r}: the width of the "
-                    f"tokens is divided; needed: whole tokens\n  fix: all_gather(x, {axis!r}, dim=-1)" + call_site()
+                    f"tokens is divided; needed: whole tokens\n  fix: all_gather(x, {axis!r}, dim=-1)"
                 )
         axes = [a for a, label in layout.items() if (type(label) is Shard or label is V) and weight[a] is not V]
         if along is not None and along not in axes:
@@ -173,7 +172,7 @@ class MixtureOfExperts(Module):
                 f"MixtureOfExperts({describe(raw(x), raw(x).shape, layout)}), whose experts {along!r} divides\n"
                 f"  axis {along!r}: the tokens are {layout[along].word}, so each of its ranks would send the same "
                 f"ones. Needed: the batch divided over {along!r} too\n  fix: cc.shard(x, {along!r}), or the rows of "
-                "this rank where the batch is read" + call_site()
+                "this rank where the batch is read"
             )
         return axes, [a for a in axes if weight[a] is I]
 
@@ -240,12 +239,11 @@ class Experts:
         """The module with this rank's experts."""
         if not isinstance(module, MixtureOfExperts):
             raise ArgumentError(
-                f"{self!r} was given for {path!r}, a {type(module).__name__}; needed: a MixtureOfExperts" + call_site()
+                f"{self!r} was given for {path!r}, a {type(module).__name__}; needed: a MixtureOfExperts"
             )
         if module.axis is not None:
             raise ArgumentError(
                 f"{self!r} was given for {path!r}, whose experts {module.axis!r} divides already; needed: one axis"
-                + call_site()
             )
         made = copy(module)
         for name in _PARTS:

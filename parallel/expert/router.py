@@ -10,7 +10,7 @@ from autograd import ops, random
 from autograd.arrays.shape_only import Shaped
 from autograd.engine.leaves import Parameter
 from autograd.engine.tensor import Tensor
-from autograd.errors import OptionError, call_site, typed_errors
+from autograd.errors import OptionError, typed_errors
 from autograd.nn import Module
 from autograd.ops.arguments import labelled, raw
 from autograd.ops.sorting import take_along_axis
@@ -61,7 +61,7 @@ class Router(Module):
     ):  # fmt: skip
         if not 1 <= top_k <= experts:
             text = f"top_k={top_k} was given for {experts} experts; needed: 1 to {experts}"
-            raise OptionError(text + call_site())
+            raise OptionError(text)
         key = random.next_key("Router") if key is None else key
         bound = 1.0 / max(width, 1) ** 0.5
         drawn = random.uniform(key.fold("weight"), (width, experts), low=-bound, high=bound, dtype=dtype)

@@ -8,7 +8,7 @@ from fractions import Fraction
 from math import gcd, lcm
 from typing import Any
 
-from autograd.errors import OptionError, call_site, typed_errors
+from autograd.errors import OptionError, typed_errors
 
 from ..runs.values import optional
 from .schedules import SCHEDULES, Schedule, make_schedule
@@ -60,7 +60,7 @@ def draw(given: Schedule | Simulation) -> str:
     if cells > _MOST_COLUMNS:
         raise OptionError(
             f"draw: the timeline has {cells} units of time; needed: at most {_MOST_COLUMNS}\n  fix: times that are "
-            "small multiples of one unit, or plot(...) for a picture" + call_site()
+            "small multiples of one unit, or plot(...) for a picture"
         )
     several = found.schedule.stages > found.schedule.ranks
     label = lambda a: f"{a.stage if several else ''}{a.kind}{a.microbatch}"
@@ -169,7 +169,7 @@ def tradeoff(
 
 def _divided(times: Any, by: int) -> float:
     if not isinstance(times, int | float):
-        raise OptionError("tradeoff: costs of single stages were given; needed: one number for all" + call_site())
+        raise OptionError("tradeoff: costs of single stages were given; needed: one number for all")
     return times / by
 
 

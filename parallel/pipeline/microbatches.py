@@ -11,7 +11,7 @@ from autograd.engine.leaves import Leaf
 from autograd.engine.pytree import flatten, tree_map
 from autograd.engine.state import state
 from autograd.engine.tensor import TENSORS
-from autograd.errors import ArgumentError, OptionError, TapeError, call_site
+from autograd.errors import ArgumentError, OptionError, TapeError
 from autograd.layouts.layout import Layout, Shard, V
 from autograd.layouts.partition import extents_of_parts, labels_of_parts, nested_parts, parts
 
@@ -53,7 +53,7 @@ def split_batch(batch: Any, microbatches: int, axis: str | None, what: str) -> l
         if len(batch) != microbatches:
             raise OptionError(
                 f"Pipeline: {what} has {len(batch)} microbatches; needed: {microbatches}\n  fix: "
-                f"microbatches={len(batch)} for the Pipeline" + call_site()
+                f"microbatches={len(batch)} for the Pipeline"
             )
         return [tree_map(lambda x: _varying(x, axis), of) for of in batch]
     leaves, structure = flatten(batch)
@@ -72,13 +72,13 @@ def _varying(x: Any, axis: str | None) -> Any:
 def _split(x: Any, m: int, axis: str | None, what: str) -> list[Any]:
     is_tensor = x.__class__ in TENSORS
     if is_tensor and x.tape is not None:
-        raise TapeError(f"Pipeline: {what} was computed on a tape; needed: data, a leaf or an array" + call_site())
+        raise TapeError(f"Pipeline: {what} was computed on a tape; needed: data, a leaf or an array")
     array = x.array if is_tensor else x if is_array(x) else np.asarray(x)
     layout = x.layout if is_tensor else None
     if array.dtype.kind not in "biufc" or not array.shape:
         raise ArgumentError(
             f"Pipeline: {what} contains {type(x).__name__} of shape {array.shape} and dtype {array.dtype}; needed: "
-            "arrays or Tensors whose first dimension has the rows" + call_site()
+            "arrays or Tensors whose first dimension has the rows"
         )
     if layout is None and state.grid is not None:
         layout = state.grid.uniform(V)
@@ -89,7 +89,7 @@ def _split(x: Any, m: int, axis: str | None, what: str) -> list[Any]:
     if rows < m:
         raise OptionError(
             f"Pipeline: {what} has {rows} row{'s' * (rows != 1)} for {m} microbatches; needed: at least one row for "
-            f"each\n  fix: microbatches={max(1, rows)}, or a larger batch" + call_site()
+            f"each\n  fix: microbatches={max(1, rows)}, or a larger batch"
         )
     found = []
     for i in range(m):

@@ -17,7 +17,7 @@ from autograd.engine.pytree import flatten
 from autograd.engine.state import no_grad, state
 from autograd.engine.tape import Tape
 from autograd.engine.tensor import TENSORS, Tensor
-from autograd.errors import ArgumentError, OptionError, ShapeError, TapeError, call_site, typed_errors
+from autograd.errors import ArgumentError, OptionError, ShapeError, TapeError, typed_errors
 from autograd.layouts.layout import I, Layout, P, R
 from autograd.layouts.messages import require_one_number
 from autograd.nn import Module, ModuleList
@@ -209,13 +209,13 @@ class Pipeline(Module):
         layers = list(layers)
         for i, layer in enumerate(layers):
             if not isinstance(layer, Module):
-                raise ArgumentError(f"Pipeline: layer {i} is {layer!r}; needed: a Module" + call_site())
+                raise ArgumentError(f"Pipeline: layer {i} is {layer!r}; needed: a Module")
         if not callable(loss):
-            raise ArgumentError(f"Pipeline: loss={loss!r} was given; needed: a Module, or a function" + call_site())
+            raise ArgumentError(f"Pipeline: loss={loss!r} was given; needed: a Module, or a function")
         if getattr(loss, "reduction", "sum") == "mean":
             raise OptionError(
                 f"Pipeline: loss={loss!r} was given, which is the mean over a microbatch; needed: the sum. `scale` of "
-                "step divides it by the number of rows of the whole batch\n  fix: reduction='sum'" + call_site()
+                "step divides it by the number of rows of the whole batch\n  fix: reduction='sum'"
             )
         name_parameters((str(i), layer) for i, layer in enumerate(layers))
         on: Any = None if state.mesh is None or axis is None else state.mesh.axis(axis)
@@ -282,18 +282,18 @@ class Pipeline(Module):
                 given = ", ".join([*(["zero"] if stage else []), *options])
                 raise OptionError(
                     f"Pipeline: {given} was given without data; needed: the axes over which the batch is divided\n"
-                    "  fix: data=('dp',)" + call_site()
+                    "  fix: data=('dp',)"
                 )
             return None
         if stage == 3 and self.schedule.splits_backward:
             raise OptionError(
                 f"Pipeline: zero=3 was given with the schedule {self.schedule.name!r}, which computes the gradients of "
-                "weights later, when the weights have been freed\n  fix: zero=2, or schedule='1f1b'" + call_site()
+                "weights later, when the weights have been freed\n  fix: zero=2, or schedule='1f1b'"
             )
         if stage == 3 and self._ties:
             raise OptionError(
                 f"Pipeline: zero=3 was given, and {self._ties[0].name} is used on several ranks, to which its owner "
-                "sends it at the beginning of a step, when it is not gathered\n  fix: zero=2" + call_site()
+                "sends it at the beginning of a step, when it is not gathered\n  fix: zero=2"
             )
         return DataParallel(self._layers, names, zero=zero, **options)
 
@@ -354,7 +354,7 @@ class Pipeline(Module):
         if state.recording is not None:
             raise TapeError(
                 "Pipeline.step: a tape is recording. Needed: a call outside of every tape: each microbatch has tapes "
-                "of its own\n  fix: loss = model.step(inputs, targets, scale) without `with ag.Tape():`" + call_site()
+                "of its own\n  fix: loss = model.step(inputs, targets, scale) without `with ag.Tape():`"
             )
         run = _Run(self, self.schedule, inputs, targets, True, scale)
         with nullcontext() if self._wraps is None else self._wraps.accumulate():
@@ -383,7 +383,6 @@ class Pipeline(Module):
             raise TapeError(
                 "Pipeline: a call of the model on a tape, whose gradient would end here. Needed: step(inputs, targets, "
                 "scale), which computes the gradients\n  fix: model.step(...), or the call under `with ag.no_grad():`"
-                + call_site()
             )
         with no_grad():
             run = _Run(self, self.schedule.forward_only(1), inputs, None, False, 1.0, has_loss=False)
@@ -554,7 +553,7 @@ class _Run:
             if y.__class__ not in TENSORS:
                 raise ArgumentError(
                     f"Pipeline: layer {model.stages[stage][-1]} returned {type(y).__name__}; needed: a Tensor, or a "
-                    "tuple of Tensors" + call_site()
+                    "tuple of Tensors"
                 )
         of.outputs = list(map(_without_values, outputs))
         may = any(x.requires_grad for x in (*leaves, *model._parameters_of[stage]))
@@ -631,7 +630,7 @@ class _Run:
             shown = f"{type(loss).__name__} of shape {getattr(loss, 'shape', '?')}"
             raise ShapeError(
                 f"Pipeline: the loss is {shown}; needed: a Tensor without dimensions, the sum of the losses of a "
-                "microbatch\n  fix: reduction='sum', or .sum()" + call_site()
+                "microbatch\n  fix: reduction='sum', or .sum()"
             )
         layout = loss.layout
         if layout is not None:

@@ -37,7 +37,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from autograd.errors import OptionError, call_site, short, typed_errors
+from autograd.errors import OptionError, short, typed_errors
 
 __all__ = [
     "Action", "Message", "SCHEDULES", "Schedule", "Task", "gpipe", "interleaved", "make_schedule", "one_f_one_b",
@@ -69,7 +69,6 @@ class Action(NamedTuple):
         if found is None:
             raise OptionError(
                 f"a schedule has the action {text!r}; needed: stage, one of F, B, I, W, and microbatch, like 2F0"
-                + call_site()
             )
         return cls(int(found[1]), found[2], int(found[3]))
 
@@ -226,7 +225,7 @@ class Schedule:
         return {a: (r, i) for r, rank in enumerate(self.actions) for i, a in enumerate(rank)}
 
     def _refuse(self, problem: str, needed: str) -> None:
-        raise OptionError(f"schedule {self.name!r}: {problem}; needed: {needed}" + call_site())
+        raise OptionError(f"schedule {self.name!r}: {problem}; needed: {needed}")
 
     def _validate(self) -> None:
         found: dict[Action, tuple[int, int]] = {}
@@ -341,10 +340,10 @@ def _check_numbers(**numbers: int) -> None:
     """Raise OptionError unless all numbers are positive integers, and a schedule can list so many actions."""
     for name, n in numbers.items():
         if isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 1:
-            raise OptionError(f"{name}={short(n)} was given; needed: an int of at least 1" + call_site())
+            raise OptionError(f"{name}={short(n)} was given; needed: an int of at least 1")
     if math.prod(map(int, numbers.values())) > _MOST:
         shown = ", ".join(f"{name}={short(n)}" for name, n in numbers.items())
-        raise OptionError(f"{shown} were given; needed: at most {_MOST} actions of a schedule" + call_site())
+        raise OptionError(f"{shown} were given; needed: at most {_MOST} actions of a schedule")
 
 
 def _made(name: str, ranks: Iterable[Iterable[tuple[int, str, int]]]) -> Schedule:
@@ -529,28 +528,26 @@ def make_schedule(schedule: str | Schedule, ranks: int, microbatches: int, chunk
     if isinstance(schedule, str):
         key = schedule.lower().replace("_", "-")
         if key not in SCHEDULES:
-            raise OptionError(
-                f"schedule={schedule!r} was given; needed: one of {', '.join(SCHEDULES)}, or a Schedule" + call_site()
-            )
+            raise OptionError(f"schedule={schedule!r} was given; needed: one of {', '.join(SCHEDULES)}, or a Schedule")
         if key == "interleaved":
             return interleaved(ranks, microbatches, 2 if chunks is None else chunks)
         if chunks is not None:
             raise OptionError(
                 f"chunks={chunks} was given with schedule={schedule!r}, whose number of stages is fixed; needed: "
-                "schedule='interleaved', or no chunks" + call_site()
+                "schedule='interleaved', or no chunks"
             )
         return SCHEDULES[key](ranks, microbatches)
     if not isinstance(schedule, Schedule):
-        raise OptionError(f"schedule={schedule!r} was given; needed: a name, or a Schedule" + call_site())
+        raise OptionError(f"schedule={schedule!r} was given; needed: a name, or a Schedule")
     if schedule.ranks != ranks:
         raise OptionError(
             f"schedule {schedule.name!r} is for {_count(schedule.ranks, 'rank')}; the pipeline has {ranks}\n"
-            f"  fix: a schedule with {_count(ranks, 'line')} of actions" + call_site()
+            f"  fix: a schedule with {_count(ranks, 'line')} of actions"
         )
     if schedule.microbatches != microbatches:
         raise OptionError(
             f"schedule {schedule.name!r} has {_count(schedule.microbatches, 'microbatch')}; the pipeline has "
-            f"microbatches={microbatches}\n  fix: microbatches={schedule.microbatches}" + call_site()
+            f"microbatches={microbatches}\n  fix: microbatches={schedule.microbatches}"
         )
     return schedule
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from autograd.errors import DeadlockError, OptionError, call_site, typed_errors
+from autograd.errors import DeadlockError, OptionError, typed_errors
 
 from .schedules import Action, Message, Schedule, Task
 
@@ -180,7 +180,7 @@ def simulate(schedule: Schedule, costs: Costs | None = None, *, blocking: bool =
         pass
     ranks = run.ranks
     if any(rank.place < len(tasks) for rank, tasks in zip(ranks, schedule.tasks, strict=True)):
-        raise DeadlockError(run.cycle() + call_site())
+        raise DeadlockError(run.cycle())
     makespan = max(rank.time for rank in ranks)
     for rank in ranks:
         rank.idle["boundaries"] = makespan - rank.time

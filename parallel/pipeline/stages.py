@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from autograd.arrays.shape_only import Shaped
 from autograd.engine.leaves import Leaf, Parameter
 from autograd.engine.state import no_grad, state
-from autograd.errors import AbsentError, LayoutError, OptionError, call_site, typed_errors
+from autograd.errors import AbsentError, LayoutError, OptionError, typed_errors
 from autograd.layouts.layout import I, Shard, V
 from autograd.layouts.messages import describe
 from autograd.layouts.partition import global_shape
@@ -57,10 +57,9 @@ def partition(costs: Sequence[float], stages: int) -> list[range]:
         raise OptionError(
             f"a model of {n} layer{'s' * (n != 1)} was given for {stages} stages; needed: at least one layer for each "
             "stage\n  fix: fewer ranks on the pipeline's axis, or fewer chunks; or a Sequential of more, smaller layers"
-            + call_site()
         )
     if any(not c >= 0 for c in costs):
-        raise OptionError(f"costs={list(costs)} were given; needed: numbers of at least 0" + call_site())
+        raise OptionError(f"costs={list(costs)} were given; needed: numbers of at least 0")
     sums = [0.0]
     for c in costs:
         sums.append(sums[-1] + float(c))
@@ -133,7 +132,7 @@ def measured_costs(layers: Sequence[Module], x: Any, *, axis: str | None = None,
     list of float
     """
     if isinstance(repeats, bool) or not isinstance(repeats, int) or repeats < 1:
-        raise OptionError(f"measured_costs: repeats={repeats!r} was given; needed: an int of at least 1" + call_site())
+        raise OptionError(f"measured_costs: repeats={repeats!r} was given; needed: an int of at least 1")
     found = []
     with no_grad():
         for layer in layers:
@@ -155,9 +154,7 @@ def layers_of_stages(layers: Sequence[Module], stages: int, costs: Any, axis: st
         return partition(parameter_costs(layers, axis), stages)
     costs = list(costs)
     if len(costs) != len(layers):
-        raise OptionError(
-            f"{len(costs)} costs were given for {len(layers)} layers; needed: one for each layer" + call_site()
-        )
+        raise OptionError(f"{len(costs)} costs were given for {len(layers)} layers; needed: one for each layer")
     return partition(costs, stages)
 
 
@@ -222,7 +219,7 @@ def place(named: Sequence[tuple[str, Module]], axis: str | None) -> None:
                 raise LayoutError(
                     f"Pipeline({path}: {describe(p.array, p.array.shape, layout)}, axis {axis!r})\n  axis {axis!r}: "
                     f"the parameter is {layout[axis].word}; needed: Invariant, of which the pipeline makes a value of "
-                    f"one rank\n  fix: leave the label of axis {axis!r} out of the Parameter's layout" + call_site()
+                    f"one rank\n  fix: leave the label of axis {axis!r} out of the Parameter's layout"
                 )
             p.layout = layout.replace((axis,), V)
 
@@ -231,7 +228,7 @@ def _divided_before(name: str, why: str) -> str:
     return (
         f"Pipeline: {name} has no values here: {why}. A model can be divided once, and ranks that are threads of one "
         "process need a model each\n  fix: make the model in the function that runs on the ranks, once for each "
-        "Pipeline" + call_site()
+        "Pipeline"
     )
 
 

@@ -16,7 +16,7 @@ from autograd.arrays.device import is_inexact
 from autograd.engine.leaves import Leaf
 from autograd.engine.state import state
 from autograd.engine.tensor import Tensor
-from autograd.errors import ArgumentError, ShapeError, call_site
+from autograd.errors import ArgumentError, ShapeError
 from autograd.layouts.layout import C, D, Layout, V
 from autograd.layouts.messages import describe
 from collectives.ops import headers
@@ -122,15 +122,12 @@ class Transfers:
                 f"Pipeline: stage {message.stage} gave {outline} for microbatch {message.microbatch}, and {known} for "
                 "an earlier microbatch of the same shape and labels; needed: the same, because the next stage has "
                 "started to receive it\n  fix: a result whose shape, dtype and labels follow from those of the input"
-                + call_site()
             )
         self.send_arrays(message, [x.array for x in values])
 
     def _send_headers(self, message: Message, values: Sequence[Tensor], outline: Outline) -> None:
         if not 0 < len(values) <= _MOST:
-            raise ArgumentError(
-                f"Pipeline: stage {message.stage} gave {len(values)} Tensors; needed: 1 to {_MOST}" + call_site()
-            )
+            raise ArgumentError(f"Pipeline: stage {message.stage} gave {len(values)} Tensors; needed: 1 to {_MOST}")
         for i, (x, (_, _, layout, needs)) in enumerate(zip(values, outline.tensors, strict=True)):
             others = layout if layout is None else layout.replace((self.axis,), V)
             numbers = float(needs), 0.0 if outline.is_single else float(len(values))

@@ -13,7 +13,7 @@ import numpy as np
 from autograd.arrays import runtime_in_use
 from autograd.engine import events
 from autograd.engine.pytree import flatten
-from autograd.errors import MeshError, OptionError, call_site, typed_errors
+from autograd.errors import MeshError, OptionError, typed_errors
 from collectives import current_mesh, world
 from collectives.inspect.clocks import Clock
 from collectives.inspect.timeline import Timeline, broadcast_object
@@ -134,12 +134,10 @@ class StepReport:
         if everyone.dry:
             raise MeshError(
                 "StepReport: the current world is a dry run, in which no time passes; needed: real ranks\n  fix: "
-                "parallel.data.overlap.predict_step predicts a step" + call_site()
+                "parallel.data.overlap.predict_step predicts a step"
             )
         if self._channel is not None:
-            raise MeshError(
-                "this StepReport was entered before\n  fix: make a new StepReport() for each with block" + call_site()
-            )
+            raise MeshError("this StepReport was entered before\n  fix: make a new StepReport() for each with block")
         self._channel = everyone.duplicate("step report")
         runtime = runtime_in_use()
         if runtime is not None:
@@ -267,7 +265,7 @@ class StepReport:
         mesh = current_mesh()
         names = mesh.normal(axis)
         if not 0 <= smoothing < 1:
-            raise OptionError(f"shares: smoothing={smoothing!r} was given; needed: from 0 to below 1" + call_site())
+            raise OptionError(f"shares: smoothing={smoothing!r} was given; needed: from 0 to below 1")
         place = {rank: i for i, rank in enumerate(mesh.ranks.ranks)}
         speeds = np.full(mesh.sizes, np.nan)
         for r in self.ranks:
@@ -280,7 +278,7 @@ class StepReport:
         if not known.any():
             raise OptionError(
                 "shares: no rows were counted in the steps of this report\n  fix: `for batch in report.steps(batches):`"
-                " whose batches are arrays, or `with report.step(rows=n):`" + call_site()
+                " whose batches are arrays, or `with report.step(rows=n):`"
             )
         measured[~known] = measured[known].mean()
         found = measured / measured.sum()
@@ -289,7 +287,7 @@ class StepReport:
             if before.shape != found.shape or not (before >= 0).all() or not 0 < before.sum() < np.inf:
                 raise OptionError(
                     f"shares: previous={previous!r} was given; needed: {len(found)} numbers of at least 0, one "
-                    f"for each rank of axis {axis!r}" + call_site()
+                    f"for each rank of axis {axis!r}"
                 )
             found = smoothing * before / before.sum() + (1 - smoothing) * found
         return [float(share) for share in found]
@@ -306,7 +304,7 @@ class StepReport:
         if not self.ranks:
             raise MeshError(
                 f"{call}: the with block of this StepReport has not ended, or it has raised\n  fix: call {call} after "
-                "the block" + call_site()
+                "the block"
             )
 
     def __str__(self) -> str:

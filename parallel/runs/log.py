@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Self
 from zlib import crc32
 
-from autograd.errors import FileError, OptionError, RingtapeError, call_site, printable, typed_errors
+from autograd.errors import FileError, OptionError, RingtapeError, printable, typed_errors
 from autograd.nn.archive import json_of
 from collectives.world import world
 
@@ -110,7 +110,7 @@ class RunLog:
             The log is closed.
         """
         if self._is_closed:
-            raise RingtapeError(f"RunLog.write: the log {self.path!r} is closed" + call_site())
+            raise RingtapeError(f"RunLog.write: the log {self.path!r} is closed")
         _refuse_reserved("RunLog.write", values)
         found = {name: plain_value(x, name, "RunLog.write") for name, x in values.items()}
         if self._file is not None:
@@ -144,7 +144,7 @@ def _refuse_reserved(caller: str, values: Mapping[str, Any]) -> None:
         if name in _RESERVED[caller]:
             raise OptionError(
                 f"{caller}: {name}={values[name]!r} was given; the log itself uses this name: {_RESERVED[caller]}\n"
-                f"  fix: another name, such as run_{name}=" + call_site()
+                f"  fix: another name, such as run_{name}="
             )
 
 
@@ -203,7 +203,7 @@ def read_log(path: str | os.PathLike[str], *, repeated: bool = False) -> list[di
         with open(path, "rb") as file:
             data = file.read()
     except IsADirectoryError:
-        raise FileError(f"read_log({shown!r}): it is a directory; needed: a file of RunLog" + call_site()) from None
+        raise FileError(f"read_log({shown!r}): it is a directory; needed: a file of RunLog") from None
     lines = [(i, line) for i, line in enumerate(data.split(b"\n"), 1) if line.strip()]
     known: int | None = 0  # the checksum of the line above; None if that line has none
     for k, (i, line) in enumerate(lines):
@@ -229,7 +229,7 @@ def read_log(path: str | os.PathLike[str], *, repeated: bool = False) -> list[di
                 continue
             raise FileError(
                 f"read_log({shown!r}), line {i}: it is damaged, or RunLog has not written it: {error}\n"
-                f"  {printable(line[:60].decode(errors='replace'))!r}" + call_site()
+                f"  {printable(line[:60].decode(errors='replace'))!r}"
             ) from None
         if _STARTED in row:
             has_started = True
@@ -282,7 +282,7 @@ def plot_log(
             points = [(row[x], row[name]) for row in rows if x in row and name in row]
             if not points:
                 has = sorted({key for row in rows for key in row})
-                raise OptionError(f"plot_log: no line has {x!r} and {name!r}; the lines have {has}" + call_site())
+                raise OptionError(f"plot_log: no line has {x!r} and {name!r}; the lines have {has}")
             label = ", ".join(text for text in (run, name if len(names) > 1 or not run else "") if text)
             axes.plot(*zip(*points, strict=True), label=label, linewidth=1.2, marker="." if len(points) < 50 else None)
     axes.set(xlabel=x, ylabel=", ".join(names), yscale="log" if logarithmic else "linear")

@@ -11,7 +11,7 @@ import numpy as np
 from autograd.arrays.device import to_host
 from autograd.engine.state import state
 from autograd.engine.tensor import TENSORS
-from autograd.errors import ArgumentError, DependencyError, DtypeError, LayoutError, call_site
+from autograd.errors import ArgumentError, DependencyError, DtypeError, LayoutError
 from autograd.layouts.layout import Label, P, Rooted, Shard, V
 from autograd.layouts.messages import describe
 from autograd.layouts.rank_values import plain, rank_axes
@@ -60,12 +60,11 @@ def plain_value(x: Any, name: str, caller: str) -> Any:
         raise LayoutError(
             f"{caller}({name}={x!r})\n  axis {axis!r}: the number depends on the rank, and one rank records it\n"
             f"  fix: int({name}) if that of rank 0 is meant, or the number of all ranks, as x.global_shape"
-            + call_site()
         )
     x = plain(x)
     if isinstance(x, np.ndarray | np.generic):
         if x.dtype.kind not in "biufU":
-            raise DtypeError(f"{caller}: {name} has dtype {x.dtype}; needed: real numbers" + call_site())
+            raise DtypeError(f"{caller}: {name} has dtype {x.dtype}; needed: real numbers")
         return x.tolist()
     if isinstance(x, Mapping):
         return {str(key): plain_value(value, f"{name}[{key!r}]", caller) for key, value in x.items()}
@@ -75,7 +74,6 @@ def plain_value(x: Any, name: str, caller: str) -> Any:
         return x
     raise ArgumentError(
         f"{caller}: {name} is a {type(x).__name__}; needed: numbers, texts, arrays, Tensors, lists and dictionaries"
-        + call_site()
     )
 
 
@@ -86,7 +84,7 @@ def _require_one_value(x: Any, name: str, caller: str) -> None:
         if fault:
             raise LayoutError(
                 f"{caller}({name}: {describe(x.array, x.array.shape, layout)})\n  axis {axis!r}: it is {label.word}: "
-                f"{fault}, and one rank records it\n  fix: {fix}" + call_site()
+                f"{fault}, and one rank records it\n  fix: {fix}"
             )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import collectives as cc
 from autograd import nn, ops
 from autograd.engine.tensor import Tensor
-from autograd.errors import ArgumentError, call_site
+from autograd.errors import ArgumentError
 from autograd.layouts.layout import I, Label, P
 
 from ..plan import Shards
@@ -126,6 +126,5 @@ class Heads:
                 "a pattern that matches attention modules only")  # fmt: skip
             raise ArgumentError(
                 f"{self!r}: {path!r} is a {type(module).__name__}; needed: an nn.MultiheadAttention\n  fix: {fix}"
-                + call_site()
             )
         return HeadsAttention(module, self.axis, self.to, shards)

@@ -13,7 +13,7 @@ import collectives as cc
 from autograd import nn, ops
 from autograd.engine.leaves import Parameter
 from autograd.engine.tensor import Tensor
-from autograd.errors import ArgumentError, call_site, typed_errors
+from autograd.errors import ArgumentError, typed_errors
 from autograd.layouts.layout import I, Label, P, Shard, V
 from autograd.nn.arguments import count
 
@@ -203,7 +203,7 @@ def _linear(module: nn.Module, path: str, style: Any) -> nn.Linear:
     fix = "one style for each layer" if made else "a pattern that matches linear layers only"
     raise ArgumentError(
         f"{style!r}: {path!r} is a {type(module).__name__}{', which is divided already' * made}; needed: an nn.Linear\n"
-        f"  fix: {fix}" + call_site()
+        f"  fix: {fix}"
     )
 
 

@@ -23,7 +23,7 @@ from typing import Any
 import collectives as cc
 from autograd.engine.state import state
 from autograd.engine.tensor import Tensor
-from autograd.errors import ArgumentError, LayoutError, OptionError, call_site
+from autograd.errors import ArgumentError, LayoutError, OptionError
 from autograd.layouts.layout import C, D, I, Label, P, R, Shard, V
 from autograd.layouts.messages import describe
 from collectives.ops.arguments import operand
@@ -100,7 +100,7 @@ def is_alone(p: Tensor) -> bool:
 def axis_name(axis: Any, style: str) -> str:
     """The argument `axis` of a style; ArgumentError if it is not the name of one axis."""
     if not isinstance(axis, str):
-        raise ArgumentError(f"{style}: axis={axis!r} was given; needed: the name of one mesh axis" + call_site())
+        raise ArgumentError(f"{style}: axis={axis!r} was given; needed: the name of one mesh axis")
     return axis
 
 
@@ -109,7 +109,7 @@ def destination(to: Any, style: str) -> Label:
     if to is not I and not isinstance(to, Shard):
         raise OptionError(
             f"{style}: to={to!r} was given; needed: I, or Shard(1) for a residual stream [rows, tokens, width] in "
-            "parts of the sequence" + call_site()
+            "parts of the sequence"
         )
     return to
 
@@ -118,5 +118,5 @@ def _refusal(x: Tensor, axis: str, caller: str, have: Label, why: str, needed: s
     assert x.layout is not None
     return (
         f"{caller}({x.name or 'x'}: {describe(x.array, x.array.shape, x.layout)})\n  axis {axis!r}: the input is "
-        f"{have!r}: {why}; needed: {needed}\n  fix: {fix}" + call_site()
+        f"{have!r}: {why}; needed: {needed}\n  fix: {fix}"
     )

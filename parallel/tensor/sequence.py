@@ -20,7 +20,7 @@ from autograd import nn
 from autograd.engine.leaves import Parameter
 from autograd.engine.state import state
 from autograd.engine.tensor import TENSORS
-from autograd.errors import OptionError, call_site, typed_errors
+from autograd.errors import OptionError, typed_errors
 from autograd.layouts.layout import I, R, Shard, V
 from autograd.nn.substitution import substitutable, substituted
 
@@ -120,6 +120,5 @@ class Sequence:
                 raise OptionError(
                     f"{self!r}: {path!r} has the parameter {name!r}, which is {label!r} along {self.axis!r}; needed: "
                     "parameters that are Invariant\n  fix: leave this module out of the pattern, if it is divided"
-                    + call_site()
                 )
         return made

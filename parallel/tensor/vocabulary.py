@@ -25,7 +25,7 @@ from autograd.arrays.shape_only import Shaped
 from autograd.engine.leaves import Parameter
 from autograd.engine.state import state
 from autograd.engine.tensor import Tensor
-from autograd.errors import ArgumentError, DtypeError, LayoutError, OptionError, ShapeError, call_site, typed_errors
+from autograd.errors import ArgumentError, DtypeError, LayoutError, OptionError, ShapeError, typed_errors
 from autograd.layouts.layout import C, D, I, Label, R, Shard, V
 from autograd.layouts.messages import describe
 from autograd.nn.arguments import number
@@ -209,7 +209,7 @@ def vocabulary_cross_entropy(
     name = "vocabulary_cross_entropy"
     if reduction not in ("none", "sum", "mean"):
         text = f"{name}: reduction={reduction!r} was given; needed: 'none', 'sum' or 'mean'"
-        raise OptionError(text + call_site())
+        raise OptionError(text)
     smoothing = float(number(label_smoothing, f"{name}: label_smoothing", 0, 1))
     ignored = integer(ignore_index, f"{name}: ignore_index")
     logits, on = operand(input, axis, name)
@@ -221,7 +221,7 @@ def vocabulary_cross_entropy(
     if len(shape) != 2 or tuple(labels.array.shape) != shape[:1]:
         raise ShapeError(
             f"{name}: logits of shape {shape} and labels of shape {tuple(labels.array.shape)} were given; needed: "
-            f"[n, classes] and [n]{as_rows(shape, tuple(labels.array.shape))}" + call_site()
+            f"[n, classes] and [n]{as_rows(shape, tuple(labels.array.shape))}"
         )
     seen: Any = labels.array != ignored if isinstance(labels.array, np.ndarray) else None
     is_ignoring = seen is not None and not seen.all()
@@ -293,7 +293,7 @@ class Vocabulary:
             if module.weight is not None:
                 raise OptionError(
                     f"{self!r}: {path!r} is a CrossEntropyLoss with class weights; needed: one without, since these "
-                    "have no parts\n  fix: weight the losses of the rows, reduction='none'" + call_site()
+                    "have no parts\n  fix: weight the losses of the rows, reduction='none'"
                 )
             return VocabularyCrossEntropy(
                 self.axis, ignore_index=module.ignore_index, reduction=module.reduction,
@@ -301,7 +301,7 @@ class Vocabulary:
             )  # fmt: skip
         raise ArgumentError(
             f"{self!r}: {path!r} is a {type(module).__name__}; needed: an nn.Embedding, nn.TiedLinear, nn.Linear or "
-            "nn.CrossEntropyLoss\n  fix: a pattern that matches these modules only" + call_site()
+            "nn.CrossEntropyLoss\n  fix: a pattern that matches these modules only"
         )
 
 
@@ -313,7 +313,7 @@ def same_integers(x: Any, axis: str, caller: str, what: str) -> Tensor:
     x, _ = operand(x, axis, caller)
     assert x.layout is not None
     if x.array.dtype.kind not in "iu":
-        raise DtypeError(f"{caller}: {what} of dtype {x.array.dtype} were given; needed: integers" + call_site())
+        raise DtypeError(f"{caller}: {what} of dtype {x.array.dtype} were given; needed: integers")
     have = x.layout[axis]
     if not (have is C or have is I or have is R or have is D):
         plain = "a plain array has no label, so they" if have is V else "they"
@@ -321,7 +321,7 @@ def same_integers(x: Any, axis: str, caller: str, what: str) -> Tensor:
             f"{caller}({what}: {describe(x.array, x.array.shape, x.layout)})\n  axis {axis!r}: the {what} are {have!r}"
             f": {plain} may differ between its ranks, which compute parts of the same rows; needed: the same {what} on "
             f"all of them\n  fix: cc.from_local({what}, {{{axis!r}: I, ...}}), or ag.constant({what}), where they are "
-            "made" + call_site()
+            "made"
         )
     return x
 
@@ -332,7 +332,7 @@ def _whole(p: Tensor, axis: str) -> tuple[int, int]:
     if not isinstance(label, Shard) or label.extent is None or label.offset is None:
         raise LayoutError(
             f"the table of a vocabulary, {describe(p.array, p.array.shape, p.layout)}\n  axis {axis!r}: needed: rows "
-            "that are split along it\n  fix: make the module inside `with mesh:`, and use it there" + call_site()
+            "that are split along it\n  fix: make the module inside `with mesh:`, and use it there"
         )
     return label.extent, label.offset
 
@@ -350,7 +350,7 @@ def _own_index(index: Tensor, axis: str, offset: int, count: int) -> Tensor:
 
 def _check_range(array: Any, count: int, what: str) -> None:
     if isinstance(array, np.ndarray) and array.size and (array.min() < 0 or array.max() >= count):
-        raise ShapeError(f"{what} from {array.min()} to {array.max()} were given; needed: 0..{count - 1}" + call_site())
+        raise ShapeError(f"{what} from {array.min()} to {array.max()} were given; needed: 0..{count - 1}")
 
 
 def _class_label(logits: Tensor, axis: str, name: str) -> Shard:
@@ -369,7 +369,7 @@ def _class_label(logits: Tensor, axis: str, name: str) -> Shard:
         why, fix = "its parts are no parts of one value", f"a head of style Vocabulary({axis!r}) before it"
     raise LayoutError(
         f"{name}(logits: {describe(logits.array, logits.array.shape, logits.layout)})\n  axis {axis!r}: the logits are "
-        f"{have!r}: {why}; needed: Shard({last}), with agreed extents\n  fix: {fix}" + call_site()
+        f"{have!r}: {why}; needed: Shard({last}), with agreed extents\n  fix: {fix}"
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...arrays import runtime_of
-from ...errors import ShapeError, call_site
+from ...errors import ShapeError
 from ..blocks import rows
 
 __all__ = ["MOST_PACKS", "contiguous", "Rows", "held_rows", "matrix", "plan", "shared_bytes", "streamed_rows"]
@@ -54,7 +54,7 @@ def matrix(x: Any) -> Any:
     if width * x.itemsize > MOST_PACKS * PACK_BYTES:
         raise ShapeError(
             f"a row of {width} elements of dtype {x.dtype} was given; needed: at most "
-            f"{MOST_PACKS * PACK_BYTES // x.itemsize}, which the GPU's kernels count with 32 bits" + call_site()
+            f"{MOST_PACKS * PACK_BYTES // x.itemsize}, which the GPU's kernels count with 32 bits"
         )
     if len(x.shape) == 2 and x.flags.c_contiguous:
         return x

@@ -9,7 +9,7 @@ import numpy as np
 
 from ...engine.primitive import op
 from ...engine.tensor import Tensor
-from ...errors import ShapeError, call_site, typed_errors
+from ...errors import ShapeError, typed_errors
 from ...kernels import normal_cdf as _normal_cdf
 from ...layouts.broadcasting import broadcast
 from ..elementwise import exp, sigmoid, tanh
@@ -74,7 +74,7 @@ def gelu(input: Any, approximate: str = "none") -> Any:
     array([-0.1587,  0.    ,  0.8413])
     """
     if approximate not in ("none", "tanh"):
-        raise ShapeError(f"gelu: approximate={approximate!r} was given; needed: 'none' or 'tanh'" + call_site())
+        raise ShapeError(f"gelu: approximate={approximate!r} was given; needed: 'none' or 'tanh'")
     return _gelu_op(input, options=(approximate,))
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from ...arrays.half import is_half
 from ...engine.promotion import composite
 from ...engine.tensor import TENSORS, Tensor
-from ...errors import DtypeError, ShapeError, call_site, typed_errors
+from ...errors import DtypeError, ShapeError, typed_errors
 from ...layouts.layout import Mix
 from ..arguments import constant_like, raw, stack
 from ..contractions import matmul
@@ -183,7 +183,7 @@ def attention(
     if not fits:
         raise ShapeError(
             f"attention: q, k and v of shapes {a}, {b}, {c}; needed: [..., heads, tokens, width], [..., own, keys, "
-            "width] and [..., own, keys, any], with equal leading extents, and own a divisor of heads" + call_site()
+            "width] and [..., own, keys, any], with equal leading extents, and own a divisor of heads"
         )
     scale = _default_scale(scale, a[-1])
     if mask is None:
@@ -224,7 +224,7 @@ def attention_weights(q: Any, k: Any, mask: Any = None, *, causal: bool = False,
     if not (len(a) == len(b) > 2 and a[:-3] == b[:-3] and a[-1] == b[-1] and b[-3] and a[-3] % b[-3] == 0):
         raise ShapeError(
             f"attention_weights: q and k of shapes {a}, {b}; needed: [..., heads, tokens, width] and [..., own, keys, "
-            "width], with equal leading extents, and own a divisor of heads" + call_site()
+            "width], with equal leading extents, and own a divisor of heads"
         )
     mask = None if mask is None else _check_mask("attention_weights", mask, (*a[:-1], b[-2]), q)
     return composite(_probabilities)(q, _repeat_heads(k, a[-3]), mask, bool(causal), _default_scale(scale, a[-1]))
@@ -240,11 +240,11 @@ def _check_mask(name: str, mask: Any, full: Shape, like: Any) -> Any:
     if not hasattr(array, "dtype") or not (array.dtype.kind in "bf" or is_half(array.dtype)):
         raise DtypeError(
             f"{name}: a mask of {getattr(array, 'dtype', type(array).__name__)}; needed: booleans (True: seen) or "
-            "floating-point numbers that are added to the scores" + call_site()
+            "floating-point numbers that are added to the scores"
         )
     shape = array.shape
     if len(shape) > len(full) or any(m not in (1, n) for m, n in zip(shape[::-1], full[::-1], strict=False)):
-        raise ShapeError(f"{name}: a mask of shape {shape}; needed: one that broadcasts to {full}" + call_site())
+        raise ShapeError(f"{name}: a mask of shape {shape}; needed: one that broadcasts to {full}")
     return mask if array.dtype == bool or array.dtype == raw(like).dtype else astype(mask, raw(like).dtype)
 
 
@@ -317,9 +317,7 @@ def self_attention(qkv: Any, mask: Any = None, *, causal: bool = False, scale: f
     """
     shape = raw(qkv).shape
     if len(shape) < 4 or shape[-3] != 3:
-        raise ShapeError(
-            f"self_attention: an array of shape {shape}; needed: [..., tokens, 3, heads, width]" + call_site()
-        )
+        raise ShapeError(f"self_attention: an array of shape {shape}; needed: [..., tokens, 3, heads, width]")
     scale = _default_scale(scale, shape[-1])
     if mask is None:
         return self_attention_op(qkv, options=(bool(causal), scale))

@@ -17,7 +17,7 @@ from ...arrays.half import in_float32
 from ...arrays.shape_only import Shaped
 from ...engine.primitive import Primitive, op
 from ...engine.tensor import TENSORS, Tensor
-from ...errors import ShapeError, call_site, typed_errors
+from ...errors import ShapeError, typed_errors
 from ...layouts.layout import Mix, Sum
 from ..shape import reshape
 from .unfold import Windows, folded, unfolded, windows
@@ -181,7 +181,7 @@ def convolution(
     if not fits:
         raise ShapeError(
             f"convolution: x of shape {xs}, weight of shape {ws}, groups={groups}; needed: [n, channels, *spatial], "
-            "[outputs, channels / groups, *kernel], and outputs a multiple of groups" + call_site()
+            "[outputs, channels / groups, *kernel], and outputs a multiple of groups"
         )
     w = windows("convolution", xs[2:], ws[2:], stride, padding, dilation)
     y = convolution_op(x, weight, options=(tuple(w), groups))

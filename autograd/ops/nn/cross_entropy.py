@@ -16,7 +16,7 @@ from ...engine.events import listeners
 from ...engine.primitive import op
 from ...engine.promotion import composite
 from ...engine.tensor import TENSORS, Tensor
-from ...errors import UNTYPED, DtypeError, LayoutError, OptionError, RingtapeError, ShapeError, call_site, refused
+from ...errors import UNTYPED, DtypeError, LayoutError, OptionError, RingtapeError, ShapeError, refused
 from ...kernels import INT64, are_bare, find, loop
 from ...layouts.layout import Mix, Shard, Sum
 from ...layouts.messages import describe
@@ -56,7 +56,7 @@ def mean_of_targets(losses: Any, caller: str, labels: Any, ignored: int, has_wei
         f"  axis {axis!r}: the losses are {label!r}, and each rank would divide the sum of its own part by its own "
         f"{'weights' if has_weights else 'count'}\n  fix: {caller}(..., reduction='sum') / "
         f"cc.all_reduce({own}, {axis!r}, to=R)   ({what} of all ranks that are not {ignored}, which is ignored; "
-        f"Partial: then sum it over the ranks, all_reduce(loss, {axis!r}, to=I))" + call_site()
+        f"Partial: then sum it over the ranks, all_reduce(loss, {axis!r}, to=I))"
     )
 
 
@@ -90,7 +90,7 @@ def _check_labels(labels: np.ndarray, classes: int) -> None:
     if unsigned[unsigned.argmax()] >= classes:  # argmax is several times as fast as max
         raise ShapeError(
             f"labels from {labels.min()} to {labels.max()} were given for {classes} classes; needed: labels in "
-            f"0..{classes - 1}" + call_site()
+            f"0..{classes - 1}"
         )
 
 
@@ -164,7 +164,7 @@ def _refuse_parts_of_classes(logits: Tensor) -> None:
                 f"the classes are {label!r}, and a softmax is over all of them\n"
                 f"  fix: {{'loss': Vocabulary({axis!r})}} in the plan of `parallel`, for an nn.CrossEntropyLoss, which "
                 f"gathers no logits\n  or:  all_gather(logits, {axis!r}, dim=1)   (a gather forward, a reduce-scatter "
-                "in backward)" + call_site()
+                "in backward)"
             )
 
 
@@ -274,7 +274,7 @@ class Rows:
         if not shape or have != shape[:1] * (len(shape) > 1) + shape[2:]:
             raise ShapeError(
                 f"{caller}: logits of shape {shape} and labels of shape {have} were given; needed: [n, classes] and "
-                f"[n], [n, classes, ...] and [n, ...], or [classes] and []{as_rows(shape, have)}" + call_site()
+                f"[n], [n, classes, ...] and [n, ...], or [classes] and []{as_rows(shape, have)}"
             )
         self.order: tuple[int, ...] = (0,)  # of the dimensions of the labels
         self.logits, self.labels = logits, labels
@@ -310,12 +310,12 @@ def of_probabilities(
     if ignore_index not in (None, IGNORED):
         raise OptionError(
             f"cross_entropy: ignore_index={ignore_index!r} was given with probabilities, which ignore no row; needed: "
-            "labels, or no ignore_index" + call_site()
+            "labels, or no ignore_index"
         )
     at = min(len(raw(logits).shape) - 1, 1)
     require_one_device("cross_entropy", logits=logits, labels=target, weight=weight)
     if not 0 <= label_smoothing <= 1:
-        raise ShapeError(f"label_smoothing={label_smoothing} was given; needed: 0 to 1" + call_site())
+        raise ShapeError(f"label_smoothing={label_smoothing} was given; needed: 0 to 1")
     if label_smoothing:
         target = target * (1.0 - label_smoothing) + label_smoothing / raw(logits).shape[at]
     terms = log_softmax(logits, at) * target
@@ -398,7 +398,7 @@ def cross_entropy(
     """
     try:
         if reduction not in ("none", "sum", "mean"):
-            raise ShapeError(f"reduction={reduction!r} was given; needed: 'none', 'sum' or 'mean'" + call_site())
+            raise ShapeError(f"reduction={reduction!r} was given; needed: 'none', 'sum' or 'mean'")
         array = logits.array if logits.__class__ in TENSORS else logits
         indices = labels.array if labels.__class__ in TENSORS else labels
         if array.dtype.itemsize == 2:
@@ -408,7 +408,7 @@ def cross_entropy(
                 return of_probabilities(logits, labels, None, ignore_index, reduction, label_smoothing)
             text = f"labels of dtype {getattr(indices, 'dtype', type(indices))} were given; needed: integers, or "
             text += f"probabilities of shape {array.shape}"
-            raise DtypeError(text + call_site())
+            raise DtypeError(text)
         if array.__class__ is not indices.__class__:
             require_one_device("cross_entropy", logits=logits, labels=labels)
         if len(array.shape) != 2 or indices.shape != array.shape[:1]:
@@ -442,7 +442,7 @@ def cross_entropy(
         if ignore_index is not None:
             ignore_index = index(ignore_index)
         if not 0 <= label_smoothing <= 1:
-            raise ShapeError(f"label_smoothing={label_smoothing} was given; needed: 0 to 1" + call_site())
+            raise ShapeError(f"label_smoothing={label_smoothing} was given; needed: 0 to 1")
         if type(indices) is np.ndarray:
             _check_labels(indices if ignore_index is None else indices[indices != ignore_index], array.shape[1])
         losses = smoothed_cross_entropy_op(logits, labels, options=(ignore_index, float(label_smoothing)))

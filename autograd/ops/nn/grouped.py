@@ -24,7 +24,7 @@ from ...arrays.half import in_float32, product
 from ...arrays.shape_only import Shaped
 from ...engine.primitive import Primitive, op
 from ...engine.tensor import TENSORS
-from ...errors import DtypeError, ShapeError, call_site
+from ...errors import DtypeError, ShapeError
 from ...layouts.layout import Mix
 from ..arguments import labelled, operand, raw
 from ..shape import swapaxes
@@ -182,18 +182,17 @@ def grouped_linear(x: Any, weight: Any, bias: Any, counts: Any) -> Any:
     (n, k), groups = shapes[0] if len(shapes[0]) == 2 else (-1, -1), shapes[1][0] if shapes[1] else -1
     if raw(counts).dtype.kind not in "iu":
         text = f"grouped_linear: counts of dtype {raw(counts).dtype} were given; needed: integers"
-        raise DtypeError(text + call_site())
+        raise DtypeError(text)
     if n < 0 or len(shapes[1]) != 3 or shapes[1][1] != k or shapes[2] != (groups,):
         raise ShapeError(
             f"grouped_linear: x {shapes[0]}, weight {shapes[1]} and counts {shapes[2]} were given; needed: [n, k], "
-            "[groups, k, m] and [groups]" + call_site()
+            "[groups, k, m] and [groups]"
         )
     given = raw(counts)
     if type(given) is not Shaped:
         if int(given.sum()) != n or (given < 0).any():
             raise ShapeError(
                 f"grouped_linear: counts {given.tolist()} were given for {n} rows; needed: numbers >= 0 that sum to {n}"
-                + call_site()
             )
     if bias is None:
         return grouped_matmul(x, weight, counts)
@@ -201,7 +200,7 @@ def grouped_linear(x: Any, weight: Any, bias: Any, counts: Any) -> Any:
     if tuple(raw(bias).shape) != (groups, shapes[1][2]):
         raise ShapeError(
             f"grouped_linear: a bias of shape {tuple(raw(bias).shape)} was given with weight {shapes[1]}; needed: "
-            f"{(groups, shapes[1][2])}" + call_site()
+            f"{(groups, shapes[1][2])}"
         )
     return _grouped_linear(x, weight, bias, counts)
 

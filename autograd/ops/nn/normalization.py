@@ -11,7 +11,7 @@ import numpy as np
 from ...arrays.half import epsilon
 from ...engine.promotion import composite
 from ...engine.tensor import Tensor
-from ...errors import OptionError, ShapeError, call_site, typed_errors
+from ...errors import OptionError, ShapeError, typed_errors
 from ...layouts.layout import Mix
 from ..arguments import raw
 from ..elementwise import sqrt
@@ -185,14 +185,13 @@ def _rms_normed(x: Any, eps: float) -> Any:
 
 def _check(name: str, x: Any, eps: Any, **given: Any) -> None:
     if not 0 <= eps < inf:
-        raise OptionError(f"{name}: eps={eps!r} was given; needed: a finite number, at least 0" + call_site())
+        raise OptionError(f"{name}: eps={eps!r} was given; needed: a finite number, at least 0")
     shape = raw(x).shape
     if not shape:
-        raise ShapeError(f"{name}: a 0-dimensional value was given; needed: [..., n]" + call_site())
+        raise ShapeError(f"{name}: a 0-dimensional value was given; needed: [..., n]")
     for what, w in given.items():
         if w is not None and raw(w).shape != shape[-1:]:
-            raise ShapeError(f"{name}: {what} of shape {raw(w).shape} for x of shape {shape}; needed: {shape[-1:]}"
-                             + call_site())  # fmt: skip
+            raise ShapeError(f"{name}: {what} of shape {raw(w).shape} for x of shape {shape}; needed: {shape[-1:]}")
 
 
 __all__ = ["layer_norm", "rms_norm"]

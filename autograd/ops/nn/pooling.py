@@ -12,7 +12,7 @@ from ...engine.leaves import constant
 from ...engine.primitive import op
 from ...engine.promotion import composite
 from ...engine.tensor import TENSORS, Tensor
-from ...errors import ShapeError, call_site, typed_errors
+from ...errors import ShapeError, typed_errors
 from ...layouts.layout import Mix
 from ..reductions import sum
 from ..shape import expand_dims
@@ -92,11 +92,11 @@ def max_pool(x: Any, kernel_size: Any, stride: Any = None, padding: Any = 0, dil
 def _pooling_windows(caller: str, x: Any, kernel: Any, stride: Any, padding: Any, dilation: Any = 1) -> Windows:
     shape = x.array.shape if x.__class__ in TENSORS else np.shape(x)
     if len(shape) < 3:
-        raise ShapeError(f"{caller}: x of shape {shape}; needed: [n, channels, *spatial]" + call_site())
+        raise ShapeError(f"{caller}: x of shape {shape}; needed: [n, channels, *spatial]")
     kernel = per_dimension(kernel, len(shape) - 2, f"{caller}: kernel_size", 1)
     w = windows(caller, shape[2:], kernel, kernel if stride is None else stride, padding, dilation)
     if any(2 * low > k for (low, _), k in zip(w.padding, kernel, strict=True)):
-        raise ShapeError(f"{caller}: padding={padding} is more than half of kernel_size={kernel}" + call_site())
+        raise ShapeError(f"{caller}: padding={padding} is more than half of kernel_size={kernel}")
     return w
 
 

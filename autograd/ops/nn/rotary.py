@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ...engine.tensor import TENSORS
-from ...errors import ShapeError, call_site
+from ...errors import ShapeError
 from ...layouts.layout import Mix
 from ..arguments import raw
 from .fused import Fused
@@ -76,16 +76,16 @@ def rotary(x: Any, cos: Any, sin: Any, interleaved: bool = False) -> Any:
     """
     shape = raw(x).shape
     if not shape or shape[-1] % 2:
-        raise ShapeError(f"rotary: x of shape {shape}; needed: [..., tokens, width] of an even width" + call_site())
+        raise ShapeError(f"rotary: x of shape {shape}; needed: [..., tokens, width] of an even width")
     full = (*shape[:-1], shape[-1] // 2)
     for name, t in (("cos", cos), ("sin", sin)):
         given = raw(t).shape
         if len(given) > len(full) or any(m not in (1, n) for m, n in zip(given[::-1], full[::-1], strict=False)):
-            raise ShapeError(f"rotary: {name} of shape {given}; needed: one that broadcasts to {full}" + call_site())
+            raise ShapeError(f"rotary: {name} of shape {given}; needed: one that broadcasts to {full}")
         if t.__class__ in TENSORS and t.requires_grad:
             raise ShapeError(
                 f"rotary: {name} requires a gradient, but rotary has no derivative with respect to it; needed: a "
-                f"table. Fix: stop_gradient({name})" + call_site()
+                f"table. Fix: stop_gradient({name})"
             )
     return _rotary(x, cos, sin, options=(bool(interleaved),))
 

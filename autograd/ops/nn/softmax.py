@@ -10,7 +10,7 @@ import numpy as np
 from ...arrays.half import in_float32
 from ...engine.primitive import op
 from ...engine.tensor import Tensor
-from ...errors import ArgumentError, call_site, typed_errors
+from ...errors import ArgumentError, typed_errors
 from ...layouts.layout import Mix
 from ..arguments import LAST, normal_axes, one_of, raw
 from ..elementwise import exp
@@ -73,7 +73,7 @@ def _axis(x: Any, dim: Any, axis: Any) -> int:
         dim = one_of("softmax and logsumexp", dim, LAST, axis)
     axis = -1 if dim is LAST else dim
     if axis is None or isinstance(axis, list | tuple):
-        raise ArgumentError(f"softmax and logsumexp: axis={axis!r} was given; needed: one integer" + call_site())
+        raise ArgumentError(f"softmax and logsumexp: axis={axis!r} was given; needed: one integer")
     return normal_axes(axis, len(raw(x).shape))[0]
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from ...arrays.half import in_float32
 from ...arrays.shape_only import Shaped
 from ...engine.primitive import Primitive, op
-from ...errors import ShapeError, call_site
+from ...errors import ShapeError
 from ...layouts.layout import Mix
 
 Shape = tuple[int, ...]
@@ -59,9 +59,7 @@ def per_dimension(value: Any, ndim: int, name: str, least: int) -> Shape:
     """Return one integer per spatial dimension, from one for all of them or a sequence; `least` is the smallest."""
     found = tuple(value) if isinstance(value, list | tuple) else (value,) * ndim
     if len(found) != ndim or not all(isinstance(n, int | np.integer) and n >= least for n in found):
-        raise ShapeError(
-            f"{name}={value!r} was given; needed: an integer from {least} on, or {ndim} of them" + call_site()
-        )
+        raise ShapeError(f"{name}={value!r} was given; needed: an integer from {least} on, or {ndim} of them")
     return tuple(int(n) for n in found)
 
 
@@ -81,7 +79,7 @@ def windows(
     dilation = per_dimension(dilation, ndim, f"{caller}: dilation", 1)
     if padding == "same":
         if max(stride) > 1:
-            raise ShapeError(f"{caller}: padding='same' with stride={stride}; needed: stride 1" + call_site())
+            raise ShapeError(f"{caller}: padding='same' with stride={stride}; needed: stride 1")
         reach = [d * (k - 1) for k, d in zip(kernel, dilation, strict=True)]
         pads = tuple((r // 2, r - r // 2) for r in reach)
     else:
@@ -90,7 +88,7 @@ def windows(
     if min(found.number) < 1:
         raise ShapeError(
             f"{caller}: no window of {kernel} with dilation {dilation} fits into extents {found.padded}, padding "
-            "included" + call_site()
+            "included"
         )
     return found
 

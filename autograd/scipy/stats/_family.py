@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ...engine.primitive import op
-from ...errors import ArgumentError, call_site
+from ...errors import ArgumentError
 from ...layouts.broadcasting import broadcast
 from ...ops import exp
 from .._load import as_ufunc, scipy, without_derivative
@@ -100,11 +100,11 @@ def _with_scipy_signature(operation: Function, which: str, name: str, shapes: Se
         unknown = [key for key in kwargs if key not in names or key in given]
         if len(args) > len(names) or unknown:
             text = f"{name}.{which} takes {', '.join(names)}; given: {len(args)} by position, {list(kwargs)}"
-            raise ArgumentError(text + call_site())
+            raise ArgumentError(text)
         given = {"loc": 0.0, "scale": 1.0, **given, **kwargs}
         missing = [key for key in names if key not in given]
         if missing:
-            raise ArgumentError(f"{name}.{which} needs {', '.join(missing)} too" + call_site())
+            raise ArgumentError(f"{name}.{which} needs {', '.join(missing)} too")
         return operation(*(given[key] for key in names))
 
     call.__name__ = which

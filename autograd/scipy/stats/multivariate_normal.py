@@ -8,7 +8,7 @@ from typing import Any
 import numpy
 
 from ... import numpy as np
-from ...errors import NotDifferentiable, call_site, typed_errors
+from ...errors import NotDifferentiable, typed_errors
 from .._load import followed, scipy, traced
 
 __all__ = ["entropy", "logpdf", "pdf", "rvs"]
@@ -49,7 +49,6 @@ def logpdf(x: Any, mean: Any = None, cov: Any = 1, allow_singular: bool = False)
             raise NotDifferentiable(
                 "multivariate_normal with allow_singular=True has no derivative with respect to the covariance, which "
                 "the tape records: its rank is not differentiable. Fix: allow_singular=False, or stop_gradient(cov)"
-                + call_site()
             )
         root, log_det, rank = _pseudo_inverse(numpy.asarray(getattr(cov, "array", cov)))
         distance = np.sum(np.square(np.matmul(centered, root)), axis=-1)
