@@ -42,6 +42,7 @@ QUICK: dict[str, tuple[str, ...]] = {
     "autograd.data": ("autograd/data/test_loader.py",),
     "autograd.random": ("autograd/random/test_places.py", "autograd/random/test_layouts.py"),
     "autograd.testing": ("autograd/testing/test_declaration.py",),
+    "collectives.declaration": ("collectives/test_call.py",),
     "collectives.ops": ("collectives/ops/test_mean.py", "collectives/ops/test_registry.py::test_world[3]",
                         "collectives/ops/test_registry.py::test_every_collective_has_cases"),
     "collectives.checks": ("collectives/checks/test_replicas.py",),
@@ -61,6 +62,8 @@ QUICK: dict[str, tuple[str, ...]] = {
     "collectives.transports.device": ("collectives/transports/device/test_probe.py",),
     "parallel": ("parallel/test_bugs.py", "parallel/test_verify.py",
                  "parallel/test_trainer.py::test_a_mesh_trains_as_one_process[{'dp': 3}]"),
+    "parallel.approximate": ("parallel/approximate/test_compression.py::test_equals_the_serial_algorithm",
+                             "parallel/approximate/test_compression.py::test_nothing_is_lost"),
     "parallel.data": ("parallel/data/test_buckets.py",),
     "parallel.tensor": ("parallel/tensor/test_layers.py",),
     "parallel.pipeline": ("parallel/pipeline/test_schedules.py",),
@@ -72,6 +75,7 @@ QUICK: dict[str, tuple[str, ...]] = {
 """The quick tests of each folder of the library; those of a package itself are its files at the top."""
 
 EXEMPT = {"autograd.kernels.cuda": "needs a GPU", "autograd": "its files gather names of rooms below",
+          "autograd.ops.everything": "it gathers the names of operations",
           "collectives": "its files are used by all of its rooms"}  # fmt: skip
 """Rooms without quick tests of their own, and why."""
 

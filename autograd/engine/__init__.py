@@ -1,7 +1,7 @@
 """The engine: Tensors, the tape, and the calls and derivatives of declared operations.
 
-It can be imported alone: `Tape`, `Tensor`, `Parameter`, `constant`, `tensor`, and `op`, by which operations are
-declared. Tensors get their operators and methods, which are operations, when `autograd.ops` is imported.
+It can be imported alone: `Tape`, `Tensor`, `Parameter`, `constant`, and `op`, by which operations are declared;
+`tensor` is in `leaves`. Tensors get their operators and methods, which are operations, when `autograd.ops` is imported.
 
 In order of dependence the files are `locks` (read-only arrays), `recording` (the list of nodes), `distribution` (the
 door to the ranks), `state` (the state of a thread), `tensor`, `deferred`, `promotion`, `objective` (where a sweep may
@@ -26,9 +26,28 @@ array([2., 4.])
 
 from __future__ import annotations
 
-from .leaves import Parameter, constant, tensor
-from .primitive import op
-from .tape import Tape
-from .tensor import Tensor
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["Parameter", "Tape", "Tensor", "constant", "op", "tensor"]
+if TYPE_CHECKING:
+    from .leaves import Parameter, constant
+    from .primitive import op
+    from .tape import Tape
+    from .tensor import Tensor
+
+__all__ = ["Parameter", "Tape", "Tensor", "constant", "op"]
+
+_HOME = {"Parameter": "leaves", "Tape": "tape", "Tensor": "tensor", "constant": "leaves", "op": "primitive"}
+
+
+def __getattr__(name: str) -> Any:
+    """Load a name at first use. A package that imported its own files could not be imported by several threads at once."""
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = globals()[name] = getattr(import_module(f".{_HOME[name]}", __name__), name)
+    return found
+
+
+def __dir__() -> list[str]:
+    """The names of the package, with those that are loaded at first use, for completion."""
+    return sorted({*globals(), *__all__})

@@ -129,7 +129,7 @@ def _with(node: Node, parents: list[int]) -> Node:
 
 
 class Rest:
-    """What is left of a backward pass with ``defer=True``. A call of it adds to the gradients of the leaves.
+    """The rest of a backward pass with ``defer=True``. A call of it adds to the gradients of the leaves.
 
     The values whose cotangents were wanted get no gradient.
 

@@ -56,7 +56,7 @@ class Group(Protocol):
 
 
 class Distribution(Protocol):
-    """What autograd asks of the ranks. `Alone` answers for one process, `collectives.Mesh` for several."""
+    """The door from autograd to the ranks. `Alone` answers for one process, `collectives.Mesh` for several."""
 
     @property
     def is_alone(self) -> bool:

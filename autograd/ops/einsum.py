@@ -213,7 +213,7 @@ def _numbered(term: Any) -> list[Any]:
 
 
 def _named(term: Sequence[Any]) -> int:
-    """How many labels an operand has beside its ellipsis."""
+    """The number of labels of an operand beside its ellipsis."""
     return len([i for i in term if i is not Ellipsis])
 
 

@@ -19,7 +19,7 @@ MOST = 4096
 
 
 class Checks:
-    """What the ranks of one channel compare.
+    """The owner of all that the ranks of one channel compare.
 
     Parameters
     ----------

@@ -134,7 +134,7 @@ def is_due(n: int, every: int = 0) -> bool:
 
 
 def time_limit_s() -> float | None:
-    """How long a rank may wait for another one, in seconds; None without a limit."""
+    """The longest wait of a rank for another one, in seconds; None without a limit."""
     if _timeout_s is not None:
         return _timeout_s
     return _environment_s if _environment_s is not None else PATIENCE_S if watching else None
@@ -146,14 +146,14 @@ def given_limit_s() -> float | None:
 
 
 def time_limit_source() -> str:
-    """What set `time_limit_s`, for messages."""
+    """The setting that `time_limit_s` is from, for messages."""
     if _timeout_s is not None:
         return _timeout_by
     return "RINGTAPE_TIMEOUT_S" if _environment_s is not None else "the limit of the check mode ranks"
 
 
 def report_s() -> float | None:
-    """How long a wait lasts before it is reported and the job goes on, in seconds; None for no report."""
+    """The length of a wait that is reported while the job goes on, in seconds; None for no report."""
     return _report_s
 
 

@@ -17,7 +17,7 @@ __all__ = ["ComparedCall", "compared_layout"]
 
 
 class ComparedCall:
-    """What the ranks of a group compare of a prepared call.
+    """The comparison of a prepared call between the ranks of its group.
 
     Attributes
     ----------

@@ -139,6 +139,7 @@ def dry(
     Traceback (most recent call last):
       ...
     autograd.errors.AbsentError: the value Shaped((), float32) cannot be read here: this is a dry run: arrays have shapes and no values
+      at ...
     """  # noqa: E501 - the last line is what Python prints
     whole = isinstance(ranks, int) and not isinstance(ranks, bool)
     if not whole or ranks < 1:

@@ -208,9 +208,11 @@ def check(request: Request, rank: int, size: int, name: str) -> None:
     >>> check(Request("reduce", np.ones(3), root=2), 0, 2, "dp")
     Traceback (most recent call last):
     autograd.errors.MeshError: root 2 is no rank of 'dp', whose ranks are 0 to 1
+      at ...
     >>> check(Request("all_reduce", np.ones((2, 3))), 0, 2, "dp")
     Traceback (most recent call last):
     autograd.errors.ShapeError: a transport takes one-dimensional C-contiguous arrays, not shape (2, 3): ravel it first
+      at ...
     """
     call, x, op, counts, receive_counts, root, peer, _, out, options, _ = request
     if call == "exchange" or call == "barrier":

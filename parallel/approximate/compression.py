@@ -116,7 +116,7 @@ class Compression:
         return sum(_sent(request, ranks) for request in requests)
 
     def compression_ratio(self, shapes: Shapes, ranks: int, dtype: Any = "float32") -> float:
-        """How many times fewer bytes than an all-reduce of the bucket this sends; 1 on one rank.
+        """The bytes of an all-reduce of the bucket, divided by those that this sends; 1 on one rank.
 
         Examples
         --------

@@ -24,7 +24,7 @@ __all__ = ["Float16", "Int8", "OneBit"]
 
 
 class _Cuts(NamedTuple):
-    """How the elements of a bucket are divided: into a share per rank, and into blocks that have one scale each.
+    """The division of the elements of a bucket: into a share per rank, and into blocks that have one scale each.
 
     Shares begin at multiples of 8 elements, so that bits fill whole bytes. No block extends over two parameters or two
     shares. `bounds`, `code_bounds` and `scale_bounds` are the bounds of the shares in elements, bytes and scales.
@@ -149,7 +149,7 @@ class _Quantised(Compression):
         return new
 
     def _pieces(self, bucket: GradientBucket, sizes: Sequence[int], begin: int, end: int, dtype: Any) -> Array:
-        """What is owed to the sum of this rank's share; pieces of other shares are folded into the residual."""
+        """The amount owed to the sum of this rank's share; pieces of other shares are folded into the residual."""
         owed = np.zeros(end - begin, dtype)
         for name, (start, part) in zip(bucket.names, _overlaps(owed, sizes, begin), strict=True):
             if name in self.state.pieces:

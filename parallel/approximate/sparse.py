@@ -36,7 +36,7 @@ class _Sparse(Compression):
         self.ratio, self.momentum, self.smallest = float(ratio), float(momentum), smallest
 
     def count_sent(self, size: int) -> int:
-        """How many elements of a parameter of `size` elements are sent; 0 if it is summed exactly."""
+        """The number of elements that are sent of a parameter of `size` elements; 0 if it is summed exactly."""
         return 0 if size < max(self.smallest, 1) else max(1, round(self.ratio * size))
 
     def _moved(self, bucket: GradientBucket) -> tuple[list[Array], list[Array]]:

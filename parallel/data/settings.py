@@ -13,7 +13,7 @@ __all__ = ["Bucketing", "Zero", "axis_names", "bucketing_of", "stage_of", "zero_
 
 @dataclass(frozen=True)
 class Bucketing:
-    """How the gradients of a `DataParallel` model lie in the buckets that are summed.
+    """The layout of the gradients of a `DataParallel` model in the buckets that are summed.
 
     Parameters
     ----------
@@ -135,5 +135,5 @@ def _check_sizes(caller: str, sizes: dict[str, Any]) -> None:
 
 
 def _check_stage(caller: str, name: str, stage: Any) -> None:
-    if isinstance(stage, bool) or stage not in (0, 1, 2, 3):
+    if isinstance(stage, bool) or not isinstance(stage, int) or stage not in (0, 1, 2, 3):
         raise OptionError(f"{caller}: {name}={stage!r} was given; needed: 0, 1, 2 or 3")

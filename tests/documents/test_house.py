@@ -13,34 +13,25 @@ import pytest
 from .house import ROOT, Figures, Tree, complexity, loaded, walks
 
 CEILINGS = {
-    "closure of the engine: files, lines": [37, 9_800],
-    "closure of all_reduce: files, lines": [71, 18_950],
-    "closure of DataParallel: files, lines": [152, 38_900],
-    "complexity above 20, 30": [88, 23],
-    "functions with a cache": [49],
-    "node[k] outside the engine, of all": [106, 164],
-    "globals that functions change": [45],
-    "errors without the line, of all": [222, 900],
+    "closure of the engine: files, lines": [39, 9_300],
+    "closure of all_reduce: files, lines": [80, 19_200],
+    "closure of DataParallel: files, lines": [161, 39_000],
+    "complexity above 20, 30": [74, 14],
+    "functions with a cache": [53],
+    "node[k] outside the engine, of all": [0, 59],
+    "globals that functions change": [40],
+    "errors without the line, of all": [0, 900],
 }
 IMPORTS = {"autograd": [9, 1_900], "autograd.engine": [10, 1_910]}
-WALKS = {
-    "all_reduce(to=I)": [14, 6, 9],
-    "all_reduce(to=I) of a scalar loss": [33, 11, 19],
-    "backward of cast, multiply, sum, all_reduce": [86, 21, 73],
-    "DataParallel MLP, one bucket: forward": [59, 22, 40],
-    "DataParallel MLP, one bucket: backward": [158, 28, 99],
-    "Pipeline.step, 4 microbatches, 2 stages": [1_000, 39, 600],
+WALKS = {  # a pipeline's rank that waits asks again and again, so its calls vary
+    "all_reduce(to=I)": [13, 7, 9],
+    "all_reduce(to=I) of a scalar loss": [13, 7, 9],
+    "backward of cast, multiply, sum, all_reduce": [59, 24, 50],
+    "DataParallel MLP, one bucket: forward": [63, 25, 43],
+    "DataParallel MLP, one bucket: backward": [134, 29, 79],
+    "Pipeline.step, 4 microbatches, 2 stages": [1_200, 43, 700],
 }
-KNOWN = (
-    "autograd.engine.tensor: TENSOR_TYPES",
-    "autograd.ops.everything: install",
-    "autograd.testing.cases.",
-    "collectives: Mesh.planner",
-    "collectives.checks.sanitizer: events.",
-    "collectives.mesh: events.",
-    "collectives.ops.rooted: objectives.",
-    "collectives.replicas: events.",
-)
+KNOWN = ("autograd.engine.tensor: TENSOR_TYPES", "autograd.ops.everything: install")
 """How the lines of modules begin that change another module when they are imported. The list only shrinks."""
 
 
