@@ -41,7 +41,7 @@ _HOME = {"Parameter": "leaves", "Tape": "tape", "Tensor": "tensor", "constant": 
 
 
 def __getattr__(name: str) -> Any:
-    """Load a name at first use. A package that imported its own files could not be imported by several threads at once."""
+    """Load a name at first use: several threads could not import a package at once that imports its own files."""
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     found = globals()[name] = getattr(import_module(f".{_HOME[name]}", __name__), name)
