@@ -106,6 +106,7 @@ def test_a_vector_space(value: Any) -> None:
 
 # -- checks of derivatives -------------------------------------------------------------------------------------------
 def test_checks_see_wrong_derivatives() -> None:
+    numpy.random.seed(0)  # of 400 random directions of a number, one is too short to show the fault
     f = primitive(lambda x: x * x)
     defvjp(f, lambda ans, x: lambda g: g * 2.002 * x)
     for check in (check_vjp, check_jvp):
