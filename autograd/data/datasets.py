@@ -127,7 +127,10 @@ def _plain(x: Any) -> Any:
                    "make the data set of the array with all rows, before it becomes a Tensor or is sharded")
             )  # fmt: skip
         x = x.array
-    return x if is_array(x) else np.asarray(x)
+    try:
+        return x if is_array(x) else np.asarray(x)
+    except (TypeError, ValueError) as error:
+        raise ArgumentError(f"TensorDataset: NumPy makes no array of a {type(x).__name__}: {error}") from None
 
 
 @typed_errors

@@ -72,6 +72,7 @@ class Zero:
 
     def __post_init__(self) -> None:
         _check_stage("Zero", "stage", self.stage)
+        _check_axes("Zero", "replicate", self.replicate)
         if self.replicate and not self.stage:
             raise OptionError(
                 f"Zero: replicate={self.replicate!r} was given with stage=0, which divides no parameters\n"
@@ -99,6 +100,7 @@ def bucketing_of(caller: str, given: Bucketing | None, **sizes: Any) -> Bucketin
 
 def zero_of(caller: str, zero: int | Zero, axis: Any, replicate: Any) -> Zero:
     """The arguments `zero` and `replicate` of a model whose batch is divided over `axis`, as one `Zero`."""
+    _check_axes(caller, "replicate", replicate)
     if isinstance(zero, Zero):
         if replicate:
             raise OptionError(
@@ -132,6 +134,11 @@ def _check_sizes(caller: str, sizes: dict[str, Any]) -> None:
         if isinstance(n, bool) or not isinstance(n, int) or n < least:
             text = f"{caller}: {name}={n!r} was given; needed: an int of at least {least}"
             raise OptionError(text)
+
+
+def _check_axes(caller: str, name: str, axes: Any) -> None:
+    if not all(isinstance(axis, str) for axis in axis_names(axes)):
+        raise OptionError(f"{caller}: {name}={axes!r} was given; needed: the name of an axis, or a tuple of names")
 
 
 def _check_stage(caller: str, name: str, stage: Any) -> None:
