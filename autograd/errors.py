@@ -466,6 +466,7 @@ def instead_of(module: str, name: str) -> str:
 _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _OWN_FOLDERS = tuple(os.path.join(_ROOT, package) + os.sep for package in ("autograd", "collectives", "parallel"))
 
+_OWN_MODULES = ("autograd.", "collectives.", "parallel.")
 _LEFT_OUT = (*_OWN_FOLDERS, contextlib.__file__, "<frozen ", threading.__file__)
 _CALLED = ("numpy", "scipy", "numba", "matplotlib", "PIL", "mpi4py", "tqdm")
 _user_files: dict[str, bool] = {}  # whether a source file is the user's, not a library's
@@ -474,6 +475,12 @@ _user_files: dict[str, bool] = {}  # whether a source file is the user's, not a 
 def is_own_file(file: str) -> bool:
     """Whether a source file is ringtape's own."""
     return file.startswith(_OWN_FOLDERS)
+
+
+def _is_own(frame: FrameType) -> bool:
+    """Whether a frame runs ringtape's code: of a file, or the ``__init__`` that Python generates for a dataclass."""
+    file, module = frame.f_code.co_filename, str(frame.f_globals.get("__name__", ""))
+    return is_own_file(file) or (file == "<string>" and module.startswith(_OWN_MODULES))
 
 
 def shorten(error: BaseException) -> None:
@@ -487,7 +494,7 @@ def shorten(error: BaseException) -> None:
 
 def _shorten_chain(error: BaseException) -> None:
     before = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
-    frames = [trace for trace in _frames(error) if not is_own_file(trace.tb_frame.f_code.co_filename)]
+    frames = [trace for trace in _frames(error) if not _is_own(trace.tb_frame)]
     kept = None
     for trace in reversed(frames):
         kept = TracebackType(kept, trace.tb_frame, trace.tb_lasti, trace.tb_lineno)
@@ -552,7 +559,7 @@ def _user_frame(frame: FrameType | None) -> FrameType | None:
     A ``with`` statement enters ringtape's functions through `contextlib`, an import through frozen modules, and a
     thread through `threading`; these are left out, too.
     """
-    while frame is not None and frame.f_code.co_filename.startswith(_LEFT_OUT):
+    while frame is not None and (frame.f_code.co_filename.startswith(_LEFT_OUT) or _is_own(frame)):
         frame = frame.f_back
     return frame
 

@@ -78,7 +78,8 @@ def run(program: Callable[[], Any], size: int = RANKS) -> list[Any]:
 print("1. Ranks. Each of them has the squares of all:", run(lambda: here.world.exchange("squares", here.rank**2))[-1])
 
 # == 2. Labels ========================================================================================================
-# A label says what the ranks hold of a value. The cotangent of the value has the dual label.
+# A label says what the ranks hold of a value. The cotangent of the value has the dual label. The letters are those of
+# ringtape, so I stays, which linters take for an l.
 
 R, P, I, V, SHARD, ROOTED = "Replicated", "Partial", "Invariant", "Varying", "Shard(0)", "Rooted(0)"  # noqa: E741
 LABELS = {  # label: (its dual, what the ranks hold)
@@ -363,7 +364,7 @@ for title, case in {"(right)": (I, I), "missing_sum": (V, I), "seeded_on_every_r
 
 # == 8. The same with ringtape ========================================================================================
 # ringtape has these labels along each axis of a mesh of ranks, which are threads, processes or GPUs; derivatives of any
-# order; and the law as the test of every operation.
+# order; and the law as the test of every operation. It is imported only here, since nothing above needs it.
 
 import autograd as ag  # noqa: E402
 import autograd.numpy as agnp  # noqa: E402

@@ -1,6 +1,6 @@
-"""`Job`, what a `World` asks of its transport: the ranks, their channel, their failures and their end.
+"""Job: the ranks of a `World` as its transport makes them, with their channel, their failures and their end.
 
-A transport is added by a subclass here and one row in `collectives.world.JOBS`.
+A transport is added by a subclass, one row in `collectives.world.JOBS` and its name in `Kind` beside it.
 """
 
 from __future__ import annotations

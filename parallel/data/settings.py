@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
+import numpy as np
+
 from autograd.errors import OptionError
 
 __all__ = ["Bucketing", "Zero", "axis_names", "bucketing_of", "stage_of", "zero_of"]
@@ -51,7 +53,8 @@ class Zero:
     Parameters
     ----------
     stage : {0, 1, 2, 3}
-        What each rank keeps only a part of. 1: the optimizer's state; 2: the gradients, too; 3: the parameters, too.
+        The state of which each rank keeps only a part. 0: none; 1: the optimizer's; 2: the gradients, too; 3: the
+        parameters, too.
     replicate : str or tuple of str
         More axes over which the batch is divided, along which the parameters are not.
 
@@ -101,6 +104,13 @@ def bucketing_of(caller: str, given: Bucketing | None, **sizes: Any) -> Bucketin
 def zero_of(caller: str, zero: int | Zero, axis: Any, replicate: Any) -> Zero:
     """The arguments `zero` and `replicate` of a model whose batch is divided over `axis`, as one `Zero`."""
     _check_axes(caller, "replicate", replicate)
+    both = zero.replicate if isinstance(zero, Zero) else replicate
+    twice = [name for name in axis_names(both) if both and name in axis_names(axis)]
+    if twice:
+        raise OptionError(
+            f"{caller}: axis {twice[0]!r} was given in axis={axis!r} and in replicate={both!r}; needed: parts that are "
+            f"divided along one axis and repeated along others\n  fix: leave {twice[0]!r} out of replicate"
+        )
     if isinstance(zero, Zero):
         if replicate:
             raise OptionError(
@@ -142,5 +152,5 @@ def _check_axes(caller: str, name: str, axes: Any) -> None:
 
 
 def _check_stage(caller: str, name: str, stage: Any) -> None:
-    if isinstance(stage, bool) or not isinstance(stage, int) or stage not in (0, 1, 2, 3):
+    if isinstance(stage, bool) or not isinstance(stage, int | np.integer) or stage not in (0, 1, 2, 3):
         raise OptionError(f"{caller}: {name}={stage!r} was given; needed: 0, 1, 2 or 3")

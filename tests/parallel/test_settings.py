@@ -126,6 +126,9 @@ WRONG = {
     ),
     "replicate without a stage": Wrong(lambda: Zero(replicate="hosts"), "Zero: replicate='hosts' was given with"),
     "replicate alone": Wrong(lambda: model(replicate="hosts"), "replicate='hosts' was given with zero=0"),
+    "a stage of a float": Wrong(lambda: Zero(np.float64(1)), r"Zero: stage=np.float64\(1.0\) was given"),
+    "an array as a name": Wrong(lambda: Zero(1, np.zeros(2)), "needed: the name of an axis, or a tuple of names"),
+    "divided and repeated": Wrong(lambda: model(zero=Zero(2, ("hosts", "dp"))), "axis 'dp' was given in axis='dp' and"),
     "a stage of 4": Wrong(lambda: Zero(4), "Zero: stage=4 was given; needed: 0, 1, 2 or 3"),
     "zero=4": Wrong(lambda: model(zero=4), "DataParallel: zero=4 was given; needed: 0, 1, 2 or 3"),
     "axes twice": Wrong(
@@ -140,8 +143,10 @@ WRONG = {
 @pytest.mark.parametrize("name", WRONG)
 def test_mixtures_and_wrong_values_are_refused(name: str) -> None:
     call, says = WRONG[name]
-    with pytest.raises(OptionError, match=says):
+    with pytest.raises(OptionError, match=says) as refused:
         cc.run(call, 4) if "axes" in name else call()
+    # not that of the text from which Python makes the __init__ of a dataclass
+    assert "\n  at test_settings.py:" in str(refused.value)
 
 
 @pytest.mark.parametrize("made", [Bucketing(), Zero(3), Axes()])
@@ -150,4 +155,4 @@ def test_settings_are_immutable_values(made: Any) -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         setattr(made, field, 1)
     assert made == type(made)(**{f.name: getattr(made, f.name) for f in dataclasses.fields(made)})
-    assert [stage_of(x) for x in (0, 3, Zero(), Zero(2))] == [0, 3, 0, 2]
+    assert [stage_of(x) for x in (0, 3, Zero(), Zero(2), Zero(np.int64(2)))] == [0, 3, 0, 2, 2]

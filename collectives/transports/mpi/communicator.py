@@ -217,9 +217,12 @@ class MpiCommunicator(HostTransport):
                 return general(x)
             if self.unsent is not None:
                 self.unsent(True)
-            given, out = x, None if result is None or is_broadcast else empty(*result)
+            given: Array | None = x
+            out: Array | None
             if is_broadcast:  # the root's value lies in the buffer, and there is no operand
-                given, out = None, x.copy()  # type: ignore[assignment]
+                given, out = None, x.copy()
+            else:
+                out = None if result is None else empty(*result)
             channel.calls = number = channel.calls + 1
             if self.history is not None:
                 self.history.append(marked)

@@ -118,7 +118,7 @@ def test_no_objective_is_asked_about_with_a_cotangent_and_on_one_rank() -> None:
             y = w * w
         tape.backward(y, ag.tensor([1.0], {"a": I}))
     assert ("objective",) not in door.asked
-    door.is_alone, door.asked = True, []  # type: ignore[misc]
+    door.is_alone, door.asked = True, []  # type: ignore[misc]  # mypy: read-only, as in the protocol
     with distributed(door, Grid.of(("a",), (1,), (0,))):
         w = ag.Parameter([3.0])
         with ag.Tape() as tape:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+from types import ModuleType
 
 import numpy
 import pytest
@@ -17,9 +18,9 @@ from autograd.layouts import inference, refusals
 from collectives import Shard
 
 
-def constants(module: object) -> set[str]:
+def constants(module: ModuleType) -> set[str]:
     """The texts in a module's source."""
-    tree = ast.parse(inspect.getsource(module))  # type: ignore[arg-type]
+    tree = ast.parse(inspect.getsource(module))
     return {x.value for x in ast.walk(tree) if isinstance(x, ast.Constant) and isinstance(x.value, str)}
 
 
