@@ -26,11 +26,12 @@ import numpy as np
 from .environment import is_traceback_full
 
 __all__ = [
-    "AbsentError", "AnomalyError", "ArgumentError", "AxisError", "CaptureError", "CollectiveMismatch",
-    "CommunicationError", "ConflictError", "DeadlockError", "DependencyError", "DeviceError", "DtypeError",
-    "FileError", "GradientWarning", "LayoutError", "LinAlgError", "MeshError", "MissingKeyError",
-    "NotDifferentiable", "NumberError", "ObjectiveError", "OptionError", "PositionError", "RankFailed",
-    "ReplicaMismatch", "ReplicaWarning", "RingtapeError", "SavedArrayError", "ShapeError", "TapeError",
+    "AbsentError", "AnomalyError", "ArgumentError", "AxisError", "CaptureError", "CheckpointError",
+    "CheckpointWarning", "CollectiveMismatch", "CommunicationError", "ConflictError", "DamagedCheckpoint",
+    "DeadlockError", "DependencyError", "DeviceError", "DtypeError", "FileError", "GradientWarning", "LayoutError",
+    "LinAlgError", "MeshError", "MissingKeyError", "NotDifferentiable", "NumberError", "ObjectiveError",
+    "OptionError", "PositionError", "RankFailed", "ReplicaMismatch", "ReplicaWarning", "RingtapeError",
+    "SavedArrayError", "ShapeError", "TapeError",
 ]  # fmt: skip
 
 
@@ -151,6 +152,14 @@ class FileError(RingtapeError, ValueError):
     """A file is damaged, or is of another kind than needed. The message names the file and the entry."""
 
 
+class CheckpointError(FileError):
+    """A checkpoint cannot be written or read. The message names the step, the file, the entry and the place in it."""
+
+
+class DamagedCheckpoint(CheckpointError):
+    """The files of a checkpoint are not what was saved. Another step may be whole."""
+
+
 class NumberError(OptionError, OverflowError):
     """A number is outside the range of its dtype."""
 
@@ -225,6 +234,12 @@ class ReplicaWarning(RingtapeError, UserWarning):
 
     It is a parameter, or the operand of a sum over the ranks.
     """
+
+    _has_line = False
+
+
+class CheckpointWarning(RingtapeError, UserWarning):
+    """A checkpoint is damaged, and an older one is taken in its place."""
 
     _has_line = False
 

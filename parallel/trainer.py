@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -26,6 +27,7 @@ from collectives.checks.sanitizer import digest_of
 from collectives.mesh import USUAL
 from collectives.world import replaced_world
 
+from .checkpoint import Restored, load, save
 from .context.order import zigzag_draws, zigzag_pieces
 from .data.memory import memory_of
 from .data.settings import Zero, stage_of
@@ -427,6 +429,10 @@ class Trainer:
                 of_stages = [unpacked(data) for data in group.exchange(packed(mine), of="Trainer.state_dict")]
             return {"steps": self.steps, "stages": of_stages}
 
+    def state_parts(self) -> dict[str, Any]:
+        """The objects of which the state of this rank consists, by name, for `parallel.checkpoint`."""
+        return {"model": self.pipeline, "optimizer": self.optimizer, "run": Steps(self)}
+
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Continue from a `state_dict`. If it raises, nothing has been changed on this rank.
 
@@ -458,6 +464,37 @@ class Trainer:
                 each()
 
         return commit
+
+    def save(self, directory: str | os.PathLike[str], **others: Any) -> None:
+        """Save the run at its present step: see `checkpoint.save`. All ranks call it.
+
+        Parameters
+        ----------
+        directory : str or path
+        **others
+            What else belongs to the state of the run, by name: a loader, ``random=autograd.random``, plain values.
+        """
+        with self._on_mesh():
+            save(directory, {**others, "trainer": self}, self.steps)
+
+    def load(self, directory: str | os.PathLike[str], step: int | None = None, **others: Any) -> Restored:
+        """Continue from a step that a trainer on any mesh has saved: see `checkpoint.load`. All ranks call it.
+
+        Parameters
+        ----------
+        directory : str or path
+        step : int, optional
+            By default the newest step that is whole.
+        **others
+            The objects that `save` got under these names.
+
+        Returns
+        -------
+        Restored
+            The step, and the plain values by name.
+        """
+        with self._on_mesh():
+            return load(directory, {**others, "trainer": self}, step)
 
     # -- the whole model ---------------------------------------------------------------------------------------------
     def gather(self) -> nn.Sequential | None:

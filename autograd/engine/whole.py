@@ -1,8 +1,17 @@
-"""Whole values of Shards, for checkpoints: gathered from the ranks' parts, and cut into parts again."""
+"""Whole values of Shards, for checkpoints: gathered from the ranks' parts, and cut into parts again.
+
+Every ``state_dict`` reads values by `whole_of`, and every ``load_state_dict`` takes them by `part_of`. So these two
+decide for all objects how a state leaves a rank: gathered; or, in the block of `in_pieces`, as the `Piece` that the
+rank holds, from which nobody has to gather. A `Stored` value is the other way round: a whole in files, of which
+`part_of` reads this rank's part only.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,9 +24,63 @@ from ..layouts.partition import require_agreed
 from .state import state
 from .tensor import TENSORS
 
-__all__ = ["OwnedState", "part_of", "place_in_whole", "refuse_loss", "sharded_axes", "whole_of"]
+__all__ = [
+    "OwnedState", "Piece", "Stored", "are_pieces", "in_pieces", "part_of", "place_in_whole", "refuse_loss",
+    "sharded_axes", "whole_of",
+]  # fmt: skip
 
 _KINDS = "biufc"
+
+
+@dataclass(frozen=True, eq=False)
+class Piece:
+    """The part of a value that this rank holds: its array, which is not copied, and the layout of the value."""
+
+    array: Any
+    layout: Layout | None
+
+
+class Stored:
+    """A whole value that is not in memory. Subclasses read parts of it.
+
+    Attributes
+    ----------
+    shape : tuple of int
+    dtype : numpy.dtype
+    """
+
+    shape: tuple[int, ...]
+    dtype: Any
+
+    def __getitem__(self, box: Any) -> Any:
+        """Read a part, given by a slice for each dimension, into a new array."""
+        raise NotImplementedError
+
+    def reshaped(self, shape: tuple[int, ...]) -> Stored | None:
+        """The same value with dimensions split or merged; None if `shape` is another."""
+        raise NotImplementedError
+
+
+class _Mode(threading.local):
+    pieces = False
+
+
+_mode = _Mode()
+
+
+@contextmanager
+def in_pieces() -> Iterator[None]:
+    """A block in which `whole_of`, and so every ``state_dict``, gives a `Piece` for each array and sends nothing."""
+    before, _mode.pieces = _mode.pieces, True
+    try:
+        yield
+    finally:
+        _mode.pieces = before
+
+
+def are_pieces() -> bool:
+    """Whether this thread is in the block of `in_pieces`."""
+    return _mode.pieces
 
 
 def sharded_axes(layout: Layout | None) -> list[str]:
@@ -42,6 +105,8 @@ def whole_of(array: Any, layout: Layout | None, caller: str, name: str) -> Any:
     MeshError
         The value is divided, and its mesh is not current.
     """
+    if _mode.pieces:
+        return None if array is None else Piece(array, layout)
     host = None if array is None else np.array(to_host(array))
     axes = sharded_axes(layout)
     if not axes:
@@ -115,8 +180,12 @@ class OwnedState(dict[str, Any]):
 
     @staticmethod
     def with_dtype(state: Any, value: Any, part: Any, dtype: Any) -> Any:
-        """A part of a value of a state, with a dtype. It is copied unless it is the whole value, of an `OwnedState`."""
-        return part.astype(dtype, copy=not (isinstance(state, OwnedState) and part.size == np.size(value)))
+        """A part of a value of a state, with a dtype. It is copied unless it is the whole value, of an `OwnedState`.
+
+        A part of a `Stored` value is nobody else's.
+        """
+        is_own = isinstance(value, Stored) or isinstance(state, OwnedState) and part.size == np.size(value)
+        return part.astype(dtype, copy=not is_own)
 
 
 def part_of(value: Any, array: Any, layout: Layout | None, caller: str, name: str) -> Any:
@@ -138,7 +207,7 @@ def part_of(value: Any, array: Any, layout: Layout | None, caller: str, name: st
         same = value.layout is not None and layout is not None and value.layout.labels == layout.labels
         layout, value = None if same else layout, value.array
     try:
-        value = np.asarray(to_host(value))
+        value = value if isinstance(value, Stored) else np.asarray(to_host(value))
     except (TypeError, ValueError) as error:
         raise typed(error, (
             f"{caller}: {name} is a {type(value).__name__}, of which NumPy makes no array: {error}\n"
@@ -149,6 +218,8 @@ def part_of(value: Any, array: Any, layout: Layout | None, caller: str, name: st
         assert layout is not None
         require_agreed(layout, shape, f"{caller} of {name}, which takes this rank's part of the whole value,")
         whole, box = place_in_whole(shape, layout)
+    if isinstance(value, Stored) and value.shape != whole:  # a fused projection is divided in blocks
+        value = value.reshaped(whole) or value
     if value.shape != whole:
         text = f"{caller}: {name} has shape {value.shape}; needed: {whole}"
         if whole != shape:
@@ -163,5 +234,9 @@ def part_of(value: Any, array: Any, layout: Layout | None, caller: str, name: st
                 "a Tensor with the label of the parameter, for this rank's own part"
             )
         raise ShapeError(text)
+    if isinstance(value, Stored):
+        part = value[box]
+        refuse_loss(part, array.dtype, caller, name)
+        return part
     refuse_loss(value, array.dtype, caller, name)
     return value[box]

@@ -38,7 +38,7 @@ from ..layouts.layout import Layout, P, V
 from .archive import Archive, replacing, write_archive
 from .module import Module
 
-__all__ = ["FileEntry", "contents", "load", "packed", "save", "unpacked"]
+__all__ = ["FileEntry", "contents", "load", "packed", "prepares", "restored_on_error", "save", "unpacked"]
 
 Places = dict[str, list[int]]
 """By axis on which a file has the values of one rank: its coordinate, and the number of ranks."""
@@ -223,13 +223,13 @@ def load(objects: Any, path: str | os.PathLike[str]) -> dict[str, Any]:
         plain, states = found
         # Modules first: a parameter that is assigned replaces the master weight that an optimizer has of it.
         for name, x in sorted(parts.items(), key=lambda each: not isinstance(each[1], Module)):
-            if _prepares(x):
+            if prepares(x):
                 commits.append(_checking(name, x, states[name], path))
             if isinstance(x, Module):
                 commits += _attached_commits(x, states.get(f"{name}/attached") or {})
-    others = {name: x for name, x in parts.items() if not _prepares(x)}
+    others = {name: x for name, x in parts.items() if not prepares(x)}
     if others:
-        with _restored_on_error(others.values()), _together(True):
+        with restored_on_error(others.values()), _together(True):
             for name, x in others.items():
                 x.load_state_dict(states[name])
     for commit in commits:
@@ -260,7 +260,7 @@ def _together(is_shared: bool) -> Iterator[None]:
 
 
 @contextmanager
-def _restored_on_error(objects: Iterable[Any]) -> Iterator[None]:
+def restored_on_error(objects: Iterable[Any]) -> Iterator[None]:
     """A block after which objects have the states that they had before it, if there was an error."""
     before = [(x, copy.deepcopy(x.state_dict())) for x in objects]
     try:
@@ -304,7 +304,7 @@ def _read(
 
     with file.checked("structure.json"):
         for name, code in wanted.items():
-            is_own = name in parts and _prepares(parts[name])
+            is_own = name in parts and prepares(parts[name])
             made: type[dict[str, Any]] = OwnedState if is_own else dict
             states[name] = _decoded({"state": code["state"]} if _is_state(code) else code, array, made)
             if _is_state(code) and "attached" in code:
@@ -315,7 +315,7 @@ def _read(
     return plain, states
 
 
-def _prepares(x: Any) -> bool:
+def prepares(x: Any) -> bool:
     """Whether an object can check a state without taking it, and no subclass has another ``load_state_dict``."""
     if not hasattr(x, "prepare_state_dict"):
         return False
@@ -357,7 +357,7 @@ def _attached_commits(module: Module, states: Mapping[str, Any]) -> Iterator[Cal
     for name, x in _attached(module):
         if name in states:
             known = states[name]
-            yield x.prepare_state_dict(known) if _prepares(x) else partial(x.load_state_dict, known)
+            yield x.prepare_state_dict(known) if prepares(x) else partial(x.load_state_dict, known)
 
 
 def packed(value: Any) -> bytes:

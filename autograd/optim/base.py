@@ -21,7 +21,7 @@ from ..engine.distribution import ALONE
 from ..engine.leaves import Leaf, Parameter, refuse_unlabelled_update
 from ..engine.locks import step_check
 from ..engine.state import state
-from ..engine.whole import OwnedState, part_of, whole_of
+from ..engine.whole import OwnedState, Stored, part_of, whole_of
 from ..errors import (
     ArgumentError,
     DeviceError,
@@ -37,7 +37,7 @@ from ..layouts.layout import C, V, may_relabel
 from ..layouts.messages import describe
 from ..layouts.rank_values import rank_axes
 from .fused import ON_HOST, Rounding, split_by_kernels
-from .groups import Group, Members, check_names, follow, matching, names_of, split
+from .groups import ByParameter, Group, Members, check_names, follow, matching, names_of, split
 from .hyperparameters import check_count, check_flags, check_numbers
 
 __all__ = ["Optimizer", "decrease", "refuse_foreign_gradient"]
@@ -477,14 +477,16 @@ class Optimizer:
         MeshError
             A parameter is sharded, and its mesh is not current.
         """
-        found: dict[str, Any] = {"steps": self.steps, "lr": self.lr, "names": names_of(self)}
+        names = names_of(self)
+        found: dict[str, Any] = {"steps": self.steps, "lr": self.lr, "names": names}
         if self._has_groups:
             found["groups"] = [dict(group.own) for group in self._groups]
         for name in self._saved:
-            found[name] = [
-                v if isinstance(v, int) else whole_of(v, p.layout, "Optimizer.state_dict", f"{name} {i}")
-                for i, (p, v) in enumerate(zip(self.parameters, getattr(self, name), strict=True))
-            ]
+            found[name] = ByParameter(
+                (v if isinstance(v, int) else whole_of(v, p.layout, "Optimizer.state_dict", f"{name} {i}")
+                 for i, (p, v) in enumerate(zip(self.parameters, getattr(self, name), strict=True))),
+                names,
+            )  # fmt: skip
         return found
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -550,7 +552,7 @@ class Optimizer:
             return int(value)
         if value is None:
             return None
-        if not isinstance(value, np.ndarray | np.generic) and not is_array(value):
+        if not isinstance(value, np.ndarray | np.generic | Stored) and not is_array(value):
             raise ArgumentError(
                 f"load_state_dict: {name} of {p.name or f'parameter {i}'} is a {type(value).__name__}; needed: an array"
             )

@@ -8,7 +8,9 @@ from typing import Any, NoReturn
 from ..engine.leaves import Leaf
 from ..errors import ArgumentError, ShapeError
 
-__all__ = ["Group", "Members", "check_names", "follow", "matching", "names_of", "split"]
+__all__ = [
+    "ByParameter", "Group", "Members", "Names", "check_names", "follow", "matching", "names_of", "split",
+]  # fmt: skip
 
 
 class Members:
@@ -119,9 +121,34 @@ def split(caller: str, params: Any) -> list[tuple[list[Leaf], dict[str, Any]]]:
 
 
 # -- names -------------------------------------------------------------------------------------------------------------
-def names_of(optimizer: Any) -> list[list[str]]:
-    """The names of an optimizer's parameters, a list for each group; "" for those without a name."""
-    return [[p.name for p in group["params"]] for group in optimizer.param_groups]
+class Names(list[list[str]]):
+    """The names of the parameters in an optimizer's ``state_dict``, a list for each group; "" where there is none."""
+
+    @property
+    def keys(self) -> list[str]:
+        """The names of all groups, each once; see `ByParameter`."""
+        found = _keys(name for names in self for name in names)
+        return [f"{name}#{k}" if k else name for name, k in found]
+
+
+
+class ByParameter(list[Any]):
+    """A list in a ``state_dict`` with a value for each parameter of an optimizer, in the order of its `Names`.
+
+    Attributes
+    ----------
+    keys : list of str
+        The names, each once: a name that occurs again has its number, as in ``"weight#1"``.
+    """
+
+    def __init__(self, values: Iterable[Any], names: Names):
+        super().__init__(values)
+        self.keys = names.keys
+
+
+def names_of(optimizer: Any) -> Names:
+    """The names of an optimizer's parameters."""
+    return Names([p.name for p in group["params"]] for group in optimizer.param_groups)
 
 
 def _keys(names: Iterable[Any]) -> dict[Any, int]:

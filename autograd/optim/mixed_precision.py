@@ -33,7 +33,7 @@ from ..layouts.rank_values import rank_axes
 from .base import Optimizer
 from .copies import OfCopies
 from .fused import Rounding, is_supported, squares
-from .groups import matching
+from .groups import ByParameter, matching, names_of
 from .hyperparameters import check_count, check_numbers
 from .norms import axes_of_parts, axes_of_stages, masters
 
@@ -456,10 +456,11 @@ class MasterWeights(OfCopies):
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the optimizer, the master weights and the state of the scaler; see `Optimizer`."""
         self._take_names()
-        whole = [
-            None if is_absent(m.array) else whole_of(m.array, p.layout, "MasterWeights.state_dict", p.name)
-            for p, m in zip(self._held, self.parameters, strict=True)
-        ]
+        whole = ByParameter(
+            (None if is_absent(m.array) else whole_of(m.array, p.layout, "MasterWeights.state_dict", p.name)
+             for p, m in zip(self._held, self.parameters, strict=True)),
+            names_of(self.optimizer),
+        )  # fmt: skip
         return {"optimizer": self.optimizer.state_dict(), "masters": whole, "scaler": self.scaler.state_dict()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

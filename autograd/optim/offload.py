@@ -31,7 +31,7 @@ from ..errors import OptionError, typed_errors
 from .base import Optimizer, refuse_foreign_gradient
 from .copies import OfCopies
 from .fused import contiguous
-from .groups import matching
+from .groups import ByParameter, matching, names_of
 from .hyperparameters import check_count
 
 __all__ = ["Offload"]
@@ -170,11 +170,12 @@ class Offload(OfCopies):
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the optimizer, and the copies of parameters of 16 bits; see `Optimizer`."""
         self._take_names()
-        whole = [
-            None if is_absent(p.array) or copy.array.dtype == p.array.dtype
-            else whole_of(copy.array, p.layout, "Offload.state_dict", p.name)
-            for p, copy in zip(self.parameters, self._copies, strict=True)
-        ]  # fmt: skip
+        whole = ByParameter(
+            (None if is_absent(p.array) or copy.array.dtype == p.array.dtype
+             else whole_of(copy.array, p.layout, "Offload.state_dict", p.name)
+             for p, copy in zip(self.parameters, self._copies, strict=True)),
+            names_of(self.optimizer),
+        )  # fmt: skip
         return {"optimizer": self.optimizer.state_dict(), "copies": whole}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

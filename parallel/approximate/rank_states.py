@@ -6,10 +6,18 @@ from collections.abc import Mapping
 from typing import Any
 
 from autograd.engine.state import state
+from autograd.engine.whole import are_pieces
 from autograd.errors import ArgumentError, MeshError
 from autograd.nn.saving import packed, unpacked
 
-__all__ = ["of_all_ranks", "of_this_rank", "sizes_of_mesh"]
+__all__ = ["OfRank", "of_all_ranks", "of_this_rank", "sizes_of_mesh"]
+
+
+class OfRank:
+    """A state that each rank has for itself, in the place of the list of all of them. A checkpoint has each once."""
+
+    def __init__(self, mine: Any):
+        self.mine = mine
 
 
 def sizes_of_mesh() -> dict[str, int]:
@@ -34,6 +42,8 @@ def of_all_ranks(mine: Any, caller: str, ranks: int = 1) -> dict[str, Any]:
         There are several, and no mesh is current.
     """
     mesh = state.mesh
+    if are_pieces():
+        return {"mesh": sizes_of_mesh(), "ranks": OfRank(mine)}
     if mesh is None or mesh.is_alone:
         if mesh is None and ranks > 1:
             raise MeshError(

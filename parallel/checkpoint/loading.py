@@ -1,0 +1,346 @@
+"""Reading a checkpoint: each rank reads the ranges of bytes of its parts, and all ranks together check the rest."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from autograd.engine.state import state
+from autograd.engine.whole import Piece, Stored
+from autograd.errors import (
+    CheckpointError,
+    CheckpointWarning,
+    DamagedCheckpoint,
+    LayoutError,
+    RingtapeError,
+    ShapeError,
+    warn,
+)
+from autograd.nn import Module
+from autograd.nn.saving import prepares, restored_on_error
+
+from . import disk
+from .boxes import Box, boxes_in, meet, refined, shape_of, within
+from .directory import Directory
+from .manifest import Manifest, Stretch, Value, refuse
+from .ownership import key_of, place_of
+from .tree import Decoder, has_state, parts_of, state_of
+
+__all__ = ["Restored", "Source", "StoredValue", "agreed_step", "leave_out", "load_step", "newest"]
+
+
+class Restored(NamedTuple):
+    """What `load` has read: the step, and the plain values by name. Objects have their states already."""
+
+    step: int
+    values: dict[str, Any]
+
+
+class Source:
+    """The values of a checkpoint, read by parts.
+
+    Parameters
+    ----------
+    manifest : Manifest
+    reader : disk.Reader
+    checksums : bool
+        Whether the checksum of each piece that is read is compared.
+
+    Attributes
+    ----------
+    used : set of str
+        The keys of values that were asked for.
+    checked, partly : set of (str, int)
+        The pieces, by key and place, that were read whole and compared, and those of which parts were read.
+    """
+
+    def __init__(self, manifest: Manifest, reader: disk.Reader, checksums: bool):
+        self.manifest, self.reader = manifest, reader
+        self.used: set[str] = set()
+        self.checked: set[tuple[str, int]] = set()
+        self.partly: set[tuple[str, int]] = set()
+        self._checksum = disk.checksum_named(manifest.checksum, reader.folder) if checksums else None
+
+    def value(self, key: str) -> StoredValue:
+        """A value, of which nothing is read yet."""
+        return StoredValue(self, key, self.manifest.values[key])
+
+    def piece(self, key: str, i: int, value: Value) -> Any:
+        """Read a piece, flat, and compare its checksum."""
+        p = value.pieces[i]
+        flat = np.empty(p.end - p.begin, np.uint8)
+        self.read(key, i, p, flat)
+        return flat.view(_native(value)).reshape(shape_of(p.box))
+
+    def read(self, key: str, i: int, p: Stretch, flat: Any) -> None:
+        """Read a whole piece into an array of bytes, and compare its checksum."""
+        self.reader.read(p.file, p.begin, memoryview(flat))
+        if self._checksum is not None:
+            if (found := self._checksum(flat)) != p.checksum:
+                name = self.manifest.files[p.file][0]
+                raise DamagedCheckpoint(
+                    f"checkpoint {self.reader.folder}, {name}, bytes {p.begin} to {p.end}, of {key}: the checksum is "
+                    f"{found}, and it was {p.checksum} when it was saved"
+                )
+            self.checked.add((key, i))
+
+    def part(self, key: str, i: int, p: Stretch, box: Box, dtype: Any, into: Any) -> None:
+        """Read a part of a piece. The bytes between its rows are not read, up to the pages of the system."""
+        self.partly.add((key, i))
+        shape, wanted = shape_of(p.box), within(box, p.box)
+        if all((s.start, s.stop) == (0, n) for s, n in zip(wanted[1:], shape[1:], strict=True)) and (
+            into.flags.c_contiguous
+        ):
+            row = math.prod(shape[1:]) * dtype.itemsize
+            self.reader.read(p.file, p.begin + wanted[0].start * row, disk.bytes_of(into))
+            return
+        whole = np.memmap(self.reader.folder / self.reader.files[p.file][0], dtype, "r", p.begin, shape)
+        into[...] = whole[wanted]
+
+    def check_share(self, partly: Sequence[tuple[str, int]], k: int, ranks: int) -> None:
+        """Compare the checksums of this rank's share of pieces of which parts were read."""
+        if self._checksum is None:
+            return
+        for key, i in partly[k::ranks]:
+            if (key, i) not in self.checked:
+                self.piece(key, i, self.manifest.values[key])
+
+
+def _native(value: Value) -> Any:
+    return value.numpy_dtype.newbyteorder("<") if value.numpy_dtype.kind not in "V" else value.numpy_dtype
+
+
+class StoredValue(Stored):
+    """A value in the files of a checkpoint, in a shape that may split or merge dimensions of the one that was saved."""
+
+    def __init__(self, source: Source, key: str, value: Value, shape: tuple[int, ...] | None = None):
+        self.source, self.key, self.saved = source, key, value
+        self.shape = value.shape if shape is None else shape
+        self.dtype = value.numpy_dtype
+        self.ndim, self.size = len(self.shape), math.prod(self.shape)
+
+    def reshaped(self, shape: tuple[int, ...]) -> StoredValue | None:
+        shape = tuple(int(n) for n in shape)
+        if refined(self.saved.shape, shape) is None:
+            return None
+        return StoredValue(self.source, self.key, self.saved, shape)
+
+    def __getitem__(self, box: Any) -> Any:
+        box = () if box is Ellipsis else box
+        slices = [*box, *(slice(None),) * (self.ndim - len(box))]
+        wanted = tuple((int(a), int(b)) for a, b, _ in (s.indices(n) for s, n in zip(slices, self.shape, strict=True)))
+        self.source.used.add(self.key)
+        dtype = _native(self.saved)
+        whole = next((i for i, p in enumerate(self.saved.pieces) if p.box == wanted and p.begin < p.end), None)
+        if self.shape == self.saved.shape and whole is not None:
+            found = self.source.piece(self.key, whole, self.saved)
+        else:
+            found = np.empty(shape_of(wanted), dtype)
+            finer = refined(self.saved.shape, self.shape)
+            assert finer is not None
+            for own, box in boxes_in(wanted, self.shape, finer):
+                if finer == self.shape:
+                    self._fill(box, found[within(own, wanted)], finer, dtype)
+                else:
+                    part = np.empty(shape_of(box), dtype)
+                    self._fill(box, part, finer, dtype)
+                    found[within(own, wanted)] = part.reshape(shape_of(own))
+        return found if found.dtype.isnative else found.astype(found.dtype.newbyteorder("="))
+
+    def _fill(self, wanted: Box, out: Any, finer: tuple[int, ...], dtype: Any) -> None:
+        """Read a box for a shape that splits dimensions of the saved one, or is the same, into an array."""
+        for i, p in enumerate(self.saved.pieces):
+            if finer == self.saved.shape:
+                common = meet(p.box, wanted)
+                if common is not None:
+                    self._read(i, p, common, dtype, out[within(common, wanted)])
+                continue
+            for own, box in boxes_in(p.box, self.saved.shape, finer):
+                common = meet(box, wanted)
+                if common is not None:
+                    held = np.empty(shape_of(own), dtype)
+                    self._read(i, p, own, dtype, held)
+                    out[within(common, wanted)] = held.reshape(shape_of(box))[within(common, box)]
+
+    def _read(self, i: int, p: Stretch, box: Box, dtype: Any, into: Any) -> None:
+        if box == p.box and into.flags.c_contiguous and into.size:
+            self.source.read(self.key, i, p, disk.bytes_of(into))
+        elif into.size:
+            self.source.part(self.key, i, p, box, dtype, into)
+
+
+# -- steps -------------------------------------------------------------------------------------------------------------
+def newest(directory: Directory, below: int | None = None) -> int | None:
+    """The newest step that is whole, with a warning for each newer one that is not; None if there is none."""
+    for step in reversed(directory.steps()):
+        if below is None or step < below:
+            try:
+                directory.manifest(step)
+            except CheckpointError as error:
+                leave_out(directory, step, error)
+                continue
+            return step
+    return None
+
+
+def leave_out(directory: Directory, step: int, error: CheckpointError) -> None:
+    """Warn that a step is damaged, and that an older one is taken."""
+    warn(f"checkpoint {directory.path}: step {step} is left out: {error.reason}", CheckpointWarning)
+
+
+def agreed_step(directory: Directory, below: int | None = None) -> int | None:
+    """The newest whole step, as the first rank sees it. All ranks of the mesh call it."""
+    group = state.distribution.group()
+    mine = newest(directory, below) if group.index == 0 else None
+    found: int | None = json.loads(group.exchange(json.dumps(mine).encode(), of="checkpoint.load")[0])
+    return found
+
+
+def load_step(directory: Directory, objects: Any, step: int, checksums: bool) -> Restored:
+    """Load one step. All ranks of the mesh call it. If it raises, nothing has been changed on any rank.
+
+    Raises
+    ------
+    DamagedCheckpoint
+        The step is damaged on the disk: another one may be whole.
+    RingtapeError
+        Objects do not take their states.
+    """
+    group = state.distribution.group()
+    of = f"checkpoint.load of step {step}"
+    if not isinstance(objects, Mapping):
+        objects = {"state": objects}
+    with ExitStack() as stack:
+        told: dict[str, Any] = {}
+        with _together(told, of) as everyone:
+            manifest = directory.manifest(step)
+            reader = stack.enter_context(disk.Reader(directory.of_step(step), manifest.files))
+            source = Source(manifest, reader, checksums)
+            commits, others, values = _prepared(objects, source)
+            keys = list(manifest.values)
+            places = {key: i for i, key in enumerate(keys)}
+            given = {name for name, x in objects.items() if has_state(x)}
+            told["unused"] = [
+                i for i, key in enumerate(keys) if key not in source.used and key.partition("/")[0] in given
+            ]
+            told["partly"] = sorted([places[key], i] for key, i in source.partly - source.checked)
+        with _together({}, of):
+            unused = set.intersection(*(set(each["unused"]) for each in everyone))
+            if unused:
+                names = [keys[i] for i in sorted(unused)]
+                raise ShapeError(
+                    f"checkpoint.load of step {step}: the checkpoint has {names[0]!r}"
+                    + (f" and {len(names) - 1} more values" if len(names) > 1 else "")
+                    + ", which the objects do not have on any rank\n  fix: the model and the optimizer of the run that "
+                    "saved it"
+                )
+            partly = sorted({(key, i) for each in everyone for key, i in each["partly"]})
+            source.check_share([(keys[key], i) for key, i in partly], group.index, group.size)
+        if others:
+            with restored_on_error(x for x, _ in others), _together({}, of):
+                for x, known in others:
+                    x.load_state_dict(known)
+        for commit in commits:
+            commit()
+    return Restored(step, values)
+
+
+def _prepared(
+    objects: Mapping[str, Any], source: Source
+) -> tuple[list[Callable[[], None]], list[tuple[Any, Any]], dict[str, Any]]:
+    """The functions that set the states, the objects that cannot check theirs with their states, and plain values."""
+    manifest = source.manifest
+    tree = manifest.tree
+    grid, group = state.grid, state.distribution.group()
+    mesh = {} if grid is None else dict(zip(grid.names, map(int, grid.sizes), strict=True))
+    is_same = mesh == manifest.mesh and group.size == len(manifest.classes)
+    decoder = Decoder(lambda path, like: _value(source, path, like), manifest.classes[group.index] if is_same else None,
+                      manifest.classes)  # fmt: skip
+    commits: list[Callable[[], None]] = []
+    others = []
+    # Modules first: a parameter that is assigned replaces the master weight that an optimizer has of it.
+    parts = [each for name, x in objects.items() if has_state(x) for each in parts_of(name, x).items()]
+    for path, x in sorted(parts, key=lambda each: not isinstance(each[1], Module)):
+        if path not in tree:
+            if "/attached/" in path:
+                continue  # the run that saved it had no such memory
+            raise ShapeError(
+                f"checkpoint.load of step {manifest.step}: it has no {path!r}; it has "
+                f"{', '.join(map(repr, tree)) or 'nothing'}"
+            )
+        try:
+            code = tree[path]["state"]
+            known = decoder.decode(code, state_of(x), path, isinstance(x, Module))
+            if prepares(x):
+                commits.append(x.prepare_state_dict(known))
+            else:
+                others.append((x, known))
+        except RingtapeError as error:
+            error.add_note(f"while checkpoint.load of step {manifest.step} checked the state of {path!r}")
+            raise
+        except (TypeError, ValueError, LookupError, AttributeError) as error:
+            raise CheckpointError(
+                f"checkpoint.load of step {manifest.step}: the state of {path!r} is none of a {type(x).__name__}: "
+                f"{type(error).__name__}: {error}"
+            ) from error
+    values = {}
+    for name, code in tree.items():
+        if not (isinstance(code, dict) and "state" in code):
+            values[name] = decoder.decode(code, None, name)
+    return commits, others, values
+
+
+def _value(source: Source, path: str, like: Any) -> Any:
+    """A value of the tree: not read yet for what has a layout, or is a part of a module; else its array."""
+    values = source.manifest.values
+    place = place_of(like.layout) if isinstance(like, Piece) and like.layout is not None else {}
+    key = key_of(path, place)
+    if key not in values and place and path in values:
+        key = path  # it was one value for all ranks
+    if key not in values:
+        saved = [each for each in values if each.startswith(f"{path}@")]
+        if not saved:
+            return refuse(source.reader.folder, path, "its tree has a value of which it has no pieces")
+        fault = f"each rank has a value of its own there, {', '.join(saved[:4])}{', ...' * (len(saved) > 4)}"
+        raise LayoutError(
+            f"checkpoint.load of step {source.manifest.step}: {path}: in the checkpoint {fault}, and here "
+            + (f"the rank is at {place}" if place else "it is one value")
+            + "\n  fix: the mesh and the layouts of the run that saved it"
+        )
+    found = source.value(key)
+    return found if isinstance(like, Piece) else found[...]
+
+
+@contextmanager
+def _together(mine: dict[str, Any], of: str) -> Iterator[list[dict[str, Any]]]:
+    """A block that fails on all ranks of the mesh if it fails on one.
+
+    The list that it yields has, when the block has ended, what each rank has put into `mine`.
+    """
+    group = state.distribution.group()
+    everyone: list[dict[str, Any]] = []
+    if group.size == 1:
+        yield everyone
+        everyone.append(mine)
+        return
+    error: Exception | None = None
+    try:
+        yield everyone
+    except Exception as failure:
+        error = failure
+    is_damage = isinstance(error, DamagedCheckpoint)
+    code = {**mine, "error": error and f"{type(error).__name__}: {error}", "damage": is_damage}
+    everyone += [json.loads(each) for each in group.exchange(json.dumps(code).encode(), of=of)]
+    if error is not None:
+        raise error
+    for rank, each in zip(group.ranks, everyone, strict=True):
+        if each["error"] is not None:
+            kind = DamagedCheckpoint if each["damage"] else CheckpointError
+            raise kind(
+                f"{of}: rank {rank} could not load it, and so nothing was changed on any rank: {each['error']}"
+            )

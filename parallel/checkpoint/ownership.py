@@ -1,0 +1,137 @@
+"""Which rank writes which part of a value: each part once, and replicas in equal shares."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from autograd.arrays.shape_only import is_absent
+from autograd.engine.state import state
+from autograd.engine.whole import Piece, place_in_whole
+from autograd.errors import MeshError
+from autograd.layouts.layout import Layout, P, Rooted, Shard, V
+from autograd.layouts.partition import require_agreed
+
+from .boxes import Box, cut, elements, whole_box, within
+
+__all__ = ["Entry", "entries_of", "key_of", "place_of"]
+
+_LEAST_CUT = 1 << 20  # bytes; smaller values are written by one rank
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A part of a value that this rank writes.
+
+    Attributes
+    ----------
+    key : str
+        The value's path, and its place if it is one of several.
+    shape : tuple of int
+        Of the whole value.
+    layout : dict of str to str
+    place : dict of str to int
+    box : Box
+    array : array
+    """
+
+    key: str
+    shape: tuple[int, ...]
+    layout: dict[str, str]
+    place: dict[str, int]
+    box: Box
+    array: Any
+
+
+def place_of(layout: Layout) -> dict[str, int]:
+    """This rank's coordinates along the axes on which each rank has a value of its own.
+
+    The stages of a pipeline have different parameters under different names, not several values under one name.
+    """
+    grid, stages = layout.grid, state.distribution.stage_axes
+    return {
+        axis: int(at) for axis, size, at, label in zip(grid.names, grid.sizes, grid.place, layout.labels, strict=True)
+        if size > 1 and (label is V or label is P) and axis not in stages
+    }  # fmt: skip
+
+
+def key_of(path: str, place: Mapping[str, int]) -> str:
+    """The name of a value in a checkpoint.
+
+    Examples
+    --------
+    >>> key_of("model/weight", {}), key_of("model/weight", {"dp": 2})
+    ('model/weight', 'model/weight@dp=2')
+    """
+    return path + ("@" + ",".join(f"{axis}={k}" for axis, k in place.items()) if place else "")
+
+
+def entries_of(pieces: Mapping[str, Piece]) -> list[Entry]:
+    """What this rank writes of its pieces.
+
+    Values with the same replicas are cut, one after another as if they were one, into as many equal shares as there
+    are replicas. So no rank has to know what another one holds. A share ends at a row, and small values are not cut.
+
+    Raises
+    ------
+    MeshError
+        The mesh of a value is not current.
+    LayoutError
+        The ranks have not agreed on the extents of a Shard.
+    """
+    classes: dict[tuple[str, ...], list[tuple[Entry, int, int]]] = {}
+    for path in sorted(pieces):
+        array, layout = pieces[path].array, pieces[path].layout
+        assert layout is not None
+        grid = layout.grid
+        if state.grid is not grid:
+            raise MeshError(
+                f"checkpoint.save({path}): it is {layout!r}, and its mesh is not current\n"
+                "  fix: call it inside `with mesh:`, on all ranks"
+            )
+        axes, k, replicas, holds = [], 0, 1, not is_absent(array)
+        for axis, size, at, label in zip(grid.names, grid.sizes, grid.place, layout.labels, strict=True):
+            if size == 1 or type(label) is Shard or label is V or label is P:
+                continue
+            if isinstance(label, Rooted):
+                holds = holds and label.root == at
+                continue
+            axes.append(axis)
+            k, replicas = k * size + int(at), replicas * size
+        if not holds:
+            continue
+        local = tuple(int(n) for n in array.shape)
+        require_agreed(layout, local, f"checkpoint.save of {path}, which writes this rank's part of the whole value,")
+        shape, slices = place_in_whole(local, layout)
+        box = tuple((int(s.start), int(s.stop)) for s in slices)
+        labels = {axis: repr(label) for axis, label in layout.items()}
+        place = place_of(layout)
+        entry = Entry(key_of(path, place), tuple(map(int, shape)), labels, place, box, array)
+        classes.setdefault(tuple(axes), []).append((entry, k, replicas))
+    return [part for members in classes.values() for part in _shares(members)]
+
+
+def _shares(members: list[tuple[Entry, int, int]]) -> list[Entry]:
+    sizes = [entry.array.dtype.itemsize * elements(entry.box) for entry, _, _ in members]
+    total, at, found = sum(sizes), 0, []
+    for (entry, k, replicas), size in zip(members, sizes, strict=True):
+        first, last = total * k / replicas, total * (k + 1) / replicas
+        if replicas == 1:
+            found.append(entry)
+        elif size < _LEAST_CUT or not entry.box or entry.box[0][1] - entry.box[0][0] < replicas:
+            if first <= at + size / 2 < last or (k == replicas - 1 and at + size / 2 >= last):
+                found.append(entry)
+        else:
+            share = cut(entry.box, min(max((first - at) / size, 0), 1), min(max((last - at) / size, 0), 1))
+            if share is not None:
+                found.append(Entry(entry.key, entry.shape, entry.layout, entry.place, share,
+                                   entry.array[within(share, entry.box)]))  # fmt: skip
+        at += size
+    return found
+
+
+def whole_entry(key: str, array: Any) -> Entry:
+    """The entry of an array of which this rank has the whole."""
+    shape = tuple(map(int, array.shape))
+    return Entry(key, shape, {}, {}, whole_box(shape), array)

@@ -1,0 +1,255 @@
+"""Writing a checkpoint: what each rank does, and what the first rank does when all have."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shutil
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from autograd.arrays.device import to_host
+from autograd.digests import blake2b
+from autograd.engine.state import state
+from autograd.errors import CheckpointError, RingtapeError
+
+from . import disk
+from .boxes import elements
+from .directory import Directory
+from .manifest import NAME, Manifest, Stretch, Value, refuse_meeting
+from .ownership import Entry, entries_of, whole_entry
+from .tree import Encoded, encode, merged, values_of
+
+__all__ = ["Save", "begin"]
+
+
+@dataclass
+class Save:
+    """A checkpoint that is being written.
+
+    Attributes
+    ----------
+    directory : Directory
+    folder : Path
+        Its name until it is complete.
+    step : int
+    index, ranks : int
+        This rank, and their number.
+    entries : list of Entry
+        What this rank writes.
+    head : Manifest
+        The manifest without values and files.
+    """
+
+    directory: Directory
+    folder: Path
+    step: int
+    index: int
+    ranks: int
+    entries: list[Entry]
+    head: Manifest
+    keep: int | None = None
+    keep_every: int | None = None
+
+    def copy_values(self, memory: dict[str, Any]) -> None:
+        """Replace arrays by copies on the host, in memory that is used again by the next save."""
+        found = []
+        for i, entry in enumerate(self.entries):
+            array = to_host(entry.array)
+            key = f"{i}"
+            held = memory.get(key)
+            if held is None or held.shape != array.shape or held.dtype != array.dtype:
+                held = memory[key] = np.empty(array.shape, array.dtype)
+            np.copyto(held, array)
+            found.append(Entry(entry.key, entry.shape, entry.layout, entry.place, entry.box, held))
+        self.entries = found
+
+    def write(self) -> None:
+        """Write this rank's data file, and its list of what is in it."""
+        name = f"rank-{self.index:05d}.safetensors"
+        arrays, numbers = {}, {}
+        for entry in self.entries:
+            inside = "" if elements(entry.box) == int(np.prod(entry.shape)) else "[" + ", ".join(
+                f"{a}:{b}" for a, b in entry.box) + "]"  # fmt: skip
+            arrays[entry.key + inside] = disk.storable(to_host(entry.array))
+            numbers[entry.key + inside] = entry
+        checksum = disk.checksum_named(self.head.checksum, self.folder)
+        places = disk.write_data(self.folder / name, arrays, {"format": "ringtape", "step": str(self.step)})
+        lines = [
+            [entry.key, entry.shape, dtype_text(to_host(entry.array).dtype), entry.layout, entry.place, places[each],
+             entry.box, checksum(disk.bytes_of(arrays[each]))]
+            for each, entry in numbers.items()
+        ]  # fmt: skip
+        size = os.stat(self.folder / name).st_size
+        text = json.dumps({"file": name, "size": size, "lines": lines})
+        disk.write_text(self.folder / f"rank-{self.index:05d}.json", text)
+
+    def wait_for_others(self, cancelled: threading.Event) -> None:
+        """Wait until the lists of all ranks are in the directory, or one rank says that it has failed."""
+        missing, pause = {f"rank-{k:05d}" for k in range(self.ranks)}, 0.002
+        while not cancelled.is_set():
+            names = os.listdir(self.folder)
+            failed = [name for name in names if name.endswith(".failed")]
+            if failed:
+                raise CheckpointError(
+                    f"checkpoint.save: rank {int(failed[0][5:-7])} could not write its part of step {self.step}: "
+                    + (self.folder / failed[0]).read_text()
+                )
+            if not missing - {name.removesuffix(".json") for name in names if name.endswith(".json")}:
+                return
+            cancelled.wait(pause)
+            pause = min(2 * pause, 0.2)
+        raise CheckpointError(f"checkpoint.save: the save of step {self.step} was given up")
+
+    def finish(self) -> None:
+        """Write the manifest and publish the step. The first rank calls it when all have written."""
+        manifest = self.head
+        lists = []
+        for k in range(self.ranks):
+            path = self.folder / f"rank-{k:05d}.json"
+            try:
+                each = json.loads(path.read_text())
+                have = os.stat(self.folder / each["file"]).st_size
+            except FileNotFoundError:
+                raise CheckpointError(
+                    f"checkpoint.save: rank {k} has written its part of step {self.step}, and the first rank does not "
+                    f"see it in {self.directory.path}; needed: a directory that all hosts share"
+                ) from None
+            if have != each["size"]:
+                raise CheckpointError(f"checkpoint.save: the file of rank {k} has {have} bytes, not {each['size']}")
+            lists.append(each)
+        manifest.files = [(each["file"], each["size"]) for each in lists]
+        found: dict[str, list[Any]] = {}
+        for k, each in enumerate(lists):
+            for key, shape, dtype, layout, place, (a, b), box, checksum in each["lines"]:
+                part = Stretch(k, a, b, tuple((x, y) for x, y in box), checksum)
+                known = found.setdefault(key, [tuple(shape), dtype, layout, place, []])
+                if known[0] != tuple(shape) or known[1] != dtype:
+                    raise CheckpointError(
+                        f"checkpoint.save: {key} has shape {tuple(shape)} and dtype {dtype} on rank {k}, and "
+                        f"{known[0]} and {known[1]} on another"
+                    )
+                known[4].append(part)
+        for key, (shape, dtype, layout, place, parts) in sorted(found.items()):
+            parts.sort(key=lambda p: p.box)
+            if sum(elements(p.box) for p in parts) != int(np.prod(shape)):
+                raise CheckpointError(f"checkpoint.save: the ranks do not hold all of {key} of shape {shape}, or twice")
+            refuse_meeting(parts, self.folder, key)
+            manifest.values[key] = Value(shape, dtype, layout, place, tuple(parts))
+        text = manifest.text()
+        for k in range(self.ranks):
+            os.remove(self.folder / f"rank-{k:05d}.json")
+        disk.write_text(self.folder / NAME, text)
+        disk.make_durable(self.folder)
+        self.directory.publish(self.folder, self.step)
+        self.directory.prune(self.keep, self.keep_every)
+
+    def give_up(self, error: BaseException) -> None:
+        """Tell the first rank that this one has failed, or remove what was written if this is the first rank."""
+        try:
+            if self.index == 0:
+                shutil.rmtree(self.folder, ignore_errors=True)
+            else:
+                (self.folder / f"rank-{self.index:05d}.failed").write_text(str(error))
+        except OSError:
+            pass
+
+
+def dtype_text(dtype: Any) -> str:
+    """The name of a dtype, which does not tell the order of bytes: that of a file is little-endian."""
+    return str(dtype.newbyteorder("<").str if dtype.kind in "USMm" else dtype.name)
+
+
+def begin(
+    directory: Directory, objects: Any, step: int, *, overwrite: bool, keep: int | None, keep_every: int | None
+) -> Save:
+    """Agree on what is written, by which rank. All ranks of the mesh call it.
+
+    Raises
+    ------
+    CheckpointError
+        The directory cannot be written, has the step, or is another job's.
+    ArgumentError, DtypeError, LayoutError, MeshError
+        A value cannot be saved.
+    """
+    group = state.distribution.group()
+    found, folder, error = Encoded(), Path(), None
+    try:
+        if not isinstance(objects, Mapping):
+            objects = {"state": objects}
+        digest = None if group.size == 1 else disk.checksum_named(disk.CHECKSUM, directory.path)
+        found = encode(objects, None if digest is None else lambda x: _digest(x, digest))
+        entries = entries_of(found.pieces)
+        if group.index == 0:
+            folder = directory.begin(step, overwrite)
+    except RingtapeError as failure:
+        error = failure
+        if group.size == 1:
+            raise
+    tree = json.dumps(found.tree)
+    told = [json.loads(each) for each in group.exchange(json.dumps({
+        "error": None if error is None else str(error), "tree": blake2b(tree.encode(), digest_size=12).hexdigest(),
+        "folder": folder.name, "step": int(step) if isinstance(step, int) else 0,
+    }).encode(), of="checkpoint.save")]  # fmt: skip
+    failures = [(k, each["error"]) for k, each in enumerate(told) if each["error"] is not None]
+    if failures:
+        if group.index == 0 and folder.name:
+            shutil.rmtree(folder, ignore_errors=True)
+        if error is not None:
+            raise error
+        k, text = failures[0]
+        raise CheckpointError(f"checkpoint.save: rank {group.ranks[k]} could not save: {text}")
+    if len({each["step"] for each in told}) > 1:
+        if group.index == 0:
+            shutil.rmtree(folder, ignore_errors=True)
+        raise CheckpointError(
+            f"checkpoint.save: the ranks save steps {', '.join(str(each['step']) for each in told)}; needed: one step"
+        )
+    kinds = list(dict.fromkeys(each["tree"] for each in told))
+    classes = [kinds.index(each["tree"]) for each in told]
+    first = [classes.index(k) for k in range(len(kinds))]
+    trees = [found.tree]
+    if len(kinds) > 1:
+        sent = group.exchange(tree.encode() if group.index in first else b"", of="checkpoint.save")
+        trees = [json.loads(sent[k]) for k in first]
+    mine = classes[group.index]
+    whole = merged(trees)
+    entries += _own_arrays(found, whole, trees, mine) if group.index == first[mine] else []
+    grid = state.grid
+    mesh = {} if grid is None else dict(zip(grid.names, map(int, grid.sizes), strict=True))
+    head = Manifest(step, whole, {}, [], mesh, classes, disk.CHECKSUM, about())
+    return Save(
+        directory, directory.path / told[0]["folder"], step, group.index, group.size, entries, head, keep, keep_every
+    )
+
+
+def _digest(array: Any, checksum: Any) -> str:
+    return f"{array.dtype.str}{array.shape}{checksum(disk.bytes_of(disk.storable(array)))}"
+
+
+def _own_arrays(found: Encoded, whole: Any, trees: list[Any], mine: int) -> list[Entry]:
+    """The arrays without layouts that the first rank of a class writes: those that no class before it has."""
+    earlier = {path for tree in trees[:mine] for path in values_of(tree)}
+    entries = []
+    for path in values_of(whole):
+        name, _, k = path.rpartition("@")
+        if path in found.arrays and path not in earlier:
+            entries.append(whole_entry(path, found.arrays[path]))
+        elif name in found.arrays and k == str(mine):
+            entries.append(whole_entry(path, found.arrays[name]))
+    return entries
+
+
+def about() -> dict[str, Any]:
+    """What is noted of the run: the time, and what its bits depend on."""
+    return {
+        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "numpy": np.__version__,
+        "python": platform.python_version(), "machine": platform.machine(),
+    }  # fmt: skip

@@ -1,0 +1,329 @@
+"""The state of a run as a tree: JSON with the plain values, and the arrays apart, by the paths of their places in it.
+
+====================  ==================================================================================================
+code                  meaning
+====================  ==================================================================================================
+a JSON value          a plain value; a list
+{"dict": {...}}       a mapping with texts as keys
+{"tuple": [...]}      a tuple
+{"float": "nan"}      a number that JSON does not have
+{"value": path}       an array; ``"scalar": true`` for a number of NumPy
+{"by": {...}}         a value for each parameter of an optimizer, by name
+{"names": [[...]]}    the names of an optimizer's parameters, by group
+{"ranks": [...]}      what each class of ranks has for itself, where states of all ranks are one list
+{"differs": [...]}    a value that should be one, and is another one in each class of ranks
+====================  ==================================================================================================
+
+Ranks whose trees are equal are a *class*. The stages of a pipeline have different trees: they are merged, by name.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from autograd.arrays.device import is_array, to_host
+from autograd.engine.tensor import TENSORS
+from autograd.engine.whole import Piece, in_pieces
+from autograd.errors import ArgumentError, CheckpointError, DtypeError, LayoutError
+from autograd.nn import Module
+from autograd.optim.groups import ByParameter, Names
+
+from ..approximate.rank_states import OfRank
+
+__all__ = ["Decoder", "Encoded", "encode", "has_state", "merged", "parts_of", "state_of", "values_of"]
+
+
+def has_state(x: Any) -> bool:
+    """Whether an object has a state that can be set."""
+    return hasattr(x, "load_state_dict") and (hasattr(x, "state_dict") or hasattr(x, "state_parts"))
+
+
+def parts_of(name: str, x: Any) -> dict[str, Any]:
+    """The objects with a state of which one consists, by path: itself, and for a module what is attached to it."""
+    if hasattr(x, "state_parts"):
+        return {path: each for key, part in x.state_parts().items() for path, each in
+                parts_of(f"{name}/{key}", part).items()}  # fmt: skip
+    found = {name: x}
+    if isinstance(x, Module):
+        for path, module in x.named_modules():
+            for key, each in type(module).attached(module):
+                if has_state(each):
+                    found[f"{name}/attached/{path}.{key}" if path else f"{name}/attached/{key}"] = each
+    return found
+
+
+def state_of(x: Any) -> Any:
+    """The state of an object, of this rank alone: a `Piece` for each array that has a layout."""
+    with in_pieces():
+        return x.state_dict()
+
+
+@dataclass
+class Encoded:
+    """A tree, and its arrays by path.
+
+    Attributes
+    ----------
+    tree : dict
+    pieces : dict of str to Piece
+        Arrays with layouts, of which the ranks together have the whole.
+    arrays : dict of str to array
+        Arrays without: of them each rank has the whole.
+    """
+
+    tree: dict[str, Any] = field(default_factory=dict)
+    pieces: dict[str, Piece] = field(default_factory=dict)
+    arrays: dict[str, Any] = field(default_factory=dict)
+
+
+def encode(objects: Mapping[str, Any], digest: Callable[[Any], str] | None = None) -> Encoded:
+    """The state of objects and plain values, by name.
+
+    Parameters
+    ----------
+    objects : mapping
+    digest : callable, optional
+        The digest of a host array, by which ranks compare arrays without layouts.
+
+    Raises
+    ------
+    ArgumentError, DtypeError, LayoutError
+        A value cannot be saved.
+    """
+    found = Encoded()
+    for name, x in objects.items():
+        if not isinstance(name, str) or not name or "/" in name:
+            raise ArgumentError(f"checkpoint.save: the name {name!r} was given; needed: a text without '/'")
+        if has_state(x):
+            for path, each in parts_of(name, x).items():
+                found.tree[path] = {"state": _code(state_of(each), path, found, digest)}
+        else:
+            found.tree[name] = _code(x, name, found, digest)
+    return found
+
+
+def _code(x: Any, path: str, found: Encoded, digest: Any) -> Any:
+    if x.__class__ in TENSORS:
+        x = _of_tensor(x, path)
+    if isinstance(x, Piece) and x.layout is not None:
+        found.pieces[path] = x
+        return {"value": path}
+    if isinstance(x, Piece):
+        x = x.array
+    if isinstance(x, np.ndarray | np.generic) or is_array(x):
+        host = np.asarray(to_host(x))
+        if host.dtype.hasobject or host.dtype.fields is not None:
+            raise DtypeError(f"checkpoint.save: {path} has dtype {host.dtype}; needed: numbers or texts")
+        found.arrays[path] = host
+        return {"value": path, **({"scalar": True} if isinstance(x, np.generic) else {}),
+                **({} if digest is None else {"digest": digest(host)})}  # fmt: skip
+    if isinstance(x, OfRank):
+        return {"ranks": _code(x.mine, path, found, digest)}
+    if isinstance(x, Names):
+        return {"names": [list(names) for names in x]}
+    if isinstance(x, ByParameter):
+        return {"by": {key: _code(each, f"{path}/{key}", found, digest) for key, each in zip(x.keys, x, strict=True)}}
+    if isinstance(x, Mapping):
+        if not all(isinstance(key, str) for key in x):
+            raise ArgumentError(f"checkpoint.save: {path} is a mapping with keys that are no texts")
+        return {"dict": {key: _code(each, f"{path}/{key}", found, digest) for key, each in x.items()}}
+    if isinstance(x, list | tuple):
+        items = [_code(each, f"{path}/{i}", found, digest) for i, each in enumerate(x)]
+        return items if isinstance(x, list) else {"tuple": items}
+    if x is None or isinstance(x, bool | int | float | str):
+        return x if not isinstance(x, float) or math.isfinite(x) else {"float": repr(x)}
+    raise ArgumentError(
+        f"checkpoint.save: {path} is a {type(x).__name__}; needed: an object with state_dict and load_state_dict, or "
+        "numbers, texts, arrays, lists, tuples and dictionaries"
+    )
+
+
+def _of_tensor(x: Any, path: str) -> Any:
+    for axis, label in () if x.layout is None else x.layout.items():
+        if label.letter not in "RICD":
+            raise LayoutError(
+                f"checkpoint.save: {path} is {x.layout!r}; axis {axis!r}: it is {label.word}, and has no whole value "
+                "on this rank\n  fix: cc.all_reduce or cc.all_gather of it; or the object that has it"
+            )
+    return Piece(x.array, x.layout)
+
+
+# -- the trees of several classes of ranks -----------------------------------------------------------------------------
+def _merge(codes: Sequence[Any]) -> Any:
+    """One tree for the trees of all classes of ranks. `_ABSENT` stands for what a class does not have."""
+    present = [code for code in codes if code is not _ABSENT]
+    kinds = {next(iter(code)) if isinstance(code, dict) and code else None for code in present}
+    kind = kinds.pop() if len(kinds) == 1 else None
+    if kind == "ranks":
+        return {"ranks": [None if code is _ABSENT else _renamed(code["ranks"], k) for k, code in enumerate(codes)]}
+    if all(code == present[0] for code in present):
+        return present[0]
+    if kind == "names":
+        count = max(len(code["names"]) for code in present)
+        groups: list[dict[str, None]] = [{} for _ in range(count)]
+        for code in present:
+            for group, names in zip(groups, code["names"], strict=False):
+                group.update(dict.fromkeys(names))
+        return {"names": [list(group) for group in groups]}
+    if kind in ("by", "dict", "state"):
+        if kind == "state":
+            return {"state": _merge([code if code is _ABSENT else code["state"] for code in codes])}
+        keys = {key: None for code in present for key in code[kind]}
+        inner = [_ABSENT if code is _ABSENT else code[kind] for code in codes]
+        differs = kind == "dict" and any(
+            set(each) != set(keys) and not all(_is_of_piece(each[k]) for each in inner if each is not _ABSENT for k in
+                                               each) for each in inner if each is not _ABSENT
+        )  # fmt: skip
+        if not differs:
+            return {kind: {
+                key: _merge([_ABSENT if each is _ABSENT or key not in each else each[key] for each in inner])
+                for key in keys
+            }}  # fmt: skip
+    return {"differs": [None if code is _ABSENT else _renamed(code, k) for k, code in enumerate(codes)]}
+
+
+def _renamed(code: Any, k: int) -> Any:
+    """A code whose arrays have the number of a class at the end of their paths."""
+    if isinstance(code, list):
+        return [_renamed(each, k) for each in code]
+    if not isinstance(code, dict):
+        return code
+    if "value" in code:
+        return {**code, "value": f"{code['value']}@{k}"}
+    return {key: _renamed(each, k) for key, each in code.items()}
+
+
+def values_of(code: Any) -> Iterator[str]:
+    """The paths of the arrays in a tree."""
+    if isinstance(code, list):
+        for each in code:
+            yield from values_of(each)
+    elif isinstance(code, dict):
+        if isinstance(code.get("value"), str):
+            yield code["value"]
+        else:
+            for each in code.values():
+                yield from values_of(each)
+
+
+def _is_of_piece(code: Any) -> bool:
+    return isinstance(code, dict) and "value" in code
+
+
+_ABSENT: Any = object()
+
+
+def merged(trees: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The merged tree of the trees of all classes."""
+    names = {name: None for tree in trees for name in tree}
+    return {name: _merge([tree.get(name, _ABSENT) for tree in trees]) for name in names}
+
+
+# -- back --------------------------------------------------------------------------------------------------------------
+class Decoder:
+    """Makes states from codes, for objects that are here.
+
+    Parameters
+    ----------
+    value : callable
+        ``value(path, like)`` is the array of a path. `like` is what the object has there now: a `Piece`, or None.
+    place : int or None
+        The class of this rank in the checkpoint, if the mesh is that of the checkpoint.
+    classes : sequence of int
+        The class of each rank that saved it.
+    """
+
+    def __init__(self, value: Callable[[str, Any], Any], place: int | None, classes: Sequence[int]):
+        self.value, self.place, self.classes = value, place, classes
+
+    def decode(self, code: Any, like: Any, path: str, of_module: bool = False) -> Any:
+        """The value of a code. `like` is the present value at this place, or None.
+
+        Of the values of a module only those are taken that it has here: others are of other stages.
+        """
+        if of_module and isinstance(code, dict) and "dict" in code and isinstance(like, Mapping):
+            code = {"dict": {key: each for key, each in code["dict"].items() if key in like}}
+        if isinstance(code, list):
+            return [self.decode(each, _item(like, i), f"{path}/{i}") for i, each in enumerate(code)]
+        if not isinstance(code, dict):
+            return code
+        if "value" in code:
+            array = self.value(code["value"], like)
+            return array[()] if code.get("scalar") else array
+        kind, content = next(iter(code.items()))
+        if kind == "float":
+            return float(content)
+        if kind == "tuple":
+            return tuple(self.decode(each, _item(like, i), f"{path}/{i}") for i, each in enumerate(content))
+        if kind == "names":
+            return _names(content, like, path)
+        if kind == "by":
+            return self._by_parameter(content, like, path)
+        if kind == "dict":
+            return self._dict(content, like, path)
+        if kind == "ranks":
+            if self.place is None:
+                return [self.decode(content[k], None, path) for k in self.classes]
+            mine = self.decode(content[self.place], None, path)
+            return [mine] * len(self.classes)  # of which only this rank's is looked at
+        assert kind == "differs", kind
+        if self.place is None:
+            raise LayoutError(
+                f"checkpoint.load: {path} was another value on each rank of the run that saved it, and this mesh is "
+                "another one; needed: the mesh of the run that saved it, for a value that each rank has for itself"
+            )
+        return self.decode(content[self.place], like, path)
+
+    def _by_parameter(self, content: Mapping[str, Any], like: Any, path: str) -> list[Any]:
+        if not isinstance(like, ByParameter):
+            return ByParameterOf(content, [self.decode(x, None, f"{path}/{key}") for key, x in content.items()])
+        missing = [key for key in like.keys if key not in content]
+        if missing:
+            raise CheckpointError(
+                f"checkpoint.load: {path}: the checkpoint has no parameter {missing[0]!r}"
+                + (f", and {len(missing) - 1} more" if len(missing) > 1 else "")
+                + f"; it has {', '.join(map(repr, [*content][:8]))}"
+            )
+        return [self.decode(content[key], x, f"{path}/{key}") for key, x in zip(like.keys, like, strict=True)]
+
+    def _dict(self, content: Mapping[str, Any], like: Any, path: str) -> dict[str, Any]:
+        known = like if isinstance(like, Mapping) else {}
+        return {key: self.decode(each, known.get(key), f"{path}/{key}") for key, each in content.items()}
+
+
+class ByParameterOf(list[Any]):
+    """Values by parameter of an object that is not here."""
+
+    def __init__(self, keys: Any, values: list[Any]):
+        super().__init__(values)
+        self.keys = list(keys)
+
+
+def _item(like: Any, i: int) -> Any:
+    return like[i] if isinstance(like, list | tuple) and i < len(like) else None
+
+
+def _names(saved: Sequence[Sequence[str]], like: Any, path: str) -> Any:
+    """The names of this rank's parameters, which are in the groups in which they were saved."""
+    if not isinstance(like, Names):
+        return saved
+    if len(like) != len(saved):
+        raise CheckpointError(
+            f"checkpoint.load: {path}: the checkpoint has {len(saved)} groups of parameters, and the optimizer has "
+            f"{len(like)}; needed: the same groups, in the same order"
+        )
+    for k, (mine, names) in enumerate(zip(like, saved, strict=True)):
+        unknown = [name for name in mine if name not in set(names)]
+        if unknown:
+            raise CheckpointError(
+                f"checkpoint.load: {path}: group {k} of the optimizer has the parameter {unknown[0]!r}"
+                + (f" and {len(unknown) - 1} more" if len(unknown) > 1 else "")
+                + f", and in the checkpoint it has {', '.join(map(repr, names[:8])) or 'none'}; needed: the same groups"
+                ", in the same order, of parameters with the same names"
+            )
+    return like
