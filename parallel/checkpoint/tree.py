@@ -289,7 +289,8 @@ class Decoder:
                 + (f", and {len(missing) - 1} more" if len(missing) > 1 else "")
                 + f"; it has {', '.join(map(repr, [*content][:8]))}"
             )
-        return [self.decode(content[key], x, f"{path}/{key}") for key, x in zip(like.keys, like, strict=True)]
+        now = [Piece(None, layout) if x is None else x for x, layout in zip(like, like.layouts, strict=True)]
+        return [self.decode(content[key], x, f"{path}/{key}") for key, x in zip(like.keys, now, strict=True)]
 
     def _dict(self, content: Mapping[str, Any], like: Any, path: str) -> dict[str, Any]:
         known = like if isinstance(like, Mapping) else {}
