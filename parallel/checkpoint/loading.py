@@ -29,7 +29,7 @@ from .boxes import Box, boxes_in, meet, refined, shape_of, within
 from .directory import Directory
 from .manifest import Manifest, Stretch, Value, refuse
 from .ownership import key_of, place_of
-from .tree import Decoder, has_state, parts_of, state_of
+from .tree import Decoder, has_state, on_its_mesh, parts_of, state_of
 
 __all__ = ["Restored", "Source", "StoredValue", "agreed_step", "leave_out", "load_step", "newest"]
 
@@ -264,8 +264,8 @@ def _prepared(
     commits: list[Callable[[], None]] = []
     others = []
     # Modules first: a parameter that is assigned replaces the master weight that an optimizer has of it.
-    parts = [each for name, x in objects.items() if has_state(x) for each in parts_of(name, x).items()]
-    for path, x in sorted(parts, key=lambda each: not isinstance(each[1], Module)):
+    parts = [(path, part, x) for name, x in objects.items() if has_state(x) for path, part in parts_of(name, x).items()]
+    for path, x, owner in sorted(parts, key=lambda each: not isinstance(each[1], Module)):
         if path not in tree:
             if "/attached/" in path:
                 continue  # the run that saved it had no such memory
@@ -274,12 +274,12 @@ def _prepared(
                 f"{', '.join(map(repr, tree)) or 'nothing'}"
             )
         try:
-            code = tree[path]["state"]
-            known = decoder.decode(code, state_of(x), path, isinstance(x, Module))
-            if prepares(x):
-                commits.append(x.prepare_state_dict(known))
-            else:
-                others.append((x, known))
+            with on_its_mesh(owner):
+                known = decoder.decode(tree[path]["state"], state_of(x), path, isinstance(x, Module))
+                if prepares(x):
+                    commits.append(x.prepare_state_dict(known))
+                else:
+                    others.append((x, known))
         except RingtapeError as error:
             error.add_note(f"while checkpoint.load of step {manifest.step} checked the state of {path!r}")
             raise
@@ -302,14 +302,16 @@ def _value(source: Source, path: str, like: Any) -> Any:
     key = key_of(path, place)
     if key not in values and place and path in values:
         key = path  # it was one value for all ranks
-    if key not in values:
+    sizes = dict(zip(like.layout.grid.names, like.layout.grid.sizes, strict=True)) if place else {}
+    is_other = any(source.manifest.mesh.get(axis) != sizes[axis] for axis in place) and key != path
+    if key not in values or is_other:
         saved = [each for each in values if each.startswith(f"{path}@")]
         if not saved:
             return refuse(source.reader.folder, path, "its tree has a value of which it has no pieces")
         fault = f"each rank has a value of its own there, {', '.join(saved[:4])}{', ...' * (len(saved) > 4)}"
         raise LayoutError(
             f"checkpoint.load of step {source.manifest.step}: {path}: in the checkpoint {fault}, and here "
-            + (f"the rank is at {place}" if place else "it is one value")
+            + (", ".join(f"{axis!r} has {sizes[axis]} ranks" for axis in place) if place else "it is one value")
             + "\n  fix: the mesh and the layouts of the run that saved it"
         )
     found = source.value(key)

@@ -10,7 +10,8 @@ a JSON value          a plain value; a list
 {"value": path}       an array; ``"scalar": true`` for a number of NumPy
 {"by": {...}}         a value for each parameter of an optimizer, by name
 {"names": [[...]]}    the names of an optimizer's parameters, by group
-{"ranks": [...]}      what each class of ranks has for itself, where states of all ranks are one list
+{"ranks": [...]}      what each class of ranks has for itself, where states of all ranks are one list; one code if all
+                      have the same
 {"differs": [...]}    a value that should be one, and is another one in each class of ranks
 ====================  ==================================================================================================
 
@@ -21,21 +22,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from autograd.arrays.device import is_array, to_host
+from autograd.engine.state import state
 from autograd.engine.tensor import TENSORS
 from autograd.engine.whole import Piece, in_pieces
 from autograd.errors import ArgumentError, CheckpointError, DtypeError, LayoutError
 from autograd.nn import Module
 from autograd.optim.groups import ByParameter, Names
+from collectives import Mesh
 
 from ..approximate.rank_states import OfRank
+from .ownership import place_of
 
-__all__ = ["Decoder", "Encoded", "encode", "has_state", "merged", "parts_of", "state_of", "values_of"]
+__all__ = ["Decoder", "Encoded", "encode", "has_state", "merged", "on_its_mesh", "parts_of", "state_of", "values_of"]
 
 
 def has_state(x: Any) -> bool:
@@ -63,6 +68,12 @@ def state_of(x: Any) -> Any:
         return x.state_dict()
 
 
+def on_its_mesh(x: Any) -> AbstractContextManager[Any]:
+    """A block in which the mesh is current that an object has as its own, as a `Trainer` has."""
+    mesh = getattr(x, "mesh", None)
+    return mesh if isinstance(mesh, Mesh) and state.mesh is not mesh else nullcontext()
+
+
 @dataclass
 class Encoded:
     """A tree, and its arrays by path.
@@ -70,14 +81,14 @@ class Encoded:
     Attributes
     ----------
     tree : dict
-    pieces : dict of str to Piece
-        Arrays with layouts, of which the ranks together have the whole.
+    pieces : dict of str to (Piece, dict)
+        Arrays with layouts, of which the ranks together have the whole; and the rank's `place_of` them.
     arrays : dict of str to array
         Arrays without: of them each rank has the whole.
     """
 
     tree: dict[str, Any] = field(default_factory=dict)
-    pieces: dict[str, Piece] = field(default_factory=dict)
+    pieces: dict[str, tuple[Piece, dict[str, int]]] = field(default_factory=dict)
     arrays: dict[str, Any] = field(default_factory=dict)
 
 
@@ -100,8 +111,9 @@ def encode(objects: Mapping[str, Any], digest: Callable[[Any], str] | None = Non
         if not isinstance(name, str) or not name or "/" in name:
             raise ArgumentError(f"checkpoint.save: the name {name!r} was given; needed: a text without '/'")
         if has_state(x):
-            for path, each in parts_of(name, x).items():
-                found.tree[path] = {"state": _code(state_of(each), path, found, digest)}
+            with on_its_mesh(x):
+                for path, each in parts_of(name, x).items():
+                    found.tree[path] = {"state": _code(state_of(each), path, found, digest)}
         else:
             found.tree[name] = _code(x, name, found, digest)
     return found
@@ -111,7 +123,7 @@ def _code(x: Any, path: str, found: Encoded, digest: Any) -> Any:
     if x.__class__ in TENSORS:
         x = _of_tensor(x, path)
     if isinstance(x, Piece) and x.layout is not None:
-        found.pieces[path] = x
+        found.pieces[path] = x, place_of(x.layout)
         return {"value": path}
     if isinstance(x, Piece):
         x = x.array
@@ -123,7 +135,7 @@ def _code(x: Any, path: str, found: Encoded, digest: Any) -> Any:
         return {"value": path, **({"scalar": True} if isinstance(x, np.generic) else {}),
                 **({} if digest is None else {"digest": digest(host)})}  # fmt: skip
     if isinstance(x, OfRank):
-        return {"ranks": _code(x.mine, path, found, digest)}
+        return {"ranks": [_code(x.mine, path, found, digest)]}
     if isinstance(x, Names):
         return {"names": [list(names) for names in x]}
     if isinstance(x, ByParameter):
@@ -159,10 +171,10 @@ def _merge(codes: Sequence[Any]) -> Any:
     present = [code for code in codes if code is not _ABSENT]
     kinds = {next(iter(code)) if isinstance(code, dict) and code else None for code in present}
     kind = kinds.pop() if len(kinds) == 1 else None
-    if kind == "ranks":
-        return {"ranks": [None if code is _ABSENT else _renamed(code["ranks"], k) for k, code in enumerate(codes)]}
     if all(code == present[0] for code in present):
         return present[0]
+    if kind == "ranks":
+        return {kind: [None if code is _ABSENT else _renamed(code[kind][0], k) for k, code in enumerate(codes)]}
     if kind == "names":
         count = max(len(code["names"]) for code in present)
         groups: list[dict[str, None]] = [{} for _ in range(count)]
@@ -268,8 +280,8 @@ class Decoder:
             return self._dict(content, like, path)
         if kind == "ranks":
             if self.place is None:
-                return [self.decode(content[k], None, path) for k in self.classes]
-            mine = self.decode(content[self.place], None, path)
+                return [self.decode(content[k if len(content) > 1 else 0], None, path) for k in self.classes]
+            mine = self.decode(content[self.place if len(content) > 1 else 0], None, path)
             return [mine] * len(self.classes)  # of which only this rank's is looked at
         assert kind == "differs", kind
         if self.place is None:

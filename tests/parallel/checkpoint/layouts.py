@@ -24,13 +24,14 @@ PLAN = {
 EXPERTS = {key.replace("*.mlp", "[135].mlp"): style for key, style in PLAN.items()} | {"[246].mlp": Experts("ep")}
 
 LAYOUTS: dict[str, dict[str, Any]] = {
-    "1": {"dp": 1}, "dp2": {"dp": 2}, "tp2": {"tp": 2}, "pp2": {"pp": 2}, "cp2": {"cp": 2}, "dp2 zero 1": {"dp": 2, "zero": 1},
-    "dp2 zero 2": {"dp": 2, "zero": 2}, "dp2 zero 3": {"dp": 2, "zero": 3}, "dp3": {"dp": 3}, "tp3": {"tp": 3}, "pp3": {"pp": 3},
-    "dp3 zero 3": {"dp": 3, "zero": 3}, "dp2 tp2": {"dp": 2, "tp": 2}, "pp2 dp2 zero 1": {"pp": 2, "dp": 2, "zero": 1},
-    "tp2 cp2": {"tp": 2, "cp": 2}, "pp2 tp2": {"pp": 2, "tp": 2}, "dp4 zero 3": {"dp": 4, "zero": 3},
-    "pp4": {"pp": 4}, "pp2 interleaved": {"pp": 2, "schedule": "interleaved"},
-    "pp2 dp2 tp2": {"pp": 2, "dp": 2, "tp": 2}, "dp8 zero 3": {"dp": 8, "zero": 3}, "pp8": {"pp": 8},
-    "tp4 dp2 zero 2": {"tp": 4, "dp": 2, "zero": 2}, "dp2 tp2 cp2": {"dp": 2, "tp": 2, "cp": 2},
+    "1": {"dp": 1}, "dp2": {"dp": 2}, "tp2": {"tp": 2}, "pp2": {"pp": 2}, "cp2": {"cp": 2},
+    "dp2 zero 1": {"dp": 2, "zero": 1}, "dp2 zero 2": {"dp": 2, "zero": 2}, "dp2 zero 3": {"dp": 2, "zero": 3},
+    "dp3": {"dp": 3}, "tp3": {"tp": 3}, "pp3": {"pp": 3}, "dp3 zero 3": {"dp": 3, "zero": 3},
+    "dp2 tp2": {"dp": 2, "tp": 2}, "pp2 dp2 zero 1": {"pp": 2, "dp": 2, "zero": 1}, "tp2 cp2": {"tp": 2, "cp": 2},
+    "pp2 tp2": {"pp": 2, "tp": 2}, "dp4 zero 3": {"dp": 4, "zero": 3}, "pp4": {"pp": 4},
+    "pp2 interleaved": {"pp": 2, "schedule": "interleaved"}, "pp2 dp2 tp2": {"pp": 2, "dp": 2, "tp": 2},
+    "dp8 zero 3": {"dp": 8, "zero": 3}, "pp8": {"pp": 8}, "tp4 dp2 zero 2": {"tp": 4, "dp": 2, "zero": 2},
+    "dp2 tp2 cp2": {"dp": 2, "tp": 2, "cp": 2},
 }  # fmt: skip
 OF_EXPERTS: dict[str, dict[str, Any]] = {
     "1": {"dp": 1}, "ep2": {"ep": 2}, "ep3": {"ep": 3}, "dp2": {"dp": 2}, "dp2 ep2": {"dp": 2, "ep": 2},

@@ -65,7 +65,9 @@ def test_all_other_layouts_have_the_same_values(a: str, experts: bool, tmp_path:
         assert_same(known, loaded(tmp_path, layout, experts))
 
 
-RESUMED = [("dp2", "pp2"), ("pp2 dp2 zero 1", "tp3"), ("tp2 cp2", "dp3 zero 3"), ("pp3", "pp3"), ("dp2 zero 2", "dp2 zero 2")]
+RESUMED = [
+    ("dp2", "pp2"), ("pp2 dp2 zero 1", "tp3"), ("tp2 cp2", "dp3 zero 3"), ("pp3", "pp3"), ("dp2 zero 2", "dp2 zero 2"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("a", "b"), RESUMED)
