@@ -260,7 +260,8 @@ def _refuse_copies(share: Share, group: Any) -> NoReturn:
                     f"checkpoint.save: {path} is one value for ranks {', '.join(map(str, of_ranks))} (axis "
                     f"{key.partition(' of ')[0]!r}), and on {which} it is another one; a checkpoint has it "
                     "once\n  fix: find where the ranks have become different: RINGTAPE_CHECK=always compares them at "
-                    "every step\n  or:  nn.save with a path for each rank, if they are meant to differ, as the states of a parameter server's optimizer are"
+                    "every step\n  or:  nn.save with a path for each rank, if they are meant to differ, as the states "
+                    "of a parameter server's optimizer are"
                 )
     raise ReplicaMismatch("checkpoint.save: copies of a value differ between the ranks")
 
