@@ -55,8 +55,9 @@ def main() -> None:
     memory = 0.0
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
         sizes = [folder, str(options.mib), str(options.repeats)]
-        for _ in range(options.rounds):
-            found = result([MPIEXEC, "-n", "2", sys.executable, str(PEERS / "checkpoint_ringtape.py"), *sizes])
+        for k in range(options.rounds):
+            ringtape = [MPIEXEC, "-n", "2", sys.executable, str(PEERS / "checkpoint_ringtape.py")]
+            found = result([*ringtape, *sizes, str(1000 * k)])
             memory = max(memory, found.pop("memory"))
             found.pop("memory_all")
             for name, times in found.items():
@@ -74,7 +75,8 @@ def main() -> None:
     if options.json:
         print(json.dumps(figures))
         return
-    print(f"{options.mib} MiB of parameters and AdamW's moments, 2 ranks, medians of {options.rounds * options.repeats}")
+    repeats = options.rounds * options.repeats
+    print(f"{options.mib} MiB of parameters and AdamW's moments, 2 ranks, medians of {repeats}")
     for name, each in figures.items():
         print(f"{name:30} ours {each['ours']:8.3f}   other {each['peer']:8.3f}   ratio {each['ratio']:6.2f}")
 

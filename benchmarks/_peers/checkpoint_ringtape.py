@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import resource
@@ -21,7 +22,7 @@ from autograd import nn, optim
 from autograd.engine.tensor import Tensor
 from parallel import DataParallel, checkpoint
 
-FOLDER, MIB, REPEATS = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+FOLDER, MIB, REPEATS, START = Path(sys.argv[1]), *map(int, sys.argv[2:5])
 WIDTH, LAYERS = 1024, 8
 
 
@@ -40,7 +41,7 @@ def main() -> None:
                                                          isinstance(a, np.ndarray)]  # fmt: skip
         rank, group = int(mesh.ranks.rank), mesh.ranks
         background = checkpoint.Checkpoints(FOLDER / "background", keep=1, background=True)
-        steps = iter(range(10**6))
+        steps = itertools.count(START)
 
         def timed(f: Callable[[], Any]) -> float:
             group.barrier()
