@@ -9,7 +9,12 @@
 ===================================  =================================================================================
 """
 
+from autograd.errors import CheckpointError, CheckpointWarning, DamagedCheckpoint
+
 from .checkpoints import Checkpoints, latest, load, resume, save
 from .loading import Restored
 
-__all__ = ["Checkpoints", "Restored", "latest", "load", "resume", "save"]
+__all__ = [
+    "CheckpointError", "CheckpointWarning", "Checkpoints", "DamagedCheckpoint", "Restored", "latest", "load", "resume",
+    "save",
+]  # fmt: skip

@@ -113,7 +113,8 @@ class Checkpoints:
                 made.wait_for_others(self._cancelled)
                 made.finish()
         except BaseException as error:
-            self._error = error
+            text = f"checkpoint.save: step {made.step} could not be written: {error}"
+            self._error = CheckpointError(text) if isinstance(error, OSError) else error
             made.give_up(error)
 
     @typed_errors
@@ -136,6 +137,8 @@ class Checkpoints:
         texts = [b""]
         if made.ranks > 1 and group.size == made.ranks:
             texts = group.exchange(b"" if error is None else str(error).encode(), of="checkpoint.save")
+        if made.index == 0 and (error is not None or any(texts)):
+            made.remove()
         if error is not None:
             raise error
         for rank, text in enumerate(texts):

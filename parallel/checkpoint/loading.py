@@ -221,21 +221,23 @@ def load_step(directory: Directory, objects: Any, step: int, checksums: bool) ->
             manifest = directory.manifest(step)
             reader = stack.enter_context(disk.Reader(directory.of_step(step), manifest.files))
             source = Source(manifest, reader, checksums)
-            commits, others, values = _prepared(objects, source)
+            commits, others, values, unnamed = _prepared(objects, source)
             keys = list(manifest.values)
             places = {key: i for i, key in enumerate(keys)}
             given = {name for name, x in objects.items() if has_state(x)}
             told["unused"] = [
                 i for i, key in enumerate(keys) if key not in source.used and key.partition("/")[0] in given
             ]
+            told["unnamed"] = sorted(unnamed)
             told["partly"] = sorted([places[key], i] for key, i in source.partly - source.checked)
         with _together({}, of):
             unused = set.intersection(*(set(each["unused"]) for each in everyone))
-            if unused:
-                names = [keys[i] for i in sorted(unused)]
+            names = [keys[i] for i in sorted(unused)]
+            names += sorted(set.intersection(*(set(each["unnamed"]) for each in everyone)))
+            if names:
                 raise ShapeError(
                     f"checkpoint.load of step {step}: the checkpoint has {names[0]!r}"
-                    + (f" and {len(names) - 1} more values" if len(names) > 1 else "")
+                    + (f" and {len(names) - 1} more value{'s' * (len(names) > 2)}" if len(names) > 1 else "")
                     + ", which the objects do not have on any rank\n  fix: the model and the optimizer of the run that "
                     "saved it"
                 )
@@ -252,8 +254,9 @@ def load_step(directory: Directory, objects: Any, step: int, checksums: bool) ->
 
 def _prepared(
     objects: Mapping[str, Any], source: Source
-) -> tuple[list[Callable[[], None]], list[tuple[Any, Any]], dict[str, Any]]:
-    """The functions that set the states, the objects that cannot check theirs with their states, and plain values."""
+) -> tuple[list[Callable[[], None]], list[tuple[Any, Any]], dict[str, Any], set[str]]:
+    """The functions that set the states, the objects that cannot check theirs with their states, plain values, and the
+    parameters of optimizers that are not here."""
     manifest = source.manifest
     tree = manifest.tree
     grid, group = state.grid, state.distribution.group()
@@ -292,7 +295,7 @@ def _prepared(
     for name, code in tree.items():
         if not (isinstance(code, dict) and "state" in code):
             values[name] = decoder.decode(code, None, name)
-    return commits, others, values
+    return commits, others, values, decoder.unused
 
 
 def _value(source: Source, path: str, like: Any) -> Any:

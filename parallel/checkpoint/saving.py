@@ -9,6 +9,7 @@ import shutil
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -18,7 +19,7 @@ import numpy as np
 from autograd.arrays.device import to_host
 from autograd.digests import blake2b
 from autograd.engine.state import state
-from autograd.errors import CheckpointError, ReplicaMismatch, RingtapeError
+from autograd.errors import CheckpointError, OptionError, ReplicaMismatch, RingtapeError
 
 from . import disk
 from .boxes import elements
@@ -152,14 +153,13 @@ class Save:
         self.directory.prune(self.keep, self.keep_every)
 
     def give_up(self, error: BaseException) -> None:
-        """Tell the first rank that this one has failed, or remove what was written if this is the first rank."""
-        try:
-            if self.index == 0:
-                shutil.rmtree(self.folder, ignore_errors=True)
-            else:
-                (self.folder / f"rank-{self.index:05d}.failed").write_text(str(error))
-        except OSError:
-            pass
+        """Tell the first rank that this one has failed."""
+        with suppress(OSError):
+            (self.folder / f"rank-{self.index:05d}.failed").write_text(str(error))
+
+    def remove(self) -> None:
+        """Remove what was written. The first rank calls it when no rank writes any more."""
+        shutil.rmtree(self.folder, ignore_errors=True)
 
 
 def dtype_text(dtype: Any) -> str:
@@ -182,6 +182,8 @@ def begin(
     group = state.distribution.group()
     found, folder, error, share = Encoded(), Path(), None, Share([], {})
     try:
+        if isinstance(step, bool) or not isinstance(step, int) or not 0 <= step < 10**18:
+            raise OptionError(f"checkpoint.save: step={step!r} was given; needed: a whole number of at least 0")
         if not isinstance(objects, Mapping):
             objects = {"state": objects}
         digest = None if group.size == 1 else _digest

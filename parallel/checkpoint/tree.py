@@ -248,10 +248,16 @@ class Decoder:
         The class of this rank in the checkpoint, if the mesh is that of the checkpoint.
     classes : sequence of int
         The class of each rank that saved it.
+
+    Attributes
+    ----------
+    unused : set of str
+        The names of parameters of optimizers that this rank does not have.
     """
 
     def __init__(self, value: Callable[[str, Any], Any], place: int | None, classes: Sequence[int]):
         self.value, self.place, self.classes = value, place, classes
+        self.unused: set[str] = set()
 
     def decode(self, code: Any, like: Any, path: str, of_module: bool = False) -> Any:
         """The value of a code. `like` is the present value at this place, or None.
@@ -273,7 +279,10 @@ class Decoder:
         if kind == "tuple":
             return tuple(self.decode(each, _item(like, i), f"{path}/{i}") for i, each in enumerate(content))
         if kind == "names":
-            return _names(content, like, path)
+            known = _names(content, like, path)
+            mine = {name for names in known for name in names}
+            self.unused |= {f"{path.removesuffix('/names')}: {x}" for names in content for x in names if x not in mine}
+            return known
         if kind == "by":
             return self._by_parameter(content, like, path)
         if kind == "dict":
