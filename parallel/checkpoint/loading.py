@@ -35,7 +35,7 @@ __all__ = ["Restored", "Source", "StoredValue", "agreed_step", "leave_out", "loa
 
 
 class Restored(NamedTuple):
-    """What `load` has read: the step, and the plain values by name. Objects have their states already."""
+    """The result of `load`: the step, and the plain values by name. Objects have their states already."""
 
     step: int
     values: dict[str, Any]
@@ -102,13 +102,38 @@ class Source:
         whole = np.memmap(self.reader.folder / self.reader.files[p.file][0], dtype, "r", p.begin, shape)
         into[...] = whole[wanted]
 
-    def check_share(self, partly: Sequence[tuple[str, int]], k: int, ranks: int) -> None:
+    def report(self, given: set[str], unnamed: set[str]) -> dict[str, Any]:
+        """Tell the other ranks what this one has not used of the objects that were given, and what it has not checked.
+
+        Values are told by their numbers, in the order of the manifest.
+        """
+        places = {key: i for i, key in enumerate(self.manifest.values)}
+        return {
+            "unused": [i for key, i in places.items() if key not in self.used and key.partition("/")[0] in given],
+            "unnamed": sorted(unnamed),
+            "partly": sorted([places[key], i] for key, i in self.partly - self.checked),
+        }
+
+    def refuse_unused(self, everyone: Sequence[Mapping[str, Any]]) -> None:
+        """Raise ShapeError for a value, or a parameter of an optimizer, that no rank has."""
+        keys = list(self.manifest.values)
+        names = [keys[i] for i in sorted(set.intersection(*(set(each["unused"]) for each in everyone)))]
+        names += sorted(set.intersection(*(set(each["unnamed"]) for each in everyone)))
+        if names:
+            more = f" and {len(names) - 1} more value{'s' * (len(names) > 2)}" if len(names) > 1 else ""
+            raise ShapeError(
+                f"checkpoint.load of step {self.manifest.step}: the checkpoint has {names[0]!r}{more}, which the "
+                "objects do not have on any rank\n  fix: the model and the optimizer of the run that saved it"
+            )
+
+    def check_share(self, partly: Sequence[tuple[int, int]], k: int, ranks: int) -> None:
         """Compare the checksums of this rank's share of pieces of which parts were read."""
         if self._checksum is None:
             return
-        for key, i in partly[k::ranks]:
-            if (key, i) not in self.checked:
-                self.piece(key, i, self.manifest.values[key])
+        keys = list(self.manifest.values)
+        for n, i in partly[k::ranks]:
+            if (keys[n], i) not in self.checked:
+                self.piece(keys[n], i, self.manifest.values[keys[n]])
 
 
 def _native(value: Value) -> Any:
@@ -222,27 +247,12 @@ def load_step(directory: Directory, objects: Any, step: int, checksums: bool) ->
             reader = stack.enter_context(disk.Reader(directory.of_step(step), manifest.files))
             source = Source(manifest, reader, checksums)
             commits, others, values, unnamed = _prepared(objects, source)
-            keys = list(manifest.values)
-            places = {key: i for i, key in enumerate(keys)}
             given = {name for name, x in objects.items() if has_state(x)}
-            told["unused"] = [
-                i for i, key in enumerate(keys) if key not in source.used and key.partition("/")[0] in given
-            ]
-            told["unnamed"] = sorted(unnamed)
-            told["partly"] = sorted([places[key], i] for key, i in source.partly - source.checked)
+            told |= source.report(given, unnamed)
         with _together({}, of):
-            unused = set.intersection(*(set(each["unused"]) for each in everyone))
-            names = [keys[i] for i in sorted(unused)]
-            names += sorted(set.intersection(*(set(each["unnamed"]) for each in everyone)))
-            if names:
-                raise ShapeError(
-                    f"checkpoint.load of step {step}: the checkpoint has {names[0]!r}"
-                    + (f" and {len(names) - 1} more value{'s' * (len(names) > 2)}" if len(names) > 1 else "")
-                    + ", which the objects do not have on any rank\n  fix: the model and the optimizer of the run that "
-                    "saved it"
-                )
+            source.refuse_unused(everyone)
             partly = sorted({(key, i) for each in everyone for key, i in each["partly"]})
-            source.check_share([(keys[key], i) for key, i in partly], group.index, group.size)
+            source.check_share(partly, group.index, group.size)
         if others:
             with restored_on_error(x for x, _ in others), _together({}, of):
                 for x, known in others:

@@ -71,7 +71,7 @@ def key_of(path: str, place: Mapping[str, int]) -> str:
 
 @dataclass(frozen=True)
 class Share:
-    """What this rank writes of its pieces, and the digests by which ranks compare those of which they have copies.
+    """The part that this rank writes, and the digests by which ranks compare values of which they have copies.
 
     Attributes
     ----------
@@ -87,7 +87,7 @@ class Share:
 def share_of(
     pieces: Mapping[str, tuple[Piece, dict[str, int]]], ranks: int, digest: Callable[[Any], str] | None
 ) -> Share:
-    """What this rank writes of its pieces.
+    """The part of its pieces that this rank writes.
 
     Values with the same replicas are cut, one after another as if they were one, into as many equal shares as there
     are replicas. So no rank has to know what another one holds. A share ends at a row, and small values are not cut.

@@ -176,65 +176,82 @@ def begin(
     ------
     CheckpointError
         The directory cannot be written, has the step, or is another job's.
-    ArgumentError, DtypeError, LayoutError, MeshError
-        A value cannot be saved.
+    ReplicaMismatch
+        Copies of a value differ.
+    ArgumentError, DtypeError, LayoutError, MeshError, OptionError
+        A value, or the step, cannot be saved.
     """
     group = state.distribution.group()
-    found, folder, error, share = Encoded(), Path(), None, Share([], {})
+    mine = _Mine()
     try:
-        if isinstance(step, bool) or not isinstance(step, int) or not 0 <= step < 10**18:
-            raise OptionError(f"checkpoint.save: step={step!r} was given; needed: a whole number of at least 0")
-        if not isinstance(objects, Mapping):
-            objects = {"state": objects}
-        digest = None if group.size == 1 else _digest
-        found = encode(objects, digest)
-        share = share_of(found.pieces, group.size, digest)
-        if group.index == 0:
-            folder = directory.begin(step, overwrite)
+        mine.collect(directory, objects, step, overwrite, group)
     except RingtapeError as failure:
-        error = failure
-        if group.size == 1:
-            raise
-    tree = json.dumps(found.tree)
+        mine.error = failure
+    tree = json.dumps(mine.found.tree)
     told = [json.loads(each) for each in group.exchange(json.dumps({
-        "error": None if error is None else str(error), "tree": blake2b(tree.encode(), digest_size=12).hexdigest(),
-        "folder": folder.name, "step": int(step) if isinstance(step, int) else 0,
-        "copies": {key: _of_texts(each) for key, each in share.copies.items()},
+        "error": None if mine.error is None else str(mine.error), "folder": mine.folder.name,
+        "step": step if isinstance(step, int) else 0, "tree": _digest_of_text(tree),
+        "copies": {key: _digest_of_text(json.dumps(each)) for key, each in mine.share.copies.items()},
     }).encode(), of="checkpoint.save")]  # fmt: skip
-    failures = [(k, each["error"]) for k, each in enumerate(told) if each["error"] is not None]
-    if failures:
-        if group.index == 0 and folder.name:
-            shutil.rmtree(folder, ignore_errors=True)
-        if error is not None:
-            raise error
-        k, text = failures[0]
-        raise CheckpointError(f"checkpoint.save: rank {group.ranks[k]} could not save: {text}")
-    if len({each["step"] for each in told}) > 1:
-        if group.index == 0:
-            shutil.rmtree(folder, ignore_errors=True)
-        raise CheckpointError(
-            f"checkpoint.save: the ranks save steps {', '.join(str(each['step']) for each in told)}; needed: one step"
-        )
-    if any(len({each["copies"].get(key) for each in told} - {None}) > 1 for each in told for key in each["copies"]):
-        if group.index == 0:
-            shutil.rmtree(folder, ignore_errors=True)
-        _refuse_copies(share, group)
-    kinds = list(dict.fromkeys(each["tree"] for each in told))
-    classes = [kinds.index(each["tree"]) for each in told]
-    first = [classes.index(k) for k in range(len(kinds))]
-    trees = [found.tree]
-    if len(kinds) > 1:
+    try:
+        _refuse(told, mine, group)
+    except RingtapeError:
+        if group.index == 0 and mine.folder.name:
+            shutil.rmtree(mine.folder, ignore_errors=True)
+        raise
+    classes = _classes([each["tree"] for each in told])
+    first = [classes.index(k) for k in range(max(classes) + 1)]
+    trees = [mine.found.tree]
+    if len(first) > 1:
         sent = group.exchange(tree.encode() if group.index in first else b"", of="checkpoint.save")
         trees = [json.loads(sent[k]) for k in first]
-    mine = classes[group.index]
-    whole = merged(trees)
-    entries = share.entries + (_own_arrays(found, whole, trees, mine) if group.index == first[mine] else [])
+    whole, own = merged(trees), classes[group.index]
+    entries = mine.share.entries
+    if group.index == first[own]:
+        entries = entries + _own_arrays(mine.found, whole, trees, own)
     grid = state.grid
     mesh = {} if grid is None else dict(zip(grid.names, map(int, grid.sizes), strict=True))
     head = Manifest(step, whole, {}, [], mesh, classes, disk.CHECKSUM, about())
-    return Save(
-        directory, directory.path / told[0]["folder"], step, group.index, group.size, entries, head, keep, keep_every
-    )
+    folder = directory.path / told[0]["folder"]
+    return Save(directory, folder, step, group.index, group.size, entries, head, keep, keep_every)
+
+
+class _Mine:
+    """The part of this rank in a save, as far as it came."""
+
+    def __init__(self) -> None:
+        self.found, self.share, self.folder = Encoded(), Share([], {}), Path()
+        self.error: RingtapeError | None = None
+
+    def collect(self, directory: Directory, objects: Any, step: Any, overwrite: bool, group: Any) -> None:
+        if isinstance(step, bool) or not isinstance(step, int) or not 0 <= step < 10**18:
+            raise OptionError(f"checkpoint.save: step={step!r} was given; needed: a whole number of at least 0")
+        digest = None if group.size == 1 else _digest
+        self.found = encode(objects if isinstance(objects, Mapping) else {"state": objects}, digest)
+        self.share = share_of(self.found.pieces, group.size, digest)
+        if group.index == 0:
+            self.folder = directory.begin(step, overwrite)
+
+
+def _refuse(told: list[dict[str, Any]], mine: _Mine, group: Any) -> None:
+    """Raise the error of this rank, or that another rank has one, or that the ranks save different things."""
+    if mine.error is not None:
+        raise mine.error
+    for rank, each in zip(group.ranks, told, strict=True):
+        if each["error"] is not None:
+            raise CheckpointError(f"checkpoint.save: rank {rank} could not save: {each['error']}")
+    if len({each["step"] for each in told}) > 1:
+        steps = ", ".join(str(each["step"]) for each in told)
+        raise CheckpointError(f"checkpoint.save: the ranks save steps {steps}; needed: one step")
+    copies: dict[str, str] = {}
+    if any(copies.setdefault(key, text) != text for each in told for key, text in each["copies"].items()):
+        _refuse_copies(mine.share, group)
+
+
+def _classes(digests: list[str]) -> list[int]:
+    """The class of each rank, given the digests of their trees."""
+    kinds = list(dict.fromkeys(digests))
+    return [kinds.index(each) for each in digests]
 
 
 def _digest(array: Any) -> str:
@@ -242,8 +259,8 @@ def _digest(array: Any) -> str:
     return f"{array.dtype.str}{array.shape}{checksum(disk.bytes_of(disk.storable(array)))}"
 
 
-def _of_texts(texts: Mapping[str, str]) -> str:
-    return str(blake2b(json.dumps(texts).encode(), digest_size=8).hexdigest())
+def _digest_of_text(text: str) -> str:
+    return str(blake2b(text.encode(), digest_size=12).hexdigest())
 
 
 def _refuse_copies(share: Share, group: Any) -> NoReturn:
@@ -282,7 +299,7 @@ def _own_arrays(found: Encoded, whole: Any, trees: list[Any], mine: int) -> list
 
 
 def about() -> dict[str, Any]:
-    """What is noted of the run: the time, and what its bits depend on."""
+    """Notes on the run: the time, and versions on which its bits depend."""
     return {
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "numpy": np.__version__,
         "python": platform.python_version(), "machine": platform.machine(),

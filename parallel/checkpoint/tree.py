@@ -128,12 +128,7 @@ def _code(x: Any, path: str, found: Encoded, digest: Any) -> Any:
     if isinstance(x, Piece):
         x = x.array
     if isinstance(x, np.ndarray | np.generic) or is_array(x):
-        host = np.asarray(to_host(x))
-        if host.dtype.hasobject or host.dtype.fields is not None:
-            raise DtypeError(f"checkpoint.save: {path} has dtype {host.dtype}; needed: numbers or texts")
-        found.arrays[path] = host
-        return {"value": path, **({"scalar": True} if isinstance(x, np.generic) else {}),
-                **({} if digest is None else {"digest": digest(host)})}  # fmt: skip
+        return _array_code(x, path, found, digest)
     if isinstance(x, OfRank):
         return {"ranks": [_code(x.mine, path, found, digest)]}
     if isinstance(x, Names):
@@ -147,6 +142,23 @@ def _code(x: Any, path: str, found: Encoded, digest: Any) -> Any:
     if isinstance(x, list | tuple):
         items = [_code(each, f"{path}/{i}", found, digest) for i, each in enumerate(x)]
         return items if isinstance(x, list) else {"tuple": items}
+    return _plain_code(x, path)
+
+
+def _array_code(x: Any, path: str, found: Encoded, digest: Any) -> Any:
+    host = np.asarray(to_host(x))
+    if host.dtype.hasobject or host.dtype.fields is not None:
+        raise DtypeError(f"checkpoint.save: {path} has dtype {host.dtype}; needed: numbers or texts")
+    found.arrays[path] = host
+    code: dict[str, Any] = {"value": path}
+    if isinstance(x, np.generic):
+        code["scalar"] = True
+    if digest is not None:
+        code["digest"] = digest(host)
+    return code
+
+
+def _plain_code(x: Any, path: str) -> Any:
     if x is None or isinstance(x, bool | int | float | str):
         return x if not isinstance(x, float) or math.isfinite(x) else {"float": repr(x)}
     raise ArgumentError(
@@ -166,37 +178,62 @@ def _of_tensor(x: Any, path: str) -> Any:
 
 
 # -- the trees of several classes of ranks -----------------------------------------------------------------------------
+_ABSENT: Any = object()
+
+
 def _merge(codes: Sequence[Any]) -> Any:
-    """One tree for the trees of all classes of ranks. `_ABSENT` stands for what a class does not have."""
+    """One code for those of all classes of ranks. `_ABSENT` stands for what a class does not have."""
     present = [code for code in codes if code is not _ABSENT]
-    kinds = {next(iter(code)) if isinstance(code, dict) and code else None for code in present}
-    kind = kinds.pop() if len(kinds) == 1 else None
     if all(code == present[0] for code in present):
         return present[0]
-    if kind == "ranks":
-        return {kind: [None if code is _ABSENT else _renamed(code[kind][0], k) for k, code in enumerate(codes)]}
-    if kind == "names":
-        count = max(len(code["names"]) for code in present)
-        groups: list[dict[str, None]] = [{} for _ in range(count)]
-        for code in present:
-            for group, names in zip(groups, code["names"], strict=False):
-                group.update(dict.fromkeys(names))
-        return {"names": [list(group) for group in groups]}
-    if kind in ("by", "dict", "state"):
-        if kind == "state":
-            return {"state": _merge([code if code is _ABSENT else code["state"] for code in codes])}
-        keys = {key: None for code in present for key in code[kind]}
-        inner = [_ABSENT if code is _ABSENT else code[kind] for code in codes]
-        differs = kind == "dict" and any(
-            set(each) != set(keys) and not all(_is_of_piece(each[k]) for each in inner if each is not _ABSENT for k in
-                                               each) for each in inner if each is not _ABSENT
-        )  # fmt: skip
-        if not differs:
-            return {kind: {
-                key: _merge([_ABSENT if each is _ABSENT or key not in each else each[key] for each in inner])
-                for key in keys
-            }}  # fmt: skip
+    kinds = {next(iter(code)) if isinstance(code, dict) and code else None for code in present}
+    merge = _MERGES.get(kinds.pop()) if len(kinds) == 1 else None
+    found = None if merge is None else merge(codes, present)
+    if found is not None:
+        return found
     return {"differs": [None if code is _ABSENT else _renamed(code, k) for k, code in enumerate(codes)]}
+
+
+def _merge_ranks(codes: Sequence[Any], present: Sequence[Any]) -> Any:
+    return {"ranks": [None if code is _ABSENT else _renamed(code["ranks"][0], k) for k, code in enumerate(codes)]}
+
+
+def _merge_names(codes: Sequence[Any], present: Sequence[Any]) -> Any:
+    groups: list[dict[str, None]] = [{} for _ in range(max(len(code["names"]) for code in present))]
+    for code in present:
+        for group, names in zip(groups, code["names"], strict=False):
+            group.update(dict.fromkeys(names))
+    return {"names": [list(group) for group in groups]}
+
+
+def _merge_state(codes: Sequence[Any], present: Sequence[Any]) -> Any:
+    return {"state": _merge([code if code is _ABSENT else code["state"] for code in codes])}
+
+
+def _merge_dict(codes: Sequence[Any], present: Sequence[Any]) -> Any:
+    """Merge mappings with the same keys, or of arrays alone: the stages of a pipeline have other parameters."""
+    keys = set(present[0]["dict"])
+    if any(set(code["dict"]) != keys for code in present) and not all(
+        _is_array(each) for code in present for each in code["dict"].values()
+    ):
+        return None
+    return {"dict": _merge_items("dict", codes, present)}
+
+
+def _merge_by_parameter(codes: Sequence[Any], present: Sequence[Any]) -> Any:
+    return {"by": _merge_items("by", codes, present)}
+
+
+def _merge_items(kind: str, codes: Sequence[Any], present: Sequence[Any]) -> dict[str, Any]:
+    keys = {key: None for code in present for key in code[kind]}
+    inner = [{} if code is _ABSENT else code[kind] for code in codes]
+    return {key: _merge([each.get(key, _ABSENT) for each in inner]) for key in keys}
+
+
+_MERGES: dict[Any, Callable[[Sequence[Any], Sequence[Any]], Any]] = {
+    "ranks": _merge_ranks, "names": _merge_names, "state": _merge_state, "dict": _merge_dict,
+    "by": _merge_by_parameter,
+}  # fmt: skip
 
 
 def _renamed(code: Any, k: int) -> Any:
@@ -223,11 +260,8 @@ def values_of(code: Any) -> Iterator[str]:
                 yield from values_of(each)
 
 
-def _is_of_piece(code: Any) -> bool:
+def _is_array(code: Any) -> bool:
     return isinstance(code, dict) and "value" in code
-
-
-_ABSENT: Any = object()
 
 
 def merged(trees: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -258,6 +292,10 @@ class Decoder:
     def __init__(self, value: Callable[[str, Any], Any], place: int | None, classes: Sequence[int]):
         self.value, self.place, self.classes = value, place, classes
         self.unused: set[str] = set()
+        self._kinds: dict[str, Callable[[Any, Any, str], Any]] = {
+            "float": self._float, "tuple": self._tuple, "names": self._names, "by": self._by_parameter,
+            "dict": self._dict, "ranks": self._ranks, "differs": self._differs,
+        }  # fmt: skip
 
     def decode(self, code: Any, like: Any, path: str, of_module: bool = False) -> Any:
         """The value of a code. `like` is the present value at this place, or None.
@@ -274,25 +312,29 @@ class Decoder:
             array = self.value(code["value"], like)
             return array[()] if code.get("scalar") else array
         kind, content = next(iter(code.items()))
-        if kind == "float":
-            return float(content)
-        if kind == "tuple":
-            return tuple(self.decode(each, _item(like, i), f"{path}/{i}") for i, each in enumerate(content))
-        if kind == "names":
-            known = _names(content, like, path)
-            mine = {name for names in known for name in names}
-            self.unused |= {f"{path.removesuffix('/names')}: {x}" for names in content for x in names if x not in mine}
-            return known
-        if kind == "by":
-            return self._by_parameter(content, like, path)
-        if kind == "dict":
-            return self._dict(content, like, path)
-        if kind == "ranks":
-            if self.place is None:
-                return [self.decode(content[k if len(content) > 1 else 0], None, path) for k in self.classes]
-            mine = self.decode(content[self.place if len(content) > 1 else 0], None, path)
-            return [mine] * len(self.classes)  # of which only this rank's is looked at
-        assert kind == "differs", kind
+        return self._kinds[kind](content, like, path)
+
+    def _float(self, content: str, like: Any, path: str) -> float:
+        return float(content)
+
+    def _tuple(self, content: list[Any], like: Any, path: str) -> tuple[Any, ...]:
+        return tuple(self.decode(each, _item(like, i), f"{path}/{i}") for i, each in enumerate(content))
+
+    def _names(self, content: list[list[str]], like: Any, path: str) -> Any:
+        known = _names(content, like, path)
+        mine = {name for names in known for name in names}
+        self.unused |= {f"{path.removesuffix('/names')}: {x}" for names in content for x in names if x not in mine}
+        return known
+
+    def _ranks(self, content: list[Any], like: Any, path: str) -> list[Any]:
+        def of(k: int) -> Any:
+            return self.decode(content[k if len(content) > 1 else 0], None, path)
+
+        if self.place is None:
+            return [of(k) for k in self.classes]
+        return [of(self.place)] * len(self.classes)  # of which only this rank's is looked at
+
+    def _differs(self, content: list[Any], like: Any, path: str) -> Any:
         if self.place is None:
             raise LayoutError(
                 f"checkpoint.load: {path} was another value on each rank of the run that saved it, and this mesh is "
