@@ -6,6 +6,7 @@
 ``checkpoint.resume(dir, state)``    the same, or None at the first start of a run
 ``checkpoint.latest(dir)``           the newest step that is whole
 ``checkpoint.Checkpoints(dir)``      keeps some steps, and writes in the background
+``checkpoint.explain(state)``         files, bytes and messages of a save, also in a dry world
 ``checkpoint.Preemption()``          tells all ranks that the scheduler asks the job to end
 ===================================  =================================================================================
 """
@@ -13,10 +14,11 @@
 from autograd.errors import CheckpointError, CheckpointWarning, DamagedCheckpoint
 
 from .checkpoints import Checkpoints, latest, load, resume, save
+from .explanation import Explanation, explain
 from .loading import Restored
 from .preemption import REQUEUE, Preemption
 
 __all__ = [
-    "REQUEUE", "CheckpointError", "CheckpointWarning", "Checkpoints", "DamagedCheckpoint", "Preemption", "Restored",
-    "latest", "load", "resume", "save",
+    "REQUEUE", "CheckpointError", "CheckpointWarning", "Checkpoints", "DamagedCheckpoint", "Explanation", "Preemption",
+    "Restored", "explain", "latest", "load", "resume", "save",
 ]  # fmt: skip

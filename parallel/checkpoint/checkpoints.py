@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +13,7 @@ from autograd.errors import CheckpointError, DamagedCheckpoint, OptionError, typ
 from .directory import Directory
 from .loading import Restored, agreed_step, leave_out, load_step, newest
 from .saving import Save, begin
-from .tree import on_its_mesh
+from .tree import on_a_mesh
 
 __all__ = ["Checkpoints", "latest", "load", "resume", "save"]
 
@@ -163,15 +161,6 @@ class Checkpoints:
         """Load the newest step that is whole, or return None if there is none; see `resume`."""
         self.wait()
         return resume(self.directory.path, state, checksums=checksums)
-
-
-def on_a_mesh(objects: Any) -> AbstractContextManager[Any]:
-    """A block with the current mesh, or, if there is none, that of an object which has one of its own."""
-    if state.mesh is None:
-        for x in objects.values() if isinstance(objects, Mapping) else (objects,):
-            if not isinstance(found := on_its_mesh(x), nullcontext):
-                return found
-    return nullcontext()
 
 
 @typed_errors

@@ -40,7 +40,10 @@ from collectives import Mesh
 from ..approximate.rank_states import OfRank
 from .ownership import place_of
 
-__all__ = ["Decoder", "Encoded", "encode", "has_state", "merged", "on_its_mesh", "parts_of", "state_of", "values_of"]
+__all__ = [
+    "Decoder", "Encoded", "encode", "has_state", "merged", "on_a_mesh", "on_its_mesh", "parts_of", "state_of",
+    "values_of",
+]  # fmt: skip
 
 
 def has_state(x: Any) -> bool:
@@ -72,6 +75,15 @@ def on_its_mesh(x: Any) -> AbstractContextManager[Any]:
     """A block in which the mesh is current that an object has as its own, as a `Trainer` has."""
     mesh = getattr(x, "mesh", None)
     return mesh if isinstance(mesh, Mesh) and state.mesh is not mesh else nullcontext()
+
+
+def on_a_mesh(objects: Any) -> AbstractContextManager[Any]:
+    """A block with the current mesh, or, if there is none, that of an object which has one of its own."""
+    if state.mesh is None:
+        for x in objects.values() if isinstance(objects, Mapping) else (objects,):
+            if not isinstance(found := on_its_mesh(x), nullcontext):
+                return found
+    return nullcontext()
 
 
 @dataclass
