@@ -457,7 +457,7 @@ class _Run:
         self.sizes: list[int] | None = None  # the bytes that the tapes hold, where they are measured
         self.result: Any = None
         self.ties: list[tuple[Tie, Tape, Tensor]] = []
-        self.lent: dict[int, Borrowed] = {}  # by the identity of the placeholder: the value of a tied parameter
+        self.lent: dict[Any, Borrowed] = {}  # by placeholder: the value of a tied parameter
         group = None if model._on is None else model._on.group
         if group is not None and group.size > 1 and group.checking:
             shapes = [(d.name, s) for x in self.inputs for s, d, _ in signature_of(x)]
@@ -682,7 +682,7 @@ class _Run:
             else:
                 owner, attribute = at[0]
                 leaf = Borrowed(*transfers.receive_value(tie.owner, text), tie.name)
-                self.lent[id(vars(owner)[attribute])] = leaf
+                self.lent[vars(owner)[attribute]] = leaf
 
     def _return_ties(self) -> None:
         """Return the cotangents of tied parameters to their owners, or receive and add them."""
@@ -691,7 +691,7 @@ class _Run:
             if tie.owner == self.model.rank or transfers is None:
                 continue
             owner, attribute = at[0]
-            leaf = self.lent.pop(id(vars(owner)[attribute]))
+            leaf = self.lent.pop(vars(owner)[attribute])
             if leaf.requires_grad:
                 transfers.send_gradient(tie.owner, None if leaf.grad is None else leaf.grad.array, tie.name)
         for tie, tape, y in self.ties:
