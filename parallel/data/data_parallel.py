@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any
@@ -153,7 +153,7 @@ class DataParallel(Module):
         self._checked = False
         self._entries: list[Entry] = []  # recorded where the module is called
         self._layers: Layers | None = None  # entries of stage 3, recorded where a layer is called
-        self._at: tuple[Any, list[int]] = None, []  # the recording of the last entries, and the places of their outputs
+        self._at: tuple[Any, list[int]] | None = None  # where the last entries were recorded: the recording, the places
         self._entered: list[Any] | None = None  # the parameters inside, in a block of `accumulate`
 
     def __getstate__(self) -> dict[str, Any]:
@@ -265,15 +265,13 @@ class DataParallel(Module):
             self._checked = True
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
-        if self._owners is None:
-            self._register()
         if self._assigned != ASSIGNED.n:
             self._look_at_owners()
         layers = self._layers
         entered = self._enter() if self._entered is None else self._entered
-        contexts, outer = state.contexts, VALUES.get()
-        if state.recording is not None:
-            state.contexts = (*contexts, partial(self._reuse_entry, self._at))
+        contexts, outer, at = state.contexts, VALUES.get(), self._at
+        if at is not None:
+            state.contexts = (*contexts, partial(self._reuse_entry, *at))
         try:
             values = dict(zip(self._parameters, entered))  # noqa: B905  `strict` costs as much as the rest
             VALUES.set(values if outer is None else {**outer, **values})  # `substituted`, without its calls
@@ -288,8 +286,10 @@ class DataParallel(Module):
             state.contexts = contexts
 
     def _look_at_owners(self) -> None:
-        """Raise OptionError if an attribute no longer holds the parameter that it held."""
+        """Find the attributes that hold a parameter; OptionError if one no longer holds that which it held."""
         assigned = ASSIGNED.n
+        if self._owners is None:
+            self._register()
         for attributes, name, k in self._owners or ():
             p = self._parameters[k]
             if attributes.get(name) is not p:
@@ -326,7 +326,7 @@ class DataParallel(Module):
                     entered[k] = x
         if self._layers is not None:
             self._layers.forget()
-        self._at = None if recording is None else ref(recording), places
+        self._at = None if recording is None else (ref(recording), places)
         return entered
 
     @contextmanager
@@ -390,9 +390,9 @@ class DataParallel(Module):
         tape.backward()
 
     @contextmanager
-    def _reuse_entry(self, at: tuple[Any, list[int]]) -> Iterator[None]:
+    def _reuse_entry(self, recording: Callable[[], Any], places: list[int]) -> Iterator[None]:
         """Give the module the parameters of an earlier entry, for the recomputation of a part of it (checkpointing)."""
-        (recording, places), parameters = at, self._parameters
+        parameters = self._parameters
         values: dict[Any, Any] = {}
         for entry, first in zip(self._entries, places, strict=True):
             entered = entry.again(parameters, recording(), first)
