@@ -51,6 +51,7 @@ REDUCTIONS = frozenset(("all_reduce", "reduce", "reduce_scatter", "scan", "accum
 _OPERATIONS = ("sum", "max", "prod")
 _ROOTED = frozenset(("broadcast", "reduce", "gather", "scatter"))
 _OF_PARTS = frozenset(("all_gather", "reduce_scatter"))
+_SUMS_OF_COUNTS = {"reduce_scatter": "the sum of counts", "all_to_all": "the sum of send_counts"}
 _PEERS = {"send": "dst", "lend": "dst", "recv": "src"}
 
 
@@ -224,16 +225,8 @@ def check(request: Request, rank: int, size: int, name: str) -> None:
         else:
             _check_operand(x, call, rank, name)
         return
-    if counts is not None:
-        _check_counts("send_counts" if call == "all_to_all" else "counts", counts, size, name)
-    elif call in _OF_PARTS:
-        each = "x.size" if call == "all_gather" else "x.size // group.size"
-        raise ArgumentError(
-            f"{call} on '{name}' was called without counts; needed: counts, the number of elements of each of the "
-            f"{size} ranks' parts\n  fix: [{each}] * group.size, if all are equal"
-        )
-    if receive_counts is not None:
-        _check_counts("receive_counts", receive_counts, size, name)
+    if counts is not None or call in _OF_PARTS:
+        _check_parts(call, counts, receive_counts, size, name)
     if call in ("scatter", "broadcast"):
         _check_from_root(request, rank, size, name)
         return
@@ -250,17 +243,19 @@ def check(request: Request, rank: int, size: int, name: str) -> None:
             raise DtypeError(f"all_reduce with op='max' on '{name}' of {x.dtype}, whose values have no order")
     elif call in ("gather", "all_gather"):
         _check_size(x, counts[rank], "this rank's count")
-    elif call == "reduce_scatter":
-        _check_size(x, sum(counts), "the sum of counts")
-    elif call == "all_to_all":
-        _check_size(x, sum(counts), "the sum of send_counts")
+    elif call in _SUMS_OF_COUNTS:
+        _check_size(x, sum(counts), _SUMS_OF_COUNTS[call])
     elif call in ("get", "accumulate"):
-        for source, _, _ in options[0]:
-            check_rank("source", source, size, name)
-        if call == "accumulate":
-            _check_size(x, sum(count for _, _, count in options[0]), "the sum of the runs")
+        _check_runs(x, call, options[0], size, name)
     elif call not in ("reduce", "scan"):
         raise ValueError(f"{call!r} on '{name}' is not a communicator's call; needed: a call that `Request` lists")
+
+
+def _check_runs(x: Any, call: str, runs: Runs, size: int, name: str) -> None:
+    for source, _, _ in runs:
+        check_rank("source", source, size, name)
+    if call == "accumulate":
+        _check_size(x, sum(count for _, _, count in runs), "the sum of the runs")
 
 
 def _check_from_root(request: Request, rank: int, size: int, name: str) -> None:
@@ -329,6 +324,18 @@ def _check_buffer(out: Any, call: str, where: str, name: str) -> None:
     _check_flat(out)
     if isinstance(out, np.ndarray) and not out.flags.writeable:
         raise ShapeError(f"the receive buffer of {call} on '{name}' is read-only; needed: a writeable array")
+
+
+def _check_parts(call: str, counts: Any, receive_counts: Any, size: int, name: str) -> None:
+    if counts is None:
+        each = "x.size" if call == "all_gather" else "x.size // group.size"
+        raise ArgumentError(
+            f"{call} on '{name}' was called without counts; needed: counts, the number of elements of each of the "
+            f"{size} ranks' parts\n  fix: [{each}] * group.size, if all are equal"
+        )
+    _check_counts("send_counts" if call == "all_to_all" else "counts", counts, size, name)
+    if receive_counts is not None:
+        _check_counts("receive_counts", receive_counts, size, name)
 
 
 def _check_counts(what: str, counts: Sequence[int], size: int, name: str) -> None:
