@@ -35,8 +35,8 @@ import numpy as np
 from autograd.arrays.device import is_bfloat16
 from autograd.errors import ArgumentError, DtypeError, MeshError, OptionError, ShapeError
 
-__all__ = ["Array", "DTYPES", "REDUCTIONS", "Request", "Runs", "alone", "answer", "check",
-           "check_members", "given_bytes", "not_communicated", "shown", "whole_bytes"]  # fmt: skip
+__all__ = ["Array", "DTYPES", "REDUCTIONS", "Request", "Runs", "alone", "answer", "check", "check_members",
+           "check_message", "given_bytes", "not_communicated", "shown", "whole_bytes"]  # fmt: skip
 
 Array = np.ndarray[Any, Any]
 Runs = Sequence[tuple[int, int, int]]
@@ -214,20 +214,11 @@ def check(request: Request, rank: int, size: int, name: str) -> None:
     autograd.errors.ShapeError: a transport takes one-dimensional C-contiguous arrays, not shape (2, 3): ravel it first
       at ...
     """
-    call, x, op, counts, receive_counts, root, peer, _, out, options, _ = request
+    call, x, op, counts, receive_counts, root, _, _, _, options, _ = request
     if call == "exchange" or call == "barrier":
         return
     if call in _PEERS:
-        given = out if call == "recv" else x
-        if given.__class__ is np.ndarray and given.ndim == 1 and given.dtype in DTYPES and 0 <= peer < size:
-            flags = given.flags  # without the calls below, which cost as much as a short message
-            if flags.c_contiguous and (given is x or flags.writeable):
-                return
-        check_rank(_PEERS[call], peer, size, name)
-        if call == "recv":
-            _check_buffer(out, "recv", "", name)
-        else:
-            _check_operand(x, call, rank, name)
+        check_message(request, rank, size, name)
         return
     if counts is not None:
         _check_counts("send_counts" if call == "all_to_all" else "counts", counts, size, name)
@@ -266,6 +257,21 @@ def check(request: Request, rank: int, size: int, name: str) -> None:
             _check_size(x, sum(count for _, _, count in options[0]), "the sum of the runs")
     elif call not in ("reduce", "scan"):
         raise ValueError(f"{call!r} on '{name}' is not a communicator's call; needed: a call that `Request` lists")
+
+
+def check_message(request: Request, rank: int, size: int, name: str) -> None:
+    """`check` for `send`, `lend` and `recv`."""
+    call, x, peer, out = request.call, request.x, request.peer, request.out
+    given = out if call == "recv" else x
+    if given.__class__ is np.ndarray and given.ndim == 1 and given.dtype in DTYPES and 0 <= peer < size:
+        flags = given.flags  # without the calls below, which take as long as a short message
+        if flags.c_contiguous and (given is x or flags.writeable):
+            return
+    check_rank(_PEERS[call], peer, size, name)
+    if call == "recv":
+        _check_buffer(out, "recv", "", name)
+    else:
+        _check_operand(x, call, rank, name)
 
 
 def _check_from_root(request: Request, rank: int, size: int, name: str) -> None:

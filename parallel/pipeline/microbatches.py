@@ -66,9 +66,9 @@ def split_batch(
         return [tree_map(lambda x: _varying(x, axis), of) for of in batch]
     leaves, structure = flatten(batch)
     divided = [_split(x, microbatches, axis, what, {} if known is None else known) for x in leaves]
-    if not divided:
-        return [structure.rebuild(()) for _ in range(microbatches)]
-    return list(map(structure.rebuild, zip(*divided, strict=True)))
+    if structure.kind is None:
+        return divided[0]
+    return [structure.rebuild([of[i] for of in divided]) for i in range(microbatches)]
 
 
 def _varying(x: Any, axis: str | None) -> Any:

@@ -73,6 +73,45 @@ class _Pass:
         self.seeds: list[Tensor] = []  # the objectives that arise in this stage
         self.rest: Rest | None = None
 
+    def needed(self) -> list[Tensor]:
+        """The values that the stage got whose cotangents are needed."""
+        return [x for x in self.watched if x.tape is self.tape.recording]
+
+    def take_objective(self, cotangents: Sequence[Any], scale: Any) -> tuple[list[Tensor], list[Any]]:
+        """The outputs from which backward starts, and their cotangents; the pass forgets the outputs."""
+        recording = self.tape.recording
+        outputs: list[Tensor] = []
+        seeds: list[Any] = []
+        for y, ct in zip(self.outputs, cotangents, strict=True):
+            if ct is not None and y.tape is recording:
+                outputs.append(y)
+                seeds.append(Tensor(ct, None if y.layout is None else y.layout.dual))
+        for loss in self.seeds:
+            if loss.tape is recording:
+                outputs.append(loss)
+                seeds.append(scale)
+        self.outputs, self.seeds = [], []
+        return outputs, seeds
+
+    def take_cotangents(self) -> list[Any]:
+        """The cotangents of the values that the stage got, after backward, as arrays; None where none is needed.
+
+        The pass forgets the values.
+        """
+        leaves, self.leaves, watched, self.watched = self.leaves, [], self.watched, []
+        deferred: Iterator[Any] | None = None
+        if self.rest is not None:
+            deferred, self.rest.cotangents = iter(self.rest.cotangents), []
+        found: list[Any] = []
+        for x, leaf in zip(watched, leaves, strict=True):
+            ct = None
+            if x.tape is self.tape.recording:
+                ct = getattr(leaf.grad, "array", None) if deferred is None else next(deferred)
+                if ct is None:
+                    ct = zeros_on(leaf.array, leaf.array.shape, leaf.array.dtype)
+            found.append(ct)
+        return found
+
 
 class Steps:
     """The number of steps of a pipeline or a trainer, on which random numbers depend, as a state.
@@ -590,12 +629,14 @@ class _Run:
     def _layers(self, action: Action, x: Any, of: _Pass) -> tuple[Any, list[Any]]:
         """Run the layers of a stage, and the loss behind the last. Returns the result and the losses, its own first."""
         model, is_last = self.model, self.has_loss and action.stage == self.schedule.stages - 1
+        side: list[Any] = []
         if model._side_losses is None:
             x = self._chain(action, x, of)
-            return x, [x] if is_last else []
-        with model._side_losses() as side:
-            x = self._chain(action, x, of)
-            return x, [x, *side] if is_last else [*side]
+        else:
+            with model._side_losses() as given:
+                x = self._chain(action, x, of)
+                side = [*given]
+        return x, [x, *side] if is_last else side
 
     def _chain(self, action: Action, x: Any, of: _Pass) -> Any:
         """Run the layers of a stage, and the loss behind the last, each with the random state of `layer_state`."""
@@ -622,43 +663,18 @@ class _Run:
         of = self.passes[stage, i]
         if cotangents is None:
             cotangents = self.cotangents.pop((stage, i), [None] * len(of.outputs))
-        outputs, seeds = self._objective(of, cotangents)
-        needs = [x.tape is of.tape.recording for x in of.watched]
+        outputs, seeds = of.take_objective(cotangents, self.scale)
         if kind == "B":
             of.tape.backward(outputs, seeds)
             del self.passes[stage, i]
-            found = [None if x.grad is None else x.grad.array for x in of.leaves]
         else:
             # The batch needs no cotangent. In the first stage I ends at the first layer, whose adjoint is part of W.
-            wanted = [x for x, needed in zip(of.watched, needs, strict=True) if needed]
-            of.rest = of.tape.backward(outputs, seeds, wanted=wanted if stage else of.begun, defer=True)
+            of.rest = of.tape.backward(outputs, seeds, wanted=of.needed() if stage else of.begun, defer=True)
             of.begun = []
-            given = iter(of.rest.cotangents)
-            found, of.rest.cotangents = [next(given) if needed else None for needed in needs], []
-        found = [
-            None if not needed else zeros_on(x.array, x.array.shape, x.array.dtype) if g is None else g
-            for x, g, needed in zip(of.leaves, found, needs, strict=True)
-        ]
-        of.leaves, of.watched = [], []
+        found = of.take_cotangents()
         if stage and self.schedule.placement[stage - 1] == self.model.rank:
             self.cotangents[stage - 1, i] = found
         return found
-
-    def _objective(self, of: _Pass, cotangents: Sequence[Any]) -> tuple[list[Tensor], list[Any]]:
-        """The outputs of a pass from which its backward pass starts, and their cotangents. The pass forgets them."""
-        recording = of.tape.recording
-        outputs: list[Tensor] = []
-        seeds: list[Any] = []
-        for y, ct in zip(of.outputs, cotangents, strict=True):
-            if ct is not None and y.tape is recording:
-                outputs.append(y)
-                seeds.append(Tensor(ct, None if y.layout is None else y.layout.dual))
-        for loss in of.seeds:
-            if loss.tape is recording:
-                outputs.append(loss)
-                seeds.append(self.scale)
-        of.outputs, of.seeds = [], []
-        return outputs, seeds
 
     def _weights(self, action: Action) -> None:
         """W of a stage."""
