@@ -25,7 +25,7 @@ from autograd.layouts.rank_values import EVERY_AXIS, RankInt
 
 from ..checks.channel import Checks
 from ..checks.sanitizer import Addend
-from .request import DTYPES, REDUCTIONS, Array, Request, Runs, alone, answer, check, check_members
+from .request import DTYPES, REDUCTIONS, Array, Request, Runs, alone, answer, check, check_members, check_message
 from .traffic import Traffic
 from .windows import AloneClocks, Clocks, LocalWindow, Window, check_memory
 
@@ -317,8 +317,9 @@ class Communicator:
     def _prepared(self, request: Request, started: bool) -> Any:
         """Check a request, prepare its operand and result, and run or start it."""
         call, x, given = request.call, request.x, request.out
-        check(request, self.index, self.size, self.name)
-        if self.size == 1 and call not in _MESSAGES and not self.dry:
+        is_message = call in _MESSAGES
+        (check_message if is_message else check)(request, self.index, self.size, self.name)
+        if self.size == 1 and not is_message and not self.dry:
             return Pending.done(alone(request)) if started else alone(request)
         if not isinstance(given if x is None else x, _ON_HOST):
             y = self._on_device(request, started)
@@ -332,7 +333,7 @@ class Communicator:
         in_place = call == "all_reduce" and out is x
         if call == "broadcast":
             x, out = None, out if x is None else x.copy()
-        elif out is None:
+        elif out is None and not is_message:
             found = answer(request, self.index)
             if found is not None:
                 out = self._empty(found[0], _SINGLE if is_half else found[1])

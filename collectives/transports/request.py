@@ -35,8 +35,8 @@ import numpy as np
 from autograd.arrays.device import is_bfloat16
 from autograd.errors import ArgumentError, DtypeError, MeshError, OptionError, ShapeError
 
-__all__ = ["Array", "DTYPES", "REDUCTIONS", "Request", "Runs", "alone", "answer", "check",
-           "check_members", "given_bytes", "not_communicated", "shown", "whole_bytes"]  # fmt: skip
+__all__ = ["Array", "DTYPES", "REDUCTIONS", "Request", "Runs", "alone", "answer", "check", "check_members",
+           "check_message", "given_bytes", "not_communicated", "shown", "whole_bytes"]  # fmt: skip
 
 Array = np.ndarray[Any, Any]
 Runs = Sequence[tuple[int, int, int]]
@@ -215,15 +215,11 @@ def check(request: Request, rank: int, size: int, name: str) -> None:
     autograd.errors.ShapeError: a transport takes one-dimensional C-contiguous arrays, not shape (2, 3): ravel it first
       at ...
     """
-    call, x, op, counts, receive_counts, root, peer, _, out, options, _ = request
+    call, x, op, counts, receive_counts, root, _, _, _, options, _ = request
     if call == "exchange" or call == "barrier":
         return
     if call in _PEERS:
-        check_rank(_PEERS[call], peer, size, name)
-        if call == "recv":
-            _check_buffer(out, "recv", "", name)
-        else:
-            _check_operand(x, call, rank, name)
+        check_message(request, rank, size, name)
         return
     if counts is not None or call in _OF_PARTS:
         _check_parts(call, counts, receive_counts, size, name)
@@ -256,6 +252,21 @@ def _check_runs(x: Any, call: str, runs: Runs, size: int, name: str) -> None:
         check_rank("source", source, size, name)
     if call == "accumulate":
         _check_size(x, sum(count for _, _, count in runs), "the sum of the runs")
+
+
+def check_message(request: Request, rank: int, size: int, name: str) -> None:
+    """`check` for `send`, `lend` and `recv`."""
+    call, x, peer, out = request.call, request.x, request.peer, request.out
+    given = out if call == "recv" else x
+    if given.__class__ is np.ndarray and given.ndim == 1 and given.dtype in DTYPES and 0 <= peer < size:
+        flags = given.flags  # without the calls below, which take as long as a short message
+        if flags.c_contiguous and (given is x or flags.writeable):
+            return
+    check_rank(_PEERS[call], peer, size, name)
+    if call == "recv":
+        _check_buffer(out, "recv", "", name)
+    else:
+        _check_operand(x, call, rank, name)
 
 
 def _check_from_root(request: Request, rank: int, size: int, name: str) -> None:
