@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 from autograd.errors import CollectiveMismatch, site_of_thread
 
 from ..checks import reports
+from ..checks.reports import MadeCall, call_difference, first_difference, unknown_calls_text
 from .activity import Activity, Numbers, has_made
 from .control import Control, Test
 from .history import Record, call_of
@@ -239,10 +240,10 @@ class Comparison:
                 self._replies.append(self._send(source, {"window": key}))
                 return
             start, marks = record.marks(hashed)
-            index = _first_difference(marks, tail) if start == hashed else None
+            at = first_difference([(hashed, tail), (start, marks)]) if start == hashed else None
             number = hashed + len(tail)
-            if index is not None:
-                self._ask(key, hashed + index)
+            if at is not None:
+                self._ask(key, at)
             elif are_final and number != record.number:
                 self._ask(key, min(number, record.number))
             elif number > record.number or (is_final and not self._is_final):
@@ -255,12 +256,12 @@ class Comparison:
     def _take_window(self, source: int, key: str, first: int, marks: str) -> None:
         record, theirs = self._records[key], _marks(marks)
         start, mine = record.marks(first)
-        index = _first_difference(mine, theirs[start - first :])
-        if index is None and self._is_final and first + len(theirs) != record.number:
-            index = min(first + len(theirs), record.number) - start
+        at = first_difference([(first, theirs), (start, mine)])
+        if at is None and self._is_final and first + len(theirs) != record.number:
+            at = min(first + len(theirs), record.number)
         # A difference is the first one only if the marks before it are there and equal.
-        is_first = index is not None and (index > 0 or start == 0)
-        self._ask(key, start + index if index is not None and is_first else None)
+        is_first = at is not None and (at > start or start == 0)
+        self._ask(key, at if is_first else None)
 
     def _ask(self, key: str, index: int | None) -> None:
         """Ask the other ranks of a channel for their call at a place where two histories differ."""
@@ -336,25 +337,14 @@ def _marks(text: str) -> Any:
     return marks
 
 
-def _first_difference(one: Any, other: Any) -> int | None:
-    """The first place at which two sequences differ, as far as both go."""
-    count = min(len(one), len(other))
-    if one[:count] == other[:count]:
-        return None
-    return next(i for i in range(count) if one[i] != other[i])
-
-
 def _text(found: _Difference, record: Record) -> str:
-    channel = record.channel
-    answers = {rank: answer for rank, answer in found.answers.items() if answer[0] != _NOT_YET}
-    if found.at is None or len({text for text, _ in answers.values()}) < 2:
-        return (
-            f"the ranks of '{channel.name}' have made different calls (before call {record.number}; the calls of that "
-            "place are no longer kept)\n  fix: RINGTAPE_CHECK=always compares every call before it is made"
-        )
-    ranks = [rank for rank in channel.ranks if rank in answers]
-    calls, sites = zip(*[answers[rank] for rank in ranks], strict=True)
-    return reports.mismatch_text(channel.name, ranks, calls, sites)
+    name = record.channel.name
+    calls = {
+        rank: MadeCall(*found.answers[rank])
+        for rank in record.channel.ranks if rank in found.answers and found.answers[rank][0] != _NOT_YET
+    }  # fmt: skip
+    text = None if found.at is None else call_difference(name, calls)
+    return unknown_calls_text(name, record.number) if text is None else text
 
 
 _NOT_YET = "not yet"
