@@ -17,14 +17,14 @@ from __future__ import annotations
 import threading
 import time
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from autograd.errors import CollectiveMismatch, site_of_thread
 
 from ..checks import reports
 from ..checks.reports import MadeCall, call_difference, first_difference, unknown_calls_text
-from .activity import Activity, Numbers, has_made
+from .activity import Activity, Channel, Numbers, has_made
 from .control import Control, Test
 from .history import Record, call_of
 
@@ -123,11 +123,18 @@ class Comparison:
         self._replies = [test for test in self._replies if not test()]
         self._in_transit = {rank: test for rank, test in self._in_transit.items() if not test()}
 
+    def _present_records(self) -> dict[str, Record]:
+        """The records of all channels, with new ones for channels that have none."""
+        known = self._records.copy()
+        channels = self._activity.channels.copy()
+        return known | {
+            key: Record(channel)
+            for key, channel in channels.items() if channel.history is not None and key not in known
+        }  # fmt: skip
+
     def _fold(self, now: float) -> None:
         channels = self._activity.channels.copy()
-        for key, channel in channels.items():
-            if channel.history is not None and key not in self._records:
-                self._records[key] = Record(channel)
+        self._records = self._present_records()
         for key, record in list(self._records.items()):
             record.fold()
             if key in channels:
@@ -137,9 +144,8 @@ class Comparison:
                 self._sent.pop(key, None)
                 self._received = {name: kept for name, kept in self._received.items() if name[0] != key}
 
-    def _is_compared(self, record: Record) -> bool:
+    def _is_compared(self, channel: Channel) -> bool:
         """Whether the ranks of a channel make the same calls: not after a deadlock or a failure that was survived."""
-        channel = record.channel
         return channel.broken is None and not self._activity.departed.keys() & set(channel.ranks)
 
     # -- summaries ---------------------------------------------------------------------------------------------
@@ -155,7 +161,7 @@ class Comparison:
             target = self._next_rank(record)
             if target is None or self._sent.get(key) == record.number or target in self._in_transit:
                 continue
-            if not self._is_compared(record):
+            if not self._is_compared(record.channel):
                 self._sent[key] = record.number
                 continue
             if record.number or self._is_final:
@@ -227,7 +233,7 @@ class Comparison:
     def _compare(self, key: str, source: int) -> None:
         record = self._records.get(key)
         kept = self._received[key, source]
-        if record is not None and not self._is_compared(record):
+        if record is not None and not self._is_compared(record.channel):
             kept.clear()
         while kept and record is not None and self._difference is None:
             hashed, digest, tail, is_final = kept[0]
@@ -272,31 +278,38 @@ class Comparison:
                 self._replies.append(self._send(rank, {"question": [key, index]}))
 
     def _answer(self, key: str, index: int | None) -> Any:
-        """This rank's call at a place of a channel's history, and its line; None instead of a call it has not made."""
+        """This rank's call at a place of a channel's history, and its line, or why there is none."""
         record = self._records.get(key)
-        main = threading.main_thread().ident
         if record is None or index is None or index >= record.number:
-            return [_ENDED if self._is_final else _NOT_YET, site_of_thread(main)]
-        made = record.mark(index)
-        text, first = ("a call whose text is no longer kept", "") if made is None else call_of(made)
-        for thread, wait in self._activity.waits().items():
-            if thread > 0 and wait[0].ranks == record.channel.ranks and record.is_last(index):
-                return [text, site_of_thread(thread)]
-        now = site_of_thread(main)
+            return [_ENDED if self._is_final else _NOT_YET, _site_of_program()]
+        first, marks = record.marks(index)
+        return self._described(record.channel, marks) if first == index else ["a call whose text is no longer kept", ""]
+
+    def _described(self, channel: Channel, marks: Sequence[int]) -> list[str]:
+        """The text and the line of the first of a channel's last calls, given the marks of all of them."""
+        text, first = call_of(marks[0])
+        if all(made & 1 for made in marks[1:]):  # it is the last one, or the collective that these belong to
+            for thread, wait in self._activity.waits().items():
+                if thread > 0 and wait[0].ranks == channel.ranks:
+                    return [text, site_of_thread(thread)]
+        now = _site_of_program()
         if not first or self._is_final:
             return [text, first]
         # The line of a completed call is not recorded, because every call would pay for it.
         return [text, first if now == first else f"{first} (its first such call; it is now at {now})"]
 
     def latest(self) -> list[str]:
-        """The latest calls of every channel, as lines for the supervisor, for which MPI is not needed."""
-        self._fold(time.monotonic())
+        """The latest calls of every channel, as lines for the supervisor.
+
+        Another thread may call it, and does not wait for this one, which MPI may have stopped.
+        """
         lines = []
-        for key, record in self._records.items():
-            if not self._is_compared(record):
+        for key, record in self._present_records().items():
+            if not self._is_compared(record.channel):
                 continue
-            first = max(record.number - _LATEST, 0)
-            calls = [self._answer(key, index) for index in range(first, record.number + self._is_final)]
+            first, marks = record.latest(_LATEST)
+            calls = [self._described(record.channel, marks[at:]) for at in range(len(marks))]
+            calls += [[_ENDED, _site_of_program()]] * self._is_final
             fields = [key, record.channel.name]
             for text, site in calls:
                 fields += [text[:_TEXT_CHARACTERS], site[:_SITE_CHARACTERS]]
@@ -305,7 +318,7 @@ class Comparison:
 
     # -- the verdict -------------------------------------------------------------------------------------------
     def _tell(self, found: _Difference, record: Record) -> None:
-        if not self._is_compared(record):
+        if not self._is_compared(record.channel):
             self._difference = None
             return
         self._is_told = True
@@ -325,6 +338,10 @@ class Comparison:
         if channel is not None and channel.broken is None:
             channel.broken = CollectiveMismatch(text)
             self._activity.is_alarmed = True
+
+
+def _site_of_program() -> str:
+    return site_of_thread(threading.main_thread().ident)
 
 
 def _total(made: Any) -> int:
