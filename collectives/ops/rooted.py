@@ -214,9 +214,8 @@ def _from_root(x: Any, axis: AxisName, root: int, name: str, like: Any) -> tuple
     elif on.size == 1:
         shape, dtype, labels = x.array.shape, x.array.dtype, dict(x.layout)
     else:
-        if on.group.checking:
-            how = "recorded" if recorded else "not recorded"
-            on.group.announce(f"{name}(axis={'*'.join(on.names)!r} root={root}) {how}", is_rooted=True)
+        how = "recorded" if recorded else "not recorded"
+        on.group.announce(lambda: f"{name}(axis={'*'.join(on.names)!r} root={root}) {how}", is_rooted=True)
         if at_root:
             numbers = _compared(x, on, name) if modes.limit else (0.0, 0.0)
             data = headers.write(x.array, x.layout, recorded, name, numbers=numbers)

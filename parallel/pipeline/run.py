@@ -459,9 +459,11 @@ class _Run:
         self.ties: list[tuple[Tie, Tape, Tensor]] = []
         self.lent: dict[int, Borrowed] = {}  # by the identity of the placeholder: the value of a tied parameter
         group = None if model._on is None else model._on.group
-        if group is not None and group.size > 1 and group.checking:
-            shapes = [(d.name, s) for x in self.inputs for s, d, _ in signature_of(x)]
-            group.agree(f"run of a Pipeline (schedule {schedule.name}, microbatches {shapes})")
+        if group is not None:
+            group.agree(
+                lambda: f"run of a Pipeline (schedule {schedule.name}, microbatches "
+                f"{[(d.name, s) for x in self.inputs for s, d, _ in signature_of(x)]})"
+            )
         self.begin = time.perf_counter()
 
     # -- the schedule ------------------------------------------------------------------------------------------
