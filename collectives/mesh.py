@@ -389,7 +389,8 @@ class Mesh:
         if error[0] is not None and self.is_alone and not self._outer:
             shorten(error[1])
         for axis in () if error[0] is not None else self._known:
-            parts.tell(axis.group)
+            if axis.group.checks is not None:
+                axis.group.checks.tell_part(axis.group)
         if error[0] is None and modes.limit and self.ranks.size > 1 and not process.is_child:
             if modes.watching or not World.current().raises:  # else ranks go on without those that have failed
                 compare_end(self)

@@ -25,7 +25,6 @@ that are not yet compared (see `checks.sanitizer`). All ranks of the axis make t
 from __future__ import annotations
 
 import warnings
-import weakref
 import zlib
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -86,9 +85,7 @@ def settle(
     """
     group.agree(lambda: call)
     checks = group.checks
-    copies = [*copies, *([] if checks is None else checks.copies)]
-    if checks is not None:
-        checks.copies.clear()
+    copies = [*copies, *([] if checks is None else checks.take_copies())]
     digests = [zlib.crc32(f"{call} {len(copies)}".encode()), *(copy.digest for copy in copies)]
     data = [*digests, *(part.kind << 32 | part.copy.digest for part in parts)]
     rows = [np.frombuffer(each, np.int64) for each in group.exchange(np.array(data, np.int64).tobytes())]
@@ -141,8 +138,7 @@ def compare_objective(outputs: Any, recording: Any, mesh: Any) -> None:
     if axis.size == 1 or not _are_invariant(ys, axis):
         return
     checks = axis.group.checks
-    checks.objectives += 1
-    due = is_due(checks.objectives)
+    due = checks.count_objective()
     if not (due or modes.watching):
         return
     site = short_site(*find_site())
@@ -164,8 +160,7 @@ def compare_objective(outputs: Any, recording: Any, mesh: Any) -> None:
         nth[name] = nth.get(name, 0) + 1
         place = name if nth[name] == 1 else f"{name} ({nth[name]})"
         copies.append(Copy(f"{place} at backward", _shown(leaf, leaf.name or "x"), _digest_of(leaf.array), "parameter"))
-    seen = {i: each for i, each in checks.leaves.items() if each() is not None}
-    checks.leaves = seen | {id(leaf): weakref.ref(leaf) for leaf in same if leaf.requires_grad}
+    checks.keep_leaves(leaf for leaf in same if leaf.requires_grad)
     own = _own(leaves, axis) if checks.objectives == 1 else []
     _warn(settle(axis.group, called, [*copies, *objectives], own, same), own, axis)
 
@@ -283,8 +278,7 @@ def compare_end(mesh: Any) -> None:
         is_numbered = len(axis.names) == 1 and axis.names[0] in mesh.numbered
         checks = axis.group.checks
         if is_numbered or checks.objectives:
-            checks.ends += 1
-            if is_due(checks.ends) or modes.watching:
+            if checks.count_end():
                 left = _left(mesh, axis.names[0]) if is_numbered else []
                 settle(axis.group, call, left + _last_leaves(mesh, axis))
                 continue
@@ -312,9 +306,8 @@ def _last_leaves(mesh: Any, axis: Any) -> list[Copy]:
     held = {id(p) for optimizer, names in mesh.optimizers.items() if names.issuperset(axis.names)
             for p in optimizer.parameters}  # fmt: skip
     copies = []
-    for each in axis.group.checks.leaves.values():
-        x = each()
-        if x is not None and id(x) not in held and x.layout is not None and x.layout.grid is mesh.grid:
+    for x in axis.group.checks.leaves():
+        if id(x) not in held and x.layout is not None and x.layout.grid is mesh.grid:
             if not is_absent(x.array) and all(_is_any(x.layout[name], _SAME) for name in axis.names):
                 name = x.name or f"leaf of shape {x.array.shape}"
                 shown = _shown(x, x.name or "x")

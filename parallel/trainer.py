@@ -321,13 +321,15 @@ class Trainer:
 
     def _compare(self, inputs: Any, targets: Any) -> None:
         """Compare the batch between the ranks, each of which takes its part of it, while calls are compared."""
-        group = self.mesh.ranks
-        if group.size > 1 and group.checking and not group.dry:
+
+        def call() -> str:
             x, y = map(as_array, (inputs, targets))
-            group.agree(
+            return (
                 f"Trainer: the whole batch, the same on all ranks: inputs {x.dtype}{list(x.shape)} with digest "
                 f"{digest_of(x):08x}, targets {y.dtype}{list(y.shape)} with digest {digest_of(y):08x}"
             )
+
+        self.mesh.ranks.agree(call)
 
     @contextmanager
     def _draws(self, inputs: Any) -> Iterator[None]:

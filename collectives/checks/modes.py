@@ -31,7 +31,7 @@ from contextlib import contextmanager
 from autograd import environment
 from autograd.errors import OptionError
 
-__all__ = ["MODES", "check_mode", "is_checked", "is_due", "set_check", "time_limit_s"]
+__all__ = ["MODES", "check_mode", "is_due", "set_check", "time_limit_s"]
 
 MODES = environment.VARIABLES["RINGTAPE_CHECK"].values
 FIRST_CALLS = 1000
@@ -104,11 +104,6 @@ def waiting_limited(limit_s: float, by: str) -> Iterator[None]:
 def check_mode() -> str:
     """The current check mode."""
     return _mode
-
-
-def is_checked(agreed: int) -> bool:
-    """Whether a communicator that has already compared `agreed` calls compares the next one."""
-    return agreed < limit
 
 
 def is_due(n: int, every: int = 0) -> bool:

@@ -266,9 +266,12 @@ class Communicator:
         ReplicaMismatch
             On every rank, under ``ranks`` mode, if copies that should be equal differ.
         """
-        if not isinstance(call, str) and not self.checking:
+        if isinstance(call, str):
+            text = call
+        elif self.checks is None or not self.checks.is_due:
             return
-        text = call if isinstance(call, str) else call()
+        else:
+            text = call()
         if observers:
             observed(self, Request("agree", text), False, lambda: self._agree(text, layout, is_rooted, addend))
         else:

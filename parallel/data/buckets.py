@@ -385,10 +385,10 @@ class _Filling:
     def announce(self) -> None:
         """Compare with the other ranks which gradients are summed."""
         runs, group = self._runs, self._runs.group
-        if group.checking:
-            n = sum(map(len, self._used))
-            named = f"axis={'*'.join(runs.on.names)!r} buckets={len(self.buckets)}"
-            group.agree(f"gradients of {n} parameters ({named}) in a backward sweep")
+        group.agree(
+            lambda: f"gradients of {sum(map(len, self._used))} parameters (axis={'*'.join(runs.on.names)!r} "
+            f"buckets={len(self.buckets)}) in a backward sweep"
+        )
 
     def part(self, i: int) -> Any:
         """The place of the i-th parameter's gradient in its bucket."""

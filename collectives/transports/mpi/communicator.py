@@ -19,7 +19,6 @@ from autograd.errors import CommunicationError
 
 from ...checks import modes, sanitizer
 from ...checks.channel import Checks
-from ...checks.parts import next_addend
 from ...checks.reports import print_report
 from ...checks.sanitizer import Addend, Statement
 from ...job.activity import Channel, Numbers
@@ -158,7 +157,7 @@ class MpiCommunicator(HostTransport):
         elif window is None:
             return
         if checks.parts:
-            addend = next_addend(self, addend)
+            addend = checks.next_addend(self, addend)
         mine = None
         if modes.watching:
             mine = sanitizer.statement(call, layout, is_rooted, self._channel.calls + 1, copies)
