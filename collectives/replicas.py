@@ -26,7 +26,8 @@ from __future__ import annotations
 
 import warnings
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -148,21 +149,26 @@ def compare_objective(outputs: Any, recording: Any, mesh: Any) -> None:
         checks.copies.extend(objectives)
         axis.group.agree(called)
         return
-    leaves = [
-        x for x in recording.inputs()
-        if x.layout is not None and x.layout.grid is mesh.grid and not is_absent(x.array)
-    ]  # fmt: skip
+    leaves = [x for x in recording.inputs() if _is_on(mesh, x)]
     same = [x for x in leaves if all(_is_any(x.layout[name], _SAME) for name in axis.names)]
-    nth: dict[str, int] = {}
-    copies = []
-    for leaf in same:
-        name = leaf.name or f"leaf of shape {leaf.array.shape}"
-        nth[name] = nth.get(name, 0) + 1
-        place = name if nth[name] == 1 else f"{name} ({nth[name]})"
-        copies.append(Copy(f"{place} at backward", _shown(leaf, leaf.name or "x"), _digest_of(leaf.array), "parameter"))
     checks.keep_leaves(leaf for leaf in same if leaf.requires_grad)
     own = _own(leaves, axis) if checks.objectives == 1 else []
-    _warn(settle(axis.group, called, [*copies, *objectives], own, same), own, axis)
+    _warn(settle(axis.group, called, [*_copies_at_backward(same), *objectives], own, same), own, axis)
+
+
+def _is_on(mesh: Any, x: Any) -> bool:
+    """Whether this rank holds data of a value that lives on a mesh."""
+    return x.layout is not None and x.layout.grid is mesh.grid and not is_absent(x.array)
+
+
+def _copies_at_backward(leaves: Sequence[Any]) -> Iterator[Copy]:
+    """The leaves as copies to compare. Those of one name, or without names of one shape, are numbered from 2."""
+    nth: Counter[str] = Counter()
+    for leaf in leaves:
+        name = leaf.name or f"leaf of shape {leaf.array.shape}"
+        nth[name] += 1
+        place = name if nth[name] == 1 else f"{name} ({nth[name]})"
+        yield Copy(f"{place} at backward", _shown(leaf, leaf.name or "x"), _digest_of(leaf.array), "parameter")
 
 
 def _are_invariant(ys: Sequence[Any], axis: Any) -> bool:
@@ -215,37 +221,38 @@ def compare_step(optimizer: Any, mesh: Any) -> None:
     due = is_due(n, optimizer.digest_every)
     if not modes.limit or not (due or modes.watching):
         return
-    indexed = [
-        (i, p) for i, p in enumerate(optimizer.parameters)
-        if p.layout is not None and p.layout.grid is grid and not is_absent(p.array)
-    ]  # fmt: skip
-    made: dict[int, list[Copy]] = {}  # the copies of a parameter, for all axes
+    indexed = [(i, p) for i, p in enumerate(optimizer.parameters) if _is_on(mesh, p)]
     if n == 1:
         mesh.optimizers[optimizer] = frozenset(
             name for k, name in enumerate(grid.names) if grid.sizes[k] > 1 and _is_one_model(k, indexed)
         )
         mesh.numbered |= mesh.optimizers[optimizer]
+    made: dict[int, list[Copy]] = {}  # the copies of a parameter, for all axes
     for k, name in enumerate(grid.names):
-        if grid.sizes[k] == 1:
-            continue
-        same = [(i, p) for i, p in indexed if _is_any(p.layout.labels[k], _SAME)]
         has_numbers = _is_one_model(k, indexed)
-        if n > 1 and not has_numbers:
-            continue  # ranks may update values of their own a different number of times
-        axis, kind = mesh.axis(name), type(optimizer).__name__
-        named = f"{kind} (axis={name!r}, replicated parameters: {len(same)})" if has_numbers else "an optimizer"
-        call = f"step {n} of {named}"
-        if not due:
-            compare_pending(axis.group, call)
-            continue
-        copies = [_number(kind, word, value) for word, value in optimizer.numbers().items()] if has_numbers else []
-        for i, p in same:
-            if i not in made:
-                made[i] = _copies_of(optimizer, i, p)
-            copies += made[i] if p.layout.labels[k] is not R else made[i][:1]  # the gradient of R is P
-        is_first = n == 1 and not axis.group.checks.objectives  # else backward compared it
-        own = _own([p for _, p in indexed], axis) if is_first else []
-        _warn(settle(axis.group, call, copies, own), own, axis)
+        if grid.sizes[k] > 1 and (n == 1 or has_numbers):  # ranks may update values of their own at other times
+            _compare_step_along(mesh.axis(name), k, optimizer, indexed, has_numbers, made if due else None)
+
+
+def _compare_step_along(
+    axis: Any, k: int, optimizer: Any, indexed: Sequence[tuple[int, Any]], has_numbers: bool, made: Any
+) -> None:
+    """Compare an optimizer's step along the k-th axis; if `made` is None, only the copies that are pending."""
+    same = [(i, p) for i, p in indexed if _is_any(p.layout.labels[k], _SAME)]
+    n, kind, (name,) = optimizer.calls, type(optimizer).__name__, axis.names
+    named = f"{kind} (axis={name!r}, replicated parameters: {len(same)})" if has_numbers else "an optimizer"
+    call = f"step {n} of {named}"
+    if made is None:
+        compare_pending(axis.group, call)
+        return
+    copies = [_number(kind, word, value) for word, value in optimizer.numbers().items()] if has_numbers else []
+    for i, p in same:
+        if i not in made:
+            made[i] = _copies_of(optimizer, i, p)
+        copies += made[i] if p.layout.labels[k] is not R else made[i][:1]  # the gradient of R is P
+    is_first = n == 1 and not axis.group.checks.objectives  # else backward compared it
+    own = _own([p for _, p in indexed], axis) if is_first else []
+    _warn(settle(axis.group, call, copies, own), own, axis)
 
 
 def _is_one_model(k: int, indexed: Sequence[tuple[int, Any]]) -> bool:

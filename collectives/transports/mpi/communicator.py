@@ -20,6 +20,7 @@ from autograd.errors import CommunicationError
 from ...checks import modes, sanitizer
 from ...checks.channel import Checks
 from ...checks.reports import print_report
+from ...checks.sampling import Sampling
 from ...checks.sanitizer import Addend, Statement
 from ...job.activity import Channel, Numbers
 from ...job.history import digest_of, mark
@@ -185,17 +186,21 @@ class MpiCommunicator(HostTransport):
                 sampling.order.learn([mine.places])
         elif largest[0] >> _HALF != ~largest[1] >> _HALF:
             mine = sanitizer.statement(call, layout, is_rooted, 0, copies) if mine is None else mine
-            statements = [Statement.decode(each) for each in self._exchanged(mine.encode())]
-            error = sanitizer.compare(self.name, self.ranks, statements, sampling.order)
-            if error is not None and modes.limit:
-                self.is_broken = True
-                raise error
-            if error is not None:
-                sampling.end()
-                if self.index == 0:
-                    print_report(str(error))
-            if addend is not None:
-                sanitizer.note_facts(addend, self.ranks, statements)
+            self._find_difference(mine, addend, sampling)
+
+    def _find_difference(self, mine: Statement, addend: Addend | None, sampling: Sampling) -> None:
+        """Exchange the statements of the ranks, which are not all equal, and raise or report the difference."""
+        statements = [Statement.decode(each) for each in self._exchanged(mine.encode())]
+        error = sanitizer.compare(self.name, self.ranks, statements, sampling.order)
+        if error is not None and modes.limit:
+            self.is_broken = True
+            raise error
+        if error is not None:
+            sampling.end()
+            if self.index == 0:
+                print_report(str(error))
+        if addend is not None:
+            sanitizer.note_facts(addend, self.ranks, statements)
 
     # -- calls -------------------------------------------------------------------------------------------------
     def sender(self, request: Request, x: Array, result: tuple[int, np.dtype[Any]] | None) -> Callable[[Array], Any]:

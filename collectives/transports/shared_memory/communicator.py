@@ -219,6 +219,10 @@ class SharedMemory(Wrapper, HostTransport):
             return self.base.run(request)
         return super()._prepared(request, False)
 
+    def _prepared_message(self, request: Request, started: bool) -> Any:
+        """Delegate messages to the wrapped group, as started calls."""
+        return self.base.start(request) if started else self.base.run(request)
+
     def _run(self, request: Request, x: Any, out: Any) -> Any:
         call = request[0]
         if self.is_plain or request[2] != "sum" or (call != "all_reduce" and call not in _CALLS):
