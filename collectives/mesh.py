@@ -26,7 +26,7 @@ from autograd.errors import ArgumentError, MeshError, shorten, typed_errors
 from autograd.layouts.layout import Grid, Layout
 from autograd.layouts.rank_values import RankInt
 
-from .checks import declarations, dropped, modes, numbers, parts, sanitizer
+from .checks import dropped, modes, numbers, parts, sanitizer
 from .declaration.call import Call, keep
 from .job.failure import process
 from .replicas import compare_end, compare_objective, compare_replicas, compare_step, is_due, note_numbers
@@ -201,6 +201,8 @@ class Mesh:
 
     def examine(self, operation: Any, layouts: Sequence[Layout], arrays: Sequence[Any], options: Any) -> None:
         """Test the declaration of an operation of the user; see `collectives.checks.declarations`."""
+        from .checks import declarations  # loaded with the first such operation
+
         declarations.examine(operation, layouts, arrays, options)
 
     def compare_objective(self, outputs: Any, recording: Any) -> None:

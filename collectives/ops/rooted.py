@@ -160,8 +160,6 @@ def _(ct: Any, call: Call) -> Any:
 # -- public functions ------------------------------------------------------------------------------------------
 
 
-
-
 def _compared(x: Tensor, on: Axis, name: str) -> tuple[float, float]:
     """The numbers of the root's value, the 1st, 2nd, 4th, 8th, ... time; (0, 0) otherwise."""
     if name != "broadcast" or x.tape is None or type(x.array) is Shaped:

@@ -10,9 +10,10 @@ the copy that a started call owns, counters of messages, observers, and a method
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 from threading import Lock, get_ident
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 from numpy import empty, ndarray
@@ -27,7 +28,9 @@ from ..checks.channel import Checks
 from ..checks.sanitizer import Addend
 from .request import DTYPES, REDUCTIONS, Array, Request, Runs, alone, answer, check, check_members, check_message
 from .traffic import Traffic
-from .windows import AloneClocks, Clocks, LocalWindow, Window, check_memory
+
+if TYPE_CHECKING:
+    from .windows import Clocks, Window
 
 __all__ = [
     "Array", "Communicator", "Observer", "Pending", "Request", "Runs", "Text", "Wrapper", "observed", "observers",
@@ -185,6 +188,8 @@ class Communicator:
     pools: dict[tuple[int, ...], Any] | None = None
     """What shared memory keeps for each set of ranks of the world, for the groups that these ranks make one after
     another. None: every group has memory of its own."""
+    shared: weakref.ref[Any] | None = None
+    """The memory that its ranks share (`shared_memory`), while an axis uses it."""
     repeats = False
     """Whether `_run` reads the operand from `x` only and returns `out`, so that a request can be run again with another
     operand, and without the checks of the request and of its result."""
@@ -404,6 +409,8 @@ class Communicator:
         MeshError
             The transport has no windows: nothing is sent in a dry world.
         """
+        from .windows import LocalWindow, check_memory  # loaded with the first one-sided call
+
         check_memory(x, self.name)
         if self.size == 1:
             return LocalWindow(self.index, self.ranks, [x.copy()], [Lock()], self.name)
@@ -418,6 +425,8 @@ class Communicator:
     def clocks(self) -> Clocks:
         """Counters of the ranks, all at 0; see `windows`. All ranks of the group call it."""
         if self.size == 1:
+            from .windows import AloneClocks
+
             return AloneClocks()
         self._refuse_dry("clocks")
         return self._clocks_of()
