@@ -16,7 +16,7 @@ CEILINGS = {
     "closure of the engine: files, lines": [39, 9_300],
     "closure of all_reduce: files, lines": [80, 19_200],
     "closure of DataParallel: files, lines": [161, 39_000],
-    "complexity above 20, 30": [71, 14],
+    "complexity above 20, 30": [67, 14],
     "functions with a cache": [53],
     "node[k] outside the engine, of all": [0, 59],
     "globals that functions change": [40],
@@ -29,7 +29,7 @@ WALKS = {  # a pipeline's rank that waits asks again and again, so its calls var
     "backward of cast, multiply, sum, all_reduce": [59, 24, 50],
     "DataParallel MLP, one bucket: forward": [63, 25, 43],
     "DataParallel MLP, one bucket: backward": [134, 29, 79],
-    "Pipeline.step, 4 microbatches, 2 stages": [660, 32, 440],
+    "Pipeline.step, 4 microbatches, 2 stages": [800, 38, 520],
 }
 KNOWN = ("autograd.engine.tensor: TENSOR_TYPES", "autograd.ops.everything: install")
 """How the lines of modules begin that change another module when they are imported. The list only shrinks."""
