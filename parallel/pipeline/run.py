@@ -263,6 +263,7 @@ class Pipeline(Module):
         self.rank: int = 0 if on is None else on.group.index
         ranks: int = 1 if on is None else on.size
         self.schedule = make_schedule(schedule, ranks, microbatches, chunks)
+        self._splits = self.schedule.splits_backward
         simulate(self.schedule)  # raises DeadlockError, before anything is sent
         self.microbatches, self.seed, self.steps = microbatches, seed, 0
         self.stages = layers_of_stages(layers, self.schedule.stages, costs, self.axis)
@@ -647,7 +648,7 @@ class _Run:
             for index in model.stages[stage]:
                 begin_state(seed | index, before.places, apart)
                 x = model._modules[str(index)](x)
-                if not index and self.records and self.schedule.splits_backward:
+                if not index and self.records and model._splits:
                     found = [x] if x.__class__ in TENSORS else x
                     of.begun = [y for y in found if getattr(y, "tape", None) is of.tape.recording]
             if self.has_loss and stage == self.schedule.stages - 1:

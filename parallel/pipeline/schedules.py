@@ -199,7 +199,7 @@ class Schedule:
         of = {a.stage: r for r, rank in enumerate(self.actions) for a in rank}
         return tuple(of[stage] for stage in range(self.stages))
 
-    @cached_property
+    @property
     def splits_backward(self) -> bool:
         """Whether some action is I or W."""
         return any(a.kind in "IW" for rank in self.actions for a in rank)
