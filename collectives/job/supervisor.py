@@ -10,8 +10,9 @@ docs/jobs.md ("How the supervisor works") has the reasons. In short:
 - It obeys only processes of its own user, opens no network socket, and does not communicate with other supervisors.
 - When the job has ended, it ends what the launcher has left running.
 
-This file is the supervisor's program, and imports only the standard library. The program runs it as a module of its
-own, without the package (see `command`). The code of the ranks is `supervisor_client`.
+This file is the supervisor's program. It and `checks.reports`, which compares the ranks' latest calls, import
+only the standard library. The program loads them without the package (see `command`). The code of the ranks is
+`supervisor_client`.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ import struct
 import sys
 import time
 from functools import cache
+
+from ..checks.reports import MadeCall, first_call_difference
 
 __all__ = [
     "CALLS", "CAUSES", "ENDED", "EXIT", "FIRST", "LATER", "MPI_CAUSES", "SAME", "WATCHED", "WHERE", "command",
@@ -86,7 +89,7 @@ class _Rank:
         self.pid = pid
         self.rank = self.size = -1  # until it has sent ``hello``
         self.doing = ""
-        self.calls: dict[str, tuple[str, int, list[tuple[str, str]]]] = {}  # by channel: name, first number, and calls
+        self.calls: dict[str, tuple[str, int, list[MadeCall]]] = {}  # by channel: name, first number, and calls
         self.connections = 0
         self.is_seen = False  # whether it was watched before it died: then its place in the order of events is known
         self.is_done = False  # it leaves without a failure, or it ends the job itself
@@ -309,8 +312,8 @@ class _Supervisor:
             _continue_with_parent()
             self._files |= _shared_memory_of(rank.pid)
         elif word == "calls":
-            first, key, name, *rest_of = rest.split("\t")
-            rank.calls[key] = name, int(first), list(zip(rest_of[::2], rest_of[1::2], strict=True))
+            first, key, name, *rest_of = map(_printable, rest.split("\t"))
+            rank.calls[key] = name, int(first), list(map(MadeCall, rest_of[::2], rest_of[1::2]))
         elif word == "ending":
             rank.is_done = rank.is_ending = self._is_ending = True
             # If a rank has died before, that is the cause, and it is reported once the death is certain.
@@ -508,12 +511,12 @@ class _Supervisor:
             connection.reply(ENDED)
         who = " or ".join(f"rank {rank.rank} of {rank.size} (pid {rank.pid})" for rank in first)
         where, exits = f" on host {socket.gethostname()}", first[0].exits
-        different = _different_calls(list(self._ranks.values())) if exits else []
+        different = _different_calls(list(self._ranks.values())) if exits else None
         if exits and self._is_ending:  # another rank reports the cause
             lines = []
         elif different:
-            lines = [f"CollectiveMismatch: {different[0]}; MPI then ended {who}{where}{self._when(since_ns)}"]
-            lines += different[1:]
+            head, *lines = different.splitlines()
+            lines.insert(0, f"CollectiveMismatch: {head}; MPI then ended {who}{where}{self._when(since_ns)}")
         else:
             how, causes = ("was ended by a library", _LIBRARY) if exits else _end_of(first)
             lines = [f"{who}{where} {how}{self._when(since_ns)}"]
@@ -674,23 +677,15 @@ def _shared_memory_of(pid: int) -> dict[str, int]:
     return {path.rstrip("\n"): int(inode) for *_, inode, path in lines if path.startswith(_SHARED_MEMORY)}
 
 
-def _different_calls(ranks: list[_Rank]) -> list[str]:
-    """The lines of a report on the first call that differs between ranks, as far as their latest calls tell."""
+def _different_calls(ranks: list[_Rank]) -> str | None:
+    """The text about the first call that differs between ranks, as far as their latest calls tell."""
     for key in dict.fromkeys(key for rank in ranks for key in rank.calls):
-        made = {rank.rank: rank.calls[key] for rank in ranks if key in rank.calls}
-        start = max(first for _, first, _ in made.values())
-        for number in range(start, max(first + len(calls) for _, first, calls in made.values())):
-            found: dict[tuple[str, str], list[int]] = {}
-            for rank, (_, first, calls) in sorted(made.items()):
-                if number - first < len(calls):
-                    found.setdefault(calls[number - first], []).append(rank)
-            if len({text for text, _ in found}) > 1:
-                lines = [f"the ranks of '{_printable(next(iter(made.values()))[0])}' made different calls"]
-                for (text, site), some in found.items():
-                    who = f"rank{'s' * (len(some) > 1)} {', '.join(map(str, some))}"
-                    lines += [f"  {who}: {_printable(text)}", f"    at {_printable(site)}"]
-                return [*lines, "  needed: the same call, in the same order, on all ranks of the group"]
-    return []
+        made = {rank.rank: rank.calls[key] for rank in sorted(ranks, key=lambda each: each.rank) if key in rank.calls}
+        name = next(iter(made.values()))[0]
+        text = first_call_difference(name, {rank: (first, calls) for rank, (_, first, calls) in made.items()})
+        if text is not None:
+            return text
+    return None
 
 
 def _printable(text: str) -> str:
@@ -727,12 +722,15 @@ def command(listener: int, launcher: int) -> list[str]:
     """The command that starts the supervisor, with the descriptor of its socket and the process id of the launcher.
 
     It imports this file, so that the bytecode is used that the rank's own import has left: to compile the file takes
-    longer than the rest of the start. Its folder is searched last, because some files there are named as modules of the
-    standard library.
+    longer than the rest of the start. An empty module takes the place of the package, whose own file would load NumPy.
     """
-    start = "import sys; sys.path.append(sys.argv[1]); import supervisor; supervisor.main()"
+    package = __name__.split(".")[0]
+    start = (
+        f"import sys, types; package = sys.modules['{package}'] = types.ModuleType('{package}'); "
+        f"package.__path__ = [sys.argv[1]]; from {__name__} import main; main()"
+    )
     cache = ["-X", f"pycache_prefix={sys.pycache_prefix}"] if sys.pycache_prefix else []
-    folder = os.path.dirname(os.path.abspath(__file__))
+    folder = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     return [sys.executable, "-I", "-S", "-B", *cache, "-c", start, folder, str(listener), str(launcher)]
 
 

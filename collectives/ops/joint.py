@@ -131,10 +131,8 @@ class Joint(Step):
         if not operands:
             return []
         checks = on.group.checks
-        if checks is not None:
-            checks.sampling.calls += 1
-            if checks.is_due:
-                self._compare(operands, call, called or self.name, recording is not None)
+        if checks is not None and checks.count_call() and modes.limit:
+            self._compare(operands, call, called or self.name, recording is not None)
         arrays = list(map(_array, operands))
         if not self.of.silent:
             arrays = call.runs.forward(arrays)
@@ -247,7 +245,7 @@ def used_on_any(cotangents: list[Any], group: Communicator, on: Axis) -> list[bo
     if on.size == 1:
         return used
     if group.checks is not None:
-        group.checks.sampling.calls += 1
+        group.checks.count_call()
     group.announce(lambda: f"gradients of {len(used)} parameters (axis={'*'.join(on.names)!r}) in a backward sweep")
     return [bool(n) for n in group.run(Request("all_reduce", np.array(used, np.float32)))]
 

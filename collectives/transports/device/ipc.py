@@ -33,7 +33,7 @@ from autograd.arrays.runtime import Program, Runtime
 from autograd.errors import CollectiveMismatch, CommunicationError
 from autograd.kernels.cuda import NULL, launch
 
-from ...checks.reports import mismatch_text
+from ...checks.reports import MadeCall, mismatch_text
 from ...job.history import digest_of
 from ..protocol import Communicator, Request, quietly
 from ..request import answer
@@ -143,9 +143,9 @@ class Arena:
         both = np.array([word, ~word])
         largest = quietly(lambda: self.group.run(Request("all_reduce", both, op="max")))  # max(~word) is ~min(word)
         if largest[0] != ~largest[1]:
-            calls = [each.decode() for each in quietly(lambda: self.group.exchange(call.encode()))]
-            name = self.group.name.removesuffix("/device memory")
-            raise CollectiveMismatch(mismatch_text(name, self.group.ranks, calls))
+            calls = zip(self.group.ranks, quietly(lambda: self.group.exchange(call.encode())), strict=True)
+            made = {rank: MadeCall(each.decode()) for rank, each in calls}
+            raise CollectiveMismatch(mismatch_text(self.group.name.removesuffix("/device memory"), made))
 
     def next(self) -> int:
         """The parity of the next chunk."""

@@ -31,6 +31,7 @@ from autograd.errors import (
     ShapeError,
     TapeError,
 )
+from autograd.random.keys import begin_state
 from examples.gpt import Loss
 from parallel.pipeline import SCHEDULES, Pipeline, layer_state, simulate
 from parallel.pipeline import run as run_module
@@ -621,13 +622,13 @@ def test_planted_faults_are_seen(fault: str, monkeypatch: pytest.MonkeyPatch) ->
         real = Transfers.receive_cotangents
         monkeypatch.setattr(Transfers, "receive_cotangents", lambda *a: [g * 0 for g in real(*a)])
     elif fault == "microbatches swapped":
-        options = Transfers._options
-        monkeypatch.setattr(Transfers, "_options", lambda self, m, part: options(self, m._replace(number=0), part))
+        numbered = Transfers._numbered
+        monkeypatch.setattr(Transfers, "_numbered", lambda self, message: numbered(self, message._replace(number=0)))
     elif fault == "tie not returned":
         received = Transfers.receive_gradient
         monkeypatch.setattr(Transfers, "receive_gradient", lambda *a: received(*a) * 0)
     else:
-        monkeypatch.setattr(run_module, "layer_state", lambda s, step, i, k, axis: layer_state(s, step, 0, 0, axis))
+        monkeypatch.setattr(run_module, "begin_state", lambda seed, *others: begin_state(0, *others))
     make = {"tie not returned": tied, "same random state": checkpointed}.get(fault, untied)
     x, t = rows(), rows(6, 1)
     expected = serial(make, 3, x, t)
