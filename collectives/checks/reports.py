@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import os
 import warnings
+from collections import namedtuple  # not typing's: that takes a quarter of the supervisor's start
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
 
 __all__ = [
     "MadeCall", "call_difference", "first_call_difference", "first_difference", "line_difference", "mismatch_text",
@@ -22,13 +22,10 @@ __all__ = [
 _MOST_SHOWN = 6  # messages that an error lists
 
 
-class MadeCall(NamedTuple):
+class MadeCall(namedtuple("MadeCall", ("text", "site", "number", "callers"), defaults=("", 0, ""))):
     """A call that a rank has made: its text, its line, its number on the channel, and the lines around its own."""
 
-    text: str
-    site: str = ""
-    number: int = 0
-    callers: str = ""
+    __slots__ = ()
 
 
 # -- the comparison of calls -------------------------------------------------------------------------------------------
@@ -72,7 +69,7 @@ def first_call_difference(name: str, histories: Mapping[int, tuple[int, Sequence
     return mismatch_text(name, {rank: calls[0] for rank, calls in known.items() if calls})
 
 
-def first_difference(histories: Sequence[tuple[int, Sequence[Any]]]) -> int | None:
+def first_difference(histories: Sequence[tuple[int, Sequence[object]]]) -> int | None:
     """The number of the first call that differs, as far as at least two histories go.
 
     >>> first_difference([(2, "cdef"), (0, "abcdE"), (3, "d")])
@@ -90,7 +87,7 @@ def first_difference(histories: Sequence[tuple[int, Sequence[Any]]]) -> int | No
     return None
 
 
-def _differ(values: Iterable[Any]) -> bool:
+def _differ(values: Iterable[object]) -> bool:
     return len(set(values)) > 1
 
 
@@ -158,7 +155,7 @@ def warn_once(text: str, category: type[Warning], site: tuple[str, int]) -> None
     warnings.warn_explicit(text, category, file, line, registry=_told)
 
 
-_told: dict[Any, Any] = {}  # the warnings that were given, for Python's filters
+_told: dict[str | tuple[str, type[Warning], int], int] = {}  # the warnings that were given, for Python's filters
 
 
 def states_text(why: str, states: Sequence[str], waits: Sequence[str]) -> str:

@@ -234,14 +234,19 @@ def note_facts(addend: Addend, ranks: Sequence[int], statements: Sequence[Statem
     digests = [[copy.digest for copy in each.copies if copy.kind == "addend"] for each in statements]
     if all(len(each) == 1 for each in digests):
         addend.digests = tuple([digest for (digest,) in digests])
-    means = [[copy for copy in each.copies if copy.kind == "mean"] for each in statements]
-    for nth, own in enumerate([fact for fact in addend.facts if fact.kind == "mean"]):
-        found = [(rank, mine[nth]) for rank, mine in zip(ranks, means, strict=True) if len(mine) > nth]
-        found = [(rank, copy) for rank, copy in found if copy.place == own.place]
-        counts, weights = zip(*(copy.text.split() for _, copy in found), strict=True)
-        if len(set(counts)) > 1 and len(set(weights)) > 1:
-            addend.counts = {rank: int(count) for (rank, _), count in zip(found, counts, strict=True)}
+    means = [_means_of(each.copies) for each in statements]
+    for nth, own in enumerate(_means_of(addend.facts)):
+        found = {
+            rank: mine[nth].text.split()  # the count and the weight
+            for rank, mine in zip(ranks, means, strict=True) if len(mine) > nth and mine[nth].place == own.place
+        }  # fmt: skip
+        if all(len(set(values)) > 1 for values in zip(*found.values(), strict=True)):
+            addend.counts = {rank: int(count) for rank, (count, _) in found.items()}
             return
+
+
+def _means_of(copies: Sequence[Copy]) -> list[Copy]:
+    return [copy for copy in copies if copy.kind == "mean"]
 
 
 def _window_difference(
