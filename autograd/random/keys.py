@@ -366,7 +366,7 @@ def set_state(state: State) -> None:
 
 
 def begin_state(seed: int, places: tuple[Place, ...], apart: tuple[str, ...]) -> None:
-    """Begin a random state in which no key has been made: `set_state` of such a `State`, in a tenth of the time."""
+    """Begin a random state in which no key has been made: `set_state` of such a `State`, in a fifth of the time."""
     _thread.is_set = True
     _thread.seed = seed
     _thread.ordinals = {}

@@ -259,7 +259,7 @@ def check_message(request: Request, rank: int, size: int, name: str) -> None:
     call, x, peer, out = request.call, request.x, request.peer, request.out
     given = out if call == "recv" else x
     if given.__class__ is np.ndarray and given.ndim == 1 and given.dtype in DTYPES and 0 <= peer < size:
-        flags = given.flags  # without the calls below, which take as long as a short message
+        flags = given.flags  # 0.36 us; the calls below take 0.5 us
         if flags.c_contiguous and (given is x or flags.writeable):
             return
     check_rank(_PEERS[call], peer, size, name)

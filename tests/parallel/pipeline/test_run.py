@@ -17,6 +17,7 @@ import autograd.numpy as anp
 import collectives as cc
 from autograd import nn, optim, random
 from autograd.arrays.shape_only import Shaped
+from autograd.engine.pytree import flatten
 from autograd.engine.recording import MARK
 from autograd.engine.state import state
 from autograd.engine.tape import TapeRecording
@@ -610,6 +611,16 @@ def test_wrong_batches() -> None:
     with ag.Tape():
         with pytest.raises(TapeError, match="inputs was computed on a tape"):
             split_batch(w * 2.0, 2, None, "inputs")
+
+
+def test_known_divisions_give_the_same_microbatches() -> None:
+    known: dict[Any, Any] = {}
+    for x in (rows(), rows(7), rows(), {"a": rows(7), "b": [rows()]}):
+        again = split_batch(x, 3, None, "inputs", known)
+        for one, other in zip(again, split_batch(x, 3, None, "inputs"), strict=True):
+            for a, b in zip(flatten(one)[0], flatten(other)[0], strict=True):
+                np.testing.assert_array_equal(a.array, b.array)
+    assert len(known) == 2
 
 
 # -- planted faults --------------------------------------------------------------------------------------------------
