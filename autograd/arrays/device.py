@@ -105,6 +105,11 @@ def is_array(x: Any) -> bool:
     return isinstance(x, _KNOWN) or _find_device(type(x))
 
 
+def _has_device_arrays(x: Any) -> bool:
+    """Whether it is a list or tuple with an array of a device."""
+    return isinstance(x, list | tuple) and any(not isinstance(item, _KNOWN) and is_array(item) for item in x)
+
+
 def as_array(x: Any, dtype: Any = None, device: str | None = None) -> Any:
     """`x` as an array: arrays of any device stay what they are, lists and numbers become NumPy arrays.
 
@@ -127,7 +132,7 @@ def as_array(x: Any, dtype: Any = None, device: str | None = None) -> Any:
     try:
         result = np.asarray(x, dtype=dtype)
     except TypeError as error:
-        if isinstance(x, list | tuple) and any(not isinstance(item, _KNOWN) and is_array(item) for item in x):
+        if _has_device_arrays(x):
             raise DeviceError(
                 "a list of arrays on a GPU was given, which NumPy would copy to the host; needed: one array\n"
                 "  fix: autograd.numpy.stack(list)"

@@ -190,8 +190,8 @@ def draw(
         return values if layout is None else _labelled(values, layout)
     on_device = None if like is None or type(like) in (np.ndarray, Shaped) else functions("philox", type(like))
     if on_device is not None:
-        source, extent = _source(key, extents, box, places), tuple(s.stop - s.start for s in box)
-        out = on_device.draw(like, extent, dtype, device, *source)
+        drawn = tuple(s.stop - s.start for s in box)
+        out = on_device.draw(like, drawn, dtype, device, *_source(key, extents, box, places))
         return out if layout is None else _labelled(out, layout)
     words = words_of(_source(key, extents, box, places), tuple(s.stop - s.start for s in box))
     # A result of 8 bytes per element is written over its words: each block is read before it is written.
