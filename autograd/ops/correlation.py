@@ -117,8 +117,9 @@ def cov(
     return _covariance("cov", m, y, rowvar, bias, ddof, fweights, aweights, dtype)
 
 
-def _degrees_of_freedom(columns: int, ddof: Any, total: Any, w: Any, aweights: Any) -> Any:
+def _degrees_of_freedom(columns: int, ddof: Any, bias: Any, total: Any, w: Any, aweights: Any) -> Any:
     """The divisor of a covariance of `columns` observations, or of the sums `total` of their weights `w`."""
+    ddof = (0 if bias else 1) if ddof is None else ddof
     if w is None:
         freedom: Any = columns - ddof
     elif not ddof:
@@ -146,12 +147,11 @@ def _covariance(
             return real(matmul(x, swapaxes(x, 0, 1))).astype(float)[:0, :0]
         rows.append(x if rowvar or raw(x).shape[0] == 1 else swapaxes(x, 0, 1))
     x = concatenate(rows, 0) if len(rows) > 1 else rows[0]
-    ddof = (0 if bias else 1) if ddof is None else ddof
     w: Any = None
     for each in weights:
         w = each if w is None else w * each
     mean, total = average(x, 1, w, returned=True)
-    freedom = _degrees_of_freedom(raw(x).shape[1], ddof, total, w, None if aweights is None else weights[-1])
+    freedom = _degrees_of_freedom(raw(x).shape[1], ddof, bias, total, w, None if aweights is None else weights[-1])
     centred = x - expand_dims(mean, 1)
     weighted = centred if w is None else centred * w
     with np.errstate(divide="ignore", invalid="ignore"):
