@@ -3,7 +3,8 @@
 The result of an operation is a Tensor. Users make leaves (`leaves`); a value that another rank is still sending is a
 `Deferred` (`deferred`). Tensors are immutable: operations return new ones.
 
-Operators and methods are operations under another name. The table `ops.tensor_methods` installs them in this class.
+Operators and methods are operations under another name. The class takes them from the table of `ops.tensor_methods` at
+their first use (`autograd.first_use`).
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from ..errors import (
 from ..first_use import at_first_use
 from ..layouts.layout import Grid, Layout, P, Shard, V
 from ..layouts.messages import addend, describe
-from ..layouts.names import TENSOR_TYPES, name_of
+from ..layouts.names import Labelled, name_of
 from ..layouts.partition import global_shape, local_shape
 from ..layouts.rank_values import rank_axes
 from .locks import guarded
@@ -58,7 +59,7 @@ _SHOWN_BY_ELEMENTS = frozenset(map(np.dtype, ("float64", "int64", "bool", "compl
 
 
 @at_first_use
-class Tensor:
+class Tensor(Labelled):
     """A value: its array on this rank, its layout over the mesh, and its place on a tape."""
 
     __slots__ = ("array", "layout", "node", "tape")
@@ -83,17 +84,13 @@ class Tensor:
         self.tape = tape
         self.node = node
 
-    _waits = False  # whether its array may still have to arrive, so that no message reads it
-
     def __init_subclass__(cls) -> None:
         TENSORS.add(cls)
-        if not cls._waits:
-            TENSOR_TYPES.add(cls)
 
-    _from_ufunc: Callable[..., Any]  # `ops.numpy_protocol`, installed as the following
+    _from_ufunc: Callable[..., Any]  # `ops.numpy_protocol`, as the following from `ops.tensor_methods`
     _from_function: Callable[..., Any]
 
-    if TYPE_CHECKING:  # installed by `ops.tensor_methods`; a test compares the names and parameters
+    if TYPE_CHECKING:  # a test compares the names and parameters
         T: Tensor
         mT: Tensor
         real: Tensor
@@ -555,7 +552,6 @@ def _converted(kind: Any, array: Any) -> Any:
 
 
 TENSORS.add(Tensor)
-TENSOR_TYPES.add(Tensor)
 
 
 class Given(Tensor):
