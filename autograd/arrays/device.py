@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -50,9 +50,15 @@ accelerators: dict[str, Accelerator] = {}
 """The kinds of devices that are in use, by the first part of their names: "cuda"."""
 
 
-_to_host: dict[type, Callable[[Any], np.ndarray]] = {}
-_from_host: dict[type, Callable[[np.ndarray], Any]] = {}
-_runtime: dict[type, Callable[[], Runtime]] = {}
+class _ArrayType(NamedTuple):
+    """The functions of a registered array type."""
+
+    to_host: Callable[[Any], np.ndarray]
+    from_host: Callable[[np.ndarray], Any]
+    runtime: Callable[[], Runtime] | None
+
+
+_registered: dict[type, _ArrayType] = {}
 
 
 def register_device(
@@ -63,18 +69,15 @@ def register_device(
 
     `runtime` returns the runtime of the device. Without one there are no kernels and no pipelined staging.
     """
-    _to_host[kind] = to_host
-    _from_host[kind] = from_host
-    if runtime is not None:
-        _runtime[kind] = runtime
+    _registered[kind] = _ArrayType(to_host, from_host, runtime)
 
 
 def _find_device(kind: type) -> bool:
-    if kind in _to_host:
+    if kind in _registered:
         return True
     if kind.__module__.partition(".")[0] == "cupy":  # CuPy is imported already, by whoever made the array
         _accelerator("an array of CuPy")
-        return kind in _to_host
+        return kind in _registered
     return False
 
 
@@ -88,7 +91,8 @@ def runtime_of(kind: type) -> Runtime | None:
     >>> runtime_of(numpy.ndarray) is None
     True
     """
-    return _runtime[kind]() if _find_device(kind) and kind in _runtime else None
+    runtime = _registered[kind].runtime if _find_device(kind) else None
+    return None if runtime is None else runtime()
 
 
 def runtime_in_use() -> Runtime | None:
@@ -105,6 +109,19 @@ def is_array(x: Any) -> bool:
     return isinstance(x, _KNOWN) or _find_device(type(x))
 
 
+def _with_dtype_itself(x: np.ndarray, same: np.dtype[Any]) -> Any:
+    """An array with NumPy's own object of its dtype, in the native byte order."""
+    if not x.dtype.isnative:
+        return np.array(x, same)
+    # equal dtypes can be two objects; dispatch compares them by identity
+    return x.view(same) if type(x) is np.ndarray and x.dtype == same else x
+
+
+def _has_device_arrays(x: Any) -> bool:
+    """Whether it is a list or tuple with an array of a device."""
+    return isinstance(x, list | tuple) and any(not isinstance(item, _KNOWN) and is_array(item) for item in x)
+
+
 def as_array(x: Any, dtype: Any = None, device: str | None = None) -> Any:
     """`x` as an array: arrays of any device stay what they are, lists and numbers become NumPy arrays.
 
@@ -119,15 +136,12 @@ def as_array(x: Any, dtype: Any = None, device: str | None = None) -> Any:
         if x.dtype.kind not in "biufc" and not is_bfloat16(x.dtype):
             raise DtypeError(f"an array of {_not_of_numbers(x.dtype)}")
         if dtype is None and isinstance(x, np.ndarray) and x.dtype is not (same := np.dtype(x.dtype.type)):
-            if not x.dtype.isnative:
-                return np.array(x, same)
-            # equal dtypes can be two objects; dispatch compares them by identity
-            return x.view(same) if type(x) is np.ndarray and x.dtype == same else x
+            return _with_dtype_itself(x, same)
         return x if dtype is None or x.dtype == dtype else x.astype(dtype)
     try:
         result = np.asarray(x, dtype=dtype)
     except TypeError as error:
-        if isinstance(x, list | tuple) and any(not isinstance(item, _KNOWN) and is_array(item) for item in x):
+        if _has_device_arrays(x):
             raise DeviceError(
                 "a list of arrays on a GPU was given, which NumPy would copy to the host; needed: one array\n"
                 "  fix: autograd.numpy.stack(list)"
@@ -167,7 +181,7 @@ def to_host(x: Any) -> np.ndarray:
         return np.asarray(x)
     if _find_device(type(x)):
         refuse("values of the device were read on the host", "return them from the step, and read them after it")
-        return _to_host[type(x)](x)
+        return _registered[type(x)].to_host(x)
     return np.asarray(x)  # a Shaped raises AbsentError here
 
 
@@ -178,7 +192,7 @@ def move(host: np.ndarray, like: Any) -> Any:
     if not _find_device(type(like)):
         return host
     refuse("a host array was copied to the device", "make it an argument of the step, or move it before")
-    return _from_host[type(like)](host)
+    return _registered[type(like)].from_host(host)
 
 
 def is_device(x: Any) -> bool:

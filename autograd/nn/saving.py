@@ -295,6 +295,15 @@ def _read(
     wanted = {} if structure is None else {
         name: x for name, x in structure.items() if name in parts or not _is_state(x)
     }  # fmt: skip
+    states, used = _states(file, wanted, {name for name, x in parts.items() if prepares(x)})
+    if is_single:
+        states[""] = OwnedState({name: file.array(name) for name in file.names if name not in used})
+    plain = {name: x for name, x in states.items() if name in wanted and name not in parts}
+    return plain, states
+
+
+def _states(file: Archive, wanted: Mapping[str, Any], preparing: set[str]) -> tuple[dict[str, Any], set[str]]:
+    """The decoded values and states of a file, by name, and the names of the arrays that they use."""
     states: dict[str, Any] = {}
     used: set[str] = set()
 
@@ -304,15 +313,11 @@ def _read(
 
     with file.checked("structure.json"):
         for name, code in wanted.items():
-            is_own = name in parts and prepares(parts[name])
-            made: type[dict[str, Any]] = OwnedState if is_own else dict
+            made: type[dict[str, Any]] = OwnedState if name in preparing else dict
             states[name] = _decoded({"state": code["state"]} if _is_state(code) else code, array, made)
             if _is_state(code) and "attached" in code:
                 states[f"{name}/attached"] = _decoded({"dict": code["attached"]}, array)
-    if is_single:
-        states[""] = OwnedState({name: file.array(name) for name in file.names if name not in used})
-    plain = {name: x for name, x in states.items() if name in wanted and name not in parts}
-    return plain, states
+    return states, used
 
 
 def prepares(x: Any) -> bool:
@@ -527,15 +532,20 @@ def _is_state(code: Any) -> bool:
     return isinstance(code, dict) and "state" in code
 
 
+def _refuse_part(layout: Layout | None, name: str) -> None:
+    """Raise LayoutError for a value of which each rank holds something else."""
+    for axis, label in () if layout is None else layout.items():
+        if label.letter not in "RICD":
+            raise LayoutError(
+                f"save: {name} is {layout!r}; axis {axis!r}: it is {label.word}, and the file would have what "
+                "this rank holds\n  fix: cc.all_reduce or cc.all_gather of it; or the object that has it"
+            )
+
+
 def _encoded(x: Any, name: str, arrays: dict[str, Any]) -> Any:
     """A value as JSON. Arrays are put into `arrays`, under the names of their places."""
     if x.__class__ in TENSORS:
-        for axis, label in () if x.layout is None else x.layout.items():
-            if label.letter not in "RICD":
-                raise LayoutError(
-                    f"save: {name} is {x.layout!r}; axis {axis!r}: it is {label.word}, and the file would have what "
-                    "this rank holds\n  fix: cc.all_reduce or cc.all_gather of it; or the object that has it"
-                )
+        _refuse_part(x.layout, name)
         x = x.array
     if not isinstance(x, np.ndarray | np.generic) and is_array(x):
         x = to_host(x)

@@ -195,7 +195,7 @@ class WaitingRanks:
     def _state(self, rank: int) -> str:
         wait, task = self._waits[rank], self.tasks[rank]
         if wait is not None:
-            return reports.wait_text(rank, wait.wait_text(rank), site_of_thread(self._threads[rank]), task)
+            return reports.waiting_state(rank, wait.wait_text(rank), site_of_thread(self._threads[rank]), task)
         if self._has_finished[rank]:
             return f"rank {rank} has finished"
         if rank in self.failed_ranks:
