@@ -15,12 +15,12 @@ from .house import ROOT, Figures, Tree, complexity, loaded, walks
 CEILINGS = {
     "closure of the engine: files, lines": [39, 9_300],
     "closure of all_reduce: files, lines": [80, 19_200],
-    "closure of DataParallel: files, lines": [161, 39_000],
+    "closure of DataParallel: files, lines": [163, 39_600],  # with the files of weights, which saving imports
     "complexity above 20, 30": [74, 14],
     "functions with a cache": [53],
     "node[k] outside the engine, of all": [0, 59],
     "globals that functions change": [40],
-    "errors without the line, of all": [0, 900],
+    "errors without the line, of all": [0, 920],
 }
 IMPORTS = {"autograd": [9, 1_900], "autograd.engine": [10, 1_910]}
 WALKS = {  # a pipeline's rank that waits asks again and again, so its calls vary
