@@ -150,6 +150,13 @@ def save(objects: Any, path: str | os.PathLike[str], *, names: Any = None) -> No
     ...     nn.load(run, os.path.join(folder, "run.npz"))
     {}
     {'best': 0.25}
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = os.path.join(folder, "model.safetensors")
+    ...     nn.save(model, path, names="torch")
+    ...     nn.contents(path)
+    ...     nn.load(model, path)
+    {'bias': float32[1], whole, 'weight': float32[1, 2], whole}
+    {}
     """
     target, caller = os.fspath(path), f"save({os.fspath(path)!r})"
     parts = objects if isinstance(objects, Mapping) else {"": objects}
