@@ -39,7 +39,7 @@ from ..errors import (
 from ..layouts.layout import Layout, P, V
 from .archive import Archive, replaced, replacing, write_archive
 from .module import Module
-from .torch_names import TorchName, names_of, oriented, state_from
+from .torch_names import TorchName, blocks_of, names_of, state_from, to_file
 from .weights import Weights, is_weights, library, write_weights
 
 __all__ = ["FileEntry", "contents", "load", "packed", "save", "unpacked"]
@@ -168,8 +168,7 @@ def save(objects: Any, path: str | os.PathLike[str], *, names: Any = None) -> No
     comments = {each: _comment(layout) for name, x in parts.items() for each, layout in _named_layouts(name, x, arrays)}
     metadata = {} if names in (None, "ringtape") else {"format": "pt"}  # by which other libraries know torch's layout
     if names is not None or is_weights(target):
-        known = names_of(objects, names or "ringtape", caller)
-        arrays, comments = _renamed(arrays, comments, known, caller)
+        arrays, comments = _renamed(objects, arrays, comments, names or "ringtape", caller)
 
     def write() -> None:
         if is_weights(target):
@@ -235,16 +234,17 @@ def _check_weights(objects: Any, caller: str) -> None:
 
 
 def _renamed(
-    arrays: dict[str, Any], comments: Mapping[str, dict[str, Any]], names: Mapping[str, TorchName], caller: str
+    module: Module, arrays: dict[str, Any], comments: Mapping[str, dict[str, Any]], given: Any, caller: str
 ) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
     """Arrays and comments by the names that a file has for them. What is attached to a module keeps its names."""
+    names, blocks = names_of(module, given, caller), blocks_of(module)
     found: dict[str, Any] = {}
     noted: dict[str, dict[str, Any]] = {}
     for name in list(arrays):
         to, array = names.get(name, TorchName(name)), arrays.pop(name)  # at most one array is there twice
         if to.name in found:
             raise OptionError(f"{caller}: names has {to.name!r}, which is the name of what is attached to the module")
-        found[to.name] = oriented(array, to, caller)
+        found[to.name] = to_file(array, to, blocks.get(name, 1), caller)
         noted[to.name] = dict(comments.get(name, {}))
         if name in names:
             noted[to.name] |= {"name": name, "transposed": to.is_transposed}

@@ -17,7 +17,7 @@ from ..engine.whole import OwnedState
 from ..errors import ArgumentError, OptionError, ShapeError, typed_errors
 from .module import Module
 
-__all__ = ["TorchName", "names_of", "oriented", "state_from", "torch_names"]
+__all__ = ["TorchName", "blocks_of", "names_of", "state_from", "to_file", "torch_names"]
 
 
 class TorchName(NamedTuple):
@@ -58,9 +58,11 @@ def torch_names(module: Module, prefix: str = "") -> dict[str, TorchName]:
     TorchName(name='head.weight', is_transposed=True)
     """
     found = {
-        path: TorchName(prefix + path, owner.stores_transposed(attribute))
-        for path, owner, attribute, _ in module.named_owners()
-    }
+        path: TorchName(prefix + path, owner.stores_transposed(attribute) or (
+            owner.blocks_of(attribute) > 1 and p.array.ndim == 3
+        ))
+        for path, owner, attribute, p in module.named_owners()
+    }  # fmt: skip
     return found | {path: TorchName(prefix + path) for path, _, _ in module._saved_buffers()}
 
 
@@ -83,17 +85,15 @@ def names_of(module: Module, names: Any, caller: str) -> dict[str, TorchName]:
     """
     paths = _paths(module)
     known = [path for each in paths.values() for path in each]
-    if names == "torch":
-        return torch_names(module)
-    if names == "ringtape":
-        return {path: TorchName(path) for path in known}
+    if isinstance(names, str) and names in ("torch", "ringtape"):
+        return torch_names(module) if names == "torch" else {path: TorchName(path) for path in known}
     if not isinstance(names, Mapping):
         raise ArgumentError(
             f"{caller}: names={names!r} was given; needed: 'torch', 'ringtape', or a mapping as nn.torch_names returns"
         )
     found = {path: TorchName(x) if isinstance(x, str) else x for path, x in names.items()}
     for path, x in found.items():
-        if not isinstance(x, TorchName):
+        if not isinstance(x, TorchName) or not isinstance(x.name, str):
             raise ArgumentError(f"{caller}: names[{path!r}] is {x!r}; needed: a text or an nn.TorchName")
     unknown, missing = [x for x in found if x not in known], [x for x in paths if x not in found]
     if unknown or missing:
@@ -109,14 +109,25 @@ def names_of(module: Module, names: Any, caller: str) -> dict[str, TorchName]:
     return found
 
 
-def oriented(array: Any, name: TorchName, caller: str) -> Any:
-    """An array of a file as the module stores it, or the other way round.
+def to_file(array: Any, name: TorchName, blocks: int, caller: str) -> Any:
+    """A value of a module as a file has it, where the blocks of a divided layer (`Module.blocks_of`) are side by side.
 
     Raises
     ------
     ShapeError
-        It is transposed, and is no matrix.
+        It is to be transposed, and is no matrix.
     """
+    return _turned(array.reshape(*array.shape[:-2], -1) if blocks > 1 else array, name, caller)
+
+
+def _from_file(array: Any, name: TorchName, blocks: int, ndim: int, caller: str) -> Any:
+    """A value of a file as the module has it, with this number of dimensions."""
+    array = _turned(array, name, caller)
+    is_whole = blocks > 1 and array.ndim == ndim - 1 and array.shape[-1] % blocks == 0
+    return array.reshape(*array.shape[:-1], blocks, -1) if is_whole else array
+
+
+def _turned(array: Any, name: TorchName, caller: str) -> Any:
     if not name.is_transposed:
         return array
     if np.ndim(array) != 2:
@@ -124,6 +135,11 @@ def oriented(array: Any, name: TorchName, caller: str) -> Any:
             f"{caller}: {name.name} has shape {np.shape(array)}; needed: a matrix, because it is to be transposed"
         )
     return np.ascontiguousarray(array.T)
+
+
+def blocks_of(module: Module) -> dict[str, int]:
+    """By path of a parameter: `Module.blocks_of`."""
+    return {path: owner.blocks_of(attribute) for path, owner, attribute, _ in module.named_owners()}
 
 
 def state_from(
@@ -157,11 +173,13 @@ def state_from(
     for each in held.values():
         for x in each:
             _check_orientation(file, x, caller)
-    state = OwnedState()
+    state, blocks = OwnedState(), blocks_of(module)
+    ndims = {name: p.array.ndim for name, p in module.named_parameters()}
     for name, (first, *rest) in held.items():
-        state[name] = oriented(file.array(first.name), first, caller)
+        how = blocks.get(name, 1), ndims.get(name, 0), caller
+        state[name] = _from_file(file.array(first.name), first, *how)
         for other in rest:
-            again = oriented(file.array(other.name), other, caller)
+            again = _from_file(file.array(other.name), other, *how)
             if not np.array_equal(state[name], again, equal_nan=again.dtype.kind in "fcV"):
                 raise ShapeError(
                     f"{caller}: {first.name} and {other.name} differ, and {type(module).__name__} has one tied "

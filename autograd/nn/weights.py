@@ -93,7 +93,7 @@ def write_weights(
     known = {name: dict(comments[name]) for name in written if comments.get(name)}
     try:
         made.numpy.save_file(written, path, {**metadata, _OWN: json.dumps(known)})
-    except made.SafetensorError as error:
+    except (made.SafetensorError, UnicodeError) as error:  # a name may have half of a surrogate pair
         raise FileError(f"{caller}: {error}") from error
 
 

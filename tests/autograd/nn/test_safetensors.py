@@ -29,7 +29,7 @@ from autograd.errors import (
     ShapeError,
 )
 from autograd.nn import weights
-from parallel import DataParallel, TopK
+from parallel import Column, DataParallel, Heads, Row, TopK, parallelize
 
 library = pytest.importorskip("safetensors.numpy", reason="safetensors is in the extra checkpoint")
 RNG = np.random.default_rng(3)
@@ -153,6 +153,43 @@ def test_parts_are_gathered_and_each_rank_takes_its_own(tmp_path: Path) -> None:
             assert (np.concatenate(cc.run(load, ranks, name)) == whole).all()
 
 
+class Fused(nn.Module):
+    """A projection to queries, keys and values, and an attention that has it inside."""
+
+    def __init__(self) -> None:
+        self.qkv, self.proj = nn.Linear(4, 24), nn.Linear(8, 4)
+        self.attn = nn.MultiheadAttention(8, 4)
+
+
+PLAN = {"qkv": Column("tp", blocks=3, unit=2), "proj": Row("tp", unit=2), "attn": Heads("tp")}
+
+
+@pytest.mark.parametrize("names", ["torch", "ringtape"])
+def test_blocks_of_a_divided_layer_are_one_dimension_in_the_file(tmp_path: Path, names: str) -> None:
+    serial = Fused()
+    right = values_of(serial)
+    nn.save(serial, tmp_path / "serial.safetensors", names=names)
+
+    def program() -> Any:
+        with cc.Mesh(tp=-1) as mesh:
+            made = Fused()
+            parallelize(made, PLAN)
+            blocked = made.qkv.weight.global_shape
+            nn.load(made, tmp_path / "serial.safetensors")
+            nn.save(made, tmp_path / f"{mesh.ranks.size}.safetensors", names=names)
+            return tuple(blocked)
+
+    for ranks in (1, 2, 3):
+        blocked = cc.run(program, ranks)
+        assert set(blocked) == {(4, 3, 8)}
+        files = [library.load_file(tmp_path / f"{name}.safetensors") for name in ("serial", ranks)]
+        assert files[0].keys() == files[1].keys() == right.keys()
+        assert all(same(x, files[1][name]) for name, x in files[0].items())
+        again = Fused()
+        nn.load(again, tmp_path / f"{ranks}.safetensors")
+        assert all(same(x, right[name]) for name, x in values_of(again).items())
+
+
 def test_the_values_of_one_rank_are_refused_at_another_place(tmp_path: Path) -> None:
     def program() -> None:
         with cc.Mesh(pp=2) as mesh:
@@ -260,6 +297,9 @@ def test_names_that_do_not_fit(tmp_path: Path) -> None:
         ({"0.weight": "w"}, OptionError, r"lacks \['0.bias'\]"), ({**good, "x": "y"}, OptionError, r"has \['x'\]"),
         ({"0.weight": "w", "0.bias": "w"}, OptionError, "'w' for '0.weight' and for '0.bias'"),
         ({**good, "0.bias": nn.TorchName("0.bias", True)}, ShapeError, "needed: a matrix"),
+        ({**good, "0.bias": nn.TorchName(3)}, ArgumentError, "needed: a text"),
+        ({**good, "0.bias": "\ud800"}, FileError, "x.safetensors'"),
+        ({**good, "0.bias": "__metadata__"}, FileError, "which the format reserves"),
     ]  # fmt: skip
     for names, error, text in wrong:
         with pytest.raises(error, match=text):
