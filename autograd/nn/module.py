@@ -443,6 +443,11 @@ class Module:
         """Whether a parameter of this module is stored [in, out], the transpose of torch's. Subclasses override it."""
         return False
 
+    def blocks_of(self, attribute: str) -> int:
+        """In how many blocks a parameter of this module has what is one dimension in torch: its last two are [blocks,
+        width]. Subclasses override it."""
+        return 1
+
     def load_state_dict(
         self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
     ) -> IncompatibleKeys:
