@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from autograd.errors import CheckpointError, DamagedCheckpoint, DependencyError
+from autograd.nn.weights import library
 
 __all__ = ["CHECKSUM", "Reader", "checksum_named", "make_durable", "rename", "storable", "write_data", "write_text"]
 
@@ -101,13 +102,7 @@ def write_data(path: Path, arrays: Mapping[str, Any], about: Mapping[str, str]) 
     CheckpointError
         The disk is full, or the file cannot be written.
     """
-    try:
-        from safetensors.numpy import save_file
-    except ImportError:
-        raise DependencyError(
-            "checkpoint.save writes safetensors files, and safetensors is not installed\n"
-            "  fix: pip install 'ringtape[checkpoint]'"
-        ) from None
+    save_file = library("checkpoint.save").numpy.save_file
     try:
         point("write data", path)
         save_file(dict(arrays), path, dict(about))
