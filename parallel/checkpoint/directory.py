@@ -20,12 +20,12 @@ from pathlib import Path
 
 from autograd.errors import CheckpointError, DamagedCheckpoint, OptionError
 
-from .disk import make_durable, rename
+from .disk import make_durable, refuse_other_size, rename
 from .manifest import Manifest
 
 __all__ = ["Directory"]
 
-_STEP = re.compile(r"step-(\d{9,})")
+_STEP = re.compile(r"step-([0-9]{9,18})")
 _locks: dict[tuple[int, int], int] = {}
 _making = threading.Lock()
 
@@ -47,7 +47,17 @@ class Directory:
             names = os.listdir(self.path)
         except (FileNotFoundError, NotADirectoryError):
             return []
-        return sorted(int(m[1]) for name in names if (m := _STEP.fullmatch(name)))
+        except OSError as error:
+            raise CheckpointError(f"checkpoint {self.path}: it cannot be read: {error.strerror}") from None
+        found = sorted((int(m[1]), name) for name in names if (m := _STEP.fullmatch(name)))
+        return [step for step, name in found if name == self.of_step(step).name]
+
+    def unfinished(self) -> list[str]:
+        """The directories of steps that are being written, or whose job has ended."""
+        try:
+            return sorted(name for name in os.listdir(self.path) if name.startswith(".step-"))
+        except OSError:
+            return []
 
     def of_step(self, step: int) -> Path:
         """The directory of a step."""
@@ -62,8 +72,8 @@ class Directory:
             There is no such step, or it is not whole.
         """
         folder = self.of_step(step)
-        if not folder.is_dir():
-            known = self.steps()
+        known = self.steps()
+        if step not in known:
             raise CheckpointError(
                 f"checkpoint {self.path}: there is no step {step}; it has "
                 + (f"{', '.join(map(str, known[-8:]))}" if known else "none")
@@ -72,14 +82,7 @@ class Directory:
         if manifest.step != step:
             raise DamagedCheckpoint(f"checkpoint {folder}: its manifest is that of step {manifest.step}")
         for name, size in manifest.files:
-            try:
-                have = os.stat(folder / name, follow_symlinks=False).st_size
-            except OSError as error:
-                raise DamagedCheckpoint(f"checkpoint {folder}, {name}: it cannot be read: {error}") from None
-            if have != size:
-                raise DamagedCheckpoint(
-                    f"checkpoint {folder}, {name}: it has {have} bytes, and {size} when it was saved"
-                )
+            refuse_other_size(folder, name, size)
         return manifest
 
     # -- writing ---------------------------------------------------------------------------------------------------

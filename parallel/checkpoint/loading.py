@@ -99,8 +99,8 @@ class Source:
             row = math.prod(shape[1:]) * dtype.itemsize
             self.reader.read(p.file, p.begin + wanted[0].start * row, disk.bytes_of(into))
             return
-        whole = np.memmap(self.reader.folder / self.reader.files[p.file][0], dtype, "r", p.begin, shape)
-        into[...] = whole[wanted]
+        with open(self.reader.descriptor(p.file), "rb", closefd=False) as file:
+            into[...] = np.memmap(file, dtype, "r", p.begin, shape)[wanted]
 
     def check_share(self, partly: Sequence[tuple[str, int]], k: int, ranks: int) -> None:
         """Compare the checksums of this rank's share of pieces of which parts were read."""
@@ -273,6 +273,8 @@ def _prepared(
                 f"checkpoint.load of step {manifest.step}: it has no {path!r}; it has "
                 f"{', '.join(map(repr, tree)) or 'nothing'}"
             )
+        if not _is_state(tree[path]):
+            raise CheckpointError(f"checkpoint.load of step {manifest.step}: {path!r} is a plain value in it, no state")
         try:
             code = tree[path]["state"]
             known = decoder.decode(code, state_of(x), path, isinstance(x, Module))
@@ -288,11 +290,24 @@ def _prepared(
                 f"checkpoint.load of step {manifest.step}: the state of {path!r} is none of a {type(x).__name__}: "
                 f"{type(error).__name__}: {error}"
             ) from error
+    return commits, others, _plain_values(tree, decoder, source.reader.folder)
+
+
+def _plain_values(tree: Mapping[str, Any], decoder: Decoder, folder: Any) -> dict[str, Any]:
     values = {}
     for name, code in tree.items():
-        if not (isinstance(code, dict) and "state" in code):
-            values[name] = decoder.decode(code, None, name)
-    return commits, others, values
+        if not _is_state(code):
+            try:
+                values[name] = decoder.decode(code, None, name)
+            except RingtapeError:
+                raise
+            except (TypeError, ValueError, LookupError) as error:
+                refuse(folder, name, f"it is no plain value: {type(error).__name__}: {error}")
+    return values
+
+
+def _is_state(code: Any) -> bool:
+    return isinstance(code, dict) and "state" in code
 
 
 def _value(source: Source, path: str, like: Any) -> Any:

@@ -20,7 +20,7 @@ Ranks whose trees are equal are a *class*. The stages of a pipeline have differe
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,7 +35,9 @@ from autograd.optim.groups import ByParameter, Names
 
 from ..approximate.rank_states import OfRank
 
-__all__ = ["Decoder", "Encoded", "encode", "has_state", "merged", "parts_of", "state_of", "values_of"]
+__all__ = [
+    "Decoder", "Encoded", "encode", "has_state", "merged", "parts_of", "refuse_other_tree", "state_of", "values_of",
+]  # fmt: skip
 
 
 def has_state(x: Any) -> bool:
@@ -159,10 +161,11 @@ def _merge(codes: Sequence[Any]) -> Any:
     present = [code for code in codes if code is not _ABSENT]
     kinds = {next(iter(code)) if isinstance(code, dict) and code else None for code in present}
     kind = kinds.pop() if len(kinds) == 1 else None
+    classes = [k for k, code in enumerate(codes) if code is not _ABSENT]
     if kind == "ranks":
         return {"ranks": [None if code is _ABSENT else _renamed(code["ranks"], k) for k, code in enumerate(codes)]}
     if all(code == present[0] for code in present):
-        return present[0]
+        return _spread(present[0], classes, len(codes))
     if kind == "names":
         count = max(len(code["names"]) for code in present)
         groups: list[dict[str, None]] = [{} for _ in range(count)]
@@ -184,31 +187,57 @@ def _merge(codes: Sequence[Any]) -> Any:
                 key: _merge([_ABSENT if each is _ABSENT or key not in each else each[key] for each in inner])
                 for key in keys
             }}  # fmt: skip
-    return {"differs": [None if code is _ABSENT else _renamed(code, k) for k, code in enumerate(codes)]}
+    return {"differs": [
+        None if code is _ABSENT else _spread(_renamed(code, k), [k], len(codes), is_renamed=True)
+        for k, code in enumerate(codes)
+    ]}  # fmt: skip
+
+
+def _changed(code: Any, change: Callable[[dict[str, Any]], Any]) -> Any:
+    """A code in which `change` has replaced those of arrays, and of what each class has for itself."""
+    if isinstance(code, list):
+        return [_changed(each, change) for each in code]
+    if not isinstance(code, dict):
+        return code
+    kind, content = next(iter(code.items()))
+    if kind in ("value", "ranks"):
+        return change(code)
+    if kind in ("dict", "by"):
+        return {kind: {key: _changed(each, change) for key, each in content.items()}}
+    return code if kind == "names" else {kind: _changed(content, change)}
 
 
 def _renamed(code: Any, k: int) -> Any:
-    """A code whose arrays have the number of a class at the end of their paths."""
-    if isinstance(code, list):
-        return [_renamed(each, k) for each in code]
-    if not isinstance(code, dict):
-        return code
-    if "value" in code:
-        return {**code, "value": f"{code['value']}@{k}"}
-    return {key: _renamed(each, k) for key, each in code.items()}
+    """A code of a class whose arrays have the number of the class at the end of their paths."""
+    return _changed(code, lambda x: {**x, "value": f"{x['value']}@{k}"} if "value" in x else
+                    {"ranks": _renamed(x["ranks"], k)})  # fmt: skip
 
 
-def values_of(code: Any) -> Iterator[str]:
+def _spread(code: Any, classes: Sequence[int], count: int, is_renamed: bool = False) -> Any:
+    """A code that some classes have in common, with a list of what each of them has for itself."""
+    def change(x: dict[str, Any]) -> Any:
+        if "value" in x:
+            return x
+        inner = x["ranks"]
+        return {"ranks": [(inner if is_renamed else _renamed(inner, k)) if k in classes else None
+                          for k in range(count)]}  # fmt: skip
+
+    return _changed(code, change)
+
+
+def values_of(tree: Mapping[str, Any]) -> list[str]:
     """The paths of the arrays in a tree."""
-    if isinstance(code, list):
-        for each in code:
-            yield from values_of(each)
-    elif isinstance(code, dict):
-        if isinstance(code.get("value"), str):
-            yield code["value"]
+    found: list[str] = []
+
+    def note(x: dict[str, Any]) -> Any:
+        if "value" in x:
+            found.append(x["value"])
         else:
-            for each in code.values():
-                yield from values_of(each)
+            _changed(x["ranks"], note)
+
+    for code in tree.values():
+        _changed(code, note)
+    return found
 
 
 def _is_of_piece(code: Any) -> bool:
@@ -222,6 +251,58 @@ def merged(trees: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The merged tree of the trees of all classes."""
     names = {name: None for tree in trees for name in tree}
     return {name: _merge([tree.get(name, _ABSENT) for tree in trees]) for name in names}
+
+
+_KINDS: dict[str, type] = {
+    "dict": dict, "by": dict, "tuple": list, "ranks": list, "differs": list, "names": list, "float": str,
+}  # fmt: skip
+_DEEPEST = 100
+
+
+def _is_right(kind: str, content: Any, classes: int) -> bool:
+    """Whether the content of a code is one that its kind can have."""
+    if kind == "float":
+        return content in ("nan", "inf", "-inf")
+    if kind == "names":
+        return all(isinstance(each, list) and all(isinstance(name, str) for name in each) for each in content)
+    return kind not in ("ranks", "differs") or len(content) == classes
+
+
+def refuse_other_tree(tree: Mapping[str, Any], paths: Set[str], classes: int) -> None:
+    """Raise ValueError unless a tree is one that `encode` and `merged` can make.
+
+    Parameters
+    ----------
+    tree : mapping
+    paths : set of str
+        Of the arrays, each of which may be at one place.
+    classes : int
+        The number of classes of ranks.
+    """
+    seen: set[str] = set()
+
+    def visit(code: Any, where: str, depth: int) -> None:
+        items: Any = code if isinstance(code, list) else []
+        if depth > _DEEPEST:
+            raise ValueError(f"the tree of {where!r:.80} is nested too deeply")
+        if isinstance(code, dict) and "value" in code:
+            path = code["value"]
+            if not isinstance(path, str) or path not in paths:
+                raise ValueError(f"the tree of {where!r:.80} has the value {path!r:.80}, which is not there")
+            if path in seen:
+                raise ValueError(f"the tree has the value {path!r:.80} twice")
+            seen.add(path)
+        elif isinstance(code, dict):
+            kind, items = next(iter(code.items()), ("", None))
+            if len(code) != 1 or not isinstance(items, _KINDS.get(kind, ())) or not _is_right(kind, items, classes):
+                raise ValueError(f"the tree of {where!r:.80} has {code!r:.80}")
+            items = items.values() if isinstance(items, dict) else () if kind in ("names", "float") else items
+        for each in items:
+            visit(each, where, depth + 1)
+
+    for name, code in tree.items():
+        is_state = isinstance(code, dict) and len(code) == 1 and "state" in code
+        visit(code["state"] if is_state else code, name, 0)
 
 
 # -- back --------------------------------------------------------------------------------------------------------------
@@ -268,7 +349,8 @@ class Decoder:
             return self._dict(content, like, path)
         if kind == "ranks":
             if self.place is None:
-                return [self.decode(content[k], None, path) for k in self.classes]
+                of_class = [self.decode(each, None, path) for each in content]
+                return [of_class[k] for k in self.classes]
             mine = self.decode(content[self.place], None, path)
             return [mine] * len(self.classes)  # of which only this rank's is looked at
         assert kind == "differs", kind
