@@ -13,6 +13,8 @@ tables of character trigrams and 4-grams, which are fitted on the same text with
 
     --explain             print what each rank does, and what it will send and store, before the first step
     --verify              first compare every gradient with that of one process in float64
+    --save DIR --every K  save a checkpoint every K steps; it is written in the background
+    --resume              go on from the newest checkpoint in DIR, which any mesh may have saved
     --plot gpt.png        draw the losses
     --device cuda         compute on a GPU, with CuPy
     --steps, --layers, --width, --heads, --context, --batch, --dropout, --microbatches, --schedule, --zero: see --help
@@ -35,6 +37,7 @@ import collectives as cc
 from autograd import kernels, no_grad, optim, random, use_device
 from autograd.optim import schedules
 from parallel import Column, Progress, Ring, Row, Trainer, Vocabulary
+from parallel.checkpoint import Checkpoints
 
 PLAN = {
     "*.table": Vocabulary("tp"),
@@ -69,6 +72,9 @@ parser.add_argument("--device", default="cpu", help="where the ranks compute: cp
 parser.add_argument("--sample", type=int, default=600, metavar="N", help="draw so many characters at the end")
 parser.add_argument("--explain", action="store_true", help="print the plan of a step before the first one")
 parser.add_argument("--verify", action="store_true", help="compare every gradient with one process's in float64")
+parser.add_argument("--save", metavar="DIR", help="save checkpoints there")
+parser.add_argument("--every", type=int, default=100, metavar="K", help="the steps between two checkpoints")
+parser.add_argument("--resume", action="store_true", help="go on from the newest checkpoint in DIR")
 parser.add_argument("--plot", nargs="?", const="gpt.png", metavar="FILE", help="draw the losses as a PNG")
 
 
@@ -164,14 +170,22 @@ def program(options: argparse.Namespace) -> None:
             print(report) if first else None
             report.require()
 
+        checkpoints = Checkpoints(options.save, keep=3, background=True) if options.save else None
         losses, tested, begin = [], [], time.perf_counter()
+        if options.resume and checkpoints is not None and (found := checkpoints.resume({"trainer": trainer})):
+            losses, tested = found.values["losses"], found.values["tested"]
+            print(f"goes on after step {trainer.steps} of {options.save}") if first else None
         whole = rows_of(test, np.arange(0, len(test) - options.context - 1, options.context), options.context)
-        progress = Progress(range(options.steps), "training")
+        progress = Progress(range(trainer.steps, options.steps), "training")
         for step in progress:
             losses.append(trainer.step(*rows_of(train, starts[step], options.context)))
             progress.set_postfix(loss=losses[-1])
             if (step + 1) % max(1, options.steps // 6) == 0 or step + 1 == options.steps:
                 tested.append((step + 1, trainer.evaluate(*whole)))
+            if checkpoints is not None and ((step + 1) % options.every == 0 or step + 1 == options.steps):
+                checkpoints.save({"trainer": trainer, "losses": losses, "tested": tested}, step + 1)
+        if checkpoints is not None:
+            checkpoints.wait()
         seconds = time.perf_counter() - begin
         model = trainer.gather()  # the whole model, on the first rank
     if first:  # outside of the mesh, where one process computes

@@ -474,8 +474,7 @@ class Trainer:
         **others
             What else belongs to the state of the run, by name: a loader, ``random=autograd.random``, plain values.
         """
-        with self._on_mesh():
-            save(directory, {**others, "trainer": self}, self.steps)
+        save(directory, {**others, "trainer": self}, self.steps)
 
     def load(self, directory: str | os.PathLike[str], step: int | None = None, **others: Any) -> Restored:
         """Continue from a step that a trainer on any mesh has saved: see `checkpoint.load`. All ranks call it.
@@ -493,8 +492,7 @@ class Trainer:
         Restored
             The step, and the plain values by name.
         """
-        with self._on_mesh():
-            return load(directory, {**others, "trainer": self}, step)
+        return load(directory, {**others, "trainer": self}, step)
 
     # -- the whole model ---------------------------------------------------------------------------------------------
     def gather(self) -> nn.Sequential | None:

@@ -485,7 +485,7 @@ class Optimizer:
             found[name] = ByParameter(
                 (v if isinstance(v, int) else whole_of(v, p.layout, "Optimizer.state_dict", f"{name} {i}")
                  for i, (p, v) in enumerate(zip(self.parameters, getattr(self, name), strict=True))),
-                names,
+                names, self.parameters,
             )  # fmt: skip
         return found
 

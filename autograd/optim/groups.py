@@ -139,11 +139,14 @@ class ByParameter(list[Any]):
     ----------
     keys : list of str
         The names, each once: a name that occurs again has its number, as in ``"weight#1"``.
+    layouts : list of Layout or None
+        Those of the parameters, which their values have.
     """
 
-    def __init__(self, values: Iterable[Any], names: Names):
+    def __init__(self, values: Iterable[Any], names: Names, parameters: Iterable[Leaf]):
         super().__init__(values)
         self.keys = names.keys
+        self.layouts = [p.layout for p in parameters]
 
 
 def names_of(optimizer: Any) -> Names:

@@ -459,7 +459,7 @@ class MasterWeights(OfCopies):
         whole = ByParameter(
             (None if is_absent(m.array) else whole_of(m.array, p.layout, "MasterWeights.state_dict", p.name)
              for p, m in zip(self._held, self.parameters, strict=True)),
-            names_of(self.optimizer),
+            names_of(self.optimizer), self._held,
         )  # fmt: skip
         return {"optimizer": self.optimizer.state_dict(), "masters": whole, "scaler": self.scaler.state_dict()}
 

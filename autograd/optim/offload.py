@@ -174,7 +174,7 @@ class Offload(OfCopies):
             (None if is_absent(p.array) or copy.array.dtype == p.array.dtype
              else whole_of(copy.array, p.layout, "Offload.state_dict", p.name)
              for p, copy in zip(self.parameters, self._copies, strict=True)),
-            names_of(self.optimizer),
+            names_of(self.optimizer), self.parameters,
         )  # fmt: skip
         return {"optimizer": self.optimizer.state_dict(), "copies": whole}
 

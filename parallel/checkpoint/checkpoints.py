@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from autograd.errors import CheckpointError, DamagedCheckpoint, OptionError, typ
 from .directory import Directory
 from .loading import Restored, agreed_step, leave_out, load_step, newest
 from .saving import Save, begin
+from .tree import on_its_mesh
 
 __all__ = ["Checkpoints", "latest", "load", "resume", "save"]
 
@@ -88,15 +91,16 @@ class Checkpoints:
     @typed_errors
     def save(self, state: Any, step: int, *, overwrite: bool = False) -> None:
         """Save a step; see `save`. All ranks of the mesh call it."""
-        self.wait()
-        made = begin(
-            self.directory, state, step, overwrite=overwrite, keep=self.keep, keep_every=self.keep_every
-        )
-        self._running = made
-        if not self.background:
-            self._write(made)
+        with on_a_mesh(state):
             self.wait()
-            return
+            made = begin(
+                self.directory, state, step, overwrite=overwrite, keep=self.keep, keep_every=self.keep_every
+            )
+            self._running = made
+            if not self.background:
+                self._write(made)
+                self.wait()
+                return
         made.copy_values(self._memory)
         self._cancelled.clear()
         self._thread = threading.Thread(target=self._write, args=(made,), name="checkpoint")
@@ -109,7 +113,8 @@ class Checkpoints:
                 made.wait_for_others(self._cancelled)
                 made.finish()
         except BaseException as error:
-            self._error = error
+            text = f"checkpoint.save: step {made.step} could not be written: {error}"
+            self._error = CheckpointError(text) if isinstance(error, OSError) else error
             made.give_up(error)
 
     @typed_errors
@@ -132,6 +137,8 @@ class Checkpoints:
         texts = [b""]
         if made.ranks > 1 and group.size == made.ranks:
             texts = group.exchange(b"" if error is None else str(error).encode(), of="checkpoint.save")
+        if made.index == 0 and (error is not None or any(texts)):
+            made.remove()
         if error is not None:
             raise error
         for rank, text in enumerate(texts):
@@ -156,6 +163,15 @@ class Checkpoints:
         """Load the newest step that is whole, or return None if there is none; see `resume`."""
         self.wait()
         return resume(self.directory.path, state, checksums=checksums)
+
+
+def on_a_mesh(objects: Any) -> AbstractContextManager[Any]:
+    """A block with the current mesh, or, if there is none, that of an object which has one of its own."""
+    if state.mesh is None:
+        for x in objects.values() if isinstance(objects, Mapping) else (objects,):
+            if not isinstance(found := on_its_mesh(x), nullcontext):
+                return found
+    return nullcontext()
 
 
 @typed_errors
@@ -259,7 +275,8 @@ def load(
     if step is not None:
         if isinstance(step, bool) or not isinstance(step, int):
             raise OptionError(f"checkpoint.load: step={step!r} was given; needed: a whole number, or None")
-        return load_step(where, state, step, checksums)
+        with on_a_mesh(state):
+            return load_step(where, state, step, checksums)
     found = resume(directory, state, checksums=checksums)
     if found is None:
         raise CheckpointError(f"checkpoint.load: {where.path} has no checkpoint that is whole")
@@ -284,12 +301,13 @@ def resume(directory: str | os.PathLike[str], state: Any, *, checksums: bool = T
     """
     where = Directory(directory)
     below: int | None = None
-    while (step := agreed_step(where, below)) is not None:
-        try:
-            return load_step(where, state, step, checksums)
-        except DamagedCheckpoint as error:
-            leave_out(where, step, error)
-            below = step
+    with on_a_mesh(state):
+        while (step := agreed_step(where, below)) is not None:
+            try:
+                return load_step(where, state, step, checksums)
+            except DamagedCheckpoint as error:
+                leave_out(where, step, error)
+                below = step
     return None
 
 

@@ -18,7 +18,7 @@ import threading
 from contextlib import suppress
 from pathlib import Path
 
-from autograd.errors import CheckpointError, DamagedCheckpoint, OptionError
+from autograd.errors import CheckpointError, DamagedCheckpoint
 
 from .disk import make_durable, refuse_other_size, rename
 from .manifest import Manifest
@@ -128,8 +128,6 @@ class Directory:
         CheckpointError
             The step is there already, or the directory cannot be written.
         """
-        if isinstance(step, bool) or not isinstance(step, int) or not 0 <= step < 10**18:
-            raise OptionError(f"checkpoint.save: step={step!r} was given; needed: a whole number of at least 0")
         self.lock()
         if not overwrite and self.of_step(step).exists():
             whole = True

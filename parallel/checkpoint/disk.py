@@ -148,9 +148,9 @@ def write_data(path: Path, arrays: Mapping[str, Any], about: Mapping[str, str]) 
             "  fix: pip install 'ringtape[checkpoint]'"
         ) from None
     try:
-        point("write data")
+        point("write data", path)
         save_file(dict(arrays), path, dict(about))
-        point("sync data")
+        point("sync data", path)
         with open(path, "rb") as file:
             os.fsync(file.fileno())
             return offsets(file, os.fstat(file.fileno()).st_size, path)
@@ -160,8 +160,8 @@ def write_data(path: Path, arrays: Mapping[str, Any], about: Mapping[str, str]) 
         raise CheckpointError(f"checkpoint.save: {path} could not be written: {error}") from error
 
 
-def point(name: str) -> None:
-    """A step of writing, at which a test may end the process."""
+def point(name: str, path: Path | None = None) -> None:
+    """A step of writing, to a file or a directory, at which a test may end the process."""
 
 
 def offsets(file: Any, size: int, path: Any) -> dict[str, tuple[int, int]]:
@@ -203,11 +203,11 @@ def write_text(path: Path, text: str) -> None:
     """Write a text file, to the disk, under another name first."""
     part = path.with_name(f"{path.name}.part")
     try:
-        point("write text")
+        point("write text", part)
         with open(part, "w", encoding="utf-8") as file:
             file.write(text)
             file.flush()
-            point("sync text")
+            point("sync text", part)
             os.fsync(file.fileno())
         rename(part, path)
     except OSError as error:

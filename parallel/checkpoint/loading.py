@@ -29,7 +29,7 @@ from .boxes import Box, boxes_in, meet, refined, shape_of, within
 from .directory import Directory
 from .manifest import Manifest, Stretch, Value, refuse
 from .ownership import key_of, place_of
-from .tree import Decoder, has_state, parts_of, state_of
+from .tree import Decoder, has_state, on_its_mesh, parts_of, state_of
 
 __all__ = ["Restored", "Source", "StoredValue", "agreed_step", "leave_out", "load_step", "newest"]
 
@@ -221,21 +221,23 @@ def load_step(directory: Directory, objects: Any, step: int, checksums: bool) ->
             manifest = directory.manifest(step)
             reader = stack.enter_context(disk.Reader(directory.of_step(step), manifest.files))
             source = Source(manifest, reader, checksums)
-            commits, others, values = _prepared(objects, source)
+            commits, others, values, unnamed = _prepared(objects, source)
             keys = list(manifest.values)
             places = {key: i for i, key in enumerate(keys)}
             given = {name for name, x in objects.items() if has_state(x)}
             told["unused"] = [
                 i for i, key in enumerate(keys) if key not in source.used and key.partition("/")[0] in given
             ]
+            told["unnamed"] = sorted(unnamed)
             told["partly"] = sorted([places[key], i] for key, i in source.partly - source.checked)
         with _together({}, of):
             unused = set.intersection(*(set(each["unused"]) for each in everyone))
-            if unused:
-                names = [keys[i] for i in sorted(unused)]
+            names = [keys[i] for i in sorted(unused)]
+            names += sorted(set.intersection(*(set(each["unnamed"]) for each in everyone)))
+            if names:
                 raise ShapeError(
                     f"checkpoint.load of step {step}: the checkpoint has {names[0]!r}"
-                    + (f" and {len(names) - 1} more values" if len(names) > 1 else "")
+                    + (f" and {len(names) - 1} more value{'s' * (len(names) > 2)}" if len(names) > 1 else "")
                     + ", which the objects do not have on any rank\n  fix: the model and the optimizer of the run that "
                     "saved it"
                 )
@@ -252,8 +254,9 @@ def load_step(directory: Directory, objects: Any, step: int, checksums: bool) ->
 
 def _prepared(
     objects: Mapping[str, Any], source: Source
-) -> tuple[list[Callable[[], None]], list[tuple[Any, Any]], dict[str, Any]]:
-    """The functions that set the states, the objects that cannot check theirs with their states, and plain values."""
+) -> tuple[list[Callable[[], None]], list[tuple[Any, Any]], dict[str, Any], set[str]]:
+    """The functions that set the states, the objects that cannot check theirs with their states, plain values, and the
+    parameters of optimizers that are not here."""
     manifest = source.manifest
     tree = manifest.tree
     grid, group = state.grid, state.distribution.group()
@@ -264,8 +267,8 @@ def _prepared(
     commits: list[Callable[[], None]] = []
     others = []
     # Modules first: a parameter that is assigned replaces the master weight that an optimizer has of it.
-    parts = [each for name, x in objects.items() if has_state(x) for each in parts_of(name, x).items()]
-    for path, x in sorted(parts, key=lambda each: not isinstance(each[1], Module)):
+    parts = [(path, part, x) for name, x in objects.items() if has_state(x) for path, part in parts_of(name, x).items()]
+    for path, x, owner in sorted(parts, key=lambda each: not isinstance(each[1], Module)):
         if path not in tree:
             if "/attached/" in path:
                 continue  # the run that saved it had no such memory
@@ -276,12 +279,12 @@ def _prepared(
         if not _is_state(tree[path]):
             raise CheckpointError(f"checkpoint.load of step {manifest.step}: {path!r} is a plain value in it, no state")
         try:
-            code = tree[path]["state"]
-            known = decoder.decode(code, state_of(x), path, isinstance(x, Module))
-            if prepares(x):
-                commits.append(x.prepare_state_dict(known))
-            else:
-                others.append((x, known))
+            with on_its_mesh(owner):
+                known = decoder.decode(tree[path]["state"], state_of(x), path, isinstance(x, Module))
+                if prepares(x):
+                    commits.append(x.prepare_state_dict(known))
+                else:
+                    others.append((x, known))
         except RingtapeError as error:
             error.add_note(f"while checkpoint.load of step {manifest.step} checked the state of {path!r}")
             raise
@@ -290,7 +293,7 @@ def _prepared(
                 f"checkpoint.load of step {manifest.step}: the state of {path!r} is none of a {type(x).__name__}: "
                 f"{type(error).__name__}: {error}"
             ) from error
-    return commits, others, _plain_values(tree, decoder, source.reader.folder)
+    return commits, others, _plain_values(tree, decoder, source.reader.folder), decoder.unused
 
 
 def _plain_values(tree: Mapping[str, Any], decoder: Decoder, folder: Any) -> dict[str, Any]:
@@ -317,14 +320,16 @@ def _value(source: Source, path: str, like: Any) -> Any:
     key = key_of(path, place)
     if key not in values and place and path in values:
         key = path  # it was one value for all ranks
-    if key not in values:
+    sizes = dict(zip(like.layout.grid.names, like.layout.grid.sizes, strict=True)) if place else {}
+    is_other = any(source.manifest.mesh.get(axis) != sizes[axis] for axis in place) and key != path
+    if key not in values or is_other:
         saved = [each for each in values if each.startswith(f"{path}@")]
         if not saved:
             return refuse(source.reader.folder, path, "its tree has a value of which it has no pieces")
         fault = f"each rank has a value of its own there, {', '.join(saved[:4])}{', ...' * (len(saved) > 4)}"
         raise LayoutError(
             f"checkpoint.load of step {source.manifest.step}: {path}: in the checkpoint {fault}, and here "
-            + (f"the rank is at {place}" if place else "it is one value")
+            + (", ".join(f"{axis!r} has {sizes[axis]} ranks" for axis in place) if place else "it is one value")
             + "\n  fix: the mesh and the layouts of the run that saved it"
         )
     found = source.value(key)

@@ -10,7 +10,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,6 @@ from autograd.errors import CheckpointError, DamagedCheckpoint, printable
 
 from .boxes import Box, elements, meet, whole_box
 from .disk import opened
-from .tree import refuse_other_tree
 
 __all__ = [
     "FORMAT", "Manifest", "NAME", "Stretch", "Value", "dtype_text", "entry_name", "place_suffix", "refuse",
@@ -191,7 +190,7 @@ class Manifest:
             refuse(folder, NAME, "its classes of ranks are not numbered")
         tree = _typed(code["tree"], dict)
         known = {key.removesuffix(place_suffix(value.place)) for key, value in values.items()}
-        refuse_other_tree(tree, known, max(classes) + 1)
+        _refuse_other_tree(tree, known, max(classes) + 1)
         checksum, about = _typed(code["checksum"], str), _typed(code["about"], dict)
         return cls(_number(code["step"]), tree, values, files, mesh, classes, checksum, about)
 
@@ -293,6 +292,58 @@ def _piece(
     if elements(part) * dtype.itemsize != end - begin:
         refuse(folder, path, f"a piece of {elements(part)} elements of {dtype} has {end - begin} bytes")
     return Stretch(file, begin, end, part, _typed(checksum, str))
+
+
+_KINDS: dict[str, type] = {
+    "dict": dict, "by": dict, "tuple": list, "ranks": list, "differs": list, "names": list, "float": str,
+}  # fmt: skip
+_DEEPEST = 100
+
+
+def _is_right(kind: str, content: Any, classes: int) -> bool:
+    """Whether the content of a code is one that its kind can have."""
+    if kind == "float":
+        return content in ("nan", "inf", "-inf")
+    if kind == "names":
+        return all(isinstance(each, list) and all(isinstance(name, str) for name in each) for each in content)
+    return kind not in ("ranks", "differs") or len(content) == classes or (kind == "ranks" and len(content) == 1)
+
+
+def _refuse_other_tree(tree: Mapping[str, Any], paths: Set[str], classes: int) -> None:
+    """Raise ValueError unless a tree is one that `encode` and `merged` can make.
+
+    Parameters
+    ----------
+    tree : mapping
+    paths : set of str
+        Of the arrays, each of which may be at one place.
+    classes : int
+        The number of classes of ranks.
+    """
+    seen: set[str] = set()
+
+    def visit(code: Any, where: str, depth: int) -> None:
+        items: Any = code if isinstance(code, list) else []
+        if depth > _DEEPEST:
+            raise ValueError(f"the tree of {where!r:.80} is nested too deeply")
+        if isinstance(code, dict) and "value" in code:
+            path = code["value"]
+            if not isinstance(path, str) or path not in paths:
+                raise ValueError(f"the tree of {where!r:.80} has the value {path!r:.80}, which is not there")
+            if path in seen:
+                raise ValueError(f"the tree has the value {path!r:.80} twice")
+            seen.add(path)
+        elif isinstance(code, dict):
+            kind, items = next(iter(code.items()), ("", None))
+            if len(code) != 1 or not isinstance(items, _KINDS.get(kind, ())) or not _is_right(kind, items, classes):
+                raise ValueError(f"the tree of {where!r:.80} has {code!r:.80}")
+            items = items.values() if isinstance(items, dict) else () if kind in ("names", "float") else items
+        for each in items:
+            visit(each, where, depth + 1)
+
+    for name, code in tree.items():
+        is_state = isinstance(code, dict) and len(code) == 1 and "state" in code
+        visit(code["state"] if is_state else code, name, 0)
 
 
 def place_suffix(place: Mapping[str, int]) -> str:

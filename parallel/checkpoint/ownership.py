@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from autograd.arrays.device import to_host
 from autograd.arrays.shape_only import is_absent
 from autograd.engine.state import state
 from autograd.engine.whole import Piece, place_in_whole
@@ -16,7 +18,7 @@ from autograd.layouts.partition import require_agreed
 from .boxes import Box, cut, elements, whole_box, within
 from .manifest import place_suffix
 
-__all__ = ["Entry", "entries_of", "key_of", "place_of"]
+__all__ = ["Entry", "Share", "key_of", "place_of", "share_of", "whole_entry"]
 
 _LEAST_CUT = 1 << 20  # bytes; smaller values are written by one rank
 
@@ -68,7 +70,24 @@ def key_of(path: str, place: Mapping[str, int]) -> str:
     return path + place_suffix(place)
 
 
-def entries_of(pieces: Mapping[str, Piece]) -> list[Entry]:
+@dataclass(frozen=True)
+class Share:
+    """What this rank writes of its pieces, and the digests by which ranks compare those of which they have copies.
+
+    Attributes
+    ----------
+    entries : list of Entry
+    copies : dict of str to (dict of str to str)
+        By the ranks that have the same values: the digest of each, by path.
+    """
+
+    entries: list[Entry]
+    copies: dict[str, dict[str, str]]
+
+
+def share_of(
+    pieces: Mapping[str, tuple[Piece, dict[str, int]]], ranks: int, digest: Callable[[Any], str] | None
+) -> Share:
     """What this rank writes of its pieces.
 
     Values with the same replicas are cut, one after another as if they were one, into as many equal shares as there
@@ -82,13 +101,16 @@ def entries_of(pieces: Mapping[str, Piece]) -> list[Entry]:
         The ranks have not agreed on the extents of a Shard.
     """
     classes: dict[tuple[str, ...], list[tuple[Entry, int, int]]] = {}
+    copies: dict[str, dict[str, str]] = {}
     for path in sorted(pieces):
-        array, layout = pieces[path].array, pieces[path].layout
+        piece, place = pieces[path]
+        array, layout = piece.array, piece.layout
         assert layout is not None
         grid = layout.grid
-        if state.grid is not grid:
+        if math.prod(grid.sizes) != ranks:
             raise MeshError(
-                f"checkpoint.save({path}): it is {layout!r}, and its mesh is not current\n"
+                f"checkpoint.save({path}): it is {layout!r}, and its mesh of {math.prod(grid.sizes)} ranks is not "
+                f"current; {ranks} call this\n"
                 "  fix: call it inside `with mesh:`, on all ranks"
             )
         axes, k, replicas, holds = [], 0, 1, not is_absent(array)
@@ -107,10 +129,12 @@ def entries_of(pieces: Mapping[str, Piece]) -> list[Entry]:
         shape, slices = place_in_whole(local, layout)
         box = tuple((int(s.start), int(s.stop)) for s in slices)
         labels = {axis: repr(label) for axis, label in layout.items()}
-        place = place_of(layout)
         entry = Entry(key_of(path, place), tuple(map(int, shape)), labels, place, box, array)
         classes.setdefault(tuple(axes), []).append((entry, k, replicas))
-    return [part for members in classes.values() for part in _shares(members)]
+        if digest is not None and replicas > 1:
+            others = [f"{a}={at}" for a, at in zip(grid.names, grid.place, strict=True) if a not in axes]
+            copies.setdefault(f"{'*'.join(axes)} of {', '.join(others)}", {})[path] = digest(to_host(array))
+    return Share([part for members in classes.values() for part in _shares(members)], copies)
 
 
 def _shares(members: list[tuple[Entry, int, int]]) -> list[Entry]:

@@ -9,22 +9,23 @@ import shutil
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
 from autograd.arrays.device import to_host
 from autograd.digests import blake2b
 from autograd.engine.state import state
-from autograd.errors import CheckpointError, RingtapeError
+from autograd.errors import CheckpointError, OptionError, ReplicaMismatch, RingtapeError
 
 from . import disk
 from .boxes import elements
 from .directory import Directory
 from .manifest import NAME, Manifest, Stretch, Value, dtype_text, entry_name, refuse_meeting
-from .ownership import Entry, entries_of, whole_entry
+from .ownership import Entry, Share, share_of, whole_entry
 from .tree import Encoded, encode, merged, values_of
 
 __all__ = ["Save", "begin"]
@@ -152,14 +153,13 @@ class Save:
         self.directory.prune(self.keep, self.keep_every)
 
     def give_up(self, error: BaseException) -> None:
-        """Tell the first rank that this one has failed, or remove what was written if this is the first rank."""
-        try:
-            if self.index == 0:
-                shutil.rmtree(self.folder, ignore_errors=True)
-            else:
-                (self.folder / f"rank-{self.index:05d}.failed").write_text(str(error))
-        except OSError:
-            pass
+        """Tell the first rank that this one has failed."""
+        with suppress(OSError):
+            (self.folder / f"rank-{self.index:05d}.failed").write_text(str(error))
+
+    def remove(self) -> None:
+        """Remove what was written. The first rank calls it when no rank writes any more."""
+        shutil.rmtree(self.folder, ignore_errors=True)
 
 
 def begin(
@@ -175,13 +175,15 @@ def begin(
         A value cannot be saved.
     """
     group = state.distribution.group()
-    found, folder, error = Encoded(), Path(), None
+    found, folder, error, share = Encoded(), Path(), None, Share([], {})
     try:
+        if isinstance(step, bool) or not isinstance(step, int) or not 0 <= step < 10**18:
+            raise OptionError(f"checkpoint.save: step={step!r} was given; needed: a whole number of at least 0")
         if not isinstance(objects, Mapping):
             objects = {"state": objects}
-        digest = None if group.size == 1 else disk.checksum_named(disk.CHECKSUM, directory.path)
-        found = encode(objects, None if digest is None else lambda x: _digest(x, digest))
-        entries = entries_of(found.pieces)
+        digest = None if group.size == 1 else _digest
+        found = encode(objects, digest)
+        share = share_of(found.pieces, group.size, digest)
         if group.index == 0:
             folder = directory.begin(step, overwrite)
     except RingtapeError as failure:
@@ -192,6 +194,7 @@ def begin(
     told = [json.loads(each) for each in group.exchange(json.dumps({
         "error": None if error is None else str(error), "tree": blake2b(tree.encode(), digest_size=12).hexdigest(),
         "folder": folder.name, "step": int(step) if isinstance(step, int) else 0,
+        "copies": {key: _of_texts(each) for key, each in share.copies.items()},
     }).encode(), of="checkpoint.save")]  # fmt: skip
     failures = [(k, each["error"]) for k, each in enumerate(told) if each["error"] is not None]
     if failures:
@@ -207,6 +210,10 @@ def begin(
         raise CheckpointError(
             f"checkpoint.save: the ranks save steps {', '.join(str(each['step']) for each in told)}; needed: one step"
         )
+    if any(len({each["copies"].get(key) for each in told} - {None}) > 1 for each in told for key in each["copies"]):
+        if group.index == 0:
+            shutil.rmtree(folder, ignore_errors=True)
+        _refuse_copies(share, group)
     kinds = list(dict.fromkeys(each["tree"] for each in told))
     classes = [kinds.index(each["tree"]) for each in told]
     first = [classes.index(k) for k in range(len(kinds))]
@@ -216,7 +223,7 @@ def begin(
         trees = [json.loads(sent[k]) for k in first]
     mine = classes[group.index]
     whole = merged(trees)
-    entries += _own_arrays(found, whole, trees, mine) if group.index == first[mine] else []
+    entries = share.entries + (_own_arrays(found, whole, trees, mine) if group.index == first[mine] else [])
     grid = state.grid
     mesh = {} if grid is None else dict(zip(grid.names, map(int, grid.sizes), strict=True))
     head = Manifest(step, whole, {}, [], mesh, classes, disk.CHECKSUM, about())
@@ -225,8 +232,35 @@ def begin(
     )
 
 
-def _digest(array: Any, checksum: Any) -> str:
+def _digest(array: Any) -> str:
+    checksum = disk.checksum_named(disk.CHECKSUM, "")
     return f"{array.dtype.str}{array.shape}{checksum(disk.bytes_of(disk.storable(array)))}"
+
+
+def _of_texts(texts: Mapping[str, str]) -> str:
+    return str(blake2b(json.dumps(texts).encode(), digest_size=8).hexdigest())
+
+
+def _refuse_copies(share: Share, group: Any) -> NoReturn:
+    """Raise ReplicaMismatch, with the first value of which ranks do not have the same, and these ranks."""
+    told = [json.loads(each) for each in group.exchange(json.dumps(share.copies).encode(), of="checkpoint.save")]
+    for key in sorted({key for each in told for key in each}):
+        members = [(int(rank), each[key]) for rank, each in zip(group.ranks, told, strict=True) if key in each]
+        for path in members[0][1]:
+            of_ranks = {rank: each.get(path) for rank, each in members}
+            texts = list(of_ranks.values())
+            usual = max(texts, key=texts.count)
+            others = [rank for rank, text in of_ranks.items() if text != usual]
+            if others:
+                which = f"rank{'s' * (len(others) > 1)} {', '.join(map(str, others))}"
+                raise ReplicaMismatch(
+                    f"checkpoint.save: {path} is one value for ranks {', '.join(map(str, of_ranks))} (axis "
+                    f"{key.partition(' of ')[0]!r}), and on {which} it is another one; a checkpoint has it "
+                    "once\n  fix: find where the ranks have become different: RINGTAPE_CHECK=always compares them at "
+                    "every step\n  or:  nn.save with a path for each rank, if they are meant to differ, as the states "
+                    "of a parameter server's optimizer are"
+                )
+    raise ReplicaMismatch("checkpoint.save: copies of a value differ between the ranks")
 
 
 def _own_arrays(found: Encoded, whole: Any, trees: list[Any], mine: int) -> list[Entry]:

@@ -10,7 +10,8 @@ a JSON value          a plain value; a list
 {"value": path}       an array; ``"scalar": true`` for a number of NumPy
 {"by": {...}}         a value for each parameter of an optimizer, by name
 {"names": [[...]]}    the names of an optimizer's parameters, by group
-{"ranks": [...]}      what each class of ranks has for itself, where states of all ranks are one list
+{"ranks": [...]}      what each class of ranks has for itself, where states of all ranks are one list; one code if all
+                      have the same
 {"differs": [...]}    a value that should be one, and is another one in each class of ranks
 ====================  ==================================================================================================
 
@@ -20,24 +21,26 @@ Ranks whose trees are equal are a *class*. The stages of a pipeline have differe
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from autograd.arrays.device import is_array, to_host
+from autograd.engine.state import state
 from autograd.engine.tensor import TENSORS
 from autograd.engine.whole import Piece, in_pieces
 from autograd.errors import ArgumentError, CheckpointError, DtypeError, LayoutError
 from autograd.nn import Module
 from autograd.optim.groups import ByParameter, Names
+from collectives import Mesh
 
 from ..approximate.rank_states import OfRank
+from .ownership import place_of
 
-__all__ = [
-    "Decoder", "Encoded", "encode", "has_state", "merged", "parts_of", "refuse_other_tree", "state_of", "values_of",
-]  # fmt: skip
+__all__ = ["Decoder", "Encoded", "encode", "has_state", "merged", "on_its_mesh", "parts_of", "state_of", "values_of"]
 
 
 def has_state(x: Any) -> bool:
@@ -65,6 +68,12 @@ def state_of(x: Any) -> Any:
         return x.state_dict()
 
 
+def on_its_mesh(x: Any) -> AbstractContextManager[Any]:
+    """A block in which the mesh is current that an object has as its own, as a `Trainer` has."""
+    mesh = getattr(x, "mesh", None)
+    return mesh if isinstance(mesh, Mesh) and state.mesh is not mesh else nullcontext()
+
+
 @dataclass
 class Encoded:
     """A tree, and its arrays by path.
@@ -72,14 +81,14 @@ class Encoded:
     Attributes
     ----------
     tree : dict
-    pieces : dict of str to Piece
-        Arrays with layouts, of which the ranks together have the whole.
+    pieces : dict of str to (Piece, dict)
+        Arrays with layouts, of which the ranks together have the whole; and the rank's `place_of` them.
     arrays : dict of str to array
         Arrays without: of them each rank has the whole.
     """
 
     tree: dict[str, Any] = field(default_factory=dict)
-    pieces: dict[str, Piece] = field(default_factory=dict)
+    pieces: dict[str, tuple[Piece, dict[str, int]]] = field(default_factory=dict)
     arrays: dict[str, Any] = field(default_factory=dict)
 
 
@@ -102,8 +111,9 @@ def encode(objects: Mapping[str, Any], digest: Callable[[Any], str] | None = Non
         if not isinstance(name, str) or not name or "/" in name:
             raise ArgumentError(f"checkpoint.save: the name {name!r} was given; needed: a text without '/'")
         if has_state(x):
-            for path, each in parts_of(name, x).items():
-                found.tree[path] = {"state": _code(state_of(each), path, found, digest)}
+            with on_its_mesh(x):
+                for path, each in parts_of(name, x).items():
+                    found.tree[path] = {"state": _code(state_of(each), path, found, digest)}
         else:
             found.tree[name] = _code(x, name, found, digest)
     return found
@@ -113,7 +123,7 @@ def _code(x: Any, path: str, found: Encoded, digest: Any) -> Any:
     if x.__class__ in TENSORS:
         x = _of_tensor(x, path)
     if isinstance(x, Piece) and x.layout is not None:
-        found.pieces[path] = x
+        found.pieces[path] = x, place_of(x.layout)
         return {"value": path}
     if isinstance(x, Piece):
         x = x.array
@@ -125,7 +135,7 @@ def _code(x: Any, path: str, found: Encoded, digest: Any) -> Any:
         return {"value": path, **({"scalar": True} if isinstance(x, np.generic) else {}),
                 **({} if digest is None else {"digest": digest(host)})}  # fmt: skip
     if isinstance(x, OfRank):
-        return {"ranks": _code(x.mine, path, found, digest)}
+        return {"ranks": [_code(x.mine, path, found, digest)]}
     if isinstance(x, Names):
         return {"names": [list(names) for names in x]}
     if isinstance(x, ByParameter):
@@ -161,11 +171,10 @@ def _merge(codes: Sequence[Any]) -> Any:
     present = [code for code in codes if code is not _ABSENT]
     kinds = {next(iter(code)) if isinstance(code, dict) and code else None for code in present}
     kind = kinds.pop() if len(kinds) == 1 else None
-    classes = [k for k, code in enumerate(codes) if code is not _ABSENT]
-    if kind == "ranks":
-        return {"ranks": [None if code is _ABSENT else _renamed(code["ranks"], k) for k, code in enumerate(codes)]}
     if all(code == present[0] for code in present):
-        return _spread(present[0], classes, len(codes))
+        return present[0]
+    if kind == "ranks":
+        return {kind: [None if code is _ABSENT else _renamed(code[kind][0], k) for k, code in enumerate(codes)]}
     if kind == "names":
         count = max(len(code["names"]) for code in present)
         groups: list[dict[str, None]] = [{} for _ in range(count)]
@@ -187,56 +196,33 @@ def _merge(codes: Sequence[Any]) -> Any:
                 key: _merge([_ABSENT if each is _ABSENT or key not in each else each[key] for each in inner])
                 for key in keys
             }}  # fmt: skip
-    return {"differs": [
-        None if code is _ABSENT else _spread(_renamed(code, k), [k], len(codes), is_renamed=True)
-        for k, code in enumerate(codes)
-    ]}  # fmt: skip
+    return {"differs": [None if code is _ABSENT else _renamed(code, k) for k, code in enumerate(codes)]}
 
 
 def _changed(code: Any, change: Callable[[dict[str, Any]], Any]) -> Any:
-    """A code in which `change` has replaced those of arrays, and of what each class has for itself."""
+    """A code in which `change` has replaced those of arrays. Keys of users may be words of codes."""
     if isinstance(code, list):
         return [_changed(each, change) for each in code]
     if not isinstance(code, dict):
         return code
-    kind, content = next(iter(code.items()))
-    if kind in ("value", "ranks"):
+    if "value" in code:
         return change(code)
+    kind, content = next(iter(code.items()))
     if kind in ("dict", "by"):
         return {kind: {key: _changed(each, change) for key, each in content.items()}}
-    return code if kind == "names" else {kind: _changed(content, change)}
+    return {kind: _changed(content, change)}
 
 
 def _renamed(code: Any, k: int) -> Any:
     """A code of a class whose arrays have the number of the class at the end of their paths."""
-    return _changed(code, lambda x: {**x, "value": f"{x['value']}@{k}"} if "value" in x else
-                    {"ranks": _renamed(x["ranks"], k)})  # fmt: skip
-
-
-def _spread(code: Any, classes: Sequence[int], count: int, is_renamed: bool = False) -> Any:
-    """A code that some classes have in common, with a list of what each of them has for itself."""
-    def change(x: dict[str, Any]) -> Any:
-        if "value" in x:
-            return x
-        inner = x["ranks"]
-        return {"ranks": [(inner if is_renamed else _renamed(inner, k)) if k in classes else None
-                          for k in range(count)]}  # fmt: skip
-
-    return _changed(code, change)
+    return _changed(code, lambda x: {**x, "value": f"{x['value']}@{k}"})
 
 
 def values_of(tree: Mapping[str, Any]) -> list[str]:
     """The paths of the arrays in a tree."""
     found: list[str] = []
-
-    def note(x: dict[str, Any]) -> Any:
-        if "value" in x:
-            found.append(x["value"])
-        else:
-            _changed(x["ranks"], note)
-
     for code in tree.values():
-        _changed(code, note)
+        _changed(code, lambda x: found.append(x["value"]))
     return found
 
 
@@ -253,58 +239,6 @@ def merged(trees: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {name: _merge([tree.get(name, _ABSENT) for tree in trees]) for name in names}
 
 
-_KINDS: dict[str, type] = {
-    "dict": dict, "by": dict, "tuple": list, "ranks": list, "differs": list, "names": list, "float": str,
-}  # fmt: skip
-_DEEPEST = 100
-
-
-def _is_right(kind: str, content: Any, classes: int) -> bool:
-    """Whether the content of a code is one that its kind can have."""
-    if kind == "float":
-        return content in ("nan", "inf", "-inf")
-    if kind == "names":
-        return all(isinstance(each, list) and all(isinstance(name, str) for name in each) for each in content)
-    return kind not in ("ranks", "differs") or len(content) == classes
-
-
-def refuse_other_tree(tree: Mapping[str, Any], paths: Set[str], classes: int) -> None:
-    """Raise ValueError unless a tree is one that `encode` and `merged` can make.
-
-    Parameters
-    ----------
-    tree : mapping
-    paths : set of str
-        Of the arrays, each of which may be at one place.
-    classes : int
-        The number of classes of ranks.
-    """
-    seen: set[str] = set()
-
-    def visit(code: Any, where: str, depth: int) -> None:
-        items: Any = code if isinstance(code, list) else []
-        if depth > _DEEPEST:
-            raise ValueError(f"the tree of {where!r:.80} is nested too deeply")
-        if isinstance(code, dict) and "value" in code:
-            path = code["value"]
-            if not isinstance(path, str) or path not in paths:
-                raise ValueError(f"the tree of {where!r:.80} has the value {path!r:.80}, which is not there")
-            if path in seen:
-                raise ValueError(f"the tree has the value {path!r:.80} twice")
-            seen.add(path)
-        elif isinstance(code, dict):
-            kind, items = next(iter(code.items()), ("", None))
-            if len(code) != 1 or not isinstance(items, _KINDS.get(kind, ())) or not _is_right(kind, items, classes):
-                raise ValueError(f"the tree of {where!r:.80} has {code!r:.80}")
-            items = items.values() if isinstance(items, dict) else () if kind in ("names", "float") else items
-        for each in items:
-            visit(each, where, depth + 1)
-
-    for name, code in tree.items():
-        is_state = isinstance(code, dict) and len(code) == 1 and "state" in code
-        visit(code["state"] if is_state else code, name, 0)
-
-
 # -- back --------------------------------------------------------------------------------------------------------------
 class Decoder:
     """Makes states from codes, for objects that are here.
@@ -317,10 +251,16 @@ class Decoder:
         The class of this rank in the checkpoint, if the mesh is that of the checkpoint.
     classes : sequence of int
         The class of each rank that saved it.
+
+    Attributes
+    ----------
+    unused : set of str
+        The names of parameters of optimizers that this rank does not have.
     """
 
     def __init__(self, value: Callable[[str, Any], Any], place: int | None, classes: Sequence[int]):
         self.value, self.place, self.classes = value, place, classes
+        self.unused: set[str] = set()
 
     def decode(self, code: Any, like: Any, path: str, of_module: bool = False) -> Any:
         """The value of a code. `like` is the present value at this place, or None.
@@ -342,7 +282,10 @@ class Decoder:
         if kind == "tuple":
             return tuple(self.decode(each, _item(like, i), f"{path}/{i}") for i, each in enumerate(content))
         if kind == "names":
-            return _names(content, like, path)
+            known = _names(content, like, path)
+            mine = {name for names in known for name in names}
+            self.unused |= {f"{path.removesuffix('/names')}: {x}" for names in content for x in names if x not in mine}
+            return known
         if kind == "by":
             return self._by_parameter(content, like, path)
         if kind == "dict":
@@ -350,8 +293,8 @@ class Decoder:
         if kind == "ranks":
             if self.place is None:
                 of_class = [self.decode(each, None, path) for each in content]
-                return [of_class[k] for k in self.classes]
-            mine = self.decode(content[self.place], None, path)
+                return [of_class[k if len(content) > 1 else 0] for k in self.classes]
+            mine = self.decode(content[self.place if len(content) > 1 else 0], None, path)
             return [mine] * len(self.classes)  # of which only this rank's is looked at
         assert kind == "differs", kind
         if self.place is None:
@@ -371,7 +314,8 @@ class Decoder:
                 + (f", and {len(missing) - 1} more" if len(missing) > 1 else "")
                 + f"; it has {', '.join(map(repr, [*content][:8]))}"
             )
-        return [self.decode(content[key], x, f"{path}/{key}") for key, x in zip(like.keys, like, strict=True)]
+        now = [Piece(None, layout) if x is None else x for x, layout in zip(like, like.layouts, strict=True)]
+        return [self.decode(content[key], x, f"{path}/{key}") for key, x in zip(like.keys, now, strict=True)]
 
     def _dict(self, content: Mapping[str, Any], like: Any, path: str) -> dict[str, Any]:
         known = like if isinstance(like, Mapping) else {}

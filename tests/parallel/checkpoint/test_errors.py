@@ -1,0 +1,317 @@
+"""What goes wrong while a run is saved or loaded is a typed error, and loses nothing."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import collectives as cc
+from autograd import nn, optim
+from autograd.errors import (
+    ArgumentError,
+    CheckpointError,
+    CheckpointWarning,
+    DependencyError,
+    DtypeError,
+    LayoutError,
+    MeshError,
+    OptionError,
+    ReplicaMismatch,
+    ShapeError,
+)
+from parallel import DataParallel, checkpoint
+from parallel.checkpoint import disk
+from parallel.checkpoint.checkpoints import Checkpoints
+
+pytest.importorskip("safetensors", reason="safetensors is not installed")
+
+
+def model(width: int = 4) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(3, width, dtype=float), nn.Linear(width, 2, dtype=float))
+
+
+def on(ranks: int, program: Callable[[cc.Mesh], Any]) -> list[Any]:
+    def rank_main() -> Any:
+        with cc.Mesh(dp=ranks) as mesh:
+            return program(mesh)
+
+    return cc.run(rank_main, ranks)
+
+
+# -- saving ------------------------------------------------------------------------------------------------------------
+REFUSED: dict[str, tuple[Callable[[], Any], Any, type[Exception], str]] = {
+    "a negative step": (dict, -1, OptionError, "step=-1.*at least 0"),
+    "a fraction": (dict, 1.5, OptionError, "step=1.5"),
+    "a truth value": (dict, True, OptionError, "step=True"),
+    "a name with a slash": (lambda: {"a/b": 1}, 1, ArgumentError, "'a/b' was given.*without '/'"),
+    "no name": (lambda: {"": 1}, 1, ArgumentError, "the name ''"),
+    "objects of Python": (lambda: {"a": np.array([object()])}, 1, DtypeError, "a has dtype object"),
+    "a function": (lambda: {"a": {"b": [1, print]}}, 1, ArgumentError, "a/b/1 is a builtin_function"),
+    "keys that are no texts": (lambda: {"a": {1: 2}}, 1, ArgumentError, "keys that are no texts"),
+}
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("name", REFUSED)
+def test_values_that_cannot_be_saved(name: str, ranks: int, tmp_path: Path) -> None:
+    state, step, kind, text = REFUSED[name]
+    with pytest.raises(kind, match=text):
+        on(ranks, lambda mesh: checkpoint.save(tmp_path, state(), step))
+    assert checkpoint.latest(tmp_path) is None
+    assert not [x for x in os.listdir(tmp_path) if x != ".lock"]
+
+
+def test_an_addend_or_a_part_has_no_whole_value(tmp_path: Path) -> None:
+    def program(mesh: cc.Mesh) -> None:
+        x = cc.from_local(np.ones(2), {"dp": cc.Shard(0)})
+        checkpoint.save(tmp_path, {"x": x}, 1)
+
+    with pytest.raises(LayoutError, match=r"x is .*axis 'dp': it is Shard.*\n.*all_gather"):
+        on(2, program)
+
+
+def test_one_rank_that_refuses_stops_all(tmp_path: Path) -> None:
+    def program(mesh: cc.Mesh) -> str:
+        bad = {"a": print} if mesh.ranks.rank == 1 else {"a": 1}
+        with pytest.raises((ArgumentError, CheckpointError)) as found:
+            checkpoint.save(tmp_path, bad, 1)
+        checkpoint.save(tmp_path, {"a": 2}, 2)
+        return f"{type(found.value).__name__}: {found.value}"
+
+    first, second, _ = on(3, program)
+    assert first.startswith("CheckpointError: checkpoint.save: rank 1 could not save: checkpoint.save: a is a builtin")
+    assert second.startswith("ArgumentError")
+    assert checkpoint.latest(tmp_path) == 2
+
+
+def test_ranks_with_different_steps(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"the ranks save steps 0, 1, 2; needed: one step"):
+        on(3, lambda mesh: checkpoint.save(tmp_path, {"a": 1}, int(mesh.ranks.rank)))
+
+
+def test_replicas_that_differ(tmp_path: Path) -> None:
+    def program(mesh: cc.Mesh) -> None:
+        net = DataParallel(model(), "dp")
+        net(cc.from_local(np.ones((1, 3)), {"dp": cc.Shard(0)}))
+        if mesh.ranks.rank == 1:
+            net.parameters()[2].array[0, 0] += 1e-16 + 1e-9
+        checkpoint.save(tmp_path, {"model": net}, 1)
+
+    with pytest.raises(ReplicaMismatch, match=r"model/1.weight is one value for ranks 0, 1, 2 .*'dp'.* on rank 1 it"):
+        on(3, program)
+
+
+def test_without_its_mesh(tmp_path: Path) -> None:
+    def program() -> None:
+        with cc.Mesh(dp=2):
+            net = DataParallel(model(), "dp", zero=1)
+        checkpoint.save(tmp_path, {"model": net}, 1)
+
+    with pytest.raises(MeshError, match=r"its mesh of 2 ranks is not current.*\n.*inside `with mesh:`"):
+        cc.run(program, 2)
+
+
+def test_a_step_that_is_there(tmp_path: Path) -> None:
+    checkpoint.save(tmp_path, {"a": 1}, 3)
+    with pytest.raises(CheckpointError, match=r"has step 3 already.*\n.*another run\n.*overwrite=True"):
+        checkpoint.save(tmp_path, {"a": 2}, 3)
+    assert checkpoint.load(tmp_path, {}).values == {"a": 1}
+    checkpoint.save(tmp_path, {"a": 3}, 3, overwrite=True)
+    assert checkpoint.load(tmp_path, {}) == (3, {"a": 3})
+    (tmp_path / "step-000000003" / "rank-00000.safetensors").unlink()
+    checkpoint.save(tmp_path, {"a": 4}, 3)  # a damaged one is replaced
+    assert checkpoint.load(tmp_path, {}) == (3, {"a": 4})
+
+
+@pytest.mark.parametrize("background", [False, True])
+@pytest.mark.parametrize("failing", [0, 1])
+def test_a_full_disk(tmp_path: Path, failing: int, background: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error is raised on all ranks: at once, or in the background at the next call. Earlier steps are there."""
+    wrong = f"rank-{failing:05d}"
+
+    def full(name: str, path: Path | None = None) -> None:
+        if is_full and path is not None and wrong in path.name:
+            raise OSError(28, "No space left on device", str(path))
+
+    monkeypatch.setattr(disk, "point", full)
+    is_full = False
+
+    def program(mesh: cc.Mesh) -> list[str]:
+        nonlocal is_full
+        checkpoints = Checkpoints(tmp_path, background=background)
+        checkpoints.save({"a": np.ones(3)}, 1)
+        checkpoints.wait()
+        mesh.ranks.barrier()
+        is_full = True
+        mesh.ranks.barrier()
+        texts = []
+        with pytest.raises(CheckpointError, match="could not") as found:
+            checkpoints.save({"a": np.ones(3)}, 2)
+            checkpoints.wait()
+        texts.append(str(found.value))
+        mesh.ranks.barrier()
+        is_full = False
+        mesh.ranks.barrier()
+        checkpoints.save({"a": np.ones(3)}, 3)
+        checkpoints.wait()
+        return texts
+
+    for texts in on(2, program):
+        assert "No space left on device" in texts[0]
+    assert Checkpoints(tmp_path).steps() == [1, 3]
+    assert not [x for x in os.listdir(tmp_path) if x.startswith((".step", ".old"))]
+
+
+def test_a_real_limit_of_the_system(tmp_path: Path) -> None:
+    """A file that may not grow: the error comes from the system, through safetensors."""
+    text = (
+        "import resource, signal, sys, numpy as np\n"
+        "from parallel import checkpoint\n"
+        "checkpoint.save(sys.argv[1], {'a': np.ones(3)}, 1)\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (5000, 5000))\n"
+        "try:\n    checkpoint.save(sys.argv[1], {'a': np.ones(10**4)}, 2)\n"
+        "except checkpoint.CheckpointError as error:\n    print('typed:', error)\n"
+    )
+    found = subprocess.run([sys.executable, "-c", text, str(tmp_path)], capture_output=True, text=True, check=False)
+    assert "typed: checkpoint.save: " in found.stdout and "could not be written" in found.stdout, found.stderr
+    assert checkpoint.load(tmp_path, {}).step == 1
+
+
+@pytest.mark.parametrize("where", ["/proc/nothing", "/dev/null", "/dev/null/below"])
+def test_a_directory_that_cannot_be_written(where: str) -> None:
+    with pytest.raises(CheckpointError, match=rf"checkpoint.save: {where} cannot be written"):
+        checkpoint.save(where, {"a": 1}, 1)
+
+
+def test_two_jobs_in_one_directory(tmp_path: Path) -> None:
+    text = (
+        "import sys\nfrom parallel import checkpoint\ncheckpoint.save(sys.argv[1], {'a': 1}, 1)\n"
+        "print('saved', flush=True)\nsys.stdin.read()\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", text, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
+        assert other.stdout is not None and other.stdin is not None
+        assert other.stdout.readline() == "saved\n"
+        with pytest.raises(CheckpointError, match=rf'written by another job: .*"process": {other.pid}'):
+            checkpoint.save(tmp_path, {"a": 2}, 2)
+        assert checkpoint.load(tmp_path, {}) == (1, {"a": 1})  # reading is free
+        other.stdin.close()
+        other.wait()
+    checkpoint.save(tmp_path, {"a": 2}, 2)  # it has ended
+    assert Checkpoints(tmp_path).steps() == [1, 2]
+
+
+def test_without_the_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "safetensors", None)
+    monkeypatch.setitem(sys.modules, "safetensors.numpy", None)
+    with pytest.raises(DependencyError, match=r"pip install 'ringtape\[checkpoint\]'"):
+        checkpoint.save(tmp_path, {"a": np.ones(2)}, 1)
+
+
+# -- loading -----------------------------------------------------------------------------------------------------------
+def test_other_objects(tmp_path: Path) -> None:
+    def program(mesh: cc.Mesh) -> None:
+        net = DataParallel(model(), "dp", zero=mesh.ranks.size - 1)
+        checkpoint.save(tmp_path, {"model": net, "optimizer": optim.SGD(net.parameters(), lr=0.1, momentum=0.9)}, 1)
+        wider, deeper = model(5), nn.Sequential(*model(), nn.Linear(2, 2, dtype=float))
+        shorter = nn.Sequential(nn.Linear(3, 4, dtype=float))
+        for other, kind, text in (
+            (wider, ShapeError, r"0.weight.*shape"), (deeper, ShapeError, r"Missing key.*2.weight"),
+            (shorter, ShapeError, r"has 'model/1.bias' and 1 more values?, which the objects do not have"),
+        ):  # fmt: skip
+            before = other.state_dict()
+            with pytest.raises(kind, match=text):
+                checkpoint.load(tmp_path, {"model": other})
+            assert all(np.array_equal(x, before[name]) for name, x in other.state_dict().items())
+        with pytest.raises(ShapeError, match=r"it has no 'net'; it has 'model', 'optimizer'"):
+            checkpoint.load(tmp_path, {"net": net})
+        for made, text in (
+            (optim.SGD(net.parameters()[:2], lr=0.1, momentum=0.9), "has .optimizer: 1.bias. and 1 more value, which"),
+            (optim.Adam(net.parameters(), lr=0.1), "was given; needed"),
+            (optim.SGD([{"params": net.parameters()[:2]}, {"params": net.parameters()[2:]}], lr=0.1, momentum=0.9),
+             "1 groups? of parameters, and the optimizer has 2"),
+        ):  # fmt: skip
+            with pytest.raises((ShapeError, CheckpointError), match=text):
+                checkpoint.load(tmp_path, {"model": net, "optimizer": made})
+
+    on(1, program)
+    on(2, program) if not os.system(f"rm -rf {tmp_path}/step*") else None
+
+
+def test_a_step_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="has no checkpoint that is whole"):
+        checkpoint.load(tmp_path / "nothing", {})
+    assert checkpoint.latest(tmp_path / "nothing") is None
+    assert checkpoint.resume(tmp_path / "nothing", {}) is None
+    checkpoint.save(tmp_path, {"a": 1}, 4)
+    with pytest.raises(CheckpointError, match=r"there is no step 5; it has 4"):
+        checkpoint.load(tmp_path, {}, 5)
+    with pytest.raises(OptionError, match=r"step='4'"):
+        checkpoint.load(tmp_path, {}, "4")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_a_damaged_step_is_left_out(tmp_path: Path, ranks: int) -> None:
+    """Of the newest the manifest is cut off, of the next a value is changed: all ranks load the third."""
+    on(ranks, lambda mesh: [checkpoint.save(tmp_path, {"a": np.arange(9) + n}, n) for n in (1, 2, 3)])
+    manifest = tmp_path / "step-000000003" / "manifest.json"
+    manifest.write_text(manifest.read_text()[:-40])
+    data = tmp_path / "step-000000002" / "rank-00000.safetensors"
+    data.write_bytes(data.read_bytes()[:-1] + b"\1")
+
+    def program(mesh: cc.Mesh) -> Any:
+        return checkpoint.load(tmp_path, {}).values["a"].tolist()
+
+    with pytest.warns(CheckpointWarning) as warned:
+        assert on(ranks, program) == [[*range(1, 10)]] * ranks
+    texts = [str(each.message) for each in warned]
+    assert any("step 3 is left out" in text and "cut off" in text for text in texts)
+    assert any("step 2 is left out" in text and "bytes" in text and "checksum" in text for text in texts)
+    with pytest.warns(CheckpointWarning):
+        assert checkpoint.latest(tmp_path) == 2  # it does not read the values
+    with pytest.raises(CheckpointError, match=r"rank-00000.safetensors, bytes \d+ to \d+, of a: the checksum is"):
+        checkpoint.load(tmp_path, {}, 2)
+    assert checkpoint.load(tmp_path, {}, 2, checksums=False).step == 2
+
+
+def test_steps_that_are_kept(tmp_path: Path) -> None:
+    made = Checkpoints(tmp_path, keep=2, keep_every=4)
+    for n in range(1, 11):
+        made.save({"a": n}, n)
+    assert made.steps() == [4, 8, 9, 10]
+    for wrong in ({"keep": 0}, {"keep": 1.5}, {"keep_every": 2}, {"keep": True}):
+        with pytest.raises(OptionError, match="Checkpoints: keep"):
+            Checkpoints(tmp_path, **wrong)
+
+
+def test_a_background_save_has_the_values_of_its_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are changed while the thread is held up."""
+    may_write = [False]
+
+    def held(name: str, path: Path | None = None) -> None:
+        while not may_write[0]:
+            time.sleep(0.001)
+
+    monkeypatch.setattr(disk, "point", held)
+    array, net = np.arange(4), model()
+    checkpoints = Checkpoints(tmp_path, background=True)
+    known = net.state_dict()
+    checkpoints.save({"a": array, "model": net}, 1)
+    assert checkpoint.latest(tmp_path) is None
+    array += 1
+    for p in net.parameters():
+        p.array += 1
+    may_write[0] = True
+    checkpoints.wait()
+    assert checkpoint.load(tmp_path, {"model": net}).values["a"].tolist() == [0, 1, 2, 3]
+    assert all(np.array_equal(x, known[name]) for name, x in net.state_dict().items())

@@ -1,0 +1,145 @@
+"""Every kind of run that has a state goes on from a checkpoint, bitwise on the same mesh; see `test_resume`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import collectives as cc
+from autograd import random
+from autograd.errors import LayoutError, ReplicaMismatch, RingtapeError
+from parallel import checkpoint
+
+from ..test_resume import RUNS, Parallel, made, on, same, uninterrupted
+
+pytest.importorskip("safetensors", reason="safetensors is not installed")
+pytestmark = pytest.mark.filterwarnings("ignore:overflow", "ignore:invalid value")
+
+
+def train(name: str, ranks: int, path: Path, before: int, after: int, other: int | None = None) -> list[Any]:
+    """What `after` steps compute, after `before` ones of a run that was saved and loaded into fresh objects."""
+
+    def first(mesh: cc.Mesh) -> None:
+        run = made(name, mesh)
+        with run.block():
+            for k in range(before):
+                run.step(k)
+            checkpoint.save(path, run.objects, before)
+
+    def second(mesh: cc.Mesh) -> list[Any]:
+        run = made(name, mesh, 5)  # other weights, and another seed, which the checkpoint replaces
+        with run.block():
+            assert checkpoint.load(path, run.objects).step == before
+            return [run.step(before + k) for k in range(after)]
+
+    on(ranks, first)
+    return on(other or ranks, second)
+
+
+@pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.slow), 3])
+@pytest.mark.parametrize("name", RUNS)
+def test_a_run_goes_on_bitwise(tmp_path: Path, name: str, ranks: int) -> None:
+    if name == "ParameterServer" and ranks > 1:
+        with pytest.raises(ReplicaMismatch, match=r"optimizer/velocity.* is one value for ranks 0.*it is another one"):
+            train(name, ranks, tmp_path, 3, 3)
+        return  # each rank has the optimizer's state of the parameters that it serves: a file for each rank
+    assert same(train(name, ranks, tmp_path, 3, 3), uninterrupted(name, ranks, 3, 3))
+
+
+OF_ONE_RANK = ("LocalSGD", "DiLoCo", "ParameterServer", "loader")
+CHANGED = [name for name in RUNS if name not in OF_ONE_RANK and "OneBit" not in name and name != "CompressedAdam"]
+
+
+@pytest.mark.parametrize("name", CHANGED)
+def test_another_number_of_ranks_goes_on(tmp_path: Path, name: str) -> None:
+    """All that has no values of one rank. A reduction divides its memory anew, so only exact ones are compared."""
+    found = train(name, 3, tmp_path, 3, 1, other=2)
+    if not isinstance(_reduction(name), object) or _reduction(name) is None:
+        losses = [x[0] for x in (found[0][0], uninterrupted(name, 3, 3, 1)[0][0])]
+        assert losses[0] == pytest.approx(losses[1], rel=2e-2 if "Master" in name else 1e-9)
+
+
+def _reduction(name: str) -> Any:
+    found = []
+
+    def program(mesh: cc.Mesh) -> None:
+        run = made(name, mesh)
+        found.append(run.reduction if isinstance(run, Parallel) else None)
+
+    on(1, program)
+    return found[0]
+
+
+@pytest.mark.parametrize("name", ["LocalSGD", "DiLoCo"])
+def test_values_of_one_rank_are_refused_on_another_mesh(tmp_path: Path, name: str) -> None:
+    with pytest.raises(LayoutError, match="a value of its own|another value on each rank"):
+        train(name, 2, tmp_path, 3, 1, other=3)
+
+
+def test_nothing_is_changed_if_one_rank_refuses(tmp_path: Path) -> None:
+    def program(mesh: cc.Mesh) -> None:
+        run = made("momentum", mesh)
+        run.step(0)
+        checkpoint.save(tmp_path, run.objects, 1)
+        other = made("momentum", mesh, 3)
+        assert isinstance(other, Parallel)
+        before = other.model.state_dict(), other.optimizer.state_dict(), random.state_dict()
+        if mesh.ranks.rank == 1:
+            other.objects["optimizer"].prepare_state_dict = _refuses
+        with pytest.raises(RingtapeError, match="no thanks"):
+            checkpoint.load(tmp_path, other.objects)
+        after = other.model.state_dict(), other.optimizer.state_dict(), random.state_dict()
+        assert same(before, after)
+
+    on(3, program)
+
+
+def _refuses(state: Any) -> Any:
+    raise ValueError("no thanks")
+
+
+def test_plain_values_of_all_kinds(tmp_path: Path) -> None:
+    values: dict[str, Any] = {
+        "n": 3, "x": 0.1, "t": "text", "none": None, "nan": float("nan"), "inf": -float("inf"), "yes": True,
+        "list": [1, [2.5, "a"]], "tuple": (1, (2,)), "nested": {"a": {"b": np.arange(6).reshape(2, 3)}},
+        "scalar": np.float32(0.1), "zero": np.array(3.0), "empty": np.zeros((0, 3), np.int16), "bool": np.array([True]),
+        "complex": np.array([1 + 2j]), "half": np.array([0.1], np.float16), "texts": np.array(["a", "bcd"]),
+        "big": np.arange(3, dtype=">f4"), "long": np.arange(3, dtype=np.longdouble) / 3,
+        "time": np.array(["2020-01-02"], "datetime64[D]"), "turned": np.arange(6.0).reshape(2, 3).T,
+    }  # fmt: skip
+
+    def program(mesh: cc.Mesh) -> Any:
+        checkpoint.save(tmp_path, values, 1)
+        return checkpoint.load(tmp_path, values).values
+
+    for found in on(2, program):
+        assert found.keys() == values.keys()
+        for name, x in values.items():
+            y = found[name]
+            assert type(x) is type(y), name
+            if isinstance(x, np.ndarray | np.generic):
+                assert x.dtype.newbyteorder("=") == y.dtype and x.shape == y.shape
+            if name == "nested":
+                assert np.array_equal(x["a"]["b"], y["a"]["b"])
+            elif name == "nan":
+                assert y != y
+            else:
+                assert np.array_equal(x, y) if isinstance(x, np.ndarray) else x == y, name
+
+
+def test_values_that_differ_between_the_ranks_are_kept_for_each(tmp_path: Path) -> None:
+    def program(mesh: cc.Mesh, again: bool) -> Any:
+        rank = int(mesh.ranks.rank)
+        mine = {"a": np.arange(rank + 1), "b": {"c": rank, "same": 7}, "one": np.ones(3)}
+        if not again:
+            checkpoint.save(tmp_path, mine, 1)
+        found = checkpoint.load(tmp_path, {}).values
+        assert found["a"].tolist() == mine["a"].tolist() and found["b"] == mine["b"] and found["one"].sum() == 3
+        return True
+
+    assert on(3, lambda mesh: program(mesh, False)) == [True] * 3
+    with pytest.raises(LayoutError, match=r"a was another value on each rank.*the mesh of the run"):
+        on(2, lambda mesh: program(mesh, True))
