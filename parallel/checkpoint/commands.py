@@ -31,9 +31,9 @@ from . import disk
 from .boxes import elements
 from .directory import Directory
 from .loading import Source, StoredValue, newest
-from .manifest import Manifest, Stretch, Value, dtype_text, entry_name
+from .manifest import Manifest, Value, dtype_text
 
-__all__ = ["differences", "main", "merge", "verify"]
+__all__ = ["differences", "main", "merge"]
 
 _ROWS_AT_ONCE = 1 << 22  # bytes of each of two values that are compared
 
@@ -252,7 +252,7 @@ def _verify(chosen: Any) -> int:
     for each in steps:
         progress = None if chosen.quiet else _Progress(f"step {each}")
         try:
-            faults, manifest = verify(directory, each, progress)
+            faults, manifest = directory.verify(each, progress)
         except DamagedCheckpoint as error:
             faults, manifest = [error], None
         if progress is not None:
@@ -266,81 +266,6 @@ def _verify(chosen: Any) -> int:
                   f"{'s' * (count != 1)}")  # fmt: skip
         is_damaged = is_damaged or bool(faults)
     return int(is_damaged)
-
-
-def verify(
-    directory: Directory, step: int, progress: Callable[[int, int], None] | None = None
-) -> tuple[list[DamagedCheckpoint], Manifest]:
-    """Read all bytes of a step, in blocks, and compare them with the manifest: values, and the headers of the files.
-
-    Parameters
-    ----------
-    directory : Directory
-    step : int
-    progress : callable, optional
-        It is called with the bytes that were read, and those of all values.
-
-    Returns
-    -------
-    faults : list of DamagedCheckpoint
-        What is wrong, by file and place.
-    manifest : Manifest
-
-    Raises
-    ------
-    DamagedCheckpoint
-        There is no manifest that is right, or a file is not there.
-    """
-    manifest = directory.manifest(step)
-    folder, faults, done = directory.of_step(step), [], 0
-    make = disk.running_checksum(manifest.checksum, folder)
-    pieces: list[list[tuple[str, Value, Stretch]]] = [[] for _ in manifest.files]
-    for key, value in manifest.values.items():
-        for p in value.pieces:
-            pieces[p.file].append((key, value, p))
-    total = sum(p.end - p.begin for of_file in pieces for _, _, p in of_file)
-    with disk.Reader(folder, manifest.files) as reader:
-        for file, of_file in enumerate(pieces):
-            name = manifest.files[file][0]
-            try:
-                _check_header(reader, file, of_file)
-            except DamagedCheckpoint as error:
-                faults.append(error)
-            for key, _, p in sorted(of_file, key=lambda each: each[2].begin):
-                found = make()
-                try:
-                    for block in reader.blocks(file, p.begin, p.end):
-                        found.update(block)
-                        done += len(block)
-                        if progress is not None:
-                            progress(done, total)
-                except DamagedCheckpoint as error:
-                    faults.append(error)
-                    continue
-                if found.hexdigest() != p.checksum:
-                    faults.append(DamagedCheckpoint(
-                        f"checkpoint {folder}, {name}, bytes {p.begin} to {p.end}, of {key}: the checksum is "
-                        f"{found.hexdigest()}, and it was {p.checksum} when it was saved"
-                    ))  # fmt: skip
-    return faults, manifest
-
-
-def _check_header(reader: disk.Reader, file: int, pieces: Sequence[tuple[str, Value, Stretch]]) -> None:
-    """Compare the header of a data file, by which it is read without ringtape, with the manifest."""
-    name, size = reader.files[file]
-    with open(reader.descriptor(file), "rb", closefd=False) as opened:
-        opened.seek(0)
-        header = disk.header_of(opened, size, reader.folder / name)
-    wanted = {}
-    for key, value, p in pieces:
-        dtype, shape = disk.stored_as(value.numpy_dtype, [b - a for a, b in p.box])
-        wanted[entry_name(key, value.shape, p.box)] = disk.NAMES[dtype], shape, p.begin, p.end
-    for entry in {**wanted, **header}:
-        if header.get(entry) != wanted.get(entry):
-            raise DamagedCheckpoint(
-                f"checkpoint {reader.folder}, {name}, its header, entry {entry}: it is {header.get(entry)}, and "
-                f"{wanted.get(entry)} by the manifest"
-            )
 
 
 class _Progress:

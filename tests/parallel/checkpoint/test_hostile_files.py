@@ -21,7 +21,7 @@ import collectives as cc
 from autograd import nn, optim, random
 from autograd.errors import CheckpointError, CheckpointWarning, DamagedCheckpoint, RingtapeError
 from parallel import Trainer, checkpoint
-from parallel.checkpoint.commands import main, verify
+from parallel.checkpoint.commands import main
 from parallel.checkpoint.directory import Directory
 
 X, Y = np.random.default_rng(0).standard_normal((12, 16)), np.arange(12) % 2
@@ -123,7 +123,7 @@ def examined(run: Run, seed: int) -> dict[str, Any]:
     where = Directory(run.path)
     before = flat(run.trainer.state_dict())
     for name, call in (
-        ("latest", lambda: checkpoint.latest(run.path)), ("verify", lambda: verify(where, 2)[0]),
+        ("latest", lambda: checkpoint.latest(run.path)), ("verify", lambda: where.verify(2)[0]),
         ("load", lambda: run.loaded(run.path)), ("load 2", lambda: run.loaded(run.path, 2)),
     ):  # fmt: skip
         with warnings.catch_warnings(record=True) as caught, limited(run) if name == "load 2" else nullcontext():
@@ -465,8 +465,28 @@ def test_a_header_that_lies_does_no_harm_and_verify_names_it(run: Run) -> None:
         (step / NAMES[0]).write_bytes(made)
         with limited(run):
             assert run.loaded(run.path, 2) == run.right[2]
-            faults, _ = verify(Directory(run.path), 2)
+            faults, _ = Directory(run.path).verify(2)
         assert len(faults) == 1 and text in str(faults[0]), str(faults)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_run_that_has_left_out_a_damaged_step_saves_it_again(run: Run, ranks: int) -> None:
+    """Its manifest is right, so `save` used to refuse a step that is there."""
+    step = run.again()
+    (step / NAMES[1]).write_bytes(run.files[NAMES[1]][:-8] + b"\xff" * 8)
+
+    def program() -> None:
+        made = trainer(ranks)
+        made.load(run.path, random=random)
+        assert made.steps == 1
+        made.step(X, Y)
+        made.save(run.path, random=random, **PLAIN)
+        with pytest.raises(CheckpointError, match="has step 2 already"):
+            made.save(run.path, random=random, **PLAIN)
+
+    with pytest.warns(CheckpointWarning, match="step 2 is left out"):
+        cc.run(program, ranks)
+    assert Directory(run.path).verify(2)[0] == []
 
 
 def test_all_steps_damaged(run: Run) -> None:
