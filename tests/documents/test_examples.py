@@ -287,6 +287,30 @@ def test_a_larger_batch_needs_fewer_steps_and_more_examples(tmp_path: Path) -> N
     assert (tmp_path / "batch.png").stat().st_size > 10_000
 
 
+# -- 13_checkpoints ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("how", "ranks"), [
+    ("process", 1), ("threads", 3), *(pytest.param(*w, marks=pytest.mark.slow) for w in WORLDS if w[0] == "mpiexec")
+])  # fmt: skip
+def test_a_run_goes_on_after_damage_on_another_mesh(tmp_path: Path, how: str, ranks: int) -> None:
+    folder, plot = tmp_path / "run", tmp_path / "saved.png"
+    ended = run_example("13_checkpoints.py", how, ranks, "--directory", str(folder), "--plot", str(plot))
+    assert ended.err == ""
+    first, second, third, *_ = re.split(r"^\d\. ", ended.out, flags=re.MULTILINE)[1:]
+    steps = [line.split() for line in first.splitlines()[2:7]]
+    assert [(line[0], line[4], line[5], line[7]) for line in steps] == [
+        (str(k), str(ranks), f"{'dp' if k < 7 else 'tp'}={ranks}", "whole") for k in (2, 4, 6, 8, 10)
+    ]
+    assert re.search(r"step 10: damaged: .*, rank-00000.safetensors, bytes \d+ to \d+, of trainer/", second)
+    assert third.startswith(f"A third job with dp={ranks} goes on from step 8.")
+    assert third.count("below 1e-12") == 3
+    assert sorted(x.name for x in folder.iterdir() if x.name != ".lock") == [
+        f"step-{k:09d}" for k in range(2, 13, 2)
+    ]
+    assert plot.stat().st_size > 10_000
+
+
 # -- 10_compression ---------------------------------------------------------------------------------------------------
 
 
