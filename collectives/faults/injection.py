@@ -21,7 +21,7 @@ from typing import Any, NoReturn, TypeVar
 import numpy as np
 
 from autograd import environment
-from autograd.errors import find_site, short_site, warn
+from autograd.errors import find_site, short_site
 
 from ..checks.reports import print_report
 from ..transports.job import Death
@@ -86,8 +86,8 @@ class Injection:
         faulty.begin(world)
         return faulty
 
-    def warn_unreached(self, ranks: Sequence[int] | None = None) -> None:
-        """Warn of the faults that did not happen although the program of their rank has ended normally.
+    def unreached(self, ranks: Sequence[int] | None = None) -> Iterator[str]:
+        """A text for each fault that did not happen although the program of its rank has ended normally.
 
         Parameters
         ----------
@@ -106,7 +106,7 @@ class Injection:
                 made += f", {counts[fault.of]} of them of {fault.of}"
             if any(fault in x.due for x in found):
                 made += f", and no call that {fault.kind} can change from the one on at which it was due"
-            warn(f"the fault {fault} did not happen: {made}", RuntimeWarning)
+            yield f"the fault {fault} did not happen: {made}"
 
 
 class RankFaults:
@@ -476,7 +476,8 @@ def _report_at_exit(injection: Injection) -> None:
     for faulty in injection._faulty.values():
         faulty.has_ended = True
     ranks = {rank for rank, is_started in injection._faulty if not is_started}
-    injection.warn_unreached(sorted(ranks) or None)
+    for text in injection.unreached(sorted(ranks) or None):
+        print_report(text)
 
 
 def _operations(count: int) -> str:

@@ -29,7 +29,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from autograd.errors import MeshError, RankFailed
+from autograd.errors import MeshError, RankFailed, warn
 
 from ..faults.injection import Injection, attach, is_active
 from ..faults.plan import KINDS, Corrupt, Delay, Drop, Fault, Kill, Plan, Stop, plan
@@ -104,4 +104,5 @@ def injected(*plan: Any) -> Iterator[Injection]:
         if is_rank:
             raise
         raise RankFailed(f"rank {rank} of 1 {death}") from death
-    injection.warn_unreached([rank] if is_rank else None)
+    for text in injection.unreached([rank] if is_rank else None):
+        warn(text, RuntimeWarning)
