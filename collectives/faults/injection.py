@@ -134,6 +134,7 @@ class RankFaults:
         self._is_process = is_process
         self._pid = os.getpid()
         self._death = ""
+        self._cut: dict[tuple[Communicator, str, int], str] = {}  # channels on which nothing arrives any more, and why
         self._lock = threading.RLock()  # points may be in other threads
 
     # -- what is seen ------------------------------------------------------------------------------------------
@@ -168,10 +169,13 @@ class RankFaults:
         if name == "clocks":
             return CountedClocks(run(), lambda *call: self.access(group, *call))
         changes = self.reach(name, group, is_call=True)
+        # The next call of the channel must not take the place of the one that is lost.
+        channel = (group, name, request.peer) if name in ("send", "recv") else (group, "", 0)
         if (dropped := self._first_drop(changes)) is not None:
+            self._cut[channel] = f"its {name} was dropped by an injected fault ({dropped})"
+        if (why := self._cut.get(channel)) is not None:
             if name == "send":
                 return Pending.done(None) if started else None
-            why = f"its {name} was dropped by an injected fault ({dropped})"
             if started:
                 return self._started(_Later(lambda: _endless(group, why)), group, [])
             self._wait_for_ever(group, why)
@@ -229,6 +233,7 @@ class RankFaults:
     def begin(self, world: Callable[[], Communicator]) -> None:
         """The rank begins a program: a rank that was killed in the one before is replaced by a new one."""
         self.world, self.has_ended, self._death = world, False, ""
+        self._cut.clear()
 
     def end(self) -> None:
         """The rank's program has returned. It may have kept the exception of its own death: then it is raised again."""

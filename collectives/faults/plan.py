@@ -116,7 +116,10 @@ class Delay(Fault):
 @typed_errors
 @dataclass(frozen=True, repr=False)
 class Drop(Fault):
-    """The rank's part of a call is lost: a message that never arrives, or a contribution to a collective."""
+    """The rank's part of a call is lost: a message that never arrives, or a contribution to a collective.
+
+    So is all that the rank sends later to the same rank on this channel, or contributes there.
+    """
 
     kind = "drop"
     needs_call = True

@@ -13,11 +13,11 @@ import pytest
 import autograd as ag
 import collectives as cc
 from autograd import optim
-from autograd.errors import DeadlockError, MeshError, RankFailed, ReplicaMismatch
+from autograd.errors import CollectiveMismatch, DeadlockError, MeshError, RankFailed, ReplicaMismatch
 from collectives.faults.injection import invert_bits
 from collectives.faults.points import listeners
 from collectives.testing import faults
-from collectives.transports.protocol import observers
+from collectives.transports.protocol import Request, observers
 
 RANKS = 3
 FAULTY = 1  # the rank that fails
@@ -181,6 +181,42 @@ def test_every_number_of_an_operation_can_fail(seed: int) -> None:
         cc.run(every_call, RANKS)
     assert type(caught.value) is (RankFailed if kind == "kill" else DeadlockError)
     assert len(injection.happened) == 1 and injection.happened[0].startswith(repr(plan))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_damaged_header_names_its_sender(seed: int) -> None:
+    def program() -> None:
+        with cc.Mesh(pp=-1):
+            for _ in range(3):
+                if cc.world().index == 0:
+                    cc.send(ag.tensor(np.ones((2, 3))), "pp", 1)
+                else:
+                    cc.recv("pp", 0)
+
+    # a header goes before each message, so that the third one is that of the second message
+    with faults.injected(faults.Corrupt(0, at=3, of="send", seed=seed)):
+        with pytest.raises(CollectiveMismatch, match="the message from rank 0 in which the shape was expected"):
+            cc.run(program, 2)
+
+
+def test_nothing_takes_the_place_of_what_was_dropped() -> None:
+    """Otherwise the second message, or sum, of the faulty rank would be taken for its first one."""
+
+    def program(call: str) -> None:
+        group, pending = cc.world(), []
+        for step in range(2):
+            if call == "send" and group.index == 1:
+                group.send(np.full(2, float(step)), 0)
+            elif call == "send" and group.index == 0:
+                assert group.recv(np.empty(2), 1)[0] == step
+            elif call == "started":
+                pending.append(group.start(Request("all_reduce", np.full(2, float(step)))))
+        for step, each in enumerate(pending):
+            assert each.wait()[0] == step * group.size
+
+    for call, says in (("send", "rank 0 waits in recv from rank 1"), ("started", "its all_reduce was dropped by")):
+        with faults.injected("drop:1@1"), pytest.raises(DeadlockError, match=says):
+            cc.run(program, 3, call)
 
 
 # -- what a death is ---------------------------------------------------------------------------------------------------
