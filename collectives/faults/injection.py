@@ -24,6 +24,7 @@ from autograd import environment
 from autograd.errors import find_site, short_site
 
 from ..checks.reports import print_report
+from ..job.failure import process
 from ..transports.job import Death
 from ..transports.protocol import Communicator, Observer, Pending, Request, observers, quietly
 from .one_sided import CountedClocks, CountedWindow
@@ -469,7 +470,8 @@ def begin(communicator: Communicator | None) -> None:
     injection = _OfProcess.injection
     if communicator is None or communicator.dry or _active.injection is not None:
         return
-    injection.plan.check_ranks(communicator.size)
+    if process.size > 1:  # otherwise the program may still run ranks as threads
+        injection.plan.check_ranks(communicator.size)
     rank, world = communicator.index, communicator
     _install(injection, injection.of_rank(rank, lambda: world, True), rank, True)
 
@@ -480,8 +482,7 @@ def _report_at_exit(injection: Injection) -> None:
         return
     for faulty in injection._faulty.values():
         faulty.has_ended = True
-    ranks = {rank for rank, is_started in injection._faulty if not is_started}
-    for text in injection.unreached(sorted(ranks) or None):
+    for text in injection.unreached([process.rank] if process.size > 1 else None):
         print_report(text)
 
 

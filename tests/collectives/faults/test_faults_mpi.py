@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import re
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from collectives.testing import faults
 
+from ...forks import run_program
 from ..job.endings import SIGKILL, ended_by
-from ..launch import Outcome, launch
+from ..launch import Outcome, launch, program_path
 
 pytestmark = pytest.mark.timeout(150)
 
@@ -110,3 +112,19 @@ def test_a_block_in_the_program_does_the_same(plan: str) -> None:
     assert (outcome.code == 0) == (not plan), outcome.err
     if plan:
         assert re.search(SAYS["kill"], outcome.err, re.MULTILINE), outcome.err
+
+
+@pytest.mark.parametrize(
+    ("plan", "code", "out", "err"),
+    [
+        ("kill:0@3", -9, "", "ringtape: injected fault on rank 0: kill:0@3, at barrier on 'world', operation 3 of"),
+        ("kill:1@1", 1, "", "RankFailed: rank 1 of 2 was killed by an injected fault: kill:1@1, at all_reduce on "),
+        ("kill:1@9; stop:2@1", 1, "", "MeshError: fault stop:2@1: rank=2 was given; needed: a rank from 0 to 1"),
+        ("kill:1@9", 0, "[2.0, 2.0]", "ringtape: the fault kill:1@9 did not happen: rank 1 made 1 operation\n"),
+    ],
+)  # fmt: skip
+def test_a_program_of_one_process(plan: str, code: int, out: str, err: str) -> None:
+    path = program_path("faults_of_one_process.py")
+    done = run_program(Path(path).read_text(), path, limit_s=60, RINGTAPE_FAULTS=plan)
+    assert (done.returncode, done.stdout.strip()) == (code, out), done.stderr
+    assert err in done.stderr
