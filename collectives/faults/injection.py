@@ -28,7 +28,7 @@ from ..job.failure import process
 from ..transports.job import Death
 from ..transports.protocol import Communicator, Observer, Pending, Request, observers, quietly
 from .one_sided import CountedClocks, CountedWindow
-from .plan import CALLS, Corrupt, Delay, Drop, Fault, Kill, Plan
+from .plan import CALLS, Corrupt, Delay, Drop, Fault, Kill, Plan, Stop
 from .points import listeners
 
 __all__ = ["Injection", "RankFaults", "around", "attach", "begin", "is_active"]
@@ -158,7 +158,7 @@ class RankFaults:
     def heard_beside(self, name: str) -> None:
         """Count a named point of another thread, by its name only."""
         if self._pid == os.getpid():
-            self.reach(name, None, is_counted=False)
+            self.reach(name, None, is_counted=False, is_beside=True)
 
     def _called(self, group: Communicator, request: Request, started: bool, run: Callable[[], Any]) -> Any:
         name = _NAMES.get(request.call, request.call)
@@ -195,14 +195,21 @@ class RankFaults:
         result: T = self._corrupt(run(), changes)
         return result
 
-    def reach(self, name: str, group: Communicator | None, is_counted: bool = True, is_call: bool = False) -> Changes:
-        """Count an operation, carry out the faults that need no call, and return those that change this one."""
+    def reach(
+        self, name: str, group: Communicator | None, is_counted: bool = True, is_call: bool = False,
+        is_beside: bool = False,
+    ) -> Changes:  # fmt: skip
+        """Count an operation, carry out the faults that need no call, and return those that change this one.
+
+        An operation of another thread than the rank's `is_beside`. Only the rank's thread can wait for ever: it stops
+        at its next operation.
+        """
         if self._death:
             raise Death(self._death)
         with self._lock:
             self.counts[name] += 1
             self.counts[""] += is_counted
-            now = self._due_now(name, is_counted, is_call)
+            now = self._due_now(name, is_counted, is_call, not is_beside or self._is_process)
             number = f"operation {self.counts['']}" if is_counted else f"number {self.counts[name]} of this name"
         if not now:
             return []
@@ -214,10 +221,11 @@ class RankFaults:
                 self._carry_out(fault, group, place)
         return [(fault, place) for fault in now if fault.needs_call]
 
-    def _due_now(self, name: str, is_counted: bool, is_call: bool) -> list[Fault]:
+    def _due_now(self, name: str, is_counted: bool, is_call: bool, may_stop: bool) -> list[Fault]:
         """Take out the faults that happen at the operation that has just been counted. The caller holds the lock."""
         self.due += [fault for fault in self.left if fault not in self.due and self._is_at(fault, name, is_counted)]
-        now = [fault for fault in self.due if is_call or not fault.needs_call]
+        possible = [fault for fault in self.due if is_call or not fault.needs_call]
+        now = [fault for fault in possible if may_stop or not isinstance(fault, Stop)]
         self.due = [fault for fault in self.due if fault not in now]
         self.left = [fault for fault in self.left if fault not in now]
         return now
@@ -443,7 +451,8 @@ def around(program: Callable[..., T], size: int, world: Callable[[], Communicato
     injection.plan.check_ranks(size)
 
     def with_faults(*args: Any) -> T:
-        with attach(injection, world().index, world, is_process=False, is_started=True):
+        communicator = world()
+        with attach(injection, communicator.index, lambda: communicator, is_process=False, is_started=True):
             try:
                 return program(*args)
             except Exception as error:

@@ -46,7 +46,7 @@ def point(name: str, rank: int | None = None) -> None:
     rank : int, optional
         The rank of the calling thread, if it is no rank itself, as a thread that writes in the background. It is needed
         only if ranks are threads. Such a point counts by its name only, because its place among the calls of the rank
-        changes from run to run.
+        changes from run to run; and where ranks are threads, a rank that is to stop there stops at its next operation.
 
     Examples
     --------

@@ -388,10 +388,10 @@ class Communicator:
         MeshError
             The transport has no windows: nothing is sent in a dry world.
         """
+        check_memory(x, self.name)
         if observers and get_ident() in observers:
             seen: Window = observed(self, Request("window", x), False, lambda: self.window(x))
             return seen
-        check_memory(x, self.name)
         if self.size == 1:
             return LocalWindow(self.index, self.ranks, [x.copy()], [Lock()], self.name)
         self._refuse_dry("window")

@@ -340,23 +340,28 @@ def test_points_of_other_threads_count_by_name() -> None:
         assert injection.counts[1] == {"barrier": 2, "": 2, "write": 3}
 
 
-def test_a_death_in_a_background_thread_is_that_of_its_rank() -> None:
+@pytest.mark.parametrize(
+    ("plan", "error", "says"),
+    [("kill:1@1,of=write", RankFailed, "rank 1 of 2 was killed .* at write"),
+     ("stop:1@1,of=write", DeadlockError, "rank 1 waits in .* it was stopped .*stop:1@1,of=write")],
+)  # fmt: skip
+def test_a_fault_in_a_background_thread_is_that_of_its_rank(plan: str, error: type[Exception], says: str) -> None:
     def program() -> None:
         rank, ended = cc.world().index, []
 
         def write() -> None:
             try:
                 faults.point("write", rank)
-            except BaseException as error:
-                ended.append(error)
+            except BaseException as death:
+                ended.append(death)
 
         thread = threading.Thread(target=write)
         thread.start()
         thread.join()
-        assert len(ended) == (rank == 1)
+        assert len(ended) == (rank == 1 and error is RankFailed)
         cc.world().barrier()
 
-    with faults.injected("kill:1@1,of=write"), pytest.raises(RankFailed, match="rank 1 of 2 was killed .* at write"):
+    with faults.injected(plan), pytest.raises(error, match=says):
         cc.run(program, 2)
 
 
