@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from random import Random
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn
 
 from autograd.errors import ArgumentError, MeshError, OptionError, typed_errors
 
@@ -24,6 +24,21 @@ CALLS = (
 _NAME = re.compile(r"[\w-]+(\.[\w-]+)*", re.ASCII)
 _TEXT = re.compile(r"(?P<kind>\w+):(?P<rank>\w+)@(?P<at>\w+)(?P<options>(,\w+=[^,;\s]+)*)", re.ASCII)
 _FORM = "KIND:RANK@NUMBER, for example kill:2@17 or delay:0@3,seconds=0.1,of=all_reduce"
+
+
+def _refuse(given: str, needed: str) -> NoReturn:
+    raise OptionError(f"{given} was given; needed: {needed}")
+
+
+def _checked_int(where: str, name: str, given: Any, least: int) -> int:
+    """An argument as an int from `least` on."""
+    try:
+        number = operator.index(given)
+    except TypeError:
+        number = least - 1
+    if isinstance(given, bool) or number < least:
+        _refuse(f"{where}({name}={given!r})", f"an int from {least} on")
+    return number
 
 
 @dataclass(frozen=True, repr=False)
@@ -52,8 +67,7 @@ class Fault:
         self._check_int("rank", 0)
         self._check_int("at", 1)
         if not isinstance(self.of, str) or (self.of and not _NAME.fullmatch(self.of)):
-            raise OptionError(f"{type(self).__name__}(of={self.of!r}) was given; needed: a name such as all_reduce or "
-                              "checkpoint.write")  # fmt: skip
+            _refuse(f"{type(self).__name__}(of={self.of!r})", "a name such as all_reduce or checkpoint.write")
         if self.of and self.needs_call and self.of not in CALLS:
             raise OptionError(
                 f"{self!r}: {self.kind} changes a call between ranks, and {self.of} is none; needed: of one of "
@@ -71,14 +85,8 @@ class Fault:
         return self.rank, self.of, self.at
 
     def _check_int(self, name: str, least: int) -> None:
-        given = getattr(self, name)
-        try:
-            number = operator.index(given)
-        except TypeError:
-            number = least - 1
-        if isinstance(given, bool) or number < least:
-            raise OptionError(f"{type(self).__name__}({name}={given!r}) was given; needed: an int from {least} on")
-        object.__setattr__(self, name, number)
+        number = _checked_int(type(self).__name__, name, getattr(self, name), least)
+        object.__setattr__(self, name, number)  # the class is frozen
 
 
 @typed_errors
@@ -110,7 +118,7 @@ class Delay(Fault):
         given = self.seconds
         is_number = isinstance(given, int | float) and not isinstance(given, bool)
         if not is_number or not 0 <= given < math.inf:
-            raise OptionError(f"Delay(seconds={given!r}) was given; needed: a number of seconds that is not negative")
+            _refuse(f"Delay(seconds={given!r})", "a number of seconds that is not negative")
 
 
 @typed_errors
@@ -236,7 +244,7 @@ def _parsed(text: str) -> Fault:
     """The fault that a text describes."""
     match = _TEXT.fullmatch(text)
     if match is None:
-        raise OptionError(f"fault {text!r} was given; needed: {_FORM}")
+        _refuse(f"fault {text!r}", _FORM)
     name = match["kind"]
     kind = KINDS.get(name)
     if kind is None:
@@ -309,14 +317,13 @@ def plan(
     """
     kinds = (kinds,) if isinstance(kinds, str) else tuple(kinds)
     for name, number in (("ranks", ranks), ("operations", operations), ("count", count)):
-        if not isinstance(number, int) or isinstance(number, bool) or number < 1:
-            raise OptionError(f"plan({name}={number!r}) was given; needed: an int from 1 on")
+        _checked_int("plan", name, number, 1)
     for kind in kinds:
         if kind not in KINDS:
             raise OptionError(f"plan(kinds={kinds!r}): there is no kind {kind!r}; needed: some of {', '.join(KINDS)}")
     if not kinds or count > ranks * operations:
         needed = "one kind or more" if not kinds else f"at most {ranks * operations}, one at each place"
-        raise OptionError(f"plan(kinds={kinds!r}, count={count}) was given; needed: {needed}")
+        _refuse(f"plan(kinds={kinds!r}, count={count})", needed)
     # Only `random` is promised to stay the same in all versions of Python.
     random = Random(operator.index(seed)).random
     drawn: dict[tuple[int, int], Fault] = {}
