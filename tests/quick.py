@@ -49,6 +49,7 @@ QUICK: dict[str, tuple[str, ...]] = {
     "collectives.algorithms": ("collectives/algorithms/test_algorithms.py::test_dtypes",
                                "collectives/algorithms/test_algorithms.py::test_hierarchical",
                                "collectives/algorithms/test_algorithms.py::test_planted_faults"),
+    "collectives.faults": ("collectives/faults/test_plan.py", "collectives/faults/test_faults.py"),
     "collectives.inspect": ("collectives/inspect/test_plan.py",),
     "collectives.job": ("collectives/job/test_failure.py::test_mismatch",
                         "collectives/job/test_world.py::test_a_killed_process_ends_the_job"),

@@ -96,7 +96,8 @@ def landed(y: Any, out: Any) -> Any:
 
 Observer = Callable[["Communicator", Request, bool, Callable[[], Any]], Any]
 """``observer(group, request, started, run)`` calls `run` once and returns its value: a result, or the `Pending` of a
-started call. An agreement is observed as a request ``agree`` whose operand is the fingerprint."""
+started call. An agreement is observed as a request ``agree`` whose operand is the fingerprint, and the making of a
+window and of clocks as ``window`` and ``clocks``."""
 
 observers: dict[int, Observer] = {}
 """The observers by thread number (`inspect.observing`). Calls inside an observed call are not observed: the messages of
@@ -412,6 +413,9 @@ class Communicator:
         from .windows import LocalWindow, check_memory  # loaded with the first one-sided call
 
         check_memory(x, self.name)
+        if observers and get_ident() in observers:
+            seen: Window = observed(self, Request("window", x), False, lambda: self.window(x))
+            return seen
         if self.size == 1:
             return LocalWindow(self.index, self.ranks, [x.copy()], [Lock()], self.name)
         self._refuse_dry("window")
@@ -424,6 +428,9 @@ class Communicator:
 
     def clocks(self) -> Clocks:
         """Counters of the ranks, all at 0; see `windows`. All ranks of the group call it."""
+        if observers and get_ident() in observers:
+            seen: Clocks = observed(self, Request("clocks"), False, self.clocks)
+            return seen
         if self.size == 1:
             from .windows import AloneClocks
 
