@@ -11,6 +11,7 @@ import json
 import os
 import stat
 import struct
+import threading
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -21,6 +22,7 @@ import numpy as np
 
 from autograd.errors import CheckpointError, DamagedCheckpoint, DependencyError, printable
 from autograd.nn.weights import library
+from collectives.faults import points as faults
 
 __all__ = [
     "CHECKSUM", "NAMES", "Reader", "checksum_named", "header_of", "make_durable", "opened", "refuse_other_size",
@@ -155,8 +157,17 @@ def write_data(path: Path, arrays: Mapping[str, Any], about: Mapping[str, str]) 
         raise CheckpointError(f"checkpoint.save: {path} could not be written: {error}") from error
 
 
+class _Writer(threading.local):
+    rank: int | None = None
+
+
+writer = _Writer()
+"""Whose `rank` is that for which a thread writes which is no rank itself."""
+
+
 def point(name: str, path: Path | None = None) -> None:
-    """A step of writing, to a file or a directory, at which a test may end the process."""
+    """Announce a step of writing, to a file or a directory, at which a fault can be injected."""
+    faults.point(f"checkpoint.{name.replace(' ', '_')}", writer.rank)
 
 
 def offsets(file: Any, size: int, path: Any) -> dict[str, tuple[int, int]]:
