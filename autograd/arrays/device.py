@@ -73,12 +73,9 @@ def register_device(
 
 
 def _find_device(kind: type) -> bool:
-    if kind in _registered:
-        return True
-    if kind.__module__.partition(".")[0] == "cupy":  # CuPy is imported already, by whoever made the array
-        _accelerator("an array of CuPy")
-        return kind in _registered
-    return False
+    if kind not in _registered and kind.__module__.partition(".")[0] == "cupy":
+        _accelerator("an array of CuPy")  # CuPy is imported already, by whoever made the array
+    return kind in _registered
 
 
 def runtime_of(kind: type) -> Runtime | None:
@@ -109,19 +106,6 @@ def is_array(x: Any) -> bool:
     return isinstance(x, _KNOWN) or _find_device(type(x))
 
 
-def _with_dtype_itself(x: np.ndarray, same: np.dtype[Any]) -> Any:
-    """An array with NumPy's own object of its dtype, in the native byte order."""
-    if not x.dtype.isnative:
-        return np.array(x, same)
-    # equal dtypes can be two objects; dispatch compares them by identity
-    return x.view(same) if type(x) is np.ndarray and x.dtype == same else x
-
-
-def _has_device_arrays(x: Any) -> bool:
-    """Whether it is a list or tuple with an array of a device."""
-    return isinstance(x, list | tuple) and any(not isinstance(item, _KNOWN) and is_array(item) for item in x)
-
-
 def as_array(x: Any, dtype: Any = None, device: str | None = None) -> Any:
     """`x` as an array: arrays of any device stay what they are, lists and numbers become NumPy arrays.
 
@@ -136,12 +120,15 @@ def as_array(x: Any, dtype: Any = None, device: str | None = None) -> Any:
         if x.dtype.kind not in "biufc" and not is_bfloat16(x.dtype):
             raise DtypeError(f"an array of {_not_of_numbers(x.dtype)}")
         if dtype is None and isinstance(x, np.ndarray) and x.dtype is not (same := np.dtype(x.dtype.type)):
-            return _with_dtype_itself(x, same)
+            if not x.dtype.isnative:
+                return np.array(x, same)
+            # equal dtypes can be two objects; dispatch compares them by identity
+            return x.view(same) if type(x) is np.ndarray and x.dtype == same else x
         return x if dtype is None or x.dtype == dtype else x.astype(dtype)
     try:
         result = np.asarray(x, dtype=dtype)
     except TypeError as error:
-        if _has_device_arrays(x):
+        if isinstance(x, list | tuple) and any(not isinstance(item, _KNOWN) and is_array(item) for item in x):
             raise DeviceError(
                 "a list of arrays on a GPU was given, which NumPy would copy to the host; needed: one array\n"
                 "  fix: autograd.numpy.stack(list)"

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .. import notebook
 from ..arrays.device import to_host
 from ..arrays.shape_only import Shaped, is_absent
 from ..errors import (
@@ -520,6 +519,8 @@ class Tensor(Labelled):
 
     def _repr_html_(self) -> str:
         """The same for notebooks: a table of its properties, and some elements."""
+        from .. import notebook  # few programs show values so
+
         array, layout = self.array, self.layout
         shape = tuple(map(int, array.shape))
         rows: list[tuple[object, ...]] = [("dtype", array.dtype)]

@@ -43,7 +43,6 @@ class Kernel(NamedTuple):
     takes: Callable[[Sequence[Any]], bool] | None = None
 
 
-_found: dict[tuple[type, str], Kernel | None] = {}
 _files = {
     "gelu": "activations",
     "silu": "activations",
@@ -63,11 +62,18 @@ _files = {
 _F32, _F64 = np.dtype(np.float32), np.dtype(np.float64)
 
 
-def _load(kind: type, name: str) -> Kernel | None:
-    file = functions(_files[name], kind) if name in _files else None
-    kernel: Kernel | None = getattr(file, f"{name}_kernel", None)
-    _found[kind, name] = kernel
-    return kernel
+class _Kernels(dict[tuple[type, str], "Kernel | None"]):
+    """The kernels by array type and operation. A file is imported when one of its kernels is first asked for."""
+
+    def __missing__(self, key: tuple[type, str]) -> Kernel | None:
+        kind, name = key
+        file = functions(_files[name], kind) if name in _files else None
+        kernel: Kernel | None = getattr(file, f"{name}_kernel", None)
+        self[key] = kernel
+        return kernel
+
+
+_KERNELS = _Kernels()
 
 
 def find(name: str, xs: Sequence[Any]) -> Kernel | None:
@@ -77,8 +83,7 @@ def find(name: str, xs: Sequence[Any]) -> Kernel | None:
     rounded once. Further arrays of integers or booleans (labels, masks) are allowed.
     """
     kind = type(xs[0])
-    key = kind, name
-    kernel = _found[key] if key in _found else _load(kind, name)
+    kernel = _KERNELS[kind, name]
     if kernel is None:
         return None
     dtype = xs[0].dtype

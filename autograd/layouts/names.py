@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 
 from ..errors import caller
-from .expressions import operand_text, texts_with_extents
 from .layout import Layout, Shard
 
 __all__ = [
@@ -74,6 +73,8 @@ def name_of(x: Any, default: str = "x", i: int = 0, operation: str = "") -> str:
 
 def _not_a_variable(default: str, i: int, operation: str, x: Any = None) -> str:
     """The default name, or another one if a variable of the caller has this name, or if `x` is of a module."""
+    from .expressions import operand_text  # parses the program's lines, which only messages need
+
     frame = caller()
     if frame is None:
         return default
@@ -139,6 +140,8 @@ def global_extent(axis: str, number: Any) -> str:
     x is a variable of the caller that is sharded along the axis, if there is one: one whose extent the expression
     names, one with `number` as its extent, or the latest.
     """
+    from .expressions import texts_with_extents
+
     found = ""
     frame = caller()
     named = texts_with_extents(frame) if frame is not None else set()
