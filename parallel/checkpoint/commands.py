@@ -358,8 +358,7 @@ def differences(first: Directory, a: int, second: Directory, b: int) -> Iterator
             if found or mine.dtype != other.dtype:
                 yield key, x, y, found or "equal values"
             for source in sources:  # a piece of which a block was read
-                source.check_share(sorted(source.partly - source.checked), 0, 1)
-                source.partly.clear()
+                source.check_parts()
 
 
 def _are_same(x: Any, y: Any) -> bool:
@@ -478,8 +477,7 @@ def merge(
             file.write(text)
             for name in order:
                 array = source.value(named[name])[...]
-                source.check_share(sorted(source.partly - source.checked), 0, 1)
-                source.partly.clear()
+                source.check_parts()
                 file.write(disk.bytes_of(np.ascontiguousarray(array.astype(array.dtype.newbyteorder("<"), copy=False)
                                                               if array.dtype.kind != "V" else array)))  # fmt: skip
     except OSError as error:

@@ -133,6 +133,13 @@ class Source:
                 if (key, i) not in self.checked:
                     self.piece(key, i, self.manifest.values[key])
 
+    def check_parts(self) -> None:
+        """Compare the checksums of the pieces of which parts were read, and forget these."""
+        if self._checksum is not None:
+            for key, i in sorted(self.partly - self.checked):
+                self.piece(key, i, self.manifest.values[key])
+        self.partly.clear()
+
 
 def _native(value: Value) -> Any:
     return value.numpy_dtype.newbyteorder("<") if value.numpy_dtype.kind not in "V" else value.numpy_dtype

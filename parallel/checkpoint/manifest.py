@@ -21,7 +21,7 @@ from autograd.arrays.device import dtype_named
 from autograd.digests import blake2b
 from autograd.errors import CheckpointError, DamagedCheckpoint, printable
 
-from .boxes import Box, elements, meet, whole_box
+from .boxes import Box, elements, meet
 from .disk import opened
 
 __all__ = [
@@ -221,7 +221,7 @@ def _json_of(text: bytes) -> Any:
 
 def refuse(folder: Any, entry: str, fault: str) -> Any:
     """Raise DamagedCheckpoint for an entry of a checkpoint."""
-    raise DamagedCheckpoint(f"checkpoint {folder}, {printable(entry)}: {fault}")
+    raise DamagedCheckpoint(f"checkpoint {folder}, {printable(entry)[:200]}: {fault[:600]}")
 
 
 def _number(x: Any) -> int:
@@ -272,8 +272,8 @@ def _value(path: str, code: Mapping[str, Any], files: list[tuple[str, int]], fol
     place = {axis: _number(k) for axis, k in _typed(code.get("place", {}), dict).items()}
     if not path.endswith(place_suffix(place)):
         refuse(folder, path, f"it has the place {place}, which its name does not have")
-    if sum(elements(p.box) for p in pieces) != elements(whole_box(shape)):
-        missing = elements(whole_box(shape)) - sum(elements(p.box) for p in pieces)
+    missing = math.prod(shape) - sum(p.end - p.begin for p in pieces) // dtype.itemsize
+    if missing:
         fault = f"{missing} elements are missing" if missing > 0 else f"{-missing} elements are there twice"
         refuse(folder, path, f"its pieces are not the whole value of shape {shape}: {fault}")
     refuse_meeting(pieces, folder, path)
@@ -286,7 +286,7 @@ def _piece(
     file, begin, end, box, checksum = code
     part = tuple((_number(a), _number(b)) for a, b in box)
     if not 0 <= _number(file) < len(files) or not _number(begin) <= _number(end) <= files[file][1]:
-        refuse(folder, path, f"a piece has bytes {begin} to {end} of file {file}; the files have {files}"[:400])
+        refuse(folder, path, f"a piece has bytes {begin} to {end} of file {file}; the files have {files}")
     if len(part) != len(shape) or not all(a <= b <= n for (a, b), n in zip(part, shape, strict=True)):
         refuse(folder, path, f"a piece is the box {part} of a value of shape {shape}")
     if elements(part) * dtype.itemsize != end - begin:

@@ -410,6 +410,7 @@ HARM: dict[str, tuple[Callable[[Any], str], str]] = {
     "bytes beyond the file": (with_pieces(lambda x: second(second(x, 1, 9000), 2, 9000 + x[1][2] - x[1][1])),
                               f"{VALUE}: a piece has bytes 9000 to"),
     "a box beyond the value": (with_pieces(lambda x: second(x, 3, [[8, 24], [0, 8]])), f"{VALUE}: a piece is the box"),
+    "too many dimensions": (edited(shape=[1] * 100_000), f"{VALUE}: it has shape"),
     "objects": (edited(dtype="O"), "'O' in the place of a dtype"),
     "records": (edited(dtype="f4,f4"), "'f4,f4' in the place of a dtype"),
     "a value that is not there": (in_tree({"value": "nothing"}), "the value 'nothing', which is not there"),
@@ -435,6 +436,7 @@ def test_a_manifest_that_would_do_harm_is_refused_by_name_and_the_step_before_is
     with pytest.raises(DamagedCheckpoint, match=text) as error, limited(run):
         run.loaded(run.path, 2)
     assert f"checkpoint {step}" in str(error.value) and str(error.value).replace("\n", "").isprintable()
+    assert len(str(error.value)) < 1500
     with pytest.warns(CheckpointWarning, match="step 2 is left out: "):
         assert run.loaded(run.path) == run.right[1]
 
