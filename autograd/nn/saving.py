@@ -383,18 +383,30 @@ def _read(
     held = [file.comment(name) for name in file.names if is_single or name.partition("/")[0] in parts]
     saved = {axis: at for each in held for axis, at in each.get("places", {}).items()}
     _check_places(path, saved, _places(parts.values()))
-    wanted = {} if structure is None else {
-        name: x for name, x in structure.items() if name in parts or not _is_state(x)
-    }  # fmt: skip
+    wanted = _wanted(structure or {}, parts)
     states, used = _states(file, wanted, {name for name, x in parts.items() if prepares(x)})
     if is_single:
         entries = [name for name in file.names if name not in used]
-        if "" in parts and (names is not None or ignore or not isinstance(file, Archive) or any(map(_is_named, held))):
-            states[""] = state_from(file, entries, parts[""], names, ignore, f"load({os.fspath(path)!r})")
-        else:
-            states[""] = OwnedState({name: file.array(name) for name in entries})
+        states[""] = _single_state(file, entries, parts, path, names, ignore)
     plain = {name: x for name, x in states.items() if name in wanted and name not in parts}
     return plain, states
+
+
+def _single_state(
+    file: Archive | Weights, entries: list[str], parts: Mapping[str, Any], path: Any, names: Any, ignore: Any
+) -> Any:
+    """The state of the one module of a file, by its own names, or by those of the file."""
+    has_names = names is not None or ignore or not isinstance(file, Archive) or any(
+        "name" in file.comment(entry) for entry in entries
+    )  # fmt: skip
+    if "" in parts and has_names:
+        return state_from(file, entries, parts[""], names, ignore, f"load({os.fspath(path)!r})")
+    return OwnedState({name: file.array(name) for name in entries})
+
+
+def _wanted(structure: Mapping[str, Any], parts: Mapping[str, Any]) -> dict[str, Any]:
+    """The codes of plain values, and of the states of objects that were given."""
+    return {name: x for name, x in structure.items() if name in parts or not _is_state(x)}
 
 
 def _states(file: Archive | Weights, wanted: Mapping[str, Any], preparing: set[str]) -> tuple[dict[str, Any], set[str]]:
@@ -413,11 +425,6 @@ def _states(file: Archive | Weights, wanted: Mapping[str, Any], preparing: set[s
             if _is_state(code) and "attached" in code:
                 states[f"{name}/attached"] = _decoded({"dict": code["attached"]}, array)
     return states, used
-
-
-def _is_named(comment: Mapping[str, Any]) -> bool:
-    """Whether `save` wrote an entry with names of a file."""
-    return "name" in comment
 
 
 def prepares(x: Any) -> bool:

@@ -91,10 +91,7 @@ def names_of(module: Module, names: Any, caller: str) -> dict[str, TorchName]:
         raise ArgumentError(
             f"{caller}: names={names!r} was given; needed: 'torch', 'ringtape', or a mapping as nn.torch_names returns"
         )
-    found = {path: TorchName(x) if isinstance(x, str) else x for path, x in names.items()}
-    for path, x in found.items():
-        if not isinstance(x, TorchName) or not isinstance(x.name, str):
-            raise ArgumentError(f"{caller}: names[{path!r}] is {x!r}; needed: a text or an nn.TorchName")
+    found = _as_names(names, caller)
     unknown, missing = [x for x in found if x not in known], [x for x in paths if x not in found]
     if unknown or missing:
         raise OptionError(
@@ -106,6 +103,14 @@ def names_of(module: Module, names: Any, caller: str) -> dict[str, TorchName]:
         other = taken.setdefault(found[path].name, path)
         if other != path:
             raise OptionError(f"{caller}: names has {found[path].name!r} for {other!r} and for {path!r}")
+    return found
+
+
+def _as_names(names: Mapping[str, Any], caller: str) -> dict[str, TorchName]:
+    found = {path: TorchName(x) if isinstance(x, str) else x for path, x in names.items()}
+    for path, x in found.items():
+        if not isinstance(x, TorchName) or not isinstance(x.name, str):
+            raise ArgumentError(f"{caller}: names[{path!r}] is {x!r}; needed: a text or an nn.TorchName")
     return found
 
 
@@ -158,10 +163,38 @@ def state_from(
     patterns = [ignore] if isinstance(ignore, str) else list(ignore)
     has = {x: None for x in entries if not any(fnmatchcase(x, pattern) for pattern in patterns)}  # in their order
     known = _names_in(file, has, module, caller) if names is None else names_of(module, names, caller)
-    held = {
+    held = _held(known, has, module)
+    _check_entries(held, known, has, module, caller)
+    for each in held.values():
+        for x in each:
+            _check_orientation(file, x, caller)
+    state, blocks = OwnedState(), blocks_of(module)
+    ndims = {name: p.array.ndim for name, p in module.named_parameters()}
+    for name, of_value in held.items():
+        first, *rest = (_from_file(file.array(x.name), x, blocks.get(name, 1), ndims.get(name, 0), caller)
+                        for x in of_value)  # fmt: skip
+        for x, again in zip(of_value[1:], rest, strict=True):
+            if not np.array_equal(first, again, equal_nan=again.dtype.kind in "fcV"):
+                raise ShapeError(
+                    f"{caller}: {of_value[0].name} and {x.name} differ, and {type(module).__name__} has one tied "
+                    f"parameter for them\n  fix: ignore=[{x.name!r}], if the first is meant"
+                )
+        state[name] = first
+    return state
+
+
+def _held(known: Mapping[str, TorchName], has: Any, module: Module) -> dict[str, list[TorchName]]:
+    """By path of a value the entries of a file that it has: several, if it is tied."""
+    return {
         name: list(dict.fromkeys(known[path] for path in paths if path in known and known[path].name in has))
         for name, paths in _paths(module).items()
     }
+
+
+def _check_entries(
+    held: Mapping[str, list[TorchName]], known: Mapping[str, TorchName], has: Any, module: Module, caller: str
+) -> None:
+    """Raise ShapeError if the file lacks a value, or has one that nobody takes."""
     used = {x.name for each in held.values() for x in each}
     others = [x for x in has if x not in used]
     missing = [known[name].name for name, each in held.items() if not each]
@@ -170,22 +203,6 @@ def state_from(
             f"{caller}: the file lacks {_shown(missing)} of {type(module).__name__}, and has {_shown(others)} besides"
             + _fix(missing, others, has)
         )
-    for each in held.values():
-        for x in each:
-            _check_orientation(file, x, caller)
-    state, blocks = OwnedState(), blocks_of(module)
-    ndims = {name: p.array.ndim for name, p in module.named_parameters()}
-    for name, (first, *rest) in held.items():
-        how = blocks.get(name, 1), ndims.get(name, 0), caller
-        state[name] = _from_file(file.array(first.name), first, *how)
-        for other in rest:
-            again = _from_file(file.array(other.name), other, *how)
-            if not np.array_equal(state[name], again, equal_nan=again.dtype.kind in "fcV"):
-                raise ShapeError(
-                    f"{caller}: {first.name} and {other.name} differ, and {type(module).__name__} has one tied "
-                    f"parameter for them\n  fix: ignore=[{other.name!r}], if the first is meant"
-                )
-    return state
 
 
 def _names_in(file: Any, entries: Iterable[str], module: Module, caller: str) -> dict[str, TorchName]:

@@ -130,6 +130,8 @@ class Names(list[list[str]]):
         found = _keys(name for names in self for name in names)
         return [f"{name}#{k}" if k else name for name, k in found]
 
+    def __reduce__(self) -> Any:
+        return list, ([*self],)  # a copy, or a file of pickle, has a plain list
 
 
 class ByParameter(list[Any]):
@@ -147,6 +149,9 @@ class ByParameter(list[Any]):
         super().__init__(values)
         self.keys = names.keys
         self.layouts = [p.layout for p in parameters]
+
+    def __reduce__(self) -> Any:
+        return list, ([*self],)
 
 
 def names_of(optimizer: Any) -> Names:
