@@ -106,7 +106,7 @@ _HOME = {name: module for module, names in _NAMES.items() for name in names}
 def __getattr__(name: str) -> Any:
     """Load a name, or a module of the package, at first use.
 
-    Operations are loaded before any name that makes or takes Tensors, so that their class is complete. Threads may ask
+    Operations are loaded before any name that makes or takes Tensors, so that the registry is complete. Threads may ask
     for names at once: `import_module` returns complete modules only, as long as no package imports its own files.
     """
     if name in _SUBMODULES:

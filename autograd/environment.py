@@ -17,17 +17,17 @@ __all__ = ["VARIABLES", "Variable", "is_traceback_full", "problems", "seconds", 
 
 
 class Variable(NamedTuple):
-    """A variable: its meaning, its values (() for any of its kind), and the one that holds if it is not set."""
+    """A variable: its meaning, its values (() for those of a form), and the one that holds if it is not set."""
 
     meaning: str
     values: tuple[str, ...] = ()
     default: str = ""
-    kind: str = "seconds"  # or "path"
+    form: str = "seconds"  # any other one is checked by its reader
 
     @property
     def row(self) -> str:
         """The end of its row in the table of docs/checking.md."""
-        values = ", ".join(f"`{each}`" for each in self.values) or self.kind
+        values = ", ".join(f"`{each}`" for each in self.values) or self.form
         return f"{self.meaning} | {values} | {f'`{self.default}`' if self.default else 'none'} |"
 
 
@@ -58,16 +58,17 @@ VARIABLES: dict[str, Variable] = {
         "what carries arrays of a GPU between ranks; if it is not set, the best that works, as `python -m collectives "
         "doctor` prints", ("staged", "ipc", "nccl", "mpi"),
     ),
+    "RINGTAPE_FAULTS": Variable("faults to inject, for tests: [Faults](guides/faults.md)", form="`kill:2@17`, ..."),
     "RINGTAPE_DONE": Variable(
         "the file by which `parallel.launch.finished` tells that the job is finished; `python -m parallel.launch "
-        "--done FILE` sets it", kind="path",
+        "--done FILE` sets it", form="a path",
     ),
 }  # fmt: skip
 """The variables, in the order of their documentation."""
 
 _OTHERS = (
     "RINGTAPE_RANK_PID",  # a rank sets it, for its child processes
-    "RINGTAPE_PYTHON_", "RINGTAPE_CLUSTER", "RINGTAPE_HIPS_", "RINGTAPE_SITE", "RINGTAPE_FAULT",  # of the tests
+    "RINGTAPE_PYTHON_", "RINGTAPE_CLUSTER", "RINGTAPE_HIPS_", "RINGTAPE_SITE", "RINGTAPE_MARK",  # of the tests
 )  # fmt: skip
 
 
@@ -126,7 +127,7 @@ def problems(environment: Mapping[str, str] = os.environ) -> dict[str, tuple[str
 def _problem(name: str, given: str) -> str:
     """The values needed in place of a wrong one; "" if it is right."""
     values = VARIABLES[name].values
-    if not given or given in values or VARIABLES[name].kind == "path":
+    if not given or given in values or VARIABLES[name].form != "seconds":
         return ""
     if values:
         return "one of " * (len(values) > 2) + (", " if len(values) > 2 else " or ").join(map(repr, values))

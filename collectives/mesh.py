@@ -26,7 +26,7 @@ from autograd.errors import ArgumentError, MeshError, shorten, typed_errors
 from autograd.layouts.layout import Grid, Layout
 from autograd.layouts.rank_values import RankInt
 
-from .checks import declarations, dropped, modes, numbers, parts, sanitizer
+from .checks import dropped, modes, numbers, parts, sanitizer
 from .declaration.call import Call, keep
 from .job.failure import process
 from .replicas import compare_end, compare_objective, compare_replicas, compare_step, is_due, note_numbers
@@ -142,6 +142,23 @@ def check_name(algorithm: Any, operation: str | None = None) -> str:
     return check_name(algorithm, operation)
 
 
+def _complete(sizes: dict[str, int], ranks: int) -> tuple[int, ...]:
+    """The sizes of a mesh's axes, with the number that -1 stands for. Their product is the number of ranks."""
+    shape = list(sizes.values())
+    shown = ", ".join(f"{k}={v}" for k, v in sizes.items())
+    if any(not isinstance(n, int) or n == 0 or n < -1 for n in shape) or shape.count(-1) > 1:
+        raise MeshError(f"Mesh({shown}): sizes must be positive integers, and at most one -1")
+    known = math.prod(n for n in shape if n != -1)
+    if -1 in shape and ranks % known == 0:
+        shape[shape.index(-1)] = ranks // known
+    if -1 in shape or math.prod(shape) != ranks:
+        raise MeshError(
+            f"Mesh({shown}) was given in a world of {ranks} ranks; needed: sizes whose product is "
+            f"{ranks}. Fix: start {known} ranks, or give one axis the size -1"
+        )
+    return tuple(shape)
+
+
 USUAL = ("pp", "dp", "ep", "cp", "tp")
 """The axes of `Mesh.fit`, from the outermost."""
 
@@ -184,6 +201,8 @@ class Mesh:
 
     def examine(self, operation: Any, layouts: Sequence[Layout], arrays: Sequence[Any], options: Any) -> None:
         """Test the declaration of an operation of the user; see `collectives.checks.declarations`."""
+        from .checks import declarations  # loaded with the first such operation
+
         declarations.examine(operation, layouts, arrays, options)
 
     def compare_objective(self, outputs: Any, recording: Any) -> None:
@@ -196,22 +215,10 @@ class Mesh:
         ranks = world() if over is None else over
         if not sizes:
             raise MeshError("Mesh() was given no axes; needed: at least one, for example Mesh(dp=-1)")
-        shape = list(sizes.values())
-        shown = ", ".join(f"{k}={v}" for k, v in sizes.items())
-        if any(not isinstance(n, int) or n == 0 or n < -1 for n in shape) or shape.count(-1) > 1:
-            raise MeshError(f"Mesh({shown}): sizes must be positive integers, and at most one -1")
-        known = math.prod(n for n in shape if n != -1)
-        if -1 in shape and ranks.size % known == 0:
-            shape[shape.index(-1)] = ranks.size // known
-        if -1 in shape or math.prod(shape) != ranks.size:
-            raise MeshError(
-                f"Mesh({shown}) was given in a world of {ranks.size} ranks; needed: sizes whose product is "
-                f"{ranks.size}. Fix: start {known} ranks, or give one axis the size -1"
-            )
         self.names = tuple(sizes)
-        self.sizes = tuple(shape)
+        self.sizes = _complete(sizes, ranks.size)
         place, rest = [], ranks.index
-        for n in reversed(shape):
+        for n in reversed(self.sizes):
             rest, at = divmod(rest, n)
             place.append(at)
         place.reverse()
@@ -384,7 +391,8 @@ class Mesh:
         if error[0] is not None and self.is_alone and not self._outer:
             shorten(error[1])
         for axis in () if error[0] is not None else self._known:
-            parts.tell(axis.group)
+            if axis.group.checks is not None:
+                axis.group.checks.tell_part(axis.group)
         if error[0] is None and modes.limit and self.ranks.size > 1 and not process.is_child:
             if modes.watching or not World.current().raises:  # else ranks go on without those that have failed
                 compare_end(self)

@@ -25,9 +25,9 @@ that are not yet compared (see `checks.sanitizer`). All ranks of the axis make t
 from __future__ import annotations
 
 import warnings
-import weakref
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -86,9 +86,7 @@ def settle(
     """
     group.agree(lambda: call)
     checks = group.checks
-    copies = [*copies, *([] if checks is None else checks.copies)]
-    if checks is not None:
-        checks.copies.clear()
+    copies = [*copies, *([] if checks is None else checks.take_copies())]
     digests = [zlib.crc32(f"{call} {len(copies)}".encode()), *(copy.digest for copy in copies)]
     data = [*digests, *(part.kind << 32 | part.copy.digest for part in parts)]
     rows = [np.frombuffer(each, np.int64) for each in group.exchange(np.array(data, np.int64).tobytes())]
@@ -141,8 +139,7 @@ def compare_objective(outputs: Any, recording: Any, mesh: Any) -> None:
     if axis.size == 1 or not _are_invariant(ys, axis):
         return
     checks = axis.group.checks
-    checks.objectives += 1
-    due = is_due(checks.objectives)
+    due = checks.count_objective()
     if not (due or modes.watching):
         return
     site = short_site(*find_site())
@@ -152,22 +149,26 @@ def compare_objective(outputs: Any, recording: Any, mesh: Any) -> None:
         checks.copies.extend(objectives)
         axis.group.agree(called)
         return
-    leaves = [
-        x for x in recording.inputs()
-        if x.layout is not None and x.layout.grid is mesh.grid and not is_absent(x.array)
-    ]  # fmt: skip
+    leaves = [x for x in recording.inputs() if _is_on(mesh, x)]
     same = [x for x in leaves if all(_is_any(x.layout[name], _SAME) for name in axis.names)]
-    nth: dict[str, int] = {}
-    copies = []
-    for leaf in same:
-        name = leaf.name or f"leaf of shape {leaf.array.shape}"
-        nth[name] = nth.get(name, 0) + 1
-        place = name if nth[name] == 1 else f"{name} ({nth[name]})"
-        copies.append(Copy(f"{place} at backward", _shown(leaf, leaf.name or "x"), _digest_of(leaf.array), "parameter"))
-    seen = {i: each for i, each in checks.leaves.items() if each() is not None}
-    checks.leaves = seen | {id(leaf): weakref.ref(leaf) for leaf in same if leaf.requires_grad}
+    checks.keep_leaves(leaf for leaf in same if leaf.requires_grad)
     own = _own(leaves, axis) if checks.objectives == 1 else []
-    _warn(settle(axis.group, called, [*copies, *objectives], own, same), own, axis)
+    _warn(settle(axis.group, called, [*_copies_at_backward(same), *objectives], own, same), own, axis)
+
+
+def _is_on(mesh: Any, x: Any) -> bool:
+    """Whether this rank holds data of a value that lives on a mesh."""
+    return x.layout is not None and x.layout.grid is mesh.grid and not is_absent(x.array)
+
+
+def _copies_at_backward(leaves: Sequence[Any]) -> Iterator[Copy]:
+    """The leaves as copies to compare. Those of one name, or without names of one shape, are numbered from 2."""
+    nth: Counter[str] = Counter()
+    for leaf in leaves:
+        name = leaf.name or f"leaf of shape {leaf.array.shape}"
+        nth[name] += 1
+        place = name if nth[name] == 1 else f"{name} ({nth[name]})"
+        yield Copy(f"{place} at backward", _shown(leaf, leaf.name or "x"), _digest_of(leaf.array), "parameter")
 
 
 def _are_invariant(ys: Sequence[Any], axis: Any) -> bool:
@@ -220,37 +221,38 @@ def compare_step(optimizer: Any, mesh: Any) -> None:
     due = is_due(n, optimizer.digest_every)
     if not modes.limit or not (due or modes.watching):
         return
-    indexed = [
-        (i, p) for i, p in enumerate(optimizer.parameters)
-        if p.layout is not None and p.layout.grid is grid and not is_absent(p.array)
-    ]  # fmt: skip
-    made: dict[int, list[Copy]] = {}  # the copies of a parameter, for all axes
+    indexed = [(i, p) for i, p in enumerate(optimizer.parameters) if _is_on(mesh, p)]
     if n == 1:
         mesh.optimizers[optimizer] = frozenset(
             name for k, name in enumerate(grid.names) if grid.sizes[k] > 1 and _is_one_model(k, indexed)
         )
         mesh.numbered |= mesh.optimizers[optimizer]
+    made: dict[int, list[Copy]] = {}  # the copies of a parameter, for all axes
     for k, name in enumerate(grid.names):
-        if grid.sizes[k] == 1:
-            continue
-        same = [(i, p) for i, p in indexed if _is_any(p.layout.labels[k], _SAME)]
         has_numbers = _is_one_model(k, indexed)
-        if n > 1 and not has_numbers:
-            continue  # ranks may update values of their own a different number of times
-        axis, kind = mesh.axis(name), type(optimizer).__name__
-        named = f"{kind} (axis={name!r}, replicated parameters: {len(same)})" if has_numbers else "an optimizer"
-        call = f"step {n} of {named}"
-        if not due:
-            compare_pending(axis.group, call)
-            continue
-        copies = [_number(kind, word, value) for word, value in optimizer.numbers().items()] if has_numbers else []
-        for i, p in same:
-            if i not in made:
-                made[i] = _copies_of(optimizer, i, p)
-            copies += made[i] if p.layout.labels[k] is not R else made[i][:1]  # the gradient of R is P
-        is_first = n == 1 and not axis.group.checks.objectives  # else backward compared it
-        own = _own([p for _, p in indexed], axis) if is_first else []
-        _warn(settle(axis.group, call, copies, own), own, axis)
+        if grid.sizes[k] > 1 and (n == 1 or has_numbers):  # ranks may update values of their own at other times
+            _compare_step_along(mesh.axis(name), k, optimizer, indexed, has_numbers, made if due else None)
+
+
+def _compare_step_along(
+    axis: Any, k: int, optimizer: Any, indexed: Sequence[tuple[int, Any]], has_numbers: bool, made: Any
+) -> None:
+    """Compare an optimizer's step along the k-th axis; if `made` is None, only the copies that are pending."""
+    same = [(i, p) for i, p in indexed if _is_any(p.layout.labels[k], _SAME)]
+    n, kind, (name,) = optimizer.calls, type(optimizer).__name__, axis.names
+    named = f"{kind} (axis={name!r}, replicated parameters: {len(same)})" if has_numbers else "an optimizer"
+    call = f"step {n} of {named}"
+    if made is None:
+        compare_pending(axis.group, call)
+        return
+    copies = [_number(kind, word, value) for word, value in optimizer.numbers().items()] if has_numbers else []
+    for i, p in same:
+        if i not in made:
+            made[i] = _copies_of(optimizer, i, p)
+        copies += made[i] if p.layout.labels[k] is not R else made[i][:1]  # the gradient of R is P
+    is_first = n == 1 and not axis.group.checks.objectives  # else backward compared it
+    own = _own([p for _, p in indexed], axis) if is_first else []
+    _warn(settle(axis.group, call, copies, own), own, axis)
 
 
 def _is_one_model(k: int, indexed: Sequence[tuple[int, Any]]) -> bool:
@@ -283,8 +285,7 @@ def compare_end(mesh: Any) -> None:
         is_numbered = len(axis.names) == 1 and axis.names[0] in mesh.numbered
         checks = axis.group.checks
         if is_numbered or checks.objectives:
-            checks.ends += 1
-            if is_due(checks.ends) or modes.watching:
+            if checks.count_end():
                 left = _left(mesh, axis.names[0]) if is_numbered else []
                 settle(axis.group, call, left + _last_leaves(mesh, axis))
                 continue
@@ -312,9 +313,8 @@ def _last_leaves(mesh: Any, axis: Any) -> list[Copy]:
     held = {id(p) for optimizer, names in mesh.optimizers.items() if names.issuperset(axis.names)
             for p in optimizer.parameters}  # fmt: skip
     copies = []
-    for each in axis.group.checks.leaves.values():
-        x = each()
-        if x is not None and id(x) not in held and x.layout is not None and x.layout.grid is mesh.grid:
+    for x in axis.group.checks.leaves():
+        if id(x) not in held and x.layout is not None and x.layout.grid is mesh.grid:
             if not is_absent(x.array) and all(_is_any(x.layout[name], _SAME) for name in axis.names):
                 name = x.name or f"leaf of shape {x.array.shape}"
                 shown = _shown(x, x.name or "x")

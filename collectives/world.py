@@ -173,6 +173,10 @@ class World:
         self._job = self._opened(Options(kind, ranks, self.raises, rank, note or _ignore))
         self.size = self._job.size
         self._communicator = self._job.communicator
+        if environment.value("RINGTAPE_FAULTS"):
+            from .faults.injection import begin  # loads what only tests with faults need
+
+            begin(self._communicator)
         if self._job.has_processes:
             process.worlds.append(self)
             if ranks is not None and checked_ranks(kind, ranks) != self.size:
@@ -311,7 +315,9 @@ class World:
         def begin(communicator: Communicator) -> None:
             _current.world, _current.communicator = self, communicator
 
-        return self._job.run(program, args, begin)
+        from .faults.injection import around  # only programs on threads need it
+
+        return self._job.run(around(program, self.size, lambda: self.communicator), args, begin)
 
     # -- failure -----------------------------------------------------------------------------------------------
     @property

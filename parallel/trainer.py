@@ -199,16 +199,8 @@ class Trainer:
         self.steps = 0
         self.norm: float | None = None
         with self._on_mesh():
-            layers = self._made()
-            self.names = [name for name, _ in layers.named_parameters()]
-            held = nn.ModuleDict({"loss": copy.deepcopy(loss)})
-            if device is not None:
-                layers.to(device=device)
-                held.to(device=device)
-            for module, patterns in ((layers, self._patterns(False)), (held, self._patterns(True))):
-                parallelize(module, {pattern: self.plan[pattern] for pattern in patterns}, mesh)
+            layers, total = self._divided(self._made(), copy.deepcopy(loss))
             self._refuse_idle({*names, sequence, stages})
-            total = held["loss"] if self._sequence is None else _Addend(held["loss"], sequence)
             data = tuple(a for a in mesh.names if a in self._batch or a == self._sequence)
             self.pipeline = Pipeline(
                 layers, total, axis=self._stages, schedule=schedule, microbatches=microbatches, data=data,
@@ -242,6 +234,17 @@ class Trainer:
                 f"Trainer: model() returned {type(layers).__name__}; needed: an nn.Sequential of layers"
             )
         return layers
+
+    def _divided(self, layers: nn.Sequential, loss: nn.Module) -> tuple[nn.Sequential, nn.Module]:
+        """The layers and the loss on this rank's device, divided by the plan."""
+        self.names = [name for name, _ in layers.named_parameters()]
+        held = nn.ModuleDict({"loss": loss})
+        if self.device is not None:
+            layers.to(device=self.device)
+            held.to(device=self.device)
+        for module, patterns in ((layers, self._patterns(False)), (held, self._patterns(True))):
+            parallelize(module, {pattern: self.plan[pattern] for pattern in patterns}, self.mesh)
+        return layers, held["loss"] if self._sequence is None else _Addend(held["loss"], self._sequence)
 
     @contextmanager
     def _on_mesh(self) -> Iterator[None]:
@@ -323,13 +326,15 @@ class Trainer:
 
     def _compare(self, inputs: Any, targets: Any) -> None:
         """Compare the batch between the ranks, each of which takes its part of it, while calls are compared."""
-        group = self.mesh.ranks
-        if group.size > 1 and group.checking and not group.dry:
+
+        def call() -> str:
             x, y = map(as_array, (inputs, targets))
-            group.agree(
+            return (
                 f"Trainer: the whole batch, the same on all ranks: inputs {x.dtype}{list(x.shape)} with digest "
                 f"{digest_of(x):08x}, targets {y.dtype}{list(y.shape)} with digest {digest_of(y):08x}"
             )
+
+        self.mesh.ranks.agree(call)
 
     @contextmanager
     def _draws(self, inputs: Any) -> Iterator[None]:

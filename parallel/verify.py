@@ -206,15 +206,7 @@ def verify(
     [True, True]
     """
     mesh = current_mesh()
-    for what, given in (("model", model), ("serial", model if serial is None else serial)):
-        if not isinstance(given, Module):
-            raise ArgumentError(f"verify: {what} is {type(given).__name__}; needed: a Module")
-    if not callable(loss):
-        raise ArgumentError(f"verify: loss is {type(loss).__name__}; needed: a function of the model")
-    if tolerance is not None and not (isinstance(tolerance, int | float) and tolerance >= 0):
-        raise OptionError(f"verify: tolerance={tolerance!r} was given; needed: a number of at least 0")
-    if state.recording is not None:
-        raise TapeError("verify was called while a tape is recording; needed: a call outside of every tape's block")
+    _check(model, model if serial is None else serial, loss, tolerance)
     parameters = list(model.named_parameters())
     for name, p in parameters:
         p.layout = p.labelled(mesh.grid)
@@ -236,6 +228,18 @@ def verify(
     finally:
         random.set_state(before)
     return compare_with_serial(dict(parameters), gradients, total, on_root, names, tolerance, mesh)
+
+
+def _check(model: Any, serial: Any, loss: Any, tolerance: Any) -> None:
+    for what, given in (("model", model), ("serial", serial)):
+        if not isinstance(given, Module):
+            raise ArgumentError(f"verify: {what} is {type(given).__name__}; needed: a Module")
+    if not callable(loss):
+        raise ArgumentError(f"verify: loss is {type(loss).__name__}; needed: a function of the model")
+    if tolerance is not None and not (isinstance(tolerance, int | float) and tolerance >= 0):
+        raise OptionError(f"verify: tolerance={tolerance!r} was given; needed: a number of at least 0")
+    if state.recording is not None:
+        raise TapeError("verify was called while a tape is recording; needed: a call outside of every tape's block")
 
 
 def compare_with_serial(

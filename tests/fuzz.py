@@ -114,6 +114,7 @@ SKIPPED = {
     "parallel.Explanation.__*": "`Trainer.explain` makes it",
     "*.hear": "the engine calls it with its events", "autograd.detect_anomaly.see": "the same",
     "autograd.detect_anomaly.__call__": "the same",
+    "*.blocks_of": "the names of files ask it for attributes that they have found",
     "*.stores_transposed": "`parallelize` and the state of modules ask it for names that they have found",
 }
 """Patterns of names that are not called, each with the reason."""

@@ -49,6 +49,7 @@ QUICK: dict[str, tuple[str, ...]] = {
     "collectives.algorithms": ("collectives/algorithms/test_algorithms.py::test_dtypes",
                                "collectives/algorithms/test_algorithms.py::test_hierarchical",
                                "collectives/algorithms/test_algorithms.py::test_planted_faults"),
+    "collectives.faults": ("collectives/faults/test_plan.py", "collectives/faults/test_faults.py"),
     "collectives.inspect": ("collectives/inspect/test_plan.py",),
     "collectives.job": ("collectives/job/test_failure.py::test_mismatch",
                         "collectives/job/test_world.py::test_a_killed_process_ends_the_job"),
@@ -64,6 +65,10 @@ QUICK: dict[str, tuple[str, ...]] = {
                  "parallel/test_trainer.py::test_a_mesh_trains_as_one_process[{'dp': 3}]"),
     "parallel.approximate": ("parallel/approximate/test_compression.py::test_equals_the_serial_algorithm",
                              "parallel/approximate/test_compression.py::test_nothing_is_lost"),
+    "parallel.checkpoint": (
+        "parallel/checkpoint/test_boxes.py", "parallel/checkpoint/test_errors.py::test_other_objects",
+        "parallel/checkpoint/test_any_mesh.py::test_another_layout_has_the_same_values[dp2 zero 3-dp2 tp2]",
+    ),
     "parallel.data": ("parallel/data/test_buckets.py",),
     "parallel.tensor": ("parallel/tensor/test_layers.py",),
     "parallel.pipeline": ("parallel/pipeline/test_schedules.py",),

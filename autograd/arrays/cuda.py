@@ -18,7 +18,6 @@ from .runtime import Event, Memory, Program, Runtime, Stream
 
 __all__ = ["CudaRuntime", "allow_tf32", "facts", "library", "runtime", "tf32_allowed", "why_not"]
 
-_tf32 = os.environ.get("CUPY_TF32") == "1"  # the variable that CuPy itself reads
 _STATIC_SHARED_BYTES = 48 << 10  # a kernel that uses more dynamic shared memory must ask for it
 
 
@@ -77,6 +76,7 @@ class CudaRuntime(Runtime):
     """CuPy's streams, memory and compiler. Kernels are compiled by NVRTC at first use, and CuPy caches them on disk."""
 
     name = "cuda"
+    allows_tf32 = os.environ.get("CUPY_TF32") == "1"  # the variable that CuPy itself reads
 
     def __init__(self) -> None:
         self._cupy = library("a GPU")
@@ -110,7 +110,7 @@ class CudaRuntime(Runtime):
     def set_precision(self) -> None:
         """Let CuPy's products of float32 have the precision that `allow_tf32` has set."""
         linalg = self._cupy._core._routines_linalg
-        kind = linalg.COMPUTE_TYPE_TF32 if _tf32 else linalg.COMPUTE_TYPE_DEFAULT
+        kind = linalg.COMPUTE_TYPE_TF32 if self.allows_tf32 else linalg.COMPUTE_TYPE_DEFAULT
         linalg.set_compute_type(np.float32, kind)
 
     def current_stream(self) -> Stream:
@@ -287,12 +287,11 @@ def allow_tf32(allowed: bool = True) -> None:
     True
     >>> allow_tf32(False)
     """
-    global _tf32
-    _tf32 = bool(allowed)
+    CudaRuntime.allows_tf32 = bool(allowed)
     if runtime.cache_info().currsize:
         runtime().set_precision()
 
 
 def tf32_allowed() -> bool:
     """Whether products of float32 on GPUs may round their operands to TF32."""
-    return _tf32
+    return CudaRuntime.allows_tf32

@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -50,9 +50,15 @@ accelerators: dict[str, Accelerator] = {}
 """The kinds of devices that are in use, by the first part of their names: "cuda"."""
 
 
-_to_host: dict[type, Callable[[Any], np.ndarray]] = {}
-_from_host: dict[type, Callable[[np.ndarray], Any]] = {}
-_runtime: dict[type, Callable[[], Runtime]] = {}
+class _ArrayType(NamedTuple):
+    """The functions of a registered array type."""
+
+    to_host: Callable[[Any], np.ndarray]
+    from_host: Callable[[np.ndarray], Any]
+    runtime: Callable[[], Runtime] | None
+
+
+_registered: dict[type, _ArrayType] = {}
 
 
 def register_device(
@@ -63,19 +69,13 @@ def register_device(
 
     `runtime` returns the runtime of the device. Without one there are no kernels and no pipelined staging.
     """
-    _to_host[kind] = to_host
-    _from_host[kind] = from_host
-    if runtime is not None:
-        _runtime[kind] = runtime
+    _registered[kind] = _ArrayType(to_host, from_host, runtime)
 
 
 def _find_device(kind: type) -> bool:
-    if kind in _to_host:
-        return True
-    if kind.__module__.partition(".")[0] == "cupy":  # CuPy is imported already, by whoever made the array
-        _accelerator("an array of CuPy")
-        return kind in _to_host
-    return False
+    if kind not in _registered and kind.__module__.partition(".")[0] == "cupy":
+        _accelerator("an array of CuPy")  # CuPy is imported already, by whoever made the array
+    return kind in _registered
 
 
 def runtime_of(kind: type) -> Runtime | None:
@@ -88,7 +88,8 @@ def runtime_of(kind: type) -> Runtime | None:
     >>> runtime_of(numpy.ndarray) is None
     True
     """
-    return _runtime[kind]() if _find_device(kind) and kind in _runtime else None
+    runtime = _registered[kind].runtime if _find_device(kind) else None
+    return None if runtime is None else runtime()
 
 
 def runtime_in_use() -> Runtime | None:
@@ -167,7 +168,7 @@ def to_host(x: Any) -> np.ndarray:
         return np.asarray(x)
     if _find_device(type(x)):
         refuse("values of the device were read on the host", "return them from the step, and read them after it")
-        return _to_host[type(x)](x)
+        return _registered[type(x)].to_host(x)
     return np.asarray(x)  # a Shaped raises AbsentError here
 
 
@@ -178,7 +179,7 @@ def move(host: np.ndarray, like: Any) -> Any:
     if not _find_device(type(like)):
         return host
     refuse("a host array was copied to the device", "make it an argument of the step, or move it before")
-    return _from_host[type(like)](host)
+    return _registered[type(like)].from_host(host)
 
 
 def is_device(x: Any) -> bool:

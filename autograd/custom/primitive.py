@@ -197,19 +197,7 @@ class Extension:
             state.recording = recording
         ys, call.ans_structure = flatten(result)
         if recording is not None and any(y.__class__ in TENSORS for y in ys):
-            # run it again and record it, to detect Tensors that it closes over
-            start = len(recording.nodes)
-            ys, _ = flatten(self.function(*args, **call.kwargs))
-            followed = [
-                y.node if y.tape is recording else recording.enter(y)
-                for y in ys if y.__class__ in TENSORS and y.requires_grad
-            ]  # fmt: skip
-            sources = _sources(recording, followed, start)
-            if sources and not (call.has_objects() and sources <= call.known_places(recording)):
-                raise NotDifferentiable(
-                    f"{self.name} closes over a value that the tape follows: no rule gives its gradient, so it would "
-                    "be lost. Fix: pass it as an argument, or stop_gradient(x)"
-                )
+            ys = self._recorded(call, args, recording)
         call.layout = self._layout(call)
         call.ans = [_value(y) if _is_value(y) else y for y in ys]
         if recording is None or not call.enter(recording) or not any(map(_differentiable, call.ans)):
@@ -250,6 +238,22 @@ class Extension:
                 leaves[i] = _value(x)
         return structure.rebuild(leaves)
 
+    def _recorded(self, call: Call, args: Any, recording: Recording) -> list[Any]:
+        """Run the function again and record it, to refuse Tensors that it closes over; return its results."""
+        start = len(recording.nodes)
+        ys, _ = flatten(self.function(*args, **call.kwargs))
+        followed = [
+            y.node if y.tape is recording else recording.enter(y)
+            for y in ys if y.__class__ in TENSORS and y.requires_grad
+        ]  # fmt: skip
+        sources = _sources(recording, followed, start)
+        if sources and not (call.has_objects() and sources <= call.known_places(recording)):
+            raise NotDifferentiable(
+                f"{self.name} closes over a value that the tape follows: no rule gives its gradient, so it would "
+                "be lost. Fix: pass it as an argument, or stop_gradient(x)"
+            )
+        return ys
+
     def _layout(self, call: Call) -> Layout | None:
         """The result's layout, inferred for a function that is nonlinear in all operands."""
         grid = state.grid
@@ -259,13 +263,13 @@ class Extension:
             return None
         for i in call.operands:
             call.layouts[i] = call.found[i].labelled(grid)
-        which = [i for i, x in enumerate(call.leaves) if is_array(x) or isinstance(x, int | float | complex)]
+        which = [i for i, x in enumerate(call.leaves) if _has_values(x)]
         arrays = [call.leaves[i] for i in which]
         layouts: list[Any] = [call.layouts[i] or layout_of(call.leaves[i], grid) for i in which]
         shapes = [tuple(int(n) for n in np.shape(a)) for a in arrays]
         out = infer(self, layouts, shapes, [_differentiable(a) for a in arrays], (), arrays)
         if not state.in_rules and not state.distribution.is_alone and max(grid.sizes) > 1:
-            words = [x for x in flatten(call.kwargs)[0] if is_array(x) or isinstance(x, int | float | complex)]
+            words = [x for x in flatten(call.kwargs)[0] if _has_values(x)]
             constant = grid.uniform(C)
             compare_constants(self.name, out, [*layouts, *(constant for _ in words)], [*arrays, *words])
         return out
@@ -467,6 +471,10 @@ def _as_container(tree: Any, structure: Structure) -> Any:
     if len(items) != len(structure.parts):
         return tree
     return [_as_container(x, part) for x, part in zip(items, structure.parts, strict=True)]
+
+
+def _has_values(x: Any) -> bool:
+    return is_array(x) or isinstance(x, int | float | complex)
 
 
 def _is_value(x: Any) -> bool:

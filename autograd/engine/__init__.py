@@ -1,7 +1,7 @@
 """The engine: Tensors, the tape, and the calls and derivatives of declared operations.
 
 It can be imported alone: `Tape`, `Tensor`, `Parameter`, `constant`, and `op`, by which operations are declared;
-`tensor` is in `leaves`. Tensors get their operators and methods, which are operations, when `autograd.ops` is imported.
+`tensor` is in `leaves`. Tensors take their operators and methods, which are operations, from `autograd.ops` at use.
 
 In order of dependence the files are `locks` (read-only arrays), `recording` (the list of nodes), `distribution` (the
 door to the ranks), `state` (the state of a thread), `tensor`, `deferred`, `promotion`, `objective` (where a sweep may

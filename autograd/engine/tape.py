@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, Literal, overload
 
-from .. import notebook
 from ..errors import TapeError
 from . import events
 from .deferral import Rest
@@ -76,6 +75,8 @@ class Tape:
 
     def _repr_html_(self) -> str:
         """The same for notebooks, with the operations that it holds and how often."""
+        from .. import notebook  # few programs show tapes so
+
         nodes = [] if self.recording is None else self.recording.nodes[self.start : self.end]
         counts = Counter(node[0].name for node in nodes if node is not None and node[0] is not LEAF)
         rows = counts.most_common(_MOST_SHOWN)

@@ -3,19 +3,19 @@
 The result of an operation is a Tensor. Users make leaves (`leaves`); a value that another rank is still sending is a
 `Deferred` (`deferred`). Tensors are immutable: operations return new ones.
 
-Operators and methods are operations under another name. The table `ops.tensor_methods` installs them in this class.
+Operators and methods are operations under another name. The class takes them from the table of `ops.tensor_methods` at
+their first use (`autograd.first_use`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .. import notebook
 from ..arrays.device import to_host
 from ..arrays.shape_only import Shaped, is_absent
 from ..errors import (
@@ -32,7 +32,7 @@ from ..errors import (
 from ..first_use import at_first_use
 from ..layouts.layout import Grid, Layout, P, Shard, V
 from ..layouts.messages import addend, describe
-from ..layouts.names import TENSOR_TYPES, name_of
+from ..layouts.names import Labelled, name_of
 from ..layouts.partition import global_shape, local_shape
 from ..layouts.rank_values import rank_axes
 from .locks import guarded
@@ -40,7 +40,7 @@ from .recording import OUTSIDE, UNRECORDED, Node, Recording, Step
 from .state import state
 
 __all__ = [
-    "FROM_A_GRADIENT", "TENSORS", "WATCH", "Given", "Tensor", "interior", "is_followed", "may_need_gradient",
+    "FROM_A_GRADIENT", "TENSORS", "WATCH", "Given", "Tensor", "interiors", "is_followed", "may_need_gradient",
     "place_off_tape", "relabel",
 ]  # fmt: skip
 
@@ -58,7 +58,7 @@ _SHOWN_BY_ELEMENTS = frozenset(map(np.dtype, ("float64", "int64", "bool", "compl
 
 
 @at_first_use
-class Tensor:
+class Tensor(Labelled):
     """A value: its array on this rank, its layout over the mesh, and its place on a tape."""
 
     __slots__ = ("array", "layout", "node", "tape")
@@ -83,17 +83,13 @@ class Tensor:
         self.tape = tape
         self.node = node
 
-    _waits = False  # whether its array may still have to arrive, so that no message reads it
-
     def __init_subclass__(cls) -> None:
         TENSORS.add(cls)
-        if not cls._waits:
-            TENSOR_TYPES.add(cls)
 
-    _from_ufunc: Callable[..., Any]  # `ops.numpy_protocol`, installed as the following
+    _from_ufunc: Callable[..., Any]  # `ops.numpy_protocol`, as the following from `ops.tensor_methods`
     _from_function: Callable[..., Any]
 
-    if TYPE_CHECKING:  # installed by `ops.tensor_methods`; a test compares the names and parameters
+    if TYPE_CHECKING:  # a test compares the names and parameters
         T: Tensor
         mT: Tensor
         real: Tensor
@@ -523,6 +519,8 @@ class Tensor:
 
     def _repr_html_(self) -> str:
         """The same for notebooks: a table of its properties, and some elements."""
+        from .. import notebook  # few programs show values so
+
         array, layout = self.array, self.layout
         shape = tuple(map(int, array.shape))
         rows: list[tuple[object, ...]] = [("dtype", array.dtype)]
@@ -555,7 +553,6 @@ def _converted(kind: Any, array: Any) -> Any:
 
 
 TENSORS.add(Tensor)
-TENSOR_TYPES.add(Tensor)
 
 
 class Given(Tensor):
@@ -571,14 +568,17 @@ class Given(Tensor):
 _new = object.__new__
 
 
-def interior(array: Any, layout: Layout | None, tape: Recording | None, node: int) -> Tensor:
-    """Make a Tensor in half the time of calling the class."""
-    x = _new(Tensor)
-    x.array = array
-    x.layout = layout
-    x.tape = tape
-    x.node = node
-    return x
+def interiors(arrays: Iterable[Any], layouts: Iterable[Layout], tape: Recording, first: int) -> list[Tensor]:
+    """Make Tensors in half the time of calling the class. Their places follow one another from `first` on."""
+    found = []
+    for node, (array, layout) in enumerate(zip(arrays, layouts), first):  # noqa: B905  `strict` costs a tenth
+        x = _new(Tensor)
+        x.array = array
+        x.layout = layout
+        x.tape = tape
+        x.node = node
+        found.append(x)
+    return found
 
 
 class _Watch(Step):

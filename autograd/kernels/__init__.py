@@ -12,9 +12,10 @@ A kernel is two functions:
     backward(ct, kept, xs, options, wanted, last) -> the operands' cotangents, None where not wanted
 
 Neither writes to its arguments, except that the `last` backward may overwrite `kept`. On the host they work with
-``out=`` in blocks that stay in the cache. The updates of optimizers, which work in place and on many arrays, are no
-pairs: `functions` gives the file that has them for an array type. Code outside imports this package only, never a file
-of it.
+``out=`` in blocks that stay in the cache. Code outside imports this package only, never a file of it. What is no pair
+has a handle of its own: `functions`, the file for an array type (updates of optimizers, which work in place and on many
+arrays; random numbers); `loop`, a compiled loop for arrays that are too small for a kernel; `programs`, for a room that
+has a kernel of its own.
 """
 
 from __future__ import annotations
@@ -30,9 +31,8 @@ from ..arrays.half import HALF, rounded, widened
 from .compiled import INT64, are_bare
 from .compiled import find as loop
 from .memory import keep_freed_memory
-from .normal import normal_cdf
 
-__all__ = ["INT64", "Kernel", "are_bare", "draws", "find", "functions", "keep_freed_memory", "loop", "normal_cdf"]
+__all__ = ["INT64", "Kernel", "are_bare", "find", "functions", "keep_freed_memory", "loop", "programs"]
 
 
 class Kernel(NamedTuple):
@@ -43,7 +43,6 @@ class Kernel(NamedTuple):
     takes: Callable[[Sequence[Any]], bool] | None = None
 
 
-_found: dict[tuple[type, str], Kernel | None] = {}
 _files = {
     "gelu": "activations",
     "silu": "activations",
@@ -63,18 +62,18 @@ _files = {
 _F32, _F64 = np.dtype(np.float32), np.dtype(np.float64)
 
 
-def _load(kind: type, name: str) -> Kernel | None:
-    kernel = None
-    is_host = kind is np.ndarray
-    if name in _files and (is_host or runtime_of(kind) is not None):
-        package = __name__ if is_host else f"{__name__}.cuda"
-        try:
-            kernel = getattr(import_module(f"{package}.{_files[name]}"), f"{name}_kernel", None)
-        except ModuleNotFoundError as error:  # one side has no twin of the file
-            if error.name != f"{package}.{_files[name]}":
-                raise
-    _found[kind, name] = kernel
-    return kernel
+class _Kernels(dict[tuple[type, str], "Kernel | None"]):
+    """The kernels by array type and operation. A file is imported when one of its kernels is first asked for."""
+
+    def __missing__(self, key: tuple[type, str]) -> Kernel | None:
+        kind, name = key
+        file = functions(_files[name], kind) if name in _files else None
+        kernel: Kernel | None = getattr(file, f"{name}_kernel", None)
+        self[key] = kernel
+        return kernel
+
+
+_KERNELS = _Kernels()
 
 
 def find(name: str, xs: Sequence[Any]) -> Kernel | None:
@@ -84,8 +83,7 @@ def find(name: str, xs: Sequence[Any]) -> Kernel | None:
     rounded once. Further arrays of integers or booleans (labels, masks) are allowed.
     """
     kind = type(xs[0])
-    key = kind, name
-    kernel = _found[key] if key in _found else _load(kind, name)
+    kernel = _KERNELS[kind, name]
     if kernel is None:
         return None
     dtype = xs[0].dtype
@@ -101,18 +99,25 @@ def find(name: str, xs: Sequence[Any]) -> Kernel | None:
 
 
 def functions(name: str, kind: type) -> Any:
-    """The file of kernels of this name for an array type, such as "adam"; None for a device without a runtime."""
-    if kind is np.ndarray:
-        return import_module(f"{__name__}.{name}")
-    return None if runtime_of(kind) is None else import_module(f"{__name__}.cuda.{name}")
+    """The file of kernels of this name for an array type, such as "adam".
 
-
-def draws(kind: type) -> Callable[..., Any] | None:
-    """The function that draws random numbers on the device of an array type, `cuda.philox.draw`; None on the host."""
-    if kind is np.ndarray or runtime_of(kind) is None:
+    None for a device without a runtime, and where one of host and device has no such file.
+    """
+    is_host = kind is np.ndarray
+    if not is_host and runtime_of(kind) is None:
         return None
-    found: Callable[..., Any] = import_module(f"{__name__}.cuda.philox").draw
-    return found
+    file = f"{__name__}.{name}" if is_host else f"{__name__}.cuda.{name}"
+    try:
+        return import_module(file)
+    except ModuleNotFoundError as error:
+        if error.name != file:
+            raise
+        return None
+
+
+def programs() -> Any:
+    """The file that makes programs of CUDA C++ and launches them, `cuda.program`. The host has no such file."""
+    return import_module(f"{__name__}.cuda.program")
 
 
 def _of_half(kernel: Kernel, dtype: Any) -> Kernel:

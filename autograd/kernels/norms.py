@@ -47,6 +47,19 @@ def _layer_norm(xs: tuple[Any, ...], options: tuple[Any, ...], keep: bool) -> tu
     return y.reshape(xs[0].shape), (means, scales) if keep else None
 
 
+def _by_loop(cts: Any, x: Any, weight: Any, means: Any, scales: Any, dx: Any) -> Any:
+    """Compute dx by a compiled loop, and return the sums for weight and bias; None where no loop fits."""
+    if weight.shape != x.shape[1:] or cts.shape != x.shape:
+        return None
+    loop = compiled.fitting("layer_norm_backward", x, cts, weight)
+    if loop is None:
+        return None
+    width = x.shape[1]
+    sums = np.zeros((2, width), x.dtype)
+    loop(cts, x, weight, means, scales, dx, *sums, x.dtype.type(1 / width))
+    return sums
+
+
 def _layer_norm_backward(
     ct: Any, kept: Any, xs: tuple[Any, ...], options: tuple[Any, ...], wanted: Sequence[bool], last: bool
 ) -> Sequence[Any]:
@@ -60,10 +73,7 @@ def _layer_norm_backward(
     dx = np.empty(x.shape, x.dtype) if wanted[0] else None
     dw = None if plain or not wanted[1] else np.zeros(width, x.dtype)
     db = None if plain or not wanted[2] else np.zeros(width, x.dtype)
-    fits = not plain and weight.shape == x.shape[1:] and cts.shape == x.shape
-    if dx is not None and fits and (loop := compiled.fitting("layer_norm_backward", x, cts, weight)) is not None:
-        sums = np.zeros((2, width), x.dtype)
-        loop(cts, x, weight, means, scales, dx, *sums, x.dtype.type(1 / width))
+    if dx is not None and not plain and (sums := _by_loop(cts, x, weight, means, scales, dx)) is not None:
         dw, db = (total if is_wanted else None for total, is_wanted in zip(sums, wanted[1:], strict=True))
         return dx.reshape(xs[0].shape), dw, db
     whole = list(blocks(n, width * x.itemsize))

@@ -81,7 +81,7 @@ def combine(
         raise Refused("drawn", labels.index(D), labels.index(V))
     shard, is_contracted = _combine_parts(labels, shapes, maps, size, repeated)
     if is_contracted:
-        if shard is not None or any(x is V or x is P or x is I or type(x) is Rooted for x in labels):
+        if shard is not None or any(x in (V, P, I) or type(x) is Rooted for x in labels):
             raise Refused("contraction")
         return P
     labels = [C if x is D else x for x in labels]
@@ -91,6 +91,18 @@ def combine(
     if rooted := [x for x in labels if isinstance(x, Rooted)]:
         return _with_rooted(labels, rooted, shard)
     return shard or (V if V in labels else R if R in labels else D if drawn else C)
+
+
+def _require_matched(
+    i: int, along: Sequence[tuple[int, int]], labels: Sequence[Any], shapes: Sequence[tuple[int, ...]], size: int
+) -> None:  # fmt: skip
+    """Raise Refused if another dimension that is summed over with the sharded one of operand `i` is not cut alike."""
+    label = labels[i]
+    for j, d in along:
+        other = labels[j]
+        if not (isinstance(other, Shard) and other.dim == d
+                and _same_partition(other, label, size, shapes[j][d], shapes[i][label.dim])):
+            raise Refused("unmatched", i, j, d)
 
 
 def _combine_parts(
@@ -110,11 +122,7 @@ def _combine_parts(
         place = _place(entry)[0]
         along = [(j, d) for j, dims in enumerate(maps) for d, e in enumerate(dims) if _place(e)[0] == place]
         if isinstance(entry, Sum):
-            for j, d in along:
-                other = labels[j]
-                if not (isinstance(other, Shard) and other.dim == d
-                        and _same_partition(other, label, size, shapes[j][d], shapes[i][label.dim])):
-                    raise Refused("unmatched", i, j, d)
+            _require_matched(i, along, labels, shapes, size)
             is_contracted = True
             continue
         target, n = _label_in_result(label, entry, i, shapes[i][label.dim])

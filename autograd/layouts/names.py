@@ -1,9 +1,9 @@
 """The names of values in error messages, as the user's program writes them.
 
 The variables of the caller's frame are searched. They hold objects of any kind, whose code must not run for a name: an
-attribute of theirs may be a property, warn, or wait for another rank. So a value is compared by ``is``, and only the
-types in `TENSOR_TYPES` and modules are asked for anything. The attributes of other
-objects are read from the dictionaries in which Python stores them.
+attribute of theirs may be a property, warn, or wait for another rank. So a value is compared by ``is``, and only what
+is `Labelled` and modules are asked for anything. The attributes of other objects are read from the dictionaries in
+which Python stores them.
 """
 
 from __future__ import annotations
@@ -18,16 +18,21 @@ from typing import Any
 import numpy as np
 
 from ..errors import caller
-from .expressions import operand_text, texts_with_extents
 from .layout import Layout, Shard
 
 __all__ = [
-    "TENSOR_TYPES", "global_extent", "name_of", "owner_of", "parameter_of",
+    "Labelled", "global_extent", "name_of", "owner_of", "parameter_of",
     "parameters_beside", "slice_of", "variable_of", "view_of",
 ]  # fmt: skip
 
-TENSOR_TYPES: set[type] = set()
-"""Tensor and its subclasses, as the engine declares them, without those that may have to wait for their array."""
+
+class Labelled:
+    """Base of Tensors: values whose array, layout and name messages read."""
+
+    __slots__ = ()
+    _waits = False
+    """Whether the array may still have to arrive, so that no message reads it."""
+
 
 _MOST = 64  # elements of a list, attributes of an object
 
@@ -68,6 +73,8 @@ def name_of(x: Any, default: str = "x", i: int = 0, operation: str = "") -> str:
 
 def _not_a_variable(default: str, i: int, operation: str, x: Any = None) -> str:
     """The default name, or another one if a variable of the caller has this name, or if `x` is of a module."""
+    from .expressions import operand_text  # parses the program's lines, which only messages need
+
     frame = caller()
     if frame is None:
         return default
@@ -133,6 +140,8 @@ def global_extent(axis: str, number: Any) -> str:
     x is a variable of the caller that is sharded along the axis, if there is one: one whose extent the expression
     names, one with `number` as its extent, or the latest.
     """
+    from .expressions import texts_with_extents
+
     found = ""
     frame = caller()
     named = texts_with_extents(frame) if frame is not None else set()
@@ -203,7 +212,8 @@ def _variables() -> Iterator[tuple[str, Any]]:
 
 
 def _is_tensor(value: Any) -> bool:
-    return any(kind is type(value) for kind in TENSOR_TYPES)  # ``in`` would ask a metaclass for the hash
+    # ``in`` and `isinstance` would run code of a metaclass or of the object
+    return any(kind is Labelled for kind in _mro_of(type(value))) and not type(value)._waits
 
 
 def _is_module(value: Any) -> bool:

@@ -102,14 +102,19 @@ def resolve(
         if layout.special:
             require_fit(layout, shape)
         return layout
-    for dim, n in outer.items():
+    _require_parts(shape, outer, global_shape)
+    return layout
+
+
+def _require_parts(shape: tuple[int, ...], needed: Mapping[int, int], global_shape: Sequence[int]) -> None:
+    """Raise ShapeError if this rank's part has another extent than it needs along a dimension."""
+    for dim, n in needed.items():
         if n != shape[dim]:
             raise ShapeError(
                 f"dimension {dim}: this rank's part has {shape[dim]}, but by the array_split rule of "
                 f"global_shape={tuple(global_shape)} it must have {n}\n  fix: cc.from_local(x, layout) without a "
                 "global_shape   (the ranks agree on any extents)"
             )
-    return layout
 
 
 def check_shape(shape: Any) -> None:

@@ -41,6 +41,7 @@ from .module import Module, ModuleDict, ModuleList, Sequential
 from .norms import BatchNorm1d, BatchNorm2d, GroupNorm, LayerNorm, RMSNorm
 from .recurrent import LSTM, GRUCell, LSTMCell, RNNCell
 from .saving import FileEntry, contents, load, save
+from .torch_names import TorchName, torch_names
 from .transformer import TransformerEncoderLayer
 
 __all__ = [
@@ -49,9 +50,9 @@ __all__ = [
     "L1Loss", "LSTM", "LSTMCell", "LayerNorm", "LeakyReLU", "Linear", "LogSoftmax", "MSELoss", "MaxPool1d",
     "MaxPool2d", "Module", "ModuleDict", "ModuleList", "MultiheadAttention", "NLLLoss", "RMSNorm", "RNNCell", "ReLU",
     "SelfAttention", "Sequential", "SiLU", "Sigmoid", "SmoothL1Loss", "Softmax", "Softplus", "Tanh", "TiedLinear",
-    "TransformerEncoderLayer",
+    "TorchName", "TransformerEncoderLayer",
         "avg_pool", "binary_cross_entropy_with_logits", "contents", "convolution", "cross_entropy", "dropout",
     "embedding", "functional", "gelu", "init", "l1_loss", "layer_norm", "leaky_relu", "load", "log_softmax",
     "max_pool", "mse_loss", "nll_loss", "one_hot", "relu", "rms_norm", "save", "scaled_dot_product_attention",
-    "sigmoid", "silu", "smooth_l1_loss", "softmax", "softplus", "tanh", "utils",
+    "sigmoid", "silu", "smooth_l1_loss", "softmax", "softplus", "tanh", "torch_names", "utils",
 ]  # fmt: skip

@@ -12,7 +12,7 @@ import json
 import math
 import os
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, BinaryIO, NamedTuple
 
@@ -23,7 +23,7 @@ from ..arrays.device import dtype_named
 from ..digests import blake2b
 from ..errors import FileError, RingtapeError, printable
 
-__all__ = ["Archive", "Header", "STRUCTURE", "json_of", "replacing", "write_archive"]
+__all__ = ["Archive", "CheckedFile", "Header", "STRUCTURE", "json_of", "replaced", "replacing", "write_archive"]
 
 STRUCTURE = "structure.json"
 _MARK = b"ringtape "
@@ -49,10 +49,18 @@ class Header(NamedTuple):
 # -- writing -----------------------------------------------------------------------------------------------------------
 @contextmanager
 def replacing(path: str | bytes) -> Iterator[BinaryIO]:
-    """Open a new file that takes the place of `path` at the end of the block, unless there was an error.
+    """Open a new file that takes the place of `path` at the end of the block, as `replaced` has it."""
+    with replaced(path) as part, open(part, "wb") as file:
+        yield file
+
+
+@contextmanager
+def replaced(path: str | bytes) -> Iterator[str]:
+    """The name of a new file, which the block writes. It takes the place of `path` at the end, if there was no error.
 
     If `path` is a symbolic link, it is its target that is replaced. A file that exists keeps its permissions. The new
-    file is on the disk before it gets the name, and so is the name when the block has ended.
+    file is on the disk before it gets the name, and so is the name when the block has ended. Another file may be put in
+    the place of the new one, as a library does that writes under a name of its own.
 
     Raises
     ------
@@ -70,14 +78,18 @@ def replacing(path: str | bytes) -> Iterator[BinaryIO]:
     part = f"{target}.{os.urandom(16).hex()}.part"
     number = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666 if known is None else 0o600)
     try:
-        with os.fdopen(number, "wb") as file:
+        mode = os.fstat(number).st_mode if known is None else known.st_mode
+        os.close(number)
+        yield part
+        number = os.open(part, os.O_RDONLY | os.O_CLOEXEC)
+        try:
             if known is not None:
                 with suppress(OSError):  # only root may give a file away, and some file systems have no owners
                     os.fchown(number, known.st_uid, known.st_gid)
-                os.fchmod(number, stat.S_IMODE(known.st_mode))
-            yield file
-            file.flush()
+            os.fchmod(number, stat.S_IMODE(mode))
             os.fsync(number)
+        finally:
+            os.close(number)
         os.replace(part, target)
         folder = os.open(os.path.dirname(target) or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
@@ -116,8 +128,8 @@ def _digest(infos: list[Any]) -> bytes:
 
 
 # -- reading -----------------------------------------------------------------------------------------------------------
-def json_of(text: bytes | str) -> Any:
-    """The value of a JSON text.
+def json_of(text: bytes | str, objects: Callable[[list[tuple[str, Any]]], Any] | None = None) -> Any:
+    """The value of a JSON text. `objects` makes one of the (name, value) pairs of an object, by default a dict.
 
     Raises
     ------
@@ -125,12 +137,44 @@ def json_of(text: bytes | str) -> Any:
         It is no JSON, or is nested too deeply.
     """
     try:
-        return json.loads(text)
+        return json.loads(text, object_pairs_hook=objects)
     except RecursionError:
         raise ValueError("JSON that is nested too deeply") from None
 
 
-class Archive:
+class CheckedFile:
+    """A file that is read, and whose faults are errors that name it and the entry.
+
+    Parameters
+    ----------
+    caller : str
+        The call, for messages: what it reads.
+    """
+
+    def __init__(self, caller: str):
+        self.caller = caller
+
+    def refuse(self, fault: str, entry: str = "") -> Any:
+        where = f", entry {printable(entry)!r}" if entry else ""
+        raise FileError(f"{self.caller}{where}: {fault}")
+
+    @contextmanager
+    def checked(self, entry: str) -> Iterator[None]:
+        """A block in which each error is one of the file."""
+        try:
+            yield
+        except RingtapeError:
+            raise
+        except Exception as error:  # the libraries raise many kinds for what is damaged
+            text = printable(str(error)).partition("\n")[0][:200] or type(error).__name__
+            if "pickle" in text:
+                text = "it has objects, and not numbers"
+            raise FileError(
+                f"{self.caller}, entry {printable(entry)!r}: it is damaged, or is no file that save has written: {text}"
+            ) from None
+
+
+class Archive(CheckedFile):
     """An archive that is read.
 
     Parameters
@@ -145,6 +189,8 @@ class Archive:
         Of the arrays.
     structure : object
         The content of "structure.json"; None if there is none.
+    is_own : bool
+        Whether its matrices are as ringtape stores them, unless the comment of an entry says otherwise: always.
 
     Raises
     ------
@@ -152,10 +198,12 @@ class Archive:
         It is no archive, it is damaged, or it is compressed. The methods raise it, too.
     """
 
+    is_own = True
+
     def __init__(self, file: BinaryIO, caller: str):
         import zipfile
 
-        self.caller = caller
+        super().__init__(caller)
         self.structure: Any = None
         with self.checked("its beginning"):
             begin = file.read(8)
@@ -188,25 +236,6 @@ class Archive:
                 self.structure = json_of(bytes(self._bytes(STRUCTURE)))
             if not isinstance(self.structure, dict):
                 self.refuse("it is no JSON object", STRUCTURE)
-
-    def refuse(self, fault: str, entry: str = "") -> Any:
-        where = f", entry {printable(entry)!r}" if entry else ""
-        raise FileError(f"{self.caller}{where}: {fault}")
-
-    @contextmanager
-    def checked(self, entry: str) -> Iterator[None]:
-        """A block in which each error is one of the file."""
-        try:
-            yield
-        except RingtapeError:
-            raise
-        except Exception as error:  # the libraries raise many kinds for what is damaged
-            text = printable(str(error)).partition("\n")[0][:200] or type(error).__name__
-            if "pickle" in text:
-                text = "it has objects, and not numbers"
-            raise FileError(
-                f"{self.caller}, entry {printable(entry)!r}: it is damaged, or is no file that save has written: {text}"
-            ) from None
 
     def _bytes(self, filename: str) -> bytearray:
         info = self._infos[filename]

@@ -23,6 +23,20 @@ from .module import Module
 __all__ = ["Dropout", "dropout"]
 
 
+def _check_arguments(x: Any, training: Any, inplace: Any, key: Any) -> None:
+    """Raise an error for arguments of dropout of another kind."""
+    if training is not True and training is not False:
+        fix = "\n  fix: key=key" if isinstance(training, random.Key) else ""
+        raise ArgumentError(f"dropout: training={training!r} was given; needed: True or False{fix}")
+    if inplace is not False:
+        refuse_in_place(inplace, "dropout")
+    if key is not None and not isinstance(key, random.Key):
+        raise DtypeError(f"dropout: key={key!r} was given; needed: a random.Key, or None")
+    if x.__class__ not in TENSORS and as_array(x).dtype.kind not in "biufcV":
+        raise DtypeError(f"dropout: x={x!r} was given; needed: numbers")
+
+
+
 @overload
 def dropout(
     input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False, *, key: random.Key | None = None
@@ -84,15 +98,7 @@ def dropout(
     [0.0, 2.0]
     """
     p, x = probability(p, "dropout: p"), input
-    if training is not True and training is not False:
-        fix = "\n  fix: key=key" if isinstance(training, random.Key) else ""
-        raise ArgumentError(f"dropout: training={training!r} was given; needed: True or False{fix}")
-    if inplace is not False:
-        refuse_in_place(inplace, "dropout")
-    if key is not None and not isinstance(key, random.Key):
-        raise DtypeError(f"dropout: key={key!r} was given; needed: a random.Key, or None")
-    if x.__class__ not in TENSORS and as_array(x).dtype.kind not in "biufcV":
-        raise DtypeError(f"dropout: x={x!r} was given; needed: numbers")
+    _check_arguments(x, training, inplace, key)
     if not training or p == 0:
         return x
     key = random.next_key("dropout") if key is None else key

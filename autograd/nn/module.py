@@ -443,6 +443,11 @@ class Module:
         """Whether a parameter of this module is stored [in, out], the transpose of torch's. Subclasses override it."""
         return False
 
+    def blocks_of(self, attribute: str) -> int:
+        """In how many blocks a parameter of this module has what is one dimension in torch: its last two are [blocks,
+        width]. Subclasses override it."""
+        return 1
+
     def load_state_dict(
         self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
     ) -> IncompatibleKeys:
@@ -524,27 +529,14 @@ class Module:
             if name in given:
                 owner, attribute = owners[id(p)]
                 turned = owner.stores_transposed(attribute) and _is_torchs(given[name])
-                value = _fitting(given[name].T if turned else given[name], p.array, p.layout, name, faults)
-                if value is None:
-                    continue
-                if is_inexact(value.dtype) != is_inexact(p.array.dtype):
-                    text = f"load_state_dict: {name} has dtype {value.dtype}; needed: {p.array.dtype}"
-                    raise DtypeError(text)
-                _refuse_use("load_state_dict", name, p)
-                value = OwnedState.with_dtype(state_dict, given[name], value, p.array.dtype)
-                arrays[name] = move(value, p.array)
-        for name, (owner, attribute) in buffers.items():
-            if name in given:
-                have = getattr(owner, attribute)
-                layout = have.layout if have.__class__ in TENSORS and sharded_axes(have.layout) else None
-                array = have.array if have.__class__ in TENSORS else have
-                value = _fitting(given[name], array, layout, name, faults)
+                value = _new_parameter(name, p, given[name], turned, state_dict, faults)
                 if value is not None:
-                    value = OwnedState.with_dtype(state_dict, given[name], value, array.dtype)
-                    if isinstance(have, Constant) or _is_computed_constant(have):
-                        arrays[name] = Constant(value, have.layout)
-                    else:
-                        arrays[name] = value if layout is None else Leaf(value, layout)
+                    arrays[name] = value
+        for name, buffer in buffers.items():
+            if name in given:
+                value = _new_buffer(name, getattr(*buffer), given[name], state_dict, faults)
+                if value is not None:
+                    arrays[name] = value
         if faults:
             title = f"Error(s) in loading state_dict for {type(self).__name__}:"
             raise ShapeError("\n\t".join([title, *faults]))
@@ -569,6 +561,32 @@ class IncompatibleKeys(NamedTuple):
         if not self.missing_keys and not self.unexpected_keys:
             return "<All keys matched successfully>"
         return f"IncompatibleKeys(missing_keys={self.missing_keys}, unexpected_keys={self.unexpected_keys})"
+
+
+def _new_parameter(
+    name: str, p: Parameter, given: Any, turned: bool, state_dict: Mapping[str, Any], faults: list[str]
+) -> Any:  # fmt: skip
+    """The new array of a parameter that a state has, `turned` if it is transposed there; None if it does not fit."""
+    value = _fitting(given.T if turned else given, p.array, p.layout, name, faults)
+    if value is None:
+        return None
+    if is_inexact(value.dtype) != is_inexact(p.array.dtype):
+        raise DtypeError(f"load_state_dict: {name} has dtype {value.dtype}; needed: {p.array.dtype}")
+    _refuse_use("load_state_dict", name, p)
+    return move(OwnedState.with_dtype(state_dict, given, value, p.array.dtype), p.array)
+
+
+def _new_buffer(name: str, have: Any, given: Any, state_dict: Mapping[str, Any], faults: list[str]) -> Any:
+    """The new value of a buffer that a state has, of the buffer's kind and layout; None if it does not fit."""
+    layout = have.layout if have.__class__ in TENSORS and sharded_axes(have.layout) else None
+    array = have.array if have.__class__ in TENSORS else have
+    value = _fitting(given, array, layout, name, faults)
+    if value is None:
+        return None
+    value = OwnedState.with_dtype(state_dict, given, value, array.dtype)
+    if isinstance(have, Constant) or _is_computed_constant(have):
+        return Constant(value, have.layout)
+    return value if layout is None else Leaf(value, layout)
 
 
 def _is_computed_constant(x: Any) -> bool:

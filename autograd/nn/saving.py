@@ -3,6 +3,7 @@
 A file is an ``.npz`` archive (see `archive`), which ``numpy.load`` reads. The comment of each entry says how the value
 was held when it was saved, and of which rank it is, if the ranks had values of their own. A file of several objects has
 the entry "structure.json" with what is no array. So has that of a module to which objects with a state are attached.
+If its name ends in ".safetensors", the file has that format (see `weights`) and the values of one module.
 """
 
 from __future__ import annotations
@@ -29,14 +30,17 @@ from ..errors import (
     DtypeError,
     FileError,
     LayoutError,
+    OptionError,
     RingtapeError,
     ShapeError,
     printable,
     typed_errors,
 )
 from ..layouts.layout import Layout, P, V
-from .archive import Archive, replacing, write_archive
+from .archive import Archive, replaced, replacing, write_archive
 from .module import Module
+from .torch_names import TorchName, blocks_of, names_of, state_from, to_file
+from .weights import Weights, is_weights, library, write_weights
 
 __all__ = ["FileEntry", "contents", "load", "packed", "prepares", "restored_on_error", "save", "unpacked"]
 
@@ -86,8 +90,8 @@ class FileEntry:
 
 
 @typed_errors
-def save(objects: Any, path: str | os.PathLike[str]) -> None:
-    """Write a module, or several objects with a ``state_dict``, to an ``.npz`` file.
+def save(objects: Any, path: str | os.PathLike[str], *, names: Any = None) -> None:
+    """Write a module, or several objects with a ``state_dict``, to a file: ``.npz``, or of a module ``.safetensors``.
 
     The file contains whole values, so it can be loaded on any number of ranks. Without a mesh, and for parameters that
     are equal on all ranks, any rank may call it alone. If a parameter is sharded, all ranks along its axes call it
@@ -109,7 +113,12 @@ def save(objects: Any, path: str | os.PathLike[str]) -> None:
         ``state_dict`` and ``load_state_dict``; and plain values, made of numbers, texts, arrays, lists, tuples and
         dictionaries, which `load` returns.
     path : str or path
-        The file. It is overwritten.
+        The file. It is overwritten. If its name ends in ".safetensors", it is written in that format, by the library
+        safetensors. It then has the values of one module, and no checksums.
+    names : {"ringtape", "torch"} or mapping, optional
+        Of one module: the names of the entries, and which matrices are written as their transposes. "torch" is for a
+        torch module, ``module.load_state_dict(safetensors.torch.load_file(path))``; a mapping is as `torch_names`
+        returns it. By default the names are the module's, and the matrices as here.
 
     Raises
     ------
@@ -118,9 +127,13 @@ def save(objects: Any, path: str | os.PathLike[str]) -> None:
     LayoutError
         A plain value is a Tensor that is an addend, a part, or another one on each rank.
     ArgumentError, DtypeError
-        A plain value cannot be saved.
+        A plain value cannot be saved, or not in a ``.safetensors`` file.
+    OptionError
+        `names` is given with several objects, or lacks a value of the module.
+    DependencyError
+        A ``.safetensors`` file is to be written, and the library is not installed.
     FileError
-        The path is that of a directory or a device.
+        The path is that of a directory or a device, or the library could not write the file.
     RingtapeError
         Another rank could not write the file.
 
@@ -137,25 +150,33 @@ def save(objects: Any, path: str | os.PathLike[str]) -> None:
     ...     nn.load(run, os.path.join(folder, "run.npz"))
     {}
     {'best': 0.25}
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = os.path.join(folder, "model.safetensors")
+    ...     nn.save(model, path, names="torch")
+    ...     nn.contents(path)
+    ...     nn.load(model, path)
+    {'bias': float32[1], whole, 'weight': float32[1, 2], whole}
+    {}
     """
-    target = os.fspath(path)
-    arrays: dict[str, Any] = {}
-    structure = None
+    target, caller = os.fspath(path), f"save({os.fspath(path)!r})"
     parts = objects if isinstance(objects, Mapping) else {"": objects}
-    if isinstance(objects, Mapping):
-        structure = {name: _encoded(_state_of(x), f"{name}", arrays) for name, x in _checked(objects).items()}
-        for name, x in parts.items():
-            if found := _attached_states(x):
-                structure[name]["attached"] = _encoded(found, f"{name}/attached", arrays)["dict"]
-    else:
-        arrays = dict(_module(objects).state_dict())
-        if found := _attached_states(objects):
-            structure = {"": {"state": {}, "attached": _encoded(found, "attached", arrays)["dict"]}}
+    if is_weights(target):
+        _check_weights(objects, caller)
+    if names is not None:
+        _check_single(objects, caller)
+    arrays, structure = _entries(objects)
     comments = {each: _comment(layout) for name, x in parts.items() for each, layout in _named_layouts(name, x, arrays)}
+    metadata = {} if names in (None, "ringtape") else {"format": "pt"}  # by which other libraries know torch's layout
+    if names is not None or is_weights(target):
+        arrays, comments = _renamed(objects, arrays, comments, names or "ringtape", caller)
 
     def write() -> None:
-        with replacing(target) as file:
-            write_archive(file, arrays, comments, structure)
+        if is_weights(target):
+            with replaced(target) as part:
+                write_weights(part, caller, arrays, comments, metadata)
+        else:
+            with replacing(target) as file:
+                write_archive(file, arrays, comments, structure)
 
     axes = {axis for x in parts.values() for layout in _layouts(x) for axis in sharded_axes(layout)}
     if not axes:
@@ -176,9 +197,65 @@ def save(objects: Any, path: str | os.PathLike[str]) -> None:
             raise RingtapeError(f"save: rank {rank} could not write the file: {text.decode()}")
 
 
+def _entries(objects: Any) -> tuple[dict[str, Any], dict[str, Any] | None]:
+    """The arrays of a file, and its structure or None."""
+    arrays: dict[str, Any] = {}
+    if isinstance(objects, Mapping):
+        structure = {name: _encoded(_state_of(x), f"{name}", arrays) for name, x in _checked(objects).items()}
+        for name, x in objects.items():
+            if found := _attached_states(x):
+                structure[name]["attached"] = _encoded(found, f"{name}/attached", arrays)["dict"]
+        return arrays, structure
+    arrays = dict(_module(objects).state_dict())
+    if found := _attached_states(objects):
+        return arrays, {"": {"state": {}, "attached": _encoded(found, "attached", arrays)["dict"]}}
+    return arrays, None
+
+
+def _check_single(objects: Any, caller: str) -> None:
+    if isinstance(objects, Mapping):
+        raise OptionError(f"{caller}: names and ignore are of one module, and several objects were given")
+    _module(objects)
+
+
+def _check_weights(objects: Any, caller: str) -> None:
+    """Raise unless objects can be written to a `.safetensors` file."""
+    if isinstance(objects, Mapping):
+        raise ArgumentError(
+            f"{caller}: several objects were given; needed: a Module, because a .safetensors file has arrays alone\n"
+            "  fix: a name that ends in .npz; or nn.save(model, path) of the module alone"
+        )
+    if states := _attached_states(_module(objects)):
+        raise ArgumentError(
+            f"{caller}: {type(objects).__name__} has the state of {list(states)}, and a .safetensors file has weights "
+            "alone\n  fix: nn.save(model.module, path); or a name that ends in .npz"
+        )
+    library(caller)
+
+
+def _renamed(
+    module: Module, arrays: dict[str, Any], comments: Mapping[str, dict[str, Any]], given: Any, caller: str
+) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    """Arrays and comments by the names that a file has for them. What is attached to a module keeps its names."""
+    names, blocks = names_of(module, given, caller), blocks_of(module)
+    found: dict[str, Any] = {}
+    noted: dict[str, dict[str, Any]] = {}
+    for name in list(arrays):
+        to, array = names.get(name, TorchName(name)), arrays.pop(name)  # at most one array is there twice
+        if to.name in found:
+            raise OptionError(f"{caller}: names has {to.name!r}, which is the name of what is attached to the module")
+        found[to.name] = to_file(array, to, blocks.get(name, 1), caller)
+        noted[to.name] = dict(comments.get(name, {}))
+        if name in names:
+            noted[to.name] |= {"name": name, "transposed": to.is_transposed}
+    return found, noted
+
+
 @typed_errors
-def load(objects: Any, path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Read what `save` wrote, on any number of ranks. Each rank takes its part.
+def load(
+    objects: Any, path: str | os.PathLike[str], *, names: Any = None, ignore: str | Iterable[str] = ()
+) -> dict[str, Any]:
+    """Read what `save` wrote, or a file of weights of torch, on any number of ranks. Each rank takes its part.
 
     It loads all or nothing: if one of the objects refuses its state, on any rank of the mesh, none has been changed on
     any rank. So inside the block of a mesh all its ranks call it, unless `objects` is empty.
@@ -190,6 +267,12 @@ def load(objects: Any, path: str | os.PathLike[str]) -> dict[str, Any]:
         some of those that were saved.
     path : str or path
         The file; on all ranks the same, except for Varying parameters.
+    names : {"ringtape", "torch"} or mapping, optional
+        Of one module: the names that its values have in the file, and which matrices are transposed there. "torch" is
+        for the state of a torch module; for one with a prefix, give ``torch_names(module, prefix="transformer.")``. The
+        default is what the file says. It is needed for ``.safetensors`` files that ringtape has not written.
+    ignore : text or iterable of text
+        Of one module: patterns (``fnmatch``) of entries that are in the file and not in the module.
 
     Returns
     -------
@@ -203,7 +286,11 @@ def load(objects: Any, path: str | os.PathLike[str]) -> dict[str, Any]:
     LayoutError
         The file contains the Varying values of another place on the mesh, or of a mesh of another size.
     ShapeError
-        The file has no object of a name. See also `Module.load_state_dict`.
+        The file has no object or value of a name, or values besides. See also `Module.load_state_dict`.
+    OptionError
+        `names` or `ignore` is given with several objects; `names` is needed, or differs from what the file says.
+    DependencyError
+        It is a ``.safetensors`` file, and the library is not installed.
     DtypeError, TapeError
         See `Module.load_state_dict`.
     RingtapeError
@@ -214,12 +301,14 @@ def load(objects: Any, path: str | os.PathLike[str]) -> dict[str, Any]:
     Objects of ringtape check their states before any is changed. An object of another class gets its state by
     ``load_state_dict`` when all others have been checked; if it raises, it gets the state that it had before.
     """
+    if names is not None or ignore:
+        _check_single(objects, f"load({os.fspath(path)!r})")
     parts = _checked(objects) if isinstance(objects, Mapping) else {"": _module(objects)}
     commits: list[Callable[[], None]] = []
     found: tuple[dict[str, Any], dict[str, Any]] = {}, {}
     with _together(bool(parts)):
         with _opened(path) as file:
-            found = _read(objects, parts, file, path)
+            found = _read(objects, parts, file, path, names, ignore)
         plain, states = found
         # Modules first: a parameter that is assigned replaces the master weight that an optimizer has of it.
         for name, x in sorted(parts.items(), key=lambda each: not isinstance(each[1], Module)):
@@ -272,18 +361,20 @@ def restored_on_error(objects: Iterable[Any]) -> Iterator[None]:
 
 
 @contextmanager
-def _opened(path: Any) -> Iterator[Archive]:
+def _opened(path: Any) -> Iterator[Archive | Weights]:
     shown = f"load({os.fspath(path)!r})"
     mode = os.stat(path).st_mode
     if not stat.S_ISREG(mode):  # a pipe would be waited for
         kind = "a directory" if stat.S_ISDIR(mode) else "no regular file"
         raise FileError(f"{shown}: it is {kind}; needed: a file")
     with open(path, "rb") as file:
-        yield Archive(file, shown)
+        begin = file.read(9)
+        file.seek(0)
+        yield Weights(file, path, shown) if is_weights(os.fspath(path), begin) else Archive(file, shown)
 
 
 def _read(
-    objects: Any, parts: Mapping[str, Any], file: Archive, path: Any
+    objects: Any, parts: Mapping[str, Any], file: Archive | Weights, path: Any, names: Any, ignore: Any
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """The plain values of a file, and the states of objects and of what is attached to them, by name."""
     structure = file.structure
@@ -292,9 +383,34 @@ def _read(
     held = [file.comment(name) for name in file.names if is_single or name.partition("/")[0] in parts]
     saved = {axis: at for each in held for axis, at in each.get("places", {}).items()}
     _check_places(path, saved, _places(parts.values()))
-    wanted = {} if structure is None else {
-        name: x for name, x in structure.items() if name in parts or not _is_state(x)
-    }  # fmt: skip
+    wanted = _wanted(structure or {}, parts)
+    states, used = _states(file, wanted, {name for name, x in parts.items() if prepares(x)})
+    if is_single:
+        entries = [name for name in file.names if name not in used]
+        states[""] = _single_state(file, entries, parts, path, names, ignore)
+    plain = {name: x for name, x in states.items() if name in wanted and name not in parts}
+    return plain, states
+
+
+def _single_state(
+    file: Archive | Weights, entries: list[str], parts: Mapping[str, Any], path: Any, names: Any, ignore: Any
+) -> Any:
+    """The state of the one module of a file, by its own names, or by those of the file."""
+    has_names = names is not None or ignore or not isinstance(file, Archive) or any(
+        "name" in file.comment(entry) for entry in entries
+    )  # fmt: skip
+    if "" in parts and has_names:
+        return state_from(file, entries, parts[""], names, ignore, f"load({os.fspath(path)!r})")
+    return OwnedState({name: file.array(name) for name in entries})
+
+
+def _wanted(structure: Mapping[str, Any], parts: Mapping[str, Any]) -> dict[str, Any]:
+    """The codes of plain values, and of the states of objects that were given."""
+    return {name: x for name, x in structure.items() if name in parts or not _is_state(x)}
+
+
+def _states(file: Archive | Weights, wanted: Mapping[str, Any], preparing: set[str]) -> tuple[dict[str, Any], set[str]]:
+    """The decoded values and states of a file, by name, and the names of the arrays that they use."""
     states: dict[str, Any] = {}
     used: set[str] = set()
 
@@ -304,15 +420,11 @@ def _read(
 
     with file.checked("structure.json"):
         for name, code in wanted.items():
-            is_own = name in parts and prepares(parts[name])
-            made: type[dict[str, Any]] = OwnedState if is_own else dict
+            made: type[dict[str, Any]] = OwnedState if name in preparing else dict
             states[name] = _decoded({"state": code["state"]} if _is_state(code) else code, array, made)
             if _is_state(code) and "attached" in code:
                 states[f"{name}/attached"] = _decoded({"dict": code["attached"]}, array)
-    if is_single:
-        states[""] = OwnedState({name: file.array(name) for name in file.names if name not in used})
-    plain = {name: x for name, x in states.items() if name in wanted and name not in parts}
-    return plain, states
+    return states, used
 
 
 def prepares(x: Any) -> bool:
@@ -527,15 +639,20 @@ def _is_state(code: Any) -> bool:
     return isinstance(code, dict) and "state" in code
 
 
+def _refuse_part(layout: Layout | None, name: str) -> None:
+    """Raise LayoutError for a value of which each rank holds something else."""
+    for axis, label in () if layout is None else layout.items():
+        if label.letter not in "RICD":
+            raise LayoutError(
+                f"save: {name} is {layout!r}; axis {axis!r}: it is {label.word}, and the file would have what "
+                "this rank holds\n  fix: cc.all_reduce or cc.all_gather of it; or the object that has it"
+            )
+
+
 def _encoded(x: Any, name: str, arrays: dict[str, Any]) -> Any:
     """A value as JSON. Arrays are put into `arrays`, under the names of their places."""
     if x.__class__ in TENSORS:
-        for axis, label in () if x.layout is None else x.layout.items():
-            if label.letter not in "RICD":
-                raise LayoutError(
-                    f"save: {name} is {x.layout!r}; axis {axis!r}: it is {label.word}, and the file would have what "
-                    "this rank holds\n  fix: cc.all_reduce or cc.all_gather of it; or the object that has it"
-                )
+        _refuse_part(x.layout, name)
         x = x.array
     if not isinstance(x, np.ndarray | np.generic) and is_array(x):
         x = to_host(x)

@@ -380,6 +380,20 @@ def instead_of(theirs: Callable[..., Any], *, checked: float = 0) -> Callable[[C
         names = code.co_varnames[: code.co_argcount]
         in_float32 = getattr(ours, "computes_in_float32", False)  # of 16 bits, where NumPy's function does not
 
+        def is_plain(args: Any, words: Any) -> bool:
+            """Whether NumPy's function may run on the values of arguments that no tape follows."""
+            every = (*args, *words.values())
+            return is_free(every) and not (in_float32 and has_16_bits(every))
+
+        def examined(args: Any, words: Any, key: Any) -> bool:
+            """Ask NumPy about the arguments: whether the results are discrete, and have no layout."""
+            discrete: bool = is_discrete(first(ask, ours, args, words)) and not any(map(_layout_of, args))
+            if key is not None:
+                if len(asked) > 4096:  # bounds the memory of programs whose shapes change all the time
+                    asked.clear()
+                asked[key] = discrete
+            return discrete
+
         @wraps(ours)
         def call(*args: Any, **words: Any) -> Any:
             try:
@@ -392,21 +406,13 @@ def instead_of(theirs: Callable[..., Any], *, checked: float = 0) -> Callable[[C
                         recorded = (x.tape is not None or x._requires_grad) and state.recording is not None
                         break
                 else:
-                    if not tensors_in(args) and not (words and tensors_in(words.values())):
-                        try:
-                            return of_rank_numbers(theirs, args, words)
-                        except TypeError:  # HIPS autograd joins the arrays of any iterable
-                            if args and isinstance(args[0], Iterator):
-                                return call(list(args[0]), *args[1:], **words)
-                            raise
+                    if not tensors_in((*args, *words.values())):
+                        return without_tensors(call, args, words)
                 if words and "out" in words:
                     if words["out"] is not None:
                         raise refusal(theirs.__name__, words)
                     del words["out"]
-                if (
-                    not recorded and state.grid is None and not listeners and is_free((*args, *words.values()))
-                    and not (in_float32 and has_16_bits((*args, *words.values())))
-                ):  # fmt: skip
+                if not recorded and state.grid is None and not listeners and is_plain(args, words):
                     return first(on_values, ours, args, words)
                 discrete: Any = False
                 differs = False
@@ -416,12 +422,10 @@ def instead_of(theirs: Callable[..., Any], *, checked: float = 0) -> Callable[[C
                     if x.__class__ in TENSORS and args[0] is x and rest and _PLAIN.issuperset(map(type, rest)):
                         a = x.array  # the usual case, without the calls of the others
                         key: Any = (a.shape, a.dtype, x.layout, rest, *map(type, rest), *words)
-                    elif words:
-                        key = (_signature(args), *words, _signature(words.values()))
-                    elif len(args) == 1 and x.__class__ in TENSORS:
+                    elif len(args) == 1 and not words and x.__class__ in TENSORS:
                         key = x.array.shape, x.array.dtype, x.layout
                     else:
-                        key = _signature(args)
+                        key = (_signature(args), *words, _signature(words.values())) if words else _signature(args)
                     discrete = asked.get(key)
                 if not asks or discrete is None:
                     if len(args) > 1 or words:
@@ -429,11 +433,7 @@ def instead_of(theirs: Callable[..., Any], *, checked: float = 0) -> Callable[[C
                         if differs:
                             args, words = _varying_by_rank(theirs.__name__, args, words)
                     if asks:
-                        discrete = is_discrete(first(ask, ours, args, words)) and not any(map(_layout_of, args))
-                        if not differs:
-                            if len(asked) > 4096:  # bounds the memory of programs whose shapes change all the time
-                                asked.clear()
-                            asked[key] = discrete
+                        discrete = examined(args, words, None if differs else key)
                 if discrete and state.grid is None and not listeners:
                     return first(on_values, ours, args, words)  # such as sum(x, dtype=int): there is no derivative
                 try:
@@ -448,6 +448,15 @@ def instead_of(theirs: Callable[..., Any], *, checked: float = 0) -> Callable[[C
                 raise
 
         return call
+
+    def without_tensors(call: Callable[..., Any], args: Any, words: Any) -> Any:
+        """Call NumPy's function; HIPS autograd joins the arrays of any iterable."""
+        try:
+            return of_rank_numbers(theirs, args, words)
+        except TypeError:
+            if args and isinstance(args[0], Iterator):
+                return call(list(args[0]), *args[1:], **words)
+            raise
 
     def first(run: Callable[..., Any], ours: Callable[..., Any], args: Any, words: Any) -> Any:
         """Call `run`, and raise the better of its error and that of our function."""

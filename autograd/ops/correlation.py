@@ -117,6 +117,21 @@ def cov(
     return _covariance("cov", m, y, rowvar, bias, ddof, fweights, aweights, dtype)
 
 
+def _degrees_of_freedom(columns: int, ddof: Any, bias: Any, total: Any, w: Any, aweights: Any) -> Any:
+    """The divisor of a covariance of `columns` observations, or of the sums `total` of their weights `w`."""
+    ddof = (0 if bias else 1) if ddof is None else ddof
+    if w is None:
+        freedom: Any = columns - ddof
+    elif not ddof:
+        freedom = total[0]
+    elif aweights is None:
+        freedom = total[0] - ddof
+    else:
+        freedom = total[0] - ddof * sum(w * aweights) / total[0]
+    # a sum of weights is not read: it may be on a device, or have a shape only
+    return where(freedom <= 0, 0, freedom) if freedom.__class__ in TENSORS else max(freedom, 0)
+
+
 def _covariance(
     caller: str, m: Any, y: Any, rowvar: Any, bias: Any, ddof: Any, fweights: Any, aweights: Any, dtype: Any
 ) -> Any:
@@ -132,21 +147,11 @@ def _covariance(
             return real(matmul(x, swapaxes(x, 0, 1))).astype(float)[:0, :0]
         rows.append(x if rowvar or raw(x).shape[0] == 1 else swapaxes(x, 0, 1))
     x = concatenate(rows, 0) if len(rows) > 1 else rows[0]
-    ddof = (0 if bias else 1) if ddof is None else ddof
     w: Any = None
     for each in weights:
         w = each if w is None else w * each
     mean, total = average(x, 1, w, returned=True)
-    if w is None:
-        freedom: Any = raw(x).shape[1] - ddof
-    elif not ddof:
-        freedom = total[0]
-    elif aweights is None:
-        freedom = total[0] - ddof
-    else:
-        freedom = total[0] - ddof * sum(w * weights[-1]) / total[0]
-    # a sum of weights is not read: it may be on a device, or have a shape only
-    freedom = where(freedom <= 0, 0, freedom) if freedom.__class__ in TENSORS else max(freedom, 0)
+    freedom = _degrees_of_freedom(raw(x).shape[1], ddof, bias, total, w, None if aweights is None else weights[-1])
     centred = x - expand_dims(mean, 1)
     weighted = centred if w is None else centred * w
     with np.errstate(divide="ignore", invalid="ignore"):

@@ -6,7 +6,7 @@ Contractions are reduced to one `matmul` per pair of operands.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -248,16 +248,27 @@ def _reduce_to(x: Any, labels: list[str], wanted: Sequence[str]) -> Any:
     return x if order == list(range(len(order))) else transpose(x, order)
 
 
-def _contract(a: Any, one: list[str], b: Any, two: list[str], kept: Sequence[str]) -> Any:
-    """The product of two operands summed over the labels that are not kept, computed by one matmul."""
+def _extents(terms: Iterable[Sequence[str]], shapes: Iterable[Sequence[int]]) -> dict[str, int]:
+    """The extent of each subscript. An extent of 1 is broadcast to that of another operand.
+
+    Raises
+    ------
+    ShapeError
+        A subscript has two extents.
+    """
     extents: dict[str, int] = {}
-    for x, labels in ((a, one), (b, two)):
-        for name, n in zip(labels, x.shape, strict=True):
+    for labels, shape in zip(terms, shapes, strict=True):
+        for name, n in zip(labels, shape, strict=True):
             if extents.get(name, 1) == 1:
                 extents[name] = n
             elif n not in (1, extents[name]):
-                text = f"einsum: subscript {name!r} has extents {extents[name]} and {n}; needed: equal ones"
-                raise ShapeError(text)
+                raise ShapeError(f"einsum: subscript {name!r} has extents {extents[name]} and {n}; needed: equal ones")
+    return extents
+
+
+def _contract(a: Any, one: list[str], b: Any, two: list[str], kept: Sequence[str]) -> Any:
+    """The product of two operands summed over the labels that are not kept, computed by one matmul."""
+    extents = _extents((one, two), (a.shape, b.shape))
     shared = [x for x in one if x in two]
     summed = [x for x in shared if x not in kept]
     for name in summed:  # a dimension of extent 1 is broadcast to that of the other operand; the product does the rest
@@ -330,11 +341,7 @@ def einsum(*operands: Any, optimize: Any = False, **words: Any) -> Any:
     for labels in (*terms, result):
         if any(len(name) > 1 and not name.startswith(".") and not name.isdigit() for name in labels):
             raise ShapeError(f"einsum: subscripts {labels} were given; needed: letters")
-    extents: dict[str, int] = {}
-    for labels, x in zip(terms, xs, strict=True):
-        for name, n in zip(labels, raw(x).shape, strict=True):
-            if n != 1 and extents.setdefault(name, n) != n:
-                raise ShapeError(f"einsum: subscript {name!r} has extents {extents[name]} and {n}; needed: equal ones")
+    _extents(terms, [raw(x).shape for x in xs])
     missing = [name for name in result if all(name not in t for t in terms)]
     if missing or len(set(result)) != len(result):
         text = f"einsum: subscripts {result} of the result; needed: subscripts of operands, each once"

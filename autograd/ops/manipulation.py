@@ -172,6 +172,17 @@ _OF_LINES: dict[str, Any] = {
 """The functions of the modes that pad each line with a number computed from its elements."""
 
 
+def _pad_widths(x: Any, pad_width: Any) -> Any:
+    """The numbers of elements to add before and after each dimension, as pairs."""
+    n = x.ndim
+    if isinstance(pad_width, dict):
+        pad_width = [pad_width.get(i, pad_width.get(i - n, 0)) for i in range(n)]
+        pad_width = [(w, w) if isinstance(w, int) else tuple(w) for w in pad_width]
+    else:
+        pad_width = option(pad_width, "pad", x)
+    return np.broadcast_to(np.asarray(pad_width), (n, 2)).tolist()
+
+
 @instead_of(np.pad)
 @composite
 def pad(array: Any, pad_width: Any, mode: str = "constant", **words: Any) -> Any:
@@ -186,12 +197,7 @@ def pad(array: Any, pad_width: Any, mode: str = "constant", **words: Any) -> Any
     NotDifferentiable
         A function as the mode, or ``reflect_type="odd"``.
     """
-    x, n = array, array.ndim
-    pad_width = pad_width if isinstance(pad_width, dict) else option(pad_width, "pad", x)
-    if isinstance(pad_width, dict):
-        pad_width = [pad_width.get(i, pad_width.get(i - n, 0)) for i in range(n)]
-        pad_width = [(w, w) if isinstance(w, int) else tuple(w) for w in pad_width]
-    widths = np.broadcast_to(np.asarray(pad_width), (n, 2)).tolist()
+    x, widths = array, _pad_widths(array, pad_width)
     shape = raw(x).shape
     if mode in ("constant", "empty"):
         whole = tuple(a + s + b for s, (a, b) in zip(shape, widths, strict=True))

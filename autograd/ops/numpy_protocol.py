@@ -45,12 +45,15 @@ _OF_ELEMENTS = {"array2string": 0, "array_repr": 0, "array_str": 0, "digitize": 
                 "searchsorted": 1}  # fmt: skip
 """Those that treat each element of an operand alike, with its index: of a part they give the part of the result."""
 
-_REDUCED = {"add": "sum", "multiply": "prod", "maximum": "max", "minimum": "min", "logical_and": "all",
-            "logical_or": "any"}  # fmt: skip
+_ALONG = {
+    "reduce": ({"add": "sum", "multiply": "prod", "maximum": "max", "minimum": "min", "logical_and": "all",
+                "logical_or": "any"}, {"axis", "keepdims", "dtype"}),
+    "accumulate": ({"add": "cumsum", "multiply": "cumprod"}, {"axis", "dtype"}),
+}  # fmt: skip
+"""The methods of ufuncs along an axis: NumPy's functions that do the same, by ufunc, and the options that they take."""
 _OPTIONS = {"vecdot": {"axis"}}
 """Options of ufuncs that our functions take, too."""
 
-_ACCUMULATED = {"add": "cumsum", "multiply": "cumprod"}
 _MODULES = ("numpy", "numpy.linalg", "numpy.fft")
 """NumPy's modules. Below `autograd` ours have the same names."""
 
@@ -132,31 +135,27 @@ def _on_values(name: str, function: Any, xs: Any, options: Any) -> Any:
     return run_plain(function, tuple(xs), options)
 
 
+def _ours(ufunc: Any) -> Any:
+    """Our function for a ufunc, or None; of some, such as SciPy's, there is an operation only."""
+    found = table().get(ufunc)
+    declared = registry.get(ufunc.__name__) if found is None else None
+    return declared if declared is not None and declared.function is ufunc else found
+
+
 def from_ufunc(ufunc: Any, method: str, xs: Any, options: Any) -> Any:
     """``Tensor.__array_ufunc__``: a call of a ufunc, or its `reduce`, `accumulate` or `outer` method."""
     name = ufunc.__name__
     out = options.get("out")
     if out is not None and any(target is not None for target in out):
-        if xs and out[0] is xs[0]:
-            if method == "__call__" and out[0].__class__ is np.ndarray and not any(map(_may_need_gradient, xs)):
-                return _in_place(ufunc, xs, options)  # as w.data -= lr * w.grad
-            raise SavedArrayError(
-                f"{name} of an array and a Tensor, in place: a value that a tape may follow would be written to it"
-                "\n  fix: w.data = w.numpy() - lr * w.grad.numpy(), for an update by hand; otherwise a = a - x, or "
-                "a -= x.numpy() where no gradient is wanted"
-            )
-        raise refusal(name, {"out": out})
+        return _with_out(ufunc, method, xs, options)
     options = {k: v for k, v in options.items() if k != "out" and not (k == "where" and v is True)}
-    ours = table().get(ufunc)
-    if ours is None and name in registry and registry[name].function is ufunc:
-        ours = registry[name]
+    ours = _ours(ufunc)
     if method == "__call__" and ours is not None and not options.keys() - _OPTIONS.get(name, set()):
         return ours(*xs, **options)
-    if method == "reduce" and name in _REDUCED and not options.keys() - {"axis", "keepdims", "dtype"}:
+    functions, taken = _ALONG.get(method, ({}, set()))
+    if name in functions and not options.keys() - taken:
         options = {k: v for k, v in options.items() if v is not None or k == "axis"}
-        return table()[getattr(np, _REDUCED[name])](*xs, **{"axis": 0, **options})
-    if method == "accumulate" and name in _ACCUMULATED and not options.keys() - {"axis", "dtype"}:
-        return table()[getattr(np, _ACCUMULATED[name])](*xs, **{"axis": 0, **options})
+        return table()[getattr(np, functions[name])](*xs, **{"axis": 0, **options})
     if method == "outer" and ours is not None and not options:
         a, b = map(operand, xs)
         return ours(reshape(a, (*a.shape, *(1,) * b.ndim)), b)
@@ -167,8 +166,23 @@ def _may_need_gradient(x: Any) -> bool:
     return x.__class__ in TENSORS and may_need_gradient(x)
 
 
-def _in_place(ufunc: Any, xs: Any, options: Any) -> Any:
-    """Run a ufunc on an array, and Tensors that have no gradient, and write the result to the array."""
+def _with_out(ufunc: Any, method: str, xs: Any, options: Any) -> Any:
+    """Run a ufunc in place, on an array and Tensors that have no gradient, as in ``w.data -= lr * w.grad``.
+
+    Raises
+    ------
+    SavedArrayError, NotDifferentiable
+        A Tensor may have a gradient, or the result is to be written elsewhere.
+    """
+    out = options["out"]
+    if not xs or out[0] is not xs[0]:
+        raise refusal(ufunc.__name__, {"out": out})
+    if method != "__call__" or out[0].__class__ is not np.ndarray or any(map(_may_need_gradient, xs)):
+        raise SavedArrayError(
+            f"{ufunc.__name__} of an array and a Tensor, in place: a value that a tape may follow would be written to "
+            "it\n  fix: w.data = w.numpy() - lr * w.grad.numpy(), for an update by hand; otherwise a = a - x, or "
+            "a -= x.numpy() where no gradient is wanted"
+        )
     try:
         return ufunc(*(x.numpy() if x.__class__ in TENSORS else x for x in xs), **options)
     except (TypeError, ValueError) as error:

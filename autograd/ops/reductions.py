@@ -192,18 +192,25 @@ def _reduce_general(primitive: Any, plain: Any, x: Any, axis: Any, keepdims: Any
         raise refused(error, plain.__name__, (x,), {"axis": axis, "keepdims": keepdims, **words}) from error
 
 
-def _reduced(primitive: Any, plain: Any, x: Any, axis: Any, keepdims: Any, dtype: Any, words: Any) -> Any:
+def _as_numpys(name: str, axis: Any, keepdims: Any, dtype: Any, words: dict[str, Any]) -> dict[str, Any]:
+    """The given options of a reduction under NumPy's names; torch's are `dim` and `keepdim`."""
     if "dim" in words:
-        axis = one_of(plain.__name__, axis, None, words.pop("dim"))
+        axis = one_of(name, axis, None, words.pop("dim"))
     if "keepdim" in words:
         if keepdims is not False:
-            raise both(plain.__name__, "keepdims", "keepdim")
+            raise both(name, "keepdims", "keepdim")
         keepdims = words.pop("keepdim")
     words = {"axis": axis, "keepdims": keepdims, **words}
     if dtype is not None:
         words["dtype"] = dtype
     if words["out"] is None:
         del words["out"]
+    return words
+
+
+def _reduced(primitive: Any, plain: Any, x: Any, axis: Any, keepdims: Any, dtype: Any, words: Any) -> Any:
+    words = _as_numpys(plain.__name__, axis, keepdims, dtype, words)
+    axis, keepdims = words["axis"], words["keepdims"]
     if x.__class__ not in TENSORS:
         if not (isinstance(x, list | tuple) and tensors_in(x)):
             return of_rank_numbers(plain, (x,), words)

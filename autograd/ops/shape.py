@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from operator import index
 from typing import Any
 
@@ -96,6 +96,23 @@ def _entry(b: int, before: int, after: int, homes: set[int] | None, is_local: bo
     return b if factor == 1 else (b, factor)
 
 
+def _group(
+    source: Shape, target: Shape, i: int, j: int, parts: Mapping[int, Any], local: Any
+) -> tuple[int, int, bool]:  # fmt: skip
+    """The ends of the shortest groups of dimensions, from `i` and `j` on, with equal products; whether they have them.
+    """
+    b, m, n = j, source[i], target[j]
+    i, j = i + 1, j + 1
+    while m != n and (m < n and i < len(source) or m > n and j < len(target)):
+        if m < n:
+            m, i = m * source[i], i + 1
+        else:
+            n, j = n * target[j], j + 1
+    while m == n and i in parts and source[i] == 1 and not (parts[i] or local).isdisjoint(range(b, j)):
+        i += 1  # this rank has one row of a dimension that other ranks merge with those before it
+    return i, j, m == n
+
+
 def _reshape_dims(shapes: Sequence[Shape], options: Any) -> Any:
     """Dimension rule of reshape: groups of source and target dimensions with equal products are matched.
 
@@ -120,7 +137,7 @@ def _reshape_dims(shapes: Sequence[Shape], options: Any) -> Any:
         if i in parts and target[j] == 1 and j not in local:
             j += 1
             continue
-        if source[i] == 1 and i not in parts and j in local and any(k > i for k in parts):
+        if source[i] == 1 and i not in parts and j in local and max(parts, default=i) > i:
             i += 1
             continue
         is_one = source[i] == 1 and i not in parts
@@ -130,16 +147,9 @@ def _reshape_dims(shapes: Sequence[Shape], options: Any) -> Any:
                 ones.append(i)
             i, j = i + is_one, j + (not is_one)
             continue
-        a, b, m, n = i, j, source[i], target[j]
-        i, j = i + 1, j + 1
-        while m != n and (m < n and i < len(source) or m > n and j < len(target)):
-            if m < n:
-                m, i = m * source[i], i + 1
-            else:
-                n, j = n * target[j], j + 1
-        while m == n and i in parts and source[i] == 1 and not (parts[i] or local).isdisjoint(range(b, j)):
-            i += 1  # this rank has one row of a dimension that other ranks merge with those before it
-        if m == n:
+        a, b = i, j
+        i, j, is_equal = _group(source, target, i, j, parts, local)
+        if is_equal:
             for k in (*ones, a):
                 rows = math.prod(source[k + 1 : i]), math.prod(target[b + 1 : j])
                 entries[k] = _entry(b, *rows, parts.get(k), b in local)
@@ -236,20 +246,27 @@ def reshape(a: Any, shape: Any, order: str = "C", *, copy: Any = None) -> Any:
     free = shape.index(-1) if -1 in shape else -1
     elements = math.prod(raw(x).shape)
     if free >= 0:
-        known = math.prod(n for n in shape if n != -1)
-        if known == 0 and elements == 0:
-            if sum(map(_is_empty_part, source)) > sum(map(_is_empty_part, shape)):
-                known = 1  # another part is empty, which takes the place of -1
-            else:
-                elements, known = _with_one_row(source), _with_one_row(shape)
-        if shape.count(-1) > 1 or known == 0 or elements % known:
-            raise ShapeError(f"reshape of {source} to {shape}: -1 cannot be inferred from {elements} elements")
-        shape = tuple(elements // known if n == -1 else n for n in shape)
-        if shape[free] == 0:
-            _check_empty_part(source, shape, free)
+        # with one -1 the product of the others is -total, unless one of them remembers the axes on which it differs
+        known = -total if total.__class__ is int else math.prod(n for n in shape if n != -1)
+        shape = _inferred(source, shape, free, elements, known)
     elif total != elements:
         raise ShapeError(f"reshape of {source} to {shape}; needed: a shape of {elements} elements")
     return _reshape(x, options=(shape, source, free))
+
+
+def _inferred(source: Shape, shape: Shape, free: int, elements: int, known: int) -> Shape:
+    """A new shape with the extent in the place of -1; `known` is the product of the others."""
+    if known == 0 and elements == 0:
+        if sum(map(_is_empty_part, source)) > sum(map(_is_empty_part, shape)):
+            known = 1  # another part is empty, which takes the place of -1
+        else:
+            elements, known = _with_one_row(source), _with_one_row(shape)
+    if shape.count(-1) > 1 or known == 0 or elements % known:
+        raise ShapeError(f"reshape of {source} to {shape}: -1 cannot be inferred from {elements} elements")
+    shape = (*shape[:free], elements // known, *shape[free + 1 :])
+    if shape[free] == 0:
+        _check_empty_part(source, shape, free)
+    return shape
 
 
 def _is_empty_part(n: Any) -> bool:

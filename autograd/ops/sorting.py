@@ -55,6 +55,15 @@ _NUMBERS = frozenset({bool, int, float, complex, *RANK_NUMBERS})
 
 
 # -- where -----------------------------------------------------------------------------------------------------------
+def _where_of_plain(condition: Any, x: Any, y: Any) -> Any:
+    """The elements where nothing is a Tensor: a Python number of Python numbers, which may differ between ranks."""
+    chosen = np.where(plain(condition), plain(x), plain(y))
+    numbers = isinstance(condition, bool | RankInt) and x.__class__ in _NUMBERS and y.__class__ in _NUMBERS
+    axes, is_count = rank_axes((condition, x, y)), has_local_count((condition, x, y))
+    return rank_number(chosen.item(), axes, is_count) if numbers or axes and not chosen.shape else chosen
+
+
+
 def where(condition: Any, x: Any = None, y: Any = None) -> Any:
     """Return elements of `x` where the condition is true and of `y` elsewhere.
 
@@ -72,10 +81,7 @@ def where(condition: Any, x: Any = None, y: Any = None) -> Any:
         raise ShapeError("where: one of x and y was given; needed: both or neither")
     if condition.__class__ not in TENSORS and x.__class__ not in TENSORS and y.__class__ not in TENSORS:
         if not tensors_in((condition, x, y)):
-            chosen = np.where(plain(condition), plain(x), plain(y))
-            numbers = isinstance(condition, bool | RankInt) and x.__class__ in _NUMBERS and y.__class__ in _NUMBERS
-            axes, is_count = rank_axes((condition, x, y)), has_local_count((condition, x, y))
-            return rank_number(chosen.item(), axes, is_count) if numbers or axes and not chosen.shape else chosen
+            return _where_of_plain(condition, x, y)
     given = [v if not isinstance(v, list | tuple) else operand(v) for v in (condition, x, y)]
     condition = given[0]
     if condition.__class__ in TENSORS or hasattr(condition, "dtype"):

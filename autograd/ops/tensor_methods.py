@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from ..arrays.device import device_of
-from ..engine.tensor import Tensor
 from ..errors import ArgumentError, SavedArrayError, typed_errors
 from ..layouts.rank_values import INTEGERS
 from . import (
@@ -27,7 +26,7 @@ from .arguments import normal_axis, run_plain
 from .contractions import matmul
 from .numpy_protocol import from_function, from_ufunc
 
-__all__ = ["UNREFLECTED_OPERATORS", "METHODS", "OPERATORS", "PROPERTIES", "install"]
+__all__ = ["METHODS", "OPERATORS", "PROPERTIES", "TENSOR_ATTRIBUTES", "UNREFLECTED_OPERATORS"]
 
 
 def _reshape(x: Any, *given: Any, order: str = "C", copy: Any = None) -> Any:
@@ -215,23 +214,23 @@ def _reflected(function: Any, unchanged: Any) -> Any:
     return reflected
 
 
-def install() -> None:
-    """Install the methods, properties and operators on Tensor, in the place of those of `autograd.first_use`."""
-    for name, function in (METHODS | torch_methods.METHODS).items():
-        setattr(Tensor, name, _method(function))
-    for name, function in PROPERTIES.items():
-        setattr(Tensor, name, property(function))
+def _attributes() -> dict[str, Any]:
+    """The attributes of Tensors that are operations, by name."""
+    found: dict[str, Any] = {
+        "_from_ufunc": staticmethod(from_ufunc),
+        "_from_function": staticmethod(from_function),
+        "__pos__": lambda self: self,
+        "__round__": lambda self, decimals=0: ufuncs.round(self, decimals),
+        "__index__": _index,
+    }
+    found |= {name: _method(function) for name, function in (METHODS | torch_methods.METHODS).items()}
+    found |= {name: property(function) for name, function in PROPERTIES.items()}
     for name, function in OPERATORS.items():
-        setattr(Tensor, f"__{name}__", _method(function))
-        setattr(Tensor, f"__r{name}__", _reflected(_method(function), function.unchanged if name == "add" else None))
-    for name, function in UNREFLECTED_OPERATORS.items():
-        setattr(Tensor, f"__{name}__", _method(function))
-    for name in IN_PLACE:
-        setattr(Tensor, name, _refused(name))
-    plain: Any = Tensor
-    plain._from_ufunc, plain._from_function = staticmethod(from_ufunc), staticmethod(from_function)
-    plain.__pos__ = lambda self: self
-    plain.__round__ = lambda self, decimals=0: ufuncs.round(self, decimals)
-    plain.__index__ = _index
-    if hasattr(plain, "__getattr__"):  # the placeholder of `autograd.first_use`
-        del plain.__getattr__
+        found[f"__{name}__"] = _method(function)
+        found[f"__r{name}__"] = _reflected(_method(function), function.unchanged if name == "add" else None)
+    found |= {f"__{name}__": _method(function) for name, function in UNREFLECTED_OPERATORS.items()}
+    return found | {name: _refused(name) for name in IN_PLACE}
+
+
+TENSOR_ATTRIBUTES = _attributes()
+"""The methods, properties and operators of Tensors, which the class takes from here (`autograd.first_use`)."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from operator import attrgetter
 from typing import Any
@@ -41,6 +41,31 @@ from .groups import ByParameter, Group, Members, check_names, follow, matching, 
 from .hyperparameters import check_count, check_flags, check_numbers
 
 __all__ = ["Optimizer", "decrease", "refuse_foreign_gradient"]
+
+
+def _check_parameters(caller: str, parameters: Sequence[Any]) -> None:
+    """Raise an error unless all are different leaves with a floating dtype that require a gradient."""
+    for p in parameters:
+        if not isinstance(p, Leaf):
+            raise ArgumentError(f"{caller}: {type(p).__name__} was given; needed: Parameters")
+        if not is_inexact(p.array.dtype):
+            raise DtypeError(
+                f"{caller}: {p.name or 'a parameter'} has dtype {p.array.dtype}; needed: a floating dtype"
+            )
+        if not (isinstance(p, Parameter) or p.requires_grad):
+            raise OptionError(
+                f"{caller}: {p.name or 'a tensor'} of shape {p.array.shape} requires no gradient, so "
+                "nothing would be learned; needed: Parameters\n  fix: ag.Parameter(array) in place of "
+                "ag.tensor(array)"
+            )
+    seen: dict[int, int] = {}
+    for i, p in enumerate(parameters):
+        first = seen.setdefault(id(p), i)
+        if first != i:
+            raise OptionError(
+                f"{caller}: {p.name or f'parameter {i}'} was given twice, at {first} and {i}; needed: each "
+                "parameter once, or a step would change it twice"
+            )
 
 
 @typed_errors
@@ -114,28 +139,7 @@ class Optimizer:
             raise ShapeError(
                 f"{type(self).__name__}: no parameters were given; needed: at least one, like model.parameters()"
             )
-        for p in self.parameters:
-            if not isinstance(p, Leaf):
-                raise ArgumentError(f"{caller}: {type(p).__name__} was given; needed: Parameters")
-            if not is_inexact(p.array.dtype):
-                raise DtypeError(
-                    f"{type(self).__name__}: {p.name or 'a parameter'} has dtype {p.array.dtype}; needed: a floating "
-                    "dtype"
-                )
-            if not (isinstance(p, Parameter) or p.requires_grad):
-                raise OptionError(
-                    f"{caller}: {p.name or 'a tensor'} of shape {p.array.shape} requires no gradient, so "
-                    "nothing would be learned; needed: Parameters\n  fix: ag.Parameter(array) in place of "
-                    "ag.tensor(array)"
-                )
-        seen: dict[int, int] = {}
-        for i, p in enumerate(self.parameters):
-            first = seen.setdefault(id(p), i)
-            if first != i:
-                raise OptionError(
-                    f"{caller}: {p.name or f'parameter {i}'} was given twice, at {first} and {i}; needed: each "
-                    "parameter once, or a step would change it twice"
-                )
+        _check_parameters(caller, self.parameters)
         self.schedule = lr if callable(lr) else None
         self.lr: float = lr(0) if callable(lr) else lr
         self.scheduled = self.lr  # the rate that the schedule has set
@@ -277,6 +281,17 @@ class Optimizer:
         self._set_rates()
         self.steps += 1
 
+    def _accept_all(self) -> list[Any]:
+        """The gradients of all parameters, each checked. Layouts that need no further check are kept."""
+        parameters = self.parameters
+        gradients = [self._accept(i, p) for i, p in enumerate(parameters)]
+        plain = all(p.owns and type(p.array) is np.ndarray for p in parameters)
+        complete = plain and all(g is not None for g in gradients)
+        if state.distribution is not ALONE and self.calls == 1 and not any(g is not None for g in gradients):
+            self._warn_of_no_gradient()
+        self._accepted = [p.layout for p in parameters] if complete else []
+        return gradients
+
     def _step(self) -> None:
         self._set_rates()
         distribution, lr, has_groups, capture = state.distribution, self.lr, self._has_groups, current_capture()
@@ -305,12 +320,7 @@ class Optimizer:
             or list(map(_layout, parameters)) != self._accepted
             or not _BARE.issuperset(map(type, gradients))
         ):
-            gradients = [self._accept(i, p) for i, p in enumerate(parameters)]
-            plain = all(p.owns and type(p.array) is np.ndarray for p in parameters)
-            complete = plain and all(g is not None for g in gradients)
-            if distribution is not ALONE and self.calls == 1 and not any(g is not None for g in gradients):
-                self._warn_of_no_gradient()
-            self._accepted = [p.layout for p in parameters] if complete else []
+            gradients = self._accept_all()
         if has_groups:
             self._for_each_group(lambda group: self._update_group(group, gradients))
         elif self.run_updates is None:

@@ -130,6 +130,8 @@ class Names(list[list[str]]):
         found = _keys(name for names in self for name in names)
         return [f"{name}#{k}" if k else name for name, k in found]
 
+    def __reduce__(self) -> Any:
+        return list, ([*self],)  # a copy, or a file of pickle, has a plain list
 
 
 class ByParameter(list[Any]):
@@ -148,6 +150,9 @@ class ByParameter(list[Any]):
         self.keys = names.keys
         self.layouts = [p.layout for p in parameters]
 
+    def __reduce__(self) -> Any:
+        return list, ([*self],)
+
 
 def names_of(optimizer: Any) -> Names:
     """The names of an optimizer's parameters."""
@@ -165,6 +170,10 @@ def _keys(names: Iterable[Any]) -> dict[Any, int]:
     return found
 
 
+def _are_names(x: Any) -> bool:
+    return isinstance(x, list | tuple) and all(isinstance(name, str) for name in x)
+
+
 def matching(optimizer: Any, saved: Any) -> tuple[list[int], list[int]]:
     """For each group, and each parameter, of an optimizer its place in a state with the names `saved`.
 
@@ -180,7 +189,7 @@ def matching(optimizer: Any, saved: Any) -> tuple[list[int], list[int]]:
     usual = [*range(len(mine))], [*range(sum(sizes))]
     if saved is None or saved == mine:
         return usual
-    if not all(isinstance(names, list | tuple) and all(isinstance(x, str) for x in names) for names in saved):
+    if not all(map(_are_names, saved)):
         raise ShapeError("load_state_dict: names: needed: a list of names for each group")
     is_named = [any(any(names) for names in each) for each in (mine, saved)]
     if not all(is_named) and [len(names) for names in saved] == sizes:

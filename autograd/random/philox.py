@@ -22,7 +22,7 @@ from ..engine.recording import FREE
 from ..engine.state import state
 from ..engine.tensor import Tensor
 from ..errors import DependencyError, DtypeError, ShapeError
-from ..kernels import draws
+from ..kernels import functions
 from ..layouts.layout import D, I, Layout, R, Shard, V
 from .keys import Key, Place, check_key
 from .placement import Part, coordinates, of_shape, of_tensor, pieces_of, used_places
@@ -188,9 +188,10 @@ def draw(
     if state.dry and not (choices and layout is None):
         values: Any = Shaped([s.stop - s.start for s in box], dtype, DRY)
         return values if layout is None else _labelled(values, layout)
-    find = None if like is None or type(like) is Shaped else draws(type(like))
-    if find is not None:
-        out = find(like, tuple(s.stop - s.start for s in box), dtype, device, *_source(key, extents, box, places))
+    on_device = None if like is None or type(like) in (np.ndarray, Shaped) else functions("philox", type(like))
+    if on_device is not None:
+        drawn = tuple(s.stop - s.start for s in box)
+        out = on_device.draw(like, drawn, dtype, device, *_source(key, extents, box, places))
         return out if layout is None else _labelled(out, layout)
     words = words_of(_source(key, extents, box, places), tuple(s.stop - s.start for s in box))
     # A result of 8 bytes per element is written over its words: each block is read before it is written.

@@ -42,6 +42,21 @@ def coordinates(axes: Sequence[str]) -> tuple[tuple[str, int], ...]:
     return tuple((name, 0 if grid is None else grid.place[grid.axis(name)]) for name in axes)
 
 
+def _require_pieces(
+    x: Tensor, caller: str, layout: Layout, extents: Sequence[int], used: Sequence[Place]
+) -> None:  # fmt: skip
+    """Raise ShapeError unless the pieces of each place are as long as its dimension, which no other place has."""
+    for place in used:
+        length = sum(stop - start for start, stop in place.pieces)
+        if place.dim >= len(extents) or extents[place.dim] != length or [p.dim for p in used].count(place.dim) > 1:
+            raise ShapeError(
+                f"{caller}(key, {getattr(x, 'name', '') or 'x'}: {describe(x.array, x.array.shape, layout)})\n"
+                f"  axis {place.axis!r}: the key is placed there, with the pieces {list(place.pieces)} of dimension "
+                f"{place.dim}, which are {length} long; needed: x with this extent, and one axis for the dimension\n"
+                f"  fix: random.placed({place.axis!r}, dim, pieces, extent) with the pieces of this rank's part of x"
+            )
+
+
 def of_tensor(
     x: Tensor, axes: Sequence[str], caller: str, places: Sequence[Place] = ()
 ) -> tuple[tuple[int, ...], Part, Layout | None]:
@@ -80,15 +95,7 @@ def of_tensor(
             labels.append(D)
     box = tuple(slice(start, start + n) for start, n in zip(starts, x.array.shape, strict=True))
     used = used_places(places, layout, axes)
-    for place in used:
-        length = sum(stop - start for start, stop in place.pieces)
-        if place.dim >= len(extents) or extents[place.dim] != length or [p.dim for p in used].count(place.dim) > 1:
-            raise ShapeError(
-                f"{caller}(key, {getattr(x, 'name', '') or 'x'}: {describe(x.array, x.array.shape, layout)})\n"
-                f"  axis {place.axis!r}: the key is placed there, with the pieces {list(place.pieces)} of dimension "
-                f"{place.dim}, which are {length} long; needed: x with this extent, and one axis for the dimension\n"
-                f"  fix: random.placed({place.axis!r}, dim, pieces, extent) with the pieces of this rank's part of x"
-            )
+    _require_pieces(x, caller, layout, extents, used)
     for place in used:
         extents[place.dim] = place.extent
     return tuple(extents), box, layout.grid.layout(labels)

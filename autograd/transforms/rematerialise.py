@@ -251,6 +251,23 @@ def _result(outputs: list[Any], structure: Structure) -> Any:
     return structure.rebuild(outputs[:n])
 
 
+def _with_pending(g: Any, recording: Recording, place: int) -> Any:
+    """A cotangent with that which an import has added to those pending for its own tape, which is this one."""
+    left = recording.pending.pop(place, None)
+    return left if g is None else g if left is None else g + left
+
+
+def _tangent(
+    y: Any, again: Recording, of_run: dict[int, Any], recording: Recording, known: dict[int, Any]
+) -> Any:  # fmt: skip
+    """The tangent of an output of the second run, or None."""
+    if y.__class__ not in TENSORS or y.tape is None:
+        return None
+    if y.tape is again:
+        return of_run.get(y.node)
+    return known.get(y.node) if y.tape is recording else None
+
+
 class _Head:
     """The operation of the head node: its pull and push run the function again and sweep that run."""
 
@@ -288,13 +305,11 @@ class _Head:
                     op_of(step).pull(step, g, sweep)
             return
         for q, place in _imports(again, recording):
-            g = inner.outside.pop(q, None) if wanted is None else wanted[q]
+            g = None if wanted is None else wanted[q]
             if g is None:
                 g = inner.outside.pop(q, None)
-            # an import adds its cotangent to those pending for its own tape, which is this one: take it from there
             if wanted is None:
-                left = recording.pending.pop(place, None)
-                g = left if g is None else g if left is None else g + left
+                g = _with_pending(g, recording, place)
             if g is not None:
                 sweep.add(place, g)
         if not sweep.record:
@@ -345,14 +360,8 @@ class _Head:
                     inner[q - first] = op_of(step).push(step, inner, first, record, again, q)
         finally:
             state.recording = active
-        tangents: list[Any] = []
-        for y in outputs:
-            if y.__class__ not in TENSORS or y.tape is None:
-                tangents.append(None)
-            elif y.tape is again:
-                tangents.append(inner[y.node - first] if y.node >= first else None)
-            else:
-                tangents.append(known.get(y.node) if y.tape is recording else None)
+        of_run = {first + i: t for i, t in enumerate(inner)}
+        tangents = [_tangent(y, again, of_run, recording, known) for y in outputs]
         if again is not recording and not record:
             again.release()
         return tangents

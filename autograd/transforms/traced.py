@@ -74,27 +74,12 @@ class Traced:
                     self.raw = False
                     is_source |= x.tape is not recording and may_need_gradient(x)
                 else:
-                    try:
-                        maker = BOXED.get(x.__class__)
-                        x = tensor(unshared(x) if recording.copies else x) if maker is None else maker(x, 0, None)
-                    except DtypeError as error:
-                        what = what or getattr(function, "what", "argument 0")
-                        raise DtypeError(f"{self.structure.paths(what)[i]}: {error}") from error
-                    if state.grid is not None:
-                        self._note_plain(i, what, transform or getattr(function, "transform", ""))
-                        if x.array.dtype.kind in "fcV":  # so that ranks with equal values are told
-                            x.requires_grad = True
-                            x.name = self.structure.paths(what)[i]
-                            plain.append(x)
+                    x = self._leaf(i, x, what, function, transform)
+                    if state.grid is not None and x.requires_grad:
+                        plain.append(x)
                 if x.array.dtype.kind not in "fcV":
                     raise _without_derivative(x, self.structure.paths(what)[i])
-                if state.grid is not None:
-                    x.layout = x.labelled(state.grid)
-                    if x.layout.drawn:
-                        raise LayoutError(drawn_leaf("the argument of a transform", x))
-                    if C in x.layout.labels:
-                        raise _constant_argument(x, self.structure.paths(what)[i])
-                elif isinstance(x, Constant):
+                if _is_constant(x):
                     raise _constant_argument(x, self.structure.paths(what)[i])
                 inputs.append(self.tape.watch(x))
             if is_source and recording.takes_unrecorded:  # a value computed outside may depend on an argument
@@ -166,13 +151,24 @@ class Traced:
         return x
 
     # -- the sweeps ------------------------------------------------------------------------------------------------
-    def pull(self, cts: Sequence[Any] | None) -> list[Any]:
-        """Return the cotangents of the inputs, given one of each output; `out` says whether they are plain arrays.
+    def _leaf(self, i: int, x: Any, what: str, function: Function, transform: str) -> Any:
+        """An argument that is no Tensor, as a leaf. On a mesh one of numbers requires a gradient."""
+        try:
+            maker = BOXED.get(x.__class__)
+            x = tensor(unshared(x) if self.tape.recording.copies else x) if maker is None else maker(x, 0, None)
+        except DtypeError as error:
+            raise DtypeError(f"{self.structure.paths(what)[i]}: {error}") from error
+        if state.grid is not None:
+            self._note_plain(i, what, transform or getattr(function, "transform", ""))
+            if x.array.dtype.kind in "fcV":  # so that ranks with equal values are told
+                x.requires_grad = True
+                x.name = self.structure.paths(what)[i]
+        return x
 
-        A cotangent None is zero. ``cts=None`` starts from the number 1, the cotangent of an objective.
-        """
+    def _swept(self, cts: Sequence[Any] | None) -> list[Any] | None:
+        """The cotangents of the inputs, None where no sweep is needed."""
         record = state.recording is not None
-        found: Any = None
+        found: list[Any] | None = None
         if cts is None and self.connected:
             found = self.tape.backward(self.outputs, wanted=self.inputs, retain=True, record=record)
         elif cts is not None:
@@ -180,6 +176,14 @@ class Traced:
             if pairs or self.tape.recording.communicates:
                 ys, given = [y for y, _ in pairs], [ct for _, ct in pairs]
                 found = self.tape.backward(ys, given, wanted=self.inputs, retain=True, record=record)
+        return found
+
+    def pull(self, cts: Sequence[Any] | None) -> list[Any]:
+        """Return the cotangents of the inputs, given one of each output; `out` says whether they are plain arrays.
+
+        A cotangent None is zero. ``cts=None`` starts from the number 1, the cotangent of an objective.
+        """
+        found = self._swept(cts)
         if found is not None and not any(g is not None for g in found):
             self.is_reached = not all(_is_invariant(x.layout) for x in self.inputs)
         found = found or [None] * len(self.inputs)
@@ -243,6 +247,16 @@ def _refuse_local_gradients(y: Tensor, plain: list[Leaf]) -> None:
                     f"{{{axis!r}: I}}), if it is the same on all ranks, and cast(x, {axis!r}, to=R) where the function "
                     f"uses it\n  or:  ag.tensor(x, layout={{{axis!r}: V}}), if each rank has a value of its own"
                 )
+
+
+def _is_constant(x: Any) -> bool:
+    """Whether an argument is a constant. Under a mesh it takes its labels; a drawn one raises LayoutError."""
+    if state.grid is None:
+        return isinstance(x, Constant)
+    x.layout = x.labelled(state.grid)
+    if x.layout.drawn:
+        raise LayoutError(drawn_leaf("the argument of a transform", x))
+    return C in x.layout.labels
 
 
 def _constant_argument(x: Tensor, path: str) -> TapeError:

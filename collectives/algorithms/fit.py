@@ -17,7 +17,7 @@ import math
 import statistics
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -186,84 +186,97 @@ def measure(native: Communicator, messages: Communicator, hosts: Hosts) -> Fit:
     -------
     Fit
     """
-    p = messages.size
-
-    def exchange(group: Communicator, size_bytes: int) -> Run:
-        out, into = np.zeros(size_bytes, np.uint8), np.empty(size_bytes, np.uint8)
-        distances = [1 << k for k in range((group.size - 1).bit_length())]
-
-        def rounds() -> None:
-            for distance in distances:
-                to, source = (group.index + distance) % group.size, (group.index - distance) % group.size
-                finish(swap(group, out, to, into, source))
-
-        return rounds
-
-    def slowest(run: Run) -> float:
-        """The approximate time of a call on the slowest rank; the same number on all ranks."""
-        run()  # the first call makes connections and buffers
-        start = time.perf_counter()
-        run()
-        first = time.perf_counter() - start
-        return max(json.loads(text) for text in native.exchange(json.dumps(first).encode()))
-
-    def often(seconds: float) -> int:
-        return max(1, min(10, int(BUDGET_S / TRIES / seconds)))
-
-    def agreed(runs: Sequence[tuple[Run, int]]) -> list[float]:
-        """The median over the ranks of their median times."""
-        mine = json.dumps(_usual(runs, messages.barrier)).encode()
-        return [statistics.median(each) for each in zip(*map(json.loads, native.exchange(mine)), strict=True)]
-
+    clock, p = _Clock(native, messages), messages.size
     groups = [messages]
     if hosts.between is not None and hosts.lanes > 1 and hosts.count > 1 and hosts.lanes * hosts.count == p:
         groups += [hosts.inside, hosts.between]
-    runs: list[tuple[Run, int]] = []
-    for group in groups:
-        for size_bytes in (SHORT_BYTES, LONG_BYTES):
-            run = exchange(group, size_bytes)
-            runs.append((run, often(slowest(run))))
+    runs = [clock.repeated(_exchange(group, n)) for group in groups for n in (SHORT_BYTES, LONG_BYTES)]
     x = np.zeros(LONG_BYTES // 8, np.float32)
     runs.append((lambda: np.add(x, x, out=x), 4))
     unmodelled = {"native": native}
     memory = _memory(messages, hosts)
     if memory is not None:
         unmodelled["shared"] = memory
-    timed: list[tuple[str, str, int]] = []  # (name, operation, size) in the order of the runs
-    for name, group in unmodelled.items():
+    timed = list(_unmodelled_runs(unmodelled, clock))
+    found = clock.agreed([*runs, *(run for _, run in timed)])
+    steps = [found[2 * k + i] / (group.size - 1).bit_length() for k, group in enumerate(groups) for i in (0, 1)]
+    (link, *levels) = [_line(*steps[2 * k : 2 * k + 2]) for k in range(len(groups))]
+    tables: dict[str, Table] = {name: {} for name in unmodelled}
+    for ((name, op, size_bytes), _), seconds in zip(timed, found[len(runs) :], strict=True):
+        tables[name].setdefault(op, []).append((size_bytes, seconds))
+    adding = found[2 * len(groups)] / x.nbytes
+    fit = Fit(p, *link, adding, tables, Levels(hosts.lanes, *levels[0], *levels[1]) if levels else None)
+    _try_models(fit, clock)
+    return fit
+
+
+class _Clock:
+    """Times calls that all ranks make together, and agrees on the times."""
+
+    def __init__(self, native: Communicator, messages: Communicator):
+        self.native, self.messages = native, messages
+
+    def slowest(self, run: Run) -> float:
+        """The approximate time of a call on the slowest rank; the same number on all ranks."""
+        run()  # the first call makes connections and buffers
+        start = time.perf_counter()
+        run()
+        first = time.perf_counter() - start
+        return max(json.loads(text) for text in self.native.exchange(json.dumps(first).encode()))
+
+    def repeated(self, run: Run, seconds: float | None = None) -> tuple[Run, int]:
+        """A call with its number of repetitions per try; `seconds` is its approximate time, if that is known."""
+        seconds = self.slowest(run) if seconds is None else seconds
+        return run, max(1, min(10, int(BUDGET_S / TRIES / seconds)))
+
+    def agreed(self, runs: Sequence[tuple[Run, int]]) -> list[float]:
+        """The median over the ranks of their median times."""
+        mine = json.dumps(_usual(runs, self.messages.barrier)).encode()
+        return [statistics.median(each) for each in zip(*map(json.loads, self.native.exchange(mine)), strict=True)]
+
+
+def _exchange(group: Communicator, size_bytes: int) -> Run:
+    """Messages between ranks at the distances 1, 2, 4, ..., one after another."""
+    out, into = np.zeros(size_bytes, np.uint8), np.empty(size_bytes, np.uint8)
+    distances = [1 << k for k in range((group.size - 1).bit_length())]
+
+    def rounds() -> None:
+        for distance in distances:
+            to, source = (group.index + distance) % group.size, (group.index - distance) % group.size
+            finish(swap(group, out, to, into, source))
+
+    return rounds
+
+
+def _unmodelled_runs(
+    groups: dict[str, Communicator], clock: _Clock
+) -> Iterator[tuple[tuple[str, str, int], tuple[Run, int]]]:
+    """The calls whose times no model gives, each with its name, operation and size, until one takes too long."""
+    for name, group in groups.items():
         for op in OPERATIONS:
             if steps_of(op, name) is None and name != "native":
                 continue
             for k, size_bytes in enumerate(TIMED_BYTES):
                 run = _call(group, op, size_bytes)
-                seconds = slowest(run)
-                runs.append((run, often(seconds)))
-                timed.append((name, op, size_bytes))
+                seconds = clock.slowest(run)
+                yield (name, op, size_bytes), clock.repeated(run, seconds)
                 if 4 * seconds > TIMED_LIMIT_S and k:
                     break
-    found = agreed(runs)
-    steps = [found[2 * k + i] / (group.size - 1).bit_length() for k, group in enumerate(groups) for i in (0, 1)]
-    (link, *levels) = [_line(*steps[2 * k : 2 * k + 2]) for k in range(len(groups))]
-    tables: dict[str, Table] = {name: {} for name in unmodelled}
-    for (name, op, size_bytes), seconds in zip(timed, found[2 * len(groups) + 1 :], strict=True):
-        tables[name].setdefault(op, []).append((size_bytes, seconds))
-    adding = found[2 * len(groups)] / x.nbytes
-    fit = Fit(p, *link, adding, tables, Levels(hosts.lanes, *levels[0], *levels[1]) if levels else None)
+
+
+def _try_models(fit: Fit, clock: _Clock) -> None:
+    """Time the best algorithm by the model, which is the same on all ranks, beside ``native``; set `fit.errors`."""
+    tried = [(op, size_bytes) for op in OPERATIONS for size_bytes in TRIED_BYTES]
     runs = []
-    for op in OPERATIONS:  # time the best algorithm by the model, which is the same on all ranks, next to ``native``
-        for size_bytes in TRIED_BYTES:
-            _, best = min((t, name) for name, t in fit.modelled(op, size_bytes).items())
-            for run in (_trial(messages, op, best, size_bytes), _call(native, op, size_bytes)):
-                runs.append((run, often(slowest(run))))
-    found = agreed(runs)
-    turns = iter(zip(found[::2], found[1::2], strict=True))
-    for op in OPERATIONS:
-        fit.errors[op] = []
-        for size_bytes in TRIED_BYTES:
-            tried, beside = next(turns)  # both were measured under the same load, so their ratio is reliable
-            seconds = tried / beside * _between(tables["native"][op], size_bytes)
-            fit.errors[op].append((size_bytes, seconds / min(fit.modelled(op, size_bytes).values())))
-    return fit
+    for op, size_bytes in tried:
+        _, best = min((t, name) for name, t in fit.modelled(op, size_bytes).items())
+        for run in (_trial(clock.messages, op, best, size_bytes), _call(clock.native, op, size_bytes)):
+            runs.append(clock.repeated(run))
+    found = clock.agreed(runs)
+    for (op, size_bytes), ours, beside in zip(tried, found[::2], found[1::2], strict=True):
+        # both were measured under the same load, so their ratio is reliable
+        seconds = ours / beside * _between(fit.timed["native"][op], size_bytes)
+        fit.errors.setdefault(op, []).append((size_bytes, seconds / min(fit.modelled(op, size_bytes).values())))
 
 
 def _line(short_s: float, long_s: float) -> tuple[float, float]:

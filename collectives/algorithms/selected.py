@@ -9,7 +9,6 @@ for.
 
 from __future__ import annotations
 
-from collections import deque
 from typing import Any
 
 from ..checks.sanitizer import Addend
@@ -17,20 +16,20 @@ from ..transports.device.host_transport import HostTransport
 from ..transports.protocol import Communicator, Pending, Request, Text, Wrapper, with_words
 from .fit import Fit, measure
 from .hierarchical import Hosts
-from .steps import Steps, Whole
+from .queue import Queue
+from .steps import Steps
 from .table import OPERATIONS, steps_of
 
 __all__ = ["Channel", "Selected"]
 
 
-class Channel:
+class Channel(Queue):
     """The channel of the algorithms: a duplicate of a group, with its hosts and measurements, which are made once."""
 
     def __init__(self, base: Communicator, like: Channel | None = None):
+        super().__init__()
         self.base = base
         self._like = like  # a channel between the same ranks, whose fit is used here
-        self.jobs: deque[_Job] = deque()
-        self.is_running = False  # a job waits or is tested, and calls that are handed over then only join the queue
         self._messages: Communicator | None = None
         self._hosts: Hosts | None = None
         self._fit: Fit | None = None
@@ -63,74 +62,6 @@ class Channel:
             self.drain()
             self._fit = measure(self.base, self.messages, self.hosts)
         return self._fit
-
-    def run(self, steps: Steps[Any]) -> Any:
-        """Run an algorithm to its end, after those that were started before it."""
-        return self.start(steps, in_background=False).finish()
-
-    def start(self, steps: Steps[Any], in_background: bool = True) -> _Job:
-        """Add an algorithm to the queue. In the background, no step of it blocks."""
-        job = _Job(self, steps, in_background)
-        self.jobs.append(job)
-        return job
-
-    def drain(self) -> None:
-        """Finish all started algorithms."""
-        while self.jobs:
-            self.jobs[0].finish()
-
-
-class _Job:
-    """A started algorithm. It runs when those before it on the channel are done."""
-
-    def __init__(self, channel: Channel, steps: Steps[Any], in_background: bool):
-        self._channel = channel
-        self._in_background = in_background
-        self._steps = steps
-        self._at: Pending[Any] | None = None
-        self._is_done = False
-        self._result: Any = None
-
-    def _step(self) -> None:
-        try:
-            if self._at is not None:
-                self._at.wait()  # some transports copy the data only in wait
-            self._at = next(self._steps)
-            if self._in_background and isinstance(self._at, Whole):
-                self._at.start()
-        except StopIteration as stop:
-            self._is_done, self._result, self._at = True, stop.value, None
-            self._channel.jobs.popleft()
-        except BaseException:
-            self._channel.jobs.popleft()
-            raise
-
-    def test(self) -> bool:
-        """Make progress without waiting; returns whether the algorithm is done."""
-        jobs, channel = self._channel.jobs, self._channel
-        if channel.is_running:
-            return self._is_done
-        channel.is_running = True
-        try:
-            while not self._is_done:
-                first = jobs[0]
-                if first._at is not None and not first._at.test():
-                    return False
-                first._step()
-            return True
-        finally:
-            channel.is_running = False
-
-    def finish(self) -> Any:
-        """Wait for the result."""
-        jobs, channel = self._channel.jobs, self._channel
-        channel.is_running = True
-        try:
-            while not self._is_done:
-                jobs[0]._step()
-        finally:
-            channel.is_running = False
-        return self._result
 
 
 class Selected(Wrapper, HostTransport):

@@ -203,14 +203,10 @@ def _warn_of_copies(name: str, x: Tensor, axes: tuple[str, ...], group: Any) -> 
     It counts once per rank. Only factors, signs and shapes may have changed since: behind any other function, and
     behind a sum over rows, the term is a part of each rank's own value, as a bias is.
     """
-    if group.index or group.size == 1 or x.tape is None or (made := x.tape.node(x.node)) is None:
+    made = None if group.index or group.size == 1 or x.tape is None else _before_scalings(x.tape, x.node, axes)
+    if made is None:
         return
-    op, _, _, places, _, _, signature = made
-    while op.name in _SCALINGS and signature is not None:
-        own = [i for i, layout in enumerate(signature.layouts) if any(layout[axis] is V for axis in axes)]
-        if len(own) != 1 or (made := x.tape.node(places[own[0]])) is None:
-            return
-        op, _, _, places, _, _, signature = made
+    op, places, signature = made
     if op.name not in ("add", "subtract") or signature is None:
         return
     one, two = signature.layouts
@@ -230,6 +226,19 @@ def _warn_of_copies(name: str, x: Tensor, axes: tuple[str, ...], group: Any) -> 
         ReplicaWarning,
         find_site(),
     )
+
+
+def _before_scalings(tape: Any, at: int, axes: tuple[str, ...]) -> tuple[Any, Any, Any] | None:
+    """The operation, operands and signature that made a value, before only factors, signs and shapes have changed."""
+    while (made := tape.node(at)) is not None:
+        op, _, _, places, _, _, signature = made
+        if op.name not in _SCALINGS or signature is None:
+            return op, places, signature
+        own = [i for i, layout in enumerate(signature.layouts) if any(layout[axis] is V for axis in axes)]
+        if len(own) != 1:
+            return None
+        at = places[own[0]]
+    return None
 
 
 def _is_local_mean(recording: Any, at: int) -> bool:

@@ -7,6 +7,8 @@ backward, at an optimizer's step and at the end of a mesh's block.
 
 from __future__ import annotations
 
+import weakref
+from collections.abc import Iterable
 from typing import Any
 
 from . import modes
@@ -23,8 +25,6 @@ class Checks:
 
     Parameters
     ----------
-    every : bool
-        Whether ``first`` compares all calls, as on threads, where it costs little.
     never : bool
         Whether nothing is compared: in a dry run.
 
@@ -40,36 +40,82 @@ class Checks:
         How often each line of the program has labelled a tensor R, I or Shard.
     objectives : int
         The number of Invariant objectives of which backward was called (see `collectives.replicas`).
-    leaves : dict
-        Weak references to the leaves of these objectives. They are compared at the end of the mesh's block.
     ends : int
         The number of blocks of the mesh that ended since the first objective or optimizer.
     """
 
-    __slots__ = ("_every", "_never", "copies", "ends", "leaves", "lines", "objectives", "parts", "sampling")
+    __slots__ = ("_leaves", "copies", "ends", "lines", "objectives", "parts", "sampling")
 
-    def __init__(self, *, every: bool = False, never: bool = False):
-        self._every, self._never = every, never
+    def __init__(self, *, never: bool = False):
         self.sampling = Sampling.never() if never else Sampling()
         self.copies: list[Any] = []
         self.parts: list[Any] = []
         self.lines: dict[Any, int] = {}
         self.objectives = 0
-        self.leaves: dict[int, Any] = {}
+        self._leaves: dict[int, Any] = {}  # weak references, by the identity of the leaf
         self.ends = 0
 
     @property
     def is_due(self) -> bool:
         """Whether the next call's fingerprint is compared. The same on all ranks of the group."""
-        if self._every or self._never:
-            return modes.limit > 0 and not self._never
         sampling = self.sampling
         return (sampling.agreed < modes.limit or sampling.calls >= sampling.opens) and modes.limit > 0
+
+    def count_call(self) -> bool:
+        """Count a call, and whether it is compared or recorded in a window, as mode ``off`` does, too."""
+        sampling = self.sampling
+        sampling.calls += 1
+        return sampling.agreed < modes.limit or sampling.calls >= sampling.opens
 
     @property
     def takes_copies(self) -> bool:
         """Whether the next call compares a further copy."""
         return self.is_due and len(self.copies) < MOST
+
+    @property
+    def takes_parts(self) -> bool:
+        """Whether one of the next calls compares a further part."""
+        return self.is_due and len(self.parts) < MOST
+
+    def take_copies(self) -> list[Any]:
+        """The copies that no call has compared yet, which are compared now."""
+        taken = self.copies.copy()
+        self.copies.clear()
+        return taken
+
+    def next_addend(self, group: Any, addend: Any) -> Any:
+        """The addend of the next call of the channel, if there are parts: the call's own, or the first part."""
+        self.tell_part(group)
+        if addend is None and self.parts:
+            addend = self.parts[0]
+            addend.is_sent = True
+        return addend
+
+    def tell_part(self, group: Any) -> None:
+        """Warn, on the first rank of the group, if the part that a call has carried is equal on all ranks."""
+        if self.parts and self.parts[0].is_sent:
+            part = self.parts.pop(0)
+            if part.is_equal and part.digest and not group.index:
+                part.warn(group.size)
+
+    def count_objective(self) -> bool:
+        """Count a backward of an Invariant objective, and whether all about it is compared: the 1st, 2nd, 4th, ..."""
+        self.objectives = n = self.objectives + 1
+        return not n & (n - 1)  # as `modes.is_due`, without a call
+
+    def keep_leaves(self, leaves: Iterable[Any]) -> None:
+        """Keep the leaves of an objective, as long as they live, for the comparison at the end of the block."""
+        living = {i: each for i, each in self._leaves.items() if each() is not None}
+        self._leaves = living | {id(leaf): weakref.ref(leaf) for leaf in leaves}
+
+    def leaves(self) -> list[Any]:
+        """The leaves that were kept and live."""
+        return [leaf for each in self._leaves.values() if (leaf := each()) is not None]
+
+    def count_end(self) -> bool:
+        """Count an end of the mesh's block, and whether copies are compared there."""
+        self.ends += 1
+        return modes.is_due(self.ends) or modes.watching
 
     def is_line_due(self, line: Any) -> bool:
         """Count a tensor that a line of the program has labelled, and whether it is the 1st, 2nd, 4th, ... one."""

@@ -5,39 +5,22 @@ The mode is read once from ``RINGTAPE_CHECK``, and changed with `set_check` (``c
 =========  ==========================================  ==========================================================
 mode       what is compared                            what it costs
 =========  ==========================================  ==========================================================
-off        a sample of the calls, whose first         that of a sample: see `sampling`
-           difference is reported on stderr; the
-           program goes on
+off        samples (`sampling`), whose first           that of a sample
+           difference is reported on stderr
 first      the fingerprints of the first 1000 calls    over MPI one all-reduce of 16 bytes before each of these
            of every communicator (the default)         calls; on threads the text travels with the call itself
 always     the fingerprint of every call               the same for every call
-ranks      the fingerprint, the operand's layout on    as ``always``, a walk up the stack, and one pass over the
-           all axes, the call site with the lines      bytes of every operand that is R, I or a constant on some
-           around it, the number of the call, and      axis; no further message
-           digests of the copies that should be equal:
-           see `sanitizer`
+ranks      the fingerprint, the layouts, the call      as ``always``, a walk up the stack, and one pass over the
+           site, the number of the call, and digests   bytes of every operand that is R, I or a constant on some
+           of copies (`sanitizer`)                     axis; no further message
 =========  ==========================================  ==========================================================
-
-In every mode the ranks compare samples of all calls, for ever: see `sampling`. In every mode but ``off``, backward and
-the optimizer's step compare values that should be equal, the 1st, 2nd, 4th, 8th, ... time: see `collectives.replicas`.
-
-In every mode but ``off`` the ranks also compare the plain numbers and constants that met a value with the label R, I, P
-or Shard since the last comparison: see `numbers`. With them they compare the arrays that ``ag.tensor`` labels R or I:
-of each line of the program the 1st, 2nd, 4th, 8th, ... array. So many sums of Varying values are examined, too: see
-`addends`.
 
 A *fingerprint* is one line of text: the collective, the axis, shape, dtype, root, extents, the label of the result, and
 whether the call is recorded. On threads ``first`` compares every call, as ``always`` does, because the comparison is
 cheap next to the synchronization of threads.
 
-If a rank waits longer than `time_limit_s`, it raises an error that shows what every rank waits for and where, and names
-the ranks that never arrived. The limit is ``RINGTAPE_TIMEOUT_S`` or the argument of `set_check`. Without either it is
-300 s under ``ranks``, and there is no limit in the other modes. Ranks that wait for each other are detected without a
-limit: at once on threads, and within about two seconds over MPI. A wait of a minute (``RINGTAPE_REPORT_S``) is reported
-on stderr, with the states of all ranks, and the job goes on.
-
-In every mode the monitors of ranks over MPI also compare the calls that the ranks have made, beside the calls and at no
-cost to them, and end the job within seconds if they differ: see `collectives.job.comparison`.
+Samples, copies, numbers (`numbers`), addends (`addends`), the monitors' comparison and the limits of waits are in
+`docs/checking.md`.
 """
 
 from __future__ import annotations
@@ -48,7 +31,7 @@ from contextlib import contextmanager
 from autograd import environment
 from autograd.errors import OptionError
 
-__all__ = ["MODES", "check_mode", "is_checked", "is_due", "set_check", "time_limit_s"]
+__all__ = ["MODES", "check_mode", "is_due", "set_check", "time_limit_s"]
 
 MODES = environment.VARIABLES["RINGTAPE_CHECK"].values
 FIRST_CALLS = 1000
@@ -73,7 +56,7 @@ def set_check(mode: str, timeout_s: float | None = None, *, sites: bool = True) 
     Parameters
     ----------
     mode : {"off", "first", "always", "ranks"}
-        Selects what is compared: see the table of the module `collectives.checks.modes`.
+        Selects what is compared: see the table of the module `collectives.checks.modes`, and `docs/checking.md`.
     timeout_s : float, optional
         How long a rank may wait for another one. The default is ``RINGTAPE_TIMEOUT_S`` if it is set, else 300 under
         ``ranks``, else no limit.
@@ -121,11 +104,6 @@ def waiting_limited(limit_s: float, by: str) -> Iterator[None]:
 def check_mode() -> str:
     """The current check mode."""
     return _mode
-
-
-def is_checked(agreed: int) -> bool:
-    """Whether a communicator that has already compared `agreed` calls compares the next one."""
-    return agreed < limit
 
 
 def is_due(n: int, every: int = 0) -> bool:

@@ -27,11 +27,10 @@ from autograd.layouts.layout import R, Shard, V
 from autograd.layouts.messages import describe
 from autograd.layouts.names import name_of, variable_of
 
-from .channel import MOST
 from .reports import warn_once
 from .sanitizer import Addend, digest_of
 
-__all__ = ["Part", "expect_different", "expect_different_beside", "next_addend", "tell"]
+__all__ = ["Part", "expect_different", "expect_different_beside"]
 
 _FEW = 64  # whole numbers
 
@@ -71,7 +70,7 @@ def expect_different(how: str, x: Any) -> None:
         return
     for axis in mesh.known_axes():
         checks = axis.group.checks
-        if checks is None or not checks.is_due or len(checks.parts) >= MOST or len(axis.names) > 1:
+        if checks is None or not checks.takes_parts or len(axis.names) > 1:
             continue
         (name,) = axis.names
         if type(layout[name]) is Shard:
@@ -113,7 +112,7 @@ def expect_different_beside(mesh: Any, operation: str, x: Any, out: Any) -> None
         return
     for axis in mesh.known_axes():
         checks = axis.group.checks
-        if checks is None or not checks.is_due or len(checks.parts) >= MOST or len(axis.names) > 1:
+        if checks is None or not checks.takes_parts or len(axis.names) > 1:
             continue
         (name,) = axis.names
         label = out[name]
@@ -122,26 +121,6 @@ def expect_different_beside(mesh: Any, operation: str, x: Any, out: Any) -> None
             line = site, operation, x.layout, x.array.dtype, len(x.array.shape)
             if checks.is_line_due(line):
                 checks.parts.append(Beside(_digest(to_host(x.array), True), operation, x, label, name, site))
-
-
-def next_addend(group: Any, addend: Addend | None) -> Addend | None:
-    """The addend of the next call of a group that has parts to compare: the call's own, or the first part."""
-    parts = group.checks.parts
-    tell(group)
-    if addend is None and parts:
-        addend = parts[0]
-        parts[0].is_sent = True
-    return addend
-
-
-def tell(group: Any) -> None:
-    """Warn, on the first rank of a group, if the part that a call has carried is equal on all ranks."""
-    checks = group.checks
-    if checks is None or not checks.parts or not checks.parts[0].is_sent:
-        return
-    part = checks.parts.pop(0)
-    if part.is_equal and part.digest and not group.index:
-        part.warn(group.size)
 
 
 def _digest(host: Any, may_count: bool = False) -> int:

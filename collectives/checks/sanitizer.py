@@ -36,9 +36,9 @@ from autograd.errors import CollectiveMismatch, CommunicationError, ReplicaMisma
 from autograd.layouts.layout import C, D, I, Layout, R, Shard
 from autograd.layouts.messages import describe
 
-from . import modes
+from . import modes, reports
 from .channel import MOST
-from .reports import mismatch_text, rank_list
+from .reports import MadeCall, rank_list
 from .sampling import Order, Place
 
 __all__ = ["Addend", "Copy", "Statement", "compare", "declared", "digest_of", "note_facts", "statement", "witness"]
@@ -209,26 +209,21 @@ def compare(
         The lines of earlier calls, for statements about several calls.
     """
     is_full = all(each.is_full for each in statements)  # otherwise a rank was still in another mode
-    where = [each.site for each in statements]
-    calls = [f"{t.call} layout={t.layout}" if is_full and t.layout else t.call for t in statements]
-    if len(set(calls)) > 1:
-        return CollectiveMismatch(mismatch_text(name, ranks, calls, where))
-    if order is not None and statements[0].places and len({len(each.places) for each in statements}) == 1:
-        error = _unequal_windows(name, ranks, [each.places for each in statements], order)
-        if error is not None:
-            return error
-    if not is_full:
-        return _unequal_copies(name, ranks, statements)
-    if len({t.number for t in statements}) > 1:
-        counted = [f"{each.call} as call #{each.number} of '{name}'" for each in statements]
-        return CollectiveMismatch(mismatch_text(name, ranks, counted, where))
-    if all(each.compares_site for each in statements):
-        if len(set(where)) > 1:
-            return CollectiveMismatch(_other_lines(name, ranks, calls[0], where))
-        if len({each.callers for each in statements}) > 1:
-            called = [f"{each.site}, called from {each.callers or 'no function'}" for each in statements]
-            return CollectiveMismatch(_other_lines(name, ranks, calls[0], called))
-    return _unequal_copies(name, ranks, statements)
+    calls = {
+        rank: MadeCall(
+            f"{each.call} layout={each.layout}" if is_full and each.layout else each.call,
+            each.site, each.number, each.callers,
+        )
+        for rank, each in zip(ranks, statements, strict=True)
+    }  # fmt: skip
+    text = reports.call_difference(name, calls)
+    if text is None and order is not None:
+        text = _window_difference(name, ranks, [each.places for each in statements], order)
+    if text is None and is_full:
+        text = reports.number_difference(name, calls)
+        if text is None and all(each.compares_site for each in statements):
+            text = reports.line_difference(name, calls)
+    return _unequal_copies(name, ranks, statements) if text is None else CollectiveMismatch(text)
 
 
 def note_facts(addend: Addend, ranks: Sequence[int], statements: Sequence[Statement]) -> None:
@@ -239,37 +234,40 @@ def note_facts(addend: Addend, ranks: Sequence[int], statements: Sequence[Statem
     digests = [[copy.digest for copy in each.copies if copy.kind == "addend"] for each in statements]
     if all(len(each) == 1 for each in digests):
         addend.digests = tuple([digest for (digest,) in digests])
-    means = [[copy for copy in each.copies if copy.kind == "mean"] for each in statements]
-    for nth, own in enumerate([fact for fact in addend.facts if fact.kind == "mean"]):
-        found = [(rank, mine[nth]) for rank, mine in zip(ranks, means, strict=True) if len(mine) > nth]
-        found = [(rank, copy) for rank, copy in found if copy.place == own.place]
-        counts, weights = zip(*(copy.text.split() for _, copy in found), strict=True)
-        if len(set(counts)) > 1 and len(set(weights)) > 1:
-            addend.counts = {rank: int(count) for (rank, _), count in zip(found, counts, strict=True)}
+    means = [_means_of(each.copies) for each in statements]
+    for nth, own in enumerate(_means_of(addend.facts)):
+        found = {
+            rank: mine[nth].text.split()  # the count and the weight
+            for rank, mine in zip(ranks, means, strict=True) if len(mine) > nth and mine[nth].place == own.place
+        }  # fmt: skip
+        if all(len(set(values)) > 1 for values in zip(*found.values(), strict=True)):
+            addend.counts = {rank: int(count) for rank, (count, _) in found.items()}
             return
 
 
-def _other_lines(name: str, ranks: Sequence[int], call: str, where: Sequence[str]) -> str:
-    text = mismatch_text(name, ranks, [f"{call}\n    at {site}" for site in where])
-    first, *lines, _ = text.replace("the call of", "the same call at the line of").splitlines()
-    lines.append("  needed: the same lines of the program on all ranks, or the ranks may confuse two equal calls")
-    lines.append('  fix: call it at one place; or, if the different lines are intended, cc.check("ranks", sites=False)')
-    return "\n".join([first, *lines])
+def _means_of(copies: Sequence[Copy]) -> list[Copy]:
+    return [copy for copy in copies if copy.kind == "mean"]
 
 
-def _unequal_windows(
+def _window_difference(
     name: str, ranks: Sequence[int], windows: Sequence[Sequence[Place]], order: Order
-) -> CollectiveMismatch | None:
-    for places in zip(*windows, strict=True):
-        if len({place.call for place in places}) > 1:
-            calls, sites = [place.call for place in places], [place.site for place in places]
-            return CollectiveMismatch(mismatch_text(name, ranks, calls, sites))
-    swap = order.learn(windows)
-    if swap is None or not modes.sites:
+) -> str | None:
+    """The text about the first call that differs in the ranks' windows, or about two calls in swapped order."""
+    if not windows[0] or len(set(map(len, windows))) > 1:
         return None
+    text = reports.first_call_difference(
+        name,
+        {
+            rank: (0, [MadeCall(place.call, place.site) for place in places])
+            for rank, places in zip(ranks, windows, strict=True)
+        },
+    )
+    swap = order.learn(windows) if text is None else None
+    if swap is None or not modes.sites:
+        return text
     one, other = (ranks[index] for index in swap.ranks)
     mine, theirs = swap.lines
-    return CollectiveMismatch(
+    return (
         f"{rank_list([one])} and {rank_list([other])} of '{name}' make two equal calls in different order: "
         f"{windows[0][swap.at].call}\n"
         f"  {rank_list([one])}: the one at {mine}, then the one at {theirs}\n"

@@ -7,37 +7,17 @@
     @gathering.adjoint
     def _(ct, call): return scattering(ct, call, to=V)       # other collectives, so that it can be recorded too
 
-The layout of the adjoint follows by duality and is never declared. On an active tape a collective is always recorded,
-whether or not its operand requires a gradient, and a sweep runs its adjoint even if no cotangent arrived. So all ranks
-communicate in the same order.
+==========  ========================================================================================================
+function    gets raw arrays, and Tensors in a recorded sweep; it returns
+==========  ========================================================================================================
+asks        one `Request` to the transport, and ``finish(answer, operand, call)``, which computes the result
+forward     the result of any other computation: local work, or several requests. It has no nonblocking form
+adjoint     the cotangent of the operand; its layout follows by duality and is never declared
+derivative  of a nonlinear collective (``word="N"``): the tangent of the result
+==========  ========================================================================================================
 
-The forward direction is declared once, in one of two ways:
-
-    asks      one `Request` to the transport, and a function that computes the result from the answer, the operand and
-              the call. The blocking form runs the request, the nonblocking form starts it, and the plan runs it on a
-              stand-in for the group. If the request is None, nothing is sent and the answer is None. Apart from the
-              operand's values, the request depends only on the call and the operand's shape and dtype. Two arguments of
-              the declaration apply before the request: `alone` gives the result on a single rank (by default a copy
-              of the operand; with None the request is made there too), and `sends` gives messages to send first
-    forward   any other computation: local work, or several requests. It has no nonblocking form
-
-The `word` of a declaration states how the result depends on the operand, as for a local operation:
-
-    a   linear, the default: forward mode is the collective itself, and the node keeps no array
-    N   nonlinear: the node keeps the operand and the result, which the adjoint and the derivative read
-
-    all_max = Collective("all_max", takes=(V, Shard), word="N")
-    @all_max.adjoint
-    def _(ct, call, x, y): ...                               # operations and collectives, so that it can be recorded
-    @all_max.derivative
-    def _(t, call, x, y): ...                                # forward mode: the tangent of the result
-
-At first order the rules receive raw arrays. In a recorded sweep they receive Tensors, with x and y at their places on
-the tape, so second derivatives include the dependence of the rules on x and y. A nonlinear collective rejects an
-operand that is Partial on any axis.
-
-A repeated use of a collective is cheap. The labels, the checks, the text that ranks compare, the request and the facts
-of the node are computed once per call and per layout, shape and dtype of the operand, and cached as a `Prepared`.
+A collective on an active tape is always recorded, and a sweep runs its adjoint even if no cotangent arrived: so all
+ranks communicate in the same order. The whole grammar: "How a collective is declared" in `docs/guides/collectives.md`.
 """
 
 from __future__ import annotations

@@ -85,9 +85,7 @@ class Prepared:
         self.result: Any = None
         self._result_dtype: Any = None
         self._is_inexact = (call.dtype if operand is None else operand[1]).kind in "fcV"
-        is_compared = call.group.checks is not None and not (
-            call.elsewhere or collective.between_two or (collective.silent and layout is None)
-        )
+        is_compared = _is_compared(collective, call, layout)
         self._compared = ComparedCall(collective, call, layout) if is_compared else None
         self._rule = rule = collective._forward
         is_alone = call.group.size == 1
@@ -262,6 +260,12 @@ class Prepared:
             # a sweep makes its zeros on the same device
             made.call = self.call.but(like=np.empty_like(device, shape=(0,)))
         return made
+
+
+def _is_compared(collective: Any, call: Call, layout: Layout | None) -> bool:
+    """Whether the ranks compare a call: not on one rank, between two ranks, or where no data is on this axis."""
+    is_cast_of_arrays = collective.silent and layout is None
+    return call.group.checks is not None and not (call.elsewhere or collective.between_two or is_cast_of_arrays)
 
 
 def outline(x: Any) -> tuple[tuple[int, ...], Any, bool]:

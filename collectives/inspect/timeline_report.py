@@ -10,8 +10,9 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 from .clocks import Offset, corrected
@@ -290,31 +291,29 @@ def _call_events(rank: int, c: CallRecord) -> list[dict[str, Any]]:
 def merged(records: Sequence[RankRecord], starts: Sequence[Offset], ends: Sequence[Offset]) -> Report:
     """Convert the records of all ranks to rank 0's clock, in place, match the calls, and sum them up."""
     for record, start, end in zip(records, starts, ends, strict=True):
-        for c in record.calls:
-            c.begin, c.returned, c.wait = (corrected(t, start, end) for t in (c.begin, c.returned, c.wait))
-            c.end = None if c.end is None else corrected(c.end, start, end)
-        record.operations = [
-            o._replace(begin=corrected(o.begin, start, end), end=corrected(o.end, start, end))
-            for o in record.operations
-        ]
-        record.spans = [
-            s._replace(begin=corrected(s.begin, start, end), end=corrected(s.end, start, end)) for s in record.spans
-        ]
-    times = [c.begin for r in records for c in r.calls]
-    times += [o.begin for r in records for o in r.operations] + [s.begin for r in records for s in r.spans]
-    last = [t for r in records for c in r.calls for t in (c.returned, c.end) if t is not None]
-    last += [o.end for r in records for o in r.operations] + [s.end for r in records for s in r.spans]
-    zero = min(times, default=0.0)
+        _convert(record, partial(corrected, start=start, end=end))
+    zero = min((each.begin for r in records for each in _timed(r)), default=0.0)
     for record in records:
-        for c in record.calls:
-            c.begin, c.returned, c.wait = c.begin - zero, c.returned - zero, c.wait - zero
-            c.end = None if c.end is None else c.end - zero
-        record.operations = [o._replace(begin=o.begin - zero, end=o.end - zero) for o in record.operations]
-        record.spans = [s._replace(begin=s.begin - zero, end=s.end - zero) for s in record.spans]
+        _convert(record, lambda t: t - zero)
+    last = [each.end for r in records for each in _timed(r) if each.end is not None]
+    last += [c.returned for r in records for c in r.calls]
     _match(records)
     errors = [max(a.error_ns, b.error_ns) / 1e9 for a, b in zip(starts, ends, strict=True)]
-    span_s = (max(last, default=zero) - zero) / 1e9
-    return Report(_rows(records), span_s, errors, list(records))
+    return Report(_rows(records), max(last, default=0.0) / 1e9, errors, list(records))
+
+
+def _timed(record: RankRecord) -> list[Any]:
+    """All that a rank has recorded with a begin and an end."""
+    return [*record.calls, *record.operations, *record.spans]
+
+
+def _convert(record: RankRecord, convert: Callable[[float], float]) -> None:
+    """Convert every time of a rank's records."""
+    for c in record.calls:
+        c.begin, c.returned, c.wait = convert(c.begin), convert(c.returned), convert(c.wait)
+        c.end = None if c.end is None else convert(c.end)
+    record.operations = [o._replace(begin=convert(o.begin), end=convert(o.end)) for o in record.operations]
+    record.spans = [s._replace(begin=convert(s.begin), end=convert(s.end)) for s in record.spans]
 
 
 MESSAGES = {"send", "lend", "recv"}

@@ -17,13 +17,14 @@ from __future__ import annotations
 import threading
 import time
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from autograd.errors import CollectiveMismatch, site_of_thread
 
 from ..checks import reports
-from .activity import Activity, Numbers, has_made
+from ..checks.reports import MadeCall, call_difference, first_difference, unknown_calls_text
+from .activity import Activity, Channel, Numbers, has_made
 from .control import Control, Test
 from .history import Record, call_of
 
@@ -122,11 +123,18 @@ class Comparison:
         self._replies = [test for test in self._replies if not test()]
         self._in_transit = {rank: test for rank, test in self._in_transit.items() if not test()}
 
+    def _present_records(self) -> dict[str, Record]:
+        """The records of all channels, with new ones for channels that have none."""
+        known = self._records.copy()
+        channels = self._activity.channels.copy()
+        return known | {
+            key: Record(channel)
+            for key, channel in channels.items() if channel.history is not None and key not in known
+        }  # fmt: skip
+
     def _fold(self, now: float) -> None:
         channels = self._activity.channels.copy()
-        for key, channel in channels.items():
-            if channel.history is not None and key not in self._records:
-                self._records[key] = Record(channel)
+        self._records = self._present_records()
         for key, record in list(self._records.items()):
             record.fold()
             if key in channels:
@@ -136,9 +144,8 @@ class Comparison:
                 self._sent.pop(key, None)
                 self._received = {name: kept for name, kept in self._received.items() if name[0] != key}
 
-    def _is_compared(self, record: Record) -> bool:
+    def _is_compared(self, channel: Channel) -> bool:
         """Whether the ranks of a channel make the same calls: not after a deadlock or a failure that was survived."""
-        channel = record.channel
         return channel.broken is None and not self._activity.departed.keys() & set(channel.ranks)
 
     # -- summaries ---------------------------------------------------------------------------------------------
@@ -154,7 +161,7 @@ class Comparison:
             target = self._next_rank(record)
             if target is None or self._sent.get(key) == record.number or target in self._in_transit:
                 continue
-            if not self._is_compared(record):
+            if not self._is_compared(record.channel):
                 self._sent[key] = record.number
                 continue
             if record.number or self._is_final:
@@ -226,41 +233,44 @@ class Comparison:
     def _compare(self, key: str, source: int) -> None:
         record = self._records.get(key)
         kept = self._received[key, source]
-        if record is not None and not self._is_compared(record):
+        if record is not None and not self._is_compared(record.channel):
             kept.clear()
         while kept and record is not None and self._difference is None:
             hashed, digest, tail, is_final = kept[0]
             are_final = is_final and self._is_final and not self._activity.raises
             if record.hashed < hashed and not are_final:
                 return  # this rank has not made as many calls yet
-            mine = record.digest(hashed) if record.hashed >= hashed else None
-            if record.hashed < hashed or (mine is not None and mine != digest):
+            if record.hashed < hashed or record.digest(hashed) not in (None, digest):
                 self._difference = _Difference(key, None, time.monotonic(), {})
                 self._replies.append(self._send(source, {"window": key}))
                 return
-            start, marks = record.marks(hashed)
-            index = _first_difference(marks, tail) if start == hashed else None
-            number = hashed + len(tail)
-            if index is not None:
-                self._ask(key, hashed + index)
-            elif are_final and number != record.number:
-                self._ask(key, min(number, record.number))
-            elif number > record.number or (is_final and not self._is_final):
+            at = self._place_in_tail(record, hashed, tail, are_final)
+            if at is not None:
+                self._ask(key, at)
+            elif hashed + len(tail) > record.number or (is_final and not self._is_final):
                 return  # the rest is compared when this rank has made these calls, or when it ends
             else:
                 del kept[0]
         if not kept:
             del self._received[key, source]
 
+    @staticmethod
+    def _place_in_tail(record: Record, hashed: int, tail: Any, are_final: bool) -> int | None:
+        """The first call after the digest of a summary that differs from this rank's, or is missing at the end."""
+        start, marks = record.marks(hashed)
+        at = first_difference([(hashed, tail), (start, marks)]) if start == hashed else None
+        number = hashed + len(tail)
+        return min(number, record.number) if at is None and are_final and number != record.number else at
+
     def _take_window(self, source: int, key: str, first: int, marks: str) -> None:
         record, theirs = self._records[key], _marks(marks)
         start, mine = record.marks(first)
-        index = _first_difference(mine, theirs[start - first :])
-        if index is None and self._is_final and first + len(theirs) != record.number:
-            index = min(first + len(theirs), record.number) - start
+        at = first_difference([(first, theirs), (start, mine)])
+        if at is None and self._is_final and first + len(theirs) != record.number:
+            at = min(first + len(theirs), record.number)
         # A difference is the first one only if the marks before it are there and equal.
-        is_first = index is not None and (index > 0 or start == 0)
-        self._ask(key, start + index if index is not None and is_first else None)
+        is_first = at is not None and (at > start or start == 0)
+        self._ask(key, at if is_first else None)
 
     def _ask(self, key: str, index: int | None) -> None:
         """Ask the other ranks of a channel for their call at a place where two histories differ."""
@@ -271,31 +281,38 @@ class Comparison:
                 self._replies.append(self._send(rank, {"question": [key, index]}))
 
     def _answer(self, key: str, index: int | None) -> Any:
-        """This rank's call at a place of a channel's history, and its line; None instead of a call it has not made."""
+        """This rank's call at a place of a channel's history, and its line, or why there is none."""
         record = self._records.get(key)
-        main = threading.main_thread().ident
         if record is None or index is None or index >= record.number:
-            return [_ENDED if self._is_final else _NOT_YET, site_of_thread(main)]
-        made = record.mark(index)
-        text, first = ("a call whose text is no longer kept", "") if made is None else call_of(made)
-        for thread, wait in self._activity.waits().items():
-            if thread > 0 and wait[0].ranks == record.channel.ranks and record.is_last(index):
-                return [text, site_of_thread(thread)]
-        now = site_of_thread(main)
+            return [_ENDED if self._is_final else _NOT_YET, _site_of_program()]
+        first, marks = record.marks(index)
+        return self._described(record.channel, marks) if first == index else ["a call whose text is no longer kept", ""]
+
+    def _described(self, channel: Channel, marks: Sequence[int]) -> list[str]:
+        """The text and the line of the first of a channel's last calls, given the marks of all of them."""
+        text, first = call_of(marks[0])
+        if all(made & 1 for made in marks[1:]):  # it is the last one, or the collective that these belong to
+            for thread, wait in self._activity.waits().items():
+                if thread > 0 and wait[0].ranks == channel.ranks:
+                    return [text, site_of_thread(thread)]
+        now = _site_of_program()
         if not first or self._is_final:
             return [text, first]
         # The line of a completed call is not recorded, because every call would pay for it.
         return [text, first if now == first else f"{first} (its first such call; it is now at {now})"]
 
     def latest(self) -> list[str]:
-        """The latest calls of every channel, as lines for the supervisor, for which MPI is not needed."""
-        self._fold(time.monotonic())
+        """The latest calls of every channel, as lines for the supervisor.
+
+        Another thread may call it, and does not wait for this one, which MPI may have stopped.
+        """
         lines = []
-        for key, record in self._records.items():
-            if not self._is_compared(record):
+        for key, record in self._present_records().items():
+            if not self._is_compared(record.channel):
                 continue
-            first = max(record.number - _LATEST, 0)
-            calls = [self._answer(key, index) for index in range(first, record.number + self._is_final)]
+            first, marks = record.latest(_LATEST)
+            calls = [self._described(record.channel, marks[at:]) for at in range(len(marks))]
+            calls += [[_ENDED, _site_of_program()]] * self._is_final
             fields = [key, record.channel.name]
             for text, site in calls:
                 fields += [text[:_TEXT_CHARACTERS], site[:_SITE_CHARACTERS]]
@@ -304,7 +321,7 @@ class Comparison:
 
     # -- the verdict -------------------------------------------------------------------------------------------
     def _tell(self, found: _Difference, record: Record) -> None:
-        if not self._is_compared(record):
+        if not self._is_compared(record.channel):
             self._difference = None
             return
         self._is_told = True
@@ -326,6 +343,10 @@ class Comparison:
             self._activity.is_alarmed = True
 
 
+def _site_of_program() -> str:
+    return site_of_thread(threading.main_thread().ident)
+
+
 def _total(made: Any) -> int:
     return made.total if isinstance(made, Numbers) else int(made)
 
@@ -336,25 +357,14 @@ def _marks(text: str) -> Any:
     return marks
 
 
-def _first_difference(one: Any, other: Any) -> int | None:
-    """The first place at which two sequences differ, as far as both go."""
-    count = min(len(one), len(other))
-    if one[:count] == other[:count]:
-        return None
-    return next(i for i in range(count) if one[i] != other[i])
-
-
 def _text(found: _Difference, record: Record) -> str:
-    channel = record.channel
-    answers = {rank: answer for rank, answer in found.answers.items() if answer[0] != _NOT_YET}
-    if found.at is None or len({text for text, _ in answers.values()}) < 2:
-        return (
-            f"the ranks of '{channel.name}' have made different calls (before call {record.number}; the calls of that "
-            "place are no longer kept)\n  fix: RINGTAPE_CHECK=always compares every call before it is made"
-        )
-    ranks = [rank for rank in channel.ranks if rank in answers]
-    calls, sites = zip(*[answers[rank] for rank in ranks], strict=True)
-    return reports.mismatch_text(channel.name, ranks, calls, sites)
+    name = record.channel.name
+    calls = {
+        rank: MadeCall(*found.answers[rank])
+        for rank in record.channel.ranks if rank in found.answers and found.answers[rank][0] != _NOT_YET
+    }  # fmt: skip
+    text = None if found.at is None else call_difference(name, calls)
+    return unknown_calls_text(name, record.number) if text is None else text
 
 
 _NOT_YET = "not yet"

@@ -379,5 +379,5 @@ def verdict_text(why: str, replies: dict[int, State], size: int, silent_s: dict[
             lines.append(f"rank {rank} {reply['doing']}{for_s}{reports.task_text(reply.get('task', ''))}")
         for wait in reply["waits"]:
             missing = _missing(wait, replies, rank) if wait[4] is None else []
-            lines.append(reports.wait_text(rank, wait[5], wait[6], reply.get("task", ""), missing, wait[8]))
+            lines.append(reports.waiting_state(rank, wait[5], wait[6], reply.get("task", ""), missing, wait[8]))
     return reports.states_text(why, lines, [wait[5] for reply in replies.values() for wait in reply["waits"]])

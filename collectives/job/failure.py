@@ -37,7 +37,6 @@ from autograd.errors import CollectiveMismatch, MeshError, find_site, short_site
 from ..checks import modes
 from ..checks.reports import print_report
 from .launcher import PROCESS_ID, ask, launched, launched_on_host
-from .supervisor import EXIT
 from .traceback import comparable, ranks_text, traceback_text
 
 if TYPE_CHECKING:
@@ -102,7 +101,6 @@ class RankProcess:
         self._make_world: Callable[[], Any] | None = None
         self._hook: Callable[..., Any] | None = None
         self.has_left = False
-        self._stage = 0  # how often this rank has begun or ended to wait for all others
         self._is_watched = False
         self._is_guarded = False
         self._ending = threading.Lock()  # held by the thread that ends the job
@@ -155,7 +153,7 @@ class RankProcess:
         self._is_guarded = True
         os.environ[PROCESS_ID] = str(self._pid)
         self._supervisor = connect(rank, size, launched_on_host(os.environ, size))
-        self._enter(0, "", None, "import collectives")
+        self._enter("", None, "import collectives")
         self._install_hooks()
 
     # -- a forked child ----------------------------------------------------------------------------------------
@@ -211,20 +209,19 @@ class RankProcess:
 
         All ranks enter such blocks in the same order. `what` is for its reports, as in ``make a world``.
         """
-        if self._stage >= EXIT:  # it waits already
+        if self._supervisor is None or self._supervisor.exits:  # it waits already
             yield
             return
-        self._enter(self._stage + 1, what, modes.time_limit_s())
+        self._enter(what, modes.time_limit_s())
         try:
             yield
         finally:
-            self._enter(self._stage + 1, "", None, f"{what}, at {short_site(*find_site())}")
+            self._enter("", None, f"{what}, at {short_site(*find_site())}")
 
-    def _enter(self, stage: int, what: str, limit_s: float | None, last: str = "") -> None:
-        self._stage = stage
+    def _enter(self, what: str, limit_s: float | None, last: str = "", exits: bool = False) -> None:
         if self._supervisor is not None:
             limits = [float("inf") if each is None else each for each in (modes.report_s(), limit_s)]
-            self._supervisor.enter(stage, limits, modes.time_limit_source(), what, last)
+            self._supervisor.enter(limits, modes.time_limit_source(), what, last, exits)
 
     # -- the end of the job ------------------------------------------------------------------------------------
     def end_job(self, text: str, code: int = 1, is_printed_once: bool = False) -> None:
@@ -358,7 +355,7 @@ class RankProcess:
         if self._is_guarded and error is not None and sys.excepthook is not self._hook and not hasattr(sys, "ps1"):
             self._fail(type(error), error, None, "")
         if self.worlds or exits:
-            self._enter(EXIT, "end their programs", modes.given_limit_s())
+            self._enter("end their programs", modes.given_limit_s(), exits=True)
         if not self.worlds and self._is_guarded:
             self._make_late()
         why = "exited early (its script returned or called sys.exit)"

@@ -9,6 +9,7 @@ multiple of `BLOCK`. Two ranks whose digests differ have made different calls, w
 
 from __future__ import annotations
 
+import threading
 from array import array
 from functools import lru_cache
 from typing import Any
@@ -81,6 +82,7 @@ class Record:
         self._first = 0  # the number of marks before them
         self._digests = array("Q", [0])
         self._first_digest = 0
+        self._folding = threading.Lock()  # while calls are in neither of the two lists, or in both
 
     def fold(self) -> None:
         """Take in the calls that the rank has made since."""
@@ -89,9 +91,10 @@ class Record:
         if not count:
             return
         assert history is not None
-        self._marks.extend(history[:count])
-        del history[:count]
-        self.number += count
+        with self._folding:
+            self._marks.extend(history[:count])
+            del history[:count]
+            self.number += count
         while self.number - self.hashed >= BLOCK:
             at = self.hashed - self._first
             block = self._marks[at : at + BLOCK].tobytes()
@@ -116,16 +119,12 @@ class Record:
         at = max(start - self._first, 0)
         return self._first + at, self._marks[at:]
 
-    def is_last(self, index: int) -> bool:
-        """Whether a call is the last one, or the collective that the last one of the transport belongs to."""
-        while index + 1 < self.number:
-            index += 1
-            made = self.mark(index)
-            if made is None or not made & 1:
-                return False
-        return True
+    def latest(self, count: int) -> tuple[int, list[int]]:
+        """The number of calls before the latest ones, and their marks, with those that `fold` has not yet taken in.
 
-    def mark(self, index: int) -> int | None:
-        """The mark of one call; None if it is not kept, or was not made."""
-        at = index - self._first
-        return self._marks[at] if 0 <= at < len(self._marks) else None
+        Another thread may call it than the one that calls `fold`.
+        """
+        with self._folding:
+            unseen = [] if self.channel.history is None else self.channel.history.copy()
+            marks = [*self._marks[-count:], *unseen][-count:]
+            return self.number + len(unseen) - len(marks), marks

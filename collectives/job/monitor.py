@@ -5,6 +5,9 @@ ranks have made (`comparison`), and checks the waits of its own rank. A wait for
 under the policy ``end``. Under ``raise`` the waiting rank polls and raises `RankFailed` itself. Its monitor ends the
 job only if the rank is blocked inside the transport, where it cannot raise an error.
 
+A second thread, the reporter, tells the supervisor of the host what this rank waits for, and answers its questions. It
+calls MPI only to announce the end of the job, because in a process that MPI ends no call of MPI returns.
+
 The transport must allow calls from several threads (``MPI_THREAD_MULTIPLE``, which mpi4py requests by default). Without
 it there is no monitor, and a rank that waits for a rank that exited early hangs.
 """
@@ -65,29 +68,33 @@ class Monitor:
         self._shutdown = Shutdown(control, activity)
         self._deadlock = DeadlockDetection(control, activity, end_job)
         self._comparison = Comparison(control, activity, end_job)
-        self._stop, self._has_stopped, self._has_left = threading.Event(), threading.Event(), threading.Event()
+        self._stop, self._has_left = threading.Event(), threading.Event()
         self._thread: threading.Thread | None = None
+        self._reporter: threading.Thread | None = None
         self._waits: dict[int, Wait] = {}  # those of the last period
         self._endless: dict[int, tuple[Wait, float]] = {}  # waits that must raise an error, and since when
         self._lock = threading.Lock()  # `fail` is called from other threads
 
-    # -- the thread --------------------------------------------------------------------------------------------
+    # -- the threads -------------------------------------------------------------------------------------------
     def start(self) -> None:
-        """Start the thread. The transport must allow calls from several threads."""
+        """Start the threads. The transport must allow calls from several threads."""
         self._thread = threading.Thread(target=self._run, name="ringtape monitor", daemon=True)
+        self._reporter = threading.Thread(target=self._run_reports, name="ringtape reporter", daemon=True)
         self._thread.start()
+        self._reporter.start()
 
     def _run(self) -> None:
         while not self._stop.wait(_BUSY_PERIOD_S if self._deadlock.is_busy else _PERIOD_S):
-            self._report_waits()  # first, because MPI does not respond in a process that it is about to end
             self._receive()
             self._deadlock.step()
             self._comparison.step()
             if self._activity.departed:
                 for thread, wait in self._activity.waits().items():
                     self._check(thread, wait)
-        self._has_stopped.set()
-        while not self._has_left.wait(_PERIOD_S):  # MPI may end the process while its main thread leaves
+
+    def _run_reports(self) -> None:
+        """Talk to the supervisor until this rank has left."""
+        while not self._has_left.wait(_PERIOD_S):
             self._report_waits()
 
     def _report_waits(self) -> None:
@@ -136,7 +143,7 @@ class Monitor:
         """Wait until all ranks leave: a generator, see `Shutdown.leave`. The thread makes no further call of MPI."""
         self._stop.set()
         if self._thread is not None:
-            self._has_stopped.wait(_STOP_S)
+            self._thread.join(_STOP_S)
         self._deadlock.left = why
         self._comparison.finish()
 
@@ -155,8 +162,8 @@ class Monitor:
     def _leave(self, advance: Callable[[int], bool]) -> Iterator[None]:
         yield from self._shutdown.leave(advance)
         self._has_left.set()
-        if self._thread is not None:
-            self._thread.join(_STOP_S)
+        if self._reporter is not None:
+            self._reporter.join(_STOP_S)
 
 
 def _described(thread: int, wait: Wait) -> str:

@@ -10,8 +10,9 @@ docs/jobs.md ("How the supervisor works") has the reasons. In short:
 - It obeys only processes of its own user, opens no network socket, and does not communicate with other supervisors.
 - When the job has ended, it ends what the launcher has left running.
 
-This file is the supervisor's program, and imports only the standard library. The program runs it as a module of its
-own, without the package (see `command`). The code of the ranks is `supervisor_client`.
+This file is the supervisor's program. It and `checks.reports`, which compares the ranks' latest calls, import
+only the standard library. The program loads them without the package (see `command`). The code of the ranks is
+`supervisor_client`.
 """
 
 from __future__ import annotations
@@ -23,7 +24,10 @@ import socket
 import struct
 import sys
 import time
+from collections.abc import Iterable
 from functools import cache
+
+from ..checks.reports import MadeCall, first_call_difference
 
 __all__ = [
     "CALLS", "CAUSES", "ENDED", "EXIT", "FIRST", "LATER", "MPI_CAUSES", "SAME", "WATCHED", "WHERE", "command",
@@ -86,7 +90,7 @@ class _Rank:
         self.pid = pid
         self.rank = self.size = -1  # until it has sent ``hello``
         self.doing = ""
-        self.calls: dict[str, tuple[str, int, list[tuple[str, str]]]] = {}  # by channel: name, first number, and calls
+        self.calls: dict[str, tuple[str, int, list[MadeCall]]] = {}  # by channel: name, first number, and calls
         self.connections = 0
         self.is_seen = False  # whether it was watched before it died: then its place in the order of events is known
         self.is_done = False  # it leaves without a failure, or it ends the job itself
@@ -118,6 +122,10 @@ class _Rank:
         poll.register(self.descriptor, select.POLLIN)
         return bool(poll.poll(0))
 
+    def is_present(self) -> bool:
+        """Whether it is a rank that is left: it has not left its world, or its process must still end."""
+        return self.rank >= 0 and (self.exits_now or not self.is_done) and not self.is_dead()
+
     def note_end(self) -> None:
         """Read how the process ended. That is possible until its launcher has collected it."""
         status = 0 if self.is_gone else _wait_status_of(self.pid)
@@ -136,6 +144,14 @@ class _Rank:
                 os.kill(self.pid, signal.SIGKILL)
         except OSError:
             pass
+
+
+class _StageWait:
+    """A wait at a stage: the rank that waits longest, the ranks that it waits for, all ranks that are left."""
+
+    def __init__(self, first: _Rank, late: list[_Rank], alive: list[_Rank], lasts_s: float):
+        self.first, self.late, self.alive, self.lasts_s = first, late, alive, lasts_s
+        self.is_over = lasts_s >= first.limits_s[1]
 
 
 class _Connection:
@@ -203,35 +219,40 @@ class _Supervisor:
         self._collects_until: float | None = None  # from the first error on
         self._asked: float | None = None  # when ranks were asked where they are
         self._told: set[int] = set()  # the stages of the waits that were reported
+        self._takes = {
+            "hello": self._take_hello, "doing": self._take_doing, "hosts": self._take_hosts, "calls": self._take_calls,
+            "ending": self._take_ending, "done": self._take_done, "stage": self._take_stage, "at": self._take_place,
+            "talk": self._take_talk,
+        }  # fmt: skip
 
     def run(self) -> None:
         """Watch until all ranks have left."""
         while True:
-            timeout = 0.02 if self._suspects or self._errors else self._pause() if self._ended is None else 0.1
-            for number, _ in self._poll.poll(timeout, 4096):
+            for number, _ in self._poll.poll(self._pause(), 4096):
                 self._handle(number)
             now = time.monotonic()
             self._close_silent(now)
             self._resolve()
             self._reply_to_errors(now)
             if self._ended is None:
-                if not self._connections and not self._suspects and (self._ranks or now - self._start > _START_S):
-                    if not any(rank.exits_now and not rank.is_dead() for rank in self._ranks.values()):
-                        return
+                if self._have_all_left(now):
+                    return
                 self._watch(now)
-                continue
-            if self._errors:  # the ranks that print them must outlive the wait for others
-                self._ended = now
-            age = now - self._ended
-            if age > _END_S or (age > _STDERR_S and all(rank.is_dead() for rank in self._ranks.values())):
-                # If it is closed earlier, MPICH's launcher more often exits with 0 after a rank that did so.
-                self._drop_stderr()
-            if age > _END_S:
-                self._end_processes()
-            if age > _LATE_S or (not self._connections and (not self._has_reported or not is_alive(self._launcher))):
-                self._end_processes()
-                self._remove_files()
+            elif self._is_cleared(now):
                 return
+
+    def _pause(self) -> float:
+        """The seconds until the next look, if nothing happens."""
+        if self._suspects or self._errors:
+            return 0.02
+        if self._ended is not None:
+            return 0.1
+        return _WATCH_S if self._waiting() else _START_S
+
+    def _have_all_left(self, now: float) -> bool:
+        if self._connections or self._suspects or not (self._ranks or now - self._start > _START_S):
+            return False
+        return not any(rank.exits_now and not rank.is_dead() for rank in self._ranks.values())
 
     # -- events ------------------------------------------------------------------------------------------------
     def _handle(self, number: int) -> None:
@@ -292,61 +313,74 @@ class _Supervisor:
     def _take(self, connection: _Connection, line: str) -> None:
         """Handle a line of a rank; ValueError if it is not valid."""
         word, _, rest = line.partition(" ")
-        rank = connection.rank
-        if word == "hello":
-            number, size, is_spread = map(int, rest.split())
-            if not 0 <= number < size < 1 << 31:
-                raise ValueError(line)
-            rank.rank, rank.size = number, size
-            self._suspects.pop(rank, None)  # it has called exec, and the new program is a rank again
-            self._is_spread = self._is_spread or bool(is_spread)
-            connection.shows_death = True
-        elif word == "doing":
-            rank.doing = _printable(rest)
-        elif word == "hosts":
-            hosts, self._ranks_here, self._origin_ns = map(int, rest.split())
-            self._is_spread = hosts > 1
-            _continue_with_parent()
-            self._files |= _shared_memory_of(rank.pid)
-        elif word == "calls":
-            first, key, name, *rest_of = rest.split("\t")
-            rank.calls[key] = name, int(first), list(zip(rest_of[::2], rest_of[1::2], strict=True))
-        elif word == "ending":
-            rank.is_done = rank.is_ending = self._is_ending = True
-            # If a rank has died before, that is the cause, and it is reported once the death is certain.
-            reply = LATER if self._ended is not None or self._suspects else FIRST
-            if rest:
-                self._errors.setdefault(rest, []).append((connection, reply))
-                if self._collects_until is None:
-                    now = time.monotonic()
-                    early = 0.0 if self._ranks_here else min(_age_s(rank.pid), _COLLECT_EARLY_S)
-                    self._collects_until = now + max(_COLLECT_S, early)
-            else:
-                connection.reply(reply)
-            if self._ended is None and not self._suspects:
-                self._ended = time.monotonic()
-        elif word == "done":
-            rank.is_done, rank.exits_now = True, rest == "exit"
-        elif word == "stage":
-            given, *texts = rest.split("\t")
-            rank.limit_by, rank.waits_to, rank.last = map(_printable, texts)
-            stage, *limits = given.split()
-            rank.limits_s = list(map(float, limits))
-            rank.stage, rank.since, rank.place = int(stage), time.monotonic(), ""
-        elif word == "at":
-            rank.place = _printable(rest)
-        elif word == "talk":
-            connection.is_for_status = True
-        else:
+        take = self._takes.get(word)
+        if take is None:
             raise ValueError(line)
+        take(connection, rest)
         connection.has_spoken = True
         self._stop_listening()
+        rank = connection.rank
         if rank.rank < 0 or word not in ("hello", "doing"):
             return
         if rank.doing:
             self._doing[rank.rank] = rank.doing
         else:  # its wait is over
             self._doing.pop(rank.rank, None)
+
+    def _take_hello(self, connection: _Connection, rest: str) -> None:
+        number, size, is_spread = map(int, rest.split())
+        if not 0 <= number < size < 1 << 31:
+            raise ValueError(rest)
+        rank = connection.rank
+        rank.rank, rank.size = number, size
+        self._suspects.pop(rank, None)  # it has called exec, and the new program is a rank again
+        self._is_spread = self._is_spread or bool(is_spread)
+        connection.shows_death = True
+
+    def _take_doing(self, connection: _Connection, rest: str) -> None:
+        connection.rank.doing = _printable(rest)
+
+    def _take_hosts(self, connection: _Connection, rest: str) -> None:
+        hosts, self._ranks_here, self._origin_ns = map(int, rest.split())
+        self._is_spread = hosts > 1
+        _continue_with_parent()
+        self._files |= _shared_memory_of(connection.rank.pid)
+
+    def _take_calls(self, connection: _Connection, rest: str) -> None:
+        first, key, name, *calls = map(_printable, rest.split("\t"))
+        connection.rank.calls[key] = name, int(first), list(map(MadeCall, calls[::2], calls[1::2]))
+
+    def _take_ending(self, connection: _Connection, digest: str) -> None:
+        rank = connection.rank
+        rank.is_done = rank.is_ending = self._is_ending = True
+        # If a rank has died before, that is the cause, and it is reported once the death is certain.
+        reply = LATER if self._ended is not None or self._suspects else FIRST
+        if digest:
+            self._errors.setdefault(digest, []).append((connection, reply))
+            if self._collects_until is None:
+                early = 0.0 if self._ranks_here else min(_age_s(rank.pid), _COLLECT_EARLY_S)
+                self._collects_until = time.monotonic() + max(_COLLECT_S, early)
+        else:
+            connection.reply(reply)
+        if self._ended is None and not self._suspects:
+            self._ended = time.monotonic()
+
+    def _take_done(self, connection: _Connection, rest: str) -> None:
+        connection.rank.is_done, connection.rank.exits_now = True, rest == "exit"
+
+    def _take_stage(self, connection: _Connection, rest: str) -> None:
+        given, *texts = rest.split("\t")
+        rank = connection.rank
+        rank.limit_by, rank.waits_to, rank.last = map(_printable, texts)
+        stage, *limits = given.split()
+        rank.limits_s = list(map(float, limits))
+        rank.stage, rank.since, rank.place = int(stage), time.monotonic(), ""
+
+    def _take_place(self, connection: _Connection, rest: str) -> None:
+        connection.rank.place = _printable(rest)
+
+    def _take_talk(self, connection: _Connection, rest: str) -> None:
+        connection.is_for_status = True
 
     def _reply_to_errors(self, now: float) -> None:
         """Tell the first rank of each error for which ranks it prints, once the others have had time to raise it."""
@@ -421,68 +455,79 @@ class _Supervisor:
     def _waiting(self) -> list[_Rank]:
         return [rank for rank in self._ranks.values() if rank.stage % 2 or rank.stage == EXIT]
 
-    def _pause(self) -> float:
-        return _WATCH_S if self._waiting() else _START_S
-
     def _watch(self, now: float) -> None:
         """Report that ranks wait for others at a stage, and end the job if the limit is over."""
-        if not self._waiting() or self._suspects:
+        wait = None if self._suspects else self._longest_wait(now)
+        if wait is None or not self._must_tell(wait) or not self._know_places(wait.late, now):
             return
-        alive = [rank for rank in self._ranks.values() if rank.rank >= 0 and not rank.is_dead()]
-        alive = [rank for rank in alive if rank.exits_now or not rank.is_done]
-        waiting = [rank for rank in self._waiting() if rank in alive]
-        if not waiting or len(alive) == 1 == len(self._ranks) < alive[0].size and not self._is_spread:
-            return
+        self._told.add(wait.first.stage)
+        _print("\n  ".join(self._wait_lines(wait)))
+        if wait.is_over:
+            self._ended, self._has_reported = now - _END_S, True
+            self._notify_first([each for each in self._connections.values() if each.rank not in wait.late])
+            for rank in wait.alive:
+                rank.is_done = False  # so that it is ended
+
+    def _longest_wait(self, now: float) -> _StageWait | None:
+        """The wait of the rank that waits longest for the other ranks at a stage; None if nobody waits for others."""
+        waiting = self._waiting()
+        alive = [rank for rank in self._ranks.values() if waiting and rank.is_present()]
+        waiting = [rank for rank in waiting if rank in alive]
+        if not waiting:
+            return None
         first = min(waiting, key=lambda rank: rank.since)
-        lasts = now - max(first.since, *(rank.since for rank in alive if rank.stage >= first.stage))
-        lasts = now - first.since if any(rank.stage < first.stage for rank in alive) else lasts
-        report_s, limit_s = first.limits_s
-        is_over = lasts >= limit_s
-        if not is_over and (lasts < report_s or first.stage in self._told):
-            return
-        late = [rank for rank in alive if rank.stage < first.stage] or [rank for rank in alive if rank.exits_now]
-        if first.stage == EXIT and len(alive) == 1 and not self._is_spread:
-            return  # nobody waits for it
+        if len(alive) == 1 and not self._is_spread and (first.stage == EXIT or len(self._ranks) == 1 < first.size):
+            return None
+        late = [rank for rank in alive if rank.stage < first.stage]
+        since = first.since if late else max(rank.since for rank in alive)
+        return _StageWait(first, late or [rank for rank in alive if rank.exits_now], alive, now - since)
+
+    def _must_tell(self, wait: _StageWait) -> bool:
+        return wait.is_over or (wait.lasts_s >= wait.first.limits_s[0] and wait.first.stage not in self._told)
+
+    def _know_places(self, late: list[_Rank], now: float) -> bool:
+        """Ask ranks where they are. Whether they have replied, or had the time to do so."""
         if self._asked is None:
             self._asked = now
-            for connection in self._connections.values():
-                if connection.is_for_status and connection.rank in late:
-                    connection.reply(WHERE)
+            self._put([each for each in self._connections.values() if each.rank in late], WHERE)
         if now - self._asked < _ANSWER_S and any(not rank.place and rank.connections for rank in late):
-            return
+            return False
         self._asked = None
-        self._told.add(first.stage)
-        for_s, then = f"{limit_s:g} s ({first.limit_by})", "the job ends"
-        if not is_over:
-            for_s, then = f"{lasts:.0f} s", "the job goes on (RINGTAPE_TIMEOUT_S limits waits)"
+        return True
+
+    def _wait_lines(self, wait: _StageWait) -> list[str]:
+        first = wait.first
+        if wait.is_over:
+            for_s, then = f"{first.limits_s[1]:g} s ({first.limit_by})", "the job ends"
+        else:
+            for_s, then = f"{wait.lasts_s:.0f} s", "the job goes on (RINGTAPE_TIMEOUT_S limits waits)"
         who = f"rank {first.rank} of {first.size}"
         lines = [f"{who} has waited for {for_s} for the other ranks to {first.waits_to}; {then}"]
-        lines += [_late_text(rank) for rank in sorted(late, key=lambda rank: rank.rank)]
-        known = {rank.rank for rank in self._ranks.values()}
-        if not self._is_spread and (absent := set(range(first.size)) - known):
+        lines += [_late_text(rank) for rank in sorted(wait.late, key=lambda rank: rank.rank)]
+        absent = set(range(first.size)) - {rank.rank for rank in self._ranks.values()}
+        if absent and not self._is_spread:
             lines += [f"rank {rank} has not imported collectives" for rank in sorted(absent)]
-        elif not late:
+        elif not wait.late:
             lines.append("a rank of another host is late" if self._is_spread else "all ranks wait, inside MPI")
-        try:
-            os.write(2, ("ringtape: " + "\n  ".join(lines) + "\n").encode())
-        except OSError:
-            pass
-        if is_over:
-            self._ended, self._has_reported = now - _END_S, True
-            for connection in sorted(self._connections.values(), key=lambda each: each.rank.rank):
-                if connection.is_for_status and connection.rank not in late:
-                    connection.reply(ENDED)
-                    break
-            for rank in alive:
-                rank.is_done = False  # so that it is ended
+        return lines
+
+    # -- questions and notifications ---------------------------------------------------------------------------
+    def _put(self, connections: Iterable[_Connection], question: bytes) -> None:
+        """Ask ranks, or notify them, by those of the connections that are for that."""
+        for connection in connections:
+            if connection.is_for_status:
+                connection.reply(question)
+
+    def _notify_first(self, connections: Iterable[_Connection]) -> None:
+        """Notify the lowest rank of some connections that a rank of this host has died or is ended."""
+        able = [each for each in connections if each.is_for_status]
+        self._put(sorted(able, key=lambda each: each.rank.rank)[:1], ENDED)
 
     def _ask(self) -> None:
         """Ask all ranks for their latest calls."""
         if not self._has_asked:
             self._has_asked = True
-            for connection in self._connections.values():
-                if connection.is_for_status:
-                    connection.reply(CALLS)
+            self._put(self._connections.values(), CALLS)
 
     def _forget(self, rank: _Rank) -> None:
         """No longer watch a process that has become another program."""
@@ -503,26 +548,22 @@ class _Supervisor:
         self._ended = time.monotonic()
         for connection in list(self._connections.values()):
             self._read(connection)  # what the other ranks wait for
-        left = [each for each in self._connections.values() if each.is_for_status and each.rank not in dead]
-        for connection in sorted(left, key=lambda each: each.rank.rank)[:1]:
-            connection.reply(ENDED)
+        self._notify_first([each for each in self._connections.values() if each.rank not in dead])
         who = " or ".join(f"rank {rank.rank} of {rank.size} (pid {rank.pid})" for rank in first)
         where, exits = f" on host {socket.gethostname()}", first[0].exits
-        different = _different_calls(list(self._ranks.values())) if exits else []
+        different = _different_calls(list(self._ranks.values())) if exits else None
         if exits and self._is_ending:  # another rank reports the cause
             lines = []
         elif different:
-            lines = [f"CollectiveMismatch: {different[0]}; MPI then ended {who}{where}{self._when(since_ns)}"]
-            lines += different[1:]
+            head, *lines = different.splitlines()
+            lines.insert(0, f"CollectiveMismatch: {head}; MPI then ended {who}{where}{self._when(since_ns)}")
         else:
             how, causes = ("was ended by a library", _LIBRARY) if exits else _end_of(first)
             lines = [f"{who}{where} {how}{self._when(since_ns)}"]
             lines += [f"  rank {rank} was {doing}" for rank, doing in sorted(self._doing.items())]
             lines.append(causes)
-        try:
-            os.write(2, ("ringtape: " + "\n".join(lines) + "\n").encode() if lines else b"")
-        except OSError:
-            pass
+        if lines:
+            _print("\n".join(lines))
         self._has_reported = True
 
     def _when(self, since_ns: int) -> str:
@@ -539,6 +580,24 @@ class _Supervisor:
         )
 
     # -- the end -----------------------------------------------------------------------------------------------
+    def _is_cleared(self, now: float) -> bool:
+        """After the end of the job: end what is left once its time is over. Whether nothing is left to do."""
+        assert self._ended is not None
+        if self._errors:  # the ranks that print them must outlive the wait for others
+            self._ended = now
+        age = now - self._ended
+        if age > _END_S or (age > _STDERR_S and all(rank.is_dead() for rank in self._ranks.values())):
+            # If it is closed earlier, MPICH's launcher more often exits with 0 after a rank that did so.
+            self._drop_stderr()
+        is_last = age > _LATE_S or (
+            not self._connections and (not self._has_reported or not is_alive(self._launcher))
+        )
+        if is_last or age > _END_S:
+            self._end_processes()
+        if is_last:
+            self._remove_files()
+        return is_last
+
     def _end_processes(self) -> None:
         """End the ranks that have not left, and the child processes of ranks that have failed.
 
@@ -604,6 +663,13 @@ def state_of(pid: int) -> str:
         return "X"
     except OSError:  # too many open files, for example: not known to be dead
         return "?"
+
+
+def _print(text: str) -> None:
+    try:
+        os.write(2, f"ringtape: {text}\n".encode())
+    except OSError:
+        pass
 
 
 def _late_text(rank: _Rank) -> str:
@@ -674,23 +740,15 @@ def _shared_memory_of(pid: int) -> dict[str, int]:
     return {path.rstrip("\n"): int(inode) for *_, inode, path in lines if path.startswith(_SHARED_MEMORY)}
 
 
-def _different_calls(ranks: list[_Rank]) -> list[str]:
-    """The lines of a report on the first call that differs between ranks, as far as their latest calls tell."""
+def _different_calls(ranks: list[_Rank]) -> str | None:
+    """The text about the first call that differs between ranks, as far as their latest calls tell."""
     for key in dict.fromkeys(key for rank in ranks for key in rank.calls):
-        made = {rank.rank: rank.calls[key] for rank in ranks if key in rank.calls}
-        start = max(first for _, first, _ in made.values())
-        for number in range(start, max(first + len(calls) for _, first, calls in made.values())):
-            found: dict[tuple[str, str], list[int]] = {}
-            for rank, (_, first, calls) in sorted(made.items()):
-                if number - first < len(calls):
-                    found.setdefault(calls[number - first], []).append(rank)
-            if len({text for text, _ in found}) > 1:
-                lines = [f"the ranks of '{_printable(next(iter(made.values()))[0])}' made different calls"]
-                for (text, site), some in found.items():
-                    who = f"rank{'s' * (len(some) > 1)} {', '.join(map(str, some))}"
-                    lines += [f"  {who}: {_printable(text)}", f"    at {_printable(site)}"]
-                return [*lines, "  needed: the same call, in the same order, on all ranks of the group"]
-    return []
+        made = {rank.rank: rank.calls[key] for rank in sorted(ranks, key=lambda each: each.rank) if key in rank.calls}
+        name = next(iter(made.values()))[0]
+        text = first_call_difference(name, {rank: (first, calls) for rank, (_, first, calls) in made.items()})
+        if text is not None:
+            return text
+    return None
 
 
 def _printable(text: str) -> str:
@@ -727,12 +785,14 @@ def command(listener: int, launcher: int) -> list[str]:
     """The command that starts the supervisor, with the descriptor of its socket and the process id of the launcher.
 
     It imports this file, so that the bytecode is used that the rank's own import has left: to compile the file takes
-    longer than the rest of the start. Its folder is searched last, because some files there are named as modules of the
-    standard library.
+    longer than the rest of the start. An empty module takes the place of the package, whose own file would load NumPy.
     """
-    start = "import sys; sys.path.append(sys.argv[1]); import supervisor; supervisor.main()"
+    start = (
+        "import sys, types; package = sys.modules['collectives'] = types.ModuleType('collectives'); "
+        "package.__path__ = [sys.argv[1]]; from collectives.job import supervisor; supervisor.main()"
+    )
     cache = ["-X", f"pycache_prefix={sys.pycache_prefix}"] if sys.pycache_prefix else []
-    folder = os.path.dirname(os.path.abspath(__file__))
+    folder = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     return [sys.executable, "-I", "-S", "-B", *cache, "-c", start, folder, str(listener), str(launcher)]
 
 

@@ -24,7 +24,7 @@ from autograd.digests import blake2b
 
 from . import library_exit, supervisor
 from .launcher import RANK_VARIABLES
-from .supervisor import CALLS, ENDED, LATER, SAME, WATCHED, WHERE, peer_of, state_of
+from .supervisor import CALLS, ENDED, EXIT, LATER, SAME, WATCHED, WHERE, peer_of, state_of
 
 if TYPE_CHECKING:
     import subprocess
@@ -55,6 +55,7 @@ class SupervisorClient:
         self._hello = f"hello {rank} {size} {int(is_spread)}"
         self._hosts = ""
         self._doing = self._stage = ""
+        self._number = -1  # of the stage: how often this rank has begun or ended to wait for all others, or EXIT
         self._looks_s = 0.0  # when this rank looks next whether the supervisor is stopped
         self._life: list[socket.socket] = []  # their closing shows the death of this rank
         self._status: socket.socket | None = None
@@ -169,13 +170,19 @@ class SupervisorClient:
         self._hosts = f"hosts {hosts} {ranks_here} {origin_ns}"
         self._tell(self._hosts)
 
-    def enter(self, stage: int, limits_s: list[float], limit_by: str, waits_to: str, last: str) -> None:
-        """Send that this rank has come to a stage; see `supervisor`.
+    @property
+    def exits(self) -> bool:
+        """Whether this rank has come to the stage of its end."""
+        return self._number == EXIT
+
+    def enter(self, limits_s: list[float], limit_by: str, waits_to: str, last: str, exits: bool) -> None:
+        """Send that this rank has come to the next stage, or to that of its end if it `exits`; see `supervisor`.
 
         `limits_s` says after how long a wait at this stage is reported, and ends the job; `limit_by` what has set the
         second limit, `waits_to` for what this rank waits, and `last` what it has done before and where.
         """
-        self._stage = f"stage {stage} {' '.join(map(str, limits_s))}\t{limit_by}\t{waits_to}\t{last}"
+        self._number = EXIT if exits else self._number + 1
+        self._stage = f"stage {self._number} {' '.join(map(str, limits_s))}\t{limit_by}\t{waits_to}\t{last}"
         self._tell(self._stage)
 
     def report_ending(self) -> bool:

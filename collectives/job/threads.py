@@ -39,7 +39,7 @@ def patience_s(waits: Container[int], communicating: Container[int]) -> float:
     patience, is_woken_later = 0.0, False
     for thread in threading.enumerate():
         ident = thread.ident
-        if thread is threading.current_thread() or ident is None or ident in waits or thread.name == _MONITOR:
+        if thread is threading.current_thread() or ident is None or ident in waits or thread.name in _MONITORS:
             continue
         communicates = ident in communicating or thread is threading.main_thread()
         function = _waits_for_a_thread(frames.get(ident))
@@ -66,7 +66,7 @@ def place_of_program() -> str:
     return f"the end of its program, where it waits for {', '.join(sites) or 'threads'}"
 
 
-_MONITOR = "ringtape monitor"
+_MONITORS = ("ringtape monitor", "ringtape reporter")
 
 
 def _waits_for_a_thread(frame: FrameType | None) -> str:

@@ -94,11 +94,7 @@ def user_function(resolve: Callable[Arguments, Use | Tensor]) -> Callable[Argume
             try:
                 known = mesh.prepared.get(key)
             except TypeError:
-                key = tuple([tuple(k) if k.__class__ is list else k for k in key])
-                try:
-                    known = mesh.prepared.get(key)
-                except TypeError:
-                    known = None
+                key, known = _found_without_lists(mesh.prepared, key)
             if known is not None:
                 return known.apply_counted(x) if known.sums and modes.limit else known.apply(x)
         try:
@@ -146,6 +142,12 @@ def _outline(value: Any) -> Any:
     if value.__class__ not in TENSORS:
         return value
     return value.layout, value.array.__class__, tuple(value.array.shape), value.array.dtype
+
+
+def _found_without_lists(prepared: dict[Any, Any], key: tuple[Any, ...]) -> tuple[tuple[Any, ...], Any]:
+    """A key with tuples in the place of lists, and what is known of its call, if it can be hashed now."""
+    key = tuple([tuple(k) if k.__class__ is list else k for k in key])
+    return key, prepared.get(key) if _is_hashable(key) else None
 
 
 def _is_hashable(key: tuple[Any, ...]) -> bool:

@@ -124,31 +124,41 @@ def cast(x: Any, axis: AxisName, to: Label = R) -> Use | Tensor:
     if have is D and (to is V or isinstance(to, Shard)):
         raise LayoutError(contradiction("cast", x, on.names[0], have, to))
     if have is D:  # cast states the layout, so a random draw counts as a constant here
-        have = C
-        x = Tensor(x.array, x.layout.replace(on.names, C), None, -1 if state.recording is None else FREE)
-    if have is to:
+        have, x = C, _without_cotangent(x, on, C)
+    if _has_label(have, to):
         return x
-    if isinstance(have, Shard) and isinstance(to, Shard) and have.dim == to.dim:
-        if to.extent is None or have.key == to.key:
-            return x
-        if have.extent is None:
-            return _as_shard(x, on, to, have)
-    if have is C and (to is R or to is I or to is V):
-        return Tensor(x.array, x.layout.replace(on.names, to), None, -1 if state.recording is None else FREE)
-    if have is I and to is R:
-        return Use(CAST_I_TO_R, x, on.call(to=to, source=have))
-    if have is R and to is I:
-        return Use(CAST_R_TO_I, x, on.call(to=to, source=have))
-    if to is P and (have is I or have is R or have is C):
-        return Use(CAST_TO_P, x, on.call(to=to, source=have))
+    if have is C and to in (R, I, V):
+        return _without_cotangent(x, on, to)
     if have is I and to is V:
         return cast(cast(x, axis, R), axis, V)
-    if (to is V and (have is R or isinstance(have, Shard))) or (to is P and have is V):
-        return Use(RELABEL, x, on.call(to=to, source=have))
-    if isinstance(to, Shard) and have is V:
+    if isinstance(to, Shard) and (have is V or (have == to and not have.is_agreed)):
         return _as_shard(x, on, to, have)
-    text = _cast_refusal(x, name_of(x), on, have, to)
-    raise LayoutError(about_origin(text, x, name_of(x), on.names, lambda label: label is to))
+    collective = _BY_LABELS.get(f"{have.letter}->{to.letter}")
+    if collective is None:
+        text = _cast_refusal(x, name_of(x), on, have, to)
+        raise LayoutError(about_origin(text, x, name_of(x), on.names, lambda label: label is to))
+    return Use(collective, x, on.call(to=to, source=have))
+
+
+_BY_LABELS = {
+    "I->R": CAST_I_TO_R, "R->I": CAST_R_TO_I,
+    "I->P": CAST_TO_P, "R->P": CAST_TO_P, "C->P": CAST_TO_P,
+    "V->P": RELABEL, "R->V": RELABEL, "S->V": RELABEL,
+}  # fmt: skip
+"""The collective of each cast that is one. V -> Shard, which must fit the array, is `_as_shard`."""
+
+
+def _has_label(have: Label, to: Label) -> bool:
+    """Whether a value with a label has all that another one says: the same one, or a Shard with these extents."""
+    if isinstance(have, Shard) and isinstance(to, Shard):
+        return have.key == to.key or (have.dim == to.dim and not to.is_agreed)
+    return have is to
+
+
+def _without_cotangent(x: Tensor, on: Axis, label: Label) -> Tensor:
+    """The array of `x`, which has no cotangent, with another label."""
+    assert x.layout is not None
+    return Tensor(x.array, x.layout.replace(on.names, label), None, -1 if state.recording is None else FREE)
 
 
 def _cast_refusal(x: Tensor, name: str, on: Axis, have: Label, to: Label) -> str:

@@ -84,12 +84,17 @@ def extents_along(x: Tensor, axis: Axis, dim: int, collective: Collective) -> tu
             return found, True
     if layout.absent_beyond(axis.names):
         return (mine,) * axis.size, False  # no rank of the axis holds data, and the label has no extents
-    if axis.group.checking:  # detects a different call of another rank before this exchange
-        dims = f"{dtype_name(x.array.dtype)} with {x.array.ndim} dimensions, dim={dim}"
-        compared = compared_layout(layout, axis.names) if modes.watching else ""
-        axis.group.announce(f"{name}(axis={'*'.join(axis.names)!r} {dims})", compared, collective.rooted)
+    _announce(name, x, axis, f"dim={dim}", collective.rooted)
     gathered = axis.group.all_gather(np.array([mine], np.int64), [1] * axis.size)
     return tuple(gathered.tolist()), False
+
+
+def _announce(name: str, x: Tensor, axis: Axis, words: str, is_rooted: bool = False) -> None:
+    """Compare the exchange of extents that follows, which detects a different call of another rank before it."""
+    assert x.layout is not None
+    dtype, n, axes = dtype_name(x.array.dtype), x.array.ndim, "*".join(axis.names)
+    compared = compared_layout(x.layout, axis.names) if modes.watching else ""
+    axis.group.announce(lambda: f"{name}(axis={axes!r} {dtype} with {n} dimensions, {words})", compared, is_rooted)
 
 
 def checked_counts(x: Tensor, axis: Axis, dim: int, counts: Sequence[int]) -> tuple[int, ...]:
@@ -135,10 +140,7 @@ def extents_received(
         return known or (counts[group.index],) * axis.size
     if known is not None and not group.checking:
         return known
-    if group.checking:  # detects a different call of another rank before this exchange
-        dims = f"{dtype_name(x.array.dtype)} with {x.array.ndim} dimensions, dim={dim}"
-        compared = compared_layout(layout, axis.names) if modes.watching else ""
-        group.announce(f"all_to_all(axis={'*'.join(axis.names)!r} {dims} along it)", compared, False)
+    _announce("all_to_all", x, axis, f"dim={dim} along it")
     ones = [1] * axis.size
     found = tuple(int(n) for n in group.all_to_all(np.array(counts, np.int64), ones, ones))
     if known is not None and found != known:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zlib
 from functools import lru_cache
 from typing import Any
 
@@ -16,7 +17,8 @@ from autograd.layouts.layout import C, D, I, Label, Layout, P, R, Rooted, Shard,
 __all__ = ["HEADER_BYTES", "outline_of", "projection", "projection_in", "read", "write"]
 
 HEADER_BYTES = 1024
-_TEXT_BYTES = HEADER_BYTES - 16  # two numbers follow the text
+_TEXT_BYTES = HEADER_BYTES - 20  # a checksum of the text follows, and two numbers
+_PART_BYTES = _TEXT_BYTES + 4
 _LONGEST_SITE = 100
 _PLAIN = {label.letter: label for label in (R, I, V, P, C, D)}
 
@@ -38,7 +40,7 @@ def projection(array: Any) -> tuple[float, float]:
 
 def projection_in(data: np.ndarray) -> tuple[float, float]:
     """The numbers in a header."""
-    value, scale = data[_TEXT_BYTES:].view(float).tolist()
+    value, scale = data[_PART_BYTES:].view(float).tolist()
     return value, scale
 
 
@@ -53,14 +55,24 @@ def _text(
     ).encode()
     if len(text) > _TEXT_BYTES:
         raise ShapeError(f"a header of {len(text)} bytes for shape {shape}; needed: at most {_TEXT_BYTES}")
-    return text.ljust(_TEXT_BYTES)
+    text = text.ljust(_TEXT_BYTES)
+    return text + zlib.crc32(text).to_bytes(4, "little")
 
 
 def read(
     data: np.ndarray, recorded: bool, what: str, sender: str
 ) -> tuple[tuple[int, ...], np.dtype, dict[str, Label]]:
-    """Shape, dtype and labels from a header; CollectiveMismatch if only one of sender and receiver records."""
-    shape, dtype, labels, is_recorded, call, site = _facts(data[:_TEXT_BYTES].tobytes())
+    """Shape, dtype and labels from a header; CollectiveMismatch if only one of sender and receiver records.
+
+    Raises it, too, for a message that is no header, or has changed on its way.
+    """
+    facts = _facts(data[:_PART_BYTES].tobytes())
+    if facts is None:
+        raise CollectiveMismatch(
+            f"{what}: the message from {sender} in which the shape was expected has a wrong checksum. Needed: sends "
+            "and receives in the same order on both ranks; or its bytes have changed on the way or in memory"
+        )
+    shape, dtype, labels, is_recorded, call, site = facts
     if call != what or (dtype.kind in "fcV" and is_recorded != recorded):  # V: bfloat16
         theirs = "recorded" if is_recorded else "not recorded"
         mine = "recorded" if recorded else "not recorded"
@@ -72,7 +84,10 @@ def read(
 
 
 @lru_cache(maxsize=256)
-def _facts(text: bytes) -> tuple[tuple[int, ...], np.dtype, dict[str, Label], bool, str, str]:
+def _facts(part: bytes) -> tuple[tuple[int, ...], np.dtype, dict[str, Label], bool, str, str] | None:
+    text = part[:_TEXT_BYTES]
+    if zlib.crc32(text).to_bytes(4, "little") != part[_TEXT_BYTES:]:
+        return None
     header = json.loads(text.decode())
     labels = {a: _unpack(x) for a, x in (header["labels"] or {}).items()}
     dtype = dtype_named(header["dtype"])

@@ -18,7 +18,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import count, repeat
 from operator import attrgetter
 from typing import Any, NamedTuple, Protocol
 
@@ -28,7 +27,7 @@ from autograd.engine.leaves import Parameter
 from autograd.engine.recording import Node, Recording, Step, arrays_of, options_of, parents_of
 from autograd.engine.state import state
 from autograd.engine.sweep import Sweep
-from autograd.engine.tensor import TENSORS, Tensor, interior, place_off_tape
+from autograd.engine.tensor import TENSORS, Tensor, interiors, place_off_tape
 from autograd.layouts.layout import Layout
 
 from ..checks import modes, sanitizer
@@ -132,10 +131,8 @@ class Joint(Step):
         if not operands:
             return []
         checks = on.group.checks
-        if checks is not None:
-            checks.sampling.calls += 1
-            if checks.is_due:
-                self._compare(operands, call, called or self.name, recording is not None)
+        if checks is not None and checks.count_call() and modes.limit:
+            self._compare(operands, call, called or self.name, recording is not None)
         arrays = list(map(_array, operands))
         if not self.of.silent:
             arrays = call.runs.forward(arrays)
@@ -162,7 +159,7 @@ class Joint(Step):
         nodes.append((self, None, operands, places, (call, all_leaves), None, None))
         if on.size > 1:
             recording.on_sweep.append(_Begin(call.runs, first, step))
-        return list(map(interior, arrays, layouts, repeat(recording), count(first)))
+        return interiors(arrays, layouts, recording, first)
 
     def _compare(self, operands: Sequence[Tensor], call: JointCall, called: str, recorded: bool) -> None:
         on, said = call.on, "recorded" if recorded else "not recorded"
@@ -248,7 +245,7 @@ def used_on_any(cotangents: list[Any], group: Communicator, on: Axis) -> list[bo
     if on.size == 1:
         return used
     if group.checks is not None:
-        group.checks.sampling.calls += 1
+        group.checks.count_call()
     group.announce(lambda: f"gradients of {len(used)} parameters (axis={'*'.join(on.names)!r}) in a backward sweep")
     return [bool(n) for n in group.run(Request("all_reduce", np.array(used, np.float32)))]
 

@@ -266,12 +266,7 @@ def _start_tensor(collective: Collective, x: Tensor, call: Call, agree: bool = F
         call = call.but(elsewhere=True)
     if agree:
         group, checks = call.group, call.group.checks
-        is_sampled = False
-        if checks is not None:
-            sampling = checks.sampling
-            sampling.calls += 1
-            is_sampled = sampling.agreed < modes.limit or sampling.calls >= sampling.opens  # as in `Prepared.run`
-        if is_sampled and not call.elsewhere:
+        if checks is not None and checks.count_call() and not call.elsewhere:
             text = "start of " + collective.fingerprint(array, call, recorded)
             if modes.limit and prepared.is_examined():
                 addend = prepared.addend(x, collective.name)

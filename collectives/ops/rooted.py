@@ -160,8 +160,6 @@ def _(ct: Any, call: Call) -> Any:
 # -- public functions ------------------------------------------------------------------------------------------
 
 
-
-
 def _compared(x: Tensor, on: Axis, name: str) -> tuple[float, float]:
     """The numbers of the root's value, the 1st, 2nd, 4th, 8th, ... time; (0, 0) otherwise."""
     if name != "broadcast" or x.tape is None or type(x.array) is Shaped:
@@ -206,7 +204,6 @@ def _from_root(x: Any, axis: AxisName, root: int, name: str, like: Any) -> tuple
     at_root = on.group.index == root
     if at_root and x is None:
         raise ShapeError(f"{name}: None was given on the root, rank {root}; needed: the value")
-    recorded = state.recording is not None
     if x is not None:
         x = to_tensor(x, name)
     if like is not None:
@@ -214,21 +211,7 @@ def _from_root(x: Any, axis: AxisName, root: int, name: str, like: Any) -> tuple
     elif on.size == 1:
         shape, dtype, labels = x.array.shape, x.array.dtype, dict(x.layout)
     else:
-        if on.group.checking:
-            how = "recorded" if recorded else "not recorded"
-            on.group.announce(f"{name}(axis={'*'.join(on.names)!r} root={root}) {how}", is_rooted=True)
-        if at_root:
-            numbers = _compared(x, on, name) if modes.limit else (0.0, 0.0)
-            data = headers.write(x.array, x.layout, recorded, name, numbers=numbers)
-        else:
-            data = np.empty(headers.HEADER_BYTES, np.uint8)
-        data = on.group.broadcast(data, root)
-        if on.group.dry and not at_root:
-            shape, dtype, labels = headers.outline_of(x, name, f"rank {root}")
-        else:
-            shape, dtype, labels = headers.read(data, recorded, name, f"rank {root}")
-            if not at_root and x is not None and modes.limit:
-                _note_if_dropped(x, on, name, root, headers.projection_in(data))
+        shape, dtype, labels = _outline_from_root(x, on, root, name)
     rooted = dict(zip(on.names, map(Rooted, _coordinates(root, tuple(sizes_of(on)))), strict=True))
     if x is None:
         layout = mesh.grid.layout([rooted.get(a) or labels.get(a, V) for a in mesh.names])
@@ -241,6 +224,25 @@ def _from_root(x: Any, axis: AxisName, root: int, name: str, like: Any) -> tuple
                 f"{have!r}, and the given root is {rooted[a]!r}\n  fix: root={have.root}"
             )
     return x, on, tuple(shape), dtype
+
+
+def _outline_from_root(x: Any, on: Axis, root: int, name: str) -> Any:
+    """Send the header of the root's value: its shape, its dtype and its labels, on all ranks of the axis."""
+    at_root, recorded = on.group.index == root, state.recording is not None
+    how = "recorded" if recorded else "not recorded"
+    on.group.announce(lambda: f"{name}(axis={'*'.join(on.names)!r} root={root}) {how}", is_rooted=True)
+    if at_root:
+        numbers = _compared(x, on, name) if modes.limit else (0.0, 0.0)
+        data = headers.write(x.array, x.layout, recorded, name, numbers=numbers)
+    else:
+        data = np.empty(headers.HEADER_BYTES, np.uint8)
+    data = on.group.broadcast(data, root)
+    if on.group.dry and not at_root:
+        return headers.outline_of(x, name, f"rank {root}")
+    outline = headers.read(data, recorded, name, f"rank {root}")
+    if not at_root and x is not None and modes.limit:
+        _note_if_dropped(x, on, name, root, headers.projection_in(data))
+    return outline
 
 
 @user_function

@@ -22,7 +22,6 @@ from autograd.errors import LayoutError
 from autograd.layouts.layout import C, I, Label, P, R, Shard, V
 from autograd.layouts.messages import describe
 from autograd.layouts.names import name_of
-from autograd.ops.elementwise import astype
 
 from ..checks import modes
 from ..declaration.call import Call
@@ -190,9 +189,9 @@ def _mean_in_floats(x: Tensor, on: Axis, call: Call) -> Tensor:
     """The mean of integers, in float64, or of float16, in float32: their sum might be too large for them."""
     ALL_REDUCE.check(x, on)  # its errors name the variable that holds `x`
     if x.array.dtype == np.float16:
-        wide = astype(x, np.float32)  # transports add it in float32, too
+        wide = x.astype(np.float32)  # transports add it in float32, too
         known = ALL_REDUCE.prepared(wide, call)
-        return astype(known.apply_counted(wide, "mean") / on.size, np.float16)
+        return (known.apply_counted(wide, "mean") / on.size).astype(np.float16)
     with no_grad():  # floats, but without a derivative
         wide = converted(x, np.float64)
         return ALL_REDUCE.prepared(wide, call).apply(wide) / on.size

@@ -1,9 +1,8 @@
 """Tests for collectives: prove that a collective, ringtape's or your own, has a correct adjoint.
 
-A `Case` is one collective on one pair of layouts, together with a serial NumPy reference: a function from the list of
-all ranks' operands to the list of all ranks' results, and another from all cotangents of the results to all cotangents
-of the operands. A `Setting` is the mesh, the axes that the collective runs along, and the operand's labels on the other
-axes. `check` runs cases on threads, one per rank, and returns the failures of these checks:
+A `Case` is one collective on one pair of layouts, with a serial NumPy reference; a `Setting` is the mesh, the axes that
+the collective runs along, and the operand's labels on the other axes. `check` runs cases on threads, one per rank, and
+returns the failures of these checks:
 
 ==========  ==================================================================================================
 check       what it proves
@@ -21,10 +20,7 @@ ownership   no input was written to, and the gradient shares no memory with an i
 error       no rank raised an exception
 ==========  ==================================================================================================
 
-Operands, tangents and cotangents are random and non-contiguous. They differ between ranks wherever the layout allows
-it; only R and I get equal copies.
-
-Random programs and mutants, which test ringtape itself, are in its repository: `tests/proofs/random_programs/`.
+Operands, tangents and cotangents are random and non-contiguous, and differ between ranks wherever the layout allows it.
 """
 
 from __future__ import annotations

@@ -378,34 +378,51 @@ def _raised(title: str, setting: Any, error: Exception) -> Any:
 def _judge(case: Any, setting: Any, plan: Any, seen: list[Any], linear: bool) -> list[Any]:
     """As `proof.judge`, but Partial cotangents are compared by their sum over the ranks, and copies must be equal."""
     takes, gives = setting.labels(case.takes), setting.labels(case.gives)
-    open_axes = [k for k, label in enumerate(takes) if dual_label(label) is P]
-    summed = {"g": "adjoint", "second": "second", "mixed": "mixed"} if open_axes else {}
-    found = [f for f in proof.judge(case, setting, plan, seen) if f.check not in summed.values()]
+    cotangents = [dual_label(label) for label in takes]
+    open_axes = [k for k, label in enumerate(cotangents) if label is P]
+    found = proof.judge(case, setting, plan, seen)
     name = f"{case.name} {setting}"
-    tolerance = 1e-5 if np.finfo(case.dtype).eps > 1e-10 else 1e-12
-    for key, kind in summed.items():
-        if not all(key in of_rank.found for of_rank in seen):
-            continue
-        want, scale = (plan.g, proof._norm(plan.ct)) if key == "g" else (plan.hv, plan.second_scale)
-        want = setting.summed(want, open_axes)
-        got = setting.summed([of_rank.found[key] for of_rank in seen], open_axes)
-        fault = proof._compare(got, want, tolerance * max(scale, proof._norm(want)) * setting.ranks)
-        if fault:
+    if open_axes:
+        found = [f for f in found if f.check not in _OF_COTANGENTS.values()]
+        for kind, fault in _unequal_sums(case, setting, plan, seen, open_axes):
             found.append(proof.Failure(name, kind, f"the sum over the ranks: {fault}"))
     if linear:
         found = [proof.Failure(f.case, "linear", f.detail) if f.check == "forward" else f for f in found]
-    for key, labels, name_of in (("y", gives, "the result"), ("g", [dual_label(x) for x in takes], "the cotangent")):
+    for key, subject, label in (("y", "the result", case.gives), ("g", "the cotangent", dual_label(case.takes))):
         values = [of_rank.found.get(key) for of_rank in seen]
-        along = [k for k, label in enumerate(labels) if label is R or label is I]
-        for group in setting.groups(along) if along else []:
-            first = values[group[0]]
-            for r in group[1:]:
-                if first is not None and values[r] is not None and not np.allclose(first, values[r], 1e-9, 1e-12):
-                    label = case.gives if key == "y" else dual_label(case.takes)
-                    detail = f"{name_of} is {label.word} and differs between ranks {group[0]} and {r}"
-                    found.append(proof.Failure(name, "copies", detail))
-                    break
+        for first, other in _unequal_copies(setting, gives if key == "y" else cotangents, values):
+            detail = f"{subject} is {label.word} and differs between ranks {first} and {other}"
+            found.append(proof.Failure(name, "copies", detail))
     return found
+
+
+_OF_COTANGENTS = {"g": "adjoint", "second": "second", "mixed": "mixed"}
+"""The check that compares each result that is a cotangent."""
+
+
+def _unequal_sums(case: Any, setting: Any, plan: Any, seen: list[Any], along: list[int]) -> Iterator[tuple[str, str]]:
+    """Compare the sums of the ranks' cotangents along some axes with the reference's: check and fault."""
+    tolerance = 1e-5 if np.finfo(case.dtype).eps > 1e-10 else 1e-12
+    for key, kind in _OF_COTANGENTS.items():
+        if not all(key in of_rank.found for of_rank in seen):
+            continue
+        want, scale = (plan.g, proof._norm(plan.ct)) if key == "g" else (plan.hv, plan.second_scale)
+        want = setting.summed(want, along)
+        got = setting.summed([of_rank.found[key] for of_rank in seen], along)
+        fault = proof._compare(got, want, tolerance * max(scale, proof._norm(want)) * setting.ranks)
+        if fault:
+            yield kind, fault
+
+
+def _unequal_copies(setting: Any, labels: Sequence[Label], values: Sequence[Any]) -> Iterator[tuple[int, int]]:
+    """In each group of ranks that must hold equal copies: the first rank, and the first one that differs from it."""
+    along = [k for k, label in enumerate(labels) if label is R or label is I]
+    for group in setting.groups(along) if along else []:
+        first = values[group[0]]
+        for r in group[1:]:
+            if first is not None and values[r] is not None and not np.allclose(first, values[r], 1e-9, 1e-12):
+                yield group[0], r
+                break
 
 
 @typed_errors

@@ -199,27 +199,30 @@ def prepare(case: Case, setting: Setting) -> Plan:
     seed = zlib.crc32(f"{case.name} {setting}".encode())
     x, dx = (_fill(setting, takes, shapes, case.dtype, seed + i) for i in (0, 1))
     if case.point is not None:
-        x = [None if a is None else case.point(a) for a in x]
+        x = _each(case.point, x)
     y = setting.apply(case.forward, x)
     dy = setting.apply(case.forward, dx) if case.tangent is None else setting.apply(case.tangent, x, dx)
-    out = [None if a is None else a.shape for a in y]
+    out = _each(np.shape, y)
     ct = _fill(setting, [dual_label(label) for label in gives], out, case.dtype, seed + 2)
     c = _fill(setting, [V if label is R or label is P else label for label in gives], out, case.dtype, seed + 3)
     # the second-order objective is <c, u^3 + u>, where u is y summed over its Partial axes; hv is its second derivative
     # along dx
     partial = [k for k, label in enumerate(gives) if label is P]
     u, du = setting.summed(y, partial), setting.summed(dy, partial)
-    t = [None if c[r] is None else 6 * c[r] * u[r] * du[r] for r in range(setting.ranks)]
-    t = setting.summed(t, partial)
+    t = setting.summed(_each(lambda c, u, du: 6 * c * u * du, c, u, du), partial)
     if case.tangent is None:
         g, hv = setting.apply(case.adjoint, ct), setting.apply(case.adjoint, t)
     else:
         g, hv = setting.apply(case.adjoint, x, ct), setting.apply(case.adjoint, x, t)
         if case.bend is not None:
-            slope = [None if c[r] is None else c[r] * (3 * u[r] * u[r] + 1) for r in range(setting.ranks)]
-            bent = setting.apply(case.bend, x, dx, slope)
-            hv = [None if a is None else a + b for a, b in zip(hv, bent, strict=True)]
+            slope = _each(lambda c, u: c * (3 * u * u + 1), c, u)
+            hv = _each(lambda a, b: a + b, hv, setting.apply(case.bend, x, dx, slope))
     return Plan(x, dx, ct, c, y, dy, g, hv, shapes, _norm(t) * setting.ranks)
+
+
+def _each(function: Callable[..., Any], *values: Values) -> Values:
+    """Apply a function to the values of each rank; None where the first of them is None."""
+    return [None if each[0] is None else function(*each) for each in zip(*values, strict=True)]
 
 
 def _fill(setting: Setting, labels: Sequence[Label], shapes: Sequence[Any], dtype: Any, seed: int) -> Values:
@@ -302,15 +305,7 @@ def _observe(case: Case, setting: Setting, plan: Plan, mesh: Mesh, seen: Observe
     with ag.Tape() as tape:
         y = function(x)
     seen.found["y"] = _plain(y)
-    moves = not any(each.silent or each.free for each in map(collectives.get, case.covers) if each is not None)
-    if moves and not x.absent and not y.absent and np.may_share_memory(y.array, x.array):
-        seen.faults.append(("ownership", "the result shares memory with the operand"))
-    want = _result_labels(case, setting, plan, rank)
-    agreed = "relabel" in case.covers or y.layout is None or all(  # a cast to Shard agrees on no extents
-        a.is_agreed for a in y.layout.labels if isinstance(a, Shard))  # fmt: skip
-    if y.layout is None or list(y.layout.labels) != want or not agreed:
-        cuts = [(a.extent, a.offset) for a in want if isinstance(a, Shard)]
-        seen.faults.append(("layout", f"the result is {y.layout!r}; needed: {want} {cuts or ''}"))
+    seen.faults += _faults_of_result(case, x, y, _result_labels(case, setting, plan, rank))
     if plan.y[rank] is not None and y.shape != plan.y[rank].shape:
         raise AssertionError(f"the result has shape {y.shape}; needed: {plan.y[rank].shape}")
     ct = value(plan.ct, y.layout.dual, y.shape)
@@ -320,11 +315,7 @@ def _observe(case: Case, setting: Setting, plan: Plan, mesh: Mesh, seen: Observe
     else:
         tape.backward((), retain=True)
     seen.found["g"] = None if x.grad is None else _plain(x.grad)
-    if x.grad is not None:
-        if x.grad.layout is not takes.dual:
-            seen.faults.append(("layout", f"the gradient is {x.grad.layout!r}; needed: {takes.dual!r}"))
-        if any(np.may_share_memory(_plain(x.grad), a) for a, _ in kept):
-            seen.faults.append(("ownership", "the gradient shares memory with an input"))
+    seen.faults += _faults_of_gradient(x, takes, [array for array, _ in kept])
 
     x = Tensor(x.array, takes)
     dx = value(plan.dx, takes, plan.shapes[rank])
@@ -334,6 +325,28 @@ def _observe(case: Case, setting: Setting, plan: Plan, mesh: Mesh, seen: Observe
         _second_order(seen, function, x, dx, value(plan.c, mesh.grid.layout(_weight_labels(y.layout)), y.shape), mesh)
     if any(not np.array_equal(array, original) for array, original in kept):
         seen.faults.append(("ownership", "an input was written to"))
+
+
+def _faults_of_result(case: Case, x: Tensor, y: Any, want: list[Label]) -> Iterator[tuple[str, str]]:
+    """Faults of a result's memory and labels; `want` are the labels that it must have."""
+    moves = not any(each.silent or each.free for each in map(collectives.get, case.covers) if each is not None)
+    if moves and not x.absent and not y.absent and np.may_share_memory(y.array, x.array):
+        yield "ownership", "the result shares memory with the operand"
+    agreed = "relabel" in case.covers or y.layout is None or all(  # a cast to Shard agrees on no extents
+        a.is_agreed for a in y.layout.labels if isinstance(a, Shard))  # fmt: skip
+    if y.layout is None or list(y.layout.labels) != want or not agreed:
+        cuts = [(a.extent, a.offset) for a in want if isinstance(a, Shard)]
+        yield "layout", f"the result is {y.layout!r}; needed: {want} {cuts or ''}"
+
+
+def _faults_of_gradient(x: Any, takes: Layout, inputs: Sequence[np.ndarray]) -> Iterator[tuple[str, str]]:
+    """Faults of the labels and the memory of the gradient of `x`, if it has one."""
+    if x.grad is None:
+        return
+    if x.grad.layout is not takes.dual:
+        yield "layout", f"the gradient is {x.grad.layout!r}; needed: {takes.dual!r}"
+    if any(np.may_share_memory(_plain(x.grad), array) for array in inputs):
+        yield "ownership", "the gradient shares memory with an input"
 
 
 def _second_order(seen: Observed, function: Any, x: Tensor, dx: Tensor, c: Tensor, mesh: Mesh) -> None:

@@ -161,30 +161,40 @@ def _cores(report: dict[str, Found], ranks: int) -> Iterator[Check]:
         unbound = machine["cores"]["value"]["unbound"]
         where = f" on {host}" if host else ""
         here = ranks if not host else hosts.get(host, 1)  # without a name it is the only machine
-        if here > cores:
-            text = f"{here} ranks share {_count(cores, 'core')}{where}: they wait for each other"
-            fix = f"at most {_count(cores, 'rank')} per host, except for tests"
-            if unbound > cores:
-                bound = f"bound to {_count(cores, 'core')} of {unbound}{where}"
-                text = f"{here} ranks are {bound}: they wait for each other"
-                fix = "a core for each rank, or no binding: mpiexec --bind-to none, srun --cpu-bind=none"
-            on_cores.append(Check("cores", "warning", text, fix))
-        elif ranks > 1:
-            on_cores.append(Check("cores", "ok", f"{_count(here, 'rank')}, {_count(cores, 'core')}{where}"))
-        else:
+        if ranks == 1 and here <= cores:
             text = f"{_count(unbound, 'core')}: as many ranks run at full speed{_most(report)}"
             on_cores.append(Check("cores", "ok", text))
-        fix = f"export OPENBLAS_NUM_THREADS={max(cores // here, 1)}"
-        if threads is None and own * here > max(cores, here):
-            text = f"OPENBLAS_NUM_THREADS is not set: each rank starts {own} threads{where}"
-            on_threads.append(Check("BLAS threads", "warning", text, fix))
-        elif threads is not None and threads.isdecimal() and int(threads) * here > max(cores, here):
-            on_threads.append(Check("BLAS threads", "warning", f"{here} ranks with {threads} threads each{where}", fix))
-        elif ranks > 1:
-            on_threads.append(Check("BLAS threads", "ok", f"{threads or own} for each rank"))
+        else:
+            on_cores.append(_cores_of(here, cores, unbound, where))
+        of_threads = _threads_of(here, cores, own, threads, where)
+        if ranks > 1 or of_threads.state != "ok":
+            on_threads.append(of_threads)
     for found in (on_cores, on_threads):
         if found:
             yield _one(found)
+
+
+def _cores_of(here: int, cores: int, unbound: int, where: str) -> Check:
+    """Whether the ranks of a machine have a core each."""
+    if here <= cores:
+        return Check("cores", "ok", f"{_count(here, 'rank')}, {_count(cores, 'core')}{where}")
+    if unbound > cores:
+        bound = f"bound to {_count(cores, 'core')} of {unbound}{where}"
+        fix = "a core for each rank, or no binding: mpiexec --bind-to none, srun --cpu-bind=none"
+        return Check("cores", "warning", f"{here} ranks are {bound}: they wait for each other", fix)
+    text = f"{here} ranks share {_count(cores, 'core')}{where}: they wait for each other"
+    return Check("cores", "warning", text, f"at most {_count(cores, 'rank')} per host, except for tests")
+
+
+def _threads_of(here: int, cores: int, own: int, threads: str | None, where: str) -> Check:
+    """Whether the threads of BLAS of all ranks of a machine have a core each; `threads` is what the user has set."""
+    fix = f"export OPENBLAS_NUM_THREADS={max(cores // here, 1)}"
+    if threads is None and own * here > max(cores, here):
+        text = f"OPENBLAS_NUM_THREADS is not set: each rank starts {own} threads{where}"
+        return Check("BLAS threads", "warning", text, fix)
+    if threads is not None and threads.isdecimal() and int(threads) * here > max(cores, here):
+        return Check("BLAS threads", "warning", f"{here} ranks with {threads} threads each{where}", fix)
+    return Check("BLAS threads", "ok", f"{threads or own} for each rank")
 
 
 def _most(report: dict[str, Found]) -> str:

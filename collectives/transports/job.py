@@ -12,7 +12,14 @@ from autograd.errors import MeshError
 
 from .protocol import Communicator
 
-__all__ = ["Job", "Options", "checked_ranks"]
+__all__ = ["Death", "Job", "Options", "checked_ranks"]
+
+
+class Death(BaseException):
+    """Ends the program of a rank that is a thread as a signal ends a process. The text follows the rank's name.
+
+    It passes handlers of `Exception`. The other ranks see a rank that has failed.
+    """
 
 
 class Options(NamedTuple):

@@ -10,9 +10,10 @@ the copy that a started call owns, counters of messages, observers, and a method
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 from threading import Lock, get_ident
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 from numpy import empty, ndarray
@@ -25,9 +26,11 @@ from autograd.layouts.rank_values import EVERY_AXIS, RankInt
 
 from ..checks.channel import Checks
 from ..checks.sanitizer import Addend
-from .request import DTYPES, REDUCTIONS, Array, Request, Runs, alone, answer, check, check_members
+from .request import DTYPES, REDUCTIONS, Array, Request, Runs, alone, answer, check, check_members, check_message
 from .traffic import Traffic
-from .windows import AloneClocks, Clocks, LocalWindow, Window, check_memory
+
+if TYPE_CHECKING:
+    from .windows import Clocks, Window
 
 __all__ = [
     "Array", "Communicator", "Observer", "Pending", "Request", "Runs", "Text", "Wrapper", "observed", "observers",
@@ -93,7 +96,8 @@ def landed(y: Any, out: Any) -> Any:
 
 Observer = Callable[["Communicator", Request, bool, Callable[[], Any]], Any]
 """``observer(group, request, started, run)`` calls `run` once and returns its value: a result, or the `Pending` of a
-started call. An agreement is observed as a request ``agree`` whose operand is the fingerprint."""
+started call. An agreement is observed as a request ``agree`` whose operand is the fingerprint, and the making of a
+window and of clocks as ``window`` and ``clocks``."""
 
 observers: dict[int, Observer] = {}
 """The observers by thread number (`inspect.observing`). Calls inside an observed call are not observed: the messages of
@@ -185,6 +189,8 @@ class Communicator:
     pools: dict[tuple[int, ...], Any] | None = None
     """What shared memory keeps for each set of ranks of the world, for the groups that these ranks make one after
     another. None: every group has memory of its own."""
+    shared: weakref.ref[Any] | None = None
+    """The memory that its ranks share (`shared_memory`), while an axis uses it."""
     repeats = False
     """Whether `_run` reads the operand from `x` only and returns `out`, so that a request can be run again with another
     operand, and without the checks of the request and of its result."""
@@ -266,9 +272,12 @@ class Communicator:
         ReplicaMismatch
             On every rank, under ``ranks`` mode, if copies that should be equal differ.
         """
-        if not isinstance(call, str) and not self.checking:
+        if isinstance(call, str):
+            text = call
+        elif self.checks is None or not self.checks.is_due:
             return
-        text = call if isinstance(call, str) else call()
+        else:
+            text = call()
         if observers:
             observed(self, Request("agree", text), False, lambda: self._agree(text, layout, is_rooted, addend))
         else:
@@ -286,7 +295,7 @@ class Communicator:
         """Make a call and return its result."""
         if observers and get_ident() in observers:
             return observed(self, request, False, lambda: self.run(request))
-        return self._prepared(request, False)
+        return (self._prepared_message if request.call in _MESSAGES else self._prepared)(request, False)
 
     def sender(self, request: Request, x: Array, result: tuple[int, np.dtype[Any]] | None) -> Callable[[Array], Any]:
         """``send(x)``, which runs a request that was run before on another operand of the same size and dtype.
@@ -311,48 +320,62 @@ class Communicator:
         if observers and get_ident() in observers:
             started: Pending[Any] = observed(self, request, True, lambda: self.start(request))
             return started
-        pending: Pending[Any] = self._prepared(request, True)
+        pending: Pending[Any] = (self._prepared_message if request.call in _MESSAGES else self._prepared)(request, True)
         return pending
 
     def _prepared(self, request: Request, started: bool) -> Any:
-        """Check a request, prepare its operand and result, and run or start it."""
+        """Check a request that is no message, prepare its operand and result, and run or start it."""
         call, x, given = request.call, request.x, request.out
         check(request, self.index, self.size, self.name)
-        if self.size == 1 and call not in _MESSAGES and not self.dry:
+        if self.size == 1 and not self.dry:
             return Pending.done(alone(request)) if started else alone(request)
         if not isinstance(given if x is None else x, _ON_HOST):
-            y = self._on_device(request, started)
-            if given is None or y is given:
-                return y
-            return y.into(given) if started else landed(y, given)
+            return self._given_back(self._on_device(request, started), given, started)
+        if call in REDUCTIONS and x.dtype == _HALF and not self.adds_float16:
+            return self._in_float32(request, started)
         if self.before_root is not None and not started and call in _WITH_ROOT:
             self.before_root()
-        is_half = call in REDUCTIONS and x.dtype == _HALF and not self.adds_float16
         out = given
-        in_place = call == "all_reduce" and out is x
         if call == "broadcast":
             x, out = None, out if x is None else x.copy()
         elif out is None:
             found = answer(request, self.index)
-            if found is not None:
-                out = self._empty(found[0], _SINGLE if is_half else found[1])
-        if is_half:
-            x = x.astype(_SINGLE)
-            out = x if in_place else out
-        elif (started or call == "send") and call != "lend" and not in_place and isinstance(x, ndarray):
-            x = x.copy()
-        if call == "send" or call == "lend":
-            self.traffic.count(self.ranks[request.peer], x.nbytes)
-
+            out = None if found is None else self._empty(*found)
+            if started and isinstance(x, ndarray):  # else the result takes the place of the operand
+                x = x.copy()
         if started:
             pending = self._start(request, x, out)
-            if is_half:  # the sum is rounded once
-                inner = pending
-                pending = Pending(inner.test, lambda: half.rounded(inner.wait()))
             return pending if given is None or self.dry else pending.into(given)
         y = self._run(request, x, out)
-        if is_half:
-            y = half.rounded(y)
+        return y if given is None or y is given or self.dry else landed(y, given)
+
+    def _in_float32(self, request: Request, started: bool) -> Any:
+        """Make a reduction of float16 in float32, and round its result once."""
+        x = request.x.astype(_SINGLE)
+        y = self._prepared(request._replace(x=x, out=None if request.out is None else x), started)
+        rounded = Pending(y.test, lambda: half.rounded(y.wait())) if started else half.rounded(y)
+        return self._given_back(rounded, request.out, started)
+
+    def _given_back(self, y: Any, out: Any, started: bool) -> Any:
+        """A result, or the `Pending` of one, in the array that the caller gave for it, if any."""
+        if out is None or y is out:
+            return y
+        return y.into(out) if started else landed(y, out)
+
+    def _prepared_message(self, request: Request, started: bool) -> Any:
+        """Check a message, and send, lend or receive it."""
+        x, given = request.x, request.out
+        check_message(request, self.index, self.size, self.name)
+        if not isinstance(given if x is None else x, _ON_HOST):
+            return self._given_back(self._on_device(request, started), given, started)
+        if request.call == "send" and isinstance(x, ndarray):
+            x = x.copy()
+        if x is not None:
+            self.traffic.count(self.ranks[request.peer], x.nbytes)
+        if started:
+            pending = self._start(request, x, given)
+            return pending if given is None or self.dry else pending.into(given)
+        y = self._run(request, x, given)
         return y if given is None or y is given or self.dry else landed(y, given)
 
     def _empty(self, count: int, dtype: np.dtype[Any]) -> Any:
@@ -387,7 +410,12 @@ class Communicator:
         MeshError
             The transport has no windows: nothing is sent in a dry world.
         """
+        from .windows import LocalWindow, check_memory  # loaded with the first one-sided call
+
         check_memory(x, self.name)
+        if observers and get_ident() in observers:
+            seen: Window = observed(self, Request("window", x), False, lambda: self.window(x))
+            return seen
         if self.size == 1:
             return LocalWindow(self.index, self.ranks, [x.copy()], [Lock()], self.name)
         self._refuse_dry("window")
@@ -400,7 +428,12 @@ class Communicator:
 
     def clocks(self) -> Clocks:
         """Counters of the ranks, all at 0; see `windows`. All ranks of the group call it."""
+        if observers and get_ident() in observers:
+            seen: Clocks = observed(self, Request("clocks"), False, self.clocks)
+            return seen
         if self.size == 1:
+            from .windows import AloneClocks
+
             return AloneClocks()
         self._refuse_dry("clocks")
         return self._clocks_of()

@@ -35,8 +35,8 @@ import numpy as np
 from autograd.arrays.device import is_bfloat16
 from autograd.errors import ArgumentError, DtypeError, MeshError, OptionError, ShapeError
 
-__all__ = ["Array", "DTYPES", "REDUCTIONS", "Request", "Runs", "alone", "answer", "check",
-           "check_members", "given_bytes", "not_communicated", "shown", "whole_bytes"]  # fmt: skip
+__all__ = ["Array", "DTYPES", "REDUCTIONS", "Request", "Runs", "alone", "answer", "check", "check_members",
+           "check_message", "given_bytes", "not_communicated", "shown", "whole_bytes"]  # fmt: skip
 
 Array = np.ndarray[Any, Any]
 Runs = Sequence[tuple[int, int, int]]
@@ -51,6 +51,7 @@ REDUCTIONS = frozenset(("all_reduce", "reduce", "reduce_scatter", "scan", "accum
 _OPERATIONS = ("sum", "max", "prod")
 _ROOTED = frozenset(("broadcast", "reduce", "gather", "scatter"))
 _OF_PARTS = frozenset(("all_gather", "reduce_scatter"))
+_SUMS_OF_COUNTS = {"reduce_scatter": "the sum of counts", "all_to_all": "the sum of send_counts"}
 _PEERS = {"send": "dst", "lend": "dst", "recv": "src"}
 
 
@@ -214,26 +215,14 @@ def check(request: Request, rank: int, size: int, name: str) -> None:
     autograd.errors.ShapeError: a transport takes one-dimensional C-contiguous arrays, not shape (2, 3): ravel it first
       at ...
     """
-    call, x, op, counts, receive_counts, root, peer, _, out, options, _ = request
+    call, x, op, counts, receive_counts, root, _, _, _, options, _ = request
     if call == "exchange" or call == "barrier":
         return
     if call in _PEERS:
-        check_rank(_PEERS[call], peer, size, name)
-        if call == "recv":
-            _check_buffer(out, "recv", "", name)
-        else:
-            _check_operand(x, call, rank, name)
+        check_message(request, rank, size, name)
         return
-    if counts is not None:
-        _check_counts("send_counts" if call == "all_to_all" else "counts", counts, size, name)
-    elif call in _OF_PARTS:
-        each = "x.size" if call == "all_gather" else "x.size // group.size"
-        raise ArgumentError(
-            f"{call} on '{name}' was called without counts; needed: counts, the number of elements of each of the "
-            f"{size} ranks' parts\n  fix: [{each}] * group.size, if all are equal"
-        )
-    if receive_counts is not None:
-        _check_counts("receive_counts", receive_counts, size, name)
+    if counts is not None or call in _OF_PARTS:
+        _check_parts(call, counts, receive_counts, size, name)
     if call in ("scatter", "broadcast"):
         _check_from_root(request, rank, size, name)
         return
@@ -250,17 +239,34 @@ def check(request: Request, rank: int, size: int, name: str) -> None:
             raise DtypeError(f"all_reduce with op='max' on '{name}' of {x.dtype}, whose values have no order")
     elif call in ("gather", "all_gather"):
         _check_size(x, counts[rank], "this rank's count")
-    elif call == "reduce_scatter":
-        _check_size(x, sum(counts), "the sum of counts")
-    elif call == "all_to_all":
-        _check_size(x, sum(counts), "the sum of send_counts")
+    elif call in _SUMS_OF_COUNTS:
+        _check_size(x, sum(counts), _SUMS_OF_COUNTS[call])
     elif call in ("get", "accumulate"):
-        for source, _, _ in options[0]:
-            check_rank("source", source, size, name)
-        if call == "accumulate":
-            _check_size(x, sum(count for _, _, count in options[0]), "the sum of the runs")
+        _check_runs(x, call, options[0], size, name)
     elif call not in ("reduce", "scan"):
         raise ValueError(f"{call!r} on '{name}' is not a communicator's call; needed: a call that `Request` lists")
+
+
+def _check_runs(x: Any, call: str, runs: Runs, size: int, name: str) -> None:
+    for source, _, _ in runs:
+        check_rank("source", source, size, name)
+    if call == "accumulate":
+        _check_size(x, sum(count for _, _, count in runs), "the sum of the runs")
+
+
+def check_message(request: Request, rank: int, size: int, name: str) -> None:
+    """`check` for `send`, `lend` and `recv`."""
+    call, x, peer, out = request.call, request.x, request.peer, request.out
+    given = out if call == "recv" else x
+    if given.__class__ is np.ndarray and given.ndim == 1 and given.dtype in DTYPES and 0 <= peer < size:
+        flags = given.flags  # 0.36 us; the calls below take 0.5 us
+        if flags.c_contiguous and (given is x or flags.writeable):
+            return
+    check_rank(_PEERS[call], peer, size, name)
+    if call == "recv":
+        _check_buffer(out, "recv", "", name)
+    else:
+        _check_operand(x, call, rank, name)
 
 
 def _check_from_root(request: Request, rank: int, size: int, name: str) -> None:
@@ -329,6 +335,18 @@ def _check_buffer(out: Any, call: str, where: str, name: str) -> None:
     _check_flat(out)
     if isinstance(out, np.ndarray) and not out.flags.writeable:
         raise ShapeError(f"the receive buffer of {call} on '{name}' is read-only; needed: a writeable array")
+
+
+def _check_parts(call: str, counts: Any, receive_counts: Any, size: int, name: str) -> None:
+    if counts is None:
+        each = "x.size" if call == "all_gather" else "x.size // group.size"
+        raise ArgumentError(
+            f"{call} on '{name}' was called without counts; needed: counts, the number of elements of each of the "
+            f"{size} ranks' parts\n  fix: [{each}] * group.size, if all are equal"
+        )
+    _check_counts("send_counts" if call == "all_to_all" else "counts", counts, size, name)
+    if receive_counts is not None:
+        _check_counts("receive_counts", receive_counts, size, name)
 
 
 def _check_counts(what: str, counts: Sequence[int], size: int, name: str) -> None:

@@ -1,11 +1,9 @@
 r"""Gradient compression: approximations of the sum of gradients over the ranks that need fewer bytes.
 
-A compression is a *reduction*: it replaces the all-reduce of a bucket of gradients, which is the adjoint of the entry
-of the parameters (`DataParallel`). It leaves an approximation of the *sum* over the ranks in the bucket, with the same
-bits on all ranks; nothing is averaged. The used-flags of the bucket are summed exactly.
-
-With p ranks, n elements of s bytes in a bucket of f parameters, and q = (p-1)/p, a rank sends per reduction, in the
-mean over the ranks (all_reduce and all_gather by a ring, all_to_all directly):
+A compression is a *reduction*, which takes the place of the all-reduce of a bucket of gradients (`DataParallel`): it
+leaves an approximation of the *sum* in the bucket, with the same bits on all ranks. With p ranks, n elements of s bytes
+in a bucket of f parameters, and q = (p-1)/p, a rank sends per reduction, in the mean over the ranks (all_reduce and
+all_gather by a ring, all_to_all directly):
 
 ====================  =====================================  =====================================================
 method                bytes                                  what is sent
@@ -22,15 +20,7 @@ none                  2 q (n + f) s                          all-reduce
 Here F = 2 q f s are the flags, D = 2 q d s the d elements of small parameters, which `TopK`, `RandomK` and `PowerSGD`
 sum exactly, and b is about n / `block`. `Compression.bytes_sent` computes the bytes of a bucket, to the byte.
 
-What a method leaves out of one step it adds to the next one (*error feedback*), and so every gradient arrives in the
-end. The residuals are state and belong in the checkpoint: `Compression.state_dict`. State is kept by parameter name, so
-each model needs an object of its own.
-
-Not-finite values stay visible: the sum of a parameter in which a rank has a NaN or an infinity is not finite, on all
-ranks. The state of that parameter remains as it was before the step, because the optimizer skips it.
-
-Where the arithmetic is repeated on all ranks, it uses operations whose result IEEE 754 determines: elementwise ones,
-and sums in a fixed order. So hosts whose BLAS libraries differ get the same bits.
+`docs/guides/data_parallel.md` ("Compression") has error feedback, state, values that are not finite, and equal bits.
 """
 
 from __future__ import annotations

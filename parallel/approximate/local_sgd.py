@@ -235,9 +235,7 @@ class LocalSGD:
         self.version += 1
         self._compared += 1
         call = f"synchronisation {self.version} of {name}, {why}"
-        if on.size > 1 and on.group.checking:
-            elements = sum(x.size for x in values)
-            on.group.agree(f"{call} (axis={'*'.join(on.names)!r} {elements} elements)")
+        on.group.agree(lambda: f"{call} (axis={'*'.join(on.names)!r} {sum(x.size for x in values)} elements)")
         means = weighted_means(call, values, self._weight, on, self.bucket_bytes)
         self._apply(means[: len(copies.learned)])
         copies.set_buffers(means[len(copies.learned) :], on)

@@ -193,12 +193,11 @@ class ParameterServer:
         dtype = np.result_type(np.float32, *[p.array.dtype for p in learned])
         elements = sum(int(p.array.size) for p in learned)
         servers = max(1, min(on.size if self.servers is None else self.servers, on.size, elements))
-        if on.size > 1 and on.group.checking:
-            digest = "" if script is None else f" script={zlib.crc32(np.array(script, np.int64).tobytes()):08x}"
-            on.group.agree(
-                f"start of {type(self).__name__} (axis={'*'.join(on.names)!r} staleness={self.staleness} "
-                f"servers={servers} {elements} elements of {dtype}{digest})"
-            )
+        digest = "" if script is None else f" script={zlib.crc32(np.array(script, np.int64).tobytes()):08x}"
+        on.group.agree(
+            lambda: f"start of {type(self).__name__} (axis={'*'.join(on.names)!r} staleness={self.staleness} "
+            f"servers={servers} {elements} elements of {dtype}{digest})"
+        )
         if on.group.dry:
             raise MeshError(
                 f"{type(self).__name__} in a dry world: the order of its reads and pushes is that of a run; needed: "

@@ -10,6 +10,7 @@ from typing import Any
 from autograd.engine.state import state
 from autograd.errors import CheckpointError, DamagedCheckpoint, OptionError, typed_errors
 
+from . import disk
 from .directory import Directory
 from .loading import Restored, agreed_step, leave_out, load_step, newest
 from .saving import Save, begin
@@ -101,8 +102,12 @@ class Checkpoints:
                 return
         made.copy_values(self._memory)
         self._cancelled.clear()
-        self._thread = threading.Thread(target=self._write, args=(made,), name="checkpoint")
+        self._thread = threading.Thread(target=self._write_for, args=(made,), name="checkpoint")
         self._thread.start()
+
+    def _write_for(self, made: Save) -> None:
+        disk.writer.rank = made.index
+        self._write(made)
 
     def _write(self, made: Save) -> None:
         try:

@@ -15,17 +15,19 @@ import re
 import shutil
 import socket
 import threading
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from autograd.errors import CheckpointError, DamagedCheckpoint
 
-from .disk import make_durable, rename
-from .manifest import Manifest
+from .disk import NAMES, Reader, header_of, make_durable, refuse_other_size, rename, running_checksum, stored_as
+from .manifest import Manifest, Stretch, Value, entry_name
 
 __all__ = ["Directory"]
 
-_STEP = re.compile(r"step-(\d{9,})")
+_STEP = re.compile(r"step-([0-9]{9,18})")
 _locks: dict[tuple[int, int], int] = {}
 _making = threading.Lock()
 
@@ -47,7 +49,17 @@ class Directory:
             names = os.listdir(self.path)
         except (FileNotFoundError, NotADirectoryError):
             return []
-        return sorted(int(m[1]) for name in names if (m := _STEP.fullmatch(name)))
+        except OSError as error:
+            raise CheckpointError(f"checkpoint {self.path}: it cannot be read: {error.strerror}") from None
+        found = sorted((int(m[1]), name) for name in names if (m := _STEP.fullmatch(name)))
+        return [step for step, name in found if name == self.of_step(step).name]
+
+    def unfinished(self) -> list[str]:
+        """The directories of steps that are being written, or whose job has ended."""
+        try:
+            return sorted(name for name in os.listdir(self.path) if name.startswith(".step-"))
+        except OSError:
+            return []
 
     def of_step(self, step: int) -> Path:
         """The directory of a step."""
@@ -62,8 +74,8 @@ class Directory:
             There is no such step, or it is not whole.
         """
         folder = self.of_step(step)
-        if not folder.is_dir():
-            known = self.steps()
+        known = self.steps()
+        if step not in known:
             raise CheckpointError(
                 f"checkpoint {self.path}: there is no step {step}; it has "
                 + (f"{', '.join(map(str, known[-8:]))}" if known else "none")
@@ -72,15 +84,63 @@ class Directory:
         if manifest.step != step:
             raise DamagedCheckpoint(f"checkpoint {folder}: its manifest is that of step {manifest.step}")
         for name, size in manifest.files:
-            try:
-                have = os.stat(folder / name, follow_symlinks=False).st_size
-            except OSError as error:
-                raise DamagedCheckpoint(f"checkpoint {folder}, {name}: it cannot be read: {error}") from None
-            if have != size:
-                raise DamagedCheckpoint(
-                    f"checkpoint {folder}, {name}: it has {have} bytes, and {size} when it was saved"
-                )
+            refuse_other_size(folder, name, size)
         return manifest
+
+    def verify(
+        self, step: int, progress: Callable[[int, int], None] | None = None
+    ) -> tuple[list[DamagedCheckpoint], Manifest]:
+        """Read all bytes of a step, in blocks, and compare values and the headers of files with the manifest.
+
+        Parameters
+        ----------
+        step : int
+        progress : callable, optional
+            It is called with the bytes that were read, and those of all values.
+
+        Returns
+        -------
+        faults : list of DamagedCheckpoint
+            What is wrong, by file and place.
+        manifest : Manifest
+
+        Raises
+        ------
+        DamagedCheckpoint
+            There is no manifest that is right, or a file is not there.
+        """
+        manifest = self.manifest(step)
+        folder, faults, done = self.of_step(step), [], 0
+        make = running_checksum(manifest.checksum, folder)
+        pieces: list[list[tuple[str, Value, Stretch]]] = [[] for _ in manifest.files]
+        for key, value in manifest.values.items():
+            for p in value.pieces:
+                pieces[p.file].append((key, value, p))
+        total = sum(p.end - p.begin for of_file in pieces for _, _, p in of_file)
+        with Reader(folder, manifest.files) as reader:
+            for file, of_file in enumerate(pieces):
+                name = manifest.files[file][0]
+                try:
+                    _check_header(reader, file, of_file)
+                except DamagedCheckpoint as error:
+                    faults.append(error)
+                for key, _, p in sorted(of_file, key=lambda each: each[2].begin):
+                    found = make()
+                    try:
+                        for block in reader.blocks(file, p.begin, p.end):
+                            found.update(block)
+                            done += len(block)
+                            if progress is not None:
+                                progress(done, total)
+                    except DamagedCheckpoint as error:
+                        faults.append(error)
+                        continue
+                    if found.hexdigest() != p.checksum:
+                        faults.append(DamagedCheckpoint(
+                            f"checkpoint {folder}, {name}, bytes {p.begin} to {p.end}, of {key}: the checksum is "
+                            f"{found.hexdigest()}, and it was {p.checksum} when it was saved"
+                        ))  # fmt: skip
+        return faults, manifest
 
     # -- writing ---------------------------------------------------------------------------------------------------
     def lock(self) -> None:
@@ -127,12 +187,11 @@ class Directory:
         """
         self.lock()
         if not overwrite and self.of_step(step).exists():
-            whole = True
             try:
-                self.manifest(step)
-            except CheckpointError:
-                whole = False
-            if whole:
+                faults: list[Any] = self.verify(step)[0]  # a run that has left it out as damaged comes to it again
+            except CheckpointError as error:
+                faults = [error]
+            if not faults:
                 raise CheckpointError(
                     f"checkpoint.save: {self.path} has step {step} already; needed: a step that it does not have\n"
                     "  fix: load it before the run goes on; or another directory for another run\n"
@@ -174,3 +233,21 @@ class Directory:
                     os.rename(self.of_step(step), gone)
                     make_durable(self.path)
                     shutil.rmtree(gone, ignore_errors=True)
+
+
+def _check_header(reader: Reader, file: int, pieces: Sequence[tuple[str, Value, Stretch]]) -> None:
+    """Compare the header of a data file, by which it is read without ringtape, with the manifest."""
+    name, size = reader.files[file]
+    with open(reader.descriptor(file), "rb", closefd=False) as opened:
+        opened.seek(0)
+        header = header_of(opened, size, reader.folder / name)
+    wanted = {}
+    for key, value, p in pieces:
+        dtype, shape = stored_as(value.numpy_dtype, [b - a for a, b in p.box])
+        wanted[entry_name(key, value.shape, p.box)] = NAMES[dtype], shape, p.begin, p.end
+    for entry in {**wanted, **header}:
+        if header.get(entry) != wanted.get(entry):
+            raise DamagedCheckpoint(
+                f"checkpoint {reader.folder}, {name}, its header, entry {entry}: it is {header.get(entry)}, and "
+                f"{wanted.get(entry)} by the manifest"
+            )

@@ -6,37 +6,54 @@ so that tests can end a process between any two of these steps.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import stat
 import struct
+import threading
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from autograd.errors import CheckpointError, DamagedCheckpoint, DependencyError
+from autograd.errors import CheckpointError, DamagedCheckpoint, DependencyError, printable
+from autograd.nn.weights import library
+from collectives.faults import points as faults
 
-__all__ = ["CHECKSUM", "Reader", "checksum_named", "make_durable", "rename", "storable", "write_data", "write_text"]
+__all__ = [
+    "CHECKSUM", "NAMES", "Reader", "checksum_named", "header_of", "make_durable", "opened", "refuse_other_size",
+    "rename", "running_checksum", "storable", "stored_as", "write_data", "write_text",
+]  # fmt: skip
 
 
 # -- checksums ---------------------------------------------------------------------------------------------------------
-def _crc32(data: Any) -> str:
-    return f"{zlib.crc32(data):08x}"
+class _Crc32:
+    """The checksum of zlib, with the methods of those of hashlib."""
+
+    def __init__(self) -> None:
+        self.value = 0
+
+    def update(self, data: Any) -> None:
+        self.value = zlib.crc32(data, self.value)
+
+    def hexdigest(self) -> str:
+        return f"{self.value:08x}"
 
 
-def _xxh3() -> Callable[[Any], str] | None:
+def _xxh3() -> Callable[[], Any] | None:
     try:
         import xxhash
     except ImportError:
         return None
-    return lambda data: str(xxhash.xxh3_64_hexdigest(data))
+    return lambda: xxhash.xxh3_64()
 
 
-def checksum_named(name: str, folder: Any) -> Callable[[Any], str]:
-    """The function of a checksum.
+def running_checksum(name: str, folder: Any) -> Callable[[], Any]:
+    """The class of a checksum of data that comes in parts, with ``update`` and ``hexdigest``.
 
     Raises
     ------
@@ -46,7 +63,7 @@ def checksum_named(name: str, folder: Any) -> Callable[[Any], str]:
         It is unknown.
     """
     if name == "crc32":
-        return _crc32
+        return _Crc32
     if name != "xxh3_64":
         raise CheckpointError(f"checkpoint {folder}: its checksums are {name!r}; known are 'xxh3_64' and 'crc32'")
     found = _xxh3()
@@ -56,6 +73,18 @@ def checksum_named(name: str, folder: Any) -> Callable[[Any], str]:
             "  fix: pip install 'ringtape[checkpoint]'\n  or:  load(..., checksums=False)"
         )
     return found
+
+
+def checksum_named(name: str, folder: Any) -> Callable[[Any], str]:
+    """The function of a checksum; see `running_checksum`."""
+    make = running_checksum(name, folder)
+
+    def checksum(data: Any) -> str:
+        made = make()
+        made.update(data)
+        return str(made.hexdigest())
+
+    return checksum
 
 
 CHECKSUM = "crc32" if _xxh3() is None else "xxh3_64"
@@ -68,26 +97,39 @@ def bytes_of(array: Any) -> memoryview:
 
 
 # -- writing -----------------------------------------------------------------------------------------------------------
-_KNOWN = frozenset((
-    "float64", "float32", "float16", "int64", "uint64", "int32", "uint32", "int16", "uint16", "int8", "uint8", "bool",
-    "complex64",
-))  # fmt: skip
+NAMES = {
+    "float64": "F64", "float32": "F32", "float16": "F16", "int64": "I64", "uint64": "U64", "int32": "I32",
+    "uint32": "U32", "int16": "I16", "uint16": "U16", "int8": "I8", "uint8": "U8", "bool": "BOOL", "complex64": "C64",
+}  # fmt: skip
+"""The names of dtypes in safetensors files."""
+_LONGEST_HEADER = 100_000_000  # bytes; the limit of the library
+
+
+def stored_as(dtype: Any, shape: Sequence[int]) -> tuple[str, tuple[int, ...]]:
+    """The dtype and the shape that an array has in a safetensors file.
+
+    Complex numbers of 128 bits are two numbers each; of other dtypes the file has the bytes. The manifest knows better.
+
+    Examples
+    --------
+    >>> stored_as(np.dtype("float32"), (2, 3)), stored_as(np.dtype("<U4"), (2,))
+    (('float32', (2, 3)), ('uint8', (2, 16)))
+    """
+    if dtype.name in NAMES:
+        return dtype.name, tuple(shape)
+    if dtype == np.complex128:
+        return "float64", (*shape, 2)
+    return "uint8", (*shape, dtype.itemsize)
 
 
 def storable(array: Any) -> Any:
-    """An array with the same bytes, of a dtype that a safetensors file can have.
-
-    Complex numbers of 128 bits are two numbers each; of other dtypes the file has the bytes. The manifest knows better.
-    """
+    """An array with the same bytes, of a dtype that a safetensors file can have."""
     host = np.ascontiguousarray(array)
     host = host.reshape(array.shape)  # ascontiguousarray makes a number an array of one element
     if host.dtype.byteorder == ">" or (host.dtype.byteorder == "=" and not _IS_LITTLE):
         host = host.astype(host.dtype.newbyteorder("<"))
-    if host.dtype.name in _KNOWN:
-        return host
-    if host.dtype == np.complex128:
-        return host.reshape(*host.shape, 1).view(np.float64)
-    return host.reshape(*host.shape, 1).view(np.uint8)
+    dtype, shape = stored_as(host.dtype, host.shape)
+    return host if shape == host.shape else host.reshape(*host.shape, 1).view(dtype)
 
 
 _IS_LITTLE = struct.pack("=H", 1) == b"\1\0"
@@ -101,13 +143,7 @@ def write_data(path: Path, arrays: Mapping[str, Any], about: Mapping[str, str]) 
     CheckpointError
         The disk is full, or the file cannot be written.
     """
-    try:
-        from safetensors.numpy import save_file
-    except ImportError:
-        raise DependencyError(
-            "checkpoint.save writes safetensors files, and safetensors is not installed\n"
-            "  fix: pip install 'ringtape[checkpoint]'"
-        ) from None
+    save_file = library("checkpoint.save").numpy.save_file
     try:
         point("write data", path)
         save_file(dict(arrays), path, dict(about))
@@ -121,20 +157,52 @@ def write_data(path: Path, arrays: Mapping[str, Any], about: Mapping[str, str]) 
         raise CheckpointError(f"checkpoint.save: {path} could not be written: {error}") from error
 
 
+class _Writer(threading.local):
+    rank: int | None = None
+
+
+writer = _Writer()
+"""Whose `rank` is that for which a thread writes which is no rank itself."""
+
+
 def point(name: str, path: Path | None = None) -> None:
-    """A step of writing, to a file or a directory, at which a test may end the process."""
+    """Announce a step of writing, to a file or a directory, at which a fault can be injected."""
+    faults.point(f"checkpoint.{name.replace(' ', '_')}", writer.rank)
 
 
 def offsets(file: Any, size: int, path: Any) -> dict[str, tuple[int, int]]:
     """The bytes of each array in a safetensors file."""
-    length = struct.unpack("<Q", file.read(8))[0]
-    if length > size - 8:
-        raise CheckpointError(f"checkpoint: {path} has a header of {length} bytes, and {size} bytes in all")
-    header = json.loads(file.read(length))
-    return {
-        name: (8 + length + each["data_offsets"][0], 8 + length + each["data_offsets"][1])
-        for name, each in header.items() if name != "__metadata__"
-    }  # fmt: skip
+    return {name: (begin, end) for name, (_, _, begin, end) in header_of(file, size, path).items()}
+
+
+def header_of(file: Any, size: int, path: Any) -> dict[str, tuple[str, tuple[int, ...], int, int]]:
+    """The arrays of a safetensors file: for each its dtype, as the file names it, its shape, and its bytes in the file.
+
+    Raises
+    ------
+    DamagedCheckpoint
+        The file has no such header. Memory is taken for a header that is in the file, and has the size of one.
+    """
+    mark = file.read(8)
+    length = struct.unpack("<Q", mark)[0] if len(mark) == 8 else 0
+    if not 2 <= length <= min(size - 8, _LONGEST_HEADER):
+        raise DamagedCheckpoint(
+            f"checkpoint: {path}, bytes 0 to 8: they give {length} bytes as the length of the header, and the file has "
+            f"{size} bytes"
+        )
+    found = {}
+    try:
+        for name, each in json.loads(file.read(length)).items():
+            if name != "__metadata__":
+                begin, end = each["data_offsets"]
+                shape = tuple(map(int, each["shape"]))
+                found[name] = str(each["dtype"]), shape, 8 + length + int(begin), 8 + length + int(end)
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+        text = printable(f"{type(error).__name__}: {error}")[:200]
+        raise DamagedCheckpoint(
+            f"checkpoint: {path}, bytes 8 to {8 + length}: the header is none of a safetensors file: {text}"
+        ) from None
+    return found
 
 
 def write_text(path: Path, text: str) -> None:
@@ -197,12 +265,8 @@ class Reader:
         """The descriptor of a file, whose size has been checked."""
         if file not in self._open:
             name, size = self.files[file]
-            try:
-                number = os.open(self.folder / name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-            except OSError as error:
-                raise DamagedCheckpoint(f"checkpoint {self.folder}, {name}: it cannot be read: {error}") from None
+            number, have = opened(self.folder, name)
             self._open[file] = number
-            have = os.fstat(number).st_size
             if have != size:
                 raise DamagedCheckpoint(
                     f"checkpoint {self.folder}, {name}: it has {have} bytes, and {size} when it was saved"
@@ -213,8 +277,59 @@ class Reader:
         """Read bytes from a place in a file on."""
         number, at = self.descriptor(file), 0
         while at < len(into):
-            n = os.preadv(number, [into[at : at + (1 << 28)]], begin + at)
+            try:
+                n = os.preadv(number, [into[at : at + (1 << 28)]], begin + at)
+            except OSError as error:
+                raise DamagedCheckpoint(
+                    f"checkpoint {self.folder}, {self.files[file][0]}, byte {begin + at}: it cannot be read: {error}"
+                ) from None
             if not n:
-                name = self.files[file][0]
-                raise DamagedCheckpoint(f"checkpoint {self.folder}, {name}: it ends at byte {begin + at}")
+                raise DamagedCheckpoint(
+                    f"checkpoint {self.folder}, {self.files[file][0]}: it ends at byte {begin + at}"
+                )
             at += n
+
+    def blocks(self, file: int, begin: int, end: int) -> Iterator[memoryview]:
+        """Read bytes of a file in blocks, each in the memory of the one before."""
+        held = memoryview(bytearray(min(end - begin, _BLOCK)))
+        for at in range(begin, end, _BLOCK):
+            part = held[: min(_BLOCK, end - at)]
+            self.read(file, at, part)
+            yield part
+
+
+_BLOCK = 1 << 22  # bytes
+
+
+def opened(folder: Path, name: str) -> tuple[int, int]:
+    """Open a file of a checkpoint for reading: its descriptor, and its size. Links to other files are not followed.
+
+    Raises
+    ------
+    DamagedCheckpoint
+        It is no regular file, or cannot be read.
+    """
+    try:
+        number = os.open(folder / name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)  # of a pipe
+    except OSError as error:
+        fault = "it is a symbolic link" if error.errno == errno.ELOOP else f"it cannot be read: {error.strerror}"
+        raise DamagedCheckpoint(f"checkpoint {folder}, {name}: {fault}") from None
+    status = os.fstat(number)
+    if not stat.S_ISREG(status.st_mode):
+        os.close(number)
+        raise DamagedCheckpoint(f"checkpoint {folder}, {name}: it is no regular file")
+    return number, status.st_size
+
+
+def refuse_other_size(folder: Path, name: str, size: int) -> None:
+    """Raise DamagedCheckpoint unless a regular file of this size is there."""
+    try:
+        status = os.stat(folder / name, follow_symlinks=False)
+    except OSError as error:
+        raise DamagedCheckpoint(f"checkpoint {folder}, {name}: it cannot be read: {error.strerror}") from None
+    if not stat.S_ISREG(status.st_mode):
+        raise DamagedCheckpoint(f"checkpoint {folder}, {name}: it is no regular file")
+    if status.st_size != size:
+        raise DamagedCheckpoint(
+            f"checkpoint {folder}, {name}: it has {status.st_size} bytes, and {size} when it was saved"
+        )

@@ -99,8 +99,8 @@ class Source:
             row = math.prod(shape[1:]) * dtype.itemsize
             self.reader.read(p.file, p.begin + wanted[0].start * row, disk.bytes_of(into))
             return
-        whole = np.memmap(self.reader.folder / self.reader.files[p.file][0], dtype, "r", p.begin, shape)
-        into[...] = whole[wanted]
+        with open(self.reader.descriptor(p.file), "rb", closefd=False) as file:
+            into[...] = np.memmap(file, dtype, "r", p.begin, shape)[wanted]
 
     def report(self, given: set[str], unnamed: set[str]) -> dict[str, Any]:
         """Tell the other ranks what this one has not used of the objects that were given, and what it has not checked.
@@ -126,14 +126,19 @@ class Source:
                 "objects do not have on any rank\n  fix: the model and the optimizer of the run that saved it"
             )
 
-    def check_share(self, partly: Sequence[tuple[int, int]], k: int, ranks: int) -> None:
-        """Compare the checksums of this rank's share of pieces of which parts were read."""
-        if self._checksum is None:
-            return
-        keys = list(self.manifest.values)
-        for n, i in partly[k::ranks]:
-            if (keys[n], i) not in self.checked:
-                self.piece(keys[n], i, self.manifest.values[keys[n]])
+    def check_share(self, partly: Sequence[tuple[str, int]], k: int, ranks: int) -> None:
+        """Compare the checksums of this rank's share of pieces of which parts were read, by key and place."""
+        if self._checksum is not None:
+            for key, i in partly[k::ranks]:
+                if (key, i) not in self.checked:
+                    self.piece(key, i, self.manifest.values[key])
+
+    def check_parts(self) -> None:
+        """Compare the checksums of the pieces of which parts were read, and forget these."""
+        if self._checksum is not None:
+            for key, i in sorted(self.partly - self.checked):
+                self.piece(key, i, self.manifest.values[key])
+        self.partly.clear()
 
 
 def _native(value: Value) -> Any:
@@ -252,7 +257,8 @@ def load_step(directory: Directory, objects: Any, step: int, checksums: bool) ->
         with _together({}, of):
             source.refuse_unused(everyone)
             partly = sorted({(key, i) for each in everyone for key, i in each["partly"]})
-            source.check_share(partly, group.index, group.size)
+            keys = list(manifest.values)
+            source.check_share([(keys[n], i) for n, i in partly], group.index, group.size)
         if others:
             with restored_on_error(x for x, _ in others), _together({}, of):
                 for x, known in others:
@@ -286,6 +292,8 @@ def _prepared(
                 f"checkpoint.load of step {manifest.step}: it has no {path!r}; it has "
                 f"{', '.join(map(repr, tree)) or 'nothing'}"
             )
+        if not _is_state(tree[path]):
+            raise CheckpointError(f"checkpoint.load of step {manifest.step}: {path!r} is a plain value in it, no state")
         try:
             with on_its_mesh(owner):
                 known = decoder.decode(tree[path]["state"], state_of(x), path, isinstance(x, Module))
@@ -301,11 +309,24 @@ def _prepared(
                 f"checkpoint.load of step {manifest.step}: the state of {path!r} is none of a {type(x).__name__}: "
                 f"{type(error).__name__}: {error}"
             ) from error
+    return commits, others, _plain_values(tree, decoder, source.reader.folder), decoder.unused
+
+
+def _plain_values(tree: Mapping[str, Any], decoder: Decoder, folder: Any) -> dict[str, Any]:
     values = {}
     for name, code in tree.items():
-        if not (isinstance(code, dict) and "state" in code):
-            values[name] = decoder.decode(code, None, name)
-    return commits, others, values, decoder.unused
+        if not _is_state(code):
+            try:
+                values[name] = decoder.decode(code, None, name)
+            except RingtapeError:
+                raise
+            except (TypeError, ValueError, LookupError) as error:
+                refuse(folder, name, f"it is no plain value: {type(error).__name__}: {error}")
+    return values
+
+
+def _is_state(code: Any) -> bool:
+    return isinstance(code, dict) and "state" in code
 
 
 def _value(source: Source, path: str, like: Any) -> Any:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,16 +20,20 @@ import numpy as np
 from autograd.arrays.device import dtype_named
 from autograd.digests import blake2b
 from autograd.errors import CheckpointError, DamagedCheckpoint, printable
-from autograd.nn.archive import json_of
 
-from .boxes import Box, elements, meet, whole_box
+from .boxes import Box, elements, meet
+from .disk import opened
 
-__all__ = ["FORMAT", "Manifest", "NAME", "Stretch", "Value"]
+__all__ = [
+    "FORMAT", "Manifest", "NAME", "Stretch", "Value", "dtype_text", "entry_name", "place_suffix", "refuse",
+    "refuse_meeting",
+]  # fmt: skip
 
 NAME = "manifest.json"
 FORMAT = "ringtape checkpoint 1"
 _LARGEST = 1 << 31  # bytes of a manifest
 _MOST_DIMENSIONS = 64
+_FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,200}")
 
 
 @dataclass(frozen=True)
@@ -85,7 +90,7 @@ class Value:
 
 @dataclass
 class Manifest:
-    """What a checkpoint has.
+    """The content of a checkpoint.
 
     Attributes
     ----------
@@ -133,7 +138,7 @@ class Manifest:
             "checksum": self.checksum, "about": self.about, "files": self.files, "tree": self.tree,
         }  # fmt: skip
         body = json.dumps(rest)[:-1] + ', "values": {\n' + values + "\n}}"
-        return f'{{"digest": "{_digest(body)}", "manifest":\n{body}\n}}\n'
+        return f'{{"digest": "{_digest(body.encode())}", "manifest":\n{body}\n}}\n'
 
     @classmethod
     def read(cls, folder: Path) -> Manifest:
@@ -144,27 +149,31 @@ class Manifest:
         DamagedCheckpoint
             There is none, or it is damaged.
         """
-        path = folder / NAME
-        try:
-            size = os.stat(path).st_size
+        if not os.path.lexists(folder / NAME):
+            raise DamagedCheckpoint(f"checkpoint {folder}: there is no {NAME}, so it was not finished")
+        number, size = opened(folder, NAME)
+        with open(number, "rb") as file:
             if size > _LARGEST:
                 refuse(folder, NAME, f"it has {size} bytes; a manifest has at most {_LARGEST}")
-            text = path.read_text(encoding="utf-8")
-        except FileNotFoundError:
-            raise DamagedCheckpoint(f"checkpoint {folder}: there is no {NAME}, so it was not finished") from None
-        except (OSError, UnicodeDecodeError) as error:
-            raise DamagedCheckpoint(f"checkpoint {folder}, {NAME}: it cannot be read: {error}") from None
-        head, _, body = text.partition('"manifest":\n')
-        body = body.removesuffix("\n}\n")
-        if head != f'{{"digest": "{_digest(body)}", ':
+            try:
+                return cls.of_text(file.read(size), folder)
+            except OSError as error:
+                raise DamagedCheckpoint(f"checkpoint {folder}, {NAME}: it cannot be read: {error.strerror}") from None
+
+    @classmethod
+    def of_text(cls, text: bytes, folder: Path) -> Manifest:
+        """Check the text of a manifest, of the checkpoint in a folder."""
+        head, _, _ = text.partition(_BEFORE)
+        body = memoryview(text)[len(head) + len(_BEFORE) : -len(_AFTER)]
+        if not text.endswith(_AFTER) or head != b'{"digest": "%s", ' % _digest(body).encode():
             refuse(folder, NAME, "its digest is not that of its content: it is cut off, was changed, or is none")
         try:
-            return cls._checked(json_of(body), folder)
+            return cls._checked(_json_of(bytes(body)), folder)
         except CheckpointError:
             raise
         except Exception as error:  # a manifest that another program has written, with a right digest
-            text = printable(f"{type(error).__name__}: {error}")[:200]
-            raise DamagedCheckpoint(f"checkpoint {folder}, {NAME}: it is no manifest: {text}") from None
+            fault = printable(f"{type(error).__name__}: {error}")[:200]
+            raise DamagedCheckpoint(f"checkpoint {folder}, {NAME}: it is no manifest: {fault}") from None
 
     @classmethod
     def _checked(cls, code: Any, folder: Path) -> Manifest:
@@ -173,22 +182,46 @@ class Manifest:
         files = [(_file_name(name, folder), _number(size)) for name, size in code["files"]]
         if len({name for name, _ in files}) < len(files):
             refuse(folder, NAME, "it has a file twice")
-        values = {path: _value(path, each, files, folder) for path, each in code["values"].items()}
+        values = {path: _value(path, each, files, folder) for path, each in _typed(code["values"], dict).items()}
         _refuse_overlaps(values, files, folder)
-        mesh = {str(axis): _number(n) for axis, n in code["mesh"].items()}
-        if not all(isinstance(code[name], kind) for name, kind in (("tree", dict), ("about", dict), ("checksum", str))):
-            refuse(folder, NAME, "its entries are of other types than those of a manifest")
-        classes = [_number(k) for k in code["classes"]]
-        return cls(_number(code["step"]), code["tree"], values, files, mesh, classes, code["checksum"], code["about"])
+        mesh = {axis: _number(n) for axis, n in _typed(code["mesh"], dict).items()}
+        classes = [_number(k) for k in _typed(code["classes"], list)]
+        if not classes or set(classes) != set(range(max(classes) + 1)):
+            refuse(folder, NAME, "its classes of ranks are not numbered")
+        tree = _typed(code["tree"], dict)
+        known = {key.removesuffix(place_suffix(value.place)) for key, value in values.items()}
+        _refuse_other_tree(tree, known, max(classes) + 1)
+        checksum, about = _typed(code["checksum"], str), _typed(code["about"], dict)
+        return cls(_number(code["step"]), tree, values, files, mesh, classes, checksum, about)
 
 
-def _digest(body: str) -> str:
-    return blake2b(body.encode(), digest_size=16).hexdigest()
+_BEFORE, _AFTER = b'"manifest":\n', b"\n}\n"  # around what the digest is of
+
+
+def _digest(body: Any) -> str:
+    return blake2b(body, digest_size=16).hexdigest()
+
+
+def _json_of(text: bytes) -> Any:
+    """The value of a JSON text, in which no object has a key twice."""
+    def checked(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            raise ValueError("an object that has a key twice")
+        return found
+
+    def refused(text: str) -> Any:
+        raise ValueError(f"the number {text}")
+
+    try:
+        return json.loads(text, object_pairs_hook=checked, parse_constant=refused)
+    except RecursionError:
+        raise ValueError("JSON that is nested too deeply") from None
 
 
 def refuse(folder: Any, entry: str, fault: str) -> Any:
     """Raise DamagedCheckpoint for an entry of a checkpoint."""
-    raise DamagedCheckpoint(f"checkpoint {folder}, {printable(entry)}: {fault}")
+    raise DamagedCheckpoint(f"checkpoint {folder}, {printable(entry)[:200]}: {fault[:600]}")
 
 
 def _number(x: Any) -> int:
@@ -197,41 +230,137 @@ def _number(x: Any) -> int:
     return x
 
 
+def _typed(x: Any, kind: type) -> Any:
+    if not isinstance(x, kind):
+        raise ValueError(f"{x!r:.80} in the place of a {kind.__name__}")
+    return x
+
+
 def _file_name(name: Any, folder: Path) -> str:
-    if not isinstance(name, str) or name != os.path.basename(name) or name in ("", ".", "..", NAME) or "\0" in name:
+    if not isinstance(name, str) or _FILE.fullmatch(name) is None or name == NAME:
         refuse(folder, NAME, f"it names the file {name!r}; needed: the name of a file in its own directory")
     return str(name)
 
 
-def _dtype(name: str) -> Any:
+def _dtype(name: Any) -> Any:
+    """The dtype of a name that `dtype_text` gives. NumPy takes many more for one."""
     try:
-        return np.dtype(name)
+        found = np.dtype(_typed(name, str))
     except TypeError:
-        return dtype_named(name)
+        found = dtype_named(name)
+    if dtype_text(found) != name:
+        raise ValueError(f"{name!r:.80} in the place of a dtype")
+    return found
+
+
+def dtype_text(dtype: Any) -> str:
+    """The name of a dtype, which does not tell the order of bytes: that of a file is little-endian."""
+    return str(dtype.newbyteorder("<").str if dtype.kind in "USMm" or dtype.type is np.void else dtype.name)
 
 
 def _value(path: str, code: Mapping[str, Any], files: list[tuple[str, int]], folder: Path) -> Value:
     shape = tuple(_number(n) for n in code["shape"])
     dtype = _dtype(code["dtype"])
-    if len(shape) > _MOST_DIMENSIONS or dtype.hasobject or dtype.fields is not None or not dtype.itemsize:
+    extents = math.prod(n for n in shape if n)
+    if (
+        len(shape) > _MOST_DIMENSIONS or extents * dtype.itemsize >= 1 << 62 or dtype.hasobject or not dtype.itemsize
+        or dtype.fields is not None or dtype.subdtype is not None
+    ):  # fmt: skip
         refuse(folder, path, f"it has shape {shape} and dtype {code['dtype']!r}, which no array of a checkpoint has")
-    pieces = []
-    for file, begin, end, box, checksum in code["pieces"]:
-        part = tuple((_number(a), _number(b)) for a, b in box)
-        if not 0 <= _number(file) < len(files) or not _number(begin) <= _number(end) <= files[file][1]:
-            refuse(folder, path, f"a piece has bytes {begin} to {end} of file {file}; the files have {files}"[:400])
-        if len(part) != len(shape) or not all(a <= b <= n for (a, b), n in zip(part, shape, strict=True)):
-            refuse(folder, path, f"a piece is the box {part} of a value of shape {shape}")
-        if elements(part) * dtype.itemsize != end - begin:
-            refuse(folder, path, f"a piece of {elements(part)} elements of {dtype} has {end - begin} bytes")
-        pieces.append(Stretch(file, begin, end, part, str(checksum)))
-    found = Value(shape, str(code["dtype"]), dict(code["layout"]), dict(code.get("place", {})), tuple(pieces))
-    if sum(elements(p.box) for p in pieces) != elements(whole_box(shape)):
-        missing = elements(whole_box(shape)) - sum(elements(p.box) for p in pieces)
+    pieces = [_piece(path, each, shape, dtype, files, folder) for each in _typed(code["pieces"], list)]
+    layout = {axis: _typed(label, str) for axis, label in _typed(code["layout"], dict).items()}
+    place = {axis: _number(k) for axis, k in _typed(code.get("place", {}), dict).items()}
+    if not path.endswith(place_suffix(place)):
+        refuse(folder, path, f"it has the place {place}, which its name does not have")
+    missing = math.prod(shape) - sum(p.end - p.begin for p in pieces) // dtype.itemsize
+    if missing:
         fault = f"{missing} elements are missing" if missing > 0 else f"{-missing} elements are there twice"
         refuse(folder, path, f"its pieces are not the whole value of shape {shape}: {fault}")
     refuse_meeting(pieces, folder, path)
-    return found
+    return Value(shape, code["dtype"], layout, place, tuple(pieces))
+
+
+def _piece(
+    path: str, code: Any, shape: tuple[int, ...], dtype: Any, files: list[tuple[str, int]], folder: Path
+) -> Stretch:
+    file, begin, end, box, checksum = code
+    part = tuple((_number(a), _number(b)) for a, b in box)
+    if not 0 <= _number(file) < len(files) or not _number(begin) <= _number(end) <= files[file][1]:
+        refuse(folder, path, f"a piece has bytes {begin} to {end} of file {file}; the files have {files}")
+    if len(part) != len(shape) or not all(a <= b <= n for (a, b), n in zip(part, shape, strict=True)):
+        refuse(folder, path, f"a piece is the box {part} of a value of shape {shape}")
+    if elements(part) * dtype.itemsize != end - begin:
+        refuse(folder, path, f"a piece of {elements(part)} elements of {dtype} has {end - begin} bytes")
+    return Stretch(file, begin, end, part, _typed(checksum, str))
+
+
+_KINDS: dict[str, type] = {
+    "dict": dict, "by": dict, "tuple": list, "ranks": list, "differs": list, "names": list, "float": str,
+}  # fmt: skip
+_DEEPEST = 100
+
+
+def _is_right(kind: str, content: Any, classes: int) -> bool:
+    """Whether the content of a code is one that its kind can have."""
+    if kind == "float":
+        return content in ("nan", "inf", "-inf")
+    if kind == "names":
+        return all(isinstance(each, list) and all(isinstance(name, str) for name in each) for each in content)
+    return kind not in ("ranks", "differs") or len(content) == classes or (kind == "ranks" and len(content) == 1)
+
+
+def _refuse_other_tree(tree: Mapping[str, Any], paths: Set[str], classes: int) -> None:
+    """Raise ValueError unless a tree is one that `encode` and `merged` can make.
+
+    Parameters
+    ----------
+    tree : mapping
+    paths : set of str
+        Of the arrays, each of which may be at one place.
+    classes : int
+        The number of classes of ranks.
+    """
+    seen: set[str] = set()
+
+    def visit(code: Any, where: str, depth: int) -> None:
+        items: Any = code if isinstance(code, list) else []
+        if depth > _DEEPEST:
+            raise ValueError(f"the tree of {where!r:.80} is nested too deeply")
+        if isinstance(code, dict) and "value" in code:
+            path = code["value"]
+            if not isinstance(path, str) or path not in paths:
+                raise ValueError(f"the tree of {where!r:.80} has the value {path!r:.80}, which is not there")
+            if path in seen:
+                raise ValueError(f"the tree has the value {path!r:.80} twice")
+            seen.add(path)
+        elif isinstance(code, dict):
+            kind, items = next(iter(code.items()), ("", None))
+            if len(code) != 1 or not isinstance(items, _KINDS.get(kind, ())) or not _is_right(kind, items, classes):
+                raise ValueError(f"the tree of {where!r:.80} has {code!r:.80}")
+            items = items.values() if isinstance(items, dict) else () if kind in ("names", "float") else items
+        for each in items:
+            visit(each, where, depth + 1)
+
+    for name, code in tree.items():
+        is_state = isinstance(code, dict) and len(code) == 1 and "state" in code
+        visit(code["state"] if is_state else code, name, 0)
+
+
+def place_suffix(place: Mapping[str, int]) -> str:
+    """The end of the name of a value that is one of several; see `ownership.key_of`."""
+    return "@" + ",".join(f"{axis}={k}" for axis, k in place.items()) if place else ""
+
+
+def entry_name(key: str, shape: Sequence[int], box: Box) -> str:
+    """The name of a piece in its data file: that of the value, and the box if it is not the whole.
+
+    Examples
+    --------
+    >>> entry_name("model/weight", (4, 3), ((0, 4), (0, 3))), entry_name("model/weight", (4, 3), ((2, 4), (0, 3)))
+    ('model/weight', 'model/weight[2:4, 0:3]')
+    """
+    is_whole = elements(box) == math.prod(shape)
+    return key if is_whole else f"{key}[{', '.join(f'{a}:{b}' for a, b in box)}]"
 
 
 def refuse_meeting(pieces: Any, folder: Any, path: str) -> None:

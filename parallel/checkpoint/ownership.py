@@ -16,6 +16,7 @@ from autograd.layouts.layout import Layout, P, Rooted, Shard, V
 from autograd.layouts.partition import require_agreed
 
 from .boxes import Box, cut, elements, whole_box, within
+from .manifest import place_suffix
 
 __all__ = [
     "Entry", "Share", "key_of", "name_of_replicas", "place_of", "replicas_of", "share_of", "whole_entry",
@@ -68,7 +69,7 @@ def key_of(path: str, place: Mapping[str, int]) -> str:
     >>> key_of("model/weight", {}), key_of("model/weight", {"dp": 2})
     ('model/weight', 'model/weight@dp=2')
     """
-    return path + ("@" + ",".join(f"{axis}={k}" for axis, k in place.items()) if place else "")
+    return path + place_suffix(place)
 
 
 def replicas_of(layout: Layout) -> tuple[tuple[str, ...], int, int, bool]:

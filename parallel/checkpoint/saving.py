@@ -23,7 +23,7 @@ from autograd.errors import CheckpointError, OptionError, ReplicaMismatch, Ringt
 from . import disk
 from .boxes import elements
 from .directory import Directory
-from .manifest import NAME, Manifest, Stretch, Value, refuse_meeting
+from .manifest import NAME, Manifest, Stretch, Value, dtype_text, entry_name, refuse_meeting
 from .ownership import Entry, Share, share_of, whole_entry
 from .replicas import differ, differences, digest_of_text, ranks_text, value_digest
 from .tree import Encoded, encode, merged, values_of
@@ -77,10 +77,9 @@ class Save:
         name = f"rank-{self.index:05d}.safetensors"
         arrays, numbers = {}, {}
         for entry in self.entries:
-            inside = "" if elements(entry.box) == int(np.prod(entry.shape)) else "[" + ", ".join(
-                f"{a}:{b}" for a, b in entry.box) + "]"  # fmt: skip
-            arrays[entry.key + inside] = disk.storable(to_host(entry.array))
-            numbers[entry.key + inside] = entry
+            inside = entry_name(entry.key, entry.shape, entry.box)
+            arrays[inside] = disk.storable(to_host(entry.array))
+            numbers[inside] = entry
         checksum = disk.checksum_named(self.head.checksum, self.folder)
         places = disk.write_data(self.folder / name, arrays, {"format": "ringtape", "step": str(self.step)})
         lines = [
@@ -145,6 +144,7 @@ class Save:
             refuse_meeting(parts, self.folder, key)
             manifest.values[key] = Value(shape, dtype, layout, place, tuple(parts))
         text = manifest.text()
+        Manifest.of_text(text.encode(), self.folder)  # what cannot be read is not published
         for k in range(self.ranks):
             os.remove(self.folder / f"rank-{k:05d}.json")
         disk.write_text(self.folder / NAME, text)
@@ -160,11 +160,6 @@ class Save:
     def remove(self) -> None:
         """Remove what was written. The first rank calls it when no rank writes any more."""
         shutil.rmtree(self.folder, ignore_errors=True)
-
-
-def dtype_text(dtype: Any) -> str:
-    """The name of a dtype, which does not tell the order of bytes: that of a file is little-endian."""
-    return str(dtype.newbyteorder("<").str if dtype.kind in "USMm" else dtype.name)
 
 
 def begin(

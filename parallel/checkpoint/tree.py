@@ -21,7 +21,7 @@ Ranks whose trees are equal are a *class*. The stages of a pipeline have differe
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -248,28 +248,31 @@ _MERGES: dict[Any, Callable[[Sequence[Any], Sequence[Any]], Any]] = {
 }  # fmt: skip
 
 
-def _renamed(code: Any, k: int) -> Any:
-    """A code whose arrays have the number of a class at the end of their paths."""
+def _changed(code: Any, change: Callable[[dict[str, Any]], Any]) -> Any:
+    """A code in which `change` has replaced those of arrays. Keys of users may be words of codes."""
     if isinstance(code, list):
-        return [_renamed(each, k) for each in code]
+        return [_changed(each, change) for each in code]
     if not isinstance(code, dict):
         return code
     if "value" in code:
-        return {**code, "value": f"{code['value']}@{k}"}
-    return {key: _renamed(each, k) for key, each in code.items()}
+        return change(code)
+    kind, content = next(iter(code.items()))
+    if kind in ("dict", "by"):
+        return {kind: {key: _changed(each, change) for key, each in content.items()}}
+    return {kind: _changed(content, change)}
 
 
-def values_of(code: Any) -> Iterator[str]:
+def _renamed(code: Any, k: int) -> Any:
+    """A code of a class whose arrays have the number of the class at the end of their paths."""
+    return _changed(code, lambda x: {**x, "value": f"{x['value']}@{k}"})
+
+
+def values_of(tree: Mapping[str, Any]) -> list[str]:
     """The paths of the arrays in a tree."""
-    if isinstance(code, list):
-        for each in code:
-            yield from values_of(each)
-    elif isinstance(code, dict):
-        if isinstance(code.get("value"), str):
-            yield code["value"]
-        else:
-            for each in code.values():
-                yield from values_of(each)
+    found: list[str] = []
+    for code in tree.values():
+        _changed(code, lambda x: found.append(x["value"]))
+    return found
 
 
 def _is_array(code: Any) -> bool:
@@ -339,12 +342,11 @@ class Decoder:
         return known
 
     def _ranks(self, content: list[Any], like: Any, path: str) -> list[Any]:
-        def of(k: int) -> Any:
-            return self.decode(content[k if len(content) > 1 else 0], None, path)
-
         if self.place is None:
-            return [of(k) for k in self.classes]
-        return [of(self.place)] * len(self.classes)  # of which only this rank's is looked at
+            of_class = [self.decode(each, None, path) for each in content]
+            return [of_class[k if len(content) > 1 else 0] for k in self.classes]
+        mine = self.decode(content[self.place if len(content) > 1 else 0], None, path)
+        return [mine] * len(self.classes)  # of which only this rank's is looked at
 
     def _differs(self, content: list[Any], like: Any, path: str) -> Any:
         if self.place is None:

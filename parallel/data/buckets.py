@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from operator import le
 from sys import getrefcount
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -37,12 +37,14 @@ from autograd.engine.recording import op_of, parents_of
 from autograd.engine.sweep import Sweep
 from autograd.engine.tensor import Tensor
 from autograd.errors import RingtapeError
-from collectives.algorithms.selected import Channel
+from collectives.algorithms.queue import Queue
 from collectives.algorithms.steps import Steps
 from collectives.mesh import Axis
 from collectives.transports.probe import Probe
 from collectives.transports.protocol import Communicator, Request, observed, observers
-from collectives.transports.shared_memory.communicator import SharedMemory, shared_memory
+
+if TYPE_CHECKING:
+    from collectives.transports.shared_memory.communicator import SharedMemory
 
 __all__ = ["Bucket", "Buckets", "Reduction", "lay_out"]
 
@@ -229,7 +231,7 @@ class Buckets:
         self._kept: list[list[_Buffer]] = []
         self.memory: SharedMemory | None = None
         self.is_early = False  # whether a bucket is started when it is complete
-        self.reductions = Channel(self.group)  # one after another, so that all ranks start their calls in one order
+        self.reductions = Queue()  # one after another, so that all ranks start their calls in one order
 
     def forward(self, arrays: list[Any]) -> list[Any]:
         return arrays
@@ -251,6 +253,8 @@ class Buckets:
             and group.algorithm in ("native", "shared", "auto") and is_on_one_host(group)
         )  # fmt: skip
         if is_shared:
+            from collectives.transports.shared_memory.communicator import shared_memory  # loaded on first use
+
             self.memory = shared_memory(group)
         self.is_early = self.own_channel and not is_shared
         # Where nothing overlaps, several buckets would only wait for the other ranks more often.
@@ -385,10 +389,10 @@ class _Filling:
     def announce(self) -> None:
         """Compare with the other ranks which gradients are summed."""
         runs, group = self._runs, self._runs.group
-        if group.checking:
-            n = sum(map(len, self._used))
-            named = f"axis={'*'.join(runs.on.names)!r} buckets={len(self.buckets)}"
-            group.agree(f"gradients of {n} parameters ({named}) in a backward sweep")
+        group.agree(
+            lambda: f"gradients of {sum(map(len, self._used))} parameters (axis={'*'.join(runs.on.names)!r} "
+            f"buckets={len(self.buckets)}) in a backward sweep"
+        )
 
     def part(self, i: int) -> Any:
         """The place of the i-th parameter's gradient in its bucket."""

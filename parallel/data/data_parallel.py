@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
-from operator import getitem, is_not
-from typing import Any, NoReturn
+from typing import Any
 from weakref import ref
 
 import numpy as np
 
+from autograd.engine.distribution import ALONE
 from autograd.engine.leaves import Parameter
 from autograd.engine.state import state
 from autograd.engine.tape import Tape
 from autograd.engine.tensor import Tensor
 from autograd.errors import ArgumentError, MeshError, OptionError, TapeError, typed_errors
 from autograd.nn import Module
-from autograd.nn.substitution import VALUES, substitutable, substituted
+from autograd.nn.substitution import ASSIGNED, VALUES, substitutable, substituted
 from collectives import Mesh, current_mesh
 
 from .buckets import Reduction
@@ -140,18 +140,35 @@ class DataParallel(Module):
             )
         self.zero, self.replicate = divides.stage, axis_names(divides.replicate)
         self._buckets = {**vars(sizes), "reduction": reduction}
+        self._begin()
+        if self.zero:
+            self._divide()
+
+    def _begin(self) -> None:
+        """Set the attributes in `_PREPARED`, as they are before the first call."""
         self._parameters: list[Parameter] = []
         self._owners: list[tuple[dict[str, Any], str, int]] | None = None  # (attributes, name, index of the parameter)
-        self._places: tuple[list[dict[str, Any]], list[str]] = [], []
-        self._held: list[Parameter] = []  # by those places
-        self._keys: list[int] = []  # the identities of the parameters, by which others take their place
+        self._is_counted = True  # whether `ASSIGNED` counts for all of these attributes
+        self._assigned = -1  # its number when they were looked at
         self._checked = False
         self._entries: list[Entry] = []  # recorded where the module is called
         self._layers: Layers | None = None  # entries of stage 3, recorded where a layer is called
-        self._at: tuple[Any, list[int]] = None, []  # the recording of the last entries, and the places of their outputs
+        self._at: tuple[Any, list[int]] | None = None  # where the last entries were recorded: the recording, the places
         self._entered: list[Any] | None = None  # the parameters inside, in a block of `accumulate`
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The attributes for a copy and for pickle, without those that the first call of the copy makes again."""
         if self.zero:
-            self._divide()
+            raise OptionError(
+                f"a DataParallel model with zero={self.zero} was to be copied or pickled: its parameters are the rows "
+                "of this rank. Needed: the module before it was divided\n  fix: DataParallel(copy.deepcopy(module), "
+                f"..., zero={self.zero}) before, and copied.load_state_dict(model.state_dict())\n  or:  nn.save(...)"
+            )
+        return {name: value for name, value in vars(self).items() if name not in _PREPARED}
+
+    def __setstate__(self, attributes: dict[str, Any]) -> None:
+        vars(self).update(attributes)
+        self._begin()
 
     def named_owners(self, prefix: str = "") -> Iterator[tuple[str, Module, str, Parameter]]:
         yield from self.module.named_owners(prefix)
@@ -183,15 +200,7 @@ class DataParallel(Module):
                 parameter.name = parameter.name or path
                 self._parameters.append(parameter)
             self._owners.append((vars(owner), attribute, index[id(parameter)]))
-            substitutable(owner, attribute)
-        self._set_held()
-
-    def _set_held(self) -> None:
-        """Keep which attributes hold which parameters, for a check at each call."""
-        owners, parameters = self._owners or [], self._parameters
-        self._keys = list(map(id, parameters))
-        self._places = [attributes for attributes, _, _ in owners], [name for _, name, _ in owners]
-        self._held = [parameters[k] for _, _, k in owners]
+            self._is_counted &= substitutable(owner, attribute)
 
     def _divide(self) -> None:
         """Replace the parameters of the module by this rank's rows of them."""
@@ -213,7 +222,7 @@ class DataParallel(Module):
                 parameters[k] = shard_parameter(p, mesh, on, kept)
         for attributes, name, k in owners:
             attributes[name] = parameters[k]
-        self._set_held()
+        ASSIGNED.n += 1
         self._entries = self._whole_entries(mesh, [k for k, is_part in enumerate(divided) if not is_part])
         kept_whole = [k for k in wholes if k not in freed]
         if kept_whole:
@@ -256,17 +265,15 @@ class DataParallel(Module):
             self._checked = True
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
-        if self._owners is None:
-            self._register()
-        if any(map(is_not, map(getitem, *self._places), self._held)):
-            self._refuse_replaced()
+        if self._assigned != ASSIGNED.n:
+            self._look_at_owners()
         layers = self._layers
         entered = self._enter() if self._entered is None else self._entered
-        contexts, outer = state.contexts, VALUES.get()
-        if state.recording is not None:
-            state.contexts = (*contexts, partial(self._reuse_entry, self._at))
+        contexts, outer, at = state.contexts, VALUES.get(), self._at
+        if at is not None:
+            state.contexts = (*contexts, partial(self._reuse_entry, *at))
         try:
-            values = dict(zip(self._keys, entered))  # noqa: B905  `strict` costs as much as the rest
+            values = dict(zip(self._parameters, entered))  # noqa: B905  `strict` costs as much as the rest
             VALUES.set(values if outer is None else {**outer, **values})  # `substituted`, without its calls
             if layers is None:
                 y: Tensor = self.module.forward(*args, **kwargs)  # or several
@@ -278,22 +285,27 @@ class DataParallel(Module):
             VALUES.set(outer)
             state.contexts = contexts
 
-    def _refuse_replaced(self) -> NoReturn:
-        attribute, p = next(
-            (name, p)
-            for attributes, name, p in zip(*self._places, self._held, strict=True)
-            if attributes[name] is not p
-        )
-        raise OptionError(
-            f"DataParallel: another value was assigned to {attribute!r} of a module, in the place of {p.name}, after "
-            "the model was called or its parameters were divided. Needed: the parameters that the model knows\n"
-            f"  fix: assign to the parameter's data, or replace {p.name} before DataParallel(module, ...)"
-        )
+    def _look_at_owners(self) -> None:
+        """Find the attributes that hold a parameter; OptionError if one no longer holds that which it held."""
+        assigned = ASSIGNED.n
+        if self._owners is None:
+            self._register()
+        for attributes, name, k in self._owners or ():
+            p = self._parameters[k]
+            if attributes.get(name) is not p:
+                raise OptionError(
+                    f"DataParallel: another value was assigned to {name!r} of a module, in the place of {p.name}, "
+                    "after the model was called or its parameters were divided. Needed: the parameters that it knows\n"
+                    f"  fix: assign to the parameter's data, or replace {p.name} before DataParallel(module, ...)"
+                )
+        if self._is_counted:
+            self._assigned = assigned
 
     def _enter(self) -> list[Any]:
         """Record the entry of the parameters, and return them as they are inside; those of layers as they are."""
-        mesh, parameters = state.mesh, self._parameters
-        if mesh is None:
+        mesh: Any = state.distribution  # `current_mesh()`, without a call
+        parameters = self._parameters
+        if mesh is ALONE:
             mesh = current_mesh()  # raises
         if not self._checked:
             self._check(mesh)
@@ -314,7 +326,7 @@ class DataParallel(Module):
                     entered[k] = x
         if self._layers is not None:
             self._layers.forget()
-        self._at = None if recording is None else ref(recording), places
+        self._at = None if recording is None else (ref(recording), places)
         return entered
 
     @contextmanager
@@ -378,12 +390,18 @@ class DataParallel(Module):
         tape.backward()
 
     @contextmanager
-    def _reuse_entry(self, at: tuple[Any, list[int]]) -> Iterator[None]:
+    def _reuse_entry(self, recording: Callable[[], Any], places: list[int]) -> Iterator[None]:
         """Give the module the parameters of an earlier entry, for the recomputation of a part of it (checkpointing)."""
-        (recording, places), keys = at, self._keys
-        values: dict[int, Any] = {}
+        parameters = self._parameters
+        values: dict[Any, Any] = {}
         for entry, first in zip(self._entries, places, strict=True):
-            entered = entry.again(self._parameters, recording(), first)
-            values.update((keys[k], x) for k, x in entered.items())
+            entered = entry.again(parameters, recording(), first)
+            values.update((parameters[k], x) for k, x in entered.items())
         with substituted(values), nullcontext() if self._layers is None else self._layers.entering():
             yield
+
+
+_PREPARED = frozenset((
+    "_parameters", "_owners", "_is_counted", "_assigned", "_checked", "_entries", "_layers", "_at", "_entered",
+))  # fmt: skip
+"""The attributes of a model that its first call sets, or with `zero` its division."""

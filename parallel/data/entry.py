@@ -7,12 +7,11 @@ P to I, so the tape itself sums the gradients over the ranks. Gradients are not 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from itertools import count, repeat
 from operator import attrgetter
 from typing import Any, NamedTuple
 
 from autograd.engine.leaves import Parameter
-from autograd.engine.tensor import Tensor, interior
+from autograd.engine.tensor import Tensor, interiors
 from autograd.errors import ArgumentError, LayoutError, typed_errors
 from autograd.layouts.layout import C, I, Layout, R, Shard
 from autograd.layouts.messages import describe
@@ -174,7 +173,7 @@ class Entry:
         arrays = [parameters[k].array for k in self.indices]
         if isinstance(call.runs, ShardedBuckets) and call.on.size > 1:
             arrays = call.runs.wholes
-        made = map(interior, arrays, call.layouts, repeat(recording), count(first))
+        made = interiors(arrays, call.layouts, recording, first)
         return dict(zip(self.indices, made, strict=True))
 
 

@@ -236,6 +236,6 @@ class Layers:
         with substituted(self._values(self.entries[n].again(self.parameters, recording(), first))):
             yield
 
-    def _values(self, entered: dict[int, Any]) -> dict[int, Any]:
-        """By the identity of a parameter: the value in its place, given those by index."""
-        return {id(self.parameters[k]): x for k, x in entered.items()}
+    def _values(self, entered: dict[int, Any]) -> dict[Any, Any]:
+        """By parameter: the value in its place, given those by index."""
+        return {self.parameters[k]: x for k, x in entered.items()}

@@ -7,8 +7,9 @@ from contextlib import contextmanager
 
 from autograd import random
 from autograd.errors import typed_errors
+from autograd.random.keys import begin_state
 
-__all__ = ["layer_state"]
+__all__ = ["layer_state", "seed_of_layers"]
 
 
 @contextmanager
@@ -42,10 +43,14 @@ def layer_state(seed: int, step: int, microbatch: int, index: int, axis: str | N
     (np.True_, np.False_)
     """
     before = random.get_state()
-    # One integer made of the four: a seed may be of any size. The 1 keeps seeds of models apart from those of layers.
-    composed = seed << 200 | (((1 << 64 | step) << 32 | microbatch) << 32 | index)
-    random.set_state(random.State(composed, places=before.places, apart=() if axis is None else (axis,)))
+    begin_state(seed_of_layers(seed, step, microbatch) | index, before.places, () if axis is None else (axis,))
     try:
         yield
     finally:
         random.set_state(before)
+
+
+def seed_of_layers(seed: int, step: int, microbatch: int) -> int:
+    """The seed of the first layer's random state; that of another one is this number ``|`` its index."""
+    # One integer made of the four: a seed may be of any size. The 1 keeps seeds of models apart from those of layers.
+    return seed << 200 | ((1 << 64 | step) << 32 | microbatch) << 32

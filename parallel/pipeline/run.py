@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from autograd import random
 from autograd.arrays.device import to_host, zeros_on
-from autograd.arrays.shape_only import Shaped
 from autograd.engine.deferral import Rest
 from autograd.engine.leaves import Leaf, Parameter
 from autograd.engine.pytree import flatten
@@ -23,13 +23,14 @@ from autograd.layouts.messages import require_one_number
 from autograd.nn import Module, ModuleList
 from autograd.nn.substitution import substitutable, substituted
 from autograd.optim.hyperparameters import check_count
+from autograd.random.keys import begin_state
 from collectives.transports.protocol import Request
 
 from ..data.data_parallel import DataParallel
 from ..data.memory import saved_bytes
 from ..data.settings import Zero, stage_of
-from .microbatches import Microbatches, signature_of, split_batch
-from .randomness import layer_state
+from .microbatches import Division, Microbatches, signature_of, split_batch
+from .randomness import seed_of_layers
 from .report import PipelineReport, Record, compare
 from .schedules import Action, Schedule, make_schedule
 from .simulator import simulate
@@ -71,6 +72,45 @@ class _Pass:
         self.outline: Outline | None = None  # of the outputs
         self.seeds: list[Tensor] = []  # the objectives that arise in this stage
         self.rest: Rest | None = None
+
+    def needed(self) -> list[Tensor]:
+        """The values that the stage got whose cotangents are needed."""
+        return [x for x in self.watched if x.tape is self.tape.recording]
+
+    def take_objective(self, cotangents: Sequence[Any], scale: Any) -> tuple[list[Tensor], list[Any]]:
+        """The outputs from which backward starts, and their cotangents; the pass forgets the outputs."""
+        recording = self.tape.recording
+        outputs: list[Tensor] = []
+        seeds: list[Any] = []
+        for y, ct in zip(self.outputs, cotangents, strict=True):
+            if ct is not None and y.tape is recording:
+                outputs.append(y)
+                seeds.append(Tensor(ct, None if y.layout is None else y.layout.dual))
+        for loss in self.seeds:
+            if loss.tape is recording:
+                outputs.append(loss)
+                seeds.append(scale)
+        self.outputs, self.seeds = [], []
+        return outputs, seeds
+
+    def take_cotangents(self) -> list[Any]:
+        """The cotangents of the values that the stage got, after backward, as arrays; None where none is needed.
+
+        The pass forgets the values.
+        """
+        leaves, self.leaves, watched, self.watched = self.leaves, [], self.watched, []
+        deferred: Iterator[Any] | None = None
+        if self.rest is not None:
+            deferred, self.rest.cotangents = iter(self.rest.cotangents), []
+        found: list[Any] = []
+        for x, leaf in zip(watched, leaves, strict=True):
+            ct = None
+            if x.tape is self.tape.recording:
+                ct = getattr(leaf.grad, "array", None) if deferred is None else next(deferred)
+                if ct is None:
+                    ct = zeros_on(leaf.array, leaf.array.shape, leaf.array.dtype)
+            found.append(ct)
+        return found
 
 
 class Steps:
@@ -223,6 +263,7 @@ class Pipeline(Module):
         self.rank: int = 0 if on is None else on.group.index
         ranks: int = 1 if on is None else on.size
         self.schedule = make_schedule(schedule, ranks, microbatches, chunks)
+        self._splits = self.schedule.splits_backward
         simulate(self.schedule)  # raises DeadlockError, before anything is sent
         self.microbatches, self.seed, self.steps = microbatches, seed, 0
         self.stages = layers_of_stages(layers, self.schedule.stages, costs, self.axis)
@@ -245,6 +286,9 @@ class Pipeline(Module):
             state.mesh.stage_axes = (*state.mesh.stage_axes, axis)
         self._on = on
         self._kinds: dict[Any, int] = {}
+        # Both grow with the shapes of batches, as `_kinds` does.
+        self._divisions: dict[Any, Division] = {}
+        self._runs: dict[Any, tuple[list[int], str]] = {}  # without it, 4 microbatches take 80 us longer
         self.record = Record(self.rank, [], 0.0, 0.0, 0)
 
     # -- the model ---------------------------------------------------------------------------------------------
@@ -357,8 +401,7 @@ class Pipeline(Module):
                 "of its own\n  fix: loss = model.step(inputs, targets, scale) without `with ag.Tape():`"
             )
         run = _Run(self, self.schedule, inputs, targets, True, scale)
-        with nullcontext() if self._wraps is None else self._wraps.accumulate():
-            self._inside(run.training)
+        self._train(run)
         total = run.total()
         self.record = run.record(time.perf_counter())
         self.steps += 1
@@ -397,8 +440,7 @@ class Pipeline(Module):
         run = _Run(self, self.schedule.passes(len(inputs)), inputs, targets, True, 1.0)
         sizes: list[int] = []
         run.sizes = sizes
-        with nullcontext() if self._wraps is None else self._wraps.accumulate():
-            self._inside(run.training)
+        self._train(run)
         run.total()
         return sizes
 
@@ -408,13 +450,30 @@ class Pipeline(Module):
         group = None if self._on is None else self._on.group
         return compare(self.schedule, self.record, group)
 
+    def _train(self, run: _Run) -> None:
+        if self._wraps is None:
+            run.training()
+        else:
+            with self._wraps.accumulate():
+                self._inside(run.training)
+
     def _inside(self, function: Callable[[], Any]) -> Any:
         """Call a function in which the modules have the parameters as they have entered."""
         return function() if self._wraps is None else self._wraps.forward(function)
 
-    def kind_of(self, signature: Any) -> int:
-        """The number of a kind of microbatch, in the order in which they first occur, which is that of all ranks."""
-        return self._kinds.setdefault(signature, len(self._kinds))
+    def _kinds_of(self, schedule: Schedule, signatures: tuple[Any, ...], *how: bool) -> tuple[list[int], str]:
+        """The number of each microbatch's kind, and the text of the run, which ranks compare.
+
+        Kinds are numbered in the order in which they first occur, which is that of all ranks.
+        """
+        key = schedule.name, signatures, how
+        found = self._runs.get(key)
+        if found is None:
+            kinds = [self._kinds.setdefault((*how, of), len(self._kinds)) for of in signatures]
+            shapes = [(dtype.name, shape) for of in signatures for shape, dtype, _ in of]
+            text = f"run of a Pipeline (schedule {schedule.name}, microbatches {shapes})"
+            found = self._runs[key] = kinds, text
+        return found
 
 
 class _Run:
@@ -440,14 +499,16 @@ class _Run:
     ):  # fmt: skip
         self.model, self.schedule, self.records, self.has_loss = model, schedule, records, has_loss
         self.scale = scale.array if scale.__class__ in TENSORS else scale
-        m = schedule.microbatches
-        self.inputs = split_batch(inputs, m, model.axis, "inputs")
-        self.targets = None if targets is None else split_batch(targets, m, model.axis, "targets")
-        self.kinds = [model.kind_of((records, has_loss, signature_of(x))) for x in self.inputs]
+        m, known = schedule.microbatches, model._divisions
+        self.inputs = split_batch(inputs, m, model.axis, "inputs", known)
+        self.targets = None if targets is None else split_batch(targets, m, model.axis, "targets", known)
+        signatures = tuple([signature_of(x) for x in self.inputs])
+        self.kinds, text = model._kinds_of(schedule, signatures, records, has_loss)
         self.transfers = model._transfers
         if self.transfers is not None:
-            first = next((x.array for x in flatten(self.inputs[0])[0]), np.empty(0))
-            self.transfers.like = np.empty(0) if isinstance(first, Shaped) else np.empty_like(first, shape=(0,))
+            leaf = self.inputs[0]
+            leaves = [leaf] if leaf.__class__ is Leaf else flatten(leaf)[0]
+            self.transfers.arrive_beside(leaves[0].array if leaves else np.empty(0))
         self.passes: dict[tuple[int, int], _Pass] = {}
         self.values: dict[tuple[int, int], tuple[Outline, list[Any]]] = {}  # of stages on the same rank
         self.cotangents: dict[tuple[int, int], list[Any]] = {}
@@ -457,11 +518,11 @@ class _Run:
         self.sizes: list[int] | None = None  # the bytes that the tapes hold, where they are measured
         self.result: Any = None
         self.ties: list[tuple[Tie, Tape, Tensor]] = []
-        self.lent: dict[int, Borrowed] = {}  # by the identity of the placeholder: the value of a tied parameter
-        group = None if model._on is None else model._on.group
-        if group is not None and group.size > 1 and group.checking:
-            shapes = [(d.name, s) for x in self.inputs for s, d, _ in signature_of(x)]
-            group.agree(f"run of a Pipeline (schedule {schedule.name}, microbatches {shapes})")
+        self.lent: dict[Any, Borrowed] = {}  # by placeholder: the value of a tied parameter
+        # By stage: whether a parameter that it uses may need a gradient.
+        self.trains = {s: records and True in [p.requires_grad for p in of] for s, of in model._parameters_of.items()}
+        if model._on is not None:
+            model._on.group.agree(lambda: text)
         self.begin = time.perf_counter()
 
     # -- the schedule ------------------------------------------------------------------------------------------
@@ -473,7 +534,10 @@ class _Run:
     def tasks(self) -> None:
         """Run the tasks of this rank, with the values of tied parameters in their places."""
         self._lend_ties()
-        with substituted(self.lent) if self.lent else nullcontext():
+        if self.lent:
+            with substituted(self.lent):
+                self._tasks()
+        else:
             self._tasks()
 
     def _tasks(self) -> None:
@@ -516,37 +580,38 @@ class _Run:
     # -- the actions -------------------------------------------------------------------------------------------
     def _forward(self, action: Action, values: Any) -> tuple[list[Any], Outline | None]:
         """Run a stage; returns its result, one Tensor or several, and their properties; nothing in the last stage."""
-        model, (stage, _, i) = self.model, action
-        is_last = stage == self.schedule.stages - 1
-        if stage and values is None:
-            values = self.values.pop((stage - 1, i))
-        leaves = []
-        if stage:
-            outline, arrays = values
-            leaves = outline.leaves(arrays, Action(stage, "B", i) in self.schedule)
+        stage, _, i = action
         tape = Tape()
-        of = _Pass(tape, leaves)
-        with tape if self.records else nullcontext():
-            if stage:
+        if not stage:
+            of = _Pass(tape, [])
+            with tape if self.records else nullcontext():
+                x, losses = self._layers(action, self.inputs[i], of)
+        else:
+            outline, arrays = self.values.pop((stage - 1, i)) if values is None else values
+            of = _Pass(tape, outline.leaves(arrays, Action(stage, "B", i) in self.schedule))
+            with tape if self.records else nullcontext():
                 of.watched = [
-                    tape.watch(x) if self.records and needs else x
-                    for x, (_, _, _, needs) in zip(leaves, outline.tensors, strict=True)
+                    tape.watch(leaf) if self.records and needs else leaf
+                    for leaf, (_, _, _, needs) in zip(of.leaves, outline.tensors, strict=True)
                 ]
-                x: Any = of.watched[0] if outline.is_single else tuple(of.watched)
-            else:
-                x = self.inputs[i]
-            x, losses = self._layers(action, x, of)
+                x = of.watched[0] if outline.is_single else tuple(of.watched)
+                x, losses = self._layers(action, x, of)
         for loss in losses:
             self._add(loss)
         if self.records:
             of.seeds = losses
             self.passes[stage, i] = of
             if self.sizes is not None:
-                self.sizes.append(saved_bytes(tape, [p.array for p in model.parameters()]))
+                self.sizes.append(saved_bytes(tape, [p.array for p in self.model.parameters()]))
             self.peak = max(self.peak, len(self.passes))
-        if is_last:
+        if stage == self.schedule.stages - 1:
             self.result = x
             return [], None
+        return self._passed_on(action, x, of)
+
+    def _passed_on(self, action: Action, x: Any, of: _Pass) -> tuple[list[Any], Outline]:
+        """The result of a stage for the next one, and its properties."""
+        model, (stage, _, i) = self.model, action
         is_single = x.__class__ in TENSORS
         outputs = [x] if is_single else list(x)
         for y in outputs:
@@ -556,30 +621,42 @@ class _Run:
                     "tuple of Tensors"
                 )
         of.outputs = list(map(_without_values, outputs))
-        may = any(x.requires_grad for x in (*leaves, *model._parameters_of[stage]))
-        outline = of.outline = Outline.of(outputs, is_single, self.records and may)
+        differentiates = self.trains[stage] or (self.records and any(x.requires_grad for x in of.leaves))
+        outline = of.outline = Outline.of(outputs, is_single, differentiates)
         if self.schedule.placement[stage + 1] == model.rank:
             self.values[stage, i] = outline, [y.array for y in outputs]
         return outputs, outline
 
     def _layers(self, action: Action, x: Any, of: _Pass) -> tuple[Any, list[Any]]:
         """Run the layers of a stage, and the loss behind the last. Returns the result and the losses, its own first."""
+        model, is_last = self.model, self.has_loss and action.stage == self.schedule.stages - 1
+        side: list[Any] = []
+        if model._side_losses is None:
+            x = self._chain(action, x, of)
+        else:
+            with model._side_losses() as given:
+                x = self._chain(action, x, of)
+                side = [*given]
+        return x, [x, *side] if is_last else side
+
+    def _chain(self, action: Action, x: Any, of: _Pass) -> Any:
+        """Run the layers of a stage, and the loss behind the last, each with the random state of `layer_state`."""
         model, (stage, _, i) = self.model, action
-        has_loss = stage == self.schedule.stages - 1 and self.has_loss
-        with nullcontext([]) if model._side_losses is None else model._side_losses() as side:
+        before = random.get_state()
+        seed, apart = seed_of_layers(model.seed, model.steps, i), () if model.axis is None else (model.axis,)
+        try:
             for index in model.stages[stage]:
-                with self._random(i, index):
-                    x = model._modules[str(index)](x)
-                if not index and self.records:
+                begin_state(seed | index, before.places, apart)
+                x = model._modules[str(index)](x)
+                if not index and self.records and model._splits:
                     found = [x] if x.__class__ in TENSORS else x
                     of.begun = [y for y in found if getattr(y, "tape", None) is of.tape.recording]
-            if has_loss:
-                with self._random(i, model._last):
-                    x = model.loss(x) if self.targets is None else model.loss(x, self.targets[i])
-            return x, [x, *side] if has_loss else [*side]
-
-    def _random(self, microbatch: int, index: int) -> AbstractContextManager[None]:
-        return layer_state(self.model.seed, self.model.steps, microbatch, index, self.model.axis)
+            if self.has_loss and stage == self.schedule.stages - 1:
+                begin_state(seed | model._last, before.places, apart)
+                x = model.loss(x) if self.targets is None else model.loss(x, self.targets[i])
+            return x
+        finally:
+            random.set_state(before)
 
     def _backward(self, action: Action, cotangents: Any) -> list[Any]:
         """B or I of a stage; returns the cotangents of its inputs as arrays, None where none is needed."""
@@ -587,31 +664,15 @@ class _Run:
         of = self.passes[stage, i]
         if cotangents is None:
             cotangents = self.cotangents.pop((stage, i), [None] * len(of.outputs))
-        recording = of.tape.recording
-        pairs: list[tuple[Tensor, Any]] = []
-        for y, ct in zip(of.outputs, cotangents, strict=True):
-            if ct is not None and y.tape is recording:
-                pairs.append((y, Tensor(ct, None if y.layout is None else y.layout.dual)))
-        pairs += [(loss, self.scale) for loss in of.seeds if loss.tape is recording]
-        of.outputs, of.seeds = [], []
-        outputs, seeds = [y for y, _ in pairs], [ct for _, ct in pairs]
-        needs = [x.tape is recording for x in of.watched]
+        outputs, seeds = of.take_objective(cotangents, self.scale)
         if kind == "B":
             of.tape.backward(outputs, seeds)
             del self.passes[stage, i]
-            found = [None if x.grad is None else x.grad.array for x in of.leaves]
         else:
             # The batch needs no cotangent. In the first stage I ends at the first layer, whose adjoint is part of W.
-            wanted = [x for x, needed in zip(of.watched, needs, strict=True) if needed]
-            of.rest = of.tape.backward(outputs, seeds, wanted=wanted if stage else of.begun, defer=True)
+            of.rest = of.tape.backward(outputs, seeds, wanted=of.needed() if stage else of.begun, defer=True)
             of.begun = []
-            given = iter(of.rest.cotangents)
-            found, of.rest.cotangents = [next(given) if needed else None for needed in needs], []
-        found = [
-            None if not needed else zeros_on(x.array, x.array.shape, x.array.dtype) if g is None else g
-            for x, g, needed in zip(of.leaves, found, needs, strict=True)
-        ]
-        of.leaves, of.watched = [], []
+        found = of.take_cotangents()
         if stage and self.schedule.placement[stage - 1] == self.model.rank:
             self.cotangents[stage - 1, i] = found
         return found
@@ -682,7 +743,7 @@ class _Run:
             else:
                 owner, attribute = at[0]
                 leaf = Borrowed(*transfers.receive_value(tie.owner, text), tie.name)
-                self.lent[id(vars(owner)[attribute])] = leaf
+                self.lent[vars(owner)[attribute]] = leaf
 
     def _return_ties(self) -> None:
         """Return the cotangents of tied parameters to their owners, or receive and add them."""
@@ -691,7 +752,7 @@ class _Run:
             if tie.owner == self.model.rank or transfers is None:
                 continue
             owner, attribute = at[0]
-            leaf = self.lent.pop(id(vars(owner)[attribute]))
+            leaf = self.lent.pop(vars(owner)[attribute])
             if leaf.requires_grad:
                 transfers.send_gradient(tie.owner, None if leaf.grad is None else leaf.grad.array, tie.name)
         for tie, tape, y in self.ties:
@@ -709,9 +770,13 @@ class _Run:
 
 def _without_values(y: Tensor) -> Tensor:
     """The place of a value on its tape, without its memory: backward needs no result that has been sent."""
-    if y.tape is None or not y.array.shape:
+    array = y.array
+    if y.tape is None or not array.shape:
         return y
-    nothing = np.broadcast_to(zeros_on(y.array, (), y.array.dtype), y.array.shape)
+    if array.__class__ is np.ndarray:  # one element in all places, as `broadcast_to` makes in nine calls
+        nothing = np.ndarray(array.shape, array.dtype, bytes(array.itemsize), strides=(0,) * array.ndim)
+    else:
+        nothing = np.broadcast_to(zeros_on(array, (), array.dtype), array.shape)
     return Tensor(nothing, y.layout, y.tape, y.node)
 
 

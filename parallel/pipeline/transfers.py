@@ -7,12 +7,14 @@ schedule. The first activation of a kind is preceded by a header with its shape,
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from autograd.arrays.device import is_inexact
+from autograd.arrays.shape_only import Shaped
 from autograd.engine.leaves import Leaf
 from autograd.engine.state import state
 from autograd.engine.tensor import Tensor
@@ -88,26 +90,28 @@ class Transfers:
 
     def __init__(self, group: Any, axis: str):
         self.group, self.axis = group, axis
-        self.numbered = group.lane("stages")  # where messages are matched by their numbers
+        self.lane = group.lane("stages")  # where messages are matched by their numbers
         self.outlines: dict[Hashable, Outline] = {}
         """By stage and kind of microbatch: what the stage passes on. The sender and the receiver both have it."""
         self._base: dict[tuple[int, int], int] = {}  # by source and target: the messages of earlier steps
         self._announced: dict[Hashable, Message] = {}  # the first message of each kind, which has a header
         self._started: dict[Message, Any] = {}
-        self.like: Any = np.empty(0)
-        """An empty array on the device of the batch, where values arrive."""
+        self._empty: Callable[[Any, Any], Any] = np.empty
 
-    def _buffer(self, shape: Any, dtype: Any) -> Any:
-        return np.empty_like(self.like, shape=shape, dtype=dtype)
+    def arrive_beside(self, x: Any) -> None:
+        """Let values arrive on the device of an array of the batch."""
+        is_on_host = isinstance(x, np.ndarray | np.generic | Shaped)
+        self._empty = np.empty if is_on_host else partial(_empty_beside, np.empty_like(x, shape=(0,)))
 
     def finish(self, counts: dict[tuple[int, int], int]) -> None:
         """Count the messages of a schedule that has run, so that the numbers of the next one follow."""
         for pair, n in counts.items():
             self._base[pair] = self._base.get(pair, 0) + n
 
-    def _options(self, message: Message, part: int) -> tuple[int, str]:
+    def _numbered(self, message: Message) -> tuple[int, str]:
+        """The number of a message's first part, and its text for reports."""
         number = self._base.get((message.source, message.target), 0) + message.number
-        return number * _SUB + part, str(message)
+        return number * _SUB, str(message)
 
     # -- activations -------------------------------------------------------------------------------------------
     def send(self, message: Message, values: Sequence[Tensor], outline: Outline, kind: Hashable) -> None:
@@ -128,11 +132,12 @@ class Transfers:
     def _send_headers(self, message: Message, values: Sequence[Tensor], outline: Outline) -> None:
         if not 0 < len(values) <= _MOST:
             raise ArgumentError(f"Pipeline: stage {message.stage} gave {len(values)} Tensors; needed: 1 to {_MOST}")
+        first, text = self._numbered(message)
         for i, (x, (_, _, layout, needs)) in enumerate(zip(values, outline.tensors, strict=True)):
             others = layout if layout is None else layout.replace((self.axis,), V)
             numbers = float(needs), 0.0 if outline.is_single else float(len(values))
             header = headers.write(x.array, others, needs, "a stage of a pipeline", numbers=numbers)
-            self.numbered.run(Request("send", header, peer=message.target, options=self._options(message, i)))
+            self.lane.run(Request("send", header, peer=message.target, options=(first + i, text)))
 
     def _read(self, message: Message, first: Any, kind: Hashable) -> Outline:
         found, count = [], 1
@@ -162,19 +167,18 @@ class Transfers:
     def _header(self, message: Message, i: int) -> Any:
         """Start to receive the header of a message's i-th Tensor."""
         header = np.empty(headers.HEADER_BYTES, np.uint8)
-        return self.numbered.start(
-            Request("recv", out=header, peer=message.source, options=self._options(message, i))
-        )
+        first, text = self._numbered(message)
+        return self.lane.start(Request("recv", out=header, peer=message.source, options=(first + i, text)))
 
     def _receives(self, message: Message, outline: Outline) -> list[Any]:
         """Start the receives of a message's arrays; of a cotangent, those of the Tensors that need one."""
         found = []
-        for i, (shape, dtype, _, needs) in enumerate(outline.tensors):
+        first, text = self._numbered(message)
+        for i, (shape, dtype, _, needs) in enumerate(outline.tensors, _MOST):
             if message.kind == "activation" or needs:
-                buffer = self._buffer(shape, dtype)
-                flat = buffer.reshape(-1)
-                request = Request("recv", out=flat, peer=message.source, options=self._options(message, _MOST + i))
-                found.append((buffer, self.numbered.start(request)))
+                buffer = self._empty(shape, dtype)
+                request = Request("recv", out=buffer.reshape(-1), peer=message.source, options=(first + i, text))
+                found.append((buffer, self.lane.start(request)))
         return found
 
     def receive(self, message: Message, kind: Hashable) -> tuple[Outline, list[Any]]:
@@ -187,25 +191,23 @@ class Transfers:
         started = self._started.pop(message, None)
         if started is None:
             started = self._receives(message, outline)
-        return outline, [_arrived(buffer, pending) for buffer, pending in started]
+        return outline, [_arrived(*each) for each in started]
 
     # -- cotangents --------------------------------------------------------------------------------------------
     def send_arrays(self, message: Message, arrays: Sequence[Any]) -> None:
         """Send arrays; those of a cotangent for the Tensors that need one, None for the others."""
-        for i, a in enumerate(arrays):
+        first, text = self._numbered(message)
+        for i, a in enumerate(arrays, _MOST):
             if a is not None:
-                flat = in_a_row(a)
-                self.numbered.run(
-                    Request("send", flat, peer=message.target, options=self._options(message, _MOST + i))
-                )
+                self.lane.run(Request("send", in_a_row(a), peer=message.target, options=(first + i, text)))
 
     def receive_cotangents(self, message: Message, outline: Outline) -> list[Any]:
         """Wait for the cotangents of a stage's result: one for each Tensor that needs one, None for the others."""
         started = self._started.pop(message, None)
         if started is None:
             started = self._receives(message, outline)
-        arrived = iter([_arrived(buffer, pending) for buffer, pending in started])
-        return [next(arrived) if needs else None for _, _, _, needs in outline.tensors]
+        coming = iter(started)
+        return [_arrived(*next(coming)) if needs else None for _, _, _, needs in outline.tensors]
 
     # -- single values -----------------------------------------------------------------------------------------
     def send_value(self, target: int, x: Tensor, needs: bool, text: str) -> None:
@@ -221,7 +223,7 @@ class Transfers:
         self.group.run(Request("recv", out=data, peer=source, options=(None, text)))
         needs = bool(headers.projection_in(data)[0])
         shape, dtype, labels = headers.read(data, needs, "a pipeline's value", f"rank {source}")
-        buffer = self._buffer(shape, dtype)
+        buffer = self._empty(shape, dtype)
         self.group.run(Request("recv", out=buffer.reshape(-1), peer=source, options=(None, text)))
         layout = None if state.grid is None else state.grid.layout([labels.get(a, V) for a in state.grid.names])
         return buffer, layout, needs
@@ -247,6 +249,10 @@ class Transfers:
 def in_a_row(array: Any) -> Any:
     """The elements of an array in order, as one contiguous dimension, on its device."""
     return array.reshape(-1) if isinstance(array, np.generic) or array.flags.c_contiguous else array.copy().reshape(-1)
+
+
+def _empty_beside(like: Any, shape: Any, dtype: Any) -> Any:
+    return np.empty_like(like, shape=shape, dtype=dtype)
 
 
 def _arrived(buffer: Any, pending: Any) -> Any:

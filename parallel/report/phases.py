@@ -136,23 +136,7 @@ _SPANS = {"optimizer": _OPTIMIZER, "backward": _BACKWARD, "forward": _FORWARD}
 def steps_of(record: RankRecord, transfers: dict[Any, float]) -> list[tuple[StepTimes, Buckets]]:
     """The times of every step of a rank. `transfers` are the `transfer_times` of all ranks."""
     steps = windows(record)
-    edges: list[tuple[float, int, int, int, CallRecord | None]] = []  # time, end before begin, kind, change, call
-    for s in record.spans:
-        if s.name in _SPANS:
-            _add(edges, _SPANS[s.name], s.begin, s.end)
-    for loads, begin, _, _, _ in steps:
-        _add(edges, _INPUT, loads, begin)
-    for c in record.calls:
-        if c.end is not None:
-            _add(edges, _WAITING, c.wait, c.wait + c.waited_ns)
-            _add(edges, _TRANSFER, c.end - c.transferred_ns, c.end)
-        if c.pending:
-            _add(edges, _TRANSFER, c.begin, c.returned)
-            if c.end is not None:
-                _add(edges, _IN_FLIGHT, c.returned, min(c.wait, c.end), c)
-                edges.append((c.begin, 1, _STARTED, 0, c))
-    edges.sort(key=lambda edge: edge[:2])
-
+    edges = _edges(record, steps)
     found, active, i = [], [0] * 9, 0
     of_sweeps: set[int] = set()  # the ids of the calls that sweeps have started
     flying = 0  # how many of them are in flight
@@ -184,7 +168,31 @@ def steps_of(record: RankRecord, transfers: dict[Any, float]) -> list[tuple[Step
     return found
 
 
-def _add(edges: list[Any], kind: int, begin: float, end: float, call: CallRecord | None = None) -> None:
+_Edge = tuple[float, int, int, int, CallRecord | None]
+"""An end (0) or a begin (1) of an interval: time, which of them, kind, change of the number of intervals, and call."""
+
+
+def _edges(record: RankRecord, steps: Sequence[tuple[float, float, float, int, int]]) -> list[_Edge]:
+    """The begins and ends of a rank's intervals in order of time, an end before a begin of the same time."""
+    edges: list[_Edge] = []
+    for s in record.spans:
+        if s.name in _SPANS:
+            _add(edges, _SPANS[s.name], s.begin, s.end)
+    for loads, begin, _, _, _ in steps:
+        _add(edges, _INPUT, loads, begin)
+    for c in record.calls:
+        if c.end is not None:
+            _add(edges, _WAITING, c.wait, c.wait + c.waited_ns)
+            _add(edges, _TRANSFER, c.end - c.transferred_ns, c.end)
+        if c.pending:
+            _add(edges, _TRANSFER, c.begin, c.returned)
+            if c.end is not None:
+                _add(edges, _IN_FLIGHT, c.returned, min(c.wait, c.end), c)
+                edges.append((c.begin, 1, _STARTED, 0, c))
+    return sorted(edges, key=lambda edge: edge[:2])
+
+
+def _add(edges: list[_Edge], kind: int, begin: float, end: float, call: CallRecord | None = None) -> None:
     if end > begin:
         edges += [(begin, 1, kind, 1, call), (end, 0, kind, -1, call)]
 

@@ -174,6 +174,25 @@ def _restored(x: Any) -> Any:
     return [_restored(value) for value in x] if isinstance(x, list) else x
 
 
+def _checked(line: str, before: int | None) -> tuple[dict[str, Any], int | None]:
+    """The values of a line, and its checksum, None if it has none.
+
+    `before` is the checksum of the line above, 0 for the first line of a run. Raises ValueError if they do not match.
+    """
+    row = json_of(line)
+    if not isinstance(row, dict):
+        raise ValueError("it is no JSON object")
+    given = _SUM.search(line)
+    if given is None:
+        if before:
+            raise ValueError("it has no checksum")
+        return row, None
+    row.pop("crc32", None)
+    if before is None or f"{crc32(line[: given.start()].encode(), before):08x}" != given[1]:
+        raise ValueError("its checksum is that of another line, or a line before it is missing")
+    return row, int(given[1], 16)
+
+
 @typed_errors
 def read_log(path: str | os.PathLike[str], *, repeated: bool = False) -> list[dict[str, Any]]:
     """Read the lines of a `RunLog`, also while the run is going on.
@@ -210,20 +229,7 @@ def read_log(path: str | os.PathLike[str], *, repeated: bool = False) -> list[di
         is_last, begins = k + 1 == len(lines), line.startswith(_BEGIN)
         is_torn = not data.endswith(b"\n") if is_last else lines[k + 1][1].startswith(_BEGIN)
         try:
-            text = line.decode()
-            row = json_of(text)
-            if not isinstance(row, dict):
-                raise ValueError("it is no JSON object")
-            given = _SUM.search(text)
-            if given is None and known and not begins:
-                raise ValueError("it has no checksum")
-            if given is not None:
-                row.pop("crc32", None)
-                before = 0 if begins else known
-                mine = crc32(text[: given.start()].encode(), before or 0)
-                if before is None or f"{mine:08x}" != given[1]:
-                    raise ValueError("its checksum is that of another line, or a line before it is missing")
-            known = None if given is None else int(given[1], 16)
+            row, known = _checked(line.decode(), 0 if begins else known)
         except ValueError as error:
             if is_torn and _END.search(line) is None:
                 continue

@@ -52,6 +52,9 @@ class HeadsAttention(nn.MultiheadAttention):
     def stores_transposed(self, attribute: str) -> bool:
         return False
 
+    def blocks_of(self, attribute: str) -> int:
+        return 3 if attribute.startswith("in_proj_") else 1
+
     def _attend(
         self, query: Any, key: Any, value: Any, key_padding_mask: Any, need_weights: bool, attn_mask: Any,
         is_causal: bool,

@@ -48,6 +48,9 @@ class ColumnLinear(nn.Module):
     def stores_transposed(self, attribute: str) -> bool:
         return attribute == "weight" and self.weight.array.ndim == 2
 
+    def blocks_of(self, attribute: str) -> int:
+        return 1 if self.weight.array.ndim == 2 else int(self.weight.array.shape[1])
+
     def forward(self, input: Any) -> Tensor:
         x = input if is_alone(self.weight) else enter(input, self.axis, "ColumnLinear")
         if self.weight.array.ndim == 2:

@@ -66,9 +66,9 @@ class SequenceModule(nn.Module):
         label = (input.layout or input.labelled(grid))[self.axis]
         if not (isinstance(label, Shard) or label is V):
             return self.module.forward(input, *args, **kwargs)
-        values: dict[int, Any] = {}
+        values: dict[Any, Any] = {}
         for owner, attribute in self._places:
-            p, key = getattr(owner, attribute), id(vars(owner)[attribute])  # p may have entered along other axes
+            p, key = getattr(owner, attribute), vars(owner)[attribute]  # p may have entered along other axes
             if key not in values and (p.layout or p.labelled(grid))[self.axis] is I:
                 values[key] = cc.cast(p, self.axis, to=R)
         with substituted(values):

@@ -421,9 +421,8 @@ def worker() -> None:
         random.seed(0)
         layers = [nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh()]
         pipeline = Pipeline(layers, lambda y: (y * y).sum(), axis="pp", microbatches=4)
-        found["Pipeline.step, 4 microbatches, 2 stages"] = walk(
-            lambda: pipeline.step(np.ones((8, 8), np.float32)), pipeline.zero_grad
-        )
+        batch = np.ones((8, 8), np.float32)
+        found["Pipeline.step, 4 microbatches, 2 stages"] = walk(lambda: pipeline.step(batch), pipeline.zero_grad)
     if cc.world().rank == 0:
         print(json.dumps(found), flush=True)
 

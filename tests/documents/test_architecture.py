@@ -1,7 +1,8 @@
 """The import graph of the library: no circles, imports go down only, and no folder with too many files.
 
 The graph is read from the text of the modules, so that it holds all imports: at the top of a module, inside functions,
-and those that only type checkers follow.
+and those that only type checkers follow. What a module loads by its name, with `import_module`, is not in the graph:
+`BY_NAME` declares each.
 """
 
 from __future__ import annotations
@@ -18,6 +19,17 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("autograd", "collectives", "parallel")
 """From the lowest to the highest: a package may import from those before it."""
 MOST_FILES = 20
+BY_NAME = {
+    ("autograd.first_use", "autograd.ops.everything"): "Tensors take their operators from there at first use",
+    ("autograd.engine.distribution", "collectives.inspect.plan"): "a plan describes communication: `Tape.plan`",
+    ("autograd.layouts.names", "autograd.nn.module"): "is looked at only if the program has loaded it",
+    ("autograd.numpy", "autograd.builtins"): "HIPS autograd's `autograd.numpy.builtins`",
+    ("collectives", "autograd"): "its version",
+    ("collectives.mesh", "collectives.inspect.plan"): "as of the engine",
+    ("collectives.world", "collectives.transports."): "the job of the world's kind",
+}
+"""The modules that are loaded or asked for by name, with their importers, beside what a package loads of its own files.
+Some stand above their importers, for the reason given, and run only when a user asks for what they have."""
 
 
 class Import(NamedTuple):
@@ -76,6 +88,23 @@ class Library:
 
         yield from visit(ast.parse(path.read_text()), "")
 
+    def by_name(self) -> list[Import]:
+        """The modules that others load or ask for by name, without those that a package loads of its own files.
+
+        A name whose end is computed is that of its known part, with a dot at the end.
+        """
+        found = []
+        for module, path in self.files.items():
+            package = module if self.is_package(module) else module.rpartition(".")[0]
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.Call) and ast.unparse(node.func).strip("_").endswith(_LOADERS) and node.args:
+                    name = _known_part(node.args[0], module, package)
+                    own = self.is_package(module) and name.startswith(f"{module}.")
+                    if name.split(".")[0] in self.packages and name != module and not own:
+                        place = f"{path.relative_to(self.root)}:{node.lineno}"
+                        found.append(Import(module, name, place, " (by its name)"))
+        return found
+
     def circles(self) -> list[Import]:
         """The imports that are part of a circle of modules."""
         edges: dict[str, set[str]] = {module: set() for module in self.files}
@@ -117,6 +146,23 @@ class Library:
 def _name(path: Path) -> str:
     parts = path.with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+_LOADERS = ("import_module", "sys.modules.get")
+
+
+def _known_part(text: ast.expr, module: str, package: str) -> str:
+    """The name of a module in an expression, as far as the text of the program tells it."""
+    known = {"__name__": module, "__package__": package}
+    name = ""
+    for part in text.values if isinstance(text, ast.JoinedStr) else [text]:
+        if isinstance(part, ast.Constant):
+            name += str(part.value)
+        elif isinstance(part, ast.FormattedValue) and ast.unparse(part.value) in known:
+            name += known[ast.unparse(part.value)]
+        else:
+            break
+    return package + name if name.startswith(".") else name
 
 
 def _imported(node: ast.Import | ast.ImportFrom, package: str, files: Mapping[str, Path]) -> Iterator[str]:
@@ -207,14 +253,16 @@ def test_packages_import_from_those_below(library: Library) -> None:
 
 def test_kernels_have_one_door(library: Library) -> None:
     """Code outside imports the package `autograd.kernels`, and no file of it."""
-    known = {"collectives.transports.device.ipc"}  # launches a kernel of its own by `kernels.cuda`
     inside = [
         i for i in library.imports
         if i.imported.startswith("autograd.kernels.") and not i.importer.startswith("autograd.kernels")
-        and i.importer not in known
     ]  # fmt: skip
     assert len([i for i in library.imports if i.imported == "autograd.kernels"]) > 5
     refuse(inside, "enter a file of autograd.kernels")
+
+
+def test_what_is_loaded_by_name_is_declared(library: Library) -> None:
+    assert {(i.importer, i.imported) for i in library.by_name()} == {*BY_NAME}
 
 
 def test_no_folder_has_too_many_files(library: Library) -> None:
@@ -286,6 +334,23 @@ def test_a_circle_of_rooms_without_a_circle_of_modules_is_found(tmp_path: Path) 
         "low/engine/node.py:2: low.engine.node imports low.ops.names",
         "low/ops/add.py:1: low.ops.add imports low.engine.tape",
     }
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("import_module('high.mesh')", "high.mesh"),
+        ("importlib.import_module(f'{__package__}.ops.add')", "low.engine.ops.add"),
+        ("import_module(f'.{kind}', __package__)", "low.engine."),
+        ("sys.modules.get('high.mesh')", "high.mesh"),
+        ("import_module('numpy')", None),
+        ("import_module(name)", None),
+    ],
+)
+def test_a_module_loaded_by_its_name_is_found(tmp_path: Path, text: str, name: str | None) -> None:
+    own = "def __getattr__(name):\n    return import_module(f'{__name__}.{name}')\n"
+    library = planted(tmp_path, **{"low/engine/node.py": f"def f(kind):\n    {text}\n", "low/__init__.py": own})
+    assert [(i.importer, i.imported) for i in library.by_name()] == [("low.engine.node", name)] * (name is not None)
 
 
 def test_an_import_from_the_package_above_is_found(tmp_path: Path) -> None:

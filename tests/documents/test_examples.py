@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import struct
+import subprocess
 from functools import cache
 from pathlib import Path
 
@@ -285,6 +287,30 @@ def test_a_larger_batch_needs_fewer_steps_and_more_examples(tmp_path: Path) -> N
     assert (tmp_path / "batch.png").stat().st_size > 10_000
 
 
+# -- 13_checkpoints ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("how", "ranks"), [
+    ("process", 1), ("threads", 3), *(pytest.param(*w, marks=pytest.mark.slow) for w in WORLDS if w[0] == "mpiexec")
+])  # fmt: skip
+def test_a_run_goes_on_after_damage_on_another_mesh(tmp_path: Path, how: str, ranks: int) -> None:
+    folder, plot = tmp_path / "run", tmp_path / "saved.png"
+    ended = run_example("13_checkpoints.py", how, ranks, "--directory", str(folder), "--plot", str(plot))
+    assert ended.err == ""
+    first, second, third, *_ = re.split(r"^\d\. ", ended.out, flags=re.MULTILINE)[1:]
+    steps = [line.split() for line in first.splitlines()[2:7]]
+    assert [(line[0], line[4], line[5], line[7]) for line in steps] == [
+        (str(k), str(ranks), f"{'dp' if k < 7 else 'tp'}={ranks}", "whole") for k in (2, 4, 6, 8, 10)
+    ]
+    assert re.search(r"step 10: damaged: .*, rank-00000.safetensors, bytes \d+ to \d+, of trainer/", second)
+    assert third.startswith(f"A third job with dp={ranks} goes on from step 8.")
+    assert third.count("below 1e-12") == 3
+    assert sorted(x.name for x in folder.iterdir() if x.name != ".lock") == [
+        f"step-{k:09d}" for k in range(2, 13, 2)
+    ]
+    assert plot.stat().st_size > 10_000
+
+
 # -- 10_compression ---------------------------------------------------------------------------------------------------
 
 
@@ -297,6 +323,46 @@ def test_compression_trains_with_fewer_bytes(tmp_path: Path) -> None:
         assert float(loss) < 0.6, name
         assert float(megabytes) < 0.51 * float(found[0][2]), name
     assert (tmp_path / "losses.png").stat().st_size > 10_000
+
+
+# -- 15_torch_weights -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("how", "ranks"), [
+    ("process", 1), ("threads", 3), pytest.param("mpiexec", 4, marks=pytest.mark.slow),
+])  # fmt: skip
+def test_weights_of_torch_give_its_logits(how: str, ranks: int, tmp_path: Path) -> None:
+    pytest.importorskip("safetensors", reason="safetensors is in the extra checkpoint")
+    out = run_example("15_torch_weights.py", how, ranks, "--save", str(tmp_path / "x.safetensors")).out
+    found = re.search(r"from (\S+) to (\S+)\nlargest difference from torch's: (\S+)$", out.strip())
+    assert found is not None and float(found[1]) < -5 and float(found[2]) > 5 and float(found[3]) < 5e-5
+    assert f"ranks: {ranks}," in out and (tmp_path / "x.safetensors").stat().st_size > 8_000
+
+
+def test_torch_writes_the_recorded_weights_and_reads_ours(tmp_path: Path) -> None:
+    pytest.importorskip("safetensors", reason="safetensors is in the extra checkpoint")
+    python = os.environ.get("RINGTAPE_PYTHON_TORCH")
+    if not python:
+        pytest.skip("RINGTAPE_PYTHON_TORCH names no interpreter that has torch")
+
+    def torch(*words: str) -> str:
+        environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+        command = [python, "-W", "ignore", str(EXAMPLES / "gpt2" / "torch_gpt2.py"), *words]
+        ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+        if "No module named 'safetensors'" in ended.stderr:
+            pytest.skip("the interpreter RINGTAPE_PYTHON_TORCH has no safetensors")
+        assert ended.returncode == 0, ended.stderr
+        return ended.stdout
+
+    torch("write", str(tmp_path))
+    written, recorded = (np.load(folder / "logits.npz") for folder in (tmp_path, EXAMPLES / "gpt2"))
+    assert (written["tokens"] == recorded["tokens"]).all()
+    assert np.allclose(written["logits"], recorded["logits"], rtol=0, atol=1e-4)
+    ours = tmp_path / "ours.safetensors"
+    files = str(tmp_path / "weights.safetensors"), "--logits", str(tmp_path / "logits.npz"), "--save", str(ours)
+    assert "largest difference" in run_example("15_torch_weights.py", "threads", 2, *files).out
+    found = re.search(r"logits: (\S+)$", torch("check", str(ours)).strip())
+    assert found is not None and float(found[1]) < 1e-4
 
 
 # -- train_gpt --------------------------------------------------------------------------------------------------------

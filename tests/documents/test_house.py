@@ -1,4 +1,4 @@
-"""The figures of the house stay at or below what they were, and no further module changes another one at import.
+"""The figures of the house stay at or below what they were, and no module changes another one at import.
 
 `python -m tests.documents.house --before PATH` prints them. Lower a ceiling when its figure has fallen.
 """
@@ -13,26 +13,24 @@ import pytest
 from .house import ROOT, Figures, Tree, complexity, loaded, walks
 
 CEILINGS = {
-    "closure of the engine: files, lines": [39, 9_300],
-    "closure of all_reduce: files, lines": [80, 19_200],
-    "closure of DataParallel: files, lines": [161, 39_000],
-    "complexity above 20, 30": [74, 14],
+    "closure of the engine: files, lines": [36, 9_250],
+    "closure of all_reduce: files, lines": [66, 16_350],
+    "closure of DataParallel: files, lines": [141, 35_450],
+    "complexity above 20, 30": [19, 7],
     "functions with a cache": [53],
     "node[k] outside the engine, of all": [0, 59],
-    "globals that functions change": [40],
-    "errors without the line, of all": [0, 900],
+    "globals that functions change": [34],
+    "errors without the line, of all": [0, 1_000],
 }
-IMPORTS = {"autograd": [9, 1_900], "autograd.engine": [10, 1_910]}
+IMPORTS = {"autograd": [9, 1_900], "autograd.engine": [10, 1_930]}
 WALKS = {  # a pipeline's rank that waits asks again and again, so its calls vary
     "all_reduce(to=I)": [13, 7, 9],
     "all_reduce(to=I) of a scalar loss": [13, 7, 9],
     "backward of cast, multiply, sum, all_reduce": [59, 24, 50],
-    "DataParallel MLP, one bucket: forward": [63, 25, 43],
-    "DataParallel MLP, one bucket: backward": [134, 29, 79],
-    "Pipeline.step, 4 microbatches, 2 stages": [1_200, 43, 700],
+    "DataParallel MLP, one bucket: forward": [59, 24, 42],
+    "DataParallel MLP, one bucket: backward": [134, 28, 79],
+    "Pipeline.step, 4 microbatches, 2 stages": [800, 38, 520],
 }
-KNOWN = ("autograd.engine.tensor: TENSOR_TYPES", "autograd.ops.everything: install")
-"""How the lines of modules begin that change another module when they are imported. The list only shrinks."""
 
 
 @pytest.fixture(scope="module")
@@ -69,8 +67,8 @@ def test_no_walk_grows(capsys: pytest.CaptureFixture[str]) -> None:
     assert over(found, WALKS) == []
 
 
-def test_no_further_module_changes_another_at_import(tree: Tree) -> None:
-    assert [line for line in tree.changes() if not line.startswith(KNOWN)] == []
+def test_no_module_changes_another_at_import(tree: Tree) -> None:
+    assert tree.changes() == []
 
 
 # -- that faults are found ---------------------------------------------------------------------------------------------

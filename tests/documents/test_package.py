@@ -34,8 +34,8 @@ def test_import_loads_neither_mpi_nor_gpu() -> None:
 
 def test_what_few_programs_use_is_loaded_later() -> None:
     """An import takes under 150 ms beyond NumPy because of this; ``python -X importtime -c "import autograd"``."""
-    later = ("algorithms", "transports.threads", "job.supervisor_client", "inspect.dry_run", "ops.nonblocking",
-             "inspect.plan", "shared_arrays", "testing", "inspect.timeline")  # fmt: skip
+    later = ("algorithms", "transports.threads", "job.supervisor", "job.supervisor_client", "inspect.dry_run",
+             "ops.nonblocking", "inspect.plan", "shared_arrays", "testing", "inspect.timeline")  # fmt: skip
     counts, modules = run(
         "import sys, numpy; a = len(sys.modules); import autograd; autograd.grad; b = len(sys.modules)\n"
         "import collectives; print(b - a, len(sys.modules) - b); print(*sys.modules)"
@@ -102,13 +102,20 @@ def test_a_tensor_has_its_operators_however_it_was_made() -> None:
     assert run(code) == "False False\n"
 
 
-def test_every_operator_loads_the_operations_at_its_first_use() -> None:
-    from autograd.first_use import OPERATORS
-    from autograd.ops import tensor_methods
+def test_tensors_take_all_operations_of_the_table_at_the_first_use_of_one() -> None:
+    from autograd.first_use import ATTRIBUTES
+    from autograd.ops.tensor_methods import TENSOR_ATTRIBUTES
 
-    names = {f"__{name}__" for name in (*tensor_methods.OPERATORS, *tensor_methods.UNREFLECTED_OPERATORS)}
-    reflected = {f"__r{name}__" for name in tensor_methods.OPERATORS}
-    assert {*OPERATORS} == names | reflected | {"__pos__", "__round__", "__index__"}
+    assert len(ATTRIBUTES) == len({*ATTRIBUTES}) and {*ATTRIBUTES} == {*TENSOR_ATTRIBUTES}
+    left = run(
+        "import sys, autograd.engine.tensor as t, autograd.first_use as f\n"
+        "waiting = lambda: sum(isinstance(x, f.AtFirstUse) for x in vars(t.Tensor).values())\n"
+        "first = waiting(); assert 'autograd.ops' not in sys.modules\n"
+        "f.load_operations(); assert waiting() == first  # an import changes no class\n"
+        "assert t.Tensor.sum.__name__ and not isinstance(t.Tensor.sum, f.AtFirstUse)  # of the class, too\n"
+        "print(first, waiting())"
+    )
+    assert left == f"{len(ATTRIBUTES)} 0\n"
 
 
 def test_threads_may_use_a_name_first_at_once() -> None:

@@ -204,8 +204,8 @@ FAULTS = {
     "a norm of some of the gradients": ("autograd.optim.clip_grad_norm_", lambda clip: (
         lambda parameters, largest: clip(list(parameters)[:2], largest) if cc.world().size > 1 else clip(
             parameters, largest))),
-    "a mask of the first microbatch": ("parallel.pipeline.run.layer_state", lambda state: (
-        lambda seed, step, microbatch, index, axis: state(seed, step, 0 if axis else microbatch, index, axis))),
+    "a mask of the first microbatch": ("parallel.pipeline.run.seed_of_layers", lambda number: (
+        lambda seed, step, microbatch: number(seed, step, 0))),
 }  # fmt: skip
 
 

@@ -113,20 +113,27 @@ class Batch(Pieces):
         return True
 
 
-_pieces: dict[Any, Pieces] = {}
+class _KeptPieces(dict[Any, Pieces]):
+    """The work on arrays, by their type, device and sizes; at most `_MOST_KEPT`. To make one waits for the device."""
+
+    def of(self, key: Any, sizes: Sequence[int], like: Any) -> Pieces:
+        """The work for a key, made if it is not kept."""
+        found = self.get(key)
+        if found is None:
+            if len(self) >= _MOST_KEPT:
+                self.clear()
+            found = self[key] = Pieces(sizes, like)
+        return found
+
+
 _MOST_KEPT = 64
+_PIECES = _KeptPieces()
 
 
 def pieces_of(arrays: Sequence[Any]) -> Pieces:
     """The work on arrays, kept for the next arrays of the same sizes."""
     like, sizes = arrays[0], tuple(x.size for x in arrays)
-    key = type(like), str(getattr(like, "device", "")), sizes
-    found = _pieces.get(key)
-    if found is None:
-        if len(_pieces) >= _MOST_KEPT:
-            _pieces.clear()
-        found = _pieces[key] = Pieces(sizes, like)
-    return found
+    return _PIECES.of((type(like), str(getattr(like, "device", "")), sizes), sizes, like)
 
 
 def addresses_of(arrays: Sequence[Any]) -> np.ndarray:

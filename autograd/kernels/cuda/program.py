@@ -12,7 +12,7 @@ from ...arrays import runtime_of
 from ...arrays.runtime import Program
 from ...errors import DtypeError
 
-__all__ = ["NULL", "TYPES", "launch", "program", "type_name", "wide"]
+__all__ = ["NULL", "TYPES", "launch", "program", "program_of", "type_name", "wide"]
 
 _TYPES = {"float32": "float", "float64": "double", "float16": "Half", "bfloat16": "BFloat16"}
 TYPES = tuple(_TYPES.values())
@@ -37,11 +37,18 @@ def program(name: str, kernels: tuple[str, ...], others: tuple[str, ...] = ()) -
     >>> program("activations", ("silu<float>",)).kernels
     ('silu<float>',)
     """
+    return program_of(name, "".join(map(_source, others or (f"{name}.cu",))), kernels)
+
+
+def program_of(name: str, text: str, kernels: tuple[str, ...]) -> Program:
+    """The program of a text, after the definitions of ``common.cuh``."""
+    return Program(name, _source("common.cuh") + text, kernels)
+
+
+def _source(file: str) -> str:
     from importlib.resources import files  # loads a third of what NumPy does; few programs need it
 
-    source = files(__package__) / "source"
-    text = "".join((source / file).read_text() for file in ("common.cuh", *(others or (f"{name}.cu",))))
-    return Program(name, text, kernels)
+    return (files(__package__) / "source" / file).read_text()
 
 
 @cache

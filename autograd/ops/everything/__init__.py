@@ -1,6 +1,7 @@
-"""All differentiable operations: importing this module loads them, and completes the class of Tensors.
+"""All differentiable operations: importing this module loads them.
 
-`autograd.ops` loads it at the first use of one of its names. It is a room of its own, because it imports `ops.nn`, too.
+`autograd.ops` loads it at the first use of one of its names. `TENSOR_ATTRIBUTES` is its table for the class of Tensors.
+It is a room of its own, because it imports `ops.nn`, too.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ from ..nn.softmax import log_softmax, logsumexp, softmax
 from ..numpy_protocol import from_function, from_ufunc
 from ..reductions import argmax, max, mean, min, sum
 from ..shape import broadcast_to, concatenate, expand_dims, moveaxis, ravel, reshape, squeeze, swapaxes, transpose
-from ..tensor_methods import install
+from ..tensor_methods import TENSOR_ATTRIBUTES as TENSOR_ATTRIBUTES
 
 __all__ = [
     "absolute", "add", "add_rows", "argmax", "astype", "attention", "attention_weights", "avg_pool", "broadcast_to",
@@ -71,5 +72,3 @@ __all__ = [
     "self_attention", "sigmoid", "sign", "silu", "sin", "softmax", "softplus", "sqrt", "square", "squeeze", "stack",
     "stop_gradient", "subtract", "sum", "swapaxes", "take_rows", "tanh", "transpose", "where",
 ]  # fmt: skip
-
-install()

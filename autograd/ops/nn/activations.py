@@ -10,7 +10,7 @@ import numpy as np
 from ...engine.primitive import op
 from ...engine.tensor import Tensor
 from ...errors import ShapeError, typed_errors
-from ...kernels import normal_cdf as _normal_cdf
+from ...kernels import functions
 from ...layouts.broadcasting import broadcast
 from ..elementwise import exp, sigmoid, tanh
 from .fused import Fused
@@ -18,7 +18,7 @@ from .fused import Fused
 _TANH_SCALE = math.sqrt(2 / math.pi)
 _CUBIC = 0.044715
 _DENSITY_AT_0 = 1 / math.sqrt(2 * math.pi)
-
+_normal_cdf = functions("normal", np.ndarray).normal_cdf
 
 normal_cdf = op(
     "normal_cdf", "N", _normal_cdf, lambda ct, y, x: ct * (exp(x * x * -0.5) * _DENSITY_AT_0), saves="0",

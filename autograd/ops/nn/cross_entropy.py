@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from operator import index
 from typing import Any, overload
 
@@ -67,15 +67,22 @@ def _cross_entropy_dims(shapes: Sequence[Shape], options: Any) -> Any:
 def _flat_label_indices(labels: np.ndarray, classes: int) -> np.ndarray:
     """The index of each row's label in the flattened logits: one index is three times as fast as a pair."""
     n = len(labels)
-    starts = _row_starts.get((n, classes))
-    if starts is None:
-        if len(_row_starts) > 64:
-            _row_starts.clear()
-        starts = _row_starts[n, classes] = np.arange(n) * classes
+    starts = _ROW_STARTS[n, classes]
     return starts + (labels if labels.dtype.kind == "i" else labels.astype(np.intp))  # int64 + uint64 is a float
 
 
-_row_starts: dict[tuple[int, int], np.ndarray] = {}
+class _RowStarts(dict[tuple[int, int], np.ndarray]):
+    """The index of each row's first element, by the numbers of rows and classes; of the last 64 shapes at most."""
+
+    def __missing__(self, shape: tuple[int, int]) -> np.ndarray:
+        if len(self) >= 64:
+            self.clear()
+        n, classes = shape
+        starts = self[shape] = np.arange(n) * classes
+        return starts
+
+
+_ROW_STARTS = _RowStarts()
 _UNSIGNED = {size: np.dtype(f"u{size}") for size in (1, 2, 4, 8)}
 
 
@@ -327,19 +334,86 @@ def of_probabilities(
 
 IGNORED = -100
 """The label of rows without a loss, where a program names none: torch's. No class has it."""
+_OBJECTS = np.dtype(object)
 _CHECKED = frozenset((np.ndarray, Shaped))
 """The types of labels that are checked for their range, or have no values."""
 
 
-def _is_plain(logits: Any, labels: Any) -> bool:
+def _is_plain(logits: Any, labels: Any, smoothing: float) -> bool:
     """Whether operations on whole arrays are as fast as the fused kernel: on a device a kernel always wins."""
-    small = logits.size < _MIN_KERNEL_SIZE
+    small = smoothing == 0 and logits.size < _MIN_KERNEL_SIZE
     return small and (type(logits) in _CHECKED or find("cross_entropy", (logits, labels)) is None)
 
 
 def _may_ignore(labels: Any) -> bool:
     """Whether a row may have the label IGNORED. Labels on a device stay there, and are not looked at."""
     return type(labels) is not Shaped and (type(labels) is not np.ndarray or bool((labels == IGNORED).any()))
+
+
+def _looked_for(ignored: int, logits: Any, labels: Any, smoothing: float) -> tuple[bool, int | None]:
+    """Whether to try the operation that ignores no row, and finds a label IGNORED; and the label to ignore, if any."""
+    if ignored != IGNORED:
+        return False, ignored
+    is_plain = _is_plain(logits, labels, smoothing)
+    if is_plain and type(labels) in _CHECKED and not listeners:
+        return True, ignored
+    return (False, ignored) if _may_ignore(labels) else (is_plain, None)
+
+
+def _sum_of_rows(logits: Any, labels: Any) -> Any:
+    if labels.__class__ in TENSORS or logits.__class__ not in TENSORS:
+        return cross_entropy_sum(logits, labels)
+    return cross_entropy_op(logits, labels).sum()
+
+
+_PLAIN: dict[str, Callable[[Any, Any], Any]] = {
+    "none": cross_entropy_op, "mean": lambda x, labels: mean(cross_entropy_op(x, labels)), "sum": _sum_of_rows,
+}  # fmt: skip
+"""By reduction: the loss without ignored labels or smoothing."""
+
+
+def _without_indices(logits: Any, labels: Any, shape: Any, *how: Any) -> Any:
+    """The loss for probabilities. `how` has the index to ignore, the reduction and the smoothing."""
+    given = raw(labels)
+    if getattr(given, "shape", None) == shape and is_inexact(given.dtype):
+        return of_probabilities(logits, labels, None, *how)
+    raise DtypeError(
+        f"labels of dtype {getattr(given, 'dtype', type(given))} were given; needed: integers, or probabilities of "
+        f"shape {shape}"
+    )
+
+
+def _by_rows(logits: Any, labels: Any, reduction: str, **how: Any) -> Any:
+    """The loss for other shapes than [n, classes] and [n]."""
+    rows = Rows("cross_entropy", logits, labels)
+    losses = cross_entropy(rows.logits, rows.labels, reduction, **how)
+    return rows.back(losses) if reduction == "none" else losses
+
+
+def _checked_smoothed(logits: Any, labels: Any, ignored: int | None, smoothing: float) -> Any:
+    """The losses of rows with ignored labels or smoothing, and their arguments checked."""
+    if not 0 <= smoothing <= 1:
+        raise ShapeError(f"label_smoothing={smoothing} was given; needed: 0 to 1")
+    indices = raw(labels)
+    if type(indices) is np.ndarray:
+        _check_labels(indices if ignored is None else indices[indices != ignored], raw(logits).shape[1])
+    return smoothed_cross_entropy_op(logits, labels, options=(ignored, float(smoothing)))
+
+
+def _reduced(losses: Any, reduction: str, labels: Any, ignored: int | None, dtype: Any) -> Any:
+    """The losses of rows, or their sum or mean; the mean is over those that are not ignored."""
+    if reduction == "none":
+        return losses
+    if reduction == "sum":
+        return total(losses)
+    if ignored is None:
+        return mean(losses)
+    if losses.__class__ in TENSORS and losses.layout is not None and losses.layout.special:
+        raise LayoutError(mean_of_targets(losses, "cross_entropy", labels, ignored))
+    count = np.count_nonzero(raw(labels) != ignored)
+    if not hasattr(count, "astype"):
+        return total(losses) / float(count)
+    return total(losses) / constant_like(count.astype(dtype), losses)  # on a device, where it stays
 
 
 @overload
@@ -397,67 +471,34 @@ def cross_entropy(
     np.float64(2.7726)
     """
     try:
-        if reduction not in ("none", "sum", "mean"):
+        if reduction not in _PLAIN:
             raise ShapeError(f"reduction={reduction!r} was given; needed: 'none', 'sum' or 'mean'")
         array = logits.array if logits.__class__ in TENSORS else logits
         indices = labels.array if labels.__class__ in TENSORS else labels
         if array.dtype.itemsize == 2:
             return _of_16_bits(logits, labels, reduction, ignore_index=ignore_index, label_smoothing=label_smoothing)
-        if not hasattr(indices, "dtype") or indices.dtype.kind not in "iu":
-            if getattr(indices, "shape", None) == array.shape and is_inexact(indices.dtype):
-                return of_probabilities(logits, labels, None, ignore_index, reduction, label_smoothing)
-            text = f"labels of dtype {getattr(indices, 'dtype', type(indices))} were given; needed: integers, or "
-            text += f"probabilities of shape {array.shape}"
-            raise DtypeError(text)
+        if getattr(indices, "dtype", _OBJECTS).kind not in "iu":
+            return _without_indices(logits, labels, array.shape, ignore_index, reduction, label_smoothing)
         if array.__class__ is not indices.__class__:
             require_one_device("cross_entropy", logits=logits, labels=labels)
         if len(array.shape) != 2 or indices.shape != array.shape[:1]:
-            rows = Rows("cross_entropy", logits, labels)
-            losses = cross_entropy(
-                rows.logits, rows.labels, reduction, ignore_index=ignore_index, label_smoothing=label_smoothing
-            )
-            return rows.back(losses) if reduction == "none" else losses
+            return _by_rows(logits, labels, reduction, ignore_index=ignore_index, label_smoothing=label_smoothing)
         if logits.__class__ in TENSORS and logits.layout is not None and logits.layout.special:
             _refuse_parts_of_classes(logits)
-        is_plain = label_smoothing == 0 and _is_plain(array, indices)
-        if ignore_index == IGNORED:  # the operation finds it, if a row is ignored
-            is_plain = is_plain and type(indices) in _CHECKED and not listeners
-            if not is_plain and not _may_ignore(indices):
-                ignore_index = None
-                is_plain = label_smoothing == 0 and _is_plain(array, indices)
-        elif ignore_index is not None:
-            is_plain = False
+        if ignore_index is None:
+            is_plain = _is_plain(array, indices, label_smoothing)
+        else:
+            is_plain, ignore_index = _looked_for(ignore_index, array, indices, label_smoothing)
         if is_plain:
             try:
-                if reduction == "none":
-                    return cross_entropy_op(logits, labels)
-                if reduction == "mean":
-                    return mean(cross_entropy_op(logits, labels))
-                if labels.__class__ in TENSORS or logits.__class__ not in TENSORS:
-                    return cross_entropy_sum(logits, labels)
-                return cross_entropy_op(logits, labels).sum()
+                return _PLAIN[reduction](logits, labels)
             except ShapeError:  # IGNORED is out of range: the check of the labels finds it without another pass
                 if ignore_index is None or not _may_ignore(indices):
                     raise
         if ignore_index is not None:
             ignore_index = index(ignore_index)
-        if not 0 <= label_smoothing <= 1:
-            raise ShapeError(f"label_smoothing={label_smoothing} was given; needed: 0 to 1")
-        if type(indices) is np.ndarray:
-            _check_labels(indices if ignore_index is None else indices[indices != ignore_index], array.shape[1])
-        losses = smoothed_cross_entropy_op(logits, labels, options=(ignore_index, float(label_smoothing)))
-        if reduction == "none":
-            return losses
-        if reduction == "sum":
-            return total(losses)
-        if ignore_index is None:
-            return mean(losses)
-        if losses.__class__ in TENSORS and losses.layout is not None and losses.layout.special:
-            raise LayoutError(mean_of_targets(losses, "cross_entropy", labels, ignore_index))
-        count = np.count_nonzero(indices != ignore_index)
-        if not hasattr(count, "astype"):
-            return total(losses) / float(count)
-        return total(losses) / constant_like(count.astype(array.dtype), losses)  # on a device, where it stays
+        losses = _checked_smoothed(logits, labels, ignore_index, label_smoothing)
+        return _reduced(losses, reduction, labels, ignore_index, array.dtype)
     except UNTYPED as error:  # as `typed_errors` does, which costs a call
         if isinstance(error, RingtapeError):
             raise

@@ -29,11 +29,11 @@ from typing import Any
 
 import numpy as np
 
-from autograd.arrays.runtime import Program, Runtime
+from autograd.arrays.runtime import Runtime
 from autograd.errors import CollectiveMismatch, CommunicationError
-from autograd.kernels.cuda import NULL, launch
+from autograd.kernels import programs
 
-from ...checks.reports import mismatch_text
+from ...checks.reports import MadeCall, mismatch_text
 from ...job.history import digest_of
 from ..protocol import Communicator, Request, quietly
 from ..request import answer
@@ -54,13 +54,9 @@ _TYPES = {"f4": "float", "f8": "double", "f2": "Half", "c8": "float", "c16": "do
 """The kernel's types by dtype. A complex number is two numbers; signed sums have the bits of unsigned ones."""
 
 
-def _program() -> Program:
-    common, own = files("autograd.kernels.cuda") / "source" / "common.cuh", files(__package__) / "reduce.cu"
-    kernels = tuple(f"add_ranks<{name}>" for name in dict.fromkeys(_TYPES.values()))
-    return Program("reduce", common.read_text() + own.read_text(), kernels)
-
-
-PROGRAM = _program()
+_KERNELS = tuple(f"add_ranks<{name}>" for name in dict.fromkeys(_TYPES.values()))
+_DEVICE = programs()
+PROGRAM = _DEVICE.program_of("reduce", (files(__package__) / "reduce.cu").read_text(), _KERNELS)
 
 
 _here: dict[str, Any] = {}  # memory of this process, which other ranks that are threads of it use as it is
@@ -143,9 +139,9 @@ class Arena:
         both = np.array([word, ~word])
         largest = quietly(lambda: self.group.run(Request("all_reduce", both, op="max")))  # max(~word) is ~min(word)
         if largest[0] != ~largest[1]:
-            calls = [each.decode() for each in quietly(lambda: self.group.exchange(call.encode()))]
-            name = self.group.name.removesuffix("/device memory")
-            raise CollectiveMismatch(mismatch_text(name, self.group.ranks, calls))
+            calls = zip(self.group.ranks, quietly(lambda: self.group.exchange(call.encode())), strict=True)
+            made = {rank: MadeCall(each.decode()) for rank, each in calls}
+            raise CollectiveMismatch(mismatch_text(self.group.name.removesuffix("/device memory"), made))
 
     def next(self) -> int:
         """The parity of the next chunk."""
@@ -272,9 +268,10 @@ class DeviceMemory:
         kernel = f"add_ranks<{_TYPES[dtype.str[1:]]}>"
         size = out.nbytes // (dtype.itemsize // 2 if dtype.kind == "c" else dtype.itemsize)
         blocks = min(-(-out.nbytes // (_PACK_BYTES * THREADS)), _MOST_BLOCKS)
-        absent = [NULL] * (MOST_RANKS - len(parts))
+        absent = [_DEVICE.NULL] * (MOST_RANKS - len(parts))
         with self._arena.stream:
-            launch(PROGRAM, kernel, (blocks,), (THREADS,), (*parts, *absent, out, np.int32(len(parts)), np.int64(size)))
+            arguments = (*parts, *absent, out, np.int32(len(parts)), np.int64(size))
+            _DEVICE.launch(PROGRAM, kernel, (blocks,), (THREADS,), arguments)
 
 
 def _chunks(count: int, step: int) -> list[tuple[int, int]]:

@@ -19,8 +19,8 @@ from autograd.errors import CommunicationError
 
 from ...checks import modes, sanitizer
 from ...checks.channel import Checks
-from ...checks.parts import next_addend
 from ...checks.reports import print_report
+from ...checks.sampling import Sampling
 from ...checks.sanitizer import Addend, Statement
 from ...job.activity import Channel, Numbers
 from ...job.history import digest_of, mark
@@ -158,7 +158,7 @@ class MpiCommunicator(HostTransport):
         elif window is None:
             return
         if checks.parts:
-            addend = next_addend(self, addend)
+            addend = checks.next_addend(self, addend)
         mine = None
         if modes.watching:
             mine = sanitizer.statement(call, layout, is_rooted, self._channel.calls + 1, copies)
@@ -186,17 +186,21 @@ class MpiCommunicator(HostTransport):
                 sampling.order.learn([mine.places])
         elif largest[0] >> _HALF != ~largest[1] >> _HALF:
             mine = sanitizer.statement(call, layout, is_rooted, 0, copies) if mine is None else mine
-            statements = [Statement.decode(each) for each in self._exchanged(mine.encode())]
-            error = sanitizer.compare(self.name, self.ranks, statements, sampling.order)
-            if error is not None and modes.limit:
-                self.is_broken = True
-                raise error
-            if error is not None:
-                sampling.end()
-                if self.index == 0:
-                    print_report(str(error))
-            if addend is not None:
-                sanitizer.note_facts(addend, self.ranks, statements)
+            self._find_difference(mine, addend, sampling)
+
+    def _find_difference(self, mine: Statement, addend: Addend | None, sampling: Sampling) -> None:
+        """Exchange the statements of the ranks, which are not all equal, and raise or report the difference."""
+        statements = [Statement.decode(each) for each in self._exchanged(mine.encode())]
+        error = sanitizer.compare(self.name, self.ranks, statements, sampling.order)
+        if error is not None and modes.limit:
+            self.is_broken = True
+            raise error
+        if error is not None:
+            sampling.end()
+            if self.index == 0:
+                print_report(str(error))
+        if addend is not None:
+            sanitizer.note_facts(addend, self.ranks, statements)
 
     # -- calls -------------------------------------------------------------------------------------------------
     def sender(self, request: Request, x: Array, result: tuple[int, np.dtype[Any]] | None) -> Callable[[Array], Any]:
@@ -252,6 +256,9 @@ class MpiCommunicator(HostTransport):
                 size = given.size if call in _UNIFORM else None
                 counts = tuple(request[3] or ()) if call in _COUNTED else None
                 marked = _mark(call, request[2], request[5], None if given is None else given.dtype, size, counts)
+        elif call == "send":
+            self._start_send(x, request[6], False, *request[9])
+            return None
         else:
             return self._start(request, x, out).wait()
         channel = self._channel
@@ -363,20 +370,21 @@ class MpiCommunicator(HostTransport):
         if self._comm is None:
             self._to_self.append(x.copy() if is_lent else x)
             return Pending.done(None)
-        sent, target, tag = self._channel.sent, self.ranks[dst], self._tag
+        channel, target, tag = self._channel, self.ranks[dst], self._tag
+        sent = channel.sent
         if number is None:
-            wait = (self._channel, "lend", sent.get(target, 0) + 1, target)
+            wait = (channel, "lend", sent.get(target, 0) + 1, target)
         else:
-            wait, tag = (self._channel, "lend", number, target), self._tag_of(number)
+            wait, tag = (channel, "lend", number, target), self._tag_of(number)
         start = self._waits.start if is_lent else self._waits.send
         waited = start(wait, self._comm.Isend, (x, KINDS[x.dtype].datatype), dst, tag)
         if number is None:
             sent[target] = wait[2]
         else:
-            _noted(sent, target, number)
+            (sent.get(target) or _numbers(sent, target)).note(number)
         if text:
-            _described(self._channel, target).append((wait[2], text))
-        return Pending.done(None) if waited is None else Pending(waited.test, waited.wait)
+            (channel.texts.get(target) or _descriptions(channel, target)).append((wait[2], text))
+        return _SENT if waited is None else Pending(waited.test, waited.wait)
 
     def _start_recv(self, buffer: Array, src: int, number: int | None = None, text: str = "") -> Pending[Array]:
         if self._comm is None:
@@ -386,7 +394,7 @@ class MpiCommunicator(HostTransport):
         if number is None:
             received[source] = number = received.get(source, 0) + 1
         else:
-            _noted(received, source, number)
+            (received.get(source) or _numbers(received, source)).note(number)
             tag = self._tag_of(number)
         datatype = KINDS[buffer.dtype].datatype
         wait = (self._channel, f"recv ({text})" if text else "recv", number, source)
@@ -423,6 +431,7 @@ class MpiCommunicator(HostTransport):
 
 
 _AGREE = Request("all_reduce", op="max", mark=mark("a comparison of fingerprints", is_message=True))
+_SENT: Pending[None] = Pending.done(None)
 _LANES = 256  # tags below it are those of lanes
 _MOST_TEXTS = 64  # descriptions that are kept of the messages to a rank
 _BLOCKING = frozenset(CALLS) - {"scan", "exscan"}
@@ -443,17 +452,17 @@ def _tag_limit() -> int:
     return int(limit)
 
 
-def _noted(numbers: dict[int, Any], rank: int, number: int) -> None:
-    """Note the number of a message to or from a rank."""
-    known = numbers.get(rank)
-    if known is None:
-        known = numbers[rank] = Numbers()
-    known.note(number)
+def _numbers(of: dict[int, Any], rank: int) -> Any:
+    """The numbers of the messages to or from a rank, before the first."""
+    of[rank] = made = Numbers()
+    return made
 
 
-def _described(channel: Channel, rank: int) -> deque[tuple[int, str]]:
-    """The descriptions of the latest messages to a rank."""
-    return channel.texts.setdefault(rank, deque(maxlen=_MOST_TEXTS))
+def _descriptions(channel: Channel, rank: int) -> deque[tuple[int, str]]:
+    """The descriptions of the latest messages to a rank, before the first."""
+    made: deque[tuple[int, str]] = deque(maxlen=_MOST_TEXTS)
+    channel.texts[rank] = made
+    return made
 
 
 def _mark_of(request: Request, x: Any, out: Any) -> int:

@@ -68,12 +68,8 @@ class Waits:
             while self.sends and self.sends[0].Test():
                 self.sends.popleft()
             started = self.started
-            if started:
-                for _ in range(_TESTS_AT_A_TIME):
-                    if started[0].advance():
-                        started.popleft()
-                        if not started:
-                            break
+            while started and started[0].advance(_TESTS_AT_A_TIME):
+                started.popleft()
         finally:
             self._reaping.release()
 
@@ -170,14 +166,17 @@ class Started:
         self._is_done = False  # then the request is null, and another test would clear the status
         self.status = MPI.Status()
 
-    def advance(self) -> bool:
-        """Make progress without blocking; True once the call is complete."""
+    def advance(self, tests: int = 1) -> bool:
+        """Make progress by some tests, without blocking; True once the call is complete."""
         if self._waits.activity.is_forked:
             self._waits.check(self._wait)
         if not self._is_done and self._lock.acquire(blocking=False):
             try:
-                if self._is_done or self._request.Test(self.status):
-                    self._is_done, self._kept = True, None
+                test, status = self._request.Test, self.status
+                for _ in range(tests):
+                    if self._is_done or test(status):
+                        self._is_done, self._kept = True, None
+                        break
             finally:
                 self._lock.release()
         return self._is_done

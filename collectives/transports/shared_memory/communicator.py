@@ -219,6 +219,10 @@ class SharedMemory(Wrapper, HostTransport):
             return self.base.run(request)
         return super()._prepared(request, False)
 
+    def _prepared_message(self, request: Request, started: bool) -> Any:
+        """Delegate messages to the wrapped group, as started calls."""
+        return self.base.start(request) if started else self.base.run(request)
+
     def _run(self, request: Request, x: Any, out: Any) -> Any:
         call = request[0]
         if self.is_plain or request[2] != "sum" or (call != "all_reduce" and call not in _CALLS):
@@ -482,13 +486,11 @@ def _offsets(counts: Sequence[int]) -> list[int]:
 
 
 # -- by axis ----------------------------------------------------------------------------------------------------------
-_memories: weakref.WeakValueDictionary[int, SharedMemory] = weakref.WeakValueDictionary()
-
-
 def shared_memory(group: Communicator) -> SharedMemory:
     """The shared memory of a group, made at the first call, by all ranks of the group together."""
     group = getattr(group, "base", group)  # if the group has an algorithm: the group of its transport
-    found = _memories.get(id(group))
-    if found is None or found.base is not group:
-        found = _memories[id(group)] = SharedMemory(group)
+    found: SharedMemory | None = None if group.shared is None else group.shared()
+    if found is None:
+        found = SharedMemory(group)
+        group.shared = weakref.ref(found)  # weak, so that neither keeps the other alive
     return found

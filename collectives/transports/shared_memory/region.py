@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 
 from autograd.errors import CollectiveMismatch, CommunicationError
 
-from ...checks.reports import mismatch_text
+from ...checks.reports import MadeCall, mismatch_text
 from ...job.activity import forked_text
 from ..protocol import Array, Communicator
 from .arena import ALIGNMENT_BYTES
@@ -69,9 +69,10 @@ class Region:
         host.on_close(self.release)
 
     def _refuse(self, n: int) -> NoReturn:
-        calls = [_call_text(call) for call in self.flags.words_of(n, CALL)]
         group = self.host.group
-        raise CollectiveMismatch(mismatch_text(group.name.removesuffix("/shared"), group.ranks, calls))
+        calls = zip(group.ranks, self.flags.words_of(n, CALL), strict=True)
+        made = {rank: MadeCall(_call_text(call)) for rank, call in calls}
+        raise CollectiveMismatch(mismatch_text(group.name.removesuffix("/shared"), made))
 
     def rename(self, name: str) -> None:
         """Use the name of another group in messages."""

@@ -20,7 +20,6 @@ from autograd.errors import CollectiveMismatch, CommunicationError, find_site, s
 
 from ...checks import sanitizer
 from ...checks.channel import Checks
-from ...checks.parts import next_addend
 from ...checks.sanitizer import Addend, Statement
 from ..device import unsent
 from ..device.host_transport import HostTransport
@@ -106,7 +105,7 @@ class LocalCommunicator(HostTransport):
         self._channel = channel
         self._key = key
         self._subgroups: dict[str, int] = {}  # how often each subgroup was made
-        self.checks = None if self.size == 1 else Checks(every=True)  # and windows add the places
+        self.checks = None if self.size == 1 else Checks()
         self._statement: Statement | None = None  # announced, and compared with the next call
         self._number = 0
         self._sent = [0] * self.size
@@ -148,7 +147,7 @@ class LocalCommunicator(HostTransport):
         if self._statement is not None:  # the call that was announced before did not communicate
             self._compare_now()
         if checks.parts:
-            addend = next_addend(self, addend)
+            addend = checks.next_addend(self, addend)
         statement = sanitizer.statement(call, layout, is_rooted, 0, checks.copies)
         window = checks.sampling.note(call, [])
         if window is not None:

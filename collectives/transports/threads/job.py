@@ -12,7 +12,7 @@ from autograd.errors import CollectiveMismatch, RankFailed
 from ...checks.reports import unreceived_text
 from ...job.traceback import comparable, ranks_text, text_of
 from ..device import unsent
-from ..job import Job, Options
+from ..job import Death, Job, Options
 from ..protocol import Communicator
 from .communicator import LocalWorld
 
@@ -102,6 +102,8 @@ def _raise_first(first: int, errors: dict[int, BaseException], ranks: int) -> No
     try:
         if isinstance(chosen, SystemExit):  # raising it would end this process, silently for code 0
             raise RankFailed(f"rank {rank} of {ranks} exited early, with code {chosen.code}") from chosen
+        if isinstance(chosen, Death):
+            raise RankFailed(f"rank {rank} of {ranks} {chosen}") from chosen
         text = comparable(chosen, text_of(chosen))
         same = [
             i for i, each in errors.copy().items() if type(each) is kind and comparable(each, text_of(each)) == text

@@ -20,6 +20,7 @@ from ...checks import modes, reports
 from ...job.activity import forked_text
 from ...job.traceback import text_of
 from ..device import unsent
+from ..job import Death
 from .rendezvous import Wait
 
 __all__ = ["WaitingRanks"]
@@ -195,7 +196,7 @@ class WaitingRanks:
     def _state(self, rank: int) -> str:
         wait, task = self._waits[rank], self.tasks[rank]
         if wait is not None:
-            return reports.wait_text(rank, wait.wait_text(rank), site_of_thread(self._threads[rank]), task)
+            return reports.waiting_state(rank, wait.wait_text(rank), site_of_thread(self._threads[rank]), task)
         if self._has_finished[rank]:
             return f"rank {rank} has finished"
         if rank in self.failed_ranks:
@@ -236,6 +237,8 @@ if hasattr(os, "register_at_fork"):
 
 
 def _failure_text(who: str, error: BaseException) -> str:
+    if isinstance(error, Death):
+        return f"{who} {error}"
     text = f"{who} raised {type(error).__name__}: {text_of(error)}"
     frames = traceback.extract_tb(error.__traceback__)
     return f"{text} ({frames[-1].filename}:{frames[-1].lineno})" if frames else text

@@ -69,6 +69,7 @@ ANYWHERE = {
     "nn.RMSNorm.forward(x)": "called `input`, as everywhere else",
     "nn.Sequential(*modules)": "torch's `*args`", "nn.Sequential(*args)": "called `*modules`",
     "Module.to(*args)": "torch's overloads in one: a dtype, a device, or a Tensor",
+    "Tensor.to(*args)": "torch's overloads in one: a dtype, a device, or a Tensor",
     "cotangent": "torch's `gradient`, by the field's term", "gradient": "called `cotangent`, by the field's term",
     "retain": "torch's `retain_graph`", "retain_graph": "called `retain`",
     "create_graph": "`tape.backward(loss, record=True)`", "inputs": "`ag.grad`, for some inputs",

@@ -13,6 +13,7 @@ import pytest
 
 import autograd as ag
 from autograd import nn
+from autograd.errors import OptionError
 from autograd.nn.substitution import VALUES, interceptable, intercepted, substitutable, substituted
 
 
@@ -51,7 +52,7 @@ def prepared(kind: type[Twice] = Twice) -> tuple[Twice, Any]:
 
 
 def run_with(module: Twice, p: Any, value: float, x: float = 1.0) -> float:
-    with substituted({id(p): ag.tensor([value])}):
+    with substituted({p: ag.tensor([value])}):
         return float(module(ag.tensor([x])).item())
 
 
@@ -108,7 +109,7 @@ def test_copies_and_pickles_made_during_a_run_have_the_parameter() -> None:
     def during() -> None:
         linear = nn.Linear(2, 1)
         substitutable(linear, "weight")
-        with substituted({id(linear.weight): ag.tensor([[0.0], [0.0]])}):
+        with substituted({linear.weight: ag.tensor([[0.0], [0.0]])}):
             assert np.array_equal(linear.weight.numpy(), [[0.0], [0.0]])
             made.extend([copy.copy(module), copy.deepcopy(linear), pickle.loads(pickle.dumps(linear))])
             made.append(linear)
@@ -133,14 +134,59 @@ def test_blocks_nest_and_a_run_in_a_run_has_its_own_values() -> None:
     assert VALUES.get() is None
 
 
-def test_a_value_that_a_forward_assigns_lasts_until_the_end_of_the_run() -> None:
+def test_a_forward_that_assigns_to_its_parameter_is_refused() -> None:
     module, p = prepared()
-    module.during = lambda: setattr(module, "weight", ag.tensor([10.0]))
-    table = {id(p): ag.tensor([5.0])}
-    with substituted(table):
-        assert module(ag.tensor([1.0])).item() == 40.0
-    assert module.weight is p and table[id(p)].item() == 5.0
-    module.during = lambda: None
+    module.during = lambda: setattr(module, "weight", module.weight * 0.5)
+    with substituted({p: ag.tensor([5.0])}), pytest.raises(OptionError) as found:
+        module(ag.tensor([1.0]))
+    assert "test_substitution.py" in str(found.value)
+    assert "Twice: self.weight, which holds a parameter, was replaced" in str(found.value)
+    assert "fix: weight = self.weight" in str(found.value)
+    assert module.weight is p and vars(module)["weight"] is p
+
+
+def test_a_forward_that_deletes_its_parameter_is_refused() -> None:
+    module, p = prepared()
+    module.during = lambda: delattr(module, "weight")
+    with substituted({p: ag.tensor([5.0])}), pytest.raises(OptionError, match="which holds a parameter, was deleted"):
+        module(ag.tensor([1.0]))
+    assert module.weight is p
+
+
+def test_to_assign_the_value_that_is_there_changes_nothing() -> None:
+    module, p = prepared()
+    module.during = lambda: setattr(module, "weight", module.weight)
+    assert run_with(module, p, 5.0) == 20.0 and module.weight is p
+
+
+def test_another_thread_may_assign_meanwhile() -> None:
+    module, p = prepared()
+    new = ag.Parameter([1.0])
+
+    def during() -> None:
+        thread = threading.Thread(target=lambda: setattr(module, "weight", new))
+        thread.start()
+        thread.join()
+
+    module.during = during
+    with substituted({p: ag.tensor([5.0])}):
+        module(ag.tensor([1.0]))
+    assert module.weight is new
+
+
+def test_values_that_can_be_no_key_are_read_and_assigned() -> None:
+    module, p = prepared()
+    other = Twice()
+    other.weight = [1.0]
+    with substituted({p: ag.tensor([5.0])}):
+        assert other.weight == [1.0]
+        other.weight = [2.0]
+        del other.weight
+        assert not hasattr(other, "weight")
+
+
+def test_outside_of_a_run_the_attribute_is_an_ordinary_one() -> None:
+    module, _ = prepared()
     module.weight = ag.Parameter([1.0])
     assert module(ag.tensor([1.0])).item() == 4.0
     del module.weight
@@ -163,7 +209,7 @@ def test_the_property_of_a_class_can_be_pickled() -> None:
     """As cloudpickle does with a class of a notebook, and all its attributes."""
     module, p = prepared(Below)
     made = pickle.loads(pickle.dumps(vars(Below)["weight"]))
-    with substituted({id(p): 5}):
+    with substituted({p: 5}):
         assert made.__get__(module) == 5
     assert made.__get__(module) is p
     del vars(module)["weight"]

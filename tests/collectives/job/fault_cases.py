@@ -89,7 +89,7 @@ def run(fault: Fault) -> tuple[Outcome, list[str]]:
         timeout = {"RINGTAPE_TIMEOUT_S": str(TIMEOUT_S)} if fault.fault in TIMED else {}
         outcome = launch(
             "faults.py", 3, fault.fault, fault.place, fault.company, str(fault.rank), folder, limit_s=START_S,
-            on=fault.on, forked=False, RINGTAPE_FAULT=mark, **timeout,
+            on=fault.on, forked=False, RINGTAPE_MARK=mark, **timeout,
         )  # fmt: skip
         ended = time.time()
         children = {int(path.stem) for path in Path(folder).glob("*.child")}

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from collectives.checks import modes, reports
+from collectives.checks import modes
+from collectives.checks.reports import MadeCall, mismatch_text
 
 from ..launch import Outcome, launch
 from .endings import LEFT, SIGKILL, UNKNOWN, ended_by
@@ -194,7 +195,7 @@ def test_mismatch() -> None:
 
 
 def test_mismatch_text_of_a_tie() -> None:
-    text = reports.mismatch_text("dp", [4, 7], ["a", "b"])
+    text = mismatch_text("dp", {4: MadeCall("a"), 7: MadeCall("b")})
     assert text.startswith("the 2 ranks of 'dp' made 2 different calls\n  rank 4: a\n  rank 7: b\n")
 
 

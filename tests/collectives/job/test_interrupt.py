@@ -24,7 +24,7 @@ def test_interrupt_of_a_job(what: str, to: str) -> None:
     mpiexec, mark = find(), uuid.uuid4().hex
     job = subprocess.Popen(
         [mpiexec, "-n", "3", sys.executable, program_path("interrupted.py"), what],
-        env={**QUIET, **os.environ, "PYTHONPATH": str(ROOT), "RINGTAPE_FAULT": mark},
+        env={**QUIET, **os.environ, "PYTHONPATH": str(ROOT), "RINGTAPE_MARK": mark},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import random
+import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,10 +14,13 @@ from collectives.job import comparison, deadlock
 from collectives.job.activity import Activity, Channel
 from collectives.job.comparison import Comparison
 from collectives.job.deadlock import DeadlockDetection
+from collectives.job.ending import Ending
 from collectives.job.history import BLOCK, mark
+from collectives.job.monitor import Monitor
 from collectives.job.shutdown import Shutdown
+from collectives.job.supervisor import CALLS
 
-from .network import Network
+from .network import Network, NetworkControl
 
 
 class Ended(Exception):
@@ -248,3 +253,46 @@ def test_a_difference_long_ago_is_found_without_its_calls(clock: Clock) -> None:
             clock.now += 0.3
             for rank in ranks:
                 rank.step()
+
+
+class StoppedControl(NetworkControl):
+    """The control channel of a process that MPI ends: its calls of MPI do not return."""
+
+    def __init__(self, network: Network, rank: int):
+        super().__init__(network, rank)
+        self.has_stopped, self.may_go_on = threading.Event(), threading.Event()
+
+    def receive(self, tag: int) -> tuple[int, Any] | None:
+        self.has_stopped.set()
+        self.may_go_on.wait()
+        return None
+
+
+def test_a_rank_tells_its_calls_while_mpi_holds_its_monitor() -> None:
+    """So the supervisor can compare the calls of a rank that MPI ends inside a call."""
+    told: list[list[str]] = []
+    has_told = threading.Event()
+    control = StoppedControl(Network(2), 0)
+
+    def report(text: str, answer: Callable[[bytes], list[str]]) -> bool:
+        if control.has_stopped.is_set():
+            told.append(answer(CALLS))
+            has_told.set()
+        return False
+
+    rank = Rank(Network(2), 0)
+    rank.call("the first call")
+    monitor = Monitor(control, rank.activity, end_job, report, Ending(control, (0, 0), lambda: None))
+    monitor.start()
+    assert control.has_stopped.wait(20)
+    rank.call("the second call")
+    has_told.clear()
+    try:
+        assert has_told.wait(20)
+    finally:
+        control.may_go_on.set()
+        monitor._stop.set()
+        monitor._has_left.set()
+    (line,) = told[-1][1:]
+    key, *fields = line.split("\t")
+    assert (key, fields[:2], fields[2::2]) == ("calls 0", ["dp", "dp"], ["the first call", "the second call"])

@@ -220,7 +220,8 @@ def test_a_rank_that_a_library_ends(job: Job, call: str) -> None:
     ranks[2].die()
     said = host.line()
     if call == "broadcast":
-        assert said.startswith("ringtape: CollectiveMismatch: the ranks of 'dp' made different calls; MPI then ended")
+        head = "ringtape: CollectiveMismatch: the 2 ranks of 'dp' made 2 different calls; MPI then ended rank 2 of 4"
+        assert said.startswith(head)
         shown = [host.line().strip() for _ in range(4)]
         assert shown == ["rank 0: gather", "at a.py:0", "rank 2: broadcast", "at a.py:2"]
     else:

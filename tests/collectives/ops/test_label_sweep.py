@@ -1,5 +1,8 @@
 """Every operation with every label at every operand: refused where it is called, or right, in backward too.
 
+A trial is no `Case` of `tests.proofs.cases`: it has no wrong program and no words of an error. Whether its labels are
+legal is for the library to say, and either answer is proved: refused on all ranks, or equal to one process.
+
 New operations are swept without further work: the cases are those of `tests.proofs.operations`, and of every function
 of `autograd.numpy` and `autograd.nn`. The default run takes some trials of each case, ``pytest -m slow`` all of them.
 """

@@ -36,7 +36,7 @@ def test_on_threads(ranks: int) -> None:
     assert cc.run(run_all, ranks) == [3] * ranks
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize("ranks", [3, pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.slow)])
 def test_under_mpiexec(ranks: int) -> None:
     outcome = launch("primitives_program.py", ranks, limit_s=50, RINGTAPE_CHECK="always")
     assert not outcome.is_late and outcome.code == 0, f"{outcome.out}\n{outcome.err}"

@@ -24,9 +24,11 @@ from autograd.errors import (
     LayoutError,
     MeshError,
     OptionError,
+    RankFailed,
     ReplicaMismatch,
     ShapeError,
 )
+from collectives.testing import faults
 from parallel import DataParallel, checkpoint
 from parallel.checkpoint import disk
 from parallel.checkpoint.checkpoints import Checkpoints
@@ -315,3 +317,18 @@ def test_a_background_save_has_the_values_of_its_call(tmp_path: Path, monkeypatc
     checkpoints.wait()
     assert checkpoint.load(tmp_path, {"model": net}).values["a"].tolist() == [0, 1, 2, 3]
     assert all(np.array_equal(x, known[name]) for name, x in net.state_dict().items())
+
+
+@pytest.mark.parametrize("name", ["write_data", "sync_data", "rename"])
+def test_a_rank_that_dies_within_a_save(tmp_path: Path, name: str) -> None:
+    """The job ends, and the step before is the newest."""
+
+    def program(mesh: cc.Mesh) -> None:
+        for step in (1, 2, 3):
+            checkpoint.save(tmp_path, {"a": step}, step)
+
+    with faults.injected(f"kill:1@2,of=checkpoint.{name}"), pytest.raises(RankFailed, match="rank 1 of 2 was killed"):
+        on(2, program)
+    assert checkpoint.latest(tmp_path) == 1
+    on(2, lambda mesh: checkpoint.save(tmp_path, {"a": 9}, 9))
+    assert checkpoint.load(tmp_path, {}) == (9, {"a": 9})

@@ -17,6 +17,7 @@ import autograd.numpy as anp
 import collectives as cc
 from autograd import nn, optim, random
 from autograd.arrays.shape_only import Shaped
+from autograd.engine.pytree import flatten
 from autograd.engine.recording import MARK
 from autograd.engine.state import state
 from autograd.engine.tape import TapeRecording
@@ -31,6 +32,7 @@ from autograd.errors import (
     ShapeError,
     TapeError,
 )
+from autograd.random.keys import begin_state
 from examples.gpt import Loss
 from parallel.pipeline import SCHEDULES, Pipeline, layer_state, simulate
 from parallel.pipeline import run as run_module
@@ -611,6 +613,16 @@ def test_wrong_batches() -> None:
             split_batch(w * 2.0, 2, None, "inputs")
 
 
+def test_known_divisions_give_the_same_microbatches() -> None:
+    known: dict[Any, Any] = {}
+    for x in (rows(), rows(7), rows(), {"a": rows(7), "b": [rows()]}):
+        again = split_batch(x, 3, None, "inputs", known)
+        for one, other in zip(again, split_batch(x, 3, None, "inputs"), strict=True):
+            for a, b in zip(flatten(one)[0], flatten(other)[0], strict=True):
+                np.testing.assert_array_equal(a.array, b.array)
+    assert len(known) == 2
+
+
 # -- planted faults --------------------------------------------------------------------------------------------------
 FAULTS = ["cotangent dropped", "microbatches swapped", "tie not returned", "same random state"]
 
@@ -621,13 +633,13 @@ def test_planted_faults_are_seen(fault: str, monkeypatch: pytest.MonkeyPatch) ->
         real = Transfers.receive_cotangents
         monkeypatch.setattr(Transfers, "receive_cotangents", lambda *a: [g * 0 for g in real(*a)])
     elif fault == "microbatches swapped":
-        options = Transfers._options
-        monkeypatch.setattr(Transfers, "_options", lambda self, m, part: options(self, m._replace(number=0), part))
+        numbered = Transfers._numbered
+        monkeypatch.setattr(Transfers, "_numbered", lambda self, message: numbered(self, message._replace(number=0)))
     elif fault == "tie not returned":
         received = Transfers.receive_gradient
         monkeypatch.setattr(Transfers, "receive_gradient", lambda *a: received(*a) * 0)
     else:
-        monkeypatch.setattr(run_module, "layer_state", lambda s, step, i, k, axis: layer_state(s, step, 0, 0, axis))
+        monkeypatch.setattr(run_module, "begin_state", lambda seed, *others: begin_state(0, *others))
     make = {"tie not returned": tied, "same random state": checkpointed}.get(fault, untied)
     x, t = rows(), rows(6, 1)
     expected = serial(make, 3, x, t)
