@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -13,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import autograd as ag
@@ -252,13 +254,14 @@ def train(folder: str, deaths: int, death_at: int) -> None:
         adam = optim.Adam(net.parameters(), lr=0.1)
         found = checkpoint.resume(path / "steps", {"net": net, "adam": adam})
         for step in range(0 if found is None else found.step, STEPS):
-            rows = random.normal(random.Key(1).at(step).along("dp"), (4, 3))
+            rows = np.random.default_rng([1, step]).standard_normal((4, 3))[rank :: int(mesh.ranks.size)]
             net.zero_grad()
             with ag.Tape() as tape:
                 loss = cc.all_reduce((net(rows) ** 2).sum(), "dp", to=cc.I)
             tape.backward(loss)
             adam.step()
             if starts < deaths and step == death_at + starts and rank == starts % mesh.ranks.size:
+                (path / "b").unlink(missing_ok=True)  # its host is gone, too
                 os.kill(os.getpid(), signal.SIGKILL)
             if rank == 0:
                 (path / "at").write_text(str(step))
@@ -269,7 +272,7 @@ def train(folder: str, deaths: int, death_at: int) -> None:
             if deaths < 0 and starts == 0:
                 time.sleep(0.2)  # a signal is sent meanwhile
         if rank == 0:
-            (path / "end").write_text(repr([each.tolist() for each in net.state_dict().values()]))
+            (path / "end").write_text(json.dumps([each.tolist() for each in net.state_dict().values()]))
             finished()
 
 
@@ -307,6 +310,23 @@ def test_a_job_that_dies_ends_with_the_same_numbers(
     assert len(list(hit.glob("start-*"))) == 3
     assert (hit / "end").read_text() == (calm / "end").read_text()
     assert "start 2 of at most 4, after step 3: " in capfd.readouterr().err
+
+
+def test_a_job_goes_on_with_fewer_ranks(
+    tmp_path: Path, library: tuple[str, str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    calm, hit = tmp_path / "calm", tmp_path / "hit"
+    assert subprocess.run(job(*library, calm, 0, 0), timeout=120, check=False).returncode == 0
+    command = ["{ranks}" if word == "2" else word for word in job(*library, hit, 1, 3)]
+    for host in "ab":
+        (hit / host).touch()
+    # The names stand for hosts, and the ranks of all of them are here.
+    options = ["--wait", "0.1", "--hosts", "a,b", "--probe", f"test -e {hit}/{{host}}"]
+    assert main([*options, "--", *command]) == 0, capfd.readouterr().err
+    err = capfd.readouterr().err
+    assert "no answer from b" in err and " -n 1 " in err.partition("no answer from b")[2]
+    for a, b in zip(*(json.loads((folder / "end").read_text()) for folder in (calm, hit)), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-10)
 
 
 def test_a_job_that_is_preempted_ends_with_the_same_numbers(
