@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from autograd import nn, optim, random
 from autograd.engine.whole import in_pieces
 from autograd.errors import OptionError, ReplicaMismatch, ReplicaWarning
 from parallel import DataParallel
+from parallel.checkpoint.tree import encode
 from parallel.elastic import Difference, Replicas
 
 from ...collectives.launch import launch_command
@@ -30,12 +32,12 @@ def flip(array: Any, seed: int = 0) -> None:
     array[...] = bits.view(array.dtype).reshape(array.shape)
 
 
-def trained(steps: int = 2, **options: Any) -> tuple[Any, Any]:
+def trained(steps: int = 2, make: Any = optim.Adam, **options: Any) -> tuple[Any, Any]:
     """A model and its optimizer after some steps, on the mesh that is current."""
     net = DataParallel(nn.Sequential(nn.Linear(3, 4, key=random.Key(0), dtype=float), nn.Tanh(),
                                      nn.Linear(4, 2, key=random.Key(1), dtype=float)),
                        options.pop("axis", "dp"), **options)  # fmt: skip
-    adam = optim.Adam(net.parameters(), lr=0.1)
+    adam = make(net.parameters(), lr=0.1)
     for step in range(steps):
         step_of(net, adam, step)
     return net, adam
@@ -47,6 +49,7 @@ def step_of(net: Any, adam: Any, step: int) -> None:
     with ag.Tape() as tape:
         x = random.normal(random.Key(2).at(step).along(*names), (4, 3))
         loss = cc.all_reduce((net(x) ** 2).sum(), names, to=cc.I)
+        loss = adam.scale(loss) if isinstance(adam, optim.MasterWeights) else loss
     tape.backward(loss)
     adam.step()
 
@@ -151,6 +154,28 @@ def test_random_flips_on_random_ranks(quiet: None) -> None:
         assert len(outcomes) == 1
         known |= outcomes
     assert known == {"refused", "repaired", "equal"}
+
+
+@pytest.mark.parametrize("make", [
+    optim.SGD, optim.Adagrad, optim.RMSprop, optim.AdamW, optim.LARS, optim.LAMB, partial(optim.Offload, optim.Adam),
+    partial(optim.MasterWeights, optim.Adam),
+], ids=lambda make: getattr(make, "__name__", None) or make.func.__name__)  # fmt: skip
+def test_the_state_of_each_optimizer_is_repaired(make: Any, quiet: None) -> None:
+    def program() -> tuple[int, int]:
+        with cc.Mesh(dp=3) as mesh:
+            net, optimizer = trained(make=make)
+            objects = {"net": net, "optimizer": optimizer}
+            mine = {id(piece.array): piece.array for piece, _ in encode(objects).pieces.values()}  # masters share some
+            before = [array.tobytes() for array in mine.values()]
+            if mesh.ranks.rank == 2:
+                for seed, array in enumerate(mine.values()):
+                    flip(array, seed)
+            found = Replicas(objects).check(0)
+            assert [array.tobytes() for array in mine.values()] == before
+            return len({each.path for each in found}), len(encode(objects).pieces)
+
+    found = cc.run(program, 3)
+    assert found[0][0] == found[0][1] >= 4
 
 
 @pytest.mark.parametrize(("ranks", "wrong"), [(2, {1: 1}), (4, {1: 1, 2: 1}), (3, {1: 1, 2: 2})])
