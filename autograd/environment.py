@@ -59,6 +59,7 @@ VARIABLES: dict[str, Variable] = {
         "doctor` prints", ("staged", "ipc", "nccl", "mpi"),
     ),
     "RINGTAPE_FAULTS": Variable("faults to inject, for tests: [Faults](guides/faults.md)", form="`kill:2@17`, ..."),
+    "RINGTAPE_DONE": Variable("the file that `parallel.launch.finished` writes; `--done` sets it", form="a path"),
 }  # fmt: skip
 """The variables, in the order of their documentation."""
 

@@ -230,9 +230,10 @@ class GradientWarning(RingtapeError, UserWarning):
 
 
 class ReplicaWarning(RingtapeError, UserWarning):
-    """A value that is declared as different on the ranks (Varying, Shard) is equal on all of them.
+    """A value that is declared as different on the ranks (Varying, Shard) is equal on all of them, or the reverse.
 
-    It is a parameter, or the operand of a sum over the ranks.
+    It is a parameter, or the operand of a sum over the ranks. The reverse is a replica that has become different, and
+    that `parallel.elastic.Replicas` has repaired.
     """
 
     _has_line = False

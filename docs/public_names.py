@@ -35,8 +35,8 @@ MODULES = (
     "autograd.nn.init", "autograd.nn.utils", "autograd.optim", "autograd.optim.schedules", "autograd.random",
     "autograd.data", "autograd.testing", "autograd.extend", "autograd.misc", "autograd.misc.fixed_points",
     "autograd.misc.optimizers", "parallel.data", "parallel.tensor", "parallel.pipeline", "parallel.context",
-    "parallel.expert", "parallel.runs", "parallel.checkpoint", "parallel", "collectives", "collectives.testing",
-    "collectives.testing.faults",
+    "parallel.expert", "parallel.runs", "parallel.checkpoint", "parallel.elastic", "parallel.launch",
+    "parallel", "collectives", "collectives.testing", "collectives.testing.faults",
 )  # fmt: skip
 """The public modules. A name of several of them is documented with the first."""
 

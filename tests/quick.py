@@ -69,6 +69,8 @@ QUICK: dict[str, tuple[str, ...]] = {
         "parallel/checkpoint/test_boxes.py", "parallel/checkpoint/test_errors.py::test_other_objects",
         "parallel/checkpoint/test_any_mesh.py::test_another_layout_has_the_same_values[dp2 zero 3-dp2 tp2]",
     ),
+    "parallel.elastic": ("parallel/elastic/test_replicas.py::test_a_flipped_bit_is_repaired",
+                         "parallel/elastic/test_replicas.py::test_without_a_majority_it_is_an_error"),
     "parallel.data": ("parallel/data/test_buckets.py",),
     "parallel.tensor": ("parallel/tensor/test_layers.py",),
     "parallel.pipeline": ("parallel/pipeline/test_schedules.py",),

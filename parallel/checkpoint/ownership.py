@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,9 @@ from autograd.layouts.partition import require_agreed
 from .boxes import Box, cut, elements, whole_box, within
 from .manifest import place_suffix
 
-__all__ = ["Entry", "Share", "key_of", "place_of", "share_of", "whole_entry"]
+__all__ = [
+    "Entry", "Share", "key_of", "name_of_replicas", "place_of", "replicas_of", "share_of", "whole_entry",
+]  # fmt: skip
 
 _LEAST_CUT = 1 << 20  # bytes; smaller values are written by one rank
 
@@ -70,6 +72,28 @@ def key_of(path: str, place: Mapping[str, int]) -> str:
     return path + place_suffix(place)
 
 
+def replicas_of(layout: Layout) -> tuple[tuple[str, ...], int, int, bool]:
+    """The axes along which the ranks have equal copies, this rank's place along them, their number; if it has one."""
+    axes, k, replicas, holds, grid = [], 0, 1, True, layout.grid
+    for axis, size, at, label in zip(grid.names, grid.sizes, grid.place, layout.labels, strict=True):
+        if size == 1 or type(label) is Shard or label is V or label is P:
+            continue
+        if isinstance(label, Rooted):
+            holds = holds and label.root == at
+            continue
+        axes.append(axis)
+        k, replicas = k * size + int(at), replicas * size
+    return tuple(axes), k, replicas, holds
+
+
+def name_of_replicas(layout: Layout, axes: Sequence[str]) -> str:
+    """A name of the ranks that have this rank's copies, as in ``dp of tp=1``."""
+    grid = layout.grid
+    return f"{'*'.join(axes)} of " + ", ".join(
+        f"{a}={at}" for a, at in zip(grid.names, grid.place, strict=True) if a not in axes
+    )
+
+
 @dataclass(frozen=True)
 class Share:
     """The part that this rank writes, and the digests by which ranks compare values of which they have copies.
@@ -113,16 +137,8 @@ def share_of(
                 f"current; {ranks} call this\n"
                 "  fix: call it inside `with mesh:`, on all ranks"
             )
-        axes, k, replicas, holds = [], 0, 1, not is_absent(array)
-        for axis, size, at, label in zip(grid.names, grid.sizes, grid.place, layout.labels, strict=True):
-            if size == 1 or type(label) is Shard or label is V or label is P:
-                continue
-            if isinstance(label, Rooted):
-                holds = holds and label.root == at
-                continue
-            axes.append(axis)
-            k, replicas = k * size + int(at), replicas * size
-        if not holds:
+        axes, k, replicas, holds = replicas_of(layout)
+        if not holds or is_absent(array):
             continue
         local = tuple(int(n) for n in array.shape)
         require_agreed(layout, local, f"checkpoint.save of {path}, which writes this rank's part of the whole value,")
@@ -130,10 +146,9 @@ def share_of(
         box = tuple((int(s.start), int(s.stop)) for s in slices)
         labels = {axis: repr(label) for axis, label in layout.items()}
         entry = Entry(key_of(path, place), tuple(map(int, shape)), labels, place, box, array)
-        classes.setdefault(tuple(axes), []).append((entry, k, replicas))
+        classes.setdefault(axes, []).append((entry, k, replicas))
         if digest is not None and replicas > 1:
-            others = [f"{a}={at}" for a, at in zip(grid.names, grid.place, strict=True) if a not in axes]
-            copies.setdefault(f"{'*'.join(axes)} of {', '.join(others)}", {})[path] = digest(to_host(array))
+            copies.setdefault(name_of_replicas(layout, axes), {})[path] = digest(to_host(array))
     return Share([part for members in classes.values() for part in _shares(members)], copies)
 
 

@@ -17,7 +17,6 @@ from typing import Any, NoReturn
 import numpy as np
 
 from autograd.arrays.device import to_host
-from autograd.digests import blake2b
 from autograd.engine.state import state
 from autograd.errors import CheckpointError, OptionError, ReplicaMismatch, RingtapeError
 
@@ -26,6 +25,7 @@ from .boxes import elements
 from .directory import Directory
 from .manifest import NAME, Manifest, Stretch, Value, dtype_text, entry_name, refuse_meeting
 from .ownership import Entry, Share, share_of, whole_entry
+from .replicas import differ, differences, digest_of_text, ranks_text, value_digest
 from .tree import Encoded, encode, merged, values_of
 
 __all__ = ["Save", "begin"]
@@ -185,8 +185,8 @@ def begin(
     tree = json.dumps(mine.found.tree)
     told = [json.loads(each) for each in group.exchange(json.dumps({
         "error": None if mine.error is None else str(mine.error), "folder": mine.folder.name,
-        "step": step if isinstance(step, int) else 0, "tree": _digest_of_text(tree),
-        "copies": {key: _digest_of_text(json.dumps(each)) for key, each in mine.share.copies.items()},
+        "step": step if isinstance(step, int) else 0, "tree": digest_of_text(tree),
+        "copies": {key: digest_of_text(json.dumps(each)) for key, each in mine.share.copies.items()},
     }).encode(), of="checkpoint.save")]  # fmt: skip
     try:
         _refuse(told, mine, group)
@@ -221,7 +221,7 @@ class _Mine:
     def collect(self, directory: Directory, objects: Any, step: Any, overwrite: bool, group: Any) -> None:
         if isinstance(step, bool) or not isinstance(step, int) or not 0 <= step < 10**18:
             raise OptionError(f"checkpoint.save: step={step!r} was given; needed: a whole number of at least 0")
-        digest = None if group.size == 1 else _digest
+        digest = None if group.size == 1 else value_digest
         self.found = encode(objects if isinstance(objects, Mapping) else {"state": objects}, digest)
         self.share = share_of(self.found.pieces, group.size, digest)
         if group.index == 0:
@@ -238,8 +238,7 @@ def _refuse(told: list[dict[str, Any]], mine: _Mine, group: Any) -> None:
     if len({each["step"] for each in told}) > 1:
         steps = ", ".join(str(each["step"]) for each in told)
         raise CheckpointError(f"checkpoint.save: the ranks save steps {steps}; needed: one step")
-    copies: dict[str, str] = {}
-    if any(copies.setdefault(key, text) != text for each in told for key, text in each["copies"].items()):
+    if differ([each["copies"] for each in told]):
         _refuse_copies(mine.share, group)
 
 
@@ -249,34 +248,16 @@ def _classes(digests: list[str]) -> list[int]:
     return [kinds.index(each) for each in digests]
 
 
-def _digest(array: Any) -> str:
-    checksum = disk.checksum_named(disk.CHECKSUM, "")
-    return f"{array.dtype.str}{array.shape}{checksum(disk.bytes_of(disk.storable(array)))}"
-
-
-def _digest_of_text(text: str) -> str:
-    return str(blake2b(text.encode(), digest_size=12).hexdigest())
-
-
 def _refuse_copies(share: Share, group: Any) -> NoReturn:
     """Raise ReplicaMismatch, with the first value of which ranks do not have the same, and these ranks."""
-    told = [json.loads(each) for each in group.exchange(json.dumps(share.copies).encode(), of="checkpoint.save")]
-    for key in sorted({key for each in told for key in each}):
-        members = [(int(rank), each[key]) for rank, each in zip(group.ranks, told, strict=True) if key in each]
-        for path in members[0][1]:
-            of_ranks = {rank: each.get(path) for rank, each in members}
-            texts = list(of_ranks.values())
-            usual = max(texts, key=texts.count)
-            others = [rank for rank, text in of_ranks.items() if text != usual]
-            if others:
-                which = f"rank{'s' * (len(others) > 1)} {', '.join(map(str, others))}"
-                raise ReplicaMismatch(
-                    f"checkpoint.save: {path} is one value for ranks {', '.join(map(str, of_ranks))} (axis "
-                    f"{key.partition(' of ')[0]!r}), and on {which} it is another one; a checkpoint has it "
-                    "once\n  fix: find where the ranks have become different: RINGTAPE_CHECK=always compares them at "
-                    "every step\n  or:  nn.save with a path for each rank, if they are meant to differ, as the states "
-                    "of a parameter server's optimizer are"
-                )
+    for each in differences(share.copies, group, "checkpoint.save"):
+        raise ReplicaMismatch(
+            f"checkpoint.save: {each.path} is one value for ranks {', '.join(map(str, each.ranks))} (axis "
+            f"{each.axes!r}), and on {ranks_text(each.others)} it is another one; a checkpoint has it "
+            "once\n  fix: find where the ranks have become different: RINGTAPE_CHECK=always compares them at "
+            "every step\n  or:  nn.save with a path for each rank, if they are meant to differ, as the states "
+            "of a parameter server's optimizer are"
+        )
     raise ReplicaMismatch("checkpoint.save: copies of a value differ between the ranks")
 
 
