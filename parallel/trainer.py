@@ -363,8 +363,8 @@ class Trainer:
             loss = self._gradients(inputs, targets, count)
             if self.clip is not None:
                 same = self._same_bits
-                norm = None if same is None else lambda gradients, order: same.norm
-                self.norm = optim.clip_grad_norm_(list(self.parameters.values()), self.clip, norm=norm)
+                options: Any = {} if same is None else {"norm": lambda gradients, order: same.norm}
+                self.norm = optim.clip_grad_norm_(list(self.parameters.values()), self.clip, **options)
             self.optimizer.step()
             self.steps += 1
             return loss
