@@ -211,8 +211,7 @@ class Trainer:
             getattr(style, "zigzag", False) and getattr(style, "axis", None) == sequence for style in self.plan.values()
         )
         self._same_bits: SameBits | None = None
-        if bits is not None:
-            self._check_bits(bits, {*names, stages}, zero, options)
+        self._check_bits(bits, {*names, stages}, zero, options)
         self._loss = copy.deepcopy(loss)  # for one process
         self.device = device
         self.steps = 0
@@ -237,6 +236,8 @@ class Trainer:
 
     def _check_bits(self, bits: Any, divides: set[Any], zero: int | Zero, options: Mapping[str, Any]) -> None:
         """Raise OptionError unless the bits can be the same on any number of ranks; keep the styles without an axis."""
+        if bits is None:
+            return
         if bits != "same":
             raise OptionError(f"Trainer: bits={short(bits)} was given; needed: 'same', or None")
         mesh, reduction = self.mesh, options.get("reduction")
