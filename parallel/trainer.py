@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from typing import Any
@@ -35,6 +35,7 @@ from .expert.side_losses import side_losses
 from .explain import Explanation, RankPlan, from_json, measured_traffic, rows, to_json
 from .pipeline import Microbatches, Pipeline, simulate
 from .pipeline.run import Steps
+from .pipeline.same_bits import SameBits
 from .plan import Style, parallelize
 from .verify import Report, compare_with_serial
 
@@ -118,6 +119,9 @@ class Trainer:
         Where this rank computes: "cpu", or with CuPy "cuda", the current GPU of the thread, or "cuda:0". The parameters
         are made on the host and moved there before the optimizer is made, and so is this rank's part of each batch. By
         default they stay where `model` makes them and where the batch is.
+    bits : {"same"}, optional
+        With "same", parameters, losses and norms have the same bits on any number of ranks along `batch` and `stages`,
+        with any stage of ZeRO: see Notes.
     **options
         Of `DataParallel`, such as ``bucketing=Bucketing(...)``. Like `zero`, they have no effect on a mesh without such
         axes.
@@ -136,7 +140,20 @@ class Trainer:
     Raises
     ------
     ArgumentError, OptionError
-        `model` is no function, `loss` has parameters or is a mean, or an option is not valid.
+        `model` is no function, `loss` has parameters or is a mean, or an option is not valid. With ``bits="same"``:
+        another axis divides matrices, the sequence or experts, whose inner sums are then cut; gradients are compressed;
+        the model has running statistics, or a parameter in several stages; or an optimizer that is not known to treat
+        each element alone has parts of parameters.
+
+    Notes
+    -----
+    Floating-point sums depend on their order, and the products of BLAS on the shapes of their operands. With
+    ``bits="same"`` the `microbatches` are divided among the ranks as wholes, not their rows. Their number is the same
+    on every mesh, and at least the number of ranks along `batch`, or some of those have nothing to compute. Gradients
+    are added by the tree of `collectives.reproducible_sum` over the numbers of the microbatches, as they come: a rank
+    holds lg m + 1 gradients for m microbatches. A step has whole parameters and gradients on every rank of its stage,
+    with ZeRO too, which then divides what is kept between steps. Small microbatches cost more than the order of sums
+    does. The bits also depend on libraries, kernels and threads: see `parallel.runs.environment_of_bits`.
 
     Examples
     --------
@@ -177,6 +194,7 @@ class Trainer:
         stages: str = "pp",
         device: str | None = None,
         axes: Axes | None = None,
+        bits: str | None = None,
         **options: Any,
     ):
         _check(model, loss, mesh, microbatches, optimizer)
@@ -194,6 +212,8 @@ class Trainer:
         self._zigzag = self._sequence is not None and any(
             getattr(style, "zigzag", False) and getattr(style, "axis", None) == sequence for style in self.plan.values()
         )
+        self._same_bits: SameBits | None = None
+        self._check_bits(bits, {*names, stages}, zero, options)
         self._loss = copy.deepcopy(loss)  # for one process
         self.device = device
         self.steps = 0
@@ -209,9 +229,40 @@ class Trainer:
             self.parameters: dict[str, Parameter] = dict(self.pipeline.named_parameters())
             self._optimizer = optimizer
             self.optimizer = optimizer(list(self.parameters.values()))
+            if bits is not None:
+                _check_elementwise(self.optimizer, self.parameters.values())
+                self._same_bits = SameBits(self.pipeline, mesh, data, schedule, options.get("chunks"))
 
     def __repr__(self) -> str:
         return f"<Trainer on {self.mesh!r}, {len(self.parameters)} parameters here, {self.steps} steps>"
+
+    def _check_bits(self, bits: Any, divides: set[Any], zero: int | Zero, options: Mapping[str, Any]) -> None:
+        """Raise OptionError unless the bits can be the same on any number of ranks; keep the styles without an axis."""
+        if bits is None:
+            return
+        if bits != "same":
+            raise OptionError(f"Trainer: bits={short(bits)} was given; needed: 'same', or None")
+        mesh, reduction = self.mesh, options.get("reduction")
+        for axis, size in zip(mesh.names, mesh.sizes, strict=True):
+            of = [pattern for pattern, style in self.plan.items() if getattr(style, "axis", None) == axis]
+            if size > 1 and (of or axis not in divides):
+                what = f"divides {', '.join(of)} of the plan" if of else "divides neither rows nor layers"
+                raise OptionError(
+                    f"Trainer: bits='same' was given, and the axis {axis!r} of {size} ranks {what}: the sums inside of "
+                    "the layers are cut, so their bits depend on the number of ranks\n  fix: these ranks along the "
+                    "axis of the batch or of the stages, or bits=None"
+                )
+        if reduction is not None:
+            raise OptionError(
+                f"Trainer: bits='same' and reduction={type(reduction).__name__} were given, which changes what is "
+                "summed with the number of ranks\n  fix: no reduction, or bits=None"
+            )
+        if isinstance(zero, Zero) and zero.replicate:
+            raise OptionError(
+                f"Trainer: bits='same' and replicate={zero.replicate!r} were given; needed: gradients that are summed "
+                f"over all ranks of the batch at once\n  fix: zero={zero.stage}"
+            )
+        self.plan = {pattern: style for pattern, style in self.plan.items() if getattr(style, "axis", None) is None}
 
     def _refuse_idle(self, roles: set[Any]) -> None:
         """Raise OptionError if the mesh has an axis that divides nothing."""
@@ -264,13 +315,17 @@ class Trainer:
         array : array, [rows, ...] or, with an axis of the sequence, [rows, tokens, ...]
             The whole batch, the same on all ranks.
         """
+        return Microbatches(self._part(rows) for rows in np.array_split(self._whole(array), self.microbatches))
+
+    def _whole(self, array: Any) -> Any:
+        """A whole batch as an array with enough rows, and tokens if they are divided."""
         array = as_array(array)
         if array.ndim < (1 if self._sequence is None else 2) or len(array) < self.microbatches:
             raise ShapeError(
                 f"Trainer: a batch of shape {array.shape} was given; needed: at least {self.microbatches} rows, one "
                 f"for each microbatch{'' if self._sequence is None else ', of tokens'}"
             )
-        return Microbatches(self._part(rows) for rows in np.array_split(array, self.microbatches))
+        return array
 
     def _part(self, rows: Any) -> Any:
         mesh, labels = self.mesh, dict[str, Label]()
@@ -310,7 +365,9 @@ class Trainer:
             self.optimizer.zero_grad()
             loss = self._gradients(inputs, targets, count)
             if self.clip is not None:
-                self.norm = optim.clip_grad_norm_(list(self.parameters.values()), self.clip)
+                same = self._same_bits
+                options: Any = {} if same is None else {"norm": lambda gradients, order: same.norm}
+                self.norm = optim.clip_grad_norm_(list(self.parameters.values()), self.clip, **options)
             self.optimizer.step()
             self.steps += 1
             return loss
@@ -322,6 +379,9 @@ class Trainer:
         self._compare(inputs, targets)
         with self._draws(as_array(inputs)):
             self.pipeline.steps = self.steps
+            if self._same_bits is not None:
+                x, y = self._whole(inputs), self._whole(targets)
+                return self._same_bits.step(x, y, 1.0 / n, self.clip is not None) / n
             return self.pipeline.step(self.share(inputs), self.share(targets), 1.0 / n) / n
 
     def _compare(self, inputs: Any, targets: Any) -> None:
@@ -358,6 +418,8 @@ class Trainer:
         with self._on_mesh():
             self.pipeline.eval()
             try:
+                if self._same_bits is not None:
+                    return self._same_bits.evaluate(self._whole(inputs), self._whole(targets)) / n
                 return self.pipeline.evaluate(self.share(inputs), self.share(targets)) / n
             finally:
                 self.pipeline.train()
@@ -373,7 +435,17 @@ class Trainer:
         Explanation
             ``print(plan)`` shows it. The memory is that of parameters, gradients, the optimizer's state and the saved
             activations; not that of temporary arrays.
+
+        Raises
+        ------
+        OptionError
+            The trainer has ``bits="same"``.
         """
+        if self._same_bits is not None:
+            raise OptionError(
+                "Trainer.explain: the trainer has bits='same', whose steps are not explained\n  fix: explain a trainer "
+                "with bits=None, whose microbatches are divided by rows"
+            )
         with self._on_mesh():
             parameters = list(self.parameters.values())
             before = [p.grad for p in parameters]
@@ -601,6 +673,23 @@ class _Addend(nn.Module):
 def _addend(loss: Any, axis: str) -> Any:
     """A sum over this rank's tokens, as an addend of the sum over all: V -> P."""
     return declare_partial(loss, axis) if loss.layout[axis] is V else loss
+
+
+_ELEMENTWISE = (optim.SGD, optim.Adam, optim.AdamW, optim.Adagrad, optim.RMSprop, optim.MasterWeights, optim.Offload)
+"""Optimizers that treat each element alone, so that a part of a parameter gets the bits of the whole one."""
+
+
+def _check_elementwise(optimizer: Any, parameters: Iterable[Parameter]) -> None:
+    """Raise OptionError if an optimizer that may read whole parameters has parts of them."""
+    each = [optimizer, getattr(optimizer, "optimizer", optimizer)]
+    other = next((o for o in each if type(o) not in _ELEMENTWISE), None)
+    has_parts = any(type(label) is Shard for p in parameters if p.layout is not None for label in p.layout.labels)
+    if other is not None and has_parts:
+        raise OptionError(
+            f"Trainer: bits='same' and ZeRO were given with {type(other).__name__}, which is not known to treat each "
+            "element alone: it gets parts of the parameters, whose sizes depend on the number of ranks\n  fix: zero=0, "
+            "or AdamW"
+        )
 
 
 def _double(array: Any) -> Any:

@@ -34,7 +34,7 @@ from .hyperparameters import check_numbers
 
 __all__ = [
     "Norm", "axes_of_parts", "axes_of_stages", "check_norm", "clip_grad_norm_", "clip_grad_value_", "global_norm",
-    "local_norm", "masters", "norm_of",
+    "local_norm", "masters", "norm_of", "sum_of_squares",
 ]  # fmt: skip
 
 Norm = Callable[[list[Tensor], float], float]
@@ -198,7 +198,7 @@ def _power(arrays: list[Any], norm_type: float, scale: float) -> float:
     if norm_type == math.inf:
         return _sum([float(np.max(np.abs(a))) for a in arrays if a.size], norm_type)
     if norm_type == 2.0 and scale == 1.0:  # dot products need no array of squares
-        return _sum([_sum_of_squares(a) for a in arrays], norm_type)
+        return _sum([sum_of_squares(a) for a in arrays], norm_type)
     with np.errstate(over="ignore"):
         return _sum([float(np.sum(_powers(a, norm_type, scale))) for a in arrays], norm_type)
 
@@ -313,9 +313,10 @@ def _compare_norm(total: float, right: float, norm_type: float) -> None:
     )
 
 
-def _sum_of_squares(a: Any) -> float:
+def sum_of_squares(a: Any) -> float:
+    """The sum of the squares of the elements of a host array in double precision, in an order that its size fixes."""
     if a.dtype.kind == "c":
-        return _sum_of_squares(a.real) + _sum_of_squares(a.imag)
+        return sum_of_squares(a.real) + sum_of_squares(a.imag)
     flat = np.ascontiguousarray(a).reshape(-1)
     if a.dtype == np.float64:
         with np.errstate(over="ignore"):

@@ -24,6 +24,7 @@ its children.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -34,7 +35,7 @@ from .ring import gather_parts
 from .steps import Steps, even_bounds, give, pieces, receive, take
 from .trees import binomial
 
-__all__ = ["Node", "all_reduce", "nodes_of", "sum_tree"]
+__all__ = ["Node", "StreamedSum", "all_reduce", "nodes_of", "sum_tree"]
 
 Node = tuple[int, int]
 """(level, place): the addends from ``place << level`` to ``(place + 1) << level``."""
@@ -71,20 +72,85 @@ def nodes_of(indices: Iterable[int], count: int) -> list[Node]:
     return sorted(have)
 
 
-def sum_tree(values: Mapping[Node, Array], count: int) -> dict[Node, Array]:
-    """Add nodes as far as possible, and return the largest ones. The given arrays are not changed."""
+def sum_tree(
+    values: Mapping[Node, Array], count: int, owned: Iterable[Node] = (), spare: list[Array] | None = None
+) -> dict[Node, Array]:
+    """Add nodes as far as possible, and return the largest ones.
+
+    The given arrays are not changed, but for those of the nodes `owned`. To `spare` come arrays of those that are no
+    longer needed.
+    """
     have = dict(values)
-    owned: set[Node] = set()
+    owned = set(owned)
     for left, right, parent in _additions(have, count):
         total = have.pop(left)
         if right is not None:
             other = have.pop(right)
             total = np.add(total, other, out=total) if left in owned else np.add(total, other)
+            if spare is not None and right in owned:
+                spare.append(other)
             owned.add(parent)
         elif left in owned:
             owned.add(parent)
         have[parent] = total
     return have
+
+
+class StreamedSum:
+    """The reproducible sum of numbered flat arrays that come one after another.
+
+    An array is added as soon as the tree allows it. If they come in order, lg N + 1 arrays are held at most.
+
+    Parameters
+    ----------
+    count : int
+        The number N of addends of all ranks.
+    size : int
+    dtype : dtype
+
+    Examples
+    --------
+    >>> total = StreamedSum(3, size=2, dtype=np.float64)
+    >>> for index in range(3):
+    ...     x = total.buffer()
+    ...     x[:] = index, 1.0
+    ...     total.add(index, x)
+    >>> total.total(None, [range(3)])
+    array([3., 3.])
+    """
+
+    def __init__(self, count: int, size: int, dtype: Any):
+        self.count, self.size, self.dtype = count, size, dtype
+        self.nodes: dict[Node, Array] = {}
+        self._spare: list[Array] = []
+
+    def buffer(self) -> Array:
+        """An array for the next addend, with any content."""
+        return self._spare.pop() if self._spare else np.empty(self.size, self.dtype)
+
+    def add(self, index: int, x: Array) -> None:
+        """Add the addend of this number, an array of `buffer`, which from now on is the sum's own."""
+        nodes = {**self.nodes, (0, index): x}
+        self.nodes = sum_tree(nodes, self.count, owned=nodes, spare=self._spare)
+
+    def total(self, group: Any, indices: Sequence[Sequence[int]]) -> Array:
+        """The sum of the addends of all ranks, who call it together; it ends this object.
+
+        Parameters
+        ----------
+        group : Selected or None
+            The ranks: ``axis.using("reproducible")``. None for one rank.
+        indices : sequence of sequence of int
+            The numbers of every rank's addends.
+        """
+        nodes, self.nodes, self._spare = self.nodes, {}, []
+        if group is None or group.size == 1:
+            (only,) = nodes.values()
+            return only
+        like = np.empty(self.size, self.dtype)
+        way = group.algorithm.partition(":")[2]
+        total: Array = group.channel.run(sum_nodes(group.channel.messages, nodes, indices, like, way))
+        return total
 
 
 def check_indices(indices: Sequence[Sequence[int]], name: str) -> int:
@@ -118,8 +184,14 @@ def sum_addends(
     way : str
         ``tree`` for `along_tree`; the default is `scattered`.
     """
-    count = sum(map(len, indices))
-    mine = sum_tree({(0, index): x for index, x in addends.items()}, count)
+    mine = sum_tree({(0, index): x for index, x in addends.items()}, sum(map(len, indices)))
+    return (yield from sum_nodes(group, mine, indices, like, way))
+
+
+def sum_nodes(
+    group: Communicator, mine: dict[Node, Array], indices: Sequence[Sequence[int]], like: Array, way: str = ""
+) -> Steps[Array]:
+    """`sum_addends`, given the largest nodes of this rank's addends (`nodes_of`)."""
     if group.size == 1:
         (total,) = mine.values()
         return total.copy()

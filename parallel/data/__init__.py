@@ -8,6 +8,7 @@ The sums of gradients are exact here. `parallel.approximate` has the methods tha
 `buckets`           the sums, in flat buffers that start while backward goes on
 `sharded`           parameters of which each rank owns a part (ZeRO)
 `layers`            layers whose parameters are gathered where they are called, and freed afterwards
+`gradient_tree`     sums of the gradients of microbatches, with the same bits on any number of ranks
 `settings`          `Bucketing` and `Zero`: settings of `DataParallel` that belong together
 `memory`            the bytes that a model and its optimizer take
 `overlap`           a model of the overlap of communication and backward

@@ -190,6 +190,13 @@ class DataParallel(Module):
         """The memory into which layers are gathered (stage 3)."""
         return [] if self._layers is None else self._layers.arena.buffers
 
+    def whole_arrays(self) -> dict[Parameter, Any]:
+        """The whole array of each parameter, at this time. All ranks call it, while no tape is recording."""
+        if self._owners is None:
+            self._register()
+        found = {p: x.array for p, x in zip(self._parameters, self._enter(), strict=True)}
+        return found if self._layers is None else found | self._layers.whole_arrays()
+
     def _register(self) -> None:
         """Find all attributes that hold a parameter. A parameter that several attributes hold enters once."""
         index: dict[int, int] = {}

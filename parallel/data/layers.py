@@ -202,6 +202,18 @@ class Layers:
         if after != n and after not in self._coming:
             self._coming[after] = self._runs(after).start_gathers()
 
+    def whole_arrays(self) -> dict[Any, Any]:
+        """By parameter of a layer: a copy of the whole array, for which each layer is gathered once."""
+        found: dict[Any, Any] = {}
+        for n, layer in enumerate(self.layers):
+            mine = [self.parameters[k] for k in layer.indices]
+            if self._runs(n).on.size == 1:
+                found.update((p, p.array) for p in mine)
+                continue
+            self.gather(n, 0)
+            found.update(zip(mine, [a.copy() for a in self.arena.arrays(n)], strict=True))
+        return found
+
     def entering(self) -> intercepted:
         """A block in which a call of a layer enters its parameters."""
         return intercepted(self._calls)

@@ -9,6 +9,7 @@
 `randomness`        the random state of a layer, the same for any number of stages
 `transfers`         activations and cotangents between ranks
 `run`               `Pipeline`, which runs a model by a schedule
+`same_bits`         steps whose bits do not depend on the number of ranks
 `report`            idle share and live activations of a step, measured and predicted
 ==================  ================================================================================================
 """

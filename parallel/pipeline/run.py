@@ -493,6 +493,9 @@ class _Run:
         Whether the last stage computes the loss; otherwise its result is kept.
     """
 
+    first = 0
+    """The number of the first microbatch, on which random numbers depend."""
+
     def __init__(
         self, model: Pipeline, schedule: Schedule, inputs: Any, targets: Any, records: bool, scale: Any,
         has_loss: bool = True,
@@ -643,7 +646,8 @@ class _Run:
         """Run the layers of a stage, and the loss behind the last, each with the random state of `layer_state`."""
         model, (stage, _, i) = self.model, action
         before = random.get_state()
-        seed, apart = seed_of_layers(model.seed, model.steps, i), () if model.axis is None else (model.axis,)
+        seed = seed_of_layers(model.seed, model.steps, self.first + i)
+        apart = () if model.axis is None else (model.axis,)
         try:
             for index in model.stages[stage]:
                 begin_state(seed | index, before.places, apart)

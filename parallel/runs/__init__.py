@@ -1,11 +1,13 @@
 """Records of training runs: a log as JSON lines, its reader and plot, and a progress display. Rank 0 writes them.
 
-`values` makes numbers of what a program records. It refuses values that are those of one rank only.
+`values` makes numbers of what a program records. It refuses values that are those of one rank only. `environment` tells
+the libraries, kernels and threads on which the bits of a run depend.
 """
 
 from __future__ import annotations
 
+from .environment import environment_of_bits
 from .log import RunLog, plot_log, read_log
 from .progress import Progress
 
-__all__ = ["Progress", "RunLog", "plot_log", "read_log"]
+__all__ = ["Progress", "RunLog", "environment_of_bits", "plot_log", "read_log"]
