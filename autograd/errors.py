@@ -240,7 +240,7 @@ class ReplicaWarning(RingtapeError, UserWarning):
 
 
 class CheckpointWarning(RingtapeError, UserWarning):
-    """A checkpoint is damaged, and an older one is taken in its place."""
+    """A checkpoint is damaged, and an older one is taken; or a run with the same bits goes on where they are others."""
 
     _has_line = False
 

@@ -134,6 +134,7 @@ class Trainer:
     optimizer : Optimizer
     steps : int
         The number of steps that were done.
+    bits : str or None
     norm : float or None
         The norm of the gradients of the last step, before clipping.
 
@@ -212,6 +213,7 @@ class Trainer:
         self._zigzag = self._sequence is not None and any(
             getattr(style, "zigzag", False) and getattr(style, "axis", None) == sequence for style in self.plan.values()
         )
+        self.bits = bits
         self._same_bits: SameBits | None = None
         self._check_bits(bits, {*names, stages}, zero, options)
         self._loss = copy.deepcopy(loss)  # for one process

@@ -24,6 +24,7 @@ from autograd.errors import (
 from autograd.nn import Module
 from autograd.nn.saving import prepares, restored_on_error
 
+from ..runs.environment import environment_of_bits
 from . import disk
 from .boxes import Box, boxes_in, meet, refined, shape_of, within
 from .directory import Directory
@@ -265,7 +266,21 @@ def load_step(directory: Directory, objects: Any, step: int, checksums: bool) ->
                     x.load_state_dict(known)
         for commit in commits:
             commit()
+    _compare_bits(manifest, objects)
     return Restored(step, values)
+
+
+def _compare_bits(manifest: Manifest, objects: Mapping[str, Any]) -> None:
+    """Warn if a run with the same bits on any mesh goes on where its bits may be other ones."""
+    if any(getattr(x, "bits", None) == "same" for x in objects.values()):
+        before, now = manifest.about.get("bits"), environment_of_bits()
+        if isinstance(before, dict) and before != now:
+            changes = [f"{key}: {before.get(key)} -> {now.get(key)}" for key in now if before.get(key) != now.get(key)]
+            warn(
+                f"checkpoint.load of step {manifest.step}: with bits='same' the run goes on with other bits than where "
+                f"it was saved: {', '.join(changes)}\n  fix: the same libraries, kernels and number of threads",
+                CheckpointWarning,
+            )
 
 
 def _prepared(

@@ -20,6 +20,7 @@ from autograd.arrays.device import to_host
 from autograd.engine.state import state
 from autograd.errors import CheckpointError, OptionError, ReplicaMismatch, RingtapeError
 
+from ..runs.environment import environment_of_bits
 from . import disk
 from .boxes import elements
 from .directory import Directory
@@ -277,6 +278,6 @@ def _own_arrays(found: Encoded, whole: Any, trees: list[Any], mine: int) -> list
 def about() -> dict[str, Any]:
     """Notes on the run: the time, and versions on which its bits depend."""
     return {
-        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "numpy": np.__version__,
-        "python": platform.python_version(), "machine": platform.machine(),
+        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "python": platform.python_version(),
+        "bits": environment_of_bits(),
     }  # fmt: skip

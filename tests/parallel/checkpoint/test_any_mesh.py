@@ -8,9 +8,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from parallel import checkpoint
+import collectives as cc
+from autograd import nn, optim, random
+from autograd.errors import CheckpointWarning
+from parallel import Trainer, checkpoint
+from parallel.checkpoint import loading
+from parallel.runs import environment_of_bits
 
 from . import layouts
 from .layouts import LAYOUTS, OF_EXPERTS, assert_same, batch, logical, on_threads, trainer
@@ -99,3 +105,33 @@ def test_each_value_is_written_once_and_evenly(tmp_path: Path) -> None:
     assert len(of_ranks) == 4
     assert 3 * bytes_of_model < sum(of_ranks) < 3.2 * bytes_of_model  # and the two moments of AdamW
     assert max(of_ranks) < 1.3 * min(of_ranks)
+
+
+def test_the_same_bits_on_another_mesh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With another kernel there is a warning: see `environment_of_bits`."""
+
+    def rest(taken: int) -> Any:
+        made = Trainer(
+            layers, nn.MSELoss(reduction="sum"), cc.Mesh.fit(dp=cc.world().size), bits="same", microbatches=4,
+            optimizer=lambda p: optim.AdamW(p, lr=1e-2), zero=2,
+        )  # fmt: skip
+        if taken:
+            assert made.load(tmp_path).step == taken
+        losses = [made.step(ROWS, ROWS[:, :2]) for _ in range(taken, 2)]
+        if not taken:
+            made.save(tmp_path)
+        return losses + [made.step(ROWS, ROWS[:, :2]) for _ in range(2)]
+
+    whole = cc.run(lambda: rest(0), 1)[0]
+    assert cc.run(lambda: rest(2), 3)[0] == whole[2:]
+    monkeypatch.setattr(loading, "environment_of_bits", lambda: {**environment_of_bits(), "blas_kernel": "Other"})
+    with pytest.warns(CheckpointWarning, match=r"with other bits than where it was saved: blas_kernel: .* -> Other"):
+        cc.run(lambda: rest(2), 2)
+
+
+ROWS = np.random.default_rng(0).standard_normal((10, 3))
+
+
+def layers() -> nn.Sequential:
+    key = random.Key(0)
+    return nn.Sequential(nn.Linear(3, 8, key=key.fold("a")), nn.Dropout(0.2), nn.Linear(8, 2, key=key.fold("b")))
