@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -58,7 +59,8 @@ class Explanation:
 def explain(objects: Any) -> Explanation:
     """The cost of `save` of these objects. It sends and writes nothing, so it also runs in a dry world.
 
-    Values without layouts, which one rank writes for all, are not counted.
+    Values without layouts, which one rank writes for all, are not counted; nor are those of an optimizer before its
+    first step, which makes them.
 
     Examples
     --------
@@ -75,12 +77,13 @@ def explain(objects: Any) -> Explanation:
         found = encode(objects if isinstance(objects, Mapping) else {"state": objects})
         ranks = int(state.distribution.group().size)
         entries = share_of(found.pieces, ranks, None).entries
+        axes = state.distribution.stage_axes
+        grid = state.grid
+        stages = 1 if grid is None else math.prod(
+            size for axis, size in zip(grid.names, grid.sizes, strict=True) if axis in axes)  # fmt: skip
     held = sum(piece.array.dtype.itemsize * int(piece.array.size) for piece, _ in found.pieces.values())
     written = sum(entry.array.dtype.itemsize * elements(entry.box) for entry in entries)
     trees = len(json.dumps(found.tree))
-    stages = 1 if state.grid is None else max(
-        [size for axis, size in zip(state.grid.names, state.grid.sizes, strict=True)
-         if axis in state.distribution.stage_axes], default=1)  # fmt: skip
     exchanges = 0 if ranks == 1 else 2 + (stages > 1)
     texts = 250 * ranks + (trees * stages if stages > 1 else 0)
     return Explanation(
