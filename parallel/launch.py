@@ -36,7 +36,7 @@ from .checkpoint import REQUEUE
 from .checkpoint.directory import Directory
 from .checkpoint.disk import make_durable, write_text
 
-__all__ = ["Hosts", "Launcher", "finished", "main"]
+__all__ = ["finished", "main"]
 
 _DONE = "RINGTAPE_DONE"
 _PROBE = "ssh -o BatchMode=yes -o ConnectTimeout=5 {host} true"

@@ -59,8 +59,8 @@ from autograd.engine.state import outside_mesh, state
 from autograd.errors import RingtapeError, is_own_file
 from autograd.layouts.rank_values import RankInt
 from autograd.random import Key, State, set_state
-from collectives.testing import Setting
-from parallel import context, expert, pipeline
+from collectives.testing import Setting, faults
+from parallel import checkpoint, context, expert, pipeline
 from parallel.verify import Compared
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -115,6 +115,11 @@ SKIPPED = {
     "*.hear": "the engine calls it with its events", "autograd.detect_anomaly.see": "the same",
     "autograd.detect_anomaly.__call__": "the same",
     "*.blocks_of": "the names of files ask it for attributes that they have found",
+    "parallel.launch.main": "the command; the tests of its module call it with lines of arguments",
+    "parallel.checkpoint.Preemption.exit": "it ends the program",
+    "parallel.elastic.Difference*": "`Replicas.check` makes it",
+    "collectives.testing.faults.Injection*": "`injected` makes it",
+    "collectives.testing.faults.Fault*": "the base class of faults",
     "*.stores_transposed": "`parallelize` and the state of modules ask it for names that they have found",
 }
 """Patterns of names that are not called, each with the reason."""
@@ -442,6 +447,9 @@ INSTANCES: dict[Any, Callable[[Draw], Any]] = {
         [nn.Linear(3, 3), nn.Tanh(), nn.Linear(3, 3)], nn.MSELoss(reduction="sum"), axis="dp", microbatches=2)),
     pipeline.Simulation: lambda d: pipeline.simulate(_schedule(d)), pipeline.Schedule: _schedule,
     pipeline.Record: lambda d: pipeline.Record(0, [], 0.0, 1.0, 1),
+    **{kind: lambda d, kind=kind: kind(0, at=2) for kind in faults.KINDS.values()},
+    checkpoint.Checkpoints: lambda d: checkpoint.Checkpoints("run", keep=2),
+    faults.Plan: lambda d: faults.plan(1, ranks=2, operations=5),
 }  # fmt: skip
 """Makers of instances; other classes are made by plausible arguments."""
 

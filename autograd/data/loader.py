@@ -131,11 +131,14 @@ class DataLoader:
         collate_fn: Callable[[list[Any]], Any] | None = None, shares: Sequence[float] | None = None,
         device: str | None = None,
     ):  # fmt: skip
-        if isinstance(dataset, tuple) or not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
+        is_one = getattr(dataset, "shape", None) == ()  # an array that is a number
+        if isinstance(dataset, tuple) or is_one or not (
+            hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")
+        ):  # fmt: skip
             fix = f"fix: data.TensorDataset({'X, y' if isinstance(dataset, tuple) else 'X'}), or a list of examples"
             raise ArgumentError(
-                f"DataLoader: dataset is a {type(dataset).__name__}; needed: a Dataset, with __len__ and __getitem__\n"
-                f"  {fix}"
+                f"DataLoader: dataset is a {type(dataset).__name__}{' of no dimensions' * is_one}; needed: a Dataset, with "
+                f"__len__ and __getitem__\n  {fix}"
             )
         self.dataset = dataset
         self.batch_size = _count("batch_size", batch_size, 1)

@@ -38,10 +38,13 @@ def test_boxes_of_a_finer_shape_have_the_same_elements(data: Any, shapes: Any) -
     box = a_box(data.draw, shape)
     array = np.arange(math.prod(shape))
     wanted = array.reshape(shape)[within(box, whole_box(shape))].ravel().tolist()
-    boxes = boxes_in(box, shape, finer)
-    found = [x for each in boxes for x in array.reshape(finer)[within(each, whole_box(finer))].ravel().tolist()]
+    pairs, found = boxes_in(box, shape, finer), []
+    for own, other in pairs:
+        values = array.reshape(finer)[within(other, whole_box(finer))].ravel().tolist()
+        assert values == array.reshape(shape)[within(own, whole_box(shape))].ravel().tolist()  # in the same order
+        found += values
     assert sorted(found) == wanted
-    assert sum(map(elements, boxes)) == elements(box)
+    assert sum(elements(own) for own, _ in pairs) == elements(box)
 
 
 @given(st.data(), st.lists(st.integers(1, 6), min_size=1, max_size=3))
