@@ -137,8 +137,8 @@ class DataLoader:
         ):  # fmt: skip
             fix = f"fix: data.TensorDataset({'X, y' if isinstance(dataset, tuple) else 'X'}), or a list of examples"
             raise ArgumentError(
-                f"DataLoader: dataset is a {type(dataset).__name__}{' of no dimensions' * is_one}; needed: a Dataset, with "
-                f"__len__ and __getitem__\n  {fix}"
+                f"DataLoader: dataset is a {type(dataset).__name__}{' of no dimensions' * is_one}; needed: a "
+                f"Dataset, with __len__ and __getitem__\n  {fix}"
             )
         self.dataset = dataset
         self.batch_size = _count("batch_size", batch_size, 1)
