@@ -4,8 +4,10 @@
 
 Two ranks hold the halves of parameters and of the two moments of AdamW. Both systems write to one folder, and to the
 disk (fsync). Their processes alternate: each round runs ours, then the peer, `--repeats` times each. Times are medians.
-The files are in the page cache when they are loaded. "plain" writes the same bytes by each rank to a file of its own,
-with fsync. "stopped" is the time for which a save in the background stops the program, after the first one.
+The files are in the page cache when they are loaded. "first load" is the first one of each process, which takes new
+memory from the system; "load" has those after two of them. Our processes keep the memory that they free
+(`kernels.keep_freed_memory`), as programs that train do. "plain" writes the same bytes by each rank to a file of its
+own, with fsync. "stopped" is the time for which a save in the background stops the program, after the first one.
 
 Ratios: save and load: the peer's time by ours; plain: its time by that of our save; stopped: that of a save by it;
 memory: 1 by what a save needs, in parts of a rank's own values. More is better.
@@ -59,7 +61,6 @@ def main() -> None:
             ringtape = [MPIEXEC, "-n", "2", sys.executable, str(PEERS / "checkpoint_ringtape.py")]
             found = result([*ringtape, *sizes, str(1000 * k)])
             memory = max(memory, found.pop("memory"))
-            found.pop("memory_all")
             for name, times in found.items():
                 ours.setdefault(name, []).extend(times)
             if options.python_torch:

@@ -238,6 +238,9 @@ def make_durable(folder: Path) -> None:
         os.close(number)
 
 
+_IN_CACHE = 1 << 19  # bytes
+
+
 # -- reading -----------------------------------------------------------------------------------------------------------
 class Reader:
     """Reads ranges of bytes of some files in a directory. Files are opened at their first use.
@@ -273,12 +276,15 @@ class Reader:
                 )
         return self._open[file]
 
-    def read(self, file: int, begin: int, into: memoryview) -> None:
-        """Read bytes from a place in a file on."""
+    def read(
+        self, file: int, begin: int, into: memoryview, seen: Callable[[memoryview], object] | None = None
+    ) -> None:
+        """Read bytes from a place in a file on. `seen` gets them in pieces, while they are in the processor's cache."""
         number, at = self.descriptor(file), 0
+        most = 1 << 28 if seen is None else _IN_CACHE
         while at < len(into):
             try:
-                n = os.preadv(number, [into[at : at + (1 << 28)]], begin + at)
+                n = os.preadv(number, [into[at : at + most]], begin + at)
             except OSError as error:
                 raise DamagedCheckpoint(
                     f"checkpoint {self.folder}, {self.files[file][0]}, byte {begin + at}: it cannot be read: {error}"
@@ -287,6 +293,8 @@ class Reader:
                 raise DamagedCheckpoint(
                     f"checkpoint {self.folder}, {self.files[file][0]}: it ends at byte {begin + at}"
                 )
+            if seen is not None:
+                seen(into[at : at + n])
             at += n
 
     def blocks(self, file: int, begin: int, end: int) -> Iterator[memoryview]:

@@ -65,7 +65,7 @@ class Source:
         self.used: set[str] = set()
         self.checked: set[tuple[str, int]] = set()
         self.partly: set[tuple[str, int]] = set()
-        self._checksum = disk.checksum_named(manifest.checksum, reader.folder) if checksums else None
+        self._checksum = disk.running_checksum(manifest.checksum, reader.folder) if checksums else None
 
     def value(self, key: str) -> StoredValue:
         """A value, of which nothing is read yet."""
@@ -80,9 +80,10 @@ class Source:
 
     def read(self, key: str, i: int, p: Stretch, flat: Any) -> None:
         """Read a whole piece into an array of bytes, and compare its checksum."""
-        self.reader.read(p.file, p.begin, memoryview(flat))
-        if self._checksum is not None:
-            if (found := self._checksum(flat)) != p.checksum:
+        running = None if self._checksum is None else self._checksum()
+        self.reader.read(p.file, p.begin, memoryview(flat), running and running.update)
+        if running is not None:
+            if (found := running.hexdigest()) != p.checksum:
                 name = self.manifest.files[p.file][0]
                 raise DamagedCheckpoint(
                     f"checkpoint {self.reader.folder}, {name}, bytes {p.begin} to {p.end}, of {key}: the checksum is "
