@@ -273,7 +273,8 @@ def load(
             return load_step(where, state, step, checksums)
     found = resume(directory, state, checksums=checksums)
     if found is None:
-        raise CheckpointError(f"checkpoint.load: {where.path} has no checkpoint that is whole")
+        fault = "has no checkpoint that is whole" if where.path.is_dir() else "is no directory"
+        raise CheckpointError(f"checkpoint.load: {where.path} {fault}")
     return found
 
 

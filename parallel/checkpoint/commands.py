@@ -457,7 +457,8 @@ def merge(
     named = _named(manifest, only, everything)
     dtypes = {name: manifest.values[key].numpy_dtype for name, key in named.items()}
     order = sorted(named, key=lambda name: (-dtypes[name].itemsize, name))  # as the library: all values are aligned
-    about, header, at = {"format": "ringtape", "step": str(step)}, {}, 0
+    # "ringtape" tells `nn.load` that matrices lie as here, [in, out].
+    about, header, at = {"format": "ringtape", "step": str(step), "ringtape": "{}"}, {}, 0
     for name in order:
         shape: tuple[int, ...] = manifest.values[named[name]].shape
         kind = _TYPES.get(dtypes[name].name)

@@ -307,6 +307,7 @@ def _prepared(
             raise ShapeError(
                 f"checkpoint.load of step {manifest.step}: it has no {path!r}; it has "
                 f"{', '.join(map(repr, tree)) or 'nothing'}"
+                + "\n  fix: checkpoint.load(directory, x), as one object was saved, without a name" * ("state" in tree)
             )
         if not _is_state(tree[path]):
             raise CheckpointError(f"checkpoint.load of step {manifest.step}: {path!r} is a plain value in it, no state")

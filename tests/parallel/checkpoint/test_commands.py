@@ -246,3 +246,13 @@ def test_the_command_runs_without_a_mesh(run: Any) -> None:
     path, _ = run
     done = launch_command(["-m", "parallel.checkpoint", "verify", str(path)], 1, limit_s=100)
     assert done.code == 0 and done.out.count("whole") == 3, done.err
+
+
+def test_nn_load_reads_what_merge_has_written(tmp_path: Path, printed: Printed) -> None:
+    """It needs no names: the file says how its matrices lie."""
+    net, other = (nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 3)) for _ in range(2))
+    checkpoint.save(tmp_path / "run", {"model": net, "optimizer": optim.SGD(net.parameters(), lr=0.1)}, 1)
+    path = tmp_path / "model.safetensors"
+    assert printed("merge", tmp_path / "run", path)[0] == 0
+    nn.load(other, path)
+    assert all((x == net.state_dict()[name]).all() for name, x in other.state_dict().items())

@@ -250,9 +250,19 @@ def test_other_objects(tmp_path: Path) -> None:
     on(2, program) if not os.system(f"rm -rf {tmp_path}/step*") else None
 
 
+def test_an_object_without_a_name(tmp_path: Path) -> None:
+    net = model()
+    checkpoint.save(tmp_path, net, 1)
+    assert checkpoint.load(tmp_path, net) == (1, {})
+    with pytest.raises(ShapeError, match=r"has no 'model'; it has 'state'\n  fix: checkpoint.load\(directory, x\)"):
+        checkpoint.load(tmp_path, {"model": net})
+
+
 def test_a_step_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="has no checkpoint that is whole"):
+    with pytest.raises(CheckpointError, match="nothing is no directory"):
         checkpoint.load(tmp_path / "nothing", {})
+    with pytest.raises(CheckpointError, match="has no checkpoint that is whole"):
+        checkpoint.load(tmp_path, {})
     assert checkpoint.latest(tmp_path / "nothing") is None
     assert checkpoint.resume(tmp_path / "nothing", {}) is None
     checkpoint.save(tmp_path, {"a": 1}, 4)
