@@ -277,6 +277,7 @@ def test_a_damaged_step_is_refused_or_loaded_right(run: Run, name: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", DAMAGES)
 def test_2500_damaged_steps_of_each_kind(run: Run, name: str) -> None:
     counts = sweep(run, name, range(10_000, 12_500))
@@ -365,6 +366,7 @@ def test_manifests_with_other_content_do_no_harm(run: Run) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_2500_manifests_with_other_content(run: Run) -> None:
     counts = sweep_structures(run, range(10_000, 12_500))
     print(counts)
