@@ -7,7 +7,6 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from autograd.engine.state import state
 from autograd.errors import CheckpointError, DamagedCheckpoint, OptionError, typed_errors
 
 from . import disk
@@ -78,7 +77,6 @@ class Checkpoints:
         self._thread: threading.Thread | None = None
         self._running: Save | None = None
         self._error: BaseException | None = None
-        self._cancelled = threading.Event()
 
     def __repr__(self) -> str:
         return f"Checkpoints({str(self.directory.path)!r}, steps={self.steps()})"
@@ -101,7 +99,6 @@ class Checkpoints:
                 self.wait()
                 return
         made.copy_values(self._memory)
-        self._cancelled.clear()
         self._thread = threading.Thread(target=self._write_for, args=(made,), name="checkpoint")
         self._thread.start()
 
@@ -113,7 +110,7 @@ class Checkpoints:
         try:
             made.write()
             if made.index == 0:
-                made.wait_for_others(self._cancelled)
+                made.wait_for_others()
                 made.finish()
         except BaseException as error:
             text = f"checkpoint.save: step {made.step} could not be written: {error}"
@@ -136,15 +133,12 @@ class Checkpoints:
             self._thread.join()
             self._thread = None
         error, self._error = self._error, None
-        group = state.distribution.group()
-        texts = [b""]
-        if made.ranks > 1 and group.size == made.ranks:
-            texts = group.exchange(b"" if error is None else str(error).encode(), of="checkpoint.save")
+        texts = made.group.exchange(b"" if error is None else str(error).encode(), of="checkpoint.save")
         if made.index == 0 and (error is not None or any(texts)):
             made.remove()
         if error is not None:
             raise error
-        for rank, text in enumerate(texts):
+        for rank, text in zip(made.group.ranks, texts, strict=True):
             if text:
                 raise CheckpointError(
                     f"checkpoint.save: rank {rank} could not write step {made.step}, which therefore does not exist: "
@@ -207,7 +201,8 @@ def save(directory: str | os.PathLike[str], state: Any, step: int, *, overwrite:
 
     Notes
     -----
-    Bytes: each value once, over all ranks. Messages: three exchanges of a digest or an error, on each rank.
+    Bytes: each value once, over all ranks. Messages: three exchanges of a digest or an error, and with stages one of
+    the names of their values.
 
     Examples
     --------

@@ -27,7 +27,7 @@ from .manifest import Manifest, Stretch, Value, entry_name
 
 __all__ = ["Directory"]
 
-_STEP = re.compile(r"step-([0-9]{9,18})")
+_STEP = re.compile(r"(?:step-|\.replaced-)([0-9]{9,18})")
 _locks: dict[tuple[int, int], int] = {}
 _making = threading.Lock()
 
@@ -52,7 +52,7 @@ class Directory:
         except OSError as error:
             raise CheckpointError(f"checkpoint {self.path}: it cannot be read: {error.strerror}") from None
         found = sorted((int(m[1]), name) for name in names if (m := _STEP.fullmatch(name)))
-        return [step for step, name in found if name == self.of_step(step).name]
+        return [step for step, name in found if name == self.of_step(step).name]  # a step that is replaced once
 
     def unfinished(self) -> list[str]:
         """The directories of steps that are being written, or whose job has ended."""
@@ -62,8 +62,13 @@ class Directory:
             return []
 
     def of_step(self, step: int) -> Path:
-        """The directory of a step."""
-        return self.path / f"step-{step:09d}"
+        """The directory of a step. A job that died while it replaced the step has left it under its other name."""
+        named, replaced = self._names(step)
+        return replaced if not os.path.lexists(named) and os.path.lexists(replaced) else named
+
+    def _names(self, step: int) -> tuple[Path, Path]:
+        """The name of a step, and that which it has while another one takes its place."""
+        return self.path / f"step-{step:09d}", self.path / f".replaced-{step:09d}"
 
     def manifest(self, step: int) -> Manifest:
         """The manifest of a step, and a check that its files are there with their sizes.
@@ -207,20 +212,27 @@ class Directory:
 
     def publish(self, folder: Path, step: int) -> None:
         """Give a directory that is complete the name of its step. What had it is removed afterwards."""
-        target, old = self.of_step(step), self.path / f".old.{os.urandom(8).hex()}"
+        named, replaced = self._names(step)
         try:
-            if target.exists():
-                rename(target, old)
-            rename(folder, target)
+            if os.path.lexists(named):
+                rename(named, replaced)
+            rename(folder, named)
         except OSError as error:
-            raise CheckpointError(f"checkpoint.save: {target} cannot be written: {error}") from error
-        shutil.rmtree(old, ignore_errors=True)
+            raise CheckpointError(f"checkpoint.save: {named} cannot be written: {error}") from error
+        _remove(replaced)
 
     def remove_unfinished(self) -> None:
         """Remove what earlier saves have not finished. A step that was about to be replaced gets its name back."""
         for name in os.listdir(self.path):
-            if name.startswith((".step-", ".old.")):
-                shutil.rmtree(self.path / name, ignore_errors=True)
+            found = _STEP.fullmatch(name)
+            if found and name.startswith(".replaced-"):
+                named, replaced = self._names(int(found[1]))
+                if os.path.lexists(named):
+                    _remove(replaced)
+                else:
+                    rename(replaced, named)
+            elif name.startswith((".step-", ".old.")):
+                _remove(self.path / name)
 
     def prune(self, keep: int | None, keep_every: int | None) -> None:
         """Remove all but the last `keep` steps, and but those that `keep_every` divides."""
@@ -251,3 +263,11 @@ def _check_header(reader: Reader, file: int, pieces: Sequence[tuple[str, Value, 
                 f"checkpoint {reader.folder}, {name}, its header, entry {entry}: it is {header.get(entry)}, and "
                 f"{wanted.get(entry)} by the manifest"
             )
+
+
+def _remove(path: Path) -> None:
+    """Remove a directory, or what was put in its place."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)

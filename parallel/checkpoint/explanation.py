@@ -84,7 +84,7 @@ def explain(objects: Any) -> Explanation:
     held = sum(piece.array.dtype.itemsize * int(piece.array.size) for piece, _ in found.pieces.values())
     written = sum(entry.array.dtype.itemsize * elements(entry.box) for entry in entries)
     trees = len(json.dumps(found.tree))
-    exchanges = 0 if ranks == 1 else 2 + (stages > 1)
+    exchanges = 0 if ranks == 1 else 3 + (stages > 1)
     texts = 250 * ranks + (trees * stages if stages > 1 else 0)
     return Explanation(
         ranks, ranks + 1, len(found.pieces), held, written, exchanges, 0 if ranks == 1 else texts

@@ -17,6 +17,7 @@ from autograd.errors import (
     CheckpointWarning,
     DamagedCheckpoint,
     LayoutError,
+    OptionError,
     RingtapeError,
     ShapeError,
     warn,
@@ -244,6 +245,8 @@ def load_step(directory: Directory, objects: Any, step: int, checksums: bool) ->
         Objects do not take their states.
     """
     group = state.distribution.group()
+    if group.dry:
+        raise OptionError("checkpoint.load was called in a dry world, which has no values\n  fix: load in a real one")
     of = f"checkpoint.load of step {step}"
     if not isinstance(objects, Mapping):
         objects = {"state": objects}

@@ -6,7 +6,6 @@ import json
 import os
 import platform
 import shutil
-import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -42,8 +41,8 @@ class Save:
     folder : Path
         Its name until it is complete.
     step : int
-    index, ranks : int
-        This rank, and their number.
+    group : Communicator
+        The ranks that save together; the mesh may no longer be current when the save ends.
     entries : list of Entry
         What this rank writes.
     head : Manifest
@@ -53,12 +52,21 @@ class Save:
     directory: Directory
     folder: Path
     step: int
-    index: int
-    ranks: int
+    group: Any
     entries: list[Entry]
     head: Manifest
     keep: int | None = None
     keep_every: int | None = None
+
+    @property
+    def index(self) -> int:
+        """The place of this rank."""
+        return int(self.group.index)
+
+    @property
+    def ranks(self) -> int:
+        """The number of ranks."""
+        return int(self.group.size)
 
     def copy_values(self, memory: dict[str, Any]) -> None:
         """Replace arrays by copies on the host, in memory that is used again by the next save."""
@@ -92,10 +100,10 @@ class Save:
         text = json.dumps({"file": name, "size": size, "lines": lines})
         disk.write_text(self.folder / f"rank-{self.index:05d}.json", text)
 
-    def wait_for_others(self, cancelled: threading.Event) -> None:
+    def wait_for_others(self) -> None:
         """Wait until the lists of all ranks are in the directory, or one rank says that it has failed."""
         missing, pause = {f"rank-{k:05d}" for k in range(self.ranks)}, 0.002
-        while not cancelled.is_set():
+        while True:
             names = os.listdir(self.folder)
             failed = [name for name in names if name.endswith(".failed")]
             if failed:
@@ -105,9 +113,8 @@ class Save:
                 )
             if not missing - {name.removesuffix(".json") for name in names if name.endswith(".json")}:
                 return
-            cancelled.wait(pause)
+            time.sleep(pause)
             pause = min(2 * pause, 0.2)
-        raise CheckpointError(f"checkpoint.save: the save of step {self.step} was given up")
 
     def finish(self) -> None:
         """Write the manifest and publish the step. The first rank calls it when all have written."""
@@ -178,6 +185,11 @@ def begin(
         A value, or the step, cannot be saved.
     """
     group = state.distribution.group()
+    if group.dry:
+        raise OptionError(
+            "checkpoint.save was called in a dry world, which has no values\n  fix: checkpoint.explain(state), for the "
+            "files, bytes and messages of a save"
+        )
     mine = _Mine()
     try:
         mine.collect(directory, objects, step, overwrite, group)
@@ -209,7 +221,31 @@ def begin(
     mesh = {} if grid is None else dict(zip(grid.names, map(int, grid.sizes), strict=True))
     head = Manifest(step, whole, {}, [], mesh, classes, disk.CHECKSUM, about())
     folder = directory.path / told[0]["folder"]
-    return Save(directory, folder, step, group.index, group.size, entries, head, keep, keep_every)
+    _refuse_invisible(folder, group)
+    return Save(directory, folder, step, group, entries, head, keep, keep_every)
+
+
+def _refuse_invisible(folder: Path, group: Any) -> None:
+    """Raise CheckpointError if a rank does not see the directory that the first one has made.
+
+    File systems of networks may show it a moment later. Without this the first rank would wait for ever.
+    """
+    until = time.monotonic() + _VISIBLE_S
+    while not (sees := folder.is_dir()) and time.monotonic() < until:
+        time.sleep(0.02)
+    blind = [rank for rank, each in zip(group.ranks, group.exchange(b"1" if sees else b"0", of="checkpoint.save"),
+                                        strict=True) if each == b"0"]  # fmt: skip
+    if blind:
+        if group.index == 0:
+            shutil.rmtree(folder, ignore_errors=True)
+        raise CheckpointError(
+            f"checkpoint.save: rank{'s' * (len(blind) > 1)} {', '.join(map(str, blind))} cannot see {folder.parent}, "
+            "into which the first rank writes; needed: a directory that all hosts share\n  fix: a path on a file "
+            "system of the network"
+        )
+
+
+_VISIBLE_S = 10.0
 
 
 class _Mine:

@@ -39,7 +39,7 @@ def set_step(run: dict[str, Any], step: int) -> None:
         p.array[...] = 100 * step + i
 
 
-def program(folder: Path, told: int, background: bool, keep: int | None) -> None:
+def program(folder: Path, told: int, background: bool, keep: int | None, twice: bool) -> None:
     with cc.Mesh(dp=cc.world().size) as mesh:
         run = objects()
         is_first = int(mesh.ranks.rank) == 0
@@ -51,6 +51,10 @@ def program(folder: Path, told: int, background: bool, keep: int | None) -> None
             checkpoints.save({**run, "step": step, "a": np.arange(step)}, step)
             if is_first:  # in the background, the save before this one has returned
                 os.write(told, f"saved {step - background}\n".encode())
+            if twice:  # the step that is there is replaced
+                checkpoints.save({**run, "step": step, "a": np.arange(step)}, step, overwrite=True)
+                if is_first:
+                    os.write(told, f"saved {step}\n".encode())
         checkpoints.wait()
         if is_first:
             os.write(told, f"saved {STEPS - 1}\n".encode())
@@ -76,6 +80,7 @@ def check(seed: int) -> str:
     rng = random.Random(seed)
     ranks, background, keep = rng.randint(1, 4), rng.random() < 0.5, rng.choice((None, None, 1, 2))
     at, half = rng.randint(1, 14 * ranks + 30), rng.random() < 0.5
+    twice = rng.random() < 0.4
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         read, write = os.pipe()
@@ -83,7 +88,7 @@ def check(seed: int) -> str:
         if not child:
             os.close(read)
             disk.point = killer(at, half)
-            cc.run(lambda: program(folder, write, background, keep), ranks)
+            cc.run(lambda: program(folder, write, background, keep, twice), ranks)
             os._exit(0)
         os.close(write)
         with os.fdopen(read) as pipe:

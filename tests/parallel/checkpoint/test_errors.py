@@ -30,7 +30,7 @@ from autograd.errors import (
 )
 from collectives.testing import faults
 from parallel import DataParallel, checkpoint
-from parallel.checkpoint import disk
+from parallel.checkpoint import disk, saving
 from parallel.checkpoint.checkpoints import Checkpoints
 
 pytest.importorskip("safetensors", reason="safetensors is not installed")
@@ -186,6 +186,61 @@ def test_a_real_limit_of_the_system(tmp_path: Path) -> None:
     found = subprocess.run([sys.executable, "-c", text, str(tmp_path)], capture_output=True, text=True, check=False)
     assert "typed: checkpoint.save: " in found.stdout and "could not be written" in found.stdout, found.stderr
     assert checkpoint.load(tmp_path, {}).step == 1
+
+
+@pytest.mark.parametrize("background", [False, True])
+def test_the_end_of_a_save_needs_no_current_mesh(
+    tmp_path: Path, background: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rank does not go on before the step exists, and hears of an error, also where the mesh is a trainer's."""
+    is_full = [False]
+
+    def full(name: str, path: Path | None = None) -> None:
+        if is_full[0] and path is not None and "rank-00001" in path.name:
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(disk, "point", full)
+
+    def program() -> bool:
+        checkpoints = Checkpoints(tmp_path, background=background)
+        with cc.Mesh(dp=2) as mesh:
+            checkpoints.save({"a": np.ones(3)}, 1)
+        checkpoints.wait()
+        seen = checkpoint.latest(tmp_path) == 1
+        mesh.ranks.barrier()
+        is_full[0] = True
+        mesh.ranks.barrier()
+        with pytest.raises(CheckpointError, match="No space left"):
+            with mesh:
+                checkpoints.save({"a": np.ones(3)}, 2)
+            checkpoints.wait()
+        return seen
+
+    assert cc.run(program, 2) == [True, True]
+
+
+def test_a_directory_that_the_hosts_do_not_share(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first rank used to wait for ever."""
+    monkeypatch.setattr(saving, "_VISIBLE_S", 0.05)
+
+    def program(mesh: cc.Mesh) -> None:
+        own = tmp_path / str(int(mesh.ranks.rank))
+        own.mkdir()
+        checkpoint.save(own, {"a": 1}, 1)
+
+    with pytest.raises(CheckpointError, match=r"ranks 1, 2 cannot see .*; needed: a directory that all hosts share"):
+        on(3, program)
+    assert not list(tmp_path.glob("*/.step-*"))
+
+
+def test_in_a_dry_world(tmp_path: Path) -> None:
+    """The first rank used to wait for ever for files of ranks that are not there."""
+    with cc.dry(ranks=64, mesh={"dp": 64}):
+        with pytest.raises(OptionError, match=r"in a dry world.*\n  fix: checkpoint.explain"):
+            checkpoint.save(tmp_path, {"model": model()}, 1)
+    checkpoint.save(tmp_path, {"model": model()}, 1)
+    with cc.dry(ranks=64, mesh={"dp": 64}), pytest.raises(OptionError, match="checkpoint.load was called in a dry"):
+        checkpoint.load(tmp_path, {"model": model()})
 
 
 @pytest.mark.parametrize("where", ["/proc/nothing", "/dev/null", "/dev/null/below"])
