@@ -234,7 +234,7 @@ def test_a_directory_that_the_hosts_do_not_share(tmp_path: Path, monkeypatch: py
 
 
 def test_in_a_dry_world(tmp_path: Path) -> None:
-    """The first rank used to wait for ever for files of ranks that are not there."""
+    """It used to be an error of a value that cannot be read, which did not name `explain`."""
     with cc.dry(ranks=64, mesh={"dp": 64}):
         with pytest.raises(OptionError, match=r"in a dry world.*\n  fix: checkpoint.explain"):
             checkpoint.save(tmp_path, {"model": model()}, 1)
