@@ -193,7 +193,7 @@ class Recording(Locks):
     )  # fmt: skip
 
     def __init__(self) -> None:
-        Locks.__init__(self)  # `super()` would double the cost
+        self._held, self._locked = [], []  # as `Locks.__init__`, whose call costs 0.1 us
         self.nodes: list[Node | None] = []
         self.leaves: dict[Any, int] = {}
         self.pending: dict[int, Any] = {}

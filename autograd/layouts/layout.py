@@ -198,7 +198,6 @@ class Layout(Mapping[str, Label]):
         self.special = any(type(x) is Shard for x in labels)  # if so, inference depends on shapes
         self.rooted = any(type(x) is Rooted for x in labels)  # if so, the value may be absent on this rank
         self.has_copies = any(x is R or x is I for x in labels)  # if so, the ranks must hold equal values
-        self.has_copies = any(x is R or x is I for x in labels)  # if so, the ranks must hold equal values
         self.one_number = all(x is I for x in labels)  # if so, a number can be an objective
         self.drawn = D in labels
 

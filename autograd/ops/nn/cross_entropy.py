@@ -164,8 +164,10 @@ def one_hot(labels: Any, like: Any) -> Any:
 
 def _refuse_parts_of_classes(logits: Tensor) -> None:
     """Raise LayoutError where each rank has the logits of some classes: a label counts from the first of all."""
-    for axis, label in () if logits.layout is None else logits.layout.items():
-        if isinstance(label, Shard) and label.dim == 1:
+    layout: Any = logits.layout
+    for k, label in enumerate(layout.labels):
+        if type(label) is Shard and label.dim == 1:
+            axis = layout.grid.names[k]
             raise LayoutError(
                 f"cross_entropy(logits: {describe(logits.array, logits.array.shape, logits.layout)})\n  axis {axis!r}: "
                 f"the classes are {label!r}, and a softmax is over all of them\n"
@@ -350,14 +352,10 @@ def _may_ignore(labels: Any) -> bool:
     return type(labels) is not Shaped and (type(labels) is not np.ndarray or bool((labels == IGNORED).any()))
 
 
-def _looked_for(ignored: int, logits: Any, labels: Any, smoothing: float) -> tuple[bool, int | None]:
-    """Whether to try the operation that ignores no row, and finds a label IGNORED; and the label to ignore, if any."""
-    if ignored != IGNORED:
-        return False, ignored
-    is_plain = _is_plain(logits, labels, smoothing)
-    if is_plain and type(labels) in _CHECKED and not listeners:
-        return True, ignored
-    return (False, ignored) if _may_ignore(labels) else (is_plain, None)
+def _looked_for(ignored: int, labels: Any, is_plain: bool) -> tuple[bool, int | None]:
+    """Whether the operation that ignores no row can run, which would not find a label IGNORED here; and the label to
+    ignore, if any."""
+    return (False, ignored) if ignored != IGNORED or _may_ignore(labels) else (is_plain, None)
 
 
 def _sum_of_rows(logits: Any, labels: Any) -> Any:
@@ -485,10 +483,11 @@ def cross_entropy(
             return _by_rows(logits, labels, reduction, ignore_index=ignore_index, label_smoothing=label_smoothing)
         if logits.__class__ in TENSORS and logits.layout is not None and logits.layout.special:
             _refuse_parts_of_classes(logits)
-        if ignore_index is None:
-            is_plain = _is_plain(array, indices, label_smoothing)
-        else:
-            is_plain, ignore_index = _looked_for(ignore_index, array, indices, label_smoothing)
+        is_plain = _is_plain(array, indices, label_smoothing)
+        if ignore_index is not None and not (
+            is_plain and ignore_index == IGNORED and type(indices) in _CHECKED and not listeners
+        ):
+            is_plain, ignore_index = _looked_for(ignore_index, indices, is_plain)
         if is_plain:
             try:
                 return _PLAIN[reduction](logits, labels)
