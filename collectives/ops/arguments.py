@@ -22,7 +22,6 @@ import numpy as np
 
 from autograd.arrays.device import is_array
 from autograd.arrays.shape_only import Shaped
-from autograd.engine.distribution import ALONE
 from autograd.engine.leaves import tensor
 from autograd.engine.state import state
 from autograd.engine.tensor import TENSORS, Given, Tensor
@@ -80,7 +79,7 @@ def user_function(resolve: Callable[Arguments, Use | Tensor]) -> Callable[Argume
     def function(x: Any, axis: Any = None, *args: Any, **options: Any) -> Tensor:
         mesh: Any = state.distribution
         key: Any = None
-        if mesh is not ALONE and x.__class__ in TENSORS:
+        if x.__class__ in TENSORS:
             array = x.array
             key = (resolve, axis, x.layout, array.__class__, array.shape, array.dtype)
             if args or options:
@@ -93,6 +92,8 @@ def user_function(resolve: Callable[Arguments, Use | Tensor]) -> Callable[Argume
                 key = tuple(parts)
             try:
                 known = mesh.prepared.get(key)
+            except AttributeError:  # there is no mesh, and `resolve` says so
+                known = None
             except TypeError:
                 key, known = _found_without_lists(mesh.prepared, key)
             if known is not None:
