@@ -3,7 +3,7 @@
 `Trainer` trains one model on any mesh. It stands on `parallelize`, which divides the layers that a plan names by
 styles (`Column`, `Row`, `Heads`, `Vocabulary`, `Sequence`, `Ring`, `Ulysses`, `Experts`, `Recompute`), on `Pipeline`,
 which runs layers in stages, and on `DataParallel`, which divides batches, and on request the parameters. Compressions,
-`LocalSGD` and `ParameterServer` send less. `StepReport` tells where the time of a step goes. `RunLog` and `Progress`
+`LocalSGD` and `ParameterServer` send less. `BackupWorkers` waits for the first ranks only. `StepReport` tells where the time of a step goes. `RunLog` and `Progress`
 record a run.
 """
 
@@ -19,6 +19,7 @@ from .data.entry import enter
 from .verify import Report, VerifyError, verify
 
 if TYPE_CHECKING:  # `__getattr__` loads these names at first use
+    from .approximate.backup_workers import BackupReport, BackupStep, BackupWorkers
     from .approximate.compressed_adam import CompressedAdam
     from .approximate.compression import Compression
     from .approximate.local_sgd import DiLoCo, LocalSGD
@@ -44,6 +45,7 @@ if TYPE_CHECKING:  # `__getattr__` loads these names at first use
     __version__: str
 
 _LATER = {
+    "approximate.backup_workers": ("BackupReport", "BackupStep", "BackupWorkers"),
     "approximate.compressed_adam": ("CompressedAdam",),
     "approximate.compression": ("Compression",),
     "approximate.local_sgd": ("DiLoCo", "LocalSGD"),
@@ -69,7 +71,7 @@ _LATER = {
 _MODULES = {name: module for module, names in _LATER.items() for name in names}
 
 __all__ = [
-    "Axes", "Bucketing", "Column", "CompressedAdam", "Compression", "DataParallel", "DiLoCo", "Experts", "Explanation",
+    "Axes", "BackupReport", "BackupStep", "BackupWorkers", "Bucketing", "Column", "CompressedAdam", "Compression", "DataParallel", "DiLoCo", "Experts", "Explanation",
     "Float16", "Heads",
     "Int8", "LocalSGD", "Memory", "MixtureOfExperts", "NoiseScale", "OneBit", "ParameterServer", "Pipeline", "PowerSGD",
     "Progress", "RandomK", "Recompute", "Report", "Ring", "Row", "RunLog", "Schedule", "Sequence", "Shards",

@@ -27,7 +27,7 @@ from ..checks.reports import print_report
 from ..job.failure import process
 from ..transports.job import Death
 from ..transports.protocol import Communicator, Observer, Pending, Request, observers, quietly
-from .one_sided import CountedClocks, CountedWindow
+from .one_sided import CountedArrivals, CountedClocks, CountedWindow
 from .plan import CALLS, Corrupt, Delay, Drop, Fault, Kill, Plan, Stop
 from .points import listeners
 
@@ -169,6 +169,8 @@ class RankFaults:
             return CountedWindow(run(), lambda *call: self.access(group, *call))
         if name == "clocks":
             return CountedClocks(run(), lambda *call: self.access(group, *call))
+        if name == "arrivals":
+            return CountedArrivals(run(), lambda *call: self.access(group, *call))
         changes = self.reach(name, group, is_call=True)
         # The next call of the channel must not take the place of the one that is lost.
         channel = (group, name, request.peer) if name in ("send", "recv") else (group, "", 0)
@@ -186,11 +188,11 @@ class RankFaults:
         return self._started(run(), group, changes) if started else self._corrupt(run(), changes)
 
     def access(self, group: Communicator, name: str, run: Callable[[], T]) -> T:
-        """Count an access to a window or to clocks, and make it."""
+        """Count an access to a window, clocks or arrivals, and make it."""
         changes = self.reach(name, group, is_call=name in CALLS)
         if (dropped := self._first_drop(changes)) is not None:
-            if name == "window.add":
-                return None  # type: ignore[return-value]  # an addition has no result
+            if name in ("window.add", "window.put"):
+                return None  # type: ignore[return-value]  # they have no result
             self._wait_for_ever(group, f"its {name} was dropped by an injected fault ({dropped})")
         result: T = self._corrupt(run(), changes)
         return result

@@ -1,4 +1,4 @@
-"""Windows and clocks whose accesses are counted as operations of their rank."""
+"""Windows, clocks and arrivals whose accesses are counted as operations of their rank."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from ..transports.arrivals import Arrivals
 from ..transports.request import Array
 from ..transports.windows import Clocks, Window
 
-__all__ = ["CountedClocks", "CountedWindow"]
+__all__ = ["CountedArrivals", "CountedClocks", "CountedWindow"]
 
 Access = Callable[[str, Callable[[], Any]], Any]
 """``access(name, run)`` counts an operation and returns ``run()``."""
@@ -30,6 +31,9 @@ class CountedWindow(Window):
 
     def add(self, values: Array, owner: int, start: int = 0) -> None:
         self._access("window.add", lambda: self._inner.add(values, owner, start))
+
+    def put(self, values: Array, owner: int, start: int = 0) -> None:
+        self._access("window.put", lambda: self._inner.put(values, owner, start))
 
     def fetch_and_add(self, value: Any, owner: int, at: int) -> Any:
         return self._access("window.fetch_and_add", lambda: self._inner.fetch_and_add(value, owner, at))
@@ -63,6 +67,37 @@ class CountedClocks(Clocks):
     @property
     def mine(self) -> int:
         return self._inner.mine
+
+    def free(self) -> None:
+        self._inner.free()
+
+
+class CountedArrivals(Arrivals):
+    """Arrivals of a rank that it makes, and waits for, through a function."""
+
+    def __init__(self, inner: Arrivals, access: Access):
+        super().__init__(inner.index, inner.size, inner.count, inner.steps)
+        self._inner = inner
+        self._access = access
+
+    def take(self, step: int, is_member: bool | None = None) -> bool:
+        return bool(self._access("arrivals.take", lambda: self._inner.take(step, is_member)))
+
+    def members(self, step: int) -> tuple[int, ...]:
+        found: tuple[int, ...] = self._access("arrivals.members", lambda: self._inner.members(step))
+        return found
+
+    def finish(self, step: int) -> None:
+        self._access("arrivals.finish", lambda: self._inner.finish(step))
+
+    def wait(self, step: int) -> None:
+        self._access("arrivals.wait", lambda: self._inner.wait(step))
+
+    def is_finished(self, step: int) -> bool:
+        return self._inner.is_finished(step)
+
+    def recorded(self) -> Iterator[tuple[int, tuple[int, ...]]]:
+        return self._inner.recorded()
 
     def free(self) -> None:
         self._inner.free()

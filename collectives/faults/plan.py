@@ -17,7 +17,7 @@ __all__ = ["CALLS", "KINDS", "Corrupt", "Delay", "Drop", "Fault", "Kill", "Plan"
 
 CALLS = (
     "all_reduce", "reduce", "broadcast", "gather", "all_gather", "scatter", "reduce_scatter", "all_to_all", "scan",
-    "send", "recv", "get", "accumulate", "barrier", "window.get", "window.add", "window.fetch_and_add",
+    "send", "recv", "get", "accumulate", "barrier", "window.get", "window.add", "window.put", "window.fetch_and_add",
 )  # fmt: skip
 """The calls that move data between ranks, or synchronize them. A message that is lent is a `send`."""
 

@@ -34,9 +34,11 @@ class Channel:
         The error that waits on it raise: its ranks were part of a deadlock or made different calls.
     history : list of int or None
         The marks of the calls that the monitor has not seen yet (see `history`); None where none compares them.
+    count : int
+        How many ranks must have made a call that a wait is for, this rank included; 0 stands for all.
     """
 
-    __slots__ = ("broken", "calls", "history", "key", "name", "ranks", "received", "sent", "texts")
+    __slots__ = ("broken", "calls", "count", "history", "key", "name", "ranks", "received", "sent", "texts")
 
     def __init__(self, key: str, name: str, ranks: tuple[int, ...]):
         self.key = key
@@ -48,6 +50,7 @@ class Channel:
         self.texts: dict[int, deque[tuple[int, str]]] = {}
         self.broken: CommunicationError | None = None
         self.history: list[int] | None = None
+        self.count = 0
 
 
 class Numbers(list[int]):

@@ -7,7 +7,8 @@ are linear in the number of ranks. If no request follows a notice, because the c
 the interpreter's lock, the next rank is notified. The collector looks for four conditions in the replies:
 
 - *Departed.* A rank waits for a call or a message of a rank that has left. The collector sends the departure to it.
-- *Deadlock.* A set of ranks that all wait, each for a call or a message that only another rank of the set can make.
+- *Deadlock.* A set of ranks that all wait, each for a call or a message that only another rank of the set can make, or
+  for some number of ranks of which too few are outside of the set.
   Detection takes two rounds of replies, and the second starts when the first is complete. A rank that is in the same
   wait in both rounds was in it in between as well, so at one moment all ranks of the set were waiting. No time limit is
   needed. Another thread of such a rank could still make the missing call, so all its threads must wait, in ringtape or
@@ -263,7 +264,8 @@ class DeadlockDetection:
         return {
             "waits": [
                 [thread, channel.key, call, number, source, f"{_call_text(channel, call, number, source)}",
-                 site_of_thread(abs(thread)), list(channel.ranks), now - self._since.get(thread, (None, now, 0))[1]]
+                 site_of_thread(abs(thread)), list(channel.ranks), now - self._since.get(thread, (None, now, 0))[1],
+                 channel.count]
                 for thread, (channel, call, number, source) in waits.items()
             ],
             "patience_s": None if self.left is not None else patience_s(waits, self._waiting),
@@ -346,13 +348,21 @@ def deadlocked(before: dict[int, State], after: dict[int, State]) -> set[int]:
     }
     gone = {rank for rank, reply in after.items() if reply["left"] is not None}
 
-    def never_ends(missing: list[int]) -> bool:
+    def never_ends(wait: Any, rank: int) -> bool:
         """Whether a wait never ends because of other waits. A wait for a rank that has left ends with its departure."""
-        return not gone.intersection(missing) and bool(waiting.intersection(missing))
+        missing = _missing(wait, after, rank)
+        stuck = waiting.intersection(missing)
+        if gone.intersection(missing):
+            return False
+        _, key, _, number, _, _, _, ranks, _, count = wait
+        if count == 0:
+            return bool(stuck)
+        is_missing = after[rank]["calls"].get(key, 0) < number  # it waits for what others have begun without it
+        return len(ranks) - len(stuck) - is_missing < count
 
     while True:
         blocked = {
-            rank for rank in waiting if all(never_ends(_missing(wait, after, rank)) for wait in blocked_in(after[rank]))
+            rank for rank in waiting if all(never_ends(wait, rank) for wait in blocked_in(after[rank]))
         }
         if blocked == waiting:
             return waiting

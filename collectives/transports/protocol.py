@@ -30,6 +30,7 @@ from .request import DTYPES, REDUCTIONS, Array, Request, Runs, alone, answer, ch
 from .traffic import Traffic
 
 if TYPE_CHECKING:
+    from .arrivals import Arrivals
     from .windows import Clocks, Window
 
 __all__ = [
@@ -97,7 +98,7 @@ def landed(y: Any, out: Any) -> Any:
 Observer = Callable[["Communicator", Request, bool, Callable[[], Any]], Any]
 """``observer(group, request, started, run)`` calls `run` once and returns its value: a result, or the `Pending` of a
 started call. An agreement is observed as a request ``agree`` whose operand is the fingerprint, and the making of a
-window and of clocks as ``window`` and ``clocks``."""
+window, of clocks and of arrivals as ``window``, ``clocks`` and ``arrivals``."""
 
 observers: dict[int, Observer] = {}
 """The observers by thread number (`inspect.observing`). Calls inside an observed call are not observed: the messages of
@@ -438,6 +439,26 @@ class Communicator:
         self._refuse_dry("clocks")
         return self._clocks_of()
 
+    def arrivals(self, count: int, steps: int) -> Arrivals:
+        """A record of the first `count` ranks at each of some steps; see `arrivals`. All ranks of the group call it.
+
+        Raises
+        ------
+        ArgumentError
+            `count` is not from 1 to the number of ranks, or there is no step.
+        MeshError
+            The world is dry.
+        """
+        if observers and get_ident() in observers:
+            seen: Arrivals = observed(self, Request("arrivals"), False, lambda: self.arrivals(count, steps))
+            return seen
+        if self.size == 1:
+            from .arrivals import AloneArrivals
+
+            return AloneArrivals(steps, count)
+        self._refuse_dry("arrivals")
+        return self._arrivals_of(count, steps)
+
     def _refuse_dry(self, what: str) -> None:
         if self.dry:
             raise MeshError(
@@ -449,6 +470,9 @@ class Communicator:
         raise NotImplementedError
 
     def _clocks_of(self) -> Clocks:
+        raise NotImplementedError
+
+    def _arrivals_of(self, count: int, steps: int) -> Arrivals:
         raise NotImplementedError
 
     foreign: Callable[..., Any] | None = None
@@ -578,6 +602,9 @@ class Wrapper(Communicator):
 
     def clocks(self) -> Clocks:
         return self.base.clocks()
+
+    def arrivals(self, count: int, steps: int) -> Arrivals:
+        return self.base.arrivals(count, steps)
 
     def agree(self, call: Text, layout: str = "", is_rooted: bool = False, addend: Addend | None = None) -> None:
         self.base.agree(call, layout, is_rooted, addend)

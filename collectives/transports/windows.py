@@ -49,7 +49,7 @@ def check_memory(x: Any, name: str) -> None:
 class Window:
     """Memory of every rank of a group, which any of them reads and updates without the owner's participation.
 
-    `Communicator.window` makes it. `get`, `add` and `fetch_and_add` are atomic for each element. A block of
+    `Communicator.window` makes it. `get`, `add`, `put` and `fetch_and_add` are atomic for each element. A block of
     ``with window.locked(owner):`` is atomic for the whole memory of one rank: no other rank is in such a block for it
     meanwhile. A rank holds one lock of a window at a time, and does not wait for other ranks in the block.
 
@@ -62,7 +62,7 @@ class Window:
     Notes
     -----
     Each call moves the bytes of its elements in one message, and a lock costs two more of 8 bytes. They are counted
-    in the group's `Traffic`: an `add` as sent to the owner, a `get` as sent by it. Over MPI it is a window with passive
+    in the group's `Traffic`: an `add` or a `put` as sent to the owner, a `get` as sent by it. Over MPI it is a window with passive
     targets (MPI standard 4.1, chapter 12). Whether an owner that computes delays the others depends on the network;
     ringtape's monitor thread makes progress for it.
     """
@@ -88,15 +88,13 @@ class Window:
 
     def add(self, values: Array, owner: int, start: int = 0) -> None:
         """Add values to elements of a rank's memory. They have been added when this returns."""
-        self._check("add", owner)
-        if values.dtype != self.dtype or values.ndim != 1:
-            raise DtypeError(
-                f"add to the window '{self.name}': {values.dtype}{list(values.shape)} was given; needed: {self.dtype} "
-                "of one dimension"
-            )
-        self._check_range("add", owner, start, values.size)
-        self._count(owner, values.size)
+        self._check_values("add", values, owner, start)
         self._add(np.ascontiguousarray(values), owner, start)
+
+    def put(self, values: Array, owner: int, start: int = 0) -> None:
+        """Replace elements of a rank's memory. They have been replaced when this returns."""
+        self._check_values("put", values, owner, start)
+        self._put(np.ascontiguousarray(values), owner, start)
 
     def fetch_and_add(self, value: Any, owner: int, at: int) -> Any:
         """Add a number to one element, and return the element as it was before."""
@@ -132,6 +130,17 @@ class Window:
                 f"which owns {self.counts[owner]}"
             )
 
+    def _check_values(self, call: str, values: Array, owner: int, start: int) -> None:
+        """Check values for a rank's memory, and count them as sent."""
+        self._check(call, owner)
+        if values.dtype != self.dtype or values.ndim != 1:
+            raise DtypeError(
+                f"{call} to the window '{self.name}': {values.dtype}{list(values.shape)} was given; needed: "
+                f"{self.dtype} of one dimension"
+            )
+        self._check_range(call, owner, start, values.size)
+        self._count(owner, values.size)
+
     def _count(self, owner: int, count: int) -> None:
         if owner != self.index:
             self.traffic.count(self.ranks[owner], count * self.dtype.itemsize)
@@ -141,6 +150,9 @@ class Window:
         raise NotImplementedError
 
     def _add(self, values: Array, owner: int, start: int) -> None:
+        raise NotImplementedError
+
+    def _put(self, values: Array, owner: int, start: int) -> None:
         raise NotImplementedError
 
     def _fetch_and_add(self, value: Array, owner: int, at: int) -> Any:
@@ -195,6 +207,10 @@ class LocalWindow(Window):
     def _add(self, values: Array, owner: int, start: int) -> None:
         with self._access(owner) as memory:
             memory[start : start + values.size] += values
+
+    def _put(self, values: Array, owner: int, start: int) -> None:
+        with self._access(owner) as memory:
+            memory[start : start + values.size] = values
 
     def _fetch_and_add(self, value: Array, owner: int, at: int) -> Any:
         with self._access(owner) as memory:

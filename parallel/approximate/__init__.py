@@ -9,7 +9,8 @@
 `compressed_adam`     `CompressedAdam`, the optimizer of 1-bit Adam
 `local_sgd`           `LocalSGD`, `DiLoCo`: copies of the parameters that are averaged every few steps
 `parameter_server`    `ParameterServer`: asynchronous training and bounded staleness
-`own_copies`          the labels of the copies of the last two
+`backup_workers`      `BackupWorkers`: a step uses the gradients of the first k of n ranks
+`own_copies`          the labels of the copies of the last three
 `noise_scale`         `NoiseScale`: an estimator of the gradient noise scale, from the sums of the buckets
 `rank_states`         the state of all ranks in a checkpoint
 ====================  ==============================================================================================

@@ -237,7 +237,7 @@ class Buckets:
         return arrays
 
     # -- layout ----------------------------------------------------------------------------------------------------
-    def _lay_out(self, order: list[int] | None) -> list[Place]:
+    def settle_places(self, order: list[int] | None) -> list[Place]:
         """Settle the buckets at the first sweep. All ranks of the axis call it."""
         if self.places is not None:
             return self.places
@@ -341,7 +341,7 @@ class Buckets:
     def begin(self, sweep: Sweep, first: int, step: int) -> None:
         uses = _first_uses(sweep, first, step)
         if self.places is None:
-            self._lay_out(sorted(range(step - first), key=lambda i: -uses[first + i][0] if first + i in uses else 1))
+            self.settle_places(sorted(range(step - first), key=lambda i: -uses[first + i][0] if first + i in uses else 1))
         filling = _begun(sweep)[step] = _Filling(self, sweep, first)
         filling.announce()
         sweep.stop_at([(use.place, partial(filling.arrived, k - first)) for k, use in uses.items()])
@@ -359,7 +359,7 @@ class Buckets:
     def adjoint(self, cotangents: list[Any], sweep: Sweep, step: int) -> Iterator[tuple[int, Any]]:
         filling = _begun(sweep).pop(step, None)
         if filling is None:  # a sweep that returns cotangents
-            self._lay_out(None)
+            self.settle_places(None)
             filling = _Filling(self, sweep, step - len(cotangents))
             filling.announce()
         return filling.results(cotangents)

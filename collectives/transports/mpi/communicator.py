@@ -73,7 +73,7 @@ class MpiCommunicator(HostTransport):
         self._foreign: MpiCommunicator | None = None
         self._lanes: dict[str, MpiCommunicator] = {}
         self._tag = 0
-        self._clocks = 0  # how many were made
+        self._clocks = self._rolls = 0  # how many were made
         self._to_self: deque[Array] = deque()  # messages of a single rank to itself
         self.pools = groups.pools
         if handle is not None:  # nobody waits for a channel of a single rank
@@ -362,6 +362,16 @@ class MpiCommunicator(HostTransport):
         mine = np.zeros(counts[self.index], np.int64)
         window = windows.MpiWindow(self._comm, mine, counts, channel, self._waits, self.block)
         return windows.MpiClocks(window, channel, self._waits, self.index)
+
+    def _arrivals_of(self, count: int, steps: int) -> windows.MpiArrivals:
+        self._rolls = number = self._rolls + 1
+        channel = Channel(f"{self._channel.key}/arrivals {number}", f"{self.name}/arrivals", self.ranks)
+        channel.count = count
+        self._waits.activity.channels[channel.key] = channel
+        counts = [windows.record_size(self.size) * len(range(rank, steps, self.size)) for rank in range(self.size)]
+        mine = np.zeros(counts[self.index], np.int64)
+        window = windows.MpiWindow(self._comm, mine, counts, channel, self._waits, self.block)
+        return windows.MpiArrivals(window, channel, self._waits, self.index, count, steps)
 
     # -- messages ----------------------------------------------------------------------------------------------
     def _start_send(

@@ -19,12 +19,13 @@ from typing import Any
 import numpy as np
 
 from ...job.activity import Channel, Wait
+from ..arrivals import Arrivals, bits_of
 from ..protocol import Array, Runs
 from ..windows import Clocks, Window
 from .library import KINDS, MPI, Kind
 from .waiting import Waits
 
-__all__ = ["MpiClocks", "MpiWindow", "accumulate", "get"]
+__all__ = ["MpiArrivals", "MpiClocks", "MpiWindow", "accumulate", "get", "record_size"]
 
 
 def get(comm: Any, kind: Kind, x: Array, runs: Runs, out: Array) -> Array:
@@ -218,6 +219,13 @@ class MpiWindow(Window):
         given, there = [values, self._datatype], (start, values.size, self._datatype)
         self._block("add", self._access, owner, lambda: self._window.Accumulate(given, owner, there, MPI.SUM))
 
+    def _put(self, values: Array, owner: int, start: int) -> None:
+        given, there = [values, self._datatype], (start, values.size, self._datatype)
+        if self._held == owner:
+            self._block("put", self._access, owner, lambda: self._window.Put(given, owner, there))
+        else:
+            self._block("put", self._access, owner, lambda: self._window.Accumulate(given, owner, there, MPI.REPLACE))
+
     def _fetch_and_add(self, value: Array, owner: int, at: int) -> Any:
         before = np.empty(1, self.dtype)
         given, found = [value, self._datatype], [before, self._datatype]
@@ -281,3 +289,98 @@ class MpiClocks(Clocks):
     def free(self) -> None:
         """Release the memory."""
         self._window.free()
+
+
+# -- arrivals ---------------------------------------------------------------------------------------------------------
+_TICKETS, _ARRIVED, _FINISHED, _MEMBERS = range(4)  # the fields of a record; the members are bits, in several words
+_BITS = 62  # of a word, which is a signed integer of 64 bits
+
+
+def record_size(ranks: int) -> int:
+    """The number of integers in the record of a step."""
+    return _MEMBERS + -(-ranks // _BITS)
+
+
+class MpiArrivals(Arrivals):
+    """Arrivals in the memory of all ranks, a step's at rank ``step % size``. `MpiCommunicator.arrivals` creates them.
+
+    The channel's count of calls is this rank's stage: 2 step + 1 after its arrival as a member, 2 step + 2 after the
+    step. So the monitors find deadlocks, and ranks that have left, as for collective calls of which `count` suffice.
+
+    Parameters
+    ----------
+    window : MpiWindow
+        The records of each rank's steps, all 0.
+    channel : Channel
+        A channel of these arrivals alone, with its `count`.
+    waits : Waits
+    index, count, steps : int
+        See `Arrivals`.
+    """
+
+    def __init__(self, window: MpiWindow, channel: Channel, waits: Waits, index: int, count: int, steps: int):
+        super().__init__(index, len(channel.ranks), count, steps)
+        self._window, self._channel, self._waits = window, channel, waits
+        self._found = np.empty(1, np.int64)
+
+    def take(self, step: int, is_member: bool | None = None) -> bool:
+        owner, at = self._place(step)
+        if is_member is None:
+            is_member = self._window.fetch_and_add(1, owner, at + _TICKETS) < self.count
+        if is_member:  # the members are read after the count of arrivals, so that the bit comes first
+            word, bit = divmod(self.index, _BITS)
+            self._window.fetch_and_add(1 << bit, owner, at + _MEMBERS + word)
+            self._window.fetch_and_add(1, owner, at + _ARRIVED)
+            self._reach(2 * step + 1)
+        return is_member
+
+    def members(self, step: int) -> tuple[int, ...]:
+        self._wait_for(2 * step + 1)
+        owner, at = self._place(step)
+        return bits_of(self._window.get(owner, at + _MEMBERS, record_size(self.size) - _MEMBERS).tolist(), _BITS)
+
+    def finish(self, step: int) -> None:
+        owner, at = self._place(step)
+        self._window.fetch_and_add(1, owner, at + _FINISHED)
+        self._reach(2 * step + 2)
+
+    def wait(self, step: int) -> None:
+        self._wait_for(2 * step + 2)
+        self._reach(2 * step + 2)
+
+    def is_finished(self, step: int) -> bool:
+        owner, at = self._place(step)
+        return bool(self._window.get(owner, at + _FINISHED, 1)[0] >= self.count)
+
+    def recorded(self) -> Iterator[tuple[int, tuple[int, ...]]]:
+        mine = self._window.get(self.index).reshape(-1, record_size(self.size))
+        for k, record in enumerate(mine.tolist()):
+            if record[_ARRIVED]:
+                yield self.index + k * self.size, bits_of(record[_MEMBERS:], _BITS)
+
+    def free(self) -> None:
+        """Release the memory."""
+        self._window.free()
+        self._waits.activity.channels.pop(self._channel.key, None)
+
+    def _place(self, step: int) -> tuple[int, int]:
+        """The rank that has the record of a step, and where it begins."""
+        return step % self.size, step // self.size * record_size(self.size)
+
+    def _reach(self, stage: int) -> None:
+        self._channel.calls = max(stage, self._channel.calls)
+
+    def _wait_for(self, stage: int) -> None:
+        step, is_end = divmod(stage - 1, 2)
+        wait = (self._channel, f"{'end' if is_end else 'arrivals'} of step {step}", stage, None)
+        self._waits.block(wait, self._poll, wait, *self._place(step), _FINISHED if is_end else _ARRIVED)
+
+    def _poll(self, wait: Wait, owner: int, at: int, field: int) -> None:
+        began = time.perf_counter()
+        while True:
+            self._window.read(owner, at + field, self._found)
+            if self._found[0] >= self.count:
+                return
+            if self._waits.activity.is_alarmed:
+                self._waits.check(wait)
+            _pause(began)

@@ -27,8 +27,9 @@ from ..protocol import Array, Pending, Request, Text
 from ..traffic import Traffic
 from ..windows import LocalWindow
 from .calls import Part, agreed
+from .arrivals import LocalArrivals
 from .clocks import LocalClocks
-from .rendezvous import Board, Channel, Memory, Message, Rendezvous
+from .rendezvous import Board, Channel, Memory, Message, Rendezvous, Roll
 from .waiting import WaitingRanks
 
 __all__ = ["LocalCommunicator", "LocalWorld"]
@@ -110,7 +111,7 @@ class LocalCommunicator(HostTransport):
         self._number = 0
         self._sent = [0] * self.size
         self._received = [0] * self.size
-        self._windows = self._boards = 0  # how many were made
+        self._windows = self._boards = self._rolls = 0  # how many were made
         self.traffic = Traffic()
 
     def __repr__(self) -> str:
@@ -202,6 +203,12 @@ class LocalCommunicator(HostTransport):
         with self._world.lock:
             board = self._channel.boards.setdefault(number, Board(self.ranks, self.name))
         return LocalClocks(self._world, board, self._world_rank)
+
+    def _arrivals_of(self, count: int, steps: int) -> LocalArrivals:
+        self._rolls = number = self._rolls + 1
+        with self._world.lock:
+            roll = self._channel.rolls.setdefault(number, Roll(self.ranks, self.name, count))
+        return LocalArrivals(self._world, roll, self._world_rank, steps)
 
     # -- rendezvous --------------------------------------------------------------------------------------------
     def _join(self, request: Request, x: Any, out: Any, statement: Statement | None, site: str | int) -> Rendezvous:

@@ -1,4 +1,4 @@
-"""The things that a rank which is a thread can wait for: a rendezvous of its group, a message, or the ranks' clocks.
+"""The things that a rank which is a thread can wait for: a rendezvous, a message, the ranks' clocks, or arrivals.
 
 An announced call carries its rank's statement about it (see `sanitizer`). The rank that completes the rendezvous
 compares the statements as well, so a fingerprint needs no rendezvous of its own. A rank's line in the user's program is
@@ -7,7 +7,7 @@ found in the frames of its thread, and only when an error message needs it.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable
 from threading import Lock
 from typing import Any
@@ -21,7 +21,7 @@ from ...checks.sanitizer import Statement
 from ..protocol import Array
 from .calls import AGREES, combine
 
-__all__ = ["Board", "Channel", "Memory", "Message", "Milestone", "Rendezvous", "Wait"]
+__all__ = ["Board", "Channel", "Gate", "Memory", "Message", "Milestone", "Rendezvous", "Roll", "Wait"]
 
 
 def _ranks_text(ranks: Iterable[int]) -> str:
@@ -198,6 +198,43 @@ class Milestone:
         return f"{text}, for {_ranks_text(behind)}" if behind else text
 
 
+class Roll:
+    """The arrivals at the steps of a group: the members of each, how many have finished it, and the waits for them."""
+
+    __slots__ = ("count", "finished", "gates", "members", "name", "ranks", "stages", "tickets")
+
+    def __init__(self, ranks: tuple[int, ...], name: str, count: int):
+        self.ranks, self.name, self.count = ranks, name, count
+        self.tickets: Counter[int] = Counter()
+        self.finished: Counter[int] = Counter()
+        self.members: dict[int, list[int]] = {}
+        self.stages = [0] * len(ranks)  # of each rank: 2 step + 1 after its arrival as a member, + 2 after the step
+        self.gates: dict[int, Gate] = {}  # by stage
+
+
+class Gate:
+    """A wait until `count` ranks of a roll have reached a stage."""
+
+    __slots__ = ("done", "roll", "stage", "waiters")
+
+    def __init__(self, roll: Roll, stage: int):
+        self.roll = roll
+        self.stage = stage
+        self.done = False
+        self.waiters: list[int] = []
+
+    def needs(self, rank: int) -> bool:
+        """Whether world rank `rank` is not yet at the stage. Any of these ranks can end the wait."""
+        ranks = self.roll.ranks
+        return rank in ranks and self.roll.stages[ranks.index(rank)] < self.stage
+
+    def wait_text(self, rank: int) -> str:
+        roll, (step, is_end) = self.roll, divmod(self.stage - 1, 2)
+        absent = [r for r in roll.ranks if r != rank and self.needs(r)]
+        what = "have finished" if is_end else "have arrived at"
+        return f"a wait on '{roll.name}' until {roll.count} ranks {what} step {step}, for any of {_ranks_text(absent)}"
+
+
 class Memory:
     """The memory of every rank in a window, with a lock for each."""
 
@@ -208,13 +245,14 @@ class Memory:
         self.locks = [Lock() for _ in range(size)]
 
 
-Wait = Rendezvous | Message | Milestone
+Wait = Rendezvous | Message | Milestone | Gate
 
 
 class Channel:
-    """The state that the ranks of one group share: incomplete rendezvous, unmatched messages, windows and clocks."""
+    """The state that the ranks of one group share: incomplete rendezvous, unmatched messages, and one-sided memory."""
 
-    __slots__ = ("boards", "has_reported", "messages", "name", "numbered", "order", "ranks", "rendezvous", "windows")
+    __slots__ = ("boards", "has_reported", "messages", "name", "numbered", "order", "ranks", "rendezvous", "rolls",
+                 "windows")  # fmt: skip
 
     def __init__(self, ranks: tuple[int, ...], name: str):
         self.ranks = ranks
@@ -223,6 +261,7 @@ class Channel:
         self.messages: dict[tuple[int, int, int], Message] = {}  # by source, destination and order
         self.numbered: dict[tuple[int, int, int], deque[Message]] = {}  # by source, destination and number
         self.boards: dict[int, Board] = {}  # clocks, in the order in which they were made
+        self.rolls: dict[int, Roll] = {}  # arrivals, in the order in which they were made
         self.windows: dict[int, Memory] = {}  # in the order in which they were made
         self.order = Order()  # of the calls' lines
         self.has_reported = False

@@ -280,7 +280,7 @@ def answer(waits: list[Any], calls: dict[str, int], **more: Any) -> dict[str, An
 
 
 def in_call(key: str, number: int, ranks: list[int]) -> list[Any]:
-    return [1, key, "all_reduce", number, None, f"all_reduce #{number} on '{key}'", "a.py:5", ranks, 1.0]
+    return [1, key, "all_reduce", number, None, f"all_reduce #{number} on '{key}'", "a.py:5", ranks, 1.0, 0]
 
 
 def test_who_is_deadlocked() -> None:
@@ -300,9 +300,9 @@ def test_who_is_deadlocked() -> None:
     assert deadlocked(half, half) == set()
     watched = {**crossed, 1: {**crossed[1], "patience_s": 10.0}}  # a progress bar's thread may not save it for long
     assert deadlocked(watched, watched) == set()
-    late = {**crossed, 1: answer([[*on_b[:8], 11.0]], {"a": 1, "b": 1}, patience_s=10.0)}
+    late = {**crossed, 1: answer([[*on_b[:8], 11.0, 0]], {"a": 1, "b": 1}, patience_s=10.0)}
     assert deadlocked(late, late) == {0, 1, 2}
-    recv = [1, "a", "recv", 1, 1, "recv #1 on 'a' from rank 1", "a.py:7", [0, 1], 1.0]
+    recv = [1, "a", "recv", 1, 1, "recv #1 on 'a' from rank 1", "a.py:7", [0, 1], 1.0, 0]
     both = {0: answer([recv], {}), 1: answer([[*recv[:4], 0, *recv[5:]]], {})}
     assert deadlocked(both, both) == {0, 1}
     tested = {**both, 1: {**both[1], "waits": [*both[1]["waits"], [-1, *on_a[1:]]]}}
@@ -313,6 +313,24 @@ def test_who_is_deadlocked() -> None:
     assert "rank 0 waits in all_reduce #2 on 'a' for rank 1 at a.py:5, for 1 s" in text
     assert "rank 1 computes at a.py:1" in text
     assert "rank 3 does not reply" in text
+
+
+def test_who_is_deadlocked_where_some_ranks_suffice() -> None:
+    two_of_three, elsewhere = [*in_call("a", 3, [0, 1, 2])[:9], 2], in_call("b", 1, [0, 1, 2])
+    arrived = answer([two_of_three], {"a": 3})
+    late = answer([two_of_three], {"a": 2})  # it waits until the others have done something without it
+    stuck, computes = answer([elsewhere], {"a": 2, "b": 1}), answer([], {"a": 2})
+
+    def found(*replies: Any) -> set[int]:
+        states = dict(enumerate(replies))
+        return deadlocked(states, states)
+
+    assert found(arrived, arrived, late) == set()  # two have arrived
+    assert found(arrived, computes, stuck) == set()  # one suffices, and one computes
+    assert found(arrived, stuck, stuck) == {0, 1, 2}
+    assert found(arrived, late, late) == {0, 1, 2}  # nobody is left who could arrive
+    assert found(late, late, computes) == {0, 1}  # one is too few for those that wait for two others
+    assert found(late, computes, computes) == set()
 
 
 def waits_in_vain(how: str, mode: str, limit: str) -> Outcome:
