@@ -222,8 +222,9 @@ class ReplicaMismatch(CommunicationError):
 class GradientWarning(RingtapeError, UserWarning):
     """A gradient is probably not the one that is meant, or is missing.
 
-    A received value has no influence on the objective; no parameter of an optimizer has a gradient; or a sum over the
-    ranks adds means of different numbers of rows, so that the rows have different weights.
+    A received value has no influence on the objective; no parameter of an optimizer has a gradient; a sum over the
+    ranks adds means of different numbers of rows, so that the rows have different weights; or the gradients of a rank
+    are always dropped.
     """
 
     _has_line = False

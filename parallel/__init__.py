@@ -3,8 +3,8 @@
 `Trainer` trains one model on any mesh. It stands on `parallelize`, which divides the layers that a plan names by
 styles (`Column`, `Row`, `Heads`, `Vocabulary`, `Sequence`, `Ring`, `Ulysses`, `Experts`, `Recompute`), on `Pipeline`,
 which runs layers in stages, and on `DataParallel`, which divides batches, and on request the parameters. Compressions,
-`LocalSGD` and `ParameterServer` send less. `BackupWorkers` waits for the first ranks only. `StepReport` tells where the time of a step goes. `RunLog` and `Progress`
-record a run.
+`LocalSGD` and `ParameterServer` send less, and `BackupWorkers` waits for the first ranks only. `StepReport` tells where
+the time of a step goes. `RunLog` and `Progress` record a run.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ _LATER = {
 _MODULES = {name: module for module, names in _LATER.items() for name in names}
 
 __all__ = [
-    "Axes", "BackupReport", "BackupStep", "BackupWorkers", "Bucketing", "Column", "CompressedAdam", "Compression", "DataParallel", "DiLoCo", "Experts", "Explanation",
-    "Float16", "Heads",
+    "Axes", "BackupReport", "BackupStep", "BackupWorkers", "Bucketing", "Column", "CompressedAdam", "Compression",
+    "DataParallel", "DiLoCo", "Experts", "Explanation", "Float16", "Heads",
     "Int8", "LocalSGD", "Memory", "MixtureOfExperts", "NoiseScale", "OneBit", "ParameterServer", "Pipeline", "PowerSGD",
     "Progress", "RandomK", "Recompute", "Report", "Ring", "Row", "RunLog", "Schedule", "Sequence", "Shards",
     "StepPrediction", "StepReport", "Style", "TopK", "Trainer", "Ulysses", "VerifyError", "Vocabulary", "Zero", "enter",

@@ -435,6 +435,9 @@ INSTANCES: dict[Any, Callable[[Draw], Any]] = {
     parallel.LocalSGD: lambda d: parallel.LocalSGD(*_trained(), every=2),
     parallel.DiLoCo: lambda d: parallel.DiLoCo(*_trained(), every=2),
     parallel.ParameterServer: lambda d: parallel.ParameterServer(*_trained()),
+    parallel.BackupWorkers: lambda d: parallel.BackupWorkers(*_trained(), needed=1, steps=2),
+    parallel.BackupStep: lambda d: parallel.BackupStep(0, (0,), 4.0),
+    parallel.BackupReport: lambda d: parallel.BackupReport(2, ((0,), (1,)), ((1,), ()), (4.0, 4.0), (0.0, 4.0)),
     parallel.Report: lambda d: parallel.Report((Compared("w", 1.0, 1.0, 0.0),), 1.0, 1.0, 1e-6, 2),
     parallel.Trainer: lambda d: _needs_mesh(d, lambda: parallel.Trainer(
         lambda: nn.Sequential(nn.Linear(3, 2)), nn.MSELoss(reduction="sum"), cc.current_mesh(),

@@ -1,4 +1,4 @@
-"""A communicator of some ranks of a group, made without communication, for a set of ranks that changes at every step."""
+"""A communicator of some ranks of a group, made without communication, for sets of ranks that change at each step."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Arrivals: which ranks of a group come first to each of some numbered steps, without a collective call.
 
-Each step has a number of *members*, the ranks that arrive first. A rank that arrives later is told so. Making the object
-is a collective call; using it is not. The transports implement it over memory that threads share, and over MPI's
-one-sided calls.
+Each step has a number of *members*, the ranks that arrive first. A rank that arrives later is told so. Making the
+object is a collective call; using it is not. The transports implement it over memory that threads share, and over
+MPI's one-sided calls.
 """
 
 from __future__ import annotations

@@ -234,7 +234,7 @@ class BackupWorkers:
             raise OptionError(
                 f"{caller}: a DataParallel{f' with zero={module.zero}' * (module.zero > 0)} was given, whose backward "
                 "pass waits for all ranks; needed: the module, whose gradients the first ranks sum\n"
-                f"  fix: {caller}(model.module, ...), and call model.module in the block, which was not divided (zero=0)"
+                f"  fix: {caller}(model.module, ...), and call model.module in the block; zero=0"
             )
         self._copies = OwnCopies(caller, module, axis, optimizer)
         if isinstance(optimizer, CompressedAdam):
@@ -438,8 +438,8 @@ class BackupWorkers:
         mean = sum_of / len(members)
         if abs(squares / len(members) - mean * mean) > 1e-9 * mean * mean:
             raise OptionError(
-                f"{type(self).__name__}.step: of={of:g} was given on rank {self._group.index}, and {mean:g} on average; "
-                "needed: the same number on all ranks"
+                f"{type(self).__name__}.step: of={of:g} was given on rank {self._group.index}, {mean:g} on average; needed: "
+                "the same number on all ranks"
             )
         for b in range(len(self._places)):
             self._sum_bucket(self._runs.bucket(b), group, self._runs, total, of)

@@ -341,7 +341,8 @@ class Buckets:
     def begin(self, sweep: Sweep, first: int, step: int) -> None:
         uses = _first_uses(sweep, first, step)
         if self.places is None:
-            self.settle_places(sorted(range(step - first), key=lambda i: -uses[first + i][0] if first + i in uses else 1))
+            places = range(step - first)
+            self.settle_places(sorted(places, key=lambda i: -uses[first + i][0] if first + i in uses else 1))
         filling = _begun(sweep)[step] = _Filling(self, sweep, first)
         filling.announce()
         sweep.stop_at([(use.place, partial(filling.arrived, k - first)) for k, use in uses.items()])

@@ -26,8 +26,8 @@ from ..device.host_transport import HostTransport
 from ..protocol import Array, Pending, Request, Text
 from ..traffic import Traffic
 from ..windows import LocalWindow
-from .calls import Part, agreed
 from .arrivals import LocalArrivals
+from .calls import Part, agreed
 from .clocks import LocalClocks
 from .rendezvous import Board, Channel, Memory, Message, Rendezvous, Roll
 from .waiting import WaitingRanks
