@@ -438,8 +438,8 @@ class BackupWorkers:
         mean = sum_of / len(members)
         if abs(squares / len(members) - mean * mean) > 1e-9 * mean * mean:
             raise OptionError(
-                f"{type(self).__name__}.step: of={of:g} was given on rank {self._group.index}, {mean:g} on average; needed: "
-                "the same number on all ranks"
+                f"{type(self).__name__}.step: of={of:g} was given on rank {self._group.index}, {mean:g} on average; "
+                "needed: the same number on all ranks"
             )
         for b in range(len(self._places)):
             self._sum_bucket(self._runs.bucket(b), group, self._runs, total, of)

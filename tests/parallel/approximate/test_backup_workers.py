@@ -370,4 +370,6 @@ def test_a_failure_ends_the_job(how: str, text: str) -> None:
 def test_under_the_policy_raise_a_failure_is_told_to_the_others() -> None:
     outcome = launch_command([PROGRAM, "policy"], 3, limit_s=60)
     assert not outcome.is_late
-    assert outcome.out.count("RankFailed: rank 1 of 3 raised ValueError: no data") == 2, outcome
+    # One of them may have noticed it first, and the other one may wait for that one.
+    assert outcome.out.count("RankFailed: rank") == 2, outcome
+    assert "RankFailed: rank 1 of 3 raised ValueError: no data" in outcome.out
