@@ -180,6 +180,8 @@ class Activity:
         Whether the world was closed.
     is_forked : bool
         Whether this process is a forked child of the rank, which may not communicate.
+    windows : int
+        The open windows that ranks of other hosts access. The monitor lets MPI make progress for them.
     is_alarmed : bool
         Whether `error` may return an error. While it is False, waits do not call `error`.
     """
@@ -196,6 +198,7 @@ class Activity:
         self.has_failed = False
         self.is_closed = False
         self.is_forked = False
+        self.windows = 0
         self.is_alarmed = False
         _activities.add(self)
 

@@ -31,6 +31,7 @@ __all__ = ["Monitor"]
 
 _PERIOD_S = 0.25
 _BUSY_PERIOD_S = 0.02  # while deadlock detection exchanges messages
+_SERVING_S = 0.002  # while other hosts access a window: over TCP their accesses wait until this process calls MPI
 _STOP_S = 2.0  # how long the thread may take to stop
 _BLOCKED_S = 1.0  # how long a rank may take to raise an error before it counts as blocked inside the transport
 
@@ -84,13 +85,22 @@ class Monitor:
         self._reporter.start()
 
     def _run(self) -> None:
-        while not self._stop.wait(_BUSY_PERIOD_S if self._deadlock.is_busy else _PERIOD_S):
-            self._receive()
+        due = time.monotonic() + _PERIOD_S
+        while not self._stop.wait(self._pause_s()):
+            self._receive()  # which makes progress, too
+            if self._activity.windows and time.monotonic() < due:
+                continue
+            due = time.monotonic() + (_BUSY_PERIOD_S if self._deadlock.is_busy else _PERIOD_S)
             self._deadlock.step()
             self._comparison.step()
             if self._activity.departed:
                 for thread, wait in self._activity.waits().items():
                     self._check(thread, wait)
+
+    def _pause_s(self) -> float:
+        if self._activity.windows:
+            return _SERVING_S
+        return _BUSY_PERIOD_S if self._deadlock.is_busy else _PERIOD_S
 
     def _run_reports(self) -> None:
         """Talk to the supervisor until this rank has left."""

@@ -31,8 +31,8 @@ class Arrivals:
 
     Notes
     -----
-    The record of step t is at rank ``t % size``: 24 bytes and one bit a rank. Over MPI an arrival is three messages of
-    8 bytes, the end of a step one, and a wait reads 8 bytes of that rank at intervals of up to 2 ms. Records are never
+    The record of step t is at rank ``t % size``: 16 bytes and one bit a rank. Over MPI an arrival is two messages of
+    8 bytes, the end of a step one, and a wait reads these bits at intervals of up to 2 ms. Records are never
     used twice, so that a rank which arrives much too late changes no other step.
 
     Ranks that wait are in deadlock reports, which know that `count` ranks suffice. A rank that has failed ends the

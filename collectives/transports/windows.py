@@ -64,7 +64,7 @@ class Window:
     Each call moves the bytes of its elements in one message, and a lock costs two more of 8 bytes. They are counted
     in the group's `Traffic`: an `add` or a `put` as sent to the owner, a `get` as sent by it. Over MPI it is a window
     with passive targets (MPI standard 4.1, chapter 12). Whether an owner that computes delays the others depends on the
-    network; ringtape's monitor thread makes progress for it.
+    network; between hosts ringtape's monitor thread makes progress for it, every 2 ms.
     """
 
     def __init__(self, index: int, ranks: tuple[int, ...], counts: Sequence[int], dtype: Any, name: str):

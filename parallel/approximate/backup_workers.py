@@ -188,7 +188,7 @@ class BackupWorkers:
     whole batch, and not without a bias if slow ranks have other rows than fast ones.
 
     A step sends, for each rank, the gradients by a reduction among the members (``2n(k-1)/k`` bytes in ``2 lg k``
-    messages), and about seven messages of 8 bytes to the rank that counts the arrivals at this step; the steps take
+    messages), and about four short messages to the rank that counts the arrivals at this step; the steps take
     turns with these ranks. Each member copies its part of the parameters and of the optimizer's state to its window,
     ``1/k`` of it or about 1 MiB, whichever is more. A late rank reads all of it once, however many steps it has missed.
     With ``needed`` equal to the number of ranks nothing is counted or copied, and the sums are those of `DataParallel`.

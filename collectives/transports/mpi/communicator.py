@@ -351,8 +351,12 @@ class MpiCommunicator(HostTransport):
         return [parts[end - size : end].tobytes() for size, end in zip(sizes, ends, strict=True)]
 
     # -- windows and clocks ------------------------------------------------------------------------------------
+    @property
+    def _is_served(self) -> bool:
+        return len(set(self.hosts)) > 1
+
     def _window_of(self, x: Array, counts: Sequence[int]) -> windows.MpiWindow:
-        return windows.MpiWindow(self._comm, x, counts, self._channel, self._waits, self.block)
+        return windows.MpiWindow(self._comm, x, counts, self._channel, self._waits, self.block, self._is_served)
 
     def _clocks_of(self) -> windows.MpiClocks:
         self._clocks = number = self._clocks + 1
@@ -360,7 +364,7 @@ class MpiCommunicator(HostTransport):
         self._waits.activity.channels[channel.key] = channel
         counts = [self.size] + [0] * (self.size - 1)
         mine = np.zeros(counts[self.index], np.int64)
-        window = windows.MpiWindow(self._comm, mine, counts, channel, self._waits, self.block)
+        window = windows.MpiWindow(self._comm, mine, counts, channel, self._waits, self.block, self._is_served)
         return windows.MpiClocks(window, channel, self._waits, self.index)
 
     def _arrivals_of(self, count: int, steps: int) -> windows.MpiArrivals:
@@ -370,7 +374,7 @@ class MpiCommunicator(HostTransport):
         self._waits.activity.channels[channel.key] = channel
         counts = [windows.record_size(self.size) * len(range(rank, steps, self.size)) for rank in range(self.size)]
         mine = np.zeros(counts[self.index], np.int64)
-        window = windows.MpiWindow(self._comm, mine, counts, channel, self._waits, self.block)
+        window = windows.MpiWindow(self._comm, mine, counts, channel, self._waits, self.block, self._is_served)
         return windows.MpiArrivals(window, channel, self._waits, self.index, count, steps)
 
     # -- messages ----------------------------------------------------------------------------------------------

@@ -140,11 +140,13 @@ class MpiWindow(Window):
     waits : Waits
     collective : callable
         ``collective(name, function)`` runs a function that all ranks call (`MpiCommunicator.block`).
+    is_served : bool
+        Whether the monitor makes progress for accesses of other ranks, as those of other hosts may need it.
     """
 
     def __init__(
         self, comm: Any, x: Array, counts: Sequence[int], channel: Channel, waits: Waits,
-        collective: Callable[[str, Callable[[], Any]], Any],
+        collective: Callable[[str, Callable[[], Any]], Any], is_served: bool = False,
     ):  # fmt: skip
         super().__init__(comm.Get_rank(), channel.ranks, counts, x.dtype, channel.name)
         self._channel, self._waits, self._collective = channel, waits, collective
@@ -158,6 +160,8 @@ class MpiWindow(Window):
             self._latches = _allocated(comm, np.zeros(1, np.int64))
 
         collective("window", make)
+        self._is_served = is_served
+        waits.activity.windows += is_served
 
     def free(self) -> None:
         """Release the memory. All ranks of the group call it, and none uses the window any more."""
@@ -167,6 +171,7 @@ class MpiWindow(Window):
                 window.Free()
 
         self._collective("free a window", free)
+        self._waits.activity.windows -= self._is_served
 
     def _block(self, call: str, function: Callable[..., Any], *args: Any) -> Any:
         # No rank has to make a call of number 0 for this wait to end, so that it is never part of a deadlock.
@@ -292,7 +297,7 @@ class MpiClocks(Clocks):
 
 
 # -- arrivals ---------------------------------------------------------------------------------------------------------
-_TICKETS, _ARRIVED, _FINISHED, _MEMBERS = range(4)  # the fields of a record; the members are bits, in several words
+_TICKETS, _FINISHED, _MEMBERS = range(3)  # the fields of a record; the members are bits, in several words
 _BITS = 62  # of a word, which is a signed integer of 64 bits
 
 
@@ -321,23 +326,20 @@ class MpiArrivals(Arrivals):
     def __init__(self, window: MpiWindow, channel: Channel, waits: Waits, index: int, count: int, steps: int):
         super().__init__(index, len(channel.ranks), count, steps)
         self._window, self._channel, self._waits = window, channel, waits
-        self._found = np.empty(1, np.int64)
 
     def take(self, step: int, is_member: bool | None = None) -> bool:
         owner, at = self._place(step)
         if is_member is None:
             is_member = self._window.fetch_and_add(1, owner, at + _TICKETS) < self.count
-        if is_member:  # the members are read after the count of arrivals, so that the bit comes first
+        if is_member:
             word, bit = divmod(self.index, _BITS)
-            self._window.fetch_and_add(1 << bit, owner, at + _MEMBERS + word)
-            self._window.fetch_and_add(1, owner, at + _ARRIVED)
+            self._window.add(np.full(1, 1 << bit, np.int64), owner, at + _MEMBERS + word)
             self._reach(2 * step + 1)
         return is_member
 
     def members(self, step: int) -> tuple[int, ...]:
-        self._wait_for(2 * step + 1)
-        owner, at = self._place(step)
-        return bits_of(self._window.get(owner, at + _MEMBERS, record_size(self.size) - _MEMBERS).tolist(), _BITS)
+        words = self._wait_for(2 * step + 1, _MEMBERS, np.empty(record_size(self.size) - _MEMBERS, np.int64))
+        return bits_of(words.tolist(), _BITS)
 
     def finish(self, step: int) -> None:
         owner, at = self._place(step)
@@ -345,7 +347,7 @@ class MpiArrivals(Arrivals):
         self._reach(2 * step + 2)
 
     def wait(self, step: int) -> None:
-        self._wait_for(2 * step + 2)
+        self._wait_for(2 * step + 2, _FINISHED, np.empty(1, np.int64))
         self._reach(2 * step + 2)
 
     def is_finished(self, step: int) -> bool:
@@ -355,7 +357,7 @@ class MpiArrivals(Arrivals):
     def recorded(self) -> Iterator[tuple[int, tuple[int, ...]]]:
         mine = self._window.get(self.index).reshape(-1, record_size(self.size))
         for k, record in enumerate(mine.tolist()):
-            if record[_ARRIVED]:
+            if any(record[_MEMBERS:]):
                 yield self.index + k * self.size, bits_of(record[_MEMBERS:], _BITS)
 
     def free(self) -> None:
@@ -370,16 +372,19 @@ class MpiArrivals(Arrivals):
     def _reach(self, stage: int) -> None:
         self._channel.calls = max(stage, self._channel.calls)
 
-    def _wait_for(self, stage: int) -> None:
+    def _wait_for(self, stage: int, field: int, found: Array) -> Array:
+        """Read a field of a record into `found` until it counts enough ranks, and return it."""
         step, is_end = divmod(stage - 1, 2)
+        owner, at = self._place(step)
         wait = (self._channel, f"{'end' if is_end else 'arrivals'} of step {step}", stage, None)
-        self._waits.block(wait, self._poll, wait, *self._place(step), _FINISHED if is_end else _ARRIVED)
+        self._waits.block(wait, self._poll, wait, owner, at + field, found)
+        return found
 
-    def _poll(self, wait: Wait, owner: int, at: int, field: int) -> None:
-        began = time.perf_counter()
+    def _poll(self, wait: Wait, owner: int, at: int, found: Array) -> None:
+        is_end, began = wait[2] % 2 == 0, time.perf_counter()
         while True:
-            self._window.read(owner, at + field, self._found)
-            if self._found[0] >= self.count:
+            self._window.read(owner, at, found)
+            if (found[0] if is_end else np.bitwise_count(found).sum()) >= self.count:
                 return
             if self._waits.activity.is_alarmed:
                 self._waits.check(wait)
