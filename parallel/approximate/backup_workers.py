@@ -10,7 +10,7 @@ each step leave them. Each of these leaves a slice only, and none is disturbed.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -194,9 +194,9 @@ class BackupWorkers:
     With ``needed`` equal to the number of ranks nothing is counted or copied, and the sums are those of `DataParallel`.
 
     Rows belong to steps: the loop gets the number of the step, and a rank that leaves out steps leaves out their rows.
-    A rank that takes its rows from an iterator of its own goes on where it was. Values that change from step to step,
-    such as a learning rate without a schedule, follow from that number, too. A gradient is not clipped between its sum
-    and the step.
+    A rank that takes its rows from an iterator of its own goes on where it was. A collective in the loop, such as a sum
+    of the losses over the ranks, waits for all of them. Values that change from step to step,
+    such as a learning rate without a schedule, follow from that number, too.
 
     Buffers, such as running means, are each rank's own inside the block, and averaged at its end.
 
@@ -345,7 +345,7 @@ class BackupWorkers:
                 "step() once in each iteration, with rows=0 if there are none"
             )
 
-    def step(self, rows: float = 1, of: float = 1) -> bool:
+    def step(self, rows: float = 1, of: float = 1, before: Callable[[], object] | None = None) -> bool:
         """End a step: use the gradients of this rank if it is among the first, else discard them and take the result.
 
         The gradient that the optimizer uses is ``sum(g_r) * of / sum(rows_r)`` over the members.
@@ -358,6 +358,10 @@ class BackupWorkers:
             The number by which the loss was divided, the same on all ranks. With the number of rows of all ranks, the
             loss is that of `DataParallel`, and with all ranks the gradients have the same bits. The default is for a
             loss that is a sum.
+        before : callable, optional
+            It is called before the optimizer's step, on the ranks whose gradients are used, when the parameters have
+            the gradients of all of them: ``lambda: optim.clip_grad_norm_(model.parameters(), 1.0)``. The parameters are
+            I there. It must not communicate.
 
         Returns
         -------
@@ -392,8 +396,7 @@ class BackupWorkers:
         is_used = self._is_member(step)
         if is_used:
             members = self._arrivals.members(step) if self._drops else tuple(range(self._group.size))
-            total = self._sum(members, float(rows), float(of))
-            self.optimizer.step()
+            total = self._update(members, float(rows), float(of), before)
             if self._drops:
                 self._store.leave(step, members)
                 self._arrivals.finish(step)
@@ -430,9 +433,27 @@ class BackupWorkers:
         told = None if self.script is None else self._group.index in self.script[step]
         return self._arrivals.take(step, told) if self._drops else True
 
-    def _sum(self, members: tuple[int, ...], rows: float, of: float) -> float:
-        """Replace the gradients by those of all members, and return the number of rows."""
+    def _update(
+        self, members: tuple[int, ...], rows: float, of: float, before: Callable[[], object] | None
+    ) -> float:  # fmt: skip
+        """Take the optimizer's step with the gradients of all members, and return the number of their rows."""
+        learned = self._copies.learned
+        gradients: dict[int, Any] = {}
+        total = self._rows(members, rows, of)
         assert self._runs is not None
+        for b in range(len(self._places)):
+            gradients.update(self._sum(self._runs.bucket(b), self._runs, members, total, of))
+        with self._copies.as_one(self._axis("step")):  # the members have the same parameters and gradients
+            for i, p in enumerate(learned):
+                assert p.layout is not None
+                p.grad = Tensor(gradients[i], p.layout.dual) if i in gradients else None
+            if before is not None:
+                before()
+            self.optimizer.step()
+        return total
+
+    def _rows(self, members: tuple[int, ...], rows: float, of: float) -> float:
+        """The number of rows of all members, which also compare `of`."""
         group = Members(self._group, members, "backup workers")
         total, sum_of, squares = group.all_reduce(np.array([rows, of, of * of])).tolist()
         mean = sum_of / len(members)
@@ -441,19 +462,20 @@ class BackupWorkers:
                 f"{type(self).__name__}.step: of={of:g} was given on rank {self._group.index}, {mean:g} on average; "
                 "needed: the same number on all ranks"
             )
-        for b in range(len(self._places)):
-            self._sum_bucket(self._runs.bucket(b), group, self._runs, total, of)
         return float(total)
 
-    def _sum_bucket(self, bucket: Bucket, group: Members, runs: Buckets, total: float, of: float) -> None:
-        learned = self._copies.learned
-        gradients = [learned[i].grad for i in bucket.indices]
+    def _sum(
+        self, bucket: Bucket, runs: Buckets, members: tuple[int, ...], total: float, of: float
+    ) -> Iterator[tuple[int, Any]]:
+        """Yield the index and the gradient of each parameter of a bucket that some member has used."""
+        gradients = [self._copies.learned[i].grad for i in bucket.indices]
         used = [float(g is not None) for g in gradients]
         for j, g in enumerate(gradients):
             runs.write(bucket, j, None if g is None else g.array)
         answer = None
         if self._drops:
             bucket.flags[...] = move(np.array(used, bucket.flat.dtype), bucket.flat)
+            group = Members(self._group, members, "backup workers")
             summed = group.all_reduce(np.asarray(to_host(bucket.flat)))
             bucket.flat[...] = move(summed, bucket.flat)
         else:
@@ -466,12 +488,7 @@ class BackupWorkers:
             )
         if total not in (0, of):
             _scale(bucket.values, of / total)
-        for p in (learned[i] for i in bucket.indices):
-            p.grad = None
-        for i, part in runs.results(bucket, used, answer):
-            layout = learned[i].layout
-            assert layout is not None
-            learned[i].grad = Tensor(part, layout.dual)
+        yield from runs.results(bucket, used, answer)
 
     def _catch_up(self, step: int) -> None:
         """Take the parameters and the optimizer's state after the newest step, from `step` on."""

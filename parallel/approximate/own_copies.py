@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -116,6 +117,19 @@ class OwnCopies:
             p.grad = None
         self._digest_every, self.optimizer.digest_every = self.optimizer.digest_every, 0
         return on
+
+    @contextmanager
+    def as_one(self, on: Axis) -> Iterator[None]:
+        """A block in which the parameters of the optimizer are labelled as one value, I: their copies are equal."""
+        layouts = [p.layout for p in self.learned]
+        for p in self.learned:
+            assert p.layout is not None
+            p.layout = p.layout.replace(on.names, I)
+        try:
+            yield
+        finally:
+            for p, layout in zip(self.learned, layouts, strict=True):
+                p.layout = layout
 
     def join(self, on: Axis) -> None:
         """Label the parameters as one value again, V -> I: their copies are equal, and so are the buffers.

@@ -17,6 +17,7 @@ OPTIMIZERS: dict[str, Callable[[Any], optim.Optimizer]] = {
     "SGD": lambda p: optim.SGD(p, lr=0.1),
     "momentum": lambda p: optim.SGD(p, lr=lambda step: 0.1 / (1 + step), momentum=0.5),
     "Adam": lambda p: optim.Adam(p, lr=0.01, amsgrad=True),
+    "LAMB": lambda p: optim.LAMB(p, lr=0.05),
     "groups": lambda p: optim.AdamW([{"params": list(p)[:1], "lr": 0.02}, {"params": list(p)[1:]}], lr=0.01),
 }
 

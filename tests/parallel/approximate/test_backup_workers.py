@@ -299,6 +299,38 @@ def test_other_meshes_and_models_are_refused() -> None:
         cc.run(wrapped, 2)
 
 
+@pytest.mark.parametrize("needed", [2, 3])
+def test_clipping(needed: int) -> None:
+    """The norm is that of the mean over the rows that were used, on all ranks that were used."""
+    script = [(0, 2, 1)[:needed]] * 3
+
+    def program() -> Any:
+        with cc.Mesh(dp=-1) as mesh:
+            rank, model = int(mesh.axis("dp").rank), Net()
+            norms: list[float] = []
+            with BackupWorkers(*_trained(mesh, model), needed=needed, steps=3, script=script) as backup:
+                for step in backup:
+                    with ag.Tape() as tape:
+                        loss = cc.declare_partial(loss_of(model, rank, step, 1.0), "dp")
+                    tape.backward(loss)
+                    backup.step(1 + rank, before=lambda: norms.append(optim.clip_grad_norm_(model.parameters(), 0.1)))
+        return values(model), norms
+
+    found = cc.run(program, 3)
+    model, norms = Net(), []
+    optimizer = optim.SGD(model.parameters(), lr=0.1)
+    for step, ranks in enumerate(script):
+        optimizer.zero_grad()
+        with ag.Tape() as tape:
+            loss = sum(loss_of(model, rank, step, 1.0) for rank in ranks) / float(sum(rank + 1 for rank in ranks))
+        tape.backward(loss)
+        norms.append(optim.clip_grad_norm_(model.parameters(), 0.1))
+        optimizer.step()
+    for rank, (mine, of_rank) in enumerate(found):
+        assert np.allclose(mine, values(model), rtol=1e-12)
+        assert np.allclose(of_rank, norms if rank in script[0] else [], rtol=1e-12)
+
+
 def test_buffers_are_averaged() -> None:
     def program() -> Any:
         with cc.Mesh(dp=-1) as mesh:
@@ -349,11 +381,14 @@ def test_too_few_ranks_are_a_deadlock() -> None:
         cc.run(program, 3)
 
 
-@pytest.mark.parametrize("on", ["here", pytest.param("openmpi", marks=pytest.mark.slow)])
-def test_over_mpi(on: str) -> None:
-    outcome = launch_command([PROGRAM, "train"], 3, limit_s=120, on=on)
+@pytest.mark.parametrize("on, ranks", [
+    ("here", 3), *[pytest.param(on, ranks, marks=pytest.mark.slow)
+                   for on, ranks in (("openmpi", 3), ("hosts", 4), ("hosts openmpi", 4))],
+])  # fmt: skip
+def test_over_mpi(on: str, ranks: int) -> None:
+    outcome = launch_command([PROGRAM, "train"], ranks, limit_s=120, on=on)
     assert outcome.code == 0, outcome.err
-    assert outcome.out.count("as the serial program") == 3
+    assert outcome.out.count("as the serial program") == ranks
 
 
 @pytest.mark.parametrize("how, text", [
