@@ -191,7 +191,9 @@ class BackupWorkers:
     messages), and about four short messages to the rank that counts the arrivals at this step; the steps take
     turns with these ranks. Each member copies its part of the parameters and of the optimizer's state to its window,
     ``1/k`` of it or about 1 MiB, whichever is more. A late rank reads all of it once, however many steps it has missed.
-    With ``needed`` equal to the number of ranks nothing is counted or copied, and the sums are those of `DataParallel`.
+    With ``needed`` equal to the number of ranks nothing is counted or copied, and the sums are those of `DataParallel`:
+    the same bits, unless the mesh selects an algorithm, such as ``ring``, in which the order of additions depends on
+    the place in a bucket. The order of the parameters is another one there.
 
     Rows belong to steps: the loop gets the number of the step, and a rank that leaves out steps leaves out their rows.
     A rank that takes its rows from an iterator of its own goes on where it was. A collective in the loop, such as a sum

@@ -7,12 +7,15 @@ import signal
 import sys
 import warnings
 
+import numpy as np
+
+import autograd as ag
 import collectives as cc
 from autograd import optim
 from autograd.errors import RankFailed
 from collectives.testing import faults
-from parallel import BackupWorkers
-from tests.parallel.approximate.backup_cases import Net, is_late, late, run_and_compare, train
+from parallel import BackupWorkers, DataParallel
+from tests.parallel.approximate.backup_cases import Net, is_late, late, loss_of, run_and_compare, train, values
 
 
 def fail(how: str) -> None:
@@ -33,6 +36,24 @@ def fail(how: str) -> None:
             train(backup, model, rank, 1.0, before)
 
 
+def with_all_ranks(size: int) -> None:
+    """The bits are those of `DataParallel`."""
+    rows = size * (size + 1) / 2
+    with cc.Mesh(dp=-1) as mesh:
+        rank, model, plain = int(mesh.axis("dp").rank), Net(), DataParallel(Net(), "dp")
+        optimizer = optim.Adam(model.parameters(), lr=0.01)
+        with BackupWorkers(model, "dp", optimizer, needed=size, steps=5) as backup:
+            train(backup, model, rank, rows)
+        optimizer = optim.Adam(plain.parameters(), lr=0.01)
+        for step in range(5):
+            optimizer.zero_grad()
+            with ag.Tape() as tape:
+                loss = cc.all_reduce(loss_of(plain, rank, step, rows), "dp", to=cc.I)
+            tape.backward(loss)
+            optimizer.step()
+        assert np.array_equal(values(model), values(plain))
+
+
 def main(how: str) -> None:
     if how == "policy":
         with cc.World("mpi", policy="raise"):
@@ -46,6 +67,7 @@ def main(how: str) -> None:
         return
     warnings.simplefilter("ignore")
     size = cc.world().size
+    with_all_ranks(size)
     for needed, name in ((size, "SGD"), (1, "momentum"), (size - 1, "Adam")):
         run_and_compare(needed, 12, name)
     _, report = run_and_compare(size - 1, 30, before=late(1, 3, 17))
