@@ -382,19 +382,8 @@ class BackupWorkers:
         SavedArrayError
             A tape still needs the value of a parameter.
         """
-        self._axis("step")
-        name, step = type(self).__name__, self._at
-        check_numbers(f"{name}.step", rows=rows)
-        check_numbers(f"{name}.step", of=of)
-        if of == 0:
-            raise OptionError(f"{name}.step: of=0 was given; needed: the number by which the loss was divided")
-        if not self._is_open:
-            raise OptionError(f"{name}.step outside of an iteration; needed: once in each of: for step in backup:")
-        if self.optimizer.calls != self._calls:
-            raise OptionError(
-                f"{name}.step: the optimizer has taken a step by itself; needed: backup.step() in the place of "
-                "optimizer.step(), which it calls"
-            )
+        self._check(rows, of)
+        step = self._at
         is_used = self._is_member(step)
         if is_used:
             members = self._arrivals.members(step) if self._drops else tuple(range(self._group.size))
@@ -413,11 +402,27 @@ class BackupWorkers:
         self._is_open = False
         if self.dropped == _PATIENCE and not self.used:
             warn(
-                f"{name}: the gradients of rank {self._group.index} were dropped {_PATIENCE} times in a row and never "
-                "used, so that nothing is learnt from its rows\n  fix: fewer rows for this rank, or a larger needed=",
-                GradientWarning,
+                f"{type(self).__name__}: the gradients of rank {self._group.index} were dropped {_PATIENCE} times in a "
+                "row and never used, so that nothing is learnt from its rows\n"
+                "  fix: fewer rows for this rank, or a larger needed=", GradientWarning,
             )  # fmt: skip
         return is_used
+
+    def _check(self, rows: float, of: float) -> None:
+        """Raise the errors of `step` that this rank can see alone."""
+        self._axis("step")
+        name = type(self).__name__
+        check_numbers(f"{name}.step", rows=rows)
+        check_numbers(f"{name}.step", of=of)
+        if of == 0:
+            raise OptionError(f"{name}.step: of=0 was given; needed: the number by which the loss was divided")
+        if not self._is_open:
+            raise OptionError(f"{name}.step outside of an iteration; needed: once in each of: for step in backup:")
+        if self.optimizer.calls != self._calls:
+            raise OptionError(
+                f"{name}.step: the optimizer has taken a step by itself; needed: backup.step() in the place of "
+                "optimizer.step(), which it calls"
+            )
 
     def report(self) -> BackupReport:
         """Whose gradients were used and dropped in the last block. Each rank has the same, once the block has ended.
