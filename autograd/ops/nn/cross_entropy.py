@@ -341,20 +341,21 @@ _CHECKED = frozenset((np.ndarray, Shaped))
 """The types of labels that are checked for their range, or have no values."""
 
 
-def _is_plain(logits: Any, labels: Any, smoothing: float) -> bool:
-    """Whether operations on whole arrays are as fast as the fused kernel: on a device a kernel always wins."""
-    small = smoothing == 0 and logits.size < _MIN_KERNEL_SIZE
-    return small and (type(logits) in _CHECKED or find("cross_entropy", (logits, labels)) is None)
-
-
 def _may_ignore(labels: Any) -> bool:
     """Whether a row may have the label IGNORED. Labels on a device stay there, and are not looked at."""
     return type(labels) is not Shaped and (type(labels) is not np.ndarray or bool((labels == IGNORED).any()))
 
 
-def _looked_for(ignored: int, labels: Any, is_plain: bool) -> tuple[bool, int | None]:
-    """Whether the operation that ignores no row can run, which would not find a label IGNORED here; and the label to
-    ignore, if any."""
+def _looked_for(logits: Any, labels: Any, smoothing: float, ignored: int | None) -> tuple[bool, int | None]:
+    """Whether to try the operation that ignores no row, and the label to ignore, if there may be one.
+
+    Operations on whole arrays are as fast as the fused kernel where there are few logits; on a device a kernel always
+    wins. On the host the operation finds a label IGNORED, as it is out of range.
+    """
+    small = smoothing == 0 and logits.size < _MIN_KERNEL_SIZE
+    is_plain = small and (type(logits) in _CHECKED or find("cross_entropy", (logits, labels)) is None)
+    if ignored is None or (is_plain and ignored == IGNORED and type(labels) in _CHECKED and not listeners):
+        return is_plain, ignored
     return (False, ignored) if ignored != IGNORED or _may_ignore(labels) else (is_plain, None)
 
 
@@ -388,14 +389,16 @@ def _by_rows(logits: Any, labels: Any, reduction: str, **how: Any) -> Any:
     return rows.back(losses) if reduction == "none" else losses
 
 
-def _checked_smoothed(logits: Any, labels: Any, ignored: int | None, smoothing: float) -> Any:
-    """The losses of rows with ignored labels or smoothing, and their arguments checked."""
+def _of_indices(logits: Any, labels: Any, reduction: str, ignored: int | None, smoothing: float) -> Any:
+    """The loss with ignored labels or smoothing, or by the fused kernel, and its arguments checked."""
+    ignored = None if ignored is None else index(ignored)
     if not 0 <= smoothing <= 1:
         raise ShapeError(f"label_smoothing={smoothing} was given; needed: 0 to 1")
-    indices = raw(labels)
+    indices, rows = raw(labels), raw(logits)
     if type(indices) is np.ndarray:
-        _check_labels(indices if ignored is None else indices[indices != ignored], raw(logits).shape[1])
-    return smoothed_cross_entropy_op(logits, labels, options=(ignored, float(smoothing)))
+        _check_labels(indices if ignored is None else indices[indices != ignored], rows.shape[1])
+    losses = smoothed_cross_entropy_op(logits, labels, options=(ignored, float(smoothing)))
+    return _reduced(losses, reduction, labels, ignored, rows.dtype)
 
 
 def _reduced(losses: Any, reduction: str, labels: Any, ignored: int | None, dtype: Any) -> Any:
@@ -483,21 +486,14 @@ def cross_entropy(
             return _by_rows(logits, labels, reduction, ignore_index=ignore_index, label_smoothing=label_smoothing)
         if logits.__class__ in TENSORS and logits.layout is not None and logits.layout.special:
             _refuse_parts_of_classes(logits)
-        is_plain = _is_plain(array, indices, label_smoothing)
-        if ignore_index is not None and not (
-            is_plain and ignore_index == IGNORED and type(indices) in _CHECKED and not listeners
-        ):
-            is_plain, ignore_index = _looked_for(ignore_index, indices, is_plain)
+        is_plain, ignore_index = _looked_for(array, indices, label_smoothing, ignore_index)
         if is_plain:
             try:
                 return _PLAIN[reduction](logits, labels)
             except ShapeError:  # IGNORED is out of range: the check of the labels finds it without another pass
                 if ignore_index is None or not _may_ignore(indices):
                     raise
-        if ignore_index is not None:
-            ignore_index = index(ignore_index)
-        losses = _checked_smoothed(logits, labels, ignore_index, label_smoothing)
-        return _reduced(losses, reduction, labels, ignore_index, array.dtype)
+        return _of_indices(logits, labels, reduction, ignore_index, label_smoothing)
     except UNTYPED as error:  # as `typed_errors` does, which costs a call
         if isinstance(error, RingtapeError):
             raise
