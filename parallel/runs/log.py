@@ -13,6 +13,7 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
+from weakref import finalize
 from zlib import crc32
 
 from autograd.errors import FileError, OptionError, RingtapeError, printable, typed_errors
@@ -82,6 +83,7 @@ class RunLog:
         if writes():
             is_torn = os.path.exists(self.path) and _is_torn(self.path)
             self._file = open(self.path, "a", encoding="utf-8")  # noqa: SIM115 - closed by `close`
+            finalize(self, self._file.close)  # a log that is dropped has written all its lines
             if is_torn:
                 self._file.write("\n")
             started = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
