@@ -348,19 +348,32 @@ class World:
         if self.raises:
             self._job.fail(why)
 
-    def survivors(self) -> Communicator:
-        """The channel of the ranks that have not failed.
+    @property
+    def epoch(self) -> int:
+        """The number of times that the ranks have agreed on who has not failed: see `survivors`."""
+        return self._job.epoch
 
-        All of them call it, once they know the same failures. ``cc.Mesh(world.survivors(), dp=-1)`` makes a mesh of
-        them.
+    def survivors(self) -> Communicator:
+        """Agree on the ranks that have not failed, and begin a new epoch with them.
+
+        All ranks that have not failed call it, at any time, whatever each of them knows. The first one ends the present
+        epoch: every wait of a rank on a channel of it raises `RankFailed`, as does the next communication of one that
+        computes. A rank that fails meanwhile is left out. ``cc.Mesh(world.survivors(), dp=-1)`` makes a mesh of the
+        others. It may be called again, also without a failure.
 
         Returns
         -------
         Communicator
+            The channel of the new epoch, which is `communicator` from then on. Its `ranks` are their numbers in the
+            world.
         """
         everyone = self.communicator
-        alive = [rank for rank in range(everyone.size) if rank not in self.failed]
-        return everyone.subgroup(alive, f"survivors of {len(self.failed)}")
+        found = self._job.survivors(everyone)
+        if _current.world is self:
+            _current.communicator = found
+        if self._communicator is not None:
+            self._communicator = found
+        return found
 
     @property
     def is_on_first_host(self) -> bool:

@@ -169,7 +169,12 @@ class Rest:
         recording = sweep.recording
         first, second, self._kept = split(recording.nodes, 0, wanted)
         self._recording, self._retain, self._size = recording, retain, len(second)
-        _run_alone(sweep, first)
+        try:
+            _run_alone(sweep, first)
+        except BaseException:
+            if not retain:
+                recording.abandon()
+            raise
         self._general = sweep.general
         self.cotangents: list[Any] = [self._kept.get(place) for place in wanted]
         for place in wanted:
@@ -193,9 +198,11 @@ class Rest:
             place, ct = kept.popitem()
             sweep.cts[place] = ct
         ct = None
-        _run_alone(sweep, nodes)
-        if not self._retain:
-            self._recording.release()
+        try:
+            _run_alone(sweep, nodes)
+        finally:
+            if not self._retain:
+                self._recording.release()
 
 
 def _run_alone(sweep: Sweep, nodes: list[Node | None]) -> None:

@@ -123,18 +123,20 @@ class Locks:
         interrupt = None
         while True:
             try:
+                if is_owned := _locking._is_owned():  # the garbage collector came while this thread counts
+                    _dropped.extend(locked)
+                for array in locked:  # before the leaves, which may be parts of them
+                    _unlock(array)
                 for leaf in held:
                     if leaf.uses == 1:
                         leaf.uses = 0
-                        leaf.array.setflags(True)
+                        try:
+                            leaf.array.setflags(True)
+                        except ValueError:  # it is a part of an array that another recording needs
+                            pass
                     else:
                         leaf.uses -= 1
-                if _locking._is_owned():  # the garbage collector came while this thread counts: it must not wait
-                    _dropped.extend(locked)
-                    break
-                for array in locked:
-                    _unlock(array)
-                if _dropped:
+                if _dropped and not is_owned:
                     _unlock_dropped()
                 break
             except KeyboardInterrupt as error:

@@ -249,6 +249,11 @@ class Recording(Locks):
         known = self.pending.get(place)
         self.pending[place] = ct if known is None else known + ct
 
+    def abandon(self) -> None:
+        """Forget the nodes and release the arrays, after an error: a later backward pass is refused."""
+        self.nodes[:] = [None] * len(self.nodes)  # in place: a sweep, a part of a pass, may have the list
+        self.release()
+
     def released(self, place: int) -> bool:
         """Whether the node at a place was released by a sweep."""
         return place >= len(self.nodes) or self.nodes[place] is None

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, Literal, overload
 
-from ..errors import TapeError
+from ..errors import CommunicationError, TapeError
 from . import events
 from .deferral import Rest
 from .deferred import refuse_pending
@@ -103,8 +103,15 @@ class Tape:
         if state.pending:
             mine = [x for x in state.pending if x.tape is self.recording and x.place >= self.start]
             refuse_pending(mine, "the tape's block ends", kind is not None)
+        if kind is not None:  # nobody will replay it: parameters can be written to again
+            self.abandon()
         if kind is ValueError:
             refuse_write(error)
+
+    def abandon(self) -> None:
+        """Release the arrays after an error outside of the block: a later backward pass is refused."""
+        if self.recording is not None and self._outer is None:
+            self.recording.abandon()
 
     def open(self) -> Recording:
         """The list, while the tape's block is open. Raises TapeError otherwise."""
@@ -234,7 +241,11 @@ class Tape:
         for place, ct in seeds(outputs, cotangents, recording, start, end):
             sweep.seed(place, ct)
         if cotangents is None and not (distribution := state.distribution).is_alone:
-            distribution.compare_objective(outputs, recording)
+            try:
+                distribution.compare_objective(outputs, recording)
+            except CommunicationError:  # the ranks can no longer do the same, as after a death
+                self.abandon()
+                raise
         if recording.pending:
             sweep.take_pending()
         if defer:
@@ -245,8 +256,12 @@ class Tape:
                 )
             return Rest(sweep, at or [], retain)
         if recording.on_sweep and at is None and not record:
-            for begin in reversed(recording.on_sweep):
-                begin(sweep)
+            try:
+                for begin in reversed(recording.on_sweep):
+                    begin(sweep)
+            except CommunicationError:  # as above
+                self.abandon()
+                raise
         _replay(sweep, retain, is_whole=start == 0 and end == size)
         if at is None:
             if sweep.outside or sweep.later:
@@ -308,6 +323,8 @@ def _replay(sweep: Sweep, retain: bool, is_whole: bool) -> None:
         sweep.run(nodes, release=not retain and not over)
     except BaseException:
         sweep.undo()
+        if done:
+            recording.abandon()
         raise
     finally:
         state.recording = active

@@ -82,6 +82,16 @@ class Job:
         """Run a program on each rank, as `World.run` describes. Each rank calls `begin` with its communicator first."""
         raise NotImplementedError
 
+    @property
+    def epoch(self) -> int:
+        """How often the ranks have agreed on who has not failed."""
+        return 0
+
+    def survivors(self, everyone: Communicator) -> Communicator:
+        """The channel of the ranks of `everyone` that have not failed. All of them call it: see `World.survivors`."""
+        alive = [i for i, rank in enumerate(everyone.ranks) if rank not in self.failed]
+        return everyone.subgroup(alive, f"survivors of {len(self.failed)}")
+
     def set_task(self, task: str, rank: Callable[[], int]) -> None:
         """Set a description of the current work of the calling rank, for reports. `rank` gives its number."""
 

@@ -390,6 +390,9 @@ class DataParallel(Module):
             for p in pending:
                 p.pending = "model.accumulate()"
             yield
+        except BaseException:
+            tape.abandon()
+            raise
         finally:
             self._entered = None
             for p in pending:

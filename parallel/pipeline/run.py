@@ -531,8 +531,13 @@ class _Run:
     # -- the schedule ------------------------------------------------------------------------------------------
     def training(self) -> None:
         """Run the schedule, and return the cotangents of tied parameters."""
-        self.tasks()
-        self._return_ties()
+        try:
+            self.tasks()
+            self._return_ties()
+        except BaseException:  # as after a death: the error's traceback would keep the parameters read-only
+            for tape in (*(each.tape for each in self.passes.values()), *(tape for _, tape, _ in self.ties)):
+                tape.abandon()
+            raise
 
     def tasks(self) -> None:
         """Run the tasks of this rank, with the values of tied parameters in their places."""

@@ -84,3 +84,37 @@ def test_faults_of_all_meshes_are_named(mesh: str) -> None:
 def test_corrupted_sums_of_gradients_are_found() -> None:
     with faults.injected("corrupt:1@1,of=all_reduce"), pytest.raises(ReplicaMismatch, match="rank 1"):
         cc.run(program, 2, {"dp": 2})
+
+
+def writeable_after_a_death(options: dict[str, Any], at: int) -> list[bool]:
+    """Which parameters can be written to while a rank handles the error of another one's death."""
+
+    def train() -> list[bool]:
+        layers = nn.Sequential(nn.Linear(4, 8, dtype=float), nn.Tanh(), nn.Linear(8, 2, dtype=float))
+        sizes = {axis: n for axis, n in options.items() if axis != "zero"}
+        trainer = Trainer(
+            lambda: layers, nn.CrossEntropyLoss(reduction="sum"), cc.Mesh(**sizes), zero=options.get("zero", 0),
+            optimizer=lambda p: optim.AdamW(p, lr=1e-2), microbatches=2,
+        )  # fmt: skip
+        try:
+            for _ in range(2):
+                trainer.step(np.ones((8, 4)), np.arange(8) % 2)
+        except RankFailed:
+            pass
+        return [bool(p.array.flags.writeable) for p in trainer.parameters.values()]
+
+    with cc.World("threads", 4, policy="raise") as world, faults.injected(faults.Kill(3, at)):
+        return [each for found in world.run(train) for each in found or ()]
+
+
+@pytest.mark.parametrize("options", [{"pp": 2, "dp": 2}, {"pp": 2, "dp": 2, "zero": 1}, {"dp": 4}], ids=str)
+def test_survivors_can_write_to_their_parameters(options: dict[str, Any]) -> None:
+    for at in (2, 5, 8):
+        assert all(writeable_after_a_death(options, at))
+
+
+@pytest.mark.slow
+def test_survivors_can_write_to_their_parameters_after_a_death_anywhere() -> None:
+    for options in ({"pp": 2, "dp": 2}, {"pp": 2, "dp": 2, "zero": 1}, {"dp": 4}, {"dp": 4, "zero": 3}):
+        for at in range(1, 8):
+            assert all(writeable_after_a_death(options, at)), (options, at)

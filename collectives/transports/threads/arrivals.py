@@ -20,6 +20,7 @@ class LocalArrivals(Arrivals):
 
     def take(self, step: int, is_member: bool | None = None) -> bool:
         roll = self._roll
+        self._refuse_ended("take")
         with self._world.lock:
             if is_member is None:
                 is_member = roll.tickets[step] < roll.count
@@ -34,6 +35,7 @@ class LocalArrivals(Arrivals):
         return tuple(sorted(self._roll.members[step]))
 
     def finish(self, step: int) -> None:
+        self._refuse_ended("finish")
         with self._world.lock:
             self._roll.finished[step] += 1
             self._reach(2 * step + 2)
@@ -50,6 +52,10 @@ class LocalArrivals(Arrivals):
         with self._world.lock:
             mine = [step for step in self._roll.members if step % self.size == self.index]
             return iter([(step, tuple(sorted(self._roll.members[step]))) for step in sorted(mine)])
+
+    def _refuse_ended(self, call: str) -> None:
+        """Raise `RankFailed` if the epoch of the channel has ended."""
+        self._world.refuse_ended(self._world_rank, self._roll.epoch, f"{call} of the arrivals on '{self._roll.name}'")
 
     def _is_open(self, stage: int) -> bool:
         """Whether the members of a step have arrived, or finished it. The caller holds the lock."""

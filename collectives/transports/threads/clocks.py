@@ -27,6 +27,7 @@ class LocalClocks(Clocks):
 
     def _set(self, clock: int) -> None:
         board, world = self._board, self._world
+        world.refuse_ended(self._world_rank, board.epoch, f"set of the clocks on '{board.name}'")
         with world.lock:
             board.clocks[self._index] = clock
             least = min(board.clocks)

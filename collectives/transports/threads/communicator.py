@@ -60,11 +60,12 @@ class LocalWorld(WaitingRanks):
         self._communicators: list[dict[str, LocalCommunicator]] = [{} for _ in range(size)]
 
     def communicator(
-        self, rank: int, ranks: Sequence[int] | None = None, name: str = "world", key: str = "world"
+        self, rank: int, ranks: Sequence[int] | None = None, name: str = "world", key: str = "world", epoch: int = 0
     ) -> LocalCommunicator:
         """World rank `rank`'s communicator over `ranks` (default: all).
 
         `key` identifies the channel: the ranks that pass the same one get its ends, and a rank always the same object.
+        It belongs to an epoch of the world; see `survivors`.
         """
         mine = self._communicators[rank]
         if key not in mine:
@@ -73,9 +74,22 @@ class LocalWorld(WaitingRanks):
                 channel = self._channels.get(key)
                 if channel is None:
                     members = tuple(range(self.size)) if ranks is None else tuple(ranks)
-                    channel = self._channels[key] = Channel(members, name)
+                    channel = self._channels[key] = Channel(members, name, epoch)
             mine[key] = LocalCommunicator(self, channel, rank, key)
         return mine[key]
+
+    def of_survivors(self, rank: int) -> LocalCommunicator:
+        """World rank `rank`'s communicator in the epoch that begins when all have called it that have not failed."""
+        unsent.unsent.pop(get_ident(), None)  # calls on channels that can no longer be used
+        gathering = self.survivors(rank)
+        mine = self._communicators[rank]
+        for key in [key for key, each in mine.items() if each.epoch < gathering.epoch]:
+            del mine[key]
+        with self.lock:
+            for key in [key for key, each in self._channels.items() if each.epoch < gathering.epoch]:
+                del self._channels[key]
+        name = f"survivors {gathering.epoch}"
+        return self.communicator(rank, gathering.members, name, name, gathering.epoch)
 
     def unreceived(self) -> list[tuple[int, int, str]]:
         """The messages of programs that no rank has received: source, destination and description."""
@@ -101,6 +115,7 @@ class LocalCommunicator(HostTransport):
         self.size = len(channel.ranks)
         self.ranks = channel.ranks
         self.name = channel.name
+        self.epoch = channel.epoch
         self._world = world
         self._world_rank = world_rank
         self._channel = channel
@@ -125,11 +140,11 @@ class LocalCommunicator(HostTransport):
         ranks = [self.ranks[member] for member in members]
         key = f"{self._key}/{name}/{ranks}"
         self._subgroups[key] = ordinal = self._subgroups.get(key, 0) + 1
-        return self._world.communicator(self._world_rank, ranks, name, f"{key}/{ordinal}")
+        return self._world.communicator(self._world_rank, ranks, name, f"{key}/{ordinal}", self.epoch)
 
     def lane(self, purpose: str) -> LocalCommunicator:
         name, key = f"{self.name}/{purpose}", f"{self._key}/{purpose}"
-        return self._world.communicator(self._world_rank, self.ranks, name, key)
+        return self._world.communicator(self._world_rank, self.ranks, name, key, self.epoch)
 
     # -- agreement ---------------------------------------------------------------------------------------------
     def _agree(self, call: str, layout: str, is_rooted: bool, addend: Addend | None) -> None:
@@ -196,18 +211,18 @@ class LocalCommunicator(HostTransport):
             shared = self._channel.windows.setdefault(number, Memory(self.size))
             shared.memory[self.index] = x.copy()
         self.barrier()
-        return LocalWindow(self.index, self.ranks, shared.memory, shared.locks, self.name)
+        return EpochWindow(self, shared)
 
     def _clocks_of(self) -> LocalClocks:
         self._boards = number = self._boards + 1
         with self._world.lock:
-            board = self._channel.boards.setdefault(number, Board(self.ranks, self.name))
+            board = self._channel.boards.setdefault(number, Board(self.ranks, self.name, self.epoch))
         return LocalClocks(self._world, board, self._world_rank)
 
     def _arrivals_of(self, count: int, steps: int) -> LocalArrivals:
         self._rolls = number = self._rolls + 1
         with self._world.lock:
-            roll = self._channel.rolls.setdefault(number, Roll(self.ranks, self.name, count))
+            roll = self._channel.rolls.setdefault(number, Roll(self.ranks, self.name, count, self.epoch))
         return LocalArrivals(self._world, roll, self._world_rank, steps)
 
     # -- rendezvous --------------------------------------------------------------------------------------------
@@ -215,6 +230,7 @@ class LocalCommunicator(HostTransport):
         """Store this rank's call and part in the next rendezvous. The last rank completes it."""
         if self.unsent is not None:
             self.unsent(True)
+        self.refuse_ended(request.call)
         call = agreed(request, x, out)
         self._number = number = self._number + 1
         world, all_rendezvous = self._world, self._channel.rendezvous
@@ -244,6 +260,12 @@ class LocalCommunicator(HostTransport):
             self.is_broken = True
             raise
 
+    def refuse_ended(self, call: str) -> None:
+        """Raise `RankFailed` if the epoch of the channel has ended."""
+        if self.epoch <= self._world.ended:
+            self.is_broken = True
+            self._world.refuse_ended(self._world_rank, self.epoch, f"{call} on '{self.name}'")
+
     # -- messages ----------------------------------------------------------------------------------------------
     def _message(self, src: int, dst: int, counts: list[int], peer: int, number: int | None, text: str) -> Message:
         """A message, created if the other rank has not done so. The caller holds the lock.
@@ -268,6 +290,7 @@ class LocalCommunicator(HostTransport):
         return message
 
     def _send(self, content: Array, dst: int, number: int | None = None, text: str = "") -> None:
+        self.refuse_ended("send")
         self._world.check(self._world_rank, self.ranks[dst])
         with self._world.lock:
             message = self._message(self.index, dst, self._sent, dst, number, text)
@@ -276,6 +299,7 @@ class LocalCommunicator(HostTransport):
 
     def _next_message(self, src: int, number: int | None = None, text: str = "") -> Message:
         """The message that the next receive from `src` waits for."""
+        self.refuse_ended("recv")
         with self._world.lock:
             return self._message(src, self.index, self._received, src, number, text)
 
@@ -296,6 +320,18 @@ class LocalCommunicator(HostTransport):
         if unsent.unsent:  # a loop over `test` is a wait, too
             unsent.advance()
         return wait.done or self._world.failure_for(wait) is not None or self._world.ends(self._world_rank, wait)
+
+
+class EpochWindow(LocalWindow):
+    """A window of a channel, which ends with the channel's epoch."""
+
+    def __init__(self, group: LocalCommunicator, shared: Memory):
+        super().__init__(group.index, group.ranks, shared.memory, shared.locks, group.name)
+        self._group = group
+
+    def _check(self, call: str, owner: int) -> None:
+        self._group.refuse_ended(f"{call} of a window")
+        super()._check(call, owner)
 
 
 _AGREE = Request("agree")

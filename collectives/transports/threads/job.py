@@ -14,7 +14,7 @@ from ...job.traceback import comparable, ranks_text, text_of
 from ..device import unsent
 from ..job import Death, Job, Options
 from ..protocol import Communicator
-from .communicator import LocalWorld
+from .communicator import LocalCommunicator, LocalWorld
 
 __all__ = ["ThreadsJob"]
 
@@ -47,6 +47,14 @@ class ThreadsJob(Job):
     @property
     def failed(self) -> dict[int, str]:
         return self._ranks.failed_ranks.copy()
+
+    @property
+    def epoch(self) -> int:
+        return self._ranks.epoch
+
+    def survivors(self, everyone: Communicator) -> Communicator:
+        assert isinstance(everyone, LocalCommunicator)
+        return self._ranks.of_survivors(everyone.ranks[everyone.index])
 
     def set_task(self, task: str, rank: Callable[[], int]) -> None:
         self._ranks.tasks[rank()] = task

@@ -1,4 +1,4 @@
-"""The things that a rank which is a thread can wait for: a rendezvous, a message, the ranks' clocks, or arrivals.
+"""The things that a rank which is a thread can wait for: a rendezvous, a message, clocks, arrivals, or survivors.
 
 An announced call carries its rank's statement about it (see `sanitizer`). The rank that completes the rendezvous
 compares the statements as well, so a fingerprint needs no rendezvous of its own. A rank's line in the user's program is
@@ -21,7 +21,9 @@ from ...checks.sanitizer import Statement
 from ..protocol import Array
 from .calls import AGREES, combine
 
-__all__ = ["Board", "Channel", "Gate", "Memory", "Message", "Milestone", "Rendezvous", "Roll", "Wait"]
+__all__ = [
+    "Board", "Channel", "Gate", "Gathering", "Memory", "Message", "Milestone", "Rendezvous", "Roll", "Wait",
+]  # fmt: skip
 
 
 def _ranks_text(ranks: Iterable[int]) -> str:
@@ -92,6 +94,16 @@ class Rendezvous:
         result, self.results[rank] = self.results[rank], None
         return result
 
+    @property
+    def epoch(self) -> int:
+        """The epoch of its channel."""
+        return self.group.epoch
+
+    @property
+    def is_full(self) -> bool:
+        """Whether all ranks have arrived, so that the last of them completes it, whatever happens meanwhile."""
+        return not self.missing
+
     def needs(self, rank: int) -> bool:
         """Whether world rank `rank` has not arrived yet."""
         return rank in self.group.ranks and self.calls[self.group.ranks.index(rank)] is None
@@ -155,6 +167,11 @@ class Message:
         self.done = False
         self.waiters: list[int] = []
 
+    @property
+    def epoch(self) -> int:
+        """The epoch of its channel."""
+        return self.group.epoch
+
     def needs(self, rank: int) -> bool:
         """Whether world rank `rank` is its sender."""
         return self.group.ranks[self.src] == rank
@@ -167,11 +184,12 @@ class Message:
 class Board:
     """The clocks of a group, and the incomplete waits for them."""
 
-    __slots__ = ("clocks", "milestones", "name", "ranks")
+    __slots__ = ("clocks", "epoch", "milestones", "name", "ranks")
 
-    def __init__(self, ranks: tuple[int, ...], name: str):
+    def __init__(self, ranks: tuple[int, ...], name: str, epoch: int = 0):
         self.ranks = ranks
         self.name = name
+        self.epoch = epoch
         self.clocks = [0] * len(ranks)
         self.milestones: dict[int, Milestone] = {}
 
@@ -187,6 +205,11 @@ class Milestone:
         self.done = False
         self.waiters: list[int] = []
 
+    @property
+    def epoch(self) -> int:
+        """The epoch of its channel."""
+        return self.board.epoch
+
     def needs(self, rank: int) -> bool:
         """Whether the clock of world rank `rank` is behind."""
         ranks = self.board.ranks
@@ -201,10 +224,10 @@ class Milestone:
 class Roll:
     """The arrivals at the steps of a group: the members of each, how many have finished it, and the waits for them."""
 
-    __slots__ = ("count", "finished", "gates", "members", "name", "ranks", "stages", "tickets")
+    __slots__ = ("count", "epoch", "finished", "gates", "members", "name", "ranks", "stages", "tickets")
 
-    def __init__(self, ranks: tuple[int, ...], name: str, count: int):
-        self.ranks, self.name, self.count = ranks, name, count
+    def __init__(self, ranks: tuple[int, ...], name: str, count: int, epoch: int = 0):
+        self.ranks, self.name, self.count, self.epoch = ranks, name, count, epoch
         self.tickets: Counter[int] = Counter()
         self.finished: Counter[int] = Counter()
         self.members: dict[int, list[int]] = {}
@@ -223,6 +246,11 @@ class Gate:
         self.done = False
         self.waiters: list[int] = []
 
+    @property
+    def epoch(self) -> int:
+        """The epoch of its channel."""
+        return self.roll.epoch
+
     def needs(self, rank: int) -> bool:
         """Whether world rank `rank` is not yet at the stage. Any of these ranks can end the wait."""
         ranks = self.roll.ranks
@@ -235,6 +263,39 @@ class Gate:
         return f"a wait on '{roll.name}' until {roll.count} ranks {what} step {step}, for any of {_ranks_text(absent)}"
 
 
+class Gathering:
+    """A wait until all ranks that have not failed have called `World.survivors`.
+
+    A rank that fails meanwhile is left out.
+
+    Attributes
+    ----------
+    epoch : int
+        The number of the epoch that begins with it.
+    missing : set of int
+        The ranks that have neither called it nor failed.
+    members : tuple of int
+        The ranks of the new epoch, once it is done.
+    """
+
+    __slots__ = ("done", "epoch", "members", "missing", "waiters")
+
+    def __init__(self, epoch: int, ranks: Iterable[int]):
+        self.epoch = epoch
+        self.missing = set(ranks)
+        self.members: tuple[int, ...] = ()
+        self.done = False
+        self.waiters: list[int] = []
+
+    def needs(self, rank: int) -> bool:
+        """Whether world rank `rank` has not called it yet."""
+        return rank in self.missing
+
+    def wait_text(self, rank: int) -> str:
+        text = "World.survivors, which all ranks call that have not failed,"
+        return f"{text} for {_ranks_text(sorted(self.missing))}" if self.missing else text
+
+
 class Memory:
     """The memory of every rank in a window, with a lock for each."""
 
@@ -245,18 +306,21 @@ class Memory:
         self.locks = [Lock() for _ in range(size)]
 
 
-Wait = Rendezvous | Message | Milestone | Gate
+Wait = Rendezvous | Message | Milestone | Gate | Gathering
 
 
 class Channel:
     """The state that the ranks of one group share: incomplete rendezvous, unmatched messages, and one-sided memory."""
 
-    __slots__ = ("boards", "has_reported", "messages", "name", "numbered", "order", "ranks", "rendezvous", "rolls",
-                 "windows")  # fmt: skip
+    __slots__ = (
+        "boards", "epoch", "has_reported", "messages", "name", "numbered", "order", "ranks", "rendezvous", "rolls",
+        "windows",
+    )  # fmt: skip
 
-    def __init__(self, ranks: tuple[int, ...], name: str):
+    def __init__(self, ranks: tuple[int, ...], name: str, epoch: int = 0):
         self.ranks = ranks
         self.name = name
+        self.epoch = epoch  # that of the world in which it was made; see `World.survivors`
         self.rendezvous: dict[int, Rendezvous] = {}
         self.messages: dict[tuple[int, int, int], Message] = {}  # by source, destination and order
         self.numbered: dict[tuple[int, int, int], deque[Message]] = {}  # by source, destination and number

@@ -21,7 +21,7 @@ from ...job.activity import forked_text
 from ...job.traceback import text_of
 from ..device import unsent
 from ..job import Death
-from .rendezvous import Wait
+from .rendezvous import Gathering, Rendezvous, Wait
 
 __all__ = ["WaitingRanks"]
 
@@ -43,6 +43,10 @@ class WaitingRanks:
         The task that each rank has set (`World.set_task`). Deadlock reports contain it.
     failed_ranks : dict of int to str
         The ranks that have raised an exception, with its text, in order of time.
+    epoch : int
+        How often the ranks have agreed on who has not failed (`survivors`).
+    ended : int
+        The newest epoch that has ended; -1 if none has. No rank can wait on its channels, or on older ones.
     """
 
     def __init__(self, size: int, raises: bool = False):
@@ -53,6 +57,9 @@ class WaitingRanks:
         self.raises = raises
         self.tasks = [""] * size
         self.failed_ranks: dict[int, str] = {}
+        self.epoch, self.ended = 0, -1
+        self._gathering: Gathering | None = None
+        self._ended_by = 0  # the rank that has ended the last epoch
         self._failure: str | None = None  # a failure that ends all waits
         self._idle = 0  # the number of ranks that are blocked or have ended
         self._waits: list[Wait | None] = [None] * size
@@ -130,12 +137,42 @@ class WaitingRanks:
                 self._idle += 1
             if self._failure is None and (rank is None or not self.raises):
                 self._failure = text
+            gathering = self._gathering
+            if gathering is not None and rank in gathering.missing:
+                gathering.missing.discard(rank)
+                self._settle(gathering)
             for other in self._blocked():
                 failure = self.failure_for(self._waits[other])
                 if failure is not None:
                     self._stop(other, self._failed_error(other, failure))
             if self._idle == self.size:
                 self._deadlock()
+
+    def survivors(self, rank: int) -> Gathering:
+        """Agree with all ranks that have not failed on who they are. All of them call it; see `World.survivors`.
+
+        The first one ends the present epoch: waits on its channels raise `RankFailed` on all ranks.
+        """
+        with self.lock:
+            gathering = self._gathering
+            if gathering is None:
+                alive = (each for each in range(self.size) if each not in self.failed_ranks)
+                gathering = self._gathering = Gathering(self.epoch + 1, alive)
+                self.ended, self._ended_by = self.epoch, rank
+                for other in self._blocked():
+                    wait = self._waits[other]
+                    if not (isinstance(wait, Rendezvous) and wait.is_full):  # else it has its result in a moment
+                        self._stop(other, self._failed_error(other, self._ended_text()))
+            gathering.missing.discard(rank)
+            self._settle(gathering)
+        if not gathering.done:
+            self.block(rank, gathering)
+        return gathering
+
+    def refuse_ended(self, rank: int, epoch: int, call: str) -> None:
+        """Raise `RankFailed` if an epoch has ended. Rank `rank` calls it before it communicates on a channel of it."""
+        if epoch <= self.ended:
+            raise RankFailed(f"{self._ended_text()}; rank {rank} calls {call}{self._at(rank)}")
 
     @property
     def failed(self) -> bool:
@@ -146,6 +183,8 @@ class WaitingRanks:
         """The failure that ends `wait`; None if `wait` can still complete."""
         if self._failure is not None or wait is None:
             return self._failure
+        if wait.epoch <= self.ended and not (isinstance(wait, Rendezvous) and wait.is_full):
+            return self._ended_text()
         return next((text for rank, text in self.failed_ranks.copy().items() if wait.needs(rank)), None)
 
     def ends(self, rank: int, wait: Wait) -> bool:
@@ -171,7 +210,18 @@ class WaitingRanks:
         if self.raises and other in self.failed_ranks:
             raise RankFailed(f"{self.failed_ranks[other]}; rank {rank} sends to it{self._at(rank)}")
 
+    def _ended_text(self) -> str:
+        texts = [*self.failed_ranks.copy().values()]
+        return "; ".join([*texts, f"rank {self._ended_by} has called World.survivors, which ends the epoch before it"])
+
     # The caller of the methods below holds the lock.
+    def _settle(self, gathering: Gathering) -> None:
+        """Begin the next epoch if no rank is missing."""
+        if not gathering.missing:
+            gathering.members = tuple(each for each in range(self.size) if each not in self.failed_ranks)
+            self.epoch, self._gathering = gathering.epoch, None
+            self.release(gathering)
+
     def _blocked(self) -> list[int]:
         return [rank for rank, wait in enumerate(self._waits) if wait is not None]
 

@@ -228,3 +228,39 @@ def test_what_is_left_open_is_found_by_digests(name: str) -> None:
                     tape.backward(loss)
             else:
                 tape.backward(loss)
+
+
+def test_an_error_in_the_block_of_a_tape_releases_its_arrays_while_the_error_is_kept() -> None:
+    w, x = ag.Parameter([1.0, 2.0]), np.ones(2)
+    with pytest.raises(ag.ShapeError) as caught, ag.Tape() as tape:
+        loss = (w * ag.tensor(x)).sum()
+        np.reshape(loss, (3,))
+    assert caught.value.__traceback__ is not None and w.array.flags.writeable and x.flags.writeable
+    with pytest.raises(ag.TapeError, match="released"):
+        tape.backward(loss)
+
+
+def test_an_error_in_backward_releases_the_arrays_unless_they_are_retained() -> None:
+    def failing(ct: Any, *_: Any) -> Any:
+        raise ArithmeticError
+
+    for retain in (False, True):
+        w = ag.Parameter([1.0, 2.0])
+        with ag.Tape() as tape:
+            y = w * w
+            tape.mark(failing)
+            loss = y.sum()
+        with pytest.raises(ArithmeticError) as caught:
+            tape.backward(loss, retain=retain)
+        assert caught.value.__traceback__ is not None and w.array.flags.writeable is not retain
+
+
+def test_a_leaf_that_is_a_part_of_a_saved_array_is_released_with_it() -> None:
+    whole = np.ones((4, 2))
+    w = ag.Parameter(np.zeros((2, 2)))
+    w.array = whole[:2]  # as the rows of a rank are a part of the gathered array
+    with ag.Tape() as tape:
+        loss = (w * w).sum() + (ag.tensor(whole) * ag.tensor(whole, requires_grad=True)).sum()
+    assert not whole.flags.writeable
+    tape.backward(loss)
+    assert whole.flags.writeable and w.array.flags.writeable
