@@ -169,12 +169,7 @@ class Rest:
         recording = sweep.recording
         first, second, self._kept = split(recording.nodes, 0, wanted)
         self._recording, self._retain, self._size = recording, retain, len(second)
-        try:
-            _run_alone(sweep, first)
-        except BaseException:
-            if not retain:
-                recording.abandon()
-            raise
+        _run_alone(sweep, first, retain)
         self._general = sweep.general
         self.cotangents: list[Any] = [self._kept.get(place) for place in wanted]
         for place in wanted:
@@ -198,14 +193,12 @@ class Rest:
             place, ct = kept.popitem()
             sweep.cts[place] = ct
         ct = None
-        try:
-            _run_alone(sweep, nodes)
-        finally:
-            if not self._retain:
-                self._recording.release()
+        _run_alone(sweep, nodes, self._retain)
+        if not self._retain:
+            self._recording.release()
 
 
-def _run_alone(sweep: Sweep, nodes: list[Node | None]) -> None:
+def _run_alone(sweep: Sweep, nodes: list[Node | None], retain: bool) -> None:
     """Run a part of a deferred sweep, which empties `nodes`; if it fails, no gradient has changed."""
     active, state.recording = state.recording, None
     if spans:
@@ -214,6 +207,8 @@ def _run_alone(sweep: Sweep, nodes: list[Node | None]) -> None:
         sweep.run(nodes, release=False)
     except BaseException:
         sweep.undo()
+        if not retain:
+            sweep.recording.abandon()
         raise
     finally:
         state.recording = active

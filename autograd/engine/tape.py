@@ -103,15 +103,10 @@ class Tape:
         if state.pending:
             mine = [x for x in state.pending if x.tape is self.recording and x.place >= self.start]
             refuse_pending(mine, "the tape's block ends", kind is not None)
-        if kind is not None:  # nobody will replay it: parameters can be written to again
-            self.abandon()
+        if kind is not None and self._outer is None:  # nobody will replay it: parameters can be written to again
+            self.recording.abandon()
         if kind is ValueError:
             refuse_write(error)
-
-    def abandon(self) -> None:
-        """Release the arrays after an error outside of the block: a later backward pass is refused."""
-        if self.recording is not None and self._outer is None:
-            self.recording.abandon()
 
     def open(self) -> Recording:
         """The list, while the tape's block is open. Raises TapeError otherwise."""
@@ -244,7 +239,7 @@ class Tape:
             try:
                 distribution.compare_objective(outputs, recording)
             except CommunicationError:  # the ranks can no longer do the same, as after a death
-                self.abandon()
+                recording.abandon()
                 raise
         if recording.pending:
             sweep.take_pending()
@@ -260,7 +255,7 @@ class Tape:
                 for begin in reversed(recording.on_sweep):
                     begin(sweep)
             except CommunicationError:  # as above
-                self.abandon()
+                recording.abandon()
                 raise
         _replay(sweep, retain, is_whole=start == 0 and end == size)
         if at is None:

@@ -60,6 +60,11 @@ class OfCopies:
             raise OptionError(f"{own}: {name} was given twice; needed: each parameter once")
 
     @property
+    def held(self) -> list[Leaf]:
+        """The parameters, of which the optimizer has copies."""
+        return self._held
+
+    @property
     def lr(self) -> float:
         """The learning rate; see `Optimizer`."""
         return self.optimizer.lr

@@ -84,7 +84,7 @@ class Job:
 
     @property
     def epoch(self) -> int:
-        """How often the ranks have agreed on who has not failed."""
+        """The number of times that the ranks have agreed on who has not failed."""
         return 0
 
     def survivors(self, everyone: Communicator) -> Communicator:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-__all__ = ["Box", "boxes_in", "cut", "elements", "meet", "refined", "shape_of", "whole_box", "within"]
+__all__ = ["Box", "boxes_in", "cut", "elements", "meet", "refined", "shape_of", "whole_box", "within", "without"]
 
 Box = tuple[tuple[int, int], ...]
 """The beginning and the end of the interval of each dimension."""
@@ -49,6 +49,25 @@ def meet(a: Box, b: Box) -> Box | None:
     """
     found = tuple((max(x[0], y[0]), min(x[1], y[1])) for x, y in zip(a, b, strict=True))
     return found if all(begin < end for begin, end in found) else None
+
+
+def without(box: Box, other: Box) -> list[Box]:
+    """The rest of a box without what it has in common with another one, as boxes.
+
+    Examples
+    --------
+    >>> without(((0, 4), (0, 3)), ((1, 2), (0, 2)))
+    [((0, 1), (0, 3)), ((2, 4), (0, 3)), ((1, 2), (2, 3))]
+    """
+    common = meet(box, other)
+    if common is None:
+        return [box]
+    found: list[Box] = []
+    for k, ((begin, end), (a, b)) in enumerate(zip(box, common, strict=True)):
+        for part in ((begin, a), (b, end)):
+            if part[0] < part[1]:
+                found.append((*common[:k], part, *box[k + 1 :]))
+    return found
 
 
 def within(box: Box, outer: Box) -> tuple[slice, ...]:

@@ -145,6 +145,12 @@ class Checkpoints:
                     f"{text.decode()}"
                 )
 
+    def abandon(self) -> None:
+        """Forget a save that the death of a rank has ended. Its step does not exist; the next save removes the rest."""
+        if self._thread is not None:
+            self._thread.join()
+        self._thread = self._running = self._error = None
+
     @typed_errors
     def load(self, state: Any, step: int | None = None, *, checksums: bool = True) -> Restored:
         """Load a step, by default the newest that is whole; see `load`."""

@@ -33,7 +33,10 @@ from .manifest import Manifest, Stretch, Value, refuse
 from .ownership import key_of, place_of
 from .tree import Decoder, has_state, on_its_mesh, parts_of, state_of
 
-__all__ = ["Restored", "Source", "StoredValue", "agreed_step", "leave_out", "load_step", "newest"]
+__all__ = [
+    "Restored", "Source", "StoredValue", "agreed_step", "leave_out", "load_step", "newest", "prepared", "set_states",
+    "together",
+]  # fmt: skip
 
 
 class Restored(NamedTuple):
@@ -252,26 +255,31 @@ def load_step(directory: Directory, objects: Any, step: int, checksums: bool) ->
         objects = {"state": objects}
     with ExitStack() as stack:
         told: dict[str, Any] = {}
-        with _together(told, of) as everyone:
+        with together(told, of) as everyone:
             manifest = directory.manifest(step)
             reader = stack.enter_context(disk.Reader(directory.of_step(step), manifest.files))
             source = Source(manifest, reader, checksums)
-            commits, others, values, unnamed = _prepared(objects, source)
+            commits, others, values, unnamed = prepared(objects, source)
             given = {name for name, x in objects.items() if has_state(x)}
             told |= source.report(given, unnamed)
-        with _together({}, of):
+        with together({}, of):
             source.refuse_unused(everyone)
             partly = sorted({(key, i) for each in everyone for key, i in each["partly"]})
             keys = list(manifest.values)
             source.check_share([(keys[n], i) for n, i in partly], group.index, group.size)
-        if others:
-            with restored_on_error(x for x, _ in others), _together({}, of):
-                for x, known in others:
-                    x.load_state_dict(known)
-        for commit in commits:
-            commit()
+        set_states(commits, others, of)
     _compare_bits(manifest, objects)
     return Restored(step, values)
+
+
+def set_states(commits: Sequence[Callable[[], None]], others: Sequence[tuple[Any, Any]], of: str) -> None:
+    """Set the states that `prepared` has checked. All ranks of the mesh call it."""
+    if others:
+        with restored_on_error(x for x, _ in others), together({}, of):
+            for x, known in others:
+                x.load_state_dict(known)
+    for commit in commits:
+        commit()
 
 
 def _compare_bits(manifest: Manifest, objects: Mapping[str, Any]) -> None:
@@ -287,11 +295,22 @@ def _compare_bits(manifest: Manifest, objects: Mapping[str, Any]) -> None:
             )
 
 
-def _prepared(
+def prepared(
     objects: Mapping[str, Any], source: Source
 ) -> tuple[list[Callable[[], None]], list[tuple[Any, Any]], dict[str, Any], set[str]]:
-    """The functions that set the states, the objects that cannot check theirs with their states, plain values, and the
-    parameters of optimizers that are not here."""
+    """Check the states of objects. All that is read of values is read here.
+
+    Returns
+    -------
+    commits : list of callable
+        They set the states.
+    others : list of (object, object)
+        The objects that cannot check their states before, with these.
+    values : dict
+        The plain values.
+    unnamed : set of str
+        The parameters of optimizers that are not here.
+    """
     manifest = source.manifest
     tree = manifest.tree
     grid, group = state.grid, state.distribution.group()
@@ -373,7 +392,7 @@ def _value(source: Source, path: str, like: Any) -> Any:
 
 
 @contextmanager
-def _together(mine: dict[str, Any], of: str) -> Iterator[list[dict[str, Any]]]:
+def together(mine: dict[str, Any], of: str) -> Iterator[list[dict[str, Any]]]:
     """A block that fails on all ranks of the mesh if it fails on one.
 
     The list that it yields has, when the block has ended, what each rank has put into `mine`.

@@ -19,7 +19,7 @@ from .boxes import Box, cut, elements, whole_box, within
 from .manifest import place_suffix
 
 __all__ = [
-    "Entry", "Share", "key_of", "name_of_replicas", "place_of", "replicas_of", "share_of", "whole_entry",
+    "Entry", "Share", "entry_of", "key_of", "name_of_replicas", "place_of", "replicas_of", "share_of", "whole_entry",
 ]  # fmt: skip
 
 _LEAST_CUT = 1 << 20  # bytes; smaller values are written by one rank
@@ -137,19 +137,34 @@ def share_of(
                 f"current; {ranks} call this\n"
                 "  fix: call it inside `with mesh:`, on all ranks"
             )
-        axes, k, replicas, holds = replicas_of(layout)
-        if not holds or is_absent(array):
+        axes, k, replicas, _ = replicas_of(layout)
+        entry = entry_of(path, piece, place)
+        if entry is None:
             continue
-        local = tuple(int(n) for n in array.shape)
-        require_agreed(layout, local, f"checkpoint.save of {path}, which writes this rank's part of the whole value,")
-        shape, slices = place_in_whole(local, layout)
-        box = tuple((int(s.start), int(s.stop)) for s in slices)
-        labels = {axis: repr(label) for axis, label in layout.items()}
-        entry = Entry(key_of(path, place), tuple(map(int, shape)), labels, place, box, array)
         classes.setdefault(axes, []).append((entry, k, replicas))
         if digest is not None and replicas > 1:
             copies.setdefault(name_of_replicas(layout, axes), {})[path] = digest(to_host(array))
     return Share([part for members in classes.values() for part in _shares(members)], copies)
+
+
+def entry_of(path: str, piece: Piece, place: dict[str, int]) -> Entry | None:
+    """All that this rank holds of a value; None if it holds nothing.
+
+    Raises
+    ------
+    LayoutError
+        The ranks have not agreed on the extents of a Shard.
+    """
+    array, layout = piece.array, piece.layout
+    assert layout is not None
+    if not replicas_of(layout)[3] or is_absent(array):
+        return None
+    local = tuple(int(n) for n in array.shape)
+    require_agreed(layout, local, f"checkpoint.save of {path}, which writes this rank's part of the whole value,")
+    shape, slices = place_in_whole(local, layout)
+    box = tuple((int(s.start), int(s.stop)) for s in slices)
+    labels = {axis: repr(label) for axis, label in layout.items()}
+    return Entry(key_of(path, place), tuple(map(int, shape)), labels, place, box, array)
 
 
 def _shares(members: list[tuple[Entry, int, int]]) -> list[Entry]:

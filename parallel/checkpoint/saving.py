@@ -17,7 +17,8 @@ import numpy as np
 
 from autograd.arrays.device import to_host
 from autograd.engine.state import state
-from autograd.errors import CheckpointError, OptionError, ReplicaMismatch, RingtapeError
+from autograd.errors import CheckpointError, OptionError, RankFailed, ReplicaMismatch, RingtapeError
+from collectives import World
 
 from ..runs.environment import environment_of_bits
 from . import disk
@@ -28,7 +29,7 @@ from .ownership import Entry, Share, share_of, whole_entry
 from .replicas import differ, differences, digest_of_text, ranks_text, value_digest
 from .tree import Encoded, encode, merged, values_of
 
-__all__ = ["Save", "begin"]
+__all__ = ["Save", "begin", "divided"]
 
 
 @dataclass
@@ -47,6 +48,9 @@ class Save:
         What this rank writes.
     head : Manifest
         The manifest without values and files.
+    world : World
+    epoch : int
+        That of the world when the save began.
     """
 
     directory: Directory
@@ -55,6 +59,8 @@ class Save:
     group: Any
     entries: list[Entry]
     head: Manifest
+    world: World
+    epoch: int
     keep: int | None = None
     keep_every: int | None = None
 
@@ -111,10 +117,19 @@ class Save:
                     f"checkpoint.save: rank {int(failed[0][5:-7])} could not write its part of step {self.step}: "
                     + (self.folder / failed[0]).read_text()
                 )
+            self.refuse_failed()
             if not missing - {name.removesuffix(".json") for name in names if name.endswith(".json")}:
                 return
             time.sleep(pause)
             pause = min(2 * pause, 0.2)
+
+    def refuse_failed(self) -> None:
+        """Raise RankFailed if one of the ranks has failed, for which the first one would wait for ever."""
+        for rank, why in self.world.failed.items():
+            if rank in self.group.ranks:
+                raise RankFailed(f"checkpoint.save: step {self.step} is not finished: {why}")
+        if self.world.epoch != self.epoch:
+            raise RankFailed(f"checkpoint.save: step {self.step} is not finished: the ranks have agreed on survivors")
 
     def finish(self) -> None:
         """Write the manifest and publish the step. The first rank calls it when all have written."""
@@ -207,22 +222,48 @@ def begin(
         if group.index == 0 and mine.folder.name:
             shutil.rmtree(mine.folder, ignore_errors=True)
         raise
-    classes = _classes([each["tree"] for each in told])
-    first = [classes.index(k) for k in range(max(classes) + 1)]
-    trees = [mine.found.tree]
-    if len(first) > 1:
-        sent = group.exchange(tree.encode() if group.index in first else b"", of="checkpoint.save")
-        trees = [json.loads(sent[k]) for k in first]
-    whole, own = merged(trees), classes[group.index]
-    entries = mine.share.entries
-    if group.index == first[own]:
-        entries = entries + _own_arrays(mine.found, whole, trees, own)
-    grid = state.grid
-    mesh = {} if grid is None else dict(zip(grid.names, map(int, grid.sizes), strict=True))
-    head = Manifest(step, whole, {}, [], mesh, classes, disk.CHECKSUM, about())
+    entries, head = divided(mine.found, mine.share, [each["tree"] for each in told], step, group)
+    head.about = about()
     folder = directory.path / told[0]["folder"]
     _refuse_invisible(folder, group)
-    return Save(directory, folder, step, group, entries, head, keep, keep_every)
+    world = World.current()
+    return Save(directory, folder, step, group, entries, head, world, world.epoch, keep, keep_every)
+
+
+def divided(
+    found: Encoded, share: Share, digests: list[str], step: int, group: Any, of: str = "checkpoint.save"
+) -> tuple[list[Entry], Manifest]:
+    """The part of the state of all that this rank keeps, and the manifest without values, files and notes.
+
+    All ranks call it.
+
+    Parameters
+    ----------
+    found : Encoded
+        The state of this rank.
+    share : Share
+        Its share of the values that have layouts.
+    digests : list of str
+        The digest of each rank's tree.
+    step : int
+    group : Communicator
+    of : str
+        The call that reports name.
+    """
+    classes = _classes(digests)
+    first = [classes.index(k) for k in range(max(classes) + 1)]
+    trees = [found.tree]
+    if len(first) > 1:
+        tree = json.dumps(found.tree).encode() if group.index in first else b""
+        sent = group.exchange(tree, of=of)
+        trees = [json.loads(sent[k]) for k in first]
+    whole, own = merged(trees), classes[group.index]
+    entries = share.entries
+    if group.index == first[own]:
+        entries = entries + _own_arrays(found, whole, trees, own)
+    grid = state.grid
+    mesh = {} if grid is None else dict(zip(grid.names, map(int, grid.sizes), strict=True))
+    return entries, Manifest(step, whole, {}, [], mesh, classes, disk.CHECKSUM)
 
 
 def _refuse_invisible(folder: Path, group: Any) -> None:

@@ -41,8 +41,8 @@ from ..approximate.rank_states import OfRank
 from .ownership import place_of
 
 __all__ = [
-    "Decoder", "Encoded", "encode", "has_state", "merged", "on_a_mesh", "on_its_mesh", "parts_of", "state_of",
-    "values_of",
+    "Decoder", "Encoded", "encode", "encode_state", "has_state", "merged", "on_a_mesh", "on_its_mesh", "parts_of",
+    "state_of", "values_of",
 ]  # fmt: skip
 
 
@@ -125,10 +125,15 @@ def encode(objects: Mapping[str, Any], digest: Callable[[Any], str] | None = Non
         if has_state(x):
             with on_its_mesh(x):
                 for path, each in parts_of(name, x).items():
-                    found.tree[path] = {"state": _code(state_of(each), path, found, digest)}
+                    encode_state(each, path, found, digest)
         else:
             found.tree[name] = _code(x, name, found, digest)
     return found
+
+
+def encode_state(x: Any, path: str, found: Encoded, digest: Callable[[Any], str] | None = None) -> None:
+    """Add the state of one object to those that were found. Its mesh is current."""
+    found.tree[path] = {"state": _code(state_of(x), path, found, digest)}
 
 
 def _code(x: Any, path: str, found: Encoded, digest: Any) -> Any:

@@ -391,7 +391,7 @@ class DataParallel(Module):
                 p.pending = "model.accumulate()"
             yield
         except BaseException:
-            tape.abandon()
+            tape.recording.abandon()
             raise
         finally:
             self._entered = None

@@ -1,8 +1,18 @@
-"""Runs that go on: copies of one value that have become different are found, and repaired from the majority."""
+"""Runs that go on: without the ranks that die, and with replicas that have become different repaired.
+
+===================================  =================================================================================
+``elastic.run(program, mesh=...)``   calls a training program, and again on the ranks that are left after a death
+``Run.restore(objects)``             sets the newest state that these ranks have together
+``Run.steps(n)``                     iterates over the steps that are left, and commits each
+``Replicas(objects)``                compares the copies of one value, and repairs them from the majority
+===================================  =================================================================================
+"""
 
 from __future__ import annotations
 
 from ..checkpoint.replicas import Difference
+from .loop import Run, run
 from .replicas import Replicas
+from .report import ElasticError, ElasticReport, Recovery
 
-__all__ = ["Difference", "Replicas"]
+__all__ = ["Difference", "ElasticError", "ElasticReport", "Recovery", "Replicas", "Run", "run"]

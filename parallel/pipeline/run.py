@@ -536,7 +536,8 @@ class _Run:
             self._return_ties()
         except BaseException:  # as after a death: the error's traceback would keep the parameters read-only
             for tape in (*(each.tape for each in self.passes.values()), *(tape for _, tape, _ in self.ties)):
-                tape.abandon()
+                if tape.recording is not None:
+                    tape.recording.abandon()
             raise
 
     def tasks(self) -> None:

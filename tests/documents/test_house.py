@@ -14,7 +14,7 @@ from .house import ROOT, Figures, Tree, complexity, loaded, walks
 
 CEILINGS = {
     "closure of the engine: files, lines": [36, 9_250],
-    "closure of all_reduce: files, lines": [66, 16_400],
+    "closure of all_reduce: files, lines": [66, 16_460],
     "closure of DataParallel: files, lines": [141, 35_600],
     "complexity above 20, 30": [19, 7],
     "functions with a cache": [53],

@@ -1,0 +1,331 @@
+"""The states of a run that a rank has in memory: the live objects at the last step, and copies of earlier ones.
+
+A `Holding` is a step, the tree of its plain values, and boxes of its values with their arrays: what a file of a
+checkpoint has. The ranks that are left after a death put their holdings together; see `restoring`.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from autograd.arrays.device import to_host
+from autograd.arrays.shape_only import is_absent
+from autograd.engine.state import state
+from autograd.engine.whole import Piece
+from autograd.nn import Module
+from autograd.optim import Optimizer
+from autograd.optim.copies import OfCopies
+from collectives.faults.points import point
+
+from ..checkpoint.manifest import Value, dtype_text
+from ..checkpoint.ownership import Entry, entry_of, share_of, whole_entry
+from ..checkpoint.replicas import digest_of_text
+from ..checkpoint.saving import divided
+from ..checkpoint.tree import Encoded, encode, encode_state, has_state, on_its_mesh, parts_of
+
+__all__ = ["Copies", "Holding", "Live", "expected_of", "flat_bytes", "objects_in", "unique"]
+
+
+@dataclass
+class Holding:
+    """The part of the state of one step that a rank has.
+
+    Attributes
+    ----------
+    kind : {"replicas", "copies"}
+        Live objects, or copies.
+    step, epoch : int
+        The step, and the epoch of the world in which the ranks have computed it.
+    tree : dict
+        The plain values: of this rank, or of all if they are copies.
+    classes : list of int
+        Of copies: the class of each rank; see `checkpoint.tree`.
+    mesh : dict of str to int
+    index : int
+        The place of this rank on the mesh.
+    expected : dict of str to tuple of int
+        The values that all ranks together had, with their shapes.
+    entries : list of Entry
+    own : set of str
+        The keys of entries that are arrays without a layout, of which each rank may have another one.
+    objects : list
+        Of live objects: those that have the arrays.
+    is_confirmed : bool
+        Whether all ranks had their copies.
+    """
+
+    kind: str
+    step: int
+    epoch: int
+    tree: dict[str, Any]
+    classes: list[int]
+    mesh: dict[str, int]
+    index: int
+    expected: dict[str, tuple[int, ...]]
+    entries: list[Entry]
+    own: set[str] = field(default_factory=set)
+    objects: list[Any] = field(default_factory=list)
+    is_confirmed: bool = False
+
+    def inventory(self) -> bytes:
+        """All but the arrays and the place of this rank, for the others."""
+        values: dict[str, Any] = {}
+        for entry in self.entries:
+            dtype, is_own = dtype_text(entry.array.dtype), entry.key in self.own
+            values.setdefault(entry.key, [entry.shape, dtype, entry.layout, entry.place, is_own, []])
+            values[entry.key][-1].append(entry.box)
+        text = json.dumps({
+            "tree": self.tree, "classes": self.classes, "mesh": self.mesh, "expected": self.expected, "values": values,
+        })  # fmt: skip
+        return zlib.compress(text.encode(), 1)
+
+    def copy_arrays(self) -> None:
+        """Replace the arrays of live objects by copies."""
+        self.entries, self.objects = [copied(entry) for entry in self.entries], []
+
+
+def copied(entry: Entry) -> Entry:
+    """An entry with a copy of its array on the host."""
+    array = np.array(to_host(entry.array))
+    return Entry(entry.key, entry.shape, entry.layout, entry.place, entry.box, array)
+
+
+def flat_bytes(array: Any) -> Any:
+    """The bytes of an array, flat."""
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+
+
+def mesh_sizes() -> dict[str, int]:
+    """The axes of the current mesh and their sizes."""
+    grid = state.grid
+    return {} if grid is None else dict(zip(grid.names, map(int, grid.sizes), strict=True))
+
+
+def unique(group: Any, data: bytes, of: str) -> tuple[list[bytes], list[int]]:
+    """The different data of all ranks, and for each rank which of them is its own. All ranks call it.
+
+    Data that several ranks have in common is sent by the first of them.
+    """
+    digests = group.exchange(digest_of_text(data.hex()).encode(), of=of)
+    kinds = list(dict.fromkeys(digests))
+    first = [digests.index(kind) for kind in kinds]
+    sent = group.exchange(data if group.index in first else b"", of=of)
+    return [sent[k] for k in first], [kinds.index(digest) for digest in digests]
+
+
+def expected_of(objects: Mapping[str, Any], group: Any) -> dict[str, tuple[int, ...]]:
+    """The values of the modules of all ranks, with their shapes. All ranks of the mesh call it.
+
+    The state that an optimizer makes at its first step lies where its parameters are, so theirs stand for it.
+    """
+    found, mine = Encoded(), {}
+    for path, part, owner in _parts(objects):
+        if isinstance(part, Module):
+            with on_its_mesh(owner):
+                encode_state(part, path, found)
+    for entry in _entries(found):
+        mine[entry.key] = entry.shape
+    blobs, _ = unique(group, json.dumps(mine).encode(), "elastic.restore")
+    return {key: tuple(shape) for blob in blobs for key, shape in json.loads(blob).items()}
+
+
+def _parts(objects: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
+    """The path of each object with a state, the object, and that on whose mesh it is."""
+    found = []
+    for name, x in objects.items():
+        if has_state(x):
+            with on_its_mesh(x):
+                found += [(path, part, x) for path, part in parts_of(name, x).items()]
+    return found
+
+
+def objects_in(objects: Mapping[str, Any]) -> list[Any]:
+    """The objects with a state, of which some consist, and the parameters of modules."""
+    parts = [part for _, part, _ in _parts(objects)]
+    return parts + [p for part in parts if isinstance(part, Module) for p in part.parameters()]
+
+
+def _entries(found: Encoded) -> list[Entry]:
+    """All that this rank has of what was encoded."""
+    pieces = [entry_of(path, piece, place) for path, (piece, place) in found.pieces.items()]
+    return [entry for entry in pieces if entry is not None] + [
+        whole_entry(path, array) for path, array in found.arrays.items()
+    ]
+
+
+def _count(x: Any) -> Any:
+    """A number that changes before an optimizer changes anything; None for other objects."""
+    if isinstance(x, Optimizer):
+        return x.steps
+    if isinstance(x, OfCopies):
+        scaler = getattr(x, "scaler", None)
+        return x.steps, None if scaler is None else scaler.state_dict()
+    return None
+
+
+class Live:
+    """The objects of a run, whose arrays are its state until an optimizer begins its next step.
+
+    Whatever something else than an optimizer may change is small, and is copied at each commit: buffers, random keys,
+    places of loaders, residuals, plain values. So are parameters that no optimizer of the run has.
+
+    Parameters
+    ----------
+    objects : mapping
+    expected : dict
+        See `expected_of`.
+    epoch : int
+    """
+
+    def __init__(self, objects: Mapping[str, Any], expected: dict[str, tuple[int, ...]], epoch: int):
+        self.objects, self.expected, self.epoch = objects, expected, epoch
+        self.parts = _parts(objects)
+        self.step = 0
+        self._counts: dict[str, Any] = {}
+        self._kept: dict[str, Encoded] = {}
+        self._copies: dict[str, Any] = {}  # arrays of modules, by path
+        optimizers = [part for _, part, _ in self.parts if isinstance(part, Optimizer | OfCopies)]
+        self._stepped = {id(p) for x in optimizers for p in (x.held if isinstance(x, OfCopies) else x.parameters)}
+
+    def commit(self, step: int) -> None:
+        """Note that the objects have the state of a step. Nothing is sent."""
+        self._counts, self._kept, self._copies = {}, {}, {}
+        for path, part, owner in self.parts:
+            count = _count(part)
+            if count is not None:
+                self._counts[path] = count
+            elif isinstance(part, Module):
+                self._copies |= {f"{path}/{name}": np.array(to_host(x)) for name, x in self._others(part)}
+            else:
+                found = Encoded()
+                with on_its_mesh(owner):
+                    encode_state(part, path, found)
+                self._kept[path] = _copied(found)
+        plain = {name: x for name, x in self.objects.items() if not has_state(x)}
+        self._kept[""] = _copied(encode(plain))
+        self.step = step
+
+    def _others(self, module: Module) -> Iterable[tuple[str, Any]]:
+        """The arrays of a module that no optimizer changes."""
+        for path, owner, attribute in module.named_buffer_owners():
+            yield path, getattr(getattr(owner, attribute), "array", getattr(owner, attribute))
+        for path, _, _, p in module.named_owners():
+            if id(p) not in self._stepped and not is_absent(p.array):
+                yield path, p.array
+
+    def holding(self) -> Holding | None:
+        """The part of this rank in the step of the last commit; None if an optimizer has begun another one.
+
+        The mesh of the objects is current. Nothing is sent.
+        """
+        if any(_count(part) != self._counts[path] for path, part, _ in self.parts if path in self._counts):
+            return None
+        found = Encoded()
+        for path, part, owner in self.parts:
+            if path not in self._kept:
+                with on_its_mesh(owner):
+                    encode_state(part, path, found)
+        for kept in self._kept.values():
+            found.tree |= kept.tree
+            found.pieces |= kept.pieces
+            found.arrays |= kept.arrays
+        for path, array in self._copies.items():
+            if path in found.pieces:
+                piece, place = found.pieces[path]
+                found.pieces[path] = Piece(array, piece.layout), place
+            else:
+                found.arrays[path] = array
+        group = state.distribution.group()
+        return Holding(
+            "replicas", self.step, self.epoch, found.tree, [], mesh_sizes(), int(group.index), self.expected,
+            _entries(found), set(found.arrays), objects_in(self.objects),
+        )  # fmt: skip
+
+
+def _copied(found: Encoded) -> Encoded:
+    """A state with copies of its arrays."""
+    pieces = {path: (Piece(np.array(to_host(piece.array)), piece.layout), place) for path, (piece, place) in
+              found.pieces.items() if not is_absent(piece.array)}  # fmt: skip
+    return Encoded(found.tree, pieces, {path: np.array(array) for path, array in found.arrays.items()})
+
+
+class Copies:
+    """Copies of the state in the memory of the ranks, of which each part is on two ranks.
+
+    A rank copies the share of the state that it would write to a checkpoint, and sends it to a partner, on another host
+    where there is one. The copies of the step before are kept until all ranks have the new ones.
+
+    Attributes
+    ----------
+    generations : list of Holding
+    bytes, messages : int
+        What this rank has sent for the last copies, and by how many messages.
+    """
+
+    def __init__(self) -> None:
+        self.generations: list[Holding] = []
+        self.bytes = self.messages = 0
+
+    def make(self, objects: Mapping[str, Any], step: int, epoch: int) -> None:
+        """Copy a step. All ranks of the mesh call it."""
+        of = "copies of elastic.run"
+        group: Any = state.distribution.group()
+        found = encode(objects)
+        share = share_of(found.pieces, group.size, None)
+        digests = group.exchange(digest_of_text(json.dumps(found.tree)).encode(), of=of)
+        entries, head = divided(found, share, [each.decode() for each in digests], step, group, of)
+        own = [copied(entry) for entry in entries]
+        made = Holding("copies", step, epoch, head.tree, head.classes, head.mesh, int(group.index), {}, own)
+        self.generations.append(made)
+        point("elastic.copy")
+        made.entries = own + self._partners(group, own)
+        point("elastic.copied")
+        group.exchange(b"", of=of)  # when it returns, all ranks have theirs
+        made.is_confirmed = True
+        self.generations = [made]
+
+    def _partners(self, group: Any, entries: Sequence[Entry]) -> list[Entry]:
+        """Send entries to the partner, and receive those of the rank whose partner this one is."""
+        if group.size == 1:
+            return []
+        lane, shift = group.lane("copies"), partner_shift(group.hosts)
+        to, source = (group.index + shift) % group.size, (group.index - shift) % group.size
+        lines = [[e.key, e.shape, dtype_text(e.array.dtype), e.layout, e.place, e.box] for e in entries]
+        header = np.frombuffer(json.dumps(lines).encode(), np.uint8)
+        data = np.concatenate([flat_bytes(e.array) for e in entries] or [np.empty(0, np.uint8)])
+        sent = [np.array([header.size, data.size]), header, data]
+        pending = [lane.lend(each, to) for each in sent]
+        self.bytes, self.messages = sum(each.nbytes for each in sent), len(sent)
+        sizes = lane.recv(np.empty(2, np.int64), source)
+        coming = lane.recv(np.empty(int(sizes[0]), np.uint8), source)
+        data = lane.recv(np.empty(int(sizes[1]), np.uint8), source)
+        for each in pending:
+            each.wait()
+        found, at = [], 0
+        for key, shape, dtype, layout, place, box in json.loads(coming.tobytes()):
+            box = tuple((a, b) for a, b in box)
+            kind = Value(tuple(shape), dtype, layout, place, ()).numpy_dtype
+            extents = [b - a for a, b in box]
+            size = int(np.prod(extents, dtype=np.int64)) * kind.itemsize
+            array = data[at : at + size].view(kind).reshape(extents)
+            found.append(Entry(key, tuple(shape), layout, place, box, array))
+            at += size
+        return found
+
+
+def partner_shift(hosts: Sequence[int]) -> int:
+    """The distance from each rank to its partner: on another host for all of them, if that is possible.
+
+    Examples
+    --------
+    >>> partner_shift((0, 0, 2, 2)), partner_shift((0, 0, 0))
+    (2, 1)
+    """
+    n = len(hosts)
+    return next((s for s in range(1, n) if all(hosts[k] != hosts[(k + s) % n] for k in range(n))), 1)
