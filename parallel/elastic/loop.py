@@ -86,9 +86,6 @@ class Run:
         self._objects = given
         found = self._loop.restore(given)
         self.step = 0 if found is None else found.step
-        for name, x in () if found is None else found.values.items():
-            if name in given and not has_state(given[name]):
-                given[name] = x  # type: ignore[index]  # checked above
         self._loop.begin(given, self.step)
         return found
 
@@ -371,6 +368,9 @@ class _Loop:
         point("elastic.restored")
         step = 0 if restored is None else restored.step
         if state.mesh is not None:
+            for name, x in () if restored is None else restored.values.items():
+                if name in objects and not has_state(objects[name]):
+                    objects[name] = x  # type: ignore[index]  # `Run.restore` has checked it
             self.live = Live(objects, expected_of(objects, state.distribution.group()), self.world.epoch)
             self.live.commit(step)
         # When this returns, all ranks have their states. What is held for them is no longer needed, and newer steps

@@ -104,6 +104,13 @@ def test_two_deaths_of_many_seeds(tmp_path: Path) -> None:
         deaths(seed, tmp_path / str(seed))
 
 
+def test_a_second_death_in_the_recovery() -> None:
+    """The others have restored objects by then, which are a state at once, plain values too."""
+    plan = "kill:1@3,of=elastic.step; kill:2@2,of=elastic.restored"
+    report = on_threads("dp", 4, plan)[1]
+    assert [(sorted(each.died), each.step) for each in report.recoveries] == [([1, 2], 2)]
+
+
 def test_one_rank_is_left() -> None:
     plan = faults.Plan(*(faults.Kill(rank, 2 + k, of="elastic.step") for k, rank in enumerate((2, 0, 3))))
     found, report = on_threads("same bits", 4, plan)
