@@ -365,7 +365,6 @@ class _Loop:
         else:
             source = "beginning"
             self._refuse_lost(told, missing)
-        point("elastic.restored")
         step = 0 if restored is None else restored.step
         if state.mesh is not None:
             for name, x in () if restored is None else restored.values.items():
@@ -373,6 +372,7 @@ class _Loop:
                     objects[name] = x  # type: ignore[index]  # `Run.restore` has checked it
             self.live = Live(objects, expected_of(objects, state.distribution.group()), self.world.epoch)
             self.live.commit(step)
+        point("elastic.restored")
         # When this returns, all ranks have their states. What is held for them is no longer needed, and newer steps
         # will be done again.
         step = max(each["step"] for each in self._told(step=step))
