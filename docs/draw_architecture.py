@@ -14,7 +14,7 @@ ROOMS: dict[str, tuple[str, list[list[tuple[str, str, str]]]]] = {
         [
             ("trainer.py, plan.py", "a model divided by a plan", "of names, on any mesh"),
             ("verify.py, explain.py", "gradients of one process;", "what a step will do"),
-            ("elastic/, launch.py", "replicas that differ;", "jobs that start again"),
+            ("elastic/, launch.py", "runs without a rank;", "jobs that start again"),
             ("checkpoint/", "each rank writes its part;", "any mesh reads it"),
             ("runs/", "log, plot and progress;", "what bits depend on"),
             ("report/", "where the time", "of a step goes"),

@@ -60,7 +60,7 @@ from autograd.errors import RingtapeError, is_own_file
 from autograd.layouts.rank_values import RankInt
 from autograd.random import Key, State, set_state
 from collectives.testing import Setting, faults
-from parallel import checkpoint, context, expert, pipeline
+from parallel import checkpoint, context, elastic, expert, pipeline
 from parallel.verify import Compared
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -117,7 +117,7 @@ SKIPPED = {
     "*.blocks_of": "the names of files ask it for attributes that they have found",
     "parallel.launch.main": "the command; the tests of its module call it with lines of arguments",
     "parallel.checkpoint.Preemption.exit": "it ends the program",
-    "parallel.elastic.Difference*": "`Replicas.check` makes it",
+    "parallel.elastic.Difference*": "`Replicas.check` makes it", "parallel.elastic.Run.*": "`elastic.run` makes it",
     "collectives.testing.faults.Injection*": "`injected` makes it",
     "collectives.testing.faults.Fault*": "the base class of faults",
     "*.stores_transposed": "`parallelize` and the state of modules ask it for names that they have found",
@@ -451,6 +451,7 @@ INSTANCES: dict[Any, Callable[[Draw], Any]] = {
     pipeline.Simulation: lambda d: pipeline.simulate(_schedule(d)), pipeline.Schedule: _schedule,
     pipeline.Record: lambda d: pipeline.Record(0, [], 0.0, 1.0, 1),
     **{kind: lambda d, kind=kind: kind(0, at=2) for kind in faults.KINDS.values()},
+    elastic.Recovery: lambda d: elastic.Recovery({1: "was killed"}, 3, 2, "copies", {"dp": 2}, 0.5),
     checkpoint.Checkpoints: lambda d: checkpoint.Checkpoints("run", keep=2),
     faults.Plan: lambda d: faults.plan(1, ranks=2, operations=5),
 }  # fmt: skip

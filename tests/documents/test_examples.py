@@ -311,6 +311,24 @@ def test_a_run_goes_on_after_damage_on_another_mesh(tmp_path: Path, how: str, ra
     assert plot.stat().st_size > 10_000
 
 
+# -- 14_elastic -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("how", "ranks"), [
+    ("process", 1), *(pytest.param(*w, marks=pytest.mark.slow) for w in WORLDS if w[0] == "mpiexec")
+])  # fmt: skip
+def test_a_run_goes_on_without_ranks_that_die(tmp_path: Path, how: str, ranks: int) -> None:
+    plot = tmp_path / "elastic.png"
+    ended = run_example("14_elastic.py", how, ranks, "--quick", "--plot", str(plot))
+    assert ended.err == ""
+    if how == "process":  # on four threads
+        assert re.findall(r"^ranks? (\d) died in step (\d+); on from step (\d+)", ended.out, re.MULTILINE) == [
+            ("2", "5", "4"), ("0", "11", "8")
+        ]  # fmt: skip
+    assert "largest difference from the serial losses: below 1e-10" in ended.out
+    assert plot.stat().st_size > 10_000
+
+
 # -- 10_compression ---------------------------------------------------------------------------------------------------
 
 
