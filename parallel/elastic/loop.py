@@ -24,7 +24,7 @@ from ..checkpoint.tree import has_state
 from ..launch import finished
 from .holdings import Copies, Holding, Live, expected_of, objects_in
 from .report import ElasticError, ElasticReport, Recovery
-from .restoring import exchange_values, load_found, newest_in_memory
+from .restoring import Found, exchange_values, load_found, newest_in_memory
 
 __all__ = ["Run", "run"]
 
@@ -353,23 +353,17 @@ class _Loop:
         disk, restored = told[0]["disk"], None
         above = -1 if disk is None else disk
         found, missing = newest_in_memory(group, holdings, [each["held"] for each in told], above)
+        source = "beginning"
         if found is not None:
-            source = found.kind
-            if state.mesh is not None:
-                restored = load_found(group, found, objects, holdings)
-            else:
-                exchange_values(group, found, [], holdings)
+            source, restored = found.kind, self._load(found, objects, holdings)
         elif disk is not None and self.checkpoints is not None:
             source = "checkpoint"
             restored = self.checkpoints.resume(objects) if state.mesh is not None else None
         else:
-            source = "beginning"
             self._refuse_lost(told, missing)
         step = 0 if restored is None else restored.step
         if state.mesh is not None:
-            for name, x in () if restored is None else restored.values.items():
-                if name in objects and not has_state(objects[name]):
-                    objects[name] = x  # type: ignore[index]  # `Run.restore` has checked it
+            _set_plain(objects, restored)
             self.live = Live(objects, expected_of(objects, state.distribution.group()), self.world.epoch)
             self.live.commit(step)
         point("elastic.restored")
@@ -380,6 +374,13 @@ class _Loop:
         self.copies.generations = [each for each in self.copies.generations if each.step <= step]
         self._note(max(each["reached"] for each in told), step, source)
         return restored
+
+    def _load(self, found: Found, objects: Mapping[str, Any], holdings: list[Holding]) -> Restored | None:
+        """Set a state that the ranks hold in memory, or serve those that have objects."""
+        if state.mesh is not None:
+            return load_found(self.group, found, objects, holdings)
+        exchange_values(self.group, found, [], holdings)
+        return None
 
     def _told(self, **mine: Any) -> list[dict[str, Any]]:
         """The same of all ranks of the epoch."""
@@ -433,6 +434,13 @@ class _Loop:
             self.checkpoints.save(objects, step, overwrite=True)
             if is_last:
                 self.checkpoints.wait()
+
+
+def _set_plain(objects: Mapping[str, Any], restored: Restored | None) -> None:
+    """Replace plain values by those that were restored."""
+    for name, x in () if restored is None else restored.values.items():
+        if name in objects and not has_state(objects[name]):
+            objects[name] = x  # type: ignore[index]  # `Run.restore` has checked it
 
 
 class _Left(Exception):
