@@ -33,6 +33,7 @@ class ThreadsJob(Job):
     """
 
     runs_programs = True
+    is_fault_tolerant = True
 
     def __init__(self, size: int, raises: bool):
         self.size, self._raises = size, raises
