@@ -205,8 +205,11 @@ def header_of(file: Any, size: int, path: Any) -> dict[str, tuple[str, tuple[int
     return found
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write a text file, to the disk, under another name first."""
+def write_text(path: Path, text: str, *, is_kept: bool = True) -> None:
+    """Write a text file, to the disk, under another name first. The name is made durable if the file is kept.
+
+    A file that another process waits for, and removes with its directory, may be gone when this returns.
+    """
     part = path.with_name(f"{path.name}.part")
     try:
         point("write text", part)
@@ -215,7 +218,11 @@ def write_text(path: Path, text: str) -> None:
             file.flush()
             point("sync text", part)
             os.fsync(file.fileno())
-        rename(part, path)
+        if is_kept:
+            rename(part, path)
+        else:
+            point("rename")
+            os.rename(part, path)
     except OSError as error:
         raise CheckpointError(f"checkpoint.save: {path} could not be written: {error}") from error
 

@@ -104,7 +104,7 @@ class Save:
         ]  # fmt: skip
         size = os.stat(self.folder / name).st_size
         text = json.dumps({"file": name, "size": size, "lines": lines})
-        disk.write_text(self.folder / f"rank-{self.index:05d}.json", text)
+        disk.write_text(self.folder / f"rank-{self.index:05d}.json", text, is_kept=False)
 
     def wait_for_others(self) -> None:
         """Wait until the lists of all ranks are in the directory, or one rank says that it has failed."""

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import autograd as ag
 import collectives as cc
 from autograd import nn, optim
 from autograd.errors import (
@@ -397,3 +398,27 @@ def test_a_rank_that_dies_within_a_save(tmp_path: Path, name: str) -> None:
     assert checkpoint.latest(tmp_path) == 1
     on(2, lambda mesh: checkpoint.save(tmp_path, {"a": 9}, 9))
     assert checkpoint.load(tmp_path, {}) == (9, {"a": 9})
+
+
+def test_the_first_rank_may_publish_a_step_as_soon_as_it_sees_the_last_list(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rank that came late to the end of its save found that its directory has another name, and failed."""
+    synced = disk.make_durable
+
+    def late(folder: Path) -> None:
+        until = time.monotonic() + 20
+        if cc.world().rank and (folder / "rank-00001.json").exists():
+            while folder.exists() and time.monotonic() < until:
+                time.sleep(0.001)
+        synced(folder)
+
+    monkeypatch.setattr(disk, "make_durable", late)
+
+    def program() -> None:
+        ag.random.seed(0)
+        with cc.Mesh(dp=-1):
+            checkpoint.save(tmp_path, {"model": DataParallel(model(), "dp", zero=1)}, 1)
+
+    cc.run(program, 2)
+    assert checkpoint.latest(tmp_path) == 1
