@@ -33,6 +33,10 @@ class Variable(NamedTuple):
 
 VARIABLES: dict[str, Variable] = {
     "RINGTAPE_CHECK": Variable("the checking mode", ("off", "first", "always", "ranks"), "first"),
+    "RINGTAPE_SCALE": Variable(
+        "what becomes of a gradient that is probably a power of the number of ranks too large or too small: "
+        "[Scale](guides/scale.md)", ("warn", "error", "off"), "warn",
+    ),
     "RINGTAPE_TIMEOUT_S": Variable(
         "how long a rank may wait for another one, in a call, to make or close a world, or at the end of its program; "
         "if it is not set, 300 s in mode `ranks` (not at the end), otherwise no limit"

@@ -31,7 +31,7 @@ __all__ = [
     "DeadlockError", "DependencyError", "DeviceError", "DtypeError", "FileError", "GradientWarning", "LayoutError",
     "LinAlgError", "MeshError", "MissingKeyError", "NotDifferentiable", "NumberError", "ObjectiveError",
     "OptionError", "PositionError", "RankFailed", "ReplicaMismatch", "ReplicaWarning", "RingtapeError",
-    "SavedArrayError", "ShapeError", "TapeError",
+    "SavedArrayError", "ScaleError", "ScaleWarning", "ShapeError", "TapeError",
 ]  # fmt: skip
 
 
@@ -203,6 +203,10 @@ class CommunicationError(RingtapeError):
         return "" if re.search(r"\bat (\S+:\d|Cell In)", text) else call_site()
 
 
+class ScaleError(RingtapeError):
+    """A gradient is a power of the number of ranks too large or too small. The message names the factor and the fix."""
+
+
 class CollectiveMismatch(CommunicationError):
     """The ranks of a group made different calls. The message names the ranks that differ."""
 
@@ -228,6 +232,13 @@ class GradientWarning(RingtapeError, UserWarning):
     """
 
     _has_line = False
+
+
+class ScaleWarning(GradientWarning):
+    """A gradient is probably a power of the number of ranks too large or too small, as by a sum of means.
+
+    ``collectives.check(scale="error")`` makes it a `ScaleError`. It is an error at once where labels prove it.
+    """
 
 
 class ReplicaWarning(RingtapeError, UserWarning):

@@ -25,6 +25,7 @@ from autograd.engine.tensor import Tensor
 from autograd.errors import ArgumentError, MeshError, shorten, typed_errors
 from autograd.layouts.layout import Grid, Layout
 from autograd.layouts.rank_values import RankInt
+from autograd.layouts.sizes import size_of
 
 from .checks import dropped, modes, numbers, parts, sanitizer
 from .declaration.call import Call, keep
@@ -43,6 +44,7 @@ class Axis:
     ----------
     names : tuple of str
     size : int
+        The number of ranks: an integer that remembers its axes through ``*`` and ``/`` (`autograd.layouts.sizes`).
     rank : RankInt
         This rank's index along the axis: an integer that carries the names of the axes along which it differs.
     group : Communicator
@@ -56,7 +58,7 @@ class Axis:
         self._channel: Any = None  # shared by the algorithms, and made with the first of them
         self._groups: dict[str, Communicator] = {"native": group}
         self.group = self.using(algorithm)
-        self.size = group.size
+        self.size = size_of(group.size, *names)
         self.rank = RankInt(group.index, names)
         self._prepared = prepared  # that of the mesh
         self.kept: dict[Any, Any] = {}  # the channel of nonblocking calls, and pending receives
@@ -207,7 +209,14 @@ class Mesh:
 
     def compare_objective(self, outputs: Any, recording: Any) -> None:
         """Compare the objective of a sweep; see `collectives.replicas`. Warn of values that a broadcast has dropped."""
-        compare_objective(outputs, recording, self)
+        verdict = None
+        if recording.scale is not False and modes.limit:
+            from .scale.examination import verdict_of  # loaded with the first tape that is examined
+
+            verdict = verdict_of(outputs, recording, self)
+        agreed = compare_objective(outputs, recording, self, verdict)
+        if verdict is not None:
+            verdict.tell(agreed)
         dropped.warn(self.known_axes(), recording)
 
     @typed_errors
@@ -216,7 +225,8 @@ class Mesh:
         if not sizes:
             raise MeshError("Mesh() was given no axes; needed: at least one, for example Mesh(dp=-1)")
         self.names = tuple(sizes)
-        self.sizes = _complete(sizes, ranks.size)
+        shape = _complete(sizes, int(ranks.size))
+        self.sizes = tuple(size_of(n, name) for n, name in zip(shape, self.names, strict=True))
         place, rest = [], ranks.index
         for n in reversed(self.sizes):
             rest, at = divmod(rest, n)
@@ -226,7 +236,7 @@ class Mesh:
         self.ranks = ranks
         self.is_alone = ranks.size == 1  # then there is nothing to compare
         self.progress = None if self.is_alone else ranks.poke
-        self.grid = Grid.of(self.names, self.sizes, place)
+        self.grid = Grid.of(self.names, shape, place)
         self._algorithms = algorithm if isinstance(algorithm, Mapping) else dict.fromkeys(self.names, algorithm)
         for name, chosen in self._algorithms.items():
             self.grid.axis(name)
@@ -235,6 +245,9 @@ class Mesh:
         self._known: list[Axis] = []
         self.optimizers: WeakKeyDictionary[Any, frozenset[str]] = WeakKeyDictionary()
         """For each optimizer, the axes along which its hyperparameters are the same on all ranks."""
+        self.recordings = 0  # the number of tapes with a sum over ranks, see `collectives.scale`
+        self.notes_lines = not self.is_alone
+        self.told: set[Any] = set()  # of which faults of scale, at which lines, a warning was given
         self.norms = 0  # the number of norms that functions of the program have computed, see `autograd.optim.norms`
         self.stage_axes: tuple[str, ...] = ()
         """The axes along which the ranks have different lists of parameters: those of pipelines, which set it."""
@@ -404,6 +417,16 @@ class Mesh:
         on.group.agree(lambda: f"shapes of a value that is Varying (axis={'*'.join(on.names)!r})")
         gathered = on.group.exchange(json.dumps([int(n) for n in shape]).encode())
         return [tuple(json.loads(data)) for data in gathered], on.group.index
+
+    def begin_walk(self, recording: Any) -> None:
+        """Count a tape at its first sum over ranks. The 1st, 2nd, 4th, ... is examined: see `collectives.scale`."""
+        self.recordings = n = self.recordings + 1
+        recording.scale = False
+        if is_due(n):
+            from .scale.walk import Walk  # loaded with the first tape that is examined
+
+            recording.scale = Walk(recording, self.grid)
+        self.notes_lines = recording.scale is not False or is_due(n + 1)
 
     def is_norm_due(self) -> bool:
         """Count a norm that a function of the program has computed: whether it is compared, as the 1st, 2nd, 4th."""

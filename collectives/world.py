@@ -17,6 +17,7 @@ from autograd import environment
 from autograd.engine.distribution import ALONE
 from autograd.engine.state import state
 from autograd.errors import ArgumentError, MeshError, OptionError, typed_errors
+from autograd.layouts.sizes import size_of
 
 from .job.failure import process
 from .job.launcher import launched_size, why_not_alone
@@ -439,7 +440,10 @@ def world() -> Communicator:
     >>> world().size
     1
     """
-    return World.current().communicator
+    communicator = World.current().communicator
+    if communicator.size.__class__ is int:
+        communicator.size = size_of(communicator.size, *communicator.axes)  # remembered in products and quotients
+    return communicator
 
 
 @contextmanager

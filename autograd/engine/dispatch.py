@@ -24,9 +24,10 @@ from typing import Any, NoReturn
 import numpy as np
 
 from ..arrays.half import total
-from ..errors import ArgumentError, RingtapeError, refused
+from ..errors import ArgumentError, RingtapeError, find_site, refused
 from ..layouts.messages import REJECTED, raise_unfit
 from ..layouts.rank_values import frozen
+from ..layouts.sizes import SIZES
 from . import events
 from .checked_pull import checked_pull
 from .events import listeners
@@ -217,10 +218,14 @@ def _call_two(op: Any) -> Callable[..., Any]:
                 if x0.layout is not None or (recording is None and state.grid is not None):
                     key = (x0.layout, 0, a0.shape, 0, a0.dtype,
                            frozen(options, (x0, x1)) if ranked else options)  # fmt: skip
+            elif x1.__class__ in SIZES:
+                return _remembering(op.call(x0, x1.plain, options, announced), x1)
             else:
                 return op.call(*promoted(op, (x0, x1)), options, announced)
         elif x1.__class__ in TENSORS:
             if x0.__class__ not in _NUMBERS:
+                if x0.__class__ in SIZES:
+                    return _remembering(op.call(x0.plain, x1, options, announced), x0)
                 return op.call(*promoted(op, (x0, x1)), options, announced)
             a0, a1 = x0, x1.array
             if recording is not None and differentiable1:
@@ -272,6 +277,14 @@ def _call_two(op: Any) -> Callable[..., Any]:
         return z
 
     return call
+
+
+def _remembering(y: Any, number: Any) -> Any:
+    """The result of an operation with a number that remembers the number of ranks, which its tape keeps."""
+    recording = state.recording
+    if recording is not None and y.tape is recording:
+        recording.note(y.node, number, find_site() if state.distribution.notes_lines else None)
+    return y
 
 
 def _pull_two(op: Any) -> Callable[..., None]:

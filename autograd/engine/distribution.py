@@ -67,6 +67,10 @@ class Distribution(Protocol):
         """Called after each node of a sweep, so that pending communication advances. None where there is none."""
 
     @property
+    def notes_lines(self) -> bool:
+        """Whether the lines of means, and of products with the number of ranks, are noted on the tape."""
+
+    @property
     def stage_axes(self) -> tuple[str, ...]:
         """The axes along which the ranks have different lists of parameters: those of pipelines."""
 
@@ -133,6 +137,7 @@ class Alone:
 
     is_alone = True
     progress: Callable[[], None] | None = None
+    notes_lines = False
     stage_axes: tuple[str, ...] = ()
 
     def note_constant(self, name: str, layout: Layout, value: Any) -> None:

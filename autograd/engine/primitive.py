@@ -87,6 +87,8 @@ class Signature:
     ----------
     layouts : tuple of Layout
         The operands'.
+    shapes : tuple of tuple of int
+        The operands'; None for an operation of several results.
     at_once : Layout or None
         The same as `out`; None where a call has to do something first: see `Primitive.prepared`.
     out : Layout or None
@@ -99,10 +101,10 @@ class Signature:
         no cotangent from it.
     """
 
-    __slots__ = ("apart", "at_once", "checked", "layouts", "out")
+    __slots__ = ("apart", "at_once", "checked", "layouts", "out", "shapes")
 
-    def __init__(self, layouts: tuple[Layout, ...], out: Layout | None):
-        self.layouts = layouts
+    def __init__(self, layouts: tuple[Layout, ...], out: Layout | None, shapes: Any = None):
+        self.layouts, self.shapes = layouts, shapes
         self.out = self.at_once = out
         self.checked = False
         absent = out is not None and out.absent_beyond(())
@@ -402,7 +404,7 @@ class Primitive:
                 raise
             out = None
         self.announce_use(layouts, arrays, options)
-        return Signature(tuple(layouts), out)
+        return Signature(tuple(layouts), out, tuple([tuple(np.shape(a)) for a in arrays]))
 
     def announce_use(self, layouts: Sequence[Layout], arrays: Sequence[Any], options: tuple[Any, ...]) -> None:
         """Let the ranks examine the first use of a signature of a user's operation."""

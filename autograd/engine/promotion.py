@@ -19,6 +19,7 @@ from ..layouts.layout import Shard, V
 from ..layouts.messages import describe
 from ..layouts.names import global_extent, name_of
 from ..layouts.rank_values import RANK_NUMBERS, has_local_count, plain, rank_axes
+from ..layouts.sizes import SIZES
 from .recording import copying, unshared
 from .state import state
 from .tensor import TENSORS, Given
@@ -69,6 +70,8 @@ def promoted(op: Any, xs: tuple[Any, ...]) -> Any:
         if x.__class__ in TENSORS:
             if letter != "S" and dtype is not None and is_inexact(x.array.dtype) and x.array.dtype != dtype:
                 x = op.named("astype")(x, options=(dtype, x.array.dtype))
+        elif x.__class__ in SIZES:
+            x = x.plain
         elif x.__class__ is not int and x.__class__ is not float:
             if grid is not None and op.number and isinstance(x, RANK_NUMBERS):
                 _refuse_local_numbers(op, xs, x, grid)

@@ -182,14 +182,19 @@ class Recording(Locks):
     takes_unrecorded : bool
         Whether values that were computed from leaves while nothing was recorded may enter, as data. The tape of a
         transform takes them if none of its arguments can be what they were computed from.
+    notes : dict or None
+        By the place of a node: its operand that remembers the number of ranks (`layouts.sizes`), and its line in the
+        program, where the layers above ask for it. None without a note.
+    scale : object
+        For the layers above: what is known of the powers of its values; None as long as nobody has asked.
     given : object
         Of a transform's tape: a container of the values that were passed to the transform, which may enter, too. None
         for other tapes.
     """
 
     __slots__ = (
-        "communicates", "copies", "given", "lanes", "leaves", "nodes", "on_sweep", "pending", "takes_unrecorded",
-        "thread",
+        "communicates", "copies", "given", "lanes", "leaves", "nodes", "notes", "on_sweep", "pending", "scale",
+        "takes_unrecorded", "thread",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -203,6 +208,8 @@ class Recording(Locks):
         self.on_sweep: list[Callable[[Any], None]] = []
         self.copies = False
         self.takes_unrecorded = False
+        self.notes: dict[int, tuple[Any, Any]] | None = None
+        self.scale: Any = None
         self.given: Any = None
 
     def append(self, node: Node) -> int:
@@ -243,6 +250,12 @@ class Recording(Locks):
             place = leaves[origin] = len(self.nodes)
             self.nodes.append((IMPORT, None, (), (), (other, x.node), None, None))
         return place
+
+    def note(self, place: int, number: Any, site: Any) -> None:
+        """Note the number of an operation at a place, and its line, or None."""
+        if self.notes is None:
+            self.notes = {}
+        self.notes[place] = number, site
 
     def leave(self, place: int, ct: Any) -> None:
         """Keep a cotangent that a sweep of another tape left at a place, for the next sweep of this recording."""

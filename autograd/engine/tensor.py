@@ -35,6 +35,7 @@ from ..layouts.messages import addend, describe
 from ..layouts.names import Labelled, name_of
 from ..layouts.partition import global_shape, local_shape
 from ..layouts.rank_values import rank_axes
+from ..layouts.sizes import global_shape_of
 from .locks import guarded
 from .recording import OUTSIDE, UNRECORDED, Node, Recording, Step
 from .state import state
@@ -273,7 +274,9 @@ class Tensor(Labelled):
     @property
     def global_shape(self) -> tuple[int, ...]:
         """The shape of the whole value; LayoutError if it is Varying, which is not one value."""
-        return self.array.shape if self.layout is None else global_shape(self.layout, self.array.shape)
+        if self.layout is None:
+            return self.array.shape
+        return global_shape_of(global_shape(self.layout, self.array.shape))
 
     @property
     def size(self) -> int:

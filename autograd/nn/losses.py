@@ -18,6 +18,7 @@ from ..engine.state import state
 from ..engine.tensor import TENSORS, Tensor
 from ..errors import ArgumentError, DtypeError, LayoutError, ShapeError, typed_errors
 from ..layouts.layout import R, Shard
+from ..layouts.sizes import SizeFloat
 from ..ops.arguments import labelled, raw, zero_like
 from ..ops.nn.cross_entropy import IGNORED, Rows, mean_of_targets, of_probabilities
 from ..ops.ufuncs import clip
@@ -332,7 +333,10 @@ def _weighted_nll(
             return ops.mean(losses)
         raise LayoutError(mean_of_targets(losses, name, target, ignored, weight is not None))
     with np.errstate(invalid="ignore"):  # of no row: NaN, as torch's
-        return ops.sum(losses) / ops.sum(of_rows)
+        weight_of_rows = ops.sum(of_rows)
+        if isinstance(weight_of_rows, np.generic) and losses.__class__ in TENSORS:
+            weight_of_rows = SizeFloat(weight_of_rows, counts="own")  # the losses are of its dtype
+        return ops.sum(losses) / weight_of_rows
 
 
 def _has_ignored(target: Any, ignored: int) -> bool:

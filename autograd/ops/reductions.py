@@ -17,10 +17,11 @@ from ..engine.events import listeners
 from ..engine.primitive import op
 from ..engine.state import state
 from ..engine.tensor import TENSORS, Tensor
-from ..errors import LayoutError, refused, typed_errors
+from ..errors import LayoutError, find_site, refused, typed_errors
 from ..layouts.layout import Mix, Shard, Sum
 from ..layouts.messages import describe
 from ..layouts.partition import require_agreed
+from ..layouts.sizes import Size
 from .arguments import (
     Axes,
     ask,
@@ -108,7 +109,7 @@ def _mean_of_parts(x: Any, axes: Axes, keepdims: bool) -> Any:
     for label in reversed(layout.labels):  # an earlier axis is the outer one, so its extent is the larger
         if type(label) is Shard:
             extents[label.dim] = label.extent
-    return _sum_op(x, options=(axes, keepdims, shape)) / math.prod(extents[i] for i in axes)
+    return _sum_op(x, options=(axes, keepdims, shape)) / Size(math.prod(extents[i] for i in axes), counts="all")
 
 
 def require_whole(caller: str, x: Any, axes: Iterable[int]) -> None:
@@ -243,7 +244,10 @@ def _mean(x: Any, *, options: tuple[Axes, bool, tuple[int, ...]]) -> Any:
         axes, keepdims, _ = options
         if _any(type(label) is Shard and label.dim in axes for label in layout.labels):
             return _mean_of_parts(x, axes, keepdims)
-    return _mean_op(x, options=options)
+    y = _mean_op(x, options=options)
+    if state.distribution.notes_lines and (recording := state.recording) is not None and y.tape is recording:
+        recording.note(y.node, None, find_site())
+    return y
 
 
 def _with_dtype_argument(primitive: Any, plain: Any) -> Any:

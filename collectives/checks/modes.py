@@ -34,6 +34,7 @@ from autograd.errors import OptionError
 __all__ = ["MODES", "check_mode", "is_due", "set_check", "time_limit_s"]
 
 MODES = environment.VARIABLES["RINGTAPE_CHECK"].values
+SCALES = environment.VARIABLES["RINGTAPE_SCALE"].values
 FIRST_CALLS = 1000
 PATIENCE_S = 300.0
 
@@ -44,19 +45,25 @@ limit = 0.0
 sites = True
 """Whether call sites are compared under ``ranks``. Reports show them in either case."""
 
+scale = "warn"
+"""What becomes of a probable fault of scale: see `collectives.scale`."""
+
 _limits = {"off": 0.0, "first": float(FIRST_CALLS), "always": float("inf"), "ranks": float("inf")}
 _mode = "first"
 _timeout_s: float | None = None
 _timeout_by = ""
 
 
-def set_check(mode: str, timeout_s: float | None = None, *, sites: bool = True) -> None:
+def set_check(
+    mode: str | None = None, timeout_s: float | None = None, *, sites: bool = True, scale: str | None = None
+) -> None:  # fmt: skip
     """Set the check mode. All ranks set the same mode at the same place of the program. Exported as ``cc.check``.
 
     Parameters
     ----------
-    mode : {"off", "first", "always", "ranks"}
+    mode : {"off", "first", "always", "ranks"}, optional
         Selects what is compared: see the table of the module `collectives.checks.modes`, and `docs/checking.md`.
+        Without it the mode stays.
     timeout_s : float, optional
         How long a rank may wait for another one. The default is ``RINGTAPE_TIMEOUT_S`` if it is set, else 300 under
         ``ranks``, else no limit.
@@ -65,10 +72,14 @@ def set_check(mode: str, timeout_s: float | None = None, *, sites: bool = True) 
         different lines, as in ``if rank == 0: broadcast(x, "dp") else: broadcast(None, "dp")``. Then the other modes
         do not look for two calls in swapped order either.
 
+    scale : {"warn", "error", "off"}, optional
+        What becomes of a gradient that is probably a power of the number of ranks too large or too small: see
+        `docs/guides/scale.md`. Without it the setting stays; at first it is that of ``RINGTAPE_SCALE``, or "warn".
+
     Raises
     ------
     OptionError
-        The mode is unknown, or the limit is not positive.
+        The mode or `scale` is unknown, or the limit is not positive.
 
     Examples
     --------
@@ -77,6 +88,14 @@ def set_check(mode: str, timeout_s: float | None = None, *, sites: bool = True) 
     >>> cc.check("first")
     """
     global _mode, _timeout_s, _timeout_by, limit, watching
+    if scale is not None:
+        if scale not in SCALES:
+            raise OptionError(f"scale={scale!r} was given; needed: one of {', '.join(SCALES)}")
+        globals()["scale"] = scale
+    if mode is None:
+        if timeout_s is None:
+            return
+        mode = _mode
     if not isinstance(mode, str) or mode not in MODES:
         raise OptionError(f"check mode {mode!r}: needed one of {', '.join(MODES)}")
     if timeout_s is not None and (not isinstance(timeout_s, int | float) or not timeout_s > 0):
@@ -137,4 +156,4 @@ def report_s() -> float | None:
 
 _environment_s = environment.seconds("RINGTAPE_TIMEOUT_S")
 _report_s = environment.seconds("RINGTAPE_REPORT_S")
-set_check(environment.value("RINGTAPE_CHECK"))
+set_check(environment.value("RINGTAPE_CHECK"), scale=environment.value("RINGTAPE_SCALE"))

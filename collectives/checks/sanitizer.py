@@ -56,21 +56,21 @@ class Addend:
     is_equal : bool
         Whether the digests of all ranks were found equal.
     facts : tuple of Copy
-        What the ranks' statements say of it: the local means that it consists of, of the kind "mean"; in a call along
-        several axes its digest, of the kind "addend". See `checks.addends`.
-    counts : dict of int to int
-        If a mean was found to be one of different numbers of rows: the number of each rank.
+        What the ranks' statements say of it: the evidence about its scale, of the kind "scale"; in a call along several
+        axes its digest, of the kind "addend". See `collectives.scale`.
+    evidence : dict of int to str
+        If the evidence of the ranks differs: that of each rank.
     digests : tuple of int
         In a call along several axes, if the digests differ: those of all ranks.
     """
 
-    __slots__ = ("counts", "digest", "digests", "facts", "is_equal")
+    __slots__ = ("digest", "digests", "evidence", "facts", "is_equal")
 
     def __init__(self, digest: int, facts: tuple[Copy, ...] = ()):
         self.digest = digest
         self.is_equal = False
         self.facts = facts
-        self.counts: dict[int, int] = {}
+        self.evidence: dict[int, str] = {}
         self.digests: tuple[int, ...] = ()
 
     def __eq__(self, other: object) -> bool:
@@ -227,26 +227,18 @@ def compare(
 
 
 def note_facts(addend: Addend, ranks: Sequence[int], statements: Sequence[Statement]) -> None:
-    """Set what an addend whose statements differ is found to be.
+    """Set what the ranks have stated of an addend, where their statements differ.
 
-    Its counts are set if its weight differs because the counts of rows do, its digests if all ranks state one.
+    Its digests are set if all ranks state one, its evidence if this rank has stated some.
     """
     digests = [[copy.digest for copy in each.copies if copy.kind == "addend"] for each in statements]
     if all(len(each) == 1 for each in digests):
         addend.digests = tuple([digest for (digest,) in digests])
-    means = [_means_of(each.copies) for each in statements]
-    for nth, own in enumerate(_means_of(addend.facts)):
-        found = {
-            rank: mine[nth].text.split()  # the count and the weight
-            for rank, mine in zip(ranks, means, strict=True) if len(mine) > nth and mine[nth].place == own.place
+    if any(copy.kind == "scale" for copy in addend.facts):
+        addend.evidence = {
+            rank: next((copy.text for copy in each.copies if copy.kind == "scale"), "")
+            for rank, each in zip(ranks, statements, strict=True)
         }  # fmt: skip
-        if all(len(set(values)) > 1 for values in zip(*found.values(), strict=True)):
-            addend.counts = {rank: int(count) for rank, (count, _) in found.items()}
-            return
-
-
-def _means_of(copies: Sequence[Copy]) -> list[Copy]:
-    return [copy for copy in copies if copy.kind == "mean"]
 
 
 def _window_difference(
@@ -397,7 +389,7 @@ _KINDS = {
 """The kinds of facts: the beginning of the message, what is shown of each, and the fix."""
 
 
-_OF_ADDENDS = ("mean", "addend")
+_OF_ADDENDS = ("scale", "addend")
 """The kinds of facts that may differ."""
 
 

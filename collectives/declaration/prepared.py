@@ -22,8 +22,6 @@ from autograd.engine.tensor import TENSORS, Tensor, place_off_tape, relabel
 from autograd.layouts.layout import Layout, P, V
 
 from ..checks import modes
-from ..checks.addends import addend_of, warn_of_addends
-from ..checks.sanitizer import Addend
 from ..transports.protocol import Request
 from ..transports.request import answer
 from .call import Call
@@ -141,33 +139,39 @@ class Prepared:
         return made
 
     def apply_counted(self, x: Tensor, name: str = "") -> Tensor:
-        """`apply` for a sum whose addends the ranks compare the 1st, 2nd, 4th, ... time: see `checks.addends`.
+        """`apply` for a sum whose addends the ranks compare, if it is examined: see `scale.addends`.
 
         `name` is that of the function if it is not the collective's: "mean", which is right for equal values.
         """
         if not self.is_examined():
             return self.apply(x)
-        name = name or self.collective.name
+        from ..scale.examination import Examined  # loaded with the first sum that is examined
+
         assert self._compared is not None
-        addend = self._compared.addend = self.addend(x, name)
+        examined = Examined(self, x, name or self.collective.name)
+        self._compared.addend = examined.addend
         try:
             y = self.apply(x)
         finally:
             self._compared.addend = None
-        warn_of_addends(addend, name, x, self.call.axes, self.group)
+        examined.tell(y.node)
         return y
 
     def is_examined(self) -> bool:
-        """Count a sum, and whether its addends are compared. The count ends with the comparison of calls."""
+        """Count a sum, and whether its addends are compared: those of a tape that is examined, or the 1st, 2nd, 4th.
+
+        The count ends with the comparison of calls.
+        """
         nth = self.sums
         if not nth:
             return False
         self.sums = nth + 1 if nth < modes.FIRST_CALLS or self.group.checking else 0
-        return not nth & (nth - 1)
-
-    def addend(self, x: Tensor, name: str) -> Addend | None:
-        """The addend to compare, if this group still compares calls."""
-        return addend_of(x, name, self.call.axes, self.group) if self.group.checking else None
+        recording = state.recording
+        if recording is None or recording.scale is None:
+            if recording is None:
+                return not nth & (nth - 1)
+            state.mesh.begin_walk(recording)
+        return recording.scale is not False and recording.scale.count_sum()
 
     def run(self, x: Any, recorded: bool | None, operand: Tensor | None = None) -> Any:
         """Compare the call with those of the other ranks, if the check mode requires it, and run it on an array.

@@ -38,7 +38,6 @@ from autograd.layouts.layout import Layout, V
 
 from ..algorithms.table import OPERATIONS
 from ..checks import modes
-from ..checks.addends import warn_of_addends
 from ..declaration.call import Call
 from ..declaration.collective import Collective
 from ..declaration.prepared import absent_or_zeros, arrived
@@ -264,14 +263,16 @@ def _start_tensor(collective: Collective, x: Tensor, call: Call, agree: bool = F
     recorded = state.recording is not None and is_inexact(array.dtype)
     if layout.rooted and layout.absent_beyond(call.axes):
         call = call.but(elsewhere=True)
+    examined = None
     if agree:
         group, checks = call.group, call.group.checks
         if checks is not None and checks.count_call() and not call.elsewhere:
             text = "start of " + collective.fingerprint(array, call, recorded)
             if modes.limit and prepared.is_examined():
-                addend = prepared.addend(x, collective.name)
-                group.agree(text, addend=addend)
-                warn_of_addends(addend, collective.name, x, call.axes, group)
+                from ..scale.examination import Examined  # loaded with the first sum that is examined
+
+                examined = Examined(prepared, x, collective.name)
+                group.agree(text, addend=examined.addend)
             else:
                 group.agree(text)
         prepared.note_start(array, recorded)
@@ -281,6 +282,8 @@ def _start_tensor(collective: Collective, x: Tensor, call: Call, agree: bool = F
     shape = list(call.shape or array.shape)
     shape = shape if collective.shape is None else collective.shape(shape, call)
     recording, place, lane = _record(collective, x, layout, call) if recorded else (None, OUTSIDE, [])
+    if examined is not None:
+        examined.tell(place)
     if state.recording is None:
         place = place_off_tape(array, (x,))
     what = _Described(collective.name, array.dtype, array.shape, call.axes)

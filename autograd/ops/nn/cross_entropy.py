@@ -21,6 +21,7 @@ from ...kernels import INT64, are_bare, find, loop
 from ...layouts.layout import Mix, Shard, Sum
 from ...layouts.messages import describe
 from ...layouts.names import name_of, view_of
+from ...layouts.sizes import SizeFloat
 from ..arguments import constant_like, labelled, raw, stack, zero_like
 from ..elementwise import not_equal, where
 from ..reductions import mean
@@ -412,8 +413,8 @@ def _reduced(losses: Any, reduction: str, labels: Any, ignored: int | None, dtyp
     if losses.__class__ in TENSORS and losses.layout is not None and losses.layout.special:
         raise LayoutError(mean_of_targets(losses, "cross_entropy", labels, ignored))
     count = np.count_nonzero(raw(labels) != ignored)
-    if not hasattr(count, "astype"):
-        return total(losses) / float(count)
+    if isinstance(count, int | np.integer):
+        return total(losses) / SizeFloat(count, counts="own")
     return total(losses) / constant_like(count.astype(dtype), losses)  # on a device, where it stays
 
 

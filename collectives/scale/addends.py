@@ -1,67 +1,78 @@
-"""Examination of the addends of a sum over ranks: values and terms that count too often, means of unequal counts.
+"""The addends of a sum over ranks: equal ones, terms that count on each rank, and means of unequal numbers of rows.
 
-The 1st, 2nd, 4th, 8th, ... time that a program sums a kind of operand (`declaration.prepared.Prepared`), facts about
-the addends travel with the fingerprint of the call, without a further message. Sums that a sweep or a transform makes
-are not examined. One rank warns of three mistakes that the labels allow:
+Facts about the addends of an examined sum travel with the fingerprint of the call, without a further message. On a tape
+the sums of an examined recording are examined (see `examination`); off a tape the 1st, 2nd, 4th, 8th, ... time that a
+program sums a kind of operand (`declaration.prepared.Prepared`). Sums that a sweep or a transform makes are not. One
+rank warns of three mistakes that the labels allow:
 
 - The addends are equal (`ReplicaWarning`). A Varying value is one value of each rank, and a Partial one consists of the
   ranks' addends. If all ranks have computed the same one, for example because each has read all rows, their sum is the
   value times the number of ranks. `mean` is right for equal values. In a sum over several axes the addends are compared
   along each of them: ranks that divide the rows along one axis may have read the same rows along another.
 - A Replicated term was added to the Varying value (`ReplicaWarning`), as that of a penalty in the loss of each rank's
-  rows: it counts once per rank. The nodes on the tape that made the addend tell.
+  rows: it counts once per rank.
 - The addends are means of different numbers of rows (`GradientWarning`): then a row of a rank with few rows counts more
-  than one of a rank with many. The nodes tell by which count an addend was divided, and with which weight it is summed.
-  If each rank multiplies its mean by its own count, the weights are equal, and all is well.
+  than one of a rank with many. If each rank multiplies its mean by its own count, the weights are equal: all is well.
+
+The latter two follow from the `Walk` over the tape. What the ranks find out about the numbers of rows they keep for it.
 """
 
 from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Iterator
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from autograd.arrays.device import to_host
 from autograd.arrays.shape_only import Shaped
-from autograd.engine.recording import arrays_of, op_of, options_of, parents_of
+from autograd.engine.recording import op_of
 from autograd.engine.tensor import Tensor
 from autograd.errors import GradientWarning, ReplicaWarning, find_site, short_site
 from autograd.layouts.layout import P, R, Shard, V
 from autograd.layouts.messages import describe
 from autograd.layouts.names import name_of
 
-from .channel import MOST
-from .reports import warn_once
-from .sanitizer import Addend, Copy, digest_of
+from ..checks.channel import MOST
+from ..checks.reports import warn_once
+from ..checks.sanitizer import Addend, Copy, digest_of
+from .numbers import Evidence, decide
+from .walk import Sum, Walk
 
 __all__ = ["addend_of", "warn_of_addends"]
 
 
-_LONGEST_WALK = 64  # nodes of an addend that are visited
 _SHOWN_RANKS = 8
 
 
-def addend_of(x: Tensor, name: str, axes: tuple[str, ...], group: Any) -> Addend | None:
-    """The addend to compare in the next call of a group, whose fingerprint then contains its local means.
+def addend_of(x: Tensor, name: str, axes: tuple[str, ...], group: Any, walk: Walk | None = None) -> Addend | None:
+    """The addend to compare in the next call of a group, whose fingerprint then contains the evidence about its scale.
 
     In a call along several axes it also contains the digest: if the digests differ, the ranks learn those of all. Not
     compared are the values of `mean`, zeros, infinities, and whole numbers outside of a tape, such as counts.
     """
     if type(x.array) is Shaped:
         return None
-    digest = 0 if name == "mean" else _digest(x)
+    digest = 0 if name == "mean" or _is_count(x, axes, walk) else _digest(x)
     facts: tuple[Copy, ...] = ()
     copies = group.checks.copies
     if len(copies) < MOST:
-        if x.tape is not None:
-            facts = tuple(_means(x, name))
+        if walk is not None and x.tape is not None:
+            text = walk.evidence(x.node, axes).encode()
+            facts = (Copy(f"{name} at {short_site(*find_site())}", text, zlib.crc32(text.encode()), "scale"),)
         if name != "mean" and len(axes) > 1:
             facts += (Copy(name, f"{digest:x}", digest, "addend"),)
         copies.extend(facts)
     return Addend(digest, facts) if digest or facts else None
+
+
+def _is_count(x: Tensor, axes: tuple[str, ...], walk: Walk | None) -> bool:
+    """Whether a value is the number of the elements that were summed, as a sum of ones is. The ranks' may be equal."""
+    if walk is None or x.tape is None or x.array.size != 1:
+        return False
+    return float(to_host(x.array).item().real) in walk.evidence(x.node, axes).counts
 
 
 def _digest(x: Tensor) -> int:
@@ -79,65 +90,72 @@ def _without_rounding(host: Any) -> Any:
     return np.stack([np.round(mantissa * 2.0**41), exponent])
 
 
-def _means(x: Tensor, name: str) -> Iterator[Copy]:
-    """The terms of a value that are divided by a count: the count, and the weight of what the term sums.
+def evidence_of_all(addend: Addend, ranks: Sequence[int]) -> dict[int, Evidence]:
+    """The evidence of each rank about an addend, after the call that has carried it; empty if a rank has sent none."""
+    own = next((copy.text for copy in addend.facts if copy.kind == "scale"), "")
+    texts = addend.evidence or dict.fromkeys(ranks, own)
+    return {rank: Evidence.decode(text) for rank, text in texts.items()} if all(texts.values()) else {}
 
-    A count is the number of elements of a mean, or a divisor that is a whole number.
+
+def warn_of_addends(
+    addend: Addend | None, name: str, x: Tensor, axes: tuple[str, ...], group: Any, walk: Walk | None, place: int
+) -> None:
+    """Tell, on the first rank of a group, what is wrong with the addends of a sum; see the module.
+
+    The walk takes what the ranks have found out. `place` is that of the result.
     """
-    assert x.tape is not None
-    node_at = x.tape.node
-    left, place = [(x.node, 0, 1.0)], ""
-    for _ in range(_LONGEST_WALK):
-        if not left:
-            return
-        at, count, weight = left.pop()
-        node: Any = node_at(at)
-        step = "" if node is None else op_of(node).name
-        if step in ("add", "subtract"):
-            left += [(parent, count, weight) for parent in reversed(parents_of(node))]
-        elif step in _UNWEIGHTED:
-            left.append((parents_of(node)[0], count, weight))
-        elif step == "mean":
-            axes, _, shape = options_of(node)
-            n = int(np.prod([shape[axis] for axis in axes]))
-            left.append((parents_of(node)[0], max(count, 1) * n, weight / max(n, 1)))
-        elif step in ("multiply", "divide") and (factor := _number(node)) is not None:
-            is_count = step == "divide" and abs(factor) >= 1 and float(factor).is_integer()
-            count = max(count, 1) * int(abs(factor)) if is_count else count
-            weight = weight * factor if step == "multiply" else weight / (factor or 1)
-            left.append((max(parents_of(node)), count, weight))
-        elif count:
-            place = place or f"{name} at {short_site(*find_site())}"
-            text = f"{count} {abs(weight):.10g}"
-            yield Copy(place, text, zlib.crc32(text.encode()), "mean")
-
-
-_UNWEIGHTED = frozenset(("sum", "reshape", "squeeze", "expand_dims", "negative", "astype", "watch"))
-
-
-def _number(node: Any) -> float | None:
-    """The number by which a node multiplies or divides, if the other operand is on the tape."""
-    (place0, place1), (a, b) = parents_of(node), arrays_of(node)
-    number = b if place0 >= 0 else a if op_of(node).name == "multiply" else None
-    if (place0 >= 0) == (place1 >= 0) or number is None or np.shape(number) != () or np.iscomplexobj(number):
-        return None
-    return float(number)
-
-
-def warn_of_addends(addend: Addend | None, name: str, x: Tensor, axes: tuple[str, ...], group: Any) -> None:
-    """Warn, on the first rank of a group, of what is wrong with the addends of a sum; see the module."""
-    if group.index:
-        return
-    if name != "mean":
-        _warn_of_copies(name, x, axes, group)
+    if walk is not None and x.tape is not None:
+        _warn_of_copies(name, x, axes, group, walk)
     if addend is None:
+        return
+    counts: dict[int, int] = {}
+    if walk is not None and x.tape is not None:
+        counts = _learn(walk, addend, name, x, axes, group, place)
+    if group.index:
         return
     if addend.digest and addend.is_equal:
         warn_once(_equal_text(name, x, axes, axes), ReplicaWarning, find_site())
     elif any(addend.digests) and (along := _equal_along(addend.digests, x, axes)):
         warn_once(_equal_text(name, x, axes, along), ReplicaWarning, find_site())
-    if addend.counts:
-        warn_once(_counts_text(name, x, axes, group.size, addend.counts), GradientWarning, find_site())
+    if counts:
+        warn_once(_counts_text(name, x, axes, group.size, counts), GradientWarning, find_site())
+
+
+def _learn(
+    walk: Walk, addend: Addend, name: str, x: Tensor, axes: tuple[str, ...], group: Any, place: int
+) -> dict[int, int]:
+    """Let the walk decide about the numbers on the way of an addend; return the counts of means of unequal numbers."""
+    found = evidence_of_all(addend, group.ranks)
+    shown = f"{name_of(x)}: {describe(x.array, x.array.shape, x.layout)}"
+    made = Sum(name, shown, name_of(x), axes, find_site())
+    walk.sums[place] = made
+    if not found:
+        return {}
+    made.counts = {rank: each.rows for rank, each in found.items()}
+    own = walk.divisions(x.node, axes)
+    each_has = len({len(each.divisions) for each in found.values()}) == 1
+    for nth, (at, _) in enumerate(own if each_has else ()):
+        walk.decide(at, decide([each.divisions[nth] for each in found.values()], group.size))
+    totals = _totals([each.counts for each in found.values()])
+    if any(each.is_mean for each in found.values()):
+        return _unequal_means(found)
+    walk.know(place, totals, {count for count in found[group.ranks[group.index]].counts
+                              if all(count in each.counts for each in found.values())})  # fmt: skip
+    return _unequal_means(found)
+
+
+def _totals(counts: Sequence[tuple[int, ...]]) -> set[int]:
+    """The numbers of elements that all ranks have summed together."""
+    return {sum(column) for column in zip(*counts, strict=True)} if len(set(map(len, counts))) == 1 else set()
+
+
+def _unequal_means(found: dict[int, Evidence]) -> dict[int, int]:
+    """The counts by which the ranks have divided a term, if its weight differs because the counts do."""
+    for nth in range(max(len(each.terms) for each in found.values())):
+        terms = {rank: each.terms[nth] for rank, each in found.items() if len(each.terms) > nth}
+        if all(len(set(values)) > 1 for values in zip(*terms.values(), strict=True)):
+            return {rank: int(count) for rank, (count, _) in terms.items()}
+    return {}
 
 
 def _sizes(x: Tensor, axes: tuple[str, ...]) -> list[int]:
@@ -197,28 +215,26 @@ def _counts_text(name: str, x: Tensor, axes: tuple[str, ...], size: int, counts:
     )
 
 
-def _warn_of_copies(name: str, x: Tensor, axes: tuple[str, ...], group: Any) -> None:
-    """Warn, on the first rank of a group, if a Replicated term was added to the Varying value that the ranks sum.
+def _warn_of_copies(name: str, x: Tensor, axes: tuple[str, ...], group: Any, walk: Walk) -> None:
+    """Tell, on the first rank of a group, if a Replicated term was added to the Varying value that the ranks sum.
 
     It counts once per rank. Only factors, signs and shapes may have changed since: behind any other function, and
     behind a sum over rows, the term is a part of each rank's own value, as a bias is.
     """
-    made = None if group.index or group.size == 1 or x.tape is None else _before_scalings(x.tape, x.node, axes)
-    if made is None:
+    if name == "mean" or group.index or group.size == 1:
         return
-    op, places, signature = made
-    if op.name not in ("add", "subtract") or signature is None:
+    assert x.layout is not None
+    powers, grid = walk.at(x.node), x.layout.grid
+    along = tuple([axis for axis in axes if powers[grid.axis(axis)].once >= 0 and x.layout[axis] is V])
+    if not along:
         return
-    one, two = signature.layouts
-    along = tuple([axis for axis in axes if one[axis] is R and two[axis] is V])
-    is_first = bool(along)
-    along = along or tuple([axis for axis in axes if two[axis] is R and one[axis] is V])
-    if not along or _is_local_mean(x.tape, places[is_first]):
-        return  # the program may divide the sum by the number of ranks, which then counts the term once
+    node: Any = x.tape.node(powers[grid.axis(along[0])].once) if x.tape is not None else None
+    if node is None or op_of(node).name not in ("add", "subtract"):
+        return
     shown, axis = name_of(x), _shown_axes(axes)
     warn_once(
         f"{name}({shown}: {describe(x.array, x.array.shape, x.layout)}, axis {axis}): {shown} is a sum of a Varying "
-        f"and a Replicated term, made by {op.name}. The Replicated one is the same on all ranks"
+        f"and a Replicated term, made by {op_of(node).name}. The Replicated one is the same on all ranks"
         f"{'' if along == axes else f' of axis {_shown_axes(along)}'}, so it counts "
         f"{math.prod(_sizes(x, along))} times in the sum over the ranks\n"
         f"  fix: add the term after {name}: to a result with to=I the term of the Invariant value, from before its "
@@ -226,40 +242,3 @@ def _warn_of_copies(name: str, x: Tensor, axes: tuple[str, ...], group: Any) -> 
         ReplicaWarning,
         find_site(),
     )
-
-
-def _before_scalings(tape: Any, at: int, axes: tuple[str, ...]) -> tuple[Any, Any, Any] | None:
-    """The operation, operands and signature that made a value, before only factors, signs and shapes have changed."""
-    while (made := tape.node(at)) is not None:
-        op, _, _, places, _, _, signature = made
-        if op.name not in _SCALINGS or signature is None:
-            return op, places, signature
-        own = [i for i, layout in enumerate(signature.layouts) if any(layout[axis] is V for axis in axes)]
-        if len(own) != 1:
-            return None
-        at = places[own[0]]
-    return None
-
-
-def _is_local_mean(recording: Any, at: int) -> bool:
-    """Whether a value is divided by the number of its rows on this rank."""
-    counts: list[float] = []
-    for _ in range(_LONGEST_WALK):
-        node: Any = recording.node(at)
-        step = "" if node is None else op_of(node).name
-        if step == "mean":
-            return True
-        if step == "sum":
-            axes, _, shape = options_of(node)
-            own = {int(shape[axis]) for axis in axes} | {int(np.prod([shape[axis] for axis in axes]))}
-            if any(count in own for count in counts):
-                return True
-        elif step in ("multiply", "divide") and (factor := _number(node)) is not None:
-            counts += [factor if step == "divide" else 1 / factor if factor else 0.0]
-        elif step not in _UNWEIGHTED:
-            return False
-        at = max(parents_of(node))
-    return False
-
-
-_SCALINGS = frozenset(("multiply", "divide", "negative", "reshape", "astype"))

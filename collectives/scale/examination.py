@@ -1,0 +1,133 @@
+"""When scale is examined: at the sums over ranks of an examined tape, and when backward starts from its objective.
+
+What labels and remembered numbers prove is a `ScaleError`. Where Varying data are involved, the program may mean what
+it does, so it is a `ScaleWarning`, which ``cc.check(scale="error")`` makes an error, and ``scale="off"`` leaves out.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any, NamedTuple
+
+from autograd.arrays.shape_only import is_absent
+from autograd.engine.objective import place_in
+from autograd.engine.state import state
+from autograd.engine.tensor import Tensor
+from autograd.errors import ScaleError, ScaleWarning, find_site
+
+from ..checks import modes
+from ..checks.reports import warn_once
+from .addends import addend_of, warn_of_addends
+from .messages import describe_fault
+from .powers import Fault, Power
+from .walk import Walk
+
+__all__ = ["Examined", "Finding", "Verdict", "verdict_of"]
+
+
+class Examined:
+    """An examined sum over ranks: the addend to send, and what its facts tell.
+
+    Parameters
+    ----------
+    prepared : Prepared
+    x : Tensor
+    name : str
+        That of the function that the program has called.
+    """
+
+    def __init__(self, prepared: Any, x: Tensor, name: str):
+        self._x, self._name, self._axes, self._group = x, name, prepared.call.axes, prepared.group
+        recording = state.recording
+        self._walk: Walk | None = None if recording is None or x.tape is not recording else recording.scale or None
+        is_compared = self._group.checking
+        self.addend = addend_of(x, name, self._axes, self._group, self._walk) if is_compared else None
+
+    def tell(self, place: int) -> None:
+        """After the call, tell what is wrong with the addends; `place` is that of the result."""
+        warn_of_addends(self.addend, self._name, self._x, self._axes, self._group, self._walk, place)
+
+
+class Finding(NamedTuple):
+    """A fault of an objective along one axis.
+
+    Attributes
+    ----------
+    axis : str
+    size : int
+        The number of ranks.
+    value : Power
+        Of the objective, or of the values that meet in `fault`.
+    fault : Fault or None
+        Where unequal terms were added; None for a wrong power of the objective.
+    """
+
+    axis: str
+    size: int
+    value: Power
+    fault: Fault | None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether Varying data are involved, so that it is likely and not proven."""
+        return self.value.plain if self.fault is None else self.fault.is_plain
+
+
+class Verdict:
+    """The faults of an objective.
+
+    Attributes
+    ----------
+    digest : int
+        Equal on ranks that have found the same.
+    """
+
+    def __init__(self, findings: list[Finding], walk: Walk, mesh: Any):
+        self._findings, self._walk, self._mesh = findings, walk, mesh
+        shown = sorted((each.axis, each.fault is None, sorted(each.value.powers or ())) for each in findings)
+        self.digest = zlib.crc32(repr(shown).encode())
+
+    def tell(self, is_agreed: bool) -> None:
+        """Raise a ScaleError for what is proven, and warn of the rest on the first rank of the axis.
+
+        Where the ranks have not come to the same verdict, their tapes differ, and nothing is told.
+        """
+        for finding in self._findings if is_agreed else ():
+            text, site = describe_fault(finding, self._walk, self._mesh)
+            if not finding.is_plain or modes.scale == "error":
+                raise ScaleError(text)
+            site = site or find_site()
+            place = finding.axis, site
+            if place not in self._mesh.told:
+                self._mesh.told.add(place)
+                if not self._mesh.axis(finding.axis).group.index:
+                    warn_once(text, ScaleWarning, site)
+
+
+def verdict_of(outputs: Any, recording: Any, mesh: Any) -> Verdict | None:
+    """The faults of the objectives of a sweep; None if there are none, or if the tape is not examined."""
+    if modes.scale == "off":
+        return None
+    walk = recording.scale
+    if walk is None:
+        if recording.notes is None:
+            return None
+        mesh.begin_walk(recording)
+        walk = recording.scale
+    if not walk or walk.grid is not mesh.grid:
+        return None
+    findings = []
+    for y in outputs if isinstance(outputs, list | tuple) else (outputs,):
+        if not isinstance(y, Tensor) or is_absent(y.array):
+            continue
+        powers = walk.at(place_in(y, recording))
+        for k, name in enumerate(mesh.grid.names):
+            if mesh.grid.sizes[k] > 1:
+                findings += _of_axis(name, mesh.grid.sizes[k], powers[k])
+    return Verdict(findings, walk, mesh) if findings else None
+
+
+def _of_axis(axis: str, size: int, power: Power) -> list[Finding]:
+    if power.faults:
+        return [Finding(axis, size, power, fault) for fault in power.faults[:1]]
+    return [Finding(axis, size, power, None)] if power.is_fault else []

@@ -1,0 +1,158 @@
+"""The powers of plain numbers, and the evidence by which the ranks decide together what one counts.
+
+A plain number may be the number of ranks, of this rank's rows, of all rows, or a constant. One rank alone cannot tell:
+``/ 4`` beside 4 rows proves nothing if another rank has 5. So at an examined sum over the ranks each of them sends, for
+every plain factor and divisor on the way of its addend, the number and the counts of elements that had been summed; and
+all apply `decide` to the numbers of all.
+
+=========================================  ==========================================================================
+the number                                 decided
+=========================================  ==========================================================================
+divisor that is each rank's own count      "own": their mean
+divisor that is the count of all ranks     "all": the addends are parts, power -1
+factor that is equal on all ranks, and no  "constant": power 0. Shares of the ranks add up to 1, so an equal share
+count and no multiple or share of theirs   is 1/n
+otherwise                                  undecided: all that `of_number` finds possible
+=========================================  ==========================================================================
+
+Small numbers are left undecided: ``/ 2`` is a half as often as a count. So is a divisor that is the number of ranks.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from .powers import ZERO, Powers
+
+__all__ = ["Division", "Evidence", "decide", "of_number", "whole_divisor"]
+
+_LEAST_COUNT = 3
+
+
+class Division(NamedTuple):
+    """A product or a quotient with a plain number, as one rank sees it.
+
+    Attributes
+    ----------
+    divisor : float
+        A factor c counts as the divisor 1 / c.
+    counts : tuple of int
+        The numbers of this rank's elements that had been summed or averaged, in order.
+    """
+
+    divisor: float
+    counts: tuple[int, ...]
+
+
+class Evidence(NamedTuple):
+    """What one rank knows of its addend.
+
+    Attributes
+    ----------
+    divisions : tuple of Division
+        In the order of the tape.
+    terms : tuple of (int, float)
+        Of the terms that are divided by a count: the count, and the weight.
+    counts : tuple of int
+        Numbers of its elements that were summed or averaged, in order.
+    is_mean : bool
+        Whether it is a mean over elements of this rank.
+    """
+
+    divisions: tuple[Division, ...] = ()
+    terms: tuple[tuple[int, float], ...] = ()
+    counts: tuple[int, ...] = ()
+    is_mean: bool = False
+
+    @property
+    def rows(self) -> int:
+        """The number of rows that the messages show."""
+        return min(self.counts, default=max((count for count, _ in self.terms), default=0))
+
+    def encode(self) -> str:
+        """The evidence as a text, which is a part of a statement."""
+        terms = [[count, float(f"{abs(weight):.10g}")] for count, weight in self.terms]
+        return json.dumps([self.divisions, terms, self.counts, self.is_mean])
+
+    @staticmethod
+    def decode(text: str) -> Evidence:
+        """The evidence from a text that `encode` made."""
+        divisions, terms, counts, is_mean = json.loads(text)
+        return Evidence(
+            tuple(Division(divisor, tuple(counts)) for divisor, counts in divisions),
+            tuple((count, weight) for count, weight in terms), tuple(counts), is_mean,
+        )  # fmt: skip
+
+
+def whole_divisor(divisor: float) -> int:
+    """The integer that a divisor is, up to rounding; 0 if it is none, or smaller than 2."""
+    k = round(divisor) if 1.5 < divisor < 1e15 else 0
+    return k if k and abs(divisor - k) <= 1e-9 * k else 0
+
+
+def _is_power_of_ten(k: int) -> bool:
+    """Whether 1 / k is a usual weight of a penalty, as 0.1 and 1e-4 are."""
+    return str(k).rstrip("0") == "1"
+
+
+def of_number(c: float, n: int, is_varying: bool) -> Powers:
+    """The possible powers of a plain factor along an axis of `n` ranks; those of a divisor are the negative ones.
+
+    Examples
+    --------
+    >>> sorted(of_number(12.0, 4, True)), sorted(of_number(5.0, 4, False)), sorted(of_number(0.25, 4, True))
+    ([-1, 0, 1], [-1, 0], [-1, 0, 1])
+    """
+    c = abs(c)
+    if c in (0.0, 1.0) or not math.isfinite(c):
+        return ZERO
+    found = {0}
+    if k := whole_divisor(c):
+        found.add(-1)  # a count of this rank's rows
+        if k % n == 0:
+            found.add(1)  # n, or a multiple of it, as n times the rows of a rank
+    elif k := whole_divisor(1 / c):
+        if is_varying:
+            found |= {1, -1}  # 1 by a count of this rank's rows, or a share of all rows
+        if k % n == 0 and (is_varying or k == n or not _is_power_of_ten(k)):
+            found.add(-1)
+    elif is_varying:
+        found |= {-1, 1}  # a share of all rows, such as len(rows) / N; or a ratio of numbers
+    return frozenset(found)
+
+
+def decide(divisions: Sequence[Division], n: int) -> str:
+    """What a number counts, from the evidence of all ranks: "own", "all", "constant", or "" if that is undecided.
+
+    Examples
+    --------
+    >>> decide([Division(5.0, (5,)), Division(4.0, (4,)), Division(3.0, (3,))], 3)
+    'own'
+    >>> decide([Division(12.0, (5,)), Division(12.0, (4,)), Division(12.0, (3,))], 3)
+    'all'
+    >>> decide([Division(2.0, (5,)), Division(2.0, (4,)), Division(2.0, (3,))], 3)
+    'constant'
+    """
+    divisors = {each.divisor for each in divisions}
+    wholes = [whole_divisor(each.divisor) for each in divisions]
+    is_equal = len(divisors) == 1
+    if all(wholes):
+        if all(k in each.counts for k, each in zip(wholes, divisions, strict=True)):
+            small = max(wholes) < _LEAST_COUNT or (is_equal and wholes[0] == n)
+            return "" if small else "own"
+        if is_equal and len({len(each.counts) for each in divisions}) == 1:
+            totals = [sum(column) for column in zip(*(each.counts for each in divisions), strict=True)]
+            if wholes[0] in totals:
+                return "all"
+    if not is_equal:
+        return ""
+    (divisor,) = divisors
+    factor = whole_divisor(1 / divisor) if divisor else 0
+    number = max(factor, wholes[0])
+    counts = {count for each in divisions for count in each.counts}
+    is_count = number and (number % n == 0 or any(number == count or number % count == 0 for count in counts if count))
+    is_share = not number and abs(divisor - n) < 1e-6 * n
+    return "" if is_count or is_share else "constant"

@@ -1,0 +1,120 @@
+"""Power: what is known of one value along one axis, and the arithmetic of sets of possible powers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from fractions import Fraction
+from typing import NamedTuple
+
+__all__ = ["DATA", "UNKNOWN", "ZERO", "Event", "Power", "Powers", "joint", "plus", "times"]
+
+Powers = frozenset[Fraction | int] | None
+"""The possible powers of the number of parts; None where they are unknown."""
+
+ZERO: frozenset[Fraction | int] = frozenset((0,))
+
+
+def plus(a: Powers, b: Powers) -> Powers:
+    """The powers of a product."""
+    return None if a is None or b is None else frozenset(x + y for x in a for y in b)
+
+
+def times(a: Powers, degree: Fraction | int) -> Powers:
+    """The powers of a homogeneous function of this degree."""
+    return None if a is None else frozenset(degree * x for x in a)
+
+
+class Event(NamedTuple):
+    """A step that has changed a power, for messages: what it was, its place on the tape, and a number."""
+
+    kind: str
+    place: int
+    number: float = 0.0
+
+
+class Power(NamedTuple):
+    """What is known of a value along one axis. Sets of dimensions and counts are small.
+
+    Attributes
+    ----------
+    powers : Powers
+    averaged : bool
+        Whether it is a mean over elements of this rank.
+    parts : bool
+        Whether it is this rank's part of a value of all ranks: a cast from a Shard, or divided by the number of rows of
+        all ranks. Then a sum over it certainly lacks the rows of the others.
+    plain : bool
+        Whether Varying data are among what it is computed from. Then a fault is likely, not proven.
+    counts : frozenset of int
+        Numbers of elements of this rank that were summed or averaged.
+    totals : frozenset of int
+        The same of all ranks together, where they are known.
+    whole : frozenset of int
+        Dimensions that have met a whole dimension of a Replicated value, as features do. They are no rows.
+    stacked : frozenset of int
+        Dimensions along which the values of the ranks lie, after a gather.
+    once : int
+        The place where a Replicated term was added, which counts on each rank; -1 without one.
+    divisions : tuple of int
+        The places of products and quotients with plain numbers that the ranks decide about together.
+    terms : tuple of (int, float)
+        The terms that it consists of: the count by which each is divided (0: none), and its weight.
+    events : tuple of Event
+        The latest steps that have changed its powers.
+    faults : tuple of Fault
+        Faults that are certain wherever the value goes, such as unequal terms that were added.
+    """
+
+    powers: Powers = ZERO
+    averaged: bool = False
+    parts: bool = False
+    plain: bool = False
+    counts: frozenset[int] = frozenset()
+    totals: frozenset[int] = frozenset()
+    whole: frozenset[int] = frozenset()
+    stacked: frozenset[int] = frozenset()
+    once: int = -1
+    divisions: tuple[int, ...] = ()
+    terms: tuple[tuple[int, float], ...] = ((0, 1.0),)
+    events: tuple[Event, ...] = ()
+    faults: tuple[Fault, ...] = ()
+
+    def shifted(self, by: int, event: Event | None = None) -> Power:
+        """The power plus a number, and the step that has changed it."""
+        events = self.events if event is None else (*self.events, event)[-_MOST_EVENTS:]
+        return self._replace(powers=plus(self.powers, frozenset((by,))), events=events)
+
+    @property
+    def is_fault(self) -> bool:
+        """Whether 0 is certainly not the power."""
+        return self.powers is not None and 0 not in self.powers
+
+
+class Fault(NamedTuple):
+    """A fault that is found before the objective: at a place on the tape, the values that meet there, and why."""
+
+    kind: str
+    place: int
+    values: tuple[Power, ...]
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether Varying data are involved, so that it is likely and not proven."""
+        return any(value.plain for value in self.values)
+
+
+_MOST_EVENTS = 8
+UNKNOWN = Power(None)
+DATA = Power(plain=True)
+
+
+def joint(values: Iterable[Power]) -> tuple[Powers, bool]:
+    """The powers of a sum of values, and whether no power is possible for all of them: unequal ones are added."""
+    found: Powers = None
+    for value in values:
+        if value.powers is None:
+            return None, False
+        found = value.powers if found is None else found & value.powers
+        if not found:
+            return None, True
+    return ZERO if found is None else found, False

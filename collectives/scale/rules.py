@@ -1,0 +1,415 @@
+"""The table of rows: the power rules of operations and collectives that do not follow from their declarations.
+
+Most rules do. The letters of an operation say in which operands it is jointly linear, linear, or nonlinear; its `dims`
+say which dimensions it sums over, and which ones meet. `of_operation` reads them. `DEGREES` and `OPERATIONS` are the
+rest: the degree of a homogeneous function, and the operations that a number or an option decides. `COLLECTIVES` has the
+collectives, which are told apart by what they do with the values of the ranks. What is in no table and nonlinear, or a
+collective of the program's own, gives an unknown power.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from autograd.layouts.layout import C, D, I, Label, P, R, Shard, Sum, V
+
+from .numbers import of_number, whole_divisor
+from .powers import DATA, UNKNOWN, ZERO, Event, Fault, Power, joint, plus, times
+
+__all__ = ["COLLECTIVES", "DEGREES", "OPERATIONS", "Use", "of_operation", "over_ranks", "scaled"]
+
+
+class Use(NamedTuple):
+    """One use of an operation, along one axis.
+
+    Attributes
+    ----------
+    op, place : the operation, and its place on the tape
+    letters : str
+        One for each operand.
+    inputs : tuple of Power or None
+        Of the operands; None for one that is not on the tape.
+    labels, out : the labels of the operands, and of the result
+    shapes : of the operands
+    maps : what the operation's `dims` say; None without them
+    arrays : of the operands, where the node has kept them
+    options : of the call
+    n : the number of ranks along the axis
+    number : the operand that remembers the number of ranks; None without one
+    axis : the axis
+    decided : what the ranks have decided that a plain number counts
+    """
+
+    op: Any
+    place: int
+    letters: str
+    inputs: tuple[Power | None, ...]
+    labels: tuple[Label | None, ...]
+    out: Label
+    shapes: tuple[tuple[int, ...], ...]
+    maps: Any
+    arrays: tuple[Any, ...]
+    options: Any
+    n: int
+    number: Any
+    axis: str
+    decided: str
+
+    @property
+    def first(self) -> Power:
+        """The power of the first operand on the tape."""
+        return next((each for each in self.inputs if each is not None), UNKNOWN)
+
+
+# -- what follows from a declaration -----------------------------------------------------------------------------------
+_COPIES = (R, I)
+_CONSTANT = (C, D, None)
+
+
+def of_operation(use: Use) -> Power:
+    """The power of a result, from the letters and the dimensions that the operation declares."""
+    found: Any = ZERO
+    faults: tuple[Fault, ...] = ()
+    once = -1
+    for letter in dict.fromkeys(use.letters.replace("S", "")):
+        members = [i for i, each in enumerate(use.letters) if each == letter]
+        if letter == "N" and use.op.name not in DEGREES:
+            given = [_seen(use, i) for i in members]
+            powers = ZERO if all(each.powers == ZERO for each in given) else None
+        else:
+            powers, is_unequal, once_here = _joint(use, members)
+            once = max(once, once_here)
+            if is_unequal:
+                values = tuple(each for i in members if (each := use.inputs[i]) is not None)
+                faults += (Fault("added", use.place, values),)
+            if letter == "N":
+                powers = times(powers, DEGREES[use.op.name])
+        found = plus(found, powers)
+    return _over_dims(use, found, faults, once)
+
+
+def _seen(use: Use, i: int) -> Power:
+    """The power of an operand; of one that is not on the tape, that of data."""
+    known = use.inputs[i]
+    if known is not None:
+        return known
+    return DATA if use.labels[i] is V else Power()
+
+
+def _joint(use: Use, members: Sequence[int]) -> tuple[Any, bool, int]:
+    """The powers of a jointly linear function, whether unequal terms meet, and the place of a term that counts often.
+
+    Data that are added have no gradient: they leave the powers as they are, where 0 is among them. A Replicated term
+    beside a Varying value, of which each rank has its own, counts once on each rank.
+    """
+    on_tape = [each for i in members if (each := use.inputs[i]) is not None]
+    varying = [each for i in members if (each := use.inputs[i]) is not None and use.labels[i] is V]
+    copies = [each for i in members if (each := use.inputs[i]) is not None and use.labels[i] is R]
+    powers, is_unequal = joint(on_tape)
+    if is_unequal and use.op.name == "subtract" and varying and copies and copies[0].is_fault:
+        return None, not varying[0].is_fault, -1  # a baseline
+    if use.out is V and varying and copies and use.op.name in ("add", "subtract"):
+        own = varying[0]
+        if copies[0].powers == ZERO and not own.averaged:
+            return own.powers if is_unequal or own.powers is None else powers, False, use.place
+        return powers, False, -1
+    if is_unequal and use.out is V:
+        return None, False, -1  # each of them may be right for what the program does next
+    others = [i for i in members if use.inputs[i] is None and use.labels[i] not in _CONSTANT]
+    if others and powers is not None and 0 not in powers:
+        return None, False, -1
+    return powers, is_unequal, -1
+
+
+def _over_dims(use: Use, powers: Any, faults: tuple[Fault, ...], once: int) -> Power:
+    """The power of a result, with what its dimensions say: which are whole, and over which the operation sums."""
+    given = [each for each in use.inputs if each is not None]
+    varying = use.out is V
+    whole: set[int] = set()
+    stacked: set[int] = set()
+    rows = everything = 1
+    is_sum = is_over_ranks = False
+    if use.maps is not None:
+        whole_sums = set()
+        for i, dims in enumerate(use.maps):
+            state = use.inputs[i]
+            for d, entry in enumerate(dims):
+                is_whole = use.labels[i] in _COPIES and use.shapes[i][d] > 1
+                is_whole = is_whole or (state is not None and d in state.whole)
+                place = entry[0] if isinstance(entry, tuple) else entry
+                if isinstance(place, Sum):
+                    if is_whole and not (state is not None and d in state.stacked):
+                        whole_sums.add(place)
+                elif isinstance(place, int) and is_whole:
+                    whole.add(int(place))
+                if state is not None and d in state.stacked:
+                    if isinstance(place, Sum):
+                        is_over_ranks = True
+                    elif isinstance(place, int):
+                        stacked.add(int(place))
+        for i, dims in enumerate(use.maps):
+            if use.inputs[i] is None:
+                continue
+            for d, entry in enumerate(dims):
+                if isinstance(entry, Sum):
+                    everything *= use.shapes[i][d]
+                    if entry not in whole_sums:
+                        rows *= use.shapes[i][d]
+                        is_sum = is_sum or use.labels[i] is V
+            break
+    elif len(given) == 1:
+        whole, stacked = set(), set()
+    counts = frozenset().union(*(each.counts for each in given))
+    totals = frozenset().union(*(each.totals for each in given))
+    averaged, parts = any(each.averaged for each in given), any(each.parts for each in given)
+    if is_sum and varying:
+        counts = frozenset({rows, everything, *(rows * each for each in counts)})
+        on_tape = [dims for state, dims in zip(use.inputs, use.maps, strict=False) if state is not None]
+        is_whole_sum = all(isinstance(entry, Sum) for dims in on_tape for entry in dims)
+        powers = _of_sum(powers, parts and is_whole_sum)
+    elif use.op.name == "sum" and type(use.labels[0]) is Shard and use.out is P:
+        label = use.labels[0]
+        rest = math.prod(int(use.shapes[0][d]) for d in use.options[0] if d != label.dim)
+        if label.extent and label.extent % use.n == 0:
+            counts = frozenset({label.extent // use.n, label.extent // use.n * rest})
+        totals = frozenset({label.extent, label.extent * rest}) if label.extent else totals
+    events = tuple(dict.fromkeys(event for each in given for event in each.events))
+    value = Power(
+        powers, varying and averaged, varying and parts, any(each.plain for each in given) or _meets_data(use),
+        counts, totals, frozenset(whole), frozenset(stacked), once,
+        tuple(dict.fromkeys(place for each in given for place in each.divisions)) if varying else (),
+        _terms(use, given), events[-8:], (*dict.fromkeys(fault for each in given for fault in each.faults), *faults),
+    )  # fmt: skip
+    if stacked and not varying:
+        value = value._replace(averaged=averaged, parts=parts)
+    if once < 0 and use.op.name in SCALINGS:
+        own = [each for each, label in zip(use.inputs, use.labels, strict=True) if each is not None and label is V]
+        if len(own) == 1:
+            value = value._replace(once=own[0].once)
+    if is_over_ranks:
+        return over_ranks(value._replace(averaged=averaged, parts=parts), Event("ranks", use.place))
+    return value
+
+
+def _of_sum(powers: Any, parts: bool) -> Any:
+    """The powers of a sum over elements of this rank: of all elements of parts exactly one less, else perhaps."""
+    less = plus(powers, frozenset((-1,)))
+    return less if parts or powers is None or less is None else powers | less
+
+
+def _meets_data(use: Use) -> bool:
+    """Whether an operand that is not on the tape is Varying data."""
+    return any(
+        state is None and label is V and letter != "S"
+        for state, label, letter in zip(use.inputs, use.labels, use.letters, strict=False)
+    )
+
+
+SCALINGS = frozenset(("multiply", "divide", "negative", "reshape", "astype"))
+_UNWEIGHTED = frozenset(("sum", "reshape", "squeeze", "expand_dims", "negative", "astype"))
+_ONE_TERM = ((0, 1.0),)
+_MOST_TERMS = 16
+
+
+def _terms(use: Use, given: Sequence[Power]) -> tuple[tuple[int, float], ...]:
+    """The counts and weights of the terms of a Varying value; see `Power`."""
+    if use.out is not V:
+        return _ONE_TERM
+    if use.op.name in ("add", "subtract"):
+        return tuple(term for each in given for term in each.terms)[:_MOST_TERMS]
+    return given[0].terms if use.op.name in _UNWEIGHTED and given else _ONE_TERM
+
+
+# -- numbers -----------------------------------------------------------------------------------------------------------
+def _scalar(x: Any) -> float | None:
+    """A plain number among the operands, as a float."""
+    if x is None or np.shape(x) != () or np.iscomplexobj(x) or not isinstance(x, int | float | np.number | np.ndarray):
+        return None
+    return float(x)
+
+
+def scaled(use: Use, i: int, sign: int) -> Power:
+    """The power of a product (`sign` 1) or a quotient (-1) of a value with the number that is operand `i`."""
+    value = of_operation(use)
+    label = use.labels[1 - i]
+    c = _scalar(use.arrays[i])
+    if use.number is not None:
+        number = use.number
+        power = sum(each for axis, each in number.powers if axis in (use.axis, "*"))
+        if number.rest != 1:
+            value = _by_plain(use, value, number.rest, sign, label)
+        if number.counts == "all" and sign < 0 and label is V and value.powers is not None and value.counts:
+            value = value._replace(powers=frozenset((min(value.powers),)), parts=True)
+        if number.counts == "own" and sign < 0 and label is V and value.powers is not None:
+            value = _averaged(use, value, float(number))
+        value = value.shifted(sign * power, Event("size", use.place, sign * power)) if power else value
+        return _reweighted(use, value, c, sign)
+    if c is None:
+        unknown = use.labels[i] is V and use.shapes[i] != ()
+        return value if unknown else value._replace(powers=None)
+    return _reweighted(use, _by_plain(use, value, c, sign, label), c, sign)
+
+
+def _reweighted(use: Use, value: Power, c: float | None, sign: int) -> Power:
+    if use.out is not V or c is None or not math.isfinite(c):
+        return value
+    state = use.first
+    is_count = sign < 0 and abs(c) >= 1 and float(c).is_integer()
+    by = c if sign > 0 else 1 / (c or 1)
+    return value._replace(
+        terms=tuple(
+            (max(count, 1) * int(abs(c)) if is_count else count, weight * by) for count, weight in state.terms
+        )
+    )
+
+
+def _by_plain(use: Use, value: Power, c: float, sign: int, label: Label | None) -> Power:
+    """A value times or by a plain number, as far as the ranks have decided what it is."""
+    if value.powers is None or c in (0.0, 1.0, -1.0) or not math.isfinite(c):
+        return value
+    divisor = abs(c) if sign < 0 else 1 / abs(c)
+    k = whole_divisor(divisor)
+    if label is V:
+        if use.decided == "own":
+            return _averaged(use, value, k)
+        if use.decided == "all":
+            return value._replace(powers=frozenset((min(value.powers),)), parts=True)
+        if use.decided == "constant":
+            return value
+        value = value._replace(divisions=(*value.divisions, use.place))
+        return value._replace(powers=plus(value.powers, times(of_number(c, use.n, True), sign)))
+    if k and k in value.totals:
+        return value._replace(totals=frozenset(), counts=frozenset())
+    if k >= 3 and k in value.counts and k != use.n:
+        return value.shifted(1, Event("count", use.place, k))
+    return value._replace(powers=plus(value.powers, times(of_number(c, use.n, False), sign)))
+
+
+def _averaged(use: Use, value: Power, count: float) -> Power:
+    """A sum over this rank's rows that is divided by their number."""
+    assert value.powers is not None
+    return value._replace(
+        powers=frozenset((max(value.powers),)), averaged=True, counts=frozenset((int(count),)),
+        events=(*value.events, Event("own", use.place, count)),
+    )  # fmt: skip
+
+
+def _product(use: Use) -> Power:
+    off = [i for i, each in enumerate(use.inputs) if each is None]
+    if len(off) == 1 and use.shapes[off[0]] == () and use.labels[off[0]] not in _COPIES:
+        return scaled(use, off[0], 1)
+    return of_operation(use) if not off or _is_array(use, off) else of_operation(use)._replace(powers=None)
+
+
+def _quotient(use: Use) -> Power:
+    off = [i for i, each in enumerate(use.inputs) if each is None]
+    if off == [1] and use.shapes[1] == () and use.labels[1] not in _COPIES:
+        return scaled(use, 1, -1)
+    value = of_operation(use)
+    return value if not off or off == [0] or _is_array(use, off) else value._replace(powers=None)
+
+
+def _is_array(use: Use, off: Sequence[int]) -> bool:
+    """Whether operands that are not on the tape are arrays of elements, not scalars that may count something."""
+    return all(use.shapes[i] != () for i in off)
+
+
+def _power(use: Use) -> Power:
+    base, exponent = use.inputs
+    value = of_operation(use._replace(letters="aS"))
+    c = _scalar(use.arrays[1]) if exponent is None else None
+    if base is None or exponent is not None or c is None:
+        return value._replace(powers=ZERO if all(_seen(use, i).powers == ZERO for i in (0, 1)) else None)
+    degree = Fraction(c).limit_denominator(64)
+    return value._replace(powers=times(value.powers, degree), once=-1)
+
+
+# -- reductions --------------------------------------------------------------------------------------------------------
+def _mean(use: Use) -> Power:
+    """A mean over elements of this rank, unless all its dimensions are whole."""
+    axes, keepdims, shape = use.options[:3]
+    state = use.first
+    value = of_operation(use)
+    rows = [d for d in axes if d not in state.whole]
+    if any(d in state.stacked for d in axes):
+        return value._replace(averaged=False, parts=False, stacked=frozenset())
+    if use.out is not V or not rows:
+        return value
+    count = math.prod(int(shape[d]) for d in axes)
+    mine = math.prod(int(shape[d]) for d in rows)
+    terms = tuple((max(each, 1) * count, weight / max(count, 1)) for each, weight in state.terms)
+    return value._replace(
+        averaged=True, counts=frozenset({count, mine}), terms=terms,
+        events=(*value.events, Event("mean", use.place, mine))[-8:],
+    )  # fmt: skip
+
+
+OPERATIONS: dict[str, Callable[[Use], Power]] = {
+    "multiply": _product, "divide": _quotient, "power": _power, "mean": _mean,
+}  # fmt: skip
+"""Operations whose rule reads a number or an option."""
+
+DEGREES: dict[str, Fraction | int] = {
+    "sqrt": Fraction(1, 2), "square": 2, "reciprocal": -1, "cbrt": Fraction(1, 3), "absolute": 1, "relu": 1, "max": 1,
+    "min": 1, "maximum": 1, "minimum": 1, "fmax": 1, "fmin": 1, "hypot": 1, "divide": -1,
+}  # fmt: skip
+"""The degree of nonlinear operations that are homogeneous: ``f(c x) = c**degree f(x)`` for c > 0, jointly in their
+operands N. A test compares each row with the function."""
+
+
+# -- collectives -------------------------------------------------------------------------------------------------------
+def over_ranks(value: Power, event: Event) -> Power:
+    """The sum over the ranks of a Varying value: one more, or the same if it may be this rank's part of a sum."""
+    powers = value.powers
+    if powers is not None and not (value.averaged or value.parts or -1 in powers):
+        powers = powers | frozenset(x - 1 for x in powers)
+    made = value._replace(
+        powers=powers, averaged=False, parts=False, once=-1, divisions=(), terms=_ONE_TERM, stacked=frozenset(),
+        whole=frozenset(),
+    )  # fmt: skip
+    return made.shifted(1, event)
+
+
+def _summed(value: Power, label: Label, out: Label, place: int, call: Any) -> Power:
+    if label is V and out is not V:
+        return over_ranks(value, Event("ranks", place))
+    return value
+
+
+def _kept(value: Power, label: Label, out: Label, place: int, call: Any) -> Power:
+    if type(label) is Shard and out is V:
+        return value._replace(parts=label.is_agreed, plain=value.plain or not label.is_agreed)
+    return value
+
+
+def _relabelled(value: Power, label: Label, out: Label, place: int, call: Any) -> Power:
+    if out is P:
+        return UNKNOWN if label is V or type(label) is Shard else value
+    if label is R and out is V:
+        return value._replace(once=place if value.powers == ZERO else -1)
+    return _kept(value, label, out, place, call)
+
+
+def _gathered(value: Power, label: Label, out: Label, place: int, call: Any) -> Power:
+    if label is V and out is not V:
+        return value._replace(stacked=frozenset((call.dim,)), once=-1, divisions=())
+    return value
+
+
+COLLECTIVES: dict[str, Callable[[Power, Label, Label, int, Any], Power]] = {
+    **dict.fromkeys(("all_reduce", "reduce", "reduce_scatter", "reproducible_sum"), _summed),
+    **dict.fromkeys((
+        "cast I->R", "cast R->I", "cast to P", "permute", "send", "all_max", "all_min", "shard", "pad", "all_to_all",
+        "halo_exchange", "get", "broadcast", "keep on the root", "scatter",
+    ), _kept),
+    **dict.fromkeys(("all_gather", "gather"), _gathered),
+    "relabel": _relabelled,
+}  # fmt: skip
+"""``rule(power, label, label of the result, place, call)`` along an axis of the call. Others give an unknown power:
+messages arrive from another tape, and a collective of the program's own does what only the program knows."""
+

@@ -1,0 +1,228 @@
+"""Walk: the powers of the values of a recording, along each axis of a mesh.
+
+The powers follow from the nodes of the tape alone. They are computed when they are asked for, from the inputs on, and
+kept. A decision of the ranks about a number (see `numbers`) changes those that follow from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from autograd.engine.leaves import Parameter
+from autograd.engine.recording import IMPORT, LEAF, Recording, arrays_of, op_of, options_of, parents_of, signature_of
+from autograd.layouts.layout import Grid, Label, Layout, V
+
+from ..declaration.call import Call
+from .numbers import Division, Evidence, whole_divisor
+from .powers import DATA, UNKNOWN, Power
+from .rules import COLLECTIVES, OPERATIONS, Use, of_operation
+
+__all__ = ["Sum", "Walk"]
+
+
+class Sum:
+    """An examined sum over ranks: its name, its line, and what the ranks have found out.
+
+    Attributes
+    ----------
+    name : str
+        That of the function: ``all_reduce``, ``mean``.
+    shown : str
+        The operand with its layout, as messages show it.
+    operand : str
+        The variable that holds the operand.
+    axes : tuple of str
+    site : tuple of (str, int)
+        The file and the line of the program.
+    counts : dict of int to int
+        The number of rows that each rank has averaged or summed, where the ranks know it.
+    """
+
+    __slots__ = ("axes", "counts", "name", "operand", "shown", "site")
+
+    def __init__(self, name: str, shown: str, operand: str, axes: tuple[str, ...], site: tuple[str, int]):
+        self.name, self.shown, self.operand, self.axes, self.site = name, shown, operand, axes, site
+        self.counts: dict[int, int] = {}
+
+
+class Walk:
+    """The powers of the values of a recording.
+
+    Parameters
+    ----------
+    recording : Recording
+    grid : Grid
+        Of the mesh.
+
+    Attributes
+    ----------
+    sums : dict of int to Sum
+        The examined sums over ranks, by the place of their result.
+    count : int
+        The number of sums over ranks on the tape so far.
+    """
+
+    def __init__(self, recording: Recording, grid: Grid):
+        self.grid, self.sums, self.count = grid, dict[int, Sum](), 0
+        self._recording = recording
+        self._known: list[tuple[Power, ...]] = []
+        self._decided: dict[int, str] = {}
+        self._counted: dict[int, tuple[frozenset[int], frozenset[int]]] = {}
+        self._unknown = (UNKNOWN,) * len(grid.names)
+
+    def count_sum(self) -> bool:
+        """Count a sum, and whether it is examined: the 1st to 4th, 8th, ..., so that many sums cost little."""
+        self.count = n = self.count + 1
+        return n <= _ALL or not n & (n - 1)
+
+    def at(self, place: int) -> tuple[Power, ...]:
+        """The powers of the value at a place, along each axis."""
+        if place < 0 or place >= len(self._recording.nodes):
+            return self._unknown
+        for at in range(len(self._known), place + 1):
+            self._known.append(self._next(at))
+        return self._known[place]
+
+    def decide(self, place: int, decided: str) -> None:
+        """Keep what the ranks have decided about the number at a place."""
+        self._decided[place] = decided
+        del self._known[place:]
+
+    def know(self, place: int, totals: set[int], counts: set[int]) -> None:
+        """Keep the numbers of elements that a sum over ranks at a place has added: of all ranks, and of each."""
+        self._counted[place] = frozenset(totals), frozenset(counts)
+        del self._known[place:]
+
+    def evidence(self, place: int, axes: Sequence[str]) -> Evidence:
+        """What this rank knows of an addend, for the other ranks along the axes of the sum."""
+        powers = [power for name, power in zip(self.grid.names, self.at(place), strict=True) if name in axes]
+        terms = next((power.terms for power in powers if power.terms), ())
+        counts = sorted({count for power in powers for count in power.counts})
+        return Evidence(
+            tuple(division for _, division in self.divisions(place, axes)),
+            tuple((count, abs(weight)) for count, weight in terms if count), tuple(counts),
+            any(power.averaged for power in powers),
+        )  # fmt: skip
+
+    def divisions(self, place: int, axes: Sequence[str]) -> list[tuple[int, Division]]:
+        """The undecided divisions on the way of a value, in the order of the tape, as this rank sees them."""
+        powers = self.at(place)
+        places = sorted({at for k, name in enumerate(self.grid.names) if name in axes for at in powers[k].divisions})
+        found = []
+        for at in places:
+            node: Any = self._recording.node(at)
+            off = 0 if parents_of(node)[0] < 0 else 1
+            number = self._number(at)
+            c = abs(float(arrays_of(node)[off] if number is None else number.rest))
+            divisor = c if op_of(node).name == "divide" else 1 / c
+            # the counts before the division, along any of the axes: they are those of this rank
+            before = self.at(parents_of(node)[1 - off])
+            counts = {n for k, name in enumerate(self.grid.names) if name in axes for n in before[k].counts}
+            divisor = float(whole_divisor(divisor) or divisor)
+            found.append((at, Division(divisor, tuple(sorted(counts)))))
+        return found
+
+    def _number(self, at: int) -> Any:
+        """The operand of a node that remembers the number of ranks."""
+        notes = self._recording.notes
+        return None if notes is None else notes.get(at, (None, None))[0]
+
+    def node(self, at: int) -> Any:
+        """The node at a place."""
+        return self._recording.node(at)
+
+    def site(self, at: int) -> tuple[str, int] | None:
+        """The line of the program that made a node, if it is known."""
+        notes = self._recording.notes
+        known = None if notes is None else notes.get(at, (None, None))[1]
+        return self.sums[at].site if known is None and at in self.sums else known
+
+    # -- one node ----------------------------------------------------------------------------------------------
+    def _next(self, at: int) -> tuple[Power, ...]:
+        node: Any = self._recording.nodes[at]
+        if node is None:
+            return self._unknown
+        op, options, parents = op_of(node), options_of(node), parents_of(node)
+        if op is LEAF:
+            return self._of_layout(arrays_of(node)[0].layout, isinstance(arrays_of(node)[0], Parameter))
+        if op is IMPORT:
+            return self._unknown
+        if op.name in _STEPS:
+            return _STEPS[op.name](self, at, parents, options)
+        if options.__class__.__name__ == "Prepared":
+            return self._collective(at, options.collective.name, options.call, options.layout, options.out, parents[0])
+        signature = signature_of(node)
+        if getattr(signature, "out", None).__class__ is not Layout or signature.shapes is None:
+            return self._unknown
+        return self._operation(at, node, signature)
+
+    def _of_layout(self, layout: Layout | None, is_parameter: bool) -> tuple[Power, ...]:
+        """Of a leaf. A Varying Parameter is unknown: perhaps a stage's, perhaps one of many models."""
+        if layout is None or layout.grid is not self.grid:
+            return self._unknown
+        return tuple([(UNKNOWN if is_parameter else DATA) if x is V else Power() for x in layout.labels])
+
+    def _collective(
+        self, at: int, name: str, call: Call, layout: Layout | None, out: Layout | None, place: int
+    ) -> tuple[Power, ...]:  # fmt: skip
+        rule = COLLECTIVES.get(name)
+        if rule is None or layout is None or out is None or layout.grid is not self.grid:
+            return self._unknown
+        given = self.at(place) if place >= 0 else self._of_layout(layout, False)
+        found = [
+            rule(given[k], layout.labels[k], out.labels[k], at, call) if axis in call.axes else given[k]
+            for k, axis in enumerate(self.grid.names)
+        ]
+        if at in self._counted:
+            totals, counts = self._counted[at]
+            found = [
+                each._replace(totals=totals, counts=counts) if axis in call.axes else each
+                for axis, each in zip(self.grid.names, found, strict=True)
+            ]
+        return tuple(found)
+
+    def _operation(self, at: int, node: Any, signature: Any) -> tuple[Power, ...]:
+        op, out = op_of(node), signature.out
+        if out.grid is not self.grid:
+            return self._unknown
+        parents, options = parents_of(node), options_of(node)
+        given = [self.at(place) if place >= 0 else None for place in parents]
+        letters = op.letters(len(parents))
+        maps = None if op.dims is None else op.dims(signature.shapes, options)
+        number = self._number(at)
+        rule, found = OPERATIONS.get(op.name, of_operation), []
+        for k, axis in enumerate(self.grid.names):
+            labels: tuple[Label, ...] = tuple([layout.labels[k] for layout in signature.layouts])
+            inputs = tuple([None if each is None else each[k] for each in given])
+            found.append(rule(Use(
+                op, at, letters, inputs, labels, out.labels[k], signature.shapes, maps, arrays_of(node), options,
+                self.grid.sizes[k], number, axis, self._decided.get(at, ""),
+            )))  # fmt: skip
+        return tuple(found)
+
+    # -- steps that are no operation -----------------------------------------------------------------------------
+    def _entered(self, at: int, parents: Any, options: Any) -> tuple[Power, ...]:
+        """A parameter that `DataParallel` has entered."""
+        _, first, _, _, call = options
+        return self._of_layout(call.layouts[at - first], True)
+
+    def _started(self, at: int, parents: Any, options: Any) -> tuple[Power, ...]:
+        """A nonblocking collective: its start passes on the operand, and its wait is the collective."""
+        return self.at(parents[0]) if parents[0] >= 0 else self._of_layout(options[2], False)
+
+    def _waited(self, at: int, parents: Any, options: Any) -> tuple[Power, ...]:
+        start: Any = self._recording.nodes[parents[0]]
+        if start is None:
+            return self._unknown
+        collective, call, layout, _, _ = options_of(start)
+        return self._collective(parents[0], collective.name, call, layout, options[2], parents[0])
+
+    def _watched(self, at: int, parents: Any, options: Any) -> tuple[Power, ...]:
+        return self.at(parents[0]) if parents[0] >= 0 else self._of_layout(options[0], False)
+
+
+_ALL = 4
+_STEPS: dict[str, Any] = {
+    "entered parameter": Walk._entered, "start": Walk._started, "wait": Walk._waited, "watch": Walk._watched,
+}  # fmt: skip
