@@ -6,9 +6,11 @@ same on every rank.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
 from sys import getrefcount
 from typing import Any, NoReturn
+from weakref import ref
 
 import numpy as np
 from numpy import ndarray
@@ -28,12 +30,15 @@ from ..errors import (
     AbsentError,
     ArgumentError,
     DtypeError,
+    GradientWarning,
     LayoutError,
     MeshError,
     SavedArrayError,
     ShapeError,
     TapeError,
+    find_site,
     short,
+    short_site,
     typed_errors,
 )
 from ..layouts.layout import C, Grid, I, Label, Layout, P, Shard, V, is_copy_for_part, may_relabel
@@ -47,14 +52,14 @@ from .tensor import TENSORS, Tensor, is_followed
 from .whole import refuse_loss
 
 __all__ = [
-    "Constant", "Leaf", "Parameter", "constant", "make_leaf", "refuse_unlabelled_update", "tensor",
+    "Constant", "Leaf", "Parameter", "Used", "constant", "make_leaf", "refuse_unlabelled_update", "tensor",
 ]  # fmt: skip
 
 
 class Leaf(Tensor):
     """A Tensor that the user made. With `requires_grad`, backward adds its gradient to `grad`."""
 
-    __slots__ = ("__weakref__", "_grad", "_requires_grad", "name", "pending", "unstated", "uses")
+    __slots__ = ("__weakref__", "_grad", "_requires_grad", "name", "pending", "unstated", "used", "uses")
     __deepcopy__: Any = None  # the default: a leaf of its own, which has no history to lose
 
     def __init__(self, array: Any, layout: Layout | None = None, requires_grad: bool = False, name: str = ""):
@@ -70,6 +75,7 @@ class Leaf(Tensor):
         self._requires_grad = False
         self._grad: Any = None  # a Tensor, or a bare array until `grad` is read
         self.pending = ""  # the block, as a program writes it, at whose end its gradient is summed
+        self.used: Any = None  # the step of an optimizer that has used its gradient, as a `Used`, and the gradient
         self.uses = 0  # the number of tapes that need it, if it owns its array (see `Recording.hold`)
         self.name = name
         self.unstated: tuple[str, ...] = ()  # the axes for which no label was given, so that it is V by default
@@ -124,6 +130,21 @@ class Leaf(Tensor):
                 g = g.rounded(self.array.dtype)
             g = self._grad = Tensor(g, None if self.layout is None else self.layout.dual)
         return g
+
+    def _warn_of_use(self) -> None:
+        """Warn that a sweep adds to a gradient that an optimizer has used already."""
+        mark, self.used = self.used[0] if self.used[0].is_of(self) else None, None
+        if mark is None or mark.told:
+            return
+        mark.told = True
+        site = find_site()
+        warnings.warn_explicit(
+            f"backward adds to gradients that {mark.who} at {short_site(*mark.site)} has used already: the next step "
+            "uses them a second time\n"
+            "  fix: optimizer.zero_grad() after step(), or before backward\n"
+            "  or:  optimizer.step(keep=True), if the sum over several steps is meant",
+            GradientWarning, *site,
+        )  # fmt: skip
 
     def _refuse_pending(self, verb: str) -> NoReturn:
         raise TapeError(
@@ -255,8 +276,11 @@ class Leaf(Tensor):
             if ct.__class__ is ndarray and ct.dtype is dtype:
                 self._grad = ct if ct.base is None and getrefcount(ct) <= _OWNED else ct.copy()
                 return
-        elif sweep is not None and sweep.keep(self, ct):
-            return
+        elif sweep is not None:
+            if self.used is not None:
+                self._warn_of_use()
+            if sweep.keep(self, ct):
+                return
         if self._grad is not None and dtype.itemsize == 2 and is_half(dtype) and ct.__class__ not in TENSORS:
             wide = self._grad if self._grad.__class__ is _Wide else _Wide(getattr(self._grad, "array", self._grad))
             wide.array += ct
@@ -275,6 +299,37 @@ class Leaf(Tensor):
         else:
             known = self._so_far()
             known.array += ct
+
+
+class Used:
+    """A step of an optimizer, and whether a second use of its gradients was told.
+
+    Attributes
+    ----------
+    who : str
+        The call, such as ``SGD.step()``.
+    site : tuple of (str, int)
+        Its line in the program.
+    """
+
+    __slots__ = ("site", "told", "who")
+
+    def __init__(self, who: str, site: tuple[str, int]):
+        self.who, self.site, self.told = who, site, False
+
+    def mark(self, leaves: Iterable[Leaf]) -> None:
+        """Mark the gradients of leaves as used, until they are removed."""
+        for leaf in leaves:
+            g = getattr(leaf._grad, "array", leaf._grad)
+            if g.__class__ is ndarray:  # the mark does not keep it alive
+                leaf.used = self, ref(g)
+
+    def is_of(self, leaf: Leaf) -> bool:
+        """Whether a leaf still has the gradient that the step has used."""
+        if leaf.used is None or leaf.used[0] is not self:
+            return False
+        g = leaf.used[1]()
+        return g is not None and g is getattr(leaf._grad, "array", leaf._grad)
 
 
 class _Wide:

@@ -18,7 +18,7 @@ from ..arrays.half import is_half, rounded
 from ..arrays.shape_only import is_absent
 from ..engine import events
 from ..engine.distribution import ALONE
-from ..engine.leaves import Leaf, Parameter, refuse_unlabelled_update
+from ..engine.leaves import Leaf, Parameter, Used, refuse_unlabelled_update
 from ..engine.locks import step_check
 from ..engine.state import state
 from ..engine.whole import OwnedState, Stored, part_of, whole_of
@@ -31,6 +31,7 @@ from ..errors import (
     OptionError,
     ShapeError,
     find_site,
+    short_site,
     typed_errors,
 )
 from ..layouts.layout import C, V, may_relabel
@@ -163,6 +164,8 @@ class Optimizer:
         self.steps = 0
         self.calls = 0  # of `step` on a mesh; unlike `steps` it is not part of the state
         self._read = attrgetter(*self.legal_names())
+        self._used: Used | None = None  # the last step, if the gradients that it has used are marked
+        self._marks: Used | None = None  # the last step that has marked gradients
         self._known: Any = None  # the hyperparameters at the last call of `has_new_numbers`
         self._accepted: list[Any] = []  # layouts of the parameters when all gradients last passed `_accept`
 
@@ -236,8 +239,16 @@ class Optimizer:
         for p in self.parameters:
             p._grad = None
 
-    def step(self) -> None:
+    def step(self, *, keep: bool = False) -> None:
         """Update every parameter that has a gradient.
+
+        A gradient is used once: remove it by `zero_grad` before the next backward.
+
+        Parameters
+        ----------
+        keep : bool
+            Whether the gradients are meant to be used again, so that nothing is told if backward adds to them, or if
+            another step uses them.
 
         Raises
         ------
@@ -255,7 +266,8 @@ class Optimizer:
         Warns
         -----
         GradientWarning
-            At the first step on a mesh: no parameter has a gradient on this rank.
+            At the first step on a mesh: no parameter has a gradient on this rank. At the step, or the backward, after
+            the 1st, 2nd, 4th, 8th, ... step: it uses, or adds to, gradients that this step has used.
         ReplicaWarning
             At the first step: all ranks hold the same values of a parameter that is Varying or sharded.
         """
@@ -264,6 +276,30 @@ class Optimizer:
                 self._step()
         else:
             self._step()
+        if self._used is not None:
+            self._warn_of_use()
+        if not self.steps & (self.steps - 1) and not keep and current_capture() is None:
+            self._mark_gradients()
+
+    def _mark_gradients(self) -> None:
+        """Mark the gradients as used, the 1st, 2nd, 4th, ... time, until a second use was told."""
+        if self._marks is None or not self._marks.told:
+            self._used = self._marks = Used(f"{type(self).__name__}.step()", find_site())
+            self._used.mark(self.parameters)
+
+    def _warn_of_use(self) -> None:
+        """Warn if a gradient is still the one that the step before has used and marked."""
+        mark, self._used = self._used, None
+        if mark is None or mark.told or not any(map(mark.is_of, self.parameters)):
+            return
+        mark.told = True
+        warnings.warn_explicit(
+            f"{type(self).__name__}.step() uses gradients that {mark.who} at {short_site(*mark.site)} has used "
+            "already, so each of them counts twice\n"
+            "  fix: optimizer.zero_grad() after step(), and tape.backward(loss) before the next one\n"
+            "  or:  optimizer.step(keep=True) the first time, if that is meant",
+            GradientWarning, *find_site(),
+        )  # fmt: skip
 
     def _set_rates(self) -> None:
         """Set the learning rates that follow a schedule, and check all."""

@@ -122,8 +122,8 @@ class Offload(OfCopies):
         """The lists that hold the state of each parameter, on the host."""
         return self.optimizer.state_lists()
 
-    def step(self) -> None:
-        """Update every parameter that has a gradient. See `Optimizer.step` for what it raises.
+    def step(self, *, keep: bool = False) -> None:
+        """Update every parameter that has a gradient. See `Optimizer.step` for what it raises, and for `keep`.
 
         When it returns, the last parameters may still be on their way to the GPU: the work that the program gives to
         the GPU afterwards waits for them there.
@@ -146,7 +146,7 @@ class Offload(OfCopies):
             copy._grad = gradients[i]
         self._take_names()
         if self._pipeline is None:
-            self.optimizer.step()
+            self.optimizer.step(keep=keep)
         else:
             self._pipeline.step(gradients)
         for i, (p, copy) in enumerate(zip(self.parameters, self._copies, strict=True)):
@@ -327,7 +327,7 @@ class _Pipeline:
         self._given = gradients
         self._begin()
         try:
-            self._optimizer.step()
+            self._optimizer.step(keep=True)  # its gradients are buffers, which are filled again
         finally:
             self._given = []
 

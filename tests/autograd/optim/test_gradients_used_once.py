@@ -1,0 +1,136 @@
+"""A gradient is used once: a backward that adds to a used one, and a second step on it, are told with both lines."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+
+import numpy
+import pytest
+
+import autograd as ag
+from autograd import optim
+from autograd.errors import GradientWarning
+
+
+class Program:
+    """A model of two parameters, one of which is a number."""
+
+    def __init__(self) -> None:
+        self.w, self.b = ag.Parameter(numpy.ones(3)), ag.Parameter(2.0)
+        self.optimizer = optim.SGD([self.w, self.b], lr=1e-3)
+
+    def backward(self) -> None:
+        with ag.Tape() as tape:
+            loss = (self.w * self.w).sum() * self.b
+        tape.backward(loss)
+
+
+def told(steps: Callable[[Program], None]) -> list[str]:
+    program = Program()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        steps(program)
+    return [str(each.message) for each in caught if each.category is GradientWarning]
+
+
+def forgotten(p: Program) -> None:
+    for _ in range(9):
+        p.backward()
+        p.optimizer.step()
+
+
+def twice(p: Program) -> None:
+    for _ in range(9):
+        p.optimizer.zero_grad()
+        p.backward()
+        p.optimizer.step()
+        p.optimizer.step()
+
+
+def late(p: Program) -> None:
+    """The mistake begins at the fourth step."""
+    for n in range(9):
+        if n < 4:
+            p.optimizer.zero_grad()
+        p.backward()
+        p.optimizer.step()
+
+
+@pytest.mark.parametrize(
+    ("steps", "says"),
+    [
+        (forgotten, "backward adds to gradients that SGD.step() at test_gradients_used_once.py:"),
+        (late, "backward adds to gradients that SGD.step() at test_gradients_used_once.py:"),
+        (twice, "SGD.step() uses gradients that SGD.step() at test_gradients_used_once.py:"),
+    ],
+)
+def test_a_second_use_is_told_once(steps: Callable[[Program], None], says: str) -> None:
+    (text,) = told(steps)
+    assert text.startswith(says) and "zero_grad()" in text and "step(keep=True)" in text
+
+
+def before(p: Program) -> None:
+    for _ in range(9):
+        p.optimizer.zero_grad()
+        p.backward()
+        p.optimizer.step()
+
+
+def after(p: Program) -> None:
+    for _ in range(9):
+        p.backward()
+        p.optimizer.step()
+        p.optimizer.zero_grad()
+
+
+def microbatches(p: Program) -> None:
+    for _ in range(9):
+        p.optimizer.zero_grad()
+        for _ in range(3):
+            p.backward()
+        p.optimizer.step()
+
+
+def meant(p: Program) -> None:
+    for _ in range(9):
+        p.backward()
+        p.optimizer.step(keep=True)
+
+
+def assigned(p: Program) -> None:
+    for _ in range(9):
+        p.w.grad, p.b.grad = numpy.ones(3), numpy.float64(1.0)
+        p.optimizer.step()
+
+
+def removed(p: Program) -> None:
+    for _ in range(9):
+        p.w.grad = p.b.grad = None
+        p.backward()
+        p.optimizer.step()
+
+
+def two_optimizers(p: Program) -> None:
+    one, other = optim.SGD([p.w], lr=1e-3), optim.Adam([p.b], lr=1e-3)
+    for _ in range(9):
+        one.zero_grad()
+        other.zero_grad()
+        p.backward()
+        one.step()
+        other.step()
+
+
+@pytest.mark.parametrize("steps", [before, after, microbatches, meant, assigned, removed, two_optimizers])
+def test_right_programs(steps: Callable[[Program], None]) -> None:
+    assert told(steps) == []
+
+
+def test_a_mark_keeps_no_gradient_alive() -> None:
+    p = Program()
+    p.backward()
+    p.optimizer.step()
+    gradient = p.w.used[1]
+    assert gradient() is not None
+    p.optimizer.zero_grad()
+    assert gradient() is None
