@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import math
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from importlib import import_module
 from typing import Any
@@ -214,6 +215,10 @@ class Mesh:
             from .scale.examination import verdict_of  # loaded with the first tape that is examined
 
             verdict = verdict_of(outputs, recording, self)
+        if self.microbatches is not None:
+            self.microbatches.note(outputs, recording)
+        if verdict is not None:
+            recording.scale = False  # what the program does with these gradients may mend them
         agreed = compare_objective(outputs, recording, self, verdict)
         if verdict is not None:
             verdict.tell(agreed)
@@ -247,6 +252,9 @@ class Mesh:
         """For each optimizer, the axes along which its hyperparameters are the same on all ranks."""
         self.recordings = 0  # the number of tapes with a sum over ranks, see `collectives.scale`
         self.notes_lines = not self.is_alone
+        self.microbatches: Any = None  # of the open block of `accumulate`, if it is examined
+        self.blocks = 0  # the number of such blocks
+        self.norms_of_gradients: dict[int, Any] = {}  # after an examined sweep, see `scale.by_hand`
         self.told: set[Any] = set()  # of which faults of scale, at which lines, a warning was given
         self.norms = 0  # the number of norms that functions of the program have computed, see `autograd.optim.norms`
         self.stage_axes: tuple[str, ...] = ()
@@ -428,6 +436,31 @@ class Mesh:
             recording.scale = Walk(recording, self.grid)
         self.notes_lines = recording.scale is not False or is_due(n + 1)
 
+    @contextmanager
+    def accumulating(self) -> Iterator[None]:
+        """A block whose sweeps are those of microbatches. The 1st, 2nd, 4th, ... is examined: see `scale.microbatches`.
+
+        The outermost one counts.
+        """
+        self.blocks += 1
+        if self.microbatches is not None or self.is_alone or not modes.limit or not is_due(self.blocks):
+            yield
+            return
+        from .scale.microbatches import Microbatches  # loaded with the first block
+
+        self.microbatches = Microbatches(self)
+        try:
+            yield
+            self.microbatches.tell()
+        finally:
+            self.microbatches = None
+
+    def note_gradients(self, leaves: Sequence[Any]) -> None:
+        """Keep the norms of the gradients of a sweep over an examined tape, for the optimizer's step."""
+        from .scale.by_hand import norms_of  # loaded with the first tape that is examined
+
+        self.norms_of_gradients = norms_of(leaves)
+
     def is_norm_due(self) -> bool:
         """Count a norm that a function of the program has computed: whether it is compared, as the 1st, 2nd, 4th."""
         if not modes.limit:
@@ -507,6 +540,11 @@ class Mesh:
         optimizer : Optimizer
         """
         if modes.limit:
+            if self.norms_of_gradients:
+                from .scale.by_hand import tell_scaled
+
+                norms, self.norms_of_gradients = self.norms_of_gradients, {}
+                tell_scaled(optimizer, norms, self)
             if optimizer.has_new_numbers() and optimizer.calls > 1:
                 note_numbers(optimizer, self)
             if modes.watching or is_due(optimizer.calls, optimizer.digest_every):

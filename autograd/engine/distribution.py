@@ -100,6 +100,9 @@ class Distribution(Protocol):
     def compare_step(self, optimizer: Any) -> None:
         """An optimizer is about to make a step. It is not asked where `is_alone`."""
 
+    def note_gradients(self, leaves: Sequence[Any]) -> None:
+        """A sweep over a tape with something in `Recording.scale` has given these leaves their gradients."""
+
     def is_norm_due(self) -> bool:
         """Count a norm that a function of the user has computed: whether it is compared with ours."""
 
@@ -156,6 +159,9 @@ class Alone:
         pass
 
     def compare_step(self, optimizer: Any) -> None:
+        pass
+
+    def note_gradients(self, leaves: Sequence[Any]) -> None:
         pass
 
     def is_norm_due(self) -> bool:

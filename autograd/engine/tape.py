@@ -257,10 +257,13 @@ class Tape:
             except CommunicationError:  # as above
                 recording.abandon()
                 raise
+        leaves = recording.inputs() if recording.scale and at is None else ()
         _replay(sweep, retain, is_whole=start == 0 and end == size)
         if at is None:
             if sweep.outside or sweep.later:
                 sweep.settle()
+            if leaves:
+                state.distribution.note_gradients(leaves)
             return None
         found: Any = sweep.wanted
         return [found[place] if start <= place < end else sweep.outside.get(place) for place in at]

@@ -53,6 +53,9 @@ class Power(NamedTuple):
         Dimensions that have met a whole dimension of a Replicated value, as features do. They are no rows.
     stacked : frozenset of int
         Dimensions along which the values of the ranks lie, after a gather.
+    own_mean : bool
+        Whether it is divided by the number of rows on this tape, and by no other plain number: the mean of one
+        microbatch.
     once : int
         The place where a Replicated term was added, which counts on each rank; -1 without one.
     divisions : tuple of int
@@ -73,6 +76,7 @@ class Power(NamedTuple):
     totals: frozenset[int] = frozenset()
     whole: frozenset[int] = frozenset()
     stacked: frozenset[int] = frozenset()
+    own_mean: bool = False
     once: int = -1
     divisions: tuple[int, ...] = ()
     terms: tuple[tuple[int, float], ...] = ((0, 1.0),)

@@ -179,11 +179,15 @@ def _over_dims(use: Use, powers: Any, faults: tuple[Fault, ...], once: int) -> P
             counts = frozenset({label.extent // use.n, label.extent // use.n * rest})
         totals = frozenset({label.extent, label.extent * rest}) if label.extent else totals
     events = tuple(dict.fromkeys(event for each in given for event in each.events))
+    is_product = len({letter for letter, each in zip(use.letters, use.inputs, strict=True) if each is not None}) > 1
     value = Power(
-        powers, varying and averaged, varying and parts, any(each.plain for each in given) or _meets_data(use),
-        counts, totals, frozenset(whole), frozenset(stacked), once,
-        tuple(dict.fromkeys(place for each in given for place in each.divisions)) if varying else (),
-        _terms(use, given), events[-8:], (*dict.fromkeys(fault for each in given for fault in each.faults), *faults),
+        powers=powers, averaged=varying and averaged, parts=varying and parts,
+        plain=any(each.plain for each in given) or _meets_data(use), counts=counts, totals=totals,
+        whole=frozenset(whole), stacked=frozenset(stacked), once=once,
+        own_mean=any(each.own_mean for each in given) and not is_product and not is_sum and use.op.name != "sum",
+        divisions=tuple(dict.fromkeys(place for each in given for place in each.divisions)) if varying else (),
+        terms=_terms(use, given), events=events[-8:],
+        faults=(*dict.fromkeys(fault for each in given for fault in each.faults), *faults),
     )  # fmt: skip
     if stacked and not varying:
         value = value._replace(averaged=averaged, parts=parts)
@@ -243,6 +247,8 @@ def scaled(use: Use, i: int, sign: int) -> Power:
         power = sum(each for axis, each in number.powers if axis in (use.axis, "*"))
         if number.rest != 1:
             value = _by_plain(use, value, number.rest, sign, label)
+        is_own = number.counts == "all" and sign < 0 and number.rest == 1 and int(number) in value.totals
+        value = value._replace(own_mean=is_own or (value.own_mean and number.counts != "all"))
         if number.counts == "all" and sign < 0 and label is V and value.powers is not None and value.counts:
             value = value._replace(powers=frozenset((min(value.powers),)), parts=True)
         if number.counts == "own" and sign < 0 and label is V and value.powers is not None:
@@ -270,20 +276,25 @@ def _reweighted(use: Use, value: Power, c: float | None, sign: int) -> Power:
 
 def _by_plain(use: Use, value: Power, c: float, sign: int, label: Label | None) -> Power:
     """A value times or by a plain number, as far as the ranks have decided what it is."""
-    if value.powers is None or c in (0.0, 1.0, -1.0) or not math.isfinite(c):
+    if c in (1.0, -1.0):
         return value
+    if value.powers is None or not c or not math.isfinite(c):
+        return value._replace(own_mean=False)
     divisor = abs(c) if sign < 0 else 1 / abs(c)
     k = whole_divisor(divisor)
     if label is V:
         if use.decided == "own":
             return _averaged(use, value, k)
         if use.decided == "all":
-            return value._replace(powers=frozenset((min(value.powers),)), parts=True)
+            return value._replace(powers=frozenset((min(value.powers),)), parts=True, own_mean=True)
+        value = value._replace(own_mean=False)
         if use.decided == "constant":
             return value
         value = value._replace(divisions=(*value.divisions, use.place))
         return value._replace(powers=plus(value.powers, times(of_number(c, use.n, True), sign)))
-    if k and k in value.totals:
+    is_own = bool(k) and k in value.totals
+    value = value._replace(own_mean=is_own)
+    if is_own:
         return value._replace(totals=frozenset(), counts=frozenset())
     if k >= 3 and k in value.counts and k != use.n:
         return value.shifted(1, Event("count", use.place, k))
@@ -294,7 +305,7 @@ def _averaged(use: Use, value: Power, count: float) -> Power:
     """A sum over this rank's rows that is divided by their number."""
     assert value.powers is not None
     return value._replace(
-        powers=frozenset((max(value.powers),)), averaged=True, counts=frozenset((int(count),)),
+        powers=frozenset((max(value.powers),)), averaged=True, own_mean=True, counts=frozenset((int(count),)),
         events=(*value.events, Event("own", use.place, count)),
     )  # fmt: skip
 
@@ -344,7 +355,7 @@ def _mean(use: Use) -> Power:
     mine = math.prod(int(shape[d]) for d in rows)
     terms = tuple((max(each, 1) * count, weight / max(count, 1)) for each, weight in state.terms)
     return value._replace(
-        averaged=True, counts=frozenset({count, mine}), terms=terms,
+        averaged=True, own_mean=True, counts=frozenset({count, mine}), terms=terms,
         events=(*value.events, Event("mean", use.place, mine))[-8:],
     )  # fmt: skip
 

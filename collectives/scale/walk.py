@@ -67,6 +67,7 @@ class Walk:
         self.grid, self.sums, self.count = grid, dict[int, Sum](), 0
         self._recording = recording
         self._known: list[tuple[Power, ...]] = []
+        self._others: dict[int, Walk] = {}  # of the tapes from which values are imported; they live as long as this one
         self._decided: dict[int, str] = {}
         self._counted: dict[int, tuple[frozenset[int], frozenset[int]]] = {}
         self._unknown = (UNKNOWN,) * len(grid.names)
@@ -147,7 +148,11 @@ class Walk:
         if op is LEAF:
             return self._of_layout(arrays_of(node)[0].layout, isinstance(arrays_of(node)[0], Parameter))
         if op is IMPORT:
-            return self._unknown
+            other, place = options
+            if id(other) not in self._others:
+                self._others[id(other)] = Walk(other, self.grid)
+            known = self._others[id(other)].at(place)  # the places in it are those of the other tape
+            return tuple([power._replace(divisions=(), events=(), faults=(), once=-1) for power in known])
         if op.name in _STEPS:
             return _STEPS[op.name](self, at, parents, options)
         if options.__class__.__name__ == "Prepared":

@@ -389,7 +389,8 @@ class DataParallel(Module):
         try:
             for p in pending:
                 p.pending = "model.accumulate()"
-            yield
+            with current_mesh().accumulating():
+                yield
         except BaseException:
             tape.recording.abandon()
             raise

@@ -1,0 +1,150 @@
+"""Factors that come in after a loss: microbatches that each count as a whole batch, and gradients scaled by hand."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy
+import pytest
+
+import autograd as ag
+import collectives as cc
+from autograd import nn, optim
+from autograd.errors import ScaleError, ScaleWarning
+from collectives import I, R, Shard
+from parallel import DataParallel
+
+RNG = numpy.random.default_rng(3)
+X, Y = RNG.normal(size=(36, 4)), RNG.normal(size=(36, 1))
+WEIGHT = RNG.normal(size=(4, 1))
+
+
+def caught(program: Callable[[cc.Mesh], Any], n: int) -> tuple[list[str], list[Any]]:
+    def main() -> Any:
+        with cc.Mesh(dp=n) as mesh:
+            return program(mesh)
+
+    with warnings.catch_warnings(record=True) as given:
+        warnings.simplefilter("always")
+        found = cc.run(main, n)
+    return [str(each.message) for each in given if each.category is ScaleWarning], found
+
+
+# -- microbatches ------------------------------------------------------------------------------------------------------
+def rows(mesh: cc.Mesh, i: int, m: int) -> tuple[Any, Any]:
+    """This rank's part of the i-th of m microbatches."""
+    rank, n = int(mesh.axis("dp").rank), int(mesh.axis("dp").size)
+    mine = slice(i * 36 // m, (i + 1) * 36 // m)
+    return tuple(cc.from_local(a[mine][rank::n], {"dp": Shard(0)}) for a in (X, Y))
+
+
+def accumulated(loss: Callable[[Any, Any, int], Any], m: int) -> Callable[[cc.Mesh], Any]:
+    def program(mesh: cc.Mesh) -> Any:
+        layer = nn.Linear(4, 1, bias=False, dtype=float)
+        layer.weight.data = WEIGHT.copy()
+        model = DataParallel(layer, "dp")
+        with model.accumulate():
+            for i in range(m):
+                x, y = rows(mesh, i, m)
+                with ag.Tape() as tape:
+                    total = cc.all_reduce(loss((model(x) - y) ** 2, x, m), "dp", to=I)
+                tape.backward(total)
+        return model.parameters()[0].grad.numpy()
+
+    return program
+
+
+SERIAL = 2 * X.T @ (X @ WEIGHT - Y) / 36
+
+
+@pytest.mark.parametrize("n", [2, 3])
+@pytest.mark.parametrize(
+    "loss",
+    [
+        lambda d, x, m: d.mean(),
+        lambda d, x, m: d.sum() / x.global_shape[0],
+        lambda d, x, m: d.sum() / (36 // m),
+        lambda d, x, m: (d.mean() * -1.0) * -1.0,
+    ],
+)
+def test_a_loss_of_each_microbatch(loss: Callable[[Any, Any, int], Any], n: int) -> None:
+    (text,), found = caught(accumulated(loss, 3), n)
+    numpy.testing.assert_allclose(found[0], 3 * SERIAL)
+    assert "3 times too large" in text and "m = 3 times" in text and "fix: " in text
+    cc.check(scale="error")
+    try:
+        with pytest.raises(ScaleError, match="m = 3 times"):
+            caught(accumulated(loss, 3), n)
+    finally:
+        cc.check(scale="warn")
+
+
+@pytest.mark.parametrize("n", [2, 3])
+@pytest.mark.parametrize(
+    "loss", [lambda d, x, m: d.sum() / 36, lambda d, x, m: d.mean() / m, lambda d, x, m: d.mean() * (1 / m)]
+)
+def test_right_microbatches(loss: Callable[[Any, Any, int], Any], n: int) -> None:
+    texts, found = caught(accumulated(loss, 3), n)
+    assert texts == []
+    numpy.testing.assert_allclose(found[0], SERIAL)
+
+
+def test_one_microbatch() -> None:
+    texts, found = caught(accumulated(lambda d, x, m: d.mean(), 1), 2)
+    assert texts == []
+    numpy.testing.assert_allclose(found[0], SERIAL)
+
+
+# -- gradients by hand -------------------------------------------------------------------------------------------------
+def scaled(scale: Callable[[Any, int], Any], dtype: Any = float, loss: Any = None) -> Callable[[cc.Mesh], Any]:
+    def program(mesh: cc.Mesh) -> Any:
+        n, rank = int(mesh.axis("dp").size), int(mesh.axis("dp").rank)
+        w = ag.Parameter(WEIGHT.astype(dtype), name="w")
+        optimizer = optim.SGD([w], lr=0.0)
+        x, y = (cc.from_local(a[rank::n].astype(dtype), {"dp": Shard(0)}) for a in (X, Y))
+        for _ in range(2):
+            optimizer.zero_grad()
+            with ag.Tape() as tape:
+                d = (x @ cc.cast(w, "dp", to=R) - y) ** 2
+                total = cc.all_reduce(d.mean(), "dp", to=I) if loss is None else loss(d)
+            tape.backward(total)
+            scale(w, n)
+            optimizer.step()
+
+    return program
+
+
+def divided(w: Any, n: int) -> None:
+    w.grad = w.grad / n
+
+
+def in_place(w: Any, n: int) -> None:
+    w.grad.array[...] = w.grad.array / n
+
+
+def multiplied(w: Any, n: int) -> None:
+    w.grad = w.grad * n
+
+
+@pytest.mark.parametrize("n", [2, 3, 5])
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16"])
+@pytest.mark.parametrize("scale", [divided, in_place, multiplied])
+def test_a_gradient_scaled_by_hand(scale: Callable[[Any, int], None], dtype: str, n: int) -> None:
+    (text,), _ = caught(scaled(scale, dtype), n)
+    assert f"by {n} since backward" in text and "axis 'dp'" in text
+
+
+def clipped(w: Any, n: int) -> None:
+    optim.clip_grad_norm_([w], 0.1)
+
+
+def averaged(w: Any, n: int) -> None:
+    w.grad = w.grad * 0.9
+
+
+@pytest.mark.parametrize("n", [2, 3])
+@pytest.mark.parametrize("scale", [clipped, averaged, lambda w, n: None])
+def test_other_changes(scale: Callable[[Any, int], None], n: int) -> None:
+    assert caught(scaled(scale), n)[0] == []
