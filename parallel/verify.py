@@ -93,6 +93,8 @@ class Report:
     loss, serial_loss : float
     tolerance : float
     ranks : int
+    sizes : tuple of (str, int)
+        The axes of the mesh and their sizes.
     """
 
     gradients: tuple[Compared, ...]
@@ -100,6 +102,7 @@ class Report:
     serial_loss: float
     tolerance: float
     ranks: int
+    sizes: tuple[tuple[str, int], ...] = ()
 
     @property
     def largest(self) -> float:
@@ -128,7 +131,8 @@ class Report:
         ours = f"norm, {self.ranks} ranks"
         lines = [f"{'gradient of':{width}}  {ours:>16}  {'norm, serial':>16}  relative difference"]
         for g in self.gradients:
-            wrong = "" if g.difference <= self.tolerance else "  <-- differs"
+            factor = factor_of(g, self.sizes)
+            wrong = "" if g.difference <= self.tolerance else f"  <-- differs{f': {factor}' if factor else ''}"
             lines.append(f"{g.name:{width}}  {_norm(g.norm)}  {_norm(g.serial_norm)}  {g.difference:19.1e}{wrong}")
             for k, (norm, serial) in enumerate(g.parts):
                 lines.append(f"{f'  part {k}':{width}}  {_norm(norm)}  {_norm(serial)}")
@@ -136,6 +140,34 @@ class Report:
         said = "passed" if self.passed else "FAILED"
         lines.append(f"largest relative difference {self.largest:.1e}, tolerance {self.tolerance:.0e}: {said}")
         return "\n".join(lines)
+
+
+def factor_of(g: Compared, sizes: Sequence[tuple[str, int]]) -> str:
+    """Name the factor, if a gradient is the serial one times a power of a number of ranks or another whole number.
+
+    Examples
+    --------
+    >>> factor_of(Compared("w", 8.0, 2.0, 3.0), [("dp", 4)])
+    "4 times too large: the size of axis 'dp'"
+    """
+    if not g.norm or not g.serial_norm:
+        return ""
+    ratio = g.norm / g.serial_norm
+    if abs(g.difference - abs(ratio - 1)) > _SAME_FACTOR * max(ratio, 1.0):  # it has another direction
+        return ""
+    factor, word = (ratio, "large") if ratio > 1 else (1 / ratio, "small")
+    every = (*sizes, *((("the mesh", math.prod(n for _, n in sizes)),) if len(sizes) > 1 else ()))
+    for power, of in ((1.0, "the size"), (2.0, "the square of the size"), (0.5, "the root of the size")):
+        for name, n in every:
+            if n > 1 and abs(factor - n**power) <= _SAME_FACTOR * factor:
+                where = name if name == "the mesh" else f"axis {name!r}"
+                return f"{factor:.4g} times too {word}: {of} of {where}"
+    if round(factor) > 1 and abs(factor - round(factor)) <= _SAME_FACTOR * factor:
+        return f"{round(factor)} times too {word}: is it the number of microbatches?"
+    return ""
+
+
+_SAME_FACTOR = 1e-4
 
 
 def _norm(value: float | None) -> str:
@@ -301,7 +333,8 @@ def compare_with_serial(
     compared = [
         _compare(name, table[:, i], copies[i], about[i] is not None, total_norm) for i, name in enumerate(names)
     ]
-    return Report(tuple(compared), loss, serial_loss, tolerance, mesh.ranks.size)
+    sizes = tuple(zip(mesh.names, map(int, mesh.sizes), strict=True))
+    return Report(tuple(compared), loss, serial_loss, tolerance, int(mesh.ranks.size), sizes)
 
 
 def _distributed(model: Module, parameters: list[Parameter], loss: Any, batch: Any) -> tuple[float, list[Any]]:
@@ -311,6 +344,7 @@ def _distributed(model: Module, parameters: list[Parameter], loss: Any, batch: A
         p.grad = None
     try:
         with Tape() as tape:
+            tape.recording.scale = False  # the report is to say what is wrong
             y = loss(model, *batch)
             if y.__class__ not in TENSORS:
                 raise ArgumentError(f"verify: loss returned {short(y)}; needed: a Tensor of one number")

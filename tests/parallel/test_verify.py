@@ -412,6 +412,23 @@ def test_a_factor_of_the_number_of_ranks_is_found(scaled: str) -> None:
 
     for report in on_ranks(3, lambda mesh: verify(DataParallel(Scaled(), "dp"), loss, share())):
         assert not report.passed
+        # the factor of the model is squared in the loss, and counts 9 times where the outputs are large
+        assert "<-- differs: 3 times too large: the size of axis 'dp'" in str(report) or scaled == "model"
+
+
+def test_a_factor_is_named() -> None:
+    sizes = (("dp", 4), ("tp", 2))
+
+    def said(factor: float, difference: float | None = None) -> str:
+        difference = abs(factor - 1) if difference is None else difference
+        return str(Report((Compared("w", 2.0 * factor, 2.0, difference),), 0.5, 0.5, 1e-12, 8, sizes))
+
+    assert "4 times too large: the size of axis 'dp'" in said(4.0)
+    assert "2 times too small: the size of axis 'tp'" in said(0.5)
+    assert "8 times too small: the size of the mesh" in said(1 / 8)
+    assert "16 times too large: the square of the size of axis 'dp'" in said(16.0)
+    assert "3 times too large: is it the number of microbatches?" in said(3.0)
+    assert said(4.0, 5.0).count("times") == said(2.5).count("times") == 0  # another direction; no whole number
 
 
 def test_a_loss_that_communicates_is_refused_by_the_serial_run() -> None:
