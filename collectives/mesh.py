@@ -217,7 +217,7 @@ class Mesh:
             verdict = verdict_of(outputs, recording, self)
         if self.microbatches is not None:
             self.microbatches.note(outputs, recording)
-        if verdict is not None:
+        if verdict is not None and verdict.has_findings:
             recording.scale = False  # what the program does with these gradients may mend them
         agreed = compare_objective(outputs, recording, self, verdict)
         if verdict is not None:

@@ -16,7 +16,7 @@ from ..engine.leaves import Parameter
 from ..engine.promotion import composite
 from ..engine.state import state
 from ..engine.tensor import TENSORS, Tensor
-from ..errors import LayoutError, ShapeError
+from ..errors import LayoutError, ShapeError, find_site
 from ..layouts.layout import Shard
 from ..layouts.messages import describe
 from ..layouts.names import name_of
@@ -291,6 +291,9 @@ class _BatchNorm(Module):
         if self.training or self.running_mean is None:
             _refuse_parts(type(self).__name__, input, axes)
             mean = ops.mean(input, axes, keepdims=True)
+            recording = state.recording
+            if recording is not None and mean.tape is recording and mean.layout is not None:
+                recording.note(mean.node, type(self).__name__, find_site())  # the rows of a rank meet in it
             centred = input - mean
             variance = ops.mean(centred * centred, axes, keepdims=True)
             count = int(np.prod([shape[i] for i in axes]))

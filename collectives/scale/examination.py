@@ -13,12 +13,12 @@ from autograd.arrays.shape_only import is_absent
 from autograd.engine.objective import place_in
 from autograd.engine.state import state
 from autograd.engine.tensor import Tensor
-from autograd.errors import ScaleError, ScaleWarning, find_site
+from autograd.errors import GradientWarning, ScaleError, ScaleWarning, find_site
 
 from ..checks import modes
 from ..checks.reports import warn_once
 from .addends import addend_of, warn_of_addends
-from .messages import describe_fault
+from .messages import describe_fault, describe_meeting
 from .powers import Fault, Power
 from .walk import Walk
 
@@ -74,7 +74,7 @@ class Finding(NamedTuple):
 
 
 class Verdict:
-    """The faults of an objective.
+    """The faults of an objective, and the places where rows of one rank meet each other on its way.
 
     Attributes
     ----------
@@ -82,8 +82,8 @@ class Verdict:
         Equal on ranks that have found the same.
     """
 
-    def __init__(self, findings: list[Finding], walk: Walk, mesh: Any):
-        self._findings, self._walk, self._mesh = findings, walk, mesh
+    def __init__(self, findings: list[Finding], met: list[tuple[str, int]], walk: Walk, mesh: Any):
+        self._findings, self._walk, self._mesh, self._met = findings, walk, mesh, met
         shown = sorted((each.axis, each.fault is None, sorted(each.value.powers or ())) for each in findings)
         self.digest = zlib.crc32(repr(shown).encode())
 
@@ -92,16 +92,29 @@ class Verdict:
 
         Where the ranks have not come to the same verdict, their tapes differ, and nothing is told.
         """
+        for axis, place in self._met:
+            text, site = describe_meeting(axis, place, self._walk, self._mesh)
+            site = site or find_site()
+            if self._is_new((axis, site)) and not self._mesh.axis(axis).group.index:
+                warn_once(text, GradientWarning, site)
         for finding in self._findings if is_agreed else ():
             text, site = describe_fault(finding, self._walk, self._mesh)
             if not finding.is_plain or modes.scale == "error":
                 raise ScaleError(text)
             site = site or find_site()
-            place = finding.axis, site
-            if place not in self._mesh.told:
-                self._mesh.told.add(place)
-                if not self._mesh.axis(finding.axis).group.index:
-                    warn_once(text, ScaleWarning, site)
+            if self._is_new((finding.axis, site)) and not self._mesh.axis(finding.axis).group.index:
+                warn_once(text, ScaleWarning, site)
+
+    @property
+    def has_findings(self) -> bool:
+        """Whether a factor is wrong."""
+        return bool(self._findings)
+
+    def _is_new(self, place: tuple[str, tuple[str, int]]) -> bool:
+        """Whether nothing was told of an axis and a line on this mesh, which now is."""
+        is_new = place not in self._mesh.told
+        self._mesh.told.add(place)
+        return is_new
 
 
 def verdict_of(outputs: Any, recording: Any, mesh: Any) -> Verdict | None:
@@ -116,7 +129,8 @@ def verdict_of(outputs: Any, recording: Any, mesh: Any) -> Verdict | None:
         walk = recording.scale
     if not walk or walk.grid is not mesh.grid:
         return None
-    findings = []
+    findings: list[Finding] = []
+    met: dict[tuple[str, int], None] = {}
     for y in outputs if isinstance(outputs, list | tuple) else (outputs,):
         if not isinstance(y, Tensor) or is_absent(y.array):
             continue
@@ -124,7 +138,8 @@ def verdict_of(outputs: Any, recording: Any, mesh: Any) -> Verdict | None:
         for k, name in enumerate(mesh.grid.names):
             if mesh.grid.sizes[k] > 1:
                 findings += _of_axis(name, mesh.grid.sizes[k], powers[k])
-    return Verdict(findings, walk, mesh) if findings else None
+                met |= dict.fromkeys((name, place) for place in sorted(powers[k].met))
+    return Verdict(findings, list(met), walk, mesh) if findings or met else None
 
 
 def _of_axis(axis: str, size: int, power: Power) -> list[Finding]:

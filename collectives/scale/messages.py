@@ -11,7 +11,7 @@ from autograd.layouts.layout import Shard
 from .powers import Event, Power
 from .walk import Sum, Walk
 
-__all__ = ["describe_fault"]
+__all__ = ["describe_fault", "describe_meeting"]
 
 _SHOWN_RANKS = 8
 
@@ -131,6 +131,27 @@ def _fixes(value: Power, events: list[Event], axis: str, walk: Walk) -> tuple[li
         f"all_reduce({x}, {axis!r}, to=I) in place of the mean over ranks: the values are divided by the rows of all "
         "ranks, or are parts of one sum, so they only have to be added"
     ], site  # fmt: skip
+
+
+def describe_meeting(axis: str, place: int, walk: Walk, mesh: Any) -> tuple[str, tuple[str, int] | None]:
+    """The text about rows of a rank that meet each other, and the line of the program, if it is known."""
+    node, n, site = walk.node(place), mesh.grid.sizes[mesh.grid.axis(axis)], walk.site(place)
+    name = walk.number(place)
+    if isinstance(name, str):
+        return (
+            f"{name}{_at(place, walk)}: the rows are Varying along axis {axis!r}, so each of the {n} ranks normalises "
+            "with the mean and the variance of its own rows: the result depends on the number of ranks\n"
+            f"  fix: rows = cc.all_gather(x, {axis!r}), and cc.shard(norm(rows), {axis!r}): the statistics of the rows "
+            "of all ranks\n"
+            "  or:  LayerNorm, RMSNorm or GroupNorm, in which the rows do not meet"
+        ), site
+    return (
+        f"{op_of(node).name}{_at(place, walk)}: the rows are Varying along axis {axis!r}, and each is compared with "
+        f"the rows of its own rank alone: it has a {n}th of the negatives, and the loss depends on the number of ranks\n"
+        f"  fix: label the rows, cc.from_local(rows, {{{axis!r}: {Shard(0)!r}}}); for z of them, logits = cc.cast(z, "
+        f"{axis!r}, to=V) @ cc.all_gather(z, {axis!r}).T, and the labels rank * len(z) + numpy.arange(len(z)), where "
+        "rank is this rank's number"
+    ), site
 
 
 def _unequal_terms(finding: Any, walk: Walk) -> tuple[str, tuple[str, int] | None]:

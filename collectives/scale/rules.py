@@ -186,7 +186,7 @@ def _over_dims(use: Use, powers: Any, faults: tuple[Fault, ...], once: int) -> P
         whole=frozenset(whole), stacked=frozenset(stacked), once=once,
         own_mean=any(each.own_mean for each in given) and not is_product and not is_sum and use.op.name != "sum",
         divisions=tuple(dict.fromkeys(place for each in given for place in each.divisions)) if varying else (),
-        terms=_terms(use, given), events=events[-8:],
+        terms=_terms(use, given), met=frozenset().union(*(each.met for each in given)), events=events[-8:],
         faults=(*dict.fromkeys(fault for each in given for fault in each.faults), *faults),
     )  # fmt: skip
     if stacked and not varying:
@@ -354,14 +354,26 @@ def _mean(use: Use) -> Power:
     count = math.prod(int(shape[d]) for d in axes)
     mine = math.prod(int(shape[d]) for d in rows)
     terms = tuple((max(each, 1) * count, weight / max(count, 1)) for each, weight in state.terms)
+    met = value.met | {use.place} if use.number is not None else value.met  # the mean of a BatchNorm
     return value._replace(
-        averaged=True, own_mean=True, counts=frozenset({count, mine}), terms=terms,
+        averaged=True, own_mean=True, counts=frozenset({count, mine}), terms=terms, met=met,
         events=(*value.events, Event("mean", use.place, mine))[-8:],
     )  # fmt: skip
 
 
+def _contrastive(use: Use) -> Power:
+    """The cross-entropy of rows against the rows of the same rank, each labelled by its own place."""
+    value, shape, labels = of_operation(use), use.shapes[0], use.arrays[1]
+    if use.labels[0] is V and len(shape) == 2 and shape[0] == shape[1] >= _LEAST_ROWS and type(labels) is np.ndarray:
+        if np.array_equal(labels, np.arange(shape[0])):
+            return value._replace(met=value.met | {use.place})
+    return value
+
+
+_LEAST_ROWS = 3
 OPERATIONS: dict[str, Callable[[Use], Power]] = {
-    "multiply": _product, "divide": _quotient, "power": _power, "mean": _mean,
+    "multiply": _product, "divide": _quotient, "power": _power, "mean": _mean, "cross_entropy": _contrastive,
+    "cross_entropy_sum": _contrastive,
 }  # fmt: skip
 """Operations whose rule reads a number or an option."""
 

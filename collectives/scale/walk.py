@@ -114,7 +114,7 @@ class Walk:
         for at in places:
             node: Any = self._recording.node(at)
             off = 0 if parents_of(node)[0] < 0 else 1
-            number = self._number(at)
+            number = self.number(at)
             c = abs(float(arrays_of(node)[off] if number is None else number.rest))
             divisor = c if op_of(node).name == "divide" else 1 / c
             # the counts before the division, along any of the axes: they are those of this rank
@@ -124,8 +124,8 @@ class Walk:
             found.append((at, Division(divisor, tuple(sorted(counts)))))
         return found
 
-    def _number(self, at: int) -> Any:
-        """The operand of a node that remembers the number of ranks."""
+    def number(self, at: int) -> Any:
+        """The operand of a node that remembers the number of ranks; of the mean of a BatchNorm its name."""
         notes = self._recording.notes
         return None if notes is None else notes.get(at, (None, None))[0]
 
@@ -195,7 +195,7 @@ class Walk:
         given = [self.at(place) if place >= 0 else None for place in parents]
         letters = op.letters(len(parents))
         maps = None if op.dims is None else op.dims(signature.shapes, options)
-        number = self._number(at)
+        number = self.number(at)
         rule, found = OPERATIONS.get(op.name, of_operation), []
         for k, axis in enumerate(self.grid.names):
             labels: tuple[Label, ...] = tuple([layout.labels[k] for layout in signature.layouts])
