@@ -426,6 +426,7 @@ class Mesh:
         gathered = on.group.exchange(json.dumps([int(n) for n in shape]).encode())
         return [tuple(json.loads(data)) for data in gathered], on.group.index
 
+    @typed_errors
     def begin_walk(self, recording: Any) -> None:
         """Count a tape at its first sum over ranks. The 1st, 2nd, 4th, ... is examined: see `collectives.scale`."""
         self.recordings = n = self.recordings + 1
@@ -455,6 +456,7 @@ class Mesh:
         finally:
             self.microbatches = None
 
+    @typed_errors
     def note_gradients(self, leaves: Sequence[Any]) -> None:
         """Keep the norms of the gradients of a sweep over an examined tape, for the optimizer's step."""
         from .scale.by_hand import norms_of  # loaded with the first tape that is examined

@@ -40,6 +40,7 @@ ROOMS: dict[str, tuple[str, list[list[tuple[str, str, str]]]]] = {
             ("ops/", "collectives, each", "beside its adjoint"),
             ("declaration/", "how one is declared;", "the prepared call"),
             ("checks/", "what ranks compare,", "and the errors"),
+            ("scale/", "wrong factors: powers of", "the number of ranks"),
             ("algorithms/", "ring, halving, trees,", "one tree of sums"),
             ("job/", "failure, deadlock,", "shutdown, supervisor"),
         ],

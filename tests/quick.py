@@ -46,6 +46,8 @@ QUICK: dict[str, tuple[str, ...]] = {
     "collectives.ops": ("collectives/ops/test_mean.py", "collectives/ops/test_registry.py::test_world[3]",
                         "collectives/ops/test_registry.py::test_every_collective_has_cases"),
     "collectives.checks": ("collectives/checks/test_replicas.py",),
+    "collectives.scale": ("collectives/scale/test_programs.py::test_wrong_programs[3]",
+                          "collectives/scale/test_after_backward.py::test_right_microbatches"),
     "collectives.algorithms": ("collectives/algorithms/test_algorithms.py::test_dtypes",
                                "collectives/algorithms/test_algorithms.py::test_hierarchical",
                                "collectives/algorithms/test_algorithms.py::test_planted_faults"),

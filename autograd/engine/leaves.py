@@ -121,7 +121,7 @@ class Leaf(Tensor):
     def grad(self, value: Any) -> None:
         if self.pending and value is not None:
             self._refuse_pending("set")
-        self._grad = None if value is None else self._checked_gradient(value)
+        self._grad, self.used = None if value is None else self._checked_gradient(value), None
 
     def _so_far(self) -> Tensor | None:
         g = self._grad
@@ -263,7 +263,7 @@ class Leaf(Tensor):
         """`accumulate` an array of which nobody else reads or writes the memory, as a part of a gradient bucket."""
         if self._grad is None and ct.__class__ is ndarray and ct.dtype is self.array.dtype:
             sweep.fresh.append(self)
-            self._grad = ct
+            self._grad, self.used = ct, None  # a bucket gives the same memory again
         else:
             self.accumulate(ct, sweep)
 
@@ -271,6 +271,7 @@ class Leaf(Tensor):
         """Add a cotangent to `grad`, which owns its array. In a sweep, a gradient from before it changes at its end."""
         dtype = self.array.dtype
         if self._grad is None:
+            self.used = None
             if sweep is not None:
                 sweep.fresh.append(self)
             if ct.__class__ is ndarray and ct.dtype is dtype:

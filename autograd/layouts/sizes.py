@@ -23,6 +23,8 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from .rank_values import RANK_NUMBERS
 
 __all__ = ["SIZES", "Size", "SizeFloat", "global_shape_of", "size_of"]
@@ -83,7 +85,6 @@ class SizeFloat(float):
 
 
 SIZES: frozenset[Any] = frozenset((Size, SizeFloat))
-_NUMBERS = (int, float, *RANK_NUMBERS)
 
 
 def size_of(n: int, *axes: str) -> Size:
@@ -120,8 +121,9 @@ def _combined(x: Any, y: Any, sign: int) -> tuple[Powers, float, str]:
 def _remembering(function: Callable[[Any, Any], Any], sign: int, is_reflected: bool) -> Any:
     def method(self: Any, other: Any) -> Any:
         kind = type(other)
-        if kind is not int and kind is not float and kind not in SIZES:
-            return _plainly(function, self, other, is_reflected) if isinstance(other, _NUMBERS) else NotImplemented
+        if kind is not int and kind is not float and kind not in SIZES:  # a rank number makes the result one, too
+            plain = self.plain
+            return function(other, plain) if is_reflected else function(plain, other)
         x, y = (other, self) if is_reflected else (self, other)
         result = function(_plain(x), _plain(y))
         facts = _combined(x, y, sign)
@@ -134,35 +136,37 @@ def _plain(x: Any) -> Any:
     return x.plain if type(x) in SIZES else x
 
 
-def _plainly(function: Callable[[Any, Any], Any], self: Any, other: Any, is_reflected: bool) -> Any:
-    """A function of the plain number; if the other one depends on the rank, so does the result."""
-    return function(_plain(other), self.plain) if is_reflected else function(self.plain, _plain(other))
+def _forgetting(function: Callable[[Any, Any], Any], is_reflected: bool, number: Any) -> Any:
+    """The function of the plain number; `number` is its type. A rank number makes the result one, too."""
+    if is_reflected:
+        return lambda self, other: function(other, number(self))
+    return lambda self, other: function(number(self), other)
 
 
-def _forgetting(function: Callable[[Any, Any], Any], is_reflected: bool) -> Any:
-    def method(self: Any, other: Any) -> Any:
-        if not isinstance(other, _NUMBERS):
-            return NotImplemented
-        return _plainly(function, self, other, is_reflected)
-
-    return method
+def _array_ufunc(self: Any, ufunc: Any, method: str, *xs: Any, **options: Any) -> Any:
+    """A NumPy function of a size is that of a plain number, which does not change the dtype of an array."""
+    if any(hasattr(type(x), "__array_ufunc__") and not isinstance(x, _NUMPY) for x in xs):
+        return NotImplemented  # a Tensor's turn
+    return getattr(ufunc, method)(*map(_plain, xs), **options)
 
 
+_NUMPY = (np.ndarray, np.generic, Size, SizeFloat, *RANK_NUMBERS)
 _FORGETTING = {
     name: getattr(operator, name)
     for name in ("add", "sub", "floordiv", "mod", "pow", "lshift", "rshift", "and_", "or_", "xor")
 } | {"divmod": divmod}
 _COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 _OF_INTEGERS = ("lshift", "rshift", "and_", "or_", "xor")
-for _kind in (Size, SizeFloat):
+for _kind, _number in ((Size, int), (SizeFloat, float)):
     for _name, _function, _sign in (("mul", operator.mul, 1), ("truediv", operator.truediv, -1)):
         setattr(_kind, f"__{_name}__", _remembering(_function, _sign, is_reflected=False))
         setattr(_kind, f"__r{_name}__", _remembering(_function, _sign, is_reflected=True))
     for _name, _function in _FORGETTING.items():
         if _kind is Size or _name not in _OF_INTEGERS:
-            setattr(_kind, f"__{_name.rstrip('_')}__", _forgetting(_function, is_reflected=False))
-            setattr(_kind, f"__r{_name.rstrip('_')}__", _forgetting(_function, is_reflected=True))
-    for _name in _COMPARISONS:  # with a rank number, which answers with one
-        setattr(_kind, f"__{_name}__", _forgetting(getattr(operator, _name), is_reflected=False))
+            setattr(_kind, f"__{_name.rstrip('_')}__", _forgetting(_function, False, _number))
+            setattr(_kind, f"__r{_name.rstrip('_')}__", _forgetting(_function, True, _number))
+    setattr(_kind, "__array_ufunc__", _array_ufunc)  # noqa: B010 - typeshed has no such attribute
+    for _name in _COMPARISONS:
+        setattr(_kind, f"__{_name}__", _forgetting(getattr(operator, _name), False, _number))
 Size.__hash__ = int.__hash__  # type: ignore[method-assign]  # a class that defines __eq__ needs a hash of its own
 SizeFloat.__hash__ = float.__hash__  # type: ignore[method-assign]

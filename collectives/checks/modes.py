@@ -89,7 +89,7 @@ def set_check(
     """
     global _mode, _timeout_s, _timeout_by, limit, watching
     if scale is not None:
-        if scale not in SCALES:
+        if not isinstance(scale, str) or scale not in SCALES:
             raise OptionError(f"scale={scale!r} was given; needed: one of {', '.join(SCALES)}")
         globals()["scale"] = scale
     if mode is None:

@@ -215,7 +215,7 @@ def converted(x: Tensor, dtype: Any) -> Tensor:
 
 def check_rank(rank: Any, on: Axis, name: str, what: str) -> None:
     """Raise MeshError if `rank` is not the number of a rank of the axis, LayoutError for a root that differs on it."""
-    if not isinstance(rank, int | np.integer) or isinstance(rank, bool) or not 0 <= rank < on.size:
+    if not isinstance(rank, int | np.integer) or isinstance(rank, bool) or not 0 <= rank < on.group.size:
         raise MeshError(
             f"{name}: {what}={rank!r} was given; axis {'*'.join(on.names)!r} has ranks 0 to {on.size - 1}; needed: "
             "one of them"

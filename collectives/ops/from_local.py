@@ -133,7 +133,7 @@ def _agreed(layout: Mapping[str, Label], array: Any, mesh: Mesh) -> Mapping[str,
     at = [grid.axis(name) for name in axes]
     shapes: tuple[tuple[int, ...], ...] = (tuple(int(n) for n in array.shape),)
     said: list[Any] = []
-    if on.size > 1:
+    if on.group.size > 1:
         labels = ", ".join(f"{name}: {layout[name]!r}" for name in mesh.names)
         text = f"from_local(axis={'*'.join(axes)!r} dtype={dtype_name(array.dtype)} layout={{{labels}}})"
         on.group.agree(lambda: text)

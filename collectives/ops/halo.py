@@ -280,7 +280,7 @@ def _exchange(x: Tensor, axis: AxisName, borders: Borders, dim: int) -> Tensor:
 
 
 def _check_widths(x: Tensor, on: Axis, borders: Borders, dim: int, extents: tuple[int, ...]) -> None:
-    size = on.size
+    size = on.group.size
     for rank in range(size):
         for step, width, side in ((-1, borders.before, "before"), (1, borders.after, "after")):
             if not (borders.periodic or 0 <= rank + step < size):

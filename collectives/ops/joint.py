@@ -150,14 +150,14 @@ class Joint(Step):
             for x, place in zip(operands, places, strict=True):
                 if place == _LEAF:
                     recording.hold(x)
-        recording.communicates = recording.communicates or on.size > 1
+        recording.communicates = recording.communicates or on.group.size > 1
         nodes, operands = recording.nodes, tuple(operands)
         first = len(nodes)
         step = first + len(places)
         output = (_OUTPUT, None, (), (), (self.of, first, places, operands, call), None, None)
         nodes.extend([output] * len(places))
         nodes.append((self, None, operands, places, (call, all_leaves), None, None))
-        if on.size > 1:
+        if on.group.size > 1:
             recording.on_sweep.append(_Begin(call.runs, first, step))
         return interiors(arrays, layouts, recording, first)
 
@@ -179,7 +179,7 @@ class Joint(Step):
         # nothing else refers to it.
         if sweep.record:
             self._give(self._recorded(cotangents, call, operands), operands, places, leaves_too, sweep)
-        elif on.size > 1 or not self.of.silent:
+        elif on.group.size > 1 or not self.of.silent:
             self._give(call.runs.adjoint(cotangents, sweep, step), operands, places, leaves_too, sweep)
         elif all_leaves and leaves_too:
             for x in reversed(operands):
@@ -219,7 +219,7 @@ class Joint(Step):
         """For `Tape.plan`: the axes, the channel, and the messages of both directions if every operand is used."""
         operands, (call, _) = arrays_of(node), options_of(node)
         forward, backward = Probe(call.runs.group), Probe(call.runs.group)
-        if call.on.size > 1:
+        if call.on.group.size > 1:
             for x, each in zip(operands, call.calls, strict=True):
                 self.of._forward(np.zeros(x.array.shape, x.array.dtype), each.but(group=forward))
             call.runs.sent(backward)
@@ -242,7 +242,7 @@ class _Begin:
 def used_on_any(cotangents: list[Any], group: Communicator, on: Axis) -> list[bool]:
     """Whether any rank has a cotangent, for each output."""
     used = [g is not None for g in cotangents]
-    if on.size == 1:
+    if on.group.size == 1:
         return used
     if group.checks is not None:
         group.checks.count_call()

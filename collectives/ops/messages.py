@@ -274,7 +274,7 @@ def permute(x: Any, axis: AxisName, pairs: Sequence[tuple[int, int]], *, like: A
     except (TypeError, ValueError) as error:
         raise ArgumentError(
             f"permute: pairs={pairs!r} was given; needed: a list of pairs of ranks, (source, destination)\n  fix: "
-            f"{_as_pairs(pairs, on.size)}"
+            f"{_as_pairs(pairs, on.group.size)}"
         ) from error
     for both in given:
         for rank in both:
@@ -310,8 +310,8 @@ def _shape_received(x: Tensor, on: Axis, pairs: Sequence[tuple[int, int]], like:
     """The shape of `like`, which the ranks compare with those that are sent, if the check mode compares calls."""
     shape = tuple(int(n) for n in np.shape(like.array if like.__class__ in TENSORS else like))
     mine = tuple(int(n) for n in x.array.shape)
-    shapes = [(mine, shape)] * on.size
-    if on.size > 1 and on.group.checking:
+    shapes = [(mine, shape)] * on.group.size
+    if on.group.size > 1 and on.group.checking:
         on.group.agree(f"permute(axis={'*'.join(on.names)!r} pairs={list(pairs)} like=...)")
         shapes = [json.loads(each) for each in on.group.exchange(json.dumps((mine, shape)).encode())]
     elif len(shape) == len(mine):

@@ -178,14 +178,15 @@ def _shapes(x: Tensor, on: Axis) -> list[Shape]:
     """The shape of each rank's part: from the labels if they are Shard, otherwise exchanged by the ranks."""
     shape, layout = tuple(int(n) for n in x.array.shape), x.layout
     assert layout is not None
-    if on.size == 1:
+    if on.group.size == 1:
         return [shape]
     label = layout[on.names[0]]
     if isinstance(label, Shard) and all(isinstance(layout[a], Shard) for a in on.names):
         extents, _ = extents_along(x, on, label.dim, GET)
         return [(*shape[: label.dim], n, *shape[label.dim + 1 :]) for n in extents]
     on.group.agree(lambda: f"get(axis={'*'.join(on.names)!r} dimensions={len(shape)})")
-    gathered = on.group.all_gather(np.array(shape, np.int64), [len(shape)] * on.size).reshape(on.size, len(shape))
+    size = on.group.size
+    gathered = on.group.all_gather(np.array(shape, np.int64), [len(shape)] * size).reshape(size, len(shape))
     return [tuple(map(int, each)) for each in gathered]
 
 

@@ -443,7 +443,7 @@ def all_to_all(
         )
     if split_dim == concat_dim:
         cuts = _even_parts(x, on, split_dim) if counts is None else checked_counts(x, on, split_dim, counts)
-        joins, is_known = extents_received(x, on, split_dim, cuts, received), on.size == 1
+        joins, is_known = extents_received(x, on, split_dim, cuts, received), on.group.size == 1
     elif counts is not None:
         raise ShapeError(
             f"all_to_all: counts={counts!r} was given with split_dim={split_dim} and concat_dim={concat_dim}: what "

@@ -208,7 +208,7 @@ def _from_root(x: Any, axis: AxisName, root: int, name: str, like: Any) -> tuple
         x = to_tensor(x, name)
     if like is not None:
         shape, dtype, labels = headers.outline_of(like, name, f"rank {root}")
-    elif on.size == 1:
+    elif on.group.size == 1:
         shape, dtype, labels = x.array.shape, x.array.dtype, dict(x.layout)
     else:
         shape, dtype, labels = _outline_from_root(x, on, root, name)
@@ -306,7 +306,7 @@ def broadcast(
     x, on, shape, dtype = _from_root(x, axis, root, "broadcast", like)
     group = group_of(on, algorithm, "broadcast")
     call = on.call(group, to=to, root=int(root), shape=shape, dtype=dtype, like=sample(like))
-    return Use(BROADCAST, x, call, like is not None or on.size == 1)
+    return Use(BROADCAST, x, call, like is not None or on.group.size == 1)
 
 
 @user_function
@@ -366,7 +366,7 @@ def scatter(x: Any, axis: AxisName, root: int = 0, dim: int = 0, *, like: Any = 
     check_inner(x, on, dim, "scatter")
     extents = nested_parts(int(shape[dim]), sizes_of(on))
     call = on.call(root=int(root), dim=dim, extents=extents, shape=shape, dtype=dtype, like=sample(like))
-    return Use(SCATTER, x, call, like is not None or on.size == 1)
+    return Use(SCATTER, x, call, like is not None or on.group.size == 1)
 
 
 @user_function

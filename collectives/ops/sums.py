@@ -174,7 +174,7 @@ def mean(x: Any, axis: AxisName, to: Label = R) -> Tensor:
         return mean(x.astype(np.float32), axis, to=to).astype(x.dtype)
     for one in on.names:
         if x.layout[one] is P:
-            raise LayoutError(_mean_of_addends(x, one, on.size))
+            raise LayoutError(_mean_of_addends(x, one, on.group.size))
         if x.layout[one] is I or x.layout[one] is R:
             raise LayoutError(_mean_of_copies(x, one))
     check_to(to, (R, I), "all_reduce")

@@ -28,7 +28,7 @@ import numpy as np
 
 from autograd.arrays.device import to_host
 from autograd.arrays.shape_only import Shaped
-from autograd.engine.recording import op_of
+from autograd.engine.recording import op_of, parents_of, signature_of
 from autograd.engine.tensor import Tensor
 from autograd.errors import GradientWarning, ReplicaWarning, find_site, short_site
 from autograd.layouts.layout import P, R, Shard, V
@@ -38,7 +38,8 @@ from autograd.layouts.names import name_of
 from ..checks.channel import MOST
 from ..checks.reports import warn_once
 from ..checks.sanitizer import Addend, Copy, digest_of
-from .numbers import Evidence, decide
+from .numbers import Evidence, decide, of_number, sums_of, whole_divisor
+from .rules import SCALINGS
 from .walk import Sum, Walk
 
 __all__ = ["addend_of", "warn_of_addends"]
@@ -104,14 +105,11 @@ def warn_of_addends(
 
     The walk takes what the ranks have found out. `place` is that of the result.
     """
-    if walk is not None and x.tape is not None:
-        _warn_of_copies(name, x, axes, group, walk)
-    if addend is None:
-        return
     counts: dict[int, int] = {}
     if walk is not None and x.tape is not None:
-        counts = _learn(walk, addend, name, x, axes, group, place)
-    if group.index:
+        counts = {} if addend is None else _learn(walk, addend, name, x, axes, group, place)
+        _warn_of_copies(name, x, axes, group, walk)
+    if addend is None or group.index:
         return
     if addend.digest and addend.is_equal:
         warn_once(_equal_text(name, x, axes, axes), ReplicaWarning, find_site())
@@ -136,17 +134,12 @@ def _learn(
     each_has = len({len(each.divisions) for each in found.values()}) == 1
     for nth, (at, _) in enumerate(own if each_has else ()):
         walk.decide(at, decide([each.divisions[nth] for each in found.values()], group.size))
-    totals = _totals([each.counts for each in found.values()])
-    if any(each.is_mean for each in found.values()):
+    totals = sums_of([each.counts for each in found.values()])
+    if any(each.is_mean for each in found.values()) or not totals:
         return _unequal_means(found)
     walk.know(place, totals, {count for count in found[group.ranks[group.index]].counts
                               if all(count in each.counts for each in found.values())})  # fmt: skip
     return _unequal_means(found)
-
-
-def _totals(counts: Sequence[tuple[int, ...]]) -> set[int]:
-    """The numbers of elements that all ranks have summed together."""
-    return {sum(column) for column in zip(*counts, strict=True)} if len(set(map(len, counts))) == 1 else set()
 
 
 def _unequal_means(found: dict[int, Evidence]) -> dict[int, int]:
@@ -228,8 +221,8 @@ def _warn_of_copies(name: str, x: Tensor, axes: tuple[str, ...], group: Any, wal
     along = tuple([axis for axis in axes if powers[grid.axis(axis)].once >= 0 and x.layout[axis] is V])
     if not along:
         return
-    node: Any = x.tape.node(powers[grid.axis(along[0])].once) if x.tape is not None else None
-    if node is None or op_of(node).name not in ("add", "subtract"):
+    node: Any = walk.node(powers[grid.axis(along[0])].once)
+    if op_of(node).name not in ("add", "subtract") or _is_mended(walk, node, along, math.prod(_sizes(x, along))):
         return
     shown, axis = name_of(x), _shown_axes(axes)
     warn_once(
@@ -242,3 +235,31 @@ def _warn_of_copies(name: str, x: Tensor, axes: tuple[str, ...], group: Any, wal
         ReplicaWarning,
         find_site(),
     )
+
+
+def _is_mended(walk: Walk, node: Any, axes: tuple[str, ...], n: int) -> bool:
+    """Whether the sum of a Varying and a Replicated term may be right: the numbers on the way of the terms may mend it.
+
+    The Varying one may be a local mean, which the program divides by the number of ranks later. The Replicated one may
+    be divided by it, or multiplied by the number of rows.
+    """
+    one, two = parents_of(node)
+    layouts = signature_of(node).layouts
+    varying, copy = (one, two) if layouts[0][axes[0]] is V else (two, one)
+    if any(division.divisor > 1 for _, division in walk.divisions(varying, axes)):
+        return True
+    counts = walk.evidence(varying, axes).counts
+    while (made := walk.node(copy)) is not None and op_of(made).name in SCALINGS:
+        divisor = walk.divisor(copy)
+        if divisor is not None and _may_mend(divisor, counts, n):
+            return True
+        places = [place for place in parents_of(made) if place >= 0]
+        if len(places) != 1:
+            return False
+        (copy,) = places
+    return False
+
+
+def _may_mend(divisor: float, counts: Sequence[int], n: int) -> bool:
+    """Whether a divisor may be the number of ranks, or one over a number of rows."""
+    return -1 in of_number(1 / divisor, n, False) if divisor > 1 else whole_divisor(1 / divisor) in counts

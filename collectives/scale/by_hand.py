@@ -14,7 +14,7 @@ from weakref import ref
 import numpy as np
 
 from autograd.arrays.device import to_host
-from autograd.arrays.shape_only import is_absent
+from autograd.arrays.shape_only import Shaped
 from autograd.errors import ScaleError, ScaleWarning, find_site
 
 from ..checks import modes
@@ -37,7 +37,7 @@ def norms_of(leaves: Iterable[Any]) -> dict[int, tuple[Any, float]]:
 
 def _norm(leaf: Any) -> float:
     g = getattr(leaf._grad, "array", leaf._grad)
-    if g is None or is_absent(g) or is_absent(leaf.array):
+    if g is None or type(g) is Shaped or type(leaf.array) is Shaped:
         return 0.0
     norm = float(np.linalg.norm(np.asarray(to_host(g), np.float64).reshape(-1)))
     return norm if math.isfinite(norm) else 0.0

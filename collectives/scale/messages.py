@@ -93,44 +93,39 @@ def _counts(made: Sum) -> str:
 def _fixes(value: Power, events: list[Event], axis: str, walk: Walk) -> tuple[list[str], tuple[str, int] | None]:
     """The fixes for a wrong power, and the line that they change."""
     assert value.powers is not None
-    sums = [event for event in events if event.kind == "ranks"]
     sizes = [event for event in events if event.kind == "size" and not _is_mean(event, walk)]
-    made = next((walk.sums[event.place] for event in reversed(sums) if event.place in walk.sums), None)
-    x = made.operand if made is not None else "loss"
-    label = f"{{{axis!r}: {Shard(0)!r}}}"
-    site = None if made is None else made.site
-    is_large = min(value.powers) > 0
+    sums = [event.place for event in events if event.kind == "ranks" and event.place in walk.sums]
+    made = walk.sums[sums[-1]] if sums else None
+    site, is_large = None if made is None else made.site, min(value.powers) > 0
+    x, rows = "loss" if made is None else made.operand, f"rows = cc.from_local(rows, {{{axis!r}: {Shard(0)!r}}})"
     if sizes and is_large == (sizes[-1].number > 0):
-        site = walk.site(sizes[-1].place) or site
         verb = "product with" if is_large else "division by"
-        return [f"leave the {verb} the number of ranks out: the loss is one mean over all rows without it"], site
-    count = next((event for event in events if event.kind == "count"), None)
-    if count is not None:
-        return [f"divide by the number of rows of all ranks: rows = cc.from_local(rows, {label}), and "
-                f"all_reduce({x}, {axis!r}, to=I) / rows.global_shape[0]"], site  # fmt: skip
-    if is_large and not value.plain:
-        return ["take the mean of the Shard itself, in place of that of its cast to V: mean() of a Shard divides by "
-                "the elements of all ranks, and their sum over the ranks is the mean of the whole"], site  # fmt: skip
+        fix = f"leave the {verb} the number of ranks out: the loss is one mean over all rows without it"
+        return [fix], walk.site(sizes[-1].place) or site
+    if any(event.kind == "count" for event in events):
+        divided = f"all_reduce({x}, {axis!r}, to=I) / rows.global_shape[0]"
+        return [f"divide by the number of rows of all ranks: {rows}, and {divided}"], site
     if is_large:
-        fixes = []
-        counts = set() if made is None else set(made.counts.values())
-        if len(counts) == 1:
-            fixes.append(
-                f"cc.mean({x}, {axis!r}, to=I) in place of the sum: right while all ranks have equally many rows"
-            )
-        fixes.append(
-            f"rows = cc.from_local(rows, {label}), whose mean divides by the rows of all ranks; then all_reduce(loss, "
-            f"{axis!r}, to=I) is right for any numbers of rows"
-        )
-        fixes.append(
-            f"all_reduce(cc.declare_partial({x}, {axis!r}), {axis!r}, to=I), if the sum of different losses is meant, "
-            "one of each rank"
-        )
-        return fixes, site
+        return _fixes_of_means(value, made, x, rows, axis), site
     return [
         f"all_reduce({x}, {axis!r}, to=I) in place of the mean over ranks: the values are divided by the rows of all "
         "ranks, or are parts of one sum, so they only have to be added"
     ], site  # fmt: skip
+
+
+def _fixes_of_means(value: Power, made: Sum | None, x: str, rows: str, axis: str) -> list[str]:
+    """The fixes for a sum over ranks of means; `cc.mean` only if they are means of equal numbers of rows."""
+    if not value.plain:
+        return ["take the mean of the Shard itself, in place of that of its cast to V: mean() of a Shard divides by "
+                "the elements of all ranks, and their sum over the ranks is the mean of the whole"]  # fmt: skip
+    equal = f"cc.mean({x}, {axis!r}, to=I) in place of the sum: right while all ranks have equally many rows"
+    return [
+        *([equal] if made is not None and len(set(made.counts.values())) == 1 else []),
+        f"{rows}, whose mean divides by the rows of all ranks; then all_reduce(loss, {axis!r}, to=I) is right for any "
+        "numbers of rows",
+        f"all_reduce(cc.declare_partial({x}, {axis!r}), {axis!r}, to=I), if the sum of different losses is meant, one "
+        "of each rank",
+    ]  # fmt: skip
 
 
 def describe_meeting(axis: str, place: int, walk: Walk, mesh: Any) -> tuple[str, tuple[str, int] | None]:
@@ -147,7 +142,7 @@ def describe_meeting(axis: str, place: int, walk: Walk, mesh: Any) -> tuple[str,
         ), site
     return (
         f"{op_of(node).name}{_at(place, walk)}: the rows are Varying along axis {axis!r}, and each is compared with "
-        f"the rows of its own rank alone: it has a {n}th of the negatives, and the loss depends on the number of ranks\n"
+        f"the rows of its own rank alone: it has 1/{n} of the negatives, and the loss depends on the number of ranks\n"
         f"  fix: label the rows, cc.from_local(rows, {{{axis!r}: {Shard(0)!r}}}); for z of them, logits = cc.cast(z, "
         f"{axis!r}, to=V) @ cc.all_gather(z, {axis!r}).T, and the labels rank * len(z) + numpy.arange(len(z)), where "
         "rank is this rank's number"

@@ -23,11 +23,12 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
+from fractions import Fraction
 from typing import NamedTuple
 
-from .powers import ZERO, Powers
+from .powers import ZERO
 
-__all__ = ["Division", "Evidence", "decide", "of_number", "whole_divisor"]
+__all__ = ["Division", "Evidence", "decide", "of_number", "sums_of", "whole_divisor"]
 
 _LEAST_COUNT = 3
 
@@ -48,7 +49,7 @@ class Division(NamedTuple):
 
 
 class Evidence(NamedTuple):
-    """What one rank knows of its addend.
+    """The knowledge of one rank about its addend.
 
     Attributes
     ----------
@@ -98,7 +99,7 @@ def _is_power_of_ten(k: int) -> bool:
     return str(k).rstrip("0") == "1"
 
 
-def of_number(c: float, n: int, is_varying: bool) -> Powers:
+def of_number(c: float, n: int, is_varying: bool) -> frozenset[Fraction | int]:
     """The possible powers of a plain factor along an axis of `n` ranks; those of a divisor are the negative ones.
 
     Examples
@@ -109,7 +110,7 @@ def of_number(c: float, n: int, is_varying: bool) -> Powers:
     c = abs(c)
     if c in (0.0, 1.0) or not math.isfinite(c):
         return ZERO
-    found = {0}
+    found: set[Fraction | int] = {0}
     if k := whole_divisor(c):
         found.add(-1)  # a count of this rank's rows
         if k % n == 0:
@@ -125,7 +126,7 @@ def of_number(c: float, n: int, is_varying: bool) -> Powers:
 
 
 def decide(divisions: Sequence[Division], n: int) -> str:
-    """What a number counts, from the evidence of all ranks: "own", "all", "constant", or "" if that is undecided.
+    """The kind of a number, from the evidence of all ranks: "own", "all", "constant", or "" if that is undecided.
 
     Examples
     --------
@@ -136,23 +137,27 @@ def decide(divisions: Sequence[Division], n: int) -> str:
     >>> decide([Division(2.0, (5,)), Division(2.0, (4,)), Division(2.0, (3,))], 3)
     'constant'
     """
-    divisors = {each.divisor for each in divisions}
     wholes = [whole_divisor(each.divisor) for each in divisions]
-    is_equal = len(divisors) == 1
-    if all(wholes):
-        if all(k in each.counts for k, each in zip(wholes, divisions, strict=True)):
-            small = max(wholes) < _LEAST_COUNT or (is_equal and wholes[0] == n)
-            return "" if small else "own"
-        if is_equal and len({len(each.counts) for each in divisions}) == 1:
-            totals = [sum(column) for column in zip(*(each.counts for each in divisions), strict=True)]
-            if wholes[0] in totals:
-                return "all"
+    is_equal = len({each.divisor for each in divisions}) == 1
+    if all(wholes) and all(k in each.counts for k, each in zip(wholes, divisions, strict=True)):
+        return "" if max(wholes) < _LEAST_COUNT or (is_equal and wholes[0] == n) else "own"
     if not is_equal:
         return ""
-    (divisor,) = divisors
-    factor = whole_divisor(1 / divisor) if divisor else 0
-    number = max(factor, wholes[0])
-    counts = {count for each in divisions for count in each.counts}
-    is_count = number and (number % n == 0 or any(number == count or number % count == 0 for count in counts if count))
-    is_share = not number and abs(divisor - n) < 1e-6 * n
-    return "" if is_count or is_share else "constant"
+    if wholes[0] and wholes[0] in sums_of([each.counts for each in divisions]):
+        return "all"
+    return "" if _may_count(divisions[0].divisor, {count for each in divisions for count in each.counts}, n) else (
+        "constant"
+    )  # fmt: skip
+
+
+def sums_of(counts: Sequence[tuple[int, ...]]) -> set[int]:
+    """The numbers of elements that all ranks have summed together; none if they have summed different kinds."""
+    return {sum(column) for column in zip(*counts, strict=True)} if len(set(map(len, counts))) == 1 else set()
+
+
+def _may_count(divisor: float, counts: set[int], n: int) -> bool:
+    """Whether a number that is equal on all ranks may be a multiple or a share of n, or of a number of rows."""
+    number = max(whole_divisor(1 / divisor) if divisor else 0, whole_divisor(divisor))
+    if number:
+        return number % n == 0 or any(number % count == 0 for count in counts if count)
+    return abs(divisor - n) < 1e-6 * n

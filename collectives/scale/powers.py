@@ -33,7 +33,7 @@ class Event(NamedTuple):
 
 
 class Power(NamedTuple):
-    """What is known of a value along one axis. Sets of dimensions and counts are small.
+    """The knowledge about a value along one axis. Sets of dimensions and counts are small.
 
     Attributes
     ----------

@@ -10,14 +10,17 @@ collective of the program's own, gives an unknown power.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
+from functools import partial
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from autograd.layouts.layout import C, D, I, Label, P, R, Shard, Sum, V
+from autograd.layouts.layout import C, D, I, Label, P, R, Shard, V
 
+from .dimensions import Dimensions
 from .numbers import of_number, whole_divisor
 from .powers import DATA, UNKNOWN, ZERO, Event, Fault, Power, joint, plus, times
 
@@ -73,24 +76,21 @@ _CONSTANT = (C, D, None)
 
 def of_operation(use: Use) -> Power:
     """The power of a result, from the letters and the dimensions that the operation declares."""
-    found: Any = ZERO
+    powers: Any = ZERO
     faults: tuple[Fault, ...] = ()
     once = -1
     for letter in dict.fromkeys(use.letters.replace("S", "")):
         members = [i for i, each in enumerate(use.letters) if each == letter]
         if letter == "N" and use.op.name not in DEGREES:
-            given = [_seen(use, i) for i in members]
-            powers = ZERO if all(each.powers == ZERO for each in given) else None
+            found = ZERO if all(_seen(use, i).powers == ZERO for i in members) else None
         else:
-            powers, is_unequal, once_here = _joint(use, members)
-            once = max(once, once_here)
-            if is_unequal:
-                values = tuple(each for i in members if (each := use.inputs[i]) is not None)
-                faults += (Fault("added", use.place, values),)
-            if letter == "N":
-                powers = times(powers, DEGREES[use.op.name])
-        found = plus(found, powers)
-    return _over_dims(use, found, faults, once)
+            terms = _Terms(use, members)
+            found, fault, times_ranks = terms.joined()
+            once = max(once, use.place if times_ranks else -1)
+            faults += (Fault("added", use.place, tuple(terms.on_tape)),) if fault else ()
+            found = times(found, DEGREES[use.op.name]) if letter == "N" else found
+        powers = plus(powers, found)
+    return _result(use, powers, faults, once)
 
 
 def _seen(use: Use, i: int) -> Power:
@@ -101,103 +101,101 @@ def _seen(use: Use, i: int) -> Power:
     return DATA if use.labels[i] is V else Power()
 
 
-def _joint(use: Use, members: Sequence[int]) -> tuple[Any, bool, int]:
-    """The powers of a jointly linear function, whether unequal terms meet, and the place of a term that counts often.
+class _Terms:
+    """The operands in which an operation is jointly linear, as the terms of a sum."""
 
-    Data that are added have no gradient: they leave the powers as they are, where 0 is among them. A Replicated term
-    beside a Varying value, of which each rank has its own, counts once on each rank.
-    """
-    on_tape = [each for i in members if (each := use.inputs[i]) is not None]
-    varying = [each for i in members if (each := use.inputs[i]) is not None and use.labels[i] is V]
-    copies = [each for i in members if (each := use.inputs[i]) is not None and use.labels[i] is R]
-    powers, is_unequal = joint(on_tape)
-    if is_unequal and use.op.name == "subtract" and varying and copies and copies[0].is_fault:
-        return None, not varying[0].is_fault, -1  # a baseline
-    if use.out is V and varying and copies and use.op.name in ("add", "subtract"):
-        own = varying[0]
-        if copies[0].powers == ZERO and not own.averaged:
-            return own.powers if is_unequal or own.powers is None else powers, False, use.place
-        return powers, False, -1
-    if is_unequal and use.out is V:
-        return None, False, -1  # each of them may be right for what the program does next
-    others = [i for i in members if use.inputs[i] is None and use.labels[i] not in _CONSTANT]
-    if others and powers is not None and 0 not in powers:
-        return None, False, -1
-    return powers, is_unequal, -1
+    def __init__(self, use: Use, members: Sequence[int]):
+        self.use = use
+        pairs = [(power, use.labels[i]) for i in members if (power := use.inputs[i]) is not None]
+        self.on_tape = [power for power, _ in pairs]
+        self.varying = [power for power, label in pairs if label is V]
+        self.copies = [power for power, label in pairs if label is R]
+        self.has_data = any(use.inputs[i] is None and use.labels[i] not in _CONSTANT for i in members)
+
+    def joined(self) -> tuple[Any, bool, bool]:
+        """The powers of the sum, whether unequal terms are a fault, and whether a term counts once on each rank.
+
+        Data that are added have no gradient: they leave the powers as they are, where 0 is among them.
+        """
+        powers, is_unequal = joint(self.on_tape)
+        if self.varying and self.copies:
+            if is_unequal and self.use.op.name == "subtract" and self.copies[0].is_fault:
+                return None, not self.varying[0].is_fault, False  # a baseline
+            if self.use.out is V and self.use.op.name in ("add", "subtract"):
+                return self._with_copies(powers)
+        if is_unequal and self.use.out is V:
+            return None, False, False  # each of them may be right for what the program does next
+        if self.has_data and powers is not None and 0 not in powers:
+            return None, False, False
+        return powers, is_unequal, False
+
+    def _with_copies(self, powers: Any) -> tuple[Any, bool, bool]:
+        """A Replicated term beside a Varying one, of which each rank has its own: it counts once on each rank."""
+        own = self.varying[0]
+        if self.copies[0].powers is None or 0 not in self.copies[0].powers or own.averaged:
+            return powers, False, False  # a local mean may be divided by the number of ranks later
+        return own.powers if powers is None else powers, False, True
 
 
-def _over_dims(use: Use, powers: Any, faults: tuple[Fault, ...], once: int) -> Power:
+def _result(use: Use, powers: Any, faults: tuple[Fault, ...], once: int) -> Power:
     """The power of a result, with what its dimensions say: which are whole, and over which the operation sums."""
     given = [each for each in use.inputs if each is not None]
+    of = partial(_of_all, given)
+    dims = Dimensions(use.maps, use.inputs, use.labels, use.shapes)
     varying = use.out is V
-    whole: set[int] = set()
-    stacked: set[int] = set()
-    rows = everything = 1
-    is_sum = is_over_ranks = False
-    if use.maps is not None:
-        whole_sums = set()
-        for i, dims in enumerate(use.maps):
-            state = use.inputs[i]
-            for d, entry in enumerate(dims):
-                is_whole = use.labels[i] in _COPIES and use.shapes[i][d] > 1
-                is_whole = is_whole or (state is not None and d in state.whole)
-                place = entry[0] if isinstance(entry, tuple) else entry
-                if isinstance(place, Sum):
-                    if is_whole and not (state is not None and d in state.stacked):
-                        whole_sums.add(place)
-                elif isinstance(place, int) and is_whole:
-                    whole.add(int(place))
-                if state is not None and d in state.stacked:
-                    if isinstance(place, Sum):
-                        is_over_ranks = True
-                    elif isinstance(place, int):
-                        stacked.add(int(place))
-        for i, dims in enumerate(use.maps):
-            if use.inputs[i] is None:
-                continue
-            for d, entry in enumerate(dims):
-                if isinstance(entry, Sum):
-                    everything *= use.shapes[i][d]
-                    if entry not in whole_sums:
-                        rows *= use.shapes[i][d]
-                        is_sum = is_sum or use.labels[i] is V
-            break
-    elif len(given) == 1:
-        whole, stacked = set(), set()
-    counts = frozenset().union(*(each.counts for each in given))
-    totals = frozenset().union(*(each.totals for each in given))
-    averaged, parts = any(each.averaged for each in given), any(each.parts for each in given)
-    if is_sum and varying:
-        counts = frozenset({rows, everything, *(rows * each for each in counts)})
-        on_tape = [dims for state, dims in zip(use.inputs, use.maps, strict=False) if state is not None]
-        is_whole_sum = all(isinstance(entry, Sum) for dims in on_tape for entry in dims)
-        powers = _of_sum(powers, parts and is_whole_sum)
-    elif use.op.name == "sum" and type(use.labels[0]) is Shard and use.out is P:
-        label = use.labels[0]
-        rest = math.prod(int(use.shapes[0][d]) for d in use.options[0] if d != label.dim)
-        if label.extent and label.extent % use.n == 0:
-            counts = frozenset({label.extent // use.n, label.extent // use.n * rest})
-        totals = frozenset({label.extent, label.extent * rest}) if label.extent else totals
-    events = tuple(dict.fromkeys(event for each in given for event in each.events))
-    is_product = len({letter for letter, each in zip(use.letters, use.inputs, strict=True) if each is not None}) > 1
+    averaged, parts = any(of("averaged")), any(of("parts"))
+    counts, totals = _union(of("counts")), _union(of("totals"))
+    if dims.is_sum and varying:
+        counts = frozenset({dims.rows, dims.elements, *(dims.rows * each for each in counts)})
+        powers = _of_sum(powers, parts and dims.is_complete)
+    elif use.op.name == "sum" and use.out is P:
+        totals = _totals(use) or totals
+    is_own = varying or bool(dims.stacked) or dims.is_over_ranks
     value = Power(
-        powers=powers, averaged=varying and averaged, parts=varying and parts,
-        plain=any(each.plain for each in given) or _meets_data(use), counts=counts, totals=totals,
-        whole=frozenset(whole), stacked=frozenset(stacked), once=once,
-        own_mean=any(each.own_mean for each in given) and not is_product and not is_sum and use.op.name != "sum",
-        divisions=tuple(dict.fromkeys(place for each in given for place in each.divisions)) if varying else (),
-        terms=_terms(use, given), met=frozenset().union(*(each.met for each in given)), events=events[-8:],
-        faults=(*dict.fromkeys(fault for each in given for fault in each.faults), *faults),
+        powers=powers, averaged=is_own and averaged, parts=is_own and parts,
+        plain=any(of("plain")) or _meets_data(use), counts=counts, totals=totals, whole=dims.whole,
+        stacked=dims.stacked, own_mean=_is_own_mean(use, given, dims.is_sum), once=once if once >= 0 else _once(use),
+        divisions=_each_once(of("divisions")) if varying else (), terms=_terms(use, given), met=_union(of("met")),
+        events=_each_once(of("events"))[-8:], faults=(*_each_once(of("faults")), *faults),
     )  # fmt: skip
-    if stacked and not varying:
-        value = value._replace(averaged=averaged, parts=parts)
-    if once < 0 and use.op.name in SCALINGS:
-        own = [each for each, label in zip(use.inputs, use.labels, strict=True) if each is not None and label is V]
-        if len(own) == 1:
-            value = value._replace(once=own[0].once)
-    if is_over_ranks:
-        return over_ranks(value._replace(averaged=averaged, parts=parts), Event("ranks", use.place))
-    return value
+    return over_ranks(value, Event("ranks", use.place)) if dims.is_over_ranks else value
+
+
+def _of_all(given: Sequence[Power], name: str) -> list[Any]:
+    """One attribute of each operand."""
+    return [getattr(each, name) for each in given]
+
+
+def _each_once(lists: Iterable[tuple[Any, ...]]) -> tuple[Any, ...]:
+    """All that is in some lists, in order, each once."""
+    return tuple(dict.fromkeys(chain.from_iterable(lists)))
+
+
+def _union(sets: Iterable[frozenset[int]]) -> frozenset[int]:
+    return frozenset().union(*sets)
+
+
+def _totals(use: Use) -> frozenset[int]:
+    """The number of elements of all ranks in a sum over a Shard, if the ranks have agreed on it."""
+    label = use.labels[0]
+    if type(label) is not Shard or not label.extent:
+        return frozenset()
+    rest = math.prod(int(use.shapes[0][d]) for d in use.options[0] if d != label.dim)
+    return frozenset({label.extent, label.extent * rest})
+
+
+def _is_own_mean(use: Use, given: Sequence[Power], is_sum: bool) -> bool:
+    """Whether a result is still a mean over the rows on this tape alone: no sum of several, nor one with a weight."""
+    letters = {letter for letter, each in zip(use.letters, use.inputs, strict=True) if each is not None}
+    return any(each.own_mean for each in given) and len(letters) == 1 and not is_sum and use.op.name != "sum"
+
+
+def _once(use: Use) -> int:
+    """The place of a term that counts on each rank, behind an operation that only scales."""
+    if use.op.name not in SCALINGS:
+        return -1
+    own = [each for each, label in zip(use.inputs, use.labels, strict=True) if each is not None and label is V]
+    return own[0].once if len(own) == 1 else -1
 
 
 def _of_sum(powers: Any, parts: bool) -> Any:
@@ -240,25 +238,29 @@ def _scalar(x: Any) -> float | None:
 def scaled(use: Use, i: int, sign: int) -> Power:
     """The power of a product (`sign` 1) or a quotient (-1) of a value with the number that is operand `i`."""
     value = of_operation(use)
-    label = use.labels[1 - i]
-    c = _scalar(use.arrays[i])
+    label, c = use.labels[1 - i], _scalar(use.arrays[i])
     if use.number is not None:
-        number = use.number
-        power = sum(each for axis, each in number.powers if axis in (use.axis, "*"))
-        if number.rest != 1:
-            value = _by_plain(use, value, number.rest, sign, label)
-        is_own = number.counts == "all" and sign < 0 and number.rest == 1 and int(number) in value.totals
-        value = value._replace(own_mean=is_own or (value.own_mean and number.counts != "all"))
-        if number.counts == "all" and sign < 0 and label is V and value.powers is not None and value.counts:
-            value = value._replace(powers=frozenset((min(value.powers),)), parts=True)
-        if number.counts == "own" and sign < 0 and label is V and value.powers is not None:
-            value = _averaged(use, value, float(number))
-        value = value.shifted(sign * power, Event("size", use.place, sign * power)) if power else value
-        return _reweighted(use, value, c, sign)
-    if c is None:
-        unknown = use.labels[i] is V and use.shapes[i] != ()
-        return value if unknown else value._replace(powers=None)
-    return _reweighted(use, _by_plain(use, value, c, sign, label), c, sign)
+        value = _by_remembering(use, value, sign, label)
+    elif c is not None:
+        value = _by_plain(use, value, c, sign, label)
+    elif use.labels[i] is not V or use.shapes[i] == ():
+        value = value._replace(powers=None)
+    return _reweighted(use, value, c, sign)
+
+
+def _by_remembering(use: Use, value: Power, sign: int, label: Label | None) -> Power:
+    """A value times or by a number that remembers what it counts."""
+    number = use.number
+    if number.rest != 1:
+        value = _by_plain(use, value, number.rest, sign, label)
+    if number.counts == "all":
+        value = value._replace(own_mean=sign < 0 and number.rest == 1 and int(number) in value.totals)
+    if number.counts == "own" and sign < 0 and label is V and value.powers is not None:
+        value = _averaged(use, value, float(number))
+    if number.counts == "all" and sign < 0 and label is V and value.powers is not None and value.counts:
+        value = value._replace(powers=frozenset((min(value.powers),)), parts=True)
+    power = sign * sum(each for axis, each in number.powers if axis in (use.axis, "*"))
+    return value.shifted(power, Event("size", use.place, power)) if power else value
 
 
 def _reweighted(use: Use, value: Power, c: float | None, sign: int) -> Power:

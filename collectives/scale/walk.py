@@ -6,14 +6,16 @@ kept. A decision of the ranks about a number (see `numbers`) changes those that 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
+
+import numpy as np
 
 from autograd.engine.leaves import Parameter
 from autograd.engine.recording import IMPORT, LEAF, Recording, arrays_of, op_of, options_of, parents_of, signature_of
 from autograd.layouts.layout import Grid, Label, Layout, V
 
-from ..declaration.call import Call
 from .numbers import Division, Evidence, whole_divisor
 from .powers import DATA, UNKNOWN, Power
 from .rules import COLLECTIVES, OPERATIONS, Use, of_operation
@@ -72,11 +74,6 @@ class Walk:
         self._counted: dict[int, tuple[frozenset[int], frozenset[int]]] = {}
         self._unknown = (UNKNOWN,) * len(grid.names)
 
-    def count_sum(self) -> bool:
-        """Count a sum, and whether it is examined: the 1st to 4th, 8th, ..., so that many sums cost little."""
-        self.count = n = self.count + 1
-        return n <= _ALL or not n & (n - 1)
-
     def at(self, place: int) -> tuple[Power, ...]:
         """The powers of the value at a place, along each axis."""
         if place < 0 or place >= len(self._recording.nodes):
@@ -96,7 +93,7 @@ class Walk:
         del self._known[place:]
 
     def evidence(self, place: int, axes: Sequence[str]) -> Evidence:
-        """What this rank knows of an addend, for the other ranks along the axes of the sum."""
+        """The evidence of this rank about an addend, for the other ranks along the axes of the sum."""
         powers = [power for name, power in zip(self.grid.names, self.at(place), strict=True) if name in axes]
         terms = next((power.terms for power in powers if power.terms), ())
         counts = sorted({count for power in powers for count in power.counts})
@@ -112,15 +109,10 @@ class Walk:
         places = sorted({at for k, name in enumerate(self.grid.names) if name in axes for at in powers[k].divisions})
         found = []
         for at in places:
-            node: Any = self._recording.node(at)
-            off = 0 if parents_of(node)[0] < 0 else 1
-            number = self.number(at)
-            c = abs(float(arrays_of(node)[off] if number is None else number.rest))
-            divisor = c if op_of(node).name == "divide" else 1 / c
-            # the counts before the division, along any of the axes: they are those of this rank
-            before = self.at(parents_of(node)[1 - off])
+            parents, divisor = parents_of(self.node(at)), self.divisor(at)
+            assert divisor is not None
+            before = self.at(max(parents))  # the counts along any of the axes are those of this rank
             counts = {n for k, name in enumerate(self.grid.names) if name in axes for n in before[k].counts}
-            divisor = float(whole_divisor(divisor) or divisor)
             found.append((at, Division(divisor, tuple(sorted(counts)))))
         return found
 
@@ -138,6 +130,19 @@ class Walk:
         notes = self._recording.notes
         known = None if notes is None else notes.get(at, (None, None))[1]
         return self.sums[at].site if known is None and at in self.sums else known
+
+    def divisor(self, at: int) -> float | None:
+        """The plain number by which a node divides; of a product one over it. None if there is no such number."""
+        node = self.node(at)
+        if op_of(node).name not in ("multiply", "divide"):
+            return None
+        off, number = int(parents_of(node)[0] >= 0), self.number(at)
+        value = arrays_of(node)[off] if number is None else number.rest
+        c = 0.0 if value is None or np.shape(value) != () or np.iscomplexobj(value) else abs(float(value))
+        if not c or not math.isfinite(c) or parents_of(node)[off] >= 0:
+            return None
+        divisor = c if op_of(node).name == "divide" else 1 / c
+        return float(whole_divisor(divisor) or divisor)
 
     # -- one node ----------------------------------------------------------------------------------------------
     def _next(self, at: int) -> tuple[Power, ...]:
@@ -169,7 +174,7 @@ class Walk:
         return tuple([(UNKNOWN if is_parameter else DATA) if x is V else Power() for x in layout.labels])
 
     def _collective(
-        self, at: int, name: str, call: Call, layout: Layout | None, out: Layout | None, place: int
+        self, at: int, name: str, call: Any, layout: Layout | None, out: Layout | None, place: int
     ) -> tuple[Power, ...]:  # fmt: skip
         rule = COLLECTIVES.get(name)
         if rule is None or layout is None or out is None or layout.grid is not self.grid:
@@ -227,7 +232,6 @@ class Walk:
         return self.at(parents[0]) if parents[0] >= 0 else self._of_layout(options[0], False)
 
 
-_ALL = 4
 _STEPS: dict[str, Any] = {
     "entered parameter": Walk._entered, "start": Walk._started, "wait": Walk._waited, "watch": Walk._watched,
 }  # fmt: skip

@@ -220,7 +220,7 @@ class Buckets:
         own_channel: bool = True,
     ):
         self.on = on
-        self.group: Communicator = on.group.duplicate("gradients") if own_channel and on.size > 1 else on.group
+        self.group: Communicator = on.group.duplicate("gradients") if own_channel and on.group.size > 1 else on.group
         self.own_channel = own_channel
         self.reduction = reduction
         self._parameters = parameters

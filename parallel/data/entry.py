@@ -171,7 +171,7 @@ class Entry:
         assert self._plan is not None
         call = self._plan.call
         arrays = [parameters[k].array for k in self.indices]
-        if isinstance(call.runs, ShardedBuckets) and call.on.size > 1:
+        if isinstance(call.runs, ShardedBuckets) and call.on.group.size > 1:
             arrays = call.runs.wholes
         made = interiors(arrays, call.layouts, recording, first)
         return dict(zip(self.indices, made, strict=True))

@@ -90,7 +90,7 @@ class GradientTree:
         All ranks along the axis `on` call it. `indices` are the numbers of every rank's microbatches.
         """
         found: list[Any] = [None] * len(self._leaves)
-        group: Any = None if on is None or on.size == 1 else on.using("reproducible")
+        group: Any = None if on is None or on.group.size == 1 else on.using("reproducible")
         if group is not None:
             group.agree(lambda: f"gradients of {len(self._leaves)} parameters in the order of their microbatches")
         for flat in self._flats:

@@ -207,7 +207,7 @@ class Layers:
         found: dict[Any, Any] = {}
         for n, layer in enumerate(self.layers):
             mine = [self.parameters[k] for k in layer.indices]
-            if self._runs(n).on.size == 1:
+            if self._runs(n).on.group.size == 1:
                 found.update((p, p.array) for p in mine)
                 continue
             self.gather(n, 0)
@@ -223,7 +223,7 @@ class Layers:
         layer, recording, contexts = self.layers[n], state.recording, state.contexts
         mesh, runs = current_mesh(), self._runs(n)
         runs.gathered = partial(self.gather, n, 1)
-        marked = recording if runs.on.size > 1 else None
+        marked = recording if runs.on.group.size > 1 else None
         self._mark(marked, n, False)
         entered = self.entries[n].record(mesh, self.parameters)
         if recording is not None:
@@ -233,7 +233,7 @@ class Layers:
                 y = type(layer.module).forward(layer.module, *args, **kwargs)
         finally:
             state.contexts = contexts
-        if runs.on.size > 1:
+        if runs.on.group.size > 1:
             y = tree_map(self.arena.copied, y)
         self._mark(marked, n, True)
         return y

@@ -231,7 +231,7 @@ class ShardedBuckets(Buckets):
         self.wholes = wholes
         # The gathers follow the program. A bucket may start at another place on each rank, as one whose parameters this
         # rank does not use, so it has another channel.
-        self.gathers: Communicator = on.group if on.size == 1 else on.kept.get("gathers") or on.kept.setdefault(
+        self.gathers: Communicator = on.group if on.group.size == 1 else on.kept.get("gathers") or on.kept.setdefault(
             "gathers", on.group.duplicate("parameters"))
         self.keeps_gradients = keeps_gradients
         self.keeps_wholes = keeps_wholes
@@ -254,7 +254,7 @@ class ShardedBuckets(Buckets):
 
     # -- forward ---------------------------------------------------------------------------------------------------
     def forward(self, arrays: list[Any]) -> list[Any]:
-        if self.on.size == 1:
+        if self.on.group.size == 1:
             return arrays
         if self.gathered is None:
             self.start_gathers()()
@@ -300,7 +300,7 @@ class ShardedBuckets(Buckets):
         self._by_bucket = [self._sections(place.indices, len(place.indices)) for place in self.places]
 
     def size_of(self, b: int) -> int:
-        return self._by_bucket[b].size * self.on.size
+        return self._by_bucket[b].size * self.on.group.size
 
     def write(self, bucket: Bucket, j: int, ct: Any) -> None:
         whole = None if ct is None else _rows_first(ct, self.dims[bucket.indices[j]])
@@ -333,7 +333,7 @@ class ShardedBuckets(Buckets):
                 yield i, part if self.dims[i] == 0 else np.moveaxis(part, 0, self.dims[i])
 
     def adjoint(self, cotangents: list[Any], sweep: Sweep, step: int) -> Iterator[tuple[int, Any]]:
-        if self.on.size > 1:
+        if self.on.group.size > 1:
             yield from super().adjoint(cotangents, sweep, step)
             return
         for i in reversed(range(len(cotangents))):
@@ -344,5 +344,5 @@ class ShardedBuckets(Buckets):
     def sent(self, group: Probe) -> None:
         for b, place in enumerate(self.places or ()):
             sections = self._by_bucket[b]
-            flat = np.zeros(sections.size * self.on.size, place.like.dtype)
+            flat = np.zeros(sections.size * self.on.group.size, place.like.dtype)
             group.run(Request("reduce_scatter", flat, counts=sections.counts))

@@ -13,16 +13,16 @@ import pytest
 from .house import ROOT, Figures, Tree, complexity, loaded, walks
 
 CEILINGS = {
-    "closure of the engine: files, lines": [36, 9_250],
-    "closure of all_reduce: files, lines": [66, 16_430],
-    "closure of DataParallel: files, lines": [141, 35_600],
+    "closure of the engine: files, lines": [37, 9_550],
+    "closure of all_reduce: files, lines": [66, 16_560],
+    "closure of DataParallel: files, lines": [141, 35_720],
     "complexity above 20, 30": [19, 7],
     "functions with a cache": [53],
     "node[k] outside the engine, of all": [0, 59],
     "globals that functions change": [34],
     "errors without the line, of all": [0, 1_040],
 }
-IMPORTS = {"autograd": [9, 1_900], "autograd.engine": [10, 1_930]}
+IMPORTS = {"autograd": [9, 1_900], "autograd.engine": [10, 1_950]}
 WALKS = {  # a pipeline's rank that waits asks again and again, so its calls vary
     "all_reduce(to=I)": [13, 7, 9],
     "all_reduce(to=I) of a scalar loss": [13, 7, 9],
