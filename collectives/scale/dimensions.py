@@ -69,11 +69,10 @@ class Dimensions:
         whole = {dim.place for dim in sums if dim.is_whole and not dim.is_stacked}
         mine = {dim.place: dim for dim in sums if dim.is_on_tape}  # dimensions that meet, once
         rows = {place: dim for place, dim in mine.items() if place not in whole}
-        self.whole = _places(dim for dim in every if dim.is_whole)
-        self.stacked = _places(dim for dim in every if dim.is_stacked)
+        self.whole, self.stacked = _places(every, "is_whole"), _places(every, "is_stacked")
         self.rows, self.elements = (math.prod(dim.extent for dim in of.values()) for of in (rows, mine))
         self._sums = [dim for dim in sums if dim.is_stacked or (dim.is_on_tape and dim.place in rows)]
-        self.is_complete = not _places(dim for dim in every if dim.is_on_tape)
+        self.is_complete = not _places(every, "is_on_tape")
 
     @property
     def is_sum(self) -> bool:
@@ -86,6 +85,6 @@ class Dimensions:
         return any(dim.is_stacked for dim in self._sums)
 
 
-def _places(dims: Iterable[_Dim]) -> frozenset[int]:
-    """The dimensions of the result that dimensions of the operands become."""
-    return frozenset(int(dim.place) for dim in dims if isinstance(dim.place, int))
+def _places(dims: Iterable[_Dim], having: str) -> frozenset[int]:
+    """The dimensions of the result that those dimensions of the operands become which have an attribute."""
+    return frozenset(int(dim.place) for dim in dims if isinstance(dim.place, int) and getattr(dim, having))
