@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from autograd import random
 from autograd.engine.state import state
-from autograd.errors import MeshError, OptionError, RankFailed, typed_errors
+from autograd.errors import ArgumentError, MeshError, OptionError, RankFailed, typed_errors
 from collectives import Mesh, World
 from collectives.faults.points import point
 from collectives.job.failure import process
@@ -48,6 +48,8 @@ class Run:
     """
 
     def __init__(self, loop: _Loop, mesh: Mesh, starts: int):
+        if not isinstance(loop, _Loop):
+            raise ArgumentError(f"elastic.Run({loop!r}, ...): `elastic.run` makes it and gives it to the program")
         self._loop, self.mesh, self.starts = loop, mesh, starts
         self.world, self.report = loop.world, loop.report
         self.step = 0
