@@ -183,8 +183,8 @@ def save(directory: str | os.PathLike[str], state: Any, step: int, *, overwrite:
         ``step-000000120``: data files of safetensors, and ``manifest.json``, which says where each value is.
     state : mapping
         By name: modules, optimizers, a `Trainer`, loaders, ``autograd.random``, or any object with ``state_dict`` and
-        ``load_state_dict``; and plain values, made of numbers, texts, arrays, lists, tuples and dictionaries. A single
-        object has the name "state".
+        ``load_state_dict``; plain values, made of numbers, texts, arrays, lists, tuples and dictionaries; and mappings,
+        lists and tuples of both, at any depth. A single object has the name "state".
     step : int
         The number of the step.
     overwrite : bool
@@ -240,7 +240,8 @@ def load(
     ----------
     directory : str or path
     state : mapping
-        The objects by name, all or some of those that were saved. Plain values among them are ignored.
+        The objects by name, all or some of those that were saved, at the same places in mappings, lists and tuples.
+        Plain values among them are ignored.
     step : int, optional
         By default the newest step that is whole. Steps that are not are left out with a `CheckpointWarning`.
     checksums : bool
@@ -249,7 +250,8 @@ def load(
     Returns
     -------
     Restored
-        The step, and the plain values by name.
+        The step, and the plain values by name. A mapping of both has no entry for an object there, a list None in its
+        place; what has objects alone is not there.
 
     Raises
     ------

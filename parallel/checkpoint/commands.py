@@ -32,6 +32,7 @@ from .boxes import elements
 from .directory import Directory
 from .loading import Source, StoredValue, newest
 from .manifest import Manifest, Value, dtype_text
+from .tree import name_below
 
 __all__ = ["differences", "main", "merge"]
 
@@ -507,7 +508,7 @@ def _named(manifest: Manifest, only: Sequence[str], everything: bool) -> dict[st
             )
         for key in keys:
             if "/attached/" not in key or "/attached/" in name:
-                found[key.removeprefix(f"{name}/") if len(objects) == 1 else key] = key
+                found[name_below(key.removeprefix(f"{name}/")) if len(objects) == 1 else key] = key
     return found
 
 

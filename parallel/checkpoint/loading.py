@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 
@@ -31,7 +31,7 @@ from .boxes import Box, boxes_in, meet, refined, shape_of, within
 from .directory import Directory
 from .manifest import Manifest, Stretch, Value, refuse
 from .ownership import key_of, place_of
-from .tree import Decoder, has_state, on_its_mesh, parts_of, state_of
+from .tree import Decoder, objects_of, on_its_mesh, parts_of, state_of
 
 __all__ = [
     "Restored", "Source", "StoredValue", "agreed_step", "leave_out", "load_step", "newest", "prepared", "set_states",
@@ -108,14 +108,14 @@ class Source:
         with open(self.reader.descriptor(p.file), "rb", closefd=False) as file:
             into[...] = np.memmap(file, dtype, "r", p.begin, shape)[wanted]
 
-    def report(self, given: set[str], unnamed: set[str]) -> dict[str, Any]:
+    def report(self, given: Set[str], unnamed: set[str]) -> dict[str, Any]:
         """Tell the other ranks what this one has not used of the objects that were given, and what it has not checked.
 
         Values are told by their numbers, in the order of the manifest.
         """
         places = {key: i for i, key in enumerate(self.manifest.values)}
         return {
-            "unused": [i for key, i in places.items() if key not in self.used and key.partition("/")[0] in given],
+            "unused": [i for key, i in places.items() if key not in self.used and _is_of(key, given)],
             "unnamed": sorted(unnamed),
             "partly": sorted([places[key], i] for key, i in self.partly - self.checked),
         }
@@ -145,6 +145,16 @@ class Source:
             for key, i in sorted(self.partly - self.checked):
                 self.piece(key, i, self.manifest.values[key])
         self.partly.clear()
+
+
+def _is_of(key: str, paths: Set[str]) -> bool:
+    """Whether a value is one of the objects with these paths."""
+    at = key.find("/")
+    while at >= 0:
+        if key[:at] in paths:
+            return True
+        at = key.find("/", at + 1)
+    return False
 
 
 def _native(value: Value) -> Any:
@@ -259,16 +269,16 @@ def load_step(directory: Directory, objects: Any, step: int, checksums: bool) ->
             manifest = directory.manifest(step)
             reader = stack.enter_context(disk.Reader(directory.of_step(step), manifest.files))
             source = Source(manifest, reader, checksums)
-            commits, others, values, unnamed = prepared(objects, source)
-            given = {name for name, x in objects.items() if has_state(x)}
-            told |= source.report(given, unnamed)
+            known = objects_of(objects)
+            commits, others, values, unnamed = prepared(known, source)
+            told |= source.report(known.keys(), unnamed)
         with together({}, of):
             source.refuse_unused(everyone)
             partly = sorted({(key, i) for each in everyone for key, i in each["partly"]})
             keys = list(manifest.values)
             source.check_share([(keys[n], i) for n, i in partly], group.index, group.size)
         set_states(commits, others, of)
-    _compare_bits(manifest, objects)
+    _compare_bits(manifest, known)
     return Restored(step, values)
 
 
@@ -321,7 +331,7 @@ def prepared(
     commits: list[Callable[[], None]] = []
     others = []
     # Modules first: a parameter that is assigned replaces the master weight that an optimizer has of it.
-    parts = [(path, part, x) for name, x in objects.items() if has_state(x) for path, part in parts_of(name, x).items()]
+    parts = [(path, part, x) for name, x in objects.items() for path, part in parts_of(name, x).items()]
     for path, x, owner in sorted(parts, key=lambda each: not isinstance(each[1], Module)):
         if path not in tree:
             if "/attached/" in path:
@@ -332,7 +342,11 @@ def prepared(
                 + "\n  fix: checkpoint.load(directory, x), as one object was saved, without a name" * ("state" in tree)
             )
         if not _is_state(tree[path]):
-            raise CheckpointError(f"checkpoint.load of step {manifest.step}: {path!r} is a plain value in it, no state")
+            inside = [repr(each) for each in tree if each.startswith(f"{path}/")]
+            raise CheckpointError(
+                f"checkpoint.load of step {manifest.step}: {path!r} is a plain value in it, no state"
+                + (f"; of these it has {', '.join(inside)}" if inside else "")
+            )
         try:
             with on_its_mesh(owner):
                 known = decoder.decode(tree[path]["state"], state_of(x), path, isinstance(x, Module))

@@ -25,7 +25,7 @@ from .boxes import Box, elements, meet
 from .disk import opened
 
 __all__ = [
-    "FORMAT", "Manifest", "NAME", "Stretch", "Value", "dtype_text", "entry_name", "place_suffix", "refuse",
+    "DEEPEST", "FORMAT", "Manifest", "NAME", "Stretch", "Value", "dtype_text", "entry_name", "place_suffix", "refuse",
     "refuse_meeting",
 ]  # fmt: skip
 
@@ -297,7 +297,8 @@ def _piece(
 _KINDS: dict[str, type] = {
     "dict": dict, "by": dict, "tuple": list, "ranks": list, "differs": list, "names": list, "float": str,
 }  # fmt: skip
-_DEEPEST = 100
+DEEPEST = 100
+"""The most containers around a value of a tree."""
 
 
 def _is_right(kind: str, content: Any, classes: int) -> bool:
@@ -324,7 +325,7 @@ def _refuse_other_tree(tree: Mapping[str, Any], paths: Set[str], classes: int) -
 
     def visit(code: Any, where: str, depth: int) -> None:
         items: Any = code if isinstance(code, list) else []
-        if depth > _DEEPEST:
+        if depth > DEEPEST:
             raise ValueError(f"the tree of {where!r:.80} is nested too deeply")
         if isinstance(code, dict) and "value" in code:
             path = code["value"]

@@ -16,6 +16,10 @@ a JSON value          a plain value; a list
 ====================  ==================================================================================================
 
 Ranks whose trees are equal are a *class*. The stages of a pipeline have different trees: they are merged, by name.
+
+The objects with a state may stand at any depth of mappings, lists and tuples. The tree has each under its path,
+``optimizers/0``, as ``{"state": ...}``, and what else is in these containers under their name. A path is unambiguous:
+in a key below the first level the characters ``/``, ``@`` and ``%`` are written as ``%2F``, ``%40`` and ``%25``.
 """
 
 from __future__ import annotations
@@ -24,7 +28,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -38,17 +42,92 @@ from autograd.optim.groups import ByParameter, Names
 from collectives import Mesh
 
 from ..approximate.rank_states import OfRank
+from .manifest import DEEPEST
 from .ownership import place_of
 
 __all__ = [
-    "Decoder", "Encoded", "encode", "encode_state", "has_state", "merged", "on_a_mesh", "on_its_mesh", "parts_of",
-    "state_of", "values_of",
+    "Decoder", "Encoded", "below", "encode", "encode_state", "has_state", "merged", "name_below", "objects_of",
+    "on_a_mesh", "on_its_mesh", "parts_of", "state_of", "values_of",
 ]  # fmt: skip
+
+_ABSENT: Any = object()
+_DEEPEST = DEEPEST - 4  # of containers, besides what the code of a value adds
 
 
 def has_state(x: Any) -> bool:
     """Whether an object has a state that can be set."""
     return hasattr(x, "load_state_dict") and (hasattr(x, "state_dict") or hasattr(x, "state_parts"))
+
+
+def below(path: str, key: Any) -> str:
+    """The path of what a container has under a key.
+
+    Examples
+    --------
+    >>> below("losses", "train/first"), below("optimizers", 0)
+    ('losses/train%2Ffirst', 'optimizers/0')
+    """
+    return f"{path}/{str(key).replace('%', '%25').replace('/', '%2F').replace('@', '%40')}"
+
+
+def name_below(part: str) -> str:
+    """The key that `below` has made a part of a path."""
+    return part.replace("%40", "@").replace("%2F", "/").replace("%25", "%")
+
+
+def objects_of(objects: Mapping[str, Any]) -> dict[str, Any]:
+    """The objects with a state, by path, at any depth of mappings, lists and tuples.
+
+    Raises
+    ------
+    ArgumentError
+        Containers are nested too deeply.
+    """
+    found: dict[str, Any] = {}
+    for name, x in objects.items():
+        _find(x, str(name), 0, found)
+    return found
+
+
+def _find(x: Any, path: str, depth: int, found: dict[str, Any]) -> None:
+    if has_state(x):
+        found[path] = x
+        return
+    items = x.items() if isinstance(x, Mapping) else enumerate(x) if isinstance(x, list | tuple) else ()
+    if items and depth > _DEEPEST:
+        _refuse_depth(path)
+    for key, each in items:
+        if each.__class__ not in _PLAIN:
+            _find(each, below(path, key), depth + 1, found)
+
+
+_PLAIN = frozenset({bool, int, float, str, type(None), np.ndarray})
+
+
+def _refuse_depth(path: str) -> NoReturn:
+    raise ArgumentError(
+        f"checkpoint: {path[:60]}... is nested deeper than {_DEEPEST} containers, or in itself\n"
+        "  fix: the state as a flat mapping"
+    )
+
+
+def _plain_of(x: Any, path: str, objects: Mapping[str, Any]) -> Any:
+    """The values of a container besides objects: a mapping without these keys, a list with None in their places.
+
+    It is `_ABSENT` if there are only objects.
+    """
+    if path in objects:
+        return _ABSENT
+    if not any(each.startswith(f"{path}/") for each in objects):
+        return x
+    if isinstance(x, Mapping):
+        kept = {key: _plain_of(each, below(path, key), objects) for key, each in x.items()}
+        return {key: each for key, each in kept.items() if each is not _ABSENT} or _ABSENT
+    items = [_plain_of(each, below(path, i), objects) for i, each in enumerate(x)]
+    if all(each is _ABSENT for each in items):
+        return _ABSENT
+    items = [None if each is _ABSENT else each for each in items]
+    return items if isinstance(x, list) else tuple(items)
 
 
 def parts_of(name: str, x: Any) -> dict[str, Any]:
@@ -80,7 +159,7 @@ def on_its_mesh(x: Any) -> AbstractContextManager[Any]:
 def on_a_mesh(objects: Any) -> AbstractContextManager[Any]:
     """A block with the current mesh, or, if there is none, that of an object which has one of its own."""
     if state.mesh is None:
-        for x in objects.values() if isinstance(objects, Mapping) else (objects,):
+        for x in objects_of(objects if isinstance(objects, Mapping) else {"state": objects}).values():
             if not isinstance(found := on_its_mesh(x), nullcontext):
                 return found
     return nullcontext()
@@ -122,12 +201,13 @@ def encode(objects: Mapping[str, Any], digest: Callable[[Any], str] | None = Non
     for name, x in objects.items():
         if not isinstance(name, str) or not name or "/" in name:
             raise ArgumentError(f"checkpoint.save: the name {name!r} was given; needed: a text without '/'")
-        if has_state(x):
-            with on_its_mesh(x):
-                for path, each in parts_of(name, x).items():
-                    encode_state(each, path, found, digest)
-        else:
-            found.tree[name] = _code(x, name, found, digest)
+        inside = objects_of({name: x})
+        for where, each in inside.items():
+            with on_its_mesh(each):
+                for path, part in parts_of(where, each).items():
+                    encode_state(part, path, found, digest)
+        if (plain := _plain_of(x, name, inside)) is not _ABSENT:
+            found.tree[name] = _code(plain, name, found, digest)
     return found
 
 
@@ -150,12 +230,14 @@ def _code(x: Any, path: str, found: Encoded, digest: Any) -> Any:
         return {"ranks": [_code(x.mine, path, found, digest)]}
     if isinstance(x, Names):
         return {"names": [list(names) for names in x]}
+    if isinstance(x, Mapping | list | tuple) and path.count("/") > _DEEPEST:
+        _refuse_depth(path)
     if isinstance(x, ByParameter):
-        return {"by": {key: _code(each, f"{path}/{key}", found, digest) for key, each in zip(x.keys, x, strict=True)}}
+        return {"by": {key: _code(each, below(path, key), found, digest) for key, each in zip(x.keys, x, strict=True)}}
     if isinstance(x, Mapping):
         if not all(isinstance(key, str) for key in x):
             raise ArgumentError(f"checkpoint.save: {path} is a mapping with keys that are no texts")
-        return {"dict": {key: _code(each, f"{path}/{key}", found, digest) for key, each in x.items()}}
+        return {"dict": {key: _code(each, below(path, key), found, digest) for key, each in x.items()}}
     if isinstance(x, list | tuple):
         items = [_code(each, f"{path}/{i}", found, digest) for i, each in enumerate(x)]
         return items if isinstance(x, list) else {"tuple": items}
@@ -195,9 +277,6 @@ def _of_tensor(x: Any, path: str) -> Any:
 
 
 # -- the trees of several classes of ranks -----------------------------------------------------------------------------
-_ABSENT: Any = object()
-
-
 def _merge(codes: Sequence[Any]) -> Any:
     """One code for those of all classes of ranks. `_ABSENT` stands for what a class does not have."""
     present = [code for code in codes if code is not _ABSENT]

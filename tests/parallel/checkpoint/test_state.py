@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+import autograd as ag
 import collectives as cc
-from autograd import random
-from autograd.errors import LayoutError, ReplicaMismatch, RingtapeError
-from parallel import checkpoint
+from autograd import nn, optim, random
+from autograd.digests import blake2b
+from autograd.errors import ArgumentError, CheckpointError, LayoutError, ReplicaMismatch, RingtapeError, ShapeError
+from parallel import DataParallel, checkpoint
 
 from ..test_resume import RUNS, Parallel, made, on, same, uninterrupted
 
@@ -143,3 +146,112 @@ def test_values_that_differ_between_the_ranks_are_kept_for_each(tmp_path: Path) 
     assert on(3, lambda mesh: program(mesh, False)) == [True] * 3
     with pytest.raises(LayoutError, match=r"a was another value on each rank.*the mesh of the run"):
         on(2, lambda mesh: program(mesh, True))
+
+
+# -- nested ------------------------------------------------------------------------------------------------------------
+def nested(mesh: cc.Mesh, seed: int, stage: int = 1) -> dict[str, Any]:
+    """Objects at several depths of mappings, lists and tuples, between plain values."""
+    random.seed(seed)
+    encoder = DataParallel(nn.Linear(5, 3, dtype=float), "dp", zero=stage)
+    heads = [nn.Linear(3, 2, dtype=float), nn.Linear(3, 1, dtype=float)]
+    made = [optim.AdamW(encoder.parameters(), lr=0.1), optim.SGD(heads[0].parameters(), lr=0.1, momentum=0.9)]
+    for i, p in enumerate([p for each in made for p in each.parameters]):
+        mine = int(mesh.ranks.rank) if i < len(made[0].parameters) else 0  # of parts each rank has its own
+        rng = np.random.default_rng((seed, i, mine))
+        p.grad = ag.Tensor(rng.standard_normal(p.array.shape), None if p.layout is None else p.layout.dual)
+    for each in made:
+        each.step()
+    return {
+        "model": {"encoder": encoder, "heads": tuple(heads), "note": {"n": seed, "w": np.arange(seed)}},
+        "optimizers": made, "mixed": [made[0], seed, {"inner": [heads[1]]}], "epoch": 3, "empty": {},
+        "only": [[heads[0]]],
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("ranks, others", [(1, 3), (3, 3), (3, 2)])
+def test_objects_at_any_depth(tmp_path: Path, ranks: int, others: int) -> None:
+    def first(mesh: cc.Mesh) -> Any:
+        state = nested(mesh, 3)
+        checkpoint.save(tmp_path, state, 1)
+        return wholes(state)
+
+    def second(mesh: cc.Mesh) -> Any:
+        state = nested(mesh, 5, 3)
+        assert not same(wholes(state), saved)
+        found = checkpoint.load(tmp_path, state)
+        return wholes(state), found.values
+
+    saved = on(ranks, first)[0]
+    for now, values in on(others, second):
+        assert same(now, saved)
+        assert values["model"]["note"].pop("w").tolist() == [0, 1, 2]
+        assert values == {"model": {"note": {"n": 3}}, "mixed": [None, 3, None], "epoch": 3, "empty": {}}
+
+
+def wholes(state: Any) -> Any:
+    return [each.state_dict() for each in (state["model"]["encoder"], *state["model"]["heads"], *state["optimizers"])]
+
+
+def test_a_part_of_what_is_nested(tmp_path: Path) -> None:
+    """Some of the objects may be loaded; of each of these all values have to be there."""
+    a, b = nn.Linear(3, 2), nn.Linear(2, 1)
+    checkpoint.save(tmp_path, {"model": {"a": a, "b": [b, 1]}}, 1)
+    other = nn.Linear(2, 1)
+    assert checkpoint.load(tmp_path, {"model": {"b": (other,)}}).values == {"model": {"b": [None, 1]}}
+    assert np.array_equal(other.weight.array, b.weight.array)
+    with pytest.raises(CheckpointError, match=r"'model' is a plain value in it, no state; .* 'model/a', 'model/b/0'"):
+        checkpoint.load(tmp_path, {"model": a})
+    with pytest.raises(ShapeError, match=r"it has no 'model/b'; it has"):
+        checkpoint.load(tmp_path, {"model": {"b": other}})
+    with pytest.raises(ShapeError, match=r"has 'model/a/bias', which the objects do not have"):
+        checkpoint.load(tmp_path, {"model": {"a": nn.Linear(3, 2, bias=False)}})
+
+
+def test_paths_are_unambiguous(tmp_path: Path) -> None:
+    """Keys that look like paths: arrays of one path used to end a save with an error of its own manifest."""
+    layer = nn.Linear(1, 1)
+    values = {
+        "a": {"b": {"c": np.zeros(1), "c/d": np.ones(2)}, "b/c": np.full(3, 2.0), "b%2Fc": np.full(4, 3.0),
+              "b@0": np.full(5, 4.0), "0": [np.full(6, 5.0)], "l": {"weight/x": 1}},
+    }  # fmt: skip
+
+    def program(mesh: cc.Mesh) -> Any:
+        rank = int(mesh.ranks.rank)
+        mine = {"a": {**values["a"], "b": {"c": np.full(1, float(rank)), "c/d": np.ones(2)}, "x/y": layer}}
+        checkpoint.save(tmp_path, mine, 1)
+        other = nn.Linear(1, 1)
+        found = checkpoint.load(tmp_path, {"a": {"x/y": other}}).values["a"]
+        assert np.array_equal(other.weight.array, layer.weight.array)
+        return [x.tolist() for x in (found["b"]["c"], found["b"]["c/d"], found["b/c"], found["b%2Fc"], found["b@0"],
+                                     found["0"][0])]  # fmt: skip
+
+    for rank, found in enumerate(on(2, program)):
+        assert found == [[rank], [1] * 2, [2] * 3, [3] * 4, [4] * 5, [5] * 6]
+
+
+def test_containers_in_themselves(tmp_path: Path) -> None:
+    inside: dict[str, Any] = {"n": 1}
+    inside["self"] = [inside]
+    with pytest.raises(ArgumentError, match=r"a/self/0/self.* is nested deeper than 96 containers, or in itself"):
+        checkpoint.save(tmp_path, {"a": inside}, 1)
+    deep: Any = nn.Linear(1, 1)
+    for _ in range(90):
+        deep = [deep, 1]
+    checkpoint.save(tmp_path, {"a": deep}, 1)
+    assert checkpoint.load(tmp_path, {"a": deep}).step == 1
+
+
+def test_the_files_of_earlier_versions_load(tmp_path: Path) -> None:
+    """They have objects at the first level only, and the keys of plain values as they are."""
+    net = nn.Linear(2, 1)
+    checkpoint.save(tmp_path, {"model": net, "a@b": net, "plain": {"x": {"y": np.arange(3)}}}, 1)
+    manifest = tmp_path / "step-000000001" / "manifest.json"
+    code = json.loads(manifest.read_bytes())["manifest"]
+    assert {"model", "a@b", "plain"} == set(code["tree"])
+    text = json.dumps(code).replace("plain/x/y", "plain/x@y%")  # as they wrote the key "x@y%"
+    made = blake2b(text.encode(), digest_size=16).hexdigest()
+    manifest.write_text(f'{{"digest": "{made}", "manifest":\n{text}\n}}\n')
+    other = nn.Linear(2, 1)
+    found = checkpoint.load(tmp_path, {"model": other, "a@b": net})
+    assert found.values["plain"]["x"]["y"].tolist() == [0, 1, 2]
+    assert np.array_equal(other.weight.array, net.weight.array)
