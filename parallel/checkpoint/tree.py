@@ -90,8 +90,8 @@ def objects_of(objects: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _find(x: Any, path: str, depth: int, found: dict[str, Any]) -> None:
-    if has_state(x):
-        found[path] = x
+    if has_state(x) or (not isinstance(x, Mapping | list | tuple) and _has_half(x)):
+        found[path] = x  # of a half `parts_of` says so, where all ranks hear of it
         return
     items = x.items() if isinstance(x, Mapping) else enumerate(x) if isinstance(x, list | tuple) else ()
     if items and depth > _DEEPEST:
@@ -130,8 +130,40 @@ def _plain_of(x: Any, path: str, objects: Mapping[str, Any]) -> Any:
     return items if isinstance(x, list) else tuple(items)
 
 
+_GETS, _SETS = ("state_dict", "state_parts"), ("load_state_dict", "prepare_state_dict")
+
+
+def _has_half(x: Any) -> bool:
+    """Whether an object has some of the methods of a state."""
+    return any(hasattr(x, name) for name in (*_GETS, *_SETS))
+
+
+def _refuse_half(path: str, x: Any) -> None:
+    """Raise ArgumentError for an object whose state cannot be read, or cannot be set, and for a class."""
+    if isinstance(x, type):
+        raise ArgumentError(
+            f"checkpoint: {path} is the class {x.__name__}; needed: an object of it\n  fix: {x.__name__}(...)"
+        )
+    if not has_state(x):
+        lacks = "load_state_dict" if any(hasattr(x, name) for name in _GETS) else "state_dict"
+        has = next((name for name in (*_GETS, *_SETS) if hasattr(x, name)), "neither")
+        use = "its state could be saved, and not loaded" if lacks == "load_state_dict" else "it has no state to save"
+        raise ArgumentError(
+            f"checkpoint: {path} is a {type(x).__name__} with {has} and without {lacks}: {use}; needed: both\n"
+            f"  fix: def {lacks}(self{', state' * (lacks == 'load_state_dict')}) in {type(x).__name__}\n"
+            "  or:  give what is needed of it as plain values"
+        )
+
+
 def parts_of(name: str, x: Any) -> dict[str, Any]:
-    """The objects with a state of which one consists, by path: itself, and for a module what is attached to it."""
+    """The objects with a state of which one consists, by path: itself, and for a module what is attached to it.
+
+    Raises
+    ------
+    ArgumentError
+        A state can be read and not set, or set and not read.
+    """
+    _refuse_half(name, x)
     if hasattr(x, "state_parts"):
         return {path: each for key, part in x.state_parts().items() for path, each in
                 parts_of(f"{name}/{key}", part).items()}  # fmt: skip

@@ -49,6 +49,14 @@ def on(ranks: int, program: Callable[[cc.Mesh], Any]) -> list[Any]:
     return cc.run(rank_main, ranks)
 
 
+class Half:
+    """An object with some of the methods of a state."""
+
+    def __init__(self, *names: str):
+        for name in names:
+            setattr(self, name, dict)
+
+
 # -- saving ------------------------------------------------------------------------------------------------------------
 REFUSED: dict[str, tuple[Callable[[], Any], Any, type[Exception], str]] = {
     "a negative step": (dict, -1, OptionError, "step=-1.*at least 0"),
@@ -58,6 +66,15 @@ REFUSED: dict[str, tuple[Callable[[], Any], Any, type[Exception], str]] = {
     "no name": (lambda: {"": 1}, 1, ArgumentError, "the name ''"),
     "objects of Python": (lambda: {"a": np.array([object()])}, 1, DtypeError, "a has dtype object"),
     "a function": (lambda: {"a": {"b": [1, print]}}, 1, ArgumentError, "a/b/1 is a builtin_function"),
+    "a state that cannot be set": (
+        lambda: {"all": {"x": [Half("state_dict")]}}, 1, ArgumentError,
+        r"all/x/0 is a Half with state_dict and without load_state_dict.*not loaded; .*\n.*def load_state_dict"),
+    "a state that cannot be read": (
+        lambda: {"x": Half("load_state_dict")}, 1, ArgumentError,
+        r"x is a Half with load_state_dict and without state_dict.*no state to save.*\n.*def state_dict\(self\)"),
+    "parts that cannot be set": (
+        lambda: {"x": Half("state_parts")}, 1, ArgumentError, "with state_parts and without load_state_dict"),
+    "a class": (lambda: {"x": nn.Linear}, 1, ArgumentError, r"x is the class Linear; needed: an object"),
     "keys that are no texts": (lambda: {"a": {1: 2}}, 1, ArgumentError, "keys that are no texts"),
 }
 
@@ -304,6 +321,21 @@ def test_other_objects(tmp_path: Path) -> None:
 
     on(1, program)
     on(2, program) if not os.system(f"rm -rf {tmp_path}/step*") else None
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_an_object_with_half_a_state_is_not_passed_over(tmp_path: Path, ranks: int) -> None:
+    """A load used to take it for a plain value, which it ignores, and the object kept the state that it had."""
+    on(1, lambda mesh: checkpoint.save(tmp_path, {"x": {"a": model()}}, 1))
+
+    def program(mesh: cc.Mesh) -> str:
+        x = Half("state_dict") if mesh.ranks.rank == ranks - 1 else model()
+        with pytest.raises((ArgumentError, CheckpointError)) as found:
+            checkpoint.load(tmp_path, {"x": {"a": x}})
+        return str(found.value)
+
+    for text in on(ranks, program):
+        assert "x/a is a Half with state_dict and without load_state_dict" in text
 
 
 def test_an_object_without_a_name(tmp_path: Path) -> None:
