@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import errno
 import json
+import math
+import mmap
 import os
 import stat
 import struct
@@ -25,8 +27,8 @@ from autograd.nn.weights import library
 from collectives.faults import points as faults
 
 __all__ = [
-    "CHECKSUM", "NAMES", "Reader", "checksum_named", "header_of", "make_durable", "opened", "refuse_other_size",
-    "rename", "running_checksum", "storable", "stored_as", "write_data", "write_text",
+    "CHECKSUM", "NAMES", "Reader", "checksum_named", "empty", "header_of", "make_durable", "opened",
+    "refuse_other_size", "rename", "running_checksum", "storable", "stored_as", "write_data", "write_text",
 ]  # fmt: skip
 
 
@@ -245,7 +247,34 @@ def make_durable(folder: Path) -> None:
         os.close(number)
 
 
-_IN_CACHE = 1 << 19  # bytes
+_IN_CACHE = 1 << 18  # bytes
+
+
+# -- memory ------------------------------------------------------------------------------------------------------------
+_PAGE = 1 << 21  # bytes of a huge page
+_LEAST_HUGE = 2 * _PAGE
+
+
+def empty(shape: Sequence[int], dtype: Any) -> Any:
+    """A new array for values that are about to be read or copied, in huge pages where the system has them.
+
+    NumPy asks for them, too, but its arrays begin anywhere: those of some MiB have up to half of their memory in pages
+    of 4 KiB, each of which the system clears in a fault of its own. Reading 64 MiB from the page cache takes 55 ms into
+    such pages, 21 ms into one array of NumPy, and 11 ms into huge pages, as into memory that was used before. The last
+    page is a huge one if at least half of it is needed.
+    """
+    dtype = np.dtype(dtype)
+    size = math.prod(shape) * dtype.itemsize
+    if size < _LEAST_HUGE or not hasattr(mmap, "MADV_HUGEPAGE"):
+        return np.empty(shape, dtype)
+    try:
+        held = mmap.mmap(-1, size + 2 * _PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        flat = np.frombuffer(held, np.uint8)
+        at = -flat.ctypes.data % _PAGE
+        held.madvise(mmap.MADV_HUGEPAGE, at, (size + _PAGE // 2) // _PAGE * _PAGE)
+    except OSError:  # there is no more memory, or the system has no huge pages
+        return np.empty(shape, dtype)
+    return flat[at : at + size].view(dtype).reshape(shape)
 
 
 # -- reading -----------------------------------------------------------------------------------------------------------

@@ -78,7 +78,7 @@ class Source:
     def piece(self, key: str, i: int, value: Value) -> Any:
         """Read a piece, flat, and compare its checksum."""
         p = value.pieces[i]
-        flat = np.empty(p.end - p.begin, np.uint8)
+        flat = disk.empty((p.end - p.begin,), np.uint8)
         self.read(key, i, p, flat)
         return flat.view(_native(value)).reshape(shape_of(p.box))
 
@@ -186,7 +186,7 @@ class StoredValue(Stored):
         if self.shape == self.saved.shape and whole is not None:
             found = self.source.piece(self.key, whole, self.saved)
         else:
-            found = np.empty(shape_of(wanted), dtype)
+            found = disk.empty(shape_of(wanted), dtype)
             finer = refined(self.saved.shape, self.shape)
             assert finer is not None
             for own, box in boxes_in(wanted, self.shape, finer):

@@ -15,6 +15,7 @@ from autograd import nn, optim, random
 from autograd.digests import blake2b
 from autograd.errors import ArgumentError, CheckpointError, LayoutError, ReplicaMismatch, RingtapeError, ShapeError
 from parallel import DataParallel, checkpoint
+from parallel.checkpoint import disk, loading
 
 from ..test_resume import RUNS, Parallel, made, on, same, uninterrupted
 
@@ -255,3 +256,41 @@ def test_the_files_of_earlier_versions_load(tmp_path: Path) -> None:
     found = checkpoint.load(tmp_path, {"model": other, "a@b": net})
     assert found.values["plain"]["x"]["y"].tolist() == [0, 1, 2]
     assert np.array_equal(other.weight.array, net.weight.array)
+
+
+@pytest.mark.parametrize("background", [False, True])
+def test_large_values_are_read_into_huge_pages(tmp_path: Path, background: bool) -> None:
+    """Values of any size, also those that are a little smaller and larger than some huge pages, and in parts."""
+    page = 1 << 21
+    sizes = [2 * page - 8, 2 * page, 2 * page + page // 2 - 8, 2 * page + page // 2]
+    values = {str(n): np.random.default_rng(n).integers(0, 99, n // 8) for n in sizes}
+    saved = checkpoint.Checkpoints(tmp_path, background=background)
+    saved.save(values, 1)
+    first = {name: x.copy() for name, x in values.items()}
+    for x in values.values():
+        x += 1  # the writer has a copy
+    saved.save(values, 2)
+    saved.wait()
+    for step, wanted in ((1, first), (2, values)) if background else ((2, values),):
+        found = checkpoint.load(tmp_path, {}, step).values
+        for name, x in found.items():
+            assert np.array_equal(x, wanted[name]) and x.flags.writeable and x.flags.c_contiguous
+            x += 1
+    with disk.Reader(saved.directory.of_step(2), saved.directory.manifest(2).files) as reader:
+        source = loading.Source(saved.directory.manifest(2), reader, True)
+        name = str(sizes[3])
+        part = source.value(name)[(slice(5, -7),)]
+        assert np.array_equal(part, values[name][5:-7])
+
+
+@pytest.mark.parametrize(
+    "dtype, shape", [("float32", (1 << 20, 1)), ("int16", (3, 1 << 20)), ("uint8", ()), ("f8", (0, 3)), ("c16", (9, 2))]
+)  # fmt: skip
+def test_new_memory(dtype: str, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    for _ in range(2):
+        made = disk.empty(shape, dtype)
+        assert (made.shape, made.dtype) == (shape, np.dtype(dtype)) and made.flags.c_contiguous and made.flags.writeable
+        if made.nbytes >= 1 << 22 and hasattr(disk.mmap, "MADV_HUGEPAGE"):
+            assert made.ctypes.data % (1 << 21) == 0
+        made[...] = 1
+        monkeypatch.delattr(disk.mmap, "MADV_HUGEPAGE", raising=False)  # as on other systems
