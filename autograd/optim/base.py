@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from operator import attrgetter
 from typing import Any
 
@@ -15,14 +16,15 @@ from .. import notebook
 from ..arrays.capture import current_capture, refuse
 from ..arrays.device import device_of, is_array, is_inexact, mixed_devices, move, require_one_device
 from ..arrays.half import is_half, rounded
-from ..arrays.shape_only import is_absent
+from ..arrays.shape_only import DRY, Shaped, is_absent
 from ..engine import events
 from ..engine.distribution import ALONE
 from ..engine.leaves import Leaf, Parameter, Used, refuse_unlabelled_update
 from ..engine.locks import step_check
-from ..engine.state import state
+from ..engine.state import outside_mesh, state
 from ..engine.whole import OwnedState, Stored, part_of, whole_of
 from ..errors import (
+    AbsentError,
     ArgumentError,
     DeviceError,
     DtypeError,
@@ -510,6 +512,33 @@ class Optimizer:
         """The lists that hold the state of each parameter."""
         return [getattr(self, name) for name in self._saved]
 
+    def after_first_step(self) -> Optimizer:
+        """This optimizer as a first step leaves it, for plans: its state has shapes and dtypes, and no values.
+
+        The arrays that exist are neither changed nor copied, nothing is sent, and no gradient is needed.
+        """
+        made = copy.copy(self)
+        for name, x in vars(self).items():
+            if type(x) in (list, dict):
+                setattr(made, name, x.copy())
+        for name in self._saved:
+            setattr(made, name, [v if isinstance(v, int | None) else _shaped(v) for v in getattr(self, name)])
+        made.run_updates = made.rounding = made.schedule = None
+        made.parameters, gradients = [], []
+        for p in self.parameters:
+            made.parameters.append(Leaf(_shaped(p.array), name=p.name))
+            gradients.append(None if is_absent(p.array) else _shaped(p.array))
+
+        def update(group: Members) -> None:
+            for i in group.indices:
+                with suppress(AbsentError):  # of a step that reads values, when it has made its state
+                    made.update_some([i], gradients)
+
+        with outside_mesh():
+            made._for_each_group(update)
+        made.parameters = self.parameters
+        return made
+
     def state_dict(self) -> dict[str, Any]:
         """Return copies of the number of steps, the learning rate and the arrays kept for each parameter.
 
@@ -609,6 +638,11 @@ class Optimizer:
 
     def forget(self) -> None:
         """Drop what was computed from the arrays of the state, which have been replaced. Subclasses may override."""
+
+
+def _shaped(array: Any) -> Any:
+    """An array of the same shape and dtype without values, as in a dry world."""
+    return Shaped(array.shape, array.dtype, DRY)
 
 
 _NO_ARRAYS = frozenset((int, type(None)))  # in the state: numbers of steps, and what is not made yet

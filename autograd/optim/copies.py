@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -82,6 +83,12 @@ class OfCopies:
     def steps(self) -> int:
         """The number of steps that were taken."""
         return self.optimizer.steps
+
+    def after_first_step(self) -> Any:
+        """This optimizer as a first step leaves it, without values; see `Optimizer`."""
+        made = copy.copy(self)
+        made.optimizer = self.optimizer.after_first_step()
+        return made
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Set the gradients of all parameters and of their copies to None."""

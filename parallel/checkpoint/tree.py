@@ -33,6 +33,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from autograd.arrays.device import is_array, to_host
+from autograd.arrays.shape_only import Shaped
 from autograd.engine.state import state
 from autograd.engine.tensor import TENSORS
 from autograd.engine.whole import Piece, in_pieces
@@ -215,7 +216,10 @@ class Encoded:
     arrays: dict[str, Any] = field(default_factory=dict)
 
 
-def encode(objects: Mapping[str, Any], digest: Callable[[Any], str] | None = None) -> Encoded:
+def encode(
+    objects: Mapping[str, Any], digest: Callable[[Any], str] | None = None,
+    prepare: Callable[[Any], Any] | None = None,
+) -> Encoded:  # fmt: skip
     """The state of objects and plain values, by name.
 
     Parameters
@@ -223,6 +227,8 @@ def encode(objects: Mapping[str, Any], digest: Callable[[Any], str] | None = Non
     objects : mapping
     digest : callable, optional
         The digest of a host array, by which ranks compare arrays without layouts.
+    prepare : callable, optional
+        Returns the object whose state is taken in the place of an object.
 
     Raises
     ------
@@ -237,7 +243,7 @@ def encode(objects: Mapping[str, Any], digest: Callable[[Any], str] | None = Non
         for where, each in inside.items():
             with on_its_mesh(each):
                 for path, part in parts_of(where, each).items():
-                    encode_state(part, path, found, digest)
+                    encode_state(part if prepare is None else prepare(part), path, found, digest)
         if (plain := _plain_of(x, name, inside)) is not _ABSENT:
             found.tree[name] = _code(plain, name, found, digest)
     return found
@@ -277,7 +283,7 @@ def _code(x: Any, path: str, found: Encoded, digest: Any) -> Any:
 
 
 def _array_code(x: Any, path: str, found: Encoded, digest: Any) -> Any:
-    host = np.asarray(to_host(x))
+    host = x if isinstance(x, Shaped) else np.asarray(to_host(x))
     if host.dtype.hasobject or host.dtype.fields is not None:
         raise DtypeError(f"checkpoint.save: {path} has dtype {host.dtype}; needed: numbers or texts")
     found.arrays[path] = host
