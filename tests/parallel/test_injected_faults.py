@@ -14,7 +14,7 @@ import pytest
 
 import collectives as cc
 from autograd import nn, optim, random
-from autograd.errors import DeadlockError, RankFailed, ReplicaMismatch
+from autograd.errors import CommunicationError, DeadlockError, RankFailed, ReplicaMismatch
 from collectives.testing import faults
 from parallel import Trainer
 
@@ -118,3 +118,15 @@ def test_survivors_can_write_to_their_parameters_after_a_death_anywhere() -> Non
     for options in ({"pp": 2, "dp": 2}, {"pp": 2, "dp": 2, "zero": 1}, {"dp": 4}, {"dp": 4, "zero": 3}):
         for at in range(1, 8):
             assert all(writeable_after_a_death(options, at)), (options, at)
+
+
+@pytest.mark.parametrize("ranks, rank", [(2, 1), (3, 0), (3, 2)])
+def test_a_corrupted_order_of_buckets_is_found(ranks: int, rank: int) -> None:
+    """It used to be a PositionError of a list, without a rank, or a sweep in another order than that of the others."""
+    fault = faults.Corrupt(rank, at=1, of="broadcast", bits=1)
+    with faults.injected(fault) as injection, pytest.raises(
+        CommunicationError, match=rf"order of the gradients of \d+ parameters .*rank {rank} has received one from "
+        r"rank 0 .*each number from 0 to \d+ once\n.*\n  fix: start again",
+    ):  # fmt: skip
+        cc.run(program, ranks, {"dp": ranks})
+    assert len(injection.happened) == 1
