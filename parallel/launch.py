@@ -4,7 +4,8 @@
 the command ends                           what follows
 =========================================  ===========================================================================
 with 0; with ``--done``: FILE is there     the job is finished; the launcher ends with 0
-with `REQUEUE`, which nobody asked it for  another start, which does not count
+with `REQUEUE`, which nobody asked it for  another start, which does not count; if it has made no step since the last
+                                           such end, or after ``--requeues`` of them, the launcher ends with 1
 after a signal that the launcher has got   no start; the launcher ends with `REQUEUE`, after Ctrl-C with 130
 otherwise                                  another start after a while, up to ``--restarts``; then the launcher ends
                                            with the code of the command
@@ -38,7 +39,7 @@ from .checkpoint.disk import make_durable, write_text
 
 __all__ = ["finished", "main"]
 
-_DONE = "RINGTAPE_DONE"
+_DONE, _START = "RINGTAPE_DONE", "RINGTAPE_START"
 _PROBE = "ssh -o BatchMode=yes -o ConnectTimeout=5 {host} true"
 _PROBE_LIMIT_S = 30.0
 _POLL_S = 0.5
@@ -192,8 +193,10 @@ class Launcher:
     wait_s : float
         The wait before the second start. It is doubled for each failure, up to a minute.
     progress : str, optional
-        The directory of the checkpoints. A job that fails twice at the same newest step, on the same hosts, is not
-        started again.
+        The directory of the checkpoints. A job that fails twice at the same newest step, on the same hosts, or asks for
+        another start twice, is not started again.
+    requeues : int
+        Without `progress`: how often the job may ask for another start.
     done : str, optional
         The file that `finished` writes.
     hosts : Hosts, optional
@@ -207,14 +210,17 @@ class Launcher:
         grace_s: float = 60.0,
         wait_s: float = 1.0,
         progress: str | None = None,
+        requeues: int = 100,
         done: str | None = None,
         hosts: Hosts | None = None,
     ):
         self.command, self.restarts, self.grace_s, self.wait_s = list(command), restarts, grace_s, wait_s
         self.progress = None if progress is None else Directory(progress)
+        self.requeues = requeues
         self.done = None if done is None else Path(done).absolute()
         self.hosts = hosts
         self._asked: signal.Signals | None = None  # the first signal
+        self._started = 0  # how often the command was started, also without counting
         self._process: subprocess.Popen[bytes] | None = None
         self._kill_at: float | None = None
         self._passed = {each: each for each in (*_BY_SCHEDULER, *_BY_USER)}
@@ -238,7 +244,7 @@ class Launcher:
                 signal.signal(each, handler)
 
     def _starts(self, hostfile: str) -> int:
-        failures, last = 0, None
+        failures, requeues, last, last_requeue = 0, 0, None, None
         code, reason = 1, "it was not started"
         while True:
             hosts = None if self.hosts is None else self.hosts.present()
@@ -250,15 +256,27 @@ class Launcher:
             if self._asked is not None:
                 _say(f"the launcher was asked to end by {self._asked.name}, and starts the job no more: {reason}")
                 return 130 if self._asked in _BY_USER else REQUEUE
+            at = self._newest_step()
+            since = "the start" if at is None else at
             if code == REQUEUE:
+                requeues += 1
+                if self.progress is not None and (at, hosts) == last_requeue:
+                    _say(f"it is given up: it has asked for another start twice without a step after {since}")
+                    return 1  # REQUEUE would ask the scheduler for another start
+                if self.progress is None and requeues > self.requeues:
+                    _say(
+                        f"it is given up: it has asked for another start {requeues} times, and whether it makes steps "
+                        "is not known\n  fix: --progress DIR, the directory of its checkpoints\n  or:  --requeues N"
+                    )
+                    return 1
+                last_requeue = at, hosts
                 _say(f"the job was asked to end, and has saved its state ({reason}); it starts again")
                 self._sleep(self.wait_s)
                 continue
             failures += 1
             _say(f"the job has failed: {reason}" + (f", and {self.done} is not there" if code == 0 else ""))
-            at = self._newest_step()
             if self.progress is not None and (at, hosts) == last:
-                _say(f"it is given up: it has failed twice without a step after {'the start' if at is None else at}")
+                _say(f"it is given up: it has failed twice without a step after {since}")
                 return _status(code)
             last = at, hosts
             if failures > self.restarts:
@@ -280,7 +298,10 @@ class Launcher:
         at = self._newest_step()
         since = "" if at is None else f", after step {at}"
         _say(f"start {failures + 1} of at most {self.restarts + 1}{since}: {shlex.join(command)}")
-        environment = os.environ if self.done is None else {**os.environ, _DONE: str(self.done)}
+        self._started += 1
+        environment = {**os.environ, _START: str(self._started)}
+        if self.done is not None:
+            environment[_DONE] = str(self.done)
         try:  # in a session of its own: the terminal's Ctrl-C reaches it once, through the launcher
             self._process = subprocess.Popen(
                 command, env=environment, stdin=subprocess.DEVNULL, start_new_session=True
@@ -352,6 +373,7 @@ _OPTIONS: tuple[tuple[str, Callable[[str], Any], Any, str, str], ...] = (
     ("--grace", _number(float, 0), 60.0, "S", "seconds from a signal to a kill (60)"),
     ("--wait", _number(float, 0), 1.0, "S", "seconds before the second start (1), doubled for each failure (up to 60)"),
     ("--progress", str, None, "DIR", "the directory of the checkpoints: give up a job that fails twice at one step"),
+    ("--requeues", _number(int, 0), 100, "N", "without --progress: how often the job may ask for another start (100)"),
     ("--done", str, None, "FILE", "it is finished if parallel.launch.finished() has written FILE, not by exit code 0"),
     ("--ranks-per-host", _number(int, 1), 1, "N", "for {ranks} (1)"),
     ("--probe", str, _PROBE, "COMMAND", f"ends with 0 if {{host}} is there ({_PROBE})"),
@@ -402,7 +424,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error("--hosts, --hostfile: needed: a command with {hosts} or {hostfile}, and {ranks}")
     return Launcher(
         command, restarts=options.restarts, grace_s=options.grace, wait_s=options.wait, progress=options.progress,
-        done=options.done, hosts=hosts,
+        requeues=options.requeues, done=options.done, hosts=hosts,
     ).run()  # fmt: skip
 
 

@@ -21,7 +21,7 @@ from typing import Any, NoReturn, TypeVar
 import numpy as np
 
 from autograd import environment
-from autograd.errors import find_site, short_site
+from autograd.errors import OptionError, find_site, short_site
 
 from ..checks.reports import print_report
 from ..job.failure import process
@@ -53,7 +53,7 @@ class Injection:
     """
 
     def __init__(self, plan: Plan):
-        self.plan = plan
+        self.plan = plan.of_start(_start_number())
         self.happened: list[str] = []
         self._faulty: dict[tuple[int, bool], RankFaults] = {}
         self._lock = threading.Lock()
@@ -485,6 +485,14 @@ def begin(communicator: Communicator | None) -> None:
         injection.plan.check_ranks(communicator.size)
     rank, world = communicator.index, communicator
     _install(injection, injection.of_rank(rank, lambda: world, True), rank, True)
+
+
+def _start_number() -> int:
+    """The number of this start of the job, which `parallel.launch` counts from 1 on."""
+    given = environment.value("RINGTAPE_START")
+    if not given.isascii() or not given.isdigit() or not int(given):
+        raise OptionError(f"RINGTAPE_START={given!r}: needed: a whole number of at least 1, as parallel.launch sets it")
+    return int(given)
 
 
 def _report_at_exit(injection: Injection) -> None:

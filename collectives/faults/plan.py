@@ -6,7 +6,7 @@ import difflib
 import math
 import operator
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from random import Random
 from typing import Any, ClassVar, NoReturn
@@ -53,6 +53,9 @@ class Fault:
         The operation at which it fails, counted from 1 on that rank.
     of : str, optional
         The name of an operation. Then `at` counts the operations of this name only.
+    start : int, optional
+        The start of the job at which it happens, where `parallel.launch` starts it several times: 1 is the first. By
+        default it happens at each.
     """
 
     kind: ClassVar[str] = ""
@@ -62,10 +65,12 @@ class Fault:
     rank: int
     at: int
     of: str = field(default="", kw_only=True)
+    start: int = field(default=0, kw_only=True)
 
     def __post_init__(self) -> None:
         self._check_int("rank", 0)
         self._check_int("at", 1)
+        self._check_int("start", 0)
         if not isinstance(self.of, str) or (self.of and not _NAME.fullmatch(self.of)):
             _refuse(f"{type(self).__name__}(of={self.of!r})", "a name such as all_reduce or checkpoint.write")
         if self.of and self.needs_call and self.of not in CALLS:
@@ -194,14 +199,16 @@ class Plan:
 
     def __init__(self, *faults: Any):
         self.faults: tuple[Fault, ...] = tuple(_all_of(faults))
-        places: dict[tuple[int, str, int], Fault] = {}
+        places: dict[tuple[int, str, int], list[Fault]] = {}
         for fault in self.faults:
-            other = places.setdefault(fault.place, fault)
-            if other is not fault:
-                raise OptionError(
-                    f"the faults {other} and {fault} are at one operation; needed: one fault for each rank, name and "
-                    f"number\n  fix: {_moved(fault, places)}"
-                )
+            others = places.setdefault(fault.place, [])
+            for other in others:
+                if other.start == fault.start or 0 in (other.start, fault.start):
+                    raise OptionError(
+                        f"the faults {other} and {fault} are at one operation; needed: one fault for each rank, name "
+                        f"and number\n  fix: {_moved(fault, places)}"
+                    )
+            others.append(fault)
 
     def __repr__(self) -> str:
         return "; ".join(map(repr, self.faults))
@@ -217,6 +224,17 @@ class Plan:
 
     def __hash__(self) -> int:
         return hash(self.faults)
+
+    def of_start(self, number: int) -> Plan:
+        """The faults that happen at a start of the job; 1 is the first.
+
+        Examples
+        --------
+        >>> from collectives.testing import faults
+        >>> faults.Plan("kill:2@17,start=1; delay:0@3").of_start(2)
+        delay:0@3
+        """
+        return Plan(*(fault for fault in self.faults if fault.start in (0, number)))
 
     def check_ranks(self, size: int) -> None:
         """Raise MeshError if a fault is of a rank that a world of `size` ranks does not have."""
@@ -271,7 +289,7 @@ def _parsed(text: str) -> Fault:
 _READERS: dict[str, Any] = {"int": int, "float": float, "str": str}
 
 
-def _moved(fault: Fault, places: dict[tuple[int, str, int], Fault]) -> Fault:
+def _moved(fault: Fault, places: Mapping[tuple[int, str, int], Any]) -> Fault:
     """The fault at the next operation where there is none."""
     at = fault.at
     while (fault.rank, fault.of, at) in places:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -98,6 +99,48 @@ def test_a_job_that_was_asked_to_end_is_started_without_counting(tmp_path: Path)
     text = f"echo start >> {tmp_path}/log; test $(wc -l < {tmp_path}/log) -lt 4 && exit {REQUEUE}; exit 5"
     assert shell("--restarts", "0", text=text) == 5
     assert (tmp_path / "log").read_text() == "start\n" * 4
+
+
+def test_faults_of_the_first_start_do_not_happen_again(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """The plan of `RINGTAPE_FAULTS` is in the environment of each start; `start=` says of which its faults are."""
+    program = (
+        "import numpy as np, collectives as cc\nwith cc.Mesh(dp=1) as mesh:\n"
+        "    for _ in range(3): mesh.ranks.barrier()\n"
+    )
+    plan = "kill:0@2,start=1; kill:0@3,start=2"
+    with mock.patch.dict(os.environ, {"RINGTAPE_FAULTS": plan, "RINGTAPE_LAUNCHER": "none"}):
+        assert main(["--wait", "0", "--restarts", "2", "--", sys.executable, "-c", program]) == 0
+    err = capfd.readouterr().err
+    assert err.count("the job has failed: signal SIGKILL\n") == 2 and "start 3 of at most 3" in err
+
+
+def test_it_is_given_up_if_it_asks_for_a_start_twice_at_a_step(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """It used to be started again and again. The exit code is not that of a job that wants another start."""
+    text = f"echo start >> {tmp_path}/log; n=$(wc -l < {tmp_path}/log); test $n -lt 4 && mkdir -p "
+    text += f"{tmp_path}/steps/step-00000000$n; test $n -lt 20 || exit 9; exit {REQUEUE}"
+    assert shell("--restarts", "0", "--progress", f"{tmp_path}/steps", text=text) == 1
+    assert (tmp_path / "log").read_text() == "start\n" * 4
+    assert "asked for another start twice without a step after 3\n" in capfd.readouterr().err
+
+
+def test_failures_and_requeues_in_turn_come_to_an_end(tmp_path: Path) -> None:
+    text = f"echo start >> {tmp_path}/log; n=$(wc -l < {tmp_path}/log); test $n -lt 20 || exit 9; "
+    text += f"test $((n % 2)) -eq 0 && exit 3; exit {REQUEUE}"
+    assert shell("--restarts", "9", "--progress", f"{tmp_path}/steps", text=text) == 1
+    assert (tmp_path / "log").read_text() == "start\n" * 3
+
+
+@pytest.mark.parametrize("given", [(), ("--requeues", "7")])
+def test_without_the_directory_the_starts_that_it_asks_for_are_counted(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], given: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launch_module.Launcher, "_start", lambda self, *_: (starts.append(1), (REQUEUE, "code"))[1])
+    starts: list[int] = []
+    assert shell(*given, text="") == 1
+    assert len(starts) == (8 if given else 101)
+    assert "fix: --progress DIR" in capfd.readouterr().err
 
 
 def test_it_is_given_up_if_it_fails_twice_at_a_step(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -13,7 +13,7 @@ import pytest
 import autograd as ag
 import collectives as cc
 from autograd import optim
-from autograd.errors import CollectiveMismatch, DeadlockError, MeshError, RankFailed, ReplicaMismatch
+from autograd.errors import CollectiveMismatch, DeadlockError, MeshError, OptionError, RankFailed, ReplicaMismatch
 from collectives.faults.injection import invert_bits
 from collectives.faults.points import listeners
 from collectives.testing import faults
@@ -428,4 +428,33 @@ def test_refusals() -> None:
         run("kill:3@1")
     with faults.injected(), pytest.raises(MeshError, match="a block of this thread is open; needed: one block"):
         with faults.injected():
+            pass
+
+
+@pytest.mark.parametrize("start, happens", [(None, True), ("1", True), ("2", False), ("3", True)])
+def test_a_fault_of_a_start_of_the_job(start: str | None, happens: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan in the environment used to fail each start of a job at the same operation, so it never came to an end."""
+    monkeypatch.delenv("RINGTAPE_START", raising=False)
+    if start is not None:
+        monkeypatch.setenv("RINGTAPE_START", start)
+
+    def program() -> float:
+        return float(cc.world().all_reduce(np.ones(1))[0])
+
+    with faults.injected("corrupt:1@1,start=1; corrupt:1@1,start=3") as injection:
+        cc.run(program, ranks=2)
+    assert (len(injection.happened) == 1) == happens
+
+
+def test_starts_that_are_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    for text in ("kill:1@1; kill:1@1,start=2", "kill:1@1,start=2; stop:1@1,start=2"):
+        with pytest.raises(OptionError, match=r"are at one operation; .*\n  fix: "):
+            faults.Plan(text)
+    with pytest.raises(OptionError, match=r"Kill\(start=-1\)"):
+        faults.Kill(1, 1, start=-1)
+    plan = faults.Plan("kill:1@1,start=1; kill:1@1,start=2; delay:0@1")
+    assert faults.Plan(repr(plan)) == plan
+    monkeypatch.setenv("RINGTAPE_START", "0")
+    with pytest.raises(OptionError, match="RINGTAPE_START='0': needed: a whole number of at least 1"):
+        with faults.injected(plan):
             pass
