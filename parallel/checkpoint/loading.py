@@ -38,6 +38,9 @@ __all__ = [
     "together",
 ]  # fmt: skip
 
+_ROWS_AT_ONCE = 1 << 20  # bytes
+_LONG_ROW = 1 << 14  # bytes; a call of the system costs as much as copying some KiB
+
 
 class Restored(NamedTuple):
     """The result of `load`: the step, and the plain values by name. Objects have their states already."""
@@ -96,17 +99,30 @@ class Source:
             self.checked.add((key, i))
 
     def part(self, key: str, i: int, p: Stretch, box: Box, dtype: Any, into: Any) -> None:
-        """Read a part of a piece. The bytes between its rows are not read, up to the pages of the system."""
+        """Read a part of a piece. Of the bytes between its rows only those between short rows are read.
+
+        The file is not mapped: the system would end the process if the file was cut off meanwhile.
+        """
         self.partly.add((key, i))
-        shape, wanted = shape_of(p.box), within(box, p.box)
-        if all((s.start, s.stop) == (0, n) for s, n in zip(wanted[1:], shape[1:], strict=True)) and (
-            into.flags.c_contiguous
-        ):
-            row = math.prod(shape[1:]) * dtype.itemsize
-            self.reader.read(p.file, p.begin + wanted[0].start * row, disk.bytes_of(into))
-            return
-        with open(self.reader.descriptor(p.file), "rb", closefd=False) as file:
-            into[...] = np.memmap(file, dtype, "r", p.begin, shape)[wanted]
+        self._rows(p.file, p.begin, shape_of(p.box), within(box, p.box), dtype, into)
+
+    def _rows(
+        self, file: int, begin: int, shape: tuple[int, ...], wanted: tuple[slice, ...], dtype: Any, into: Any
+    ) -> None:
+        """Read a part of an array of some shape that begins at a byte of a file."""
+        row, first, last = math.prod(shape[1:]) * dtype.itemsize, wanted[0].start, wanted[0].stop
+        used = math.prod(s.stop - s.start for s in wanted[1:]) * dtype.itemsize
+        if used == row and into.flags.c_contiguous:
+            self.reader.read(file, begin + first * row, disk.bytes_of(into))
+        elif len(shape) > 1 and (row > _ROWS_AT_ONCE or _LONG_ROW <= used <= row // 2):
+            for k in range(first, last):
+                self._rows(file, begin + k * row, shape[1:], wanted[1:], dtype, into[k - first])
+        else:
+            count = max(_ROWS_AT_ONCE // row, 1)
+            for k in range(first, last, count):
+                held = np.empty((min(count, last - k), *shape[1:]), dtype)
+                self.reader.read(file, begin + k * row, disk.bytes_of(held))
+                into[k - first : k - first + len(held)] = held[(slice(None), *wanted[1:])]
 
     def report(self, given: Set[str], unnamed: set[str]) -> dict[str, Any]:
         """Tell the other ranks what this one has not used of the objects that were given, and what it has not checked.

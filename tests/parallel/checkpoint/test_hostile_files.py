@@ -21,8 +21,10 @@ import collectives as cc
 from autograd import nn, optim, random
 from autograd.errors import CheckpointError, CheckpointWarning, DamagedCheckpoint, RingtapeError
 from parallel import Trainer, checkpoint
+from parallel.checkpoint import disk, loading
 from parallel.checkpoint.commands import main
 from parallel.checkpoint.directory import Directory
+from parallel.checkpoint.loading import Source, StoredValue
 
 X, Y = np.random.default_rng(0).standard_normal((12, 16)), np.arange(12) % 2
 PLAIN = {"best": 0.25, "rates": [0.1, np.arange(5)], "pair": (1, None, "text", float("inf")), "of": {"value": "x"}}
@@ -525,3 +527,42 @@ def own(folder: str) -> Any:
 @pytest.mark.parametrize("ranks", [1, 3])
 def test_keys_of_users_are_no_words_of_the_manifest(tmp_path: Path, ranks: int) -> None:
     assert all(cc.run(own, ranks, str(tmp_path)))
+
+
+# -- parts -------------------------------------------------------------------------------------------------------------
+@contextmanager
+def source_of(folder: Path, value: Any) -> Iterator[StoredValue]:
+    checkpoint.save(folder, {"x": value}, 1)
+    manifest = Directory(folder).manifest(1)
+    with disk.Reader(folder / "step-000000001", manifest.files) as reader:
+        yield Source(manifest, reader, True).value("x")
+
+
+@pytest.mark.parametrize("at_once, long_row", [(1 << 20, 1 << 14), (64, 24), (8, 1 << 14), (1 << 20, 1), (1, 1)])
+def test_parts_are_read_as_numpy_takes_them(
+    tmp_path: Path, at_once: int, long_row: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loading, "_ROWS_AT_ONCE", at_once)
+    monkeypatch.setattr(loading, "_LONG_ROW", long_row)
+    rng = np.random.default_rng(at_once + long_row)
+    for case, shape in enumerate([(9,), (7, 5), (4, 6, 5), (3, 2, 4, 3), (2, 1, 9), (5, 1)]):
+        whole = rng.integers(0, 1000, shape).astype("<i4" if case % 2 else "<U3")
+        with source_of(tmp_path / str(case), whole) as value:
+            for _ in range(12):
+                box = tuple(slice(*sorted(rng.choice(n + 1, 2, replace=False))) for n in shape)
+                assert np.array_equal(value[box], whole[box])
+                out = np.zeros((*whole[box].shape, 2), whole.dtype)  # not contiguous
+                (p,) = value.saved.pieces
+                value.source.part("x", 0, p, tuple((s.start, s.stop) for s in box), whole.dtype, out[..., 1])
+                assert np.array_equal(out[..., 1], whole[box]) and not np.any(out[..., 0] != np.zeros((), out.dtype))
+
+
+@pytest.mark.parametrize("box", [np.s_[900:1000, :2], np.s_[500:600, 1:79], np.s_[500:600, :], np.s_[:, :]])
+def test_a_file_that_is_cut_off_while_it_is_read(tmp_path: Path, box: tuple[slice, ...]) -> None:
+    """Parts of rows used to be read from a mapped file: the system ended the process (SIGBUS)."""
+    whole = np.arange(80000.0).reshape(1000, 80)
+    with source_of(tmp_path, whole) as value:
+        assert np.array_equal(value[1:3, 2:4], whole[1:3, 2:4])  # the file is open, and its size was right
+        os.truncate(tmp_path / "step-000000001" / NAMES[0], 4096)
+        with pytest.raises(DamagedCheckpoint, match=rf"{NAMES[0]}: it ends at byte"):
+            value[box]
