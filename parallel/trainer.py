@@ -220,6 +220,7 @@ class Trainer:
         self.device = device
         self.steps = 0
         self.norm: float | None = None
+        self.last_loss: float | None = None
         with self._on_mesh():
             layers, total = self._divided(self._made(), copy.deepcopy(loss))
             self._refuse_idle({*names, sequence, stages})
@@ -372,6 +373,7 @@ class Trainer:
                 self.norm = optim.clip_grad_norm_(list(self.parameters.values()), self.clip, **options)
             self.optimizer.step()
             self.steps += 1
+            self.last_loss = loss
             return loss
 
     def _gradients(self, inputs: Any, targets: Any, count: int | None) -> float:

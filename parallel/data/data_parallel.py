@@ -19,6 +19,7 @@ from autograd.errors import ArgumentError, MeshError, OptionError, TapeError, ty
 from autograd.nn import Module
 from autograd.nn.substitution import ASSIGNED, VALUES, substitutable, substituted
 from collectives import Mesh, current_mesh
+from collectives.mesh import Axis
 
 from .buckets import Reduction
 from .entry import ENTRY, Entry, entered_axes, plan_entry, plan_sharded_entry
@@ -189,6 +190,16 @@ class DataParallel(Module):
     def gathered_arrays(self) -> list[Any]:
         """The memory into which layers are gathered (stage 3)."""
         return [] if self._layers is None else self._layers.arena.buffers
+
+    def gathered_copies(self, digest: Callable[[Any], str]) -> Iterator[tuple[Parameter, Axis, int, str]]:
+        """Copies of other ranks' parts that the last gather has left here (stages 1 and 2), for `elastic.Replicas`.
+
+        Yields a parameter, the axis along which it is divided, the rank of this axis whose part it is, and the digest.
+        """
+        for entry in self._entries:
+            if (runs := entry.gathers) is not None:
+                for i, k, found in runs.gathered_copies(digest):
+                    yield runs.shards[i], runs.on, k, found
 
     def whole_arrays(self) -> dict[Parameter, Any]:
         """The whole array of each parameter, at this time. All ranks call it, while no tape is recording."""

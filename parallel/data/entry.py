@@ -156,6 +156,12 @@ class Entry:
         before = [] if self._after is None else self._after.kept_buffers()
         return [*before, *(runs.kept_buffers() if isinstance(runs, Buckets) else [])]
 
+    @property
+    def gathers(self) -> ShardedBuckets | None:
+        """The buckets that gather its parameters, once it has been recorded; None if they are not divided."""
+        runs = None if self._plan is None else self._plan.call.runs
+        return runs if isinstance(runs, ShardedBuckets) else None
+
     def record(self, mesh: Mesh, parameters: list[Any]) -> list[Tensor]:
         """Record the entry of its part of the module's parameters, and return them as they are inside."""
         mine = parameters if len(self.indices) == len(parameters) else [parameters[k] for k in self.indices]

@@ -247,6 +247,8 @@ class ShardedBuckets(Buckets):
             for place in lay_out(self._parameters, range(len(parameters)), *self._limits)
         ]
         self._by_bucket: list[_Sections] = []
+        self._digest: Callable[[Any], str] | None = None  # of what is gathered, once somebody compares it
+        self._own: dict[int, str] = {}  # by parameter, that of this rank's part as the last gather has left it
 
     def _sections(self, indices: Sequence[int], flags: int) -> _Sections:
         shapes = [self._parameters[i].array.shape for i in indices]
@@ -288,8 +290,27 @@ class ShardedBuckets(Buckets):
             gathered = pending.wait()
             for j, i in enumerate(indices if not self.group.dry else ()):
                 sections.read(gathered, j, _rows_first(self.wholes[i], self.dims[i]))
+                if self._digest is not None and self.keeps_wholes:
+                    self._own[i] = self._digest(to_host(_rows_first(self._views[i], self.dims[i])))
 
         return finish
+
+    def gathered_copies(self, digest: Callable[[Any], str]) -> Iterator[tuple[int, int, str]]:
+        """What the last gather has given: a parameter, the rank of the axis whose part it is, and the part's digest.
+
+        The parts of other ranks are copies, which an optimizer's step does not change. Of its own part a rank knows the
+        digest only from the second call on, because each gather has to compute it.
+        """
+        self._digest = digest
+        if not self.keeps_wholes or self.on.size == 1 or self.group.dry:
+            return
+        for i, extents in enumerate(self.extents):
+            for k in range(self.on.size):
+                if k != self.on.group.index:
+                    part = _rows_first(self.wholes[i][_part(self.dims[i], extents, k)], self.dims[i])
+                    yield i, k, digest(to_host(part))
+                elif i in self._own:
+                    yield i, k, self._own[i]
 
     def _new(self, size: int) -> Any:
         return np.zeros_like(self.shards[0].array, shape=size)

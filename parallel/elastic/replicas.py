@@ -11,14 +11,25 @@ import numpy as np
 from autograd.arrays.device import move, to_host
 from autograd.engine.state import state
 from autograd.errors import OptionError, ReplicaMismatch, ReplicaWarning, typed_errors, warn
+from autograd.nn import Module
 
 from ..checkpoint.disk import bytes_of
-from ..checkpoint.replicas import Difference, copies_of, differ, differences, digest_of_text, ranks_text
-from ..checkpoint.tree import encode, on_a_mesh
+from ..checkpoint.ownership import name_of_replicas
+from ..checkpoint.replicas import (
+    Difference,
+    copies_of,
+    differ,
+    differences,
+    digest_of_text,
+    ranks_text,
+    value_digest,
+)
+from ..checkpoint.tree import encode, objects_of, on_a_mesh, parts_of
 
 __all__ = ["Replicas"]
 
 _CALL = "Replicas.check"
+_LOSS, _GATHERED = ", the loss", ", as gathered from rank "  # of what is no state
 
 
 @typed_errors
@@ -46,6 +57,11 @@ class Replicas:
 
     Notes
     -----
+    With ZeRO 1 and 2 the copies of the parameters that the last step has gathered are compared, too, though they are no
+    state, and of a `Trainer` the loss that its last step has returned. If these differ, the step was computed with
+    wrong values, and there is nothing to repair: it is a `ReplicaMismatch`. From the first check on each rank computes
+    a digest of its part when it is gathered. What a rank alone has cannot be compared, as its part of a reduce-scatter.
+
     A comparison reads this rank's replicas once, and sends a digest of 12 bytes for each set of axes to each rank; only
     if they differ, a digest of each value. Values of which a rank has the only copy are not compared: the parts of ZeRO
     without ``replicate``, running statistics that each rank has for itself, plain numbers.
@@ -106,9 +122,17 @@ class Replicas:
             if group.size == 1 or state.dry:
                 return []
             pieces = encode(self.objects).pieces
-            if not _differ(copies := copies_of(pieces), group):
+            copies = copies_of(pieces)
+            if not _differ({**copies, **(passing := self._passing(group))}, group):
                 return []
-            found = differences(copies, group, _CALL)
+            found = differences({**copies, **passing}, group, _CALL)
+            of_step = [each for each in found if each.path.endswith(_LOSS) or _GATHERED in each.path]
+            if of_step:
+                raise ReplicaMismatch(
+                    f"{_text(step, of_step[0])}{_others_text(of_step)}\n  A fault of a memory, a processor or the "
+                    "network has changed it, and the last step was computed with it: all parameters are wrong since\n"
+                    "  fix: go on from the last checkpoint"
+                )
             undecided = [each for each in found if not each.is_decided]
             if undecided or not self.repair:
                 found = undecided or found
@@ -130,6 +154,23 @@ class Replicas:
                         f"test the host of {ranks_text(each.others)} if it occurs again", ReplicaWarning,
                     )
             return found
+
+    def _passing(self, group: Any) -> dict[str, dict[str, str]]:
+        """The digests of values of the last step that are no state, and equal on several ranks."""
+        found: dict[str, dict[str, str]] = {}
+        for where, owner in objects_of(self.objects).items():
+            loss = getattr(owner, "last_loss", None)
+            if isinstance(loss, float):
+                found.setdefault(f"{'*'.join(state.grid.names)} of the loss", {})[where + _LOSS] = repr(loss)
+            for path, x in parts_of(where, owner).items():
+                for name, module in x.named_modules() if isinstance(x, Module) else ():
+                    of_gathers = getattr(module, "gathered_copies", None)
+                    names = {} if of_gathers is None else {p: each for each, p in module.named_parameters()}
+                    for p, on, k, digest in () if of_gathers is None else of_gathers(value_digest):
+                        full = f"{path}/{name}{'.' * bool(name)}{names[p]}"
+                        key = name_of_replicas(p.layout, on.names) + f", part {k}"
+                        found.setdefault(key, {})[f"{full}{_GATHERED}{on.group.ranks[k]}"] = digest
+        return found
 
     def _repair(self, found: Sequence[Difference], pieces: Mapping[str, Any], group: Any) -> None:
         """Send each value from the first rank of the majority to those that differ. `send` returns at once."""

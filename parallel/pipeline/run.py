@@ -358,6 +358,11 @@ class Pipeline(Module):
         if self._wraps is not None:
             yield from self._wraps.attached()
 
+    def gathered_copies(self, digest: Callable[[Any], str]) -> Iterator[Any]:
+        """Copies of other ranks' parts of parameters; see `DataParallel.gathered_copies`."""
+        if isinstance(self._wraps, DataParallel):
+            yield from self._wraps.gathered_copies(digest)
+
     @property
     def wrapped(self) -> Module:
         """This rank's layers, in `DataParallel` if the batch is divided; for `memory_of`."""

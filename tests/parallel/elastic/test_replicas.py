@@ -16,12 +16,13 @@ import collectives as cc
 from autograd import nn, optim, random
 from autograd.engine.whole import in_pieces
 from autograd.errors import OptionError, ReplicaMismatch, ReplicaWarning
+from collectives.testing import faults
 from parallel import DataParallel
 from parallel.checkpoint.tree import encode
 from parallel.elastic import Difference, Replicas
 
 from ...collectives.launch import launch_command
-from ..checkpoint.layouts import batch, trainer
+from ..checkpoint.layouts import LAYOUTS, batch, ranks_of, trainer
 
 
 def flip(array: Any, seed: int = 0) -> None:
@@ -329,3 +330,55 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+
+
+# -- values of the last step -------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("zero", [1, 2])
+@pytest.mark.parametrize("ranks, rank", [(2, 1), (2, 0), (3, 2), (5, 0)])
+def test_a_corrupted_gather_is_found(ranks: int, rank: int, zero: int) -> None:
+    """The gathered parameters are copies that are no state; a step with a wrong one spoils all parameters."""
+
+    def program(at: int) -> Any:
+        with cc.Mesh(dp=ranks):
+            net, adam = trained(1, zero=zero)
+            replicas = Replicas({"run": {"net": net, "adam": adam}})
+            assert replicas.check(0) == []  # from here on the parts that are sent are known, too
+            with faults.injected(faults.Corrupt(rank, at=at, of="all_gather")):
+                step_of(net, adam, 1)
+            try:
+                replicas.check(1)
+                return None
+            except ReplicaMismatch as error:
+                step_of(net, adam, 2)  # which gathers again
+                assert replicas.check(2) == []
+                return str(error)
+
+    texts = cc.run(program, ranks, 1)
+    assert len(set(texts)) == 1
+    assert "net/" in texts[0] and ", as gathered from rank " in texts[0] and "fix: go on from the last" in texts[0]
+    if ranks > 2:
+        assert f"on rank {rank} it is another one than on ranks" in texts[0]
+
+
+@pytest.mark.parametrize("name", ["dp3", "dp2 zero 1", "tp2", "pp2", "cp2", "pp2 dp2 zero 1"])
+def test_a_corrupted_loss_of_a_trainer_is_found(name: str) -> None:
+    layout = LAYOUTS[name]
+    ranks = ranks_of(layout)
+
+    def program() -> list[str]:
+        made = trainer(layout)
+        replicas, texts = Replicas({"trainer": made}), []
+        for step in range(3):
+            made.step(*batch(step))
+            assert replicas.check(step) == []
+        if made.mesh.ranks.rank == ranks - 1:
+            made.last_loss = float(np.nextafter(made.last_loss, 9))
+        try:
+            replicas.check(3)
+        except ReplicaMismatch as error:
+            texts.append(str(error))
+        return texts
+
+    for texts in cc.run(program, ranks):
+        assert len(texts) == 1
+        assert texts[0].startswith("Replicas.check, step 3: trainer, the loss is one value for rank")
