@@ -123,7 +123,7 @@ class Replicas:
                 return []
             pieces = encode(self.objects).pieces
             copies = copies_of(pieces)
-            if not _differ({**copies, **(passing := self._passing(group))}, group):
+            if not _differ({**copies, **(passing := self._passing())}, group):
                 return []
             found = differences({**copies, **passing}, group, _CALL)
             of_step = [each for each in found if each.path.endswith(_LOSS) or _GATHERED in each.path]
@@ -155,21 +155,21 @@ class Replicas:
                     )
             return found
 
-    def _passing(self, group: Any) -> dict[str, dict[str, str]]:
-        """The digests of values of the last step that are no state, and equal on several ranks."""
+    def _passing(self) -> dict[str, dict[str, str]]:
+        """The digests of values of the last step that are no state, in the form of `copies_of`."""
         found: dict[str, dict[str, str]] = {}
         for where, owner in objects_of(self.objects).items():
             loss = getattr(owner, "last_loss", None)
-            if isinstance(loss, float):
+            if isinstance(loss, float) and state.grid is not None:
                 found.setdefault(f"{'*'.join(state.grid.names)} of the loss", {})[where + _LOSS] = repr(loss)
             for path, x in parts_of(where, owner).items():
                 for name, module in x.named_modules() if isinstance(x, Module) else ():
-                    of_gathers = getattr(module, "gathered_copies", None)
-                    names = {} if of_gathers is None else {p: each for each, p in module.named_parameters()}
-                    for p, on, k, digest in () if of_gathers is None else of_gathers(value_digest):
-                        full = f"{path}/{name}{'.' * bool(name)}{names[p]}"
-                        key = name_of_replicas(p.layout, on.names) + f", part {k}"
-                        found.setdefault(key, {})[f"{full}{_GATHERED}{on.group.ranks[k]}"] = digest
+                    if not hasattr(module, "gathered_copies"):
+                        continue
+                    names = {p: each for each, p in module.named_parameters(name)}
+                    for p, on, k, digest in module.gathered_copies(value_digest):
+                        key = f"{name_of_replicas(p.layout, on.names)}, part {k}"
+                        found.setdefault(key, {})[f"{path}/{names[p]}{_GATHERED}{on.group.ranks[k]}"] = digest
         return found
 
     def _repair(self, found: Sequence[Difference], pieces: Mapping[str, Any], group: Any) -> None:
