@@ -23,7 +23,8 @@ from typing import Any
 from autograd.errors import CheckpointError, DamagedCheckpoint
 
 from .disk import NAMES, Reader, header_of, make_durable, refuse_other_size, rename, running_checksum, stored_as
-from .manifest import Manifest, Stretch, Value, entry_name
+from .manifest import Manifest, Value, entry_name
+from .pieces import Stretch
 
 __all__ = ["Directory"]
 

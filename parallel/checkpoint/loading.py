@@ -29,8 +29,9 @@ from ..runs.environment import environment_of_bits
 from . import disk
 from .boxes import Box, boxes_in, meet, refined, shape_of, within
 from .directory import Directory
-from .manifest import Manifest, Stretch, Value, refuse
+from .manifest import Manifest, Value, refuse
 from .ownership import key_of, place_of
+from .pieces import Stretch, equal_to, meeting
 from .tree import Decoder, objects_of, on_its_mesh, parts_of, state_of
 
 __all__ = [
@@ -198,8 +199,8 @@ class StoredValue(Stored):
         wanted = tuple((int(a), int(b)) for a, b, _ in (s.indices(n) for s, n in zip(slices, self.shape, strict=True)))
         self.source.used.add(self.key)
         dtype = _native(self.saved)
-        whole = next((i for i, p in enumerate(self.saved.pieces) if p.box == wanted and p.begin < p.end), None)
-        if self.shape == self.saved.shape and whole is not None:
+        whole = equal_to(self.saved.pieces, wanted) if self.shape == self.saved.shape else None
+        if whole is not None:
             found = self.source.piece(self.key, whole, self.saved)
         else:
             found = disk.empty(shape_of(wanted), dtype)
@@ -216,12 +217,14 @@ class StoredValue(Stored):
 
     def _fill(self, wanted: Box, out: Any, finer: tuple[int, ...], dtype: Any) -> None:
         """Read a box for a shape that splits dimensions of the saved one, or is the same, into an array."""
-        for i, p in enumerate(self.saved.pieces):
-            if finer == self.saved.shape:
+        if finer == self.saved.shape:
+            for i in meeting(self.saved.pieces, wanted):
+                p = self.saved.pieces[i]
                 common = meet(p.box, wanted)
-                if common is not None:
-                    self._read(i, p, common, dtype, out[within(common, wanted)])
-                continue
+                assert common is not None
+                self._read(i, p, common, dtype, out[within(common, wanted)])
+            return
+        for i, p in enumerate(self.saved.pieces):
             for own, box in boxes_in(p.box, self.saved.shape, finer):
                 common = meet(box, wanted)
                 if common is not None:

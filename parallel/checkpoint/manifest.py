@@ -10,7 +10,8 @@ import json
 import math
 import os
 import re
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,9 +24,10 @@ from autograd.errors import CheckpointError, DamagedCheckpoint, printable
 
 from .boxes import Box, elements, meet
 from .disk import opened
+from .pieces import Pieces, Stretch, are_apart, numbers_of
 
 __all__ = [
-    "DEEPEST", "FORMAT", "Manifest", "NAME", "Stretch", "Value", "dtype_text", "entry_name", "place_suffix", "refuse",
+    "DEEPEST", "FORMAT", "Manifest", "NAME", "Value", "dtype_text", "entry_name", "place_suffix", "refuse",
     "refuse_meeting",
 ]  # fmt: skip
 
@@ -34,29 +36,6 @@ FORMAT = "ringtape checkpoint 1"
 _LARGEST = 1 << 31  # bytes of a manifest
 _MOST_DIMENSIONS = 64
 _FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,200}")
-
-
-@dataclass(frozen=True)
-class Stretch:
-    """A piece of a value in a file.
-
-    Attributes
-    ----------
-    file : int
-        The place in `Manifest.files`.
-    begin, end : int
-        Bytes in the file.
-    box : Box
-        The part of the value that they are, in C order.
-    checksum : str
-        Of these bytes.
-    """
-
-    file: int
-    begin: int
-    end: int
-    box: Box
-    checksum: str
 
 
 @dataclass(frozen=True)
@@ -72,7 +51,7 @@ class Value:
         By axis, the label that it had.
     place : dict of str to int
         By axis on which each rank had a value of its own, the coordinate of the rank whose value this is.
-    pieces : tuple of Stretch
+    pieces : sequence of Stretch
         Which together have each element once.
     """
 
@@ -80,7 +59,7 @@ class Value:
     dtype: str
     layout: dict[str, str]
     place: dict[str, int]
-    pieces: tuple[Stretch, ...]
+    pieces: Sequence[Stretch]
 
     @property
     def numpy_dtype(self) -> Any:
@@ -156,19 +135,20 @@ class Manifest:
             if size > _LARGEST:
                 refuse(folder, NAME, f"it has {size} bytes; a manifest has at most {_LARGEST}")
             try:
-                return cls.of_text(file.read(size), folder)
+                text = file.read(size)
             except OSError as error:
                 raise DamagedCheckpoint(f"checkpoint {folder}, {NAME}: it cannot be read: {error.strerror}") from None
+        return cls.of_text(text, folder)
 
     @classmethod
     def of_text(cls, text: bytes, folder: Path) -> Manifest:
         """Check the text of a manifest, of the checkpoint in a folder."""
-        head, _, _ = text.partition(_BEFORE)
+        head = text[: max(text.find(_BEFORE), 0)]
         body = memoryview(text)[len(head) + len(_BEFORE) : -len(_AFTER)]
         if not text.endswith(_AFTER) or head != b'{"digest": "%s", ' % _digest(body).encode():
             refuse(folder, NAME, "its digest is not that of its content: it is cut off, was changed, or is none")
         try:
-            return cls._checked(_json_of(bytes(body)), folder)
+            return cls._checked(*_parsed(body), folder)
         except CheckpointError:
             raise
         except Exception as error:  # a manifest that another program has written, with a right digest
@@ -176,13 +156,18 @@ class Manifest:
             raise DamagedCheckpoint(f"checkpoint {folder}, {NAME}: it is no manifest: {fault}") from None
 
     @classmethod
-    def _checked(cls, code: Any, folder: Path) -> Manifest:
+    def _checked(cls, code: Any, lines: Iterable[tuple[str, Any]], folder: Path) -> Manifest:
         if code["format"] != FORMAT:
             refuse(folder, NAME, f"its format is {code['format']!r}; this version reads {FORMAT!r}")
         files = [(_file_name(name, folder), _number(size)) for name, size in code["files"]]
         if len({name for name, _ in files}) < len(files):
             refuse(folder, NAME, "it has a file twice")
-        values = {path: _value(path, each, files, folder) for path, each in _typed(code["values"], dict).items()}
+        sizes = np.array([size for _, size in files], np.int64)
+        values: dict[str, Value] = {}
+        for path, each in lines:  # one value at a time is there as JSON
+            if path in values:
+                raise ValueError("an object that has a key twice")
+            values[path] = _value(path, each, files, sizes, folder)
         _refuse_overlaps(values, files, folder)
         mesh = {axis: _number(n) for axis, n in _typed(code["mesh"], dict).items()}
         classes = [_number(k) for k in _typed(code["classes"], list)]
@@ -200,6 +185,34 @@ _BEFORE, _AFTER = b'"manifest":\n', b"\n}\n"  # around what the digest is of
 
 def _digest(body: Any) -> str:
     return blake2b(body, digest_size=16).hexdigest()
+
+
+def _parsed(body: memoryview) -> tuple[Any, Iterable[tuple[str, Any]]]:
+    """The content of a manifest without its values, and these, read one after another if each is a line.
+
+    JSON that is read at once takes ten times the memory of its text.
+    """
+    text: Any = body.obj
+    start = len(text) - len(_AFTER) - len(body)
+    end = text.find(b"\n", start, start + len(body))  # there is no other one in what `Manifest.text` writes before
+    has_lines = text.startswith(_VALUES, end - len(_VALUES)) and text.endswith(b"\n}}" + _AFTER)
+    if end - len(_VALUES) < start or not has_lines:
+        code = _json_of(bytes(body))
+        return code, _typed(code["values"], dict).items()
+
+    def lines() -> Iterator[tuple[str, Any]]:
+        at, last = end + 1, len(text) - len(_AFTER) - 3  # at the line break before "}}"
+        while at < last:
+            stop = text.find(b"\n", at, last)
+            stop = last if stop < 0 else stop
+            yield from _typed(_json_of(b"{" + text[at : stop - (stop < last and text[stop - 1] == 44)] + b"}"),
+                              dict).items()  # 44 is the comma
+            at = stop + 1
+
+    return _json_of(text[start : end - len(_VALUES)] + b"}"), lines()
+
+
+_VALUES = b', "values": {'
 
 
 def _json_of(text: bytes) -> Any:
@@ -258,7 +271,7 @@ def dtype_text(dtype: Any) -> str:
     return str(dtype.newbyteorder("<").str if dtype.kind in "USMm" or dtype.type is np.void else dtype.name)
 
 
-def _value(path: str, code: Mapping[str, Any], files: list[tuple[str, int]], folder: Path) -> Value:
+def _value(path: str, code: Mapping[str, Any], files: list[tuple[str, int]], sizes: Any, folder: Path) -> Value:
     shape = tuple(_number(n) for n in code["shape"])
     dtype = _dtype(code["dtype"])
     extents = math.prod(n for n in shape if n)
@@ -267,17 +280,35 @@ def _value(path: str, code: Mapping[str, Any], files: list[tuple[str, int]], fol
         or dtype.fields is not None or dtype.subdtype is not None
     ):  # fmt: skip
         refuse(folder, path, f"it has shape {shape} and dtype {code['dtype']!r}, which no array of a checkpoint has")
-    pieces = [_piece(path, each, shape, dtype, files, folder) for each in _typed(code["pieces"], list)]
+    pieces = _pieces(path, _typed(code["pieces"], list), shape, dtype, files, sizes, folder)
     layout = {axis: _typed(label, str) for axis, label in _typed(code["layout"], dict).items()}
     place = {axis: _number(k) for axis, k in _typed(code.get("place", {}), dict).items()}
     if not path.endswith(place_suffix(place)):
         refuse(folder, path, f"it has the place {place}, which its name does not have")
-    missing = math.prod(shape) - sum(p.end - p.begin for p in pieces) // dtype.itemsize
+    _, begins, ends = numbers_of(pieces).T
+    missing = math.prod(shape) - sum((ends - begins).tolist()) // dtype.itemsize
     if missing:
         fault = f"{missing} elements are missing" if missing > 0 else f"{-missing} elements are there twice"
         refuse(folder, path, f"its pieces are not the whole value of shape {shape}: {fault}")
-    refuse_meeting(pieces, folder, path)
-    return Value(shape, code["dtype"], layout, place, tuple(pieces))
+    if not are_apart(pieces, shape):
+        refuse_meeting(pieces, folder, path)
+    return Value(shape, code["dtype"], layout, place, pieces)
+
+
+_FEW = 3  # pieces, of which objects take no more memory than an array
+
+
+def _pieces(
+    path: str, code: list[Any], shape: tuple[int, ...], dtype: Any, files: list[tuple[str, int]], sizes: Any,
+    folder: Path,
+) -> Sequence[Stretch]:  # fmt: skip
+    """The pieces of a value, all at once, or one after another if there are few or one is wrong."""
+    if len(code) > _FEW:
+        with suppress(ValueError, TypeError, OverflowError):
+            found = Pieces.of_code(code, len(shape))
+            if found.are_right(shape, dtype.itemsize, sizes):
+                return found
+    return tuple(_piece(path, each, shape, dtype, files, folder) for each in code)
 
 
 def _piece(
@@ -380,13 +411,17 @@ def refuse_meeting(pieces: Any, folder: Any, path: str) -> None:
 
 def _refuse_overlaps(values: Mapping[str, Value], files: list[tuple[str, int]], folder: Path) -> None:
     """Raise CheckpointError if two pieces share bytes of a file."""
-    of_files: list[list[tuple[int, int, str]]] = [[] for _ in files]
-    for path, value in values.items():
-        for p in value.pieces:
-            if p.begin < p.end:
-                of_files[p.file].append((p.begin, p.end, path))
-    for (name, _), stretches in zip(files, of_files, strict=True):
-        stretches.sort()
-        for (_, end, path), (begin, _, other) in zip(stretches, stretches[1:], strict=False):
-            if begin < end:
-                refuse(folder, name, f"bytes {begin} to {end} belong to {path!r} and to {other!r}")
+    paths = list(values)
+    places = [numbers_of(value.pieces) for value in values.values()]
+    numbers = np.concatenate([np.empty((0, 3), np.int64), *places])
+    owners = np.repeat(np.arange(len(paths)), [len(each) for each in places])
+    order = np.lexsort((numbers[:, 2], numbers[:, 1], numbers[:, 0]))
+    order = order[numbers[order, 1] < numbers[order, 2]]
+    one, two = order[:-1], order[1:]
+    wrong = np.flatnonzero((numbers[one, 0] == numbers[two, 0]) & (numbers[one, 2] > numbers[two, 1]))
+    if len(wrong):
+        i, k = one[wrong[0]], two[wrong[0]]
+        refuse(
+            folder, files[numbers[i, 0]][0],
+            f"bytes {numbers[k, 1]} to {numbers[i, 2]} belong to {paths[owners[i]]!r} and to {paths[owners[k]]!r}",
+        )

@@ -24,8 +24,9 @@ from ..runs.environment import environment_of_bits
 from . import disk
 from .boxes import elements
 from .directory import Directory
-from .manifest import NAME, Manifest, Stretch, Value, dtype_text, entry_name, refuse_meeting
+from .manifest import NAME, Manifest, Value, dtype_text, entry_name, refuse_meeting
 from .ownership import Entry, Share, share_of, whole_entry
+from .pieces import Stretch
 from .replicas import differ, differences, digest_of_text, ranks_text, value_digest
 from .tree import Encoded, encode, merged, values_of
 

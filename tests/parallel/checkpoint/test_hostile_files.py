@@ -19,7 +19,7 @@ import pytest
 
 import collectives as cc
 from autograd import nn, optim, random
-from autograd.errors import CheckpointError, CheckpointWarning, DamagedCheckpoint, RingtapeError
+from autograd.errors import ArgumentError, CheckpointError, CheckpointWarning, DamagedCheckpoint, RingtapeError
 from parallel import Trainer, checkpoint
 from parallel.checkpoint import disk, loading
 from parallel.checkpoint.commands import main
@@ -505,11 +505,25 @@ def test_all_steps_damaged(run: Run) -> None:
         assert checkpoint.latest(run.path) is None
 
 
+class Holds:
+    """An object with a state of any kind."""
+
+    def __init__(self, state: Any):
+        self.state = state
+
+    def state_dict(self) -> Any:
+        return self.state
+
+    def load_state_dict(self, state: Any) -> None:
+        self.state = state
+
+
 def test_a_state_that_is_nested_too_deeply_is_not_saved(tmp_path: Path) -> None:
     """What a load would refuse does not take the place of a step."""
     checkpoint.save(tmp_path, {"a": nested(90)}, 1)
-    with pytest.raises(CheckpointError, match="nested too deeply"):
-        checkpoint.save(tmp_path, {"a": nested(150)}, 2)
+    for state in ({"a": nested(150)}, {"a": Holds(nested(150))}):
+        with pytest.raises(ArgumentError, match="nested deeper than 96 containers"):
+            checkpoint.save(tmp_path, state, 2)
     assert checkpoint.load(tmp_path, {}).values == {"a": nested(90)} and Directory(tmp_path).steps() == [1]
 
 
