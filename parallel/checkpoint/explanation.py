@@ -12,8 +12,9 @@ from autograd.engine.state import state
 from autograd.errors import typed_errors
 
 from .boxes import elements
-from .ownership import share_of
-from .tree import encode, on_a_mesh
+from .ownership import name_of_replicas, replicas_of, share_of
+from .saving import told_bytes
+from .tree import Encoded, encode, on_a_mesh
 
 __all__ = ["Explanation", "explain"]
 
@@ -33,6 +34,8 @@ class Explanation:
         The bytes of this rank's parts.
     written_bytes : int
         The bytes that it writes.
+    manifest_bytes : int
+        The bytes that the manifest has of the parts of all ranks, if all write as many as this one.
     exchanges : int
         How often all ranks send each other a text.
     exchanged_bytes : int
@@ -44,13 +47,15 @@ class Explanation:
     values: int
     held_bytes: int
     written_bytes: int
+    manifest_bytes: int
     exchanges: int
     exchanged_bytes: int
 
     def __str__(self) -> str:
         return (
             f"{self.ranks:,} ranks write {self.files:,} files. This one has parts of {self.values:,} values, "
-            f"{self.held_bytes:,} bytes, and writes {self.written_bytes:,} bytes. It takes part in {self.exchanges} "
+            f"{self.held_bytes:,} bytes, and writes {self.written_bytes:,} bytes. The manifest has "
+            f"{self.manifest_bytes:,} bytes on the parts of all ranks. It takes part in {self.exchanges} "
             f"exchanges, in which it receives {self.exchanged_bytes:,} bytes."
         )
 
@@ -91,12 +96,25 @@ def explain(objects: Any) -> Explanation:
     written = sum(entry.array.dtype.itemsize * elements(entry.box) for entry in entries)
     of_all = sum(array.dtype.itemsize * int(array.size) for array in found.arrays.values())
     held, written = held + of_all, written + of_all * (int(group.index) == 0)
+    pieces = sum(len(json.dumps([ranks, held, held, entry.box, "0123456789abcdef"])) for entry in entries)
     trees = len(json.dumps(found.tree))
     exchanges = 0 if ranks == 1 else 3 + (stages > 1)
-    texts = 250 * ranks + (trees * stages if stages > 1 else 0)
+    texts = told_bytes(len(_copies(found))) * ranks + (trees * stages if stages > 1 else 0)
     return Explanation(
-        ranks, ranks + 1, len(found.pieces) + len(found.arrays), held, written, exchanges, 0 if ranks == 1 else texts
-    )
+        ranks, ranks + 1, len(found.pieces) + len(found.arrays), held, written, pieces * ranks, exchanges,
+        0 if ranks == 1 else texts,
+    )  # fmt: skip
+
+
+def _copies(found: Encoded) -> set[str]:
+    """The names of the ranks with which this one shares values, of which all of them have copies."""
+    names = set()
+    for piece, _ in found.pieces.values():
+        assert piece.layout is not None
+        axes, _, replicas, holds = replicas_of(piece.layout)
+        if holds and replicas > 1:
+            names.add(name_of_replicas(piece.layout, axes))
+    return names
 
 
 def _after_first_step(x: Any) -> Any:
