@@ -307,7 +307,7 @@ class _Mine:
         self.error: RingtapeError | None = None
 
     def told(self, tree: str, step: Any, index: int) -> bytes:
-        """What all ranks hear of this one. It is short, since each gets that of all: see `told_bytes`."""
+        """The text that all ranks get from this one. It is short, since each gets that of all: see `told_bytes`."""
         told: dict[str, Any] = {"step": step if isinstance(step, int) else 0, "tree": digest_of_text(tree)}
         if self.share.copies:
             told["copies"] = {

@@ -28,7 +28,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
@@ -63,11 +63,21 @@ def has_state(x: Any) -> bool:
 def below(path: str, key: Any) -> str:
     """The path of what a container has under a key.
 
+    Raises
+    ------
+    ArgumentError
+        Containers are nested too deeply.
+
     Examples
     --------
     >>> below("losses", "train/first"), below("optimizers", 0)
     ('losses/train%2Ffirst', 'optimizers/0')
     """
+    if path.count("/") > _DEEPEST:
+        raise ArgumentError(
+            f"checkpoint: {path[:60]}... is nested deeper than {_DEEPEST} containers, or in itself\n"
+            "  fix: the state as a flat mapping"
+        )
     return f"{path}/{str(key).replace('%', '%25').replace('/', '%2F').replace('@', '%40')}"
 
 
@@ -86,30 +96,21 @@ def objects_of(objects: Mapping[str, Any]) -> dict[str, Any]:
     """
     found: dict[str, Any] = {}
     for name, x in objects.items():
-        _find(x, str(name), 0, found)
+        _find(x, str(name), found)
     return found
 
 
-def _find(x: Any, path: str, depth: int, found: dict[str, Any]) -> None:
+def _find(x: Any, path: str, found: dict[str, Any]) -> None:
     if has_state(x) or (not isinstance(x, Mapping | list | tuple) and _has_half(x)):
         found[path] = x  # of a half `parts_of` says so, where all ranks hear of it
         return
     items = x.items() if isinstance(x, Mapping) else enumerate(x) if isinstance(x, list | tuple) else ()
-    if items and depth > _DEEPEST:
-        _refuse_depth(path)
     for key, each in items:
         if each.__class__ not in _PLAIN:
-            _find(each, below(path, key), depth + 1, found)
+            _find(each, below(path, key), found)
 
 
 _PLAIN = frozenset({bool, int, float, str, type(None), np.ndarray})
-
-
-def _refuse_depth(path: str) -> NoReturn:
-    raise ArgumentError(
-        f"checkpoint: {path[:60]}... is nested deeper than {_DEEPEST} containers, or in itself\n"
-        "  fix: the state as a flat mapping"
-    )
 
 
 def _plain_of(x: Any, path: str, objects: Mapping[str, Any]) -> Any:
@@ -268,8 +269,6 @@ def _code(x: Any, path: str, found: Encoded, digest: Any) -> Any:
         return {"ranks": [_code(x.mine, path, found, digest)]}
     if isinstance(x, Names):
         return {"names": [list(names) for names in x]}
-    if isinstance(x, Mapping | list | tuple) and path.count("/") > _DEEPEST:
-        _refuse_depth(path)
     if isinstance(x, ByParameter):
         return {"by": {key: _code(each, below(path, key), found, digest) for key, each in zip(x.keys, x, strict=True)}}
     if isinstance(x, Mapping):
@@ -277,7 +276,7 @@ def _code(x: Any, path: str, found: Encoded, digest: Any) -> Any:
             raise ArgumentError(f"checkpoint.save: {path} is a mapping with keys that are no texts")
         return {"dict": {key: _code(each, below(path, key), found, digest) for key, each in x.items()}}
     if isinstance(x, list | tuple):
-        items = [_code(each, f"{path}/{i}", found, digest) for i, each in enumerate(x)]
+        items = [_code(each, below(path, i), found, digest) for i, each in enumerate(x)]
         return items if isinstance(x, list) else {"tuple": items}
     return _plain_code(x, path)
 

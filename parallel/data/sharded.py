@@ -296,7 +296,7 @@ class ShardedBuckets(Buckets):
         return finish
 
     def gathered_copies(self, digest: Callable[[Any], str]) -> Iterator[tuple[int, int, str]]:
-        """What the last gather has given: a parameter, the rank of the axis whose part it is, and the part's digest.
+        """Digests of the last gather: a parameter, the rank of the axis whose part it is, and the part's digest.
 
         The parts of other ranks are copies, which an optimizer's step does not change. Of its own part a rank knows the
         digest only from the second call on, because each gather has to compute it.
