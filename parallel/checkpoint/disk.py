@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import json
-import math
 import os
 import stat
 import struct
@@ -26,8 +25,8 @@ from autograd.nn.weights import library
 from collectives.faults import points as faults
 
 __all__ = [
-    "CHECKSUM", "NAMES", "Reader", "checksum_named", "empty", "header_of", "make_durable", "opened",
-    "refuse_other_size", "rename", "running_checksum", "storable", "stored_as", "write_data", "write_text",
+    "CHECKSUM", "NAMES", "Reader", "checksum_named", "header_of", "make_durable", "opened", "refuse_other_size",
+    "rename", "running_checksum", "storable", "stored_as", "write_data", "write_text",
 ]  # fmt: skip
 
 
@@ -247,28 +246,6 @@ def make_durable(folder: Path) -> None:
 
 
 _IN_CACHE = 1 << 18  # bytes
-
-
-# -- memory ------------------------------------------------------------------------------------------------------------
-_PAGE = 1 << 21  # bytes of a huge page
-_LEAST_HUGE = 2 * _PAGE
-
-
-def empty(shape: Sequence[int], dtype: Any) -> Any:
-    """A new array for values that are about to be read or copied, which begins at a huge page if it is large.
-
-    NumPy asks the system for huge pages, but its arrays begin anywhere: those of some MiB have up to half of their
-    memory in pages of 4 KiB, each of which the system clears in a fault of its own. Of 64 MiB from the page cache, read
-    into new memory, 1 MiB takes 0.9 ms in small pages and 0.2 ms in huge ones; in memory that was used before, 0.2 ms
-    and 0.1 ms. The memory comes from the allocator, so that a process which keeps freed memory uses it again.
-    """
-    dtype = np.dtype(dtype)
-    size = math.prod(shape) * dtype.itemsize
-    if size < _LEAST_HUGE:
-        return np.empty(shape, dtype)
-    held = np.empty(size + _PAGE, np.uint8)  # the rest is not touched, and takes no memory
-    at = -held.ctypes.data % _PAGE
-    return held[at : at + size].view(dtype).reshape(shape)
 
 
 # -- reading -----------------------------------------------------------------------------------------------------------

@@ -82,7 +82,7 @@ class Source:
     def piece(self, key: str, i: int, value: Value) -> Any:
         """Read a piece, flat, and compare its checksum."""
         p = value.pieces[i]
-        flat = disk.empty((p.end - p.begin,), np.uint8)
+        flat = np.empty(p.end - p.begin, np.uint8)
         self.read(key, i, p, flat)
         return flat.view(_native(value)).reshape(shape_of(p.box))
 
@@ -203,7 +203,7 @@ class StoredValue(Stored):
         if whole is not None:
             found = self.source.piece(self.key, whole, self.saved)
         else:
-            found = disk.empty(shape_of(wanted), dtype)
+            found = np.empty(shape_of(wanted), dtype)
             finer = refined(self.saved.shape, self.shape)
             assert finer is not None
             for own, box in boxes_in(wanted, self.shape, finer):

@@ -83,7 +83,7 @@ class Save:
             key = f"{i}"
             held = memory.get(key)
             if held is None or held.shape != array.shape or held.dtype != array.dtype:
-                held = memory[key] = disk.empty(array.shape, array.dtype)
+                held = memory[key] = np.empty(array.shape, array.dtype)
             np.copyto(held, array)
             found.append(Entry(entry.key, entry.shape, entry.layout, entry.place, entry.box, held))
         self.entries = found
