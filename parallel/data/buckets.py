@@ -244,11 +244,7 @@ class Buckets:
         n, group = len(self._parameters), self.group
         order = list(range(n))[::-1] if order is None else order
         if self.own_channel:
-            group.agree(lambda: f"order of the gradients of {n} parameters (axis={'*'.join(self.on.names)!r})")
-            mine = np.array(order, np.int64)
-            order = group.run(Request("broadcast", mine if group.index == 0 else None, out=mine)).tolist()
-            if sorted(order) != list(range(n)):
-                raise CommunicationError(self._wrong_order(order))
+            order = self._agreed_order(order)
         on_host = all(isinstance(p.array, np.ndarray | np.generic) for p in self._parameters)
         is_shared = (
             self.own_channel and on_host and self.reduction is None and group.library is not None
@@ -270,16 +266,28 @@ class Buckets:
                 kept.append(_Buffer(self._new_buffer(b, is_first=True), self.places[b], self.keeps_parts))
         return self.places
 
-    def _wrong_order(self, order: list[int]) -> str:
+    def _agreed_order(self, order: list[int]) -> list[int]:
+        """The order of the first rank. All ranks of the axis call it.
+
+        Raises
+        ------
+        CommunicationError
+            What this rank has received is no order.
+        """
         n, group = len(self._parameters), self.group
-        wrong = [i for i in order if order.count(i) > 1 or not 0 <= i < n][:3]
-        return (
-            f"order of the gradients of {n} parameters (axis={'*'.join(self.on.names)!r}): rank "
-            f"{group.ranks[group.index]} has received one from rank {group.ranks[0]} that is none of them: it has "
-            f"{', '.join(map(str, wrong))}; needed: each number from 0 to {n - 1} once\n  A fault of a memory, a "
-            "processor or the network has changed it on its way\n  fix: start again from the last checkpoint, and test "
-            "the hosts of these ranks if it occurs again"
-        )
+        call = f"order of the gradients of {n} parameters (axis={'*'.join(self.on.names)!r})"
+        group.agree(lambda: call)
+        mine = np.array(order, np.int64)
+        order = group.run(Request("broadcast", mine if group.index == 0 else None, out=mine)).tolist()
+        if sorted(order) != list(range(n)):
+            wrong = [i for i in order if order.count(i) > 1 or not 0 <= i < n][:3]
+            raise CommunicationError(
+                f"{call}: rank {group.ranks[group.index]} has received one from rank {group.ranks[0]} that is none: it "
+                f"has {', '.join(map(str, wrong))}; needed: each number from 0 to {n - 1} once\n  A fault of a memory, "
+                "a processor or the network has changed it on its way\n  fix: start again from the last checkpoint, "
+                "and test the hosts of these ranks if it occurs again"
+            )
+        return order
 
     def _settle(self) -> None:
         """Compute what depends on the buckets, once they are known."""
