@@ -175,6 +175,7 @@ def shape(a: Any) -> tuple[int, ...]:
     return a.shape if a.__class__ in TENSORS else np.shape(a)
 
 
+@typed_errors
 def size(a: Any, axis: Any = None) -> int:
     """Return the number of elements, in all or along an axis: of this rank's part where a dimension is sharded."""
     if a.__class__ not in TENSORS:
