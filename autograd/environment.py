@@ -63,8 +63,7 @@ VARIABLES: dict[str, Variable] = {
         "doctor` prints", ("staged", "ipc", "nccl", "mpi"),
     ),
     "RINGTAPE_FAULTS": Variable("faults to inject, for tests: [Faults](guides/faults.md)", form="`kill:2@17`, ..."),
-    "RINGTAPE_START": Variable("the number of this start of the job, which `parallel.launch` sets; faults may name it",
-                               default="1", form="a whole number"),
+    "RINGTAPE_START": Variable("the number of this start of the job, by `parallel.launch`", default="1", form="an int"),
     "RINGTAPE_DONE": Variable("the file that `parallel.launch.finished` writes; `--done` sets it", form="a path"),
 }  # fmt: skip
 """The variables, in the order of their documentation."""
