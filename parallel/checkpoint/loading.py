@@ -289,7 +289,7 @@ def load_step(directory: Directory, objects: Any, step: int, checksums: bool) ->
             reader = stack.enter_context(disk.Reader(directory.of_step(step), manifest.files))
             source = Source(manifest, reader, checksums)
             known = objects_of(objects)
-            commits, others, values, unnamed = prepared(known, source)
+            commits, others, values, unnamed = prepared(objects, source)
             told |= source.report(known.keys(), unnamed)
         with together({}, of):
             source.refuse_unused(everyone)
@@ -350,7 +350,7 @@ def prepared(
     commits: list[Callable[[], None]] = []
     others = []
     # Modules first: a parameter that is assigned replaces the master weight that an optimizer has of it.
-    parts = [(path, part, x) for name, x in objects.items() for path, part in parts_of(name, x).items()]
+    parts = [(path, part, x) for name, x in objects_of(objects).items() for path, part in parts_of(name, x).items()]
     for path, x, owner in sorted(parts, key=lambda each: not isinstance(each[1], Module)):
         if path not in tree:
             if "/attached/" in path:

@@ -48,7 +48,7 @@ from .ownership import place_of
 
 __all__ = [
     "Decoder", "Encoded", "below", "encode", "encode_state", "has_state", "merged", "name_below", "objects_of",
-    "on_a_mesh", "on_its_mesh", "parts_of", "state_of", "values_of",
+    "on_a_mesh", "on_its_mesh", "parts_of", "plain_of", "state_of", "values_of",
 ]  # fmt: skip
 
 _ABSENT: Any = object()
@@ -111,6 +111,21 @@ def _find(x: Any, path: str, found: dict[str, Any]) -> None:
 
 
 _PLAIN = frozenset({bool, int, float, str, type(None), np.ndarray})
+
+
+def plain_of(objects: Mapping[str, Any]) -> dict[str, Any]:
+    """The values by name, without the objects in them. A name that has objects alone is left out.
+
+    Examples
+    --------
+    >>> from autograd import nn
+    >>> layer = nn.Linear(1, 1)
+    >>> plain_of({"model": layer, "run": {"layers": [layer], "epoch": 3}, "mixed": [layer, 2]})
+    {'run': {'epoch': 3}, 'mixed': [None, 2]}
+    """
+    inside = objects_of(objects)
+    found = {name: _plain_of(x, name, inside) for name, x in objects.items()}
+    return {name: x for name, x in found.items() if x is not _ABSENT}
 
 
 def _plain_of(x: Any, path: str, objects: Mapping[str, Any]) -> Any:

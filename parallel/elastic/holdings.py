@@ -27,7 +27,7 @@ from ..checkpoint.manifest import Value, dtype_text
 from ..checkpoint.ownership import Entry, entry_of, share_of, whole_entry
 from ..checkpoint.replicas import digest_of_text
 from ..checkpoint.saving import divided
-from ..checkpoint.tree import Encoded, encode, encode_state, has_state, on_its_mesh, parts_of
+from ..checkpoint.tree import Encoded, encode, encode_state, objects_of, on_its_mesh, parts_of, plain_of
 
 __all__ = ["Copies", "Holding", "Live", "expected_of", "flat_bytes", "objects_in", "unique"]
 
@@ -138,10 +138,9 @@ def expected_of(objects: Mapping[str, Any], group: Any) -> dict[str, tuple[int, 
 def _parts(objects: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
     """The path of each object with a state, the object, and that on whose mesh it is."""
     found = []
-    for name, x in objects.items():
-        if has_state(x):
-            with on_its_mesh(x):
-                found += [(path, part, x) for path, part in parts_of(name, x).items()]
+    for name, x in objects_of(objects).items():
+        with on_its_mesh(x):
+            found += [(path, part, x) for path, part in parts_of(name, x).items()]
     return found
 
 
@@ -207,8 +206,7 @@ class Live:
                 with on_its_mesh(owner):
                     encode_state(part, path, found)
                 self._kept[path] = _copied(found)
-        plain = {name: x for name, x in self.objects.items() if not has_state(x)}
-        self._kept[""] = _copied(encode(plain))
+        self._kept[""] = _copied(encode(plain_of(self.objects)))
         self.step = step
 
     def _others(self, module: Module) -> Iterable[tuple[str, Any]]:

@@ -20,7 +20,7 @@ from collectives.job.failure import process
 from collectives.world import is_rank_thread
 
 from ..checkpoint import Checkpoints, Restored
-from ..checkpoint.tree import has_state
+from ..checkpoint.tree import has_state, objects_of
 from ..launch import finished
 from .holdings import Copies, Holding, Live, expected_of, objects_in
 from .report import ElasticError, ElasticReport, Recovery
@@ -442,7 +442,24 @@ def _set_plain(objects: Mapping[str, Any], restored: Restored | None) -> None:
     """Replace plain values by those that were restored."""
     for name, x in () if restored is None else restored.values.items():
         if name in objects and not has_state(objects[name]):
-            objects[name] = x  # type: ignore[index]  # `Run.restore` has checked it
+            objects[name] = _with_plain(objects[name], x)  # type: ignore[index]  # `Run.restore` has checked it
+
+
+def _with_plain(have: Any, restored: Any) -> Any:
+    """A plain value that was restored; of a container that has objects, too, it is that with these in their places."""
+    if has_state(have) or not objects_of({"": have}):
+        return have if has_state(have) else restored
+    if isinstance(have, Mapping):
+        made = {**have, **{key: _with_plain(have.get(key), x) for key, x in restored.items()}}
+        if isinstance(have, MutableMapping):
+            have.update(made)
+            return have
+        return made
+    items = [_with_plain(mine, x) if x is not None else mine for mine, x in zip(have, restored, strict=False)]
+    if isinstance(have, list):
+        have[:] = items
+        return have
+    return tuple(items)
 
 
 class _Left(Exception):

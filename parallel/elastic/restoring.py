@@ -20,8 +20,9 @@ from autograd.arrays.device import to_host
 
 from ..checkpoint.boxes import Box, elements, meet, shape_of, whole_box, within, without
 from ..checkpoint.loading import Restored, Source, prepared, set_states, together
-from ..checkpoint.manifest import Manifest, Stretch, Value
-from ..checkpoint.tree import has_state, merged, values_of
+from ..checkpoint.manifest import Manifest, Value
+from ..checkpoint.pieces import Stretch
+from ..checkpoint.tree import merged, objects_of, values_of
 from .holdings import Holding, flat_bytes, unique
 
 __all__ = ["Found", "exchange_values", "load_found", "newest_in_memory"]
@@ -213,7 +214,7 @@ def load_found(group: Any, found: Found, objects: Mapping[str, Any], holdings: S
     with together(told, of) as everyone:
         source = _Memory(found, data)
         commits, others, values, unnamed = prepared(objects, source)
-        told |= source.report({name for name, x in objects.items() if has_state(x)}, unnamed)
+        told |= source.report(objects_of(objects).keys(), unnamed)
     with together({}, of):
         source.refuse_unused(everyone)
     set_states(commits, others, of)

@@ -32,6 +32,7 @@ CASES: dict[str, dict[str, Any]] = {
     "dp, tp": {"mesh": with_tp}, "pp, dp": {"mesh": with_pp}, "pp, dp, ZeRO-1": {"mesh": with_pp, "zero": 1},
     "same bits": {"bits": "same"}, "same bits, ZeRO-1": {"bits": "same", "zero": 1},
     "same bits, pp": {"bits": "same", "mesh": with_pp}, "a loop of its own": {},
+    "nested": {"zero": 1, "nested": True},
 }  # fmt: skip
 
 
@@ -47,11 +48,11 @@ def model() -> nn.Sequential:
 def trained(run: elastic.Run, case: dict[str, Any]) -> Any:
     """A Trainer's steps on one global batch each: the losses, this rank's parameters as wholes, and the report."""
     trainer = made(run.mesh, case)
-    state: dict[str, Any] = {"trainer": trainer, "random": random, "losses": []}
-    run.restore(state)
+    own: dict[str, Any] = {"trainer": trainer, "random": random, "losses": []}
+    run.restore({"all": [own, (random, 7)]} if case.get("nested") else own)
     for step in run.steps(STEPS):
-        state["losses"].append(trainer.step(X[step], Y[step]))
-    return state["losses"], trainer.pipeline.state_dict(), run.report
+        own["losses"].append(trainer.step(X[step], Y[step]))
+    return own["losses"], trainer.pipeline.state_dict(), run.report
 
 
 def made(mesh: cc.Mesh, case: dict[str, Any]) -> Trainer:
