@@ -58,7 +58,7 @@ def extents_along(x: Tensor, axis: Axis, dim: int, collective: Collective) -> tu
     where several axes divide the dimension into parts other than those of the array_split rule: an inner label knows
     only the parts of its own outer part.
     """
-    mine, layout, name = int(x.array.shape[dim]), x.layout, collective.name
+    mine, layout, name, ranks = int(x.array.shape[dim]), x.layout, collective.name, axis.group.size
     assert layout is not None
     labels = [layout[a] for a in axis.names]
     for a, label in zip(axis.names, labels, strict=True):
@@ -68,7 +68,7 @@ def extents_along(x: Tensor, axis: Axis, dim: int, collective: Collective) -> tu
                 f"  axis {a!r}: x is {label!r}: its parts lie along dimension {label.dim}, not along {dim}\n"
                 f"  fix: {name}(x, {a!r}, dim={label.dim})"
             )
-    if axis.size == 1:
+    if ranks == 1:
         return (mine,), True
     shards = [label for label in labels if isinstance(label, Shard) and label.extent is not None]
     if len(shards) == len(labels):
@@ -83,9 +83,9 @@ def extents_along(x: Tensor, axis: Axis, dim: int, collective: Collective) -> tu
             require_fit(layout, x.array.shape)
             return found, True
     if layout.absent_beyond(axis.names):
-        return (mine,) * axis.size, False  # no rank of the axis holds data, and the label has no extents
+        return (mine,) * ranks, False  # no rank of the axis holds data, and the label has no extents
     _announce(name, x, axis, f"dim={dim}", collective.rooted)
-    gathered = axis.group.all_gather(np.array([mine], np.int64), [1] * axis.size)
+    gathered = axis.group.all_gather(np.array([mine], np.int64), [1] * ranks)
     return tuple(gathered.tolist()), False
 
 
@@ -134,14 +134,14 @@ def extents_received(
                 f"along dimension {label.dim} do not fit together along {dim}\n  fix: all_to_all(x, {name!r}, "
                 f"split_dim={dim}, concat_dim={label.dim})"
             )
-    if axis.size == 1:
+    if group.size == 1:
         return tuple(counts)
     if group.dry or layout.absent_beyond(axis.names):
-        return known or (counts[group.index],) * axis.size
+        return known or (counts[group.index],) * group.size
     if known is not None and not group.checking:
         return known
     _announce("all_to_all", x, axis, f"dim={dim} along it")
-    ones = [1] * axis.size
+    ones = [1] * group.size
     found = tuple(int(n) for n in group.all_to_all(np.array(counts, np.int64), ones, ones))
     if known is not None and found != known:
         raise ShapeError(
