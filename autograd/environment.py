@@ -49,6 +49,11 @@ VARIABLES: dict[str, Variable] = {
         'how long a rank waits in shared memory (`algorithm="shared"`) before it raises `RankFailed`',
         default="600",
     ),
+    "RINGTAPE_STOPPED_S": Variable(
+        "where ranks go on after a death (Open MPI under `--with-ft ulfm`): how long a process may be stopped, or hold "
+        "the interpreter's lock, before the supervisor ends it",
+        default="30",
+    ),
     "RINGTAPE_GUARD": Variable(
         "`0`: importing `collectives` installs no exception hooks and starts no supervisor; [Jobs](jobs.md) states "
         "what is lost", ("0", "1"), "1",

@@ -7,6 +7,7 @@ or, without mpiexec, a world of this thread alone.
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import cache
@@ -110,8 +111,9 @@ class World:
     Over MPI, making and closing a world are collective: all ranks do it. A rank fails if an error reaches the top of
     its script or the end of the ``with`` block, or if it exits early. Under ``raise`` it sends the reason to the others
     and waits at its exit until they leave. A killed process is a different case: the launchers of MPICH and Open MPI
-    end all other processes at once, under either policy, and the report names the killed process. Under ``raise`` ranks
-    poll instead of blocking in MPI, as they do in ``ranks`` check mode.
+    end all other processes at once, under either policy, and the report names the killed process. Only under
+    ``mpiexec --with-ft ulfm`` of Open MPI the others go on (`is_fault_tolerant`), and no rank that has failed waits at
+    its exit. Under ``raise`` ranks poll instead of blocking in MPI, as they do in ``ranks`` check mode.
 
     Closing a world over MPI waits until all ranks close it, stops its monitor thread, and frees its communicators and
     shared memory; MPI stays initialised. Shared memory that an array of the program uses (`shared_arrays.empty`) is
@@ -174,6 +176,7 @@ class World:
         self._job = self._opened(Options(kind, ranks, self.raises, rank, note or _ignore))
         self.size = self._job.size
         self._communicator = self._job.communicator
+        self._former: weakref.WeakSet[Communicator] = weakref.WeakSet()  # of epochs that are over
         if environment.value("RINGTAPE_FAULTS"):
             from .faults.injection import begin  # loads what only tests with faults need
 
@@ -247,7 +250,8 @@ class World:
         if self.is_closed:
             raise MeshError(f"{self!r} no longer has a communicator")
         found = _current.communicator if _current.world is self else None
-        found = found or self._communicator
+        if found is None or found in self._former:
+            found = self._communicator
         if found is None:
             raise MeshError(f"this thread is no rank of {self!r}: its ranks are the threads of `run`")
         return found
@@ -350,6 +354,16 @@ class World:
             self._job.fail(why)
 
     @property
+    def is_fault_tolerant(self) -> bool:
+        """Whether the other ranks can go on after one that a signal has ended.
+
+        So it is on threads (where the signal is a fault that a test injects), and over Open MPI under ``mpiexec
+        --with-ft ulfm``, both with the policy ``raise``. Elsewhere a signal ends the job, and ranks can go on after
+        one that raised an error or exited early.
+        """
+        return self.raises and self._job.is_fault_tolerant
+
+    @property
     def epoch(self) -> int:
         """The number of times that the ranks have agreed on who has not failed: see `survivors`."""
         return self._job.epoch
@@ -367,13 +381,20 @@ class World:
         Communicator
             The channel of the new epoch, which is `communicator` from then on. Its `ranks` are their numbers in the
             world.
+
+        Raises
+        ------
+        RankFailed
+            This rank has failed itself (`fail`), and the others go on without it.
+        OptionError
+            The policy of a world over MPI is ``end``.
         """
-        everyone = self.communicator
-        found = self._job.survivors(everyone)
+        found = self._job.survivors(self.communicator)
+        if self._communicator is not None:
+            self._former.add(self._communicator)
+            self._communicator = found
         if _current.world is self:
             _current.communicator = found
-        if self._communicator is not None:
-            self._communicator = found
         return found
 
     @property

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import weakref
 from collections import deque
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from autograd.errors import CommunicationError, RankFailed, site_of_thread
@@ -30,6 +31,8 @@ class Channel:
         The number of messages to and from each rank of the world; for messages that have numbers, these.
     texts : dict of int to deque of (int, str)
         The latest messages to each rank that have a description: their numbers, or counts, and the descriptions.
+    epoch : int
+        The epoch of the world in which it was made (`World.survivors`).
     broken : CommunicationError or None
         The error that waits on it raise: its ranks were part of a deadlock or made different calls.
     history : list of int or None
@@ -38,12 +41,13 @@ class Channel:
         How many ranks must have made a call that a wait is for, this rank included; 0 stands for all.
     """
 
-    __slots__ = ("broken", "calls", "count", "history", "key", "name", "ranks", "received", "sent", "texts")
+    __slots__ = ("broken", "calls", "count", "epoch", "history", "key", "name", "ranks", "received", "sent", "texts")
 
-    def __init__(self, key: str, name: str, ranks: tuple[int, ...]):
+    def __init__(self, key: str, name: str, ranks: tuple[int, ...], epoch: int = 0):
         self.key = key
         self.name = name
         self.ranks = ranks
+        self.epoch = epoch
         self.calls = 0
         self.sent: dict[int, Any] = {}
         self.received: dict[int, Any] = {}
@@ -92,6 +96,8 @@ def describe(wait: Wait) -> str:
         return f"in {call} #{number} on '{channel.name}'"
     if call == "lend":
         return f"in a send, #{number} to rank {source} on '{channel.name}'"
+    if number == 0:  # an access to memory of a window
+        return f"in {call} of the memory of rank {source} on '{channel.name}'"
     return f"in {call} #{number} from rank {source} on '{channel.name}'"
 
 
@@ -121,8 +127,9 @@ class Departure(NamedTuple):
         For example ``exited early`` or ``raised ValueError: no data``.
     has_failed : bool
         Whether it failed; otherwise its program has ended or it has closed the world.
-    calls : dict of str to int
-        The collective calls that it has made, by the key of the channel.
+    calls : dict of str to int, or None
+        The collective calls that it has made, by the key of the channel. None if it has died: nobody knows its counts,
+        and every wait that needs it is endless.
     sent, received : dict of str to int or list of int
         The messages to and from the rank that receives this departure, by the key of the channel.
     """
@@ -130,26 +137,45 @@ class Departure(NamedTuple):
     rank: int
     why: str
     has_failed: bool
-    calls: dict[str, int]
+    calls: dict[str, int] | None
     sent: dict[str, Any]
     received: dict[str, Any]
+
+    @classmethod
+    def of_death(cls, rank: int) -> Departure:
+        """The departure of a rank whose process has ended without a word."""
+        return cls(rank, "died", True, None, {}, {})
+
+    def needs(self, wait: Wait) -> bool:
+        """Whether `wait` is one for a call or a message of this rank."""
+        return self.rank in wait[0].ranks if wait[3] is None else self.rank == wait[3]
 
     def missing_for(self, wait: Wait, rank: int) -> str | None:
         """The number of calls that the rank has made, as text, if `wait` of rank `rank` needs one more; else None."""
         channel, call, number, source = wait
+        if self.calls is None or not self.needs(wait):
+            return None
         if source is None:
-            count, what, is_awaited = self.calls.get(channel.key, 0), "call", self.rank in channel.ranks
-            peer = ""
+            count, what, peer = self.calls.get(channel.key, 0), "call", ""
         elif call == "lend":
-            count, what, is_awaited = self.received.get(channel.key, 0), "receive", self.rank == source
-            peer = f" from rank {rank}"
+            count, what, peer = self.received.get(channel.key, 0), "receive", f" from rank {rank}"
         else:
-            count, what, is_awaited = self.sent.get(channel.key, 0), "send", self.rank == source
-            peer = f" to rank {rank}"
-        if not is_awaited or has_made(count, number):
+            count, what, peer = self.sent.get(channel.key, 0), "send", f" to rank {rank}"
+        if has_made(count, number):
             return None
         count = count if isinstance(count, int) else len(count)
         return f"{count} {what}{'s' * (count != 1)}{peer} on '{channel.name}'"
+
+    def why_endless(self, wait: Wait, rank: int, size: int) -> str | None:
+        """The reason why `wait` of rank `rank` will never end, if it needs more of this rank; else None."""
+        if self.calls is None:
+            after = "" if self.needs(wait) else None
+        else:
+            missing = self.missing_for(wait, rank)
+            after = None if missing is None else f" after {missing}"
+        if after is None:
+            return None
+        return f"rank {self.rank} of {size} {self.why}{after}, while rank {rank} waits for it {describe(wait)}"
 
 
 class Activity:
@@ -170,6 +196,9 @@ class Activity:
         All channels of this rank, by key.
     departed : dict of int to Departure
         The departures that this rank has received.
+    epoch, ended : int
+        The present epoch of the world, and the newest one that has ended, -1 if none has. Every wait on a channel of
+        an epoch that has ended raises an error.
     task : str
         The current task of the program (`World.set_task`). Deadlock reports contain it.
     keeps_histories : bool
@@ -193,6 +222,8 @@ class Activity:
         self.waiting: Waiting = {}
         self.channels: dict[str, Channel] = {}
         self.departed: dict[int, Departure] = {}
+        self.members = tuple(range(size))  # the ranks of the present epoch
+        self.epoch, self.ended = 0, -1
         self.task = ""
         self.keeps_histories = False
         self.has_failed = False
@@ -225,6 +256,34 @@ class Activity:
         """The ranks that have failed, with the reasons."""
         return {rank: departure.why for rank, departure in self.departed.copy().items() if departure.has_failed}
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether no rank of the present epoch has failed."""
+        return not self.failed.keys() & set(self.members)
+
+    # -- epochs ------------------------------------------------------------------------------------------------
+    def end_epoch(self) -> None:
+        """Make every wait on a channel that was made so far raise `RankFailed`, and every further call on one."""
+        self.ended = self.epoch
+        self.is_alarmed = True
+
+    def begin_epoch(self, members: Sequence[int]) -> None:
+        """Begin the next epoch, with these ranks of the world. The channels before it are forgotten."""
+        self.members = tuple(members)
+        self.channels = {key: each for key, each in self.channels.copy().items() if each.epoch > self.epoch}
+        self.epoch += 1
+        self.windows = 0
+
+    def _ended_text(self, wait: Wait, site: str) -> str:
+        """The message of a wait in an epoch that has ended."""
+        found = self.failed
+        gone = "; ".join(f"rank {rank} of {self.size} {why}" for rank, why in sorted(found.items()))
+        return (
+            f"{gone or 'no rank has failed'}; a rank has called World.survivors, which ends epoch {wait[0].epoch}, "
+            f"while rank {self.rank} was {describe(wait)}{site}\n  fix: call World.survivors on all ranks that are "
+            "left, and make meshes of the communicator that it returns"
+        )
+
     def departure(self, rank: int, why: str, has_failed: bool) -> Departure:
         """The message to rank `rank` that this rank departs."""
         channels = self.channels.copy()
@@ -236,14 +295,13 @@ class Activity:
         )  # fmt: skip
 
     def why_endless(self, wait: Wait, site: str = "") -> str | None:
-        """The reason why `wait` will never end, if it needs a rank that has departed; else None."""
+        """The reason why `wait` never ends, if its epoch is over or it needs a rank that has departed; else None."""
+        if wait[0].epoch <= self.ended:
+            return self._ended_text(wait, site)
         for departure in self.departed.copy().values():
-            what = departure.missing_for(wait, self.rank)
-            if what is not None:
-                return (
-                    f"rank {departure.rank} of {self.size} {departure.why} after {what}, while rank {self.rank} waits "
-                    f"for it {describe(wait)}{site}"
-                )
+            text = departure.why_endless(wait, self.rank, self.size)
+            if text is not None:
+                return f"{text}{site}"
         return None
 
     def error(self, wait: Wait) -> CommunicationError | None:
@@ -253,9 +311,9 @@ class Activity:
             return CommunicationError(forked_text(describe(wait)))
         if self.is_closed:
             return CommunicationError(f"{describe(wait)}: its world is closed")
-        if channel.broken is not None:
+        if channel.broken is not None and channel.epoch > self.ended:
             return type(channel.broken)(*channel.broken.args)
-        if self.raises and self.departed:
+        if self.raises and (self.departed or self.ended >= 0):
             text = self.why_endless(wait)
             return None if text is None else RankFailed(text)
         return None

@@ -15,10 +15,21 @@ class Control(Protocol):
     """Messages between the monitors, separate from the program's communication. No call blocks.
 
     A transport implements it (`transports.mpi.control`). The content of a message is any value that JSON can encode.
+    A message to a rank that has died counts as received.
+
+    Attributes
+    ----------
+    rank : int
+        This rank of the world.
+    ranks : tuple of int
+        The ranks of the world that it connects.
+    is_over : bool
+        Whether one of them has ended its epoch (`World.survivors`). Nothing is sent or received any more.
     """
 
     rank: int
-    size: int
+    ranks: tuple[int, ...]
+    is_over: bool
 
     def send(self, rank: int, tag: int, content: Any, *, is_synchronous: bool = False) -> Test:
         """Start to send. A synchronous message is complete only once it has been received."""
@@ -28,6 +39,6 @@ class Control(Protocol):
         """The next message with this tag, as (source rank, content); None if none has arrived."""
         ...
 
-    def barrier(self) -> Test:
-        """Enter a barrier of all ranks."""
+    def barrier(self, number: int) -> Test:
+        """Enter a barrier of all ranks, the first, second or third one of their end (0, 1, 2; see `shutdown`)."""
         ...

@@ -1,10 +1,11 @@
 """Deadlock detection over MPI: collect the states of all ranks, look for a deadlock, and send the verdict to all ranks.
 
-When a wait has lasted a while, the rank's monitor notifies a *collector*, the monitor of rank 0. The collector requests
-the states of all ranks on the control channel. Every monitor replies, also while its rank computes or is blocked. A
-reply contains the rank's waits, the lines of the program that wait, and the counts of calls and messages. The messages
-are linear in the number of ranks. If no request follows a notice, because the collector's process has stopped or holds
-the interpreter's lock, the next rank is notified. The collector looks for four conditions in the replies:
+When a wait has lasted a while, the rank's monitor notifies a *collector*, the monitor of the first rank. The collector
+requests the states of all ranks on the control channel. Every monitor replies, also while its rank computes or is
+blocked. A reply contains the rank's waits, the lines of the program that wait, and the counts of calls and messages.
+The messages are linear in the number of ranks. If no request follows a notice, because the collector's process has
+stopped or holds the interpreter's lock, the next rank is notified. The collector looks for four conditions in the
+replies:
 
 - *Departed.* A rank waits for a call or a message of a rank that has left. The collector sends the departure to it.
 - *Deadlock.* A set of ranks that all wait, each for a call or a message that only another rank of the set can make, or
@@ -27,7 +28,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from autograd.errors import DeadlockError, site_of_thread
@@ -75,7 +76,7 @@ class DeadlockDetection:
         self._calls = 0
         self._called_s = time.monotonic()  # when this rank made its last call
         # as a rank that waits
-        self._collector = 0
+        self._collector = control.ranks[0]
         self._noticed_s: float | None = None  # when the last notice was sent, until a request follows
         # as the collector
         self._is_notified = False
@@ -90,7 +91,7 @@ class DeadlockDetection:
         self._verdicts: list[tuple[int, Wait, float, str]] = []  # waits that must end with a verdict
         self.left: str | None = None  # why this rank has left
         self.rank = control.rank
-        self.size = control.size
+        self.ranks = control.ranks
 
     @property
     def is_busy(self) -> bool:
@@ -116,7 +117,7 @@ class DeadlockDetection:
         self._verdicts = [entry for entry in self._verdicts if self._waiting.get(entry[0]) is entry[1]]
         self._notify_if_long(now)
         if self._requested_s is not None:
-            if len(self._replies) == self.size or now - self._requested_s > _REPLY_S:
+            if len(self._replies) == len(self.ranks) or now - self._requested_s > _REPLY_S:
                 self._requested_s = None
                 self._evaluate(now)
         elif self._is_notified and now - self._evaluated_s > _PAUSE_S:
@@ -125,6 +126,11 @@ class DeadlockDetection:
             self._request_states(now)
 
     # -- a rank that waits -------------------------------------------------------------------------------------
+    def _first(self) -> int:
+        """The first rank that is not known to have died."""
+        departed = self._activity.departed
+        return next((r for r in self.ranks if r not in departed or departed[r].calls is not None), self.rank)
+
     def _notify_if_long(self, now: float) -> None:
         is_due, limits = False, (modes.time_limit_s(), modes.report_s())
         for thread, (wait, since, next_s) in self._since.items():
@@ -134,11 +140,11 @@ class DeadlockDetection:
                 ends = [limit for limit in limits if limit is not None and limit > lasts]
                 self._since[thread] = wait, since, min([2 * lasts, *ends])
         if not any(now - since >= FIRST_S for _, since, _ in self._since.values()):
-            self._collector, self._noticed_s = 0, None
+            self._collector, self._noticed_s = self._first(), None
         elif is_due:
             self._notify(now)
         elif self._noticed_s is not None and now - self._noticed_s > _ANSWER_S and self._collector < self.rank:
-            self._collector += 1
+            self._collector = self.ranks[self.ranks.index(self._collector) + 1]
             self._notify(now)
 
     def _notify(self, now: float) -> None:
@@ -153,7 +159,7 @@ class DeadlockDetection:
         self._round += 1
         self._requested_s = now
         self._replies = {self.rank: self._state()}
-        for rank in range(self.size):
+        for rank in self.ranks:
             # A rank that has not even received the last request is not sent another one.
             if rank != self.rank and (rank not in self._requests or self._requests[rank]()):
                 self._requests[rank] = self._send(rank, _REQUEST, {"round": self._round})
@@ -176,16 +182,16 @@ class DeadlockDetection:
         if not waiting and (limit_s is None or longest < limit_s):
             self._report_long(longest, slowest)
             return
-        if len(waiting) == self.size:
+        if len(waiting) == len(self.ranks):
             why = "deadlock: no rank can continue"
         elif waiting:
             why = "deadlock: ranks wait for each other"
         else:
             why = f"rank {slowest} has waited for {limit_s:g} s ({limit_by})"
-        text = verdict_text(why, self._replies, self.size, self._silent(now))
+        text = verdict_text(why, self._replies, self.ranks, self._silent(now), self._activity.failed)
         ended = {str(rank): reply["waits"] for rank, reply in self._replies.items() if not waiting or rank in waiting}
         verdict = {"text": text, "waits": ended}
-        for rank in range(self.size):
+        for rank in self.ranks:
             if rank != self.rank:
                 self._send(rank, _VERDICT, verdict)
         self._receive_verdict(verdict)
@@ -213,7 +219,8 @@ class DeadlockDetection:
         }  # fmt: skip
         if keys and not keys & self._reported:
             why = f"rank {slowest} has waited for {longest:.0f} s; the job goes on (RINGTAPE_TIMEOUT_S limits waits)"
-            text = verdict_text(why, self._replies, self.size, self._silent(time.monotonic()))
+            silent = self._silent(time.monotonic())
+            text = verdict_text(why, self._replies, self.ranks, silent, self._activity.failed)
             reports.print_report(text)
         self._reported = keys
 
@@ -369,14 +376,20 @@ def deadlocked(before: dict[int, State], after: dict[int, State]) -> set[int]:
         waiting = blocked
 
 
-def verdict_text(why: str, replies: dict[int, State], size: int, silent_s: dict[int, float] | None = None) -> str:
+def verdict_text(
+    why: str, replies: dict[int, State], ranks: Sequence[int], silent_s: dict[int, float] | None = None,
+    failed: Mapping[int, str] | None = None,
+) -> str:  # fmt: skip
     """The text of a verdict: the reason, and the state of every rank, one line each.
 
-    `silent_s` says for how many seconds ranks without a reply have not replied.
+    `silent_s` says for how many seconds ranks without a reply have not replied, and `failed` why ranks have failed.
     """
     lines = []
-    for rank in range(size):
+    for rank in ranks:
         reply = replies.get(rank)
+        if reply is None and failed and rank in failed:
+            lines.append(f"rank {rank} {failed[rank]}")
+            continue
         if reply is None:
             for_s = f" for {silent_s[rank]:.0f} s" if silent_s and rank in silent_s else ""
             lines.append(

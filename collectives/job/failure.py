@@ -90,6 +90,8 @@ class RankProcess:
         The rank and size that the launcher has set; 0 and 1 outside mpiexec.
     worlds : list of ProcessWorld
         The worlds that this rank has not left, in the order in which they were made.
+    is_abandoned : bool
+        Whether the others go on without this rank (after `survive`).
     """
 
     def __init__(self) -> None:
@@ -101,10 +103,12 @@ class RankProcess:
         self._make_world: Callable[[], Any] | None = None
         self._hook: Callable[..., Any] | None = None
         self.has_left = False
+        self._has_lost_ranks: Callable[[], bool] | None = None  # where ranks go on after a death
+        self.is_abandoned = False
         self._is_watched = False
         self._is_guarded = False
         self._ending = threading.Lock()  # held by the thread that ends the job
-        self._child_status: Any = None  # in a forked child: the argument of its last `sys.exit`
+        self._exit_argument: Any = None  # of the last `sys.exit`, where `_record_exit` was called
 
     def guard(
         self,
@@ -163,11 +167,11 @@ class RankProcess:
         return self._pid not in (0, os.getpid())
 
     def _record_exit(self) -> None:
-        """In a forked child: record the argument of `sys.exit`, which exit handlers cannot find out."""
+        """Record the argument of `sys.exit` from now on, which exit handlers cannot find out."""
         leave = sys.exit
 
         def exit(status: Any = None, /) -> NoReturn:
-            self._child_status = status
+            self._exit_argument = status
             leave(status)
 
         sys.exit = exit
@@ -179,8 +183,12 @@ class RankProcess:
             return
         for stream in (sys.stdout, sys.stderr):
             _flush(stream)
-        status = 1 if getattr(sys, "last_value", None) is not None else self._child_status
-        os._exit(status & 0xFF if isinstance(status, int) else int(status is not None))
+        os._exit(self._exit_status())
+
+    def _exit_status(self) -> int:
+        """The status with which this process would end, if its exit is recorded."""
+        status = 1 if getattr(sys, "last_value", None) is not None else self._exit_argument
+        return status & 0xFF if isinstance(status, int) else int(status is not None)
 
     # -- the supervisor ----------------------------------------------------------------------------------------
     def wait_until_watched(self) -> None:
@@ -202,6 +210,31 @@ class RankProcess:
     def report(self, text: str, answer: Callable[[bytes], Iterable[str]]) -> bool:
         """Send the supervisor, if there is one, a description of this rank's waits; see `SupervisorClient.report`."""
         return self._supervisor is not None and self._supervisor.report(text, answer)
+
+    def survive(self, has_lost_ranks: Callable[[], bool] | None) -> None:
+        """From now on the others go on if this rank dies: tell the supervisor, which then ends only ranks that stop.
+
+        Parameters
+        ----------
+        has_lost_ranks : callable or None
+            Whether a rank has died. None when a world is closed: from then on this rank may stop, too.
+        """
+        if self._has_lost_ranks is None:
+            self._record_exit()
+        self._has_lost_ranks = has_lost_ranks or self._has_lost_ranks
+        if self._supervisor is not None:
+            limit_s = environment.seconds("RINGTAPE_STOPPED_S") if has_lost_ranks is not None else None
+            self._supervisor.report_survival(limit_s or 0.0)
+
+    def report_lost(self, rank: int) -> None:
+        """Send the supervisor, if there is one, that MPI has told this rank of the death of another one."""
+        if self._supervisor is not None:
+            self._supervisor.report_lost(rank)
+
+    def survive_no_longer(self) -> None:
+        """Undo `survive`, for a world whose policy is another one."""
+        if self._supervisor is not None and self._has_lost_ranks is not None:
+            self._supervisor.report_survival(-1.0)
 
     @contextmanager
     def waiting(self, what: str) -> Iterator[None]:
@@ -362,6 +395,22 @@ class RankProcess:
         _advance_all([world.leave(why) for world in self.worlds])
         if self._supervisor is not None:
             self._supervisor.close(exits)
+        if exits and self._has_lost_ranks is not None and (self.is_abandoned or self._has_lost_ranks()):
+            self._end_without_mpi()
+
+    def _end_without_mpi(self) -> NoReturn:
+        """End this process now: after a death MPI's finalization may never return.
+
+        A rank that the others go on without is killed instead, if its status is not 0: Open MPI's launcher ends the job
+        after a few processes with such a status, but not after signals.
+        """
+        for stream in (sys.stdout, sys.stderr):
+            _flush(stream)
+        _drain()
+        status = self._exit_status()
+        if status and self.is_abandoned:
+            _kill()
+        os._exit(status)
 
     def leave_without_mpi(self) -> None:
         """Leave without a failure where MPI cannot be used, and without waiting for the other ranks."""

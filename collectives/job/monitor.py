@@ -8,6 +8,10 @@ job only if the rank is blocked inside the transport, where it cannot raise an e
 A second thread, the reporter, tells the supervisor of the host what this rank waits for, and answers its questions. It
 calls MPI only to announce the end of the job, because in a process that MPI ends no call of MPI returns.
 
+Where MPI survives the death of a rank, the monitor looks for deaths, too, and the reporter's messages tell the
+supervisor that this process runs. `World.survivors` ends an epoch of the world: then monitors of the next one take
+over (`continue_with`), on a control channel of their own.
+
 The transport must allow calls from several threads (``MPI_THREAD_MULTIPLE``, which mpi4py requests by default). Without
 it there is no monitor, and a rank that waits for a rank that exited early hangs.
 """
@@ -25,6 +29,7 @@ from .deadlock import DeadlockDetection
 from .ending import Ending
 from .shutdown import Shutdown
 from .supervisor import WHERE
+from .survivors import Survivors
 from .threads import place_of_program
 
 __all__ = ["Monitor"]
@@ -32,8 +37,10 @@ __all__ = ["Monitor"]
 _PERIOD_S = 0.25
 _BUSY_PERIOD_S = 0.02  # while deadlock detection exchanges messages
 _SERVING_S = 0.002  # while other hosts access a window: over TCP their accesses wait until this process calls MPI
+_DEATHS_PERIOD_S = 0.015  # where MPI survives deaths, so that they are found soon
 _STOP_S = 2.0  # how long the thread may take to stop
 _BLOCKED_S = 1.0  # how long a rank may take to raise an error before it counts as blocked inside the transport
+_PAUSE_S = 0.001  # between two looks whether the ranks have agreed
 
 
 class Monitor:
@@ -52,6 +59,13 @@ class Monitor:
         whether a rank of this host has died.
     ending : Ending
         Sends and receives the announcements that the job ends.
+    watch : callable, optional
+        Where MPI survives the death of a rank: looks for deaths, and whether the epoch is over.
+
+    Attributes
+    ----------
+    lock : RLock
+        Held by the thread that uses the control channel.
     """
 
     def __init__(
@@ -61,20 +75,26 @@ class Monitor:
         end_job: Callable[..., None],
         report: Callable[[str, Callable[[bytes], list[str]]], bool],
         ending: Ending,
+        watch: Callable[[], None] | None = None,
     ):
-        self._ending = ending
         self._activity = activity
         self._end_job = end_job
         self._report = report
-        self._shutdown = Shutdown(control, activity)
-        self._deadlock = DeadlockDetection(control, activity, end_job)
-        self._comparison = Comparison(control, activity, end_job)
+        self._watch = watch
+        self._use(control, ending)
         self._stop, self._has_left = threading.Event(), threading.Event()
         self._thread: threading.Thread | None = None
         self._reporter: threading.Thread | None = None
         self._waits: dict[int, Wait] = {}  # those of the last period
         self._endless: dict[int, tuple[Wait, float]] = {}  # waits that must raise an error, and since when
-        self._lock = threading.Lock()  # `fail` is called from other threads
+        self.lock = threading.RLock()  # `fail` is called from other threads
+
+    def _use(self, control: Control, ending: Ending) -> None:
+        self._control, self._ending = control, ending
+        self._shutdown = Shutdown(control, self._activity)
+        self._deadlock = DeadlockDetection(control, self._activity, self._end_job)
+        self._comparison = Comparison(control, self._activity, self._end_job)
+        self._survivors = Survivors(control, self._activity)
 
     # -- the threads -------------------------------------------------------------------------------------------
     def start(self) -> None:
@@ -87,19 +107,25 @@ class Monitor:
     def _run(self) -> None:
         due = time.monotonic() + _PERIOD_S
         while not self._stop.wait(self._pause_s()):
-            self._receive()  # which makes progress, too
-            if self._activity.windows and time.monotonic() < due:
-                continue
-            due = time.monotonic() + (_BUSY_PERIOD_S if self._deadlock.is_busy else _PERIOD_S)
-            self._deadlock.step()
-            self._comparison.step()
-            if self._activity.departed:
+            with self.lock:
+                if self._watch is not None:
+                    self._watch()
+                self._receive()  # which makes progress, too
+                if self._activity.windows and time.monotonic() < due:
+                    continue
+                due = time.monotonic() + (_BUSY_PERIOD_S if self._deadlock.is_busy else _PERIOD_S)
+                if not self._control.is_over:
+                    self._deadlock.step()
+                    self._comparison.step()
+            if self._activity.departed or self._activity.ended >= 0:
                 for thread, wait in self._activity.waits().items():
                     self._check(thread, wait)
 
     def _pause_s(self) -> float:
         if self._activity.windows:
             return _SERVING_S
+        if self._watch is not None:
+            return _DEATHS_PERIOD_S
         return _BUSY_PERIOD_S if self._deadlock.is_busy else _PERIOD_S
 
     def _run_reports(self) -> None:
@@ -124,11 +150,11 @@ class Monitor:
         return [f"doing {doing}", *self._comparison.latest()]
 
     def _receive(self) -> None:
-        with self._lock:
-            self._deadlock.receive()
-            self._comparison.receive()
-            self._shutdown.receive()
-            self._ending.receive()
+        self._deadlock.receive()
+        self._comparison.receive()
+        self._shutdown.receive()
+        self._survivors.step()
+        self._ending.receive()
 
     def _check(self, thread: int, wait: Wait) -> None:
         """End the job if a thread waits for a rank that has departed, unless the thread can raise an error."""
@@ -143,14 +169,39 @@ class Monitor:
                 return
         self._end_job(text, is_printed_once=True)
 
+    # -- epochs ------------------------------------------------------------------------------------------------
+    def agree(self) -> tuple[int, ...]:
+        """Agree with the ranks that have not failed on who they are, by messages: see `survivors`."""
+        waiting, thread = self._activity.waiting, threading.get_ident()
+        with self.lock:
+            number = self._survivors.enter()
+        try:
+            while True:
+                with self.lock:
+                    self._receive()
+                    members = self._survivors.members(number)
+                    if members is not None:
+                        return members
+                    waiting[thread] = self._survivors.wait(number)
+                time.sleep(_PAUSE_S)
+        finally:
+            waiting[thread] = None
+
+    def continue_with(self, control: Control, ending: Ending) -> None:
+        """Go on with the monitors of the next epoch, on a new control channel. The caller holds the lock."""
+        self._use(control, ending)
+
     # -- the end -----------------------------------------------------------------------------------------------
     def fail(self, why: str) -> None:
         """Report to the other ranks that this one has failed (the policy ``raise``)."""
-        with self._lock:
+        with self.lock:
             self._shutdown.send_departures(why)
 
     def leave(self, why: str, progress: Callable[[], None]) -> Iterator[None]:
-        """Wait until all ranks leave: a generator, see `Shutdown.leave`. The thread makes no further call of MPI."""
+        """Wait until all ranks leave: a generator, see `Shutdown.leave`. The thread makes no further call of MPI.
+
+        Where MPI survives deaths, a rank that has failed waits only until the others have been told.
+        """
         self._stop.set()
         if self._thread is not None:
             self._thread.join(_STOP_S)
@@ -161,16 +212,24 @@ class Monitor:
             self._deadlock.receive()
             self._ending.receive()
             self._comparison.receive()
+            self._survivors.step()
             progress()
+            if self._watch is not None:
+                self._watch()
             self._comparison.step()
             if number == 0:  # later no rank waits, and no question may be asked
                 self._deadlock.step()
-            return self._deadlock.has_sent() and self._comparison.is_quiet()
+            return self._deadlock.has_sent() and self._comparison.is_quiet() and self._survivors.is_quiet
 
         return self._leave(advance)
 
     def _leave(self, advance: Callable[[int], bool]) -> Iterator[None]:
-        yield from self._shutdown.leave(advance)
+        if self._activity.has_failed and self._watch is not None:  # it is no member of a later epoch
+            until = time.monotonic() + _STOP_S
+            while not self._shutdown.have_sent() and time.monotonic() < until:
+                yield
+        else:
+            yield from self._shutdown.leave(advance)
         self._has_left.set()
         if self._reporter is not None:
             self._reporter.join(_STOP_S)

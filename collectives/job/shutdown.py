@@ -46,7 +46,7 @@ class Shutdown:
         if self._departures is not None:
             return
         self._departures = []
-        for rank in range(self._control.size):
+        for rank in self._control.ranks:
             if rank != self._control.rank:
                 departure = self._activity.departure(rank, why, has_failed=True)
                 # A synchronous send is complete when it is received, so none is in transit when the channel is freed.
@@ -56,7 +56,8 @@ class Shutdown:
         """Wait until all ranks leave. A generator: every step makes progress, and the caller pauses between steps.
 
         There are three barriers. When the first is complete, all programs have ended. When the second is complete, all
-        questions of the monitors have been asked and received; when the third is, all answers.
+        questions of the monitors have been asked and received; when the third is, all answers. It ends early if another
+        rank ends the epoch (`World.survivors`).
 
         Parameters
         ----------
@@ -67,8 +68,8 @@ class Shutdown:
         for number in range(3):
             while not self._is_quiet(advance, number):  # a rank's messages are received before it enters a barrier
                 yield
-            is_complete = self._control.barrier()
-            while True:
+            is_complete = self._control.barrier(number)
+            while not self._control.is_over:
                 is_quiet = self._is_quiet(advance, number)
                 if is_complete() and is_quiet:
                     break
@@ -76,9 +77,10 @@ class Shutdown:
 
     def _is_quiet(self, advance: Callable[[int], bool], number: int) -> bool:
         self.receive()
-        return advance(number) and self._have_sent()
+        return (advance(number) and self.have_sent()) or self._control.is_over
 
-    def _have_sent(self) -> bool:
+    def have_sent(self) -> bool:
+        """Whether all departures of this rank were received; makes progress."""
         if self._departures:
             self._departures = [test for test in self._departures if not test()]
         return not self._departures

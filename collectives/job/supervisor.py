@@ -56,6 +56,8 @@ _SHOWN_CHARACTERS = 1000  # of a rank's description of its waits
 _CONNECTIONS = 3  # of one process
 _WATCH_S = 0.25  # between two looks at ranks that wait
 _ANSWER_S = 0.7  # how long a rank may take to tell where it is
+_KNOWN_S = 5.0  # how long MPI may take to tell the others of a death
+_EXITING_S = 10.0  # how long the end of a process may take after a death that the others survive: MPI may not return
 _STATES = {
     "R": "runs", "S": "sleeps or waits", "D": "waits for a device", "T": "is stopped (SIGSTOP)",
     "t": "is stopped by a debugger",
@@ -102,6 +104,9 @@ class _Rank:
         self.limits_s: list[float] = [float("inf")] * 2  # after which its wait is reported, and ends the job
         self.limit_by = self.waits_to = self.last = self.place = ""
         self.exits_now = False  # it has left, and its process must end
+        self.is_dispensable = False  # the others go on if it dies
+        self.silence_s = 0.0  # if it tells nothing for so long, it is ended; 0: it need not tell anything
+        self.told = self.left = time.monotonic()  # when it has told last that it runs, and when it has left
         self.wait_status = 0  # how it ended, as for `os.waitstatus_to_exitcode`; 0 if unknown
         self.group, self.descriptor = 0, -1
         self.is_gone = False  # it had died before it was known: the process id may be another one's
@@ -219,10 +224,12 @@ class _Supervisor:
         self._collects_until: float | None = None  # from the first error on
         self._asked: float | None = None  # when ranks were asked where they are
         self._told: set[int] = set()  # the stages of the waits that were reported
+        self._survived: dict[int, float] = {}  # ranks that others go on without; when each has died, or inf once known
+        self._looked = time.monotonic()  # when this process looked last for ranks that tell nothing
         self._takes = {
             "hello": self._take_hello, "doing": self._take_doing, "hosts": self._take_hosts, "calls": self._take_calls,
             "ending": self._take_ending, "done": self._take_done, "stage": self._take_stage, "at": self._take_place,
-            "talk": self._take_talk,
+            "talk": self._take_talk, "survives": self._take_survival, "runs": self._take_sign, "lost": self._take_loss,
         }  # fmt: skip
 
     def run(self) -> None:
@@ -238,6 +245,8 @@ class _Supervisor:
                 if self._have_all_left(now):
                     return
                 self._watch(now)
+                self._end_silent(now)
+                self._end_unless_known()
             elif self._is_cleared(now):
                 return
 
@@ -247,7 +256,9 @@ class _Supervisor:
             return 0.02
         if self._ended is not None:
             return 0.1
-        return _WATCH_S if self._waiting() else _START_S
+        if self._waiting() or any(rank.silence_s > 0 and not rank.is_dead() for rank in self._ranks.values()):
+            return _WATCH_S  # so that those that tell nothing are seen
+        return _START_S
 
     def _have_all_left(self, now: float) -> bool:
         if self._connections or self._suspects or not (self._ranks or now - self._start > _START_S):
@@ -367,6 +378,7 @@ class _Supervisor:
 
     def _take_done(self, connection: _Connection, rest: str) -> None:
         connection.rank.is_done, connection.rank.exits_now = True, rest == "exit"
+        connection.rank.left = time.monotonic()
 
     def _take_stage(self, connection: _Connection, rest: str) -> None:
         given, *texts = rest.split("\t")
@@ -381,6 +393,17 @@ class _Supervisor:
 
     def _take_talk(self, connection: _Connection, rest: str) -> None:
         connection.is_for_status = True
+
+    def _take_survival(self, connection: _Connection, rest: str) -> None:
+        rank = connection.rank
+        rank.silence_s, rank.told = float(rest), time.monotonic()
+        rank.is_dispensable = rank.silence_s >= 0
+
+    def _take_sign(self, connection: _Connection, rest: str) -> None:
+        connection.rank.told = time.monotonic()
+
+    def _take_loss(self, connection: _Connection, rest: str) -> None:
+        self._survived[int(rest)] = float("inf")
 
     def _reply_to_errors(self, now: float) -> None:
         """Tell the first rank of each error for which ranks it prints, once the others have had time to raise it."""
@@ -542,6 +565,9 @@ class _Supervisor:
     def _report(self) -> None:
         """Report the first dead rank, or all that may have been first if some died before they were watched."""
         dead = [rank for rank in self._suspects if rank.is_dead()]
+        if dead[0].is_dispensable:
+            self._report_survived(dead[0])
+            return
         first = [rank for rank in dead if not rank.is_seen] or dead[:1]
         since_ns = self._suspects[first[0]]
         self._suspects.clear()
@@ -565,6 +591,55 @@ class _Supervisor:
         if lines:
             _print("\n".join(lines))
         self._has_reported = True
+
+    def _report_survived(self, rank: _Rank) -> None:
+        """Report a death that the other ranks survive, and end only the child processes of that rank."""
+        del self._suspects[rank]
+        rank.is_done = rank.is_ended = True
+        how, causes = ("was ended by a library", _LIBRARY) if rank.exits else _end_of([rank])
+        name = f"rank {rank.rank} of {rank.size} (pid {rank.pid}) on host {socket.gethostname()}"
+        _print(f"{name} {how}; the job continues without it" + (f"\n{causes}" if not rank.wait_status else ""))
+        self._survived.setdefault(rank.rank, time.monotonic())
+        self._doing.pop(rank.rank, None)
+        others = {other.group for other in self._ranks.values() if other is not rank}
+        self._end_group(rank, _groups_of(self._launcher) | others)
+
+    # -- ranks that tell nothing -------------------------------------------------------------------------------
+    def _end_silent(self, now: float) -> None:
+        """End the ranks that do not run and that others can go on without, and those that do not come to an end."""
+        if now - self._looked > 4 * _WATCH_S + 1.0:  # this process itself was stopped
+            for rank in self._ranks.values():
+                rank.told += now - self._looked
+        self._looked = now
+        for rank in self._ranks.values():
+            name = f"rank {rank.rank} of {rank.size} (pid {rank.pid})"
+            if rank.is_ended or rank.rank < 0 or rank.is_dead():
+                continue
+            if rank.exits_now and self._survived and now - rank.left > _EXITING_S:
+                rank.is_ended = True
+                _print(f"{name} has left, and its process has not ended for {_EXITING_S:g} s; it is ended")
+                rank.kill()
+            elif rank.silence_s > 0 and not rank.is_done and now - rank.told > rank.silence_s:
+                rank.told = float("inf")
+                state = _STATES.get(state_of(rank.pid), "has another state")
+                _print(
+                    f"{name} has told nothing for {rank.silence_s:g} s (RINGTAPE_STOPPED_S): its process {state}. It "
+                    "is ended by SIGKILL, so that the others can go on"
+                )
+                rank.kill()
+
+    def _end_unless_known(self) -> None:
+        """End the job if MPI does not tell the others that a rank has died: they would wait for it for ever."""
+        alive = [rank for rank in self._ranks.values() if rank.is_dispensable and not rank.is_done]
+        told = max((rank.told for rank in alive if rank.silence_s > 0), default=0.0)  # it runs, and its monitor too
+        unknown = [rank for rank, since in self._survived.items() if told - since > _KNOWN_S]
+        if not unknown:
+            return
+        _print(
+            f"MPI has not told the other ranks that rank {unknown[0]} has ended, as Open MPI does not after os._exit "
+            "with a status other than 0; the job ends"
+        )
+        self._ended, self._has_reported = time.monotonic() - _END_S, True
 
     def _when(self, since_ns: int) -> str:
         if not self._is_spread:
@@ -608,16 +683,22 @@ class _Supervisor:
         age = time.monotonic() - self._ended
         shared = _groups_of(self._launcher)
         for rank in self._ranks.values():
-            has_failed = rank.rank >= 0 and (not rank.is_done or rank.is_ending)
+            is_late = rank.exits_now and time.monotonic() - rank.left > _EXITING_S  # it may be inside MPI
+            has_failed = rank.rank >= 0 and (not rank.is_done or rank.is_ending or is_late)
             if rank.is_ended or not has_failed or (rank.is_ending and age < _ENDING_S and not rank.is_dead()):
                 continue
             rank.is_ended = True
             rank.kill()
-            if rank.group not in shared:
-                try:
-                    os.killpg(rank.group, signal.SIGKILL)
-                except OSError:
-                    pass
+            self._end_group(rank, shared)
+
+    @staticmethod
+    def _end_group(rank: _Rank, shared: set[int]) -> None:
+        """End the child processes of a rank, which are in its process group unless that is shared with others."""
+        if rank.group not in shared:
+            try:
+                os.killpg(rank.group, signal.SIGKILL)
+            except OSError:
+                pass
 
     def _remove_files(self) -> None:
         """Remove MPICH's shared memory, once all ranks have ended."""

@@ -36,6 +36,7 @@ _TRIES = 200  # of a name, 5 ms apart
 _CONNECT_S = 5
 _LAUNCHERS = ("hydra_pmi_proxy", "prted", "orted", "prterun", "mpiexec", "mpirun", "slurmstepd", "srun", "flux-shell")
 _REPLY_S = 3.0  # for a reply to an error; the supervisor waits for other ranks first
+_TELL_S = 0.5  # between two messages that a rank runs
 _LOOK_S = 1.0  # between two looks whether the supervisor is stopped
 _SENT_CHARACTERS = 1000  # of a description of waits
 
@@ -54,7 +55,8 @@ class SupervisorClient:
     def __init__(self, rank: int, size: int, is_spread: bool):
         self._hello = f"hello {rank} {size} {int(is_spread)}"
         self._hosts = ""
-        self._doing = self._stage = ""
+        self._doing = self._stage = self._survives = ""
+        self._tells_s = float("inf")  # when this rank tells next that it runs
         self._number = -1  # of the stage: how often this rank has begun or ended to wait for all others, or EXIT
         self._looks_s = 0.0  # when this rank looks next whether the supervisor is stopped
         self._life: list[socket.socket] = []  # their closing shows the death of this rank
@@ -115,7 +117,7 @@ class SupervisorClient:
             _send(connection, self._hello)
         self._status.settimeout(0.1)
         _send(self._status, "talk")
-        for line in (self._hosts, self._doing, self._stage):
+        for line in (self._hosts, self._doing, self._stage, self._survives):
             if line:
                 _send(self._status, line)
 
@@ -142,6 +144,9 @@ class SupervisorClient:
         if line != self._doing:
             self._doing = line
             self._tell(line)
+        if time.monotonic() >= self._tells_s:
+            self._tells_s = time.monotonic() + _TELL_S
+            self._tell("runs")
         if not self._lock.acquire(blocking=False):
             return False
         try:
@@ -169,6 +174,20 @@ class SupervisorClient:
         """Send what MPI has told: the numbers of hosts and of ranks on this one, and when the world was made."""
         self._hosts = f"hosts {hosts} {ranks_here} {origin_ns}"
         self._tell(self._hosts)
+
+    def report_survival(self, limit_s: float) -> None:
+        """Send that the other ranks go on if this one dies, or with a negative limit that they do not any more.
+
+        From then on `report` tells the supervisor that this process runs. If it does not for `limit_s`, it is ended;
+        with 0 nothing is told or expected.
+        """
+        self._survives = f"survives {limit_s}"
+        self._tell(self._survives)
+        self._tells_s = 0.0 if limit_s > 0 else float("inf")
+
+    def report_lost(self, rank: int) -> None:
+        """Send that MPI has told this rank of the death of another one."""
+        self._tell(f"lost {rank}")
 
     @property
     def exits(self) -> bool:

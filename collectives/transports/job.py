@@ -48,20 +48,20 @@ class Job:
         The channel of all ranks, for the rank of the calling thread; None where ranks are threads of `run`.
     failed : dict of int to str
         The ranks that this process knows to have failed, and the reasons.
-    is_on_first_host : bool
-        Whether this rank is on the host of rank 0.
     has_processes : bool
         Whether the ranks are the processes of the launcher's job: then one world at a time is open, making and closing
         it are collective, and an error of this rank ends it.
     runs_programs : bool
         Whether `run` starts the ranks.
+    is_fault_tolerant : bool
+        Whether the other ranks can go on after one that a signal has ended.
     """
 
     size: int
     communicator: Communicator | None = None
-    is_on_first_host = True
     has_processes = False
     runs_programs = False
+    is_fault_tolerant = False
 
     @staticmethod
     def refuse() -> None:
@@ -75,6 +75,11 @@ class Job:
     @property
     def failed(self) -> dict[int, str]:
         return {}
+
+    @property
+    def is_on_first_host(self) -> bool:
+        """Whether this rank is on the host of the first rank."""
+        return True
 
     def run(
         self, program: Callable[..., Any], args: tuple[Any, ...], begin: Callable[[Communicator], None]

@@ -86,6 +86,11 @@ class MpiCommunicator(HostTransport):
 
     # -- groups ------------------------------------------------------------------------------------------------
     @property
+    def comm(self) -> Any:
+        """MPI's communicator; None for a single rank."""
+        return self._comm
+
+    @property
     def hosts(self) -> tuple[int, ...]:
         return tuple(self._groups.hosts[rank] for rank in self.ranks)
 
@@ -119,7 +124,7 @@ class MpiCommunicator(HostTransport):
         text = f"{self._channel.key}/{name}/{ranks}"
         self._subgroups[text] = ordinal = self._subgroups.get(text, 0) + 1
         digest = digest_of(f"{text}/{ordinal}")
-        channel = Channel(f"{digest:016x}", name, ranks)
+        channel = Channel(f"{digest:016x}", name, ranks, self._channel.epoch)
         if len(members) == 1:
             return MpiCommunicator(None, channel, 0, self._groups)
         handle = self._groups.create(self, self._comm, channel, members, digest)
@@ -127,10 +132,14 @@ class MpiCommunicator(HostTransport):
         self._groups.count_made(made)
         return made
 
+    def _own_channel(self, key: str, name: str) -> Channel:
+        """A channel of the same ranks for another purpose."""
+        return Channel(f"{self._channel.key}/{key}", f"{self.name}/{name}", self.ranks, self._channel.epoch)
+
     def lane(self, purpose: str) -> MpiCommunicator:
         found = self._lanes.get(purpose)
         if found is None:
-            channel = Channel(f"{self._channel.key}/{purpose}", f"{self.name}/{purpose}", self.ranks)
+            channel = self._own_channel(purpose, purpose)
             found = self._lanes[purpose] = MpiCommunicator(self._handle, channel, self.index, self._groups)
             found.history = channel.history = None  # it carries messages only
             found._tag = _lane_tag(channel.key)
@@ -335,7 +344,7 @@ class MpiCommunicator(HostTransport):
         channel.calls = number = channel.calls + 1
         if self.history is not None:
             self.history.append(mark(name, is_message=True) if of is None else of)
-        return self._waits.block((channel, name, number, None), function, *args)
+        return self._waits.block_apart((channel, name, number, None), function, *args)
 
     def _exchanged(self, data: bytes, of: str = "exchange") -> list[bytes]:
         """Gather every rank's bytes: first their lengths, then the bytes. `of` names the call in reports."""
@@ -356,25 +365,25 @@ class MpiCommunicator(HostTransport):
         return len(set(self.hosts)) > 1
 
     def _window_of(self, x: Array, counts: Sequence[int]) -> windows.MpiWindow:
-        return windows.MpiWindow(self._comm, x, counts, self._channel, self._waits, self.block, self._is_served)
+        return windows.MpiWindow(self._comm, x, counts, self._channel, self._groups, self.block, self._is_served)
 
     def _clocks_of(self) -> windows.MpiClocks:
         self._clocks = number = self._clocks + 1
-        channel = Channel(f"{self._channel.key}/clocks {number}", f"{self.name}/clocks", self.ranks)
+        channel = self._own_channel(f"clocks {number}", "clocks")
         self._waits.activity.channels[channel.key] = channel
         counts = [self.size] + [0] * (self.size - 1)
         mine = np.zeros(counts[self.index], np.int64)
-        window = windows.MpiWindow(self._comm, mine, counts, channel, self._waits, self.block, self._is_served)
+        window = windows.MpiWindow(self._comm, mine, counts, channel, self._groups, self.block, self._is_served)
         return windows.MpiClocks(window, channel, self._waits, self.index)
 
     def _arrivals_of(self, count: int, steps: int) -> windows.MpiArrivals:
         self._rolls = number = self._rolls + 1
-        channel = Channel(f"{self._channel.key}/arrivals {number}", f"{self.name}/arrivals", self.ranks)
+        channel = self._own_channel(f"arrivals {number}", "arrivals")
         channel.count = count
         self._waits.activity.channels[channel.key] = channel
         counts = [windows.record_size(self.size) * len(range(rank, steps, self.size)) for rank in range(self.size)]
         mine = np.zeros(counts[self.index], np.int64)
-        window = windows.MpiWindow(self._comm, mine, counts, channel, self._waits, self.block, self._is_served)
+        window = windows.MpiWindow(self._comm, mine, counts, channel, self._groups, self.block, self._is_served)
         return windows.MpiArrivals(window, channel, self._waits, self.index, count, steps)
 
     # -- messages ----------------------------------------------------------------------------------------------

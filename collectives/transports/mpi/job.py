@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Self
 
-from autograd.errors import CommunicationError, MeshError
+from autograd.errors import CommunicationError, MeshError, OptionError
 
 from ...job.activity import forked_text
 from ...job.failure import process
 from ...job.launcher import why_not_of_size
 from ..job import Job, Options
+from ..protocol import Communicator
 
 __all__ = ["MpiJob"]
 
@@ -33,14 +34,18 @@ class MpiJob(Job):
 
     def __init__(self, raises: bool):
         with process.waiting("make a world"):
-            from .world import MpiWorld  # loads mpi4py
+            from .library import MPI  # loads mpi4py
+            from .world import MpiWorld
 
             if problem := why_not_of_size(MpiWorld.mpi_size(), MpiWorld.library()):
                 raise MeshError(problem)
-            self._world = MpiWorld(raises, has_monitor=not process.has_left)
+            try:
+                self._world = MpiWorld(raises, has_monitor=not process.has_left)
+            except MPI.Exception as error:
+                raise MeshError(f"a world over MPI cannot be made; most likely a rank has died: {error}") from error
         self.communicator = self._world.communicator
         self.size = self.communicator.size
-        self.is_on_first_host = self._world.is_on_first_host
+        self.is_fault_tolerant = self._world.is_fault_tolerant
 
     @staticmethod
     def refuse() -> None:
@@ -54,6 +59,21 @@ class MpiJob(Job):
     @property
     def failed(self) -> dict[int, str]:
         return self._world.activity.failed
+
+    @property
+    def epoch(self) -> int:
+        return self._world.activity.epoch
+
+    @property
+    def is_on_first_host(self) -> bool:
+        return self._world.is_on_first_host
+
+    def survivors(self, everyone: Communicator) -> Communicator:
+        if not self._world.activity.raises:
+            raise OptionError("World.survivors of a world of the policy 'end'; needed: World(policy='raise')")
+        with process.waiting("agree on the ranks that have not failed"):
+            self.communicator = self._world.survivors()
+        return self.communicator
 
     def set_task(self, task: str, rank: Callable[[], int]) -> None:
         self._world.activity.task = task

@@ -10,16 +10,19 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from threading import Lock, get_ident
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from autograd.errors import CommunicationError
+from autograd.errors import CommunicationError, RankFailed
 
 from ...checks import modes
 from ...job.activity import Activity, Wait, describe
 from ..device import unsent
 from .library import MPI
+
+if TYPE_CHECKING:
+    from .fault_tolerance import FaultTolerance
 
 __all__ = ["Started", "Waits"]
 
@@ -27,6 +30,9 @@ __all__ = ["Started", "Waits"]
 # tests at a time finished an 8 MiB all-reduce in two thirds of the time of one test. Each costs a microsecond.
 _TESTS_AT_A_TIME = 4
 _MOST_UNTESTED = 32  # incomplete calls, before each further one makes progress on the oldest
+_ACCESS_S = 0.5  # how long an access may take after a death
+_DEATH_S = 2.0  # how long MPI may take, after an error of a death, to tell whose it was
+_LOOK_S = 0.005  # between two looks whether a death is known
 _COMPARISON_S = 4.0  # how long the monitors may take to find that the ranks have made different calls
 
 
@@ -47,11 +53,14 @@ class Waits:
         self.started: deque[Started] = deque()
         self._reaping = Lock()
         self.abandoned: list[Started] = []  # their wait has ended in an error; MPI may still write to their arrays
+        self.tolerance: FaultTolerance | None = None  # where MPI survives the deaths of ranks
+        self.failed: list[Any] = []  # the arrays of calls that MPI has given up
+        self.stuck = 0  # calls in threads of their own that did not return
 
     @property
     def is_incomplete(self) -> bool:
         """Whether MPI may still use arrays of this rank."""
-        return bool(self.sends or self.started or self.abandoned)
+        return bool(self.sends or self.started or self.abandoned or self.failed)
 
     @property
     def is_polling(self) -> bool:
@@ -65,13 +74,27 @@ class Waits:
         if not self._reaping.acquire(blocking=False):
             return  # another thread does it; two must not test one request
         try:
-            while self.sends and self.sends[0].Test():
+            while self.sends and self._is_sent(self.sends[0]):
                 self.sends.popleft()
             started = self.started
             while started and started[0].advance(_TESTS_AT_A_TIME):
                 started.popleft()
         finally:
             self._reaping.release()
+
+    def _is_sent(self, request: Any) -> bool:
+        try:
+            return bool(request.Test())
+        except MPI.Exception:
+            if self.tolerance is None:
+                raise
+            return True  # the receiver has died, or the epoch is over
+
+    def settle(self) -> bool:
+        """Whether all calls of an epoch that is over are complete or were given up; makes progress."""
+        self.reap()
+        self.abandoned = [started for started in self.abandoned if not started.advance()]
+        return not (self.sends or self.started or self.abandoned)
 
     def check(self, wait: Wait) -> None:
         """Raise an error if `wait` would never end."""
@@ -91,10 +114,76 @@ class Waits:
         try:
             return function(*args)
         except MPI.Exception as error:
-            self._await_comparison(wait)
-            raise CommunicationError(f"{describe(wait)}: {error}") from error
+            raise self.error_of(wait, error) from error
         finally:
             waiting[thread] = None
+
+    def block_apart(self, wait: Wait, function: Callable[..., Any], *args: Any) -> Any:
+        """`block` for a call of all ranks of a group in which MPI may wait for ever after a death.
+
+        Where MPI survives deaths, the call runs in a thread of its own, which is left alone if the wait must end.
+        """
+        if self.tolerance is None:
+            return self.block(wait, function, *args)
+        from .fault_tolerance import apart
+
+        return self.block(wait, apart, lambda: function(*args), lambda: self._check_apart(wait))
+
+    def access(self, wait: Wait, function: Callable[..., Any], *args: Any) -> Any:
+        """`block` for an access to memory of another rank.
+
+        Where MPI survives deaths, a rank may have died while it held a lock of MPI's. So this rank does not wait for
+        long, once one of the window's ranks has died.
+        """
+        if self.tolerance is None:
+            return self.block(wait, function, *args)
+        from .fault_tolerance import apart
+
+        until = time.monotonic() + _ACCESS_S
+
+        def check() -> None:
+            self._check_apart(wait)
+            dead = [rank for rank in wait[0].ranks if rank in self.activity.failed]
+            if dead and time.monotonic() > until:
+                self.stuck += 1
+                raise RankFailed(
+                    f"rank {dead[0]} {self.activity.failed[dead[0]]}, most likely while it accessed the memory for "
+                    f"which rank {self.activity.rank} waits {describe(wait)}"
+                )
+
+        return self.block(wait, apart, lambda: function(*args), check)
+
+    def meet(self, wait: Wait, comm: Any, members: Sequence[int], tag: int) -> None:
+        """Where MPI survives deaths: wait for the members of a communicator that make another one next."""
+        if self.tolerance is not None:
+            from .fault_tolerance import meet
+
+            self.block(wait, meet, comm, members, tag, lambda: self._check_apart(wait, False))
+
+    def _check_apart(self, wait: Wait, is_apart: bool = True) -> None:
+        if self.activity.is_alarmed and (error := self.activity.error(wait)) is not None:
+            self.stuck += is_apart
+            raise error
+
+    def error_of(self, wait: Wait, error: Any) -> CommunicationError:
+        """The error to raise for an error of MPI in a wait: `RankFailed` if a rank has died or the epoch has ended."""
+        if self.tolerance is not None:
+            from .fault_tolerance import DEATHS
+
+            kind, since = error.Get_error_class(), time.monotonic()
+            while True:  # MPI has several classes for an error after a death; the ranks that have died decide
+                is_news = self.tolerance.is_news(self.activity, since)
+                if kind == MPI.ERR_REVOKED and is_news and wait[0].epoch == self.activity.epoch:
+                    self.activity.end_epoch()
+                if (found := self.activity.error(wait)) is not None:
+                    return found
+                if time.monotonic() - since > _DEATH_S:
+                    break
+                time.sleep(_LOOK_S)
+            if kind in DEATHS:
+                return RankFailed(f"a rank has died, and MPI does not tell which, {describe(wait)}: {error}")
+        self._await_comparison(wait)
+        return CommunicationError(f"{describe(wait)}: {error}")
 
     def _await_comparison(self, wait: Wait) -> None:
         """After an error of MPI: if the ranks have made different calls, let the monitors find that and end the job.
@@ -155,7 +244,7 @@ class Started:
         mpi4py's requests of nonblocking collectives do not keep them.
     """
 
-    __slots__ = ("_is_done", "_kept", "_lock", "_request", "_wait", "_waits", "status")
+    __slots__ = ("_error", "_is_done", "_kept", "_lock", "_request", "_wait", "_waits", "status")
 
     def __init__(self, waits: Waits, request: Any, wait: Wait, kept: Any):
         self._waits = waits
@@ -164,6 +253,7 @@ class Started:
         self._kept = kept
         self._lock = Lock()  # held by the thread that tests or waits: MPI allows one at a time
         self._is_done = False  # then the request is null, and another test would clear the status
+        self._error: Any = None  # of MPI, which the next wait or test raises, after a death
         self.status = MPI.Status()
 
     def advance(self, tests: int = 1) -> bool:
@@ -177,6 +267,10 @@ class Started:
                     if self._is_done or test(status):
                         self._is_done, self._kept = True, None
                         break
+            except MPI.Exception as error:
+                if self._waits.tolerance is None:
+                    raise
+                self._fail(error)
             finally:
                 self._lock.release()
         return self._is_done
@@ -192,6 +286,8 @@ class Started:
                 activity.waiting[-thread] = self._wait  # a loop over `test` is a wait, too
                 if activity.is_alarmed:
                     self._waits.check(self._wait)
+        if self._error is not None:
+            raise self._waits.error_of(self._wait, self._error)
         return self._is_done
 
     def wait(self) -> None:
@@ -200,6 +296,8 @@ class Started:
                 if not self._is_done:
                     self._waits.block(self._wait, self._poll if self._waits.is_polling else self._yielding_wait)
                     self._is_done, self._kept = True, None
+        if self._error is not None:
+            raise self._waits.error_of(self._wait, self._error)
 
     def _yielding_wait(self) -> None:
         """Wait and yield the core, which another rank or the operating system may need. MPI's own wait keeps it."""
@@ -217,10 +315,20 @@ class Started:
     def _poll(self) -> None:
         """Wait, and raise an error once it is known that the wait would never end."""
         activity, polls = self._waits.activity, 0
-        while not self._request.Test(self.status):
-            if activity.is_alarmed and (error := activity.error(self._wait)) is not None:
-                self._waits.abandoned.append(self)
-                raise error
-            polls += 1
-            if polls > _TESTS_BEFORE_YIELD:
-                time.sleep(0.0 if polls < 50 * _TESTS_BEFORE_YIELD else 0.0005)
+        try:
+            while not self._request.Test(self.status):
+                if activity.is_alarmed and (error := activity.error(self._wait)) is not None:
+                    self._waits.abandoned.append(self)
+                    raise error
+                polls += 1
+                if polls > _TESTS_BEFORE_YIELD:
+                    time.sleep(0.0 if polls < 50 * _TESTS_BEFORE_YIELD else 0.0005)
+        except MPI.Exception as error:
+            self._fail(error)
+            raise
+
+    def _fail(self, error: Any) -> None:
+        """Note that MPI has given the call up. It may still write to the arrays until the epoch is over."""
+        self._is_done, self._error = True, error
+        self._waits.failed.append(self._kept)
+        self._kept = None

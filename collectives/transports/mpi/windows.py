@@ -18,10 +18,13 @@ from typing import Any
 
 import numpy as np
 
-from ...job.activity import Channel, Wait
+from autograd.errors import RankFailed
+
+from ...job.activity import Channel, Wait, describe
 from ..arrivals import Arrivals, bits_of
 from ..protocol import Array, Runs
 from ..windows import Clocks, Window
+from .groups import Groups
 from .library import KINDS, MPI, Kind
 from .waiting import Waits
 
@@ -98,7 +101,7 @@ def _added_up(values: Array, here: Array, there: Array, counts: Array) -> tuple[
 
 
 # -- memory that the ranks use at different times ---------------------------------------------------------------------
-_ZERO, _ONE = np.zeros(1, np.int64), np.ones(1, np.int64)
+_ZERO = np.zeros(1, np.int64)
 _SHORTEST_S, _LONGEST_S = 2e-5, 2e-3  # the pauses of a rank that polls
 _SHARE = 0.1  # of the time waited so far is the next pause
 
@@ -120,13 +123,30 @@ def _allocated(comm: Any, x: Array) -> Any:
     return window
 
 
+class _Pair:
+    """The two MPI windows of an `MpiWindow`, as memory of their group (`Groups.own`)."""
+
+    is_unused = True  # values are copied out of it
+
+    def __init__(self, content: Any, latches: Any):
+        self.content, self.latches = content, latches
+
+    def refuse(self) -> None:
+        """Every access looks at the epoch itself."""
+
+    def free(self) -> None:
+        for window in (self.content, self.latches):
+            window.Unlock_all()
+            window.Free()
+
+
 class MpiWindow(Window):
     """A window of ranks that are processes. `MpiCommunicator.window` creates it, on all ranks.
 
     MPI allocates the memory, because libraries then reach it without the owner, where the hardware can. The window is
     open for access to all ranks from its creation on. Outside of `locked` only MPI's accumulates are used, which are
     atomic for each element. A lock is a number in a second window that a rank sets by compare-and-swap, and not MPI's
-    own lock: to take that, MPICH waits until the owner calls MPI, also where memory is shared.
+    own lock: to take that, MPICH waits until the owner calls MPI, also where memory is shared. It tells who holds it.
 
     Parameters
     ----------
@@ -137,7 +157,7 @@ class MpiWindow(Window):
         The elements of every rank.
     channel : Channel
         Where the waits are recorded.
-    waits : Waits
+    groups : Groups
     collective : callable
         ``collective(name, function)`` runs a function that all ranks call (`MpiCommunicator.block`).
     is_served : bool
@@ -145,53 +165,65 @@ class MpiWindow(Window):
     """
 
     def __init__(
-        self, comm: Any, x: Array, counts: Sequence[int], channel: Channel, waits: Waits,
+        self, comm: Any, x: Array, counts: Sequence[int], channel: Channel, groups: Groups,
         collective: Callable[[str, Callable[[], Any]], Any], is_served: bool = False,
     ):  # fmt: skip
         super().__init__(comm.Get_rank(), channel.ranks, counts, x.dtype, channel.name)
-        self._channel, self._waits, self._collective = channel, waits, collective
+        self._channel, self._waits, self._collective = channel, groups.waits, collective
         self._datatype = KINDS[x.dtype].datatype
         self._held: int | None = None
-        self._window: Any = None
-        self._latches: Any = None  # of each rank, 1 while its memory is locked
-
-        def make() -> None:
-            self._window = _allocated(comm, x)
-            self._latches = _allocated(comm, np.zeros(1, np.int64))
-
-        collective("window", make)
+        # the latch of each rank: 0, or 1 more than the index of the rank that has locked its memory
+        pair = collective("window", lambda: _Pair(_allocated(comm, x), _allocated(comm, np.zeros(1, np.int64))))
+        self._window, self._latches = pair.content, pair.latches
+        self._mine = np.array([self.index + 1], np.int64)
+        self._pair, self._groups = pair, groups
+        self._key = groups.own(channel, pair)
         self._is_served = is_served
-        waits.activity.windows += is_served
+        self._waits.activity.windows += is_served
 
     def free(self) -> None:
-        """Release the memory. All ranks of the group call it, and none uses the window any more."""
-        def free() -> None:
-            for window in (self._window, self._latches):
-                window.Unlock_all()
-                window.Free()
+        """Release the memory. All ranks of the group call it, and none uses the window any more.
 
-        self._collective("free a window", free)
+        When its epoch is over (`World.survivors`), the ranks that are left have released it.
+        """
+        if self._channel.epoch <= self._waits.activity.ended:
+            return
+        self._collective("free a window", self._pair.free)
+        self._groups.disown(self._key)
         self._waits.activity.windows -= self._is_served
 
-    def _block(self, call: str, function: Callable[..., Any], *args: Any) -> Any:
-        # No rank has to make a call of number 0 for this wait to end, so that it is never part of a deadlock.
-        return self._waits.block((self._channel, call, 0, None), function, *args)
+    def _wait_for(self, call: str, owner: int) -> Wait:
+        # No rank has to make a call of number 0 for this wait to end, so that it is never part of a deadlock. The owner
+        # takes no part in it either. But MPI reads the memory of a rank that has died, where that is still there.
+        return self._channel, call, 0, None if self._waits.tolerance is None else self.ranks[owner]
+
+    def _block(self, call: str, owner: int, function: Callable[..., Any], *args: Any) -> Any:
+        return self._waits.access(self._wait_for(call, owner), function, *args)
 
     def _lock(self, owner: int) -> None:
-        wait = (self._channel, "lock", 0, None)
-        self._waits.block(wait, self._latch, owner, wait)
+        wait = self._wait_for("lock", owner)
+        self._waits.access(wait, self._latch, owner, wait)
         self._held = owner
 
     def _latch(self, owner: int, wait: Wait) -> None:
         found, began = np.empty(1, np.int64), time.perf_counter()
         while True:
-            self._latches.Compare_and_swap(_ONE, _ZERO, found, owner, 0)
+            self._latches.Compare_and_swap(self._mine, _ZERO, found, owner, 0)
             self._latches.Flush(owner)
             if found[0] == 0:
                 return
             if self._waits.activity.is_alarmed:
                 self._waits.check(wait)
+                self._check_holder(self.ranks[int(found[0]) - 1], wait)
             _pause(began)
+
+    def _check_holder(self, holder: int, wait: Wait) -> None:
+        departure = self._waits.activity.departed.get(holder)
+        if departure is not None and departure.calls is None:
+            raise RankFailed(
+                f"rank {holder} {departure.why} while it held the lock for which rank {self.ranks[self.index]} waits, "
+                f"{describe(wait)}"
+            )
 
     def _unlock(self, owner: int) -> None:
         self._held = None
@@ -200,7 +232,7 @@ class MpiWindow(Window):
             self._latches.Fetch_and_op(_ZERO, np.empty(1, np.int64), owner, 0, MPI.REPLACE)
             self._latches.Flush(owner)
 
-        self._block("unlock", release)
+        self._block("unlock", owner, release)
 
     def _access(self, owner: int, start: Callable[[], None]) -> None:
         """Start an access, and return once it is complete at the owner."""
@@ -208,7 +240,7 @@ class MpiWindow(Window):
         self._window.Flush(owner)
 
     def _get(self, owner: int, start: int, out: Array) -> Array:
-        self._block("get", self.read, owner, start, out)
+        self._block("get", owner, self.read, owner, start, out)
         return out
 
     def read(self, owner: int, start: int, out: Array) -> None:
@@ -222,20 +254,24 @@ class MpiWindow(Window):
 
     def _add(self, values: Array, owner: int, start: int) -> None:
         given, there = [values, self._datatype], (start, values.size, self._datatype)
-        self._block("add", self._access, owner, lambda: self._window.Accumulate(given, owner, there, MPI.SUM))
+        self._block("add", owner, self._access, owner, lambda: self._window.Accumulate(given, owner, there, MPI.SUM))
 
     def _put(self, values: Array, owner: int, start: int) -> None:
         given, there = [values, self._datatype], (start, values.size, self._datatype)
-        if self._held == owner:
-            self._block("put", self._access, owner, lambda: self._window.Put(given, owner, there))
-        else:
-            self._block("put", self._access, owner, lambda: self._window.Accumulate(given, owner, there, MPI.REPLACE))
+
+        def start_put() -> None:
+            if self._held == owner:
+                self._window.Put(given, owner, there)
+            else:
+                self._window.Accumulate(given, owner, there, MPI.REPLACE)
+
+        self._block("put", owner, self._access, owner, start_put)
 
     def _fetch_and_add(self, value: Array, owner: int, at: int) -> Any:
         before = np.empty(1, self.dtype)
         given, found = [value, self._datatype], [before, self._datatype]
         self._block(
-            "fetch_and_add", self._access, owner,
+            "fetch_and_add", owner, self._access, owner,
             lambda: self._window.Fetch_and_op(given, found, owner, at, MPI.SUM),
         )  # fmt: skip
         return before[0].item()
@@ -278,7 +314,7 @@ class MpiClocks(Clocks):
     def wait(self, clock: int) -> None:
         if self._least < clock:
             wait = (self._channel, "wait for clock", clock, None)
-            self._waits.block(wait, self._poll, wait)
+            self._waits.access(wait, self._poll, wait)
 
     def _poll(self, wait: Wait) -> None:
         activity, clock, began = self._waits.activity, wait[2], time.perf_counter()
@@ -377,7 +413,7 @@ class MpiArrivals(Arrivals):
         step, is_end = divmod(stage - 1, 2)
         owner, at = self._place(step)
         wait = (self._channel, f"{'end' if is_end else 'arrivals'} of step {step}", stage, None)
-        self._waits.block(wait, self._poll, wait, owner, at + field, found)
+        self._waits.access(wait, self._poll, wait, owner, at + field, found)
         return found
 
     def _poll(self, wait: Wait, owner: int, at: int, found: Array) -> None:

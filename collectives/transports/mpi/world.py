@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
 from functools import cache
+from threading import get_ident
 from typing import Any
 
 import numpy as np
 
-from ...job.activity import Activity, Channel
+from autograd.errors import CommunicationError, RankFailed
+
+from ...job.activity import Activity, Channel, Departure, forked_text
 from ...job.ending import Ending
 from ...job.failure import process
+from ...job.history import digest_of
 from ...job.monitor import Monitor
 from ..device import unsent
 from .communicator import MpiCommunicator
 from .control import MpiControl
+from .fault_tolerance import FaultTolerance, is_available, tolerance
 from .groups import Groups
 from .library import MPI
 from .waiting import Waits
@@ -25,6 +31,7 @@ __all__ = ["MpiWorld"]
 _PAUSE_S = 0.0002  # between two checks whether the other ranks have closed the world; it grows to `_LONG_PAUSE_S`
 _LONG_PAUSE_S = 0.01
 _ROUNDS = 8  # of comparing two clocks
+_QUIET_S = 1.0  # how long messages of an epoch that is over may be under way
 
 
 class MpiWorld:
@@ -54,6 +61,10 @@ class MpiWorld:
         self.activity = Activity(rank, size, raises)
         self._waits = Waits(self.activity)
         self._groups = Groups(self._waits)
+        self._retired: list[tuple[Groups, float]] = []  # of epochs that are over, and since when, while it is left
+        self._tolerance: FaultTolerance | None = None
+        self._over_since = 0.0  # when this rank has heard that the epoch is over
+        self._is_out = False  # the others have begun an epoch without this rank
         self._monitor: Monitor | None = None
         self._leaving: Iterator[None] | None = None
         self._has_thread = False
@@ -63,25 +74,167 @@ class MpiWorld:
             self.communicator = MpiCommunicator(None, channel, 0, self._groups)
             return
         _kept_until_finalize().append(self._waits)
-        self._control = MpiControl(MPI.COMM_WORLD.Dup())
-        hosts = self._groups.hosts = _hosts(self._control.comm)
+        if raises and has_monitor and is_available():
+            self._tolerance = self._waits.tolerance = tolerance()
+        self._control = self._new_control(MPI.COMM_WORLD.Dup())
+        hosts = _hosts(self._control.comm)
+        self._groups = Groups(self._waits, hosts)
         self.is_on_first_host = hosts[rank] == 0
         if rank in hosts:
             process.report_hosts(len(set(hosts)), hosts.count(rank), _origin_ns(self._control.comm, hosts))
         process.wait_until_watched()
         self._ending = Ending(self._control, hosts, process.report_ending)
-        self._monitor = Monitor(self._control, self.activity, process.end_job, process.report, self._ending)
+        watch = None if self._tolerance is None else self._watch
+        self._monitor = Monitor(self._control, self.activity, process.end_job, process.report, self._ending, watch)
         handle = self._groups.keep(MPI.COMM_WORLD.Dup(), channel)
         self.activity.keeps_histories = has_monitor and MPI.Query_thread() == MPI.THREAD_MULTIPLE
         self.communicator = MpiCommunicator(handle, channel, rank, self._groups)
+        if self._tolerance is not None:
+            process.survive(self._tolerance.has_lost_ranks)
+        else:
+            process.survive_no_longer()
         if self.activity.keeps_histories:
             self._has_thread = True
             self._monitor.start()
         _leave_before_finalize()
 
+    def _new_control(self, comm: Any) -> MpiControl:
+        found = self._tolerance
+        return MpiControl(comm, self.activity.members, None if found is None else found.everyone_leaves)
+
+    @property
+    def is_fault_tolerant(self) -> bool:
+        """Whether the other ranks can go on after one that a signal has ended."""
+        return self._tolerance is not None
+
+    # -- epochs ------------------------------------------------------------------------------------------------
+    def survivors(self) -> MpiCommunicator:
+        """Agree on the ranks that have not failed, and begin an epoch with them; see `World.survivors`."""
+        activity, monitor, old, old_epoch = self.activity, self._monitor, self._groups, self.activity.epoch
+        if self._waits.activity.is_forked:
+            raise CommunicationError(forked_text("World.survivors"))
+        if monitor is None:  # one rank
+            activity.end_epoch()
+            activity.begin_epoch(activity.members)
+            channel = self._new_channel()
+            self._groups = Groups(self._waits)
+            self.communicator = MpiCommunicator(None, channel, 0, self._groups)
+            return self.communicator
+        if activity.has_failed or self._is_out:
+            raise RankFailed(f"rank {activity.rank} has failed itself; World.survivors is for the others")
+        unsent.unsent.pop(get_ident(), None)  # calls on channels that can no longer be used
+        if self._tolerance is None:
+            members = monitor.agree()
+            old.refuse(revokes=False)
+            activity.begin_epoch(members)
+            self._groups = Groups(self._waits, self._hosts_of(members))
+            self.communicator = self._made(None)
+        else:
+            with monitor.lock:
+                self._end_epoch()
+                waiting, thread = activity.waiting, get_ident()
+                alone = Channel("survivors", "world", (activity.rank,))
+                waiting[thread] = alone, "survivors", activity.epoch + 1, None
+                try:
+                    renewal = self._tolerance.renew(activity)
+                finally:
+                    waiting[thread] = None
+                assert renewal is not None
+                activity.departed |= {
+                    rank: Departure(rank, why, True, None, {}, {}) for rank, why in renewal.departed.items()
+                }
+                activity.begin_epoch(renewal.members)
+                self._groups = Groups(self._waits, self._hosts_of(renewal.members))
+                self.communicator = self._made(renewal.data)
+                old.keep(self._control.comm, Channel(f"control {old_epoch}", "control", self._control.ranks))
+                self._control = self._new_control(renewal.control)
+                self._ending = Ending(self._control, self._groups.hosts, process.report_ending)
+                monitor.continue_with(self._control, self._ending)
+        self.is_on_first_host = self._groups.hosts[activity.rank] == self._groups.hosts[activity.members[0]]
+        self._retire()
+        self._retired.append((old, time.monotonic()))
+        return self.communicator
+
+    def _new_channel(self) -> Channel:
+        epoch = self.activity.epoch
+        return Channel(f"survivors {epoch}", f"survivors {epoch}", self.activity.members, epoch)
+
+    def _made(self, comm: Any) -> MpiCommunicator:
+        """The communicator of all members of the present epoch. Without one of MPI's, they make it."""
+        channel, rank = self._new_channel(), self.activity.rank
+        index = channel.ranks.index(rank)
+        if len(channel.ranks) == 1:
+            return MpiCommunicator(None, channel, index, self._groups)
+        if comm is None:
+            before = self.communicator
+            places = [before.ranks.index(each) for each in channel.ranks]
+            handle = self._groups.create(before, before.comm, channel, places, digest_of(channel.key))
+        else:
+            handle = self._groups.keep(comm, channel)
+        return MpiCommunicator(handle, channel, index, self._groups)
+
+    def _hosts_of(self, members: tuple[int, ...]) -> tuple[int, ...]:
+        """For each rank of the world, the lowest member on its host; a host without members keeps its number."""
+        hosts = self._groups.hosts
+        lowest = {hosts[rank]: rank for rank in sorted(members, reverse=True)}
+        return tuple(lowest.get(host, host) for host in hosts)
+
+    def _end_epoch(self) -> None:
+        """End the epoch on all ranks, where MPI survives deaths."""
+        self.activity.end_epoch()
+        self._control.end()
+        self._groups.refuse(revokes=True)
+
+    def _watch(self) -> None:
+        """Look for deaths, and whether another rank has ended the epoch. The monitor calls it."""
+        found, activity = self._tolerance, self.activity
+        assert found is not None
+        if self._is_out:
+            return
+        found.note_deaths(activity)
+        if not self._control.is_over:
+            self._over_since = time.monotonic()
+        if activity.ended == activity.epoch or (
+            self._control.is_over and found.is_news(activity, self._over_since)
+        ):
+            self._end_epoch()
+            if activity.has_failed:
+                self._step_out("has failed")
+
+    def _step_out(self, why: str) -> None:
+        """Let the others agree on an epoch without this rank."""
+        assert self._tolerance is not None
+        self._tolerance.renew(self.activity, why)
+        self._is_out = process.is_abandoned = True
+
+    def _retire(self, is_end: bool = False) -> None:
+        """Free what is left of former epochs and not in use. All members of the present one call it.
+
+        Messages of calls that were given up may arrive later, and a new communicator could take the number of one that
+        is freed. So where MPI survives deaths, an epoch is kept until it has been over for a while. Elsewhere nothing
+        tells when such messages have arrived, and communicators are kept until the world is closed (`is_end`).
+        """
+        waits, everyone, now = self._waits, self.communicator, time.monotonic()
+        is_tolerant = self._tolerance is not None
+        is_quiet = not is_tolerant or (waits.stuck == 0 and waits.settle())
+        mine = [
+            key
+            for groups, since in self._retired
+            if is_quiet and (not is_tolerant or now - since > _QUIET_S)
+            for key in groups.unused(is_tolerant or is_end)
+        ]
+        found = [frozenset(json.loads(data)) for data in everyone.exchange(json.dumps(mine).encode())]
+        for groups, _ in self._retired:
+            groups.free_unused(dict(zip(everyone.ranks, found, strict=True)), is_tolerant)
+        self._retired = [(groups, since) for groups, since in self._retired if not groups.is_empty]
+        if not self._retired:
+            waits.failed.clear()
+
     def fail(self, why: str) -> None:
         """Report to the other ranks that this one has failed and makes no further calls."""
         self.activity.has_failed = True
+        if self._tolerance is not None:
+            process.is_abandoned = True
         if self._monitor is not None and not self.activity.is_forked:
             self._monitor.fail(why)
 
@@ -107,13 +260,23 @@ class MpiWorld:
         return self._has_thread and not MPI.Is_finalized() and self._ending.receive()
 
     def leave(self, why: str) -> Iterator[None]:
-        """Wait until all ranks leave: a generator that makes progress at every step. There is one per world."""
+        """Wait until all ranks leave: a generator that makes progress at every step. There is one per world.
+
+        Where MPI survives deaths, a rank that others have ended the epoch of takes part in their agreement first.
+        """
         if self._leaving is None:
             if unsent.unsent and not (self.activity.is_forked or self.activity.has_failed):
                 unsent.hand_over()  # calls that this rank has started and does not wait for
             monitor = None if self.activity.is_forked else self._monitor
-            self._leaving = iter(()) if monitor is None else monitor.leave(why, self._waits.reap)
+            self._leaving = iter(()) if monitor is None else self._left(monitor, why)
         return self._leaving
+
+    def _left(self, monitor: Monitor, why: str) -> Iterator[None]:
+        yield from monitor.leave(why, self._waits.reap)
+        if self._tolerance is not None and self._control.is_over and not self._is_out:
+            with monitor.lock:
+                if not self._is_out:
+                    self._step_out(why)
 
     def close(self) -> bool:
         """Leave together with all other ranks, and free the world's MPI objects. No further call is possible.
@@ -127,18 +290,40 @@ class MpiWorld:
         if self.activity.is_forked:
             return True
         leaving, pause = self.leave("closed the world"), _PAUSE_S
-        while not (self.activity.has_failed or self.activity.failed):
+        while not self._is_broken():
             if next(leaving, leaving) is leaving:
-                self._groups.free_all()
-                if self._monitor is not None:
-                    self._control.comm.Free()
-                    if not self._waits.is_incomplete:
-                        _kept_until_finalize().remove(self._waits)
-                return True
+                if self._is_broken():
+                    break
+                try:
+                    return self._free()
+                except RankFailed:  # a rank has died meanwhile
+                    if self._tolerance is None:
+                        raise
             time.sleep(pause)
             pause = min(2 * pause, _LONG_PAUSE_S)
         self.activity.close()
         return False
+
+    def _is_broken(self) -> bool:
+        """Whether a rank has failed, so that the others do not close the world together."""
+        activity = self.activity
+        if self._tolerance is None:
+            return bool(activity.has_failed or activity.failed)
+        return activity.has_failed or self._is_out or not activity.is_whole
+
+    def _free(self) -> bool:
+        """Free the world's MPI objects, together with all other ranks. False if a rank has failed in it."""
+        has_failed = bool(self.activity.failed)
+        if self.activity.epoch:
+            self._retire(is_end=True)
+        self._groups.free_all()
+        if self._monitor is not None:
+            self._control.comm.Free()
+            if self._tolerance is not None:
+                process.survive(None)
+            if not self._waits.is_incomplete:
+                _kept_until_finalize().remove(self._waits)
+        return not has_failed
 
 
 def _hosts(comm: Any) -> tuple[int, ...]:

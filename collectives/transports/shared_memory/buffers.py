@@ -107,6 +107,11 @@ class Buffers:
         """Whether there is no window. The same on all ranks."""
         return not self._windows
 
+    @property
+    def is_unused(self) -> bool:
+        """Whether this rank has no array in a window."""
+        return not self._origins
+
     def _array_at(self, place: Place, size_bytes: int) -> Array:
         content = self._segment(place.slab, self._rank)
         buffer = _Buffer(content[place.offset : place.offset + size_bytes])

@@ -19,7 +19,7 @@ import os
 import time
 from collections.abc import Callable
 from threading import get_ident
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -41,6 +41,8 @@ _NAP_S = 2e-5  # the sleep of a rank that shares its processor
 _PATIENT_S = 1.0  # then a waiting rank sleeps between polls
 _LOOK_S = 0.1  # between two checks whether the other rank is alive
 _DEAD_S = 2.0  # how long a dead rank's report may take to end this rank, before this rank raises an error itself
+
+_CALL = "a collective in shared memory"
 
 _limit_s = float(environment.value("RINGTAPE_SHARED_LIMIT_S"))
 
@@ -65,13 +67,14 @@ def limit_s() -> float:
 class _Channel(Channel):
     """The number of synchronizations of this rank, for the monitor. It reads the count that the flags keep."""
 
-    def __init__(self, key: str, name: str, ranks: tuple[int, ...], flags: Flags):
+    def __init__(self, key: str, name: str, ranks: tuple[int, ...], epoch: int, flags: Flags):
         self._flags = flags
-        super().__init__(key, name, ranks)
+        super().__init__(key, name, ranks, epoch)
 
     @property
     def calls(self) -> int:
-        return self._flags.number
+        number = self._flags.number
+        return number if isinstance(number, int) else 0  # where every further call raises an error
 
     @calls.setter
     def calls(self, value: int) -> None:
@@ -101,7 +104,7 @@ class Flags:
         self.peers = tuple(r * LINE for r in range(size) if r != rank)
         self._host = host
         self._disagree = disagree
-        self.channel = _Channel(host.channel_key, host.group.name, host.group.ranks, self)
+        self.channel = _Channel(host.channel_key, host.group.name, host.group.ranks, host.epoch, self)
         host.add_channel(self.channel)
         self._names = [f"rank {r}" for r in host.group.ranks]
         self.sync = window.sync if host.is_fenced else None
@@ -115,6 +118,19 @@ class Flags:
         processors = {n for data in everyone for n in np.frombuffer(data, np.int64).tolist()}
         self.is_oversubscribed = size > len(processors) or host.ranks_here > (os.cpu_count() or 1)
         self._spins = 0 if self.is_oversubscribed else _SPINS
+
+    def refuse(self, error: Callable[[], Exception]) -> None:
+        """Make every further synchronization raise an error."""
+        self.number = _NoNumber(error)  # type: ignore[assignment]  # every use of it raises
+
+    def refuse_ended(self) -> None:
+        """Make every further synchronization raise that the epoch of the group is over."""
+
+        def error() -> Exception:
+            self._host.check((self.channel, _CALL, 0, None))
+            raise AssertionError(self.channel.name)
+
+        self.refuse(error)
 
     @staticmethod
     def bytes(size: int) -> int:
@@ -165,7 +181,7 @@ class Flags:
         if unsent.unsent:
             unsent.hand_over()
         waiting, thread = self._host.waiting, get_ident()
-        waiting[thread] = (self.channel, "a collective in shared memory", n, None)
+        waiting[thread] = (self.channel, _CALL, n, None)
         try:
             self._wait_long(at, n)
         finally:
@@ -185,6 +201,8 @@ class Flags:
                     sync()
                 if words[at] >= n:
                     return
+            if self._host.is_alarmed:
+                self._host.check((self.channel, _CALL, n, None))
             now = time.monotonic()
             if now - looked > _LOOK_S:
                 looked = now
@@ -197,7 +215,7 @@ class Flags:
 
     def _look(self, at: int, n: int, pid: int, waited_s: float, dead_s: float) -> None:
         rank = at // LINE
-        self._host.check((self.channel, "a collective in shared memory", n, None))
+        self._host.check((self.channel, _CALL, n, None))
         where = f"in collective {n} in shared memory on '{self.channel.name}'"
         # The rank itself or the supervisor reports its end, and ends the job. An error is needed only if neither does.
         if dead_s > _DEAD_S and self.words[at] < n:
@@ -210,3 +228,13 @@ class Flags:
                 f"{self._names[self.rank]} waits for it {where}. It is alive: it computes, is stopped, or makes "
                 "another call. Fix: make the same calls on all ranks; for longer work, set RINGTAPE_SHARED_LIMIT_S"
             )
+
+
+class _NoNumber:
+    """Takes the place of the number of a synchronization where another one must not be made."""
+
+    def __init__(self, error: Callable[[], Exception]):
+        self._error = error
+
+    def __add__(self, one: int) -> NoReturn:
+        raise self._error()

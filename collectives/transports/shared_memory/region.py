@@ -67,6 +67,24 @@ class Region:
         self.is_closed = False
         _regions.add(self)
         host.on_close(self.release)
+        self._key = host.own(self)
+
+    # -- the end of its epoch ----------------------------------------------------------------------------------
+    @property
+    def is_unused(self) -> bool:
+        """Whether this rank has no array in the windows."""
+        return self.buffers.is_unused
+
+    def refuse(self) -> None:
+        """Make every further call raise an error: the epoch of its group is over."""
+        if not self.is_closed:
+            self.flags.refuse_ended()
+
+    def free(self) -> None:
+        """Free all windows. All ranks that live call it, and none has an array in them."""
+        if not self.is_closed:
+            self.is_closed = True
+            self._free()
 
     def _refuse(self, n: int) -> NoReturn:
         group = self.host.group
@@ -85,7 +103,11 @@ class Region:
             return
         self.is_closed = True
         self.host.forget(self.release)
+        self.host.disown(self._key)
         self.host.group.barrier()
+        self._free()
+
+    def _free(self) -> None:
         self.small.clear()
         self.known.clear()
         self.buffers.close()
@@ -175,16 +197,10 @@ def _call_text(call: int) -> str:
 # -- child processes ---------------------------------------------------------------------------------------------------
 
 
-class _NoNumber:
-    """Replaces the number of a synchronization in a forked child, which would write to the memory of the ranks."""
-
-    def __add__(self, one: int) -> NoReturn:
-        raise CommunicationError(forked_text("a collective in shared memory"))
-
-
 def _refuse_in_child() -> None:
     for region in _regions:
-        region.flags.number = _NoNumber()  # type: ignore[assignment]  # every use of it raises
+        # It would write to the memory of the ranks.
+        region.flags.refuse(lambda: CommunicationError(forked_text("a collective in shared memory")))
 
 
 if hasattr(os, "register_at_fork"):

@@ -88,7 +88,10 @@ class Host(NamedTuple):
 
     def free(self, window: Window) -> None:
         """Free a window. All ranks call it, after all arrays in the window are gone."""
-        self.group.block("free shared window", window.free)
+        if self.epoch <= self._activity.ended:
+            window.free()  # the ranks that are left have agreed on it
+        else:
+            self.group.block("free shared window", window.free)
 
     def rename(self, name: str) -> None:
         """Change the name in messages, when another group of the same ranks takes over the memory."""
@@ -96,7 +99,32 @@ class Host(NamedTuple):
 
     def progress(self) -> None:
         """Let MPI make progress: the rank that this one waits for may be waiting for a message from this rank."""
-        self.group._comm.Iprobe(self.group.library.ANY_SOURCE, self.group.library.ANY_TAG)
+        MPI = self.group.library
+        try:
+            self.group._comm.Iprobe(MPI.ANY_SOURCE, MPI.ANY_TAG)
+        except MPI.Exception:  # a rank has died, or the epoch is over: `check` tells
+            if self.group._waits.tolerance is None:
+                raise
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the world that the group belongs to."""
+        epoch: int = self.group._channel.epoch
+        return epoch
+
+    @property
+    def is_alarmed(self) -> bool:
+        """Whether `check` may raise an error."""
+        return self._activity.is_alarmed
+
+    def own(self, memory: Any) -> str:
+        """Register memory, which is freed when its epoch is over; see `transports.mpi.groups.Memory`."""
+        key: str = self.group._groups.own(self.group._channel, memory)
+        return key
+
+    def disown(self, key: str) -> None:
+        """Undo `own`, when the ranks have freed the memory."""
+        self.group._groups.disown(key)
 
     @property
     def channel_key(self) -> str:

@@ -309,7 +309,7 @@ def test_who_is_deadlocked() -> None:
     assert deadlocked(tested, tested) == {0, 1}  # what was only tested keeps nobody from waiting for something else
     on_its_way = {**both, 1: {**both[1], "sent": {"a": {"0": 1}}}}
     assert deadlocked(on_its_way, on_its_way) == set()
-    text = verdict_text("deadlock: no rank can continue", computes, 4)
+    text = verdict_text("deadlock: no rank can continue", computes, range(4))
     assert "rank 0 waits in all_reduce #2 on 'a' for rank 1 at a.py:5, for 1 s" in text
     assert "rank 1 computes at a.py:1" in text
     assert "rank 3 does not reply" in text

@@ -118,6 +118,8 @@ class Threads:
     """Replaces `windows.Host` for the ranks of a local world."""
 
     is_fenced = False
+    is_alarmed = False
+    epoch = 0
     channel_key = "threads"
     ranks_here = 1 << 20  # so that a rank that waits does not spin
 
@@ -146,6 +148,12 @@ class Threads:
 
     def on_close(self, release: Any) -> None:
         """No world is closed."""
+
+    def own(self, memory: Any) -> str:
+        return "threads"
+
+    def disown(self, key: str) -> None:
+        """Nothing was registered."""
 
     def forget(self, release: Any) -> None:
         """Nothing was registered."""
