@@ -61,6 +61,8 @@ class Monitor:
         Sends and receives the announcements that the job ends.
     watch : callable, optional
         Where MPI survives the death of a rank: looks for deaths, and whether the epoch is over.
+    lasting : Control, optional
+        There: a control channel that does not end with the epoch.
 
     Attributes
     ----------
@@ -76,11 +78,12 @@ class Monitor:
         report: Callable[[str, Callable[[bytes], list[str]]], bool],
         ending: Ending,
         watch: Callable[[], None] | None = None,
+        lasting: Control | None = None,
     ):
         self._activity = activity
         self._end_job = end_job
         self._report = report
-        self._watch = watch
+        self._watch, self._lasting = watch, lasting
         self._use(control, ending)
         self._stop, self._has_left = threading.Event(), threading.Event()
         self._thread: threading.Thread | None = None
@@ -91,7 +94,7 @@ class Monitor:
 
     def _use(self, control: Control, ending: Ending) -> None:
         self._control, self._ending = control, ending
-        self._shutdown = Shutdown(control, self._activity)
+        self._shutdown = Shutdown(control, self._activity, self._lasting)
         self._deadlock = DeadlockDetection(control, self._activity, self._end_job)
         self._comparison = Comparison(control, self._activity, self._end_job)
         self._survivors = Survivors(control, self._activity)

@@ -29,16 +29,19 @@ class Shutdown:
         The control channel.
     activity : Activity
         The state of this rank; `receive` adds to its `departed`.
+    lasting : Control, optional
+        The channel of departures, if `control` may end before they arrive.
     """
 
-    def __init__(self, control: Control, activity: Activity):
+    def __init__(self, control: Control, activity: Activity, lasting: Control | None = None):
         self._control = control
+        self._lasting = lasting or control
         self._activity = activity
         self._departures: list[Test] | None = None
 
     def receive(self) -> None:
         """Receive the departures that have arrived."""
-        while (message := self._control.receive(_TAG)) is not None:
+        while (message := self._lasting.receive(_TAG)) is not None:
             self._activity.add_departure(Departure(*message[1]))
 
     def send_departures(self, why: str) -> None:
@@ -50,7 +53,7 @@ class Shutdown:
             if rank != self._control.rank:
                 departure = self._activity.departure(rank, why, has_failed=True)
                 # A synchronous send is complete when it is received, so none is in transit when the channel is freed.
-                self._departures.append(self._control.send(rank, _TAG, list(departure), is_synchronous=True))
+                self._departures.append(self._lasting.send(rank, _TAG, list(departure), is_synchronous=True))
 
     def leave(self, advance: Callable[[int], bool]) -> Iterator[None]:
         """Wait until all ranks leave. A generator: every step makes progress, and the caller pauses between steps.

@@ -16,7 +16,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -118,21 +118,23 @@ def program_path(name: str) -> str:
 
 
 def launch(
-    program: str, ranks: int, *args: str, limit_s: float, on: str = "here", forked: bool = True, **environment: str
-) -> Outcome:
+    program: str, ranks: int, *args: str, limit_s: float, on: str = "here", forked: bool = True,
+    options: Sequence[str] = (), **environment: str,
+) -> Outcome:  # fmt: skip
     """Run a program of a folder `programs` under mpiexec.
 
     `on` is ``here``, ``openmpi``, ``hosts`` (two hosts with half of the ranks each), or ``hosts openmpi``. The ranks of
     ``here`` are forks of a Python that has imported NumPy (`tests.forks`), which saves half of their time. With
-    `forked` false each starts a Python of its own, as it does elsewhere.
+    `forked` false each starts a Python of its own, as it does elsewhere. `options` are the launcher's.
     """
     arguments = [program_path(program), *args]
-    return launch_command(arguments, ranks, limit_s=limit_s, on=on, forked=forked, **environment)
+    return launch_command(arguments, ranks, limit_s=limit_s, on=on, forked=forked, options=options, **environment)
 
 
 def launch_command(
-    arguments: list[str], ranks: int, *, limit_s: float, on: str = "here", forked: bool = True, **environment: str
-) -> Outcome:
+    arguments: list[str], ranks: int, *, limit_s: float, on: str = "here", forked: bool = True,
+    options: Sequence[str] = (), **environment: str,
+) -> Outcome:  # fmt: skip
     """Run Python with these arguments under mpiexec; see `launch`."""
     if on.startswith("hosts"):
         python = open_mpi() if on == "hosts openmpi" else sys.executable
@@ -148,9 +150,8 @@ def launch_command(
                 subprocess.run([CLUSTER, "down"], timeout=60, check=True)
     python = open_mpi() if on == "openmpi" else sys.executable
     mpiexec = str(Path(python).parent / "mpiexec") if on == "openmpi" else find_mpiexec()
-    options: list[str] = []
     if is_open_mpi(mpiexec):
-        options = ["--oversubscribe", "--bind-to", "none"]  # tests start more ranks than there are cores
+        options = ["--oversubscribe", "--bind-to", "none", *options]  # tests start more ranks than there are cores
         environment = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", **environment}
     elif forked and (arguments[0] == "-m" or not arguments[0].startswith("-")):
         with forks.ranks() as command:

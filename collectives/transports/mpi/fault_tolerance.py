@@ -36,6 +36,7 @@ import numpy as np
 
 from ...job.activity import Activity, Departure
 from ...job.failure import process
+from .control import MpiControl
 from .library import MPI
 
 __all__ = ["DEATHS", "FaultTolerance", "Renewal", "apart", "is_available", "meet", "tolerance"]
@@ -150,6 +151,8 @@ class FaultTolerance:
     ----------
     dead : set of int
         The ranks that MPI has reported to have died.
+    control : MpiControl
+        A control channel of all ranks, which no epoch ends.
     """
 
     def __init__(self) -> None:
@@ -158,6 +161,11 @@ class FaultTolerance:
         self._at_exit = MPI.COMM_WORLD.Dup()
         self._group = self._everyone.Get_group()
         self._leaving: Callable[[], bool] | None = None
+        self.control = MpiControl(self._everyone, tuple(range(self._everyone.Get_size())), self.everyone_leaves)
+
+    def barrier(self) -> None:
+        """A barrier of all ranks, which no end of an epoch disturbs."""
+        self._everyone.Barrier()
 
     # -- deaths ------------------------------------------------------------------------------------------------
     def _look(self) -> None:

@@ -117,7 +117,9 @@ class Groups:
         channel.calls = 1
         try:
             self.waits.meet(wait, comm, members, tag)
-            return self.keep(self.waits.block_apart(wait, comm.Create_group, chosen, tag), channel)
+            made = self.waits.block_apart(wait, comm.Create_group, chosen, tag)
+            self.waits.meet(wait, comm, members, tag)  # nobody ends the epoch while others are inside that call
+            return self.keep(made, channel)
         except CommunicationError as error:
             channels.pop(channel.key)
             if type(error) is not CommunicationError:

@@ -63,6 +63,7 @@ class MpiWorld:
         self._groups = Groups(self._waits)
         self._retired: list[tuple[Groups, float]] = []  # of epochs that are over, and since when, while it is left
         self._tolerance: FaultTolerance | None = None
+        self._why = ""  # it has failed
         self._over_since = 0.0  # when this rank has heard that the epoch is over
         self._is_out = False  # the others have begun an epoch without this rank
         self._monitor: Monitor | None = None
@@ -84,12 +85,15 @@ class MpiWorld:
             process.report_hosts(len(set(hosts)), hosts.count(rank), _origin_ns(self._control.comm, hosts))
         process.wait_until_watched()
         self._ending = Ending(self._control, hosts, process.report_ending)
-        watch = None if self._tolerance is None else self._watch
-        self._monitor = Monitor(self._control, self.activity, process.end_job, process.report, self._ending, watch)
+        watch, lasting = (None, None) if self._tolerance is None else (self._watch, self._tolerance.control)
+        self._monitor = Monitor(
+            self._control, self.activity, process.end_job, process.report, self._ending, watch, lasting
+        )
         handle = self._groups.keep(MPI.COMM_WORLD.Dup(), channel)
         self.activity.keeps_histories = has_monitor and MPI.Query_thread() == MPI.THREAD_MULTIPLE
         self.communicator = MpiCommunicator(handle, channel, rank, self._groups)
         if self._tolerance is not None:
+            self._tolerance.barrier()  # a rank that ends the epoch must not find others inside the calls above
             process.survive(self._tolerance.has_lost_ranks)
         else:
             process.survive_no_longer()
@@ -199,7 +203,7 @@ class MpiWorld:
         ):
             self._end_epoch()
             if activity.has_failed:
-                self._step_out("has failed")
+                self._step_out(self._why)
 
     def _step_out(self, why: str) -> None:
         """Let the others agree on an epoch without this rank."""
@@ -232,7 +236,7 @@ class MpiWorld:
 
     def fail(self, why: str) -> None:
         """Report to the other ranks that this one has failed and makes no further calls."""
-        self.activity.has_failed = True
+        self.activity.has_failed, self._why = True, why
         if self._tolerance is not None:
             process.is_abandoned = True
         if self._monitor is not None and not self.activity.is_forked:
