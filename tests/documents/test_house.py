@@ -14,13 +14,13 @@ from .house import ROOT, Figures, Tree, complexity, loaded, walks
 
 CEILINGS = {
     "closure of the engine: files, lines": [37, 9_550],
-    "closure of all_reduce: files, lines": [66, 16_560],
-    "closure of DataParallel: files, lines": [141, 35_760],
+    "closure of all_reduce: files, lines": [66, 16_690],
+    "closure of DataParallel: files, lines": [141, 35_910],
     "complexity above 20, 30": [19, 7],
-    "functions with a cache": [53],
+    "functions with a cache": [54],
     "node[k] outside the engine, of all": [0, 59],
     "globals that functions change": [34],
-    "errors without the line, of all": [0, 1_050],
+    "errors without the line, of all": [0, 1_060],
 }
 IMPORTS = {"autograd": [9, 1_900], "autograd.engine": [10, 1_950]}
 WALKS = {  # a pipeline's rank that waits asks again and again, so its calls vary

@@ -9,7 +9,7 @@ Open MPI has it under ``mpiexec --with-ft ulfm``. What it reports, and what it d
 - `Comm.Create_group`, `Split` and `Dup` may never return if a member dies in them, or crash, and may then keep all
   later ones from returning; `Comm.Ishrink` fails after a death. `Comm.Shrink` works at any time, also if ranks die in
   it. So it makes the communicators of an epoch. The ranks meet before other calls that block (`meet`), so that these
-  are short, and run them in a thread of their own, which is left alone after a death (`apart`).
+  are short, and run them in a thread of their own, which is left alone after a death (`FaultTolerance.apart`).
 - A communicator that is freed too early loses messages of a later one that takes its number: messages of calls that
   were given up arrive late. So the communicators of an epoch that is over are freed some time after it (`MpiWorld`).
 - A process may die while it holds a lock of MPI's in the shared memory of a window, and the next access never returns.
@@ -39,7 +39,7 @@ from ...job.failure import process
 from .control import MpiControl
 from .library import MPI
 
-__all__ = ["DEATHS", "FaultTolerance", "Renewal", "apart", "is_available", "meet", "tolerance"]
+__all__ = ["DEATHS", "FaultTolerance", "Renewal", "is_available", "meet", "tolerance"]
 
 T = TypeVar("T")
 
@@ -88,23 +88,6 @@ class _Helper:
             check()
         result, error = found
         return result, error
-
-
-_idle: list[_Helper] = []
-
-
-def apart(function: Callable[[], T], check: Callable[[], object]) -> T:
-    """Run a function that may never return in another thread. `check` may raise an error meanwhile."""
-    try:
-        helper = _idle.pop()
-    except IndexError:
-        helper = _Helper()
-    result, error = helper.call(function, check)
-    _idle.append(helper)  # unless its call has not returned
-    if error is not None:
-        raise error
-    value: T = result
-    return value
 
 
 def meet(comm: Any, members: Sequence[int], tag: int, check: Callable[[], object]) -> None:
@@ -161,11 +144,25 @@ class FaultTolerance:
         self._at_exit = MPI.COMM_WORLD.Dup()
         self._group = self._everyone.Get_group()
         self._leaving: Callable[[], bool] | None = None
+        self._idle: list[_Helper] = []
         self.control = MpiControl(self._everyone, tuple(range(self._everyone.Get_size())), self.everyone_leaves)
 
     def barrier(self) -> None:
         """A barrier of all ranks, which no end of an epoch disturbs."""
         self._everyone.Barrier()
+
+    def apart(self, function: Callable[[], T], check: Callable[[], object]) -> T:
+        """Run a function that may never return in another thread. `check` may raise an error meanwhile."""
+        try:
+            helper = self._idle.pop()
+        except IndexError:
+            helper = _Helper()
+        result, error = helper.call(function, check)
+        self._idle.append(helper)  # unless its call has not returned
+        if error is not None:
+            raise error
+        value: T = result
+        return value
 
     # -- deaths ------------------------------------------------------------------------------------------------
     def _look(self) -> None:
@@ -263,7 +260,7 @@ class FaultTolerance:
             if len(self.dead) > known:
                 raise _Death
 
-        return apart(lambda: living.Split(MPI.UNDEFINED if is_out else 0, living.Get_rank()), check)
+        return self.apart(lambda: living.Split(MPI.UNDEFINED if is_out else 0, living.Get_rank()), check)
 
     # -- the end -----------------------------------------------------------------------------------------------
     def everyone_leaves(self) -> bool:

@@ -125,9 +125,7 @@ class Waits:
         """
         if self.tolerance is None:
             return self.block(wait, function, *args)
-        from .fault_tolerance import apart
-
-        return self.block(wait, apart, lambda: function(*args), lambda: self._check_apart(wait))
+        return self.block(wait, self.tolerance.apart, lambda: function(*args), lambda: self._check_apart(wait))
 
     def access(self, wait: Wait, function: Callable[..., Any], *args: Any) -> Any:
         """`block` for an access to memory of another rank.
@@ -137,8 +135,6 @@ class Waits:
         """
         if self.tolerance is None:
             return self.block(wait, function, *args)
-        from .fault_tolerance import apart
-
         until = time.monotonic() + _ACCESS_S
 
         def check() -> None:
@@ -151,7 +147,7 @@ class Waits:
                     f"which rank {self.activity.rank} waits {describe(wait)}"
                 )
 
-        return self.block(wait, apart, lambda: function(*args), check)
+        return self.block(wait, self.tolerance.apart, lambda: function(*args), check)
 
     def meet(self, wait: Wait, comm: Any, members: Sequence[int], tag: int) -> None:
         """Where MPI survives deaths: wait for the members of a communicator that make another one next."""
