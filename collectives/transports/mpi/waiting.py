@@ -74,21 +74,18 @@ class Waits:
         if not self._reaping.acquire(blocking=False):
             return  # another thread does it; two must not test one request
         try:
-            while self.sends and self._is_sent(self.sends[0]):
-                self.sends.popleft()
+            try:
+                while self.sends and self.sends[0].Test():
+                    self.sends.popleft()
+            except MPI.Exception:
+                if self.tolerance is None:
+                    raise
+                self.sends.popleft()  # the receiver has died, or the epoch is over
             started = self.started
             while started and started[0].advance(_TESTS_AT_A_TIME):
                 started.popleft()
         finally:
             self._reaping.release()
-
-    def _is_sent(self, request: Any) -> bool:
-        try:
-            return bool(request.Test())
-        except MPI.Exception:
-            if self.tolerance is None:
-                raise
-            return True  # the receiver has died, or the epoch is over
 
     def settle(self) -> bool:
         """Whether all calls of an epoch that is over are complete or were given up; makes progress."""
