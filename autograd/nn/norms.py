@@ -291,8 +291,8 @@ class _BatchNorm(Module):
         if self.training or self.running_mean is None:
             _refuse_parts(type(self).__name__, input, axes)
             mean = ops.mean(input, axes, keepdims=True)
-            recording = state.recording
-            if recording is not None and mean.tape is recording and mean.layout is not None:
+            recording = state.recording if mean.__class__ in TENSORS and mean.layout is not None else None
+            if recording is not None and mean.tape is recording:
                 recording.note(mean.node, type(self).__name__, find_site())  # the rows of a rank meet in it
             centred = input - mean
             variance = ops.mean(centred * centred, axes, keepdims=True)

@@ -61,6 +61,7 @@ ANYWHERE = {
     # only here, by name
     "key": "the random key, in place of the global generator", "axis": "another name of `dim`",
     "rotary": "rotary position embeddings", "along": "the mesh axes whose ranks drop other elements",
+    "keep": "a step whose gradients the next one adds to",
     "digest_every": "how often the ranks compare replicated values", "norm": "a norm that was computed before",
     # other names
     **{f"nn.functional.{name}({x})": _BY_POSITION for name in ("relu", "sigmoid", "silu", "softplus", "tanh")
