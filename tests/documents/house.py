@@ -319,12 +319,12 @@ def _environment(tree: Path) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(tree), "OPENBLAS_NUM_THREADS": "1"}
 
 
-def walk(f: Callable[[], Any], prepare: Callable[[], Any] = lambda: None, warm: int = 4, times: int = 3) -> list[int]:
+def walk(f: Callable[[], Any], prepare: Callable[[], Any] = lambda: None, warm: int = 8, times: int = 7) -> list[int]:
     """Count what ``f()`` enters once it is warm: calls of Python functions, files, changes of file.
 
     The least of several times counts: a rank that waits for the other one may poll.
     """
-    for _ in range(warm):  # the 1st, 2nd, 4th, 8th, ... sum is compared, so those that are counted begin with the 5th
+    for _ in range(warm):  # the 1st, 2nd, 4th, 8th, 16th sum is compared, so those between are counted
         prepare()
         f()
     found = []
