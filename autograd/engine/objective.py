@@ -64,7 +64,10 @@ def seeds(outputs: Any, cotangents: Any, recording: Recording, start: int, end: 
         if start <= y.node < end and recording.nodes[y.node] is not None and y.tape is recording and (
             layout is None or layout.one_number
         ):
-            return [(y.node, Tensor(_ONE[y.array.__class__], None if layout is None else layout.dual))]
+            seed = Tensor.__new__(Tensor)  # faster than a call of the constructor
+            seed.array, seed.layout = _ONE[y.array.__class__], None if layout is None else layout.dual
+            seed.tape, seed.node = None, OUTSIDE
+            return [(y.node, seed)]
     if not isinstance(outputs, list | tuple):
         outputs = (outputs,)
         cotangents = None if cotangents is None else (cotangents,)

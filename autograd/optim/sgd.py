@@ -179,7 +179,7 @@ class SGD(Optimizer):
 
 
 class _SmallParameters:
-    """The small parameters of one dtype, updated together: velocities, gradients and changes are one array each.
+    """The small parameters of one dtype, updated together: velocities and changes are one array each.
 
     The velocities of the optimizer are views of that array, so that a step in which a parameter has no gradient can
     update the others one by one.
@@ -198,28 +198,27 @@ class _SmallParameters:
         members = {i for i, _ in fits}
         self.others = [i for i in range(len(parameters)) if i not in members]
         size = sum(p.array.size for _, p in fits)
-        self.velocity, self.gradient, self.change = np.zeros(size, dtype), np.empty(size, dtype), np.empty(size, dtype)
+        self.velocity, self.change = np.zeros(size, dtype), np.empty(size, dtype)
         self.numbers: tuple[float, float] | None = None  # kept as arrays: calls with them are faster
         self.rate = self.keep = self.change
-        self.changes: list[tuple[int, Leaf, Any]] = []
+        self.members: list[tuple[int, Leaf, Any, Any]] = []  # of each: its velocity, and its change
         start = 0
         for i, p in fits:
             part = slice(start, start + p.array.size)
             velocity[i] = self.velocity[part].reshape(p.array.shape)
-            self.changes.append((i, p, self.change[part].reshape(p.array.shape)))
+            self.members.append((i, p, velocity[i], self.change[part].reshape(p.array.shape)))
             start += p.array.size
 
     def step(self, gradients: list[Any], lr: float, momentum: float) -> None:
         """Apply ``v = momentum v + g; p -= lr v`` to all small parameters."""
         v, change = self.velocity, self.change
-        if self.changes:
-            np.concatenate([gradients[i].ravel() for i, _, _ in self.changes], out=self.gradient)
         if self.numbers != (lr, momentum):
             self.numbers = lr, momentum
             self.rate, self.keep = np.array(lr, v.dtype), np.array(momentum, v.dtype)
         multiply(v, self.keep, v)
-        add(v, self.gradient, v)
+        for i, _, part, _ in self.members:
+            add(part, gradients[i], part)  # one array of all gradients would cost more to make
         multiply(v, self.rate, change)
-        for _, p, part in self.changes:
+        for _, p, _, part in self.members:
             array = p.array
             subtract(array, part, array)
