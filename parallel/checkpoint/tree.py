@@ -49,6 +49,7 @@ from .ownership import place_of
 __all__ = [
     "Decoder", "Encoded", "below", "encode", "encode_state", "has_state", "merged", "name_below", "objects_of",
     "on_a_mesh", "on_its_mesh", "parts_of", "plain_of", "state_of", "values_of",
+    "values_of_ranks", "with_digests",
 ]  # fmt: skip
 
 _ABSENT: Any = object()
@@ -409,6 +410,33 @@ def values_of(tree: Mapping[str, Any]) -> list[str]:
     for code in tree.values():
         _changed(code, lambda x: found.append(x["value"]))
     return found
+
+
+def values_of_ranks(tree: Mapping[str, Any]) -> list[str]:
+    """The paths of the arrays in a tree that each rank has for itself, as residuals are."""
+    found: list[str] = []
+
+    def look(code: Any) -> None:
+        if isinstance(code, list):
+            for each in code:
+                look(each)
+        elif isinstance(code, dict) and "value" not in code:
+            kind, content = next(iter(code.items()))
+            if kind == "ranks":
+                found.extend(values_of({"": content}))
+            else:
+                look([*content.values()] if kind in ("dict", "by") else content)
+
+    look([*tree.values()])
+    return found
+
+
+def with_digests(tree: Mapping[str, Any], digests: Mapping[str, str]) -> dict[str, Any]:
+    """A tree with digests of arrays, by path, by which the trees of two ranks differ if their arrays do."""
+    return {
+        path: _changed(code, lambda x: {**x, "digest": digests[x["value"]]} if x["value"] in digests else x)
+        for path, code in tree.items()
+    }
 
 
 def _is_array(code: Any) -> bool:

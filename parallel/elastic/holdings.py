@@ -25,9 +25,18 @@ from collectives.faults.points import point
 
 from ..checkpoint.manifest import Value, dtype_text
 from ..checkpoint.ownership import Entry, entry_of, share_of, whole_entry
-from ..checkpoint.replicas import digest_of_text
+from ..checkpoint.replicas import digest_of_text, value_digest
 from ..checkpoint.saving import divided
-from ..checkpoint.tree import Encoded, encode, encode_state, objects_of, on_its_mesh, parts_of, plain_of
+from ..checkpoint.tree import (
+    Encoded,
+    encode,
+    encode_state,
+    objects_of,
+    on_its_mesh,
+    parts_of,
+    plain_of,
+    with_digests,
+)
 
 __all__ = ["Copies", "Holding", "Live", "expected_of", "flat_bytes", "objects_in", "unique"]
 
@@ -240,8 +249,9 @@ class Live:
             else:
                 found.arrays[path] = array
         group = state.distribution.group()
+        tree = with_digests(found.tree, {path: value_digest(to_host(array)) for path, array in found.arrays.items()})
         return Holding(
-            "replicas", self.step, self.epoch, found.tree, [], mesh_sizes(), int(group.index), self.expected,
+            "replicas", self.step, self.epoch, tree, [], mesh_sizes(), int(group.index), self.expected,
             _entries(found), set(found.arrays), objects_in(self.objects),
         )  # fmt: skip
 
@@ -274,7 +284,7 @@ class Copies:
         """Copy a step. All ranks of the mesh call it."""
         of = "copies of elastic.run"
         group: Any = state.distribution.group()
-        found = encode(objects)
+        found = encode(objects, None if group.size == 1 else value_digest)
         share = share_of(found.pieces, group.size, None)
         digests = group.exchange(digest_of_text(json.dumps(found.tree)).encode(), of=of)
         entries, head = divided(found, share, [each.decode() for each in digests], step, group, of)

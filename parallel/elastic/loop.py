@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any, TypeVar
 
+import numpy as np
+
 from autograd import random
 from autograd.engine.state import state
 from autograd.errors import ArgumentError, MeshError, OptionError, RankFailed, typed_errors
@@ -66,7 +68,7 @@ class Run:
         objects : mapping of str to object, or an object
             As for `checkpoint.save`: modules, optimizers, a `Trainer`, loaders, ``autograd.random``, and plain values.
             The run keeps the mapping. What it has at the end of a step is the state of the step, and plain values in it
-            are replaced by the restored ones.
+            are replaced by the restored ones: lists, dictionaries and arrays in their places.
 
         Returns
         -------
@@ -446,9 +448,14 @@ def _set_plain(objects: Mapping[str, Any], restored: Restored | None) -> None:
 
 
 def _with_plain(have: Any, restored: Any) -> Any:
-    """A plain value that was restored; of a container that has objects, too, it is that with these in their places."""
-    if has_state(have) or not objects_of({"": have}):
-        return have if has_state(have) else restored
+    """A plain value that was restored; of a container that has objects, too, it is that with these in their places.
+
+    Lists, mappings and arrays keep their identity, as the program may have them under other names.
+    """
+    if has_state(have):
+        return have
+    if not objects_of({"": have}):
+        return _in_place(have, restored)
     if isinstance(have, Mapping):
         made = {**have, **{key: _with_plain(have.get(key), x) for key, x in restored.items()}}
         if isinstance(have, MutableMapping):
@@ -460,6 +467,24 @@ def _with_plain(have: Any, restored: Any) -> Any:
         have[:] = items
         return have
     return tuple(items)
+
+
+def _in_place(have: Any, restored: Any) -> Any:
+    """A plain value that was restored, as the object that is there now if it can be changed."""
+    if isinstance(have, list) and isinstance(restored, list):
+        have[:] = restored
+        return have
+    if isinstance(have, dict) and isinstance(restored, dict):
+        found = {key: _in_place(have.get(key), x) for key, x in restored.items()}
+        have.clear()
+        have.update(found)
+        return have
+    if isinstance(have, np.ndarray) and isinstance(restored, np.ndarray) and have.flags.writeable and (
+        (have.shape, have.dtype) == (restored.shape, restored.dtype)
+    ):  # fmt: skip
+        have[...] = restored
+        return have
+    return restored
 
 
 class _Left(Exception):

@@ -22,7 +22,7 @@ from ..checkpoint.boxes import Box, elements, meet, shape_of, whole_box, within,
 from ..checkpoint.loading import Restored, Source, prepared, set_states, together
 from ..checkpoint.manifest import Manifest, Value
 from ..checkpoint.pieces import Stretch
-from ..checkpoint.tree import merged, objects_of, values_of
+from ..checkpoint.tree import merged, objects_of, values_of, values_of_ranks
 from .holdings import Holding, flat_bytes, unique
 
 __all__ = ["Found", "exchange_values", "load_found", "newest_in_memory"]
@@ -98,6 +98,8 @@ def _put_together(
         own_class = dict.fromkeys(ranks, -1)
     else:
         tree, classes, mesh, own_class = _merged(of_ranks, ranks, places)
+        if not mesh and (own := values_of_ranks(tree)):  # those of the ranks that are no longer there are lost
+            return None, own[0].partition("@")[0]
     offers = _offers(of_ranks, ranks, own_class, values_of(tree))
     expected = {key: tuple(shape) for rank in ranks for key, shape in of_ranks[rank]["expected"].items()}
     for path in values_of(tree):
