@@ -368,13 +368,24 @@ class World:
         """The number of times that the ranks have agreed on who has not failed: see `survivors`."""
         return self._job.epoch
 
-    def survivors(self) -> Communicator:
+    @property
+    def all_finished(self) -> bool:
+        """Whether all members of the present epoch have begun it with ``survivors(finished=True)``."""
+        return self._job.all_finished
+
+    def survivors(self, finished: bool = False) -> Communicator:
         """Agree on the ranks that have not failed, and begin a new epoch with them.
 
         All ranks that have not failed call it, at any time, whatever each of them knows. The first one ends the present
         epoch: every wait of a rank on a channel of it raises `RankFailed`, as does the next communication of one that
         computes. A rank that fails meanwhile is left out. ``cc.Mesh(world.survivors(), dp=-1)`` makes a mesh of the
         others. It may be called again, also without a failure.
+
+        Parameters
+        ----------
+        finished : bool
+            Whether the work of this rank is done. The ranks agree on `all_finished` with the members, so that either
+            all of them leave or all go on, whoever fails meanwhile.
 
         Returns
         -------
@@ -389,7 +400,7 @@ class World:
         OptionError
             The policy of a world over MPI is ``end``.
         """
-        found = self._job.survivors(self.communicator)
+        found = self._job.survivors(self.communicator, finished)
         if self._communicator is not None:
             self._former.add(self._communicator)
             self._communicator = found

@@ -173,18 +173,21 @@ class Monitor:
         self._end_job(text, is_printed_once=True)
 
     # -- epochs ------------------------------------------------------------------------------------------------
-    def agree(self) -> tuple[int, ...]:
-        """Agree with the ranks that have not failed on who they are, by messages: see `survivors`."""
+    def agree(self, finished: bool = False) -> tuple[tuple[int, ...], bool]:
+        """Agree with the ranks that have not failed on who they are, and whether all of them have finished.
+
+        By messages: see `survivors`.
+        """
         waiting, thread = self._activity.waiting, threading.get_ident()
         with self.lock:
-            number = self._survivors.enter()
+            number = self._survivors.enter(finished)
         try:
             while True:
                 with self.lock:
                     self._receive()
                     members = self._survivors.members(number)
                     if members is not None:
-                        return members
+                        return members, self._survivors.all_finished
                     waiting[thread] = self._survivors.wait(number)
                 time.sleep(_PAUSE_S)
         finally:

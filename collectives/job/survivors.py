@@ -38,12 +38,15 @@ class Survivors:
         self._calls = Channel("survivors", "world", control.ranks, epoch=1 << 62)  # it belongs to no epoch
         self._asked: int | None = None  # the collector that this rank has sent its call to
         self._waited: tuple[Wait, tuple[int, ...]] | None = None
-        self._called: dict[int, set[int]] = {}  # as the collector: who has called, by epoch
+        self._called: dict[int, dict[int, bool]] = {}  # as the collector: who has called, finished or not, by epoch
         self._results: dict[int, list[int]] = {}  # the members, by epoch
+        self._finished = False  # the call of this rank
+        self.all_finished = False  # of the newest epoch
         self._next = 0  # the newest epoch that a rank is known to have called for
 
-    def enter(self) -> int:
+    def enter(self, finished: bool = False) -> int:
         """Begin to agree on the members of the next epoch, and return its number."""
+        self._finished = finished
         self._asked, number = None, self._activity.epoch + 1
         self._activity.end_epoch()
         self._calls.calls = number
@@ -62,7 +65,7 @@ class Survivors:
         collector = self._left()[0]
         if self._asked != collector:
             self._asked = collector
-            self._send(collector, {"called": number})
+            self._send(collector, {"called": number, "finished": self._finished})
         self.step()
         found = self._results.get(number)
         return None if found is None else tuple(found)
@@ -76,11 +79,11 @@ class Survivors:
             self._activity.end_epoch()
         for number, called in self._called.items():
             # A departure that arrives before a call of the same rank is handled after it.
-            if number not in self._results and set(self._left()) <= called:
+            if number not in self._results and set(self._left()) <= called.keys():
                 result = sorted(called)
                 departures = {str(rank): each.why for rank, each in self._activity.departed.copy().items()}
                 for rank in result:
-                    self._send(rank, {"members": [number, result, departures]})
+                    self._send(rank, {"members": [number, result, departures, all(called.values())]})
 
     @property
     def is_quiet(self) -> bool:
@@ -102,11 +105,11 @@ class Survivors:
         if "called" in content:
             number = content["called"]
             is_first = number not in self._called
-            self._called.setdefault(number, set()).add(source)
+            self._called.setdefault(number, {})[source] = content["finished"]
             for rank in self._left() if is_first else ():
                 self._send(rank, {"ended": number})
         elif "members" in content:
-            number, members, departures = content["members"]
+            number, members, departures, self.all_finished = content["members"]
             for rank, why in departures.items():
                 activity.add_departure(Departure(int(rank), why, True, {}, {}, {}))
             self._results[number] = members

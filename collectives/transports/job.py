@@ -92,7 +92,12 @@ class Job:
         """The number of times that the ranks have agreed on who has not failed."""
         return 0
 
-    def survivors(self, everyone: Communicator) -> Communicator:
+    @property
+    def all_finished(self) -> bool:
+        """Whether all members of the present epoch have begun it with ``survivors(finished=True)``."""
+        return False
+
+    def survivors(self, everyone: Communicator, finished: bool = False) -> Communicator:
         """The channel of the ranks of `everyone` that have not failed. All of them call it: see `World.survivors`."""
         alive = [i for i, rank in enumerate(everyone.ranks) if rank not in self.failed]
         return everyone.subgroup(alive, f"survivors of {len(self.failed)}")

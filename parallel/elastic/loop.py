@@ -258,13 +258,17 @@ class _Loop:
             members = self.group.ranks
             mesh: Mesh | None = None
             error: Exception | None = None
+            has_agreed = False
             self.starts, self._has_restored = self.starts + 1, False
             random.set_state(self._random)
             try:
                 mesh = self._mesh()
                 result = self._started(mesh)
                 self._end("done")
-                break
+                is_over, has_agreed = self._agree_on_the_end()
+                if is_over:
+                    break
+                raise RankFailed("elastic.run: a rank has died at the end of the run")
             except Exception as failure:
                 self._began = time.monotonic()
                 if not _is_death(failure):
@@ -272,8 +276,9 @@ class _Loop:
                 else:
                     self._keep(mesh)
                     lost = failure.with_traceback(None)
-            self._agree(members, error, lost if error is None else None)
-        if self.group.index == 0:
+            self._agree(members, error, lost if error is None else None, has_agreed)
+        failed = self.world.failed
+        if next(rank for rank in self.group.ranks if rank not in failed) == self.group.ranks[self.group.index]:
             finished()
             if self.report.recoveries:
                 print(self.report, flush=True)
@@ -319,12 +324,38 @@ class _Loop:
         mine = json.dumps({"status": status, "text": text})
         return [json.loads(each) for each in self.group.exchange(mine.encode(), of="elastic.run")]
 
-    def _agree(self, members: tuple[int, ...], error: Exception | None, lost: Exception | None) -> None:
+    def _agree_on_the_end(self) -> tuple[bool, bool]:
+        """Agree whether all ranks leave, when this one has heard that all have come to the end of the program.
+
+        Others may not have heard it, because of a death in that exchange. Then all of them go on.
+
+        Returns
+        -------
+        is_over : bool
+            The same on all ranks that are left.
+        has_agreed : bool
+            Whether the ranks have agreed on those that are left, and `group` has these.
+        """
+        if not self.world.is_fault_tolerant or self.group.size == 1:
+            return True, False
+        epoch = self.world.epoch
+        has_agreed = False
+        with suppress(RankFailed):  # if a rank dies when they have agreed
+            point("elastic.finished")
+            self.group = self.world.survivors(finished=True)
+            has_agreed = True
+        return self.world.epoch > epoch and self.world.all_finished, has_agreed
+
+    def _agree(
+        self, members: tuple[int, ...], error: Exception | None, lost: Exception | None, has_agreed: bool
+    ) -> None:
         """Begin an epoch with the ranks that are left, and raise if one of them has not lost another one."""
         while True:
             try:
-                point("elastic.survivors")
-                self.group = self.world.survivors()
+                if not has_agreed:
+                    point("elastic.survivors")
+                    self.group = self.world.survivors()
+                has_agreed = False
                 told = self._end("lost") if error is None else self._end("error", f"{type(error).__name__}: {error}")
                 break
             except RankFailed:  # another death

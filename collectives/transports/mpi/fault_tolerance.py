@@ -119,12 +119,16 @@ class _Death(Exception):
 
 
 class Renewal(NamedTuple):
-    """The result of an agreement: the members of the next epoch, and why each of the other ranks has departed."""
+    """The result of an agreement: the members of the next epoch, and why each of the other ranks has departed.
+
+    `all_finished` is whether all members have said that their programs have come to their ends.
+    """
 
     control: Any
     data: Any
     members: tuple[int, ...]
     departed: dict[int, str]
+    all_finished: bool
 
 
 class FaultTolerance:
@@ -199,7 +203,7 @@ class FaultTolerance:
         return not activity.is_whole or time.monotonic() - since > _NEWS_S
 
     # -- the next epoch ----------------------------------------------------------------------------------------
-    def renew(self, activity: Activity, why_not: str = "") -> Renewal | None:
+    def renew(self, activity: Activity, why_not: str = "", finished: bool = False) -> Renewal | None:
         """Agree on the members of the next epoch, and make its communicators. All processes that live call it.
 
         Parameters
@@ -208,6 +212,8 @@ class FaultTolerance:
             The state of this rank.
         why_not : str
             Why this rank is no member, because it has failed or its program has ended; "" for a member.
+        finished : bool
+            Whether the program of this member has come to its end.
 
         Returns
         -------
@@ -218,7 +224,7 @@ class FaultTolerance:
             comms = [self._everyone.Shrink(), self._everyone.Shrink()]
             found = None
             try:
-                found = self._renewed(comms, activity, why_not)
+                found = self._renewed(comms, activity, why_not, finished)
             except (MPI.Exception, _Death):  # another death: again, without that rank
                 pass
             if _agree(comms[0], found is not None):
@@ -226,7 +232,7 @@ class FaultTolerance:
             for comm in comms:
                 comm.Revoke()  # ends the calls of ranks that have come further
 
-    def _renewed(self, comms: list[Any], activity: Activity, why_not: str) -> Renewal:
+    def _renewed(self, comms: list[Any], activity: Activity, why_not: str, finished: bool) -> Renewal:
         """The proposal of all processes that live, whose communicators are given."""
         living = comms[0]
         if MPI.Comm.Compare(*comms) != MPI.CONGRUENT:
@@ -234,14 +240,15 @@ class FaultTolerance:
         died = Departure.of_death(activity.rank).why
         told = [[rank, why] for rank, why in activity.failed.items() if why != died]
         departed: dict[int, str] = {}
-        members = []
-        for text in _exchanged(living, json.dumps([activity.rank, why_not, told]).encode()):
-            rank, why, told_there = json.loads(text)
+        members, all_finished = [], True
+        for text in _exchanged(living, json.dumps([activity.rank, why_not, finished, told]).encode()):
+            rank, why, is_finished, told_there = json.loads(text)
             departed |= {each: text for each, text in told_there if each not in departed}
             if why:
                 departed[rank] = why
             else:
                 members.append(rank)
+                all_finished &= is_finished
         control, data = comms
         if len(members) < living.Get_size():
             control, data = self._split(living, bool(why_not)), self._split(living, bool(why_not))
@@ -249,7 +256,7 @@ class FaultTolerance:
             if rank not in members:
                 departed.setdefault(rank, died)
         gone = {rank: why for rank, why in departed.items() if rank not in members}
-        return Renewal(control, data, tuple(sorted(members)), gone)
+        return Renewal(control, data, tuple(sorted(members)), gone, all_finished)
 
     def _split(self, living: Any, is_out: bool) -> Any:
         """A communicator of the ranks that are not out."""

@@ -68,11 +68,15 @@ class MpiJob(Job):
     def is_on_first_host(self) -> bool:
         return self._world.is_on_first_host
 
-    def survivors(self, everyone: Communicator) -> Communicator:
+    @property
+    def all_finished(self) -> bool:
+        return self._world.all_finished
+
+    def survivors(self, everyone: Communicator, finished: bool = False) -> Communicator:
         if not self._world.activity.raises:
             raise OptionError("World.survivors of a world of the policy 'end'; needed: World(policy='raise')")
         with process.waiting("agree on the ranks that have not failed"):
-            self.communicator = self._world.survivors()
+            self.communicator = self._world.survivors(finished)
         return self.communicator
 
     def set_task(self, task: str, rank: Callable[[], int]) -> None:

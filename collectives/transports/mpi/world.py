@@ -65,6 +65,7 @@ class MpiWorld:
         self._tolerance: FaultTolerance | None = None
         self._why = ""  # it has failed
         self._over_since = 0.0  # when this rank has heard that the epoch is over
+        self.all_finished = False  # what the members of the present epoch have agreed on
         self._is_out = False  # the others have begun an epoch without this rank
         self._monitor: Monitor | None = None
         self._leaving: Iterator[None] | None = None
@@ -112,7 +113,7 @@ class MpiWorld:
         return self._tolerance is not None
 
     # -- epochs ------------------------------------------------------------------------------------------------
-    def survivors(self) -> MpiCommunicator:
+    def survivors(self, finished: bool = False) -> MpiCommunicator:
         """Agree on the ranks that have not failed, and begin an epoch with them; see `World.survivors`."""
         activity, monitor, old, old_epoch = self.activity, self._monitor, self._groups, self.activity.epoch
         if self._waits.activity.is_forked:
@@ -120,6 +121,7 @@ class MpiWorld:
         if monitor is None:  # one rank
             activity.end_epoch()
             activity.begin_epoch(activity.members)
+            self.all_finished = finished
             channel = self._new_channel()
             self._groups = Groups(self._waits)
             self.communicator = MpiCommunicator(None, channel, 0, self._groups)
@@ -128,7 +130,7 @@ class MpiWorld:
             raise RankFailed(f"rank {activity.rank} has failed itself; World.survivors is for the others")
         unsent.unsent.pop(get_ident(), None)  # calls on channels that can no longer be used
         if self._tolerance is None:
-            members = monitor.agree()
+            members, self.all_finished = monitor.agree(finished)
             old.refuse(revokes=False)
             activity.begin_epoch(members)
             self._groups = Groups(self._waits, self._hosts_of(members))
@@ -140,7 +142,7 @@ class MpiWorld:
                 alone = Channel("survivors", "world", (activity.rank,))
                 waiting[thread] = alone, "survivors", activity.epoch + 1, None
                 try:
-                    renewal = self._tolerance.renew(activity)
+                    renewal = self._tolerance.renew(activity, finished=finished)
                 finally:
                     waiting[thread] = None
                 assert renewal is not None
@@ -148,6 +150,7 @@ class MpiWorld:
                     rank: Departure(rank, why, True, None, {}, {}) for rank, why in renewal.departed.items()
                 }
                 activity.begin_epoch(renewal.members)
+                self.all_finished = renewal.all_finished
                 self._groups = Groups(self._waits, self._hosts_of(renewal.members))
                 self.communicator = self._made(renewal.data)
                 old.keep(self._control.comm, Channel(f"control {old_epoch}", "control", self._control.ranks))

@@ -78,10 +78,10 @@ class LocalWorld(WaitingRanks):
             mine[key] = LocalCommunicator(self, channel, rank, key)
         return mine[key]
 
-    def of_survivors(self, rank: int) -> LocalCommunicator:
+    def of_survivors(self, rank: int, finished: bool) -> LocalCommunicator:
         """World rank `rank`'s communicator in the epoch that begins when all have called it that have not failed."""
         unsent.unsent.pop(get_ident(), None)  # calls on channels that can no longer be used
-        gathering = self.survivors(rank)
+        gathering = self.survivors(rank, finished)
         mine = self._communicators[rank]
         for key in [key for key, each in mine.items() if each.epoch < gathering.epoch]:
             del mine[key]

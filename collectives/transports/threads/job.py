@@ -53,9 +53,13 @@ class ThreadsJob(Job):
     def epoch(self) -> int:
         return self._ranks.epoch
 
-    def survivors(self, everyone: Communicator) -> Communicator:
+    @property
+    def all_finished(self) -> bool:
+        return self._ranks.all_finished
+
+    def survivors(self, everyone: Communicator, finished: bool = False) -> Communicator:
         assert isinstance(everyone, LocalCommunicator)
-        return self._ranks.of_survivors(everyone.ranks[everyone.index])
+        return self._ranks.of_survivors(everyone.ranks[everyone.index], finished)
 
     def set_task(self, task: str, rank: Callable[[], int]) -> None:
         self._ranks.tasks[rank()] = task

@@ -274,15 +274,18 @@ class Gathering:
         The number of the epoch that begins with it.
     missing : set of int
         The ranks that have neither called it nor failed.
+    finished : set of int
+        The ranks that have said that their program has come to its end.
     members : tuple of int
         The ranks of the new epoch, once it is done.
     """
 
-    __slots__ = ("done", "epoch", "members", "missing", "waiters")
+    __slots__ = ("done", "epoch", "finished", "members", "missing", "waiters")
 
     def __init__(self, epoch: int, ranks: Iterable[int]):
         self.epoch = epoch
         self.missing = set(ranks)
+        self.finished: set[int] = set()
         self.members: tuple[int, ...] = ()
         self.done = False
         self.waiters: list[int] = []

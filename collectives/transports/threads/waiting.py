@@ -59,6 +59,7 @@ class WaitingRanks:
         self.failed_ranks: dict[int, str] = {}
         self.epoch, self.ended = 0, -1
         self._gathering: Gathering | None = None
+        self.all_finished = False  # what the members of the present epoch have agreed on
         self._ended_by = 0  # the rank that has ended the last epoch
         self._failure: str | None = None  # a failure that ends all waits
         self._idle = 0  # the number of ranks that are blocked or have ended
@@ -148,7 +149,7 @@ class WaitingRanks:
             if self._idle == self.size:
                 self._deadlock()
 
-    def survivors(self, rank: int) -> Gathering:
+    def survivors(self, rank: int, finished: bool = False) -> Gathering:
         """Agree with all ranks that have not failed on who they are. All of them call it; see `World.survivors`.
 
         The first one ends the present epoch: waits on its channels raise `RankFailed` on all ranks.
@@ -164,6 +165,8 @@ class WaitingRanks:
                     if not (isinstance(wait, Rendezvous) and wait.is_full):  # else it has its result in a moment
                         self._stop(other, self._failed_error(other, self._ended_text()))
             gathering.missing.discard(rank)
+            if finished:
+                gathering.finished.add(rank)
             self._settle(gathering)
         if not gathering.done:
             self.block(rank, gathering)
@@ -220,6 +223,7 @@ class WaitingRanks:
         if not gathering.missing:
             gathering.members = tuple(each for each in range(self.size) if each not in self.failed_ranks)
             self.epoch, self._gathering = gathering.epoch, None
+            self.all_finished = set(gathering.members) <= gathering.finished
             self.release(gathering)
 
     def _blocked(self) -> list[int]:

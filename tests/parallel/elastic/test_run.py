@@ -19,7 +19,7 @@ import pytest
 import autograd as ag
 import collectives as cc
 from autograd import nn, optim, random
-from autograd.errors import DtypeError, MeshError, OptionError, RankFailed
+from autograd.errors import CommunicationError, DtypeError, MeshError, OptionError, RankFailed
 from collectives.testing import faults
 from parallel import DataParallel, checkpoint, elastic
 from parallel.elastic import ElasticError, holdings, loop
@@ -202,7 +202,7 @@ def test_what_no_optimizer_changes_is_that_of_the_last_commit() -> None:
 def test_the_program_begins_with_the_same_random_state() -> None:
     def train(run: elastic.Run) -> Any:
         drawn = nn.Linear(2, 2).weight.numpy().tolist()
-        run.restore({"drawn": drawn})
+        run.restore({"drawn": list(drawn)})
         for _ in run.steps(2):
             run.mesh.ranks.barrier()
         return drawn
@@ -311,6 +311,44 @@ def test_a_world_that_ends_with_a_rank_is_refused() -> None:
         cc.run(lambda: elastic.run(lambda run: None, mesh={"dp": -1}), 2)
 
 
+# -- the end -----------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("rank", [0, 2])
+def test_all_ranks_leave_or_all_go_on(rank: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One rank has all results of the last exchange, the others have not: all begin again, and end together."""
+    starts: list[int] = []
+
+    def train(run: elastic.Run) -> Any:
+        state: dict[str, Any] = {"seen": []}
+        run.restore(state)
+        for step in run.steps(3):
+            state["seen"].append(step)
+            run.mesh.ranks.barrier()
+        if cc.world().ranks[cc.world().index] == rank:
+            starts.append(run.starts)
+        return state["seen"], run.starts
+
+    original = loop._Loop._end
+
+    def end(self: Any, status: str, text: str = "") -> Any:
+        found = original(self, status, text)
+        if status == "done" and self.starts == 1 and self.group.ranks[self.group.index] not in (rank, 1):
+            raise RankFailed("rank 1 has died")
+        return found
+
+    monkeypatch.setattr(loop._Loop, "_end", end)
+    with faults.injected("kill:1@1,of=elastic.finished"), cc.World("threads", 4, policy="raise") as world:
+        found = world.run(lambda: elastic.run(train, mesh={"dp": -1}))
+    assert found == [([0, 1, 2], 2), None, ([0, 1, 2], 2), ([0, 1, 2], 2)]
+    assert starts == [1, 2]
+
+
+def test_a_death_when_all_have_agreed_to_leave_changes_nothing() -> None:
+    with faults.injected("kill:1@1,of=elastic.finished"), cc.World("threads", 3, policy="raise") as world:
+        found = world.run(lambda: elastic.run(lambda run: run.starts, mesh={"dp": -1}))
+        assert world.failed.keys() == {1}
+    assert found == [1, None, 1]
+
+
 # -- planted faults ----------------------------------------------------------------------------------------------------
 def test_planted_faults_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     after_steps = ("a loop of its own", 3, faults.Kill(1, 3, of="barrier"))
@@ -330,3 +368,7 @@ def test_planted_faults_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
         patched.setattr(loop, "random", SimpleNamespace(get_state=random.get_state, set_state=lambda state: None))
         with pytest.raises(AssertionError):
             test_the_program_begins_with_the_same_random_state()
+    with monkeypatch.context() as patched:  # a rank that has all results leaves
+        patched.setattr(loop._Loop, "_agree_on_the_end", lambda self: (True, False))
+        with pytest.raises((AssertionError, RankFailed, CommunicationError)):
+            test_all_ranks_leave_or_all_go_on(0, patched)
