@@ -258,25 +258,30 @@ class _Loop:
             members = self.group.ranks
             mesh: Mesh | None = None
             error: Exception | None = None
-            has_agreed = False
+            lost: Exception = RankFailed("elastic.run: a rank has not come to the end of the program")
+            has_ended = has_agreed = False
             self.starts, self._has_restored = self.starts + 1, False
             random.set_state(self._random)
             try:
                 mesh = self._mesh()
                 result = self._started(mesh)
-                self._end("done")
+                has_ended = True
+                self._end("done")  # nobody ends the epoch while others train
+                if not self.world.is_fault_tolerant or self.group.size == 1:
+                    break
+            except Exception as failure:
+                self._began = time.monotonic()
+                if _is_death(failure):
+                    lost = failure.with_traceback(None)
+                else:
+                    error = failure
+            if has_ended and error is None:
                 is_over, has_agreed = self._agree_on_the_end()
                 if is_over:
                     break
-                raise RankFailed("elastic.run: a rank has died at the end of the run")
-            except Exception as failure:
-                self._began = time.monotonic()
-                if not _is_death(failure):
-                    error = failure
-                else:
-                    self._keep(mesh)
-                    lost = failure.with_traceback(None)
-            self._agree(members, error, lost if error is None else None, has_agreed)
+            if error is None:
+                self._keep(mesh)
+            self._agree(members, error, lost, has_agreed)
         failed = self.world.failed
         if next(rank for rank in self.group.ranks if rank not in failed) == self.group.ranks[self.group.index]:
             finished()
@@ -325,9 +330,10 @@ class _Loop:
         return [json.loads(each) for each in self.group.exchange(mine.encode(), of="elastic.run")]
 
     def _agree_on_the_end(self) -> tuple[bool, bool]:
-        """Agree whether all ranks leave, when this one has heard that all have come to the end of the program.
+        """Agree whether all ranks leave, when this one has come to the end of the program.
 
-        Others may not have heard it, because of a death in that exchange. Then all of them go on.
+        A death in the last exchange may be seen by some ranks, and not by others. But they agree whether all that are
+        left have come to the end.
 
         Returns
         -------
@@ -336,8 +342,6 @@ class _Loop:
         has_agreed : bool
             Whether the ranks have agreed on those that are left, and `group` has these.
         """
-        if not self.world.is_fault_tolerant or self.group.size == 1:
-            return True, False
         epoch = self.world.epoch
         has_agreed = False
         with suppress(RankFailed):  # if a rank dies when they have agreed
@@ -347,7 +351,7 @@ class _Loop:
         return self.world.epoch > epoch and self.world.all_finished, has_agreed
 
     def _agree(
-        self, members: tuple[int, ...], error: Exception | None, lost: Exception | None, has_agreed: bool
+        self, members: tuple[int, ...], error: Exception | None, lost: Exception, has_agreed: bool
     ) -> None:
         """Begin an epoch with the ranks that are left, and raise if one of them has not lost another one."""
         while True:
@@ -367,7 +371,7 @@ class _Loop:
                 raise RankFailed(
                     f"elastic.run: the program has raised on rank {rank}, which ends the run: {each['text']}"
                 )
-        if self.group.ranks == members and lost is not None:  # nobody has died
+        if self.group.ranks == members:  # nobody has died
             raise lost
         known = self.world.failed
         self.died |= {rank: known.get(rank, "it has failed") for rank in members if rank not in self.group.ranks}

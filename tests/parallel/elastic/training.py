@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -27,12 +28,14 @@ def with_pp(n: int) -> dict[str, int]:
     return {"pp": 2, "dp": n // 2} if n > 1 else {"pp": 1, "dp": 1}
 
 
+listeners: list[Callable[[elastic.Run], object]] = []
+"""Called at each start of a program when its state is restored."""
 CASES: dict[str, dict[str, Any]] = {
     "dp": {}, "ZeRO-1": {"zero": 1}, "ZeRO-2": {"zero": 2}, "ZeRO-3": {"zero": 3},
     "dp, tp": {"mesh": with_tp}, "pp, dp": {"mesh": with_pp}, "pp, dp, ZeRO-1": {"mesh": with_pp, "zero": 1},
     "same bits": {"bits": "same"}, "same bits, ZeRO-1": {"bits": "same", "zero": 1},
     "same bits, pp": {"bits": "same", "mesh": with_pp}, "a loop of its own": {},
-    "nested": {"zero": 1, "nested": True},
+    "nested": {"zero": 1, "nested": True}, "window": {"zero": 1, "window": True},
 }  # fmt: skip
 
 
@@ -48,9 +51,16 @@ def model() -> nn.Sequential:
 def trained(run: elastic.Run, case: dict[str, Any]) -> Any:
     """A Trainer's steps on one global batch each: the losses, this rank's parameters as wholes, and the report."""
     trainer = made(run.mesh, case)
+    window = cc.world().window(np.zeros(1)) if case.get("window") else None
     own: dict[str, Any] = {"trainer": trainer, "random": random, "losses": []}
     run.restore({"all": [own, (random, 7)]} if case.get("nested") else own)
+    for listener in listeners:
+        listener(run)
     for step in run.steps(STEPS):
+        if window is not None:
+            for owner in range(run.mesh.ranks.size):
+                window.fetch_and_add(1.0, owner, 0)
+                window.get(owner, 0, 1)
         own["losses"].append(trainer.step(X[step], Y[step]))
     return own["losses"], trainer.pipeline.state_dict(), run.report
 
@@ -77,6 +87,8 @@ def looped(run: elastic.Run, case: dict[str, Any]) -> Any:
     )  # fmt: skip
     state: dict[str, Any] = {"net": net, "optimizer": optimizer, "loader": loader, "random": random, "losses": []}
     run.restore(state)
+    for listener in listeners:
+        listener(run)
     batches = iter(loader)
     for _ in run.steps(STEPS):
         batch = next(batches, None)
