@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 import os
 import re
+import subprocess
+import sys
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -18,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from ...collectives.launch import launch_command
+from ...collectives.launch import QUIET, ROOT, find_mpiexec, launch_command, open_mpi
 from .training import CASES, serial
 
 pytest.importorskip("safetensors", reason="safetensors is not installed")
@@ -147,3 +149,63 @@ def survive(seed: int, folder: Path) -> str:
 @pytest.mark.parametrize("seed", [0, 1, 2, 3, 7])
 def test_others_go_on_after_a_death(seed: int, tmp_path: Path) -> None:
     survive(seed, tmp_path)
+
+
+@pytest.mark.slow
+def test_others_go_on_after_deaths_of_fifty_seeds(tmp_path: Path) -> None:
+    wrong = [survive(seed, tmp_path / str(seed)) for seed in range(10, 60)]
+    assert len([text for text in wrong if text]) <= 3
+
+
+@pytest.mark.slow
+def test_others_go_on_without_a_rank_that_is_stopped(tmp_path: Path) -> None:
+    results, outcome, case = run(Drawn("dp", 3, {1: 0.02}, ""), tmp_path, stops=True, RINGTAPE_STOPPED_S="2")
+    assert outcome.code == 0 and results.keys() == {0, 2}, case
+    compare("dp", [*results.values()], case)
+    (died,) = (float(when) for when in re.findall(r"^DIES 1 ([\d.]+)", outcome.out, re.M))
+    again = [float(when) for when in re.findall(r"^RESTORED \d 2 ([\d.]+)", outcome.out, re.M)]
+    assert len(again) == 2 and max(again) - died < 2 + 2 * GOES_ON_S, case
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("on", ["mpich", "openmpi"])
+def test_where_a_death_ends_the_job_it_is_started_again(on: str, tmp_path: Path) -> None:
+    """The same program, without fault tolerance: it goes on from its directory."""
+    if on == "openmpi":
+        python, options = open_mpi(), ["--oversubscribe", "--bind-to", "none"]
+        mpiexec = str(Path(python).parent / "mpiexec")
+    else:
+        python, options, mpiexec = sys.executable, [], find_mpiexec()
+    done = tmp_path / "done"
+    launcher = ["-m", "parallel.launch", "--restarts", "2", "--done", str(done)]
+    program = [str(Path(__file__).parent / "programs" / "elastic_program.py"), "ZeRO-1", str(tmp_path / "run"), ""]
+    found = subprocess.run(
+        [sys.executable, *launcher, "--", mpiexec, *options, "-n", "3", python, *program], capture_output=True,
+        text=True, timeout=LIMIT_S, check=False, env={
+            **os.environ, **QUIET, "PYTHONPATH": str(ROOT), "RINGTAPE_FAULTS": "kill:1@4,of=elastic.step,start=1",
+            "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OPENBLAS_NUM_THREADS": "1",
+        },
+    )  # fmt: skip
+    case = found.stdout + found.stderr
+    assert found.returncode == 0 and done.exists() and not processes_of(tmp_path), case
+    results = results_of(found.stdout)
+    assert len(results) == 3, case
+    compare("ZeRO-1", [*results.values()], case)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("on", ["threads", "openmpi"])
+def test_twenty_rebuilds_do_not_grow(on: str) -> None:
+    """Errors that look like deaths, of which nobody dies, make epochs; the last ones take no more than early ones."""
+    if on == "openmpi":
+        program = str(Path(__file__).parent / "programs" / "elastic_rebuilds.py")
+        outcome = launch_command([program, "24"], 3, limit_s=LIMIT_S, **TOLERANT)
+        text = outcome.out + outcome.err
+        assert outcome.code == 0, text
+    else:
+        command = [sys.executable, "-m", f"{__package__}.programs.elastic_rebuilds", "24", "threads"]
+        text = subprocess.run(command, cwd=ROOT, text=True, capture_output=True, timeout=LIMIT_S, check=True).stdout
+    found = [tuple(map(int, each)) for each in re.findall(r"^START (\d+) (\d+) (\d+) (\d+)$", text, re.M)]
+    assert len(found) >= 20, text
+    early, last = found[6], found[-1]
+    assert last[1] <= early[1] and last[2] <= early[2] + 8 and last[3] <= early[3], text
