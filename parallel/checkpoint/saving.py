@@ -30,7 +30,7 @@ from .pieces import Stretch
 from .replicas import differ, differences, digest_of_text, ranks_text, value_digest
 from .tree import Encoded, encode, merged, values_of
 
-__all__ = ["Save", "begin", "divided", "told_bytes"]
+__all__ = ["Save", "begin", "divided", "refuse_copies", "told_bytes"]
 
 
 @dataclass
@@ -341,7 +341,7 @@ def _refuse(told: list[dict[str, Any]], mine: _Mine, group: Any) -> None:
         steps = ", ".join(str(each["step"]) for each in told)
         raise CheckpointError(f"checkpoint.save: the ranks save steps {steps}; needed: one step")
     if differ([each.get("copies", {}) for each in told]):
-        _refuse_copies(mine.share, group)
+        refuse_copies(mine.share, group)
 
 
 def _classes(digests: list[str]) -> list[int]:
@@ -350,17 +350,17 @@ def _classes(digests: list[str]) -> list[int]:
     return [kinds.index(each) for each in digests]
 
 
-def _refuse_copies(share: Share, group: Any) -> NoReturn:
+def refuse_copies(share: Share, group: Any, of: str = "checkpoint.save") -> NoReturn:
     """Raise ReplicaMismatch, with the first value of which ranks do not have the same, and these ranks."""
-    for each in differences(share.copies, group, "checkpoint.save"):
+    for each in differences(share.copies, group, of):
         raise ReplicaMismatch(
-            f"checkpoint.save: {each.path} is one value for ranks {', '.join(map(str, each.ranks))} (axis "
+            f"{of}: {each.path} is one value for ranks {', '.join(map(str, each.ranks))} (axis "
             f"{each.axes!r}), and on {ranks_text(each.others)} it is another one; a checkpoint has it "
             "once\n  fix: find where the ranks have become different: RINGTAPE_CHECK=always compares them at "
             "every step\n  or:  nn.save with a path for each rank, if they are meant to differ, as the states "
             "of a parameter server's optimizer are"
         )
-    raise ReplicaMismatch("checkpoint.save: copies of a value differ between the ranks")
+    raise ReplicaMismatch(f"{of}: copies of a value differ between the ranks")
 
 
 def _own_arrays(found: Encoded, whole: Any, trees: list[Any], mine: int) -> list[Entry]:

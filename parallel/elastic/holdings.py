@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,12 +21,13 @@ from autograd.engine.whole import Piece
 from autograd.nn import Module
 from autograd.optim import Optimizer
 from autograd.optim.copies import OfCopies
+from collectives.checks.modes import is_due
 from collectives.faults.points import point
 
 from ..checkpoint.manifest import Value, dtype_text
 from ..checkpoint.ownership import Entry, entry_of, share_of, whole_entry
-from ..checkpoint.replicas import digest_of_text, value_digest
-from ..checkpoint.saving import divided
+from ..checkpoint.replicas import differ, digest_of_text, value_digest
+from ..checkpoint.saving import divided, refuse_copies
 from ..checkpoint.tree import (
     Encoded,
     encode,
@@ -61,8 +62,10 @@ class Holding:
     expected : dict of str to tuple of int
         The values that all ranks together had, with their shapes.
     entries : list of Entry
-    own : set of str
-        The keys of entries that are arrays without a layout, of which each rank may have another one.
+    values : dict of str to list
+        By key: the shape, dtype, layout and place of a value, and whether it is an array without a layout, of which
+        each rank may have another one. As many ranks as possible have the same values here, of which their entries are
+        parts.
     objects : list
         Of live objects: those that have the arrays.
     is_confirmed : bool
@@ -78,21 +81,26 @@ class Holding:
     index: int
     expected: dict[str, tuple[int, ...]]
     entries: list[Entry]
-    own: set[str] = field(default_factory=set)
+    values: dict[str, list[Any]]
     objects: list[Any] = field(default_factory=list)
     is_confirmed: bool = False
 
-    def inventory(self) -> bytes:
-        """All but the arrays and the place of this rank, for the others."""
-        values: dict[str, Any] = {}
-        for entry in self.entries:
-            dtype, is_own = dtype_text(entry.array.dtype), entry.key in self.own
-            values.setdefault(entry.key, [entry.shape, dtype, entry.layout, entry.place, is_own, []])
-            values[entry.key][-1].append(entry.box)
+    def head(self) -> bytes:
+        """All but the arrays and their boxes: many ranks have the same."""
         text = json.dumps({
-            "tree": self.tree, "classes": self.classes, "mesh": self.mesh, "expected": self.expected, "values": values,
+            "tree": self.tree, "classes": self.classes, "mesh": self.mesh, "expected": self.expected,
+            "values": [[key, *self.values[key]] for key in sorted(self.values)],
         })  # fmt: skip
         return zlib.compress(text.encode(), 1)
+
+    def boxes(self) -> dict[str, list[Any]]:
+        """By key, the boxes of the entries, each with a digest if other ranks should have the same."""
+        found: dict[str, list[Any]] = {}
+        for entry in self.entries:
+            is_compared = self.kind == "replicas" and not {"R", "I"}.isdisjoint(entry.layout.values())
+            digest = value_digest(to_host(entry.array)) if is_compared else ""
+            found.setdefault(entry.key, []).append([entry.box, digest])
+        return found
 
     def copy_arrays(self) -> None:
         """Replace the arrays of live objects by copies."""
@@ -108,6 +116,11 @@ def copied(entry: Entry) -> Entry:
 def flat_bytes(array: Any) -> Any:
     """The bytes of an array, flat."""
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+
+
+def values_in(entries: Iterable[Entry], own: Container[str] = ()) -> dict[str, list[Any]]:
+    """The values of `Holding.values`, given entries, and the keys of those that each rank may have for itself."""
+    return {e.key: [e.shape, dtype_text(e.array.dtype), e.layout, e.place, e.key in own] for e in entries}
 
 
 def mesh_sizes() -> dict[str, int]:
@@ -159,12 +172,15 @@ def objects_in(objects: Mapping[str, Any]) -> list[Any]:
     return parts + [p for part in parts if isinstance(part, Module) for p in part.parameters()]
 
 
+def _pieces(found: Encoded) -> list[Entry]:
+    """All that this rank has of the values with layouts of what was encoded."""
+    pieces = [entry_of(path, piece, place) for path, (piece, place) in found.pieces.items()]
+    return [entry for entry in pieces if entry is not None]
+
+
 def _entries(found: Encoded) -> list[Entry]:
     """All that this rank has of what was encoded."""
-    pieces = [entry_of(path, piece, place) for path, (piece, place) in found.pieces.items()]
-    return [entry for entry in pieces if entry is not None] + [
-        whole_entry(path, array) for path, array in found.arrays.items()
-    ]
+    return _pieces(found) + [whole_entry(path, array) for path, array in found.arrays.items()]
 
 
 def _count(x: Any) -> Any:
@@ -252,7 +268,7 @@ class Live:
         tree = with_digests(found.tree, {path: value_digest(to_host(array)) for path, array in found.arrays.items()})
         return Holding(
             "replicas", self.step, self.epoch, tree, [], mesh_sizes(), int(group.index), self.expected,
-            _entries(found), set(found.arrays), objects_in(self.objects),
+            (entries := _entries(found)), values_in(entries, found.arrays), objects_in(self.objects),
         )  # fmt: skip
 
 
@@ -272,40 +288,55 @@ class Copies:
     Attributes
     ----------
     generations : list of Holding
+    made : int
+        How many copies were made. The 1st, 2nd, 4th, 8th, ... and each 100th one compares the replicas.
     bytes, messages : int
         What this rank has sent for the last copies, and by how many messages.
     """
 
     def __init__(self) -> None:
         self.generations: list[Holding] = []
-        self.bytes = self.messages = 0
+        self.bytes = self.messages = self.made = 0
 
     def make(self, objects: Mapping[str, Any], step: int, epoch: int) -> None:
-        """Copy a step. All ranks of the mesh call it."""
+        """Copy a step. All ranks of the mesh call it.
+
+        Raises
+        ------
+        ReplicaMismatch
+            A value that is one for several ranks has become different on one of them.
+        """
         of = "copies of elastic.run"
         group: Any = state.distribution.group()
         found = encode(objects, None if group.size == 1 else value_digest)
-        share = share_of(found.pieces, group.size, None)
-        digests = group.exchange(digest_of_text(json.dumps(found.tree)).encode(), of=of)
-        entries, head = divided(found, share, [each.decode() for each in digests], step, group, of)
+        self.made += 1
+        share = share_of(found.pieces, group.size, value_digest if is_due(self.made, every=100) else None)
+        told = [json.loads(each) for each in group.exchange(json.dumps([
+            digest_of_text(json.dumps(found.tree)),
+            {key: digest_of_text(json.dumps(each)) for key, each in share.copies.items()},
+        ]).encode(), of=of)]  # fmt: skip
+        if differ([copies for _, copies in told]):
+            refuse_copies(share, group, of)
+        entries, head = divided(found, share, [tree for tree, _ in told], step, group, of)
         own = [copied(entry) for entry in entries]
-        made = Holding("copies", step, epoch, head.tree, head.classes, head.mesh, int(group.index), {}, own)
+        values = values_in([*_pieces(found), *entries])
+        made = Holding("copies", step, epoch, head.tree, head.classes, head.mesh, int(group.index), {}, own, values)
         self.generations.append(made)
         point("elastic.copy")
-        made.entries = own + self._partners(group, own)
+        made.entries = own + self._partners(group, own, values)
         point("elastic.copied")
         group.exchange(b"", of=of)  # when it returns, all ranks have theirs
         made.is_confirmed = True
         self.generations = [made]
 
-    def _partners(self, group: Any, entries: Sequence[Entry]) -> list[Entry]:
-        """Send entries to the partner, and receive those of the rank whose partner this one is."""
+    def _partners(self, group: Any, entries: Sequence[Entry], values: dict[str, list[Any]]) -> list[Entry]:
+        """Send entries to the partner, and receive those of the rank whose partner this one is, with their values."""
         if group.size == 1:
             return []
         lane, shift = group.lane("copies"), partner_shift(group.hosts)
         to, source = (group.index + shift) % group.size, (group.index - shift) % group.size
-        lines = [[e.key, e.shape, dtype_text(e.array.dtype), e.layout, e.place, e.box] for e in entries]
-        header = np.frombuffer(json.dumps(lines).encode(), np.uint8)
+        lines = [[e.key, e.box] for e in entries]
+        header = np.frombuffer(json.dumps([values, lines]).encode(), np.uint8)
         data = np.concatenate([flat_bytes(e.array) for e in entries] or [np.empty(0, np.uint8)])
         sent = [np.array([header.size, data.size]), header, data]
         pending = [lane.lend(each, to) for each in sent]
@@ -316,7 +347,9 @@ class Copies:
         for each in pending:
             each.wait()
         found, at = [], 0
-        for key, shape, dtype, layout, place, box in json.loads(coming.tobytes()):
+        theirs, lines = json.loads(coming.tobytes())
+        for key, box in lines:
+            shape, dtype, layout, place, _ = theirs[key]
             box = tuple((a, b) for a, b in box)
             kind = Value(tuple(shape), dtype, layout, place, ()).numpy_dtype
             extents = [b - a for a, b in box]
@@ -324,6 +357,7 @@ class Copies:
             array = data[at : at + size].view(kind).reshape(extents)
             found.append(Entry(key, tuple(shape), layout, place, box, array))
             at += size
+        values |= {key: each for key, each in theirs.items() if key not in values}
         return found
 
 

@@ -446,7 +446,7 @@ class _Loop:
         if not reached or not self.died or self.checkpoints is not None or (self.every_copy and not was_copied):
             return
         who = ", ".join(map(str, sorted(self.died)))
-        what = f"{missing} was lost with it" if missing else "the other ranks had begun the next step of the optimizer"
+        what = missing if missing else "the other ranks had begun the next step of the optimizer"
         raise ElasticError(
             f"elastic.run: rank {who} died after step {reached}, and no complete state is left: {what}\n"
             "  fix: elastic.run(..., copies=10), which keeps each part on two ranks\n"

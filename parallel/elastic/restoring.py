@@ -2,6 +2,11 @@
 
 All ranks of an epoch call these functions in the same order, those without a place on the mesh too: they may hold what
 others need.
+
+The trees and the shapes of values are alike on many ranks, and each different one is sent once. The boxes are not: with
+ZeRO each rank has its own of each value. So each value has a *directory*, a rank that is chosen by its name. All ranks
+send it the boxes that they hold, it looks whether they are the whole value, and those that need a part of it ask it for
+the ranks that hold that.
 """
 
 from __future__ import annotations
@@ -10,7 +15,7 @@ import json
 import math
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -43,15 +48,15 @@ class Found:
     kind : str
         "replicas" or "copies".
     manifest : Manifest
-        The pieces of a value are boxes without elements in common; the file of a piece is the rank that holds it.
-    held : dict of (str, int) to Box
-        The box of the holder in which a piece lies, by key and place.
+        Each value has one piece, which is the whole.
+    offers : dict of str to list of (int, Box)
+        Of the values whose directory this rank is: the ranks that hold boxes, and these.
     """
 
     step: int
     kind: str
     manifest: Manifest
-    held: dict[tuple[str, int], Box]
+    offers: dict[str, list[tuple[int, Box]]]
 
 
 # -- the agreement -----------------------------------------------------------------------------------------------------
@@ -77,20 +82,26 @@ def newest_in_memory(
         if step < above:
             break
         mine = [x for x in holdings if x.step == step and (x.kind, x.epoch) == (kind, epoch)]
-        blobs, which = unique(group, mine[0].inventory() if mine else b"", _OF)
-        known = [json.loads(zlib.decompress(blob)) if blob else None for blob in blobs]
+        heads, which = unique(group, mine[0].head() if mine else b"", _OF)
+        known = [json.loads(zlib.decompress(head)) if head else None for head in heads]
         places = [next((at for *key, at in each if key == [kind, step, epoch]), None) for each in told]
-        found, missing = _put_together(group.index, step, kind, [known[k] for k in which], places)
+        found, fault = _put_together(group, step, kind, [known[k] for k in which], places, mine[0] if mine else None)
         if found is not None:
             return found, ""
-        lost = lost or f"{missing} of step {step}"
+        lost = lost or fault
     return None, lost
 
 
 def _put_together(
-    me: int, step: int, kind: str, of_ranks: Sequence[Any], places: Sequence[int | None]
+    group: Any, step: int, kind: str, of_ranks: Sequence[Any], places: Sequence[int | None], mine: Holding | None
 ) -> tuple[Found | None, str]:
-    """A step from the inventories of the ranks; or None, and a value of which elements are missing."""
+    """A step from the holdings of the ranks; or None, and why not. All ranks call it.
+
+    Parameters
+    ----------
+    of_ranks : sequence
+        The `Holding.head` of each rank; None of one that has none. The same object for the same head.
+    """
     ranks = [rank for rank, each in enumerate(of_ranks) if each is not None]
     if kind == "copies":
         first = of_ranks[ranks[0]]
@@ -99,23 +110,77 @@ def _put_together(
     else:
         tree, classes, mesh, own_class = _merged(of_ranks, ranks, places)
         if not mesh and (own := values_of_ranks(tree)):  # those of the ranks that are no longer there are lost
-            return None, own[0].partition("@")[0]
-    offers = _offers(of_ranks, ranks, own_class, values_of(tree))
-    expected = {key: tuple(shape) for rank in ranks for key, shape in of_ranks[rank]["expected"].items()}
-    for path in values_of(tree):
-        if path not in offers and not any(key.startswith(f"{path}@") for key in offers):
-            return None, path
-    values: dict[str, Value] = {}
-    held: dict[tuple[str, int], Box] = {}
-    for key in sorted({*offers, *expected}):
-        shape, dtype, layout, place, boxes = offers.get(key, (expected.get(key, ()), "float64", {}, {}, []))
-        pieces, rest = _cover(whole_box(shape), sorted(boxes, key=lambda each: (each[0] - me) % len(of_ranks)))
-        if rest:
-            return None, key
-        values[key] = Value(shape, dtype, layout, place, tuple(Stretch(rank, 0, 1, box, "") for rank, box, _ in pieces))
-        held |= {(key, i): whole for i, (_, _, whole) in enumerate(pieces)}
-    manifest = Manifest(step, tree, values, [], mesh, classes, "crc32")
-    return Found(step, kind, manifest, held), ""
+            return None, f"{own[0].partition('@')[0]} of step {step} was lost with it"
+    heads = list({id(of_ranks[rank]): of_ranks[rank] for rank in ranks}.values())
+    expected = {key: tuple(shape) for head in heads for key, shape in head["expected"].items()}
+    wanted = set(values_of(tree))
+
+    # the boxes, to the directories of their values
+    held = {} if mine is None else mine.boxes()
+    lists: list[dict[str, Any]] = [{} for _ in range(group.size)]
+    for key, boxes in held.items():
+        lists[_directory(key, group.size)][key] = boxes
+    coming = [_unpacked(each) or {} for each in _to_each(group, [_packed(each) for each in lists])]
+
+    # what this rank finds as a directory
+    known = {id(head): {key: each for key, *each in head["values"]} for head in heads}
+    values: dict[str, Any] = {}
+    offers: dict[str, list[tuple[int, Box]]] = {}
+    digests: dict[Any, tuple[int, str]] = {}
+    faults = []
+    for rank in ranks:
+        for key, boxes in coming[rank].items():
+            shape, dtype, layout, place, is_own = known[id(of_ranks[rank])][key]
+            if is_own and own_class[rank] >= 0 and f"{key}@{own_class[rank]}" in wanted:
+                key = f"{key}@{own_class[rank]}"
+            values.setdefault(key, [shape, dtype, layout, place])
+            if values[key][:2] != [shape, dtype]:
+                continue
+            for box, digest in boxes:
+                box = _box_of(box)
+                offers.setdefault(key, []).append((rank, box))
+                other, before = digests.setdefault((key, box), (rank, digest))
+                if before != digest:
+                    who = f"ranks {group.ranks[other]} and {group.ranks[rank]}"
+                    faults.append(f"{key} of step {step} is one value, and {who} have different ones")
+    for path in wanted:
+        if _directory(path, group.size) == group.index and path not in values and not any(
+            key.startswith(f"{path}@") for key in values
+        ):
+            faults.append(f"{path} of step {step} was lost with it")
+    for key in {*values, *(key for key in expected if _directory(key, group.size) == group.index)}:
+        shape = values[key][0] if key in values else expected[key]
+        if _cover(whole_box(shape), offers.get(key, ()))[1]:
+            faults.append(f"{key} of step {step} was lost with it")
+
+    # what all need to know of it
+    found = [_unpacked(each) for each in group.exchange(_packed([min(faults, default=""), values]), of=_OF)]
+    if fault := min((each for each, _ in found if each), default=""):
+        return None, fault
+    table = {
+        key: Value(tuple(shape), dtype, layout, place, (Stretch(0, 0, 1, whole_box(shape), ""),))
+        for _, each in found for key, (shape, dtype, layout, place) in each.items()
+    }  # fmt: skip
+    manifest = Manifest(step, tree, {key: table[key] for key in sorted(table)}, [], mesh, classes, "crc32")
+    return Found(step, kind, manifest, offers), ""
+
+
+def _directory(key: str, ranks: int) -> int:
+    """The rank that is the directory of a value."""
+    return zlib.crc32(key.partition("@")[0].encode()) % ranks
+
+
+def _packed(x: Any) -> bytes:
+    """A JSON value as bytes; those of an empty one are none."""
+    return zlib.compress(json.dumps(x).encode(), 1) if x else b""
+
+
+def _unpacked(data: bytes) -> Any:
+    return json.loads(zlib.decompress(data)) if data else None
+
+
+def _box_of(x: Any) -> Box:
+    return tuple((a, b) for a, b in x)
 
 
 def _merged(of_ranks: Sequence[Any], ranks: Sequence[int], places: Sequence[int | None]) -> tuple[Any, ...]:
@@ -124,7 +189,8 @@ def _merged(of_ranks: Sequence[Any], ranks: Sequence[int], places: Sequence[int 
     Ranks that are no longer there are a class without anything. Then the mesh is none that another one can equal.
     """
     mesh = of_ranks[ranks[0]]["mesh"]
-    texts = {rank: json.dumps(of_ranks[rank]["tree"]) for rank in ranks}
+    of_head = {id(each): json.dumps(each["tree"]) for each in of_ranks if each is not None}
+    texts = {rank: of_head[id(of_ranks[rank])] for rank in ranks}
     kinds = list(dict.fromkeys(texts.values()))
     own_class = {rank: kinds.index(text) for rank, text in texts.items()}
     classes = [len(kinds)] * math.prod(mesh.values())
@@ -133,25 +199,6 @@ def _merged(of_ranks: Sequence[Any], ranks: Sequence[int], places: Sequence[int 
     is_whole = len(kinds) not in classes
     tree = merged([json.loads(text) for text in kinds] + [{}] * (not is_whole))
     return tree, classes, mesh if is_whole else {}, own_class
-
-
-def _offers(
-    of_ranks: Sequence[Any], ranks: Sequence[int], own_class: Mapping[int, int], paths: Iterable[str]
-) -> dict[str, Any]:
-    """By key: the shape, dtype, layout and place of a value, and the boxes that ranks hold.
-
-    Of an array that each class of ranks has for itself, the key ends with the number of the class, as in the tree.
-    """
-    wanted = set(paths)
-    found: dict[str, Any] = {}
-    for rank in ranks:
-        for key, (shape, dtype, layout, place, is_own, boxes) in of_ranks[rank]["values"].items():
-            if is_own and own_class[rank] >= 0 and f"{key}@{own_class[rank]}" in wanted:
-                key = f"{key}@{own_class[rank]}"
-            known = found.setdefault(key, (tuple(shape), dtype, layout, place, []))
-            if known[:2] == (tuple(shape), dtype):
-                known[-1].extend((rank, tuple((a, b) for a, b in box)) for box in boxes)
-    return found
 
 
 def _cover(whole: Box, boxes: Iterable[tuple[int, Box]]) -> tuple[list[tuple[int, Box, Box]], list[Box]]:
@@ -175,15 +222,14 @@ class _Memory(Source):
 
     Parameters
     ----------
-    found : Found
+    manifest : Manifest
     data : dict, optional
-        The parts that have arrived, by key, place and box. Without it all values are zero, and `wanted` gets the parts
-        that are read.
+        By key, the arrays of the pieces. Without it all values are zero, and `wanted` gets the parts that are read.
     """
 
-    def __init__(self, found: Found, data: Mapping[Any, Any] | None = None):
-        super().__init__(found.manifest, SimpleNamespace(folder="the memory of the ranks"), False)  # type: ignore[arg-type]
-        self.wanted: dict[tuple[str, int, Box], None] = {}
+    def __init__(self, manifest: Manifest, data: Mapping[str, Sequence[Any]] | None = None):
+        super().__init__(manifest, SimpleNamespace(folder="the memory of the ranks"), False)  # type: ignore[arg-type]
+        self.wanted: dict[tuple[str, Box], None] = {}
         self.data = data
 
     def read(self, key: str, i: int, p: Stretch, flat: Any) -> None:
@@ -197,8 +243,8 @@ class _Memory(Source):
 
     def _box(self, key: str, i: int, box: Box, dtype: Any) -> Any:
         if self.data is not None:
-            return self.data[key, i, box]
-        self.wanted[key, i, box] = None
+            return self.data[key][i][within(box, self.manifest.values[key].pieces[i].box)]
+        self.wanted[key, box] = None
         return np.zeros(shape_of(box), dtype)
 
 
@@ -208,13 +254,18 @@ def load_found(group: Any, found: Found, objects: Mapping[str, Any], holdings: S
     If it raises, nothing has been changed on any rank.
     """
     of = f"{_OF} of step {found.step}"
-    asking = _Memory(found)
+    asking = _Memory(found.manifest)
     with together({}, of):
         prepared(objects, asking)
-    data = exchange_values(group, found, list(asking.wanted), holdings)
+    parts = exchange_values(group, found, list(asking.wanted), holdings)
+    values_here = {
+        key: replace(value, pieces=tuple(Stretch(i, 0, 1, box, "") for i, (box, _) in enumerate(parts.get(key, ()))))
+        for key, value in found.manifest.values.items()
+    }
+    data = {key: [array for _, array in each] for key, each in parts.items()}
     told: dict[str, Any] = {}
     with together(told, of) as everyone:
-        source = _Memory(found, data)
+        source = _Memory(replace(found.manifest, values=values_here), data)
         commits, others, values, unnamed = prepared(objects, source)
         told |= source.report(objects_of(objects).keys(), unnamed)
     with together({}, of):
@@ -224,50 +275,74 @@ def load_found(group: Any, found: Found, objects: Mapping[str, Any], holdings: S
 
 
 def exchange_values(
-    group: Any, found: Found, wanted: Sequence[tuple[str, int, Box]], holdings: Sequence[Holding]
-) -> dict[tuple[str, int, Box], Any]:
+    group: Any, found: Found, wanted: Sequence[tuple[str, Box]], holdings: Sequence[Holding]
+) -> dict[str, list[tuple[Box, Any]]]:
     """The parts of values that this rank wants, from the ranks that hold them. All ranks of the epoch call it.
 
     Parameters
     ----------
     group : Communicator
     found : Found
-    wanted : sequence of (str, int, Box)
-        The key and the place of a piece, and the part of it.
+    wanted : sequence of (str, Box)
+        The key of a value, and the part of it.
     holdings : sequence of Holding
         Of this rank.
+
+    Returns
+    -------
+    dict of str to list of (Box, array)
+        By key, boxes that together are the parts that are wanted.
     """
     n, me = group.size, group.index
-    asked: list[list[tuple[str, int, Box]]] = [[] for _ in range(n)]
-    for key, i, box in wanted:
-        asked[found.manifest.values[key].pieces[i].file].append((key, i, box))
-    requests = [[(key, found.held[key, i], box) for key, i, box in each] for each in asked]
-    coming = _to_each(group, [zlib.compress(json.dumps(each).encode(), 1) if each else b"" for each in requests])
+    requests = _located(group, found, wanted)
+    coming = _to_each(group, [_packed(each) for each in requests])
     arrays = _arrays(found, holdings)
     lane, pending = group.lane("restore"), []
     for step in range(1, n):
         rank = (me + step) % n
         if coming[rank]:
-            parts = [_cut(arrays, *each) for each in json.loads(zlib.decompress(coming[rank]))]
-            flat = np.concatenate([flat_bytes(part) for part in parts])
+            flat = np.concatenate([flat_bytes(_cut(arrays, *each)) for each in _unpacked(coming[rank])])
             if flat.size:
                 pending.append(lane.lend(flat, rank))
-    data = {}
+    data: dict[str, list[tuple[Box, Any]]] = {}
     for step in range(n):
         rank = (me - step) % n
-        kinds = [found.manifest.values[key].numpy_dtype for key, _, _ in asked[rank]]
-        sizes = [elements(box) * kind.itemsize for kind, (_, _, box) in zip(kinds, asked[rank], strict=True)]
         if rank == me:
-            for (key, i, box), (_, whole, _) in zip(asked[me], requests[me], strict=True):
-                data[key, i, box] = _cut(arrays, key, whole, box)
-        elif sum(sizes):
+            for key, whole, box in requests[me]:
+                data.setdefault(key, []).append((box, _cut(arrays, key, whole, box)))
+            continue
+        kinds = [found.manifest.values[key].numpy_dtype for key, _, _ in requests[rank]]
+        sizes = [elements(box) * kind.itemsize for kind, (_, _, box) in zip(kinds, requests[rank], strict=True)]
+        if sum(sizes):
             flat, at = lane.recv(np.empty(sum(sizes), np.uint8), rank), 0
-            for (key, i, box), kind, size in zip(asked[rank], kinds, sizes, strict=True):
-                data[key, i, box] = flat[at : at + size].view(kind).reshape(shape_of(box))
+            for (key, _, box), kind, size in zip(requests[rank], kinds, sizes, strict=True):
+                data.setdefault(key, []).append((box, flat[at : at + size].view(kind).reshape(shape_of(box))))
                 at += size
     for each in pending:
         each.wait()
     return data
+
+
+def _located(group: Any, found: Found, wanted: Sequence[tuple[str, Box]]) -> list[list[Request]]:
+    """What this rank asks each other one for, as the directories of the values say. All ranks of the epoch call it."""
+    n = group.size
+    asked: list[list[tuple[str, Box]]] = [[] for _ in range(n)]
+    for key, box in wanted:
+        asked[_directory(key, n)].append((key, box))
+    coming = _to_each(group, [_packed(each) for each in asked])
+    answers = []
+    for rank, data in enumerate(coming):
+        near = {key: sorted(found.offers[key], key=lambda each: (each[0] - rank) % n)
+                for key in dict.fromkeys(key for key, _ in _unpacked(data) or ())}  # fmt: skip
+        answers.append([
+            [key, holder, whole, part] for key, box in _unpacked(data) or ()
+            for holder, part, whole in _cover(_box_of(box), near[key])[0]
+        ])  # fmt: skip
+    requests: list[list[Request]] = [[] for _ in range(n)]
+    for data in _to_each(group, [_packed(each) for each in answers]):
+        for key, holder, whole, part in _unpacked(data) or ():
+            requests[holder].append((key, _box_of(whole), _box_of(part)))
+    return requests
 
 
 def _arrays(found: Found, holdings: Sequence[Holding]) -> dict[tuple[str, Box], Any]:
@@ -281,7 +356,7 @@ def _arrays(found: Found, holdings: Sequence[Holding]) -> dict[tuple[str, Box], 
 
 def _cut(arrays: Mapping[tuple[str, Box], Any], key: str, whole: Any, box: Any) -> Any:
     """A part of an array that this rank holds, contiguous and on the host."""
-    whole, box = (tuple((a, b) for a, b in x) for x in (whole, box))
+    whole, box = _box_of(whole), _box_of(box)
     array = arrays.get((key, whole))
     if array is None:  # an array that each class of ranks has for itself
         array = arrays[key.rpartition("@")[0], whole]

@@ -16,7 +16,7 @@ import pytest
 import autograd as ag
 import collectives as cc
 from autograd import nn, optim, random
-from autograd.errors import CheckpointError, LayoutError
+from autograd.errors import CheckpointError, LayoutError, ReplicaMismatch
 from collectives.testing import faults
 from parallel import DataParallel, RunLog, Trainer, checkpoint, elastic, read_log
 from parallel.elastic import ElasticError, holdings, loop, restoring
@@ -97,6 +97,15 @@ def test_values_of_one_mesh_are_refused_on_another() -> None:
         survived("LocalSGD", copies=1)
     with pytest.raises(ElasticError, match=r"model/0.\w+@dp=1 of step 3 was lost"):
         survived("DiLoCo")
+
+
+def test_replicas_that_differ_are_no_state() -> None:
+    """The optimizer's state of a parameter server is that of the parameters which a rank serves."""
+    says = r"optimizer/velocity/\w+ of step 3 is one value, and ranks \d and \d have different ones"
+    with pytest.raises(ElasticError, match=says):
+        survived("ParameterServer")
+    with pytest.raises(ReplicaMismatch, match="copies of elastic.run: optimizer/velocity/.* is one value for ranks"):
+        survived("ParameterServer", copies=1)
 
 
 # -- options of other layers -------------------------------------------------------------------------------------------
@@ -288,7 +297,11 @@ def test_planted_faults_are_seen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
         patched.setattr(restoring, "values_of_ranks", lambda tree: [])
         with pytest.raises((AssertionError, CheckpointError)):
             test_the_memory_of_a_reduction_is_lost_with_its_rank("TopK", 3)
-    with monkeypatch.context() as patched:
+    with monkeypatch.context() as patched:  # replicas are not compared
+        patched.setattr(holdings.Holding, "boxes", lambda self: {e.key: [[e.box, ""]] for e in self.entries})
+        with pytest.raises(pytest.fail.Exception):
+            test_replicas_that_differ_are_no_state()
+    with monkeypatch.context() as patched:  # lists are replaced
         patched.setattr(loop, "_in_place", lambda have, restored: restored)
         with pytest.raises(AssertionError):
             test_lists_and_arrays_of_the_state_keep_their_identity()

@@ -373,7 +373,7 @@ def test_planted_faults_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(AssertionError):
             test_what_no_optimizer_changes_is_that_of_the_last_commit()
     with monkeypatch.context() as patched:  # the partner gets nothing
-        patched.setattr(holdings.Copies, "_partners", lambda self, group, entries: [])
+        patched.setattr(holdings.Copies, "_partners", lambda self, group, entries, values: [])
         with pytest.raises(ElasticError, match="was lost with it"):
             on_threads("ZeRO-1", 3, "kill:1@4,of=elastic.step", copies=1)
     with monkeypatch.context() as patched:  # the random state goes on
