@@ -16,7 +16,7 @@ from .ownership import name_of_replicas, replicas_of, share_of
 from .saving import told_bytes
 from .tree import Encoded, encode, on_a_mesh
 
-__all__ = ["Explanation", "explain"]
+__all__ = ["Explanation", "after_first_step", "explain"]
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ def explain(objects: Any) -> Explanation:
     """
     with on_a_mesh(objects):
         named = objects if isinstance(objects, Mapping) else {"state": objects}
-        found = encode(named, prepare=_after_first_step)
+        found = encode(named, prepare=after_first_step)
         group = state.distribution.group()
         ranks = int(group.size)
         entries = share_of(found.pieces, ranks, None).entries
@@ -117,6 +117,7 @@ def _copies(found: Encoded) -> set[str]:
     return names
 
 
-def _after_first_step(x: Any) -> Any:
+def after_first_step(x: Any) -> Any:
+    """The object with the state that its first step will make, or itself if it has made one."""
     made = getattr(x, "after_first_step", None)
     return x if made is None else made()

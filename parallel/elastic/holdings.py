@@ -39,7 +39,10 @@ from ..checkpoint.tree import (
     with_digests,
 )
 
-__all__ = ["Copies", "Holding", "Live", "expected_of", "flat_bytes", "objects_in", "unique"]
+__all__ = [
+    "Copies", "Holding", "Live", "expected_here", "expected_of", "flat_bytes", "is_compared", "mesh_sizes",
+    "objects_in", "unique", "values_in", "what_is_here",
+]  # fmt: skip
 
 
 @dataclass
@@ -97,8 +100,7 @@ class Holding:
         """By key, the boxes of the entries, each with a digest if other ranks should have the same."""
         found: dict[str, list[Any]] = {}
         for entry in self.entries:
-            is_compared = self.kind == "replicas" and not {"R", "I"}.isdisjoint(entry.layout.values())
-            digest = value_digest(to_host(entry.array)) if is_compared else ""
+            digest = value_digest(to_host(entry.array)) if self.kind == "replicas" and is_compared(entry) else ""
             found.setdefault(entry.key, []).append([entry.box, digest])
         return found
 
@@ -121,6 +123,11 @@ def flat_bytes(array: Any) -> Any:
 def values_in(entries: Iterable[Entry], own: Container[str] = ()) -> dict[str, list[Any]]:
     """The values of `Holding.values`, given entries, and the keys of those that each rank may have for itself."""
     return {e.key: [e.shape, dtype_text(e.array.dtype), e.layout, e.place, e.key in own] for e in entries}
+
+
+def is_compared(entry: Entry) -> bool:
+    """Whether other ranks should have the same array."""
+    return not {"R", "I"}.isdisjoint(entry.layout.values())
 
 
 def mesh_sizes() -> dict[str, int]:
@@ -146,15 +153,18 @@ def expected_of(objects: Mapping[str, Any], group: Any) -> dict[str, tuple[int, 
 
     The state that an optimizer makes at its first step lies where its parameters are, so theirs stand for it.
     """
-    found, mine = Encoded(), {}
+    blobs, _ = unique(group, json.dumps(expected_here(objects)).encode(), "elastic.restore")
+    return {key: tuple(shape) for blob in blobs for key, shape in json.loads(blob).items()}
+
+
+def expected_here(objects: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+    """The values of the modules of this rank, with their shapes."""
+    found = Encoded()
     for path, part, owner in _parts(objects):
         if isinstance(part, Module):
             with on_its_mesh(owner):
                 encode_state(part, path, found)
-    for entry in _entries(found):
-        mine[entry.key] = entry.shape
-    blobs, _ = unique(group, json.dumps(mine).encode(), "elastic.restore")
-    return {key: tuple(shape) for blob in blobs for key, shape in json.loads(blob).items()}
+    return {entry.key: entry.shape for entry in what_is_here(found)}
 
 
 def _parts(objects: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
@@ -178,7 +188,7 @@ def _pieces(found: Encoded) -> list[Entry]:
     return [entry for entry in pieces if entry is not None]
 
 
-def _entries(found: Encoded) -> list[Entry]:
+def what_is_here(found: Encoded) -> list[Entry]:
     """All that this rank has of what was encoded."""
     return _pieces(found) + [whole_entry(path, array) for path, array in found.arrays.items()]
 
@@ -268,7 +278,7 @@ class Live:
         tree = with_digests(found.tree, {path: value_digest(to_host(array)) for path, array in found.arrays.items()})
         return Holding(
             "replicas", self.step, self.epoch, tree, [], mesh_sizes(), int(group.index), self.expected,
-            (entries := _entries(found)), values_in(entries, found.arrays), objects_in(self.objects),
+            (entries := what_is_here(found)), values_in(entries, found.arrays), objects_in(self.objects),
         )  # fmt: skip
 
 

@@ -23,7 +23,7 @@ from parallel.elastic import ElasticError, holdings, loop, restoring
 
 from ..checkpoint import layouts
 from ..test_resume import RUNS, made, on, same
-from .training import STEPS, X, Y
+from .training import STEPS, X, Y, program
 from .training import model as network
 
 pytest.importorskip("safetensors", reason="safetensors is not installed")
@@ -285,6 +285,33 @@ def test_without_restore_the_program_begins_again() -> None:
 
     with faults.injected("kill:2@1,of=barrier"), cc.World("threads", 3, policy="raise") as world:
         assert world.run(lambda: elastic.run(train, mesh={"dp": -1})) == [2, 2, None]
+
+
+# -- costs -------------------------------------------------------------------------------------------------------------
+def test_explain_counts_what_a_restore_sends(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[int, int]] = []
+    costs: list[Any] = []
+    restore = loop._Loop.restore
+
+    def counted(self: Any, objects: Any) -> Any:
+        def count() -> tuple[int, int]:
+            mine = injection.counts[rank]
+            return mine["exchange"], mine["all_to_all"]
+
+        rank = self.group.ranks[self.group.index]
+        before = count()
+        found = restore(self, objects)
+        if rank == 0 and self.starts > 1:
+            seen.append((count()[0] - before[0], count()[1] - before[1]))
+            costs.append((elastic.explain(objects), self.copies.bytes))
+        return found
+
+    monkeypatch.setattr(loop._Loop, "restore", counted)
+    with faults.injected("kill:1@4,of=elastic.step") as injection, cc.World("threads", 3, policy="raise") as world:
+        world.run(lambda: program("dp", copies=1))
+    ((cost, sent),) = costs
+    assert seen == [(cost.exchanges, cost.all_to_alls)] and "a rank receives" in str(cost)
+    assert cost.copy_bytes == pytest.approx(sent, rel=0.5)
 
 
 # -- planted faults ----------------------------------------------------------------------------------------------------
