@@ -384,14 +384,12 @@ class World:
         Parameters
         ----------
         finished : bool
-            Whether the work of this rank is done. The ranks agree on `all_finished` with the members, so that either
-            all of them leave or all go on, whoever fails meanwhile.
+            Whether the work of this rank is done. With the members they agree on `all_finished`: to leave or to go on.
 
         Returns
         -------
         Communicator
-            The channel of the new epoch, which is `communicator` from then on. Its `ranks` are their numbers in the
-            world.
+            The channel of the new epoch, `communicator` from then on. Its `ranks` are their numbers in the world.
 
         Raises
         ------

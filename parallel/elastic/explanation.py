@@ -27,7 +27,7 @@ _DIGEST = "<f4(1024, 1024)0123456789abcdef"
 
 @dataclass(frozen=True)
 class ElasticCost:
-    """What one rank of an elastic run sends and receives.
+    """The bytes that one rank of an elastic run sends and receives.
 
     Attributes
     ----------
@@ -77,9 +77,10 @@ class ElasticCost:
 
 @typed_errors
 def explain(objects: Any) -> ElasticCost:
-    """What `run` sends for the state of these objects: in copies, and after a death. It also runs in a dry world.
+    """The bytes and exchanges of `run` for the state of these objects, in copies and after a death.
 
-    It sends nothing. An optimizer that has not made a step is counted with the state that its first step makes.
+    It sends nothing, so it also runs in a dry world. An optimizer that has not made a step is counted with the state
+    that its first step makes.
 
     Parameters
     ----------

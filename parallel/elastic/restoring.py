@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import math
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
@@ -111,58 +111,89 @@ def _put_together(
         tree, classes, mesh, own_class = _merged(of_ranks, ranks, places)
         if not mesh and (own := values_of_ranks(tree)):  # those of the ranks that are no longer there are lost
             return None, f"{own[0].partition('@')[0]} of step {step} was lost with it"
-    heads = list({id(of_ranks[rank]): of_ranks[rank] for rank in ranks}.values())
-    expected = {key: tuple(shape) for head in heads for key, shape in head["expected"].items()}
-    wanted = set(values_of(tree))
-
-    # the boxes, to the directories of their values
-    held = {} if mine is None else mine.boxes()
-    lists: list[dict[str, Any]] = [{} for _ in range(group.size)]
-    for key, boxes in held.items():
-        lists[_directory(key, group.size)][key] = boxes
-    coming = [_unpacked(each) or {} for each in _to_each(group, [_packed(each) for each in lists])]
-
-    # what this rank finds as a directory
-    known = {id(head): {key: each for key, *each in head["values"]} for head in heads}
-    values: dict[str, Any] = {}
-    offers: dict[str, list[tuple[int, Box]]] = {}
-    digests: dict[Any, tuple[int, str]] = {}
-    faults = []
+    coming = _sent_boxes(group, {} if mine is None else mine.boxes())
+    here = _Directory(group, set(values_of(tree)))
     for rank in ranks:
-        for key, boxes in coming[rank].items():
-            shape, dtype, layout, place, is_own = known[id(of_ranks[rank])][key]
-            if is_own and own_class[rank] >= 0 and f"{key}@{own_class[rank]}" in wanted:
-                key = f"{key}@{own_class[rank]}"
-            values.setdefault(key, [shape, dtype, layout, place])
-            if values[key][:2] != [shape, dtype]:
-                continue
-            for box, digest in boxes:
-                box = _box_of(box)
-                offers.setdefault(key, []).append((rank, box))
-                other, before = digests.setdefault((key, box), (rank, digest))
-                if before != digest:
-                    who = f"ranks {group.ranks[other]} and {group.ranks[rank]}"
-                    faults.append(f"{key} of step {step} is one value, and {who} have different ones")
-    for path in wanted:
-        if _directory(path, group.size) == group.index and path not in values and not any(
-            key.startswith(f"{path}@") for key in values
-        ):
-            faults.append(f"{path} of step {step} was lost with it")
-    for key in {*values, *(key for key in expected if _directory(key, group.size) == group.index)}:
-        shape = values[key][0] if key in values else expected[key]
-        if _cover(whole_box(shape), offers.get(key, ()))[1]:
-            faults.append(f"{key} of step {step} was lost with it")
-
-    # what all need to know of it
-    found = [_unpacked(each) for each in group.exchange(_packed([min(faults, default=""), values]), of=_OF)]
-    if fault := min((each for each, _ in found if each), default=""):
-        return None, fault
+        here.take(rank, of_ranks[rank], coming[rank], own_class[rank])
+    # the shapes of all values, and what is missing, to all
+    heads = {id(of_ranks[rank]): of_ranks[rank] for rank in ranks}.values()
+    fault = here.fault({key: tuple(shape) for head in heads for key, shape in head["expected"].items()})
+    found = [_unpacked(each) for each in group.exchange(_packed([fault, here.values]), of=_OF)]
+    if any(each for each, _ in found):
+        return None, min(each for each, _ in found if each).replace(" of it ", f" of step {step} ", 1)
     table = {
         key: Value(tuple(shape), dtype, layout, place, (Stretch(0, 0, 1, whole_box(shape), ""),))
         for _, each in found for key, (shape, dtype, layout, place) in each.items()
     }  # fmt: skip
     manifest = Manifest(step, tree, {key: table[key] for key in sorted(table)}, [], mesh, classes, "crc32")
-    return Found(step, kind, manifest, offers), ""
+    return Found(step, kind, manifest, here.offers), ""
+
+
+def _sent_boxes(group: Any, boxes: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Send boxes to the directories of their values, and return those from each rank. All ranks call it."""
+    lists: list[dict[str, Any]] = [{} for _ in range(group.size)]
+    for key, each in boxes.items():
+        lists[_directory(key, group.size)][key] = each
+    return [_unpacked(data) or {} for data in _to_each(group, [_packed(each) for each in lists])]
+
+
+class _Directory:
+    """The values whose directory this rank is.
+
+    Parameters
+    ----------
+    group : Communicator
+    wanted : set of str
+        The paths of the values that the tree has. Of an array that each class of ranks has for itself, the path ends
+        with the number of the class.
+
+    Attributes
+    ----------
+    values : dict of str to list
+        By key: shape, dtype, layout and place.
+    offers : dict of str to list of (int, Box)
+        The ranks that hold boxes, and these.
+    """
+
+    def __init__(self, group: Any, wanted: Set[str]):
+        self.group, self.wanted = group, wanted
+        self.values: dict[str, list[Any]] = {}
+        self.offers: dict[str, list[tuple[int, Box]]] = {}
+        self._digests: dict[Any, tuple[int, str]] = {}
+        self._faults: list[str] = []
+        self._shapes: dict[int, dict[str, Any]] = {}  # of the values of each head
+
+    def take(self, rank: int, head: Mapping[str, Any], boxes: Mapping[str, Any], own_class: int) -> None:
+        """Note the boxes that a rank holds."""
+        known = self._shapes.setdefault(id(head), {key: each for key, *each in head["values"]})
+        for key, each in boxes.items():
+            shape, dtype, layout, place, is_own = known[key]
+            if is_own and own_class >= 0 and f"{key}@{own_class}" in self.wanted:
+                key = f"{key}@{own_class}"
+            if self.values.setdefault(key, [shape, dtype, layout, place])[:2] == [shape, dtype]:
+                for box, digest in each:
+                    self._add(key, rank, _box_of(box), digest)
+
+    def _add(self, key: str, rank: int, box: Box, digest: str) -> None:
+        self.offers.setdefault(key, []).append((rank, box))
+        other, before = self._digests.setdefault((key, box), (rank, digest))
+        if before != digest:
+            who = f"ranks {self.group.ranks[other]} and {self.group.ranks[rank]}"
+            self._faults.append(f"{key} of it is one value, and {who} have different ones")
+
+    def fault(self, expected: Mapping[str, tuple[int, ...]]) -> str:
+        """A text on the first value that differs between ranks, or of which elements are missing; "" if there is none.
+
+        `expected` has the shapes of values that all ranks together had.
+        """
+        mine = {key for key in (*self.wanted, *expected) if _directory(key, self.group.size) == self.group.index}
+        held = {key.partition("@")[0] for key in self.values} | self.values.keys()
+        missing = [path for path in mine & self.wanted if path not in held]
+        for key in {*self.values, *(mine & expected.keys())}:
+            shape = self.values[key][0] if key in self.values else expected[key]
+            if _cover(whole_box(shape), self.offers.get(key, ()))[1]:
+                missing.append(key)
+        return min([*self._faults, *(f"{key} of it was lost with it" for key in missing)], default="")
 
 
 def _directory(key: str, ranks: int) -> int:
@@ -324,7 +355,7 @@ def exchange_values(
 
 
 def _located(group: Any, found: Found, wanted: Sequence[tuple[str, Box]]) -> list[list[Request]]:
-    """What this rank asks each other one for, as the directories of the values say. All ranks of the epoch call it."""
+    """The parts that this rank asks each other one for, as the directories of the values say. All ranks call it."""
     n = group.size
     asked: list[list[tuple[str, Box]]] = [[] for _ in range(n)]
     for key, box in wanted:
