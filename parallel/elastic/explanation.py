@@ -62,7 +62,7 @@ class ElasticCost:
 
     @property
     def rebuild_bytes(self) -> int:
-        """What a rank receives in a restore besides state."""
+        """The bytes that a rank receives in a restore besides state."""
         return self.heads * self.head_bytes + self.told_bytes + max(self.boxes_bytes, self.directory_bytes)
 
     def __str__(self) -> str:
