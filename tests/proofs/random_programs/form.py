@@ -215,12 +215,16 @@ COMMUNICATION: dict[str, str] = {
 }
 """Collectives and casts, and their text as Python. ``hand_over`` is one send and one recv."""
 
-_IDENTITY = {"keep": "{0}"}  # replaces a statement that a mutant leaves out
+_MUTANTS = {
+    "keep": "{0}",  # replaces a statement that a mutant leaves out
+    "times the size": "{0} * cc.current_mesh().axis({axes}).size",
+    "by the size": "{0} / cc.current_mesh().axis({axes}).size",
+}
 
 
 def expression(s: Statement) -> str:
     """The right-hand side of a statement, as Python."""
-    template = {**LOCAL, **COMMUNICATION, **_IDENTITY}[s.operation]
+    template = {**LOCAL, **COMMUNICATION, **_MUTANTS}[s.operation]
     fields: dict[str, Any] = {"axes": _axes(s), "to": s.to, "dim": "" if s.dim is None else s.dim, "dim2": s.dim2,
                               "root": s.root, "pairs": list(s.pairs), "number": s.number}  # fmt: skip
     if s.pairs:

@@ -44,7 +44,7 @@ class Chooser:
 
 def generate(
     seed: int = 0, *, ranks: tuple[int, int] = (1, 8), axes: tuple[int, int] = (1, 3), statements: int = 10,
-    trained: bool = False, operations: Sequence[str] = ALL,
+    trained: bool = False, operations: Sequence[str] = ALL, labelled: bool = False,
 ) -> Program:  # fmt: skip
     """Generate a random correct program.
 
@@ -61,6 +61,8 @@ def generate(
         of ranks, so that the program also runs on one process.
     operations : sequence of str
         The operations to choose from; one that is listed twice is chosen twice as often.
+    labelled : bool
+        Whether no value is V.
 
     Examples
     --------
@@ -68,7 +70,7 @@ def generate(
     >>> print(generate(seed=3, ranks=(2, 2), axes=(1, 1), statements=2).sizes)
     (2,)
     """
-    return build(Chooser(seed), meshes(ranks, axes), statements, trained, seed, operations)
+    return build(Chooser(seed), meshes(ranks, axes), statements, trained, seed, operations, labelled)
 
 
 def meshes(ranks: tuple[int, int] = (1, 8), axes: tuple[int, int] = (1, 3)) -> list[tuple[int, ...]]:
@@ -79,20 +81,22 @@ def meshes(ranks: tuple[int, int] = (1, 8), axes: tuple[int, int] = (1, 3)) -> l
 
 
 def build(
-    choose: Any, shapes: Sequence[tuple[int, ...]], most: int, trained: bool, seed: int, operations: Sequence[str] = ALL
-) -> Program:
+    choose: Any, shapes: Sequence[tuple[int, ...]], most: int, trained: bool, seed: int,
+    operations: Sequence[str] = ALL, labelled: bool = False,
+) -> Program:  # fmt: skip
     """Build a program from the choices of `choose`, an object with the methods of `Chooser`."""
     sizes = choose.one(shapes)
-    return _Builder(choose, AXES[: len(sizes)], sizes, trained, operations).program(most, seed)
+    return _Builder(choose, AXES[: len(sizes)], sizes, trained, operations, labelled).program(most, seed)
 
 
 class _Builder:
     """A program under construction."""
 
     def __init__(
-        self, choose: Any, axes: tuple[str, ...], sizes: tuple[int, ...], trained: bool, operations: Sequence[str]
-    ):
-        self.operations = operations
+        self, choose: Any, axes: tuple[str, ...], sizes: tuple[int, ...], trained: bool, operations: Sequence[str],
+        labelled: bool,
+    ):  # fmt: skip
+        self.operations, self.labelled = operations, labelled
         self.choose = choose
         self.axes = axes
         self.sizes = sizes
@@ -129,6 +133,8 @@ class _Builder:
     def label(self, role: str, shape: tuple[int, ...], size: int) -> Label:
         plain: list[Label] = [I, V] if role == "parameter" else [R, I, V, P]
         cut: list[Label] = [Shard(d) for d in range(len(shape))]
+        if self.labelled:
+            plain.remove(V)
         return self.choose.one([*plain, *cut, Rooted(self.choose.number(0, size - 1))])
 
     # -- statements ----------------------------------------------------------------------------------------------
@@ -153,7 +159,7 @@ class _Builder:
                     continue  # the shape depends on the number of ranks, so one process would get another one
             except Illegal:
                 continue
-            if math.prod(kind.shape) <= 64:
+            if math.prod(kind.shape) <= 64 and not (self.labelled and V in kind.labels):
                 yield s
 
     def candidates(self, operation: str) -> Iterable[Statement]:
@@ -223,7 +229,8 @@ class _Builder:
         if any(isinstance(x, Shard) and x.unit != 1 for x in kind.labels):  # no leaf, so no weight, has such shards
             squares = list(self.legal([Statement("", "multiply", (name, name)), Statement("", "negative", (name,))]))
             return self.total(self.write(squares[0]), alone)
-        labels = tuple(self.choose.one([R, V]) if x is R else R if x in (P, V) or isinstance(x, Rooted) else x
+        free = [R] if self.labelled else [R, V]
+        labels = tuple(self.choose.one(free) if x is R else R if x in (P, V) or isinstance(x, Rooted) else x
                        for x in kind.labels)  # fmt: skip
         weight = self.add_leaf(LeafForm(f"c{len(self.leaves)}", kind.shape, labels, "data"))
         return self.total(self.write(Statement("", "multiply", (name, weight.name))), alone)

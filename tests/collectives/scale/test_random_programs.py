@@ -1,0 +1,155 @@
+"""Random programs: right ones raise no alarm of scale, and a planted factor of the number of ranks is told."""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from collections.abc import Iterator
+
+import numpy
+import pytest
+
+import collectives as cc
+from autograd.errors import ScaleError
+from collectives.mesh import Mesh
+
+from ...proofs.random_programs import Program, Statement, execute, generate, kinds
+
+MESHES = {"ranks": (2, 6), "axes": (1, 2)}
+
+
+@pytest.fixture(autouse=True)
+def as_errors() -> Iterator[None]:
+    cc.check(scale="error")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        cc.check(scale="warn")
+
+
+def alarm(program: Program) -> str:
+    """The text of the alarm; "" without one."""
+
+    def main() -> None:
+        with Mesh(**dict(zip(program.axes, program.sizes, strict=True))) as mesh:
+            execute(program, mesh)
+
+    try:
+        cc.run(main, program.ranks)
+    except ScaleError as error:
+        return str(error)
+    return ""
+
+
+# -- planted factors ---------------------------------------------------------------------------------------------------
+PLANTED = ("times the size", "by the size")
+
+
+def planted(program: Program, seed: int) -> tuple[Program, Statement] | None:
+    """A program with one factor, the size of one axis, in a value that the objective needs; None if no axis has two
+    ranks. With two axes, it is the size of one of them, whichever the program sums over.
+    """
+    random = numpy.random.default_rng(seed)
+    axes = [axis for axis, n in zip(program.axes, program.sizes, strict=True) if n > 1]
+    known, needed = kinds(program), needed_by(program)
+    places = [i for i, s in enumerate(program.statements) if s.name in needed and known[s.name].depends]
+    if not axes or not places:
+        return None
+    i = int(random.choice(places))
+    s = program.statements[i]
+    first = s._replace(name=s.name + "_")
+    factor = Statement(s.name, str(random.choice(PLANTED)), (first.name,), (str(random.choice(axes)),))
+    statements = (*program.statements[:i], first, factor, *program.statements[i + 1 :])
+    return program._replace(statements=statements), factor
+
+
+def needed_by(program: Program) -> set[str]:
+    """The names of the values that the objective is computed from."""
+    needed = {program.objective}
+    for s in reversed(program.statements):
+        if s.name in needed:
+            needed.update(s.operands)
+    return needed
+
+
+def why_silent(program: Program, factor: Statement) -> str:
+    """The name of the reason for which a factor stays silent: what makes the power of the objective unknown, or
+    leaves several possible.
+    """
+    sizes = dict(zip(program.axes, program.sizes, strict=True))
+    axis, scaled, unknown = factor.axes[0], {factor.name}, dict[str, str]()
+    scalars = {leaf.name for leaf in program.leaves if leaf.role == "data" and leaf.shape == ()}
+    numbers = set(scalars)
+    for s in program.statements:
+        if s is not factor and scaled & set(s.operands):
+            scaled.add(s.name)
+        if numbers.issuperset(s.operands):
+            numbers.add(s.name)
+        reasons = [unknown[x] for x in s.operands if x in unknown]
+        if s.operation == "declare_partial" and axis in s.axes:
+            reasons.append("the program itself declares a value Partial")
+        if s.operation in ("tanh", "sin", "softmax") and scaled & set(s.operands):
+            reasons.append("a nonlinear function of a value of another scale may be meant")
+        if s.operation == "multiply" and numbers & set(s.operands):
+            reasons.append("a scalar that is not on the tape may count anything")
+        if s.operation == "scale" and s.number == 0.5 and sizes[axis] == 2:
+            reasons.append("a half may be the number of ranks, on two of them")
+        if reasons:
+            unknown[s.name] = reasons[0]
+    return unknown.get(program.objective, "")
+
+
+def right(seeds: range, labelled: bool) -> None:
+    for seed in seeds:
+        text = alarm(generate(seed, labelled=labelled, **MESHES))
+        assert not text, f"seed {seed}: {text}"
+
+
+def told(seeds: range) -> Counter[str]:
+    """The number of planted factors that are told, and of those that stay silent by reason."""
+    found = Counter[str]()
+    for seed in seeds:
+        one = planted(generate(seed, labelled=True, **MESHES), seed)
+        if one is None:
+            continue
+        text = alarm(one[0])
+        if text:
+            found["told"] += 1
+            assert f"axis {one[1].axes[0]!r}" in text, f"seed {seed}: {text}"
+        else:
+            found[why_silent(*one) or f"seed {seed}"] += 1
+    return found
+
+
+def assert_told(found: Counter[str], names: int) -> None:
+    unnamed = sum(n for name, n in found.items() if name.startswith("seed"))
+    assert found["told"] >= 0.99 * (found["told"] + unnamed), found
+    assert len(found) - 1 <= names, found
+
+
+REASONS = 4
+"""The reasons of `why_silent`."""
+
+
+def test_right_programs() -> None:
+    right(range(100), labelled=True)
+    right(range(100), labelled=False)
+
+
+def test_planted_factors() -> None:
+    assert_told(told(range(150)), REASONS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(10))
+def test_many_right_programs(part: int) -> None:
+    right(range(1000 * part, 1000 * part + 500), labelled=True)
+    right(range(1000 * part + 500, 1000 * part + 1000), labelled=False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(5))
+def test_many_planted_factors(part: int) -> None:
+    assert_told(told(range(1000 * part, 1000 * (part + 1))), REASONS)
