@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+from inspect import signature
 from typing import Any
 
 import numpy
@@ -143,7 +145,9 @@ def adam(sizes: tuple[int, ...], mode: str) -> Work:
     p = ag.Parameter(array)
     p.grad = ag.tensor(gradient)
     optimizer = optim.Adam([p])
-    return Work(optimizer.step, lambda _: {"parameter": norm(p.numpy())})
+    keeps = "keep" in signature(optimizer.step).parameters  # a gradient that is used again is told, in later trees
+    step = partial(optimizer.step, keep=True) if keeps else optimizer.step
+    return Work(step, lambda _: {"parameter": norm(p.numpy())})
 
 
 check_tree()
