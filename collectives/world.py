@@ -376,10 +376,9 @@ class World:
     def survivors(self, finished: bool = False) -> Communicator:
         """Agree on the ranks that have not failed, and begin a new epoch with them.
 
-        All ranks that have not failed call it, at any time, whatever each of them knows. The first one ends the present
-        epoch: every wait of a rank on a channel of it raises `RankFailed`, as does the next communication of one that
-        computes. A rank that fails meanwhile is left out. ``cc.Mesh(world.survivors(), dp=-1)`` makes a mesh of the
-        others. It may be called again, also without a failure.
+        All ranks that have not failed call it, whatever each of them knows, also again. The first one ends the present
+        epoch: waits on its channels raise `RankFailed`, as does the next communication of a rank that computes. A rank
+        that fails meanwhile is left out. ``cc.Mesh(world.survivors(), dp=-1)`` makes a mesh of the others.
 
         Parameters
         ----------

@@ -174,10 +174,7 @@ class Monitor:
 
     # -- epochs ------------------------------------------------------------------------------------------------
     def agree(self, finished: bool = False) -> tuple[tuple[int, ...], bool]:
-        """Agree with the ranks that have not failed on who they are, and whether all of them have finished.
-
-        By messages: see `survivors`.
-        """
+        """Agree by messages on the ranks that have not failed, and whether all have finished: see `survivors`."""
         waiting, thread = self._activity.waiting, threading.get_ident()
         with self.lock:
             number = self._survivors.enter(finished)

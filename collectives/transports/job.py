@@ -16,10 +16,7 @@ __all__ = ["Death", "Job", "Options", "checked_ranks"]
 
 
 class Death(BaseException):
-    """Ends the program of a rank that is a thread as a signal ends a process. The text follows the rank's name.
-
-    It passes handlers of `Exception`. The other ranks see a rank that has failed.
-    """
+    """Ends a rank's thread as a signal ends a process, past handlers of `Exception`. The text follows its name."""
 
 
 class Options(NamedTuple):

@@ -165,8 +165,7 @@ class WaitingRanks:
                     if not (isinstance(wait, Rendezvous) and wait.is_full):  # else it has its result in a moment
                         self._stop(other, self._failed_error(other, self._ended_text()))
             gathering.missing.discard(rank)
-            if finished:
-                gathering.finished.add(rank)
+            gathering.finished |= {rank} if finished else set()
             self._settle(gathering)
         if not gathering.done:
             self.block(rank, gathering)
