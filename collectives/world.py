@@ -6,6 +6,7 @@ or, without mpiexec, a world of this thread alone.
 
 from __future__ import annotations
 
+import math
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -22,7 +23,7 @@ from autograd.layouts.sizes import size_of
 
 from .job.failure import process
 from .job.launcher import launched_size, why_not_alone
-from .transports.job import Job, Options, checked_ranks
+from .transports.job import Job, Options, Replaced, checked_ranks
 from .transports.protocol import Communicator
 
 if TYPE_CHECKING:
@@ -373,7 +374,22 @@ class World:
         """Whether all members of the present epoch have begun it with ``survivors(finished=True)``."""
         return self._job.all_finished
 
-    def survivors(self, finished: bool = False) -> Communicator:
+    @property
+    def can_replace(self) -> bool:
+        """Whether `survivors` can start ranks in the place of those that have died: on threads, under ``raise``."""
+        return self.raises and self._job.can_replace
+
+    @property
+    def replaced(self) -> dict[int, Replaced]:
+        """By rank that was replaced: the epoch in which its newest replacement joined, and why the rank died."""
+        return self._job.replaced
+
+    @property
+    def is_replacement(self) -> bool:
+        """Whether this rank was started in the place of one that has died."""
+        return bool(self.replaced) and self.communicator.ranks[self.communicator.index] in self.replaced
+
+    def survivors(self, finished: bool = False, *, replace: bool | int = False) -> Communicator:
         """Agree on the ranks that have not failed, and begin a new epoch with them.
 
         All ranks that have not failed call it, whatever each of them knows, also again. The first one ends the present
@@ -384,6 +400,16 @@ class World:
         ----------
         finished : bool
             Whether the work of this rank is done. With the members they agree on `all_finished`: to leave or to go on.
+        replace : bool or int
+            True to start another rank in the place of each that has died; a number limits the replacements in the life
+            of the world. If the ranks differ, the least counts. A rank that has raised an error is not replaced: it
+            would raise it again.
+
+            A replacement has the number of the dead rank, so that all that is known by rank stays valid, and the ranks
+            of the world stay 0 to `size` - 1. It runs the program from its beginning and is in the new epoch at once:
+            there `communicator` is the channel that is returned here, and `is_replacement` is True. The dead rank
+            is no longer in `failed`, but in `replaced`. `parallel.elastic.run` replaces ranks itself: a program that
+            uses it does not do so before.
 
         Returns
         -------
@@ -395,9 +421,36 @@ class World:
         RankFailed
             This rank has failed itself (`fail`), and the others go on without it.
         OptionError
-            The policy of a world over MPI is ``end``.
+            The policy of a world over MPI is ``end``; or `replace` is no number, or not possible (`can_replace`).
+
+        Examples
+        --------
+        Rank 1 dies, and another one joins in its place:
+
+        >>> import collectives as cc
+        >>> from collectives.testing import faults
+        >>> def program():
+        ...     world = cc.World.current()
+        ...     if not world.is_replacement:
+        ...         try:
+        ...             cc.world().barrier()
+        ...         except cc.RankFailed:
+        ...             world.survivors(replace=True)
+        ...     return cc.world().ranks, world.is_replacement
+        >>> with faults.injected("kill:1@1"), cc.World("threads", 3, policy="raise") as world:
+        ...     world.run(program)
+        [((0, 1, 2), False), ((0, 1, 2), True), ((0, 1, 2), False)]
         """
-        found = self._job.survivors(self.communicator, finished)
+        if not isinstance(replace, int) or replace < 0:
+            raise OptionError(
+                f"World.survivors(replace={replace!r}) was given; needed: a whole number, or whether to replace"
+            )
+        if replace and not self.can_replace:
+            raise OptionError(
+                f"World.survivors(replace={replace!r}) of {self!r}; needed: World('threads', policy='raise'), the only "
+                "kind that starts ranks again\n  fix: survivors(), which goes on without the ranks that have died"
+            )
+        found = self._job.survivors(self.communicator, math.inf if replace is True else replace, finished)
         if self._communicator is not None:
             self._former.add(self._communicator)
             self._communicator = found

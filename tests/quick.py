@@ -72,6 +72,7 @@ QUICK: dict[str, tuple[str, ...]] = {
         "parallel/checkpoint/test_any_mesh.py::test_another_layout_has_the_same_values[dp2 zero 3-dp2 tp2]",
     ),
     "parallel.elastic": ("parallel/elastic/test_run.py::test_one_rank_is_left",
+                         "parallel/elastic/test_replace.py::test_a_number_limits_the_replacements",
                          "parallel/elastic/test_replicas.py::test_a_flipped_bit_is_repaired",
                          "parallel/elastic/test_replicas.py::test_without_a_majority_it_is_an_error"),
     "parallel.data": ("parallel/data/test_buckets.py",),

@@ -454,7 +454,8 @@ def around(program: Callable[..., T], size: int, world: Callable[[], Communicato
 
     def with_faults(*args: Any) -> T:
         communicator = world()
-        with attach(injection, communicator.index, lambda: communicator, is_process=False, is_started=True):
+        rank = communicator.ranks[communicator.index]  # one that replaces another begins in a later epoch
+        with attach(injection, rank, lambda: communicator, is_process=False, is_started=True):
             try:
                 return program(*args)
             except Exception as error:

@@ -12,11 +12,18 @@ from autograd.errors import MeshError
 
 from .protocol import Communicator
 
-__all__ = ["Death", "Job", "Options", "checked_ranks"]
+__all__ = ["Death", "Job", "Options", "Replaced", "checked_ranks"]
 
 
 class Death(BaseException):
     """Ends a rank's thread as a signal ends a process, past handlers of `Exception`. The text follows its name."""
+
+
+class Replaced(NamedTuple):
+    """A rank that has died and was replaced: the epoch in which the newest replacement joined, and why it died."""
+
+    epoch: int
+    why: str
 
 
 class Options(NamedTuple):
@@ -52,6 +59,10 @@ class Job:
         Whether `run` starts the ranks.
     is_fault_tolerant : bool
         Whether the other ranks can go on after one that a signal has ended.
+    can_replace : bool
+        Whether they can start another one in its place.
+    replaced : dict of int to Replaced
+        The ranks that were replaced.
     """
 
     size: int
@@ -59,6 +70,7 @@ class Job:
     has_processes = False
     runs_programs = False
     is_fault_tolerant = False
+    can_replace = False
 
     @staticmethod
     def refuse() -> None:
@@ -71,6 +83,10 @@ class Job:
 
     @property
     def failed(self) -> dict[int, str]:
+        return {}
+
+    @property
+    def replaced(self) -> dict[int, Replaced]:
         return {}
 
     @property
@@ -94,8 +110,11 @@ class Job:
         """Whether all members of the present epoch have begun it with ``survivors(finished=True)``."""
         return False
 
-    def survivors(self, everyone: Communicator, finished: bool = False) -> Communicator:
-        """The channel of the ranks of `everyone` that have not failed. All of them call it: see `World.survivors`."""
+    def survivors(self, everyone: Communicator, replace: float, finished: bool) -> Communicator:
+        """The channel of the ranks of `everyone` that have not failed. All of them call it: see `World.survivors`.
+
+        Only where `can_replace` is `replace` other than 0: the number of ranks that may be replaced in all.
+        """
         alive = [i for i, rank in enumerate(everyone.ranks) if rank not in self.failed]
         return everyone.subgroup(alive, f"survivors of {len(self.failed)}")
 

@@ -6,9 +6,11 @@ import gc
 import json
 import math
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import asdict
 from typing import Any, TypeVar
 
 import numpy as np
@@ -125,6 +127,7 @@ def run(
     copies: int | None = None,
     directory: str | os.PathLike[str] | Checkpoints | None = None,
     every: int | None = None,
+    replace: bool | int = False,
 ) -> T | None:
     """Run a training program, and again on the ranks that are left after each death. All ranks call it.
 
@@ -147,6 +150,11 @@ def run(
         again.
     every : int, optional
         With `directory`.
+    replace : bool or int
+        True to start another rank in the place of each that has died; a number, at most so many in the life of the
+        world. It has the same number in the world, runs the whole program of the rank from its beginning, and joins
+        when it comes to `elastic.run`. Before that nothing may communicate. It needs a world of threads
+        (`World.can_replace`).
 
     Returns
     -------
@@ -156,9 +164,12 @@ def run(
     Raises
     ------
     ElasticError
-        State was lost with the ranks that died, and there is no checkpoint; or too few ranks are left for the mesh.
+        State was lost with the ranks that died, and there is no checkpoint; or too few ranks are left for the mesh; or
+        a replacement has come to another `elastic.run` of the program than the one that it was started for.
     OptionError
-        An option is not valid; or the world has not the policy ``raise``.
+        An option is not valid; or the world has not the policy ``raise``, or cannot replace ranks.
+    CollectiveMismatch
+        A replacement has communicated before it came to `elastic.run`.
     RankFailed
         The program has raised an error on another rank. That is no death: it ends the run, as the error does there.
 
@@ -204,6 +215,18 @@ def run(
       rank 1: rank 1 of 3 was killed by an injected fault: kill:1@3,of=elastic.step, ...
     >>> found == [(2, alone[1]), None, (2, alone[1])]
     True
+
+    The same with another rank in the place of the one that died:
+
+    >>> def program():
+    ...     return elastic.run(train, mesh={"dp": -1}, replace=True)
+    >>> with faults.injected("kill:1@3,of=elastic.step"), cc.World("threads", 3, policy="raise") as world:
+    ...     found = world.run(program)
+    elastic run: 1 recovery
+    rank 1 died in step 3 and was replaced; on from step 2 (replicas), 0 steps done again, on dp=3, after ... s
+      rank 1: rank 1 of 3 was killed by an injected fault: kill:1@3,of=elastic.step, ...
+    >>> found == 3 * [(3, alone[1])]
+    True
     """
     if not callable(program):
         raise OptionError(f"elastic.run: program={program!r} was given; needed: a function of the run")
@@ -213,6 +236,8 @@ def run(
     if (directory is None) != (every is None):
         given, other = ("every", "directory") if directory is None else ("directory", "every")
         raise OptionError(f"elastic.run: {given}= was given without {other}=; needed: both, or none")
+    if not isinstance(replace, int) or replace < 0:
+        raise OptionError(f"elastic.run: replace={replace!r} was given; needed: True, False or a number of ranks")
     with _opened() as world:
         if not world.raises and world.size > 1:
             raise OptionError(
@@ -220,8 +245,13 @@ def run(
                 "  fix: cc.World(policy='raise'), made before anything else that communicates; on threads "
                 "cc.World('threads', ranks=4, policy='raise').run(...)"
             )
+        if replace and world.size > 1 and not world.can_replace:
+            raise OptionError(
+                f"elastic.run(replace={replace!r}) in {world!r}, which cannot start ranks again; needed: a world of "
+                "threads\n  fix: elastic.run without replace=, which goes on with the ranks that are left"
+            )
         checkpoints = directory if directory is None or isinstance(directory, Checkpoints) else Checkpoints(directory)
-        return _Loop(world, program, mesh, copies, checkpoints, every).run()
+        return _Loop(world, program, mesh, copies, checkpoints, every, replace if world.size > 1 else False).run()
 
 
 def _opened() -> AbstractContextManager[World]:
@@ -236,10 +266,10 @@ class _Loop:
 
     def __init__(
         self, world: World, program: Callable[[Run], Any], sizes: Sizes, copies: int | None,
-        checkpoints: Checkpoints | None, every: int | None,
+        checkpoints: Checkpoints | None, every: int | None, replace: bool | int,
     ):  # fmt: skip
         self.world, self.program, self.sizes = world, program, sizes
-        self.every_copy, self.checkpoints, self.every = copies, checkpoints, every
+        self.every_copy, self.checkpoints, self.every, self.replace = copies, checkpoints, every, replace
         self.report = ElasticReport()
         self.group: Any = world.communicator  # of the epoch
         self.starts = 0
@@ -251,11 +281,17 @@ class _Loop:
         self._began = 0.0
         self._random = random.get_state()
         self._has_restored = False
+        _runs.count += 1
+        self.number = _runs.count  # of this run in the program of the rank
+        self._joins = self.number == 1 and world.is_replacement  # and does not know the run yet
 
     # -- the epochs ------------------------------------------------------------------------------------------------
     def run(self) -> Any:
+        if self._joins:
+            self._began = time.monotonic()
+            self._agree(self.group.ranks, self.world.epoch, None, None, True)
         while True:
-            members = self.group.ranks
+            members, epoch = self.group.ranks, self.world.epoch
             mesh: Mesh | None = None
             error: Exception | None = None
             lost: Exception = RankFailed("elastic.run: a rank has not come to the end of the program")
@@ -281,7 +317,7 @@ class _Loop:
                     break
             if error is None:
                 self._keep(mesh)
-            self._agree(members, error, lost, has_agreed)
+            self._agree(members, epoch, error, lost, has_agreed)
         failed = self.world.failed
         if next(rank for rank in self.group.ranks if rank not in failed) == self.group.ranks[self.group.index]:
             finished()
@@ -324,9 +360,12 @@ class _Loop:
         gc.collect()  # the error's traceback is gone, and with it the tapes and buffers of the start
 
     def _end(self, status: str, text: str = "") -> list[dict[str, Any]]:
-        """Tell all ranks of the epoch how this one has ended."""
+        """Tell all ranks of the epoch how this one has ended, and what a rank that joins must know."""
         point("elastic.end")
-        mine = json.dumps({"status": status, "text": text})
+        told: dict[str, Any] = {"status": status, "text": text, "number": self.number}
+        if self.replace:
+            told |= {"recoveries": list(map(asdict, self.report.recoveries)), "died": self.died}
+        mine = json.dumps(told)
         return [json.loads(each) for each in self.group.exchange(mine.encode(), of="elastic.run")]
 
     def _agree_on_the_end(self) -> tuple[bool, bool]:
@@ -346,21 +385,29 @@ class _Loop:
         has_agreed = False
         with suppress(RankFailed):  # if a rank dies when they have agreed
             point("elastic.finished")
-            self.group = self.world.survivors(finished=True)
+            self.group = self.world.survivors(finished=True, replace=self.replace)
             has_agreed = True
         return self.world.epoch > epoch and self.world.all_finished, has_agreed
 
     def _agree(
-        self, members: tuple[int, ...], error: Exception | None, lost: Exception, has_agreed: bool
+        self, members: tuple[int, ...], epoch: int, error: Exception | None, lost: Exception | None, has_agreed: bool
     ) -> None:
-        """Begin an epoch with the ranks that are left, and raise if one of them has not lost another one."""
+        """Begin an epoch with the ranks that are left, and raise if one of them has not lost another one.
+
+        `members` were the ranks of an epoch that is over. A rank that joins has agreed by that.
+        """
+        gone = False
         while True:
             try:
                 if not has_agreed:
                     point("elastic.survivors")
-                    self.group = self.world.survivors()
+                    self.group = self.world.survivors(replace=self.replace if error is None else False)
                 has_agreed = False
-                told = self._end("lost") if error is None else self._end("error", f"{type(error).__name__}: {error}")
+                gone |= self._note_deaths(members, epoch)
+                if error is None:
+                    told = self._end("joins" if self._joins else "lost")
+                else:
+                    told = self._end("error", f"{type(error).__name__}: {error}")
                 break
             except RankFailed:  # another death
                 continue
@@ -371,10 +418,38 @@ class _Loop:
                 raise RankFailed(
                     f"elastic.run: the program has raised on rank {rank}, which ends the run: {each['text']}"
                 )
-        if self.group.ranks == members:  # nobody has died
+        if lost is not None and not gone:  # nobody has died
             raise lost
-        known = self.world.failed
-        self.died |= {rank: known.get(rank, "it has failed") for rank in members if rank not in self.group.ranks}
+        if any(each["status"] == "joins" for each in told):
+            self._learn(told)
+
+    def _note_deaths(self, members: tuple[int, ...], epoch: int) -> bool:
+        """Add the ranks of an epoch that have died since: they are no members any more, or others have their places."""
+        failed, replaced = self.world.failed, self.world.replaced
+        died = {rank: failed.get(rank, "it has failed") for rank in members if rank not in self.group.ranks}
+        died |= {rank: replaced[rank].why for rank in members if rank in replaced and replaced[rank].epoch > epoch}
+        self.died |= died
+        return bool(died)
+
+    def _learn(self, told: list[dict[str, Any]]) -> None:
+        """Learn who has died, and on a rank that joins the recoveries before. All ranks of the epoch call it."""
+        numbers = dict(zip(self.group.ranks, (each["number"] for each in told), strict=True))
+        if len(set(numbers.values())) > 1:
+            raise ElasticError(
+                "elastic.run: a replacement has begun the program again, and has come to another elastic.run of it "
+                f"than the other ranks (rank: number of the call: {numbers})\n"
+                "  fix: replace= in the first elastic.run of a program only, or one elastic.run for all steps"
+            )
+        known = next((each for each in told if each["status"] == "lost"), None)
+        if known is None and self.checkpoints is None:
+            raise ElasticError(
+                "elastic.run: all ranks have died that had a state, before their replacements had it\n"
+                '  fix: elastic.run(..., directory="run", every=100), which saves checkpoints'
+            )
+        self.died = {int(rank): why for each in told for rank, why in each.get("died", {}).items()}
+        if self._joins and known is not None:
+            self.report.recoveries = [_recovery(each) for each in known.get("recoveries", [])]
+        self._joins = False
 
     # -- the state -------------------------------------------------------------------------------------------------
     def restore(self, objects: Mapping[str, Any]) -> Restored | None:
@@ -430,7 +505,8 @@ class _Loop:
         self.reached = step
         if self.died:
             mesh, seconds = _complete(self.sizes, self.group.size), time.monotonic() - self._began
-            self.report.recoveries.append(Recovery(self.died, reached, step, source, mesh, seconds))
+            replaced = tuple(rank for rank in sorted(self.died) if rank in self.group.ranks)
+            self.report.recoveries.append(Recovery(self.died, reached, step, source, mesh, seconds, replaced))
             self.died = {}
 
     def _refuse_sharing(self, objects: Mapping[str, Any]) -> None:
@@ -473,6 +549,21 @@ class _Loop:
             self.checkpoints.save(objects, step, overwrite=True)
             if is_last:
                 self.checkpoints.wait()
+
+
+class _Runs(threading.local):
+    """The calls of `run` in the program of this thread, which is a rank."""
+
+    count = 0
+
+
+_runs = _Runs()
+
+
+def _recovery(told: dict[str, Any]) -> Recovery:
+    """A recovery that another rank has told."""
+    died = {int(rank): why for rank, why in told["died"].items()}
+    return Recovery(**{**told, "died": died, "replaced": tuple(told["replaced"])})
 
 
 def _set_plain(objects: Mapping[str, Any], restored: Restored | None) -> None:

@@ -31,6 +31,8 @@ class Recovery:
         The new mesh.
     seconds : float
         From the error on this rank to the restored state.
+    replaced : tuple of int
+        Those of the ranks that died in whose place others have joined.
     """
 
     died: dict[int, str]
@@ -39,6 +41,7 @@ class Recovery:
     source: str
     mesh: dict[str, int]
     seconds: float
+    replaced: tuple[int, ...] = ()
 
     @property
     def lost(self) -> int:
@@ -48,6 +51,9 @@ class Recovery:
     def __str__(self) -> str:
         whose = ", ".join(map(str, sorted(self.died)))
         died = f"rank{'s' * (len(self.died) > 1)} {whose} died in step {self.reached + 1}"
+        if self.replaced:
+            some = "" if len(self.replaced) == len(self.died) else f", {len(self.replaced)} of them"
+            died += f"{some or ' and'} {'was' if len(self.replaced) == 1 else 'were'} replaced"
         mesh = ", ".join(f"{axis}={n}" for axis, n in self.mesh.items())
         again = f"{self.lost} step{'s' * (self.lost != 1)} done again"
         return f"{died}; on from step {self.step} ({self.source}), {again}, on {mesh}, after {self.seconds:.2f} s"

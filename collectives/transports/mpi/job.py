@@ -72,7 +72,7 @@ class MpiJob(Job):
     def all_finished(self) -> bool:
         return self._world.all_finished
 
-    def survivors(self, everyone: Communicator, finished: bool = False) -> Communicator:
+    def survivors(self, everyone: Communicator, replace: float, finished: bool) -> Communicator:
         if not self._world.activity.raises:
             raise OptionError("World.survivors of a world of the policy 'end'; needed: World(policy='raise')")
         with process.waiting("agree on the ranks that have not failed"):

@@ -29,7 +29,7 @@ from ..windows import LocalWindow
 from .arrivals import LocalArrivals
 from .calls import Part, agreed
 from .clocks import LocalClocks
-from .rendezvous import Board, Channel, Memory, Message, Rendezvous, Roll
+from .rendezvous import Board, Channel, Gathering, Memory, Message, Rendezvous, Roll
 from .waiting import WaitingRanks
 
 __all__ = ["LocalCommunicator", "LocalWorld"]
@@ -78,10 +78,13 @@ class LocalWorld(WaitingRanks):
             mine[key] = LocalCommunicator(self, channel, rank, key)
         return mine[key]
 
-    def of_survivors(self, rank: int, finished: bool) -> LocalCommunicator:
+    def of_survivors(self, rank: int, replace: float = 0, finished: bool = False) -> LocalCommunicator:
         """World rank `rank`'s communicator in the epoch that begins when all have called it that have not failed."""
+        return self.of_epoch(rank, self.survivors(rank, replace, finished))
+
+    def of_epoch(self, rank: int, gathering: Gathering) -> LocalCommunicator:
+        """World rank `rank`'s communicator in the epoch that a gathering has begun. Its thread calls it."""
         unsent.unsent.pop(get_ident(), None)  # calls on channels that can no longer be used
-        gathering = self.survivors(rank, finished)
         mine = self._communicators[rank]
         for key in [key for key, each in mine.items() if each.epoch < gathering.epoch]:
             del mine[key]
@@ -90,6 +93,10 @@ class LocalWorld(WaitingRanks):
                 del self._channels[key]
         name = f"survivors {gathering.epoch}"
         return self.communicator(rank, gathering.members, name, name, gathering.epoch)
+
+    def forget(self, rank: int) -> None:
+        super().forget(rank)
+        self.devices[rank], self._communicators[rank] = {}, {}
 
     def unreceived(self) -> list[tuple[int, int, str]]:
         """The messages of programs that no rank has received: source, destination and description."""

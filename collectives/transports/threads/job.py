@@ -12,9 +12,10 @@ from autograd.errors import CollectiveMismatch, RankFailed
 from ...checks.reports import unreceived_text
 from ...job.traceback import comparable, ranks_text, text_of
 from ..device import unsent
-from ..job import Death, Job, Options
+from ..job import Death, Job, Options, Replaced
 from ..protocol import Communicator
 from .communicator import LocalCommunicator, LocalWorld
+from .rendezvous import Gathering
 
 __all__ = ["ThreadsJob"]
 
@@ -34,6 +35,7 @@ class ThreadsJob(Job):
 
     runs_programs = True
     is_fault_tolerant = True
+    can_replace = True
 
     def __init__(self, size: int, raises: bool):
         self.size, self._raises = size, raises
@@ -50,6 +52,10 @@ class ThreadsJob(Job):
         return self._ranks.failed_ranks.copy()
 
     @property
+    def replaced(self) -> dict[int, Replaced]:
+        return self._ranks.replaced.copy()
+
+    @property
     def epoch(self) -> int:
         return self._ranks.epoch
 
@@ -57,9 +63,9 @@ class ThreadsJob(Job):
     def all_finished(self) -> bool:
         return self._ranks.all_finished
 
-    def survivors(self, everyone: Communicator, finished: bool = False) -> Communicator:
+    def survivors(self, everyone: Communicator, replace: float, finished: bool) -> Communicator:
         assert isinstance(everyone, LocalCommunicator)
-        return self._ranks.of_survivors(everyone.ranks[everyone.index], finished)
+        return self._ranks.of_survivors(everyone.ranks[everyone.index], replace, finished)
 
     def set_task(self, task: str, rank: Callable[[], int]) -> None:
         self._ranks.tasks[rank()] = task
@@ -73,8 +79,8 @@ class ThreadsJob(Job):
         results: list[Any] = [None] * self.size
         errors: dict[int, BaseException] = {}
 
-        def rank_main(rank: int) -> None:
-            begin(local.communicator(rank))
+        def rank_main(rank: int, gathering: Gathering | None = None) -> None:
+            begin(local.communicator(rank) if gathering is None else local.of_epoch(rank, gathering))
             set_state(State())  # of random keys: every rank starts with the same
             try:
                 results[rank] = program(*args)
@@ -85,12 +91,19 @@ class ThreadsJob(Job):
             else:
                 local.finish(rank)
 
-        threads = [
-            threading.Thread(target=rank_main, args=(rank,), name=f"rank {rank}", daemon=True)
-            for rank in range(self.size)
-        ]
+        def thread_of(*args: Any) -> threading.Thread:
+            return threading.Thread(target=rank_main, args=args, name=f"rank {args[0]}", daemon=True)
+
+        def begin_rank(*args: Any) -> None:
+            thread = thread_of(*args)
+            thread.start()
+            threads.append(thread)  # `_join` comes to it: the thread that appends it is one that it waits for
+
+        threads = [thread_of(rank) for rank in range(self.size)]
+        if self._raises:
+            local.begin_rank = begin_rank
         try:
-            for thread in threads:
+            for thread in threads.copy():
                 thread.start()
             _join(threads, local)
         except BaseException as error:  # most likely KeyboardInterrupt: end the ranks too
@@ -101,6 +114,7 @@ class ThreadsJob(Job):
             if failed and (not self._raises or len(failed) == self.size):
                 _raise_first(_cause(failed, errors) if self._raises else failed[0], errors, self.size)
         finally:
+            local.begin_rank = None
             errors.clear()  # the error's traceback holds this frame: leave no cycle
         if not failed and (unreceived := local.unreceived()):
             raise CollectiveMismatch(unreceived_text(unreceived))

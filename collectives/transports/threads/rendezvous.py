@@ -7,6 +7,7 @@ found in the frames of its thread, and only when an error message needs it.
 
 from __future__ import annotations
 
+import math
 from collections import Counter, deque
 from collections.abc import Iterable
 from threading import Lock
@@ -278,15 +279,18 @@ class Gathering:
         The ranks that have said that their program has come to its end.
     members : tuple of int
         The ranks of the new epoch, once it is done.
+    replace : float
+        The number of ranks that may be replaced in the life of the world: the least that a rank has given.
     """
 
-    __slots__ = ("done", "epoch", "finished", "members", "missing", "waiters")
+    __slots__ = ("done", "epoch", "finished", "members", "missing", "replace", "waiters")
 
     def __init__(self, epoch: int, ranks: Iterable[int]):
         self.epoch = epoch
         self.missing = set(ranks)
         self.finished: set[int] = set()
         self.members: tuple[int, ...] = ()
+        self.replace = math.inf
         self.done = False
         self.waiters: list[int] = []
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import traceback
 import weakref
+from collections.abc import Callable
 from threading import TIMEOUT_MAX, Lock, get_ident
 from typing import Any, NoReturn
 
@@ -20,7 +21,7 @@ from ...checks import modes, reports
 from ...job.activity import forked_text
 from ...job.traceback import text_of
 from ..device import unsent
-from ..job import Death
+from ..job import Death, Replaced
 from .rendezvous import Gathering, Rendezvous, Wait
 
 __all__ = ["WaitingRanks"]
@@ -43,6 +44,10 @@ class WaitingRanks:
         The task that each rank has set (`World.set_task`). Deadlock reports contain it.
     failed_ranks : dict of int to str
         The ranks that have raised an exception, with its text, in order of time.
+    replaced : dict of int to Replaced
+        The ranks that have died and were replaced. They are no longer among those that have failed.
+    begin_rank : callable
+        Starts the program of a rank that replaces one, in the epoch of a `Gathering`.
     epoch : int
         How often the ranks have agreed on who has not failed (`survivors`).
     ended : int
@@ -57,6 +62,10 @@ class WaitingRanks:
         self.raises = raises
         self.tasks = [""] * size
         self.failed_ranks: dict[int, str] = {}
+        self.replaced: dict[int, Replaced] = {}
+        self.begin_rank: Callable[[int, Gathering], None] | None = None
+        self._dead: set[int] = set()  # of the failed ranks those that have died: the others would fail again
+        self._replacements = 0
         self.epoch, self.ended = 0, -1
         self._gathering: Gathering | None = None
         self.all_finished = False  # what the members of the present epoch have agreed on
@@ -131,28 +140,34 @@ class WaitingRanks:
 
     def fail(self, rank: int | None, error: BaseException) -> None:
         """Record that world rank `rank`, or the main thread (None), raised `error`, and end the waits for it."""
+        joining: list[int] = []
         with self.lock:
             text = _failure_text("the main thread" if rank is None else f"rank {rank} of {self.size}", error)
             if rank is not None:
                 self.failed_ranks[rank] = text
+                if isinstance(error, Death):
+                    self._dead.add(rank)
                 self._idle += 1
             if self._failure is None and (rank is None or not self.raises):
                 self._failure = text
             gathering = self._gathering
             if gathering is not None and rank in gathering.missing:
                 gathering.missing.discard(rank)
-                self._settle(gathering)
+                joining = self._settle(gathering)
             for other in self._blocked():
                 failure = self.failure_for(self._waits[other])
                 if failure is not None:
                     self._stop(other, self._failed_error(other, failure))
             if self._idle == self.size:
                 self._deadlock()
+        if joining and gathering is not None:
+            self._begin(joining, gathering)
 
-    def survivors(self, rank: int, finished: bool = False) -> Gathering:
+    def survivors(self, rank: int, replace: float = 0, finished: bool = False) -> Gathering:
         """Agree with all ranks that have not failed on who they are. All of them call it; see `World.survivors`.
 
-        The first one ends the present epoch: waits on its channels raise `RankFailed` on all ranks.
+        The first one ends the present epoch: waits on its channels raise `RankFailed` on all ranks. The last one starts
+        the ranks that replace others.
         """
         with self.lock:
             gathering = self._gathering
@@ -166,7 +181,10 @@ class WaitingRanks:
                         self._stop(other, self._failed_error(other, self._ended_text()))
             gathering.missing.discard(rank)
             gathering.finished |= {rank} if finished else set()
-            self._settle(gathering)
+            gathering.replace = min(gathering.replace, replace)
+            joining = self._settle(gathering)
+        if joining:
+            self._begin(joining, gathering)
         if not gathering.done:
             self.block(rank, gathering)
         return gathering
@@ -216,14 +234,41 @@ class WaitingRanks:
         texts = [*self.failed_ranks.copy().values()]
         return "; ".join([*texts, f"rank {self._ended_by} has called World.survivors, which ends the epoch before it"])
 
+    def _begin(self, ranks: list[int], gathering: Gathering) -> None:
+        """Start ranks that replace others. The caller does not hold the lock: they take it."""
+        for rank in ranks:
+            try:
+                self.begin_rank(rank, gathering)  # type: ignore[misc]  # `_settle` has asked
+            except RuntimeError as error:  # no more threads
+                self.fail(rank, error)
+
     # The caller of the methods below holds the lock.
-    def _settle(self, gathering: Gathering) -> None:
-        """Begin the next epoch if no rank is missing."""
+    def _settle(self, gathering: Gathering) -> list[int]:
+        """Begin the next epoch if no rank is missing. The caller starts the ranks that are returned, without the lock.
+
+        From now on they count as ranks that compute, so that nothing sees a deadlock before they have begun.
+        """
+        joining: list[int] = []
         if not gathering.missing:
+            alive = {each for each in range(self.size) if each not in self.failed_ranks}
+            self.all_finished = alive <= gathering.finished
+            if self.begin_rank is not None and not self.all_finished:  # else nobody is there whom they could join
+                left = max(gathering.replace - self._replacements, 0)
+                joining = [rank for i, rank in enumerate(sorted(self._dead)) if i < left]
+            for rank in joining:
+                self.forget(rank)
+                self.replaced[rank] = Replaced(gathering.epoch, self.failed_ranks.pop(rank))
             gathering.members = tuple(each for each in range(self.size) if each not in self.failed_ranks)
             self.epoch, self._gathering = gathering.epoch, None
-            self.all_finished = set(gathering.members) <= gathering.finished
             self.release(gathering)
+        return joining
+
+    def forget(self, rank: int) -> None:
+        """Forget a rank that has died: another one gets its number."""
+        self._dead.discard(rank)
+        self._replacements += 1
+        self._idle -= 1  # it was counted when it failed
+        self.tasks[rank], self._threads[rank], self._errors[rank] = "", None, None
 
     def _blocked(self) -> list[int]:
         return [rank for rank, wait in enumerate(self._waits) if wait is not None]
