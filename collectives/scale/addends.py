@@ -135,10 +135,10 @@ def _learn(
     for nth, (at, _) in enumerate(own if each_has else ()):
         walk.decide(at, decide([each.divisions[nth] for each in found.values()], group.size))
     totals = sums_of([each.counts for each in found.values()])
-    if any(each.is_mean for each in found.values()) or not totals:
-        return _unequal_means(found)
-    walk.know(place, totals, {count for count in found[group.ranks[group.index]].counts
-                              if all(count in each.counts for each in found.values())})  # fmt: skip
+    if totals and not any(each.is_mean for each in found.values()):
+        walk.know(place, totals, set() if any(group.size in each.extents for each in found.values()) else {
+            count for count in found[group.ranks[group.index]].counts
+            if all(count in each.counts for each in found.values())})  # fmt: skip
     return _unequal_means(found)
 
 

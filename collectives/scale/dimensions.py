@@ -50,6 +50,8 @@ class Dimensions:
         Dimensions of the result.
     rows, elements : int
         The extents of the dimensions that are summed over: of those that are not whole, and of all.
+    extents : tuple of int
+        Of the dimensions that are summed over, each.
     is_complete : bool
         Whether no dimension is left.
 
@@ -71,6 +73,7 @@ class Dimensions:
         rows = {place: dim for place, dim in mine.items() if place not in whole}
         self.whole, self.stacked = _places(every, "is_whole"), _places(every, "is_stacked")
         self.rows, self.elements = (math.prod(dim.extent for dim in of.values()) for of in (rows, mine))
+        self.extents = tuple(dim.extent for dim in mine.values())
         self._sums = [dim for dim in sums if dim.is_stacked or (dim.is_on_tape and dim.place in rows)]
         self.is_complete = not _places(every, "is_on_tape")
 

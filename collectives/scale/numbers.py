@@ -8,7 +8,8 @@ all apply `decide` to the numbers of all.
 =========================================  ==========================================================================
 the number                                 decided
 =========================================  ==========================================================================
-divisor that is each rank's own count      "own": their mean
+divisor that is each rank's own count,     "own": their mean
+and not that of all ranks nor n
 divisor that is the count of all ranks     "all": the addends are parts, power -1
 factor that is equal on all ranks, and no  "constant": power 0. Shares of the ranks add up to 1, so an equal share
 count and no multiple or share of theirs   is 1/n
@@ -42,10 +43,13 @@ class Division(NamedTuple):
         A factor c counts as the divisor 1 / c.
     counts : tuple of int
         The numbers of this rank's elements that had been summed or averaged, in order.
+    extents : tuple of int
+        The extents of the dimensions that had been summed over, in order.
     """
 
     divisor: float
     counts: tuple[int, ...]
+    extents: tuple[int, ...] = ()
 
 
 class Evidence(NamedTuple):
@@ -61,12 +65,15 @@ class Evidence(NamedTuple):
         Numbers of its elements that were summed or averaged, in order.
     is_mean : bool
         Whether it is a mean over elements of this rank.
+    extents : tuple of int
+        Of the dimensions that were summed over, in order.
     """
 
     divisions: tuple[Division, ...] = ()
     terms: tuple[tuple[int, float], ...] = ()
     counts: tuple[int, ...] = ()
     is_mean: bool = False
+    extents: tuple[int, ...] = ()
 
     @property
     def rows(self) -> int:
@@ -76,15 +83,16 @@ class Evidence(NamedTuple):
     def encode(self) -> str:
         """The evidence as a text, which is a part of a statement."""
         terms = [[count, float(f"{abs(weight):.10g}")] for count, weight in self.terms]
-        return json.dumps([self.divisions, terms, self.counts, self.is_mean])
+        return json.dumps([self.divisions, terms, self.counts, self.is_mean, self.extents])
 
     @staticmethod
     def decode(text: str) -> Evidence:
         """The evidence from a text that `encode` made."""
-        divisions, terms, counts, is_mean = json.loads(text)
+        divisions, terms, counts, is_mean, extents = json.loads(text)
         return Evidence(
-            tuple(Division(divisor, tuple(counts)) for divisor, counts in divisions),
+            tuple(Division(divisor, tuple(counts), tuple(extents)) for divisor, counts, extents in divisions),
             tuple((count, weight) for count, weight in terms), tuple(counts), is_mean,
+            tuple(extents),
         )  # fmt: skip
 
 
@@ -140,7 +148,9 @@ def decide(divisions: Sequence[Division], n: int) -> str:
     wholes = [whole_divisor(each.divisor) for each in divisions]
     is_equal = len({each.divisor for each in divisions}) == 1
     if all(wholes) and all(k in each.counts for k, each in zip(wholes, divisions, strict=True)):
-        return "" if max(wholes) < _LEAST_COUNT or (is_equal and wholes[0] == n) else "own"
+        is_both = wholes[0] in (n, *sums_of([each.counts for each in divisions]))
+        is_both = is_both or any(n in each.extents for each in divisions)  # n features: n times the rows of a rank
+        return "" if (is_equal and is_both) or max(wholes) < _LEAST_COUNT else "own"
     if not is_equal:
         return ""
     if wholes[0] and wholes[0] in sums_of([each.counts for each in divisions]):

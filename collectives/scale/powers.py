@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from fractions import Fraction
 from typing import NamedTuple
 
@@ -38,6 +38,8 @@ class Power(NamedTuple):
     Attributes
     ----------
     powers : Powers
+    base : Powers
+        Of a Varying value behind a sum over rows, the powers if no rows were missing in it; None if they are unknown.
     averaged : bool
         Whether it is a mean over elements of this rank.
     parts : bool
@@ -47,6 +49,8 @@ class Power(NamedTuple):
         Whether Varying data are among what it is computed from. Then a fault is likely, not proven.
     counts : frozenset of int
         Numbers of elements of this rank that were summed or averaged.
+    extents : frozenset of int
+        The extents of the dimensions that were summed over.
     totals : frozenset of int
         The same of all ranks together, where they are known.
     whole : frozenset of int
@@ -71,10 +75,12 @@ class Power(NamedTuple):
     """
 
     powers: Powers = ZERO
+    base: Powers = None
     averaged: bool = False
     parts: bool = False
     plain: bool = False
     counts: frozenset[int] = frozenset()
+    extents: frozenset[int] = frozenset()
     totals: frozenset[int] = frozenset()
     whole: frozenset[int] = frozenset()
     stacked: frozenset[int] = frozenset()
@@ -89,7 +95,20 @@ class Power(NamedTuple):
     def shifted(self, by: int, event: Event | None = None) -> Power:
         """The power plus a number, and the step that has changed it."""
         events = self.events if event is None else (*self.events, event)[-_MOST_EVENTS:]
-        return self._replace(powers=plus(self.powers, frozenset((by,))), events=events)
+        return self.times(frozenset((by,)))._replace(events=events)
+
+    def times(self, factor: Powers) -> Power:
+        """The power of a product with a number whose powers are possible."""
+        return self._replace(powers=plus(self.powers, factor), base=plus(self.base, factor))
+
+    def complete(self) -> Power:
+        """That of a sum over rows which is divided by their number: no rows are missing."""
+        return self._replace(powers=_without(self.powers, min) if self.base is None else self.base)
+
+    def partial(self) -> Power:
+        """That of a sum over this rank's rows, one less than that of all rows."""
+        powers = _without(self.powers, max) if self.base is None else plus(self.base, frozenset((-1,)))
+        return self._replace(powers=powers)
 
     @property
     def is_fault(self) -> bool:
@@ -108,6 +127,11 @@ class Fault(NamedTuple):
     def is_plain(self) -> bool:
         """Whether Varying data are involved, so that it is likely and not proven."""
         return any(value.plain for value in self.values)
+
+
+def _without(powers: Powers, end: Callable[[frozenset[Fraction | int]], Fraction | int]) -> Powers:
+    """The powers without the least or the largest, if there are others."""
+    return powers if powers is None or len(powers) < 2 else powers - {end(powers)}
 
 
 _MOST_EVENTS = 8

@@ -22,7 +22,7 @@ from autograd.layouts.layout import C, D, I, Label, P, R, Shard, V
 
 from .dimensions import Dimensions
 from .numbers import of_number, whole_divisor
-from .powers import DATA, UNKNOWN, ZERO, Event, Fault, Power, joint, plus, times
+from .powers import DATA, UNKNOWN, ZERO, Event, Fault, Power, Powers, joint, plus, times
 
 __all__ = ["COLLECTIVES", "DEGREES", "OPERATIONS", "Use", "of_operation", "over_ranks", "scaled"]
 
@@ -39,6 +39,7 @@ class Use(NamedTuple):
         Of the operands; None for one that is not on the tape.
     labels, out : the labels of the operands, and of the result
     shapes : of the operands
+    extents : of the first operand, as a whole
     maps : what the operation's `dims` say; None without them
     arrays : of the operands, where the node has kept them
     options : of the call
@@ -55,6 +56,7 @@ class Use(NamedTuple):
     labels: tuple[Label | None, ...]
     out: Label
     shapes: tuple[tuple[int, ...], ...]
+    extents: tuple[int, ...]
     maps: Any
     arrays: tuple[Any, ...]
     options: Any
@@ -76,7 +78,17 @@ _CONSTANT = (C, D, None)
 
 def of_operation(use: Use) -> Power:
     """The power of a result, from the letters and the dimensions that the operation declares."""
-    powers: Any = ZERO
+    powers, faults, once = _combined(use)
+    base: Powers = None
+    if any(each is not None and each.base is not None for each in use.inputs):
+        complete = tuple([each and (each if each.base is None else each.complete()) for each in use.inputs])
+        base = _combined(use._replace(inputs=complete))[0] or None
+    return _result(use, powers, base, faults, once)
+
+
+def _combined(use: Use) -> tuple[Powers, tuple[Fault, ...], int]:
+    """The powers of a result apart from sums, the faults, and the place of a term that counts on each rank."""
+    powers: Powers = ZERO
     faults: tuple[Fault, ...] = ()
     once = -1
     for letter in dict.fromkeys(use.letters.replace("S", "")):
@@ -90,7 +102,7 @@ def of_operation(use: Use) -> Power:
             faults += (Fault("added", use.place, tuple(terms.on_tape)),) if fault else ()
             found = times(found, DEGREES[use.op.name]) if letter == "N" else found
         powers = plus(powers, found)
-    return _result(use, powers, faults, once)
+    return powers, faults, once
 
 
 def _seen(use: Use, i: int) -> Power:
@@ -137,7 +149,7 @@ class _Terms:
         return own.powers if powers is None else powers, False, True
 
 
-def _result(use: Use, powers: Any, faults: tuple[Fault, ...], once: int) -> Power:
+def _result(use: Use, powers: Any, base: Powers, faults: tuple[Fault, ...], once: int) -> Power:
     """The power of a result, with what its dimensions say: which are whole, and over which the operation sums."""
     given = [each for each in use.inputs if each is not None]
     of = partial(_of_all, given)
@@ -145,16 +157,20 @@ def _result(use: Use, powers: Any, faults: tuple[Fault, ...], once: int) -> Powe
     varying = use.out is V
     averaged, parts = any(of("averaged")), any(of("parts"))
     counts, totals = _union(of("counts")), _union(of("totals"))
+    base, extents = base if varying else None, _union(of("extents"))
     if dims.is_sum and varying:
+        base = powers if base is None else base
         counts = frozenset({dims.rows, dims.elements, *(dims.rows * each for each in counts)})
+        extents = extents | frozenset(dims.extents)
         powers = _of_sum(powers, parts and dims.is_complete)
     elif use.op.name == "sum" and use.out is P:
         totals = _totals(use) or totals
     is_own = varying or bool(dims.stacked) or dims.is_over_ranks
     value = Power(
-        powers=powers, averaged=is_own and averaged, parts=is_own and parts,
-        plain=any(of("plain")) or _meets_data(use), counts=counts, totals=totals, whole=dims.whole,
-        stacked=dims.stacked, own_mean=_is_own_mean(use, given, dims.is_sum), once=once if once >= 0 else _once(use),
+        powers=powers, base=base, averaged=is_own and averaged, parts=is_own and parts,
+        plain=any(of("plain")) or _meets_data(use), counts=counts, extents=extents, totals=totals,
+        whole=dims.whole, stacked=dims.stacked, own_mean=_is_own_mean(use, given, dims.is_sum),
+        once=once if once >= 0 else _once(use),
         divisions=_each_once(of("divisions")) if varying else (), terms=_terms(use, given), met=_union(of("met")),
         events=_each_once(of("events"))[-8:], faults=(*_each_once(of("faults")), *faults),
     )  # fmt: skip
@@ -180,8 +196,10 @@ def _totals(use: Use) -> frozenset[int]:
     label = use.labels[0]
     if type(label) is not Shard or not label.extent:
         return frozenset()
-    rest = math.prod(int(use.shapes[0][d]) for d in use.options[0] if d != label.dim)
-    return frozenset({label.extent, label.extent * rest})
+    summed = [d for d in use.options[0] if d != label.dim]
+    rest = math.prod(int(use.shapes[0][d]) for d in summed)
+    whole = math.prod(int(use.extents[d]) for d in summed)  # other axes may divide these dimensions
+    return frozenset({label.extent, label.extent * rest, label.extent * whole})
 
 
 def _is_own_mean(use: Use, given: Sequence[Power], is_sum: bool) -> bool:
@@ -258,7 +276,7 @@ def _by_remembering(use: Use, value: Power, sign: int, label: Label | None) -> P
     if number.counts == "own" and sign < 0 and label is V and value.powers is not None:
         value = _averaged(use, value, float(number))
     if number.counts == "all" and sign < 0 and label is V and value.powers is not None and value.counts:
-        value = value._replace(powers=frozenset((min(value.powers),)), parts=True)
+        value = value.partial()._replace(parts=True)
     power = sign * sum(each for axis, each in number.powers if axis in (use.axis, "*"))
     return value.shifted(power, Event("size", use.place, power)) if power else value
 
@@ -280,34 +298,36 @@ def _by_plain(use: Use, value: Power, c: float, sign: int, label: Label | None) 
     """A value times or by a plain number, as far as the ranks have decided what it is."""
     if c in (1.0, -1.0):
         return value
-    if value.powers is None or not c or not math.isfinite(c):
+    if not c or not math.isfinite(c):
         return value._replace(own_mean=False)
+    if value.powers is None:  # the ranks decide nevertheless: what they decide of a number before it may make it known
+        is_open = label is V and not use.decided
+        return value._replace(own_mean=False, divisions=(*value.divisions, use.place) if is_open else value.divisions)
     divisor = abs(c) if sign < 0 else 1 / abs(c)
     k = whole_divisor(divisor)
     if label is V:
         if use.decided == "own":
             return _averaged(use, value, k)
         if use.decided == "all":
-            return value._replace(powers=frozenset((min(value.powers),)), parts=True, own_mean=True)
+            return value.partial()._replace(parts=True, own_mean=True)
         value = value._replace(own_mean=False)
         if use.decided == "constant":
             return value
         value = value._replace(divisions=(*value.divisions, use.place))
-        return value._replace(powers=plus(value.powers, times(of_number(c, use.n, True), sign)))
+        return value.times(times(of_number(c, use.n, True), sign))
     is_own = bool(k) and k in value.totals
     value = value._replace(own_mean=is_own)
     if is_own:
         return value._replace(totals=frozenset(), counts=frozenset())
     if k >= 3 and k in value.counts and k != use.n:
         return value.shifted(1, Event("count", use.place, k))
-    return value._replace(powers=plus(value.powers, times(of_number(c, use.n, False), sign)))
+    return value.times(times(of_number(c, use.n, False), sign))
 
 
 def _averaged(use: Use, value: Power, count: float) -> Power:
     """A sum over this rank's rows that is divided by their number."""
-    assert value.powers is not None
-    return value._replace(
-        powers=frozenset((max(value.powers),)), averaged=True, own_mean=True, counts=frozenset((int(count),)),
+    return value.complete()._replace(
+        averaged=True, own_mean=True, counts=frozenset((int(count),)),
         events=(*value.events, Event("own", use.place, count)),
     )  # fmt: skip
 
@@ -339,7 +359,7 @@ def _power(use: Use) -> Power:
     if base is None or exponent is not None or c is None:
         return value._replace(powers=ZERO if all(_seen(use, i).powers == ZERO for i in (0, 1)) else None)
     degree = Fraction(c).limit_denominator(64)
-    return value._replace(powers=times(value.powers, degree), once=-1)
+    return value._replace(powers=times(value.powers, degree), base=times(value.base, degree), once=-1)
 
 
 # -- reductions --------------------------------------------------------------------------------------------------------
@@ -389,13 +409,16 @@ operands N. A test compares each row with the function."""
 
 # -- collectives -------------------------------------------------------------------------------------------------------
 def over_ranks(value: Power, event: Event) -> Power:
-    """The sum over the ranks of a Varying value: one more, or the same if it may be this rank's part of a sum."""
+    """The sum over the ranks of a Varying value: one more, or the same if it may be this rank's part of a sum.
+
+    Parts that are not summed up over their rows yet are added row by row: a later sum over them is that of all rows.
+    """
     powers = value.powers
-    if powers is not None and not (value.averaged or value.parts or -1 in powers):
+    if powers is not None and not (value.averaged or -1 in powers):
         powers = powers | frozenset(x - 1 for x in powers)
     made = value._replace(
-        powers=powers, averaged=False, parts=False, once=-1, divisions=(), terms=_ONE_TERM, stacked=frozenset(),
-        whole=frozenset(),
+        powers=powers, base=None, averaged=False, parts=False, once=-1, divisions=(), terms=_ONE_TERM,
+        stacked=frozenset(), whole=frozenset(),
     )  # fmt: skip
     return made.shifted(1, event)
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from autograd.engine.leaves import Parameter
 from autograd.engine.recording import IMPORT, LEAF, Recording, arrays_of, op_of, options_of, parents_of, signature_of
-from autograd.layouts.layout import Grid, Label, Layout, V
+from autograd.layouts.layout import Grid, Label, Layout, Shard, V
 
 from .numbers import Division, Evidence, whole_divisor
 from .powers import DATA, UNKNOWN, Power
@@ -100,7 +100,7 @@ class Walk:
         return Evidence(
             tuple(division for _, division in self.divisions(place, axes)),
             tuple((count, abs(weight)) for count, weight in terms if count), tuple(counts),
-            any(power.averaged for power in powers),
+            any(power.averaged for power in powers), tuple(sorted({n for power in powers for n in power.extents})),
         )  # fmt: skip
 
     def divisions(self, place: int, axes: Sequence[str]) -> list[tuple[int, Division]]:
@@ -112,8 +112,9 @@ class Walk:
             parents, divisor = parents_of(self.node(at)), self.divisor(at)
             assert divisor is not None
             before = self.at(max(parents))  # the counts along any of the axes are those of this rank
-            counts = {n for k, name in enumerate(self.grid.names) if name in axes for n in before[k].counts}
-            found.append((at, Division(divisor, tuple(sorted(counts)))))
+            along = [before[k] for k, name in enumerate(self.grid.names) if name in axes]
+            counts, extents = ({n for each in along for n in getattr(each, of)} for of in ("counts", "extents"))
+            found.append((at, Division(divisor, tuple(sorted(counts)), tuple(sorted(extents)))))
         return found
 
     def number(self, at: int) -> Any:
@@ -201,13 +202,14 @@ class Walk:
         letters = op.letters(len(parents))
         maps = None if op.dims is None else op.dims(signature.shapes, options)
         number = self.number(at)
+        extents = _extents(signature.layouts[0], signature.shapes[0]) if signature.shapes else ()
         rule, found = OPERATIONS.get(op.name, of_operation), []
         for k, axis in enumerate(self.grid.names):
             labels: tuple[Label, ...] = tuple([layout.labels[k] for layout in signature.layouts])
             inputs = tuple([None if each is None else each[k] for each in given])
             found.append(rule(Use(
-                op, at, letters, inputs, labels, out.labels[k], signature.shapes, maps, arrays_of(node), options,
-                self.grid.sizes[k], number, axis, self._decided.get(at, ""),
+                op, at, letters, inputs, labels, out.labels[k], signature.shapes, extents, maps, arrays_of(node),
+                options, self.grid.sizes[k], number, axis, self._decided.get(at, ""),
             )))  # fmt: skip
         return tuple(found)
 
@@ -230,6 +232,15 @@ class Walk:
 
     def _watched(self, at: int, parents: Any, options: Any) -> tuple[Power, ...]:
         return self.at(parents[0]) if parents[0] >= 0 else self._of_layout(options[0], False)
+
+
+def _extents(layout: Layout, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The extents of a whole value, where the ranks have agreed on them, else those of this rank's part."""
+    whole = list(shape)
+    for label in layout.labels:
+        if type(label) is Shard and label.extent:
+            whole[label.dim] = max(whole[label.dim], label.extent)
+    return tuple(whole)
 
 
 _STEPS: dict[str, Any] = {
