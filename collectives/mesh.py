@@ -219,9 +219,9 @@ class Mesh:
             self.microbatches.note(outputs, recording)
         if verdict is not None and verdict.has_findings:
             recording.scale = False  # what the program does with these gradients may mend them
-        agreed = compare_objective(outputs, recording, self, verdict)
+        axes = compare_objective(outputs, recording, self, verdict)
         if verdict is not None:
-            verdict.tell(agreed)
+            verdict.tell(axes)
         dropped.warn(self.known_axes(), recording)
 
     @typed_errors
@@ -542,15 +542,15 @@ class Mesh:
         optimizer : Optimizer
         """
         if modes.limit:
-            if self.norms_of_gradients:
-                from .scale.by_hand import tell_scaled
-
-                norms, self.norms_of_gradients = self.norms_of_gradients, {}
-                tell_scaled(optimizer, norms, self)
             if optimizer.has_new_numbers() and optimizer.calls > 1:
                 note_numbers(optimizer, self)
             if modes.watching or is_due(optimizer.calls, optimizer.digest_every):
                 compare_step(optimizer, self)
+            if self.norms_of_gradients:  # after the comparison, so that gradients of one rank alone are no longer here
+                from .scale.by_hand import tell_scaled
+
+                norms, self.norms_of_gradients = self.norms_of_gradients, {}
+                tell_scaled(optimizer, norms, self)
 
     @typed_errors
     def check_replicas(self, tensors: Iterable[Tensor]) -> None:

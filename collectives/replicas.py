@@ -118,40 +118,40 @@ def compare_pending(group: Communicator, call: str) -> None:
 
 
 # -- the objective -----------------------------------------------------------------------------------------------------
-def compare_objective(outputs: Any, recording: Any, mesh: Any, verdict: Any = None) -> bool:
+def compare_objective(outputs: Any, recording: Any, mesh: Any, verdict: Any = None) -> tuple[str, ...]:
     """Compare an Invariant objective along the axes of the last collective on its tape; see the module.
 
-    Returns whether all ranks that have compared it have come to the same `verdict` about its scale.
+    Returns the axes along which the ranks have compared their `verdict` about its scale, if they have come to the same.
     """
     if not modes.limit:
-        return True
+        return ()
     ys = outputs if isinstance(outputs, list | tuple) else (outputs,)
     for y in ys:
         if y.layout is None or y.layout.grid is not mesh.grid or is_absent(y.array):
-            return True
+            return ()
     if not ys:
-        return True
+        return ()
     last = recording.communicates  # a `declaration.prepared.Prepared`, or the call of a nonblocking collective
     call = getattr(last, "call", last)
     if getattr(call, "group", None) is None or (call is not last and last.collective.between_two):
         _note_objectives(ys, mesh)
-        return True
+        return ()
     axis = mesh.axis(call.axes)
     if len(mesh.known_axes()) > 1:
         _note_objectives(ys, mesh, besides=axis)
     if axis.group.size == 1 or not _are_invariant(ys, axis):
-        return True
+        return ()
     checks = axis.group.checks
     due = checks.count_objective()
     if not (due or modes.watching):
-        return True
+        return ()
     site = short_site(*find_site())
     objectives = [_objective(y, site) for y in ys]
     called = f"start of backward (axis={'*'.join(axis.names)!r})"
     if not due:
         checks.copies.extend(objectives)
         axis.group.agree(called)
-        return True
+        return ()
     leaves = [x for x in recording.inputs() if _is_on(mesh, x)]
     same = [x for x in leaves if all(_is_any(x.layout[name], _SAME) for name in axis.names)]
     checks.keep_leaves(leaf for leaf in same if leaf.requires_grad)
@@ -159,7 +159,7 @@ def compare_objective(outputs: Any, recording: Any, mesh: Any, verdict: Any = No
     said = [] if verdict is None else [Part(Copy("scale", "", verdict.digest), 0, None)]
     holders = settle(axis.group, called, [*_copies_at_backward(same), *objectives], [*own, *said], same)
     _warn(holders[: len(own)], own, axis)
-    return not said or len(holders[-1]) == axis.group.size
+    return tuple(axis.names) if said and len(holders[-1]) == axis.group.size else ()
 
 
 def _is_on(mesh: Any, x: Any) -> bool:

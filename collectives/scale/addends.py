@@ -38,7 +38,7 @@ from autograd.layouts.names import name_of
 from ..checks.channel import MOST
 from ..checks.reports import warn_once
 from ..checks.sanitizer import Addend, Copy, digest_of
-from .numbers import Evidence, decide, of_number, sums_of, whole_divisor
+from .numbers import Division, Evidence, decide, of_number, sums_of, whole_divisor
 from .rules import SCALINGS
 from .walk import Sum, Walk
 
@@ -132,14 +132,25 @@ def _learn(
     made.counts = {rank: each.rows for rank, each in found.items()}
     own = walk.divisions(x.node, axes)
     each_has = len({len(each.divisions) for each in found.values()}) == 1
+    is_agreed = each_has and len({each.digest for each in found.values()}) == 1
     for nth, (at, _) in enumerate(own if each_has else ()):
-        walk.decide(at, decide([each.divisions[nth] for each in found.values()], group.size))
+        divisions = [each.divisions[nth] for each in found.values()]
+        decided = decide(divisions, group.size)
+        walk.decide(at, decided)
+        is_agreed = is_agreed and (decided != "" or _mean_the_same(divisions, walk.grid.sizes))
+    if is_agreed:
+        walk.agree(place)
     totals = sums_of([each.counts for each in found.values()])
     if totals and not any(each.is_mean for each in found.values()):
         walk.know(place, totals, set() if any(group.size in each.extents for each in found.values()) else {
             count for count in found[group.ranks[group.index]].counts
             if all(count in each.counts for each in found.values())})  # fmt: skip
     return _unequal_means(found)
+
+
+def _mean_the_same(divisions: Sequence[Division], sizes: Sequence[int]) -> bool:
+    """Whether the same powers of an undecided number are possible on all ranks."""
+    return all(len({of_number(each.divisor, n, True) for each in divisions}) == 1 for n in sizes)
 
 
 def _unequal_means(found: dict[int, Evidence]) -> dict[int, int]:

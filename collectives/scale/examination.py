@@ -9,7 +9,6 @@ from __future__ import annotations
 import zlib
 from typing import Any, NamedTuple
 
-from autograd.arrays.shape_only import is_absent
 from autograd.engine.objective import place_in
 from autograd.engine.state import state
 from autograd.engine.tensor import Tensor
@@ -72,6 +71,12 @@ class Finding(NamedTuple):
         """Whether Varying data are involved, so that it is likely and not proven."""
         return self.value.plain if self.fault is None else self.fault.is_plain
 
+    @property
+    def unsure(self) -> frozenset[str]:
+        """The axes along which some ranks may not have found it."""
+        values = (self.value,) if self.fault is None else self.fault.values
+        return frozenset().union(*(each.unsure for each in values))
+
 
 class Verdict:
     """The faults of an objective, and the places where rows of one rank meet each other on its way.
@@ -87,17 +92,20 @@ class Verdict:
         shown = sorted((each.axis, each.fault is None, sorted(each.value.powers or ())) for each in findings)
         self.digest = zlib.crc32(repr(shown).encode())
 
-    def tell(self, is_agreed: bool) -> None:
+    def tell(self, axes: tuple[str, ...]) -> None:
         """Raise a ScaleError for what is proven, and warn of the rest on the first rank of the axis.
 
-        Where the ranks have not come to the same verdict, their tapes differ, and nothing is told.
+        Nothing is told of what some ranks may not have found. `axes` are those along which the ranks have compared
+        their verdicts, and come to the same.
         """
         for axis, place in self._met:
             text, site = describe_meeting(axis, place, self._walk, self._mesh)
             site = site or find_site()
             if self._is_new((axis, site)) and not self._mesh.axis(axis).group.index:
                 warn_once(text, GradientWarning, site)
-        for finding in self._findings if is_agreed else ():
+        for finding in self._findings:
+            if not finding.unsure.issubset(axes):
+                continue
             text, site = describe_fault(finding, self._walk, self._mesh)
             if not finding.is_plain or modes.scale == "error":
                 raise ScaleError(text)
@@ -132,7 +140,7 @@ def verdict_of(outputs: Any, recording: Any, mesh: Any) -> Verdict | None:
     findings: list[Finding] = []
     met: dict[tuple[str, int], None] = {}
     for y in outputs if isinstance(outputs, list | tuple) else (outputs,):
-        if not isinstance(y, Tensor) or is_absent(y.array):
+        if not isinstance(y, Tensor):
             continue
         powers = walk.at(place_in(y, recording))
         for k, name in enumerate(mesh.grid.names):

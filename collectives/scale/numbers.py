@@ -67,6 +67,8 @@ class Evidence(NamedTuple):
         Whether it is a mean over elements of this rank.
     extents : tuple of int
         Of the dimensions that were summed over, in order.
+    digest : int
+        Of the powers along all axes without the undecided numbers.
     """
 
     divisions: tuple[Division, ...] = ()
@@ -74,6 +76,7 @@ class Evidence(NamedTuple):
     counts: tuple[int, ...] = ()
     is_mean: bool = False
     extents: tuple[int, ...] = ()
+    digest: int = 0
 
     @property
     def rows(self) -> int:
@@ -83,16 +86,16 @@ class Evidence(NamedTuple):
     def encode(self) -> str:
         """The evidence as a text, which is a part of a statement."""
         terms = [[count, float(f"{abs(weight):.10g}")] for count, weight in self.terms]
-        return json.dumps([self.divisions, terms, self.counts, self.is_mean, self.extents])
+        return json.dumps([self.divisions, terms, self.counts, self.is_mean, self.extents, self.digest])
 
     @staticmethod
     def decode(text: str) -> Evidence:
         """The evidence from a text that `encode` made."""
-        divisions, terms, counts, is_mean, extents = json.loads(text)
+        divisions, terms, counts, is_mean, extents, digest = json.loads(text)
         return Evidence(
             tuple(Division(divisor, tuple(counts), tuple(extents)) for divisor, counts, extents in divisions),
             tuple((count, weight) for count, weight in terms), tuple(counts), is_mean,
-            tuple(extents),
+            tuple(extents), digest,
         )  # fmt: skip
 
 

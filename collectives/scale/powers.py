@@ -66,6 +66,8 @@ class Power(NamedTuple):
         The places of products and quotients with plain numbers that the ranks decide about together.
     terms : tuple of (int, float)
         The terms that it consists of: the count by which each is divided (0: none), and its weight.
+    unsure : frozenset of str
+        The axes along which the powers of ranks may differ, as they have not compared them. See `walk`.
     met : frozenset of int
         The places where rows of this rank have met each other, as in the statistics of a batch.
     events : tuple of Event
@@ -88,6 +90,7 @@ class Power(NamedTuple):
     once: int = -1
     divisions: tuple[int, ...] = ()
     terms: tuple[tuple[int, float], ...] = ((0, 1.0),)
+    unsure: frozenset[str] = frozenset()
     met: frozenset[int] = frozenset()
     events: tuple[Event, ...] = ()
     faults: tuple[Fault, ...] = ()

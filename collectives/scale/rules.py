@@ -170,7 +170,7 @@ def _result(use: Use, powers: Any, base: Powers, faults: tuple[Fault, ...], once
         powers=powers, base=base, averaged=is_own and averaged, parts=is_own and parts,
         plain=any(of("plain")) or _meets_data(use), counts=counts, extents=extents, totals=totals,
         whole=dims.whole, stacked=dims.stacked, own_mean=_is_own_mean(use, given, dims.is_sum),
-        once=once if once >= 0 else _once(use),
+        once=once if once >= 0 else _once(use), unsure=frozenset().union(*of("unsure")),
         divisions=_each_once(of("divisions")) if varying else (), terms=_terms(use, given), met=_union(of("met")),
         events=_each_once(of("events"))[-8:], faults=(*_each_once(of("faults")), *faults),
     )  # fmt: skip
@@ -305,6 +305,8 @@ def _by_plain(use: Use, value: Power, c: float, sign: int, label: Label | None) 
         return value._replace(own_mean=False, divisions=(*value.divisions, use.place) if is_open else value.divisions)
     divisor = abs(c) if sign < 0 else 1 / abs(c)
     k = whole_divisor(divisor)
+    if use.decided == "left out":
+        return value
     if label is V:
         if use.decided == "own":
             return _averaged(use, value, k)
@@ -317,6 +319,8 @@ def _by_plain(use: Use, value: Power, c: float, sign: int, label: Label | None) 
         return value.times(times(of_number(c, use.n, True), sign))
     is_own = bool(k) and k in value.totals
     value = value._replace(own_mean=is_own)
+    if use.decided in ("own", "all"):  # along another axis: it counts rows, and not ranks
+        return value
     if is_own:
         return value._replace(totals=frozenset(), counts=frozenset())
     if k >= 3 and k in value.counts and k != use.n:

@@ -2,11 +2,16 @@
 
 The powers follow from the nodes of the tape alone. They are computed when they are asked for, from the inputs on, and
 kept. A decision of the ranks about a number (see `numbers`) changes those that follow from it.
+
+Along an axis on which a value is Varying the ranks may have different powers, as their numbers differ. At an examined
+sum they compare them; then they have *agreed*. After any other collective that makes one value of theirs they have not,
+and nothing is told of it unless they compare it when backward starts: an error on one rank alone would be a riddle.
 """
 
 from __future__ import annotations
 
 import math
+import zlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -71,6 +76,7 @@ class Walk:
         self._known: list[tuple[Power, ...]] = []
         self._others: dict[int, Walk] = {}  # of the tapes from which values are imported; they live as long as this one
         self._decided: dict[int, str] = {}
+        self._agreed = set[int]()  # the places of sums before which all ranks had the same powers
         self._counted: dict[int, tuple[frozenset[int], frozenset[int]]] = {}
         self._unknown = (UNKNOWN,) * len(grid.names)
 
@@ -87,6 +93,11 @@ class Walk:
         self._decided[place] = decided
         del self._known[place:]
 
+    def agree(self, place: int) -> None:
+        """Keep that all ranks had the same powers before the sum over ranks at a place."""
+        self._agreed.add(place)
+        del self._known[place:]
+
     def know(self, place: int, totals: set[int], counts: set[int]) -> None:
         """Keep the numbers of elements that a sum over ranks at a place has added: of all ranks, and of each."""
         self._counted[place] = frozenset(totals), frozenset(counts)
@@ -96,12 +107,30 @@ class Walk:
         """The evidence of this rank about an addend, for the other ranks along the axes of the sum."""
         powers = [power for name, power in zip(self.grid.names, self.at(place), strict=True) if name in axes]
         terms = next((power.terms for power in powers if power.terms), ())
+        divisions = self.divisions(place, axes)
         counts = sorted({count for power in powers for count in power.counts})
         return Evidence(
-            tuple(division for _, division in self.divisions(place, axes)),
+            tuple(division for _, division in divisions),
             tuple((count, abs(weight)) for count, weight in terms if count), tuple(counts),
             any(power.averaged for power in powers), tuple(sorted({n for power in powers for n in power.extents})),
+            self._digest(place, [at for at, _ in divisions]),
         )  # fmt: skip
+
+    def _digest(self, place: int, divisions: Sequence[int]) -> int:
+        """That of the powers of a value without the undecided numbers, which may differ on the ranks."""
+        if divisions:
+            decided = self._decided.copy()
+            for at in divisions:
+                self.decide(at, "left out")
+        powers = [
+            (power.powers and sorted(power.powers), power.averaged, power.plain, sorted(power.unsure),
+             [each.place for each in power.faults])
+            for power in self.at(place)
+        ]
+        if divisions:
+            self._decided = decided
+            del self._known[divisions[0] :]
+        return zlib.crc32(repr((len(divisions), powers)).encode())
 
     def divisions(self, place: int, axes: Sequence[str]) -> list[tuple[int, Division]]:
         """The undecided divisions on the way of a value, in the order of the tape, as this rank sees them."""
@@ -185,6 +214,13 @@ class Walk:
             rule(given[k], layout.labels[k], out.labels[k], at, call) if axis in call.axes else given[k]
             for k, axis in enumerate(self.grid.names)
         ]
+        made_one = {
+            axis for k, axis in enumerate(self.grid.names)
+            if axis in call.axes and layout.labels[k] is V and out.labels[k] is not V and self.grid.sizes[k] > 1
+        }  # fmt: skip
+        if made_one:
+            unsure = found[0].unsure - made_one if at in self._agreed else found[0].unsure | made_one
+            found = [each._replace(unsure=unsure) for each in found]
         if at in self._counted:
             totals, counts = self._counted[at]
             found = [
