@@ -1,4 +1,4 @@
-"""The code that the ten programs of this folder share: train both versions of a program and report the results.
+"""The code that the twelve programs of this folder share: train both versions of a program and report the results.
 
 A program is a module with
 
@@ -14,7 +14,7 @@ A program is a module with
 It ends with ``show(sys.modules[__name__])``. Two functions are optional: `raw_start()` if the wrong version starts from
 other values, and `expected(gradients)` if a step uses more than the gradient itself.
 
-    python examples/wrong/gallery.py --ranks 3 --plot curves.png     draw all ten programs
+    python examples/wrong/gallery.py --ranks 3 --plot curves.png     draw all twelve programs
 """
 
 from __future__ import annotations
@@ -131,7 +131,8 @@ def serial_gradients(program: ModuleType, model: Parameters) -> Parameters:
 
 
 def refusal(program: ModuleType, mesh: cc.Mesh) -> str:
-    """The error that ringtape raises for the wrong program."""
+    """The error that ringtape raises for the wrong program, at the first step on a mesh like `mesh`."""
+    mesh = cc.Mesh(**dict(zip(mesh.names, map(int, mesh.sizes), strict=True)))  # scale is examined at some steps only
     begin = getattr(program, "raw_start", program.start)()
     try:
         with mesh:
@@ -212,7 +213,7 @@ def draw_curves(panels: Any, program: ModuleType, raw: Curves, good: Curves) -> 
 
 
 def programs() -> list[ModuleType]:
-    """The ten programs, in order."""
+    """The twelve programs, in order."""
     found = []
     for path in sorted(Path(__file__).parent.glob("[0-9]*.py")):
         spec = importlib.util.spec_from_file_location(path.stem, path)
@@ -233,9 +234,9 @@ def draw_all(options: argparse.Namespace) -> None:
         return
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(13, 14), layout="constrained")
-    grid = figure.subplots(5, 4)
-    for panels, (program, raw, good) in zip(grid.reshape(10, 2), curves, strict=True):
+    figure = Figure(figsize=(13, 16.8), layout="constrained")
+    grid = figure.subplots(6, 4)
+    for panels, (program, raw, good) in zip(grid.reshape(12, 2), curves, strict=True):
         draw_curves(panels, program, raw, good)
     for axes in grid[-1]:
         axes.set_xlabel("step")
