@@ -142,10 +142,15 @@ def _learn(
         walk.agree(place)
     totals = sums_of([each.counts for each in found.values()])
     if totals and not any(each.is_mean for each in found.values()):
-        walk.know(place, totals, set() if any(group.size in each.extents for each in found.values()) else {
-            count for count in found[group.ranks[group.index]].counts
-            if all(count in each.counts for each in found.values())})  # fmt: skip
+        walk.know(place, totals, _counts_of_all(list(found.values()), group.size))
     return _unequal_means(found)
+
+
+def _counts_of_all(found: Sequence[Evidence], n: int) -> set[int]:
+    """The counts that all ranks have; none where an extent is the number of ranks, which leaves them open."""
+    if any(n in each.extents for each in found):
+        return set()
+    return set.intersection(*(set(each.counts) for each in found))
 
 
 def _mean_the_same(divisions: Sequence[Division], sizes: Sequence[int]) -> bool:
