@@ -222,7 +222,7 @@ SETTLE = {"mlp": 600, "gpt": 4, "small": 600}
 def agree(case: str, worlds: list[World]) -> float:
     """The largest relative difference of the losses of the first steps; an error if it is not that of rounding."""
     first = worlds[0].losses
-    apart = max(abs(a - b) / abs(a) for w in worlds[1:] for a, b in zip(first, w.losses, strict=True))
+    apart = max((abs(a - b) / abs(a) for w in worlds[1:] for a, b in zip(first, w.losses, strict=True)), default=0.0)
     if not apart < 1e-5:
         raise SystemExit(f"data_parallel.py: {case}: not the same steps: " + ", ".join(
             f"{w.name}: {w.losses}" for w in worlds))  # fmt: skip

@@ -32,7 +32,16 @@ __all__ = ["SIZES", "Size", "SizeFloat", "global_shape_of", "size_of"]
 Powers = tuple[tuple[str, int], ...]
 
 
-class Size(int):
+class _OfNumPy:
+    """NumPy's functions take a size as a plain number, which does not change the dtype of an array."""
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *xs: Any, **options: Any) -> Any:
+        if any(hasattr(type(x), "__array_ufunc__") and not isinstance(x, _NUMPY) for x in xs):
+            return NotImplemented  # a Tensor's turn
+        return getattr(ufunc, method)(*map(_plain, xs), **options)
+
+
+class Size(_OfNumPy, int):
     """An integer that remembers the sizes of axes of which it is a product. See the table of this module.
 
     Attributes
@@ -63,7 +72,7 @@ class Size(int):
         return int(self)
 
 
-class SizeFloat(float):
+class SizeFloat(_OfNumPy, float):
     """A float that remembers; the attributes are those of `Size`."""
 
     powers: Powers
@@ -143,13 +152,6 @@ def _forgetting(function: Callable[[Any, Any], Any], is_reflected: bool, number:
     return lambda self, other: function(number(self), other)
 
 
-def _array_ufunc(self: Any, ufunc: Any, method: str, *xs: Any, **options: Any) -> Any:
-    """A NumPy function of a size is that of a plain number, which does not change the dtype of an array."""
-    if any(hasattr(type(x), "__array_ufunc__") and not isinstance(x, _NUMPY) for x in xs):
-        return NotImplemented  # a Tensor's turn
-    return getattr(ufunc, method)(*map(_plain, xs), **options)
-
-
 _NUMPY = (np.ndarray, np.generic, Size, SizeFloat, *RANK_NUMBERS)
 _FORGETTING = {
     name: getattr(operator, name)
@@ -165,8 +167,5 @@ for _kind, _number in ((Size, int), (SizeFloat, float)):
         if _kind is Size or _name not in _OF_INTEGERS:
             setattr(_kind, f"__{_name.rstrip('_')}__", _forgetting(_function, False, _number))
             setattr(_kind, f"__r{_name.rstrip('_')}__", _forgetting(_function, True, _number))
-    setattr(_kind, "__array_ufunc__", _array_ufunc)  # noqa: B010 - typeshed has no such attribute
     for _name in _COMPARISONS:
         setattr(_kind, f"__{_name}__", _forgetting(getattr(operator, _name), False, _number))
-Size.__hash__ = int.__hash__  # type: ignore[method-assign]  # a class that defines __eq__ needs a hash of its own
-SizeFloat.__hash__ = float.__hash__  # type: ignore[method-assign]

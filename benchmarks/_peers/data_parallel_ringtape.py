@@ -27,10 +27,14 @@ class Weights(nn.Module):
         for name, a in arrays.items():
             setattr(self, name.replace(".", "_"), ag.Parameter(a))
 
+    def entered(self) -> dict[str, Any]:
+        """The parameters by name, as they are inside a parallel model: `vars` would give those outside of it."""
+        return {name: getattr(self, name) for name in vars(self)}
+
 
 class MLPModel(Weights):
     def forward(self, x: Any, y: Any) -> Any:
-        p = vars(self)
+        p = self.entered()
         last = CASES["mlp"].widths[1:]
         for i in range(len(last)):
             x = ops.linear(x, p[f"{i}_weight"], p[f"{i}_bias"])
@@ -40,7 +44,7 @@ class MLPModel(Weights):
 
 class GPTModel(Weights):
     def forward(self, tokens: Any, y: Any) -> Any:
-        case, p = CASES["gpt"], vars(self)
+        case, p = CASES["gpt"], self.entered()
         assert isinstance(case, GPT)
         batch, width = tokens.shape[0], case.width
         h = nn.functional.embedding(tokens, p["tokens"]) + p["positions"]
@@ -57,7 +61,7 @@ class GPTModel(Weights):
 
 class SmallModel(Weights):
     def forward(self) -> Any:
-        return list(vars(self).values())
+        return list(self.entered().values())
 
 
 def build(args: Any) -> Worker:

@@ -127,7 +127,8 @@ class Prepared:
         else:
             known = recording.leaves.get(id(x))  # as `enter` does first; this saves its call
             place = recording.enter(x) if known is None else known
-        if collective.communicates:
+        # the objective is compared along the axes of the last collective, which a message of two ranks does not change
+        if collective.communicates and not (collective.between_two and recording.communicates):
             recording.communicates = self
         nodes = recording.nodes
         made = _new(Tensor)  # faster than a call of the constructor

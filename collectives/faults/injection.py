@@ -187,15 +187,14 @@ class RankFaults:
             return quietly(lambda: group.start(copy) if started else group.run(copy))
         return self._started(run(), group, changes) if started else self._corrupt(run(), changes)
 
-    def access(self, group: Communicator, name: str, run: Callable[[], T]) -> T:
+    def access(self, group: Communicator, name: str, run: Callable[[], Any]) -> Any:
         """Count an access to a window, clocks or arrivals, and make it."""
         changes = self.reach(name, group, is_call=name in CALLS)
         if (dropped := self._first_drop(changes)) is not None:
             if name in ("window.add", "window.put"):
-                return None  # type: ignore[return-value]  # they have no result
+                return None  # as they do
             self._wait_for_ever(group, f"its {name} was dropped by an injected fault ({dropped})")
-        result: T = self._corrupt(run(), changes)
-        return result
+        return self._corrupt(run(), changes)
 
     def reach(
         self, name: str, group: Communicator | None, is_counted: bool = True, is_call: bool = False,

@@ -30,7 +30,7 @@ from autograd.nn.archive import replacing
 from . import disk
 from .boxes import elements
 from .directory import Directory
-from .loading import Source, StoredValue, newest
+from .loading import FileSource, StoredValue, newest
 from .manifest import Manifest, Value, dtype_text
 from .tree import name_below
 
@@ -344,7 +344,7 @@ def differences(first: Directory, a: int, second: Directory, b: int) -> Iterator
     with (
         disk.Reader(first.of_step(a), one.files) as left, disk.Reader(second.of_step(b), two.files) as right
     ):  # fmt: skip
-        sources = Source(one, left, True), Source(two, right, True)
+        sources = FileSource(one, left, True), FileSource(two, right, True)
         for key in sorted({*one.values, *two.values}):
             known = [manifest.values.get(key) for manifest in (one, two)]
             x, y = ("-" if each is None else f"{each.dtype}[{', '.join(map(str, each.shape))}]" for each in known)
@@ -474,7 +474,7 @@ def merge(
     text += b" " * (-len(text) % 8)
     try:
         with disk.Reader(directory.of_step(step), manifest.files) as reader, replacing(str(path)) as file:
-            source = Source(manifest, reader, True)
+            source = FileSource(manifest, reader, True)
             file.write(struct.pack("<Q", len(text)))
             file.write(text)
             for name in order:

@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -35,8 +36,8 @@ from .pieces import Stretch, equal_to, meeting
 from .tree import Decoder, objects_of, on_its_mesh, parts_of, state_of
 
 __all__ = [
-    "Restored", "Source", "StoredValue", "agreed_step", "leave_out", "load_step", "newest", "prepared", "set_states",
-    "together",
+    "FileSource", "Restored", "Source", "StoredValue", "agreed_step", "leave_out", "load_step", "newest", "prepared",
+    "set_states", "together",
 ]  # fmt: skip
 
 _ROWS_AT_ONCE = 1 << 20  # bytes
@@ -51,12 +52,13 @@ class Restored(NamedTuple):
 
 
 class Source:
-    """The values of a checkpoint, read by parts.
+    """The values of a checkpoint, read by parts: from files (`FileSource`), or from the memory of ranks.
 
     Parameters
     ----------
     manifest : Manifest
-    reader : disk.Reader
+    folder : str or Path
+        Where they are, for errors.
     checksums : bool
         Whether the checksum of each piece that is read is compared.
 
@@ -68,12 +70,12 @@ class Source:
         The pieces, by key and place, that were read whole and compared, and those of which parts were read.
     """
 
-    def __init__(self, manifest: Manifest, reader: disk.Reader, checksums: bool):
-        self.manifest, self.reader = manifest, reader
+    def __init__(self, manifest: Manifest, folder: str | Path, checksums: bool):
+        self.manifest, self.folder = manifest, folder
         self.used: set[str] = set()
         self.checked: set[tuple[str, int]] = set()
         self.partly: set[tuple[str, int]] = set()
-        self._checksum = disk.running_checksum(manifest.checksum, reader.folder) if checksums else None
+        self._checksum = disk.running_checksum(manifest.checksum, folder) if checksums else None
 
     def value(self, key: str) -> StoredValue:
         """A value, of which nothing is read yet."""
@@ -88,42 +90,11 @@ class Source:
 
     def read(self, key: str, i: int, p: Stretch, flat: Any) -> None:
         """Read a whole piece into an array of bytes, and compare its checksum."""
-        running = None if self._checksum is None else self._checksum()
-        self.reader.read(p.file, p.begin, memoryview(flat), running and running.update)
-        if running is not None:
-            if (found := running.hexdigest()) != p.checksum:
-                name = self.manifest.files[p.file][0]
-                raise DamagedCheckpoint(
-                    f"checkpoint {self.reader.folder}, {name}, bytes {p.begin} to {p.end}, of {key}: the checksum is "
-                    f"{found}, and it was {p.checksum} when it was saved"
-                )
-            self.checked.add((key, i))
+        raise NotImplementedError
 
     def part(self, key: str, i: int, p: Stretch, box: Box, dtype: Any, into: Any) -> None:
-        """Read a part of a piece. Of the bytes between its rows only those between short rows are read.
-
-        The file is not mapped: the system would end the process if the file was cut off meanwhile.
-        """
-        self.partly.add((key, i))
-        self._rows(p.file, p.begin, shape_of(p.box), within(box, p.box), dtype, into)
-
-    def _rows(
-        self, file: int, begin: int, shape: tuple[int, ...], wanted: tuple[slice, ...], dtype: Any, into: Any
-    ) -> None:
-        """Read a part of an array of some shape that begins at a byte of a file."""
-        row, first, last = math.prod(shape[1:]) * dtype.itemsize, wanted[0].start, wanted[0].stop
-        used = math.prod(s.stop - s.start for s in wanted[1:]) * dtype.itemsize
-        if used == row and into.flags.c_contiguous:
-            self.reader.read(file, begin + first * row, disk.bytes_of(into))
-        elif len(shape) > 1 and (row > _ROWS_AT_ONCE or _LONG_ROW <= used <= row // 2):
-            for k in range(first, last):
-                self._rows(file, begin + k * row, shape[1:], wanted[1:], dtype, into[k - first])
-        else:
-            count = max(_ROWS_AT_ONCE // row, 1)
-            for k in range(first, last, count):
-                held = np.empty((min(count, last - k), *shape[1:]), dtype)
-                self.reader.read(file, begin + k * row, disk.bytes_of(held))
-                into[k - first : k - first + len(held)] = held[(slice(None), *wanted[1:])]
+        """Read a part of a piece."""
+        raise NotImplementedError
 
     def report(self, given: Set[str], unnamed: set[str]) -> dict[str, Any]:
         """Tell the other ranks what this one has not used of the objects that were given, and what it has not checked.
@@ -162,6 +133,52 @@ class Source:
             for key, i in sorted(self.partly - self.checked):
                 self.piece(key, i, self.manifest.values[key])
         self.partly.clear()
+
+
+class FileSource(Source):
+    """The values of a checkpoint in its files, given what reads them."""
+
+    def __init__(self, manifest: Manifest, reader: disk.Reader, checksums: bool):
+        super().__init__(manifest, reader.folder, checksums)
+        self.reader = reader
+
+    def read(self, key: str, i: int, p: Stretch, flat: Any) -> None:
+        running = None if self._checksum is None else self._checksum()
+        self.reader.read(p.file, p.begin, memoryview(flat), running and running.update)
+        if running is not None:
+            if (found := running.hexdigest()) != p.checksum:
+                name = self.manifest.files[p.file][0]
+                raise DamagedCheckpoint(
+                    f"checkpoint {self.folder}, {name}, bytes {p.begin} to {p.end}, of {key}: the checksum is "
+                    f"{found}, and it was {p.checksum} when it was saved"
+                )
+            self.checked.add((key, i))
+
+    def part(self, key: str, i: int, p: Stretch, box: Box, dtype: Any, into: Any) -> None:
+        """Read a part of a piece; of the bytes between its rows only those between short rows.
+
+        The file is not mapped: the system would end the process if the file was cut off meanwhile.
+        """
+        self.partly.add((key, i))
+        self._rows(p.file, p.begin, shape_of(p.box), within(box, p.box), dtype, into)
+
+    def _rows(
+        self, file: int, begin: int, shape: tuple[int, ...], wanted: tuple[slice, ...], dtype: Any, into: Any
+    ) -> None:
+        """Read a part of an array of some shape that begins at a byte of a file."""
+        row, first, last = math.prod(shape[1:]) * dtype.itemsize, wanted[0].start, wanted[0].stop
+        used = math.prod(s.stop - s.start for s in wanted[1:]) * dtype.itemsize
+        if used == row and into.flags.c_contiguous:
+            self.reader.read(file, begin + first * row, disk.bytes_of(into))
+        elif len(shape) > 1 and (row > _ROWS_AT_ONCE or _LONG_ROW <= used <= row // 2):
+            for k in range(first, last):
+                self._rows(file, begin + k * row, shape[1:], wanted[1:], dtype, into[k - first])
+        else:
+            count = max(_ROWS_AT_ONCE // row, 1)
+            for k in range(first, last, count):
+                held = np.empty((min(count, last - k), *shape[1:]), dtype)
+                self.reader.read(file, begin + k * row, disk.bytes_of(held))
+                into[k - first : k - first + len(held)] = held[(slice(None), *wanted[1:])]
 
 
 def _is_of(key: str, paths: Set[str]) -> bool:
@@ -287,7 +304,7 @@ def load_step(directory: Directory, objects: Any, step: int, checksums: bool) ->
         with together(told, of) as everyone:
             manifest = directory.manifest(step)
             reader = stack.enter_context(disk.Reader(directory.of_step(step), manifest.files))
-            source = Source(manifest, reader, checksums)
+            source = FileSource(manifest, reader, checksums)
             known = objects_of(objects)
             commits, others, values, unnamed = prepared(objects, source)
             told |= source.report(known.keys(), unnamed)
@@ -381,7 +398,7 @@ def prepared(
                 f"checkpoint.load of step {manifest.step}: the state of {path!r} is none of a {type(x).__name__}: "
                 f"{type(error).__name__}: {error}"
             ) from error
-    return commits, others, _plain_values(tree, decoder, source.reader.folder), decoder.unused
+    return commits, others, _plain_values(tree, decoder, source.folder), decoder.unused
 
 
 def _plain_values(tree: Mapping[str, Any], decoder: Decoder, folder: Any) -> dict[str, Any]:
@@ -413,7 +430,7 @@ def _value(source: Source, path: str, like: Any) -> Any:
     if key not in values or is_other:
         saved = [each for each in values if each.startswith(f"{path}@")]
         if not saved:
-            return refuse(source.reader.folder, path, "its tree has a value of which it has no pieces")
+            return refuse(source.folder, path, "its tree has a value of which it has no pieces")
         fault = f"each rank has a value of its own there, {', '.join(saved[:4])}{', ...' * (len(saved) > 4)}"
         raise LayoutError(
             f"checkpoint.load of step {source.manifest.step}: {path}: in the checkpoint {fault}, and here "

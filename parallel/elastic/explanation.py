@@ -1,4 +1,4 @@
-"""`explain`: what copies in memory, and going on after a death, send, without either, for any number of ranks."""
+"""`explain`: the bytes and messages of a copy and of a restore after a death, counted without making one."""
 
 from __future__ import annotations
 

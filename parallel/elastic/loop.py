@@ -568,9 +568,11 @@ def _recovery(told: dict[str, Any]) -> Recovery:
 
 def _set_plain(objects: Mapping[str, Any], restored: Restored | None) -> None:
     """Replace plain values by those that were restored."""
-    for name, x in () if restored is None else restored.values.items():
+    if restored is None or not isinstance(objects, MutableMapping):  # then it has none: see `Run.restore`
+        return
+    for name, x in restored.values.items():
         if name in objects and not has_state(objects[name]):
-            objects[name] = _with_plain(objects[name], x)  # type: ignore[index]  # `Run.restore` has checked it
+            objects[name] = _with_plain(objects[name], x)
 
 
 def _with_plain(have: Any, restored: Any) -> Any:

@@ -16,7 +16,6 @@ import math
 import zlib
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -259,7 +258,7 @@ class _Memory(Source):
     """
 
     def __init__(self, manifest: Manifest, data: Mapping[str, Sequence[Any]] | None = None):
-        super().__init__(manifest, SimpleNamespace(folder="the memory of the ranks"), False)  # type: ignore[arg-type]
+        super().__init__(manifest, "the memory of the ranks", False)
         self.wanted: dict[tuple[str, Box], None] = {}
         self.data = data
 

@@ -44,7 +44,7 @@ def test_different_losses_are_refused() -> None:
 @pytest.mark.timeout(330)
 def test_it_runs(capsys: pytest.CaptureFixture[str]) -> None:
     find_mpiexec()
-    bench.main(["--only", "small", "dry", "--rounds", "3", "--json"])
+    bench.main(["--only", "mlp", "small", "dry", "--rounds", "3", "--json"])
     figures = json.loads(capsys.readouterr().out)
     assert figures["200 small gradients, one bucket beside one by one, ms"]["losses_differ_by"] == 0
     predicted = {name: row["ours"] for name, row in figures.items() if "1,024 ranks" in name}

@@ -98,7 +98,7 @@ class Flags:
 
     def __init__(self, host: Host, window: Window, rank: int, size: int, disagree: Callable[[int], None]):
         self.words: Any = window.bytes[: Flags.bytes(size)].data.cast("q")
-        self.number = 0
+        self.number: Any = 0  # of synchronizations; a `_NoNumber` once each further one must raise
         self.rank = rank
         self.line = rank * LINE
         self.peers = tuple(r * LINE for r in range(size) if r != rank)
@@ -121,7 +121,7 @@ class Flags:
 
     def refuse(self, error: Callable[[], Exception]) -> None:
         """Make every further synchronization raise an error."""
-        self.number = _NoNumber(error)  # type: ignore[assignment]  # every use of it raises
+        self.number = _NoNumber(error)
 
     def refuse_ended(self) -> None:
         """Make every further synchronization raise that the epoch of the group is over."""

@@ -237,8 +237,9 @@ class WaitingRanks:
     def _begin(self, ranks: list[int], gathering: Gathering) -> None:
         """Start ranks that replace others. The caller does not hold the lock: they take it."""
         for rank in ranks:
+            assert self.begin_rank is not None  # `_settle` has asked
             try:
-                self.begin_rank(rank, gathering)  # type: ignore[misc]  # `_settle` has asked
+                self.begin_rank(rank, gathering)
             except RuntimeError as error:  # no more threads
                 self.fail(rank, error)
 

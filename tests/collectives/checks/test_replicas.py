@@ -228,6 +228,28 @@ def test_equal_objectives_on_tapes_without_a_collective_are_legal(mode: str) -> 
         assert np.allclose(found, 2 * START)
 
 
+@pytest.mark.parametrize("starts", [False, True])
+def test_a_message_of_two_ranks_leaves_the_comparison_of_all(mode: str, starts: bool) -> None:
+    """The last collective on the tapes of two ranks is another one than on that of the third."""
+
+    def body(mesh: Any) -> Any:
+        w, rank = ag.Parameter(START), int(mesh.ranks.rank)
+        for _ in range(9):
+            w.zero_grad()
+            with ag.Tape() as tape:
+                y = rows(mesh) @ cc.cast(w, "dp", to=R)
+                loss = cc.all_reduce((y * y).sum(), "dp", to=I)
+                if rank == 0:
+                    cc.send(y, "dp", 1)
+                elif rank == 1:
+                    cc.recv_async("dp", 0, like=y).wait() if starts else cc.recv("dp", 0, like=y)
+            tape.backward(loss)
+        return w.grad.numpy() if w.grad is not None else None
+
+    one, *others = run(body)
+    assert one is not None and all(np.array_equal(one, each) for each in others)
+
+
 def test_off_compares_no_objective() -> None:
     cc.check("off")
 

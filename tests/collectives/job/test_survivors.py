@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,7 @@ from ..launch import Outcome, launch
 from .network import Network
 
 LIMIT_S = 120
-TOLERANT = {"on": "openmpi", "options": ["--with-ft", "ulfm"]}
+TOLERANT: dict[str, Any] = {"on": "openmpi", "options": ["--with-ft", "ulfm"]}
 AGREED_S = 2.0  # within which survivors agree on who is left
 
 
@@ -104,7 +105,7 @@ def survive(seed: int) -> str:
     """Run a job in which ranks are killed, and check what the others do. Returns what MPI did wrong."""
     size, times = killed(seed)
     victims = ",".join(f"{rank}@{when:.4f}" for rank, when in times.items())
-    outcome = launch("survives.py", size, "150", str(seed), victims, limit_s=LIMIT_S, **TOLERANT)  # type: ignore[arg-type]
+    outcome = launch("survives.py", size, "150", str(seed), victims, limit_s=LIMIT_S, **TOLERANT)
     case = f"seed {seed}, {size} ranks, {victims}\n{outcome.out}\n{outcome.err}"
     assert not outcome.is_late, case
     died = {int(rank): float(when) for rank, when in re.findall(r"^DIES (\d+) ([\d.]+)", outcome.out, re.M)}
@@ -166,15 +167,15 @@ def test_an_end_that_mpi_does_not_tell_of_ends_the_job() -> None:
 
 
 def lose(how: str) -> Outcome:
-    return launch("loses_rank.py", 3, how, limit_s=LIMIT_S, RINGTAPE_STOPPED_S="2", **TOLERANT)  # type: ignore[arg-type]
+    return launch("loses_rank.py", 3, how, limit_s=LIMIT_S, RINGTAPE_STOPPED_S="2", **TOLERANT)
 
 
 # -- memory ------------------------------------------------------------------------------------------------------------
 @pytest.mark.slow
 @pytest.mark.parametrize("on", ["here", "openmpi"])
 def test_twenty_epochs_do_not_grow(on: str) -> None:
-    tolerant = TOLERANT if on == "openmpi" else {}
-    outcome = launch("rebuilds.py", 3, "24", limit_s=LIMIT_S, **tolerant)  # type: ignore[arg-type]
+    tolerant: dict[str, Any] = TOLERANT if on == "openmpi" else {}
+    outcome = launch("rebuilds.py", 3, "24", limit_s=LIMIT_S, **tolerant)
     found = [tuple(map(int, each)) for each in re.findall(r"EPOCH (\d+) (\d+) (\d+)", outcome.out)]
     assert outcome.code == 0 and len(found) == 24, outcome
     assert found[-1][1] <= found[5][1] and found[-1][2] <= found[5][2] + 8, found

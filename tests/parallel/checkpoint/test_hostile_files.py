@@ -24,7 +24,7 @@ from parallel import Trainer, checkpoint
 from parallel.checkpoint import disk, loading
 from parallel.checkpoint.commands import main
 from parallel.checkpoint.directory import Directory
-from parallel.checkpoint.loading import Source, StoredValue
+from parallel.checkpoint.loading import FileSource, StoredValue
 
 X, Y = np.random.default_rng(0).standard_normal((12, 16)), np.arange(12) % 2
 PLAIN = {"best": 0.25, "rates": [0.1, np.arange(5)], "pair": (1, None, "text", float("inf")), "of": {"value": "x"}}
@@ -549,7 +549,7 @@ def source_of(folder: Path, value: Any) -> Iterator[StoredValue]:
     checkpoint.save(folder, {"x": value}, 1)
     manifest = Directory(folder).manifest(1)
     with disk.Reader(folder / "step-000000001", manifest.files) as reader:
-        yield Source(manifest, reader, True).value("x")
+        yield FileSource(manifest, reader, True).value("x")
 
 
 @pytest.mark.parametrize("at_once, long_row", [(1 << 20, 1 << 14), (64, 24), (8, 1 << 14), (1 << 20, 1), (1, 1)])

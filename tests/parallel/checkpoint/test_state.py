@@ -276,7 +276,7 @@ def test_large_values_in_blocks_and_in_parts(tmp_path: Path, background: bool) -
             assert np.array_equal(x, wanted[name]) and x.flags.writeable and x.flags.c_contiguous
             x += 1
     with disk.Reader(saved.directory.of_step(2), saved.directory.manifest(2).files) as reader:
-        source = loading.Source(saved.directory.manifest(2), reader, True)
+        source = loading.FileSource(saved.directory.manifest(2), reader, True)
         name = str(sizes[3])
         part = source.value(name)[(slice(5, -7),)]
         assert np.array_equal(part, values[name][5:-7])
