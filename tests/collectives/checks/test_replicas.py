@@ -242,7 +242,7 @@ def test_a_message_of_two_ranks_leaves_the_comparison_of_all(mode: str, starts: 
                 if rank == 0:
                     cc.send(y, "dp", 1)
                 elif rank == 1:
-                    cc.recv_async("dp", 0, like=y).wait() if starts else cc.recv("dp", 0, like=y)
+                    cc.irecv("dp", 0, like=y).wait() if starts else cc.recv("dp", 0, like=y)
             tape.backward(loss)
         return w.grad.numpy() if w.grad is not None else None
 
