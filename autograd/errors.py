@@ -19,7 +19,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache, wraps
 from types import FrameType, FunctionType, TracebackType
-from typing import Any, ParamSpec, TypeVar, overload
+from typing import Any, ParamSpec, Self, TypeVar, overload
 
 import numpy as np
 
@@ -215,8 +215,20 @@ class DeadlockError(CommunicationError):
     """Ranks wait for each other and none can proceed. The message says what each of them waits for."""
 
 
+class _Met(threading.local):
+    failures = 0
+
+
+MET = _Met()
+"""How many `RankFailed` this thread has met, also those that the program has caught."""
+
+
 class RankFailed(CommunicationError):
     """Another rank raised, exited early or was killed. The message names it."""
+
+    def __new__(cls, *args: Any, **named: Any) -> Self:
+        MET.failures += 1
+        return super().__new__(cls, *args, **named)
 
 
 class ReplicaMismatch(CommunicationError):

@@ -18,6 +18,7 @@ from autograd.arrays.device import to_host
 from autograd.arrays.shape_only import is_absent
 from autograd.engine.state import state
 from autograd.engine.whole import Piece
+from autograd.errors import OptionError
 from autograd.nn import Module
 from autograd.optim import Optimizer
 from autograd.optim.copies import OfCopies
@@ -221,6 +222,7 @@ class Live:
         self.objects, self.expected, self.epoch = objects, expected, epoch
         self.parts = _parts(objects)
         self.step = 0
+        self._looked_at = 0
         self._counts: dict[str, Any] = {}
         self._kept: dict[str, Encoded] = {}
         self._copies: dict[str, Any] = {}  # arrays of modules, by path
@@ -243,6 +245,27 @@ class Live:
                 self._kept[path] = _copied(found)
         self._kept[""] = _copied(encode(plain_of(self.objects)))
         self.step = step
+
+    def refuse_forgotten(self) -> None:
+        """Raise OptionError for an optimizer with a state that has made a step on the mesh, and is not in the state.
+
+        The mesh knows those whose steps the ranks compare.
+        """
+        made = list(state.mesh.optimizers)
+        if len(made) == self._looked_at:
+            return
+        self._looked_at = len(made)
+        parts = [part for _, part, _ in self.parts]
+        known = {id(x) for part in parts for x in (part, *getattr(part, "__dict__", {}).values())}
+        for x in made:
+            values = [value for each in x.state_lists() for value in each if value is not None]
+            if id(x) not in known and (values or x.schedule is not None):
+                raise OptionError(
+                    f"Run.steps: {type(x).__name__} of {len(x.parameters)} parameters, the first of them "
+                    f"{x.parameters[0].name or 'without a name'}, has made a step, and is none of the objects of "
+                    "Run.restore: after a death it would begin again without its state\n"
+                    '  fix: run.restore({..., "optimizer": optimizer})'
+                )
 
     def _others(self, module: Module) -> Iterable[tuple[str, Any]]:
         """The arrays of a module that no optimizer changes."""

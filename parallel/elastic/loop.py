@@ -17,7 +17,7 @@ import numpy as np
 
 from autograd import random
 from autograd.engine.state import state
-from autograd.errors import ArgumentError, MeshError, OptionError, RankFailed, typed_errors
+from autograd.errors import MET, ArgumentError, MeshError, OptionError, RankFailed, typed_errors
 from collectives import Mesh, World
 from collectives.faults.points import point
 from collectives.job.failure import process
@@ -114,7 +114,13 @@ class Run:
             raise OptionError(f"Run.steps: n={n!r} was given; needed: a whole number of at least 0")
         while self.step < n:
             point("elastic.step")
+            met = MET.failures
             yield self.step
+            if MET.failures > met:  # it does not count as done, whatever the program has made of it
+                raise RankFailed(
+                    f"elastic.run: the program has caught a RankFailed in step {self.step}, and has gone on\n"
+                    "  fix: except cc.RankFailed: raise"
+                )
             self.step += 1
             self._loop.commit(self._objects, self.step, self.step == n)
 
@@ -540,6 +546,7 @@ class _Loop:
         """A step is done on this rank."""
         point("elastic.commit")
         assert self.live is not None
+        self.live.refuse_forgotten()
         self.live.commit(step)
         self.reached = max(self.reached, step)
         if self.every_copy and step % self.every_copy == 0 and state.distribution.group().size > 1:

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from threading import TIMEOUT_MAX, Lock, get_ident
 from typing import Any, NoReturn
 
-from autograd.errors import CommunicationError, DeadlockError, MeshError, RankFailed, site_of_thread
+from autograd.errors import MET, CommunicationError, DeadlockError, MeshError, RankFailed, site_of_thread
 
 from ...checks import modes, reports
 from ...job.activity import forked_text
@@ -120,6 +120,7 @@ class WaitingRanks:
             self._wake_locks[rank].acquire()
         error, self._errors[rank] = self._errors[rank], None
         if error is not None:
+            MET.failures += isinstance(error, RankFailed)  # another thread has made it
             raise error
 
     def release(self, wait: Wait) -> None:

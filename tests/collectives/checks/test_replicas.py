@@ -240,7 +240,7 @@ def test_a_message_of_two_ranks_leaves_the_comparison_of_all(mode: str, starts: 
                 y = rows(mesh) @ cc.cast(w, "dp", to=R)
                 loss = cc.all_reduce((y * y).sum(), "dp", to=I)
                 if rank == 0:
-                    cc.send(y, "dp", 1)
+                    cc.isend(y, "dp", 1).wait() if starts else cc.send(y, "dp", 1)
                 elif rank == 1:
                     cc.irecv("dp", 0, like=y).wait() if starts else cc.recv("dp", 0, like=y)
             tape.backward(loss)

@@ -287,14 +287,15 @@ def test_too_few_ranks_are_an_error() -> None:
             world.run(lambda: elastic.run(lambda run: run.mesh.ranks.barrier(), mesh={"dp": 3}))
 
 
+given: Any = elastic.run  # with arguments of any type
 WRONG: dict[str, tuple[Any, type[Exception], str]] = {
-    "no function": (lambda: elastic.run(None, mesh={"dp": -1}), OptionError, "program=None"),  # type: ignore[arg-type]
-    "copies=0": (lambda: elastic.run(len, mesh={"dp": -1}, copies=0), OptionError, "copies=0"),  # type: ignore[arg-type]
-    "every alone": (lambda: elastic.run(len, mesh={"dp": -1}, every=2), OptionError, "without directory="),  # type: ignore[arg-type]
-    "no mesh": (lambda: elastic.run(len, mesh={}), MeshError, "mesh="),  # type: ignore[arg-type]
-    "steps first": (lambda: elastic.run(lambda run: list(run.steps(2)), mesh={"dp": -1}), OptionError, "before Run"),
+    "no function": (lambda: given(None, mesh={"dp": -1}), OptionError, "program=None"),
+    "copies=0": (lambda: given(len, mesh={"dp": -1}, copies=0), OptionError, "copies=0"),
+    "every alone": (lambda: given(len, mesh={"dp": -1}, every=2), OptionError, "without directory="),
+    "no mesh": (lambda: given(len, mesh={}), MeshError, "mesh="),
+    "steps first": (lambda: given(lambda run: list(run.steps(2)), mesh={"dp": -1}), OptionError, "before Run"),
     "restore twice": (
-        lambda: elastic.run(lambda run: [run.restore({}), run.restore({})], mesh={"dp": -1}), OptionError, "twice"
+        lambda: given(lambda run: [run.restore({}), run.restore({})], mesh={"dp": -1}), OptionError, "twice"
     ),
 }  # fmt: skip
 
@@ -304,6 +305,53 @@ def test_mistakes_are_named(name: str) -> None:
     call, kind, says = WRONG[name]
     with cc.World("threads", 2, policy="raise") as world, pytest.raises(kind, match=says):
         world.run(call)
+
+
+def by_hand(optimizer: Any, keeps: tuple[str, ...], catches: bool = False) -> Any:
+    """A program whose loop is its own; `keeps` are the objects that it restores."""
+
+    def train(run: elastic.Run) -> Any:
+        net = nn.Linear(3, 1, dtype=float, key=random.Key(0))
+        objects = {"net": net, "optimizer": optimizer(net.parameters())}
+        model = DataParallel(net, "dp")
+        run.restore({name: objects[name] for name in keeps})
+        for _ in run.steps(6):
+            try:
+                objects["optimizer"].zero_grad()
+                rows = cc.shard(ag.tensor(np.arange(36.0).reshape(12, 3) / 36, layout={"dp": cc.R}), "dp")
+                with ag.Tape() as tape:
+                    loss = cc.all_reduce((model(rows) ** 2).sum(), "dp", to=cc.I)
+                tape.backward(loss)
+                objects["optimizer"].step()
+            except RankFailed:
+                if not catches:
+                    raise
+        return net.weight.numpy().copy()
+
+    with faults.injected("kill:1@3,of=elastic.step"), cc.World("threads", 3, policy="raise") as world:
+        return world.run(lambda: elastic.run(train, mesh={"dp": -1}))
+
+
+def _adam(parameters: Any) -> Any:
+    return optim.AdamW(parameters, lr=0.1)
+
+
+def test_an_optimizer_that_is_not_in_the_state_is_refused() -> None:
+    with pytest.raises(OptionError, match=r"AdamW of 2 parameters, the first of them weight, .* Run.restore"):
+        by_hand(_adam, ("net",))
+
+
+@pytest.mark.parametrize("optimizer", [
+    lambda p: optim.SGD(p, lr=0.1), lambda p: optim.Offload(optim.AdamW, p, lr=0.1),
+])  # fmt: skip
+def test_optimizers_that_need_no_place_of_their_own_in_the_state(optimizer: Any) -> None:
+    """One without a state, and the one inside another."""
+    keeps = ("net",) if "SGD" in repr(optimizer([ag.Parameter(np.ones(2))])) else ("net", "optimizer")
+    assert by_hand(optimizer, keeps)[0] is not None
+
+
+def test_a_failure_that_the_program_catches_does_not_end_a_step() -> None:
+    assert np.array_equal(by_hand(_adam, ("net", "optimizer"), True)[0], by_hand(_adam, ("net", "optimizer"))[0])
 
 
 def test_a_world_that_ends_with_a_rank_is_refused() -> None:
