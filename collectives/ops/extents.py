@@ -19,6 +19,7 @@ from ..checks import modes
 from ..declaration.collective import Collective
 from ..declaration.compared import compared_layout
 from ..mesh import Axis
+from ..transports.protocol import Request
 
 __all__ = [
     "check_inner", "check_outer", "checked_counts", "extents_along", "extents_received", "joined", "normal_dim",
@@ -84,8 +85,10 @@ def extents_along(x: Tensor, axis: Axis, dim: int, collective: Collective) -> tu
             return found, True
     if layout.absent_beyond(axis.names):
         return (mine,) * ranks, False  # no rank of the axis holds data, and the label has no extents
-    _announce(name, x, axis, f"dim={dim}", collective.rooted)
-    gathered = axis.group.all_gather(np.array([mine], np.int64), [1] * ranks)
+    if axis.group.checking:
+        _announce(name, x, axis, f"dim={dim}", collective.rooted)
+    request = Request("all_gather", np.array([mine], np.int64), counts=[1] * ranks)
+    gathered = axis.group.repeat("extents", request)
     return tuple(gathered.tolist()), False
 
 
@@ -94,7 +97,7 @@ def _announce(name: str, x: Tensor, axis: Axis, words: str, is_rooted: bool = Fa
     assert x.layout is not None
     dtype, n, axes = dtype_name(x.array.dtype), x.array.ndim, "*".join(axis.names)
     compared = compared_layout(x.layout, axis.names) if modes.watching else ""
-    axis.group.announce(lambda: f"{name}(axis={axes!r} {dtype} with {n} dimensions, {words})", compared, is_rooted)
+    axis.group.announce(f"{name}(axis={axes!r} {dtype} with {n} dimensions, {words})", compared, is_rooted)
 
 
 def checked_counts(x: Tensor, axis: Axis, dim: int, counts: Sequence[int]) -> tuple[int, ...]:
@@ -140,9 +143,11 @@ def extents_received(
         return known or (counts[group.index],) * group.size
     if known is not None and not group.checking:
         return known
-    _announce("all_to_all", x, axis, f"dim={dim} along it")
+    if group.checking:
+        _announce("all_to_all", x, axis, f"dim={dim} along it")
     ones = [1] * group.size
-    found = tuple(int(n) for n in group.all_to_all(np.array(counts, np.int64), ones, ones))
+    request = Request("all_to_all", np.array(counts, np.int64), counts=ones, receive_counts=ones)
+    found = tuple(group.repeat("counts", request).tolist())
     if known is not None and found != known:
         raise ShapeError(
             f"all_to_all(axis={'*'.join(axis.names)!r}): received={list(known)} was given; the ranks send "

@@ -229,14 +229,16 @@ def _from_root(x: Any, axis: AxisName, root: int, name: str, like: Any) -> tuple
 def _outline_from_root(x: Any, on: Axis, root: int, name: str) -> Any:
     """Send the header of the root's value: its shape, its dtype and its labels, on all ranks of the axis."""
     at_root, recorded = on.group.index == root, state.recording is not None
-    how = "recorded" if recorded else "not recorded"
-    on.group.announce(lambda: f"{name}(axis={'*'.join(on.names)!r} root={root}) {how}", is_rooted=True)
+    if on.group.checking:
+        how = "recorded" if recorded else "not recorded"
+        on.group.announce(f"{name}(axis={'*'.join(on.names)!r} root={root}) {how}", is_rooted=True)
     if at_root:
         numbers = _compared(x, on, name) if modes.limit else (0.0, 0.0)
         data = headers.write(x.array, x.layout, recorded, name, numbers=numbers)
     else:
         data = np.empty(headers.HEADER_BYTES, np.uint8)
-    data = on.group.broadcast(data, root)
+    request = Request("broadcast", data, root=root) if at_root else Request("broadcast", root=root, out=data)
+    data = on.group.repeat(("outline", root), request)
     if on.group.dry and not at_root:
         return headers.outline_of(x, name, f"rank {root}")
     outline = headers.read(data, recorded, name, f"rank {root}")

@@ -11,7 +11,7 @@ the copy that a started call owns, counters of messages, observers, and a method
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from threading import Lock, get_ident
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -306,15 +306,31 @@ class Communicator:
         transport allows it.
         """
         is_broadcast, repeats = request.call == "broadcast", self.repeats
+        receives = is_broadcast and request.root != self.index
 
         def send(x: Array) -> Any:
             if not repeats or self.before_root is not None or (observers and get_ident() in observers):
-                return self.run(request._replace(x=x))
+                return self.run(request._replace(out=x) if receives else request._replace(x=x))
             if is_broadcast:
                 return self._run(request, None, x.copy())
             return self._run(request, x, None if result is None else empty(*result))
 
         return send
+
+    def repeat(self, key: Hashable, request: Request) -> Any:
+        """`run` for a request that this group makes again and again, as operations do before they move data.
+
+        Requests with equal keys may only differ in the values of their operands, which are flat host arrays.
+        """
+        x = request.out if request.x is None else request.x
+        repeated: dict[Hashable, Callable[[Array], Any]] = vars(self).setdefault("_repeated", {})
+        send = repeated.get(key)
+        if send is not None:
+            return send(x)
+        y = self.run(request)
+        if self.size > 1 and not self.dry:
+            repeated[key] = self.sender(request._replace(x=None, out=None), x, answer(request, self.index))
+        return y
 
     def start(self, request: Request) -> Pending[Any]:
         """Start a call and return at once. The order of starts is part of the channel's order."""

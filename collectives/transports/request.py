@@ -344,14 +344,12 @@ def _check_parts(call: str, counts: Any, receive_counts: Any, size: int, name: s
             f"{call} on '{name}' was called without counts; needed: counts, the number of elements of each of the "
             f"{size} ranks' parts\n  fix: [{each}] * group.size, if all are equal"
         )
-    _check_counts("send_counts" if call == "all_to_all" else "counts", counts, size, name)
-    if receive_counts is not None:
-        _check_counts("receive_counts", receive_counts, size, name)
-
-
-def _check_counts(what: str, counts: Sequence[int], size: int, name: str) -> None:
-    if len(counts) != size or min(counts) < 0:
-        raise ShapeError(f"{what} on '{name}' must be {size} counts >= 0, not {list(map(int, counts))}")
+    what, given = "send_counts" if call == "all_to_all" else "counts", counts
+    if len(counts) == size and min(counts) >= 0:
+        if receive_counts is None or (len(receive_counts) == size and min(receive_counts) >= 0):
+            return
+        what, given = "receive_counts", receive_counts
+    raise ShapeError(f"{what} on '{name}' must be {size} counts >= 0, not {list(map(int, given))}")
 
 
 def _check_size(x: Any, needed: int, meaning: str) -> None:

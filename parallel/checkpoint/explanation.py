@@ -16,7 +16,7 @@ from .ownership import name_of_replicas, replicas_of, share_of
 from .saving import told_bytes
 from .tree import Encoded, encode, on_a_mesh
 
-__all__ = ["Explanation", "after_first_step", "explain"]
+__all__ = ["Explanation", "after_first_step", "explain", "number_of_stages"]
 
 
 @dataclass(frozen=True)
@@ -88,10 +88,7 @@ def explain(objects: Any) -> Explanation:
         group = state.distribution.group()
         ranks = int(group.size)
         entries = share_of(found.pieces, ranks, None).entries
-        axes = state.distribution.stage_axes
-        grid = state.grid
-        stages = 1 if grid is None else math.prod(
-            size for axis, size in zip(grid.names, grid.sizes, strict=True) if axis in axes)  # fmt: skip
+        stages = number_of_stages()
     held = sum(piece.array.dtype.itemsize * int(piece.array.size) for piece, _ in found.pieces.values())
     written = sum(entry.array.dtype.itemsize * elements(entry.box) for entry in entries)
     of_all = sum(array.dtype.itemsize * int(array.size) for array in found.arrays.values())
@@ -104,6 +101,13 @@ def explain(objects: Any) -> Explanation:
         ranks, ranks + 1, len(found.pieces) + len(found.arrays), held, written, pieces * ranks, exchanges,
         0 if ranks == 1 else texts,
     )  # fmt: skip
+
+
+def number_of_stages() -> int:
+    """The number of stages of the current mesh, whose ranks have different trees of a state."""
+    axes, grid = state.distribution.stage_axes, state.grid
+    sizes = {} if grid is None else dict(zip(grid.names, grid.sizes, strict=True))
+    return math.prod(sizes[axis] for axis in axes)
 
 
 def _copies(found: Encoded) -> set[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +11,7 @@ from autograd.engine.state import state
 from autograd.errors import typed_errors
 
 from ..checkpoint.boxes import elements
-from ..checkpoint.explanation import after_first_step
+from ..checkpoint.explanation import after_first_step, number_of_stages
 from ..checkpoint.ownership import Entry, share_of
 from ..checkpoint.replicas import digest_of_text
 from ..checkpoint.tree import encode, on_a_mesh
@@ -104,10 +103,7 @@ def explain(objects: Any) -> ElasticCost:
         named = objects if isinstance(objects, Mapping) else {"state": objects}
         found = encode(named, prepare=after_first_step)
         group = state.distribution.group()
-        ranks, grid = int(group.size), state.grid
-        stages = 1 if grid is None else math.prod(
-            size for axis, size in zip(grid.names, grid.sizes, strict=True) if axis in state.distribution.stage_axes
-        )  # fmt: skip
+        ranks, stages = int(group.size), number_of_stages()
         entries, share = what_is_here(found), share_of(found.pieces, ranks, None).entries
         values, expected = values_in(entries, found.arrays), expected_here(named)
         holding = Holding("replicas", 1, 0, found.tree, [], mesh_sizes(), int(group.index), expected, entries, values)

@@ -546,13 +546,13 @@ def exchanges(mode: str, received: Any = None) -> list[Any]:
         mine, theirs = SENT[rank], [row[rank] for row in SENT]
         x = ag.tensor(numpy.full((sum(mine), 2), float(rank)))
         group, calls = mesh.axis("dp").group, []
-        inner = group.all_to_all
+        inner = group.repeat
 
         def counted(*args: Any) -> Any:
             calls.append(args)
             return inner(*args)
 
-        group.all_to_all = counted  # the exchange of the counts; the rows themselves are a Request
+        group.repeat = counted  # the exchange of the counts; the rows themselves are a Request
         y = cc.all_to_all(x, "dp", 0, 0, counts=mine, received=theirs if received is None else received(rank, theirs))
         return y.numpy()[:, 0].tolist(), len(calls)
 

@@ -17,10 +17,9 @@ from collectives.mesh import Mesh
 from ...proofs.random_programs import Program, Statement, execute, generate, kinds
 from ...proofs.random_programs.generate import ALL
 
-OPTIONS: dict[str, Any] = {
-    "ranks": (2, 6), "axes": (1, 2), "operations": tuple(each for each in ALL if each != "hand_over"),
-}  # fmt: skip
-"""Without messages, behind which every power is unknown."""
+OPTIONS: dict[str, Any] = {"ranks": (2, 6), "axes": (1, 2)}
+KNOWN = tuple(each for each in ALL if each != "hand_over")
+"""Operations without messages, behind which every power is unknown, so that no factor is told."""
 
 
 @pytest.fixture(autouse=True)
@@ -122,7 +121,7 @@ def told(seeds: range) -> Counter[str]:
     """The number of planted factors that are told, and of those that stay silent by reason."""
     found = Counter[str]()
     for seed in seeds:
-        one = planted(generate(seed, labelled=True, **OPTIONS), seed)
+        one = planted(generate(seed, labelled=True, operations=KNOWN, **OPTIONS), seed)
         if one is None:
             continue
         text = alarm(one[0])
