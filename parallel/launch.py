@@ -19,6 +19,7 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
+import shutil
 import signal
 import socket
 import subprocess
@@ -408,6 +409,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.hosts is not None or options.hostfile is not None:
         if "{host}" not in options.probe:
             parser.error(f"--probe {options.probe!r}: needed: a command with {{host}}")
+        try:
+            program = shlex.split(options.probe)[0]
+        except ValueError as error:
+            parser.error(f"--probe {options.probe!r}: {error}")
+        if shutil.which(program) is None:
+            parser.error(f"--probe: {program!r} is not installed here; needed: a command that ends with 0 if {{host}} is there")
         try:
             hosts = (
                 Hosts.of_names(options.hosts, options.ranks_per_host, options.probe) if options.hosts is not None

@@ -273,6 +273,8 @@ def test_a_probe_that_hangs_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> Non
         (["--hosts", ",", "--", "true", "{hosts}"], "no host was given"),
         (["--hostfile", "/no/file", "--", "true", "{hosts}"], "No such file"),
         (["--hosts", "a", "--probe", "true", "--", "true", "{hosts}"], "needed: a command with {host}"),
+        (["--hosts", "a", "--probe", "no-such-program {host}", "--", "true", "{hosts}"], "is not installed here"),
+        (["--hosts", "a", "--probe", "true '{host}", "--", "true", "{hosts}"], "No closing quotation"),
         (["--", "true", "{ranks}"], "needed: --hosts or --hostfile"),
     ],
 )  # fmt: skip
