@@ -145,15 +145,15 @@ def program(options: argparse.Namespace) -> None:
 def plot(
     truth: np.ndarray, places: np.ndarray, recovered: np.ndarray, losses: list[float], mesh: tuple[int, int], file: str
 ) -> None:
-    """Draw the true state with the sensors, the first guess, the recovered state with the blocks, and the loss."""
+    """Draw the true state with the sensors, the recovered state with the blocks, their difference, and the loss."""
     import matplotlib
 
     matplotlib.use("Agg")  # draw without a screen
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(2, 2, figsize=(10, 7.5), layout="constrained")
-    states = {"true initial state, and the sensors": truth, "first guess": np.zeros_like(truth),
-              f"recovered on {mesh[0]} x {mesh[1]} ranks": recovered}  # fmt: skip
+    states = {"true initial state, and the sensors": truth, "10 x (recovered - true)": 10 * (recovered - truth),
+              f"recovered on {mesh[0]} x {mesh[1]} ranks, from 0": recovered}  # fmt: skip
     for each, (title, state) in zip(axes.flat, states.items(), strict=False):
         image = each.imshow(state, cmap="RdBu_r", vmin=-1, vmax=1)
         each.set_title(title)

@@ -125,12 +125,14 @@ def plot(found: dict[str, tuple[list[float], list[float]]], options: argparse.Na
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(12, 4.5), layout="constrained", sharey=True)
     for i, (name, (losses, sent)) in enumerate(found.items()):
         color = "black" if name == "exact" else f"C{i - 1}"
+        # others lie on the curve of exact gradients, which is dashed above them
+        front: dict[str, Any] = {"zorder": 3, "linestyle": "--"} if name == "exact" else {}
         steps = len(losses) // options.epochs
         means = np.reshape(losses, (options.epochs, steps)).mean(axis=1)
         at = np.arange(1, options.epochs + 1) * steps
-        left.semilogy(at, means, color=color, linewidth=1.2, label=name)
+        left.semilogy(at, means, color=color, linewidth=1.4, label=name, **front)
         if sent[-1]:
-            right.loglog(np.array(sent)[at - 1] / 1e6, means, "o-", color=color, markersize=3, linewidth=1)
+            right.loglog(np.array(sent)[at - 1] / 1e6, means, "o-", color=color, markersize=3, linewidth=1, **({"zorder": 3} if front else {}))
     left.set(xlabel="step", ylabel="cross-entropy, mean of each epoch")
     right.set(xlabel="megabytes sent by a rank")
     figure.legend(loc="outside right upper", frameon=False, fontsize="small")

@@ -180,7 +180,11 @@ def plot(curves: dict[str, Any], stale: dict[str, np.ndarray], options: argparse
     for i, (name, each) in enumerate(stale.items()):
         counts = np.bincount(each, minlength=most + 1)
         right.bar(np.arange(most + 1) + (i + 0.5) * width - 0.4, counts, width, color=colours[name], label=name)
-    right.set(xlabel="staleness: pushes of others between read and push", ylabel="pushes")
+    # The bound counts the steps between two ranks. From a rank's read to its push, each other one may catch up from as
+    # many steps behind, and get as many ahead.
+    bound = (cc.world().size - 1) * (2 * options.staleness + 1)
+    right.axvline(bound + 0.5, color="0.4", linestyle=":", label=f"staleness {options.staleness}: at most {bound}")
+    right.set(xlabel="pushes of others between read and push", ylabel="pushes")
     right.set_title(f"Staleness, ranks: {cc.world().size}")
     right.legend(frameon=False)
     for axes in (left, right):

@@ -14,6 +14,7 @@ import collectives as cc
 
 TITLE = "one loss, seeded on every rank"
 FROM = "open_clip#616, jax#3970"
+LOWER = "a gradient p times too large makes longer steps"
 AXES = {"dp": -1}
 CUT = {}
 X, Y = draw("x", 12, 5), draw("y", 12, 3)

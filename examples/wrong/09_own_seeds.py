@@ -13,6 +13,7 @@ import collectives as cc
 
 TITLE = "copies that were never equal"
 FROM = "torchtitan#166"
+LOWER = "it starts from other values"
 AXES = {"dp": -1}
 CUT = {}
 X, Y = draw("x", 23, 5), draw("y", 23)

@@ -14,6 +14,7 @@ import collectives as cc
 
 TITLE = "clipped before the sum"
 FROM = "horovod#1346"
+LOWER = "the sum is longer than the limit, and so the steps"
 AXES = {"dp": -1}
 CUT = {}
 X, Y = draw("x", 23, 5), 2.0 * draw("y", 23)

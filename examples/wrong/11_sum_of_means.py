@@ -14,6 +14,7 @@ import collectives as cc
 
 TITLE = "a sum of means"
 FROM = "sparseml#135"
+LOWER = "a gradient n times too large makes longer steps"
 AXES = {"dp": -1}
 CUT = {}
 X, Y = draw("x", 24, 5), draw("y", 24)

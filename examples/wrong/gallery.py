@@ -23,6 +23,7 @@ import argparse
 import importlib.util
 import math
 import signal
+import textwrap
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -172,11 +173,16 @@ def report(program: ModuleType, options: argparse.Namespace) -> None:
         errors = f"{raw_errors[step]:19.2g} {good_errors[step]:10.1e}"
         print(f"{step:6} {raw[step]:16.4f} {good[step]:10.4f} {errors}")
     if raw[-1] < good[-1]:
-        print("\nThe wrong program's loss ends lower: the loss does not show the fault.")
+        print(f"\nThe wrong program's loss ends lower, though its gradient is wrong: {why_lower(program)}.")
     print(f"\nringtape's error for the same program:\n\n{message}\n")
     if options.plot:
         plot(program, (raw, raw_errors), (good, good_errors), options.plot)
         print(f"wrote {options.plot}")
+
+
+def why_lower(program: ModuleType) -> str:
+    """The reason why the loss of the wrong program ends lower, where it does."""
+    return getattr(program, "LOWER", "by accident")
 
 
 Curves = tuple[list[float], list[float]]
@@ -206,6 +212,9 @@ def draw_curves(panels: Any, program: ModuleType, raw: Curves, good: Curves) -> 
         axes.xaxis.get_major_locator().set_params(integer=True)
     panels[0].set_title(program.TITLE, fontsize="medium", loc="left")
     panels[0].set_ylabel("loss of the whole model")
+    if raw[0][-1] < good[0][-1]:
+        why = textwrap.fill(f"lower: {why_lower(program)}", 28)
+        panels[0].text(1, 1, why, ha="right", va="top", fontsize="small", transform=panels[0].transAxes)
     panels[1].set_yscale("log")
     panels[1].set_ylim(1e-18, 1e2)
     panels[1].set_yticks([1e-16, 1e-12, 1e-8, 1e-4, 1])

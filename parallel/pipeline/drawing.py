@@ -103,12 +103,20 @@ def plot(given: Schedule | Simulation | Sequence[Schedule | Simulation], path: s
         _timeline(each, axes, longest)
     kinds = sorted({a.kind for each in found for rank in each.schedule.actions for a in rank}, key="FBIW".index)
     patch = optional("matplotlib.patches", "plot").Patch
-    figure.legend(
-        handles=[patch(facecolor=_COLORS[kind], label=_WORDS[kind]) for kind in kinds], ncols=len(kinds),
-        loc="outside lower center", frameon=False,
-    )  # fmt: skip
-    all_axes[-1].set_xlabel("time")
+    handles = [patch(facecolor=_COLORS[kind], label=_WORDS[kind]) for kind in kinds]
+    most = max(each.schedule.stages // each.schedule.ranks for each in found)
+    if most > 1:
+        handles += [patch(facecolor=_COLORS["F"], alpha=_alpha(most - 1, most - 1), label="paler: later stages of a rank")]
+    handles += [patch(facecolor="none", label="number: microbatch")]
+    figure.legend(handles=handles, ncols=3, loc="outside lower center", frameon=False)
+    all_axes[-1].set_xlabel("time, in the unit of the costs")
+    figure.get_layout_engine().set(h_pad=0.08)
     figure.savefig(path, dpi=130)
+
+
+def _alpha(chunk: int, most: int) -> float:
+    """The opacity of a stage, the `chunk`-th of its rank, the last of which has number `most`."""
+    return 1.0 - 0.45 * chunk / most if most else 1.0
 
 
 def _timeline(found: Simulation, axes: Any, longest: float) -> None:
@@ -120,7 +128,7 @@ def _timeline(found: Simulation, axes: Any, longest: float) -> None:
         for action, begin, end in rank:
             if end <= begin:
                 continue
-            alpha = 1.0 if not most else 1.0 - 0.45 * chunks[action.stage] / most
+            alpha = _alpha(chunks[action.stage], most)
             axes.broken_barh(
                 [(begin, end - begin)], (r - 0.42, 0.84), facecolors=_COLORS[action.kind], alpha=alpha,
                 edgecolor="white", linewidth=0.6,
@@ -167,6 +175,9 @@ def tradeoff(
     return found
 
 
+_APART = 4.0  # percent, between texts that do not overlap
+
+
 def _divided(times: Any, by: int) -> float:
     if not isinstance(times, int | float):
         raise OptionError("tradeoff: costs of single stages were given; needed: one number for all")
@@ -184,17 +195,28 @@ def plot_tradeoff(found: Mapping[str, Sequence[tuple[int, float, float]]], path:
     """
     figure = optional("matplotlib.figure", "plot_tradeoff").Figure(figsize=(8, 5.5), layout="constrained")
     axes = figure.subplots()
-    for marker, (name, points) in zip("osD^vPX*" * 4, found.items(), strict=False):
+    texts: dict[tuple[float, float], str] = {}  # of the ends of the lines, several of which may coincide
+    for k, (marker, (name, points)) in enumerate(zip("osD^vPX*" * 4, found.items(), strict=False)):
         peaks, bubbles = [peak for _, _, peak in points], [100 * bubble for _, bubble, _ in points]
-        axes.plot(peaks, bubbles, marker=marker, markersize=5, label=name, alpha=0.85)
-        for k in sorted({0, len(points) - 1}):
+        # the first lines are wider, and are seen around those that cover them
+        width = 1.6 * 1.5 ** (len(found) - 1 - k)
+        axes.plot(peaks, bubbles, marker=marker, markersize=3.5 + width, linewidth=width, label=name)
+        for end in {points[0], points[-1]}:
+            texts.setdefault((end[2], 100 * end[1]), f"m = {end[0]}")
+    bubbles_of: dict[float, list[float]] = {}
+    for peak, bubble in sorted(texts):
+        near = bubbles_of.setdefault(peak, [])
+        if all(abs(bubble - other) > _APART for other in near):
+            near.append(bubble)
             axes.annotate(
-                f"m={points[k][0]}", (peaks[k], bubbles[k]), textcoords="offset points", xytext=(5, 4), fontsize=7
+                texts[peak, bubble], (peak, bubble), textcoords="offset points", xytext=(8, 4), fontsize=8
             )
+    axes.set_title("Bubble against memory, as the number m of microbatches grows")
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_formatter("{x:g}")
     axes.set_xlabel("peak activations of a rank, in microbatches")
     axes.set_ylabel("bubble, % of the time")
+    axes.margins(x=0.12)
     axes.set_ylim(bottom=0)
     axes.grid(alpha=0.3)
     if found:

@@ -12,23 +12,28 @@ from .phases import windows
 
 __all__ = ["plot_last_step"]
 
+_VISIBLE = 0.002  # of the width: what is shorter is drawn as long
+_MIDDLE = 0.01  # of the bars of a rank above its number
 _COLORS = {"input": "tab:purple", "forward": "0.80", "backward": "0.55", "optimizer": "tab:orange"}
 
 
 def plot_last_step(records: Sequence[RankRecord], path: str | os.PathLike[str]) -> None:
-    """Draw the last step of all ranks as a PNG, one row per rank."""
+    """Draw the last step of all ranks as a PNG, one row per rank. Nothing of the steps before and after is drawn."""
     from matplotlib.figure import Figure  # optional; pyplot is not thread-safe and needs a display
 
-    last = [steps[-1] for record in records if (steps := windows(record))]
-    begin, end = min((s[0] for s in last), default=0.0), max((s[2] for s in last), default=1.0)
+    last = [steps[-1] if (steps := windows(record)) else None for record in records]
+    begin, end = min((s[0] for s in last if s), default=0.0), max((s[2] for s in last if s), default=1.0)
     figure = Figure(figsize=(11, 1.6 + 0.8 * len(records)), layout="constrained")
     axes = figure.subplots()
-    for k, record in enumerate(records):
-        for spans, where, color, name in _bars(k, record, begin, end):
-            shown = [((max(a, begin) - begin) / 1e6, (min(b, end) - max(a, begin)) / 1e6)
-                     for a, b in spans if b > a and b > begin and a < end]  # fmt: skip
+    least = (end - begin) * _VISIBLE
+    for k, (record, step) in enumerate(zip(records, last, strict=True)):
+        first, until = (begin, end) if step is None else (step[0], step[2])  # of this rank
+        for spans, where, color, name in _bars(k, record, first, until):
+            shown = [((max(a, first) - begin) / 1e6, max(min(b, until) - max(a, first), least) / 1e6)
+                     for a, b in spans if b > a and b > first and a < until]  # fmt: skip
             axes.broken_barh(shown, where, facecolors=color, label=name or None)
-    axes.set_yticks(range(len(records)), [f"rank {r.rank}" for r in records])
+    axes.set_yticks([k - _MIDDLE for k in range(len(records))], [f"rank {r.rank}" for r in records])
+    axes.tick_params(axis="y", length=0)
     axes.invert_yaxis()
     axes.set(xlabel="ms by rank 0's clock", title="The last step: phases above, communication below")
     axes.set_xlim(0, (end - begin) / 1e6 * 1.01)
