@@ -132,7 +132,7 @@ def plot(found: dict[str, tuple[list[float], list[float]]], options: argparse.Na
         at = np.arange(1, options.epochs + 1) * steps
         left.semilogy(at, means, color=color, linewidth=1.4, label=name, **front)
         if sent[-1]:
-            right.loglog(np.array(sent)[at - 1] / 1e6, means, "o-", color=color, markersize=3, linewidth=1, **({"zorder": 3} if front else {}))
+            right.loglog(np.array(sent)[at - 1] / 1e6, means, "o-", color=color, markersize=3, linewidth=1)
     left.set(xlabel="step", ylabel="cross-entropy, mean of each epoch")
     right.set(xlabel="megabytes sent by a rank")
     figure.legend(loc="outside right upper", frameon=False, fontsize="small")

@@ -414,7 +414,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except ValueError as error:
             parser.error(f"--probe {options.probe!r}: {error}")
         if shutil.which(program) is None:
-            parser.error(f"--probe: {program!r} is not installed here; needed: a command that ends with 0 if {{host}} is there")
+            parser.error(
+                f"--probe: {program!r} is not installed here; needed: a command that ends with 0 if {{host}} is there"
+            )
         try:
             hosts = (
                 Hosts.of_names(options.hosts, options.ranks_per_host, options.probe) if options.hosts is not None

@@ -106,7 +106,8 @@ def plot(given: Schedule | Simulation | Sequence[Schedule | Simulation], path: s
     handles = [patch(facecolor=_COLORS[kind], label=_WORDS[kind]) for kind in kinds]
     most = max(each.schedule.stages // each.schedule.ranks for each in found)
     if most > 1:
-        handles += [patch(facecolor=_COLORS["F"], alpha=_alpha(most - 1, most - 1), label="paler: later stages of a rank")]
+        pale = _alpha(most - 1, most - 1)
+        handles += [patch(facecolor=_COLORS["F"], alpha=pale, label="paler: later stages of a rank")]
     handles += [patch(facecolor="none", label="number: microbatch")]
     figure.legend(handles=handles, ncols=3, loc="outside lower center", frameon=False)
     all_axes[-1].set_xlabel("time, in the unit of the costs")
