@@ -173,7 +173,8 @@ def report(program: ModuleType, options: argparse.Namespace) -> None:
         errors = f"{raw_errors[step]:19.2g} {good_errors[step]:10.1e}"
         print(f"{step:6} {raw[step]:16.4f} {good[step]:10.4f} {errors}")
     if raw[-1] < good[-1]:
-        print(f"\nThe wrong program's loss ends lower: the loss does not show the fault. The reason: {why_lower(program)}.")
+        print("\nThe wrong program's loss ends lower: the loss does not show the fault.")
+        print(f"The reason: {why_lower(program)}.")
     print(f"\nringtape's error for the same program:\n\n{message}\n")
     if options.plot:
         plot(program, (raw, raw_errors), (good, good_errors), options.plot)
