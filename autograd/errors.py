@@ -599,9 +599,13 @@ def _user_frame(frame: FrameType | None) -> FrameType | None:
     A ``with`` statement enters ringtape's functions through `contextlib`, an import through frozen modules, and a
     thread through `threading`; these are left out, too.
     """
-    while frame is not None and (frame.f_code.co_filename.startswith(_LEFT_OUT) or _is_own(frame)):
+    while frame is not None and _is_left_out(frame):
         frame = frame.f_back
     return frame
+
+
+def _is_left_out(frame: FrameType) -> bool:
+    return frame.f_code.co_filename.startswith(_LEFT_OUT) or _is_own(frame)
 
 
 def caller() -> FrameType | None:
@@ -710,22 +714,42 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_renew_frames_lock)
 
 
-def frames_of_threads() -> dict[int, FrameType]:
-    """Return the frame that each thread executes, as `sys._current_frames` does, without its deadlock.
+def uncollected(function: Callable[[], Result]) -> Result:
+    """Call a function that looks at the frames of other threads, in which Python before 3.12 may collect garbage.
 
-    Python before 3.11.9 may collect garbage inside of that function. A finalizer then lets other threads run, and one
-    that starts or ends a thread waits for ever for a lock that the function holds (CPython issue 106883).
+    It may do so where it makes the object of a frame. A finalizer then lets other threads run. Before 3.11.9 one that
+    starts or ends a thread waits for ever for a lock that `sys._current_frames` holds (CPython issue 106883). One whose
+    function returns frees the frame for which the object is made, and the process crashes.
     """
-    if sys.version_info >= (3, 11, 9):
-        return sys._current_frames()
+    if sys.version_info >= (3, 12):
+        return function()
     with _frames_lock:
         is_collecting = gc.isenabled()
         gc.disable()
         try:
-            return sys._current_frames()
+            return function()
         finally:
             if is_collecting:
                 gc.enable()
+
+
+def frames_of_threads() -> dict[int, FrameType]:
+    """Return the frame that each thread executes, as `sys._current_frames` does, safely: see `uncollected`."""
+    return uncollected(sys._current_frames)
+
+
+def frames_of_thread(thread: int | None) -> list[FrameType]:
+    """Return the frames of a thread, innermost first. Empty for None and for a thread that has ended."""
+
+    def found() -> list[FrameType]:
+        frames = []
+        frame = None if thread is None else sys._current_frames().get(thread)
+        while frame is not None:
+            frames.append(frame)
+            frame = frame.f_back
+        return frames
+
+    return uncollected(found)
 
 
 def site_of_thread(thread: int | None) -> str:
@@ -734,8 +758,8 @@ def site_of_thread(thread: int | None) -> str:
     Of a thread that runs libraries alone it is the line outside of ringtape. Returns "" for None and for a thread that
     has ended.
     """
-    frame = outside = _user_frame(None if thread is None else frames_of_threads().get(thread))
-    while frame is not None and not _is_of_program(frame):
-        frame = frame.f_back
-    frame = frame or outside
+    frames = frames_of_thread(thread)
+    while frames and _is_left_out(frames[0]):
+        del frames[0]
+    frame = next(filter(_is_of_program, frames), frames[0] if frames else None)
     return "" if frame is None else short_site(frame.f_code.co_filename, frame.f_lineno)

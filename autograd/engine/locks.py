@@ -20,7 +20,7 @@ import numpy as np
 from numpy import ndarray
 
 from ..arrays.read_only import guarded as read_only
-from ..errors import SavedArrayError, frames_of_threads
+from ..errors import SavedArrayError, frames_of_thread
 
 __all__ = ["Locks", "guarded", "refuse_write", "step_check"]
 
@@ -161,10 +161,7 @@ def _interrupt_after(code: CodeType) -> None:
 
 
 def _runs_in_main_thread(code: CodeType) -> bool:
-    frame = frames_of_threads().get(threading.main_thread().ident or 0)
-    while frame is not None and frame.f_code is not code:
-        frame = frame.f_back
-    return frame is not None
+    return any(frame.f_code is code for frame in frames_of_thread(threading.main_thread().ident))
 
 
 # -- the arrays of users ----------------------------------------------------------------------------------------------

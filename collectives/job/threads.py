@@ -7,7 +7,7 @@ import threading
 from collections.abc import Container
 from types import FrameType
 
-from autograd.errors import frames_of_threads, site_of_thread
+from autograd.errors import frames_of_thread, frames_of_threads, site_of_thread, uncollected
 
 __all__ = ["patience_s", "place_of_program"]
 
@@ -56,10 +56,8 @@ def patience_s(waits: Container[int], communicating: Container[int]) -> float:
 def place_of_program() -> str:
     """The line that the main thread executes; once it waits for the other threads to end, the lines of these."""
     main = threading.main_thread()
-    frame = frames_of_threads().get(main.ident or 0)
-    while frame is not None and frame.f_back is not None:
-        frame = frame.f_back
-    if frame is None or frame.f_code.co_name != "_shutdown":
+    frames = frames_of_thread(main.ident)
+    if not frames or frames[-1].f_code.co_name != "_shutdown":
         return site_of_thread(main.ident)
     threads = [thread for thread in threading.enumerate() if not thread.daemon and thread is not main]
     sites = [f"thread {thread.name!r} at {site_of_thread(thread.ident)}" for thread in threads]
@@ -77,5 +75,5 @@ def _waits_for_a_thread(frame: FrameType | None) -> str:
     path = code.co_filename.replace("\\", "/")
     for (file, function), limit in _WAITS.items():
         if code.co_name == function and path.endswith(f"/{file}"):
-            return function if limit is None or frame.f_locals.get(limit) in (None, -1) else ""
+            return function if limit is None or uncollected(lambda: frame.f_locals).get(limit) in (None, -1) else ""
     return ""

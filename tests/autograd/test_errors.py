@@ -663,6 +663,49 @@ def test_no_garbage_is_collected_while_the_frames_of_threads_are_found(planted: 
     assert done.stdout.split() == ["True", str(planted), "True"], done
 
 
+WALK = """
+import gc, sys, threading
+from autograd import errors
+
+frames, event, inside, collected = sys._current_frames, threading.Event(), [], []
+
+def deep(n):
+    deep(n - 1) if n else event.wait()
+
+def marked():
+    inside.append(True)
+    return frames()
+
+def walked(frame):
+    found = []
+    while frame is not None:
+        found.append(frame)
+        frame = frame.f_back
+    return found
+
+thread = threading.Thread(target=deep, args=(50,))
+thread.start()
+before = gc.get_threshold()
+sys._current_frames = marked
+gc.callbacks.append(lambda phase, info: collected.extend([phase] * bool(inside)))
+gc.set_threshold(5, 1, 1)
+found = walked(marked()[thread.ident]) if sys.argv[1:] else errors.frames_of_thread(thread.ident)
+gc.set_threshold(*before)
+event.set()
+thread.join()
+print(len(found) > 50, bool(collected), gc.isenabled())
+"""
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="this Python collects no garbage where it makes a frame")
+@pytest.mark.parametrize("planted", [False, True])
+def test_no_garbage_is_collected_while_the_frames_of_a_thread_are_found(planted: bool) -> None:
+    """A finalizer that runs then lets the thread return from the frame that is asked, and the process may crash."""
+    command = [sys.executable, "-c", WALK, *["planted"] * planted]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout.split() == ["True", str(planted), "True"], done
+
+
 def test_all_errors_name_the_line() -> None:
     """The base class adds it, so no class makes its text itself; Python shows the place of a warning."""
     kinds = [ag.RingtapeError]
