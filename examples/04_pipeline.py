@@ -42,6 +42,7 @@ parser.add_argument("--ranks", type=int, default=4, metavar="N", help="threads o
 parser.add_argument("--microbatches", type=int, default=8, metavar="M")
 parser.add_argument("--schedule", default="zb-v", choices=SCHEDULES, help="the one that trains")
 parser.add_argument("--steps", type=int, default=100)
+parser.add_argument("--quick", dest="steps", action="store_const", const=20, help="20 steps, for a first look")
 parser.add_argument("--plot", nargs="?", const="pipeline.png", metavar="FILE", help="draw the timelines as a PNG")
 parser.add_argument("--tradeoff", nargs="?", const="tradeoff.png", metavar="FILE", help="draw bubble against memory")
 

@@ -43,6 +43,7 @@ parser.add_argument("--top-k", type=int, default=1, help="experts of each token"
 parser.add_argument("--balance", type=float, default=0.1, help="the factor of the balance loss in the second run")
 parser.add_argument("--lr", type=float, default=0.003)
 parser.add_argument("--seed", type=int, default=0)
+parser.add_argument("--quick", dest="steps", action="store_const", const=100, help="100 steps, for a first look")
 parser.add_argument("--plot", nargs="?", const="experts.png", metavar="FILE", help="draw the runs as a PNG")
 
 CLUSTERS, FEATURES, CLASSES, WIDTH, HIDDEN = 8, 16, 4, 24, 32

@@ -43,6 +43,7 @@ parser.add_argument("--steps", type=int, default=80, help="time steps of the sim
 parser.add_argument("--iterations", type=int, default=50, help="steps of the optimizer")
 parser.add_argument("--lr", type=float, default=0.05, help="learning rate per cell; smaller if the loss grows")
 parser.add_argument("--checkpoint", type=int, default=0, metavar="STEPS", help="time steps in a checkpointed segment")
+parser.add_argument("--quick", dest="iterations", action="store_const", const=12, help="fewer iterations")
 parser.add_argument("--plot", nargs="?", const="waves.png", metavar="FILE", help="draw a PNG")
 
 AXES = ("rows", "columns")  # the mesh axis along which each dimension of the grid is divided

@@ -54,6 +54,7 @@ parser.add_argument("--epochs", type=int, default=20)
 parser.add_argument("--batch", type=int, default=32, help="examples in a global batch, over all ranks")
 parser.add_argument("--lr", type=float, default=0.05)
 parser.add_argument("--seed", type=int, default=0)
+parser.add_argument("--quick", dest="epochs", action="store_const", const=3, help="3 epochs, for a first look")
 parser.add_argument("--plot", nargs="?", const="compression.png", metavar="FILE", help="draw the losses as a PNG")
 
 

@@ -39,6 +39,7 @@ parser.add_argument("--lr", type=float, default=0.4, help="of synchronous SGD, w
 parser.add_argument("--pause-ms", type=float, default=20.0, help="one pause; a quarter of the steps have one")
 parser.add_argument("--staleness", type=int, default=4, help="the bound")
 parser.add_argument("--every", type=int, nargs="+", default=[2, 8, 32], help="the intervals of local SGD")
+parser.add_argument("--quick", dest="steps", action="store_const", const=40, help="40 steps, for a first look")
 parser.add_argument("--plot", nargs="?", const="asynchronous.png", metavar="FILE", help="draw a PNG")
 
 

@@ -42,6 +42,7 @@ parser.add_argument("--largest-lr", type=float, default=0.8, help="the largest l
 parser.add_argument("--warmup", type=int, default=10, metavar="STEPS", help="steps from that rate to the full one")
 parser.add_argument("--target", type=float, default=0.2, help="the loss of all training examples to reach")
 parser.add_argument("--seeds", type=int, default=3, help="the number of runs for each batch size")
+parser.add_argument("--quick", dest="seeds", action="store_const", const=1, help="1 seed, for a first look")
 parser.add_argument("--plot", nargs="?", const="batch.png", metavar="FILE", help="draw the result as a PNG")
 
 BASE_BATCH = 2

@@ -267,6 +267,18 @@ def test_experts_are_the_same_on_any_number_of_ranks(how: str, ranks: int, tmp_p
     assert f"on {ranks} ranks" in ours.out and (tmp_path / "experts.png").stat().st_size > 20_000
 
 
+# -- runs for a first look ---------------------------------------------------------------------------------------------
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["04_pipeline", "06_experts", "07_domain_decomposition", "10_compression",
+                                  "11_asynchronous", "12_batch_size"])  # fmt: skip
+def test_quick(name: str) -> None:
+    assert run_example(f"{name}.py", "threads", 2, "--quick").out
+
+
+def test_quick_takes_the_place_of_the_default() -> None:
+    assert "step  20" in run_example("04_pipeline.py", "threads", 2, "--quick").out
+
+
 # -- 12_batch_size ----------------------------------------------------------------------------------------------------
 
 
