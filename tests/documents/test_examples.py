@@ -279,6 +279,44 @@ def test_quick_takes_the_place_of_the_default() -> None:
     assert "step  20" in run_example("04_pipeline.py", "threads", 2, "--quick").out
 
 
+# -- 16 to 19: single subjects -----------------------------------------------------------------------------------------
+@pytest.mark.parametrize(("how", "ranks"), [("threads", 1), ("threads", 3), ("threads", 5), ("mpiexec", 4)])
+def test_a_ring_and_a_tree_are_the_all_reduce(how: str, ranks: int) -> None:
+    out = run_example("16_ring_and_tree.py", how, ranks).out
+    assert out.count("  step ") == 2 * (ranks - 1)
+    errors = re.findall(r"value (\S+), gradient (\S+); a rank sends at most (\S+) bytes forward, (\S+) backward", out)
+    assert len(errors) == 2 and all(float(value) < 1e-14 and float(gradient) < 1e-14 for value, gradient, *_ in errors)
+    parts = 12 * 8 * 2 * (ranks - 1)  # a ring of p parts of 12 numbers
+    assert [float(n) for n in errors[0][2:]] == [parts, parts]
+    everyone = "".join(map(str, range(ranks)))
+    assert out.split("Tree: ")[0].rstrip().endswith("  ".join([everyone] * ranks))
+
+
+def test_a_deadlock_names_all_ranks_and_the_order_that_ends_is_run() -> None:
+    out = run_example("17_deadlock.py", "threads", 3).out
+    assert "deadlock: no rank can continue" in out and out.count("waits in recv from rank") == 3
+    for rank in range(3):
+        back = (rank - 1) % 3 + 1
+        assert f"[rank {rank}] sent [{rank + 1}. {rank + 1}.] to the right, received [{back}. {back}.]" in out
+    assert "3 ranks, 21 operations, 4 communications" in out
+
+
+def test_masks_are_those_of_one_rank() -> None:
+    out = run_example("18_random_numbers.py", "process", 1).out
+    found = []
+    for text in out.split("different values, one key: refused")[:3]:
+        parts = text.split("parts of one mask")[1].split("one value")[0]
+        found.append(re.findall(r"[#.]{24}", parts))
+    assert found[0] == found[1] == found[2] and len(found[0]) == 4
+
+
+def test_a_reproducible_sum_has_one_value(capsys: pytest.CaptureFixture[str]) -> None:
+    out = run_example("19_rounding.py", "process", 1).out
+    rows = [line.split() for line in out.splitlines() if re.match(r"\d ", line)]
+    assert len(rows) == 5 and len({row[-1] for row in rows}) == 1
+    assert " !" in out  # others differ
+
+
 # -- 12_batch_size ----------------------------------------------------------------------------------------------------
 
 
