@@ -77,10 +77,22 @@ def announce(op: Any, xs: tuple[Any, ...], options: tuple[Any, ...]) -> Any:
     """Call an operation and emit its events. For an operation with `instead`, the events are those of `instead`."""
     if op.instead is not None or not any(x.__class__ in TENSORS for x in xs):
         return (op.instead or op.function)(*xs, *options)
-    events.emit("begin", "forward", op.name)
-    y = op.call(*xs, options=options, announced=True)
+    xs = _promoted_before(op, xs, options)
+    with events.emitting("forward", op.name, op, xs, options):
+        y = op.call(*xs, options=options, announced=True)
     events.emit("end", "forward", op.name, op, xs, y, options)
     return y
+
+
+def _promoted_before(op: Any, xs: tuple[Any, ...], options: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The operands of an operation, those that are cast already cast: the events of the casts come before its own."""
+    try:
+        if op.promotes and len(op.words if not op.variadic else xs) == len(xs) and _mixed(xs, op.letters(len(xs))):
+            return tuple(promoted(op, xs))
+    except RingtapeError as error:
+        events.refuse(op.name, op, xs, options, error=error)
+        raise
+    return xs
 
 
 def _without_tensors(op: Any, xs: tuple[Any, ...], options: tuple[Any, ...]) -> Any:

@@ -78,25 +78,30 @@ class Started:
     def wait(self) -> Any:
         if self._pending is not None:
             if listeners:
-                events.emit("begin", "forward", f"wait for {self.name}")
-            found = self._pending.wait()
-            self._result = found if self._finish is None else self._finish(found)
-            self._pending = self._finish = None
-            if listeners:
-                events.emit("end", "forward", f"wait for {self.name}")
+                with events.emitting("forward", f"wait for {self.name}", WAIT, (self,), ()):
+                    self._finish_waiting()
+                events.emit("end", "forward", f"wait for {self.name}", WAIT, (), self._result)
+            else:
+                self._finish_waiting()
         return self._result
+
+    def _finish_waiting(self) -> None:
+        assert self._pending is not None
+        found = self._pending.wait()
+        self._result = found if self._finish is None else self._finish(found)
+        self._pending = self._finish = None
 
 
 def _start_array(collective: Collective, x: Any, call: Call) -> Started:
     """Start a collective on a raw array. One that needs no communication is computed at once."""
     if not collective.starts(call):
         return Started(collective.name, None, None, collective.run(x, call))
-    if listeners:
-        events.emit("begin", "forward", f"start of {collective.name}")
-    pending, finish = collective.start(x, call)
-    if listeners:
-        events.emit("end", "forward", f"start of {collective.name}")
-    return Started(collective.name, pending, finish)
+    if not listeners:
+        return Started(collective.name, *collective.start(x, call))
+    with events.emitting("forward", f"start of {collective.name}", START, (x,), call):
+        started = Started(collective.name, *collective.start(x, call))
+    events.emit("end", "forward", f"start of {collective.name}", START, (), ())
+    return started
 
 
 # -- on the tape -------------------------------------------------------------------------------------------------------
