@@ -22,8 +22,8 @@ from contextlib import contextmanager
 from typing import Any
 
 __all__ = [
-    "Listener", "emit", "emit_span", "emitting", "heard", "listeners", "listening", "listening_to_spans", "refuse",
-    "repeated", "span", "spans", "tell", "unheard",
+    "Listener", "all_whole", "emit", "emit_span", "emitting", "heard", "listeners", "listening",
+    "listening_to_spans", "refuse", "repeated", "span", "spans", "tell", "unheard",
 ]  # fmt: skip
 
 Listener = Callable[[str, str, str], None]
@@ -108,6 +108,15 @@ def heard(method: str) -> bool:
     """Whether a listener of this thread has a method, which `tell` calls."""
     me = threading.get_ident()
     return any(thread == me and hasattr(listener, method) for thread, listener in tuple(listeners))
+
+
+def all_whole() -> bool:
+    """Whether all listeners of this thread take operations as they are: they have an attribute `whole` that is true.
+
+    For other listeners an operation that can be computed by several simpler ones is, so that they hear of each.
+    """
+    me = threading.get_ident()
+    return all(thread != me or getattr(listener, "whole", False) for thread, listener in tuple(listeners))
 
 
 class emitting:

@@ -130,6 +130,8 @@ class Recorder:
     [('parameter w', 0, ()), ('multiply', 1, (0, 0)), ('sum', 2, (1,))]
     """
 
+    whole = True  # the tape is the one that the program has without a recorder
+
     def __init__(
         self, rank: int = 0, *, values: bool = True, lines: bool = True,
         clock: Callable[[], int] = time.perf_counter_ns,
@@ -304,6 +306,9 @@ class Recorder:
         record, recording = entry.record, state.recording
         assert record is not None
         results = flatten(y)[0]
+        for inner in self.found.records[record.id + 1 :]:
+            if inner.cause == record.id and inner.place is not None and inner.tape == self._number():
+                inner.cause = record.cause  # it is on the tape in the place of this one, as those of `instead`
         if getattr(op, "enters", False):
             self._end_entry(record, xs, results)
             return
@@ -465,6 +470,10 @@ class Recorder:
     @staticmethod
     def _ids(facts: TapeFacts, parents: Sequence[int]) -> tuple[int, ...]:
         return tuple([facts.ids.get(parent, -1) for parent in parents if parent >= 0])
+
+    def _number(self) -> int:
+        """The number of the open tape; 0 without one."""
+        return 0 if state.recording is None else self._facts(state.recording).number
 
     def _held(self) -> int:
         """The bytes that the open tape keeps."""

@@ -10,9 +10,8 @@ from typing import Any
 from autograd.records.record import CallOf, RankRecords
 from autograd.records.recorder import Recorder
 
-from ..ops.headers import HEADER_BYTES
 from ..transports.protocol import Communicator
-from ..transports.request import Request, given_bytes, shown
+from ..transports.request import Control, Request, given_bytes, shown
 from ..world import world
 from .clocks import Clock
 from .observing import Watched, observing
@@ -94,6 +93,7 @@ class _Calls:
         self._recorder.add_call(call)
         result = run()
         call.end_ns = self._clock()
+        call.algorithm, call.reason = group.explain(request)  # which is settled now
         if not started:
             return result
 
@@ -105,8 +105,7 @@ class _Calls:
     def _new(self, group: Communicator, request: Request, started: bool) -> CallOf:
         name, of = shown(request), request.call
         axis, channel, peer, way = group.name.partition("@")[0], group.name, None, ""
-        is_header = of in _MESSAGES and given_bytes(request) == HEADER_BYTES and _is_header(group, request)
-        is_control = of in _CONTROL or is_header
+        is_control = of in _CONTROL or isinstance(request, Control)
         if of in _MESSAGES:
             peer, way = group.ranks[request.peer], "recv" if of == "recv" else "send"
             if request.options and request.options[0] is not None:
@@ -115,12 +114,6 @@ class _Calls:
             peer = group.ranks[request.root]
         key = channel, group.ranks, peer if way else None, way, is_control
         number = self._counts[key] = self._counts.get(key, 0) + 1
-        algorithm, reason = group.explain(request)
         size = 0 if of == "agree" else given_bytes(request)
         return CallOf(name, axis.partition("/")[0], channel, number, tuple(map(int, group.ranks)), size, peer, started,
-                      is_control, algorithm, reason)  # fmt: skip
-
-
-def _is_header(group: Communicator, request: Request) -> bool:
-    """Whether a message of this size is the header of another one. Messages of the program have a number."""
-    return group.name.endswith("/headers") or not request.options or request.options[0] is None
+                      is_control)  # fmt: skip

@@ -42,7 +42,8 @@ from ..declaration.call import Call
 from ..declaration.collective import Collective
 from ..declaration.prepared import absent_or_zeros, arrived
 from ..mesh import Axis, current_mesh
-from ..transports.protocol import Communicator, Pending, Request
+from ..transports.protocol import Communicator, Pending
+from ..transports.request import Control
 from . import headers
 from .arguments import Arguments, AxisName, Use, as_typed, check_other, operand, sample
 from .messages import RECV, SEND, derived, next_number, permute, warn_of_no_influence
@@ -378,7 +379,7 @@ def _start_recv_of_header(call: Call, layout: Layout | None, on: Axis) -> Deferr
         call = call.but(elsewhere=layout.absent_beyond(call.axes))
         outline = Shaped(call.shape, call.dtype)
     header = on.group.lane("headers").start(
-        Request("recv", out=np.empty(headers.HEADER_BYTES, np.uint8), peer=call.root)
+        Control("recv", out=np.empty(headers.HEADER_BYTES, np.uint8), peer=call.root)
     )
     recording, place, lane = _record(RECV, None, layout, call) if recorded else (None, -1, [])
     queue = on.kept.setdefault(("irecv", call.root), deque())
