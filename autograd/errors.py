@@ -599,14 +599,9 @@ def _user_frame(frame: FrameType | None) -> FrameType | None:
     A ``with`` statement enters ringtape's functions through `contextlib`, an import through frozen modules, and a
     thread through `threading`; these are left out, too.
     """
-    while frame is not None and not is_user_frame(frame):
+    while frame is not None and (frame.f_code.co_filename.startswith(_LEFT_OUT) or _is_own(frame)):
         frame = frame.f_back
     return frame
-
-
-def is_user_frame(frame: FrameType) -> bool:
-    """Whether a frame runs code of the program: not of ringtape, nor of what stands between the two."""
-    return not (frame.f_code.co_filename.startswith(_LEFT_OUT) or _is_own(frame))
 
 
 def caller() -> FrameType | None:

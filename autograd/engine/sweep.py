@@ -13,7 +13,7 @@ import numpy as np
 
 from .events import emit, emitting, heard, listeners, tell
 from .promotion import dtype_to_round_to
-from .recording import IMPORT, LEAF, Node, Recording
+from .recording import IMPORT, LEAF, Node, Recording, op_of
 from .state import state
 from .tensor import Tensor
 
@@ -151,12 +151,14 @@ class Sweep:
         self.add(parents[i], out)
         return op, y, arrays, (*parents[:i], -1, *parents[i + 1 :]), options, shapes, signature
 
-    def _step(self, node: Node, ct: Any) -> None:
-        """One step of the replay, of which an operand's cotangent may have its place in memory."""
-        into, place = self.into, self.place
-        if into and ct is not None and place in into:
-            node = self._pull_into(node, ct, *into[place])
-        node[0].pull(node, ct, self)
+    def _announced_step(self, node: Node, ct: Any) -> None:
+        """One step of the replay between its events, which have the whole node."""
+        op, into, place, whole = op_of(node), self.into, self.place, node
+        with emitting("backward", op.name, whole, ct, self):
+            if into and ct is not None and place in into:
+                node = self._pull_into(node, ct, *into[place])
+            op.pull(node, ct, self)
+        emit("end", "backward", op.name, whole, ct, self)
 
     # -- the replay --------------------------------------------------------------------------------------------------
     def run(self, left: list[Node | None], release: bool) -> None:
@@ -182,12 +184,10 @@ class Sweep:
                 wanted[self.place] = ct
             if ct is not None or op.communicates:
                 if listeners:
-                    with emitting("backward", op.name, node, ct, self):
-                        self._step(node, ct)
-                    emit("end", "backward", op.name, node, ct, self)
-                elif into and ct is not None and len(cts) + self.start in into:
-                    self._step(node, ct)
+                    self._announced_step(node, ct)
                 else:
+                    if into and ct is not None and len(cts) + self.start in into:
+                        node = self._pull_into(node, ct, *into[len(cts) + self.start])
                     op.pull(node, ct, self)
                 if progress is not None:
                     progress()

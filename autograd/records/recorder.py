@@ -40,7 +40,7 @@ from ..engine.recording import (
 )
 from ..engine.state import state
 from ..engine.tensor import TENSORS, WATCH
-from ..errors import is_user_frame
+from ..errors import caller
 from ..layouts.layout import Grid
 from ..layouts.names import name_of
 from ..nn.module import Module
@@ -584,9 +584,7 @@ class Recorder:
     # -- places in the program -----------------------------------------------------------------------------------------
     def _where(self) -> tuple[str, int, tuple[str, ...]]:
         """The program's line, and the modules and named parts around it."""
-        frame: FrameType | None = sys._getframe(2)
-        while frame is not None and not is_user_frame(frame):
-            frame = frame.f_back
+        frame = caller()
         file, line = ("", 0) if frame is None else (frame.f_code.co_filename, frame.f_lineno)
         modules = _modules(sys._getframe(2))
         names = [self._path(modules[k - 1] if k else None, module) for k, module in enumerate(modules)]
