@@ -143,7 +143,8 @@ class Tape:
         """All ranks' tapes as one graph of operations and communications, a `collectives.inspect.plan.Plan`.
 
         All ranks of the current mesh call it, after the forward pass and before `backward`, which releases the tape.
-        Without a mesh it is the graph of this process.
+        After the mesh's block all ranks of the world call it, if the mesh had all of them. The plan of a tape that was
+        recorded without a mesh is the graph of this process.
 
         ``print(plan)`` lists the communications and ``plan.problems`` those that do not match; one rank may save the
         graph: ``plan.write("plan.svg")``, or ``"plan.json"``.
@@ -151,7 +152,8 @@ class Tape:
         Raises
         ------
         MeshError
-            No mesh is current, and the tape was recorded on one. Or `collectives`, which makes plans, is not imported.
+            No mesh is current, and the tape was recorded on one of some ranks of the world. Or `collectives`, which
+            makes plans, is not imported.
         TapeError
             The tape was never entered, or `backward` has released it.
 
