@@ -118,6 +118,8 @@ class Recorder:
     ----------
     found : RankRecords
         The records so far.
+    ended : OperationRecord or None
+        The record of the operation that ended last.
 
     Examples
     --------
@@ -137,6 +139,7 @@ class Recorder:
         clock: Callable[[], int] = time.perf_counter_ns,
     ):  # fmt: skip
         self.found = RankRecords(rank)
+        self.ended: OperationRecord | None = None
         self.clock = clock
         self._values, self._lines = values, lines
         self._open: list[_Open] = []
@@ -196,6 +199,7 @@ class Recorder:
         if entry is None or entry.record is None:
             return
         entry.record.end_ns = now
+        self.ended = entry.record
         if direction == "forward":
             self._end(entry, *facts[:3])
         elif direction == "backward":
