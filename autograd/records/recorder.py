@@ -224,15 +224,20 @@ class Recorder:
         to = self._facts(sweep.recording).ids.get(place, -1)
         self._contribute(entry.record, to, ct)
 
-    def add_call(self, call: CallOf) -> None:
-        """Take a call of the transport: to the operation that runs, or, if it is control, to the one that follows."""
+    def add_call(self, call: CallOf) -> OperationRecord | None:
+        """Take a call of the transport, which has just begun.
+
+        It belongs to the operation that runs, or, if it is control, to the one that follows. Any other call gets a
+        record of its own, which is returned.
+        """
         record = self._current()
         if record is not None:
             record.calls.append(call)
         elif call.is_control:
             self._loose.append(call)
         else:
-            self._alone(call)
+            return self._alone(call)
+        return None
 
     def _hear_span(self, edge: str, name: str, rows: int) -> None:
         self._settle(self._recent)  # the sweep may empty its list, the block of a tape has left it
@@ -281,11 +286,12 @@ class Recorder:
         """The record of the innermost operation that runs."""
         return next((entry.record for entry in reversed(self._open) if entry.record is not None), None)
 
-    def _alone(self, call: CallOf) -> None:
+    def _alone(self, call: CallOf) -> OperationRecord:
         """Make a record for a call that no operation has made."""
         record = self._new("forward", call.call)
         record.begin_ns, record.end_ns = call.begin_ns, call.end_ns
         record.calls.append(call)
+        return record
 
     # -- forward ---------------------------------------------------------------------------------------------------
     def _begin(self, name: str, op: Any, xs: Sequence[Any], options: Any) -> None:
