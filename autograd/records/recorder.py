@@ -150,8 +150,8 @@ class Recorder:
         self._gradients: dict[int, int] = {}  # by the id of a leaf: the record that gave it its gradient
         self._awaiting: tuple[OperationRecord, Any] | None = None  # its node follows: a record and its operation
         self._unclaimed: tuple[OperationRecord, Any] | None = None  # its events follow: a record and its operation
-        self._unsettled: tuple[OperationRecord, int, Recording] | None = None  # whose node may be released
-        self._recent: Recording | None = None
+        self._unsettled: tuple[OperationRecord, int, ref[Recording]] | None = None  # whose node may be released
+        self._recent: Callable[[], Recording | None] = lambda: None  # the recording of the last event
         self._loose: list[CallOf] = []  # control messages, which belong to the operation that follows
         self._scopes: list[tuple[str, int]] = []  # names of blocks, and how many modules are around them
         self._paths: dict[tuple[int, int], tuple[Any, Any, str]] = {}
@@ -240,7 +240,7 @@ class Recorder:
         return None
 
     def _hear_span(self, edge: str, name: str, rows: int) -> None:
-        self._settle(self._recent)  # the sweep may empty its list, the block of a tape has left it
+        self._settle(self._recent())  # the sweep may empty its list, the block of a tape has left it
         self._settle(state.recording)
         end = len(self.found.records)
         if name == "step":
@@ -429,13 +429,14 @@ class Recorder:
     def _settle(self, recording: Recording | None) -> None:
         """Look at the nodes that were appended since the last event, and whether the last step released its node."""
         if self._unsettled is not None:
-            record, place, of = self._unsettled
-            self._unsettled = None
-            before = self._facts(of).bytes_before
-            record.tape_bytes = before[min(place, len(before) - 1) if of.released(place) else -1]
+            record, place, reference = self._unsettled
+            self._unsettled, of = None, reference()
+            if of is not None:
+                before = self._facts(of).bytes_before
+                record.tape_bytes = before[min(place, len(before) - 1) if of.released(place) else -1]
         self._unclaimed = None
         if recording is not None:
-            self._recent = recording
+            self._recent = ref(recording)
             facts = self._facts(recording)
             for place in range(facts.seen, len(recording.nodes)):
                 self._see_node(facts, recording, place)
@@ -531,7 +532,7 @@ class Recorder:
             before = self._facts(sweep.recording).bytes_before
             record.tape_bytes = before[min(sweep.place, len(before) - 1)]
         else:
-            self._unsettled = record, sweep.place, sweep.recording
+            self._unsettled = record, sweep.place, ref(sweep.recording)
 
     def _end_entry_backward(self, record: OperationRecord, leaves: Sequence[Any], sweep: Any) -> None:
         """The gradients that the adjoint of an entry has given its parameters."""
