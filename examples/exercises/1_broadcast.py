@@ -50,7 +50,7 @@ def check(adjoint: Adjoint, ranks: tuple[int, ...] = (1, 2, 3, 5)) -> str:
         x, expected = results[0][0], np.sum([ct for _, _, ct, _, _ in results], axis=0)
         for rank, (_, _, _, found, is_kept) in enumerate(results):
             if not is_kept:
-                return f"{n} ranks, rank {rank}: the adjoint has changed the cotangent that it was given\n  fix: ct.copy()"
+                return f"{n} ranks, rank {rank}: the adjoint has changed the given cotangent\n  fix: ct.copy()"
             if rank and found is not None:
                 return f"{n} ranks, rank {rank}: the adjoint returns {found}; needed: None: only rank 0 has the operand"
             if not rank and found is None:

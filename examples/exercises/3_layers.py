@@ -4,8 +4,8 @@
     y = h @ down                down [6, 2] is divided by rows
 
 Each rank has x whole (Invariant), and its parts of up, b and down. Write `columns` and `rows` with the operations of
-`autograd.numpy` and two moves between labels: `cc.cast(x, "tp", to=cc.R)`, free, says that each rank goes on with its own
-use of x; `cc.all_reduce(y, "tp", to=cc.I)` adds what the ranks have. Where does each belong?
+`autograd.numpy` and two moves between labels: `cc.cast(x, "tp", to=cc.R)`, free, says that each rank uses x in its own
+way from here on; `cc.all_reduce(y, "tp", to=cc.I)` adds what the ranks have. Where does each belong?
 
     python examples/exercises/3_layers.py
 
