@@ -382,6 +382,15 @@ class FakeRuntime:
     def new_event(self) -> Any:
         return fake_streams.FakeEvent()
 
+    def on_this_device(self, function: Any) -> Any:
+        number = current()
+
+        def run() -> None:
+            with on(number):
+                function()
+
+        return run
+
     def pinned(self, size_bytes: int) -> numpy.ndarray:
         return fake_streams.poisoned(size_bytes)
 
