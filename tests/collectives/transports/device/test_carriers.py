@@ -21,6 +21,7 @@ from ....autograd.arrays.devices import Device
 from ....autograd.arrays.fake_device import DeviceArray, from_host
 from ....autograd.kernels.cuda import on_cpu
 from ...launch import launch
+from .. import conformance
 from . import carried
 
 pytestmark = pytest.mark.skipif(bool(on_cpu.WHY_NOT), reason=on_cpu.WHY_NOT)
@@ -46,7 +47,7 @@ def test_every_call(name: str, ranks: int, mode: str, monkeypatch: pytest.Monkey
 
     def program() -> int:
         assert carried.chosen(cc.world(), FAKE) == name
-        return carried.conforms(cc.world(), "d" if ranks == 2 else "e", FAKE)
+        return carried.conforms(cc.world(), "d" if ranks == 2 else f"e{conformance.BFLOAT16}", FAKE)
 
     with fake_streams.mode(mode):
         assert len(set(cc.run(program, ranks))) == 1
