@@ -23,7 +23,7 @@ from . import on_cpu
 
 Array = Any
 
-pytestmark = pytest.mark.skipif(bool(on_cpu.WHY_NOT), reason=on_cpu.WHY_NOT)
+pytestmark = pytest.mark.usefixtures("compiler_of_kernels")
 there = pytest.fixture(params=DEVICES)(lambda request: request.param)
 
 WIDTHS = (1, 3, 31, 33, 100, 768, 1000, 5000)

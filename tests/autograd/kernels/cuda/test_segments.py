@@ -21,6 +21,7 @@ Array = Any
 
 __all__ = ["bits_are_bfloat16"]
 
+pytestmark = pytest.mark.usefixtures("compiler_of_kernels")
 there = pytest.fixture(params=DEVICES)(lambda request: request.param)
 
 
@@ -169,7 +170,6 @@ FAULTS = {
 }
 
 
-@pytest.mark.skipif(bool(on_cpu.WHY_NOT), reason=on_cpu.WHY_NOT)
 @pytest.mark.parametrize("fault", FAULTS)
 def test_planted_faults_are_seen(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     old, new = FAULTS[fault]
