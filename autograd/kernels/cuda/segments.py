@@ -29,7 +29,7 @@ def sum_rows(xs: Any, places: Any, count: int) -> Any:
     """An array of `count` rows, each the sum of the rows of `xs` at its place; see the host's function of this name.
 
     Rows of 16 bits are added in float32 and rounded once. A place out of range counts modulo `count`, as in CuPy's
-    indexing. CuPy adds integers, whose sums do not depend on the order.
+    indexing. CuPy adds integers by atomics, of 64 bits without a sign: their sums do not depend on the order.
     """
     shape, width = (count, *xs.shape[1:]), math.prod(xs.shape[1:])
     if xs.dtype.kind == "c":
@@ -37,9 +37,9 @@ def sum_rows(xs: Any, places: Any, count: int) -> Any:
         return _sums(parts, places, count).view(xs.dtype).reshape(shape)
     if has_type(xs.dtype):
         return _sums(contiguous(xs).reshape(len(xs), width), places, count).reshape(shape)
-    out = np.zeros_like(xs, shape=shape)
-    np.add.at(out, places, xs)
-    return out
+    out = np.zeros_like(xs, np.uint64, shape=shape)
+    np.add.at(out, places, xs.astype(np.int64).view(np.uint64))
+    return out.view(np.int64).astype(xs.dtype)
 
 
 def _sums(xs: Any, places: Any, count: int) -> Any:

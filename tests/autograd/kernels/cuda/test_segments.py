@@ -76,6 +76,15 @@ def test_negative_places_and_other_dtypes_of_places(there: Device) -> None:
     check(there, 200, 4, 9, "float64", numpy.where(numpy.arange(200) % 2, at, at - 9))
 
 
+@pytest.mark.parametrize("dtype", ["int8", "int64", "uint32", "bool"])
+def test_integers(dtype: str, there: Device) -> None:
+    xs, at = numpy.random.default_rng(0).integers(-9 if dtype[0] == "i" else 0, 2, (50, 3)).astype(dtype), places(50, 4)
+    found = there.values(segments.sum_rows(there.move(xs), there.move(at), 4))
+    right = numpy.zeros((4, 3), int)
+    numpy.add.at(right, at, xs)
+    assert found.dtype == xs.dtype and (found == right.astype(dtype)).all()
+
+
 def test_nothing(there: Device) -> None:
     for n, width, count in ((0, 4, 3), (3, 0, 3), (0, 4, 0)):
         check(there, n, width, count, "float32", numpy.zeros(n, int))
