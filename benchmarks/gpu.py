@@ -1,6 +1,7 @@
 """Fused kernels, training steps and collectives on one NVIDIA GPU, beside eager PyTorch, in one run.
 
     python benchmarks/gpu.py --python-torch /path/to/an/environment/with/torch/bin/python
+    python benchmarks/gpu.py --first --python-torch ... --json            what tells most, in some minutes
     python benchmarks/gpu.py --only gelu attention --rounds 9 --python-torch ... --json
     python benchmarks/gpu.py --cpu --small            the benchmark itself, on a machine without a GPU
 
@@ -12,7 +13,8 @@ step         a step of a 64-64-64-10 network, whose time is the launching of ker
 all_reduce   between two ranks of this GPU, through IPC memory beside staging in host memory
 
 Each library is a process of its own, and they take turns. A ratio is the peer's time over ours: the median over the
-rounds. The last lines name the goals that are missed.
+rounds. Each row is printed when it is known; a case that fails, or gives no answer within three minutes, is a row
+with its error, and the others go on. The last lines name the goals that are missed.
 """
 
 from __future__ import annotations
@@ -23,8 +25,9 @@ import os
 import statistics
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -36,12 +39,29 @@ from gpu_case import cases, moved_bytes
 
 TARGET_S = 0.2
 """About how long the calls that are timed together take."""
+LIMIT_S = 180.0
+"""How long a library may take for one answer: its first one compiles kernels."""
+FIRST = ("4096", "gpt, float16", "64-64-64-10", "gelu, float16", "layer_norm, float16", "softmax", "rotary, float16")
+"""The words of the cases of ``--first``."""
+
+
+class Ended(Exception):
+    """A library's process has ended, or did not answer in time."""
+
+
+class Failed(Exception):
+    """A library has met an error in a case."""
 
 
 class Library:
-    """A process of one library, which prepares and times cases."""
+    """A process of one library, which prepares and times cases. It is started again after it has ended."""
 
     def __init__(self, name: str, python: str, options: Sequence[str]):
+        self.name, self._python, self._options = name, python, options
+        self._start()
+
+    def _start(self) -> None:
+        name, python, options = self.name, self._python, self._options
         path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
         if name == "ringtape":
@@ -52,28 +72,49 @@ class Library:
             [python, str(PEERS / f"gpu_{name}.py"), *options], env=environment, text=True, stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         )  # fmt: skip
-        self.about = self._answer(name)["about"]
+        self.about = self._answer()["about"]
 
-    def _answer(self, name: str = "") -> dict[str, Any]:
+    def _answer(self) -> dict[str, Any]:
         assert self._process.stdout is not None
+        late = threading.Timer(LIMIT_S, self._process.kill)
+        late.start()
         line = self._process.stdout.readline()
+        is_late = not late.is_alive()
+        late.cancel()
         if not line:
-            raise SystemExit(f"gpu.py: the process of {name or self.about} has ended; see above")
+            status = self._process.wait()
+            raise Ended(f"{self.name}: no answer within {LIMIT_S:g} s" if is_late else f"{self.name}: status {status}")
         found: dict[str, Any] = json.loads(line)
         return found
 
     def ask(self, **request: Any) -> dict[str, Any]:
         """Send a request, and return the answer."""
+        if self._process.poll() is not None:
+            self._start()
         assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(request) + "\n")
-        self._process.stdin.flush()
+        try:
+            self._process.stdin.write(json.dumps(request) + "\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            raise Ended(f"{self.name}: status {self._process.wait()}") from None
         return self._answer()
+
+    def time(self, phase: str, repeat: int) -> float:
+        """The seconds of a call of the case that was prepared."""
+        answer = self.ask(time=phase, repeat=repeat)
+        if "error" in answer:
+            raise Failed(f"{self.name}: {answer['error']}")
+        return float(answer["seconds"])
 
     def close(self) -> None:
         """End the process."""
         assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait(60)
+        with suppress(BrokenPipeError):
+            self._process.stdin.close()
+        try:
+            self._process.wait(60)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
 
 
 @contextmanager
@@ -88,39 +129,63 @@ def library(name: str, python: str, options: Sequence[str]) -> Iterator[Library]
 
 def timed(libraries: Sequence[Library], phase: str, rounds: int) -> list[list[float]]:
     """The seconds of a call of each library in each round; no library always comes first."""
-    once = max(lib.ask(time=phase, repeat=1)["seconds"] for lib in libraries)
+    once = max(lib.time(phase, 1) for lib in libraries)
     repeat = max(1, min(1000, int(TARGET_S / max(once, 1e-6))))
     found: list[list[float]] = [[] for _ in libraries]
     for at in range(rounds):
         pairs = list(zip(libraries, found, strict=True))
         for lib, times in pairs[:: -1 if at % 2 else 1]:
-            times.append(lib.ask(time=phase, repeat=repeat)["seconds"])
+            times.append(lib.time(phase, repeat))
     return found
 
 
 def measure(name: str, case: Any, libraries: Sequence[Library], rounds: int, copy_rate: float) -> dict[str, Any]:
-    """The figures of one case, by phase."""
-    prepared = [lib.ask(case=name) for lib in libraries]
+    """The figures of one case, by phase. If the peer fails, those of ringtape alone, with the peer's error."""
+    prepared = [_prepared(lib, name) for lib in libraries]
     if "error" in prepared[0]:
         return {name: {"error": prepared[0]["error"]}}
     figures: dict[str, Any] = {}
     for phase in prepared[0]["phases"]:
+        row_name = name if phase == "step" else f"{name}, {phase}"
         beside = [lib for lib, answer in zip(libraries, prepared, strict=True) if phase in answer.get("phases", ())]
-        times = timed(beside, phase, rounds)
+        problem = ""
+        try:
+            try:
+                times = timed(beside, phase, rounds)
+            except (Ended, Failed) as error:
+                if len(beside) == 1 or str(error).startswith(beside[0].name):
+                    raise
+                problem, times = str(error), timed(beside[:1], phase, rounds)
+        except (Ended, Failed) as error:
+            figures[row_name] = {"error": str(error)}
+            break
         row: dict[str, Any] = {"ours": statistics.median(times[0])}
         if len(times) > 1:
             row["peer"] = statistics.median(times[1])
             row["ratio"] = statistics.median(b / a for a, b in zip(*times, strict=True))
-        elif errors := [answer["error"] for answer in prepared[1:] if "error" in answer]:
-            row["peer_error"] = errors[0]
+        elif problem or (errors := [answer["error"] for answer in prepared[1:] if "error" in answer]):
+            row["peer_error"] = problem or errors[0]
         size = moved_bytes(case, phase)
         if size is not None:
             row["bytes_per_s"] = size / row["ours"]
             row["share"] = row["bytes_per_s"] / copy_rate if copy_rate else 1.0
         if len(losses := [answer["loss"] for answer in prepared if answer.get("loss")]) > 1:
             row["losses_differ_by"] = abs(losses[0] - losses[1])
-        figures[name if phase == "step" else f"{name}, {phase}"] = row
+        figures[row_name] = row
     return figures
+
+
+def _prepared(library: Library, name: str) -> dict[str, Any]:
+    try:
+        return library.ask(case=name)
+    except Ended as error:
+        return {"error": str(error)}
+
+
+def line_of(name: str, row: dict[str, Any]) -> str:
+    """A row of the table."""
+    cells = [f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}" for key, value in row.items()]
+    return f"{name:48}" + "  ".join(cells)
 
 
 def all_reduce(is_small: bool, is_cpu: bool) -> dict[str, Any]:
@@ -135,10 +200,13 @@ def all_reduce(is_small: bool, is_cpu: bool) -> dict[str, Any]:
         environment = {**os.environ, "RINGTAPE_DEVICE_TRANSPORT": transport, "PYTHONPATH": path,
                        "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}  # fmt: skip
         options = ["--small"] * is_small + ["--cpu"] * is_cpu
-        done = subprocess.run(
-            [mpiexec, "-n", "2", sys.executable, str(PEERS / "gpu_all_reduce.py"), *options], env=environment,
-            stdout=subprocess.PIPE, text=True, timeout=300, check=False,
-        )  # fmt: skip
+        try:
+            done = subprocess.run(
+                [mpiexec, "-n", "2", sys.executable, str(PEERS / "gpu_all_reduce.py"), *options], env=environment,
+                stdout=subprocess.PIPE, text=True, timeout=LIMIT_S, check=False,
+            )  # fmt: skip
+        except (OSError, subprocess.TimeoutExpired) as error:
+            return {"all_reduce between two ranks": {"error": f"{transport}: {error}"}}
         if done.returncode:
             return {"all_reduce between two ranks": {"error": f"{transport}: status {done.returncode}; see above"}}
         found[transport] = json.loads(done.stdout)
@@ -171,34 +239,41 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--python-torch", metavar="PATH", help="interpreter that has torch; without, left out")
     parser.add_argument("--only", nargs="+", metavar="WORD", help="cases whose names have one of these words")
+    parser.add_argument("--first", action="store_true", help="the cases that tell most, for the first run on a machine")
     parser.add_argument("--rounds", type=int, default=7, help="rounds; each library runs once in each")
     parser.add_argument("--small", action="store_true", help="small sizes, for tests of the benchmark")
     parser.add_argument("--cpu", action="store_true", help="on the CPU, for tests of the benchmark")
     parser.add_argument("--json", action="store_true", help="print one object: figure -> ours, peer, ratio, share")
     args = parser.parse_args(arguments)
+    args.only = [*(args.only or []), *FIRST] if args.first else args.only
     known = {name: case for name, case in cases(args.small).items()
              if name == "copy" or not args.only or any(word in name for word in args.only)}  # fmt: skip
     figures: dict[str, Any] = {}
+
+    def add(rows: dict[str, Any]) -> None:
+        """Keep figures, and print them at once: whatever fails later, they are known."""
+        figures.update(rows)
+        for name, row in rows.items():
+            print(line_of(name, row), file=sys.stderr if args.json else sys.stdout, flush=True)
+
     options = ["--small"] * args.small + ["--cpu"] * args.cpu
     with ExitStack() as stack:
         libraries = [stack.enter_context(library("ringtape", sys.executable, options))]
         if args.python_torch:
-            libraries.append(stack.enter_context(library("torch", args.python_torch, options)))
+            try:
+                libraries.append(stack.enter_context(library("torch", args.python_torch, options)))
+            except (Ended, OSError) as error:
+                print(f"without torch: {error}", file=sys.stderr)
         print("beside each other: " + ", ".join(lib.about for lib in libraries), file=sys.stderr)
         rate = 0.0
         for name, case in known.items():
-            rows = measure(name, case, libraries, args.rounds, rate)
-            figures |= rows
+            add(measure(name, case, libraries, args.rounds, rate))
             rate = figures["copy"].get("bytes_per_s", 0.0)  # the first case
-            print(f"{name}: measured", file=sys.stderr)
-    if not args.only or any(word in "all_reduce" for word in args.only):
-        figures |= all_reduce(args.small, args.cpu)
+    if not args.only or args.first or any(word in "all_reduce" for word in args.only):
+        add(all_reduce(args.small, args.cpu))
     if args.json:
         print(json.dumps(figures))
         return
-    for name, row in figures.items():
-        cells = [f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}" for key, value in row.items()]
-        print(f"{name:48}" + "  ".join(cells))
     for line in missed(figures) if not args.small else ():
         print(f"missed: {line}")
 

@@ -12,7 +12,7 @@ from autograd.errors import DtypeError
 
 from .mesh import Axis, current_mesh
 from .transports.protocol import Array
-from .transports.request import DTYPES, not_communicated
+from .transports.request import is_communicated, not_communicated
 from .transports.shared_memory.communicator import SharedMemory
 
 __all__ = ["all_reduce_in_place", "along", "empty"]
@@ -94,7 +94,7 @@ def empty(shape: int | Sequence[int], dtype: Any, axis: str | Sequence[str]) -> 
     ...     shared_arrays.all_reduce_in_place(bucket, "dp")
     array([1., 1., 1., 1.], dtype=float32)
     """
-    if np.dtype(dtype) not in DTYPES:
+    if not is_communicated(np.dtype(dtype)):
         raise DtypeError(f"shared_arrays.empty: {not_communicated(np.dtype(dtype))}")
     return _memory(current_mesh().axis(axis)).empty(shape, dtype)
 

@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 
 from . import quick, summary
+from .autograd.arrays.devices import Gpu
+from .autograd.kernels.cuda.on_cpu import WHY_NOT
 
 # One thread per process, before NumPy is loaded here or in a worker: several tests and their ranks run at a time, and
 # threads of BLAS that wait for work take the cores from them.
@@ -43,6 +45,14 @@ def _environment_of_ranks() -> Iterator[None]:
         patch.setenv("UCX_MEM_EVENTS", "n")
         patch.setenv("PYTHONPATH", path)
         yield
+
+
+@pytest.fixture
+def compiler_of_kernels(request: pytest.FixtureRequest) -> None:
+    """Skip a test whose kernels run on the CPU where there is no compiler for it. On a GPU none is needed."""
+    given = getattr(request.node, "callspec", None)
+    if WHY_NOT and not any(isinstance(each, Gpu) for each in (given.params.values() if given else ())):
+        pytest.skip(WHY_NOT)
 
 
 def pytest_configure(config: pytest.Config) -> None:

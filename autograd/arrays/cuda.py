@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 import warnings
 import weakref
@@ -18,7 +19,8 @@ from .runtime import Event, Memory, Program, Runtime, Stream
 
 __all__ = ["CudaRuntime", "allow_tf32", "facts", "library", "runtime", "tf32_allowed", "why_not"]
 
-_STATIC_SHARED_BYTES = 48 << 10  # a kernel that uses more dynamic shared memory must ask for it
+_SHARED_BYTES = 48 << 10  # a kernel that uses more shared memory, static and dynamic together, must ask for it
+_NEEDED = (14, 1)  # the CuPy that keeps compiled kernels on disk also where their names are given as expressions
 
 
 def library(use: str) -> Any:
@@ -50,6 +52,9 @@ def why_not() -> str:
         import cupy
     except ImportError:
         return "CuPy is not installed (extra: gpu)"
+    if tuple(map(int, re.findall(r"\d+", cupy.__version__)[:2])) < _NEEDED:
+        needed = ".".join(map(str, _NEEDED))
+        return f"CuPy {cupy.__version__} is installed; needed: {needed} or later (extra: gpu)"
     try:
         return "" if cupy.cuda.runtime.getDeviceCount() else "CuPy finds no GPU"
     except cupy.cuda.runtime.CUDARuntimeError as error:  # without a driver, or with one that is too old
@@ -72,6 +77,15 @@ def facts() -> dict[str, str]:
     }
 
 
+class _Made:
+    """A compiled kernel, and the dynamic shared memory with which it may be launched."""
+
+    __slots__ = ("allowed_bytes", "function")
+
+    def __init__(self, function: Any, allowed_bytes: int):
+        self.function, self.allowed_bytes = function, allowed_bytes
+
+
 class CudaRuntime(Runtime):
     """CuPy's streams, memory and compiler. Kernels are compiled by NVRTC at first use, and CuPy caches them on disk."""
 
@@ -82,15 +96,17 @@ class CudaRuntime(Runtime):
         self._cupy = library("a GPU")
         self._replays: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()  # with what they need
         self._local = threading.local()  # what belongs to a thread: its hook of allocations, and calls of cuBLAS
-        self._made: dict[tuple[str, str, int], Any] = {}
+        self._made: dict[tuple[str, str, int], _Made] = {}
         self.set_precision()
 
-    def _kernel(self, program: Program, kernel: str) -> Any:
+    def _kernel(self, program: Program, kernel: str) -> _Made:
         device = self._cupy.cuda.runtime.getDevice()
         made = self._made.get((program.name, kernel, device))
         if made is None:
             module = self._cupy.RawModule(code=program.text, options=("--std=c++17",), name_expressions=[kernel])
-            made = self._made[program.name, kernel, device] = module.get_function(kernel)
+            function = module.get_function(kernel)
+            made = _Made(function, _SHARED_BYTES - function.shared_size_bytes)
+            self._made[program.name, kernel, device] = made
         return made
 
     def launch(
@@ -98,11 +114,11 @@ class CudaRuntime(Runtime):
         shared_bytes: int,
     ) -> None:  # fmt: skip
         made = self._kernel(program, kernel)
-        if shared_bytes > _STATIC_SHARED_BYTES and made.max_dynamic_shared_size_bytes < shared_bytes:
-            made.max_dynamic_shared_size_bytes = shared_bytes
+        if shared_bytes > made.allowed_bytes:
+            made.function.max_dynamic_shared_size_bytes = made.allowed_bytes = shared_bytes
         # CuPy passes an array of one element by value, of any dtype
         given = tuple(np.asarray(x) if type(x) is np.void else x for x in arguments)
-        made(grid, block, given, shared_mem=shared_bytes)
+        made.function(grid, block, given, shared_mem=shared_bytes)
 
     def address(self, array: Any) -> int:
         return int(array.data.ptr)
@@ -121,6 +137,15 @@ class CudaRuntime(Runtime):
 
     def new_event(self) -> Event:
         return self._cupy.cuda.Event(disable_timing=True)
+
+    def on_this_device(self, function: Callable[[], None]) -> Callable[[], None]:
+        device = self._cupy.cuda.Device()  # the current one
+
+        def run() -> None:
+            with device:
+                function()
+
+        return run
 
     @property
     def most_shared_bytes(self) -> int:

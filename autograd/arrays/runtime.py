@@ -112,6 +112,9 @@ class Runtime(Protocol):
     def new_event(self) -> Event:
         """An event that is done until it is recorded."""
 
+    def on_this_device(self, function: Callable[[], None]) -> Callable[[], None]:
+        """The function, on the present device in whatever thread it is called."""
+
     def pinned(self, size_bytes: int) -> np.ndarray:
         """An uninitialised array of bytes in page-locked host memory."""
 

@@ -31,8 +31,10 @@ from ..arrays.half import HALF, rounded, widened
 from .compiled import INT64, are_bare
 from .compiled import find as loop
 from .memory import keep_freed_memory
+from .segments import sum_rows as sums_of_rows
 
-__all__ = ["INT64", "Kernel", "are_bare", "find", "functions", "keep_freed_memory", "loop", "programs"]
+__all__ = ["INT64", "Kernel", "are_bare", "find", "functions", "keep_freed_memory", "loop", "programs",
+           "sums_of_rows"]  # fmt: skip
 
 
 class Kernel(NamedTuple):

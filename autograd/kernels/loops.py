@@ -105,8 +105,9 @@ def _cross_entropy_backward(ct: Any, exps: Any, sums: Any, labels: Any, dx: Any)
 
 
 def _layer_norm(
-    x: Any, weight: Any, bias: Any, y: Any, means: Any, scales: Any, share: Any, eps: Any
+    x: Any, weight: Any, bias: Any, y: Any, means: Any, scales: Any, share: Any, eps: Any, tiny: Any
 ) -> None:
+    """Where the deviation is below `tiny` times the mean, the rounding of the mean is taken into account."""
     for row in range(x.shape[0]):
         mean = x[row, 0] * 0
         for j in range(x.shape[1]):
@@ -115,6 +116,14 @@ def _layer_norm(
         square = mean * 0
         for j in range(x.shape[1]):
             square += (x[row, j] - mean) * (x[row, j] - mean)
+        if math.sqrt(square * share) < abs(mean) * tiny:
+            error = mean * 0
+            for j in range(x.shape[1]):
+                error += x[row, j] - mean
+            mean += error * share
+            square = mean * 0
+            for j in range(x.shape[1]):
+                square += (x[row, j] - mean) * (x[row, j] - mean)
         scale = 1 / math.sqrt(square * share + eps)
         means[row], scales[row] = mean, scale
         for j in range(x.shape[1]):
@@ -158,7 +167,7 @@ _LOOPS = {
     "gelu": _Loop(_gelu, "rww"),
     "cross_entropy": _Loop(_cross_entropy, "RiwWw", sums=True, refuses=True),
     "cross_entropy_backward": _Loop(_cross_entropy_backward, "rRriW", refuses=True),
-    "layer_norm": _Loop(_layer_norm, "RrrWwwnn", sums=True),
+    "layer_norm": _Loop(_layer_norm, "RrrWwwnnn", sums=True),
     "layer_norm_backward": _Loop(_layer_norm_backward, "RRrrrWwwn", sums=True),
 }
 

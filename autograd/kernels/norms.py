@@ -19,6 +19,18 @@ def _ones(n: int, dtype: Any) -> Any:
     return np.ones(n, dtype)
 
 
+_TINY = {4: 2.0**-9.5, 8: 2.0**-24}
+"""By the bytes of a number: below this share of its mean, the deviation of a row may be the rounding of the mean."""
+
+
+def _correct(x: Any, centred: Any, mean: Any, variance: Any, share: Any, tiny: float) -> None:
+    """Take the rounding of the means into account where deviations are tiny; those of constant rows become 0."""
+    at = np.flatnonzero(np.sqrt(variance) < np.abs(mean) * tiny)
+    mean[at] += centred[at].dot(share)
+    centred[at] = x[at] - mean[at, None]
+    variance[at] = np.vecdot(centred[at], centred[at]) * share[0]
+
+
 def _layer_norm(xs: tuple[Any, ...], options: tuple[Any, ...], keep: bool) -> tuple[Any, Any]:
     weight, bias = xs[1:] if len(xs) > 1 else (None, None)
     x, (eps,) = rows(xs[0]), options
@@ -28,15 +40,17 @@ def _layer_norm(xs: tuple[Any, ...], options: tuple[Any, ...], keep: bool) -> tu
     number = x.dtype.type
     fits = weight is not None and weight.shape == bias.shape == x.shape[1:]
     if fits and (loop := compiled.fitting("layer_norm", x, weight, bias)) is not None:
-        loop(x, weight, bias, y, means, scales, number(1 / width), number(eps))
+        loop(x, weight, bias, y, means, scales, number(1 / width), number(eps), number(_TINY[x.itemsize]))
         return y.reshape(xs[0].shape), (means, scales) if keep else None
-    share = np.full(width, 1 / max(width, 1), x.dtype)
+    least, share, tiny = np.minimum.reduce, np.full(width, 1 / max(width, 1), x.dtype), _TINY[x.itemsize]
     for at in blocks(n, width * x.itemsize):
         part, out, mean, scale = x[at], y[at], means[at], scales[at]
         np.dot(part, share, out=mean)
         np.subtract(part, mean[:, None], out=out)
         np.vecdot(out, out, out=scale)
         scale *= 1 / max(width, 1)
+        if not mean.dot(mean) * (tiny * tiny) < least(scale):  # few calls; the exact question is asked for each row
+            _correct(part, out, mean, scale, share, tiny)
         scale += eps
         np.sqrt(scale, out=scale)
         np.reciprocal(scale, out=scale)

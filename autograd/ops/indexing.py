@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from ..arrays.device import is_array, move, require_one_device
+from ..arrays.device import arange_beside, is_array, move, require_one_device
 from ..arrays.shape_only import Shaped
 from ..engine.primitive import Primitive, op
 from ..engine.state import state
 from ..engine.tensor import TENSORS
 from ..errors import LayoutError, PositionError, short
+from ..kernels import functions, sums_of_rows
 from ..layouts.layout import C, D, I, Mix, P, R, Shard
 from ..layouts.messages import describe
 from ..layouts.rank_values import LocalCount, plain, rank_axes
@@ -100,14 +102,45 @@ def _dims(shapes: Sequence[Shape], options: Any) -> Any:
     return [tuple(entries)]
 
 
+def sum_rows(xs: Any, places: Any, count: int) -> Any:
+    """An array of `count` rows: row i is the sum of the rows of `xs` whose place is i. The order of sums is fixed.
+
+    Sums of 16 bits are made in float32 and rounded once.
+    """
+    if type(xs) is np.ndarray:
+        return sums_of_rows(xs, places, count)
+    found = functions("segments", type(xs))
+    if found is not None:
+        return found.sum_rows(xs, places, count)
+    out = np.zeros_like(xs, shape=(count, *xs.shape[1:]))  # a device without a runtime
+    np.add.at(out, places, xs)
+    return out
+
+
+def add_at(ct: Any, key: tuple[Any, ...], shape: Shape) -> Any:
+    """Zeros to which `ct` is added at the places of a key with index arrays; a place that occurs twice gets both."""
+    if type(ct) is np.ndarray:
+        out = np.zeros_like(ct, shape=shape)
+        np.add.at(out, key, ct)
+        return out
+    if len(key) == 1 and key[0].dtype == bool:  # no place occurs twice
+        out = np.zeros_like(ct, shape=shape)
+        out[key] = ct
+        return out
+    # dimensions after those that the key takes are those of rows
+    end = len(shape) if any(k is Ellipsis for k in key) else sum(map(_dims_taken, key))
+    shape, row = shape[:end], shape[end:]
+    numbers = arange_beside(ct, math.prod(shape)).reshape(shape)[key]
+    return sum_rows(ct.reshape(numbers.size, *row), numbers.reshape(-1), math.prod(shape)).reshape(*shape, *row)
+
+
 def _put(ct: Any, key: Any, shape: Shape) -> Any:
     if type(ct) is Shaped:
         return Shaped(shape, ct.dtype, ct.why)
-    out = np.zeros_like(ct, shape=shape)
     if any(map(_is_index_array, key)):
-        np.add.at(out, key, ct)  # an element that was taken twice gets the sum of two cotangents
-    else:
-        out[key] = ct
+        return add_at(ct, key, shape)
+    out = np.zeros_like(ct, shape=shape)
+    out[key] = ct
     return out
 
 

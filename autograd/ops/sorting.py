@@ -34,7 +34,7 @@ from .arguments import (
 from .creation import broadcast_arrays
 from .elementwise import maximum as _maximum
 from .elementwise import where as _where
-from .indexing import taken
+from .indexing import add_at, taken
 from .reductions import mean
 from .reductions import sum as _sum
 from .shape import (
@@ -136,9 +136,7 @@ def _scatter(x: Any, index: Any, axis: int, shape: Shape) -> Any:
     if type(x) is Shaped:
         return Shaped(shape, x.dtype, x.why)
     _require_index_beside("scatter_along_axis", x, index)
-    out = np.zeros_like(x, shape=shape)
-    np.add.at(out, _key_along_axis(index, axis), x)
-    return out
+    return add_at(x, _key_along_axis(index, axis), shape)
 
 
 def _require_index_beside(caller: str, x: Any, index: Any) -> None:

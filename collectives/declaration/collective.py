@@ -42,7 +42,7 @@ from autograd.layouts.messages import about_origin, describe
 from autograd.layouts.names import name_of
 
 from ..transports.protocol import Communicator, Pending, Request
-from ..transports.request import DTYPES, not_communicated
+from ..transports.request import is_communicated, not_communicated
 from .call import Call, keep
 from .prepared import Prepared, absent_or_zeros, arrived, copied, itself, outline, zeros
 from .refusals import Refusal, label_text, partial_operand, unfit_adjoint, without_adjoint
@@ -296,7 +296,7 @@ class Collective:
         self, x: Any, layout: Layout | None, call: Call, name: str = "", operand: Tensor | None = None
     ) -> Prepared:
         """Check the operand and compute everything about a call that does not depend on the operand's values."""
-        if x.dtype not in DTYPES and not (self.silent or self.free or self.unchecked):  # on one rank, too
+        if not (is_communicated(x.dtype) or self.silent or self.free or self.unchecked):  # on one rank, too
             shown = f"{self.name}({name or 'x'}: {describe(x, x.shape, layout)}, axis {'*'.join(call.axes)!r})"
             raise DtypeError(f"{shown}: {not_communicated(x.dtype)}")
         if layout is not None and state.recording is not None and self._lacks_adjoint():

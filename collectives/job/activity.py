@@ -6,7 +6,7 @@ import os
 import weakref
 from collections import deque
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from autograd.errors import CommunicationError, RankFailed, site_of_thread
 
@@ -178,6 +178,16 @@ class Departure(NamedTuple):
         return f"rank {self.rank} of {size} {self.why}{after}, while rank {rank} waits for it {describe(wait)}"
 
 
+class DeviceCalls(Protocol):
+    """Calls that wait for other ranks on a device. The monitor's thread uses them."""
+
+    def incomplete(self) -> tuple[int, Wait] | None:
+        """The thread that made the oldest incomplete call, and the wait for it."""
+
+    def end(self, why: str) -> None:
+        """End the calls, because one of them will never be complete."""
+
+
 class Activity:
     """The state of one rank of a world.
 
@@ -213,6 +223,8 @@ class Activity:
         The open windows that ranks of other hosts access. The monitor lets MPI make progress for them.
     is_alarmed : bool
         Whether `error` may return an error. While it is False, waits do not call `error`.
+    device_calls : list of DeviceCalls
+        Those that wait on a device and not in a thread of this process.
     """
 
     def __init__(self, rank: int, size: int, raises: bool = False):
@@ -231,6 +243,7 @@ class Activity:
         self.is_forked = False
         self.windows = 0
         self.is_alarmed = False
+        self.device_calls: list[DeviceCalls] = []
         _activities.add(self)
 
     def refuse_in_child(self) -> None:

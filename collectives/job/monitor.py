@@ -89,6 +89,7 @@ class Monitor:
         self._thread: threading.Thread | None = None
         self._reporter: threading.Thread | None = None
         self._waits: dict[int, Wait] = {}  # those of the last period
+        self._device_waits: dict[int, Wait] = {}  # those of the last period, by negative thread number
         self._endless: dict[int, tuple[Wait, float]] = {}  # waits that must raise an error, and since when
         self.lock = threading.RLock()  # `fail` is called from other threads
 
@@ -116,6 +117,8 @@ class Monitor:
                 self._receive()  # which makes progress, too
                 if self._activity.windows and time.monotonic() < due:
                     continue
+                if self._activity.device_calls:
+                    self._look_at_devices()
                 due = time.monotonic() + (_BUSY_PERIOD_S if self._deadlock.is_busy else _PERIOD_S)
                 if not self._control.is_over:
                     self._deadlock.step()
@@ -123,6 +126,30 @@ class Monitor:
             if self._activity.departed or self._activity.ended >= 0:
                 for thread, wait in self._activity.waits().items():
                     self._check(thread, wait)
+
+    def _look_at_devices(self) -> None:
+        """Record the waits of devices as calls that their threads have found incomplete, and end those without end.
+
+        Under the policy ``end`` `_check` ends the job.
+        """
+        waiting, known = self._activity.waiting, self._device_waits
+        now: dict[int, Wait] = {}
+        for calls in tuple(self._activity.device_calls):
+            thread, wait = calls.incomplete() or (0, None)
+            if wait is None:
+                continue
+            text = self._activity.why_endless(wait, site_text(thread)) if self._activity.raises else None
+            if text is not None:
+                calls.end(text)
+            else:
+                now.setdefault(-thread, wait)
+        for key in known.keys() - now.keys():
+            if waiting.get(key) is known[key]:
+                waiting.pop(key, None)
+        for key, wait in now.items():
+            if waiting.get(key) is None or waiting.get(key) is known.get(key):
+                waiting[key] = wait
+        self._device_waits = now
 
     def _pause_s(self) -> float:
         if self._activity.windows:

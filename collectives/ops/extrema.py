@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from autograd.arrays.half import is_half
 from autograd.engine.promotion import dtype_to_round_to, rounded_to, wide
 from autograd.engine.tensor import TENSORS, Tensor
 from autograd.errors import DtypeError
@@ -87,7 +88,7 @@ def _extreme(x: Any, call: Call, is_largest: bool) -> Asked:
     if call.group.dry:
         return Request("all_reduce", flat, op="max"), InShape(x.shape)
     dtype = flat.dtype
-    if dtype.kind == "f" and dtype.itemsize <= 8:
+    if (dtype.kind == "f" and dtype.itemsize <= 8) or is_half(dtype):
         there = _ordered(flat, is_largest)
         return Request("all_reduce", there, op="max"), (
             lambda y, x, call: back(_from_ordered(y, dtype, is_largest), x.shape, x)
@@ -116,7 +117,7 @@ def _ordered(x: np.ndarray, is_largest: bool) -> np.ndarray:
     """Integers in the order of the floats, or in the opposite order, with nan the largest in either case.
 
     The bits of an IEEE float have the order of an integer once all bits of negative numbers but the sign are inverted.
-    So every transport can reduce float16, and nan wins as it does in NumPy.
+    So every transport can reduce numbers of 16 bits, and nan wins as it does in NumPy.
     """
     kind = np.dtype(f"i{x.dtype.itemsize}")
     most = np.iinfo(kind).max

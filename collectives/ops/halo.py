@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from autograd.arrays.device import as_array
+from autograd.arrays.half import is_half
 from autograd.arrays.shape_only import DRY, Shaped
 from autograd.engine.tensor import Tensor
 from autograd.errors import ArgumentError, LayoutError, MeshError, ShapeError
@@ -85,7 +86,7 @@ def _(ct: Any, call: Call) -> Any:
     own = ct[_cells(call, before, before + n)]
     if dry:
         return own
-    own = own.astype(np.float32 if ct.dtype == np.float16 else ct.dtype)  # sums are rounded once
+    own = own.astype(np.float32 if is_half(ct.dtype) else ct.dtype)  # sums are rounded once
     if high is not None:  # from the right neighbour's ghost cells before its part
         own[_cells(call, n - before, n)] += high
     if low is not None:

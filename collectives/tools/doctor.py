@@ -52,11 +52,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `doctor`."""
     parser.add_argument("--json", action="store_true", help="one JSON object")
     parser.add_argument("--details", action="store_true", help="also all findings: software, machine, MPI, transports")
+    parser.add_argument("--gpu", action="store_true", help="try what programs need of a GPU, in place of the report")
     parser.add_argument("--limit-s", type=float, default=30.0, metavar="S", help="for each MPI probe (default 30)")
 
 
 def main(args: argparse.Namespace) -> int:
     """Print the checks, on rank 0. Returns 1 there if something will fail, otherwise 0."""
+    if args.gpu:
+        from .gpu_checks import run_checks  # it imports what no other report needs
+
+        return run_checks(args.json)
     report: dict[str, Found] = {
         "software": probed(_software_probes()),
         "machine": probed({**PROBES}),

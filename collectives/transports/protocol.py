@@ -26,7 +26,19 @@ from autograd.layouts.rank_values import EVERY_AXIS, RankInt
 
 from ..checks.channel import Checks
 from ..checks.sanitizer import Addend
-from .request import DTYPES, REDUCTIONS, Array, Request, Runs, alone, answer, check, check_members, check_message
+from .request import (
+    DTYPES,
+    REDUCTIONS,
+    Array,
+    Bfloat16,
+    Request,
+    Runs,
+    alone,
+    answer,
+    check,
+    check_members,
+    check_message,
+)
 from .traffic import Traffic
 
 if TYPE_CHECKING:
@@ -132,7 +144,7 @@ def with_words(call: Text, words: str) -> Text:
 # -- communicators -----------------------------------------------------------------------------------------------------
 
 _DIRECT = DTYPES - {np.dtype(np.float16)}
-_HALF, _SINGLE = np.dtype(np.float16), np.dtype(np.float32)
+_HALF, _SINGLE, _BITS = np.dtype(np.float16), np.dtype(np.float32), np.dtype(np.uint16)
 _ON_HOST = (ndarray, Shaped, bytes, type(None))  # operands of these types need no staging
 _MESSAGES = frozenset(("send", "lend", "recv"))
 _WITH_ROOT = frozenset(("broadcast", "reduce", "gather"))
@@ -305,7 +317,7 @@ class Communicator:
     def sender(self, request: Request, x: Array, result: tuple[int, np.dtype[Any]] | None) -> Callable[[Array], Any]:
         """``send(x)``, which runs a request that was run before on another operand of the same size and dtype.
 
-        `x` is the operand of the request, a flat host array whose dtype is not float16; `result` is the value of
+        `x` is the operand of the request, a flat host array whose dtype is not one of 16 bits; `result` is the value of
         `request.answer`. The group has several ranks, and the call is not a message. `send` skips the checks where the
         transport allows it.
         """
@@ -347,7 +359,10 @@ class Communicator:
     def _prepared(self, request: Request, started: bool) -> Any:
         """Check a request that is no message, prepare its operand and result, and run or start it."""
         call, x, given = request.call, request.x, request.out
-        check(request, self.index, self.size, self.name)
+        try:
+            check(request, self.index, self.size, self.name)
+        except Bfloat16:
+            return self._of_bfloat16(self._prepared, request, started)
         if self.size == 1 and not self.dry:
             return Pending.done(alone(request)) if started else alone(request)
         if not isinstance(given if x is None else x, _ON_HOST):
@@ -371,11 +386,29 @@ class Communicator:
         return y if given is None or y is given or self.dry else landed(y, given)
 
     def _in_float32(self, request: Request, started: bool) -> Any:
-        """Make a reduction of float16 in float32, and round its result once."""
-        x = request.x.astype(_SINGLE)
+        """Make a reduction of 16 bits in float32, and round its result once."""
+        x, dtype = request.x.astype(_SINGLE), request.x.dtype
         y = self._prepared(request._replace(x=x, out=None if request.out is None else x), started)
-        rounded = Pending(y.test, lambda: half.rounded(y.wait())) if started else half.rounded(y)
+        rounded = Pending(y.test, lambda: half.rounded(y.wait(), dtype)) if started else half.rounded(y, dtype)
         return self._given_back(rounded, request.out, started)
+
+    def _of_bfloat16(self, prepared: Callable[[Request, bool], Any], request: Request, started: bool) -> Any:
+        """Make a call on bfloat16, which no transport knows: move its bits, or add in float32."""
+        if request.call in REDUCTIONS and not self.dry:
+            return self._in_float32(request, started)
+        x, out = request.x, request.out
+        dtype = request.dtype if x is None and out is None else (out if x is None else x).dtype
+        kind = _HALF if self.dry else _BITS  # a dry world counts bytes
+        bits = request._replace(
+            x=None if x is None else x.view(kind), out=None if out is None else out.view(kind),
+            dtype=None if request.dtype is None else kind,
+        )  # fmt: skip
+        y = prepared(bits, started)
+
+        def back(y: Any) -> Any:
+            return out if out is not None else None if y is None else y.view(dtype)
+
+        return Pending(y.test, lambda: back(y.wait())) if started else back(y)
 
     def _given_back(self, y: Any, out: Any, started: bool) -> Any:
         """A result, or the `Pending` of one, in the array that the caller gave for it, if any."""
@@ -386,7 +419,10 @@ class Communicator:
     def _prepared_message(self, request: Request, started: bool) -> Any:
         """Check a message, and send, lend or receive it."""
         x, given = request.x, request.out
-        check_message(request, self.index, self.size, self.name)
+        try:
+            check_message(request, self.index, self.size, self.name)
+        except Bfloat16:
+            return self._of_bfloat16(self._prepared_message, request, started)
         if not isinstance(given if x is None else x, _ON_HOST):
             return self._given_back(self._on_device(request, started), given, started)
         if request.call == "send" and isinstance(x, ndarray):

@@ -35,18 +35,19 @@ import numpy as np
 from autograd.arrays.device import is_bfloat16
 from autograd.errors import ArgumentError, DtypeError, MeshError, OptionError, ShapeError
 
-__all__ = ["Array", "Control", "DTYPES", "REDUCTIONS", "Request", "Runs", "alone", "answer", "check", "check_members",
-           "check_message", "given_bytes", "not_communicated", "shown", "whole_bytes"]  # fmt: skip
+__all__ = ["Array", "Bfloat16", "Control", "DTYPES", "REDUCTIONS", "Request", "Runs", "alone", "answer", "check",
+           "check_members", "check_message", "given_bytes", "is_communicated", "not_communicated", "shown",
+           "whole_bytes"]  # fmt: skip
 
 Array = np.ndarray[Any, Any]
 Runs = Sequence[tuple[int, int, int]]
 """Parts of the ranks' arrays: source rank, offset in its array, and count, in elements."""
 
 DTYPES = frozenset(np.dtype(char) for char in "?bBhHiIlLqQefdgFDG")
-"""The dtypes that can be communicated: native numeric ones, and booleans."""
+"""The dtypes that transports carry: native numeric ones, and booleans. bfloat16 is carried as one of them."""
 
 REDUCTIONS = frozenset(("all_reduce", "reduce", "reduce_scatter", "scan", "accumulate"))
-"""The reductions. Their float16 operands are added in float32, and the result is rounded once."""
+"""The reductions. Their operands of 16 bits are added in float32, and the result is rounded once."""
 
 _OPERATIONS = ("sum", "max", "prod")
 _ROOTED = frozenset(("broadcast", "reduce", "gather", "scatter"))
@@ -286,6 +287,8 @@ def _check_from_root(request: Request, rank: int, size: int, name: str) -> None:
     if root != rank:
         if call == "broadcast":
             _check_buffer(request.out, call, f" on ranks other than its root {root}", name)
+        elif is_bfloat16(np.dtype(request.dtype)):
+            raise Bfloat16
         elif np.dtype(request.dtype) not in DTYPES:
             raise _wrong_dtype(np.dtype(request.dtype))
         return
@@ -315,7 +318,11 @@ def _check_flat(x: Any) -> None:
     if x.ndim != 1 or (isinstance(x, np.ndarray) and not x.flags.c_contiguous):
         raise ShapeError(f"a transport takes one-dimensional C-contiguous arrays, not shape {x.shape}: ravel it first")
     if x.dtype not in DTYPES:
-        raise _wrong_dtype(x.dtype)
+        raise Bfloat16 if is_bfloat16(x.dtype) else _wrong_dtype(x.dtype)
+
+
+class Bfloat16(Exception):
+    """The arrays of a request are of bfloat16: `Communicator` moves their bits, and makes reductions in float32."""
 
 
 def _wrong_dtype(dtype: np.dtype[Any]) -> DtypeError:
@@ -324,11 +331,13 @@ def _wrong_dtype(dtype: np.dtype[Any]) -> DtypeError:
 
 def not_communicated(dtype: np.dtype[Any]) -> str:
     """The text of the error for a dtype that is not among `DTYPES`."""
-    fix = "float32" if is_bfloat16(dtype) else np.dtype(dtype.type).name if dtype.kind in "biufc" else "float"
-    return (
-        f"dtype {dtype} cannot be communicated; needed: a native numeric or boolean dtype\n  fix: x.astype({fix!r})"
-        + " before the call, and .astype('bfloat16') after it" * is_bfloat16(dtype)
-    )
+    fix = np.dtype(dtype.type).name if dtype.kind in "biufc" else "float"
+    return f"dtype {dtype} cannot be communicated; needed: a native numeric or boolean dtype\n  fix: x.astype({fix!r})"
+
+
+def is_communicated(dtype: np.dtype[Any]) -> bool:
+    """Whether arrays of a dtype can be communicated: those of `DTYPES`, and bfloat16."""
+    return dtype in DTYPES or is_bfloat16(dtype)
 
 
 def _check_operand(x: Any, call: str, rank: int, name: str) -> None:

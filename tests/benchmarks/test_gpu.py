@@ -52,3 +52,42 @@ def test_missed_goals_are_named(gpu: Any) -> None:
         "gpt, float32: ratio 0.99, goal 1",
         "rotary, float32: it broke",
     ]
+
+
+LIBRARY = """
+import json, os, sys
+def say(**what): print(json.dumps(what), flush=True)
+say(about="one")
+for line in sys.stdin:
+    request = json.loads(line)
+    case = request.get("case", globals().get("case"))
+    if "case" in request:
+        say(error="no memory") if case == "refused" else say(phases=["forward", "backward"], loss=None)
+    elif case == "dies" and request["time"] == "backward":
+        os._exit(3)
+    elif case == "hangs":
+        sys.stdin.read()
+    elif case == "fails" and request["time"] == "backward":
+        say(error="ValueError: wrong")
+    else:
+        say(seconds=1.0)
+"""
+
+
+def test_nothing_is_lost_when_a_case_fails(gpu: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error in the time of a case used to end the benchmark, before anything was printed."""
+    (tmp_path / "gpu_ringtape.py").write_text(LIBRARY)
+    monkeypatch.setattr(gpu, "PEERS", tmp_path)
+    monkeypatch.setattr(gpu, "LIMIT_S", 3.0)
+    case = gpu.cases(True)["copy"]
+    with gpu.library("ringtape", sys.executable, []) as ours:
+        for name in ("refused", "dies", "fails", "hangs", "works"):
+            found = gpu.measure(name, case, [ours], 2, 1.0)
+            errors = {row.removeprefix(name): figures.get("error") for row, figures in found.items()}
+            assert errors == {
+                "refused": {"": "no memory"},
+                "dies": {", forward": None, ", backward": "ringtape: status 3"},
+                "fails": {", forward": None, ", backward": "ringtape: ValueError: wrong"},
+                "hangs": {", forward": "ringtape: no answer within 3 s"},
+                "works": {", forward": None, ", backward": None},
+            }[name], name

@@ -13,14 +13,14 @@ import pytest
 from .house import ROOT, Figures, Tree, complexity, loaded, walks
 
 CEILINGS = {
-    "closure of the engine: files, lines": [37, 9_830],
-    "closure of all_reduce: files, lines": [66, 17_100],
-    "closure of DataParallel: files, lines": [141, 36_340],
+    "closure of the engine: files, lines": [37, 9_870],
+    "closure of all_reduce: files, lines": [66, 17_140],
+    "closure of DataParallel: files, lines": [142, 36_480],
     "complexity above 20, 30": [19, 7],
     "functions with a cache": [54],
     "node[k] outside the engine, of all": [0, 59],
     "globals that functions change": [34],
-    "errors without the line, of all": [0, 1_065],
+    "errors without the line, of all": [0, 1_110],
 }
 IMPORTS = {"autograd": [9, 1_935], "autograd.engine": [10, 1_990]}
 WALKS = {  # a pipeline's rank that waits asks again and again, so its calls vary

@@ -12,7 +12,7 @@ from ...arrays import runtime_of
 from ...arrays.runtime import Program
 from ...errors import DtypeError
 
-__all__ = ["NULL", "TYPES", "launch", "program", "program_of", "type_name", "wide"]
+__all__ = ["NULL", "TYPES", "has_type", "launch", "program", "program_of", "type_name", "wide"]
 
 _TYPES = {"float32": "float", "float64": "double", "float16": "Half", "bfloat16": "BFloat16"}
 TYPES = tuple(_TYPES.values())
@@ -64,6 +64,11 @@ def type_name(dtype: Any) -> str:
     if found is None:
         raise DtypeError(f"a kernel for an array of dtype {dtype} was asked for; needed: one of {', '.join(_TYPES)}")
     return found
+
+
+def has_type(dtype: Any) -> bool:
+    """Whether the kernels support a dtype."""
+    return dtype.name in _TYPES
 
 
 def launch(

@@ -11,6 +11,7 @@ from ...arrays.device import require_one_device
 from ...arrays.shape_only import Shaped
 from ...engine.primitive import Primitive, op
 from ...layouts.layout import Mix, Sum
+from ..indexing import sum_rows
 
 Shape = tuple[int, ...]
 
@@ -32,16 +33,7 @@ def _add(ct: Any, index: Any, rows: int) -> Any:
     shape = (rows, *ct.shape[n:])
     if type(ct) is Shaped or type(index) is Shaped:
         return Shaped(shape, ct.dtype, ct.why if type(ct) is Shaped else index.why)
-    out = np.zeros_like(ct, shape=shape)
-    flat, cts = index.reshape(-1), ct.reshape((index.size, *ct.shape[n:]))
-    if type(ct) is not np.ndarray:
-        np.add.at(out, flat, cts)
-    elif flat.size:  # sort by index and sum each run of equal ones: several times as fast as add.at
-        order = np.argsort(flat, kind="stable")
-        ranked = flat[order]
-        starts = np.flatnonzero(np.concatenate([[True], ranked[1:] != ranked[:-1]]))
-        out[ranked[starts]] = np.add.reduceat(cts[order], starts, axis=0)
-    return out
+    return sum_rows(ct.reshape((index.size, *ct.shape[n:])), index.reshape(-1), rows)
 
 
 def _add_dims(shapes: Sequence[Shape], options: Any) -> Any:
@@ -88,8 +80,8 @@ def _add_own(ct: Any, index: Any, rows: int) -> Any:
     if type(ct) is Shaped or type(index) is Shaped:
         return _add(ct, index, rows)
     own = index >= 0
-    if type(ct) is not np.ndarray:
-        return _add(ct * own.astype(ct.dtype).reshape(*own.shape, *[1] * (ct.ndim - own.ndim)), index * own, rows)
+    if type(ct) is not np.ndarray:  # a row more takes the others: a product with zero would let a NaN stay
+        return _add(ct, np.where(own, index, rows), rows + 1)[:rows]
     return _add(ct, index, rows) if own.all() else _add(ct[own], index[own], rows)
 
 

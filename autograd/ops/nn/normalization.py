@@ -31,6 +31,7 @@ def _dims(shapes: Sequence[Shape], options: Any) -> Any:
 def _normed_and_scale(x: Any, eps: float) -> tuple[Any, Any]:
     """``(x - mean) / sigma`` and ``1 / sigma``, in differentiable operations."""
     centred = x - mean(x, -1, keepdims=True)
+    centred = centred - mean(centred, -1, keepdims=True)  # the mean was rounded, and the row may be constant
     scale = 1 / sqrt(mean(centred * centred, -1, keepdims=True) + eps)
     return centred * scale, scale
 
@@ -45,6 +46,7 @@ def _normalize_adjoint(g: Any, normed: Any, scale: Any) -> Any:
 
 def _normalize(x: Any, eps: float) -> Any:
     centred = x - np.mean(x, axis=-1, keepdims=True)
+    centred = centred - np.mean(centred, axis=-1, keepdims=True)
     return centred / np.sqrt(np.mean(centred * centred, axis=-1, keepdims=True) + eps)
 
 

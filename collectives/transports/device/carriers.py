@@ -83,7 +83,7 @@ class Carriers:
         if carrier is None or not carrier.carries(request, started):
             return None
         if carrier.name != "mpi":  # MPI's calls are noted by the transport
-            group.note(request)
+            carrier.noted = group.note(request)
         return carrier
 
     def _choose(self, runtime: Any, state: dict[Any, Any], of: str) -> Any:
@@ -93,8 +93,13 @@ class Carriers:
             state[key] = choose(group, runtime, of)
         choice = group.device_choice = state[key]
         if choice.name == "nccl":
-            made = Nccl(group, runtime, runtime.nccl())
+            try:
+                made = Nccl(group, runtime, runtime.nccl())
+            except CommunicationError as error:  # on all ranks
+                group.device_choice = state[key] = Choice("staged", f"nccl: {error.reason}")
+                return None
             group.on_close(made.close)
+            group.watch(made)
             group.before_root = self._agree
             return made
         if choice.name == "mpi":

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ..protocol import Communicator, Request
 
 if TYPE_CHECKING:  # what carries device arrays is loaded with the first of them: programs without any start faster
+    from ...job.activity import DeviceCalls
     from .choice import Choice
 
 __all__ = ["HostTransport"]
@@ -36,8 +37,14 @@ class HostTransport(Communicator):
     def on_close(self, release: Callable[[], None]) -> None:
         """Register a function that all ranks of this group call when their world is closed."""
 
-    def note(self, request: Request) -> None:
-        """Note a call that the transport does not make itself, where monitors compare the calls of the ranks."""
+    def watch(self, calls: DeviceCalls) -> None:
+        """Let the monitor watch calls that wait on a device, where there is a monitor."""
+
+    def note(self, request: Request) -> Any:
+        """Note a call that the transport does not make itself, where monitors compare the calls of the ranks.
+
+        Returns the wait for which a monitor can tell whether it ever ends; None where there is no monitor.
+        """
 
     def device_buffers(self, runtime: Any) -> Any:
         """The carrier of device arrays that are passed to the transport as they are."""

@@ -16,6 +16,7 @@ A call is put on a stream of the group's own, after the work that the current st
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,11 +25,15 @@ from typing import Any
 import numpy as np
 
 from autograd.arrays.runtime import Event, Runtime
+from autograd.errors import CommunicationError, RankFailed
 
 from ..protocol import Communicator, Pending, Request, quietly
 from ..request import REDUCTIONS, answer
 
-__all__ = ["ROOTED", "Nccl"]
+__all__ = ["LIMIT_S", "ROOTED", "Nccl"]
+
+LIMIT_S = 60.0
+"""How long NCCL may take to make a communicator."""
 
 ROOTED = frozenset(("broadcast", "reduce", "gather"))
 """The calls before which the ranks agree that all have device arrays."""
@@ -44,6 +49,9 @@ _PARTS = {"<c8": "FLOAT32", "<c16": "FLOAT64"}  # as two numbers, for sums only
 class Nccl:
     """Carries the device arrays of a group through NCCL; see the module. All ranks of the group make it together.
 
+    NCCL's calls wait on the device for all ranks. If one of them will never come, the monitor calls `end`: then their
+    results have no meaning, and the next call of this object raises the reason.
+
     Parameters
     ----------
     group : Communicator
@@ -51,6 +59,11 @@ class Nccl:
     runtime : Runtime
     library : module
         ``cupy.cuda.nccl``
+
+    Raises
+    ------
+    CommunicationError
+        On all ranks, if one of them cannot make the communicator.
     """
 
     name = "nccl"
@@ -59,11 +72,41 @@ class Nccl:
         self._index, self._size = int(group.index), group.size
         self._runtime, self._library = runtime, library
         self._stream = runtime.new_stream()
-        self._kept: deque[tuple[Event, Any]] = deque()  # arrays that calls use
-        mine = bytes(word & 0xFF for word in library.get_unique_id()) if self._index == 0 else b""
+        self._kept: deque[tuple[Event, Any, int, Any]] = deque()  # arrays, thread and wait of each call
+        self.noted: Any = None  # the monitor's wait for the next call
+        self._problem = ""
+        self._comm = self._made(group)
+
+    def _made(self, group: Communicator) -> Any:
+        """The communicator. All ranks have one in the end, or all raise the error of those that have none."""
+        mine, problem, made = b"", "", [None]
+        try:
+            mine = self._library.get_unique_id() if self._index == 0 else b""
+        except Exception as error:
+            problem = _text(error)
         first = quietly(lambda: group.exchange(mine))[0]
-        identity = tuple(byte - 256 if byte > 127 else byte for byte in first)  # NCCL's are signed
-        self._comm = library.NcclCommunicator(self._size, identity, self._index)
+
+        def make() -> None:
+            try:
+                made[0] = self._library.NcclCommunicator(self._size, first, self._index)
+            except Exception as error:
+                problems.append(_text(error))
+
+        problems = [problem] if problem else []
+        if first:
+            # In a thread of its own: if one rank has an error, NCCL lets the others wait for it.
+            thread = threading.Thread(target=self._runtime.on_this_device(make), name="ringtape NCCL", daemon=True)
+            thread.start()
+            thread.join(LIMIT_S)
+            if thread.is_alive():
+                problems.append(f"the communicator was not made within {LIMIT_S:g} s")
+        found = quietly(lambda: group.exchange("; ".join(problems).encode()))
+        if any(found):
+            if made[0] is not None:
+                made[0].abort()
+            shown = [f"rank {r}: {text.decode()}" for r, text in zip(group.ranks, found, strict=True) if text]
+            raise CommunicationError(f"'{group.name}' cannot make an NCCL communicator: {'; '.join(shown)}")
+        return made[0]
 
     def carries(self, request: Request, started: bool) -> bool:
         """Whether a call is one of NCCL's: the same on all ranks of the group."""
@@ -86,6 +129,7 @@ class Nccl:
     def _begin(self, request: Request, owns: bool) -> Pending[Any]:
         """Start a call, which owns its operand if the current stream may write to it before it waits for the call."""
         runtime = self._runtime
+        self._check(request.call)
         while self._kept and self._kept[0][0].done:
             self._kept.popleft()
         call, x, out = request.call, request.x, request.out
@@ -107,9 +151,12 @@ class Nccl:
         self._stream.wait_event(before)
         getattr(self, f"_{call}")(request, x, y)
         after.record(self._stream)
-        self._kept.append((after, (x, y)))
+        self._kept.append((after, (x, y), threading.get_ident(), self.noted))
+        self.noted = None
 
         def finish() -> Any:
+            if self._problem:
+                self._check(call)
             runtime.current_stream().wait_event(after)
             if not rounds or y is None:
                 return y
@@ -121,10 +168,36 @@ class Nccl:
 
         return Pending(None, finish)
 
+    def incomplete(self) -> tuple[int, Any] | None:
+        """The thread that made the oldest incomplete call, and the monitor's wait for it."""
+        if not self._problem:
+            for event, _, thread, wait in tuple(self._kept):
+                if wait is not None and not event.done:
+                    return thread, wait
+        return None
+
+    def end(self, why: str) -> None:
+        """End the calls, because one of them will never be complete."""
+        self._problem = why
+        self._comm.abort()
+
+    def _check(self, call: str) -> None:
+        """Raise the reason why NCCL's calls were ended, or an error that NCCL has met since the last call."""
+        if self._problem:
+            raise RankFailed(self._problem)
+        try:
+            self._comm.check_async_error()
+        except self._library.NcclError as error:
+            self._comm.abort()
+            self._problem = f"NCCL has met an error before {call} on rank {self._index} of {self._size}: {error}"
+            fix = "RINGTAPE_DEVICE_TRANSPORT=staged; NCCL_DEBUG=WARN prints NCCL's own report"
+            raise CommunicationError(f"{self._problem}\n  fix: {fix}") from error
+
     def close(self) -> None:
         """Free NCCL's communicator, after all of this rank's calls. All ranks call it."""
         self._stream.synchronize()
-        self._comm.destroy()
+        if not self._problem:
+            self._comm.destroy()
 
     # -- the calls ---------------------------------------------------------------------------------------------
     def _all_reduce(self, request: Request, x: Any, y: Any) -> None:
@@ -225,3 +298,7 @@ def _parts(x: Any, counts: Any) -> list[Any]:
     """The parts of an array, one for each rank."""
     ends = np.cumsum([0, *map(int, counts)]).tolist()
     return [x[a:b] for a, b in zip(ends, ends[1:], strict=False)]
+
+
+def _text(error: Exception) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())

@@ -22,7 +22,7 @@ from ...checks.channel import Checks
 from ...checks.reports import print_report
 from ...checks.sampling import Sampling
 from ...checks.sanitizer import Addend, Statement
-from ...job.activity import Channel, Numbers
+from ...job.activity import Channel, DeviceCalls, Numbers
 from ...job.history import digest_of, mark
 from ..device import unsent
 from ..device.host_transport import HostTransport
@@ -101,10 +101,15 @@ class MpiCommunicator(HostTransport):
     def on_close(self, release: Callable[[], None]) -> None:
         self._groups.on_close.append(release)
 
-    def note(self, request: Request) -> None:
-        self._channel.calls += 1
+    def watch(self, calls: DeviceCalls) -> None:
+        self._waits.activity.device_calls.append(calls)
+
+    def note(self, request: Request) -> Any:
+        channel = self._channel
+        channel.calls += 1
         if self.history is not None:
             self.history.append(_mark_of(request, request.x, request.out))
+        return channel, request.call, channel.calls, None
 
     def device_buffers(self, runtime: Any) -> Any:
         from .device_buffers import DeviceBuffers  # only for arrays of a GPU

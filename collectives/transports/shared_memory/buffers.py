@@ -14,16 +14,31 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from autograd.arrays.device import is_bfloat16
 from autograd.errors import DtypeError
 
 from ..protocol import Array
+from ..request import is_communicated
 from .arena import Arena, Place
 from .windows import Host, Window
 
 __all__ = ["CODES", "DTYPES", "Buffers"]
 
-DTYPES = [np.dtype(char) for char in "?bBhHiIlLqQefdgFDG"]
-CODES = {dtype: i for i, dtype in reversed([*enumerate(DTYPES)])}
+_NATIVE = [np.dtype(char) for char in "?bBhHiIlLqQefdgFDG"]
+DTYPES = [*map(str, _NATIVE), "bfloat16"]
+"""The names of the dtypes of arrays in a window, by their codes."""
+
+
+class _Codes(dict[Any, int]):
+    """The code of each dtype. That of bfloat16 is there only where a package has defined it."""
+
+    def __missing__(self, dtype: Any) -> int:
+        if not is_bfloat16(dtype):
+            raise KeyError(dtype)
+        return len(_NATIVE)
+
+
+CODES = _Codes((dtype, i) for i, dtype in reversed([*enumerate(_NATIVE)]))
 """A number for each dtype that can be communicated."""
 
 _OFFSET_BITS = 44
@@ -69,7 +84,7 @@ class Buffers:
     def empty(self, shape: int | Sequence[int], dtype: np.dtype[Any]) -> Array:
         """An uninitialised array in a window. All ranks call it; shapes may differ."""
         shape = (shape,) if isinstance(shape, int | np.integer) else tuple(shape)
-        if dtype not in CODES:
+        if not is_communicated(dtype):
             raise DtypeError(f"empty: dtype {dtype} was given; needed: a native numeric or boolean dtype")
         size_bytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
         largest = self.agree(size_bytes)

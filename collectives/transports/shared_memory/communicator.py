@@ -11,7 +11,7 @@ window, which needs no copies. Any other operand is copied into the window and b
 - Larger operands outside the window are copied through the slots. With more than two ranks, each rank adds one slice of
   a slot, and all ranks copy the sums.
 
-All of these add in order of rank and give the same bits on every rank. float16 is added in float32 and rounded once.
+All of these add in order of rank and give the same bits on every rank. 16 bits are added in float32 and rounded once.
 The model is Sistare, vandeVaart, Loh: Optimization of MPI Collectives on Clusters of Large-Scale SMPs
 (SC 1999), sections 3 and 4: slices of one shared buffer, reduced by their owners.
 """
@@ -20,16 +20,18 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from autograd.arrays.half import is_half
 from autograd.errors import ShapeError
 
 from ...checks.sanitizer import Addend
 from ..device.host_transport import HostTransport
 from ..protocol import Array, Communicator, Request, Text, Wrapper, observers, with_words
-from ..request import check
+from ..request import Bfloat16, check
 from .buffers import CODES
 from .flags import PLACE
 from .region import OPERATIONS, SLOT_BYTES, region_of
@@ -43,13 +45,11 @@ EVERYONE_BYTES = 16 << 10  # up to it, every rank adds whole operands, for any n
 _LINE_BYTES = 64  # slices begin on a cache line
 _KEPT = 128  # how many prepared calls are kept
 
-_HALF = np.dtype(np.float16)
-
 
 # -- arithmetic -------------------------------------------------------------------------------------------------------
 def add_up(parts: Sequence[Array], out: Array) -> None:
     """Write the sum of equally long parts, in their order, to `out`, which may be one of the first two parts."""
-    if out.dtype == _HALF:
+    if is_half(out.dtype):
         total = parts[0].astype(np.float32)
         for part in parts[1:]:
             np.add(total, part, out=total)
@@ -281,7 +281,7 @@ class SharedMemory(Wrapper, HostTransport):
         found = _Small(
             self._word("all_reduce", x, x.size),
             self._word("all_reduce_in_place", x, x.size),
-            self.size == 2 and x.dtype != _HALF,
+            self.size == 2 and not is_half(x.dtype),
             (slots[0][self.index], slots[1][self.index]),
             (slots[0], slots[1]),
         )
@@ -345,7 +345,8 @@ class SharedMemory(Wrapper, HostTransport):
             is_small = x.nbytes <= IN_PLACE_BYTES
             small = self._small.get((x.dtype, x.size)) if is_small else None
             if small is None:
-                check(Request("all_reduce", flat), self.index, self.size, self.name)
+                with suppress(Bfloat16):  # `add_up` adds it in float32
+                    check(Request("all_reduce", flat), self.index, self.size, self.name)
                 small = self._prepare_small(flat) if is_small else None
             if small is not None:
                 return self._small_in_place(small, x, flat)

@@ -248,6 +248,8 @@ class DeviceArray(numpy.lib.mixins.NDArrayOperatorsMixin):
         calls.add((ufunc.__name__, method, len(inputs), tuple(sorted(options))))
         if ufunc.__name__ in ABSENT_FROM_CUPY:
             return NotImplemented
+        if method == "at" and RUNTIME_HAS_KERNELS and inputs[0].dtype.name not in ATOMIC:
+            raise TypeError(f"cupyx.scatter_add of {inputs[0].dtype}: the atomic addition of CUDA has no such type")
         inside = [_key(x) if method == "at" and i == 1 else _inside(x) for i, x in enumerate(inputs)]
         out = options.pop("out", None)
         if out is not None:
@@ -271,6 +273,10 @@ class DeviceArray(numpy.lib.mixins.NDArrayOperatorsMixin):
         out = kwargs.get("out")
         return out if isinstance(out, DeviceArray) else _wrap(result)
 
+
+ATOMIC = frozenset(("float16", "float32", "float64", "int32", "uint32", "uint64"))
+"""The dtypes that CuPy adds at indices. Sums of float16 are rounded after each addition, as NumPy's are here."""
+RUNTIME_HAS_KERNELS = not on_cpu.WHY_NOT
 
 COPIES_HOST_ARRAYS = ("isclose", "take_along_axis")
 """Functions of CuPy that copy host arrays to the device by themselves, besides indices."""
@@ -381,6 +387,15 @@ class FakeRuntime:
 
     def new_event(self) -> Any:
         return fake_streams.FakeEvent()
+
+    def on_this_device(self, function: Any) -> Any:
+        number = current()
+
+        def run() -> None:
+            with on(number):
+                function()
+
+        return run
 
     def pinned(self, size_bytes: int) -> numpy.ndarray:
         return fake_streams.poisoned(size_bytes)

@@ -1,4 +1,4 @@
-"""NCCL's functions, under the names of ``cupy.cuda.nccl``, for threads whose streams are those of `fake_streams`.
+"""NCCL's functions with the names and types of ``cupy.cuda.nccl``, for threads with streams of `fake_streams`.
 
 A collective call, or a group of them, is put on a stream. It is done for all ranks together, when the first of them
 needs it and all have made it, after the work before it on each rank's stream. So are messages, for two ranks. Whoever
@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy
 
+from .cupy_interface import NCCL, typed
 from .fake_streams import FakeStream, lock
 
 _DTYPES = ("int8", "uint8", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64")
@@ -62,7 +63,7 @@ class _Message:
         self.is_done = True
 
 
-_worlds: dict[tuple[int, ...], _World] = defaultdict(_World)
+_worlds: dict[bytes, _World] = defaultdict(_World)
 
 
 def memory(address: int, count: int, kind: int) -> numpy.ndarray:
@@ -75,10 +76,12 @@ def memory(address: int, count: int, kind: int) -> numpy.ndarray:
 class NcclCommunicator:
     """One rank's end."""
 
-    def __init__(self, ndev: int, commId: tuple[int, ...], rank: int):
-        if len(commId) != 128 or min(commId) < -128 or max(commId) > 127:
-            raise NcclError("not a unique id: 128 signed characters")
+    def __init__(self, ndev: int, commId: bytes, rank: int):
+        if len(commId) != 128:
+            raise NcclError("not a unique id: 128 bytes")
         self.size, self.rank, self.number = ndev, rank, 0
+        self.is_aborted = False
+        self.error: NcclError | None = None  # one that a test plants
         self.counts: dict[tuple[str, int], int] = defaultdict(int)  # messages to and from each rank
         with _arrived:
             self.world = _worlds[commId]
@@ -89,6 +92,16 @@ class NcclCommunicator:
 
     def destroy(self) -> None:
         self.size = 0
+
+    def abort(self) -> None:
+        """End the calls of this rank that are under way; what they would have written is lost."""
+        with _arrived:
+            self.is_aborted = True
+            _arrived.notify_all()
+
+    def check_async_error(self) -> None:
+        if self.error is not None:
+            raise self.error
 
     def _call(self, name: str, *arguments: Any) -> None:
         group = getattr(_thread, "group", None)
@@ -137,9 +150,9 @@ class NcclCommunicator:
         if number in world.done:
             return
         calls = world.calls[number]
-        if not _arrived.wait_for(lambda: len(calls) == len(world.ranks), _LIMIT_S):
+        if not _arrived.wait_for(lambda: len(calls) == len(world.ranks) or self.is_aborted, _LIMIT_S):
             raise NcclError(f"call {number} was made by ranks {sorted(calls)} of {len(world.ranks)}")
-        if number in world.done:  # meanwhile
+        if number in world.done or len(calls) < len(world.ranks):  # meanwhile, or it was aborted
             return
         for _, stream, position in calls.values():
             stream.run_until(position)
@@ -201,6 +214,12 @@ def _together(calls: Any) -> None:
             memory(call[2], count, kind)[...] = total
 
 
+for _name in NCCL:
+    if _name.startswith("NcclCommunicator"):
+        _method = _name.partition(".")[2] or "__init__"
+        setattr(NcclCommunicator, _method, typed(_name, getattr(NcclCommunicator, _method)))
+
+
 class Library:
     """The module."""
 
@@ -211,8 +230,10 @@ class Library:
     def get_version(self) -> int:
         return 22703
 
-    def get_unique_id(self) -> tuple[int, ...]:
-        return tuple(byte - 256 if byte > 127 else byte for byte in os.urandom(128))
+    NcclError = NcclError
+
+    def get_unique_id(self) -> bytes:
+        return os.urandom(128)
 
     def groupStart(self) -> None:
         assert getattr(_thread, "group", None) is None

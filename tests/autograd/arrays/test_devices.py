@@ -6,11 +6,13 @@ operands, an implicit way to the host. What it cannot find is what CuPy itself c
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from functools import partial
 from importlib.util import find_spec
 from inspect import signature
 from operator import attrgetter
+from pathlib import Path
 from types import CellType, CodeType, FunctionType
 from typing import Any
 
@@ -243,3 +245,11 @@ def test_a_rule_that_goes_by_the_host_is_seen(there: Device) -> None:
 
 def test_without_a_gpu_the_reason_is_given() -> None:
     assert _WHY == "" or "CuPy" in _WHY
+
+
+def test_a_gpu_needs_no_compiler_of_the_host() -> None:
+    """A mark for a whole file would skip its tests on a GPU, too, where there is no C++ compiler."""
+    root = Path(__file__).resolve().parents[2]
+    files = [file for file in root.rglob("test_*.py") if "params=DEVICES" in file.read_text()]
+    marked = [file.name for file in files if re.search(r"^pytestmark = .*skipif\(.*WHY_NOT", file.read_text(), re.M)]
+    assert len(files) > 8 and marked == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import math
 import weakref
 from collections.abc import Callable
@@ -433,3 +434,21 @@ def test_rotary_tables_are_cut_as_the_tokens_are() -> None:
 def test_misuse_says_what_is_needed(f: Callable[[], Any], words: str) -> None:
     with pytest.raises(ag.RingtapeError, match=words):
         f()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
+@pytest.mark.parametrize("order", ["kernel", "composition"])
+def test_layer_norm_of_constant_rows_is_the_bias(order: str, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mean of many equal numbers is rounded: its error used to be taken for a deviation, of up to 1."""
+    if order == "composition":
+        monkeypatch.setattr(importlib.import_module("autograd.ops.nn.fused"), "find", lambda *_: None)
+    for width in (1, 3, 10, 257, 768, 1000):
+        for value in (9999.7, -1e4, 0.1, 0.0, 1e-3):
+            x = numpy.full((3, width), value, dtype)
+            x[1] = numpy.arange(width) % 7  # another row beside them
+            weight, bias = numpy.full(width, 2, dtype), numpy.full(width, 0.5, dtype)
+            y = ops.layer_norm(x, weight, bias)
+            assert (y[[0, 2]] == 0.5).all(), (width, value, abs(y[0] - 0.5).max())
+            z = x[1].astype(float)
+            right = (z - z.mean()) / numpy.sqrt(z.var() + 1e-5) * 2 + 0.5
+            numpy.testing.assert_allclose(y[1], right, rtol=0, atol=1e-2 if dtype == "float16" else 1e-5)

@@ -18,9 +18,8 @@ from autograd.optim import schedules
 
 from ..arrays import fake_streams
 from ..arrays.devices import DEVICES
-from ..kernels.cuda import on_cpu
 
-pytestmark = pytest.mark.skipif(bool(on_cpu.WHY_NOT), reason=on_cpu.WHY_NOT)
+pytestmark = pytest.mark.usefixtures("compiler_of_kernels")
 SHAPES = ((3, 5), (7,), (), (2, 9), (64,))
 MAKERS: dict[str, Any] = {
     "AdamW": lambda make, ps: make(optim.AdamW, ps, schedules.exponential_lr(0.01, 0.5)),

@@ -16,9 +16,8 @@ from autograd.optim import schedules
 
 from ..arrays.devices import DEVICES
 from ..arrays.fake_device import crossings
-from ..kernels.cuda import on_cpu
 
-pytestmark = pytest.mark.skipif(bool(on_cpu.WHY_NOT), reason=on_cpu.WHY_NOT)
+pytestmark = pytest.mark.usefixtures("compiler_of_kernels")
 SHAPES = ((3, 5), (7,), (), (2, 2, 2))
 MAKERS: dict[str, Any] = {
     "Adam": lambda ps: optim.Adam(ps, 0.01, weight_decay=0.1),

@@ -17,9 +17,8 @@ from autograd.optim import schedules
 from autograd.transforms import captured as captured_file
 
 from ..arrays.devices import DEVICES
-from ..kernels.cuda import on_cpu
 
-pytestmark = pytest.mark.skipif(bool(on_cpu.WHY_NOT), reason=on_cpu.WHY_NOT)
+pytestmark = pytest.mark.usefixtures("compiler_of_kernels")
 OPTIMIZERS: dict[str, Any] = {
     "AdamW": lambda ps: optim.AdamW(ps, schedules.exponential_lr(0.05, 0.7)),
     "groups": lambda ps: optim.Adam([{"params": ps[:1], "lr": schedules.step_lr(0.1, 2)}, {"params": ps[1:]}], 0.02),

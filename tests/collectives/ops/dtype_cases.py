@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,17 @@ from collectives.algorithms.table import algorithms_of
 SMALL = ("?", "i1", "u1", "i2", "u2", "i4", "u4")
 WIDE = ("i8", "u8", "q", "Q")
 INEXACT = ("f2", "f4", "f8", "g", "F", "D", "G")
+if find_spec("ml_dtypes") is not None:
+    import ml_dtypes  # so that NumPy knows the name
+
+    assert ml_dtypes.bfloat16
+    INEXACT += ("bfloat16",)
 SWAPPED = tuple(np.dtype(each).newbyteorder("S").str for each in ("i2", "u4", "i8", "f2", "f4", "f8", "F", "D"))
 DTYPES = SMALL + WIDE + INEXACT + SWAPPED
+
+
+TOLERANCES = {"f2": 8e-3, SWAPPED[3]: 8e-3, "bfloat16": 3e-2}
+"""Relative and absolute, of dtypes of 16 bits; 1e-5 for the others."""
 
 
 def data(dtype: str, rank: int) -> Any:
@@ -116,7 +126,8 @@ ORDERED = ("all_max", "all_min")
 
 def _same(x: Any) -> Any:
     """An array of the dtype of `x` that is the same on all ranks."""
-    return x if x.dtype.kind not in "biufc" else data(x.dtype.str, 0)
+    name = x.dtype.name if x.dtype.name == "bfloat16" else x.dtype.str
+    return data(name, 0) if x.dtype.kind in "biufc" or name == "bfloat16" else x
 
 
 def _ring() -> list[tuple[int, int]]:
@@ -149,7 +160,7 @@ def mistakes() -> tuple[int, list[str]]:
                 if needed is None or have is None:  # rooted on another rank
                     wrong += [f"{name} of {dtype}: {have}; needed: {needed}"] if have is not needed else []
                     continue
-                tolerance = 0.0 if needed.dtype.kind in "biu" else 8e-3 if np.dtype(dtype).itemsize == 2 else 1e-5
+                tolerance = 0.0 if needed.dtype.kind in "biu" else TOLERANCES.get(dtype, 1e-5)
                 have = np.asarray(have)
                 if have.dtype != needed.dtype or not have.dtype.isnative or have.shape != needed.shape:
                     wrong.append(f"{name} of {dtype}: {have.dtype}{have.shape}; needed: {needed.dtype}{needed.shape}")

@@ -65,6 +65,7 @@ def test_files_of_another_byte_order(tmp_path: Path) -> None:
         assert make(found).dtype == numpy.float32 and make(found).dtype.isnative
 
 
+bfloat16 = pytest.mark.skipif(find_spec("ml_dtypes") is None, reason="ml_dtypes is not installed")
 ROWS = numpy.arange(6)
 REFUSED = {  # an array of numbers that stands for other things, and what the error names besides the fix
     "dates": (ROWS.astype("M8[D]"), "dtype datetime64[D]"),
@@ -74,10 +75,6 @@ REFUSED = {  # an array of numbers that stands for other things, and what the er
     "objects": (ROWS.astype(object), "objects"),
     "records": (numpy.zeros(6, [("mass", "f4"), ("n", "i4")]), "dtype [('mass', '<f4')"),
 }
-if find_spec("ml_dtypes") is not None:
-    REFUSED["bfloat16"] = (ROWS.astype(dtype_named("bfloat16")), "dtype bfloat16")
-TAKEN = ("from_local", "cast", "shard", "isend and irecv", "mean")
-"""Of bfloat16 these work on one rank: they communicate no value there; a mean is communicated in float32."""
 
 
 def errors_of(name: str) -> dict[str, str]:
@@ -86,7 +83,7 @@ def errors_of(name: str) -> dict[str, str]:
     x, _ = REFUSED[name]
     with cc.Mesh(dp=-1):
         for case, (use, _) in CASES.items():
-            if case != "broadcast(None)" and not (name == "bfloat16" and case in TAKEN):  # None: other ranks wait
+            if case != "broadcast(None)":  # None: other ranks wait
                 with pytest.raises(DtypeError) as error:
                     use(x)
                 found[case] = re.sub(r"\n  (at|raised) .*", "", str(error.value))
@@ -98,9 +95,8 @@ def test_other_dtypes_are_refused_on_one_rank_as_on_three(name: str) -> None:
     alone, *several = cc.run(lambda: errors_of(name), ranks=1) + cc.run(lambda: errors_of(name), ranks=3)
     for each in several:
         assert {case: text for case, text in each.items() if text != alone.get(case)} == {}
-    assert len(alone) == len(CASES) - 1 - len(TAKEN) * (name == "bfloat16")
+    assert len(alone) == len(CASES) - 1
     for case, text in alone.items():
-        assert name != "bfloat16" or "(x: bf16[" in text
         assert REFUSED[name][1] in text and "needed: " in text and "fix: " in text, (case, text)
 
 
@@ -111,7 +107,6 @@ FIXES = {
     "bytes": ["x.astype(float)", "numpy.unique(x, return_inverse=True)[1]"],
     "objects": ["x.astype(float)"],
     "records": ["x['mass']"],
-    "bfloat16": ["x.astype('float32')"],
 }
 
 
@@ -124,7 +119,7 @@ def test_the_fixes_of_refused_dtypes(name: str, fix: str) -> None:
             with pytest.raises(DtypeError, match=re.escape(fix)):
                 cc.all_reduce(x, "dp")
             total = cc.all_reduce(eval(fix, {"x": x, "numpy": numpy}), "dp")
-            return (total.astype("bfloat16") if name == "bfloat16" else total).numpy().astype(float).tolist()
+            return total.numpy().astype(float).tolist()
 
     assert cc.run(program, ranks=3) == [[3.0 * (name != "records") * row for row in ROWS]] * 3
 
@@ -220,7 +215,52 @@ def test_equal_long_doubles_have_equal_digests(dtype: str) -> None:
     assert bytes_of_values(one[::2]).tolist() == bytes_of_values(other[::2].copy()).tolist()
 
 
-@pytest.mark.skipif("bfloat16" not in REFUSED, reason="ml_dtypes is not installed")
+@bfloat16
+def test_sums_of_bfloat16_are_made_in_float32_and_rounded_once() -> None:
+    """256 and three ones, one a rank: rounded after each addition they would stay 256."""
+    kind = dtype_named("bfloat16")
+
+    def program() -> Any:
+        group, rank = cc.world(), int(cc.world().index)
+        x = numpy.full(3, 1 if rank else 256).astype(kind)
+        with cc.Mesh(dp=4):
+            bucket = shared_arrays.empty(3, kind, "dp")
+            bucket[:] = x
+            shared_arrays.all_reduce_in_place(bucket, "dp")
+            found = cc.all_reduce(x, "dp"), cc.scan(x, "dp")
+            return [each.numpy().astype(float)[0] for each in found], bucket.astype(float)[0], group.reduce(x, 3)
+
+    for rank, (found, bucket, total) in enumerate(cc.run(program, 4)):
+        right = float(numpy.asarray(259, kind))
+        assert right == 260 and found[0] == bucket == right and (rank < 3 or found[1] == right)
+        assert total is None if rank < 3 else total.astype(float).tolist() == [right] * 3
+
+
+@bfloat16
+@pytest.mark.parametrize("zero", [0, 1, 2, 3])
+def test_bfloat16_parameters_are_trained_in_parallel(zero: int) -> None:
+    kind = dtype_named("bfloat16")
+
+    def program() -> Any:
+        with cc.Mesh(dp=-1):
+            model = nn.Linear(8, 4, key=ag.random.Key(0)).to(dtype=kind)
+            net = DataParallel(model, "dp", zero=zero)
+            optimizer = optim.SGD(net.parameters(), lr=0.125)
+            rows = numpy.random.default_rng(3).standard_normal((6, 8)).astype("f4").astype(kind)
+            mine = numpy.array_split(rows, cc.world().size)[cc.world().index]
+            for _ in range(2):
+                optimizer.zero_grad()
+                with ag.Tape() as tape:
+                    loss = cc.all_reduce((net(ag.tensor(mine)).astype("float32") ** 2).sum() / 6, "dp", to=cc.I)
+                tape.backward(loss)
+                optimizer.step()
+            return loss.item()
+
+    (alone,), together = cc.run(program, 1), cc.run(program, 3)
+    assert len(set(together)) == 1 and together[0] == pytest.approx(alone, rel=2e-2)
+
+
+@bfloat16
 def test_the_mean_of_bfloat16_is_that_of_float32() -> None:
     rows = numpy.random.default_rng(1).standard_normal((3, 5)).astype(dtype_named("bfloat16"))
 

@@ -10,23 +10,32 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Iterator, Sequence
+from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
+from autograd.arrays.device import dtype_named
+from autograd.arrays.half import is_half
 from autograd.errors import CommunicationError, DtypeError, MeshError, OptionError, ShapeError
 from collectives.transports.protocol import Communicator, Pending, Request
 
-DTYPES = "?bBhiqefdFD"
-FEW = "?edF"
+BFLOAT16 = "E" if find_spec("ml_dtypes") is not None else ""
+DTYPES = "?bBhiqefdFD" + BFLOAT16
+FEW = "?edF" + BFLOAT16
 
 Arrays = list[np.ndarray[Any, Any]]
 
 
+def named(dtype: Any) -> np.dtype[Any]:
+    """The dtype of a letter: NumPy's, and E for bfloat16."""
+    return dtype_named("bfloat16") if dtype == "E" else np.dtype(dtype)
+
+
 def values(dtype: Any, count: int, *key: int) -> np.ndarray[Any, Any]:
     """Whole numbers, a function of the key, which names the rank that holds them."""
-    return _values(np.dtype(dtype), int(count), *map(int, key)).copy()
+    return _values(named(dtype), int(count), *map(int, key)).copy()
 
 
 @functools.cache  # every rank asks for those of all ranks
@@ -37,10 +46,10 @@ def _values(dtype: np.dtype[Any], count: int, *key: int) -> np.ndarray[Any, Any]
 
 
 def reduced(parts: Sequence[np.ndarray[Any, Any]], op: str = "sum") -> np.ndarray[Any, Any]:
-    """The reduction of all parts; of float16 in float32, rounded once."""
+    """The reduction of all parts; of 16 bits in float32, rounded once."""
     ufunc = {"sum": np.add, "max": np.maximum, "prod": np.multiply}[op]
     dtype = parts[0].dtype
-    total = parts[0].astype(np.float32) if dtype == np.float16 else parts[0].copy()
+    total = parts[0].astype(np.float32) if is_half(dtype) else parts[0].copy()
     for part in parts[1:]:
         total = ufunc(total, part, dtype=total.dtype)
     return total.astype(dtype)
@@ -69,7 +78,7 @@ class Case(NamedTuple):
 
 def cases(rank: int, size: int, dtype: Any, counts: Sequence[int], key: int = 0) -> Iterator[Case]:
     """Every call of a group, but for messages, as one rank makes it."""
-    dtype, ranks, me, counts = np.dtype(dtype), range(size), int(rank), list(counts)
+    dtype, ranks, me, counts = named(dtype), range(size), int(rank), list(counts)
     n = max(counts)
     same = [values(dtype, n, r, key) for r in ranks]
     parts = [values(dtype, counts[r], r, key) for r in ranks]
@@ -275,7 +284,7 @@ def messages(group: Communicator, dtypes: str = FEW) -> int:
         lent = [group.lend(x, dst) for dst, x in enumerate(kept)]
         for src in reversed(range(size)):
             for nth in range(3):
-                buffer = np.zeros(me + nth, char)
+                buffer = np.zeros(me + nth, named(char))
                 case = Case(lambda: Request("barrier"), values(char, me + nth, src, me, nth))
                 result = group.recv(buffer, src) if nth else group.start(Request("recv", out=buffer, peer=src)).wait()
                 assert result is buffer

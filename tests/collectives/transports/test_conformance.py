@@ -35,7 +35,7 @@ def test_threads(ranks: int) -> None:
 @pytest.mark.parametrize("ranks", [3, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 5))])
 def test_shared_memory_of_threads(ranks: int) -> None:
     with hosted():
-        cc.run(lambda: conformance.conforms(SharedMemory(cc.world()), "?edF" if ranks < 5 else "e"), ranks)
+        cc.run(lambda: conformance.conforms(SharedMemory(cc.world()), conformance.FEW if ranks < 5 else "e"), ranks)
 
 
 @pytest.mark.parametrize("algorithm", [name for name in ALGORITHMS if name not in NOT_HERE])

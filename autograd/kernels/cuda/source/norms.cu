@@ -7,7 +7,7 @@ norm(const T *xs, const T *weight, const T *bias, T *ys, Wide<T> *means, Wide<T>
     typedef typename Row<T>::Packed Packed;
     constexpr int N = Row<T>::N;
     DYNAMIC_SHARED(memory);
-    __shared__ Wide<T> scratch[2][32];
+    __shared__ Wide<T> scratch[2][64];
     Packed *held = reinterpret_cast<Packed *>(memory) + threadIdx.y * most;
     Index index = (Index)blockIdx.x * blockDim.y + threadIdx.y, start = index < rows ? index * width : 0;
     Row<T> row(xs + start, index < rows ? width : 0);
@@ -17,7 +17,7 @@ norm(const T *xs, const T *weight, const T *bias, T *ys, Wide<T> *means, Wide<T>
     row.hold(held, most, xs + start, true, 0);
     end_group();
     wait_for_copies<0>();
-    Wide<T> share = (Wide<T>)1 / width, mean = 0, square = 0;
+    Wide<T> share = (Wide<T>)1 / width, mean = 0, sums[2] = {0, 0};
     if (means) {
         for (int p = threadIdx.x; p < row.packs; p += blockDim.x) {
             Packed x = get(p);
@@ -30,10 +30,17 @@ norm(const T *xs, const T *weight, const T *bias, T *ys, Wide<T> *means, Wide<T>
         bool is_whole = row.is_whole(p);
         for (int i = 0; i < N; i++) {
             Wide<T> d = wide(x.at[i]) - mean;
-            if (is_whole || row.has(p, i)) square += d * d;
+            if (is_whole || row.has(p, i)) sums[0] += d, sums[1] += d * d;
         }
     }
-    Wide<T> scale = inverse_root(over_row(square, scratch[1], Add()) * share + (Wide<T>)eps);
+    over_row(sums, scratch[1], Add());
+    Wide<T> variance = sums[1] * share;
+    if (means) {  // the mean was rounded: of a constant row the differences are its error, and no variance
+        Wide<T> error = sums[0] * share;
+        mean += error;
+        variance = larger(variance - error * error, (Wide<T>)0);
+    }
+    Wide<T> scale = inverse_root(variance + (Wide<T>)eps);
     for (int p = threadIdx.x; p < row.packs; p += blockDim.x) {
         Packed x = get(p), w, b;
         if (weight) w = row.read(weight, fits_weight, p, 0);

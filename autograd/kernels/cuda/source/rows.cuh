@@ -30,7 +30,9 @@ __device__ __forceinline__ void start_copy(void *to, const void *from) {
 
 // Ends a group of copies, for `wait_for_copies`.
 __device__ __forceinline__ void end_group() {
-#ifdef HAS_COPIES
+#if defined(ON_CPU)
+    on_cpu::end_group();
+#elif defined(HAS_COPIES)
     asm volatile("cp.async.commit_group;" ::: "memory");
 #endif
 }
@@ -38,7 +40,7 @@ __device__ __forceinline__ void end_group() {
 // Waits until all copies of this thread are complete, but for those of the last `groups` groups.
 template <int groups> __device__ __forceinline__ void wait_for_copies() {
 #if defined(ON_CPU)
-    on_cpu::wait_for_copies();
+    on_cpu::wait_for_copies(groups);
 #elif defined(HAS_COPIES)
     asm volatile("cp.async.wait_group %0;" ::"n"(groups) : "memory");
 #endif

@@ -1,9 +1,12 @@
 // CUDA's blocks, threads, shared memory, barriers and shuffles on the CPU, so that kernels run in tests without a GPU.
 //
 // The threads of a block are coroutines of one thread of the CPU: each runs until it waits at a barrier. Blocks run one
-// after another. A barrier that not all threads reach is an error, not a hang.
+// after another. A barrier that not all threads reach is an error, not a hang. So is what a GPU punishes or returns wrong
+// numbers for: undefined behaviour, which the compiler makes a trap, and an access outside the arrays, whose neighbours
+// are pages without access (on_cpu.py).
 #define ON_CPU
 #include <setjmp.h>
+#include <signal.h>
 #include <ucontext.h>
 
 #include <algorithm>
@@ -32,6 +35,7 @@ struct Copy {
     const void *from;
     int size;
     bool is_zero;
+    int group;
 };
 
 struct Thread {
@@ -42,6 +46,7 @@ struct Thread {
     dim3 index;
     uint64_t posted;  // the value that other lanes of the warp read
     std::vector<Copy> copies;
+    int group;  // how many groups of copies have ended
 };
 
 static Thread threads[MOST_THREADS];
@@ -103,6 +108,7 @@ inline void run_block() {
         t.state = RUNS;
         t.index = {i % blockDim.x, i / blockDim.x % blockDim.y, i / (blockDim.x * blockDim.y)};
         t.copies.clear();
+        t.group = 0;
     }
     do {
         for (int warp = 0; warp < count; warp += WARP) {
@@ -137,18 +143,64 @@ inline void together(void *mine, void (*work)(void **lanes)) {
 inline void copy_async(void *to, const void *from, int size, bool is_zero) {
     if ((uintptr_t)to % size || (uintptr_t)from % size) problem = "an asynchronous copy between unaligned addresses";
     memset(to, 0xff, size);
-    threads[running].copies.push_back({to, from, size, is_zero});
+    threads[running].copies.push_back({to, from, size, is_zero, threads[running].group});
 }
 
-inline void wait_for_copies() {
-    for (const Copy &c : threads[running].copies) {
-        if (c.is_zero) memset(c.to, 0, c.size);
+inline void end_group() { threads[running].group++; }
+
+// Completes the copies of all groups that have ended, but for the last ones.
+inline void wait_for_copies(int groups) {
+    Thread &t = threads[running];
+    size_t kept = 0;
+    for (const Copy &c : t.copies) {
+        if (c.group >= t.group - groups) t.copies[kept++] = c;
+        else if (c.is_zero) memset(c.to, 0, c.size);
         else memcpy(c.to, c.from, c.size);
     }
-    threads[running].copies.clear();
+    t.copies.resize(kept);
 }
 
-inline const char *run(void (*kernel)(void **), void **given, const unsigned *grid, const unsigned *block, size_t bytes) {
+// Completes all copies, as a wait for all of them, or an end of the only group and a wait for it.
+inline void wait_for_copies() {
+    end_group();
+    wait_for_copies(0);
+}
+
+static sigjmp_buf trapped;
+
+inline void trap(int number) { siglongjmp(trapped, number); }
+
+// Runs all blocks after the first `skip`. A signal of the compiler's traps or of a page without access ends the kernel.
+inline const char *guarded(const unsigned *grid, uint64_t skip) {
+    const int numbers[] = {SIGILL, SIGTRAP, SIGSEGV, SIGBUS, SIGFPE};
+    struct sigaction before[5], action = {};
+    action.sa_handler = trap;
+    action.sa_flags = SA_NODEFER;
+    for (int i = 0; i < 5; i++) sigaction(numbers[i], &action, &before[i]);
+    int number = sigsetjmp(trapped, 1);
+    if (number == 0) {
+        for (unsigned z = 0; z < grid[2] && !problem; z++)
+            for (unsigned y = 0; y < grid[1] && !problem; y++)
+                for (unsigned x = 0; x < grid[0] && !problem; x++) {
+                    if (skip > 0) {
+                        skip--;
+                        continue;
+                    }
+                    blockIdx = {x, y, z};
+                    run_block();
+                }
+    } else {
+        problem = number == SIGSEGV || number == SIGBUS
+                      ? "an access outside the arrays"
+                      : "undefined behaviour, such as a pack at an address that is no multiple of its size";
+        for (Thread &t : threads) t.has_started = false;
+    }
+    for (int i = 0; i < 5; i++) sigaction(numbers[i], &before[i], nullptr);
+    return problem;
+}
+
+inline const char *run(void (*kernel)(void **), void **given, const unsigned *grid, const unsigned *block, size_t bytes,
+                       uint64_t skip) {
     gridDim = {grid[0], grid[1], grid[2]};
     blockDim = {block[0], block[1], block[2]};
     count = block[0] * block[1] * block[2];
@@ -158,14 +210,7 @@ inline const char *run(void (*kernel)(void **), void **given, const unsigned *gr
     shared_memory.resize(bytes + 16);
     dynamic_shared = shared_memory.data() + (16 - (uintptr_t)shared_memory.data() % 16) % 16;
     body = kernel, arguments = given, problem = nullptr;
-    for (unsigned z = 0; z < grid[2]; z++)
-        for (unsigned y = 0; y < grid[1]; y++)
-            for (unsigned x = 0; x < grid[0]; x++) {
-                blockIdx = {x, y, z};
-                run_block();
-                if (problem) return problem;
-            }
-    return nullptr;
+    return guarded(grid, skip);
 }
 
 template <auto kernel> struct Entry;

@@ -23,7 +23,7 @@ from autograd.kernels.cuda.values import store
 from ...arrays.devices import DEVICES
 from . import on_cpu
 
-pytestmark = pytest.mark.skipif(bool(on_cpu.WHY_NOT), reason=on_cpu.WHY_NOT)
+pytestmark = pytest.mark.usefixtures("compiler_of_kernels")
 SIZES = (1, 7, PIECE, PIECE + 5, 256)
 RATES = {"lr": 0.01, "betas": (0.8, 0.95), "eps": 1e-6}
 

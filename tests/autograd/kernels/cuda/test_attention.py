@@ -15,12 +15,12 @@ from autograd.kernels.cuda import attention as device
 from autograd.kernels.cuda.program import launch, program
 
 from ...arrays.devices import DEVICES, Device
-from . import on_cpu, test_nvrtc
+from . import test_nvrtc
 from .test_nvrtc import compiled, nvrtc
 
 __all__ = ["nvrtc"]
 
-pytestmark = pytest.mark.skipif(bool(on_cpu.WHY_NOT), reason=on_cpu.WHY_NOT)
+pytestmark = pytest.mark.usefixtures("compiler_of_kernels")
 there = pytest.fixture(params=DEVICES)(lambda request: request.param)
 Array = Any
 

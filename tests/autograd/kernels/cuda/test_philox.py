@@ -20,11 +20,10 @@ from autograd.random.philox import Source, words_of
 from collectives import V
 
 from ...arrays.devices import DEVICES, Device
-from . import on_cpu
 
 Array = Any
 
-pytestmark = pytest.mark.skipif(bool(on_cpu.WHY_NOT), reason=on_cpu.WHY_NOT)
+pytestmark = pytest.mark.usefixtures("compiler_of_kernels")
 there = pytest.fixture(params=DEVICES)(lambda request: request.param)
 
 KEY = Key(7, "draws", 3)

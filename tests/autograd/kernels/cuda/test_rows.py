@@ -23,7 +23,7 @@ from . import on_cpu
 
 Array = Any
 
-pytestmark = pytest.mark.skipif(bool(on_cpu.WHY_NOT), reason=on_cpu.WHY_NOT)
+pytestmark = pytest.mark.usefixtures("compiler_of_kernels")
 there = pytest.fixture(params=DEVICES)(lambda request: request.param)
 
 WIDTHS = (1, 3, 31, 33, 100, 768, 1000, 5000)
@@ -313,6 +313,20 @@ def test_rows_that_are_too_wide_are_refused() -> None:
 
     with pytest.raises(ShapeError, match="at most 268435456"):
         rows.matrix(Wide())
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_layer_norm_of_constant_rows_is_zero(dtype: str, there: Device) -> None:
+    for width in (1, 3, 257, 768, 5000):
+        x = numpy.full((3, width), 9999.7)
+        x[1] = numpy.arange(width) % 7
+        given, one = to_dtype(x, dtype), to_dtype(numpy.ones(width), dtype)
+        xs = tuple(map(there.move, (given, one, to_dtype(numpy.zeros(width), dtype))))
+        y, _ = norms.layer_norm_kernel.forward(xs, (1e-5,), False)
+        found = to_float64(there.values(y))
+        assert not found[[0, 2]].any(), (width, abs(found[[0, 2]]).max())
+        right = (x[1] - x[1].mean()) / numpy.sqrt(x[1].var() + 1e-5)
+        numpy.testing.assert_allclose(found[1], right, rtol=0, atol=2 * DTYPES[dtype])
 
 
 # -- planted faults --------------------------------------------------------------------------------------------------

@@ -11,16 +11,17 @@ import pytest
 
 import collectives as cc
 from autograd.arrays.device import to_host
-from autograd.errors import CollectiveMismatch
+from autograd.errors import CollectiveMismatch, CommunicationError, RankFailed
 from collectives.transports.device import ipc, nccl
 from collectives.transports.device.choice import VARIABLE
 from collectives.transports.protocol import Request
 
-from ....autograd.arrays import fake_device, fake_streams
+from ....autograd.arrays import fake_device, fake_nccl, fake_streams
 from ....autograd.arrays.devices import Device
 from ....autograd.arrays.fake_device import DeviceArray, from_host
 from ....autograd.kernels.cuda import on_cpu
 from ...launch import launch
+from .. import conformance
 from . import carried
 
 pytestmark = pytest.mark.skipif(bool(on_cpu.WHY_NOT), reason=on_cpu.WHY_NOT)
@@ -46,7 +47,7 @@ def test_every_call(name: str, ranks: int, mode: str, monkeypatch: pytest.Monkey
 
     def program() -> int:
         assert carried.chosen(cc.world(), FAKE) == name
-        return carried.conforms(cc.world(), "d" if ranks == 2 else "e", FAKE)
+        return carried.conforms(cc.world(), "d" if ranks == 2 else f"e{conformance.BFLOAT16}", FAKE)
 
     with fake_streams.mode(mode):
         assert len(set(cc.run(program, ranks))) == 1
@@ -120,6 +121,96 @@ def test_a_root_with_a_device_array_among_hosts(name: str, monkeypatch: pytest.M
             assert carried.chosen(group, FAKE) == name
 
     cc.run(program, 3)
+
+
+# -- failures of NCCL --------------------------------------------------------------------------------------------------
+
+
+def test_all_ranks_stage_if_one_cannot_make_a_communicator(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NCCL lets the other ranks wait for ever for one that has an error."""
+    monkeypatch.setenv(VARIABLE, "nccl")
+    monkeypatch.setattr(nccl, "LIMIT_S", 0.5)
+    true = fake_nccl.NcclCommunicator.__init__
+
+    def make(self: Any, ndev: int, identity: bytes, rank: int) -> None:
+        if rank == 1:
+            raise fake_nccl.NcclError("unhandled cuda error")
+        true(self, ndev, identity, rank)
+
+    monkeypatch.setattr(fake_nccl.NcclCommunicator, "__init__", make)
+
+    def program() -> str:
+        world: Any = cc.world()
+        for _ in range(2):
+            assert to_host(world.all_reduce(from_host(np.ones(3) * world.index))).tolist() == [3, 3, 3]
+        return " ".join(world.device_choice)
+
+    (why,) = set(cc.run(program, 3))
+    assert why.startswith("staged nccl: ") and "rank 1: NcclError: unhandled cuda error" in why, why
+    assert "rank 0: the communicator was not made within 0.5 s" in why
+
+
+@pytest.mark.parametrize("kind", ["get_unique_id", "bytes"])
+def test_an_identity_that_cannot_be_made(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "nccl")
+
+    def identity(self: Any) -> Any:
+        if kind == "bytes":
+            return bytes(3)
+        raise fake_nccl.NcclError("no socket")
+
+    monkeypatch.setattr(fake_nccl.Library, "get_unique_id", identity)
+    (why,) = set(cc.run(lambda: carried.chosen(cc.world(), FAKE), 2))
+    assert why == "staged"
+
+
+class One:
+    """A group of rank 0 of two whose other rank makes no call."""
+
+    index, size, ranks, name = 0, 2, (0, 1), "dp"
+
+    def exchange(self, data: bytes, of: str = "") -> list[bytes]:
+        return [data, b""]
+
+
+def alone(monkeypatch: pytest.MonkeyPatch) -> nccl.Nccl:
+    """The carrier of a rank whose partner has made the communicator and nothing else."""
+    group: Any = One()
+    identity = bytes(128)
+    monkeypatch.setattr(fake_nccl.Library, "get_unique_id", lambda self: identity)
+    fake_nccl._worlds.pop(identity, None)
+    partner = threading.Thread(target=fake_nccl.NcclCommunicator, args=(2, identity, 1), daemon=True)
+    partner.start()
+    made = nccl.Nccl(group, fake_device.RUNTIME, fake_nccl.LIBRARY)  # type: ignore[arg-type]
+    partner.join()
+    return made
+
+
+def test_a_call_whose_partner_has_died_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    carrier = alone(monkeypatch)
+    assert carrier.incomplete() is None
+    carrier.noted = "the wait"
+    pending = carrier.start(Request("all_reduce", from_host(np.ones(3)), op="sum"))
+    assert carrier.incomplete() == (threading.get_ident(), "the wait")
+    waits = threading.Thread(target=carrier._stream.synchronize)
+    waits.start()
+    carrier.end("rank 1 has failed")
+    waits.join(10)
+    assert not waits.is_alive(), "the device still waits"
+    assert carrier.incomplete() is None
+    for call in (pending.wait, lambda: carrier.run(Request("all_reduce", from_host(np.ones(3)), op="sum"))):
+        with pytest.raises(RankFailed, match="rank 1 has failed"):
+            call()
+    carrier.close()
+
+
+def test_an_error_that_nccl_meets_later_is_raised_by_the_next_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    carrier: Any = alone(monkeypatch)
+    carrier._comm.error = fake_nccl.NcclError("remote process exited or there was a network error")
+    with pytest.raises(CommunicationError, match=r"before all_reduce on rank 0 of 2: remote(.|\n)*fix: RINGTAPE"):
+        carrier.run(Request("all_reduce", from_host(np.ones(3)), op="sum"))
+    assert carrier._comm.is_aborted
+    carrier.close()
 
 
 # -- planted faults ----------------------------------------------------------------------------------------------------
@@ -246,3 +337,12 @@ def test_a_rank_that_dies_in_the_middle_ends_the_job(name: str) -> None:
     assert not outcome.is_late, outcome.err
     assert outcome.code != 0
     assert "rank 1" in outcome.err and "no memory left" in outcome.err, outcome.err
+
+
+@pytest.mark.parametrize("policy", ["end", "raise"])
+def test_a_wait_on_the_device_for_a_rank_that_has_left_is_ended(policy: str) -> None:
+    outcome = launch("leaves_program.py", 2, policy, limit_s=60)
+    assert not outcome.is_late, outcome.err
+    text = outcome.err if policy == "end" else outcome.out
+    assert (outcome.code != 0) == (policy == "end")
+    assert "rank 1 of 2" in text and "while rank 0 waits for it in all_reduce #" in text, outcome

@@ -16,6 +16,7 @@ import collectives as cc
 from collectives.transports.device import ipc, pinned
 from collectives.transports.device.choice import VARIABLE
 from tests.autograd.arrays.devices import Device, Gpu
+from tests.collectives.transports import conformance
 from tests.collectives.transports.device import carried
 
 device = Gpu() if sys.argv[1] == "cupy" else Device()
@@ -34,7 +35,7 @@ for asked in [name for name in sys.argv[2:] if name != "few"] or [""]:
         group = world.communicator
         name = carried.chosen(group, device)
         only = ("all_reduce", "all_gather") if "few" in sys.argv else None
-        carried.conforms(group, "e", device, only)
+        carried.conforms(group, f"e{conformance.BFLOAT16}", device, only)
         if group.rank in (0, group.size - 1):
             half = group.subgroup(sorted({0, group.size - 1}), "half")
             if device.name == "cupy":
