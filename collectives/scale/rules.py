@@ -130,6 +130,8 @@ class _Terms:
         Data that are added have no gradient: they leave the powers as they are, where 0 is among them.
         """
         powers, is_unequal = joint(self.on_tape)
+        if self.use.out is V and any(power.powers is None for power in self.on_tape):
+            powers, is_unequal = None, False  # each rank's own values: they may be selected before they meet
         if self.varying and self.copies:
             if is_unequal and self.use.op.name == "subtract" and self.copies[0].is_fault:
                 return None, not self.varying[0].is_fault, False  # a baseline
@@ -166,12 +168,14 @@ def _result(use: Use, powers: Any, base: Powers, faults: tuple[Fault, ...], once
     elif use.op.name == "sum" and use.out is P:
         totals = _totals(use) or totals
     is_own = varying or bool(dims.stacked) or dims.is_over_ranks
+    has_unknown = powers is not None and any(each.powers is None for each in given)
     value = Power(
         powers=powers, base=base, averaged=is_own and averaged, parts=is_own and parts,
         plain=any(of("plain")) or _meets_data(use), counts=counts, extents=extents, totals=totals,
         whole=dims.whole, stacked=dims.stacked, own_mean=_is_own_mean(use, given, dims.is_sum),
         once=once if once >= 0 else _once(use), unsure=frozenset().union(*of("unsure")),
         divisions=_each_once(of("divisions")) if varying else (), terms=_terms(use, given), met=_union(of("met")),
+        has_unknown=has_unknown or any(of("has_unknown")),
         events=_each_once(of("events"))[-8:], faults=(*_each_once(of("faults")), *faults),
     )  # fmt: skip
     return over_ranks(value, Event("ranks", use.place)) if dims.is_over_ranks else value
