@@ -168,17 +168,21 @@ def _result(use: Use, powers: Any, base: Powers, faults: tuple[Fault, ...], once
     elif use.op.name == "sum" and use.out is P:
         totals = _totals(use) or totals
     is_own = varying or bool(dims.stacked) or dims.is_over_ranks
-    has_unknown = powers is not None and any(each.powers is None for each in given)
     value = Power(
         powers=powers, base=base, averaged=is_own and averaged, parts=is_own and parts,
         plain=any(of("plain")) or _meets_data(use), counts=counts, extents=extents, totals=totals,
         whole=dims.whole, stacked=dims.stacked, own_mean=_is_own_mean(use, given, dims.is_sum),
         once=once if once >= 0 else _once(use), unsure=frozenset().union(*of("unsure")),
         divisions=_each_once(of("divisions")) if varying else (), terms=_terms(use, given), met=_union(of("met")),
-        has_unknown=has_unknown or any(of("has_unknown")),
+        has_unknown=_has_unknown(powers, given),
         events=_each_once(of("events"))[-8:], faults=(*_each_once(of("faults")), *faults),
     )  # fmt: skip
     return over_ranks(value, Event("ranks", use.place)) if dims.is_over_ranks else value
+
+
+def _has_unknown(powers: Powers, given: Sequence[Power]) -> bool:
+    """Whether powers are known that leave out those of a term."""
+    return powers is not None and any(each.has_unknown or each.powers is None for each in given)
 
 
 def _of_all(given: Sequence[Power], name: str) -> list[Any]:
