@@ -40,7 +40,8 @@ from ..checks.reports import warn_once
 from ..checks.sanitizer import Addend, Copy, digest_of
 from .numbers import Division, Evidence, decide, of_number, sums_of, whole_divisor
 from .rules import SCALINGS
-from .walk import Sum, Walk
+from .sums import Sum
+from .walk import Walk
 
 __all__ = ["addend_of", "warn_of_addends"]
 
@@ -124,9 +125,7 @@ def _learn(
 ) -> dict[int, int]:
     """Let the walk decide about the numbers on the way of an addend; return the counts of means of unequal numbers."""
     found = evidence_of_all(addend, group.ranks)
-    shown = f"{name_of(x)}: {describe(x.array, x.array.shape, x.layout)}"
-    made = Sum(name, shown, name_of(x), axes, find_site())
-    walk.sums[place] = made
+    made = walk.sums[place] = Sum(name, x, axes)
     if not found:
         return {}
     made.counts = {rank: each.rows for rank, each in found.items()}

@@ -9,7 +9,8 @@ from autograd.errors import short_site
 from autograd.layouts.layout import Shard
 
 from .powers import Event, Power
-from .walk import Sum, Walk
+from .sums import Sum
+from .walk import Walk
 
 __all__ = ["describe_fault", "describe_meeting"]
 

@@ -39,33 +39,9 @@ from autograd.layouts.layout import Grid, Label, Layout, Shard, V
 from .numbers import Division, Evidence, whole_divisor
 from .powers import DATA, UNKNOWN, Power
 from .rules import COLLECTIVES, OPERATIONS, Use, of_operation
+from .sums import Sum
 
-__all__ = ["Sum", "Walk"]
-
-
-class Sum:
-    """An examined sum over ranks: its name, its line, and what the ranks have found out.
-
-    Attributes
-    ----------
-    name : str
-        That of the function: ``all_reduce``, ``mean``.
-    shown : str
-        The operand with its layout, as messages show it.
-    operand : str
-        The variable that holds the operand.
-    axes : tuple of str
-    site : tuple of (str, int)
-        The file and the line of the program.
-    counts : dict of int to int
-        The number of rows that each rank has averaged or summed, where the ranks know it.
-    """
-
-    __slots__ = ("axes", "counts", "name", "operand", "shown", "site")
-
-    def __init__(self, name: str, shown: str, operand: str, axes: tuple[str, ...], site: tuple[str, int]):
-        self.name, self.shown, self.operand, self.axes, self.site = name, shown, operand, axes, site
-        self.counts: dict[int, int] = {}
+__all__ = ["Walk"]
 
 
 class _Run:
