@@ -70,23 +70,20 @@ class Dimensions:
         self, maps: Any, inputs: Sequence[Power | None], labels: Sequence[Label | None],
         shapes: Sequence[tuple[int, ...]],
     ):  # fmt: skip
-        whole, stacked, left = set[int](), set[int](), False
-        sums: list[_Dim] = []
-        for dim in () if maps is None else _each(maps, inputs, labels, shapes):
-            if isinstance(dim.place, Sum):
-                sums.append(dim)
-            elif isinstance(dim.place, int):
-                left = left or dim.is_on_tape
-                if dim.is_whole:
-                    whole.add(dim.place)
-                if dim.is_stacked:
-                    stacked.add(dim.place)
+        every = [] if maps is None else list(_each(maps, inputs, labels, shapes))
+        sums = [dim for dim in every if isinstance(dim.place, Sum)]
+        self._keep([dim for dim in every if isinstance(dim.place, int)])
         summed_whole = {dim.place for dim in sums if dim.is_whole and not dim.is_stacked}
         mine = {dim.place: dim for dim in sums if dim.is_on_tape}  # dimensions that meet, once
-        self.whole, self.stacked, self.is_complete = frozenset(whole), frozenset(stacked), not left
-        self.rows = math.prod([dim.extent for place, dim in mine.items() if place not in summed_whole])
-        self.elements = math.prod([dim.extent for dim in mine.values()])
+        self.rows = math.prod([mine[place].extent for place in mine.keys() - summed_whole])
         self.extents = tuple([dim.extent for dim in mine.values()])
+        self.elements = math.prod(self.extents)
         summed = [dim for dim in sums if dim.is_stacked or (dim.is_on_tape and dim.place not in summed_whole)]
         self.is_sum = True in [dim.is_varying and dim.is_on_tape for dim in summed]
         self.is_over_ranks = True in [dim.is_stacked for dim in summed]
+
+    def _keep(self, left: Sequence[_Dim]) -> None:
+        """Keep what is known of the dimensions of the result."""
+        self.whole = frozenset([dim.place for dim in left if dim.is_whole])
+        self.stacked = frozenset([dim.place for dim in left if dim.is_stacked])
+        self.is_complete = True not in [dim.is_on_tape for dim in left]

@@ -156,26 +156,27 @@ def _result(use: Use, powers: Any, base: Powers, faults: tuple[Fault, ...], once
     of = given[0] if len(given) == 1 else _of_all(given or [Power()])
     dims = Dimensions(use.maps, use.inputs, use.labels, use.shapes)
     varying = use.out is V
-    counts, totals, extents = of.counts, of.totals, of.extents
-    base = base if varying else None
+    counts, extents = of.counts, of.extents
     if dims.is_sum and varying:
         base = powers if base is None else base
-        counts = frozenset((dims.rows, dims.elements, *[dims.rows * each for each in counts]))
-        extents = extents | frozenset(dims.extents)
+        counts, extents = _counts_of_sum(dims, counts), extents.union(dims.extents)
         powers = _of_sum(powers, of.parts and dims.is_complete)
-    elif use.op.name == "sum" and use.out is P:
-        totals = _totals(use) or totals
     is_own = varying or bool(dims.stacked) or dims.is_over_ranks
     value = Power(
-        powers=powers, base=base, averaged=is_own and of.averaged, parts=is_own and of.parts,
-        plain=of.plain or _meets_data(use), counts=counts, extents=extents, totals=totals,
-        whole=dims.whole, stacked=dims.stacked, own_mean=of.own_mean and _is_own_mean(use, dims.is_sum),
-        once=once if once >= 0 else _once(use), unsure=of.unsure,
+        powers=powers, base=base if varying else None, averaged=is_own and of.averaged, parts=is_own and of.parts,
+        plain=of.plain or _meets_data(use), counts=counts, extents=extents,
+        totals=_totals(use) or of.totals, whole=dims.whole, stacked=dims.stacked,
+        own_mean=of.own_mean and _is_own_mean(use, dims.is_sum), once=_once(use, once), unsure=of.unsure,
         divisions=of.divisions if varying else (), terms=_terms(use, given), met=of.met,
-        has_unknown=powers is not None and (of.has_unknown or of.powers is None),
+        has_unknown=_has_unknown(powers, of),
         events=of.events[-8:], faults=of.faults + faults,
     )  # fmt: skip
     return over_ranks(value, Event("ranks", use.place)) if dims.is_over_ranks else value
+
+
+def _has_unknown(powers: Powers, of: Power) -> bool:
+    """Whether powers are known that leave out those of a term."""
+    return powers is not None and (of.has_unknown or of.powers is None)
 
 
 def _of_all(given: Sequence[Power]) -> Power:
@@ -196,8 +197,15 @@ def _of_all(given: Sequence[Power]) -> Power:
 _NONE: frozenset[Any] = frozenset()
 
 
+def _counts_of_sum(dims: Dimensions, counts: frozenset[int]) -> frozenset[int]:
+    """The numbers of elements in a sum over rows of values in which numbers were summed before."""
+    return frozenset((dims.rows, dims.elements, *[dims.rows * each for each in counts]))
+
+
 def _totals(use: Use) -> frozenset[int]:
     """The number of elements of all ranks in a sum over a Shard, if the ranks have agreed on it."""
+    if use.op.name != "sum" or use.out is not P:
+        return _NONE
     label = use.labels[0]
     if type(label) is not Shard or not label.extent:
         return frozenset()
@@ -213,10 +221,10 @@ def _is_own_mean(use: Use, is_sum: bool) -> bool:
     return len(letters) == 1 and not is_sum and use.op.name != "sum"
 
 
-def _once(use: Use) -> int:
-    """The place of a term that counts on each rank, behind an operation that only scales."""
-    if use.op.name not in SCALINGS:
-        return -1
+def _once(use: Use, once: int) -> int:
+    """The place of a term that counts on each rank: `once`, or one behind an operation that only scales."""
+    if once >= 0 or use.op.name not in SCALINGS:
+        return once
     own = [each for each, label in zip(use.inputs, use.labels, strict=True) if each is not None and label is V]
     return own[0].once if len(own) == 1 else -1
 
