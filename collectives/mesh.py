@@ -437,6 +437,14 @@ class Mesh:
             recording.scale = Walk(recording, self.grid)
         self.notes_lines = recording.scale is not False or is_due(n + 1)
 
+    def begin_run(self, recording: Any, run: Any) -> None:
+        """The run shares the walk of the tape; a tape without one is counted, as at its first sum."""
+        if recording.scale is None and modes.limit and not self.is_alone:
+            self.begin_walk(recording)
+        run.scale = recording.scale
+        if run.scale:
+            run.scale.begin_run(run)
+
     @contextmanager
     def accumulating(self) -> Iterator[None]:
         """A block whose sweeps are those of microbatches. The 1st, 2nd, 4th, ... is examined: see `scale.microbatches`.

@@ -103,6 +103,9 @@ class Distribution(Protocol):
     def note_gradients(self, leaves: Sequence[Any]) -> None:
         """A sweep over a tape with something in `Recording.scale` has given these leaves their gradients."""
 
+    def begin_run(self, recording: Any, run: Any) -> None:
+        """The first run of a checkpointed function on `recording` begins, on a recording `run` of its own."""
+
     def is_norm_due(self) -> bool:
         """Count a norm that a function of the user has computed: whether it is compared with ours."""
 
@@ -162,6 +165,9 @@ class Alone:
         pass
 
     def note_gradients(self, leaves: Sequence[Any]) -> None:
+        pass
+
+    def begin_run(self, recording: Any, run: Any) -> None:
         pass
 
     def is_norm_due(self) -> bool:

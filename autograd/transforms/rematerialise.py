@@ -14,6 +14,8 @@ from contextlib import ExitStack, contextmanager
 from functools import wraps
 from typing import Any, NoReturn
 
+import numpy as np
+
 from .. import random
 from ..digests import Projection, is_near, projection
 from ..engine.deferred import Deferred
@@ -95,7 +97,7 @@ class Segment:
     """A checkpointed call: the function, its arguments and the state needed to run it again."""
 
     __slots__ = (
-        "closure", "collects", "contexts", "distribution", "fun", "grid", "leaves", "operands", "outputs",
+        "closure", "collects", "contexts", "distribution", "examined", "fun", "grid", "leaves", "operands", "outputs",
         "projections", "random_state", "sources", "structure",
     )  # fmt: skip
 
@@ -106,6 +108,7 @@ class Segment:
         self.operands: list[tuple[int, Any]] = []  # (index of the leaf, its layout); the node holds arrays and places
         self.outputs: list[tuple[Any, ...]] = []  # (shape, dtype, layout) of each Tensor, () of other outputs
         self.closure: list[int] = []  # the places of the values that the function uses besides its arguments
+        self.examined: dict[int, int] | None = None  # for the layers above, see `Recording.scale`: places of outputs
         self.random_state = random.get_state()
         self.sources: list[tuple[Source, Any]] = []  # generators that the first run used, with their states before it
         self.projections: list[Projection | None] = []  # of the values of the outputs
@@ -143,6 +146,8 @@ class Segment:
         try:
             with self._state_of_first_run(), Tape() as tape:
                 tape.recording.takes_unrecorded |= not record  # as the first run did
+                if not record:
+                    tape.recording.scale = False  # the first run was examined
                 outputs, _ = self.run(operands)
         finally:
             state.recording, state.in_rules, state.repeats = active, inside, repeats
@@ -220,20 +225,19 @@ def _first_run(fun: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     try:
         with Tape() as tape:
             tape.recording.takes_unrecorded, tape.recording.given = recording.takes_unrecorded, recording.given
+            state.distribution.begin_run(recording, tape.recording)
             outputs, out_structure = segment.run(operands)
     finally:
         state.recording = recording
     segment.sources = changed(before)
     scratch = tape.recording
     tracked = [i for i, y in enumerate(outputs) if y.__class__ in TENSORS and y.tape is scratch]
+    if scratch.scale:
+        segment.examined = scratch.scale.end_run(scratch, {i: outputs[i].node for i in tracked})
     if not tracked and not scratch.communicates:
         return _result(outputs, out_structure)
     segment.outputs, segment.projections = [_signature(y) for y in outputs], _projections(outputs)
-    segment.closure = [place for _, place in _imports(scratch, recording)]
-    for node in scratch.nodes:
-        if node is not None and op_of(node) is LEAF:
-            # Before the head, which adds to its gradient where the sweep is recorded.
-            recording.enter(arrays_of(node)[0])
+    segment.closure = _enter_inputs(scratch, recording)
     head = HEAD_OF_COMMUNICATION if scratch.communicates else HEAD
     recording.communicates = recording.communicates or scratch.communicates
     at = recording.append((head, None, tuple(arrays), tuple(places), segment, None, None))
@@ -241,6 +245,21 @@ def _first_run(fun: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         y = outputs[i]
         outputs[i] = append_output(recording, at, i, y.array, y.layout)
     return _result(outputs, out_structure)
+
+
+def _enter_inputs(scratch: Recording, recording: Recording) -> list[int]:
+    """Enter the inputs of the first run, before the head; return the places of the values that it imports.
+
+    A leaf enters because the head adds to its gradient where the sweep is recorded, and a value of a third recording
+    because the function is inside of another checkpointed one, which then hands on its cotangent.
+    """
+    for _, (other, place) in _origins(scratch):
+        if other is not recording:
+            recording.enter(Tensor(_NOTHING, None, other, place))
+    for node in scratch.nodes:
+        if node is not None and op_of(node) is LEAF:
+            recording.enter(arrays_of(node)[0])
+    return [place for _, place, _ in _imports(scratch, recording)]
 
 
 def _result(outputs: list[Any], structure: Structure) -> Any:
@@ -252,7 +271,7 @@ def _result(outputs: list[Any], structure: Structure) -> Any:
 
 
 def _with_pending(g: Any, recording: Recording, place: int) -> Any:
-    """A cotangent with that which an import has added to those pending for its own tape, which is this one."""
+    """A cotangent with that which an import has added to those pending for the tape that it is from."""
     left = recording.pending.pop(place, None)
     return left if g is None else g if left is None else g + left
 
@@ -282,7 +301,7 @@ class _Head:
         tape, outputs = segment.run_again(node, recording, sweep.record)
         again = tape.recording
         end = len(again.nodes) if tape.end is None else tape.end
-        wanted = None if sweep.wanted is None else {q: None for q, _ in _imports(again, recording)}
+        wanted = None if sweep.wanted is None else {q: None for q, _, _ in _imports(again, recording)}
         inner = type(sweep)(again, tape.start, end, wanted, sweep.record)
         inner.fresh, inner.later, inner.changed = sweep.fresh, sweep.later, sweep.changed
         inner.general = sweep.general
@@ -304,12 +323,12 @@ class _Head:
                     step: Any = again.nodes[place]  # not released yet
                     op_of(step).pull(step, g, sweep)
             return
-        for q, place in _imports(again, recording):
+        for q, place, origin in _imports(again, recording):
             g = None if wanted is None else wanted[q]
             if g is None:
                 g = inner.outside.pop(q, None)
             if wanted is None:
-                g = _with_pending(g, recording, place)
+                g = _with_pending(g, *origin)
             if g is not None:
                 sweep.add(place, g)
         if not sweep.record:
@@ -344,7 +363,7 @@ class _Head:
         if again is recording:
             given = known
         else:
-            given = {q: known[p] for q, p in _imports(again, recording) if p in known}
+            given = {q: known[p] for q, p, _ in _imports(again, recording) if p in known}
         first = min([tape.start, *given])
         end = len(again.nodes) if tape.end is None else tape.end
         inner: list[Any] = [None] * (end - first)
@@ -367,16 +386,26 @@ class _Head:
         return tangents
 
 
-def _imports(again: Recording, recording: Recording) -> list[tuple[int, int]]:
-    """The values of `recording` that `again` imports, as pairs (place in `again`, place in `recording`)."""
+def _imports(again: Recording, recording: Recording) -> list[tuple[int, int, tuple[Recording, int]]]:
+    """The values of other recordings in `again` that are in `recording`, too: their own, or imported by it as well.
+
+    As (place in `again`, place in `recording`, (the recording that `again` imports from, place in it)).
+    """
     if again is recording:
         return []
     found = []
-    for q in again.leaves.values():
-        node = again.nodes[q]
-        if node is not None and op_of(node) is IMPORT and options_of(node)[0] is recording:
-            found.append((q, options_of(node)[1]))
+    for q, (other, place) in _origins(again):
+        at = place if other is recording else recording.leaves.get((id(other), place))
+        if at is not None:
+            found.append((q, at, (other, place)))
     return found
 
 
+def _origins(again: Recording) -> list[tuple[int, tuple[Recording, int]]]:
+    """The places of imports in a recording, with those of their values in the recordings that they are from."""
+    nodes = ((q, again.nodes[q]) for q in again.leaves.values())
+    return [(q, options_of(node)) for q, node in nodes if node is not None and op_of(node) is IMPORT]
+
+
+_NOTHING = np.empty(0)  # an import needs no array
 HEAD, HEAD_OF_COMMUNICATION = _Head(False), _Head(True)

@@ -9,6 +9,7 @@ as a table, and what stays silent.
 `numbers`       plain numbers, and the evidence by which the ranks decide whether one counts their rows
 `rules`         the table of rows: operations and collectives whose rule does not follow from their declaration
 `walk`          `Walk`: the powers of the values of a recording, computed from its nodes when they are asked for
+`sums`           an examined sum over the ranks, as messages show it
 `addends`       addends of an examined sum over the ranks: equal ones, terms that count often, unequal means
 `examination`   when it happens: at examined sums, and when backward starts; errors and warnings
 `microbatches`  losses of one block of `accumulate`

@@ -40,7 +40,8 @@ from ..checks.reports import warn_once
 from ..checks.sanitizer import Addend, Copy, digest_of
 from .numbers import Division, Evidence, decide, of_number, sums_of, whole_divisor
 from .rules import SCALINGS
-from .walk import Sum, Walk
+from .sums import Sum
+from .walk import Walk
 
 __all__ = ["addend_of", "warn_of_addends"]
 
@@ -61,7 +62,7 @@ def addend_of(x: Tensor, name: str, axes: tuple[str, ...], group: Any, walk: Wal
     copies = group.checks.copies
     if len(copies) < MOST:
         if walk is not None and x.tape is not None:
-            text = walk.evidence(x.node, axes).encode()
+            text = walk.evidence(walk.place_of(x.tape, x.node), axes).encode()
             facts = (Copy(f"{name} at {short_site(*find_site())}", text, zlib.crc32(text.encode()), "scale"),)
         if name != "mean" and len(axes) > 1:
             facts += (Copy(name, f"{digest:x}", digest, "addend"),)
@@ -73,7 +74,7 @@ def _is_count(x: Tensor, axes: tuple[str, ...], walk: Walk | None) -> bool:
     """Whether a value is the number of the elements that were summed, as a sum of ones is. The ranks' may be equal."""
     if walk is None or x.tape is None or x.array.size != 1:
         return False
-    return float(to_host(x.array).item().real) in walk.evidence(x.node, axes).counts
+    return float(to_host(x.array).item().real) in walk.evidence(walk.place_of(x.tape, x.node), axes).counts
 
 
 def _digest(x: Tensor) -> int:
@@ -124,13 +125,11 @@ def _learn(
 ) -> dict[int, int]:
     """Let the walk decide about the numbers on the way of an addend; return the counts of means of unequal numbers."""
     found = evidence_of_all(addend, group.ranks)
-    shown = f"{name_of(x)}: {describe(x.array, x.array.shape, x.layout)}"
-    made = Sum(name, shown, name_of(x), axes, find_site())
-    walk.sums[place] = made
+    made = walk.sums[place] = Sum(name, x, axes)
     if not found:
         return {}
     made.counts = {rank: each.rows for rank, each in found.items()}
-    own = walk.divisions(x.node, axes)
+    own = walk.divisions(walk.place_of(x.tape, x.node), axes)
     each_has = len({len(each.divisions) for each in found.values()}) == 1
     is_agreed = each_has and len({each.digest for each in found.values()}) == 1
     for nth, (at, _) in enumerate(own if each_has else ()):
@@ -233,7 +232,7 @@ def _warn_of_copies(name: str, x: Tensor, axes: tuple[str, ...], group: Any, wal
     if name == "mean" or group.index or group.size == 1:
         return
     assert x.layout is not None
-    powers, grid = walk.at(x.node), x.layout.grid
+    powers, grid = walk.at(walk.place_of(x.tape, x.node)), x.layout.grid
     along = tuple([axis for axis in axes if powers[grid.axis(axis)].once >= 0 and x.layout[axis] is V])
     if not along:
         return

@@ -39,8 +39,9 @@ def _norm(leaf: Any) -> float:
     g = getattr(leaf._grad, "array", leaf._grad)
     if g is None or type(g) is Shaped or type(leaf.array) is Shaped:
         return 0.0
-    norm = float(np.linalg.norm(np.asarray(to_host(g), np.float64).reshape(-1)))
-    return norm if math.isfinite(norm) else 0.0
+    flat = np.asarray(to_host(g), np.float64).reshape(-1)
+    square = float(np.vdot(flat, flat))
+    return math.sqrt(square) if math.isfinite(square) else 0.0
 
 
 def tell_scaled(optimizer: Any, norms: dict[int, tuple[Any, float]], mesh: Any) -> None:

@@ -8,7 +8,7 @@ of this rank alone. After a gather of Varying values a dimension is *stacked*: t
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from autograd.layouts.layout import I, Label, R, Sum, V
@@ -54,6 +54,10 @@ class Dimensions:
         Of the dimensions that are summed over, each.
     is_complete : bool
         Whether no dimension is left.
+    is_sum : bool
+        Whether dimensions of a Varying value that are not whole are summed over.
+    is_over_ranks : bool
+        Whether a stacked dimension is summed over.
 
     Examples
     --------
@@ -68,26 +72,18 @@ class Dimensions:
     ):  # fmt: skip
         every = [] if maps is None else list(_each(maps, inputs, labels, shapes))
         sums = [dim for dim in every if isinstance(dim.place, Sum)]
-        whole = {dim.place for dim in sums if dim.is_whole and not dim.is_stacked}
+        self._keep([dim for dim in every if isinstance(dim.place, int)])
+        summed_whole = {dim.place for dim in sums if dim.is_whole and not dim.is_stacked}
         mine = {dim.place: dim for dim in sums if dim.is_on_tape}  # dimensions that meet, once
-        rows = {place: dim for place, dim in mine.items() if place not in whole}
-        self.whole, self.stacked = _places(every, "is_whole"), _places(every, "is_stacked")
-        self.rows, self.elements = (math.prod(dim.extent for dim in of.values()) for of in (rows, mine))
-        self.extents = tuple(dim.extent for dim in mine.values())
-        self._sums = [dim for dim in sums if dim.is_stacked or (dim.is_on_tape and dim.place in rows)]
-        self.is_complete = not _places(every, "is_on_tape")
+        self.rows = math.prod([mine[place].extent for place in mine.keys() - summed_whole])
+        self.extents = tuple([dim.extent for dim in mine.values()])
+        self.elements = math.prod(self.extents)
+        summed = [dim for dim in sums if dim.is_stacked or (dim.is_on_tape and dim.place not in summed_whole)]
+        self.is_sum = True in [dim.is_varying and dim.is_on_tape for dim in summed]
+        self.is_over_ranks = True in [dim.is_stacked for dim in summed]
 
-    @property
-    def is_sum(self) -> bool:
-        """Whether dimensions of a Varying value that are not whole are summed over."""
-        return any(dim.is_varying and dim.is_on_tape for dim in self._sums)
-
-    @property
-    def is_over_ranks(self) -> bool:
-        """Whether a stacked dimension is summed over."""
-        return any(dim.is_stacked for dim in self._sums)
-
-
-def _places(dims: Iterable[_Dim], having: str) -> frozenset[int]:
-    """The dimensions of the result that those dimensions of the operands become which have an attribute."""
-    return frozenset(int(dim.place) for dim in dims if isinstance(dim.place, int) and getattr(dim, having))
+    def _keep(self, left: Sequence[_Dim]) -> None:
+        """Keep what is known of the dimensions of the result."""
+        self.whole = frozenset([dim.place for dim in left if dim.is_whole])
+        self.stacked = frozenset([dim.place for dim in left if dim.is_stacked])
+        self.is_complete = True not in [dim.is_on_tape for dim in left]

@@ -37,13 +37,15 @@ class Examined:
 
     def __init__(self, prepared: Any, x: Tensor, name: str):
         self._x, self._name, self._axes, self._group = x, name, prepared.call.axes, prepared.group
-        recording = state.recording
-        self._walk: Walk | None = None if recording is None or x.tape is not recording else recording.scale or None
+        self._recording = state.recording
+        walk: Walk | None = None if self._recording is None else self._recording.scale or None
+        self._walk = walk if walk is not None and walk.place_of(x.tape, x.node) >= 0 else None
         is_compared = self._group.checking
         self.addend = addend_of(x, name, self._axes, self._group, self._walk) if is_compared else None
 
     def tell(self, place: int) -> None:
         """After the call, tell what is wrong with the addends; `place` is that of the result."""
+        place = place if self._walk is None else self._walk.place_of(self._recording, place)
         warn_of_addends(self.addend, self._name, self._x, self._axes, self._group, self._walk, place)
 
 

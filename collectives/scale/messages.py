@@ -9,7 +9,8 @@ from autograd.errors import short_site
 from autograd.layouts.layout import Shard
 
 from .powers import Event, Power
-from .walk import Sum, Walk
+from .sums import Sum
+from .walk import Walk
 
 __all__ = ["describe_fault", "describe_meeting"]
 
@@ -23,12 +24,18 @@ def describe_fault(finding: Any, walk: Walk, mesh: Any) -> tuple[str, tuple[str,
     axis, n, value = finding.axis, finding.size, finding.value
     events = _relevant(value, axis, walk)
     lines = [
-        f"the objective, and with it every gradient, is {factor_text(value, n)} along axis {axis!r} of {n} ranks",
+        f"{_subject(value)} is {factor_text(value, n)} along axis {axis!r} of {n} ranks",
         *(f"  {line}" for event in events if (line := _step(event, n, axis, walk))),
     ]
     fixes, site = _fixes(value, events, axis, walk)
     lines += [f"  {'fix: ' if not i else 'or:  '}{fix}" for i, fix in enumerate(fixes)]
     return "\n".join(lines), site
+
+
+def _subject(value: Power) -> str:
+    if value.has_unknown:
+        return "a term of the objective, and with it its part of every gradient,"
+    return "the objective, and with it every gradient,"
 
 
 def factor_text(value: Power, n: int) -> str:

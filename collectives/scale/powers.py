@@ -70,6 +70,8 @@ class Power(NamedTuple):
         The axes along which the powers of ranks may differ, as they have not compared them. See `walk`.
     met : frozenset of int
         The places where rows of this rank have met each other, as in the statistics of a batch.
+    has_unknown : bool
+        Whether a term of unknown power was added, so that the powers are those of the other terms.
     events : tuple of Event
         The latest steps that have changed its powers.
     faults : tuple of Fault
@@ -92,6 +94,7 @@ class Power(NamedTuple):
     terms: tuple[tuple[int, float], ...] = ((0, 1.0),)
     unsure: frozenset[str] = frozenset()
     met: frozenset[int] = frozenset()
+    has_unknown: bool = False
     events: tuple[Event, ...] = ()
     faults: tuple[Fault, ...] = ()
 
@@ -143,12 +146,15 @@ DATA = Power(plain=True)
 
 
 def joint(values: Iterable[Power]) -> tuple[Powers, bool]:
-    """The powers of a sum of values, and whether no power is possible for all of them: unequal ones are added."""
+    """The powers of a sum of values, and whether no power is possible for all of them: unequal ones are added.
+
+    Those of an unknown value are left out, if another is known: it does not make right a term that is wrong.
+    """
+    known = [value.powers for value in values]
     found: Powers = None
-    for value in values:
-        if value.powers is None:
-            return None, False
-        found = value.powers if found is None else found & value.powers
-        if not found:
-            return None, True
-    return ZERO if found is None else found, False
+    for powers in known:
+        if powers is not None:
+            found = powers if found is None else found & powers
+            if not found:
+                return None, True
+    return ZERO if not known else found, False

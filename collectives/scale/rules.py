@@ -10,9 +10,8 @@ collective of the program's own, gives an unknown power.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
-from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -130,6 +129,8 @@ class _Terms:
         Data that are added have no gradient: they leave the powers as they are, where 0 is among them.
         """
         powers, is_unequal = joint(self.on_tape)
+        if self.use.out is V and any(power.powers is None for power in self.on_tape):
+            powers, is_unequal = None, False  # each rank's own values: they may be selected before they meet
         if self.varying and self.copies:
             if is_unequal and self.use.op.name == "subtract" and self.copies[0].is_fault:
                 return None, not self.varying[0].is_fault, False  # a baseline
@@ -152,47 +153,59 @@ class _Terms:
 def _result(use: Use, powers: Any, base: Powers, faults: tuple[Fault, ...], once: int) -> Power:
     """The power of a result, with what its dimensions say: which are whole, and over which the operation sums."""
     given = [each for each in use.inputs if each is not None]
-    of = partial(_of_all, given)
+    of = given[0] if len(given) == 1 else _of_all(given or [Power()])
     dims = Dimensions(use.maps, use.inputs, use.labels, use.shapes)
     varying = use.out is V
-    averaged, parts = any(of("averaged")), any(of("parts"))
-    counts, totals = _union(of("counts")), _union(of("totals"))
-    base, extents = base if varying else None, _union(of("extents"))
+    counts, extents = of.counts, of.extents
     if dims.is_sum and varying:
         base = powers if base is None else base
-        counts = frozenset({dims.rows, dims.elements, *(dims.rows * each for each in counts)})
-        extents = extents | frozenset(dims.extents)
-        powers = _of_sum(powers, parts and dims.is_complete)
-    elif use.op.name == "sum" and use.out is P:
-        totals = _totals(use) or totals
+        counts, extents = _counts_of_sum(dims, counts), extents.union(dims.extents)
+        powers = _of_sum(powers, of.parts and dims.is_complete)
     is_own = varying or bool(dims.stacked) or dims.is_over_ranks
     value = Power(
-        powers=powers, base=base, averaged=is_own and averaged, parts=is_own and parts,
-        plain=any(of("plain")) or _meets_data(use), counts=counts, extents=extents, totals=totals,
-        whole=dims.whole, stacked=dims.stacked, own_mean=_is_own_mean(use, given, dims.is_sum),
-        once=once if once >= 0 else _once(use), unsure=frozenset().union(*of("unsure")),
-        divisions=_each_once(of("divisions")) if varying else (), terms=_terms(use, given), met=_union(of("met")),
-        events=_each_once(of("events"))[-8:], faults=(*_each_once(of("faults")), *faults),
+        powers=powers, base=base if varying else None, averaged=is_own and of.averaged, parts=is_own and of.parts,
+        plain=of.plain or _meets_data(use), counts=counts, extents=extents,
+        totals=_totals(use) or of.totals, whole=dims.whole, stacked=dims.stacked,
+        own_mean=of.own_mean and _is_own_mean(use, dims.is_sum), once=_once(use, once), unsure=of.unsure,
+        divisions=of.divisions if varying else (), terms=_terms(use, given), met=of.met,
+        has_unknown=_has_unknown(powers, of),
+        events=of.events[-8:], faults=of.faults + faults,
     )  # fmt: skip
     return over_ranks(value, Event("ranks", use.place)) if dims.is_over_ranks else value
 
 
-def _of_all(given: Sequence[Power], name: str) -> list[Any]:
-    """One attribute of each operand."""
-    return [getattr(each, name) for each in given]
+def _has_unknown(powers: Powers, of: Power) -> bool:
+    """Whether powers are known that leave out those of a term."""
+    return powers is not None and (of.has_unknown or of.powers is None)
 
 
-def _each_once(lists: Iterable[tuple[Any, ...]]) -> tuple[Any, ...]:
-    """All that is in some lists, in order, each once."""
-    return tuple(dict.fromkeys(chain.from_iterable(lists)))
+def _of_all(given: Sequence[Power]) -> Power:
+    """What is known of any of several operands. The powers are unknown if those of one are."""
+    lists = [(each.divisions, each.events, each.faults) for each in given]
+    divisions, events, faults = (tuple(dict.fromkeys(chain.from_iterable(each))) for each in zip(*lists, strict=True))
+    sets = [(each.counts, each.extents, each.totals, each.unsure, each.met) for each in given]
+    counts, extents, totals, unsure, met = (_NONE.union(*each) for each in zip(*sets, strict=True))
+    return Power(
+        powers=None if None in [each.powers for each in given] else ZERO,
+        averaged=True in [each.averaged for each in given], parts=True in [each.parts for each in given],
+        plain=True in [each.plain for each in given], own_mean=True in [each.own_mean for each in given],
+        has_unknown=True in [each.has_unknown for each in given], counts=counts, extents=extents, totals=totals,
+        unsure=unsure, met=met, divisions=divisions, events=events, faults=faults,
+    )  # fmt: skip
 
 
-def _union(sets: Iterable[frozenset[int]]) -> frozenset[int]:
-    return frozenset().union(*sets)
+_NONE: frozenset[Any] = frozenset()
+
+
+def _counts_of_sum(dims: Dimensions, counts: frozenset[int]) -> frozenset[int]:
+    """The numbers of elements in a sum over rows of values in which numbers were summed before."""
+    return frozenset((dims.rows, dims.elements, *[dims.rows * each for each in counts]))
 
 
 def _totals(use: Use) -> frozenset[int]:
     """The number of elements of all ranks in a sum over a Shard, if the ranks have agreed on it."""
+    if use.op.name != "sum" or use.out is not P:
+        return _NONE
     label = use.labels[0]
     if type(label) is not Shard or not label.extent:
         return frozenset()
@@ -202,16 +215,16 @@ def _totals(use: Use) -> frozenset[int]:
     return frozenset({label.extent, label.extent * rest, label.extent * whole})
 
 
-def _is_own_mean(use: Use, given: Sequence[Power], is_sum: bool) -> bool:
+def _is_own_mean(use: Use, is_sum: bool) -> bool:
     """Whether a result is still a mean over the rows on this tape alone: no sum of several, nor one with a weight."""
     letters = {letter for letter, each in zip(use.letters, use.inputs, strict=True) if each is not None}
-    return any(each.own_mean for each in given) and len(letters) == 1 and not is_sum and use.op.name != "sum"
+    return len(letters) == 1 and not is_sum and use.op.name != "sum"
 
 
-def _once(use: Use) -> int:
-    """The place of a term that counts on each rank, behind an operation that only scales."""
-    if use.op.name not in SCALINGS:
-        return -1
+def _once(use: Use, once: int) -> int:
+    """The place of a term that counts on each rank: `once`, or one behind an operation that only scales."""
+    if once >= 0 or use.op.name not in SCALINGS:
+        return once
     own = [each for each, label in zip(use.inputs, use.labels, strict=True) if each is not None and label is V]
     return own[0].once if len(own) == 1 else -1
 

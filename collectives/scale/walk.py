@@ -6,6 +6,10 @@ kept. A decision of the ranks about a number (see `numbers`) changes those that 
 Along an axis on which a value is Varying the ranks may have different powers, as their numbers differ. At an examined
 sum they compare them; then they have *agreed*. After any other collective that makes one value of theirs they have not,
 and nothing is told of it unless they compare it when backward starts: an error on one rank alone would be a riddle.
+
+The first run of a checkpointed function is a recording of its own, which is gone before backward. It shares the walk of
+the tape that it is on: a value in it has a place behind all places of that tape, and the walk keeps its nodes without
+their arrays.
 """
 
 from __future__ import annotations
@@ -18,39 +22,79 @@ from typing import Any
 import numpy as np
 
 from autograd.engine.leaves import Parameter
-from autograd.engine.recording import IMPORT, LEAF, Recording, arrays_of, op_of, options_of, parents_of, signature_of
+from autograd.engine.recording import (
+    IMPORT,
+    LEAF,
+    Node,
+    Recording,
+    arrays_of,
+    op_of,
+    options_of,
+    parents_of,
+    shapes_of,
+    signature_of,
+)
 from autograd.layouts.layout import Grid, Label, Layout, Shard, V
 
 from .numbers import Division, Evidence, whole_divisor
 from .powers import DATA, UNKNOWN, Power
 from .rules import COLLECTIVES, OPERATIONS, Use, of_operation
+from .sums import Sum
 
-__all__ = ["Sum", "Walk"]
+__all__ = ["Walk"]
 
 
-class Sum:
-    """An examined sum over ranks: its name, its line, and what the ranks have found out.
+class _Run:
+    """The nodes of a recording, at the places from `base` on, and what is known of them.
 
     Attributes
     ----------
-    name : str
-        That of the function: ``all_reduce``, ``mean``.
-    shown : str
-        The operand with its layout, as messages show it.
-    operand : str
-        The variable that holds the operand.
-    axes : tuple of str
-    site : tuple of (str, int)
-        The file and the line of the program.
-    counts : dict of int to int
-        The number of rows that each rank has averaged or summed, where the ranks know it.
+    recording : Recording
+    base : int
+    known : list
+        The powers of the first nodes.
     """
 
-    __slots__ = ("axes", "counts", "name", "operand", "shown", "site")
+    __slots__ = ("base", "known", "nodes", "notes", "recording")
 
-    def __init__(self, name: str, shown: str, operand: str, axes: tuple[str, ...], site: tuple[str, int]):
-        self.name, self.shown, self.operand, self.axes, self.site = name, shown, operand, axes, site
-        self.counts: dict[int, int] = {}
+    def __init__(self, recording: Recording | None, base: int):
+        self.recording, self.base = recording, base
+        self.known: list[tuple[Power, ...]] = []
+        self.nodes: list[Node | None] = [] if recording is None else recording.nodes
+        self.notes: Any = None
+
+    def note(self, at: int) -> tuple[Any, Any]:
+        """The number and the line that were noted of the node at a place."""
+        notes = self.notes if self.recording is None else self.recording.notes
+        found: tuple[Any, Any] = (None, None) if notes is None else notes.get(at - self.base, (None, None))
+        return found
+
+    def node(self, at: int) -> Any:
+        """The node at a place, whose parents have their places in the walk; None without one."""
+        local = at - self.base
+        node = self.nodes[local] if local < len(self.nodes) else None
+        return node if node is None or not self.base or self.recording is None else _moved(node, self.base)
+
+    def close(self, bases: dict[int, int]) -> None:
+        """Keep the nodes without their arrays, and leave the recording."""
+        assert self.recording is not None
+        self.nodes = [None if node is None else _without_arrays(node, self.base, bases) for node in self.nodes]
+        self.notes, self.recording = self.recording.notes, None
+
+
+def _moved(node: Node, base: int) -> Node:
+    parents = tuple([place + base if place >= 0 else place for place in parents_of(node)])
+    return op_of(node), None, arrays_of(node), parents, options_of(node), shapes_of(node), signature_of(node)
+
+
+def _without_arrays(node: Node, base: int, bases: dict[int, int]) -> Node | None:
+    """A node of a run that is over. Its numbers and its labels of rows stay; imports get their place in the walk."""
+    op, _, arrays, parents, options, shapes, signature = _moved(node, base)
+    if op is IMPORT and id(options[0]) in bases:
+        options = None, bases[id(options[0])] + options[1]
+    elif op is not LEAF:
+        arrays = tuple([x if np.ndim(x) == 0 or (np.ndim(x) == 1 and x.dtype.kind in "iu") else None for x in arrays])
+    return op, None, arrays, parents, options, shapes, signature
 
 
 class Walk:
@@ -72,8 +116,8 @@ class Walk:
 
     def __init__(self, recording: Recording, grid: Grid):
         self.grid, self.sums, self.count = grid, dict[int, Sum](), 0
-        self._recording = recording
-        self._known: list[tuple[Power, ...]] = []
+        self._runs = [_Run(recording, 0)]  # that of the tape, and those of checkpointed functions on it
+        self._bases = {id(recording): 0}  # of those that are not over, by the id of the recording
         self._others: dict[int, Walk] = {}  # of the tapes from which values are imported; they live as long as this one
         self._decided: dict[int, str] = {}
         self._agreed = set[int]()  # the places of sums before which all ranks had the same powers
@@ -82,26 +126,55 @@ class Walk:
 
     def at(self, place: int) -> tuple[Power, ...]:
         """The powers of the value at a place, along each axis."""
-        if place < 0 or place >= len(self._recording.nodes):
+        if place < 0:
             return self._unknown
-        for at in range(len(self._known), place + 1):
-            self._known.append(self._next(at))
-        return self._known[place]
+        run = self._runs[place // _SPAN]
+        known, at = run.known, place - run.base
+        if at >= len(run.nodes):
+            return self._unknown
+        for k in range(len(known), at + 1):
+            known.append(self._next(run.base + k))
+        return known[at]
+
+    # -- checkpointed functions ------------------------------------------------------------------------------------
+    def begin_run(self, recording: Recording) -> None:
+        """The first run of a checkpointed function begins, on a recording of its own."""
+        base = self._bases[id(recording)] = len(self._runs) * _SPAN
+        self._runs.append(_Run(recording, base))
+
+    def end_run(self, recording: Recording, outputs: dict[int, int]) -> dict[int, int]:
+        """It is over; given the places of its outputs on the recording, returns those in the walk."""
+        base = self._bases.pop(id(recording))
+        self._runs[base // _SPAN].close(self._bases)
+        return {i: base + place for i, place in outputs.items()}
+
+    def place_of(self, recording: Any, place: int) -> int:
+        """The place in the walk of a value on a recording; negative if it is none of the walk's."""
+        base = self._bases.get(id(recording))
+        return -1 if base is None else base + place
+
+    def _forget(self, place: int) -> None:
+        """Forget what follows from a place."""
+        own = self._runs[place // _SPAN]
+        for run in self._runs:
+            del run.known[place - run.base if run is own else 0 :]
+
+    # -- decisions of the ranks ------------------------------------------------------------------------------------
 
     def decide(self, place: int, decided: str) -> None:
         """Keep what the ranks have decided about the number at a place."""
         self._decided[place] = decided
-        del self._known[place:]
+        self._forget(place)
 
     def agree(self, place: int) -> None:
         """Keep that all ranks had the same powers before the sum over ranks at a place."""
         self._agreed.add(place)
-        del self._known[place:]
+        self._forget(place)
 
     def know(self, place: int, totals: set[int], counts: set[int]) -> None:
         """Keep the numbers of elements that a sum over ranks at a place has added: of all ranks, and of each."""
         self._counted[place] = frozenset(totals), frozenset(counts)
-        del self._known[place:]
+        self._forget(place)
 
     def evidence(self, place: int, axes: Sequence[str]) -> Evidence:
         """The evidence of this rank about an addend, for the other ranks along the axes of the sum."""
@@ -129,7 +202,7 @@ class Walk:
         ]
         if divisions:
             self._decided = decided
-            del self._known[divisions[0] :]
+            self._forget(divisions[0])
         return zlib.crc32(repr((len(divisions), powers)).encode())
 
     def divisions(self, place: int, axes: Sequence[str]) -> list[tuple[int, Division]]:
@@ -148,17 +221,15 @@ class Walk:
 
     def number(self, at: int) -> Any:
         """The operand of a node that remembers the number of ranks; of the mean of a BatchNorm its name."""
-        notes = self._recording.notes
-        return None if notes is None else notes.get(at, (None, None))[0]
+        return self._runs[at // _SPAN].note(at)[0]
 
     def node(self, at: int) -> Any:
         """The node at a place."""
-        return self._recording.node(at)
+        return self._runs[at // _SPAN].node(at) if at >= 0 else None
 
     def site(self, at: int) -> tuple[str, int] | None:
         """The line of the program that made a node, if it is known."""
-        notes = self._recording.notes
-        known = None if notes is None else notes.get(at, (None, None))[1]
+        known = self._runs[at // _SPAN].note(at)[1] if at >= 0 else None
         return self.sums[at].site if known is None and at in self.sums else known
 
     def divisor(self, at: int) -> float | None:
@@ -176,18 +247,12 @@ class Walk:
 
     # -- one node ----------------------------------------------------------------------------------------------
     def _next(self, at: int) -> tuple[Power, ...]:
-        node: Any = self._recording.nodes[at]
+        node = self.node(at)
         if node is None:
             return self._unknown
         op, options, parents = op_of(node), options_of(node), parents_of(node)
         if op is LEAF:
             return self._of_layout(arrays_of(node)[0].layout, isinstance(arrays_of(node)[0], Parameter))
-        if op is IMPORT:
-            other, place = options
-            if id(other) not in self._others:
-                self._others[id(other)] = Walk(other, self.grid)
-            known = self._others[id(other)].at(place)  # the places in it are those of the other tape
-            return tuple([power._replace(divisions=(), events=(), faults=(), once=-1) for power in known])
         if op.name in _STEPS:
             return _STEPS[op.name](self, at, parents, options)
         if options.__class__.__name__ == "Prepared":
@@ -250,6 +315,23 @@ class Walk:
         return tuple(found)
 
     # -- steps that are no operation -----------------------------------------------------------------------------
+    def _imported(self, at: int, parents: Any, options: Any) -> tuple[Power, ...]:
+        """A value of another tape, or of the tape that a checkpointed function is on."""
+        other, place = options
+        base = 0 if other is None else self._bases.get(id(other))
+        if base is not None:
+            return self.at(base + place)
+        if id(other) not in self._others:
+            self._others[id(other)] = Walk(other, self.grid)
+        known = self._others[id(other)].at(place)  # the places in it are those of the other tape
+        return tuple([power._replace(divisions=(), events=(), faults=(), once=-1) for power in known])
+
+    def _output(self, at: int, parents: Any, options: Any) -> tuple[Power, ...]:
+        """An output of a checkpointed function; of another operation with several outputs nothing is known."""
+        head = self.node(parents[0])
+        places = None if head is None or op_of(head).name != "checkpoint" else options_of(head).examined
+        return self.at(places[options[0]]) if places else self._unknown
+
     def _entered(self, at: int, parents: Any, options: Any) -> tuple[Power, ...]:
         """A parameter that `DataParallel` has entered."""
         _, first, _, _, call = options
@@ -260,7 +342,7 @@ class Walk:
         return self.at(parents[0]) if parents[0] >= 0 else self._of_layout(options[2], False)
 
     def _waited(self, at: int, parents: Any, options: Any) -> tuple[Power, ...]:
-        start: Any = self._recording.nodes[parents[0]]
+        start = self.node(parents[0])
         if start is None:
             return self._unknown
         collective, call, layout, _, _ = options_of(start)
@@ -279,6 +361,8 @@ def _extents(layout: Layout, shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(whole)
 
 
+_SPAN = 1 << 40  # of the places of one run
 _STEPS: dict[str, Any] = {
-    "entered parameter": Walk._entered, "start": Walk._started, "wait": Walk._waited, "watch": Walk._watched,
+    "import": Walk._imported, "output": Walk._output, "entered parameter": Walk._entered, "start": Walk._started,
+    "wait": Walk._waited, "watch": Walk._watched,
 }  # fmt: skip

@@ -529,3 +529,39 @@ def test_a_projection_sees_what_rounding_does_not_do(dtype: str, n: int) -> None
         changed[n // 2] = ~x[n // 2] if dtype in ("bool", "int64") else x[n // 2] + 60
         assert not is_near(projection(x), projection(changed))
         assert not is_near(projection(x), projection(numpy.roll(x, 1)))
+
+
+def _nested(x: Any) -> Any:
+    """Two checkpoints, of which the inner one uses a value of the tape that the outer one is on."""
+    h = np.sin(x)
+    return ag.checkpoint(lambda: ag.checkpoint(lambda: (h * h * h).sum())() * 2.0)()
+
+
+def test_nested_checkpoints_with_a_value_of_the_outermost_tape() -> None:
+    def plain(x: Any) -> Any:
+        h = np.sin(x)
+        return (h * h * h).sum() * 2.0
+
+    x, dx = numpy.array([0.3, 0.5, -1.2]), numpy.array([1.0, 3.0, 2.0])
+    numpy.testing.assert_allclose(ag.grad(_nested)(x), ag.grad(plain)(x), rtol=1e-12)
+    numpy.testing.assert_allclose(ag.jvp(_nested, (x,), (dx,))[1], ag.jvp(plain, (x,), (dx,))[1], rtol=1e-12)
+    numpy.testing.assert_allclose(ag.hessian(_nested)(x), ag.hessian(plain)(x), rtol=1e-12, atol=1e-14)
+    w = ag.Parameter(x)
+    with ag.Tape() as tape:
+        loss = _nested(w)
+    tape.backward(loss)
+    numpy.testing.assert_allclose(w.grad.numpy(), ag.grad(plain)(x), rtol=1e-12)
+    assert not tape.recording.pending
+
+
+def test_nested_checkpoints_with_a_value_of_another_tape() -> None:
+    """Its cotangents add up for the other tape, as those of microbatches do."""
+    w = ag.Parameter(numpy.array([0.3, 0.5]))
+    with ag.Tape() as first:
+        h = np.sin(w)
+    for _ in range(2):
+        with ag.Tape() as tape:
+            loss = ag.checkpoint(lambda: ag.checkpoint(lambda: (h * h).sum())() * 3.0)()
+        tape.backward(loss)
+    (pending,) = first.recording.pending.values()
+    numpy.testing.assert_allclose(pending, 12 * h.numpy(), rtol=1e-12)

@@ -10,7 +10,10 @@ import pytest
 import autograd as ag
 import collectives as cc
 from autograd.engine.primitive import operation_named
+from autograd.errors import ScaleError
+from collectives import I, R
 from collectives.declaration.collective import collectives as registered
+from collectives.scale.powers import UNKNOWN, ZERO, Power, joint
 from collectives.scale.rules import COLLECTIVES, DEGREES, OPERATIONS
 
 _random = numpy.random.default_rng(17)
@@ -42,3 +45,27 @@ def test_names() -> None:
     for name in OPERATIONS:
         assert operation_named(name).name == name
     assert COLLECTIVES.keys() <= registered.keys(), COLLECTIVES.keys() - registered.keys()
+
+
+def test_an_unknown_term_excuses_no_other() -> None:
+    """A sum has the powers of the terms that are known: a wrong one is wrong beside an unknown one."""
+    wrong = Power(frozenset((1,)))
+    assert joint([wrong, UNKNOWN]) == joint([UNKNOWN, wrong]) == (wrong.powers, False)
+    assert joint([UNKNOWN, UNKNOWN]) == (None, False)
+    assert joint([wrong, UNKNOWN, Power()]) == (None, True)
+    assert joint([]) == (ZERO, False)
+
+
+def test_the_message_names_a_term() -> None:
+    """Beside an unknown term it does not say that all of the objective is wrong."""
+
+    def main() -> None:
+        with cc.Mesh(dp=3) as mesh:
+            w = ag.tensor(X, layout={"dp": R}, requires_grad=True)
+            scalar = ag.tensor(0.3, layout={"dp": R})  # which may count anything
+            with ag.Tape() as tape:
+                loss = cc.cast(w.sum() * mesh.axis("dp").size + w.mean() * scalar, "dp", to=I)
+            tape.backward(loss)
+
+    with pytest.raises(ScaleError, match="a term of the objective, and with it its part of every gradient, is 3 times"):
+        cc.run(main, 3)
