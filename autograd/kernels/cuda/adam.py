@@ -7,6 +7,7 @@ rounded copies of 16 bits it reads 14 and writes 14.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -26,12 +27,18 @@ PROGRAM = program("adam", tuple(f"adam<{kind}>" for kind in KINDS))
 
 def kind_of(p: Any, g: Any, copy: Any = None) -> str | None:
     """The types of a parameter, its gradient and its rounded copy; None if the kernels do not support them."""
-    if p.dtype == np.float64:
-        return "double, double, double" if g.dtype == p.dtype and copy is None else None
-    if p.dtype != np.float32 or g.dtype.name not in ("float32", "float16", "bfloat16"):
+    return _kind_of(p.dtype, g.dtype, None if copy is None else copy.dtype)
+
+
+@cache
+def _kind_of(p: Any, g: Any, copy: Any) -> str | None:
+    """`kind_of` for dtypes: NumPy composes their names anew each time, and a step asks for every parameter."""
+    if p == np.float64:
+        return "double, double, double" if g == p and copy is None else None
+    if p != np.float32 or g.name not in ("float32", "float16", "bfloat16"):
         return None
-    low = copy.dtype if copy is not None else g.dtype if g.dtype != p.dtype else np.dtype(np.float16)
-    kind = f"float, {type_name(g.dtype)}, {type_name(low)}"
+    low = copy if copy is not None else g if g != p else np.dtype(np.float16)
+    kind = f"float, {type_name(g)}, {type_name(low)}"
     return kind if kind in KINDS else None
 
 

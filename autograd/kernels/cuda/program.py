@@ -17,6 +17,7 @@ __all__ = ["NULL", "TYPES", "has_type", "launch", "program", "program_of", "type
 _TYPES = {"float32": "float", "float64": "double", "float16": "Half", "bfloat16": "BFloat16"}
 TYPES = tuple(_TYPES.values())
 """The C++ types of elements that the kernels support. Those of 16 bits are computed in float32 and rounded once."""
+_HOST = frozenset((np.ndarray, bool, int, float, complex))
 NULL = np.uintp(0)
 """The address that is passed in the place of an array that a kernel leaves out."""
 
@@ -94,6 +95,5 @@ def launch(
     runtime = runtime_of(type(arguments[0]))
     assert runtime is not None, f"{type(arguments[0]).__name__} has no runtime"
     assert kernel in program.kernels, f"{kernel} is not listed in the program {program.name}"
-    hosts = (np.ndarray, int, float)  # np.float64 is a float too
-    assert not any(isinstance(x, hosts) and not isinstance(x, np.generic) for x in arguments), "a host array or number"
+    assert _HOST.isdisjoint(map(type, arguments)), "a host array or number"
     runtime.launch(program, kernel, grid, block, arguments, shared_bytes)

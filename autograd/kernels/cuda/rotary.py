@@ -15,22 +15,27 @@ THREADS = 256
 PROGRAM = program("rotary", tuple(f"rotary<{name}>" for name in TYPES))
 
 
-def _repeats(table: tuple[int, ...], rows: tuple[int, ...]) -> tuple[int, int] | None:
-    """The (repeats, inner) by which rows of x, [outer, repeats, inner], are those of a table, [outer, inner], or None.
+def _repeats(table: tuple[int, ...], rows: tuple[int, ...]) -> tuple[int, int, int] | None:
+    """The (period, repeats, inner) by which rows of x, [again, outer, repeats, inner], are those of a table.
+
+    The table is [outer, inner], and ``period = outer * repeats * inner``. None for more groups of dimensions.
 
     Examples
     --------
-    >>> _repeats((1, 7), (2, 3, 7)), _repeats((5, 1, 7), (5, 3, 7)), _repeats((2, 1, 1), (2, 3, 7))
-    ((6, 7), (3, 7), (21, 1))
+    >>> _repeats((1, 7), (2, 3, 7)), _repeats((5, 1, 7), (5, 3, 7)), _repeats((5, 3, 1), (2, 5, 3, 4))
+    ((7, 1, 7), (105, 3, 7), (60, 4, 1))
     """
     kept = (1,) * (len(rows) - len(table)) + table
+    again = next((i for i, n in enumerate(kept) if n != 1), len(kept))
+    kept, rows = kept[again:], rows[again:]
+    period = max(math.prod(rows), 1)
     differs = [i for i, (m, n) in enumerate(zip(kept, rows, strict=True)) if m != n]
     if not differs:
-        return 1, max(math.prod(rows), 1)
+        return period, 1, period
     first, last = differs[0], differs[-1] + 1
     if any(n != 1 for n in kept[first:last]):
         return None
-    return math.prod(rows[first:last]), math.prod(rows[last:])
+    return period, math.prod(rows[first:last]), math.prod(rows[last:])
 
 
 def _table(t: Any, shape: tuple[int, ...], half: int) -> Any:
@@ -47,13 +52,13 @@ def _rotate(x: Any, cos: Any, sin: Any, interleaved: bool, sign: int) -> Any:
         return y
     shape = np.broadcast_shapes(cos.shape, sin.shape)
     found = _repeats(shape[:-1], x.shape[:-1])
-    if found is None:  # more than one group of dimensions is broadcast
-        shape, found = (*x.shape[:-1], half), (1, x.size // x.shape[-1])
+    if found is None:  # there are further groups of dimensions that are broadcast
+        shape, found = (*x.shape[:-1], half), (x.size // x.shape[-1], 1, x.size // x.shape[-1])
     n, packs = x.size // x.shape[-1], -(-half * x.itemsize // 16)
     block = min(packs, THREADS), max(1, THREADS // packs)
     given = (
-        whole, _table(cos, shape, half), _table(sin, shape, half), y, np.int64(n), np.int32(half), np.int64(found[0]),
-        np.int64(found[1]), np.int32(interleaved), np.int32(sign),
+        whole, _table(cos, shape, half), _table(sin, shape, half), y, np.int64(n), np.int32(half),
+        *map(np.int64, found), np.int32(interleaved), np.int32(sign),
     )  # fmt: skip
     launch(PROGRAM, f"rotary<{type_name(x.dtype)}>", (-(-n // block[1]),), block, given)
     return y

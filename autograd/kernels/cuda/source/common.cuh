@@ -60,9 +60,13 @@ template <> struct Narrow<BFloat16> {
     typedef float Wide;
     __device__ static __forceinline__ BFloat16 of(float x) {
         BFloat16 y;
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+        asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(y.bits) : "f"(x));
+#else
         unsigned bits = __float_as_uint(x);
         // a NaN stays one: rounding could carry its bits into the exponent
         y.bits = x != x ? (unsigned short)0x7fff : (unsigned short)((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
+#endif
         return y;
     }
 };

@@ -1,17 +1,19 @@
 // Rotary position embedding: a pair (a, b) becomes (a cos - b sin, a sin + b cos). Backward has the opposite sign of sin.
 //
-// The rows of x have 2 `half` elements, and the rows of the tables `half`. Rows are [outer, repeats, inner], and the
-// tables [outer, inner]: they are read again from the caches. Each thread rotates N pairs.
+// The rows of x have 2 `half` elements, and the rows of the tables `half`. Rows are [again, outer, repeats, inner], and the
+// tables [outer, inner]: they are read again from the caches. `period` is outer * repeats * inner. Each thread rotates N
+// pairs.
 template <typename T>
 __global__ void __launch_bounds__(256)
-rotary(const T *xs, const T *cosines, const T *sines, T *ys, Index rows, int half, Index repeats, Index inner,
+rotary(const T *xs, const T *cosines, const T *sines, T *ys, Index rows, int half, Index period, Index repeats,
+       Index inner,
        int is_interleaved, int sign) {
     constexpr int N = 16 / sizeof(T);
     typedef Pack<T, N> Packed;
     Index index = (Index)blockIdx.x * blockDim.y + threadIdx.y;
     if (index >= rows) return;
-    Index table = index % inner;
-    if (rows > inner * repeats) table += index / (inner * repeats) * inner;
+    Index at = rows > period ? index % period : index, table = at % inner;
+    if (period > inner * repeats) table += at / (inner * repeats) * inner;
     const T *x = xs + index * 2 * half, *cosine = cosines + table * half, *sine = sines + table * half;
     T *y = ys + index * 2 * half;
     bool is_aligned = half % N == 0 && ((unsigned long long)x | (unsigned long long)y | (unsigned long long)cosine |

@@ -16,7 +16,7 @@ from autograd import kernels, ops
 from autograd.arrays.runtime import Program
 from autograd.errors import ShapeError
 from autograd.kernels import Kernel
-from autograd.kernels.cuda import norms, program, rows
+from autograd.kernels.cuda import norms, program, rotary, rows
 
 from ...arrays.devices import DEVICES, Device
 from . import on_cpu
@@ -291,8 +291,11 @@ def test_empty_arrays(use: str, there: Device) -> None:
         check(there, name, [x[..., :0] if x.dtype.kind == "f" else x for x in xs], options, "float32")
 
 
+TABLES = [(7,), (5, 1, 1), (2, 5, 1, 7), (5, 1, 7), (2, 1, 1, 7), (1, 3, 7), (5, 3, 7), (2, 1, 3, 7), (1, 5, 1, 7), ()]
+
+
 @pytest.mark.parametrize("interleaved", [False, True])
-@pytest.mark.parametrize("table", [(7,), (5, 1, 7), (2, 1, 1, 7), (1, 3, 7), (5, 3, 7), (2, 1, 3, 7), (1, 5, 1, 7), ()])
+@pytest.mark.parametrize("table", TABLES)
 def test_tables_that_are_broadcast(table: tuple[int, ...], interleaved: bool, there: Device) -> None:
     for half in (1, 8):
         cos, sin = draw(*table, half), draw(*table[1:], half) if table[:1] == (7,) else draw(*table, half)
@@ -305,6 +308,23 @@ def test_tables_that_are_broadcast(table: tuple[int, ...], interleaved: bool, th
         back, *_ = kernel.backward(y, kept, moved, (interleaved,), [True, False, False], True)
         right = ops.rotary(expected, to_float64(xs[1]), -to_float64(xs[2]), interleaved)
         close(there.values(back), right, "float32", numpy.float32, 1)
+
+
+def test_the_tables_of_self_attention_are_not_copied(there: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They have a row for each token, and for queries, keys and values: not for batches and heads."""
+    sizes: list[int] = []
+    true = rotary._table
+
+    def table(t: Array, shape: tuple[int, ...], half: int) -> Array:
+        found = true(t, shape, half)
+        sizes.append(found.size)
+        return found
+
+    monkeypatch.setattr(rotary, "_table", table)
+    x, cos, sin = (to_dtype(each, "float32") for each in (draw(2, 5, 3, 4, 16), draw(5, 3, 1, 8), draw(5, 3, 1, 8)))
+    y, _ = rotary.rotary_kernel.forward(tuple(map(there.move, (x, cos, sin))), (True,), False)
+    close(there.values(y), ops.rotary(*map(to_float64, (x, cos, sin)), True), "float32", numpy.float32, 1)
+    assert sizes == [cos.size, sin.size]
 
 
 def test_rows_that_are_too_wide_are_refused() -> None:
