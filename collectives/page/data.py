@@ -1,0 +1,383 @@
+"""The data of a page: records of all ranks in columns, with what the page does not compute itself.
+
+Everything is one JSON object. Texts, scopes, program lines and summaries of values are tables, to which records refer
+by number. A column has one list for each rank, so that equal programs of the ranks compress well. Numbers are rounded,
+so that the page stays small; comparisons and pairings were made before, from the full values.
+"""
+
+from __future__ import annotations
+
+import linecache
+import math
+import os
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from autograd.errors import ArgumentError
+
+from ..inspect.record import CallOf, OperationRecord, RankRecords, Summary
+from .alignment import Alignment, align
+from .comparison import DIFFERS, FAILED, NOT_FINITE, flags, origins, pairings
+from .placement import place
+
+__all__ = ["Predicted", "page_data", "selected"]
+
+Predicted = Sequence[Sequence[tuple[float, float]]]
+"""By rank and record: the predicted begin and end in seconds."""
+_LINES_AROUND = 6
+_DIRECTIONS = ("forward", "backward", "effect", "update")
+_PRECISION = ((60_000, 9, 64), (120_000, 6, 64), (200_000, 4, 64), (math.inf, 4, 6))
+"""By the number of values of all records: the digits of a value, and the values of an array that the page keeps."""
+_MOST_PROBLEMS = 200
+
+
+def page_data(
+    ranks: Sequence[RankRecords], *, title: str = "", values: bool = True, predicted: Predicted | None = None
+) -> dict[str, Any]:
+    """Make the data of a page.
+
+    Parameters
+    ----------
+    ranks : sequence of RankRecords
+        The id of a record is its position, as `selected` makes it.
+    title : str
+    values : bool
+        Whether the values of arrays are part of the data.
+    predicted : sequence of sequence of (float, float), optional
+        The predicted begin and end of each record in seconds, by rank.
+
+    Returns
+    -------
+    dict
+        As `json` takes it.
+    """
+    _check_predicted(ranks, predicted)
+    alignment = align(ranks)
+    marks = flags(ranks, alignment)
+    placed = place(ranks, alignment)
+    tables = _Tables(*_precision(ranks))
+    begin = min((record.begin_ns for of in ranks for record in of.records), default=0)
+    data: dict[str, Any] = {
+        "title": title,
+        "ranks": [of.rank for of in ranks],
+        "mesh": [list(axis) for axis in max((of.mesh for of in ranks), key=len, default=())],
+        "coordinates": [list(of.coordinates) for of in ranks],
+        "moments": alignment.count,
+        "columns": placed.columns,
+        "records": {
+            "direction": [[_DIRECTIONS.index(x.direction) for x in of.records] for of in ranks],
+            "name": [[tables.text(x.name) for x in of.records] for of in ranks],
+            "scope": [[tables.scope(x.scope) for x in of.records] for of in ranks],
+            "site": [[tables.site(x.file, x.line) for x in of.records] for of in ranks],
+            "layout": [[tables.text(x.layout) for x in of.records] for of in ranks],
+            "value": [[tables.summary(x.value, values) for x in of.records] for of in ranks],
+            "adjoint": [[-1 if x.adjoint_of is None else x.adjoint_of for x in of.records] for of in ranks],
+            "cause": [[-1 if x.cause is None else x.cause for x in of.records] for of in ranks],
+            "tape": [[x.tape or 0 for x in of.records] for of in ranks],
+            "place": [[-1 if x.place is None else x.place for x in of.records] for of in ranks],
+            "tape_bytes": [_steps(x.tape_bytes for x in of.records) for of in ranks],
+            "begin": [_steps(x.begin_ns - begin for x in of.records) for of in ranks],
+            "duration": [[max(0, x.end_ns - x.begin_ns) for x in of.records] for of in ranks],
+            "moment": [_steps(row) for row in alignment.moments],
+            "column": [_steps(row) for row in placed.of],
+            "flags": marks,
+        },
+        "operands": _operands(ranks, tables),
+        "contributions": _contributions(ranks, tables, values),
+        "calls": _calls(ranks, alignment, tables, begin),
+        "links": {
+            "ranks": [tables.text(" ".join(map(str, link.ranks))) for link in alignment.links],
+        },
+        "pairings": [
+            [x.moment, x.rank, _number(x.result), [[name, _number(y)] for name, y in x.operands]]
+            for x in pairings(ranks, alignment)
+        ] if values else [],
+        "errors": [[r, k, x.error] for r, of in enumerate(ranks) for k, x in enumerate(of.records) if x.error],
+        "ends": [of.error for of in ranks],
+        "problems": _problems(ranks, marks, alignment),
+        "has_values": values and any(x.value is not None and x.value.digest for of in ranks for x in of.records),
+        "predicted": None if predicted is None else [
+            [[round(1e9 * begin), round(1e9 * (end - begin))] for begin, end in row] for row in predicted
+        ],
+        "digits": tables.digits,
+    }  # fmt: skip
+    return data | tables.data()
+
+
+def selected(
+    ranks: Sequence[RankRecords], *, only: Sequence[int] | None = None, steps: tuple[int, int] | None = None
+) -> list[RankRecords]:
+    """The records of some ranks and steps, numbered from 0 again.
+
+    Parameters
+    ----------
+    ranks : sequence of RankRecords
+    only : sequence of int, optional
+        The world ranks to keep.
+    steps : (int, int), optional
+        The first step of training, counted from 0, and the step after the last.
+
+    Raises
+    ------
+    ArgumentError
+        A rank that has no records, or steps that the program has not marked.
+
+    Examples
+    --------
+    >>> from collectives.inspect.record import OperationRecord, RankRecords
+    >>> records = [OperationRecord(0, "forward", "exp"), OperationRecord(1, "forward", "sin", operands=(0,))]
+    >>> (of,) = selected([RankRecords(0, records=records, steps=[(0, 1), (1, 2)])], steps=(1, 2))
+    >>> [(record.id, record.name, record.operands) for record in of.records]
+    [(0, 'sin', (-1,))]
+    """
+    if only is not None:
+        known = [of.rank for of in ranks]
+        if missing := [rank for rank in only if rank not in known]:
+            raise ArgumentError(
+                f"the ranks {list(only)} were given; ranks {missing} have no records; there are {known}\n"
+                "  fix: give ranks of the program, counted from 0"
+            )
+        ranks = [of for of in ranks if of.rank in only]
+    return [_numbered(of, *_range(of, steps)) for of in ranks]
+
+
+# -- selecting ---------------------------------------------------------------------------------------------------------
+
+
+def _range(of: RankRecords, steps: tuple[int, int] | None) -> tuple[int, int]:
+    if steps is None:
+        return 0, len(of.records)
+    first, last = steps
+    if not 0 <= first < last or first >= len(of.steps):
+        raise ArgumentError(
+            f"steps {first}:{last} were given; rank {of.rank} has marked {len(of.steps)} steps, from 0\n"
+            "  fix: give steps that the program has run; an optimizer's step ends each"
+        )
+    return of.steps[first][0], of.steps[min(last, len(of.steps)) - 1][1]
+
+
+def _numbered(of: RankRecords, first: int, last: int) -> RankRecords:
+    """The records from `first` to before `last`, with ids that are positions, and no reference to others."""
+    if all(record.id == k for k, record in enumerate(of.records)) and (first, last) == (0, len(of.records)):
+        return of
+    at = {record.id: k for k, record in enumerate(record for record in of.records if first <= record.id < last)}
+
+    def new(record: OperationRecord) -> OperationRecord:
+        return replace(
+            record,
+            id=at[record.id],
+            operands=tuple(at.get(x, -1) for x in record.operands),
+            adjoint_of=None if record.adjoint_of is None else at.get(record.adjoint_of),
+            cause=None if record.cause is None else at.get(record.cause),
+            contributions=tuple(replace(x, to=at.get(x.to, -1)) for x in record.contributions),
+        )
+
+    return replace(of, records=[new(record) for record in of.records if record.id in at], steps=[])
+
+
+# -- tables ------------------------------------------------------------------------------------------------------------
+
+
+class _Tables:
+    """The tables of texts, scopes, program lines and summaries."""
+
+    def __init__(self, digits: int, most: int):
+        self.digits, self.most = digits, most
+        self._texts: dict[str, int] = {"": 0}
+        self._scopes: dict[tuple[str, ...], int] = {(): 0}
+        self._sites: dict[tuple[str, int], int] = {("", 0): 0}
+        self._summaries: dict[tuple[Any, ...], int] = {}
+        self._rows: list[tuple[Any, ...]] = []
+
+    def text(self, text: str) -> int:
+        return self._texts.setdefault(text, len(self._texts))
+
+    def scope(self, scope: tuple[str, ...]) -> int:
+        known = self._scopes.get(scope)
+        if known is not None:
+            return known
+        self.scope(scope[:-1])
+        return self._scopes.setdefault(scope, len(self._scopes))
+
+    def site(self, file: str, line: int) -> int:
+        return self._sites.setdefault((file, line), len(self._sites))
+
+    def summary(self, value: Summary | None, values: bool) -> int:
+        """The number of a summary, -1 for none."""
+        if value is None:
+            return -1
+        known: list[Any] | None = None
+        facts: list[Any] | None = None
+        if values and not value.is_absent:
+            if value.values is not None:
+                known = [_number(x, self.digits) for x in value.values[: self.most]]
+            elif value.mean is not None:
+                facts = [_number(x, self.digits) for x in (value.least, value.mean, value.greatest, value.deviation)]
+        # Equal digests are equal values. Without a digest the values themselves tell.
+        row = (value.shape, value.dtype, value.digest[:8] if values else "", value.not_finite, int(value.is_absent))
+        key = (*row, None if known is None else tuple(map(str, known)), None if facts is None else tuple(facts))
+        if key not in self._summaries:
+            self._summaries[key] = len(self._rows)
+            self._rows.append((*row, known, facts))
+        return self._summaries[key]
+
+    def data(self) -> dict[str, Any]:
+        shapes = [self.text(",".join(map(str, row[0]))) for row in self._rows]
+        dtypes = [self.text(row[1]) for row in self._rows]
+        sites = [[self.text(_shown_path(file)), line] for file, line in self._sites]
+        scopes = [[self._scopes[scope[:-1]], self.text(scope[-1])] if scope else [-1, 0] for scope in self._scopes]
+        source = [[self.text(_shown_path(file)), first, lines] for file, first, lines in _source(self._sites)]
+        return {
+            "sites": sites, "scopes": scopes, "source": source,
+            "summaries": {
+                "shape": shapes, "dtype": dtypes, "digest": [row[2] for row in self._rows],
+                "not_finite": [row[3] for row in self._rows], "absent": [row[4] for row in self._rows],
+                "values": [row[5] for row in self._rows], "facts": [row[6] for row in self._rows],
+            },
+            "texts": list(self._texts),
+        }  # fmt: skip
+
+
+def _source(sites: Iterable[tuple[str, int]]) -> list[tuple[str, int, list[str]]]:
+    """The lines around the program lines, as (file, number of the first, lines)."""
+    wanted: dict[str, set[int]] = defaultdict(set)
+    for file, line in sites:
+        if file:
+            wanted[file].update(range(max(1, line - _LINES_AROUND), line + _LINES_AROUND + 1))
+    found = []
+    for file, numbers in wanted.items():
+        lines = linecache.getlines(file)
+        part: list[str] = []
+        first = 0
+        for n in sorted(numbers):
+            if n > len(lines):
+                break
+            if part and n != first + len(part):
+                found.append((file, first, part))
+                part = []
+            if not part:
+                first = n
+            part.append(lines[n - 1].rstrip("\n"))
+        if part:
+            found.append((file, first, part))
+    return found
+
+
+def _shown_path(file: str) -> str:
+    """The path from the current directory, if it is below; else the last two parts."""
+    if not os.path.isabs(file):
+        return file
+    relative = os.path.relpath(file)
+    return os.path.join(*file.split(os.sep)[-2:]) if relative.startswith("..") else relative
+
+
+# -- columns -----------------------------------------------------------------------------------------------------------
+
+
+def _steps(numbers: Iterable[int]) -> list[int]:
+    """The first number, and the differences of the others from the one before."""
+    found, before = [], 0
+    for n in numbers:
+        found.append(n - before)
+        before = n
+    return found
+
+
+def _operands(ranks: Sequence[RankRecords], tables: _Tables) -> dict[str, Any]:
+    rows = [[x for x in of.records if x.operands or x.operand_names] for of in ranks]
+    return {
+        "record": [_steps(x.id for x in row) for row in rows],
+        "count": [[_count(x) for x in row] for row in rows],
+        "to": [[_get(x.operands, i, -1) for x in row for i in range(_count(x))] for row in rows],
+        "name": [[tables.text(_get(x.operand_names, i, "")) for x in row for i in range(_count(x))] for row in rows],
+        "layout": [
+            [tables.text(_get(x.operand_layouts, i, "")) for x in row for i in range(_count(x))] for row in rows
+        ],
+    }
+
+
+def _count(record: OperationRecord) -> int:
+    return max(len(record.operands), len(record.operand_names), len(record.operand_layouts))
+
+
+def _get(row: Sequence[Any], i: int, default: Any) -> Any:
+    return row[i] if i < len(row) else default
+
+
+def _contributions(ranks: Sequence[RankRecords], tables: _Tables, values: bool) -> dict[str, Any]:
+    rows = [[(x.id, each) for x in of.records for each in x.contributions] for of in ranks]
+    return {
+        "record": [_steps(k for k, _ in row) for row in rows],
+        "to": [[each.to for _, each in row] for row in rows],
+        "value": [[tables.summary(each.value, values) for _, each in row] for row in rows],
+    }
+
+
+def _calls(ranks: Sequence[RankRecords], alignment: Alignment, tables: _Tables, begin: int) -> dict[str, Any]:
+    link_of = {member: n for n, link in enumerate(alignment.links) for member in link.members}
+    rows: list[list[tuple[int, int, CallOf]]] = [
+        [(x.id, c, call) for x in of.records for c, call in enumerate(x.calls)] for of in ranks
+    ]
+    return {
+        "record": [_steps(k for k, _, _ in row) for row in rows],
+        "link": [_steps(link_of[r, k, c] for k, c, _ in row) for r, row in enumerate(rows)],
+        "call": [[tables.text(x.call) for _, _, x in row] for row in rows],
+        "axis": [[tables.text(x.axis) for _, _, x in row] for row in rows],
+        "channel": [[tables.text(x.channel) for _, _, x in row] for row in rows],
+        "number": [[x.number for _, _, x in row] for row in rows],
+        "bytes": [[x.bytes for _, _, x in row] for row in rows],
+        "peer": [[-1 if x.peer is None else x.peer for _, _, x in row] for row in rows],
+        "kind": [[x.is_nonblocking + 2 * x.is_control for _, _, x in row] for row in rows],
+        "algorithm": [[tables.text(x.algorithm) for _, _, x in row] for row in rows],
+        "reason": [[tables.text(x.reason) for _, _, x in row] for row in rows],
+        "begin": [_steps(max(0, x.begin_ns - begin) for _, _, x in row) for row in rows],
+        "duration": [[max(0, x.end_ns - x.begin_ns) if x.end_ns else -1 for _, _, x in row] for row in rows],
+    }
+
+
+def _problems(ranks: Sequence[RankRecords], marks: list[list[int]], alignment: Alignment) -> list[list[Any]]:
+    """The records at which the page points: errors, and where copies first differ and values first are not finite."""
+    found: list[tuple[int, str, int, int]] = []
+    for kind, flag in (("differs", DIFFERS), ("not finite", NOT_FINITE)):
+        seen: set[int] = set()
+        for r, k in origins(ranks, marks, flag):
+            if (moment := alignment.moments[r][k]) not in seen:
+                seen.add(moment)
+                found.append((moment, kind, r, k))
+    for r, row in enumerate(marks):
+        found += [(alignment.moments[r][k], "error", r, k) for k, flag in enumerate(row) if flag & FAILED]
+    found.sort(key=lambda each: (each[1] != "error", each))
+    return [[kind, r, k] for _, kind, r, k in found[:_MOST_PROBLEMS]]
+
+
+def _check_predicted(ranks: Sequence[RankRecords], predicted: Predicted | None) -> None:
+    if predicted is None:
+        return
+    given, needed = [len(row) for row in predicted], [len(of.records) for of in ranks]
+    if given != needed:
+        raise ArgumentError(f"predicted times of {given} records by rank were given; needed: of {needed}")
+
+
+# -- numbers -----------------------------------------------------------------------------------------------------------
+
+
+def _precision(ranks: Sequence[RankRecords]) -> tuple[int, int]:
+    count = sum(len(x.value.values) for of in ranks for x in of.records if x.value is not None and x.value.values)
+    return next((digits, kept) for most, digits, kept in _PRECISION if count <= most)
+
+
+def _number(x: Any, digits: int = 17) -> Any:
+    """A number as JSON has it; one that is not finite or complex as a text."""
+    if x is None or isinstance(x, bool | str):
+        return x
+    if isinstance(x, int):
+        return x if abs(x) < 2**53 else str(x)
+    if isinstance(x, complex):
+        return f"{x.real:.{digits}g}{x.imag:+.{digits}g}i"
+    x = float(x)
+    if not math.isfinite(x):
+        return str(x)
+    rounded = float(f"{x:.{digits}g}")
+    return int(rounded) if rounded.is_integer() and abs(rounded) < 1e15 else rounded
