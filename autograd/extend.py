@@ -110,8 +110,8 @@ def _primitive(function: Function, without_rules: Function | None = None) -> Fun
         if arguments is None:
             return called(function, *args, **kwargs)
         if listeners:
-            events.emit("begin", "forward", name)
-            y = operation.apply(arguments, kwargs)
+            with events.emitting("forward", name, call, args, kwargs):
+                y = operation.apply(arguments, kwargs)
             events.emit("end", "forward", name, call, args, y, kwargs)
             return y
         return operation.apply(arguments, kwargs)

@@ -44,6 +44,7 @@ from .world import World, in_order, run, world
 
 if TYPE_CHECKING:  # the names in `_LATER`; none of these modules imports this one
     from .inspect.dry_run import DryRun, dry
+    from .inspect.recorder import recording_operations
     from .inspect.timeline import Timeline, timeline
     from .inspect.topology import Link, Topology
     from .ops.mpi4py_wrapper import *
@@ -60,9 +61,9 @@ __all__ = [
     "all_gather_async", "all_max", "all_min", "all_prod", "all_reduce", "all_reduce_async", "all_to_all",
     "all_to_all_async", "apply", "barrier", "broadcast", "broadcast_async", "call", "cast", "check",
     "check_collective", "check_replicas", "current_mesh", "declare_partial", "dry", "exscan", "from_local", "gather",
-    "get", "halo_exchange", "in_order", "irecv", "isend", "mean", "permute", "permute_async", "recv", "reduce",
-    "reduce_async", "reduce_scatter", "reduce_scatter_async", "reproducible_sum", "run", "scan", "scatter", "send",
-    "shard", "timeline", "world", "wrap",
+    "get", "halo_exchange", "in_order", "irecv", "isend", "mean", "permute", "permute_async",
+    "recording_operations", "recv", "reduce", "reduce_async", "reduce_scatter", "reduce_scatter_async",
+    "reproducible_sum", "run", "scan", "scatter", "send", "shard", "timeline", "world", "wrap",
 ]  # fmt: skip
 
 
@@ -71,6 +72,7 @@ __all__ = [
 _LATER = {
     **dict.fromkeys(("CheckFailed", "Report", "check_collective"), "testing.check"),
     **dict.fromkeys(("DryRun", "dry"), "inspect.dry_run"),
+    "recording_operations": "inspect.recorder",
     **dict.fromkeys(("Timeline", "timeline"), "inspect.timeline"),
     **dict.fromkeys(("Link", "Topology"), "inspect.topology"),
     **dict.fromkeys(("all_gather_async", "all_reduce_async", "all_to_all_async", "broadcast_async", "irecv", "isend",

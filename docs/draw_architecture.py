@@ -58,7 +58,7 @@ ROOMS: dict[str, tuple[str, list[list[tuple[str, str, str]]]]] = {
             ("transforms/", "grad, jacobian, hvp,", "recomputation"),
             ("numpy/, scipy/", "the libraries,", "differentiable"),
             ("custom/, misc/", "primitives of users;", "HIPS autograd's names"),
-            ("testing/", "check_grads, anomalies,", "the dot-product test"),
+            ("testing/, records/", "check_grads, anomalies;", "operations as they ran"),
         ],
         [
             ("ops/", "operations, each with", "its adjoint"),

@@ -41,6 +41,7 @@ QUICK: dict[str, tuple[str, ...]] = {
     "autograd.optim": ("autograd/optim/test_groups.py", "autograd/optim/test_optim.py"),
     "autograd.data": ("autograd/data/test_loader.py",),
     "autograd.random": ("autograd/random/test_places.py", "autograd/random/test_layouts.py"),
+    "autograd.records": ("autograd/records/test_text.py",),
     "autograd.testing": ("autograd/testing/test_declaration.py",),
     "collectives.declaration": ("collectives/test_call.py",),
     "collectives.ops": ("collectives/ops/test_mean.py", "collectives/ops/test_registry.py::test_world[3]",

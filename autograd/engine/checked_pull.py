@@ -14,6 +14,7 @@ import numpy as np
 from ..arrays.device import is_array
 from ..errors import LayoutError
 from ..layouts.layout import C, Layout, Shard, V, may_relabel
+from . import events
 from .recording import Node, Recording
 from .state import state
 from .sweep import Sweep
@@ -102,7 +103,8 @@ def check_rules_on(op: Any, node: Any, ct: Any, y: Any, xs: tuple[Any, ...]) -> 
     active, inside = state.recording, state.in_rules
     state.recording, state.in_rules = None, True
     try:
-        with np.errstate(all="ignore"):  # only layouts are looked at; what the values warn of, the sweep does too
+        # only layouts are looked at; what the values warn of, the sweep does too
+        with np.errstate(all="ignore"), events.unheard():
             _check_each(op, node, *_per_rank(signature, (ct, y, xs)))
     finally:
         state.recording, state.in_rules = active, inside

@@ -15,10 +15,10 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ..errors import TapeError
-from .events import emit_span, spans
+from .events import emit_span, listeners, spans
 from .recording import LEAF, Node, Step
 from .state import state
-from .sweep import Sweep
+from .sweep import Sweep, sweep_class
 
 __all__ = ["Rest", "split"]
 
@@ -187,8 +187,9 @@ class Rest:
                 "the rest of a deferred backward pass was run before, or its tape has been released; needed: one call"
             )
         self._nodes = None
-        sweep = Sweep(self._recording, 0, self._size, None, False)
-        sweep.general = self._general
+        make = sweep_class() if listeners else Sweep
+        sweep = make(self._recording, 0, self._size, None, False)
+        sweep.general = sweep.general or self._general
         while kept:
             place, ct = kept.popitem()
             sweep.cts[place] = ct

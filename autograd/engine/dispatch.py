@@ -52,10 +52,15 @@ def identity(ct: Any, *_: Any) -> Any:
 
 def bind(op: Any) -> tuple[Callable[..., Any], Callable[..., None]]:
     """The functions ``call(*operands, options=())`` and ``pull(node, ct, sweep)`` of an operation."""
-    n = 0 if op.variadic or (len(op.words) == 3 and "S" in op.words) else len(op.words)
+    n = _count(op)
     call = {1: _call_one, 2: _call_two, 3: _call_three}.get(n, _call_many)(op)
     call.__name__ = call.__qualname__ = op.name  # Python's message about a wrong argument names it
     return call, {1: _pull_one, 2: _pull_two, 3: _pull_three}.get(n, _pull_many)(op)
+
+
+def _count(op: Any) -> int:
+    """The number of operands that an operation's functions are made for; 0 for those that take any number."""
+    return 0 if op.variadic or (len(op.words) == 3 and "S" in op.words) else len(op.words)
 
 
 def _too_many(op: Any, given: Any) -> ArgumentError:
@@ -74,13 +79,38 @@ def _raise_unhashable(op: Any, options: Any, error: TypeError) -> NoReturn:
 
 
 def announce(op: Any, xs: tuple[Any, ...], options: tuple[Any, ...]) -> Any:
-    """Call an operation and emit its events. For an operation with `instead`, the events are those of `instead`."""
-    if op.instead is not None or not any(x.__class__ in TENSORS for x in xs):
+    """Call an operation and emit its events.
+
+    For an operation with `instead`, the events are those of `instead`, unless all listeners take operations as they
+    are.
+    """
+    if not any(x.__class__ in TENSORS for x in xs):
         return (op.instead or op.function)(*xs, *options)
-    events.emit("begin", "forward", op.name)
-    y = op.call(*xs, options=options, announced=True)
+    if op.instead is not None and not events.all_whole():
+        return op.instead(*xs, *options)
+    xs = _promoted_before(op, xs, options)
+    with events.emitting("forward", op.name, op, xs, options):
+        y = op.call(*xs, options=options, announced=True)
     events.emit("end", "forward", op.name, op, xs, y, options)
     return y
+
+
+def _promoted_before(op: Any, xs: tuple[Any, ...], options: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The operands of an operation, those that are cast already cast: the events of the casts come before its own."""
+    if not op.promotes or (len(op.words) != len(xs) and not op.variadic):
+        return xs
+    letters, recording = op.letters(len(xs)), state.recording
+    try:
+        if not _mixed(xs, letters):
+            return xs
+        if recording is not None and _count(op) != 2 and not hasattr(op, "outputs"):  # leaves enter before the casts
+            for x, letter in zip(xs, letters, strict=True):
+                if letter != "S" and x.__class__ in TENSORS and x.tape is not recording:
+                    recording.enter(x)
+        return tuple(promoted(op, xs))
+    except RingtapeError as error:
+        events.refuse(op.name, op, xs, options, error=error)
+        raise
 
 
 def _without_tensors(op: Any, xs: tuple[Any, ...], options: tuple[Any, ...]) -> Any:

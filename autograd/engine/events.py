@@ -1,7 +1,8 @@
 """Events: the begin and end of every operation, for timelines, progress displays and anomaly detection.
 
 A listener is called as ``listener(phase, direction, name)`` with phase "begin" or "end" and direction "forward",
-"backward" or "effect". Without listeners an operation only tests an empty list.
+"backward", "effect" or "update" (a parameter that an optimizer has updated). An operation that raises has no end.
+Without listeners an operation only tests an empty list.
 
 Examples
 --------
@@ -21,7 +22,8 @@ from contextlib import contextmanager
 from typing import Any
 
 __all__ = [
-    "Listener", "emit", "emit_span", "listeners", "listening", "listening_to_spans", "repeated", "span", "spans",
+    "Listener", "all_whole", "emit", "emit_span", "emitting", "heard", "listeners", "listening",
+    "listening_to_spans", "refuse", "repeated", "span", "spans", "tell", "unheard",
 ]  # fmt: skip
 
 Listener = Callable[[str, str, str], None]
@@ -68,8 +70,18 @@ def listening_to_spans(listener: Callable[[str, str, int], None]) -> Iterator[No
 def emit(phase: str, direction: str, name: str, *facts: Any) -> None:
     """Call this thread's listeners.
 
-    A listener with a method `see` gets the facts too, where the event has some: at the end of an operation the
-    operation, its operands, its result and its options; around a step of a sweep the node, its cotangent, the sweep.
+    A listener with a method `see` gets the facts too, where the event has some:
+
+    ==================  ==============================================================================================
+    event               facts
+    ==================  ==============================================================================================
+    forward, begin      the operation, its operands, its options (of a collective the `Prepared` call)
+    forward, end        the operation, its operands, its result, its options (none of a collective)
+    backward, both      the node, its cotangent, the sweep; of a gradient bucket the entry's place, its array, the sweep
+    effect, both        the function that runs
+    update, both        the optimizer, the parameter
+    a named part        none: see `tape.scope`
+    ==================  ==============================================================================================
     """
     me = threading.get_ident()
     for thread, listener in tuple(listeners):
@@ -78,6 +90,71 @@ def emit(phase: str, direction: str, name: str, *facts: Any) -> None:
                 listener.see(phase, direction, name, facts)
             else:
                 listener(phase, direction, name)
+
+
+def tell(method: str, *facts: Any) -> None:
+    """Call a method of this thread's listeners, if they have it.
+
+    ``failed(direction, name, error)``: an operation has raised. ``added(place, cotangent, sweep)``: the step of a sweep
+    adds a cotangent to that at a place, if `heard` was true of "added" when the sweep began.
+    """
+    me = threading.get_ident()
+    for thread, listener in tuple(listeners):
+        if thread == me and hasattr(listener, method):
+            getattr(listener, method)(*facts)
+
+
+def heard(method: str) -> bool:
+    """Whether a listener of this thread has a method, which `tell` calls."""
+    me = threading.get_ident()
+    return any(thread == me and hasattr(listener, method) for thread, listener in tuple(listeners))
+
+
+def all_whole() -> bool:
+    """Whether all listeners of this thread take operations as they are: they have an attribute `whole` that is true.
+
+    For other listeners an operation that can be computed by several simpler ones is, so that they hear of each.
+    """
+    me = threading.get_ident()
+    return all(thread != me or getattr(listener, "whole", False) for thread, listener in tuple(listeners))
+
+
+class emitting:
+    """Emit the begin of an operation around the block that runs it, and `tell` that it `failed` if the block raises.
+
+    The block emits the end, which has the facts of the result.
+    """
+
+    __slots__ = ("_direction", "_facts", "_name")
+
+    def __init__(self, direction: str, name: str, *facts: Any):
+        self._direction, self._name, self._facts = direction, name, facts
+
+    def __enter__(self) -> None:
+        emit("begin", self._direction, self._name, *self._facts)
+
+    def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
+        if error is not None:
+            tell("failed", self._direction, self._name, error)
+
+
+def refuse(name: str, *facts: Any, error: BaseException) -> None:
+    """Emit the begin of an operation that was refused before it could run, and `tell` that it `failed`."""
+    emit("begin", "forward", name, *facts)
+    tell("failed", "forward", name, error)
+
+
+@contextmanager
+def unheard() -> Iterator[None]:
+    """Inside the block this thread's listeners hear nothing: what runs there is no part of the program."""
+    me = threading.get_ident()
+    mine = [entry for entry in listeners if entry[0] == me]
+    for entry in mine:
+        listeners.remove(entry)
+    try:
+        yield
+    finally:
+        listeners.extend(mine)
 
 
 @contextmanager

@@ -132,9 +132,10 @@ class _Effect(Step):
     communicates = True
 
     def pull(self, node: Node, ct: Any, sweep: Any) -> None:
-        events.emit("begin", "effect", "undo")
-        node[4][1]()
-        events.emit("end", "effect", "undo")
+        undo = node[4][1]
+        with events.emitting("effect", "undo", undo):
+            undo()
+        events.emit("end", "effect", "undo", undo)
 
     def push(self, node: Node, tangents: list[Any], start: int, *context: Any) -> Any:
         node[4][0]()
@@ -190,11 +191,13 @@ class Recording(Locks):
     given : object
         Of a transform's tape: a container of the values that were passed to the transform, which may enter, too. None
         for other tapes.
+    records : object
+        The `records.recorder.TapeFacts` of the last recorder that heard its operations; None without one.
     """
 
     __slots__ = (
-        "communicates", "copies", "given", "lanes", "leaves", "nodes", "notes", "on_sweep", "pending", "scale",
-        "takes_unrecorded", "thread",
+        "communicates", "copies", "given", "lanes", "leaves", "nodes", "notes", "on_sweep", "pending", "records",
+        "scale", "takes_unrecorded", "thread",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -211,6 +214,7 @@ class Recording(Locks):
         self.notes: dict[int, tuple[Any, Any]] | None = None
         self.scale: Any = None
         self.given: Any = None
+        self.records: Any = None
 
     def append(self, node: Node) -> int:
         """Append a node; returns its place."""

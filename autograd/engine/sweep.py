@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from .events import emit, listeners
+from .events import emit, emitting, heard, listeners, tell
 from .promotion import dtype_to_round_to
-from .recording import IMPORT, LEAF, Node, Recording
+from .recording import IMPORT, LEAF, Node, Recording, op_of
 from .state import state
 from .tensor import Tensor
 
-__all__ = ["Sweep"]
+__all__ = ["Sweep", "sweep_class"]
 
 _NOTHING = object()
 
@@ -151,6 +151,15 @@ class Sweep:
         self.add(parents[i], out)
         return op, y, arrays, (*parents[:i], -1, *parents[i + 1 :]), options, shapes, signature
 
+    def _announced_step(self, node: Node, ct: Any) -> None:
+        """One step of the replay between its events, which have the whole node."""
+        op, into, place, whole = op_of(node), self.into, self.place, node
+        with emitting("backward", op.name, whole, ct, self):
+            if into and ct is not None and place in into:
+                node = self._pull_into(node, ct, *into[place])
+            op.pull(node, ct, self)
+        emit("end", "backward", op.name, whole, ct, self)
+
     # -- the replay --------------------------------------------------------------------------------------------------
     def run(self, left: list[Node | None], release: bool) -> None:
         """Replay `left` from its end, which empties it; if it is a copy, `release` the recording's nodes."""
@@ -175,13 +184,32 @@ class Sweep:
                 wanted[self.place] = ct
             if ct is not None or op.communicates:
                 if listeners:
-                    emit("begin", "backward", op.name, node, ct, self)
-                if into and ct is not None and len(cts) + self.start in into:
-                    node = self._pull_into(node, ct, *into[len(cts) + self.start])
-                op.pull(node, ct, self)
-                if listeners:
-                    emit("end", "backward", op.name, node, ct, self)
+                    self._announced_step(node, ct)
+                else:
+                    if into and ct is not None and len(cts) + self.start in into:
+                        node = self._pull_into(node, ct, *into[len(cts) + self.start])
+                    op.pull(node, ct, self)
                 if progress is not None:
                     progress()
             if release and op is not LEAF and op is not IMPORT:  # later tapes may refer to these places again
                 self.recording.nodes[self.place] = None
+
+
+class _ToldSweep(Sweep):
+    """A sweep that tells the listeners each cotangent that a step adds. So each step calls `add` (see `general`)."""
+
+    __slots__ = ()
+
+    def __init__(self, recording: Recording, start: int, end: int, wanted: dict[int, Any] | None, record: bool):
+        super().__init__(recording, start, end, wanted, record)
+        self.general = True
+
+    def add(self, place: int, ct: Any) -> None:
+        """Add a cotangent at a place of the list, and tell the listeners."""
+        tell("added", place, ct, self)
+        super().add(place, ct)
+
+
+def sweep_class() -> type[Sweep]:
+    """The class of the next sweep: `Sweep`, unless a listener of this thread wants to be told of each cotangent."""
+    return _ToldSweep if listeners and heard("added") else Sweep

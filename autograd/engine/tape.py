@@ -17,12 +17,12 @@ from ..errors import CommunicationError, TapeError
 from . import events
 from .deferral import Rest
 from .deferred import refuse_pending
-from .events import spans
+from .events import listeners, spans
 from .locks import refuse_write
 from .objective import is_followed_leaf, place_in, place_of, seeds
 from .recording import EFFECT, LEAF, MARK, OUTSIDE, Recording
 from .state import state
-from .sweep import Sweep
+from .sweep import Sweep, sweep_class
 from .tensor import WATCH, Tensor
 
 __all__ = ["Tape", "TapeRecording", "scope"]
@@ -130,9 +130,9 @@ class Tape:
     def effect(self, do: Callable[[], None], undo: Callable[[], None]) -> None:
         """Run `do` now, and `undo` when a sweep reaches this point. The node has no cotangent."""
         recording = self.open()
-        events.emit("begin", "effect", "do")
-        do()
-        events.emit("end", "effect", "do")
+        with events.emitting("effect", "do", do):
+            do()
+        events.emit("end", "effect", "do", do)
         recording.append((EFFECT, None, (), (), (do, undo), None, None))
 
     def take(self, x: Any) -> Any:
@@ -232,7 +232,8 @@ class Tape:
         start, size = self.start, len(recording.nodes)
         end = size if self.end is None else min(self.end, size)
         at = None if wanted is None else [place_of(x, recording) for x in wanted]
-        sweep = Sweep(recording, start, end, None if at is None or defer else dict.fromkeys(at), record)
+        make = sweep_class() if listeners else Sweep
+        sweep = make(recording, start, end, None if at is None or defer else dict.fromkeys(at), record)
         for place, ct in seeds(outputs, cotangents, recording, start, end):
             sweep.seed(place, ct)
         if cotangents is None and not (distribution := state.distribution).is_alone:

@@ -276,12 +276,23 @@ class Optimizer:
         if events.spans:
             with events.span("optimizer"):
                 self._step()
+                if events.listeners:
+                    self._tell_updates()
         else:
             self._step()
         if self._used is not None:
             self._warn_of_use()
         if not self.steps & (self.steps - 1) and not keep and current_capture() is None:
             self._mark_gradients()
+
+    def _tell_updates(self) -> None:
+        """Emit an update of each parameter that had a gradient."""
+        for p in self.parameters:
+            if p._grad is not None:
+                name = f"{type(self).__name__} {p.name}".strip()
+                with events.emitting("update", name, self, p):
+                    pass
+                events.emit("end", "update", name, self, p)
 
     def _mark_gradients(self) -> None:
         """Mark the gradients as used, the 1st, 2nd, 4th, ... time, until a second use was told."""

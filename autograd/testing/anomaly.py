@@ -99,11 +99,13 @@ class detect_anomaly:
     def see(self, phase: str, direction: str, name: str, facts: tuple[Any, ...]) -> None:
         """Receive an event that has facts: operands and result, or the node of a backward step."""
         if direction == "forward":
-            self._after_operation(name, *facts)
-        elif phase == "begin":
-            self._before_adjoint(*facts)
-        else:
-            self._after_adjoint(*facts)
+            if phase == "end" and not getattr(facts[0], "enters", False):  # an entry of parameters changes no value
+                self._after_operation(name, *facts)
+        elif direction == "backward" and isinstance(facts[0], tuple):  # a node, not a gradient bucket
+            if phase == "begin":
+                self._before_adjoint(*facts)
+            else:
+                self._after_adjoint(*facts)
 
     # -- forward -------------------------------------------------------------------------------------------------------
     def _after_operation(self, name: str, op: Any, xs: Sequence[Any], y: Any, options: Any = ()) -> None:

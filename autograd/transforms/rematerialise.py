@@ -283,7 +283,7 @@ class _Head:
         again = tape.recording
         end = len(again.nodes) if tape.end is None else tape.end
         wanted = None if sweep.wanted is None else {q: None for q, _ in _imports(again, recording)}
-        inner = Sweep(again, tape.start, end, wanted, sweep.record)
+        inner = type(sweep)(again, tape.start, end, wanted, sweep.record)
         inner.fresh, inner.later, inner.changed = sweep.fresh, sweep.later, sweep.changed
         inner.general = sweep.general
         for i, g in ({} if ct is None else ct.found).items():

@@ -9,11 +9,12 @@ for.
 
 from __future__ import annotations
 
+from threading import get_ident
 from typing import Any
 
 from ..checks.sanitizer import Addend
 from ..transports.device.host_transport import HostTransport
-from ..transports.protocol import Communicator, Pending, Request, Text, Wrapper, with_words
+from ..transports.protocol import Communicator, Pending, Request, Text, Wrapper, observed, observers, with_words
 from .fit import Fit, measure
 from .hierarchical import Hosts
 from .queue import Queue
@@ -103,12 +104,24 @@ class Selected(Wrapper, HostTransport):
         return self.algorithm if steps_of(operation, self.algorithm) is not None else "native"
 
     # -- the calls -------------------------------------------------------------------------------------------------
+    def explain(self, request: Request) -> tuple[str, str]:
+        """The algorithm that runs a call, and why that one."""
+        chosen = self._chosen(request)
+        if self.algorithm == "auto" and request.call in OPERATIONS:
+            return chosen or "native", "fastest by the table"
+        return (chosen, "given") if chosen else ("native", f"{self.algorithm} does not have this call")
+
     def run(self, request: Request) -> Any:
         """Make a call, by the algorithm if there is one for the call."""
+        if observers and get_ident() in observers:
+            return observed(self, request, False, lambda: self.run(request))
         return self.base.run(request) if self._chosen(request) is None else super().run(request)
 
     def start(self, request: Request) -> Pending[Any]:
         """Start a call, by the algorithm if there is one for the call."""
+        if observers and get_ident() in observers:
+            started: Pending[Any] = observed(self, request, True, lambda: self.start(request))
+            return started
         return self.base.start(request) if self._chosen(request) is None else super().start(request)
 
     def _chosen(self, request: Request) -> str | None:

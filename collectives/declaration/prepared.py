@@ -178,11 +178,13 @@ class Prepared:
         walk.count = n = walk.count + 1
         return n <= _FIRST or not n & (n - 1)  # so that a loop of many sums on one tape costs little
 
-    def run(self, x: Any, recorded: bool | None, operand: Tensor | None = None) -> Any:
+    def run(self, x: Any, recorded: bool | None, operand: Tensor | None = None, announced: bool = False) -> Any:
         """Compare the call with those of the other ranks, if the check mode requires it, and run it on an array.
 
         `recorded` is None in a sweep at first order; `operand` is the Tensor whose array is `x`.
         """
+        if listeners and not announced:
+            return self._announce(x, recorded, operand)
         compared = self._compared
         if compared is not None:
             sampling = compared.sampling  # as `Checks.is_due`, without a call
@@ -192,8 +194,6 @@ class Prepared:
             history = compared.history
             if history is not None:
                 history.append(compared.mark if recorded is compared.marked else compared.make_mark(x, recorded))
-        if listeners:
-            return self._run_between_events(x, operand)
         if self.collective._forward is self._rule:  # unless a test has replaced the rule
             if self._is_identity:
                 return x
@@ -207,11 +207,11 @@ class Prepared:
                 return copied(x, self.call)
         return self._run_rule(x)
 
-    def _run_between_events(self, x: Any, operand: Tensor | None) -> Any:
-        name = self.collective.name
-        events.emit("begin", "forward", name)
-        y = self._run_rule(x)
-        events.emit("end", "forward", name, self.collective, () if operand is None else (operand,), y)
+    def _announce(self, x: Any, recorded: bool | None, operand: Tensor | None) -> Any:
+        collective, given = self.collective, () if operand is None else (operand,)
+        with events.emitting("forward", collective.name, collective, given or (x,), self):
+            y = self.run(x, recorded, operand, True)
+        events.emit("end", "forward", collective.name, collective, given, y)
         return y
 
     def _run_rule(self, x: Any) -> Any:

@@ -229,7 +229,7 @@ class _Operations:
 
     def see(self, phase: str, direction: str, name: str, facts: tuple[Any, ...]) -> None:
         self._timeline.hear(phase, direction, name)
-        if direction == "forward":
+        if direction == "forward" and phase == "end" and not getattr(facts[0], "enters", False):
             self._timeline.count(facts[2])
 
 

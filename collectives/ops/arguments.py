@@ -22,6 +22,7 @@ import numpy as np
 
 from autograd.arrays.device import is_array
 from autograd.arrays.shape_only import Shaped
+from autograd.engine import events
 from autograd.engine.leaves import tensor
 from autograd.engine.state import state
 from autograd.engine.tensor import TENSORS, Given, Tensor
@@ -30,6 +31,7 @@ from autograd.errors import (
     ArgumentError,
     LayoutError,
     MeshError,
+    RingtapeError,
     ShapeError,
     instead_of,
     is_of_library,
@@ -99,17 +101,26 @@ def user_function(resolve: Callable[Arguments, Use | Tensor]) -> Callable[Argume
             if known is not None:
                 return known.apply_counted(x) if known.sums and modes.limit else known.apply(x)
         try:
-            use = resolve(x, axis, *args, **options)
-        except UNTYPED as error:
-            raise as_typed(error, resolve, (x, axis, *args), options) from error.__cause__
-        if use.__class__ is not Use:
-            return use  # type: ignore[return-value]  # the result: nothing runs
-        known = use.collective.prepared(use.x, use.call)
+            use = _resolved(resolve, x, axis, args, options)
+            if use.__class__ is not Use:
+                return use  # type: ignore[return-value]  # the result: nothing runs
+            known = use.collective.prepared(use.x, use.call)
+        except RingtapeError as error:
+            events.refuse(resolve.__name__, resolve, (x,), (), error=error)
+            raise
         if key is not None and use.repeats and use.x is x and _can_be_kept(key):
             keep(mesh.prepared, key, known)
         return known.apply_counted(use.x) if known.sums and modes.limit else known.apply(use.x)
 
     return function  # type: ignore[return-value]  # its arguments are those of `resolve`
+
+
+def _resolved(resolve: Callable[..., Any], x: Any, axis: Any, args: Any, options: Any) -> Any:
+    """What `resolve` makes of the arguments of a call; a builtin error that they cause is a typed one."""
+    try:
+        return resolve(x, axis, *args, **options)
+    except UNTYPED as error:
+        raise as_typed(error, resolve, (x, axis, *args), options) from error.__cause__
 
 
 def as_typed(error: Exception, resolve: Callable[..., Any], args: Any, options: Any) -> Exception:

@@ -19,7 +19,7 @@ from ..checks import modes
 from ..declaration.collective import Collective
 from ..declaration.compared import compared_layout
 from ..mesh import Axis
-from ..transports.protocol import Request
+from ..transports.request import Control
 
 __all__ = [
     "check_inner", "check_outer", "checked_counts", "extents_along", "extents_received", "joined", "normal_dim",
@@ -87,7 +87,7 @@ def extents_along(x: Tensor, axis: Axis, dim: int, collective: Collective) -> tu
         return (mine,) * ranks, False  # no rank of the axis holds data, and the label has no extents
     if axis.group.checking:
         _announce(name, x, axis, f"dim={dim}", collective.rooted)
-    request = Request("all_gather", np.array([mine], np.int64), counts=[1] * ranks)
+    request = Control("all_gather", np.array([mine], np.int64), counts=[1] * ranks)
     gathered = axis.group.repeat("extents", request)
     return tuple(gathered.tolist()), False
 
@@ -146,7 +146,7 @@ def extents_received(
     if group.checking:
         _announce("all_to_all", x, axis, f"dim={dim} along it")
     ones = [1] * group.size
-    request = Request("all_to_all", np.array(counts, np.int64), counts=ones, receive_counts=ones)
+    request = Control("all_to_all", np.array(counts, np.int64), counts=ones, receive_counts=ones)
     found = tuple(group.repeat("counts", request).tolist())
     if known is not None and found != known:
         raise ShapeError(

@@ -23,6 +23,8 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from autograd.engine import events
+from autograd.engine.events import listeners
 from autograd.engine.leaves import Parameter
 from autograd.engine.recording import Node, Recording, Step, arrays_of, options_of, parents_of
 from autograd.engine.state import state
@@ -122,7 +124,9 @@ class Joint(Step):
         self.name = name
         self.of = of
 
-    def record(self, operands: Sequence[Tensor], call: JointCall, called: str = "") -> list[Tensor]:
+    def record(
+        self, operands: Sequence[Tensor], call: JointCall, called: str = "", announced: bool = False
+    ) -> list[Tensor]:
         """Apply the collective to the operands, record it, and return the results.
 
         `called` is what the program has called, for the comparison between the ranks.
@@ -130,6 +134,11 @@ class Joint(Step):
         recording, on, layouts = state.recording, call.on, call.layouts
         if not operands:
             return []
+        if listeners and not announced:
+            with events.emitting("forward", self.name, self, operands, call):
+                results = self.record(operands, call, called, True)
+            events.emit("end", "forward", self.name, self, operands, results)
+            return results
         checks = on.group.checks
         if checks is not None and checks.count_call() and modes.limit:
             self._compare(operands, call, called or self.name, recording is not None)

@@ -36,6 +36,7 @@ from ..declaration.refusals import Refusal
 from ..declaration.staging import InShape, back, buffer_like, flat, zeros_like
 from ..mesh import Axis, current_mesh
 from ..transports.protocol import Request
+from ..transports.request import Control
 from . import headers
 from .arguments import AxisName, Use, check_other, check_rank, operand, sample, user_function
 from .extents import extents_along
@@ -377,7 +378,7 @@ def send(x: Any, axis: AxisName, dst: int) -> None:
     header = headers.write(x.array, others, state.recording is not None, "send/recv", site)
     number = next_number(on, "numbers of send", dst)
     text = f"message {number} to rank {on.group.ranks[dst]}, sent at {site}"
-    on.group.run(Request("send", header, peer=dst, options=(None, text)))
+    on.group.run(Control("send", header, peer=dst, options=(None, text)))
     _keep_options(SEND(x, on.call(root=dst, shape=tuple(x.array.shape), dtype=x.array.dtype)), (number, text))
 
 
@@ -428,7 +429,7 @@ def recv(axis: AxisName, src: int, *, like: Any = None) -> Tensor:
     on = mesh.axis(axis)
     check_other(src, on, "recv", "src")
     src = int(src)
-    data = on.group.recv(np.empty(headers.HEADER_BYTES, np.uint8), src)
+    data = on.group.run(Control("recv", out=np.empty(headers.HEADER_BYTES, np.uint8), peer=src))
     if on.group.dry:
         shape, dtype, labels = headers.outline_of(like, "recv", f"rank {src}")
     else:

@@ -42,7 +42,8 @@ from ..declaration.call import Call
 from ..declaration.collective import Collective
 from ..declaration.prepared import absent_or_zeros, arrived
 from ..mesh import Axis, current_mesh
-from ..transports.protocol import Communicator, Pending, Request
+from ..transports.protocol import Communicator, Pending
+from ..transports.request import Control
 from . import headers
 from .arguments import Arguments, AxisName, Use, as_typed, check_other, operand, sample
 from .messages import RECV, SEND, derived, next_number, permute, warn_of_no_influence
@@ -78,25 +79,30 @@ class Started:
     def wait(self) -> Any:
         if self._pending is not None:
             if listeners:
-                events.emit("begin", "forward", f"wait for {self.name}")
-            found = self._pending.wait()
-            self._result = found if self._finish is None else self._finish(found)
-            self._pending = self._finish = None
-            if listeners:
-                events.emit("end", "forward", f"wait for {self.name}")
+                with events.emitting("forward", f"wait for {self.name}", WAIT, (self,), ()):
+                    self._finish_waiting()
+                events.emit("end", "forward", f"wait for {self.name}", WAIT, (), self._result)
+            else:
+                self._finish_waiting()
         return self._result
+
+    def _finish_waiting(self) -> None:
+        assert self._pending is not None
+        found = self._pending.wait()
+        self._result = found if self._finish is None else self._finish(found)
+        self._pending = self._finish = None
 
 
 def _start_array(collective: Collective, x: Any, call: Call) -> Started:
     """Start a collective on a raw array. One that needs no communication is computed at once."""
     if not collective.starts(call):
         return Started(collective.name, None, None, collective.run(x, call))
-    if listeners:
-        events.emit("begin", "forward", f"start of {collective.name}")
-    pending, finish = collective.start(x, call)
-    if listeners:
-        events.emit("end", "forward", f"start of {collective.name}")
-    return Started(collective.name, pending, finish)
+    if not listeners:
+        return Started(collective.name, *collective.start(x, call))
+    with events.emitting("forward", f"start of {collective.name}", START, (x,), call):
+        started = Started(collective.name, *collective.start(x, call))
+    events.emit("end", "forward", f"start of {collective.name}", START, (), ())
+    return started
 
 
 # -- on the tape -------------------------------------------------------------------------------------------------------
@@ -373,7 +379,7 @@ def _start_recv_of_header(call: Call, layout: Layout | None, on: Axis) -> Deferr
         call = call.but(elsewhere=layout.absent_beyond(call.axes))
         outline = Shaped(call.shape, call.dtype)
     header = on.group.lane("headers").start(
-        Request("recv", out=np.empty(headers.HEADER_BYTES, np.uint8), peer=call.root)
+        Control("recv", out=np.empty(headers.HEADER_BYTES, np.uint8), peer=call.root)
     )
     recording, place, lane = _record(RECV, None, layout, call) if recorded else (None, -1, [])
     queue = on.kept.setdefault(("irecv", call.root), deque())

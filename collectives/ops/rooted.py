@@ -36,6 +36,7 @@ from ..declaration.collective import Asked, Collective
 from ..declaration.staging import InShape, buffer_like, flat, from_front, front
 from ..mesh import Axis, current_mesh
 from ..transports.protocol import Request
+from ..transports.request import Control
 from . import headers
 from .arguments import (
     AxisName,
@@ -237,7 +238,7 @@ def _outline_from_root(x: Any, on: Axis, root: int, name: str) -> Any:
         data = headers.write(x.array, x.layout, recorded, name, numbers=numbers)
     else:
         data = np.empty(headers.HEADER_BYTES, np.uint8)
-    request = Request("broadcast", data, root=root) if at_root else Request("broadcast", root=root, out=data)
+    request = Control("broadcast", data, root=root) if at_root else Control("broadcast", root=root, out=data)
     data = on.group.repeat(("outline", root), request)
     if on.group.dry and not at_root:
         return headers.outline_of(x, name, f"rank {root}")

@@ -291,6 +291,10 @@ class Communicator:
         """`agree` before a call of this communicator that follows immediately; a transport can combine the two."""
         self.agree(call, layout, is_rooted, addend)
 
+    def explain(self, request: Request) -> tuple[str, str]:
+        """The algorithm that runs a call, and why that one: ``given`` by the program, or the ``default``."""
+        return self.algorithm, "default" if self.algorithm == "native" else "given"
+
     # -- the data method ---------------------------------------------------------------------------------------
     def run(self, request: Request) -> Any:
         """Make a call and return its result."""

@@ -35,7 +35,7 @@ import numpy as np
 from autograd.arrays.device import is_bfloat16
 from autograd.errors import ArgumentError, DtypeError, MeshError, OptionError, ShapeError
 
-__all__ = ["Array", "DTYPES", "REDUCTIONS", "Request", "Runs", "alone", "answer", "check", "check_members",
+__all__ = ["Array", "Control", "DTYPES", "REDUCTIONS", "Request", "Runs", "alone", "answer", "check", "check_members",
            "check_message", "given_bytes", "not_communicated", "shown", "whole_bytes"]  # fmt: skip
 
 Array = np.ndarray[Any, Any]
@@ -100,6 +100,15 @@ class Request(NamedTuple):
     out: Any = None
     options: tuple[Any, ...] = ()
     mark: int = 0
+
+
+class Control(Request):
+    """A request that carries facts about the program in place of its data: a header, or extents. It runs as any other.
+
+    Records and timelines tell the two apart.
+    """
+
+    __slots__ = ()
 
 
 def shown(request: Request) -> str:

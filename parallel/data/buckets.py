@@ -448,11 +448,14 @@ class _Filling:
             jobs[0].test()
 
     def _start(self, b: int) -> None:
-        if listeners:
-            events.emit("begin", "backward", "gradient bucket")
-        self._wait[b] = self._runs.start(self.buckets[b], self._used[b])
-        if listeners:
-            events.emit("end", "backward", "gradient bucket")
+        if not listeners:
+            self._wait[b] = self._runs.start(self.buckets[b], self._used[b])
+            return
+        step = self._sweep.start + self._offset + len(self._runs._parameters)
+        facts = step, self.buckets[b].flat, self._sweep
+        with events.emitting("backward", "gradient bucket", *facts):
+            self._wait[b] = self._runs.start(self.buckets[b], self._used[b])
+        events.emit("end", "backward", "gradient bucket", *facts)
 
     def results(self, cotangents: list[Any]) -> Iterator[tuple[int, Any]]:
         """Sum what has not been summed, and yield the index and the gradient of each parameter that was used."""

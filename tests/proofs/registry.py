@@ -74,7 +74,7 @@ class _FirstCall:
         pass
 
     def see(self, phase: str, direction: str, name: str, facts: tuple[Any, ...]) -> None:
-        if direction == "forward" and facts[0] is self.op and self.call is None:
+        if (phase, direction) == ("end", "forward") and facts[0] is self.op and self.call is None:
             _, xs, _, *options = facts
             self.call = xs, options[0] if options else ()
 
