@@ -1,9 +1,10 @@
 """Alignment: the moments of a program on all its ranks, and the calls that belong together.
 
 A moment holds at most one record of each rank. Ranks that run the same program share every moment. Ranks whose programs
-differ are aligned by their communication: the calls of a collective stand in one moment, and a message is received in a
-later moment than the one in which it is sent. Between two communications, operations of the same name, scope and line
-share a moment; others run beside each other, as early as they can.
+differ are aligned by their communication: the calls of a collective stand in one moment, and a message arrives in a
+later moment than the one in which it is sent. A nonblocking receive arrives at the first operation that began after its
+end. Comparisons and headers align nothing, because ranks may send them ahead. Between two communications, operations of
+the same name, scope and line share a moment; others run beside each other, as early as they can.
 
 The records are merged by list scheduling. Each rank has a head, its first record that has no moment. A head is ready if
 nothing that it waits for is still to come on another rank. It is held back if another rank is about to run the same
@@ -36,10 +37,13 @@ class Link:
         The world ranks that take part.
     members : list of (int, int, int)
         The calls that were made: the position of the rank among the given records, of the record, and of the call.
+    arrival : int
+        Of a message: the record of the receiver at which it had arrived; -1 if it is not known.
     """
 
     ranks: tuple[int, ...]
     members: list[tuple[int, int, int]] = field(default_factory=list)
+    arrival: int = -1
 
 
 @dataclass(slots=True)
@@ -131,34 +135,49 @@ class _Scheduler:
         # By rank and step: the steps of other ranks that share its moment, and those that must come before it.
         self._together: list[dict[int, list[tuple[int, int]]]] = [defaultdict(list) for _ in ranks]
         self._before: list[dict[int, list[tuple[int, int]]]] = [defaultdict(list) for _ in ranks]
+        self._bounds: list[list[int]] = []  # by rank: the steps that communicate
         self._constrain(ranks)
-        self._bounds = [  # by rank: the steps that wait for other ranks
-            sorted(self._together[r].keys() | self._before[r].keys()) for r in range(len(ranks))
-        ]
         self._at = [0] * len(ranks)
         self._moment_of: list[list[int]] = [[0] * len(steps) for steps in self._steps]
 
     def _constrain(self, ranks: Sequence[RankRecords]) -> None:
         step_of = []
-        for steps, inside in zip(self._steps, self._roots, strict=True):
+        for of, steps, inside in zip(ranks, self._steps, self._roots, strict=True):
             position = {k: at for at, k in enumerate(steps)}
             step_of.append([position[root] for root in inside])
+            speaks = {step_of[-1][x.id] for x in of.records if not all(call.is_control for call in x.calls)}
+            self._bounds.append(sorted(speaks))
         for link in self.links:
             if len(link.members) < 2:
                 continue
             ends = [(r, step_of[r][k]) for r, k, _ in link.members]
             r, k, c = link.members[0]
-            if not is_message(ranks[r].records[k].calls[c]):
+            call = ranks[r].records[k].calls[c]
+            if call.is_control:
+                continue
+            if not is_message(call):
                 for end in ends:
                     self._together[end[0]][end[1]] += [other for other in ends if other[0] != end[0]]
                 continue
             (sender, sent), (receiver, received) = ends
             if sender == receiver:
                 continue
+            received = self._arrival(ranks[receiver], link.members[1], self._steps[receiver], received)
+            if received == len(self._steps[receiver]):
+                continue
+            link.arrival = self._steps[receiver][received]
             if self._kinds[sender][sent] == self._kinds[receiver][received]:  # one operation on both: a permutation
                 self._together[receiver][received].append((sender, sent))
             else:
                 self._before[receiver][received].append((sender, sent))
+
+    @staticmethod
+    def _arrival(of: RankRecords, member: tuple[int, int, int], steps: list[int], posted: int) -> int:
+        """The step at which a message has arrived: the receive, or the first that began after a nonblocking one ended."""
+        call = of.records[member[1]].calls[member[2]]
+        if not call.is_nonblocking or call.end_ns <= call.begin_ns:
+            return posted
+        return bisect_left(steps, call.end_ns, posted + 1, key=lambda k: of.records[k].begin_ns)
 
     def run(self) -> int:
         """Give every step its moment, and return the number of moments."""

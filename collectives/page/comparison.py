@@ -16,7 +16,7 @@ from autograd.engine.primitive import registry
 
 from ..declaration.collective import collectives
 from ..inspect.record import OperationRecord, RankRecords, Summary
-from .alignment import Alignment
+from .alignment import Alignment, roots
 
 __all__ = ["ABSENT", "DIFFERS", "FAILED", "NOT_FINITE", "Pairing", "flags", "labels_of", "origins", "pairings"]
 
@@ -38,8 +38,8 @@ class Pairing:
     result : float or complex
         The dot product of the result with its cotangent.
     operands : tuple of (str, float or complex)
-        For each group of operands in which the operation is jointly linear: their names or numbers, and their dot
-        product with the cotangents that the adjoint returned.
+        For each group of operands in which the operation is jointly linear: their names, and their dot product with the
+        cotangents that the adjoint returned.
     """
 
     moment: int
@@ -91,27 +91,58 @@ def flags(ranks: Sequence[RankRecords], alignment: Alignment) -> list[list[int]]
     return found
 
 
-def origins(ranks: Sequence[RankRecords], found: Sequence[Sequence[int]], flag: int) -> list[tuple[int, int]]:
-    """The records that have a flag although none of their operands has it: where a fault began.
+def origins(
+    ranks: Sequence[RankRecords], alignment: Alignment, found: Sequence[Sequence[int]], flag: int
+) -> list[tuple[int, int]]:
+    """The records that have a flag although nothing that they were made of has it: where a fault began.
 
-    In the backward direction the operations whose adjoints gave the cotangent are its operands.
+    A result is made of the operands, and a cotangent of the addends that other adjoints gave; with communication, also
+    of those of the other ranks that took part.
     """
-    begun = []
-    for r, (of, row) in enumerate(zip(ranks, found, strict=True)):
-        spread: set[int] = set()  # forward records whose cotangent has an addend with the flag
+    partners = _partners(ranks, alignment)
+    sources: list[dict[int, list[int]]] = []  # by rank and forward record: the backward records that gave it an addend
+    for of in ranks:
+        given: dict[int, list[int]] = defaultdict(list)
         for k, record in enumerate(of.records):
-            if not row[k] & flag:
+            for each in record.contributions:
+                given[each.to].append(k)
+        sources.append(given)
+
+    def is_marked(r: int, k: int) -> bool:
+        return 0 <= k < len(found[r]) and bool(found[r][k] & flag)
+
+    def is_given(r: int, k: int) -> bool:
+        """Whether a record has an operand, or an arriving cotangent, with the flag; or one of its partners has."""
+        for s, j in [(r, k), *partners.get((r, k), ())]:
+            record = ranks[s].records[j]
+            if is_marked(s, j) if record.direction == "backward" else any(is_marked(s, x) for x in record.operands):
+                return True
+        return False
+
+    begun = []
+    for r, of in enumerate(ranks):
+        for k, record in enumerate(of.records):
+            if not is_marked(r, k) or record.cause is not None:
                 continue
-            if record.direction == "backward":
-                is_first = record.adjoint_of not in spread
-                spread.update(each.to for each in record.contributions)
-                forward = record.adjoint_of
-                is_first = is_first and not (forward is not None and row[forward] & flag)
+            forward = record.adjoint_of
+            if record.direction != "backward" or forward is None:
+                is_first = not is_given(r, k)
             else:
-                is_first = not any(0 <= x < len(row) and row[x] & flag for x in record.operands)
-            if is_first and record.cause is None:
+                is_first = not is_marked(r, forward) and not any(is_given(r, j) for j in sources[r][forward])
+            if is_first:
                 begun.append((r, k))
     return begun
+
+
+def _partners(ranks: Sequence[RankRecords], alignment: Alignment) -> dict[tuple[int, int], list[tuple[int, int]]]:
+    """By record: the records of other ranks with which it communicated, inside it or itself."""
+    outermost = [roots(of.records) for of in ranks]
+    found: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
+    for link in alignment.links:
+        ends = [(r, outermost[r][k]) for r, k, c in link.members if not ranks[r].records[k].calls[c].is_control]
+        for end in ends:
+            found[end] += [other for other in ends if other[0] != end[0]]
+    return found
 
 
 def pairings(ranks: Sequence[RankRecords], alignment: Alignment) -> Iterator[Pairing]:
@@ -219,7 +250,7 @@ def _paired(
             sums[word] = sums.get(word, 0.0) + added * _weight(ranks, rows, r, layout)
             name = record.operand_names[i] if i < len(record.operand_names) else ""
             known = names.setdefault(word, [])
-            if (shown := name or f"operand {i}") not in known:
+            if (shown := name or ranks[r].records[to].name) not in known:
                 known.append(shown)
     sides = tuple((" and ".join(names[word]), total) for word, total in sums.items() if word not in partial)
     return (result, sides) if sides else None

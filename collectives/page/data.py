@@ -55,6 +55,7 @@ def page_data(
     """
     _check_predicted(ranks, predicted)
     alignment = align(ranks)
+    ranks = _failed(ranks, alignment)
     marks = flags(ranks, alignment)
     placed = place(ranks, alignment)
     tables = _Tables(*_precision(ranks))
@@ -89,6 +90,7 @@ def page_data(
         "calls": _calls(ranks, alignment, tables, begin),
         "links": {
             "ranks": [tables.text(" ".join(map(str, link.ranks))) for link in alignment.links],
+            "arrival": [link.arrival for link in alignment.links],
         },
         "pairings": [
             [x.moment, x.rank, _number(x.result), [[name, _number(y)] for name, y in x.operands]]
@@ -337,19 +339,40 @@ def _calls(ranks: Sequence[RankRecords], alignment: Alignment, tables: _Tables, 
     }
 
 
+def _failed(ranks: Sequence[RankRecords], alignment: Alignment) -> list[RankRecords]:
+    """The same records; where a rank failed in a call that other ranks never made, the last record has the error."""
+    incomplete = [link for link in alignment.links if len({r for r, _, _ in link.members}) < len(link.ranks)]
+    unmatched = {(r, k) for link in incomplete for r, k, _ in link.members}
+    found = []
+    for r, of in enumerate(ranks):
+        last = len(of.records) - 1
+        if of.error and (r, last) in unmatched and not any(record.error for record in of.records):
+            of = replace(of, records=[*of.records[:-1], replace(of.records[-1], error=of.error)])
+        found.append(of)
+    return found
+
+
 def _problems(ranks: Sequence[RankRecords], marks: list[list[int]], alignment: Alignment) -> list[list[Any]]:
-    """The records at which the page points: errors, and where copies first differ and values first are not finite."""
-    found: list[tuple[int, str, int, int]] = []
+    """The records at which the page points: errors, and where copies first differ and values first are not finite.
+
+    Each is a kind, the positions of the ranks, and the record on the first of them.
+    """
+    found: dict[tuple[Any, ...], list[Any]] = {}
+    for r, (of, row) in enumerate(zip(ranks, marks, strict=True)):
+        for k, flag in enumerate(row):
+            if flag & FAILED:
+                found.setdefault(("error", of.records[k].error), ["error", [], k])[1].append(r)
+        if of.error and of.records and not any(flag & FAILED for flag in row):
+            found.setdefault(("end", of.error), ["end", [], len(row) - 1])[1].append(r)
+    errors = len(found)
     for kind, flag in (("differs", DIFFERS), ("not finite", NOT_FINITE)):
-        seen: set[int] = set()
-        for r, k in origins(ranks, marks, flag):
-            if (moment := alignment.moments[r][k]) not in seen:
-                seen.add(moment)
-                found.append((moment, kind, r, k))
-    for r, row in enumerate(marks):
-        found += [(alignment.moments[r][k], "error", r, k) for k, flag in enumerate(row) if flag & FAILED]
-    found.sort(key=lambda each: (each[1] != "error", each))
-    return [[kind, r, k] for _, kind, r, k in found[:_MOST_PROBLEMS]]
+        for r, k in origins(ranks, alignment, marks, flag):
+            record = ranks[r].records[k]
+            key = kind, alignment.moments[r][k], record.direction, record.name
+            found.setdefault(key, [kind, [], k])[1].append(r)
+    rows = list(found.values())
+    rows[errors:] = sorted(rows[errors:], key=lambda row: alignment.moments[row[1][0]][row[2]])
+    return rows[:_MOST_PROBLEMS]
 
 
 def _check_predicted(ranks: Sequence[RankRecords], predicted: Predicted | None) -> None:

@@ -95,7 +95,7 @@ class Run {
       rank.operands = (k) => {
         const i = index.get(k), found = [];
         if (i !== undefined) for (let j = start[i]; j < start[i + 1]; j++)
-          found.push({ to: operands.to[r][j], name: this.texts[operands.name[r][j]], layout: this.texts[operands.layout[r][j]] });
+          found.push({ to: operands.to[r][j], name: this.texts[operands.name[r][j]], layout: operands.layout[r][j] });
         return found;
       };
       const given = summed(data.contributions.record[r]);
@@ -107,6 +107,17 @@ class Run {
     this.rank.forEach((rank, r) => rank.calls.link.forEach((link, c) => { owners.push(link); members.push([r, c]); }));
     const links = grouped(owners, data.links.ranks.length);
     this.members = (link) => Array.from(links.of(link), (i) => members[i]);
+    this.rank.forEach((rank) => { rank.arrivals = new Map(); });
+    this.incomplete = new Set();
+    data.links.arrival.forEach((k, link) => {
+      const found = this.members(link);
+      if (k >= 0) {
+        const { arrivals } = this.rank[found[1][0]];
+        arrivals.set(k, [...(arrivals.get(k) || []), link]);
+      }
+      const shown = this.texts[data.links.ranks[link]].split(" ").filter((world) => data.ranks.includes(+world));
+      if (new Set(found.map(([r]) => r)).size < shown.length) this.incomplete.add(link);
+    });
     this.linkRanks = (link) => this.texts[data.links.ranks[link]].split(" ").map(Number);
     this.row = new Map(data.ranks.map((world, r) => [world, r]));
     this.errorOf = new Map(data.errors.map(([r, k, text]) => [r + " " + k, text]));
@@ -467,18 +478,24 @@ class View {
     for (let c = start[b]; c < start[b + 1]; c++)
       for (const rank of this.run.rank)
         for (const k of [rank.forward[c], rank.backward[c]])
-          if (k >= 0) for (const at of rank.callsAt.of(k)) if (!(rank.calls.kind[at] & CONTROL) || rank.flags[k] & FAILED) into.add(rank.calls.link[at]);
+          if (k >= 0) {
+            for (const at of rank.callsAt.of(k)) {
+              const link = rank.calls.link[at];
+              if (!(rank.calls.kind[at] & CONTROL) || (rank.flags[k] & FAILED && this.run.incomplete.has(link))) into.add(link);
+            }
+            for (const link of rank.arrivals.get(k) || []) into.add(link);
+          }
   }
   /** The place of a call: its block, row and band. */
-  placeOf([r, c]) {
-    const rank = this.run.rank[r], k = rank.root[rank.calls.record[c]], b = this.blocks.of[rank.column[k]];
+  placeOf([r, c], arrival = -1) {
+    const rank = this.run.rank[r], k = arrival < 0 ? rank.root[rank.calls.record[c]] : arrival, b = this.blocks.of[rank.column[k]];
     return { r, c, k, b, x: this.blockX(b), y: this.y(rank.direction[k], r) + CELL / 2, backward: rank.direction[k] === BACKWARD };
   }
   drawLinks(links) {
     let text = "";
     const heads = new Map(), lanes = new Map();
     for (const link of links) {
-      const ends = this.run.members(link).map((member) => this.placeOf(member)), first = ends[0];
+      const arrival = this.run.links.arrival[link], ends = this.run.members(link).map((member, i) => this.placeOf(member, i ? arrival : -1)), first = ends[0];
       const inFold = this.blocks.scope[first.b] >= 0 && ends.every((end) => end.b === first.b);
       if (inFold) continue;
       const word = this.run.callWord(first.r, first.c), rank = this.run.rank[first.r];
@@ -701,14 +718,17 @@ class View {
       let low = 0, high = order.length;
       while (low < high) { const middle = (low + high) >> 1; if (starts[order[middle]] < from) low = middle + 1; else high = middle; }
       while (low > 0 && ends[order[low - 1]] >= from) low--;
-      let last = [-10, -10];
+      const last = [-10, -10], narrow = ["", ""];
       for (let i = low; i < order.length && starts[order[i]] <= to; i++) {
         const k = rank.roots[order[i]], band = rank.direction[k] === BACKWARD ? 1 : 0;
         if (r < this.rowRange[band][0] || r >= this.rowRange[band][1]) continue;
         const x = LEFT + (starts[order[i]] - begin) * this.scale - sx, width = Math.max(2, (ends[order[i]] - starts[order[i]]) * this.scale);
-        if (x + width < last[band] + 2) continue;
-        last[band] = x + width;
-        const y = this.y(band ? BACKWARD : FORWARD, r), labels = run.layout(rank.layout[k]);
+        const y = this.y(band ? BACKWARD : FORWARD, r);
+        if (width < 8 && k !== this.run.rank[r].at[this.moment]) {  // one path for all that are too narrow to be seen apart
+          if (x + width >= last[band] + 1) { narrow[band] += `M${x.toFixed(1)} ${y}v${CELL}h${width.toFixed(1)}v${-CELL}z`; last[band] = x + width; }
+          continue;
+        }
+        const labels = run.layout(rank.layout[k]);
         let inner = `<rect x="${x}" y="${y}" width="${width}" height="${CELL}" fill="${fillOf(labels.length ? labels[0][2] : "")}"/><rect class="frame" x="${x}" y="${y}" width="${width}" height="${CELL}"/>`;
         if (this.axis === "measured") for (const c of rank.callsAt.of(k)) {
           if (rank.calls.duration[c] < 0) continue;
@@ -719,6 +739,7 @@ class View {
         if (width > 30) inner += `<text class="in name" x="${Math.max(x, LEFT) + 3}" y="${y + 13}">${escaped(cut(run.texts[rank.name[k]], Math.floor((width - 4) / 6.7)))}</text>`;
         text += this.inCell(r, k, inner + signs(rank.flags[k] & 7, x + width, y), "");
       }
+      for (const path of narrow) if (path) text += `<path d="${path}" fill="var(--quiet)" opacity=".75"/>`;
     });
     const step = 10 ** Math.floor(Math.log10(160 / this.scale)), unit = [1, 2, 5, 10].map((n) => n * step).find((n) => n * this.scale >= 90);
     for (let t = Math.ceil((sx / this.scale) / unit) * unit; t * this.scale - sx < w - LEFT; t += unit) {
@@ -816,7 +837,7 @@ class View {
       }
     }
     g.fillStyle = style.getPropertyValue("--alarm");
-    for (const [, r, k] of run.problems) g.fillRect(xOf(run.rank[r].column[k]) - 1, 0, 3, h);
+    for (const [, [r], k] of run.problems) g.fillRect(xOf(run.rank[r].column[k]) - 1, 0, 3, h);
     g.fillStyle = "#a15c00";
     const drawn = new Set();
     for (const [r, k] of this.matches) {
@@ -899,7 +920,7 @@ class View {
       if (inControl) text += `<p class="quiet">${inControl} calls of comparisons and headers are not counted.</p>`;
     } else text += "<p>The ranks did not communicate.</p>";
     if (run.memory.most) text += `<h2>Memory</h2><p>The tape keeps at most ${bytes(run.memory.most)} on a rank.</p>`;
-    if (run.problems.length) text += "<h2>Problems</h2>" + run.problems.slice(0, 20).map(([kind, r, k]) => `<p>${this.jump(r, k, this.problemText(kind, r, k))}</p>`).join("");
+    if (run.problems.length) text += "<h2>Problems</h2>" + run.problems.slice(0, 20).map(([kind, rows, k]) => `<p>${this.jump(rows[0], k, this.problemText(kind, rows, k))}</p>`).join("");
     text += this.legend();
     text += `<p class="quiet">${run.has_values ? `This file contains values of the program's arrays (to ${run.digits} digits) and lines of its source. Pass them on with care.` : "This file contains lines of the program's source, but no values of its arrays."}</p>`;
     return text + '<p class="quiet">Right arrow: the first operation. ?: all keys.</p>';
@@ -910,13 +931,15 @@ class View {
     if (!used.size) return "";
     return "<h2>Layouts</h2>" + Object.entries(LABELS).filter(([letter]) => used.has(letter)).map(([letter, [, name, meaning]]) => `<div><span class="label ${letter}" style="${this.chip(letter)};min-width:22px;text-align:center">${name}</span> ${meaning}</div>`).join("");
   }
-  problemText(kind, r, k) {
-    const run = this.run, rank = run.rank[r], name = run.texts[rank.name[k]], [file, line] = run.sites[rank.site[k]];
+  problemText(kind, rows, k) {
+    const run = this.run, r = rows[0], rank = run.rank[r], name = run.texts[rank.name[k]], [file, line] = run.sites[rank.site[k]];
     const at = line ? ` (${run.texts[file].split("/").pop()}:${line})` : "";
     const ending = rank.direction[k] === BACKWARD ? " in the backward direction" : "";
     if (kind === "differs") return `≠ copies of ${name} differ${ending}${at}`;
-    if (kind === "not finite") return `● ${name} is not finite on rank ${run.ranks[r]}${ending}${at}`;
-    return `✕ rank ${run.ranks[r]}: ${cut((run.errorOf.get(r + " " + k) || "").split("\n")[0], 110)}`;
+    const ranks = (rows.length > 1 ? "ranks " : "rank ") + this.ranksText(rows);
+    if (kind === "not finite") return `● ${name} is not finite on ${ranks}${ending}${at}`;
+    if (kind === "end") return `✕ ${ranks}, after ${name}: ${cut(run.ends[r].split("\n")[0], 110)}`;
+    return `✕ ${ranks}: ${cut((run.errorOf.get(r + " " + k) || "").split("\n")[0], 110)}`;
   }
 
   source(site) {
@@ -987,7 +1010,7 @@ class View {
     let text = `<h2>Operands on rank ${run.ranks[r]}</h2><table>`;
     found.forEach(({ to, name, layout }, i) => {
       const made = to >= 0 ? this.jump(r, rank.root[to], name || run.texts[rank.name[to]]) : escaped(name || "operand " + i);
-      text += `<tr><td>${made}<td class="values">${run.texts[layout] ? this.labelText(run.texts.indexOf(run.texts[layout])) : ""} ${to >= 0 ? whole(run, rank.value[to]) : ""}</tr>`;
+      text += `<tr><td>${made}<td class="values">${this.labelText(layout)} ${to >= 0 ? whole(run, rank.value[to]) : ""}</tr>`;
     });
     return text + "</table>";
   }
@@ -1181,7 +1204,7 @@ function start(run) {
     const k = view.record(), rank = run.rank[view.chosen];
     if (k >= 0 && rank.pair[k] >= 0) view.go(rank.moment[rank.pair[k]]);
   };
-  const problem = (by) => view.nextIn(run.problems.map(([, r, k]) => [r, k]), by);
+  const problem = (by) => view.nextIn(run.problems.map(([, [r], k]) => [r, k]), by);
   const foldHere = () => {
     const k = view.record(), s = k < 0 ? 0 : run.rank[view.chosen].scope[k];
     for (let t = s; t > 0; t = run.scopes[t][0]) if (view.folded.has(t)) return view.toggleScope(t);
@@ -1248,7 +1271,7 @@ function start(run) {
   addEventListener("afterprint", () => byId("printed").replaceChildren());
   if (run.problems.length) {
     const shown = run.problems.slice(0, 8);
-    byId("problems").innerHTML = shown.map(([kind, r, k]) => `<button data-go="${r} ${k}">${escaped(view.problemText(kind, r, k))}</button>`).join("") + (run.problems.length > 8 ? `<span>and ${run.problems.length - 8} more</span>` : "");
+    byId("problems").innerHTML = shown.map(([kind, rows, k]) => `<button data-go="${rows[0]} ${k}">${escaped(view.problemText(kind, rows, k))}</button>`).join("") + (run.problems.length > 8 ? `<span>and ${run.problems.length - 8} more</span>` : "");
     byId("problems").hidden = false;
     byId("problems").onclick = (event) => {
       const to = event.target.closest("[data-go]");
@@ -1259,7 +1282,10 @@ function start(run) {
   view.resize();
   view.drawOverview();
   if (asked.has("m")) view.go(+asked.get("m"), +(asked.get("r") || 0));
-  else if (run.problems.length && run.problems[0][0] === "error") view.go(run.rank[run.problems[0][1]].moment[run.problems[0][2]], run.problems[0][1]);
+  else if (run.problems.length && ["error", "end"].includes(run.problems[0][0])) {
+    const [, [r], k] = run.problems[0];
+    view.go(run.rank[r].moment[k], r);
+  }
   else view.go(-1);
   scroll.focus({ preventScroll: true });
   return view;

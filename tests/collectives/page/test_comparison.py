@@ -13,7 +13,7 @@ from collectives.inspect.record import Contribution, OperationRecord, RankRecord
 from collectives.page.alignment import align
 from collectives.page.comparison import DIFFERS, NOT_FINITE, flags, labels_of, origins, pairings
 
-from .made import summary
+from .made import Maker, summary
 
 
 def grid(dp: int, tp: int) -> list[RankRecords]:
@@ -71,7 +71,28 @@ def test_where_a_fault_began() -> None:
     ranks = [RankRecords(0, records=records)]
     found = flags(ranks, align(ranks))
     assert found == [[0, NOT_FINITE, NOT_FINITE, 0, 0, NOT_FINITE]]
-    assert origins(ranks, found, NOT_FINITE) == [(0, 1), (0, 5)]
+    assert origins(ranks, align(ranks), found, NOT_FINITE) == [(0, 1), (0, 5)]
+
+
+def test_a_fault_that_comes_from_another_rank_did_not_begin_here() -> None:
+    """Rank 1 has the infinite value, which all_reduce gives to both, forwards and inside an adjoint."""
+    bad, good = summary([math.inf, 1.0]), summary([1.0, 2.0])
+    ranks = []
+    for r, maker in enumerate([Maker(0, range(2)), Maker(1, range(2))]):
+        own = bad if r else good
+        maker.add("exp").value = own
+        summed = maker.add("all_reduce@dp")
+        summed.value, summed.operands = bad, (0,)
+        back = maker.add("all_reduce", "backward", 1)
+        back.value, back.contributions = own, (Contribution(0, bad),)
+        maker.add("all_reduce@dp", "backward").cause = 2
+        maker.add("exp", "backward", 0).value = bad
+        ranks.append(RankRecords(r, records=maker.records))
+    found = flags(ranks, align(ranks))
+    assert origins(ranks, align(ranks), found, NOT_FINITE) == [(1, 0)]
+    ranks[1].records[0].value = ranks[1].records[2].value = good
+    found = flags(ranks, align(ranks))
+    assert origins(ranks, align(ranks), found, NOT_FINITE) == [(0, 1), (0, 4), (1, 1), (1, 4)]
 
 
 def test_the_pairing_of_a_sum_over_ranks() -> None:

@@ -122,9 +122,19 @@ def test_a_failed_program_points_at_the_failure() -> None:
     ranks[1].records.append(OperationRecord(1, "forward", "matmul", error="LayoutError: matmul ...\n  fix: cast(w)"))
     ranks[1].error = "LayoutError: matmul ..."
     data = page_data(ranks)
-    assert data["problems"] == [["error", 1, 1]]
+    assert data["problems"] == [["error", [1], 1]]
     assert data["errors"] == [[1, 1, "LayoutError: matmul ...\n  fix: cast(w)"]]
     assert data["ends"] == ["", "LayoutError: matmul ..."]
+
+
+def test_a_deadlock_points_at_the_calls_that_wait() -> None:
+    ranks = programs("exp recv<1", "exp recv<0", "exp")
+    for of in ranks:
+        of.error = "deadlock: no rank can continue"
+    data = page_data(ranks)
+    assert data["problems"] == [["error", [0, 1], 1], ["end", [2], 0]]
+    assert [row[-1] for row in data["records"]["flags"]] == [4, 4, 0]
+    assert ranks[0].records[1].error == ""  # the records themselves do not change
 
 
 def test_selected_ranks_and_steps() -> None:
