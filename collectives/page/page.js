@@ -199,13 +199,14 @@ function brief(run, v, most) {
   return cut(shape + (facts ? " μ " + digits(facts[1], 3) : ""), most);
 }
 
-function whole(run, v) {
+/** A value in full, or its first values. */
+function whole(run, v, most = 64) {
   if (v < 0) return "–";
   const s = run.summaries, head = run.texts[s.dtype[v]] + "[" + run.texts[s.shape[v]] + "]";
   if (s.absent[v]) return '<span class="quiet">not on this rank</span>';
   const values = s.values[v], facts = s.facts[v];
   let text = '<span class="quiet">' + escaped(head) + "</span> ";
-  if (values) text += values.map((x) => escaped(digits(x, run.digits))).join(" ") + (values.length < elements(run.texts[s.shape[v]]) ? " …" : "");
+  if (values) text += values.slice(0, most).map((x) => escaped(digits(x, run.digits))).join(" ") + (Math.min(most, values.length) < elements(run.texts[s.shape[v]]) ? " …" : "");
   else if (facts) text += "least " + digits(facts[0], 5) + ", mean " + digits(facts[1], 5) + ", greatest " + digits(facts[2], 5) + ", deviation " + digits(facts[3], 5);
   if (s.not_finite[v]) text += ' <span class="alarm">' + s.not_finite[v] + " not finite</span>";
   return text;
@@ -467,8 +468,7 @@ class View {
       text += `<text class="in" x="${x + 5}" y="${y + 27}">${escaped(cut(kinds, most))}</text>`;
       text += `<text class="in small" x="${x + 5}" y="${y + 41}">${calls ? bytes(sum) + ", " + calls + (calls > 1 ? " calls" : " call") : ""}</text>`;
     }
-    const step = field === "forward" ? shown : shown;
-    return this.inCell(r, step, text + signs(flags, x + w, y), "folded");
+    return this.inCell(r, shown, text + signs(flags, x + w, y), "folded");
   }
 
   // Links.
@@ -504,7 +504,7 @@ class View {
       const mixed = ends.some((end) => !MESSAGES.has(word) && this.run.callWord(end.r, end.c) !== word);
       const key = first.b + (first.backward ? "b" : "f");
       const sameLane = lanes.get(key) || [];
-      const rows = ends.map((end) => end.r), low = Math.min(...rows), high = Math.max(...rows);
+      const rows = [...ends.map((end) => end.r), ...missing.map((world) => this.run.row.get(world))], low = Math.min(...rows), high = Math.max(...rows);
       let lane = sameLane.findIndex((used) => used.every(([a, z]) => z < low || a > high));
       if (lane < 0) { lane = sameLane.length; sameLane.push([]); }
       sameLane[lane].push([low, high]);
@@ -554,9 +554,17 @@ class View {
     for (const end of missed) text += `<text class="sign" x="${right(end) - 5}" y="${end.y + 5}">✕</text>`;
     return text;
   }
-  drawMessage(colour, ends, missing, right) {
+  /** A message. Ends that are far apart have stubs with the other rank, and a whole arrow only while one end is now. */
+  drawMessage(colour, ends, missing, right, isNow = false) {
     if (ends.length === 2 && ends[0].r !== ends[1].r) {
       const [from, to] = ends, w = this.cell;
+      if (!isNow && (Math.abs(from.b - to.b) > 3 || from.backward !== to.backward)) {
+        const name = (end) => `<tspan>${this.run.ranks[end.r]}</tspan>`, down = (a, b) => (b.r > a.r ? 1 : -1);
+        const stub = (x, y, turn, other) => `<path class="link" stroke="${colour}" d="M${x} ${y}v${9 * turn}"/><text class="small" x="${x - 3}" y="${y + (turn > 0 ? 19 : -11)}" style="fill:${colour};font-weight:700">${name(other)}</text>`;
+        const x1 = from.x + w + 5, x2 = to.x - 5;
+        return `<circle cx="${x1}" cy="${from.y}" r="3.5" fill="${colour}"/>` + stub(x1, from.y, down(from, to), to) +
+          `<path d="M${x2 + 5} ${to.y}l-8 -5v10z" fill="${colour}"/>` + stub(x2, to.y, down(to, from), from);
+      }
       if (from.b === to.b && from.backward === to.backward) {
         const down = to.y > from.y ? 1 : -1;
         return arrow(colour, right(from) - 4, from.y + 4 * down, right(to) - 4, to.y - 12 * down, 0) ;
@@ -654,7 +662,29 @@ class View {
         const b = this.blocks.of[rank.column[k]], x = this.blockX(b) + 9;
         if (r === this.run.size - 1 || r === this.chosen) text = `<path class="pair" d="M${x} ${this.y(FORWARD, this.run.size - 1) + CELL}V${this.y(BACKWARD, 0)}"/>`;
       });
+    text += this.messagesNow();
     if (text !== this.pairText) { this.pairText = text; this.front.innerHTML = text; }
+  }
+
+  /** The whole arrows of the messages that are sent or arrive now. */
+  messagesNow() {
+    if (this.moment < 0 || this.axis !== "order") return "";
+    const links = new Set(), w = this.cell;
+    for (const rank of this.run.rank) {
+      const k = rank.at[this.moment];
+      if (k < 0) continue;
+      for (const c of rank.callsAt.of(k)) if (!(rank.calls.kind[c] & CONTROL)) links.add(rank.calls.link[c]);
+      for (const link of rank.arrivals.get(k) || []) links.add(link);
+    }
+    let text = "";
+    for (const link of links) {
+      const members = this.run.members(link), [r, c] = members[0], arrival = this.run.links.arrival[link];
+      if (members.length !== 2 || !MESSAGES.has(this.run.callWord(r, c))) continue;
+      const ends = members.map((member, i) => this.placeOf(member, i ? arrival : -1));
+      if (Math.abs(ends[0].b - ends[1].b) > 3 || ends[0].backward !== ends[1].backward)
+        text += this.drawMessage(LINKS.send[0], ends, [], (end) => end.x + w + 7, true);
+    }
+    return text;
   }
 
   /** Set the classes of the visible cells: which are now, and which come later. */
@@ -966,7 +996,7 @@ class View {
     let text = `<table><tr><th>rank<th>${title}</tr>`;
     for (const g of shown) {
       const wrong = g.flags & DIFFERS ? ' <span class="alarm" title="the copies differ">≠</span>' : "";
-      text += `<tr class="${g.ranks.includes(this.chosen) ? "chosen" : ""}"><td>${this.ranksText(g.ranks)}<td class="values">${g.name === undefined ? "" : escaped(g.name) + " "}${this.labelText(g.layout)}${wrong} ${whole(run, g.value)}</tr>`;
+      text += `<tr class="${g.ranks.includes(this.chosen) ? "chosen" : ""}"><td>${this.ranksText(g.ranks)}<td class="values">${g.name === undefined ? "" : escaped(g.name) + " "}${this.labelText(g.layout)}${wrong} ${whole(run, g.value, g.ranks.includes(this.chosen) ? 64 : 8)}</tr>`;
     }
     if (groups.length > shown.length) text += `<tr><td><td class="quiet">and ${groups.length - shown.length} more</tr>`;
     return text + "</table>";
@@ -1010,7 +1040,7 @@ class View {
     let text = `<h2>Operands on rank ${run.ranks[r]}</h2><table>`;
     found.forEach(({ to, name, layout }, i) => {
       const made = to >= 0 ? this.jump(r, rank.root[to], name || run.texts[rank.name[to]]) : escaped(name || "operand " + i);
-      text += `<tr><td>${made}<td class="values">${this.labelText(layout)} ${to >= 0 ? whole(run, rank.value[to]) : ""}</tr>`;
+      text += `<tr><td>${made}<td class="values">${this.labelText(layout)} ${to >= 0 ? whole(run, rank.value[to], 16) : ""}</tr>`;
     });
     return text + "</table>";
   }
@@ -1021,8 +1051,8 @@ class View {
       const k = rank.at[this.moment];
       if (k < 0) return;
       for (const c of rank.callsAt.of(k)) {
-        if (rank.calls.kind[c] & CONTROL) { controls++; continue; }
         const link = rank.calls.link[c];
+        if (rank.calls.kind[c] & CONTROL && !run.incomplete.has(link)) { controls++; continue; }
         if (!groups.has(link)) groups.set(link, run.members(link));
       }
     });
@@ -1073,7 +1103,7 @@ class View {
     let text = "<h2>Operations inside</h2><table>";
     for (const j of inner.slice(0, 30)) {
       const calls = Array.from(rank.callsOf.of(j)).filter((c) => !(rank.calls.kind[c] & CONTROL)).map((c) => run.texts[rank.calls.call[c]]).join(", ");
-      text += `<tr><td>${escaped(run.texts[rank.name[j]])}${calls ? `<br><span class="quiet">${escaped(calls)}</span>` : ""}<td class="values">${this.labelText(rank.layout[j])} ${whole(run, rank.value[j])}</tr>`;
+      text += `<tr><td>${escaped(run.texts[rank.name[j]])}${calls ? `<br><span class="quiet">${escaped(calls)}</span>` : ""}<td class="values">${this.labelText(rank.layout[j])} ${whole(run, rank.value[j], 16)}</tr>`;
       const error = run.errorOf.get(this.chosen + " " + j);
       if (error) text += `<tr><td colspan="2"><div class="error">${escaped(error)}</div></tr>`;
     }
