@@ -143,7 +143,8 @@ class Tape:
         """All ranks' tapes as one graph of operations and communications, a `collectives.inspect.plan.Plan`.
 
         All ranks of the current mesh call it, after the forward pass and before `backward`, which releases the tape.
-        Without a mesh it is the graph of this process.
+        After the mesh's block all ranks of the world call it, if the mesh had all of them. The plan of a tape that was
+        recorded without a mesh is the graph of this process.
 
         ``print(plan)`` lists the communications and ``plan.problems`` those that do not match; one rank may save the
         graph: ``plan.write("plan.svg")``, or ``"plan.json"``.
@@ -151,7 +152,8 @@ class Tape:
         Raises
         ------
         MeshError
-            No mesh is current, and the tape was recorded on one. Or `collectives`, which makes plans, is not imported.
+            No mesh is current, and the tape was recorded on one of some ranks of the world. Or `collectives`, which
+            makes plans, is not imported.
         TapeError
             The tape was never entered, or `backward` has released it.
 
@@ -167,6 +169,70 @@ class Tape:
         (['all_reduce'], [])
         """
         return state.distribution.plan(self)
+
+    def show(self) -> None:
+        """Print the operations of the tape: place, name, operands, layout, value and line.
+
+        A value is shown where the tape keeps it. If `collectives.recording_operations` was active while the operations
+        ran, all values and the program's lines are known, also after backward has released the tape. It does not
+        communicate, and it shows this rank's parts.
+
+        Raises
+        ------
+        TapeError
+            The tape was never entered, or `backward` has released it and nothing has recorded it.
+
+        Examples
+        --------
+        >>> import autograd as ag
+        >>> w = ag.Parameter([1.0, 2.0], name="w")
+        >>> with ag.Tape() as tape:
+        ...     loss = (w * w).sum()
+        >>> tape.show()
+        place  operation    operands  value
+            0  parameter w            f64[2] 1 2
+            1  multiply     %0, %0
+            2  sum          %1
+        """
+        from ..records import text  # few programs show tapes so
+
+        print("\n".join(text.lines_of(self)))
+
+    def trace(
+        self, outputs: Tensor | Sequence[Tensor] = (), cotangents: Any = None, *, retain: bool = False
+    ) -> None:
+        """Run `backward`, and print each operation with its value and its cotangent, on each rank.
+
+        All ranks of the current mesh call it, and the first one prints: the operations by their place on the tape, and
+        below each other the ranks; then the gradients of the leaves. Without a mesh it shows this process.
+
+        Parameters
+        ----------
+        outputs, cotangents, retain
+            As for `backward`.
+
+        Raises
+        ------
+        LayoutError, TapeError
+            As by `backward` and `show`.
+
+        Examples
+        --------
+        >>> import autograd as ag, collectives as cc
+        >>> def program():
+        ...     with cc.Mesh(dp=2) as mesh:
+        ...         w = ag.Parameter([1.0, 2.0], name="w")
+        ...         x = ag.tensor([1.0, 1.0]) * (1 + mesh.axis("dp").rank)
+        ...         with ag.Tape() as tape:
+        ...             loss = cc.all_reduce((cc.cast(w, "dp", to=cc.R) * x).sum(), "dp", to=cc.I)
+        ...         tape.trace(loss)
+        >>> _ = cc.run(program, ranks=2)
+        """
+        from ..records import text
+
+        lines = text.traced(self, outputs, cotangents, retain)
+        if lines:
+            print("\n".join(lines))
 
     # -- sweeps ----------------------------------------------------------------------------------------------------
     @overload

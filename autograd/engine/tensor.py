@@ -544,7 +544,20 @@ class Tensor(Labelled):
                 values = np.array2string(to_host(array), separator=", ")
         addend = "this rank's addend" if layout is not None and P in layout.labels else ""
         title = self._shown_class() + (f" {self.name}" if self.name else "")
-        return notebook.sheet(title, addend, notebook.table(rows), notebook.code(values))
+        return notebook.sheet(title, addend, notebook.table(rows), self._holdings_html(), notebook.code(values))
+
+    def _holdings_html(self) -> str:
+        """A table of which rank holds which part, for a value that is divided over several ranks."""
+        layout = self.layout
+        if layout is None or not (layout.special or layout.rooted) or max(layout.grid.sizes) == 1:
+            return ""
+        from .. import notebook
+        from ..layouts.holdings import holdings
+
+        found = holdings(layout, self.array.shape)
+        rows = [(", ".join(map(str, ranks)), text) for ranks, text in found[:_MOST_SHOWN]]
+        rows += [("others", f"{len(found) - _MOST_SHOWN} more parts")] * (len(found) > _MOST_SHOWN)
+        return notebook.table(rows, ("ranks", "hold"))
 
 
 def _converted(kind: Any, array: Any) -> Any:
@@ -556,6 +569,7 @@ def _converted(kind: Any, array: Any) -> Any:
 
 
 TENSORS.add(Tensor)
+_MOST_SHOWN = 16  # parts in a notebook
 
 
 class Given(Tensor):

@@ -30,6 +30,9 @@ class Operation:
         The index of the communication that it belongs to, or -1.
     waits_for : int
         For the wait of a nonblocking call, the place of its start; -1 for other nodes.
+    value, file, line, scope
+        The value as text, the program's line, and the modules around it; empty unless `recording_operations` was active
+        when the operation ran.
     """
 
     place: int
@@ -42,6 +45,10 @@ class Operation:
     holders: list[int] = field(default_factory=list)
     communication: int = -1
     waits_for: int = -1
+    value: str = ""
+    file: str = ""
+    line: int = 0
+    scope: list[str] = field(default_factory=list)
 
 
 @dataclass

@@ -15,6 +15,7 @@ its group.
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections import Counter, defaultdict
 from collections.abc import Sequence
@@ -24,16 +25,19 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from autograd.arrays.shape_only import Shaped
-from autograd.engine.recording import IMPORT, LEAF, arrays_of, op_of, options_of, parents_of
+from autograd.engine.events import unheard
+from autograd.engine.recording import IMPORT, LEAF, arrays_of, op_of, options_of, parents_of, signature_of
 from autograd.engine.tape import Tape
 from autograd.errors import MeshError, TapeError, typed_errors
-from autograd.layouts.layout import Rooted
+from autograd.layouts.layout import Layout, Rooted
+from autograd.records.text import shown_value
 
 from ..declaration.collective import Collective
 from ..declaration.prepared import Prepared
 from ..ops.nonblocking import START, WAIT
 from ..transports.probe import Probe, Sent
-from ..transports.protocol import Communicator
+from ..transports.protocol import Communicator, quietly
+from ..world import world
 from .graph import Communication, Operation
 from .plan_drawing import drawn
 from .simulator import Simulated, simulate
@@ -80,24 +84,26 @@ def plan(tape: Tape, ranks: Communicator | None, sizes: Sequence[int]) -> Plan:
     TapeError
         The tape was never entered, or `backward` has released it.
     MeshError
-        Without a mesh, the tape of a program that has one.
+        No mesh is current, and the tape was recorded on one that has not all ranks of the world, in their order.
     """
+    if tape.recording is None:
+        raise TapeError("plan of a tape that was never entered; needed: `with Tape() as tape:` first")
+    with unheard():  # the rules run on zeros, which are no part of the program
+        return quietly(lambda: _planned(tape, ranks, sizes))
+
+
+def _planned(tape: Tape, ranks: Communicator | None, sizes: Sequence[int]) -> Plan:
     operations: list[Operation] = []
     seen: dict[int, _Seen] = {}
     recording = tape.recording
-    if recording is None:
-        raise TapeError("plan of a tape that was never entered; needed: `with Tape() as tape:` first")
-    if ranks is None and (recording.communicates or any(x.layout is not None for x in recording.inputs())):
-        raise MeshError(
-            "tape.plan() of a tape that was recorded on a mesh, and no mesh is current\n"
-            "  fix: call it inside the block of the mesh, before its end"
-        )
+    if ranks is None:
+        ranks, sizes = _ranks_of(recording, sizes)
     end = len(recording.nodes) if tape.end is None else tape.end
     for place in range(tape.start, end):
         if recording.released(place):
             raise TapeError("plan of a tape that backward has released. Fix: plan it before, or retain=True")
         node: Any = recording.nodes[place]
-        operations.append(_describe(place, node, sizes))
+        operations.append(_with_record(_describe(place, node, sizes), recording.records))
         if hasattr(op_of(node), "communication") and getattr(op_of(node), "enters", False):
             # the nodes of its parameters are right before it
             for entered, parameter in zip(operations[-1 - len(arrays_of(node)) : -1], arrays_of(node), strict=True):
@@ -116,6 +122,45 @@ def plan(tape: Tape, ranks: Communicator | None, sizes: Sequence[int]) -> Plan:
             seen[place] = described
     packed = _pack(operations, seen)
     return _merge([_unpack(data) for data in ([packed] if ranks is None else ranks.exchange(packed))])
+
+
+def _ranks_of(recording: Any, sizes: Sequence[int]) -> tuple[Communicator | None, Sequence[int]]:
+    """The ranks of the mesh on which a tape was recorded, and its sizes, where no mesh is current; None without one."""
+    grid = next((layout.grid for layout in map(_layout_of, recording.nodes) if layout is not None), None)
+    if grid is None and not recording.communicates:
+        return None, sizes
+    everyone = world()
+    if grid is None or tuple(np.ndindex(*grid.sizes))[everyone.index : everyone.index + 1] != (grid.place,) or (
+        math.prod(grid.sizes) != everyone.size
+    ):
+        raise MeshError(
+            "tape.plan() of a tape that was recorded on a mesh of some ranks of the world, and no mesh is current\n"
+            "  fix: call it inside the block of the mesh, before its end"
+        )
+    return everyone, grid.sizes
+
+
+def _layout_of(node: Any) -> Any:
+    """A layout that a node knows; None without one."""
+    if node is None:
+        return None
+    if op_of(node) is LEAF:
+        return arrays_of(node)[0].layout
+    options = options_of(node)
+    found = [getattr(signature_of(node), "out", None), getattr(options, "out", None)]
+    found += [x for x in options if isinstance(x, Layout)] if isinstance(options, tuple) else []
+    first = next((x for x in found if x is not None), None)
+    return first[0] if isinstance(first, tuple) else first
+
+
+def _with_record(found: Operation, facts: Any) -> Operation:
+    """An operation with the facts of its record, if `recording_operations` has made one."""
+    at = -1 if facts is None else facts.ids.get(found.place, -1)
+    if at >= 0:
+        record = facts.records[at]
+        found.file, found.line, found.scope = record.file, record.line, list(record.scope)
+        found.value = shown_value(record.value)
+    return found
 
 
 def _describe(place: int, node: Any, sizes: Sequence[int]) -> Operation:

@@ -103,7 +103,7 @@ def user_function(resolve: Callable[Arguments, Use | Tensor]) -> Callable[Argume
         try:
             use = _resolved(resolve, x, axis, args, options)
             if use.__class__ is not Use:
-                return use  # type: ignore[return-value]  # the result: nothing runs
+                return use  # the result: nothing runs
             known = use.collective.prepared(use.x, use.call)
         except RingtapeError as error:
             events.refuse(resolve.__name__, resolve, (x,), (), error=error)

@@ -93,6 +93,12 @@ class _Output(Step):
 
     name = "entered parameter"
 
+    @staticmethod
+    def entered(node: Node, place: int) -> tuple[Any, Layout]:
+        """The operand that enters at a place, and the layout that it has inside."""
+        _, first, _, operands, call = options_of(node)
+        return operands[place - first], call.layouts[place - first]
+
     def push(self, node: Node, carried: list[Any], start: int, record: bool, recording: Recording, at: int) -> Any:
         of, first, places, operands, call = options_of(node)
         i = at - first

@@ -18,6 +18,7 @@ import pytest
 import autograd as ag
 import collectives as cc
 from autograd import nn
+from autograd.engine import events
 from collectives.inspect.graph import Operation
 from collectives.inspect.observing import observing
 from collectives.inspect.plan import Plan, _merge, _Seen
@@ -292,7 +293,7 @@ def test_a_released_tape_has_no_plan() -> None:
 
 
 def test_a_tape_without_a_mesh(tmp_path: Path) -> None:
-    """Its plan is the graph of this process; that of a program with a mesh needs the mesh."""
+    """Its plan is the graph of this process."""
 
     def record() -> ag.Tape:
         w = ag.Parameter(numpy.ones(2), name="w")
@@ -307,8 +308,58 @@ def test_a_tape_without_a_mesh(tmp_path: Path) -> None:
     with cc.Mesh(a=1):
         tape = record()
         assert str(tape.plan()).startswith("1 ranks, 4 operations")
-    with pytest.raises(ag.MeshError, match="no mesh is current\n  fix: call it inside the block of the mesh"):
-        tape.plan()
+    assert str(tape.plan()).startswith("1 ranks, 4 operations")
+
+
+def test_a_plan_after_the_block_of_the_mesh() -> None:
+    def program() -> tuple[str, str]:
+        with cc.Mesh(a=2, b=2) as mesh:
+            w = ag.Parameter(numpy.ones(2), name="w")
+            with ag.Tape() as tape:
+                x = ag.tensor(numpy.ones(2) * int(mesh.ranks.rank))
+                cc.all_reduce((cc.cast(w, ("a", "b"), to=cc.R) * x).sum(), ("a", "b"), to=cc.I)
+            inside = str(tape.plan())
+        return inside, str(tape.plan())
+
+    found = cc.run(program, ranks=4)
+    assert all(inside == after == found[0][0] for inside, after in found)
+    assert found[0][0].startswith("4 ranks")
+
+    def of_some() -> None:
+        part = cc.world().subgroup([2, 0] if cc.world().rank % 2 == 0 else [1], "part")
+        with cc.Mesh(part, a=-1):
+            w = ag.Parameter(numpy.ones(2), name="w")
+            with ag.Tape() as tape:
+                cc.cast(w, "a", to=cc.R)
+        with pytest.raises(ag.MeshError, match="some ranks of the world.*\n  fix: call it inside the"):
+            tape.plan()
+
+    cc.run(of_some, ranks=3)
+
+
+def test_a_plan_makes_no_call_that_anybody_hears() -> None:
+    def program() -> tuple[list[str], list[str], str, list[str]]:
+        calls: list[str] = []
+        heard: list[str] = []
+
+        def observer(group: Communicator, request: Request, started: bool, run: Callable[[], Any]) -> Any:
+            calls.append(shown(request))
+            return run()
+
+        with cc.Mesh(a=3) as mesh, cc.recording_operations() as found:
+            w = ag.Parameter(numpy.arange(3.0), name="w")
+            with ag.Tape() as tape:
+                x = ag.tensor(numpy.ones(3) * int(mesh.ranks.rank + 1))
+                cc.all_reduce((cc.cast(w, "a", to=cc.R) * x).sum(), "a", to=cc.I)
+            before = len(found.records), sum(len(r.calls) for r in found.records)
+            with observing(observer), events.listening(lambda phase, way, name: heard.append(name)):
+                plan = tape.plan()
+            assert (len(found.records), sum(len(r.calls) for r in found.records)) == before
+        return calls, heard, plan.operations[0][2].value, plan.operations[0][2].file
+
+    for calls, heard, value, file in cc.run(program, ranks=3):
+        assert calls == heard == []
+        assert value == "f64[3] 0 1 2" and file == __file__
 
 
 def test_what_the_plan_says_is_sent_is_what_backward_sends() -> None:
