@@ -6,7 +6,7 @@
 `comparison`  copies that differ, values that are not finite, the pairing
 `data`        the records in columns, for the page
 `document`    `page`: the HTML file
-`recorded`    `show`: record a part of a program, and make its page
+`show`        `show`: record a part of a program, and make its page
 ============  ====================================================================
 """
 

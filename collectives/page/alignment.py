@@ -173,7 +173,7 @@ class _Scheduler:
 
     @staticmethod
     def _arrival(of: RankRecords, member: tuple[int, int, int], steps: list[int], posted: int) -> int:
-        """The step at which a message has arrived: the receive, or the first that began after a nonblocking one ended."""
+        """The step at which a message has arrived: its receive, or the first that began after a nonblocking one."""
         call = of.records[member[1]].calls[member[2]]
         if not call.is_nonblocking or call.end_ns <= call.begin_ns:
             return posted

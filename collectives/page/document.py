@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import base64
 import gzip
-import html
 import json
 import os
+import threading
 from collections.abc import Sequence
+from html import escape
 from importlib import resources
 
 from ..inspect.record import RankRecords
@@ -23,17 +24,19 @@ class Page:
     ----------
     html : str
         The whole document.
+    records : int
+        The number of records on it, of all ranks.
     """
 
-    def __init__(self, text: str):
-        self.html = text
+    def __init__(self, html: str, records: int):
+        self.html, self.records = html, records
 
     def __repr__(self) -> str:
-        return f"<page of {len(self.html.encode()):,} bytes>"
+        return f"<page of {self.records:,} records, {len(self.html.encode()):,} bytes>"
 
     def write(self, path: str | os.PathLike[str]) -> None:
         """Write the document to a file. An existing file is replaced at once, or not at all."""
-        partial = f"{os.fspath(path)}.partial"
+        partial = f"{os.fspath(path)}.{os.getpid()}-{threading.get_ident()}.partial"
         try:
             with open(partial, "w", encoding="utf-8") as file:
                 file.write(self.html)
@@ -45,7 +48,7 @@ class Page:
 
     def _repr_html_(self) -> str:
         style = "width:100%;height:640px;border:1px solid #ccc"
-        return f'<iframe srcdoc="{html.escape(self.html)}" style="{style}" title="ranks of a program"></iframe>'
+        return f'<iframe srcdoc="{escape(self.html)}" style="{style}" title="ranks of a program"></iframe>'
 
 
 def page(
@@ -102,7 +105,8 @@ def page(
     """
     chosen = selected(records, only=only, steps=steps)
     data = page_data(chosen, title=title, values=values, predicted=predicted)
-    made = Page(_document(title, json.dumps(data, separators=(",", ":"), allow_nan=False)))
+    text = _document(title, json.dumps(data, separators=(",", ":"), allow_nan=False))
+    made = Page(text, sum(len(of.records) for of in chosen))
     if path is not None:
         made.write(path)
     return made
@@ -112,7 +116,7 @@ def _document(title: str, data: str) -> str:
     files = resources.files(__package__)
     packed = base64.b64encode(gzip.compress(data.encode(), compresslevel=9, mtime=0)).decode()
     parts = {
-        "@TITLE@": html.escape(title or "ringtape: ranks"),
+        "@TITLE@": escape(title or "ringtape: ranks"),
         "@CSS@": files.joinpath("page.css").read_text(encoding="utf-8"),
         "@SCRIPT@": files.joinpath("page.js").read_text(encoding="utf-8"),
         "@DATA@": packed,

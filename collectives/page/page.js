@@ -461,7 +461,7 @@ class View {
     if (!count) return "";
     const labels = run.layout(rank.layout[shown]), most = Math.floor((w - 8) / 6.7);
     const name = run.texts[run.scopes[this.blocks.scope[this.blocks.of[first]]][1]];
-    let text = `<rect class="frame" x="${x + 3}" y="${y - 3}" width="${w}" height="${CELL}"/>` + frame(labels, x, y, w, CELL, false);
+    let text = `<rect class="sheet" x="${x + 3}" y="${y - 3}" width="${w}" height="${CELL}"/>` + frame(labels, x, y, w, CELL, false);
     if (w > 34) {
       text += `<text class="in name" x="${x + 5}" y="${y + 13}">${escaped(cut(name, most - String(count).length - 2))} ×${count}</text>`;
       const kinds = [...totals].map(([word, n]) => (n > 1 ? n + " " : "") + word).join(", ");
@@ -742,7 +742,7 @@ class View {
   }
   showTimes(sx, w) {
     const run = this.run, { rows, begin } = this.times, from = (sx - 40) / this.scale + begin, to = (sx + w) / this.scale + begin;
-    let text = "", links = "";
+    let text = "", grid = "";
     rows.forEach(({ starts, ends, order }, r) => {
       const rank = run.rank[r];
       let low = 0, high = order.length;
@@ -774,9 +774,9 @@ class View {
     const step = 10 ** Math.floor(Math.log10(160 / this.scale)), unit = [1, 2, 5, 10].map((n) => n * step).find((n) => n * this.scale >= 90);
     for (let t = Math.ceil((sx / this.scale) / unit) * unit; t * this.scale - sx < w - LEFT; t += unit) {
       const x = LEFT + t * this.scale - sx;
-      links += `<path class="lane" d="M${x} ${this.top - 10}V${this.bottom}"/><text class="quiet small" x="${x + 3}" y="${this.top - 6}">${time(t)}</text>`;
+      grid += `<path class="lane" d="M${x} ${this.top - 10}V${this.bottom}"/><text class="quiet small" x="${x + 3}" y="${this.top - 6}">${time(t)}</text>`;
     }
-    this.links.innerHTML = links;
+    this.brackets.innerHTML = grid;
     this.columns.innerHTML = text;
     this.mark();
   }
@@ -1204,12 +1204,13 @@ const KEYS = [
 function help(view) {
   const links = [["all_reduce", "all_reduce"], ["all_gather", "all_gather"], ["reduce_scatter", "reduce_scatter"], ["all_to_all", "all_to_all"], ["scan", "scan"]];
   const sample = (word) => { const [colour, kind] = LINKS[word]; return `<svg width="18" height="38"><path class="link" stroke="${colour}" d="M9 7V31"/>${marker(kind, colour, 9, 7, "var(--ground)")}${marker(kind, colour, 9, 31, "var(--ground)")}</svg>`; };
-  byId("keys").innerHTML = `<h2>Keys</h2><div class="columns">${KEYS.map(([key, text]) => `<span>${key.split(" ").map((each) => `<kbd>${escaped(each)}</kbd>`).join(" ")}</span><span>${text}</span>`).join("")}</div>
+  byId("keys").innerHTML = `<div class="halves"><div><h2>Keys</h2><div class="columns">${KEYS.map(([key, text]) => `<span>${key.split(" ").map((each) => `<kbd>${escaped(each)}</kbd>`).join(" ")}</span><span>${text}</span>`).join("")}</div><p><button id="close">Close</button></p></div><div>
 <h2>Signs</h2><p>A column is an operation in logical order, a row a rank. The lower band is the backward direction: the cotangent that arrives, below its operation. A sheet behind a cell marks a folded scope.</p>
 <div class="columns">${links.map(([word, text]) => sample(word) + `<span>${text}</span>`).join("")}<svg width="18" height="38">${arrow(LINKS.broadcast[0], 9, 7, 9, 32, 0)}</svg><span>from a root, to a root, or a message</span>
 <svg width="18" height="20">${signs(DIFFERS, 18, 1)}</svg><span>copies that should be equal differ</span><svg width="18" height="20">${signs(NOT_FINITE, 18, 1)}</svg><span>values that are not finite</span><svg width="18" height="20">${signs(FAILED, 18, 1)}</svg><span>the operation raised an error; in a link: the call was never made</span></div>
-${view.legend()}<p><button id="close">Close</button></p>`;
+${view.legend()}</div></div>`;
   byId("keys").showModal();
+  byId("keys").scrollTop = 0;
   byId("close").onclick = () => byId("keys").close();
 }
 
