@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from autograd.engine.tape import scope
 from autograd.errors import (
     CollectiveMismatch,
     CommunicationError,
@@ -64,7 +65,7 @@ __all__ = [
     "check_collective", "check_replicas", "current_mesh", "declare_partial", "dry", "exscan", "from_local", "gather",
     "get", "halo_exchange", "in_order", "irecv", "isend", "mean", "permute", "permute_async",
     "recording_operations", "recv", "reduce", "reduce_async", "reduce_scatter", "reduce_scatter_async",
-    "reproducible_sum", "run", "scan", "scatter", "send", "shard", "show", "timeline", "world", "wrap",
+    "reproducible_sum", "run", "scan", "scatter", "scope", "send", "shard", "show", "timeline", "world", "wrap",
 ]  # fmt: skip
 
 

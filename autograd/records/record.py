@@ -88,6 +88,11 @@ class CallOf:
         The algorithm that ran, and why it was chosen: "given", "default", "fastest of 4 by the table".
     begin_ns, end_ns : int
         When the rank entered and left it, by the clock of the records. Of a nonblocking call: its start and its end.
+    returned_ns, wait_ns : int
+        Of a nonblocking call: when its start returned, and when the rank began to wait for it. If a test found it
+        complete before, both `wait_ns` and `end_ns` are the time of that test. Else as `end_ns` and `begin_ns`.
+    has_ended : bool
+        Whether it is complete; else `end_ns` is the time of its begin.
     """
 
     call: str
@@ -103,6 +108,9 @@ class CallOf:
     reason: str = ""
     begin_ns: int = 0
     end_ns: int = 0
+    returned_ns: int = 0
+    wait_ns: int = 0
+    has_ended: bool = False
 
 
 @dataclass(slots=True)

@@ -118,6 +118,8 @@ class Recorder:
     ----------
     found : RankRecords
         The records so far.
+    ended : OperationRecord or None
+        The record of the operation that ended last.
 
     Examples
     --------
@@ -137,6 +139,7 @@ class Recorder:
         clock: Callable[[], int] = time.perf_counter_ns,
     ):  # fmt: skip
         self.found = RankRecords(rank)
+        self.ended: OperationRecord | None = None
         self.clock = clock
         self._values, self._lines = values, lines
         self._open: list[_Open] = []
@@ -147,8 +150,8 @@ class Recorder:
         self._gradients: dict[int, int] = {}  # by the id of a leaf: the record that gave it its gradient
         self._awaiting: tuple[OperationRecord, Any] | None = None  # its node follows: a record and its operation
         self._unclaimed: tuple[OperationRecord, Any] | None = None  # its events follow: a record and its operation
-        self._unsettled: tuple[OperationRecord, int, Recording] | None = None  # whose node may be released
-        self._recent: Recording | None = None
+        self._unsettled: tuple[OperationRecord, int, ref[Recording]] | None = None  # whose node may be released
+        self._recent: Callable[[], Recording | None] = lambda: None  # the recording of the last event
         self._loose: list[CallOf] = []  # control messages, which belong to the operation that follows
         self._scopes: list[tuple[str, int]] = []  # names of blocks, and how many modules are around them
         self._paths: dict[tuple[int, int], tuple[Any, Any, str]] = {}
@@ -196,6 +199,7 @@ class Recorder:
         if entry is None or entry.record is None:
             return
         entry.record.end_ns = now
+        self.ended = entry.record
         if direction == "forward":
             self._end(entry, *facts[:3])
         elif direction == "backward":
@@ -220,18 +224,23 @@ class Recorder:
         to = self._facts(sweep.recording).ids.get(place, -1)
         self._contribute(entry.record, to, ct)
 
-    def add_call(self, call: CallOf) -> None:
-        """Take a call of the transport: to the operation that runs, or, if it is control, to the one that follows."""
+    def add_call(self, call: CallOf) -> OperationRecord | None:
+        """Take a call of the transport, which has just begun.
+
+        It belongs to the operation that runs, or, if it is control, to the one that follows. Any other call gets a
+        record of its own, which is returned.
+        """
         record = self._current()
         if record is not None:
             record.calls.append(call)
         elif call.is_control:
             self._loose.append(call)
         else:
-            self._alone(call)
+            return self._alone(call)
+        return None
 
     def _hear_span(self, edge: str, name: str, rows: int) -> None:
-        self._settle(self._recent)  # the sweep may empty its list, the block of a tape has left it
+        self._settle(self._recent())  # the sweep may empty its list, the block of a tape has left it
         self._settle(state.recording)
         end = len(self.found.records)
         if name == "step":
@@ -277,11 +286,12 @@ class Recorder:
         """The record of the innermost operation that runs."""
         return next((entry.record for entry in reversed(self._open) if entry.record is not None), None)
 
-    def _alone(self, call: CallOf) -> None:
+    def _alone(self, call: CallOf) -> OperationRecord:
         """Make a record for a call that no operation has made."""
         record = self._new("forward", call.call)
         record.begin_ns, record.end_ns = call.begin_ns, call.end_ns
         record.calls.append(call)
+        return record
 
     # -- forward ---------------------------------------------------------------------------------------------------
     def _begin(self, name: str, op: Any, xs: Sequence[Any], options: Any) -> None:
@@ -419,13 +429,14 @@ class Recorder:
     def _settle(self, recording: Recording | None) -> None:
         """Look at the nodes that were appended since the last event, and whether the last step released its node."""
         if self._unsettled is not None:
-            record, place, of = self._unsettled
-            self._unsettled = None
-            before = self._facts(of).bytes_before
-            record.tape_bytes = before[min(place, len(before) - 1) if of.released(place) else -1]
+            record, place, reference = self._unsettled
+            self._unsettled, of = None, reference()
+            if of is not None:
+                before = self._facts(of).bytes_before
+                record.tape_bytes = before[min(place, len(before) - 1) if of.released(place) else -1]
         self._unclaimed = None
         if recording is not None:
-            self._recent = recording
+            self._recent = ref(recording)
             facts = self._facts(recording)
             for place in range(facts.seen, len(recording.nodes)):
                 self._see_node(facts, recording, place)
@@ -521,7 +532,7 @@ class Recorder:
             before = self._facts(sweep.recording).bytes_before
             record.tape_bytes = before[min(sweep.place, len(before) - 1)]
         else:
-            self._unsettled = record, sweep.place, sweep.recording
+            self._unsettled = record, sweep.place, ref(sweep.recording)
 
     def _end_entry_backward(self, record: OperationRecord, leaves: Sequence[Any], sweep: Any) -> None:
         """The gradients that the adjoint of an entry has given its parameters."""

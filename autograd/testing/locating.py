@@ -10,11 +10,12 @@ import numpy as np
 
 from .. import ops
 from ..arrays.device import is_array, is_inexact
-from ..engine import events
 from ..engine.primitive import Primitive
 from ..engine.state import outside_mesh
 from ..engine.tensor import TENSORS, Tensor
-from ..errors import find_site, short_site
+from ..errors import short_site
+from ..records.record import OperationRecord
+from ..records.recorder import Recorder
 from .coordinates import Function, OnAllRanks, from_any_rank, raw
 from .report import GradientMismatch
 
@@ -32,7 +33,7 @@ class _Call(NamedTuple):
     operation: Any
     operands: list[Any]
     options: Any
-    site: str
+    record: OperationRecord
 
     @property
     def name(self) -> str:
@@ -44,7 +45,8 @@ class _Call(NamedTuple):
         where = ""
         if declared is not None and not declared.is_own:
             where = f", declared at {short_site(declared.file, declared.line)}"
-        return f"the derivative of operation {self.name!r}, called at {self.site}{where}"
+        within = f" in {'.'.join(self.record.scope)}" if self.record.scope else ""
+        return f"the derivative of operation {self.name!r}, called at {_site(self.record)}{within}{where}"
 
     def differentiable(self) -> list[int]:
         """The operands that have derivatives."""
@@ -71,28 +73,33 @@ class _Call(NamedTuple):
         return function, [np.asarray(self.operands[i]) for i in at]
 
 
-class _Calls:
+class _Calls(Recorder):
     """Collects the calls of operations, and the names of the collectives, which other ranks would have to call, too."""
 
+    whole = False  # an operation that can be computed by several simpler ones is: each is checked
+
     def __init__(self) -> None:
-        self.found: list[_Call] = []
+        super().__init__(values=False)
+        self.calls: list[_Call] = []
         self.untested: dict[str, None] = {}
 
-    def __call__(self, *event: Any) -> None:
-        """Nothing is collected without facts."""
-
     def see(self, phase: str, direction: str, name: str, facts: tuple[Any, ...]) -> None:
-        if phase != "end" or direction != "forward" or not facts:
+        super().see(phase, direction, name, facts)
+        if phase != "end" or direction != "forward":
             return
-        site = short_site(*find_site())
+        assert self.ended is not None
         if len(facts) == 4 and all(x.__class__ in TENSORS or not isinstance(x, tuple | list | dict) for x in facts[1]):
-            self.found.append(_Call(facts[0], [raw(x) for x in facts[1]], facts[3], site))
+            self.calls.append(_Call(facts[0], [raw(x) for x in facts[1]], facts[3], self.ended))
         else:
-            self.untested[f"{name} at {site}"] = None
+            self.untested[f"{name} at {_site(self.ended)}"] = None
+
+
+def _site(record: OperationRecord) -> str:
+    return short_site(record.file, record.line)
 
 
 def locate(error: GradientMismatch, f: OnAllRanks, xs: Sequence[np.ndarray], check: Check) -> None:
-    """Add to the error of a function the operations whose derivatives are wrong, each checked by itself.
+    """Add to the error of a function the operations whose derivatives are wrong, in order. Each is checked by itself.
 
     Under a mesh all ranks call it. Each checks its own calls, and all get the text of the first rank that finds one.
 
@@ -107,17 +114,17 @@ def locate(error: GradientMismatch, f: OnAllRanks, xs: Sequence[np.ndarray], che
     if isinstance(f.f, Primitive):
         return
     calls = _Calls()
-    with events.listening(calls):
+    with calls.listening():
         f.f(*[x if x.__class__ in TENSORS else Tensor(x.copy()) for x in f.spread(xs)])
-    faults: dict[str, tuple[float, str]] = {}
+    faults: dict[str, str] = {}
     with outside_mesh(), np.errstate(all="ignore"):
-        for call in calls.found:
+        for call in calls.calls:
             if call.title not in faults and (fault := _fault(call, check)) is not None:
                 faults[call.title] = fault
-    worst = sorted(faults.items(), key=lambda item: -item[1][0])[:_MOST]
-    text = from_any_rank("".join(f"\n  wrong: {title}\n    {fault}" for title, (_, fault) in worst))
+    first = list(faults.items())[:_MOST]
+    text = from_any_rank("".join(f"\n  wrong: {title}\n    {fault}" for title, fault in first))
     if not text:
-        text = f"\n  the derivative of each of the {len(calls.found)} operations that it calls is right by itself"
+        text = f"\n  the derivative of each of the {len(calls.calls)} operations that it calls is right by itself"
         if calls.untested:
             text += f"; not tested: {', '.join(list(calls.untested)[:_MOST])} (a collective: collectives.testing.check)"
         else:
@@ -125,8 +132,8 @@ def locate(error: GradientMismatch, f: OnAllRanks, xs: Sequence[np.ndarray], che
     error.extend(text)
 
 
-def _fault(call: _Call, check: Check) -> tuple[float, str] | None:
-    """The size of the error of an operation's derivative, and what the check of it alone says; None if it is right."""
+def _fault(call: _Call, check: Check) -> str | None:
+    """What the check of an operation's derivative alone says; None if it is right."""
     function, operands = call.alone()
     if not operands:
         return None
@@ -137,7 +144,7 @@ def _fault(call: _Call, check: Check) -> tuple[float, str] | None:
                  for i in call.differentiable()]  # fmt: skip
         lines = re.sub(r"\bargument (\d+)", lambda found: names[int(found[1])], error.reason).splitlines()
         size = f"; the largest error is {error.size:.2g} of the largest element" if error.size else ""
-        return error.size, "\n    ".join([lines[0] + size, *lines[1:3]])
+        return "\n    ".join([lines[0] + size, *lines[1:3]])
     except Exception:  # the operation cannot be checked by itself at these values
         return None
     return None

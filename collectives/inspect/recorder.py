@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from autograd.records.record import CallOf, RankRecords
+from autograd.records.record import CallOf, OperationRecord, RankRecords
 from autograd.records.recorder import Recorder
 
 from ..transports.protocol import Communicator
@@ -15,10 +15,10 @@ from ..transports.request import Control, Request, given_bytes, shown
 from ..world import world
 from .clocks import Clock
 from .observing import Watched, observing
+from .timeline_report import MESSAGES
 
-__all__ = ["recording_operations"]
+__all__ = ["Calls", "recording_operations"]
 
-_MESSAGES = frozenset(("send", "lend", "recv"))
 _ROOTED = frozenset(("broadcast", "reduce", "gather", "scatter"))
 _CONTROL = frozenset(("agree", "exchange", "window", "clocks", "arrivals"))
 
@@ -76,44 +76,72 @@ def recording_operations(
     backward parameter w {dp: I} () 0
     """
     recorder = Recorder(int(world().rank), values=values, lines=lines, clock=clock)
-    with observing(_Calls(recorder)), recorder.listening() as found:
+    with observing(Calls(clock, recorder.add_call)), recorder.listening() as found:
         yield found
 
 
-class _Calls:
-    """The observer that turns the calls of the transport into `CallOf`."""
+class Calls:
+    """The observer that makes a `CallOf` for each call of a communicator.
 
-    def __init__(self, recorder: Recorder):
-        self._recorder, self._clock = recorder, recorder.clock
+    Parameters
+    ----------
+    clock : callable
+        Returns the time on this rank in nanoseconds.
+    take : callable
+        It is called with each call that has begun. It returns the record of the call alone, if it has made one.
+    """
+
+    def __init__(self, clock: Clock, take: Callable[[CallOf], OperationRecord | None]):
+        self._clock, self._take = clock, take
         self._counts: dict[Any, int] = {}
 
     def __call__(self, group: Communicator, request: Request, started: bool, run: Callable[[], Any]) -> Any:
         call = self._new(group, request, started)
-        call.begin_ns = call.end_ns = self._clock()
-        self._recorder.add_call(call)
-        result = run()
-        call.end_ns = self._clock()
+        call.begin_ns = call.end_ns = call.wait_ns = self._clock()
+        alone = self._take(call)
+        try:
+            result = run()
+        except BaseException as error:
+            if alone is not None:
+                alone.end_ns, alone.error = self._clock(), str(error) or type(error).__name__
+            raise
+        call.returned_ns = self._clock()
         call.algorithm, call.reason = group.explain(request)  # which is settled now
         if not started:
+            self._end(call, alone, call.returned_ns)
             return result
+        is_waited_for = False
+
+        def began() -> None:
+            nonlocal is_waited_for
+            call.wait_ns, is_waited_for = self._clock(), True
 
         def ended() -> None:
-            call.end_ns = self._clock()
+            self._end(call, alone, self._clock())
+            if not is_waited_for:  # a test has found it complete
+                call.wait_ns = call.end_ns
 
-        return Watched(result, lambda: None, ended)
+        return Watched(result, began, ended)
+
+    @staticmethod
+    def _end(call: CallOf, alone: OperationRecord | None, now: int) -> None:
+        call.end_ns, call.has_ended = now, True
+        if alone is not None:
+            alone.end_ns = now
 
     def _new(self, group: Communicator, request: Request, started: bool) -> CallOf:
-        name, of = shown(request), request.call
-        axis, channel, peer, way = group.name.partition("@")[0], group.name, None, ""
+        of, channel, peer, way = request.call, group.name, None, ""
         is_control = of in _CONTROL or isinstance(request, Control)
-        if of in _MESSAGES:
+        if of in MESSAGES:
             peer, way = group.ranks[request.peer], "recv" if of == "recv" else "send"
-            if request.options and request.options[0] is not None:
+            if request.options and request.options[0] is not None:  # it is received by this number
                 channel = f"{channel}#{request.options[0]}"
         elif of in _ROOTED:
             peer = group.ranks[request.root]
         key = channel, group.ranks, peer if way else None, way, is_control
         number = self._counts[key] = self._counts.get(key, 0) + 1
+        axis = group.name.partition("@")[0]
         size = 0 if of == "agree" else given_bytes(request)
-        return CallOf(name, axis.partition("/")[0], channel, number, tuple(map(int, group.ranks)), size, peer, started,
-                      is_control)  # fmt: skip
+        return CallOf(
+            shown(request), axis, channel, number, tuple(map(int, group.ranks)), size, peer, started, is_control
+        )

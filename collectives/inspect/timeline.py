@@ -12,7 +12,6 @@ import os
 import pickle
 import socket
 import time
-from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
@@ -20,12 +19,13 @@ import numpy as np
 
 from autograd.engine import events
 from autograd.errors import MeshError, check_callable, typed_errors
+from autograd.records.record import CallOf
 
 from ..transports.protocol import Communicator
-from ..transports.request import Request, given_bytes, shown
 from ..world import world
 from .clocks import Clock, Offset, measure_offsets
-from .observing import Watched, observing
+from .observing import observing
+from .recorder import Calls
 from .timeline_report import MESSAGES, CallRecord, OperationRecord, RankRecord, Report, SpanRecord, merged
 
 __all__ = ["Timeline", "broadcast_object", "timeline"]
@@ -89,13 +89,12 @@ class Timeline:
         self.path = None if path is None else os.fspath(path)
         self.report: Report | None = None
         self._clock = clock
-        self._calls: list[CallRecord] = []
+        self._calls: list[tuple[CallOf, bool, str]] = []  # with whether a sweep runs, and the operation
         self._operations: list[OperationRecord] = []
         self._open: list[tuple[str, str, int]] = []
         self._spans: list[SpanRecord] = []
         self._open_spans: list[tuple[str, int, int]] = []
         self._elements = 0  # of the results of all operations of forward
-        self._counts: dict[Any, int] = {}
         self._exit: ExitStack | None = None
         self._channel: Communicator | None = None
         self._start: list[Offset] = []
@@ -110,7 +109,7 @@ class Timeline:
         self._start = measure_offsets(self._channel, self._clock)
         self._channel.barrier()
         self._exit = ExitStack()
-        self._exit.enter_context(observing(self._observe))
+        self._exit.enter_context(observing(Calls(self._clock, self._take)))
         self._exit.enter_context(events.listening(_Operations(self)))
         self._exit.enter_context(events.listening_to_spans(self._hear_span))
         return self
@@ -122,7 +121,9 @@ class Timeline:
             return
         channel = self._channel
         ends = measure_offsets(channel, self._clock)
-        mine = RankRecord(int(channel.rank), socket.gethostname(), self._calls, self._operations, self._spans)
+        rank = int(channel.rank)
+        calls = self._records_of_calls(rank)
+        mine = RankRecord(rank, socket.gethostname(), calls, self._operations, self._spans)
         records = _gathered(channel, mine)
         if records is not None:
             self.report = merged(records, self._start, ends)
@@ -170,50 +171,28 @@ class Timeline:
                 self._spans.append(SpanRecord(name, begin, self._clock(), self._elements - elements, rows))
                 return
 
-    def _observe(self, group: Communicator, request: Request, started: bool, run: Callable[[], Any]) -> Any:
-        record = self._new(group, request)
-        self._calls.append(record)
-        record.begin = record.wait = self._clock()
-        result = run()
-        record.returned = self._clock()
-        if not started:
-            record.end = record.returned
-            return result
+    def _take(self, call: CallOf) -> None:
+        """Take a call that has begun, with the operation that makes it."""
+        is_backward = any(direction == "backward" for direction, _, _ in self._open)
+        self._calls.append((call, is_backward, self._open[-1][1] if self._open else call.call))
 
-        waits = False
+    def _records_of_calls(self, rank: int) -> list[CallRecord]:
+        return [_of_timeline(*each, rank) for each in self._calls]
 
-        def began() -> None:
-            nonlocal waits
-            record.wait, waits = self._clock(), True
 
-        def ended() -> None:
-            record.end = self._clock()
-            if not waits:  # a test has found it complete
-                record.wait = record.end
-
-        record.pending = True
-        return Watched(result, began, ended)
-
-    def _new(self, group: Communicator, request: Request) -> CallRecord:
-        """The record of a call, with the key by which it is matched with the calls of other ranks."""
-        call, root = shown(request), None
-        peers: tuple[int, int] | None = None
-        if call in MESSAGES:
-            peers = (request.peer, group.index) if call == "recv" else (group.index, request.peer)
-        elif call in ("broadcast", "reduce", "gather", "scatter"):
-            root = request.root
-        way = call if peers is None else "recv" if call == "recv" else "send"
-        # messages with one number are counted; see `transports.request`
-        number_of_message = request.options[0] if peers and request.options else None
-        counted = (group.name, group.ranks, peers, way, number_of_message)
-        number = self._counts[counted] = self._counts.get(counted, 0) + 1
-        key = (group.name, group.ranks, peers, f"message {number_of_message}" if peers else call)
-        size = 0 if call == "agree" else given_bytes(request)
-        backward = any(direction == "backward" for direction, _, _ in self._open)
-        return CallRecord(
-            call, group.name.partition("@")[0], key, number, size,
-            None if root is None else group.ranks[root], backward, self._open[-1][1] if self._open else call,
-        )  # fmt: skip
+def _of_timeline(call: CallOf, is_backward: bool, by: str, rank: int) -> CallRecord:
+    """A call as timelines have it, with the key by which it is matched with the calls of other ranks."""
+    is_message = call.call in MESSAGES
+    peers = None
+    if is_message and call.peer is not None:
+        peers = (call.peer, rank) if call.call == "recv" else (rank, call.peer)
+    channel = f"{call.channel}, control" if call.is_control else call.channel  # the two are counted apart
+    key = channel, call.ranks, peers, "message" if is_message else call.call
+    root = None if is_message else call.peer
+    return CallRecord(
+        call.call, call.axis, key, call.number, call.bytes, root, is_backward, by, call.begin_ns, call.returned_ns,
+        call.wait_ns, call.end_ns if call.has_ended else None, call.is_nonblocking,
+    )  # fmt: skip
 
 
 class _Operations:

@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Run the program. Returns 0, or 2 for invalid options. An error of the program is raised once the page is there."""
+    """Run the program. Returns 0, or 2 for invalid options. A program's error is raised once the page is there."""
     size = world().size
     if problem := _problem(args, size):
         print(f"show: {problem}", file=sys.stderr)

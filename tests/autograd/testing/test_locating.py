@@ -99,6 +99,27 @@ def test_check_grads_names_the_operation_and_the_line(name: str, model: Any) -> 
         assert word in found, found
 
 
+def test_of_a_model_the_first_wrong_operation_comes_first() -> None:
+    class Block(nn.Module):
+        def __init__(self, function: Callable[..., Any]):
+            self.function = function
+            self.linear = nn.Linear(3, 3, key=ag.random.Key(4), dtype="float64")
+
+        def forward(self, x: Any) -> Any:
+            return self.function(self.linear(x))
+
+    slightly = op("slightly wrong (located)", "N", lambda a: a**2, lambda ct, y, a: 2.001 * ct * a, saves="0")
+    del registry["slightly wrong (located)"]
+    model = nn.Sequential(Block(np.sin), Block(slightly), Block(cube))
+    with pytest.raises(GradientMismatch) as error:
+        check_grads(model, X, order=1, modes=["reverse"])
+    named = [line for line in str(error.value).splitlines() if line.startswith("  wrong: ")]
+    assert len(named) == 2
+    line = line_of(test_of_a_model_the_first_wrong_operation_comes_first, "self.function(self")
+    assert f"operation 'slightly wrong (located)', called at {line} in Sequential.1," in named[0]
+    assert f"operation 'cube', called at {line} in Sequential.2," in named[1]
+
+
 @pytest.fixture
 def wrong_tanh() -> Iterator[None]:
     tanh: Any = registry["tanh"]

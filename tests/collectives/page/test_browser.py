@@ -44,12 +44,13 @@ def recorded(ranks: int) -> list[RankRecords]:
 def test_a_program_is_drawn_without_a_word_on_the_console(ranks: int, tmp_path: Path) -> None:
     seen = look(page(recorded(ranks), title="two steps").html, """
         view.go(5);
-        const texts = Array.from(document.querySelectorAll("#columns .cell .name"), (each) => each.textContent);
+        const all = (path) => Array.from(document.querySelectorAll(path), (each) => each.textContent);
+        const texts = all("#columns .cell .name");
         return {
           ranks: run.size, moments: run.moments, texts, title: document.title,
           panel: document.querySelector("#panel h1").textContent,
           source: document.querySelector("#panel .source .here").textContent,
-          lanes: Array.from(document.querySelectorAll("#names text"), (each) => each.textContent).filter((t) => t.startsWith("rank")),
+          lanes: all("#names text").filter((text) => text.startsWith("rank")),
         };
     """, tmp_path)  # fmt: skip
     assert seen.console == [] and seen.requests == 0
@@ -105,8 +106,8 @@ def chain(ranks: int, count: int) -> list[RankRecords]:
         for k in range(count):
             call = CallOf("all_reduce", "dp", "dp", k, tuple(range(ranks)), 16)
             records.append(OperationRecord(
-                k, "forward", f"op{k % 9}", 1, k, ("net", f"block{k // 50}"), __file__, 1 + k % 40, (k - 1,) if k else (),
-                layout="{dp: V}", value=values[k % 7], calls=[call] if k % 10 == 0 else [], begin_ns=10 * k,
+                k, "forward", f"op{k % 9}", 1, k, ("net", f"block{k // 50}"), __file__, 1 + k % 40,
+                (k - 1,) if k else (), layout="{dp: V}", value=values[k % 7], calls=[call] if k % 10 == 0 else [], begin_ns=10 * k,
                 end_ns=10 * k + 9,
             ))  # fmt: skip
         for k in reversed(range(count)):
@@ -134,7 +135,8 @@ def test_the_document_does_not_grow_with_the_program(tmp_path: Path) -> None:
 def test_folding_sums_the_calls(tmp_path: Path) -> None:
     seen = look(page(chain(3, 100)).html, """
         view.foldTo(1); const one = view.blocks.count;
-        const cells = Array.from(document.querySelectorAll(".cell"), (each) => Array.from(each.querySelectorAll("text"), (t) => t.textContent));
+        const texts = (cell) => Array.from(cell.querySelectorAll("text"), (each) => each.textContent);
+        const cells = Array.from(document.querySelectorAll(".cell"), texts);
         view.foldTo(2); const all = view.blocks.count;
         view.toggleScope(run.scopeOf[0]);
         return { one, all, block: view.blocks.count, cells };
