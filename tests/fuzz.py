@@ -426,6 +426,7 @@ INSTANCES: dict[Any, Callable[[Draw], Any]] = {
     optim.Offload: lambda d: optim.Offload(optim.SGD, [d.parameter()], lr=0.1),
     loaders.TensorDataset: lambda d: _data(), loaders.DataLoader: lambda d: loaders.DataLoader(_data(), batch_size=2),
     cc.Mesh: lambda d: cc.Mesh(dp=-1) if d.labels else cc.Mesh(dp=1), cc.Timeline: lambda d: cc.timeline(None),
+    cc.Show: lambda d: cc.show(),
     cc.Pending: lambda d: cc.Pending.done(1.0),
     cc.DryRun: lambda d: cc.dry(2, mesh={"dp": 2}), cc.Link: lambda d: cc.Link(1e-6, 1e9),
     cc.Topology: lambda d: cc.Topology(2, cc.Link(1e-6, 1e9), cc.Link(1e-6, 1e9)),

@@ -13,16 +13,17 @@ import os
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from numbers import Integral, Real
 from typing import Any
 
-from autograd.errors import ArgumentError
+from autograd.errors import ArgumentError, short
 
 from ..inspect.record import CallOf, OperationRecord, RankRecords, Summary
 from .alignment import Alignment, align
 from .comparison import DIFFERS, FAILED, NOT_FINITE, flags, origins, pairings
 from .placement import place
 
-__all__ = ["Predicted", "page_data", "selected"]
+__all__ = ["Predicted", "check_selection", "page_data", "selected"]
 
 Predicted = Sequence[Sequence[tuple[float, float]]]
 """By rank and record: the predicted begin and end in seconds."""
@@ -134,6 +135,7 @@ def selected(
     >>> [(record.id, record.name, record.operands) for record in of.records]
     [(0, 'sin', (-1,))]
     """
+    check_selection(only, steps)
     if only is not None:
         known = [of.rank for of in ranks]
         if missing := [rank for rank in only if rank not in known]:
@@ -148,11 +150,27 @@ def selected(
 # -- selecting ---------------------------------------------------------------------------------------------------------
 
 
+def check_selection(only: Sequence[int] | None, steps: tuple[int, int] | None) -> None:
+    """Refuse what is no list of ranks, or no pair of steps."""
+    if only is not None and not (is_list_of(only, Integral) and len(only)):
+        raise ArgumentError(f"only={short(only)} was given; needed: a list of ranks, as only=[0, 3]")
+    if steps is not None and not (is_list_of(steps, Integral) and len(steps) == 2 and 0 <= steps[0] < steps[1]):
+        raise ArgumentError(
+            f"steps={short(steps)} was given; needed: the first step, and the step after the last\n"
+            "  fix: steps=(0, 1) for the first step"
+        )
+
+
+def is_list_of(x: Any, kind: type) -> bool:
+    """Whether a value is a list or tuple of one kind."""
+    return isinstance(x, list | tuple) and all(isinstance(each, kind) for each in x)
+
+
 def _range(of: RankRecords, steps: tuple[int, int] | None) -> tuple[int, int]:
     if steps is None:
         return 0, len(of.records)
     first, last = steps
-    if not 0 <= first < last or first >= len(of.steps):
+    if first >= len(of.steps):
         raise ArgumentError(
             f"steps {first}:{last} were given; rank {of.rank} has marked {len(of.steps)} steps, from 0\n"
             "  fix: give steps that the program has run; an optimizer's step ends each"
@@ -378,7 +396,13 @@ def _problems(ranks: Sequence[RankRecords], marks: list[list[int]], alignment: A
 def _check_predicted(ranks: Sequence[RankRecords], predicted: Predicted | None) -> None:
     if predicted is None:
         return
-    given, needed = [len(row) for row in predicted], [len(of.records) for of in ranks]
+    needed = [len(of.records) for of in ranks]
+    is_table = is_list_of(predicted, Sequence) and all(is_list_of(pair, Real) for row in predicted for pair in row)
+    if not is_table or any(len(pair) != 2 for row in predicted for pair in row):
+        raise ArgumentError(
+            f"predicted={short(predicted)} was given; needed: a list for each rank, of (begin, end) in s"
+        )
+    given = [len(row) for row in predicted]
     if given != needed:
         raise ArgumentError(f"predicted times of {given} records by rank were given; needed: of {needed}")
 

@@ -11,12 +11,15 @@ from collections.abc import Sequence
 from html import escape
 from importlib import resources
 
+from autograd.errors import ArgumentError, short, typed_errors
+
 from ..inspect.record import RankRecords
 from .data import Predicted, page_data, selected
 
 __all__ = ["Page", "page"]
 
 
+@typed_errors
 class Page:
     """An HTML page of a program's ranks. A notebook shows it in place.
 
@@ -51,6 +54,7 @@ class Page:
         return f'<iframe srcdoc="{escape(self.html)}" style="{style}" title="ranks of a program"></iframe>'
 
 
+@typed_errors
 def page(
     records: Sequence[RankRecords],
     path: str | os.PathLike[str] | None = None,
@@ -103,6 +107,11 @@ def page(
     >>> made.html.startswith("<!doctype html>"), "http" in made.html.replace("http-equiv", "").replace("www.w3.org", "")
     (True, True)
     """
+    if not isinstance(records, list | tuple) or not all(isinstance(of, RankRecords) for of in records):
+        raise ArgumentError(
+            f"page({short(records)}) was given; needed: a list with the RankRecords of each rank\n"
+            "  fix: page(cc.run(program, ranks)), where the program returns what cc.recording_operations gave"
+        )
     chosen = selected(records, only=only, steps=steps)
     data = page_data(chosen, title=title, values=values, predicted=predicted)
     text = _document(title, json.dumps(data, separators=(",", ":"), allow_nan=False))

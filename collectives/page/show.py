@@ -29,6 +29,7 @@ from ..inspect.recorder import recording_operations
 from ..job.failure import process
 from ..transports.protocol import Communicator
 from ..world import World, world
+from .data import check_selection
 from .document import Page, page
 
 __all__ = ["Show", "show"]
@@ -113,6 +114,7 @@ class Show:
     ):  # fmt: skip
         self.path = None if path is None else os.fspath(path)
         self.page: Page | None = None
+        check_selection(only, steps)
         self._options: dict[str, Any] = {
             "title": title or (os.path.basename(self.path) if self.path else ""), "only": only, "steps": steps,
             "values": values,
@@ -128,7 +130,7 @@ class Show:
         if everyone.dry:
             raise MeshError("show: the current world is a dry run, whose arrays have no values; needed: real ranks")
         only = self._options["only"]
-        if only is not None and (not only or not all(0 <= rank < everyone.size for rank in only)):
+        if only is not None and not all(0 <= rank < everyone.size for rank in only):
             raise ArgumentError(
                 f"show(only={list(only)}) was given; needed: ranks from 0 to {everyone.size - 1}\n"
                 "  fix: leave `only` out to show all ranks"

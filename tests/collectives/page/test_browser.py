@@ -107,8 +107,8 @@ def chain(ranks: int, count: int) -> list[RankRecords]:
             call = CallOf("all_reduce", "dp", "dp", k, tuple(range(ranks)), 16)
             records.append(OperationRecord(
                 k, "forward", f"op{k % 9}", 1, k, ("net", f"block{k // 50}"), __file__, 1 + k % 40,
-                (k - 1,) if k else (), layout="{dp: V}", value=values[k % 7], calls=[call] if k % 10 == 0 else [], begin_ns=10 * k,
-                end_ns=10 * k + 9,
+                (k - 1,) if k else (), layout="{dp: V}", value=values[k % 7], calls=[call] if k % 10 == 0 else [],
+                begin_ns=10 * k, end_ns=10 * k + 9,
             ))  # fmt: skip
         for k in reversed(range(count)):
             records.append(OperationRecord(len(records), "backward", f"op{k % 9}", adjoint_of=k, value=values[k % 5]))

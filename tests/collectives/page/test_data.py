@@ -152,13 +152,20 @@ def test_selected_ranks_and_steps() -> None:
 @pytest.mark.parametrize("options, says", [
     ({"only": [0, 5]}, r"ranks \[5\] have no records; there are \[0\]"),
     ({"steps": (0, 1)}, "0:1 were given; rank 0 has marked 0 steps"),
-    ({"steps": (2, 1)}, "2:1 were given"),
+    ({"steps": (2, 1)}, r"steps=\(2, 1\) was given"),
+    ({"only": "0"}, "needed: a list of ranks"),
+    ({"predicted": [3.0]}, "needed: a list for each rank"),
     ({"predicted": [[(0.0, 1.0)]]}, r"of \[1\] records by rank were given; needed: of \[4\]"),
 ])  # fmt: skip
 def test_refusals(options: dict[str, Any], says: str, tmp_path: Path) -> None:
     with pytest.raises(ArgumentError, match=says):
         page([RankRecords(0, records=records(2))], tmp_path / "no.html", **options)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_no_record_is_refused() -> None:
+    with pytest.raises(ArgumentError, match="needed: a list with the RankRecords of each rank"):
+        page([records(1)])  # type: ignore[list-item]
 
 
 def test_predicted_times() -> None:

@@ -134,13 +134,14 @@ def test_a_failure_elsewhere_is_no_silence(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("options, error, says", [
     ({"only": [0, 7]}, ArgumentError, r"only=\[0, 7\]\) was given; needed: ranks from 0 to 1"),
-    ({"only": []}, ArgumentError, "needed: ranks from 0 to 1"),
+    ({"only": []}, ArgumentError, "needed: a list of ranks"),
+    ({"steps": (2, 1)}, ArgumentError, "needed: the first step, and the step after the last"),
     ({"steps": (4, 5)}, ArgumentError, "4:5 were given; rank 0 has marked 0 steps"),
 ])  # fmt: skip
 def test_refusals(options: dict[str, Any], error: type[Exception], says: str, tmp_path: Path) -> None:
     with pytest.raises(error, match=says):
         shown(tmp_path / "out.html", 2, step, **options)
-    assert (tmp_path / "out.html").exists() == ("steps" in options)  # what was recorded is not lost
+    assert (tmp_path / "out.html").exists() == ("marked" in says)  # what was recorded is not lost
 
 
 def test_a_dry_world_has_no_values() -> None:
