@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from importlib import import_module
 from typing import Any, Literal, overload
 
 from ..errors import CommunicationError, TapeError
@@ -194,9 +195,8 @@ class Tape:
             1  multiply     %0, %0
             2  sum          %1
         """
-        from ..records import text  # few programs show tapes so
-
-        print("\n".join(text.lines_of(self)))
+        # By its name, because the room stands above this one.
+        print("\n".join(import_module("autograd.records.text").lines_of(self)))
 
     def trace(
         self, outputs: Tensor | Sequence[Tensor] = (), cotangents: Any = None, *, retain: bool = False
@@ -227,10 +227,23 @@ class Tape:
         ...             loss = cc.all_reduce((cc.cast(w, "dp", to=cc.R) * x).sum(), "dp", to=cc.I)
         ...         tape.trace(loss)
         >>> _ = cc.run(program, ranks=2)
+        place  operation    operands  layout   rank  value       cotangent
+            0  parameter w            {dp: I}  0     f64[2] 1 2  {dp: I} f64[2] 3 3
+                                               1     f64[2] 1 2  {dp: I} f64[2] 3 3
+            1  cast I->R    %0        {dp: R}  0     f64[2] 1 2  {dp: P} f64[2] 1 1
+                                               1     f64[2] 1 2  {dp: P} f64[2] 2 2
+            2  multiply     %1, -     {dp: V}  0                 {dp: V} f64[2] 1 1
+                                               1                 {dp: V} f64[2] 1 1
+            3  sum          %2        {dp: V}  0                 {dp: V} f64[] 1
+                                               1                 {dp: V} f64[] 1
+            4  all_reduce   %3        {dp: I}  0     f64[] 9     {dp: I} f64[] 1
+                                               1     f64[] 9     {dp: I} f64[] 1
+        <BLANKLINE>
+        gradient  layout   rank  value
+               w  {dp: I}  0     f64[2] 3 3
+                  {dp: I}  1     f64[2] 3 3
         """
-        from ..records import text
-
-        lines = text.traced(self, outputs, cotangents, retain)
+        lines = import_module("autograd.records.text").traced(self, outputs, cotangents, retain)
         if lines:
             print("\n".join(lines))
 

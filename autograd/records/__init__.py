@@ -4,6 +4,6 @@
 `record`    the dataclasses: `OperationRecord`, its calls, contributions and summaries
 `summary`   the summary of an array: shape, dtype, values, digest
 `recorder`  `Recorder`, the listener that makes the records
-`text`      what ``tape.show()`` and ``tape.trace()`` print
+`text`      the texts of ``tape.show()`` and ``tape.trace()``
 ==========  =========================================================================
 """

@@ -1,4 +1,4 @@
-"""What ``tape.show()`` and ``tape.trace()`` print: the operations of a tape, with values and cotangents.
+"""The texts of ``tape.show()`` and ``tape.trace()``: the operations of a tape, with values and cotangents.
 
 They read the tape itself. Where a `recorder.Recorder` has heard its operations, its records have the program's lines,
 and the values that the tape does not keep.
@@ -74,40 +74,45 @@ def _rows(tape: Any, outputs: Sequence[Any] = ()) -> list[_Row]:
     if recording is None:
         raise TapeError("show of a tape that was never entered; needed: `with Tape() as tape:` first")
     end = len(recording.nodes) if tape.end is None else min(tape.end, len(recording.nodes))
-    nodes = {place: recording.nodes[place] for place in range(tape.start, end)}
-    if not any(node is not None for node in nodes.values()) and recording.records is None and tape.end != tape.start:
+    nodes = {place: recording.nodes[place] for place in range(tape.start, end) if recording.nodes[place] is not None}
+    facts = recording.records
+    recorded = {} if facts is None else _records_by_place(facts)
+    if nodes or tape.end == tape.start:
+        kept = _kept_values(nodes)
+        kept.update((y.node, y) for y in outputs if y.tape is recording)
+        shown = [p for p, node in nodes.items() if op_of(node) is not MARK and op_of(node) is not OUTPUT]
+        return [_row_of_node(p, nodes, kept.get(p), recorded.get(p)) for p in shown]
+    if facts is None:
         raise TapeError(
             "show of a tape that backward has released: it holds no operation any more\n"
             "  fix: tape.show() before tape.backward(...), or tape.backward(..., retain=True)"
         )
-    facts = recording.records
-    recorded = {} if facts is None else {place: facts.records[i] for place, i in facts.ids.items() if i >= 0}
-    if not any(node is not None for node in nodes.values()):  # all that is known is in the records
-        last = max(recorded, default=-1) + 1 if tape.end is None else tape.end
-        known = [(p, r) for p, r in sorted(recorded.items()) if r.place == p and tape.start <= p < last]
-        return [_row_of_record(p, r, facts) for p, r in known]
-    kept = _kept_values(nodes)
-    kept.update((y.node, y) for y in outputs if y.tape is recording)
-    rows = []
-    for place, node in nodes.items():
-        if node is None or op_of(node) is MARK or op_of(node) is OUTPUT:
-            continue
-        record = recorded.get(place)
-        if record is not None and record.place == place and record.value is not None:
-            value = shown_value(record.value)
-        else:
-            value = shown_value(summary(kept.get(place)))
-        line = short_site(record.file, record.line) if record is not None and record.file else ""
-        rows.append(_Row(place, _name(node, place), _operands(node, nodes), _layout(node, place), value, line))
-    return rows
+    known = [p for p in sorted(recorded) if tape.start <= p and (tape.end is None or p < tape.end)]
+    return [_row_of_record(p, recorded[p], facts) for p in known]
+
+
+def _records_by_place(facts: Any) -> dict[int, Any]:
+    """The records of a tape's own operations, by place."""
+    found = {place: facts.records[i] for place, i in facts.ids.items() if i >= 0}
+    return {place: record for place, record in found.items() if record.place == place}
+
+
+def _row_of_node(place: int, nodes: dict[int, Any], value: Any, record: Any) -> _Row:
+    node = nodes[place]
+    known = None if record is None else record.value
+    text = shown_value(summary(value) if known is None else known)
+    return _Row(place, _name(node, place), _operands(node, nodes), _layout(node, place), text, _line(record))
 
 
 def _row_of_record(place: int, record: Any, facts: Any) -> _Row:
     operands = [_operand_of_record(facts.records[i]) if i >= 0 else "-" for i in record.operands]
-    line = short_site(record.file, record.line) if record.file else ""
-    row = _Row(place, record.name, operands, None, shown_value(record.value), line)
+    row = _Row(place, record.name, operands, None, shown_value(record.value), _line(record))
     row.layout = record.layout
     return row
+
+
+def _line(record: Any) -> str:
+    return short_site(record.file, record.line) if record is not None and record.file else ""
 
 
 def _operand_of_record(record: Any) -> str:
@@ -118,8 +123,6 @@ def _kept_values(nodes: dict[int, Any]) -> dict[int, Any]:
     """By place: the value, where the tape keeps it, as a result or as an operand of a later operation."""
     found: dict[int, Any] = {}
     for place, node in nodes.items():
-        if node is None:
-            continue
         op = op_of(node)
         if op is LEAF:
             (found[place],) = arrays_of(node)

@@ -133,7 +133,7 @@ def locate(error: GradientMismatch, f: OnAllRanks, xs: Sequence[np.ndarray], che
 
 
 def _fault(call: _Call, check: Check) -> str | None:
-    """What the check of an operation's derivative alone says; None if it is right."""
+    """The finding of the check of an operation's derivative alone; None if it is right."""
     function, operands = call.alone()
     if not operands:
         return None

@@ -116,7 +116,7 @@ def user_function(resolve: Callable[Arguments, Use | Tensor]) -> Callable[Argume
 
 
 def _resolved(resolve: Callable[..., Any], x: Any, axis: Any, args: Any, options: Any) -> Any:
-    """What `resolve` makes of the arguments of a call; a builtin error that they cause is a typed one."""
+    """The result of `resolve` for the arguments of a call; a builtin error that they cause is a typed one."""
     try:
         return resolve(x, axis, *args, **options)
     except UNTYPED as error:

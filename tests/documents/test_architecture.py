@@ -23,6 +23,7 @@ MOST_FILES = 20
 BY_NAME = {
     ("autograd.first_use", "autograd.ops.everything"): "Tensors take their operators from there at first use",
     ("autograd.engine.distribution", "collectives.inspect.plan"): "a plan describes communication: `Tape.plan`",
+    ("autograd.engine.tape", "autograd.records.text"): "the texts of `Tape.show` and `Tape.trace`",
     ("autograd.layouts.names", "autograd.nn.module"): "is looked at only if the program has loaded it",
     ("autograd.numpy", "autograd.builtins"): "HIPS autograd's `autograd.numpy.builtins`",
     ("collectives", "autograd"): "its version",
