@@ -11,7 +11,7 @@ import linecache
 import math
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from numbers import Integral, Real
 from typing import Any
@@ -21,7 +21,7 @@ from autograd.errors import ArgumentError, short
 from ..inspect.record import CallOf, OperationRecord, RankRecords, Summary
 from .alignment import Alignment, align
 from .comparison import DIFFERS, FAILED, NOT_FINITE, flags, origins, pairings
-from .placement import place
+from .placement import Placement, place
 
 __all__ = ["Predicted", "check_selection", "page_data", "selected"]
 
@@ -60,7 +60,6 @@ def page_data(
     marks = flags(ranks, alignment)
     placed = place(ranks, alignment)
     tables = _Tables(*_precision(ranks))
-    begin = min((record.begin_ns for of in ranks for record in of.records), default=0)
     data: dict[str, Any] = {
         "title": title,
         "ranks": [of.rank for of in ranks],
@@ -68,39 +67,19 @@ def page_data(
         "coordinates": [list(of.coordinates) for of in ranks],
         "moments": alignment.count,
         "columns": placed.columns,
-        "records": {
-            "direction": [[_DIRECTIONS.index(x.direction) for x in of.records] for of in ranks],
-            "name": [[tables.text(x.name) for x in of.records] for of in ranks],
-            "scope": [[tables.scope(x.scope) for x in of.records] for of in ranks],
-            "site": [[tables.site(x.file, x.line) for x in of.records] for of in ranks],
-            "layout": [[tables.text(x.layout) for x in of.records] for of in ranks],
-            "value": [[tables.summary(x.value, values) for x in of.records] for of in ranks],
-            "adjoint": [[-1 if x.adjoint_of is None else x.adjoint_of for x in of.records] for of in ranks],
-            "cause": [[-1 if x.cause is None else x.cause for x in of.records] for of in ranks],
-            "tape": [[x.tape or 0 for x in of.records] for of in ranks],
-            "place": [[-1 if x.place is None else x.place for x in of.records] for of in ranks],
-            "tape_bytes": [_steps(x.tape_bytes for x in of.records) for of in ranks],
-            "begin": [_steps(x.begin_ns - begin for x in of.records) for of in ranks],
-            "duration": [[max(0, x.end_ns - x.begin_ns) for x in of.records] for of in ranks],
-            "moment": [_steps(row) for row in alignment.moments],
-            "column": [_steps(row) for row in placed.of],
-            "flags": marks,
-        },
+        "records": _records(ranks, alignment, placed, tables, values) | {"flags": marks},
         "operands": _operands(ranks, tables),
         "contributions": _contributions(ranks, tables, values),
-        "calls": _calls(ranks, alignment, tables, begin),
+        "calls": _calls(ranks, alignment, tables),
         "links": {
             "ranks": [tables.text(" ".join(map(str, link.ranks))) for link in alignment.links],
             "arrival": [link.arrival for link in alignment.links],
         },
-        "pairings": [
-            [x.moment, x.rank, _number(x.result), [[name, _number(y)] for name, y in x.operands]]
-            for x in pairings(ranks, alignment)
-        ] if values else [],
-        "errors": [[r, k, x.error] for r, of in enumerate(ranks) for k, x in enumerate(of.records) if x.error],
+        "pairings": _pairings(ranks, alignment) if values else [],
+        "errors": [[r, record.id, record.error] for r, record in _each(ranks) if record.error],
         "ends": [of.error for of in ranks],
         "problems": _problems(ranks, marks, alignment),
-        "has_values": values and any(x.value is not None and x.value.digest for of in ranks for x in of.records),
+        "has_values": values and any(record.value is not None and record.value.digest for _, record in _each(ranks)),
         "predicted": None if predicted is None else [
             [[round(1e9 * begin), round(1e9 * (end - begin))] for begin, end in row] for row in predicted
         ],
@@ -305,16 +284,61 @@ def _steps(numbers: Iterable[int]) -> list[int]:
     return found
 
 
+def _each(ranks: Sequence[RankRecords]) -> Iterator[tuple[int, OperationRecord]]:
+    """All records, with the positions of their ranks."""
+    for r, of in enumerate(ranks):
+        for record in of.records:
+            yield r, record
+
+
+def _begin(ranks: Sequence[RankRecords]) -> int:
+    """The time from which the page counts."""
+    return min((record.begin_ns for _, record in _each(ranks)), default=0)
+
+
+def _columns(rows: Sequence[Sequence[Any]], fields: Mapping[str, Callable[[Any], Any]]) -> dict[str, list[list[Any]]]:
+    """For each field one list for each rank."""
+    return {name: [[of(x) for x in row] for row in rows] for name, of in fields.items()}
+
+
+def _records(
+    ranks: Sequence[RankRecords], alignment: Alignment, placed: Placement, tables: _Tables, values: bool
+) -> dict[str, Any]:
+    begin = _begin(ranks)
+    fields: dict[str, Callable[[OperationRecord], Any]] = {
+        "direction": lambda x: _DIRECTIONS.index(x.direction),
+        "name": lambda x: tables.text(x.name),
+        "scope": lambda x: tables.scope(x.scope),
+        "site": lambda x: tables.site(x.file, x.line),
+        "layout": lambda x: tables.text(x.layout),
+        "value": lambda x: tables.summary(x.value, values),
+        "adjoint": lambda x: -1 if x.adjoint_of is None else x.adjoint_of,
+        "cause": lambda x: -1 if x.cause is None else x.cause,
+        "tape": lambda x: x.tape or 0,
+        "place": lambda x: -1 if x.place is None else x.place,
+        "duration": lambda x: max(0, x.end_ns - x.begin_ns),
+    }
+    steps: dict[str, list[list[int]]] = {
+        "tape_bytes": [[x.tape_bytes for x in of.records] for of in ranks],
+        "begin": [[x.begin_ns - begin for x in of.records] for of in ranks],
+        "moment": alignment.moments,
+        "column": placed.of,
+    }
+    found = _columns([of.records for of in ranks], fields)
+    return found | {name: [_steps(row) for row in rows] for name, rows in steps.items()}
+
+
 def _operands(ranks: Sequence[RankRecords], tables: _Tables) -> dict[str, Any]:
-    rows = [[x for x in of.records if x.operands or x.operand_names] for of in ranks]
-    return {
-        "record": [_steps(x.id for x in row) for row in rows],
-        "count": [[_count(x) for x in row] for row in rows],
-        "to": [[_get(x.operands, i, -1) for x in row for i in range(_count(x))] for row in rows],
-        "name": [[tables.text(_get(x.operand_names, i, "")) for x in row for i in range(_count(x))] for row in rows],
-        "layout": [
-            [tables.text(_get(x.operand_layouts, i, "")) for x in row for i in range(_count(x))] for row in rows
-        ],
+    rows = [[(x, _count(x)) for x in of.records if _count(x)] for of in ranks]
+    each = [[(x, i) for x, count in row for i in range(count)] for row in rows]
+    fields: dict[str, Callable[[Any], Any]] = {
+        "to": lambda at: _get(at[0].operands, at[1], -1),
+        "name": lambda at: tables.text(_get(at[0].operand_names, at[1], "")),
+        "layout": lambda at: tables.text(_get(at[0].operand_layouts, at[1], "")),
+    }
+    return _columns(each, fields) | {
+        "record": [_steps(x.id for x, _ in row) for row in rows],
+        "count": [[count for _, count in row] for row in rows],
     }
 
 
@@ -328,33 +352,40 @@ def _get(row: Sequence[Any], i: int, default: Any) -> Any:
 
 def _contributions(ranks: Sequence[RankRecords], tables: _Tables, values: bool) -> dict[str, Any]:
     rows = [[(x.id, each) for x in of.records for each in x.contributions] for of in ranks]
-    return {
-        "record": [_steps(k for k, _ in row) for row in rows],
-        "to": [[each.to for _, each in row] for row in rows],
-        "value": [[tables.summary(each.value, values) for _, each in row] for row in rows],
+    fields: dict[str, Callable[[Any], Any]] = {
+        "to": lambda at: at[1].to,
+        "value": lambda at: tables.summary(at[1].value, values),
     }
+    return _columns(rows, fields) | {"record": [_steps(k for k, _ in row) for row in rows]}
 
 
-def _calls(ranks: Sequence[RankRecords], alignment: Alignment, tables: _Tables, begin: int) -> dict[str, Any]:
+def _calls(ranks: Sequence[RankRecords], alignment: Alignment, tables: _Tables) -> dict[str, Any]:
+    begin = _begin(ranks)
     link_of = {member: n for n, link in enumerate(alignment.links) for member in link.members}
-    rows: list[list[tuple[int, int, CallOf]]] = [
-        [(x.id, c, call) for x in of.records for c, call in enumerate(x.calls)] for of in ranks
-    ]
-    return {
-        "record": [_steps(k for k, _, _ in row) for row in rows],
-        "link": [_steps(link_of[r, k, c] for k, c, _ in row) for r, row in enumerate(rows)],
-        "call": [[tables.text(x.call) for _, _, x in row] for row in rows],
-        "axis": [[tables.text(x.axis) for _, _, x in row] for row in rows],
-        "channel": [[tables.text(x.channel) for _, _, x in row] for row in rows],
-        "number": [[x.number for _, _, x in row] for row in rows],
-        "bytes": [[x.bytes for _, _, x in row] for row in rows],
-        "peer": [[-1 if x.peer is None else x.peer for _, _, x in row] for row in rows],
-        "kind": [[x.is_nonblocking + 2 * x.is_control for _, _, x in row] for row in rows],
-        "algorithm": [[tables.text(x.algorithm) for _, _, x in row] for row in rows],
-        "reason": [[tables.text(x.reason) for _, _, x in row] for row in rows],
-        "begin": [_steps(max(0, x.begin_ns - begin) for _, _, x in row) for row in rows],
-        "duration": [[max(0, x.end_ns - x.begin_ns) if x.end_ns else -1 for _, _, x in row] for row in rows],
+    keys = [[(x.id, c) for x in of.records for c in range(len(x.calls))] for of in ranks]
+    calls = [[call for x in of.records for call in x.calls] for of in ranks]
+    fields: dict[str, Callable[[CallOf], Any]] = {
+        "call": lambda x: tables.text(x.call),
+        "axis": lambda x: tables.text(x.axis),
+        "channel": lambda x: tables.text(x.channel),
+        "number": lambda x: x.number,
+        "bytes": lambda x: x.bytes,
+        "peer": lambda x: -1 if x.peer is None else x.peer,
+        "kind": lambda x: x.is_nonblocking + 2 * x.is_control,
+        "algorithm": lambda x: tables.text(x.algorithm),
+        "reason": lambda x: tables.text(x.reason),
+        "duration": lambda x: max(0, x.end_ns - x.begin_ns) if x.end_ns else -1,
     }
+    return _columns(calls, fields) | {
+        "record": [_steps(k for k, _ in row) for row in keys],
+        "link": [_steps(link_of[r, k, c] for k, c in row) for r, row in enumerate(keys)],
+        "begin": [_steps(max(0, x.begin_ns - begin) for x in row) for row in calls],
+    }
+
+
+def _pairings(ranks: Sequence[RankRecords], alignment: Alignment) -> list[list[Any]]:
+    found = pairings(ranks, alignment)
+    return [[x.moment, x.rank, _number(x.result), [[name, _number(y)] for name, y in x.operands]] for x in found]
 
 
 def _failed(ranks: Sequence[RankRecords], alignment: Alignment) -> list[RankRecords]:

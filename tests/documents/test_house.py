@@ -15,12 +15,12 @@ from .house import ROOT, Figures, Tree, complexity, loaded, walks
 CEILINGS = {
     "closure of the engine: files, lines": [37, 9_790],
     "closure of all_reduce: files, lines": [66, 17_060],
-    "closure of DataParallel: files, lines": [141, 36_300],
+    "closure of DataParallel: files, lines": [141, 36_310],
     "complexity above 20, 30": [19, 7],
     "functions with a cache": [54],
     "node[k] outside the engine, of all": [0, 59],
     "globals that functions change": [34],
-    "errors without the line, of all": [0, 1_065],
+    "errors without the line, of all": [0, 1_075],
 }
 IMPORTS = {"autograd": [9, 1_910], "autograd.engine": [10, 1_965]}
 WALKS = {  # a pipeline's rank that waits asks again and again, so its calls vary
