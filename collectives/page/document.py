@@ -10,6 +10,7 @@ import threading
 from collections.abc import Sequence
 from html import escape
 from importlib import resources
+from numbers import Integral
 
 from autograd.errors import ArgumentError, short, typed_errors
 
@@ -32,6 +33,11 @@ class Page:
     """
 
     def __init__(self, html: str, records: int):
+        if not isinstance(html, str) or not isinstance(records, Integral):
+            raise ArgumentError(
+                f"Page({short(html)}, {short(records)}) was given; needed: a document, and the number of its records\n"
+                "  fix: make it with page(records)"
+            )
         self.html, self.records = html, records
 
     def __repr__(self) -> str:

@@ -1,7 +1,7 @@
 """``python -m collectives show program.py -o out.html``: runs a program and writes the page of its ranks.
 
-Under mpiexec its ranks are those of the job. Without mpiexec the program runs on threads, ``--ranks`` of them, as
-`cc.run` runs a function. A program that calls `cc.run` itself records with ``cc.show`` inside the function.
+Under mpiexec its ranks are those of the job. With ``--ranks`` the program runs on threads, as `cc.run` runs a function.
+Otherwise it runs on one rank; if it calls `cc.run` itself, each such run has a page, the second one ``out-2.html``.
 """
 
 from __future__ import annotations
@@ -12,14 +12,18 @@ import runpy
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from autograd.errors import ArgumentError
 
+from ..inspect.recorder import recording_operations
+from ..page.document import page
 from ..page.show import show
-from ..world import run, world
+from ..world import World, run, world
 
 __all__ = ["SUMMARY", "add_arguments", "main"]
+
+T = TypeVar("T")
 
 SUMMARY = "Run a program and write an HTML page on which every operation of its ranks can be followed."
 
@@ -27,7 +31,7 @@ SUMMARY = "Run a program and write an HTML page on which every operation of its 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `show`."""
     parser.add_argument("program", help="the Python file to run")
-    parser.add_argument("--ranks", type=int, metavar="N", help="run on N threads (default 1; not under mpiexec)")
+    parser.add_argument("--ranks", type=int, metavar="N", help="run the program on N threads (not under mpiexec)")
     parser.add_argument("-o", "--output", default="ranks.html", metavar="FILE", help="the page (default ranks.html)")
     parser.add_argument("--steps", type=_steps, metavar="A:B", help="show the steps from A to before B, counted from 0")
     parser.add_argument("--only", type=_ranks, metavar="RANKS", help="show these ranks, as 0,3")
@@ -42,14 +46,15 @@ def main(args: argparse.Namespace) -> int:
     if problem := _problem(args, size):
         print(f"show: {problem}", file=sys.stderr)
         return 2
-    threads = 1 if size > 1 else args.ranks or 1
     with _arguments(args.program, args.arguments):
-        if threads == 1:
-            _record(args, lambda: runpy.run_path(args.program, run_name="__main__"))
+        if size > 1:
+            _shown(args, args.output, lambda: runpy.run_path(args.program, run_name="__main__"))
+        elif args.ranks is None:
+            _alone(args)
         else:
             with open(args.program, "rb") as file:
                 code = compile(file.read(), args.program, "exec")
-            run(_record, threads, args, lambda: exec(code, _names(args.program)))
+            run(_shown, args.ranks, args, args.output, lambda: exec(code, _names(args.program)))
     return 0
 
 
@@ -58,29 +63,62 @@ def _names(path: str) -> dict[str, Any]:
     return {"__name__": "__main__", "__file__": path, "__builtins__": __builtins__}
 
 
-def _record(args: argparse.Namespace, execute: Callable[[], Any]) -> None:
-    """Run the program on this rank and write the page."""
+def _shown(args: argparse.Namespace, path: str, execute: Callable[[], T]) -> T | None:
+    """Run a program on this rank, and write the page. Rank 0 says so."""
     title = os.path.basename(args.program)
-    recorded = show(args.output, title=title, only=args.only, steps=args.steps, values=not args.no_values)
+    recorded = show(path, title=title, only=args.only, steps=args.steps, values=not args.no_values)
+    found = None
     try:
         with recorded:
-            try:
-                execute()
-            except SystemExit as end:
-                if end.code not in (None, 0):
-                    raise
+            found = _result(execute)
     except BaseException:
         if recorded.page is not None:
-            print(f"show: the page of the failed program is {args.output}", file=sys.stderr, flush=True)
+            _say(f"the page of the failed program is {path}")
         raise
     if recorded.page is not None:
-        print(f"show: {args.output}, {len(recorded.page.html.encode()):,} bytes", file=sys.stderr)
-        if not recorded.page.records:
-            print(
-                "show: the program ran no operation on these ranks\n"
-                "  fix: if it calls cc.run, write `with cc.show(path):` inside the function that cc.run gets",
-                file=sys.stderr,
-            )
+        _say(f"{path}, {len(recorded.page.html.encode()):,} bytes")
+    return found
+
+
+def _alone(args: argparse.Namespace) -> None:
+    """Run a program on one rank. Each run of functions on threads has a page; without one, the program itself has."""
+    paths: list[str] = []
+
+    def wrap(program: Callable[..., Any]) -> Callable[..., Any]:
+        name, extension = os.path.splitext(args.output)
+        path = args.output if not paths else f"{name}-{len(paths) + 1}{extension}"
+        paths.append(path)
+        return lambda *given: _shown(args, path, lambda: program(*given))
+
+    World.wrappers.append(wrap)
+    options: dict[str, Any] = {"only": args.only, "steps": args.steps}
+    says = f"{args.output}"
+    try:
+        with recording_operations(values=not args.no_values) as found:
+            _result(lambda: runpy.run_path(args.program, run_name="__main__"))
+    except BaseException:
+        options, says = {}, f"the page of the failed program is {args.output}"
+        raise
+    finally:
+        World.wrappers.remove(wrap)
+        if not paths:
+            title = os.path.basename(args.program)
+            made = page([found], args.output, title=title, values=not args.no_values, **options)
+            _say(f"{says}, {len(made.html.encode()):,} bytes")
+
+
+def _result(execute: Callable[[], T]) -> T | None:
+    """The result of a program; an exit without an error is its end."""
+    try:
+        return execute()
+    except SystemExit as end:
+        if end.code not in (None, 0):
+            raise
+    return None
+
+
+def _say(text: str) -> None:
+    print(f"show: {text}", file=sys.stderr, flush=True)
 
 
 @contextmanager
@@ -105,8 +143,8 @@ def _problem(args: argparse.Namespace, size: int) -> str:
     folder = os.path.dirname(os.path.abspath(args.output))
     if not os.path.isdir(folder):
         return f"-o {args.output} was given; there is no folder {folder}"
-    ranks = size if size > 1 else args.ranks or 1
-    if args.only is not None and max(args.only) >= ranks:
+    ranks = size if size > 1 else args.ranks
+    if args.only is not None and ranks is not None and max(args.only) >= ranks:
         return f"--only {','.join(map(str, args.only))} was given; the ranks are 0 to {ranks - 1}"
     return ""
 

@@ -173,15 +173,15 @@ def run_command(path: Path, *arguments: str) -> int:
     return main(["show", PROGRAM, "-o", str(path), *arguments])
 
 
-@pytest.mark.parametrize("ranks", [1, 3])
-def test_the_command_runs_a_program(ranks: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("ranks", ["1", "3", ""])
+def test_the_command_runs_a_program(ranks: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = sys.argv[:], sys.path[:]
-    assert run_command(tmp_path / "a.html", "--ranks", str(ranks), "--", "hello", "--there") == 0
+    assert run_command(tmp_path / "a.html", *(["--ranks", ranks] if ranks else []), "--", "hello", "--there") == 0
     said = capsys.readouterr()
     assert said.out.count("arguments: ['hello', '--there']") == 1
     assert re.search(r"^show: .*a\.html, [\d,]+ bytes$", said.err, re.MULTILINE)
     data = content((tmp_path / "a.html").read_text())
-    assert data["ranks"] == list(range(ranks)) and data["title"] == "show_program.py"
+    assert data["ranks"] == list(range(int(ranks or 1))) and data["title"] == "show_program.py"
     assert (sys.argv, sys.path) == before
 
 
@@ -225,9 +225,27 @@ def test_other_commands_have_no_arguments_of_a_program(capsys: pytest.CaptureFix
 
 
 def test_a_program_that_runs_its_ranks_itself(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "own.py").write_text("import collectives as cc\ncc.run(lambda: cc.world().barrier(), 2)\n")
-    assert main(["show", str(tmp_path / "own.py"), "-o", str(tmp_path / "a.html")]) == 0
-    assert "write `with cc.show(path):` inside the function" in capsys.readouterr().err
+    """Each `cc.run` has a page; its results are the program's."""
+    (tmp_path / "own.py").write_text("""
+import numpy
+import collectives as cc
+
+def program():
+    return cc.world().all_reduce(cc.world().rank * numpy.ones(1))[0]
+
+assert cc.run(program, 2) == [1] * 2
+assert cc.run(program, 3) == [3] * 3
+""")
+    assert main(["show", str(tmp_path / "own.py"), "-o", str(tmp_path / "a.html"), "--only", "1"]) == 0
+    assert cc.World.wrappers == []
+    for name in ("a.html", "a-2.html"):
+        data = content((tmp_path / name).read_text())
+        assert data["ranks"] == [1] and names(data, 0) == ["all_reduce"]
+        assert f"show: {tmp_path / name}, " in capsys.readouterr().err or name == "a-2.html"
+    (tmp_path / "own.py").write_text("raise ValueError('stop')")
+    with pytest.raises(ValueError, match="stop"):
+        main(["show", str(tmp_path / "own.py"), "-o", str(tmp_path / "b.html")])
+    assert content((tmp_path / "b.html").read_text())["ends"] == ["stop"]
 
 
 # -- under mpiexec -----------------------------------------------------------------------------------------------------
