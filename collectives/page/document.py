@@ -38,7 +38,8 @@ class Page:
                 f"Page({short(html)}, {short(records)}) was given; needed: a document, and the number of its records\n"
                 "  fix: make it with page(records)"
             )
-        self.html, self.records = html, records
+        self.html: str = html
+        self.records: int = records
 
     def __repr__(self) -> str:
         return f"<page of {self.records:,} records, {len(self.html.encode()):,} bytes>"
