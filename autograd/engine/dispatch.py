@@ -85,7 +85,7 @@ def announce(op: Any, xs: tuple[Any, ...], options: tuple[Any, ...]) -> Any:
     are.
     """
     if not any(x.__class__ in TENSORS for x in xs):
-        return (op.instead or op.function)(*xs, *options)
+        return _without_tensors(op, xs, options)
     if op.instead is not None and not events.all_whole():
         return op.instead(*xs, *options)
     xs = _promoted_before(op, xs, options)

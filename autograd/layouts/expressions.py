@@ -8,7 +8,7 @@ from types import FrameType, ModuleType
 
 from ..parsing import parse
 
-__all__ = ["operand_text", "texts_with_extents"]
+__all__ = ["operand_text", "texts_with_extents", "variables_of_operands"]
 
 _MOST = 40  # characters of an operand
 
@@ -42,6 +42,36 @@ def operand_text(frame: FrameType, i: int, operation: str = "") -> str:
             operands = operands[:1]
     text = ast.unparse(operands[i]) if i < len(operands) else ""
     return text if len(text) <= _MOST else ""
+
+
+def variables_of_operands(frame: FrameType, operation: str, count: int) -> list[str]:
+    """The variables that are the operands of the operation that a frame calls, "" for an operand that is none.
+
+    The frame's variables are not read: Python would keep a copy of them, and with it the arrays, until the frame ends.
+
+    Parameters
+    ----------
+    frame : frame
+        A frame of the user's program.
+    operation : str
+        A call is of the operation only if it has the same name.
+    count : int
+        The number of operands.
+    """
+    node, code = _evaluated(frame), frame.f_code
+    operands: list[ast.expr] = []
+    if isinstance(node, ast.BinOp):
+        operands = [node.left, node.right]
+    elif isinstance(node, ast.Call):
+        called = node.func
+        if operation == (called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")):
+            operands = list(node.args)
+            of = called.value if isinstance(called, ast.Attribute) else None
+            is_local = getattr(of, "id", "") in (*code.co_varnames, *code.co_cellvars, *code.co_freevars)
+            if of is not None and is_local and len(operands) < count:  # a method
+                operands.insert(0, of)
+    names = [x.id if isinstance(x, ast.Name) else "" for x in operands[:count]]
+    return names + [""] * (count - len(names))
 
 
 def texts_with_extents(frame: FrameType) -> set[str]:

@@ -41,8 +41,8 @@ from ..engine.recording import (
 from ..engine.state import state
 from ..engine.tensor import TENSORS, WATCH
 from ..errors import caller
+from ..layouts.expressions import variables_of_operands
 from ..layouts.layout import Grid
-from ..layouts.names import name_of
 from ..nn.module import Module
 from .record import CallOf, Contribution, OperationRecord, RankRecords, Summary
 from .summary import summary
@@ -154,6 +154,7 @@ class Recorder:
         self._recent: Callable[[], Recording | None] = lambda: None  # the recording of the last event
         self._loose: list[CallOf] = []  # control messages, which belong to the operation that follows
         self._scopes: list[tuple[str, int]] = []  # names of blocks, and how many modules are around them
+        self._variables: dict[tuple[Any, int], list[str]] = {}  # by code and instruction: those of the operands
         self._paths: dict[tuple[int, int], tuple[Any, Any, str]] = {}
         self._step = 0  # the first record of this step
         self._marks_steps = False  # whether the program marks them itself
@@ -165,7 +166,9 @@ class Recorder:
             stack.enter_context(events.listening(self))
             stack.enter_context(events.listening_to_spans(self._hear_span))
             if state.recording is not None:  # what is on the tape already has no records
-                self._facts(state.recording).seen = len(state.recording.nodes)
+                facts = self._facts(state.recording)
+                facts.seen = len(state.recording.nodes)
+                facts.bytes_before += [0] * facts.seen
             try:
                 yield self.found
             except BaseException as error:
@@ -305,7 +308,7 @@ class Recorder:
             self._push("forward", name, record, options)
             return
         leaves = flatten(tuple(xs))[0]
-        operands = tuple([self._id_of(x) for x in leaves])
+        operands = tuple([self._id_of(x, (op, i, len(leaves))) for i, x in enumerate(leaves)])
         record = self._new("forward", name)
         record.operands = operands
         record.operand_names = tuple([str(getattr(x, "name", "")) if x.__class__ in TENSORS else "" for x in leaves])
@@ -373,7 +376,7 @@ class Recorder:
             known = array
         self._made[id(array)] = self._made[id(x)] = known, of
 
-    def _id_of(self, x: Any) -> int:
+    def _id_of(self, x: Any, of_call: tuple[Any, int, int]) -> int:
         """The id of the record of the operation that made an operand; a value that none made gets one as a leaf."""
         if x.__class__ in TENSORS and x.tape is not None and x.node >= 0:
             of = self._facts(x.tape).ids.get(x.node, -1)
@@ -384,10 +387,10 @@ class Recorder:
         recording = state.recording
         if isinstance(x, Leaf) and recording is not None:
             entered = self._facts(recording).leaves.get(id(x))
-            return self._enter(x) if entered is None else entered[1]
+            return self._enter(x, of_call) if entered is None else entered[1]
         known = self._known(x)
         is_value = x.__class__ in TENSORS or isinstance(x, np.ndarray)
-        return self._enter(x) if known < 0 and is_value and self._current() is None else known
+        return self._enter(x, of_call) if known < 0 and is_value and self._current() is None else known
 
     def _known(self, x: Any) -> int:
         """The id of the record of the operation that made a value outside of tapes; -1 if it is not known."""
@@ -399,11 +402,14 @@ class Recorder:
                     return of
         return -1
 
-    def _enter(self, x: Any) -> int:
-        """Make the record of a leaf, which has its place when its node is seen."""
+    def _enter(self, x: Any, of_call: tuple[Any, int, int] | None = None) -> int:
+        """Make the record of a leaf, which has its place when its node is seen.
+
+        `of_call` is the operation of which it is an operand, the index of the operand, and their number.
+        """
         recording = state.recording
         kind = "parameter" if isinstance(x, Parameter) else "leaf"
-        name = getattr(x, "name", "") or (name_of(x, "") if self._lines else "")
+        name = getattr(x, "name", "") or self._variable(of_call)
         record = self._new("forward", f"{kind} {name}".strip())
         record.value = summary(x, self._values)
         if x.__class__ in TENSORS:
@@ -417,6 +423,17 @@ class Recorder:
         else:
             self._remember(x, record.id)
         return record.id
+
+    def _variable(self, of_call: tuple[Any, int, int] | None) -> str:
+        """The variable that the program's line has for an operand; "" if it is not known."""
+        frame = caller() if self._lines and of_call is not None else None
+        if frame is None or of_call is None:
+            return ""
+        op, i, count = of_call
+        key = frame.f_code, frame.f_lasti
+        if key not in self._variables:
+            self._variables[key] = variables_of_operands(frame, getattr(op, "name", None) or op.__name__, count)
+        return self._variables[key][i] if i < len(self._variables[key]) else ""
 
     # -- the nodes of the tape ---------------------------------------------------------------------------------------
     def _facts(self, recording: Recording) -> TapeFacts:

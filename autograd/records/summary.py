@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from ..arrays.capture import current_capture
 from ..arrays.device import is_array, to_host
 from ..arrays.half import is_half
 from ..arrays.shape_only import Shaped
@@ -43,7 +44,7 @@ def summary(x: Any, values: bool = True) -> Summary | None:
     if not is_array(array):
         return None
     shape, dtype = tuple(map(int, array.shape)), str(array.dtype)
-    if not values:
+    if not values or array.dtype.hasobject or current_capture() is not None:  # a capture reads no values
         return Summary(shape, dtype)
     host = to_host(array)
     digest = blake2b(bytes_of_values(host), digest_size=8).hexdigest()
