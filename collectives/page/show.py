@@ -137,11 +137,12 @@ class Show:
             )
         self._channel = channel = everyone.duplicate("show")
         token = channel.exchange(uuid.uuid4().hex.encode())[0].decode()
-        self._exit = ExitStack()
-        found = self._exit.enter_context(recording_operations(values=bool(self._options["values"])))
         kind: Any = _Files if World.current().kind == "mpi" and channel.size > 1 else _Threads
-        self._exchange = kind(token, self.path, found, channel.size, self._write)
+        self._exchange = kind(token, self.path, RankRecords(int(channel.rank)), channel.size, self._write)
         self._exchange.open()
+        channel.barrier()  # no rank fails before all can give their records
+        self._exit = ExitStack()
+        self._exchange.own = self._exit.enter_context(recording_operations(values=bool(self._options["values"])))
         return self
 
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
@@ -151,11 +152,7 @@ class Show:
             if error is not None:
                 self._write_known(error)
                 return
-            try:
-                records = self._exchange.gathered(self._channel)
-            except BaseException as failure:  # another rank has failed
-                self._write_known(failure)
-                raise
+            records = self._exchange.gathered(self._channel)
             if records is not None:
                 self._write(records)
         finally:
@@ -192,19 +189,20 @@ class _Threads:
     """By token: what the ranks of one block share."""
 
     def __init__(
-        self, token: str, path: str | None, found: RankRecords, size: int,
+        self, token: str, path: str | None, own: RankRecords, size: int,
         write: Callable[[Sequence[RankRecords]], None],
     ):  # fmt: skip
-        self._token, self._own, self._size, self._write = token, found, size, write
+        self.own = own
+        self._token, self._size, self._write = token, size, write
         self._condition = threading.Condition()
-        self._records: dict[int, RankRecords] = {}
+        self._ranks: list[_Threads] = []
         self._left: set[int] = set()
         self._is_written = False
 
     def open(self) -> None:
         self._shared = shared = self.running.setdefault(self._token, self)
         with shared._condition:
-            shared._records[self._own.rank] = self._own
+            shared._ranks.append(self)
 
     def gathered(self, channel: Communicator) -> list[RankRecords] | None:
         channel.barrier()
@@ -214,7 +212,7 @@ class _Threads:
         """Write the page: at once if all ranks have left the block, else after a moment; and once more at the end."""
         shared = self._shared
         with shared._condition:
-            shared._left.add(self._own.rank)
+            shared._left.add(self.own.rank)
             shared._condition.notify_all()
             if len(shared._left) < self._size:
                 shared._condition.wait_for(lambda: len(shared._left) == self._size, _THREADS_S)
@@ -224,7 +222,7 @@ class _Threads:
             self._write(self._known())
 
     def _known(self) -> list[RankRecords]:
-        return [_copied(of) for _, of in sorted(self._shared._records.items())]
+        return [_copied(each.own) for each in sorted(self._shared._ranks, key=lambda each: int(each.own.rank))]
 
     def close(self) -> None:
         self.running.pop(self._token, None)
@@ -234,12 +232,13 @@ class _Files:
     """Ranks that are processes: after a failure they write their records to files in a folder."""
 
     def __init__(
-        self, token: str, path: str | None, found: RankRecords, size: int,
+        self, token: str, path: str | None, own: RankRecords, size: int,
         write: Callable[[Sequence[RankRecords]], None],
     ):  # fmt: skip
+        self.own = own
         above = tempfile.gettempdir() if path is None else os.path.dirname(os.path.abspath(path))
         self._folder = os.path.join(above, f".ringtape-show-{token}")
-        self._own, self._size, self._write = found, size, write
+        self._size, self._write = size, write
         self._is_closed = threading.Event()
         self._given = threading.Lock()
         self._watch = threading.Thread(target=self._answer, name="ringtape page", daemon=True)
@@ -249,7 +248,7 @@ class _Files:
         self._watch.start()
 
     def gathered(self, channel: Communicator) -> list[RankRecords] | None:
-        data = np.frombuffer(pickle.dumps(self._own), np.uint8)
+        data = np.frombuffer(pickle.dumps(self.own), np.uint8)
         sizes = channel.all_gather(np.array([data.size], np.int64), [1] * channel.size).tolist()
         whole = channel.gather(data, sizes, 0)
         if whole is None:
@@ -284,7 +283,7 @@ class _Files:
     def _end(self, text: str) -> None:
         """Write the page before the job ends, as after a deadlock, which raises nothing."""
         if not self._is_closed.is_set():
-            self._own.error = self._own.error or text
+            self.own.error = self.own.error or text
             self.failed()
 
     def _answer(self) -> None:
@@ -296,11 +295,11 @@ class _Files:
 
     def _give(self) -> None:
         with self._given:
-            path = os.path.join(self._folder, f"{self._own.rank}.records")
+            path = os.path.join(self._folder, f"{self.own.rank}.records")
             if os.path.exists(path):
                 return
             with open(f"{path}.partial", "wb") as file:
-                pickle.dump(_copied(self._own), file)
+                pickle.dump(_copied(self.own), file)
             os.replace(f"{path}.partial", path)
 
     def _files(self) -> list[str]:

@@ -108,6 +108,31 @@ def test_a_collective_of_some_ranks_leaves_the_others_alone() -> None:
     assert found.moments == [[3], [0, 1, 2], [0, 1, 2, 3]]
 
 
+def test_comparisons_align_nothing() -> None:
+    """The ranks make a comparison in different operations; they send it ahead."""
+    ranks = programs("exp@dp sin", "log cos tan@dp")
+    assert align(ranks).moments == [[2, 3], [0, 1, 2]]
+    for of in ranks:
+        for call in (call for record in of.records for call in record.calls):
+            call.is_control = True
+    assert align(ranks).moments == [[0, 1], [0, 1, 2]]
+
+
+def test_a_nonblocking_message_arrives_where_it_ended() -> None:
+    """The receive is posted before two operations; it had ended when the second one began."""
+    ranks = programs("exp exp send>1", "cos recv<0 sin log")
+    for of in ranks:
+        for k, record in enumerate(of.records):
+            record.begin_ns, record.end_ns = 100 * k + 1, 100 * k + 50
+    call = ranks[1].records[1].calls[0]
+    call.is_nonblocking, call.begin_ns, call.end_ns = True, 101, 250
+    found = align(ranks)
+    assert found.moments == [[0, 1, 2], [0, 1, 2, 3]]
+    assert found.links[0].arrival == 3
+    call.is_nonblocking = False
+    assert align(ranks).moments == [[0, 1, 2], [0, 3, 4, 5]]
+
+
 def test_inner_records_have_the_moment_of_the_outer() -> None:
     records = [
         OperationRecord(0, "forward", "cast"), OperationRecord(1, "backward", "cast", adjoint_of=0),
