@@ -144,7 +144,7 @@ class Key:
         object.__setattr__(self, "step", integer(self.step, "Key: step"))
         if not isinstance(self.name, str):
             raise DtypeError(f"Key: name must be a string, got {self.name!r}")
-        if not all(isinstance(place, Place) for place in self.places):
+        if not isinstance(self.places, tuple) or not all(isinstance(place, Place) for place in self.places):
             raise DtypeError(f"Key: places must be those of Key.placed, got {self.places!r}")
         if self.axes:
             if not all(isinstance(axis, str) for axis in self.axes):

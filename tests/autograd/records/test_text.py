@@ -97,6 +97,28 @@ def test_trace_shows_the_ranks_below_each_other(ranks: int, capsys: pytest.Captu
     assert gradients == [total] * ranks
 
 
+def test_trace_adds_the_cotangents_of_a_parameter_that_is_used_twice(capsys: pytest.CaptureFixture[str]) -> None:
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            self.weight = ag.Parameter([3.0])
+
+        def forward(self, x: Any) -> Any:
+            return self.weight * x + self.weight * 10.0
+
+    def program() -> None:
+        with cc.Mesh(dp=2) as mesh:
+            model = DataParallel(Twice(), "dp")
+            with ag.Tape() as tape:
+                loss = cc.all_reduce(model(ag.tensor([1.0 + int(mesh.ranks.rank)])).sum(), "dp", to=cc.I)
+            tape.trace(loss)
+
+    cc.run(program, 2)
+    lines = capsys.readouterr().out.splitlines()
+    at = next(k for k, line in enumerate(lines) if "parameter weight" in line)
+    assert [line.split()[-3:] for line in lines[at : at + 2]] == [["P}", "f64[1]", "11"], ["P}", "f64[1]", "12"]]
+    assert lines[-1].split()[-2:] == ["f64[1]", "23"]
+
+
 def test_trace_of_ranks_with_other_operations_and_of_an_entry(capsys: pytest.CaptureFixture[str]) -> None:
     def program() -> Any:
         with cc.Mesh(dp=2) as mesh:

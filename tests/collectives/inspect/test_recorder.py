@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -390,6 +391,21 @@ def test_bytes_of_the_tape() -> None:
     assert back[5:] == [("sum", 1600), ("multiply", 800), ("sin", 800), ("exp", 0), ("parameter w", 0)]
 
 
+def test_bytes_of_a_part_of_a_tape_are_released_as_the_sweep_goes_on() -> None:
+    def program() -> None:
+        w = ag.Parameter(values(0, 100), name="w")
+        with ag.Tape():
+            first = anp.exp(w)  # 800 bytes of the outer tape
+            with ag.Tape() as inner:
+                loss = (anp.exp(first) * 2).sum()
+            inner.backward(loss)
+            (first * 3).sum()
+
+    (found,) = recorded(program, 1)
+    back = [(r.name, r.tape_bytes) for r in found.records if r.direction == "backward"]
+    assert back == [("sum", 1600), ("multiply", 1600), ("exp", 800)]
+
+
 def test_one_clock() -> None:
     ticks = iter(range(10_000))
     (found,) = recorded(cast_and_sum, 1, clock=lambda: next(ticks))
@@ -475,6 +491,21 @@ def test_the_bits_and_the_tape_are_the_same(ranks: int, dtype: str) -> None:
     plain, told = cc.run(run, ranks, False), cc.run(run, ranks, True)
     for a, b in zip(plain, told, strict=True):
         assert all(x.dtype == y.dtype and x.tobytes() == y.tobytes() for x, y in zip(a, b, strict=True))
+
+
+def test_leaves_of_a_mixed_product_enter_in_the_same_order() -> None:
+    def names(is_recorded: bool) -> list[Any]:
+        layer, x = nn.Linear(3, 2, key=ag.random.Key(1)), ag.tensor(values(0, 4, 3), requires_grad=True)
+        with contextlib.ExitStack() as stack:
+            if is_recorded:
+                stack.enter_context(cc.recording_operations())
+            with ag.Tape() as tape:
+                layer(x)
+                ag.Parameter(np.ones(3, "float32")) * x  # two operands
+        return [(op_of(node).name, tuple(parents_of(node))) for node in tape.recording.nodes if node is not None]
+
+    assert names(True) == names(False)
+    assert [name for name, _ in names(False)].count("astype") == 3
 
 
 def test_nothing_listens_after_the_block_and_nothing_is_kept() -> None:
