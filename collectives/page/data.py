@@ -204,23 +204,29 @@ class _Tables:
         return self._sites.setdefault((file, line), len(self._sites))
 
     def summary(self, value: Summary | None, values: bool) -> int:
-        """The number of a summary, -1 for none."""
+        """The number of a summary, -1 for none. Equal digests are equal values."""
         if value is None:
             return -1
-        known: list[Any] | None = None
-        facts: list[Any] | None = None
-        if values and not value.is_absent:
-            if value.values is not None:
-                known = [_number(x, self.digits) for x in value.values[: self.most]]
-            elif value.mean is not None:
-                facts = [_number(x, self.digits) for x in (value.least, value.mean, value.greatest, value.deviation)]
-        # Equal digests are equal values. Without a digest the values themselves tell.
-        row = (value.shape, value.dtype, value.digest[:8] if values else "", value.not_finite, int(value.is_absent))
-        key = (*row, None if known is None else tuple(map(str, known)), None if facts is None else tuple(facts))
-        if key not in self._summaries:
-            self._summaries[key] = len(self._rows)
-            self._rows.append((*row, known, facts))
-        return self._summaries[key]
+        digest = value.digest if values else ""
+        key: tuple[Any, ...] = value.shape, value.dtype, digest, value.is_absent, value.not_finite
+        if not digest and values:
+            key = (*key, value.values, value.mean)
+        known = self._summaries.get(key)
+        if known is None:
+            known = self._summaries[key] = len(self._rows)
+            numbers = self._numbers(value) if values and not value.is_absent else (None, None)
+            facts = value.shape, value.dtype, digest[:8], value.not_finite, int(value.is_absent)
+            self._rows.append((*facts, *numbers))
+        return known
+
+    def _numbers(self, value: Summary) -> tuple[list[Any] | None, list[Any] | None]:
+        """The first values, or the facts of a larger array, rounded."""
+        if value.values is not None:
+            return [_number(x, self.digits) for x in value.values[: self.most]], None
+        if value.mean is None:
+            return None, None
+        facts = value.least, value.mean, value.greatest, value.deviation
+        return None, [_number(x, self.digits) for x in facts]
 
     def data(self) -> dict[str, Any]:
         shapes = [self.text(",".join(map(str, row[0]))) for row in self._rows]

@@ -130,7 +130,7 @@ def page(
 
 def _document(title: str, data: str) -> str:
     files = resources.files(__package__)
-    packed = base64.b64encode(gzip.compress(data.encode(), compresslevel=9, mtime=0)).decode()
+    packed = base64.b64encode(gzip.compress(data.encode(), compresslevel=7, mtime=0)).decode()
     parts = {
         "@TITLE@": escape(title or "ringtape: ranks"),
         "@CSS@": files.joinpath("page.css").read_text(encoding="utf-8"),
