@@ -552,7 +552,7 @@ def _frames(error: BaseException) -> Iterator[TracebackType]:
         trace = trace.tb_next
 
 
-_OF_DATACLASSES = ("__init__", "__eq__", "__hash__", "__setattr__")  # the methods that it makes from text, which may raise
+_OF_DATACLASSES = ("__init__", "__eq__", "__hash__", "__setattr__")  # the methods that it makes from text
 
 
 def is_of_library(error: BaseException) -> bool:

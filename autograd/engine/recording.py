@@ -192,13 +192,14 @@ class Recording(Locks):
         Of a transform's tape: a container of the values that were passed to the transform, which may enter, too. None
         for other tapes.
     records : object
-        The `records.recorder.TapeFacts` of the last recorder that heard its operations; None without one.
+        The `records.recorder.TapeFacts` of the last recorder that heard its operations; missing without one.
     """
 
     __slots__ = (
         "communicates", "copies", "given", "lanes", "leaves", "nodes", "notes", "on_sweep", "pending", "records",
         "scale", "takes_unrecorded", "thread",
     )  # fmt: skip
+    records: Any
 
     def __init__(self) -> None:
         self._held, self._locked = [], []  # as `Locks.__init__`, whose call costs 0.1 us
@@ -214,7 +215,6 @@ class Recording(Locks):
         self.notes: dict[int, tuple[Any, Any]] | None = None
         self.scale: Any = None
         self.given: Any = None
-        self.records: Any = None
 
     def append(self, node: Node) -> int:
         """Append a node; returns its place."""

@@ -14,7 +14,7 @@ from functools import partial
 from importlib import import_module
 from typing import Any, Literal, overload
 
-from ..errors import CommunicationError, TapeError
+from ..errors import CommunicationError, RingtapeError, TapeError
 from . import events
 from .deferral import Rest
 from .deferred import refuse_pending
@@ -311,10 +311,16 @@ class Tape:
         start, size = self.start, len(recording.nodes)
         end = size if self.end is None else min(self.end, size)
         at = None if wanted is None else [place_of(x, recording) for x in wanted]
-        make = sweep_class() if listeners else Sweep
-        sweep = make(recording, start, end, None if at is None or defer else dict.fromkeys(at), record)
-        for place, ct in seeds(outputs, cotangents, recording, start, end):
-            sweep.seed(place, ct)
+        sweep = (sweep_class() if listeners else Sweep)(
+            recording, start, end, None if at is None or defer else dict.fromkeys(at), record
+        )
+        try:
+            for place, ct in seeds(outputs, cotangents, recording, start, end):
+                sweep.seed(place, ct)
+        except RingtapeError as error:
+            given = outputs if isinstance(outputs, list | tuple) else (outputs,)
+            events.refuse("backward", self, given, (), error=error)
+            raise
         if cotangents is None and not (distribution := state.distribution).is_alone:
             try:
                 distribution.compare_objective(outputs, recording)

@@ -432,7 +432,8 @@ class Recorder:
         op, i, count = of_call
         key = frame.f_code, frame.f_lasti
         if key not in self._variables:
-            self._variables[key] = variables_of_operands(frame, getattr(op, "name", None) or op.__name__, count)
+            name = str(getattr(op, "name", getattr(op, "__name__", "")))
+            self._variables[key] = variables_of_operands(frame, name, count)
         return self._variables[key][i] if i < len(self._variables[key]) else ""
 
     # -- the nodes of the tape ---------------------------------------------------------------------------------------

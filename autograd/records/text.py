@@ -75,7 +75,7 @@ def _rows(tape: Any, outputs: Sequence[Any] = ()) -> list[_Row]:
         raise TapeError("show of a tape that was never entered; needed: `with Tape() as tape:` first")
     end = len(recording.nodes) if tape.end is None else min(tape.end, len(recording.nodes))
     nodes = {place: recording.nodes[place] for place in range(tape.start, end) if recording.nodes[place] is not None}
-    facts = recording.records
+    facts = getattr(recording, "records", None)
     recorded = {} if facts is None else _records_by_place(facts)
     if nodes or tape.end == tape.start:
         kept = _kept_values(nodes)

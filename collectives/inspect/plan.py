@@ -98,12 +98,13 @@ def _planned(tape: Tape, ranks: Communicator | None, sizes: Sequence[int]) -> Pl
     recording = tape.recording
     if ranks is None:
         ranks, sizes = _ranks_of(recording, sizes)
+    facts = getattr(recording, "records", None)
     end = len(recording.nodes) if tape.end is None else tape.end
     for place in range(tape.start, end):
         if recording.released(place):
             raise TapeError("plan of a tape that backward has released. Fix: plan it before, or retain=True")
         node: Any = recording.nodes[place]
-        operations.append(_with_record(_describe(place, node, sizes), recording.records))
+        operations.append(_with_record(_describe(place, node, sizes), facts))
         if hasattr(op_of(node), "communication") and getattr(op_of(node), "enters", False):
             # the nodes of its parameters are right before it
             for entered, parameter in zip(operations[-1 - len(arrays_of(node)) : -1], arrays_of(node), strict=True):

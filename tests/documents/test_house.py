@@ -13,7 +13,7 @@ import pytest
 from .house import ROOT, Figures, Tree, complexity, loaded, walks
 
 CEILINGS = {
-    "closure of the engine: files, lines": [37, 9_790],
+    "closure of the engine: files, lines": [37, 9_800],
     "closure of all_reduce: files, lines": [66, 17_060],
     "closure of DataParallel: files, lines": [141, 36_310],
     "complexity above 20, 30": [19, 7],

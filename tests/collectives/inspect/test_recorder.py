@@ -430,6 +430,20 @@ def test_a_refused_operation_is_the_last_record(ranks: int) -> None:
             assert [r.error for r in found.records[:-1]] == [""] * last.id
 
 
+def test_an_objective_that_is_refused_is_the_last_record() -> None:
+    def program() -> None:
+        w = ag.Parameter(values(9, 2), name="w")
+        with ag.Tape() as tape:
+            loss = (cc.cast(w, "dp", to=cc.R) * ag.tensor(values(own_rank(), 2))).sum()
+        tape.backward(loss)
+
+    for found in recorded(program, 3):
+        last = found.records[-1]
+        assert (last.name, last.operand_layouts) == ("backward", ("{dp: V}",))
+        assert found.records[last.operands[0]].name == "sum"
+        assert "fix:" in last.error and last.error == found.error
+
+
 def test_an_adjoint_that_raises_has_the_error() -> None:
     def program() -> None:
         failing = ag.extend.primitive(lambda x: x * 2)
