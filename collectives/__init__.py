@@ -51,6 +51,7 @@ if TYPE_CHECKING:  # the names in `_LATER`; none of these modules imports this o
     from .ops.mpi4py_wrapper import *
     from .ops.nonblocking import *
     from .ops.reproducible import *
+    from .page.show import Show, show
     from .testing.check import CheckFailed, Report, check_collective
 
     __version__: str
@@ -58,13 +59,13 @@ if TYPE_CHECKING:  # the names in `_LATER`; none of these modules imports this o
 __all__ = [
     "C", "Call", "CheckFailed", "Collective", "CollectiveMismatch", "CommunicationError", "Communicator",
     "D", "DeadlockError", "DryRun", "I", "Layout", "LayoutError", "Link", "Mesh", "MeshError", "P", "Pending", "R",
-    "RankFailed", "ReplicaMismatch", "Report", "Rooted", "Shard", "Timeline", "Topology", "V", "World", "all_gather",
-    "all_gather_async", "all_max", "all_min", "all_prod", "all_reduce", "all_reduce_async", "all_to_all",
+    "RankFailed", "ReplicaMismatch", "Report", "Rooted", "Shard", "Show", "Timeline", "Topology", "V", "World",
+    "all_gather", "all_gather_async", "all_max", "all_min", "all_prod", "all_reduce", "all_reduce_async", "all_to_all",
     "all_to_all_async", "apply", "barrier", "broadcast", "broadcast_async", "call", "cast", "check",
     "check_collective", "check_replicas", "current_mesh", "declare_partial", "dry", "exscan", "from_local", "gather",
     "get", "halo_exchange", "in_order", "irecv", "isend", "mean", "permute", "permute_async",
     "recording_operations", "recv", "reduce", "reduce_async", "reduce_scatter", "reduce_scatter_async",
-    "reproducible_sum", "run", "scan", "scatter", "scope", "send", "shard", "timeline", "world", "wrap",
+    "reproducible_sum", "run", "scan", "scatter", "scope", "send", "shard", "show", "timeline", "world", "wrap",
 ]  # fmt: skip
 
 
@@ -74,6 +75,7 @@ _LATER = {
     **dict.fromkeys(("CheckFailed", "Report", "check_collective"), "testing.check"),
     **dict.fromkeys(("DryRun", "dry"), "inspect.dry_run"),
     "recording_operations": "inspect.recorder",
+    **dict.fromkeys(("Show", "show"), "page.show"),
     **dict.fromkeys(("Timeline", "timeline"), "inspect.timeline"),
     **dict.fromkeys(("Link", "Topology"), "inspect.topology"),
     **dict.fromkeys(("all_gather_async", "all_reduce_async", "all_to_all_async", "broadcast_async", "irecv", "isend",

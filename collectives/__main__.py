@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from types import ModuleType
 
-TOOLS = ("doctor", "check")
+TOOLS = ("doctor", "check", "show")
 
 
 def _tool(name: str) -> ModuleType | None:
@@ -31,7 +31,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             each = tools.add_parser(name, help=module.SUMMARY, description=module.SUMMARY)
             module.add_arguments(each)
             each.set_defaults(main=module.main)
-    chosen = parser.parse_args(given)
+    at = given.index("--") if "--" in given else len(given)
+    chosen = parser.parse_args(given[:at])
+    if given[at + 1 :] and not hasattr(chosen, "arguments"):
+        parser.error(f"{chosen.tool} takes no arguments after --; given: {' '.join(given[at + 1 :])}")
+    chosen.arguments = given[at + 1 :]
     return int(chosen.main(chosen))
 
 

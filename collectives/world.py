@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import cache
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 from autograd import environment
 from autograd.engine.distribution import ALONE
@@ -95,6 +95,8 @@ class World:
     failed : dict of int to str
         The ranks that this process knows to have failed, and the reasons.
     is_closed : bool
+    wrappers : list of callable
+        Of the class, for tools: each gets the program of a `run`, and returns the one that the ranks run.
 
     Raises
     ------
@@ -149,6 +151,8 @@ class World:
     [2, None, 2]
     [1]
     """
+
+    wrappers: ClassVar[list[Callable[[Callable[..., Any]], Callable[..., Any]]]] = []
 
     def __init__(
         self,
@@ -323,6 +327,8 @@ class World:
 
         from .faults.injection import around  # only programs on threads need it
 
+        for wrap in self.wrappers:
+            program = wrap(program)
         return self._job.run(around(program, self.size, lambda: self.communicator), args, begin)
 
     # -- failure -----------------------------------------------------------------------------------------------

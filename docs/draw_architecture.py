@@ -30,9 +30,10 @@ ROOMS: dict[str, tuple[str, list[list[tuple[str, str, str]]]]] = {
     ]),
     "collectives": ("communication with adjoints", [
         [
-            ("tools/", "doctor, check:", "what fails here"),
+            ("tools/", "doctor, check, show:", "commands"),
             ("testing/", "the pairing law", "for users' collectives"),
-            ("inspect/", "dry runs, plans,", "timelines"),
+            ("page/", "every operation of", "all ranks, in HTML"),
+            ("inspect/", "dry runs, plans,", "timelines, records"),
             ("faults/", "ranks that die, stop,", "lose or damage data"),
             ("mesh.py, world.py", "axes of ranks; ranks that", "are MPI, threads or dry"),
         ],

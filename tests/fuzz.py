@@ -59,6 +59,7 @@ from autograd.engine.state import outside_mesh, state
 from autograd.errors import RingtapeError, is_own_file
 from autograd.layouts.rank_values import RankInt
 from autograd.random import Key, State, set_state
+from collectives.page import Page
 from collectives.testing import Setting, faults
 from parallel import checkpoint, context, elastic, expert, pipeline
 from parallel.verify import Compared
@@ -426,6 +427,7 @@ INSTANCES: dict[Any, Callable[[Draw], Any]] = {
     optim.Offload: lambda d: optim.Offload(optim.SGD, [d.parameter()], lr=0.1),
     loaders.TensorDataset: lambda d: _data(), loaders.DataLoader: lambda d: loaders.DataLoader(_data(), batch_size=2),
     cc.Mesh: lambda d: cc.Mesh(dp=-1) if d.labels else cc.Mesh(dp=1), cc.Timeline: lambda d: cc.timeline(None),
+    cc.Show: lambda d: cc.show(), Page: lambda d: Page("<!doctype html>", 0),
     cc.Pending: lambda d: cc.Pending.done(1.0),
     cc.DryRun: lambda d: cc.dry(2, mesh={"dp": 2}), cc.Link: lambda d: cc.Link(1e-6, 1e9),
     cc.Topology: lambda d: cc.Topology(2, cc.Link(1e-6, 1e9), cc.Link(1e-6, 1e9)),

@@ -54,6 +54,8 @@ QUICK: dict[str, tuple[str, ...]] = {
                                "collectives/algorithms/test_algorithms.py::test_planted_faults"),
     "collectives.faults": ("collectives/faults/test_plan.py", "collectives/faults/test_faults.py"),
     "collectives.inspect": ("collectives/inspect/test_plan.py",),
+    "collectives.page": ("collectives/page/test_alignment.py", "collectives/page/test_comparison.py",
+                         "collectives/page/test_data.py"),
     "collectives.job": ("collectives/job/test_failure.py::test_mismatch",
                         "collectives/job/test_world.py::test_a_killed_process_ends_the_job"),
     "collectives.testing": ("collectives/testing/test_regressions.py",),

@@ -127,7 +127,7 @@ def operand(x: Any) -> Any:
     """
     if x.__class__ in TENSORS:
         return x
-    if hasattr(x, "dtype") and isinstance(x.shape, tuple):
+    if hasattr(x, "dtype") and isinstance(getattr(x, "shape", None), tuple):
         return given(x, state.grid) if state.grid is not None and x.shape == () else x
     try:
         if isinstance(x, list | tuple) and tensors_in(x):

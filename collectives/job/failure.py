@@ -28,6 +28,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from autograd import environment
@@ -92,12 +93,15 @@ class RankProcess:
         The worlds that this rank has not left, in the order in which they were made.
     is_abandoned : bool
         Whether the others go on without this rank (after `survive`).
+    before_end : list of callable
+        Called with the report before this rank ends the job. They take seconds at most.
     """
 
     def __init__(self) -> None:
         self.rank = 0
         self.size = 1
         self.worlds: list[ProcessWorld] = []
+        self.before_end: list[Callable[[str], None]] = []
         self._pid = 0  # the process that called `guard`; a fork of it is not a rank
         self._supervisor: SupervisorClient | None = None
         self._make_world: Callable[[], Any] | None = None
@@ -294,6 +298,8 @@ class RankProcess:
         """Print ``ringtape: <text>`` and end the job; the first rank that does tells the other hosts."""
         _flush(sys.stdout)
         print_report(text)
+        for call in self.before_end:
+            _quietly(partial(call, text))
         _kill_after(_ABORT_S)
         if is_first:
             for world in self.worlds:

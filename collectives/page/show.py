@@ -1,0 +1,317 @@
+"""Record a part of a program on all ranks, and make its page: `show`.
+
+At the end of the block rank 0 gathers the records and writes the page. If a rank raises, no rank may wait for another
+one, so the records are collected beside the communication: ranks that are threads see each other's records in memory.
+Ranks that are processes write theirs to files once one of them asks, by a file as well, for which a thread of each
+process looks; the rank that asked makes the page of all that it finds.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import shutil
+import tempfile
+import threading
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from autograd.errors import ArgumentError, MeshError, typed_errors
+
+from ..inspect.record import RankRecords
+from ..inspect.recorder import recording_operations
+from ..job.failure import process
+from ..transports.protocol import Communicator
+from ..world import World, world
+from .data import check_selection
+from .document import Page, page
+
+__all__ = ["Show", "show"]
+
+_THREADS_S = 0.3  # how long a rank that raised waits for the threads that raise the same
+_FILES_S = 1.5  # how long it waits for the files of other processes
+_WRITING_S = 10.0  # how long another rank that raised waits until the page is written
+_PAUSE_S = 0.05
+
+
+@typed_errors
+def show(
+    path: str | os.PathLike[str] | None = None,
+    *,
+    title: str = "",
+    only: Sequence[int] | None = None,
+    steps: tuple[int, int] | None = None,
+    values: bool = True,
+) -> Show:
+    """Record the operations of all ranks inside a ``with`` block, and write an HTML page of them at its end.
+
+    All ranks enter and leave the block together. The page contains values of small arrays, summaries of others, and the
+    program's source around each line that ran: pass it on with care.
+
+    Parameters
+    ----------
+    path : path, optional
+        The file that rank 0 writes. Without it the page is only kept, for a notebook.
+    title : str
+        The title of the page; by default the name of the file.
+    only : sequence of int, optional
+        The world ranks to show. By default all.
+    steps : (int, int), optional
+        The first step of training to show, counted from 0, and the step after the last. A step ends with the step of an
+        optimizer.
+    values : bool
+        Whether values are recorded and shown. Without them no copies are compared.
+
+    Returns
+    -------
+    Show
+        After the block, `page` is the page on rank 0, and None on other ranks.
+
+    Raises
+    ------
+    MeshError
+        In a dry world, whose arrays have no values and no times.
+    ArgumentError
+        Ranks that are not in the world; or, at the end, steps that the program has not run. The page then has all.
+
+    Notes
+    -----
+    If a rank raises inside the block, the page has what is known of all ranks up to then, and the error is raised. A
+    rank that is killed leaves no page. Ranks on hosts that share no folder with the failed rank are then missing.
+
+    Examples
+    --------
+    >>> import autograd as ag, collectives as cc
+    >>> def program():
+    ...     with cc.show() as shown, cc.Mesh(dp=2):
+    ...         x = cc.all_reduce(ag.tensor([1.0, 2.0]), "dp", to=cc.R)
+    ...     return shown.page
+    >>> cc.run(program, ranks=2)[1] is None
+    True
+    """
+    return Show(path, title, only, steps, values)
+
+
+@typed_errors
+class Show:
+    """A recording of all ranks and its page, made by `show`.
+
+    Attributes
+    ----------
+    page : Page or None
+        The page, on rank 0 after the block; after an error, on the ranks that raised.
+    """
+
+    def __init__(
+        self, path: str | os.PathLike[str] | None, title: str, only: Sequence[int] | None,
+        steps: tuple[int, int] | None, values: bool,
+    ):  # fmt: skip
+        self.path = None if path is None else os.fspath(path)
+        self.page: Page | None = None
+        check_selection(only, steps)
+        self._options: dict[str, Any] = {
+            "title": title or (os.path.basename(self.path) if self.path else ""), "only": only, "steps": steps,
+            "values": values,
+        }  # fmt: skip
+        self._exit: ExitStack | None = None
+        self._channel: Communicator | None = None
+        self._exchange: _Threads | _Files | None = None
+
+    def __enter__(self) -> Show:
+        if self._exit is not None:
+            raise MeshError("this page was recorded before. Fix: make a new cc.show(...) for each with block")
+        everyone = world()
+        if everyone.dry:
+            raise MeshError("show: the current world is a dry run, whose arrays have no values; needed: real ranks")
+        only = self._options["only"]
+        if only is not None and not all(0 <= rank < everyone.size for rank in only):
+            raise ArgumentError(
+                f"show(only={list(only)}) was given; needed: ranks from 0 to {everyone.size - 1}\n"
+                "  fix: leave `only` out to show all ranks"
+            )
+        self._channel = channel = everyone.duplicate("show")
+        token = channel.exchange(uuid.uuid4().hex.encode())[0].decode()
+        kind: Any = _Files if World.current().kind == "mpi" and channel.size > 1 else _Threads
+        self._exchange = kind(token, self.path, RankRecords(int(channel.rank)), channel.size, self._write)
+        self._exchange.open()
+        channel.barrier()  # no rank fails before all can give their records
+        self._exit = ExitStack()
+        self._exchange.own = self._exit.enter_context(recording_operations(values=bool(self._options["values"])))
+        return self
+
+    def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
+        assert self._exit is not None and self._exchange is not None and self._channel is not None
+        self._exit.__exit__(kind, error, traceback)
+        try:
+            if error is not None:
+                self._write_known(error)
+                return
+            records = self._exchange.gathered(self._channel)
+            if records is not None:
+                self._write(records)
+        finally:
+            self._exchange.close()
+
+    def _repr_html_(self) -> str:
+        return "" if self.page is None else self.page._repr_html_()
+
+    def _write(self, records: Sequence[RankRecords]) -> None:
+        known = {of.rank for of in records}
+        options = dict(self._options)
+        if options["only"] is not None:  # after a failure, records of some ranks may be missing
+            options["only"] = [rank for rank in options["only"] if rank in known]
+        try:
+            self.page = page(records, self.path, **options)
+        except ArgumentError as error:  # the program has not run these steps
+            self.page = page(records, self.path, **options | {"steps": None})
+            error.add_note("the page has all operations instead")
+            raise
+
+    def _write_known(self, error: BaseException) -> None:
+        """Write the page of a program that failed. That it cannot be written is no reason to hide the error."""
+        assert self._exchange is not None
+        try:
+            self._exchange.failed()
+        except Exception as problem:
+            error.add_note(f"the page of the failed program was not written: {problem}")
+
+
+class _Threads:
+    """Ranks that are threads of this process, or one rank: they see each other's records."""
+
+    running: dict[str, _Threads] = {}
+    """By token: what the ranks of one block share."""
+
+    def __init__(
+        self, token: str, path: str | None, own: RankRecords, size: int,
+        write: Callable[[Sequence[RankRecords]], None],
+    ):  # fmt: skip
+        self.own = own
+        self._token, self._size, self._write = token, size, write
+        self._condition = threading.Condition()
+        self._ranks: list[_Threads] = []
+        self._left: set[int] = set()
+        self._is_written = False
+
+    def open(self) -> None:
+        self._shared = shared = self.running.setdefault(self._token, self)
+        with shared._condition:
+            shared._ranks.append(self)
+
+    def gathered(self, channel: Communicator) -> list[RankRecords] | None:
+        channel.barrier()
+        return self._known() if channel.index == 0 else None
+
+    def failed(self) -> None:
+        """Write the page: at once if all ranks have left the block, else after a moment; and once more at the end."""
+        shared = self._shared
+        with shared._condition:
+            shared._left.add(self.own.rank)
+            shared._condition.notify_all()
+            if len(shared._left) < self._size:
+                shared._condition.wait_for(lambda: len(shared._left) == self._size, _THREADS_S)
+                if shared._is_written:
+                    return
+            shared._is_written = True
+            self._write(self._known())
+
+    def _known(self) -> list[RankRecords]:
+        return [_copied(each.own) for each in sorted(self._shared._ranks, key=lambda each: int(each.own.rank))]
+
+    def close(self) -> None:
+        self.running.pop(self._token, None)
+
+
+class _Files:
+    """Ranks that are processes: after a failure they write their records to files in a folder."""
+
+    def __init__(
+        self, token: str, path: str | None, own: RankRecords, size: int,
+        write: Callable[[Sequence[RankRecords]], None],
+    ):  # fmt: skip
+        self.own = own
+        above = tempfile.gettempdir() if path is None else os.path.dirname(os.path.abspath(path))
+        self._folder = os.path.join(above, f".ringtape-show-{token}")
+        self._size, self._write = size, write
+        self._is_closed = threading.Event()
+        self._given = threading.Lock()
+        self._watch = threading.Thread(target=self._answer, name="ringtape page", daemon=True)
+
+    def open(self) -> None:
+        process.before_end.append(self._end)
+        self._watch.start()
+
+    def gathered(self, channel: Communicator) -> list[RankRecords] | None:
+        data = np.frombuffer(pickle.dumps(self.own), np.uint8)
+        sizes = channel.all_gather(np.array([data.size], np.int64), [1] * channel.size).tolist()
+        whole = channel.gather(data, sizes, 0)
+        if whole is None:
+            return None
+        ends = np.cumsum(sizes).tolist()
+        return [pickle.loads(whole[end - size : end].tobytes()) for size, end in zip(sizes, ends, strict=True)]
+
+    def failed(self) -> None:
+        """Ask the others for their records and write the page; or, if another rank has asked, wait until it is done."""
+        try:
+            os.mkdir(self._folder)
+        except FileExistsError:
+            self._give()
+            _wait(lambda: not os.path.exists(self._folder), _WRITING_S)
+            return
+        try:
+            self._give()
+            _wait(lambda: len(self._files()) == self._size, _FILES_S)
+            records = []
+            for name in self._files():
+                with open(os.path.join(self._folder, name), "rb") as file:
+                    records.append(pickle.load(file))
+            self._write(sorted(records, key=lambda of: int(of.rank)))
+        finally:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def close(self) -> None:
+        self._is_closed.set()
+        if self._end in process.before_end:
+            process.before_end.remove(self._end)
+
+    def _end(self, text: str) -> None:
+        """Write the page before the job ends, as after a deadlock, which raises nothing."""
+        if not self._is_closed.is_set():
+            self.own.error = self.own.error or text
+            self.failed()
+
+    def _answer(self) -> None:
+        """Give the records once another rank has asked for them."""
+        while not self._is_closed.wait(_PAUSE_S):
+            if os.path.exists(self._folder):
+                self._give()
+                return
+
+    def _give(self) -> None:
+        with self._given:
+            path = os.path.join(self._folder, f"{self.own.rank}.records")
+            if os.path.exists(path):
+                return
+            with open(f"{path}.partial", "wb") as file:
+                pickle.dump(_copied(self.own), file)
+            os.replace(f"{path}.partial", path)
+
+    def _files(self) -> list[str]:
+        return [name for name in os.listdir(self._folder) if name.endswith(".records")]
+
+
+def _copied(of: RankRecords) -> RankRecords:
+    """The records at this moment; another thread may add to them."""
+    return replace(of, records=[replace(record, calls=list(record.calls)) for record in list(of.records)])
+
+
+def _wait(is_done: Callable[[], bool], limit_s: float) -> None:
+    deadline = time.monotonic() + limit_s
+    while not is_done() and time.monotonic() < deadline:
+        time.sleep(_PAUSE_S / 5)
