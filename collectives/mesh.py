@@ -428,10 +428,13 @@ class Mesh:
 
     @typed_errors
     def begin_walk(self, recording: Any) -> None:
-        """Count a tape at its first sum over ranks. The 1st, 2nd, 4th, ... is examined: see `collectives.scale`."""
+        """Count a tape at its first sum over ranks. The 1st, 2nd, 4th, ... is examined: see `collectives.scale`.
+
+        So are the tapes of an examined block of microbatches, which are compared with each other.
+        """
         self.recordings = n = self.recordings + 1
         recording.scale = False
-        if is_due(n):
+        if is_due(n) or self.microbatches is not None:
             from .scale.walk import Walk  # loaded with the first tape that is examined
 
             recording.scale = Walk(recording, self.grid)
