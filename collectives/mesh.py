@@ -37,6 +37,8 @@ from .world import World, is_rank_thread, world
 
 __all__ = ["USUAL", "Axis", "Mesh", "check_replicas", "current_mesh"]
 
+_FIRST_TAPES = 8  # whose scale is examined
+
 
 class Axis:
     """One mesh axis, or several flattened into one.
@@ -428,17 +430,17 @@ class Mesh:
 
     @typed_errors
     def begin_walk(self, recording: Any) -> None:
-        """Count a tape at its first sum over ranks. The 1st, 2nd, 4th, ... is examined: see `collectives.scale`.
+        """Count a tape at its first sum over ranks. The first 8 are examined, and the 16th, 32nd, ...: see `collectives.scale`.
 
-        So are the tapes of an examined block of microbatches, which are compared with each other.
+        So each of several losses in turn is examined, as those of two players. So are the tapes of an examined block of microbatches, which are compared with each other.
         """
         self.recordings = n = self.recordings + 1
         recording.scale = False
-        if is_due(n) or self.microbatches is not None:
+        if n <= _FIRST_TAPES or is_due(n) or self.microbatches is not None:
             from .scale.walk import Walk  # loaded with the first tape that is examined
 
             recording.scale = Walk(recording, self.grid)
-        self.notes_lines = recording.scale is not False or is_due(n + 1)
+        self.notes_lines = recording.scale is not False or n < _FIRST_TAPES or is_due(n + 1)
 
     @contextmanager
     def accumulating(self) -> Iterator[None]:
