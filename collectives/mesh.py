@@ -430,9 +430,10 @@ class Mesh:
 
     @typed_errors
     def begin_walk(self, recording: Any) -> None:
-        """Count a tape at its first sum over ranks. The first 8 are examined, and the 16th, 32nd, ...: see `collectives.scale`.
+        """Count a tape at its first sum over ranks. The first 8 are examined, and the 16th, 32nd, ...
 
-        So each of several losses in turn is examined, as those of two players. So are the tapes of an examined block of microbatches, which are compared with each other.
+        So each of several losses in turn is examined, as those of two players; and the tapes of an examined block of
+        microbatches, which are compared with each other. See `collectives.scale`.
         """
         self.recordings = n = self.recordings + 1
         recording.scale = False

@@ -21,7 +21,7 @@ _RIGHT = ("readme", "sum by the rows of all", "mean of means", "weighted by len"
 _WRONG = ("ddp", "mean of sums by all rows", "all rows by the size", "mean of a cast Shard",
           "penalty after a sum of means", "ddp, len", "global_shape times the size", "gan, mixed")  # fmt: skip
 _LAYERS = (("DataParallel", 0, 0), ("microbatches, labelled", 0, 0), ("ZeRO 2, labelled", 0, 0))
-_STAGES = (("1f1b", 0), ("zero bubble", 0))
+_STAGES = ("1f1b", "zero bubble")
 
 
 def programs_of(n: int) -> dict[str, Any]:
@@ -39,7 +39,7 @@ def programs_of(n: int) -> dict[str, Any]:
         lines = ROWS[name]
         found[f"right: {name}"] = {"dp": n}, lines.program(lines.right[0])
         found[f"wrong: {name}"] = {"dp": n}, lines.program(lines.wrong[0].how)
-    for name, wrong in _STAGES:
+    for name in _STAGES:
         row = LAYERS[name]
         axes = {"dp": 1, "pp": n} if n % 2 else {"dp": n // 2, "pp": 2}
         found[f"right: {name}"] = axes, lambda mesh, row=row: row.program(mesh, row.right[0])

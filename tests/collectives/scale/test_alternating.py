@@ -1,4 +1,4 @@
-"""Programs with several losses in turn: adversarial training with two optimizers, penalties on gradients, three losses."""
+"""Programs with several losses in turn: adversarial training, penalties on gradients, and up to seven losses."""
 
 from __future__ import annotations
 
