@@ -37,6 +37,8 @@ from .world import World, is_rank_thread, world
 
 __all__ = ["USUAL", "Axis", "Mesh", "check_replicas", "current_mesh"]
 
+_FIRST_TAPES = 8  # whose scale is examined
+
 
 class Axis:
     """One mesh axis, or several flattened into one.
@@ -428,14 +430,18 @@ class Mesh:
 
     @typed_errors
     def begin_walk(self, recording: Any) -> None:
-        """Count a tape at its first sum over ranks. The 1st, 2nd, 4th, ... is examined: see `collectives.scale`."""
+        """Count a tape at its first sum over ranks. The first 8 are examined, and the 16th, 32nd, ...
+
+        So each of several losses in turn is examined, as those of two players; and the tapes of an examined block of
+        microbatches, which are compared with each other. See `collectives.scale`.
+        """
         self.recordings = n = self.recordings + 1
         recording.scale = False
-        if is_due(n):
+        if n <= _FIRST_TAPES or is_due(n) or self.microbatches is not None:
             from .scale.walk import Walk  # loaded with the first tape that is examined
 
             recording.scale = Walk(recording, self.grid)
-        self.notes_lines = recording.scale is not False or is_due(n + 1)
+        self.notes_lines = recording.scale is not False or n < _FIRST_TAPES or is_due(n + 1)
 
     def begin_run(self, recording: Any, run: Any) -> None:
         """The run shares the walk of the tape; a tape without one is counted, as at its first sum."""

@@ -6,7 +6,6 @@ same on every rank.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from sys import getrefcount
 from typing import Any, NoReturn
@@ -30,7 +29,6 @@ from ..errors import (
     AbsentError,
     ArgumentError,
     DtypeError,
-    GradientWarning,
     LayoutError,
     MeshError,
     SavedArrayError,
@@ -38,7 +36,6 @@ from ..errors import (
     TapeError,
     find_site,
     short,
-    short_site,
     typed_errors,
 )
 from ..layouts.layout import C, Grid, I, Label, Layout, P, Shard, V, is_copy_for_part, may_relabel
@@ -131,20 +128,14 @@ class Leaf(Tensor):
             g = self._grad = Tensor(g, None if self.layout is None else self.layout.dual)
         return g
 
-    def _warn_of_use(self) -> None:
-        """Warn that a sweep adds to a gradient that an optimizer has used already."""
-        mark, self.used = self.used[0] if self.used[0].is_of(self) else None, None
-        if mark is None or mark.told:
-            return
-        mark.told = True
-        site = find_site()
-        warnings.warn_explicit(
-            f"backward adds to gradients that {mark.who} at {short_site(*mark.site)} has used already: the next step "
-            "uses them a second time\n"
-            "  fix: optimizer.zero_grad() after step(), or before backward\n"
-            "  or:  optimizer.step(keep=True), if the sum over several steps is meant",
-            GradientWarning, *site,
-        )  # fmt: skip
+    def _note_addition(self) -> None:
+        """Note that a sweep adds to a gradient that an optimizer has used already, for its next step."""
+        mark = self.used[0]
+        if mark.is_of(self):
+            mark.added = mark.added or find_site()
+            self.used = mark, None
+        else:
+            self.used = None
 
     def _refuse_pending(self, verb: str) -> NoReturn:
         raise TapeError(
@@ -279,7 +270,7 @@ class Leaf(Tensor):
                 return
         elif sweep is not None:
             if self.used is not None:
-                self._warn_of_use()
+                self._note_addition()
             if sweep.keep(self, ct):
                 return
         if self._grad is not None and dtype.itemsize == 2 and is_half(dtype) and ct.__class__ not in TENSORS:
@@ -311,12 +302,15 @@ class Used:
         The call, such as ``SGD.step()``.
     site : tuple of (str, int)
         Its line in the program.
+    added : tuple of (str, int) or None
+        The line of a backward that has added to its gradients since. Before the next step the program may clear them.
     """
 
-    __slots__ = ("site", "told", "who")
+    __slots__ = ("added", "site", "told", "who")
 
     def __init__(self, who: str, site: tuple[str, int]):
         self.who, self.site, self.told = who, site, False
+        self.added: tuple[str, int] | None = None
 
     def mark(self, leaves: Iterable[Leaf]) -> None:
         """Mark the gradients of leaves as used, until they are removed."""
@@ -326,9 +320,11 @@ class Used:
                 leaf.used = self, ref(g)
 
     def is_of(self, leaf: Leaf) -> bool:
-        """Whether a leaf still has the gradient that the step has used."""
+        """Whether a leaf still has the gradient that the step has used, or a sum with it."""
         if leaf.used is None or leaf.used[0] is not self:
             return False
+        if leaf.used[1] is None:
+            return leaf._grad is not None
         g = leaf.used[1]()
         return g is not None and g is getattr(leaf._grad, "array", leaf._grad)
 

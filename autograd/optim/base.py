@@ -268,8 +268,8 @@ class Optimizer:
         Warns
         -----
         GradientWarning
-            At the first step on a mesh: no parameter has a gradient on this rank. At the step, or the backward, after
-            the 1st, 2nd, 4th, 8th, ... step: it uses, or adds to, gradients that this step has used.
+            At the first step on a mesh: no parameter has a gradient on this rank. At the step after the 1st, 2nd, 4th,
+            8th, ... step: it uses gradients that this step has used, or sums to which a backward has added since.
         ReplicaWarning
             At the first step: all ranks hold the same values of a parameter that is Varying or sharded.
         """
@@ -306,6 +306,15 @@ class Optimizer:
         if mark is None or mark.told or not any(map(mark.is_of, self.parameters)):
             return
         mark.told = True
+        if mark.added is not None:
+            warnings.warn_explicit(
+                f"backward adds to gradients that {mark.who} at {short_site(*mark.site)} has used already, and "
+                f"{type(self).__name__}.step() at {short_site(*find_site())} uses them a second time\n"
+                "  fix: optimizer.zero_grad() after step(), or before backward\n"
+                "  or:  optimizer.step(keep=True), if the sum over several steps is meant",
+                GradientWarning, *mark.added,
+            )  # fmt: skip
+            return
         warnings.warn_explicit(
             f"{type(self).__name__}.step() uses gradients that {mark.who} at {short_site(*mark.site)} has used "
             "already, so each of them counts twice\n"

@@ -13,6 +13,7 @@ as a table, and what stays silent.
 `addends`       addends of an examined sum over the ranks: equal ones, terms that count often, unequal means
 `examination`   when it happens: at examined sums, and when backward starts; errors and warnings
 `microbatches`  losses of one block of `accumulate`
+`stages`        losses of the stages of a pipeline, which other ranks do not see
 `by_hand`       gradients that the program scales after backward
 `messages`      the texts, with the factor, the lines, the counts of the ranks, and the fixes that fit them
 ==============  ====================================================================================================

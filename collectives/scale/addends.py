@@ -135,7 +135,7 @@ def _learn(
     for nth, (at, _) in enumerate(own if each_has else ()):
         divisions = [each.divisions[nth] for each in found.values()]
         decided = decide(divisions, group.size)
-        walk.decide(at, decided)
+        walk.decide(at, decided, axes)
         is_agreed = is_agreed and (decided != "" or _mean_the_same(divisions, walk.grid.sizes))
     if is_agreed:
         walk.agree(place)

@@ -1,7 +1,8 @@
 """Gradients that the program divides by the number of ranks after backward, as an averaging hook does.
 
 After an examined sweep the norm of each gradient is kept. If all gradients of an optimizer are exactly 1/n, or n times,
-what they were when it makes its step, for the size n of an axis or of the mesh, the program has scaled them.
+what they were when it makes its step, for the size n of an axis or of the mesh, the program has scaled them. It is a
+warning where ranks have gradients of their own, as one rank may have scaled them alone.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import numpy as np
 from autograd.arrays.device import to_host
 from autograd.arrays.shape_only import Shaped
 from autograd.errors import ScaleError, ScaleWarning, find_site
+from autograd.layouts.layout import I, R
 
 from ..checks import modes
 from ..checks.reports import warn_once
@@ -47,12 +49,13 @@ def _norm(leaf: Any) -> float:
 def tell_scaled(optimizer: Any, norms: dict[int, tuple[Any, float]], mesh: Any) -> None:
     """Tell if the gradients of an optimizer were multiplied or divided by a number of ranks since the last sweep."""
     ratios = []
-    exact = 1e-10
+    exact, is_same = 1e-10, True
     for p in optimizer.parameters:
         known = norms.get(id(p))
         if known is None or known[0]() is not p:
             continue
         ratios.append(_norm(p) / known[1])
+        is_same = is_same and all(label is R or label is I for label in p.layout.labels)
         exact = max(exact, _EXACT.get(p.array.dtype.itemsize, 0.0))
     if not ratios or modes.scale == "off":
         return
@@ -67,13 +70,14 @@ def tell_scaled(optimizer: Any, norms: dict[int, tuple[Any, float]], mesh: Any) 
                     f"carries all normalisation; so now it is {n} times too {'small' if factor < 1 else 'large'}\n"
                     f"  fix: leave it out, if the loss is divided by the number of rows of all ranks\n"
                     f"  or:  the factor in the loss, before backward, if it is meant",
-                    find_site(), mesh,
+                    find_site(), mesh, is_same,
                 )  # fmt: skip
                 return
 
 
-def _tell(text: str, site: tuple[str, int], mesh: Any) -> None:
-    if modes.scale == "error":
+def _tell(text: str, site: tuple[str, int], mesh: Any, is_same: bool) -> None:
+    """Raise an error only if all ranks have the same gradients, which are compared: each rank may scale its own."""
+    if modes.scale == "error" and is_same:
         raise ScaleError(text)
     if ("by hand", site) not in mesh.told:
         mesh.told.add(("by hand", site))

@@ -7,6 +7,7 @@ it does, so it is a `ScaleWarning`, which ``cc.check(scale="error")`` makes an e
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from autograd.engine.objective import place_in
@@ -105,15 +106,22 @@ class Verdict:
             site = site or find_site()
             if self._is_new((axis, site)) and not self._mesh.axis(axis).group.index:
                 warn_once(text, GradientWarning, site)
-        for finding in self._findings:
-            if not finding.unsure.issubset(axes):
-                continue
-            text, site = describe_fault(finding, self._walk, self._mesh)
-            if not finding.is_plain or modes.scale == "error":
+        for axis, is_error, text, at in self.faults(axes):
+            if is_error:
                 raise ScaleError(text)
-            site = site or find_site()
-            if self._is_new((finding.axis, site)) and not self._mesh.axis(finding.axis).group.index:
+            site = at or find_site()
+            if self._is_new((axis, site)) and not self._mesh.axis(axis).group.index:
                 warn_once(text, ScaleWarning, site)
+
+    def faults(
+        self, axes: tuple[str, ...], apart: str | None = None
+    ) -> Iterator[tuple[str, bool, str, tuple[str, int] | None]]:
+        """The faults that all ranks have found, except along the axis `apart`: the axis, whether it is an error, the
+        text, and the line of the program."""
+        for finding in self._findings:
+            if finding.unsure.issubset(axes) and finding.axis != apart:
+                text, site = describe_fault(finding, self._walk, self._mesh)
+                yield finding.axis, not finding.is_plain or modes.scale == "error", text, site
 
     @property
     def has_findings(self) -> bool:

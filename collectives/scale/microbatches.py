@@ -17,7 +17,25 @@ from ..checks import modes
 from ..checks.reports import warn_once
 from .walk import Walk
 
-__all__ = ["Microbatches"]
+__all__ = ["Microbatches", "is_own_mean", "text_of"]
+
+
+def is_own_mean(losses: Any, recording: Any, walk: Walk) -> bool:
+    """Whether a loss of a microbatch is divided by the number of its own rows, and by nothing else."""
+    return any(
+        power.own_mean for y in losses if isinstance(y, Tensor) for power in walk.at(place_in(y, recording))
+    )  # fmt: skip
+
+
+def text_of(m: int, whose: str, each: str) -> str:
+    """The text about a gradient that is m times too large."""
+    return (
+        f"the gradient {whose} is {m} times too large: {each} that is divided by the number of rows of its own "
+        "microbatch, and the gradients of the microbatches are added\n"
+        "  fix: divide the loss of each microbatch by the number of rows of the whole batch, all microbatches and all "
+        "ranks together\n"
+        f"  or:  divide it by {m} as well, if all microbatches have equally many rows"
+    )
 
 
 class Microbatches:
@@ -36,10 +54,7 @@ class Microbatches:
         """Note a sweep from the losses of a microbatch."""
         walk = recording.scale or Walk(recording, self._mesh.grid)
         losses = outputs if isinstance(outputs, list | tuple) else (outputs,)
-        means = [
-            any(power.own_mean for power in walk.at(place_in(y, recording))) for y in losses if isinstance(y, Tensor)
-        ]
-        self._found.setdefault(find_site(), []).append(any(means))
+        self._found.setdefault(find_site(), []).append(is_own_mean(losses, recording, walk))
 
     def tell(self) -> None:
         """Tell, at the end of the block, what counts once for each microbatch."""
@@ -47,14 +62,7 @@ class Microbatches:
             m = len(means)
             if m < 2 or not all(means) or modes.scale == "off":
                 continue
-            text = (
-                f"the gradient of this block is {m} times too large: this backward has run m = {m} times, each time "
-                "from a loss that is divided by the number of rows of its own microbatch, and the block adds their "
-                "gradients\n"
-                "  fix: divide the loss of each microbatch by the number of rows of the whole batch, all microbatches "
-                "and all ranks together\n"
-                f"  or:  divide it by {m} as well, if all microbatches have equally many rows"
-            )
+            text = text_of(m, "of this block", f"this backward has run m = {m} times, each time from a loss")
             if modes.scale == "error":
                 raise ScaleError(text)
             if ("microbatches", site) not in self._mesh.told:

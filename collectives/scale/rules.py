@@ -23,7 +23,7 @@ from .dimensions import Dimensions
 from .numbers import of_number, whole_divisor
 from .powers import DATA, UNKNOWN, ZERO, Event, Fault, Power, Powers, joint, plus, times
 
-__all__ = ["COLLECTIVES", "DEGREES", "OPERATIONS", "Use", "of_operation", "over_ranks", "scaled"]
+__all__ = ["COLLECTIVES", "DEGREES", "OPERATIONS", "Use", "is_open", "of_operation", "over_ranks", "scaled"]
 
 
 class Use(NamedTuple):
@@ -212,7 +212,8 @@ def _totals(use: Use) -> frozenset[int]:
     summed = [d for d in use.options[0] if d != label.dim]
     rest = math.prod(int(use.shapes[0][d]) for d in summed)
     whole = math.prod(int(use.extents[d]) for d in summed)  # other axes may divide these dimensions
-    return frozenset({label.extent, label.extent * rest, label.extent * whole})
+    rows = {label.extent, int(use.extents[label.dim])}  # of the rows that this axis divides, and of all
+    return frozenset(extent * each for extent in rows for each in (1, rest, whole))
 
 
 def _is_own_mean(use: Use, is_sum: bool) -> bool:
@@ -282,6 +283,8 @@ def scaled(use: Use, i: int, sign: int) -> Power:
 def _by_remembering(use: Use, value: Power, sign: int, label: Label | None) -> Power:
     """A value times or by a number that remembers what it counts."""
     number = use.number
+    if label is V and is_open(number):  # the extent of a whole value along this axis, or along others: the ranks decide
+        return _by_plain(use, value, float(number), sign, label)
     if number.rest != 1:
         value = _by_plain(use, value, number.rest, sign, label)
     if number.counts == "all":
@@ -292,6 +295,11 @@ def _by_remembering(use: Use, value: Power, sign: int, label: Label | None) -> P
         value = value.partial()._replace(parts=True)
     power = sign * sum(each for axis, each in number.powers if axis in (use.axis, "*"))
     return value.shifted(power, Event("size", use.place, power)) if power else value
+
+
+def is_open(number: Any) -> bool:
+    """Whether a number that remembers counts the rows of a whole value, and no ranks."""
+    return getattr(number, "counts", "") == "all" and not number.powers
 
 
 def _reweighted(use: Use, value: Power, c: float | None, sign: int) -> Power:
@@ -400,6 +408,11 @@ def _mean(use: Use) -> Power:
     )  # fmt: skip
 
 
+def _rows_added(use: Use) -> Power:
+    """Rows that are added into several rows, as those of one token or node: none of the others' are missing in them."""
+    return of_operation(use._replace(maps=None)) if use.shapes[0][0] > 1 else of_operation(use)
+
+
 def _contrastive(use: Use) -> Power:
     """The cross-entropy of rows against the rows of the same rank, each labelled by its own place."""
     value, shape, labels = of_operation(use), use.shapes[0], use.arrays[1]
@@ -412,7 +425,7 @@ def _contrastive(use: Use) -> Power:
 _LEAST_ROWS = 3
 OPERATIONS: dict[str, Callable[[Use], Power]] = {
     "multiply": _product, "divide": _quotient, "power": _power, "mean": _mean, "cross_entropy": _contrastive,
-    "cross_entropy_sum": _contrastive,
+    "cross_entropy_sum": _contrastive, "add_rows": _rows_added,
 }  # fmt: skip
 """Operations whose rule reads a number or an option."""
 
@@ -460,6 +473,10 @@ def _relabelled(value: Power, label: Label, out: Label, place: int, call: Any) -
     return _kept(value, label, out, place, call)
 
 
+def _nonlinear(value: Power, label: Label, out: Label, place: int, call: Any) -> Power:
+    return value if value.powers == ZERO else value._replace(powers=None)
+
+
 def _gathered(value: Power, label: Label, out: Label, place: int, call: Any) -> Power:
     if label is V and out is not V:
         return value._replace(stacked=frozenset((call.dim,)), once=-1, divisions=())
@@ -473,7 +490,7 @@ COLLECTIVES: dict[str, Callable[[Power, Label, Label, int, Any], Power]] = {
         "halo_exchange", "get", "broadcast", "keep on the root", "scatter",
     ), _kept),
     **dict.fromkeys(("all_gather", "gather"), _gathered),
-    "relabel": _relabelled,
+    "relabel": _relabelled, "ring_attention": _nonlinear,
 }  # fmt: skip
 """``rule(power, label, label of the result, place, call)`` along an axis of the call. Others give an unknown power:
 messages arrive from another tape, and a collective of the program's own does what only the program knows."""

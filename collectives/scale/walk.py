@@ -38,7 +38,7 @@ from autograd.layouts.layout import Grid, Label, Layout, Shard, V
 
 from .numbers import Division, Evidence, whole_divisor
 from .powers import DATA, UNKNOWN, Power
-from .rules import COLLECTIVES, OPERATIONS, Use, of_operation
+from .rules import COLLECTIVES, OPERATIONS, Use, is_open, of_operation
 from .sums import Sum
 
 __all__ = ["Walk"]
@@ -119,7 +119,7 @@ class Walk:
         self._runs = [_Run(recording, 0)]  # that of the tape, and those of checkpointed functions on it
         self._bases = {id(recording): 0}  # of those that are not over, by the id of the recording
         self._others: dict[int, Walk] = {}  # of the tapes from which values are imported; they live as long as this one
-        self._decided: dict[int, str] = {}
+        self._decided: dict[int, dict[str, str]] = {}  # of a place, along each axis
         self._agreed = set[int]()  # the places of sums before which all ranks had the same powers
         self._counted: dict[int, tuple[frozenset[int], frozenset[int]]] = {}
         self._unknown = (UNKNOWN,) * len(grid.names)
@@ -161,9 +161,9 @@ class Walk:
 
     # -- decisions of the ranks ------------------------------------------------------------------------------------
 
-    def decide(self, place: int, decided: str) -> None:
-        """Keep what the ranks have decided about the number at a place."""
-        self._decided[place] = decided
+    def decide(self, place: int, decided: str, axes: Sequence[str]) -> None:
+        """Keep what the ranks along some axes have decided about the number at a place."""
+        self._decided[place] = {**self._decided.get(place, {}), **dict.fromkeys(axes, decided)}
         self._forget(place)
 
     def agree(self, place: int) -> None:
@@ -194,7 +194,7 @@ class Walk:
         if divisions:
             decided = self._decided.copy()
             for at in divisions:
-                self.decide(at, "left out")
+                self.decide(at, "left out", self.grid.names)
         powers = [
             (power.powers and sorted(power.powers), power.averaged, power.plain, sorted(power.unsure),
              [each.place for each in power.faults])
@@ -238,7 +238,7 @@ class Walk:
         if op_of(node).name not in ("multiply", "divide"):
             return None
         off, number = int(parents_of(node)[0] >= 0), self.number(at)
-        value = arrays_of(node)[off] if number is None else number.rest
+        value = arrays_of(node)[off] if number is None else float(number) if is_open(number) else number.rest
         c = 0.0 if value is None or np.shape(value) != () or np.iscomplexobj(value) else abs(float(value))
         if not c or not math.isfinite(c) or parents_of(node)[off] >= 0:
             return None
@@ -310,7 +310,7 @@ class Walk:
             inputs = tuple([None if each is None else each[k] for each in given])
             found.append(rule(Use(
                 op, at, letters, inputs, labels, out.labels[k], signature.shapes, extents, maps, arrays_of(node),
-                options, self.grid.sizes[k], number, axis, self._decided.get(at, ""),
+                options, self.grid.sizes[k], number, axis, _along(self._decided.get(at), axis),
             )))  # fmt: skip
         return tuple(found)
 
@@ -350,6 +350,17 @@ class Walk:
 
     def _watched(self, at: int, parents: Any, options: Any) -> tuple[Power, ...]:
         return self.at(parents[0]) if parents[0] >= 0 else self._of_layout(options[0], False)
+
+
+def _along(decided: dict[str, str] | None, axis: str) -> str:
+    """What is decided about a number along an axis, perhaps by the ranks along others.
+
+    The number of all rows along another axis is that of the rows that this axis does not divide: their mean.
+    """
+    if not decided:
+        return ""
+    known = decided.get(axis)
+    return ("own" if {"own", "all"} & {*decided.values()} else "") if known is None else known
 
 
 def _extents(layout: Layout, shape: tuple[int, ...]) -> tuple[int, ...]:

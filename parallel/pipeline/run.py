@@ -61,7 +61,7 @@ class _Layers(ModuleList):
 class _Pass:
     """One microbatch in one stage, from its forward pass to the end of its backward pass."""
 
-    __slots__ = ("begun", "leaves", "outline", "outputs", "rest", "seeds", "tape", "watched")
+    __slots__ = ("begun", "leaves", "outline", "outputs", "rest", "scale", "seeds", "tape", "watched")
 
     def __init__(self, tape: Tape, leaves: list[Leaf]):
         self.tape = tape
@@ -71,13 +71,14 @@ class _Pass:
         self.outputs: list[Tensor] = []
         self.outline: Outline | None = None  # of the outputs
         self.seeds: list[Tensor] = []  # the objectives that arise in this stage
+        self.scale: Any = None  # the cotangent of each
         self.rest: Rest | None = None
 
     def needed(self) -> list[Tensor]:
         """The values that the stage got whose cotangents are needed."""
         return [x for x in self.watched if x.tape is self.tape.recording]
 
-    def take_objective(self, cotangents: Sequence[Any], scale: Any) -> tuple[list[Tensor], list[Any]]:
+    def take_objective(self, cotangents: Sequence[Any]) -> tuple[list[Tensor], list[Any]]:
         """The outputs from which backward starts, and their cotangents; the pass forgets the outputs."""
         recording = self.tape.recording
         outputs: list[Tensor] = []
@@ -89,7 +90,7 @@ class _Pass:
         for loss in self.seeds:
             if loss.tape is recording:
                 outputs.append(loss)
-                seeds.append(scale)
+                seeds.append(self.scale)
         self.outputs, self.seeds = [], []
         return outputs, seeds
 
@@ -457,7 +458,8 @@ class Pipeline(Module):
 
     def _train(self, run: _Run) -> None:
         if self._wraps is None:
-            run.training()
+            with nullcontext() if state.mesh is None else state.mesh.accumulating():
+                run.training()
         else:
             with self._wraps.accumulate():
                 self._inside(run.training)
@@ -523,6 +525,8 @@ class _Run:
         self.totals: dict[Layout | None, Any] = {}
         self.times: list[tuple[Action, float, float]] = []
         self.peak = 0
+        self.stage_losses: Any = None  # in an examined step, see `collectives.scale.stages`
+        self.is_scaled_by_number = scale.__class__ not in TENSORS and np.ndim(scale) == 0
         self.sizes: list[int] | None = None  # the bytes that the tapes hold, where they are measured
         self.result: Any = None
         self.ties: list[tuple[Tie, Tape, Tensor]] = []
@@ -536,6 +540,11 @@ class _Run:
     # -- the schedule ------------------------------------------------------------------------------------------
     def training(self) -> None:
         """Run the schedule, and return the cotangents of tied parameters."""
+        mesh = state.mesh
+        if mesh is not None and mesh.microbatches is not None and self.is_scaled_by_number:
+            from collectives.scale.stages import StageLosses  # loaded with the first step that is examined
+
+            self.stage_losses = StageLosses(mesh, self.model.axis)
         try:
             self.tasks()
             self._return_ties()
@@ -600,6 +609,7 @@ class _Run:
             of = _Pass(tape, [])
             with tape if self.records else nullcontext():
                 x, losses = self._layers(action, self.inputs[i], of)
+                self._begin_objective(losses, of)
         else:
             outline, arrays = self.values.pop((stage - 1, i)) if values is None else values
             of = _Pass(tape, outline.leaves(arrays, Action(stage, "B", i) in self.schedule))
@@ -610,10 +620,8 @@ class _Run:
                 ]
                 x = of.watched[0] if outline.is_single else tuple(of.watched)
                 x, losses = self._layers(action, x, of)
-        for loss in losses:
-            self._add(loss)
+                self._begin_objective(losses, of)
         if self.records:
-            of.seeds = losses
             self.passes[stage, i] = of
             if self.sizes is not None:
                 self.sizes.append(saved_bytes(tape, [p.array for p in self.model.parameters()]))
@@ -679,7 +687,7 @@ class _Run:
         of = self.passes[stage, i]
         if cotangents is None:
             cotangents = self.cotangents.pop((stage, i), [None] * len(of.outputs))
-        outputs, seeds = of.take_objective(cotangents, self.scale)
+        outputs, seeds = of.take_objective(cotangents)
         if kind == "B":
             of.tape.backward(outputs, seeds)
             del self.passes[stage, i]
@@ -700,6 +708,18 @@ class _Run:
         del self.passes[action.stage, action.microbatch]
 
     # -- the objective -----------------------------------------------------------------------------------------
+    def _begin_objective(self, losses: list[Any], of: _Pass) -> None:
+        """Add the losses of a pass to the totals, and keep them as the objectives of its backward pass.
+
+        In an examined step the tape has the product with the scale, too, whose gradient is the same.
+        """
+        for loss in losses:
+            self._add(loss)
+        of.seeds, of.scale = losses, self.scale
+        if losses and self.stage_losses is not None:
+            of.seeds, of.scale = [loss * self.scale for loss in losses], 1.0
+            self.stage_losses.note(of.seeds, of.tape.recording)
+
     def _add(self, loss: Any) -> None:
         """Add a loss to the total of those with its labels."""
         if loss.__class__ not in TENSORS or loss.array.shape:
@@ -722,9 +742,17 @@ class _Run:
             value = float(to_host(found)) if not isinstance(found, float) else found
             for axis, label in () if layout is None else layout.items():
                 if label is P and axis != model.axis:
-                    value = _summed(state.mesh.axis(axis).group, value)
+                    (value,) = _summed(state.mesh.axis(axis).group, value)
             total += value
-        return total if model._on is None else _summed(model._on.group, total)
+        stages, group = self.stage_losses, None if model._on is None else model._on.group
+        count = 0 if stages is None else stages.count
+        if group is not None:
+            total, count = _summed(group, total, count)
+        if count:
+            from collectives.scale.stages import StageLosses  # loaded with the first fault
+
+            (stages or StageLosses(state.mesh, model.axis)).tell(group)
+        return total
 
     def shared_result(self) -> Any:
         """The result of the last stage on all ranks."""
@@ -798,7 +826,9 @@ def _without_values(y: Tensor) -> Tensor:
 _HOST = (np.ndarray, np.generic, float)
 
 
-def _summed(group: Any, value: float) -> float:
+def _summed(group: Any, *values: float) -> list[float]:
+    """The sums of numbers over the ranks of a group."""
     if group.size == 1:
-        return value
-    return float(group.run(Request("all_reduce", np.array([value])))[0])
+        return list(values)
+    found: list[float] = group.run(Request("all_reduce", np.array(values, np.float64))).tolist()
+    return found

@@ -398,7 +398,9 @@ ROWS: dict[str, Row] = {
         two("tp")),
     "dp x cp": Row(
         context,
-        (lambda d, e: total(d.sum(), BOTH) / 120, lambda d, e: total(total(d.sum() / 120, "cp"), "dp")), serial_context,
+        (lambda d, e: total(d.sum(), BOTH) / 120, lambda d, e: total(total(d.sum() / 120, "cp"), "dp"),
+         lambda d, e: mean(total(d.sum() / 60, "dp"), "cp"), lambda d, e: total(mean(d.sum(), "cp") / 60, "dp")),
+        serial_context,
         (Wrong(lambda d, e: total(d.mean(), BOTH), (LARGE,), None),
          Wrong(lambda d, e: total(mean(d.mean(), "cp")), (LARGE, "'dp'"), None),
          Wrong(lambda d, e: mean(total(d.mean(), "cp")), (LARGE, "'cp'"), None),

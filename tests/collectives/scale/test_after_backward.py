@@ -13,7 +13,7 @@ import autograd as ag
 import collectives as cc
 from autograd import nn, optim
 from autograd.errors import ScaleError, ScaleWarning
-from collectives import I, R, Shard
+from collectives import I, R, Shard, V
 from parallel import DataParallel
 
 RNG = numpy.random.default_rng(3)
@@ -148,3 +148,37 @@ def averaged(w: Any, n: int) -> None:
 @pytest.mark.parametrize("scale", [clipped, averaged, lambda w, n: None])
 def test_other_changes(scale: Callable[[Any, int], None], n: int) -> None:
     assert caught(scaled(scale), n)[0] == []
+
+
+@pytest.mark.parametrize("label", [I, V])
+@pytest.mark.parametrize("alone", [False, True])
+def test_an_error_of_a_gradient_scaled_by_hand_is_that_of_all_ranks(label: Any, alone: bool) -> None:
+    """A rank that scales a gradient of its own alone raises no error, which the others would not."""
+
+    def program() -> str:
+        with cc.Mesh(dp=3) as mesh:
+            rank = int(mesh.axis("dp").rank)
+            w = ag.Parameter(WEIGHT * (1 if label is I else rank + 1), {"dp": label}, name="w")
+            optimizer = optim.SGD([w], lr=0.0)
+            x, y = (cc.from_local(a[rank::3], {"dp": Shard(0)}) for a in (X, Y))
+            with ag.Tape() as tape:
+                entered = cc.cast(w, "dp", to=R) if label is I else w
+                rows = [cc.cast(a, "dp", to=V) for a in (x, y)]
+                total = cc.all_reduce(((rows[0] @ entered - rows[1]) ** 2).sum(), "dp", to=I) / 36
+            tape.backward(total)
+            if not alone or not rank or label is I:
+                w.grad = w.grad / 3
+            try:
+                optimizer.step()
+            except ScaleError:
+                return "ScaleError"
+            return ""
+
+    cc.check(scale="error")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            found = cc.run(program, 3)
+    finally:
+        cc.check(scale="warn")
+    assert found == (["ScaleError"] * 3 if label is I else [""] * 3)
