@@ -1186,7 +1186,9 @@ class View {
     }
     if (this.blocks.count > most) text += `<p>The first ${most} of ${this.blocks.count} columns. Fold scopes to print fewer.</p>`;
     [this.base, this.rowRange, this.zoom, this.axis] = kept;
-    byId("printed").innerHTML = text;
+    // The patterns again, since those of the drawing on the screen are not displayed on paper.
+    const patterns = `<svg width="0" height="0">${PATTERNS.replaceAll('id="', 'id="print-')}</svg>`;
+    byId("printed").innerHTML = patterns + text.replaceAll("url(#", "url(#print-");
   }
 }
 

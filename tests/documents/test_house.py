@@ -14,8 +14,8 @@ from .house import ROOT, Figures, Tree, complexity, loaded, walks
 
 CEILINGS = {
     "closure of the engine: files, lines": [37, 9_800],
-    "closure of all_reduce: files, lines": [66, 17_060],
-    "closure of DataParallel: files, lines": [141, 36_310],
+    "closure of all_reduce: files, lines": [66, 17_070],
+    "closure of DataParallel: files, lines": [141, 36_320],
     "complexity above 20, 30": [19, 7],
     "functions with a cache": [54],
     "node[k] outside the engine, of all": [0, 59],
