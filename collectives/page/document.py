@@ -20,6 +20,9 @@ from .data import Predicted, page_data, selected
 __all__ = ["Page", "page"]
 
 
+_SCRIPTS = ("run.js", "signs.js", "panel.js", "view.js", "page.js")
+
+
 @typed_errors
 class Page:
     """An HTML page of a program's ranks. A notebook shows it in place.
@@ -134,7 +137,7 @@ def _document(title: str, data: str) -> str:
     parts = {
         "@TITLE@": escape(title or "ringtape: ranks"),
         "@CSS@": files.joinpath("page.css").read_text(encoding="utf-8"),
-        "@SCRIPT@": files.joinpath("page.js").read_text(encoding="utf-8"),
+        "@SCRIPT@": "\n".join(['"use strict";', *(files.joinpath(name).read_text(encoding="utf-8") for name in _SCRIPTS)]),
         "@DATA@": packed,
     }
     text = files.joinpath("page.html").read_text(encoding="utf-8")
