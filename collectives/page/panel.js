@@ -178,7 +178,7 @@ class Panel {
       text += `<br><span class="quiet">${calls.kind[c] & NONBLOCKING ? "nonblocking; " : ""}algorithm ${escaped(run.texts[calls.algorithm[c]])}${run.texts[calls.reason[c]] ? " (" + escaped(run.texts[calls.reason[c]]) + ")" : ""}; channel ${escaped(run.texts[calls.channel[c]])}, number ${calls.number[c]}</span>`;
       const begins = members.map(([s, i]) => run.rank[s].calls.begin[i]), latest = Math.max(...begins), first = begins.indexOf(Math.min(...begins)), last = begins.indexOf(latest);
       if (members.length > 1 && latest - begins[first] > 0 && !MESSAGES.has(word)) text += `<br><span class="quiet">rank ${run.ranks[members[last][0]]} came last, ${time(latest - begins[first])} after rank ${run.ranks[members[first][0]]}</span>`;
-      if (missing.length) text += `<br><span class="alarm">rank ${missing.join(", ")} never made this call</span>`;
+      if (missing.length) text += `<br><span class="alarm">rank ${missing.join(", ")} never ${!MESSAGES.has(word) ? "made this call" : missing[0] === ranks[0] ? "sent it" : "received it"}</span>`;
       if (hidden.length) text += `<br><span class="quiet">not shown: rank ${hidden.join(", ")}</span>`;
       if (names.length > 1 && !MESSAGES.has(word)) text += '<br><span class="alarm">the ranks made different calls</span>';
       text += "</p>";
