@@ -20,6 +20,9 @@ from .data import Predicted, page_data, selected
 __all__ = ["Page", "page"]
 
 
+_SCRIPTS = ("run.js", "signs.js", "panel.js", "view.js", "page.js")
+
+
 @typed_errors
 class Page:
     """An HTML page of a program's ranks. A notebook shows it in place.
@@ -129,15 +132,17 @@ def page(
 
 
 def _document(title: str, data: str) -> str:
-    files = resources.files(__package__)
+    def read(name: str) -> str:
+        return resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
+
     packed = base64.b64encode(gzip.compress(data.encode(), compresslevel=7, mtime=0)).decode()
     parts = {
         "@TITLE@": escape(title or "ringtape: ranks"),
-        "@CSS@": files.joinpath("page.css").read_text(encoding="utf-8"),
-        "@SCRIPT@": files.joinpath("page.js").read_text(encoding="utf-8"),
+        "@CSS@": read("page.css"),
+        "@SCRIPT@": "\n".join(['"use strict";', *map(read, _SCRIPTS)]),
         "@DATA@": packed,
     }
-    text = files.joinpath("page.html").read_text(encoding="utf-8")
+    text = read("page.html")
     for mark, part in parts.items():
         before, _, after = text.partition(mark)
         text = before + part + after
