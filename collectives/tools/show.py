@@ -9,7 +9,9 @@ from __future__ import annotations
 import argparse
 import os
 import runpy
+import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -54,8 +56,25 @@ def main(args: argparse.Namespace) -> int:
         else:
             with open(args.program, "rb") as file:
                 code = compile(file.read(), args.program, "exec")
-            run(_shown, args.ranks, args, args.output, lambda: exec(code, _names(args.program)))
+            with _no_handlers_of_threads():
+                run(_shown, args.ranks, args, args.output, lambda: exec(code, _names(args.program)))
     return 0
+
+
+@contextmanager
+def _no_handlers_of_threads() -> Iterator[None]:
+    """Programs set handlers of signals, which Python allows in the main thread alone: those of ranks are left out."""
+    set_handler = signal.signal
+
+    def kept(number: Any, handler: Any) -> Any:
+        is_main = threading.current_thread() is threading.main_thread()
+        return set_handler(number, handler) if is_main else signal.getsignal(number)
+
+    signal.signal = kept
+    try:
+        yield
+    finally:
+        signal.signal = set_handler
 
 
 def _names(path: str) -> dict[str, Any]:

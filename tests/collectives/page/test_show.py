@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -184,6 +185,14 @@ def test_the_command_runs_a_program(ranks: str, tmp_path: Path, capsys: pytest.C
     data = content((tmp_path / "a.html").read_text())
     assert data["ranks"] == list(range(int(ranks or 1))) and data["title"] == "show_program.py"
     assert (sys.argv, sys.path) == before
+
+
+@pytest.mark.parametrize("name", ["01_adjoints", "03_tensor_parallel", "16_ring_and_tree"])
+def test_the_command_shows_the_examples(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Also those that set the handler of a signal, which Python allows in the main thread alone."""
+    path, before = Path(__file__).parents[3] / "examples" / f"{name}.py", signal.signal
+    assert main(["show", str(path), "-o", str(tmp_path / "a.html"), "--ranks", "2"]) == 0
+    assert signal.signal is before and len(content((tmp_path / "a.html").read_text())["ranks"]) == 2
 
 
 def test_the_command_shows_some_steps_and_ranks(tmp_path: Path) -> None:
