@@ -159,7 +159,10 @@ def _outline(value: Any) -> Any:
 def _found_without_lists(prepared: dict[Any, Any], key: tuple[Any, ...]) -> tuple[tuple[Any, ...], Any]:
     """A key with tuples in the place of lists, and what is known of its call, if it can be hashed now."""
     key = tuple([tuple(k) if k.__class__ is list else k for k in key])
-    return key, prepared.get(key) if _is_hashable(key) else None
+    try:
+        return key, prepared.get(key)
+    except TypeError:
+        return key, None
 
 
 def _is_hashable(key: tuple[Any, ...]) -> bool:
