@@ -443,6 +443,7 @@ class Mesh:
             recording.scale = Walk(recording, self.grid)
         self.notes_lines = recording.scale is not False or n < _FIRST_TAPES or is_due(n + 1)
 
+    @typed_errors
     def begin_run(self, recording: Any, run: Any) -> None:
         """The run shares the walk of the tape; a tape without one is counted, as at its first sum."""
         if recording.scale is None and modes.limit and not self.is_alone:

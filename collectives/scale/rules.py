@@ -180,7 +180,7 @@ def _has_unknown(powers: Powers, of: Power) -> bool:
 
 
 def _of_all(given: Sequence[Power]) -> Power:
-    """What is known of any of several operands. The powers are unknown if those of one are."""
+    """The powers of any of several operands, which are unknown if those of one are."""
     lists = [(each.divisions, each.events, each.faults) for each in given]
     divisions, events, faults = (tuple(dict.fromkeys(chain.from_iterable(each))) for each in zip(*lists, strict=True))
     sets = [(each.counts, each.extents, each.totals, each.unsure, each.met) for each in given]

@@ -335,7 +335,7 @@ class Walk:
     def _entered(self, at: int, parents: Any, options: Any) -> tuple[Power, ...]:
         """A parameter that `DataParallel` has entered."""
         _, first, _, _, call = options
-        return self._of_layout(call.layouts[at - first], True)
+        return self._of_layout(call.layouts[at % _SPAN - first], True)
 
     def _started(self, at: int, parents: Any, options: Any) -> tuple[Power, ...]:
         """A nonblocking collective: its start passes on the operand, and its wait is the collective."""
@@ -353,7 +353,7 @@ class Walk:
 
 
 def _along(decided: dict[str, str] | None, axis: str) -> str:
-    """What is decided about a number along an axis, perhaps by the ranks along others.
+    """Return the decision about a number along an axis, perhaps by the ranks along others.
 
     The number of all rows along another axis is that of the rows that this axis does not divide: their mean.
     """

@@ -11,7 +11,7 @@ import pytest
 import autograd as ag
 import collectives as cc
 from collectives import V
-from collectives.inspect.timeline import Timeline
+from collectives.inspect.recorder import Calls
 from collectives.transports.protocol import Request
 
 from ..launch import launch
@@ -157,12 +157,12 @@ def test_lanes_have_different_tags() -> None:
 def test_a_timeline_matches_messages_by_their_numbers() -> None:
     """Rank 0 receives messages 1 and 2 in this order, and rank 1 sends them in the other one."""
     def program() -> Any:
-        rank, timeline = int(cc.world().rank), Timeline(None, time.monotonic)
+        rank, calls = int(cc.world().rank), Calls(time.monotonic_ns, lambda call: None)
         found = {}
         for number in (2, 1) if rank else (1, 2):
             request = Request("send" if rank else "recv", numpy.ones(1), peer=1 - rank, options=(number, ""))
-            record = timeline._new(cc.world(), request)
-            found[number] = record.key, record.number
+            call = calls._new(cc.world(), request, True)
+            found[number] = call.channel, call.number
         return found
 
     first, second = cc.run(program, 2)
