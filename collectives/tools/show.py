@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
+from unittest.mock import patch
 
 from autograd.errors import ArgumentError
 
@@ -70,11 +71,8 @@ def _no_handlers_of_threads() -> Iterator[None]:
         is_main = threading.current_thread() is threading.main_thread()
         return set_handler(number, handler) if is_main else signal.getsignal(number)
 
-    signal.signal = kept
-    try:
+    with patch.object(signal, "signal", kept):
         yield
-    finally:
-        signal.signal = set_handler
 
 
 def _names(path: str) -> dict[str, Any]:

@@ -189,8 +189,10 @@ def deferred() -> list[Any]:
             with ag.Tape() as tape:
                 y = layer()
                 loss = cc.all_reduce((y * y * cc.cast(v, "dp", to=cc.R) * (1 + rank)).sum(), "dp", to=cc.I)
-            _, rest = tape.backward(loss, wanted=[y], defer=True)
+            rest = tape.backward(loss, wanted=[y], defer=True)
+            assert rest is not None
             rest()
+            assert w.grad is not None and v.grad is not None
             return w.grad.numpy().tolist(), v.grad.numpy().tolist()
 
     return cc.run(program, 2)
