@@ -67,6 +67,10 @@ VARIABLES: dict[str, Variable] = {
         "what carries arrays of a GPU between ranks; if it is not set, the best that works, as `python -m collectives "
         "doctor` prints", ("staged", "ipc", "nccl", "mpi"),
     ),
+    "RINGTAPE_ALGORITHMS": Variable(
+        'the file with the tables of `algorithm="auto"`, which `python -m collectives tune` writes; if it is not set, '
+        "`ringtape/algorithms.json` in the user's cache directory", form="a path",
+    ),
     "RINGTAPE_FAULTS": Variable("faults to inject, for tests: [Faults](guides/faults.md)", form="`kill:2@17`, ..."),
     "RINGTAPE_START": Variable("the number of this start of the job, by `parallel.launch`", default="1", form="an int"),
     "RINGTAPE_DONE": Variable("the file that `parallel.launch.finished` writes; `--done` sets it", form="a path"),

@@ -10,8 +10,8 @@ medians are compared:
   which is measured in the same rounds;
 - hierarchical on 4 hosts x 2 ranks: the payload between hosts with its formula, and the bytes on the wire with the
   payload;
-- `auto` with the fastest of all algorithms at every size from 1 KiB to 32 MiB. It runs the algorithm that it has
-  chosen, so the times of both are pooled.
+- `auto`, by the table of a measurement, with the fastest of all algorithms at every size from 1 KiB to 32 MiB. It runs
+  the algorithm that it has chosen, so the times of both are pooled.
 """
 
 from __future__ import annotations
@@ -49,12 +49,14 @@ class Bench:
         import numpy as np
 
         import collectives as cc
+        from collectives.algorithms.choices import tabulated
         from collectives.algorithms.selected import Channel
 
         self.world, self.rounds, self.np = cc.world(), rounds, np
         self.channel = Channel(self.world)
         self.messages = self.channel.messages
         self.x = np.ones(LONG_BYTES // 4, np.float32)
+        self.choices = tabulated(self.channel.fit)
 
     def timed(self, run: Callable[[], Any], times: int = 1) -> float:
         """The time of one run on the slowest rank, in seconds."""
@@ -80,7 +82,8 @@ class Bench:
     def all_reduce(self, algorithm: str, size_bytes: int) -> Callable[[], Any]:
         from collectives.algorithms.selected import Selected
 
-        group, x = Selected(self.channel, algorithm), self.x[: size_bytes // 4]
+        name = self.choices.choose("all_reduce", size_bytes) if algorithm == "auto" else algorithm
+        group, x = Selected(self.channel, name), self.x[: size_bytes // 4]
         if algorithm == "native":
             return lambda: self.world.all_reduce(x)
         return lambda: group.all_reduce(x)
@@ -120,10 +123,10 @@ def flat(rounds: int) -> dict[str, Any]:
                 elif size >= 1 << 22 and seconds > 3 * 2 * size * (p - 1) / p / rate and name != "auto":
                     del seen[name]  # far too slow to be the best, so not worth the time
         result["sizes"][size] = {
-            "choice": fit.choose("all_reduce", size),
+            "choice": bench.choices.choose("all_reduce", size),
             "predicted_s": fit.times("all_reduce", size),
             "auto": (lambda both: [statistics.median(both), spread(both)])(
-                seen["auto"] + seen.get(fit.choose("all_reduce", size), [])),
+                seen["auto"] + seen.get(bench.choices.choose("all_reduce", size), [])),
             "seconds": {name: [statistics.median(each), spread(each)] for name, each in seen.items()},
         }  # fmt: skip
     return result

@@ -107,7 +107,7 @@ class Axis:
     def choice(self, size_bytes: int, operation: str = "all_reduce", algorithm: str | None = None) -> str:
         """The algorithm that a call with an operand of `size_bytes` runs along this axis.
 
-        With ``auto`` the first use measures the transport, so all ranks of the axis must call it.
+        With ``auto`` the first use reads the table of choices, so all ranks of the axis must call it.
 
         Parameters
         ----------
@@ -179,8 +179,8 @@ class Mesh:
         The axes in order, outermost first. One size may be -1: it is computed from the number of ranks.
     algorithm : str or mapping from axis to str
         The algorithm for sums and copies along the axes, used where it supports the call: see
-        `collectives.algorithms`. The default is ``native``, the transport's own. Several axes flattened into one use
-        it if it is the same on all of them.
+        `collectives.algorithms`. The default is ``native``, the transport's own; ``auto`` chooses by a table or a
+        fixed rule, in each run the same. Several axes flattened into one use it if it is the same on all of them.
 
     Raises
     ------
@@ -270,11 +270,10 @@ class Mesh:
         _meshes.add(self)
         for name in self.names:
             axis = self.axis(name)
-            measured = axis.size > 1 and not axis.group.dry
-            if measured and axis.group.algorithm == "auto":
+            if axis.group.algorithm == "auto" and axis.size > 1 and not axis.group.dry:
                 group: Any = axis.group
                 group.agree(f"{self!r}")
-                _ = group.channel.fit  # measured here, so that the program is not interrupted later
+                _ = group.choices  # read here, so that a wrong table is told before the program begins
 
     @classmethod
     @typed_errors

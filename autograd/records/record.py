@@ -85,7 +85,7 @@ class CallOf:
     is_control : bool
         Whether it carries no data of the program: a comparison, a header, an exchange of extents.
     algorithm, reason : str
-        The algorithm that ran, and why it was chosen: "given", "default", "fastest of 4 by the table".
+        The algorithm that ran, and why it was chosen: "given", "default", "by the rule of auto".
     begin_ns, end_ns : int
         When the rank entered and left it, by the clock of the records. Of a nonblocking call: its start and its end.
     returned_ns, wait_ns : int

@@ -1,4 +1,4 @@
-"""Measure latency and bandwidth of an axis when they are first needed, and choose algorithms for `auto`.
+"""Measure latency and bandwidth of an axis, and find the fastest algorithms, for ``python -m collectives tune``.
 
 Every rank sends to the ranks at distances 1, 2, 4, ... and receives from the ranks at these distances in the other
 direction, all ranks at once, as the algorithms do. So links and cores are shared as in the algorithms, and a late rank
@@ -8,6 +8,9 @@ short disturbance has no effect, while a permanent one (ranks that share a core)
 The cost of the transport's own collectives, and of memory shared by the ranks of a host, is not modelled. These are
 timed at a few sizes, as long as that is quick, and are not chosen for much larger ones. All ranks exchange their
 measurements and use the median over the ranks, so they agree on every choice.
+
+A measurement has a budget: a rank gives at most `BUDGET_BYTES` to its calls, and all tries together are expected to
+take at most `BUDGET_S`. Measurements that would exceed it are left out, on all ranks.
 """
 
 from __future__ import annotations
@@ -32,15 +35,18 @@ from .table import OPERATIONS, steps_of
 
 __all__ = ["Fit", "Levels", "measure"]
 
-SHORT_BYTES, LONG_BYTES = 64, 2 * 1024 * 1024
-TIMED_BYTES = tuple(1 << k for k in range(10, 23, 2))
-TRIED_BYTES = TIMED_BYTES[:4]  # sizes at which the model's error is measured; for longer arrays bandwidth dominates
+SHORT_BYTES, LONG_BYTES = 64, 128 * 1024
+TIMED_BYTES = tuple(1 << k for k in (10, 12, 14, 17))
+TRIED_BYTES = TIMED_BYTES[:3]  # sizes at which the model's error is measured; for longer arrays bandwidth dominates
+SHORT_TIE_BYTES = 1 << 16
 TIMED_LIMIT_S = 0.1  # sizes that are expected to take longer are not timed
-BEYOND = 8  # ``native`` and ``shared`` are not chosen above BEYOND times the longest timed size
+BEYOND = 64  # ``native`` and ``shared`` are not chosen above BEYOND times the longest timed size
 TIE = 1.05  # the ring is chosen if its predicted time is at most TIE times the best
 SHORT_TIE = 1.25  # the same for ``native`` on short arrays: its time was measured, the others are predicted
-TRIES = 7
-BUDGET_S = 0.02  # time for all tries of one measurement, unless a single call takes longer
+WARMING, TRIES = 2, 5  # calls before a measurement, and timed ones
+REPEATED_BYTES = 32 * 1024  # the most bytes of the calls of one try, unless a single call has more
+EACH_S = 0.02  # time for all tries of one measurement, unless a single call takes longer
+BUDGET_BYTES, BUDGET_S = 16 * 1000 * 1000, 5.0
 
 
 Table = dict[str, list[tuple[int, float]]]
@@ -137,7 +143,7 @@ class Fit:
         if key not in self._chosen:
             times = self.times(operation, size_bytes)
             best = min(times, key=lambda name: (times[name], name))
-            for name, tie in (("ring", TIE), ("native", SHORT_TIE if size_bytes <= TRIED_BYTES[-1] else 1.0)):
+            for name, tie in (("ring", TIE), ("native", SHORT_TIE if size_bytes <= SHORT_TIE_BYTES else 1.0)):
                 if name in times and times[name] <= tie * times[best]:
                     best = name
             self._chosen[key] = best
@@ -190,7 +196,8 @@ def measure(native: Communicator, messages: Communicator, hosts: Hosts) -> Fit:
     groups = [messages]
     if hosts.between is not None and hosts.lanes > 1 and hosts.count > 1 and hosts.lanes * hosts.count == p:
         groups += [hosts.inside, hosts.between]
-    runs = [clock.repeated(_exchange(group, n)) for group in groups for n in (SHORT_BYTES, LONG_BYTES)]
+    runs = [clock.repeated(_exchange(group, n), (group.size - 1).bit_length() * n)
+            for group in groups for n in (SHORT_BYTES, LONG_BYTES)]  # fmt: skip
     x = np.zeros(LONG_BYTES // 8, np.float32)
     runs.append((lambda: np.add(x, x, out=x), 4))
     unmodelled = {"native": native}
@@ -211,10 +218,15 @@ def measure(native: Communicator, messages: Communicator, hosts: Hosts) -> Fit:
 
 
 class _Clock:
-    """Times calls that all ranks make together, and agrees on the times."""
+    """Times calls that all ranks make together, agrees on the times, and keeps the budget, as all ranks do alike."""
 
     def __init__(self, native: Communicator, messages: Communicator):
         self.native, self.messages = native, messages
+        self.left_bytes, self.left_s = float(BUDGET_BYTES), BUDGET_S
+
+    def affords(self, size_bytes: float) -> bool:
+        """Whether a call that gives `size_bytes` can be measured within the budget."""
+        return self.left_s > 0 and (WARMING + TRIES) * size_bytes <= self.left_bytes
 
     def slowest(self, run: Run) -> float:
         """The approximate time of a call on the slowest rank; the same number on all ranks."""
@@ -224,10 +236,13 @@ class _Clock:
         first = time.perf_counter() - start
         return max(json.loads(text) for text in self.native.exchange(json.dumps(first).encode()))
 
-    def repeated(self, run: Run, seconds: float | None = None) -> tuple[Run, int]:
+    def repeated(self, run: Run, size_bytes: float, seconds: float | None = None) -> tuple[Run, int]:
         """A call with its number of repetitions per try; `seconds` is its approximate time, if that is known."""
         seconds = self.slowest(run) if seconds is None else seconds
-        return run, max(1, min(10, int(BUDGET_S / TRIES / seconds)))
+        times = max(1, min(10, int(EACH_S / TRIES / seconds), int(REPEATED_BYTES / max(size_bytes, 1.0))))
+        self.left_bytes -= (WARMING + TRIES * times) * size_bytes
+        self.left_s -= (WARMING + TRIES * times) * seconds
+        return run, times
 
     def agreed(self, runs: Sequence[tuple[Run, int]]) -> list[float]:
         """The median over the ranks of their median times."""
@@ -257,21 +272,26 @@ def _unmodelled_runs(
             if steps_of(op, name) is None and name != "native":
                 continue
             for k, size_bytes in enumerate(TIMED_BYTES):
+                if k > 1 and not clock.affords(size_bytes):
+                    break
                 run = _call(group, op, size_bytes)
                 seconds = clock.slowest(run)
-                yield (name, op, size_bytes), clock.repeated(run, seconds)
+                yield (name, op, size_bytes), clock.repeated(run, size_bytes, seconds)
                 if 4 * seconds > TIMED_LIMIT_S and k:
                     break
 
 
 def _try_models(fit: Fit, clock: _Clock) -> None:
     """Time the best algorithm by the model, which is the same on all ranks, beside ``native``; set `fit.errors`."""
-    tried = [(op, size_bytes) for op in OPERATIONS for size_bytes in TRIED_BYTES]
-    runs = []
-    for op, size_bytes in tried:
+    tried, runs = [], []
+    for op, size_bytes in [(op, size_bytes) for op in OPERATIONS for size_bytes in TRIED_BYTES]:
         _, best = min((t, name) for name, t in fit.modelled(op, size_bytes).items())
-        for run in (_trial(clock.messages, op, best, size_bytes), _call(clock.native, op, size_bytes)):
-            runs.append(clock.repeated(run))
+        ours_bytes = predict(op, best, size_bytes, fit.ranks, fit.alpha_s, fit.beta_s_per_byte).bytes
+        if not clock.affords(ours_bytes + size_bytes):
+            continue
+        tried.append((op, size_bytes))
+        runs.append(clock.repeated(_trial(clock.messages, op, best, size_bytes), ours_bytes))
+        runs.append(clock.repeated(_call(clock.native, op, size_bytes), size_bytes))
     found = clock.agreed(runs)
     for (op, size_bytes), ours, beside in zip(tried, found[::2], found[1::2], strict=True):
         # both were measured under the same load, so their ratio is reliable

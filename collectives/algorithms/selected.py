@@ -15,6 +15,7 @@ from typing import Any
 from ..checks.sanitizer import Addend
 from ..transports.device.host_transport import HostTransport
 from ..transports.protocol import Communicator, Pending, Request, Text, Wrapper, observed, observers, with_words
+from .choices import Choices, settled
 from .fit import Fit, measure
 from .hierarchical import Hosts
 from .queue import Queue
@@ -34,6 +35,7 @@ class Channel(Queue):
         self._messages: Communicator | None = None
         self._hosts: Hosts | None = None
         self._fit: Fit | None = None
+        self._choices: dict[str, Choices] = {}
 
     @property
     def messages(self) -> Communicator:
@@ -56,13 +58,23 @@ class Channel(Queue):
 
     @property
     def fit(self) -> Fit:
-        """Latency and bandwidth. All ranks measure them at the first use."""
+        """Latency and bandwidth. All ranks measure them at the first use; see `fit`."""
         if self._like is not None:
             return self._like.fit
         if self._fit is None:
             self.drain()
             self._fit = measure(self.base, self.messages, self.hosts)
         return self._fit
+
+    def choices(self, table: str = "") -> Choices:
+        """The choices of ``auto``, from the given file or the usual one. All ranks read them at the first use."""
+        if self._like is not None:
+            return self._like.choices(table)
+        found = self._choices.get(table)
+        if found is None:
+            self.drain()
+            found = self._choices[table] = settled(self.base, self.hosts, table)
+        return found
 
 
 class Selected(Wrapper, HostTransport):
@@ -74,11 +86,17 @@ class Selected(Wrapper, HostTransport):
         Shared by all `Selected` of one group.
     algorithm : str
         A name of `table`.
+
+    Attributes
+    ----------
+    algorithm : str
+        The name, without the path of ``auto:PATH``.
     """
 
     def __init__(self, channel: Channel, algorithm: str):
         super().__init__(channel.base)
-        self.algorithm = algorithm
+        is_auto = algorithm.startswith("auto:")
+        self.algorithm, self._table = ("auto", algorithm[5:]) if is_auto else (algorithm, "")
         self.channel = channel
 
     def __repr__(self) -> str:
@@ -95,12 +113,18 @@ class Selected(Wrapper, HostTransport):
         compare(with_words(call, f"algorithm={self.algorithm}"), layout, is_rooted, addend)
 
     def duplicate(self, purpose: str) -> Communicator:
-        return Selected(Channel(self.base.duplicate(purpose), self.channel), self.algorithm)
+        made = Channel(self.base.duplicate(purpose), self.channel)
+        return Selected(made, f"auto:{self._table}" if self._table else self.algorithm)
+
+    @property
+    def choices(self) -> Choices:
+        """The table of ``auto``. All ranks read it at the first use."""
+        return self.channel.choices(self._table)
 
     def choice(self, operation: str, size_bytes: int) -> str:
         """The algorithm for a call of `size_bytes`; ``auto`` is replaced by its choice."""
         if self.algorithm == "auto":
-            return self.channel.fit.choose(operation, size_bytes)
+            return self.choices.choose(operation, size_bytes)
         return self.algorithm if steps_of(operation, self.algorithm) is not None else "native"
 
     # -- the calls -------------------------------------------------------------------------------------------------
@@ -108,7 +132,8 @@ class Selected(Wrapper, HostTransport):
         """The algorithm that runs a call, and why that one."""
         chosen = self._chosen(request)
         if self.algorithm == "auto" and request.call in OPERATIONS:
-            return chosen or "native", "fastest by the table"
+            source = self.choices.source
+            return chosen or "native", "by the rule of auto" if source == "rule" else f"by the table {source}"
         return (chosen, "given") if chosen else ("native", f"{self.algorithm} does not have this call")
 
     def run(self, request: Request) -> Any:

