@@ -69,7 +69,7 @@ VARIABLES: dict[str, Variable] = {
     ),
     "RINGTAPE_ALGORITHMS": Variable(
         'the file with the tables of `algorithm="auto"`, which `python -m collectives tune` writes; if it is not set, '
-        "`ringtape/algorithms.json` in the user's cache directory", form="a path",
+        "`ringtape/algorithms.json` in the user's cache directory", form="a path, or `rule` for none",
     ),
     "RINGTAPE_FAULTS": Variable("faults to inject, for tests: [Faults](guides/faults.md)", form="`kill:2@17`, ..."),
     "RINGTAPE_START": Variable("the number of this start of the job, by `parallel.launch`", default="1", form="an int"),

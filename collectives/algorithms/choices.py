@@ -29,10 +29,14 @@ from .fit import Fit
 from .hierarchical import Hosts
 from .table import OPERATIONS, check_name
 
-__all__ = ["VARIABLE", "Choices", "default_path", "rule", "settled", "shape_of", "stored", "tabulated", "tables"]
+__all__ = [
+    "VARIABLE", "Choices", "default_path", "follows_rule", "rule", "settled", "shape_of", "stored", "tabulated",
+    "tables",
+]  # fmt: skip
 
 VARIABLE = "RINGTAPE_ALGORITHMS"
 FORMAT = 1
+RULE = "rule"
 SHORT_BYTES, LONG_BYTES = 1 << 14, 1 << 16
 _SIZES = tuple(1 << k for k in range(6, 28))
 
@@ -202,10 +206,15 @@ def _processor() -> str:
 # -- files -------------------------------------------------------------------------------------------------------------
 def default_path() -> Path:
     """The file of the tables: that of ``RINGTAPE_ALGORITHMS``, else the one in the user's cache directory."""
-    if given := environment.value(VARIABLE):
+    if not follows_rule() and (given := environment.value(VARIABLE)):
         return Path(given)
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     return Path(cache) / "ringtape" / "algorithms.json"
+
+
+def follows_rule() -> bool:
+    """Whether the environment asks for the rule, whatever tables there are."""
+    return environment.value(VARIABLE) == RULE
 
 
 def tables(path: Path) -> dict[str, Choices]:
@@ -253,7 +262,7 @@ def _read(given: str, shape: str) -> Choices | None:
     """The table for a shape; None if no file was named, and the cache directory has none."""
     path = Path(given) if given else default_path()
     is_named = bool(given or environment.value(VARIABLE))
-    if not is_named and not path.exists():
+    if (not given and follows_rule()) or (not is_named and not path.exists()):
         return None
     by_shape = tables(path)
     if shape not in by_shape and is_named:

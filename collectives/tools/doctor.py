@@ -30,7 +30,7 @@ from autograd import environment
 from autograd.arrays import cuda
 from autograd.errors import MeshError, RingtapeError
 
-from ..algorithms.choices import default_path, tables
+from ..algorithms.choices import default_path, follows_rule, tables
 from ..job.failure import process
 from ..job.launcher import DOCTOR, PROCESS_ID, launched_rank, launched_size, mpiexec_beside, why_not_of_size
 from ..transports.device.choice import VARIABLE, Place, decide
@@ -166,8 +166,8 @@ def _software_probes() -> dict[str, Any]:
 def _choices() -> list[str]:
     """The tables from which ``algorithm="auto"`` chooses on this host, by shape of job."""
     path = default_path()
-    if not path.exists() and not environment.value("RINGTAPE_ALGORITHMS"):
-        return [f"the fixed rule: there is no table in {path}"]
+    if follows_rule() or (not path.exists() and not environment.value("RINGTAPE_ALGORITHMS")):
+        return ["the fixed rule" + ("" if follows_rule() else f": there is no table in {path}")]
     found = [f"tables of {path}"]
     for shape, choices in tables(path).items():
         found += [f"{shape} ({choices.note})", *(f"  {line}" for line in choices.lines())]

@@ -345,7 +345,7 @@ class Buckets:
             memory, flat = self.memory, bucket.flat
             if observers:
                 in_place = Request("all_reduce", flat, out=flat)
-                observed(self.group, in_place, False, lambda: memory.all_reduce_in_place(flat))
+                observed(memory, in_place, False, lambda: memory.all_reduce_in_place(flat))
             else:
                 memory.all_reduce_in_place(flat)
             return None
