@@ -78,19 +78,18 @@ class Started:
 
     def wait(self) -> Any:
         if self._pending is not None:
+            if listeners:  # also the one that pokes, so without the calls of `events.emitting`
+                events.emit("begin", "forward", f"wait for {self.name}", WAIT, (self,), ())
+            try:
+                found = self._pending.wait()
+                self._result = found if self._finish is None else self._finish(found)
+            except BaseException as error:
+                events.tell("failed", "forward", f"wait for {self.name}", error)
+                raise
+            self._pending = self._finish = None
             if listeners:
-                with events.emitting("forward", f"wait for {self.name}", WAIT, (self,), ()):
-                    self._finish_waiting()
                 events.emit("end", "forward", f"wait for {self.name}", WAIT, (), self._result)
-            else:
-                self._finish_waiting()
         return self._result
-
-    def _finish_waiting(self) -> None:
-        assert self._pending is not None
-        found = self._pending.wait()
-        self._result = found if self._finish is None else self._finish(found)
-        self._pending = self._finish = None
 
 
 def _start_array(collective: Collective, x: Any, call: Call) -> Started:
