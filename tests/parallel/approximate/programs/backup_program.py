@@ -26,7 +26,7 @@ def fail(how: str) -> None:
         def before(step: int) -> None:
             if how == "deadlock" and rank and step == 2:
                 mesh.axis("dp").group.barrier()
-            if rank == 1 and step == 2:
+            if rank == 1 and step >= 2:  # a late rank leaves out steps
                 if how in ("raise", "policy"):
                     raise ValueError("no data")
                 if how == "kill":
