@@ -519,8 +519,10 @@ def is_own_file(file: str) -> bool:
 
 def _is_own(frame: FrameType) -> bool:
     """Whether a frame runs ringtape's code: of a file, or the ``__init__`` that Python generates for a dataclass."""
-    file, module = frame.f_code.co_filename, str(frame.f_globals.get("__name__", ""))
-    return is_own_file(file) or (file == "<string>" and module.startswith(_OWN_MODULES))
+    file = frame.f_code.co_filename
+    if file == "<string>":
+        return str(frame.f_globals.get("__name__", "")).startswith(_OWN_MODULES)
+    return is_own_file(file)
 
 
 def shorten(error: BaseException) -> None:
@@ -599,7 +601,7 @@ def _user_frame(frame: FrameType | None) -> FrameType | None:
     A ``with`` statement enters ringtape's functions through `contextlib`, an import through frozen modules, and a
     thread through `threading`; these are left out, too.
     """
-    while frame is not None and _is_left_out(frame):
+    while frame is not None and (frame.f_code.co_filename.startswith(_LEFT_OUT) or _is_own(frame)):  # without a call
         frame = frame.f_back
     return frame
 

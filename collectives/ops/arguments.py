@@ -94,10 +94,10 @@ def user_function(resolve: Callable[Arguments, Use | Tensor]) -> Callable[Argume
                 key = tuple(parts)
             try:
                 known = mesh.prepared.get(key)
-            except AttributeError:  # there is no mesh, and `resolve` says so
-                known = None
             except TypeError:
                 key, known = _found_without_lists(mesh.prepared, key)
+            except AttributeError:  # there is no mesh, and `resolve` says so
+                known = None
             if known is not None:
                 return known.apply_counted(x) if known.sums and modes.limit else known.apply(x)
         try:

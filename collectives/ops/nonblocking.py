@@ -78,7 +78,8 @@ class Started:
 
     def wait(self) -> Any:
         if self._pending is not None:
-            if listeners:  # also the one that pokes, so without the calls of `events.emitting`
+            heard = len(listeners) > _thread.is_poking  # by others than the one that pokes
+            if heard:
                 events.emit("begin", "forward", f"wait for {self.name}", WAIT, (self,), ())
             try:
                 found = self._pending.wait()
@@ -87,7 +88,7 @@ class Started:
                 events.tell("failed", "forward", f"wait for {self.name}", error)
                 raise
             self._pending = self._finish = None
-            if listeners:
+            if heard:
                 events.emit("end", "forward", f"wait for {self.name}", WAIT, (), self._result)
         return self._result
 
@@ -96,7 +97,7 @@ def _start_array(collective: Collective, x: Any, call: Call) -> Started:
     """Start a collective on a raw array. One that needs no communication is computed at once."""
     if not collective.starts(call):
         return Started(collective.name, None, None, collective.run(x, call))
-    if not listeners:
+    if len(listeners) <= _thread.is_poking:
         return Started(collective.name, *collective.start(x, call))
     with events.emitting("forward", f"start of {collective.name}", START, (x,), call):
         started = Started(collective.name, *collective.start(x, call))

@@ -289,6 +289,7 @@ class Started:
                 if not self._is_done:
                     self._waits.block(self._wait, self._poll if self._waits.is_polling else self._yielding_wait)
                     self._is_done, self._kept = True, None
+                    return
         if self._error is not None:
             raise self._waits.error_of(self._wait, self._error)
 
