@@ -220,11 +220,11 @@ class MpiCommunicator(HostTransport):
     def sender(self, request: Request, x: Array, result: tuple[int, np.dtype[Any]] | None) -> Callable[[Array], Any]:
         """As for every transport; mpi4py's function, the datatype and the mark of the call are looked up once."""
         call, is_broadcast = request.call, request.call == "broadcast"
-        if call not in _BLOCKING:
-            return super().sender(request, x, result)
         marked = _mark_of(request, None if is_broadcast else x, x)
         request = request._replace(mark=marked)
         general = super().sender(request, x, result)
+        if call not in _BLOCKING:
+            return general
         name, arguments = CALLS[call]
         function, kind, block, channel = getattr(self._comm, name), KINDS[x.dtype], self._waits.block, self._channel
         datatype, operation = kind.datatype, kind.operations.get(request.op)
