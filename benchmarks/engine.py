@@ -69,6 +69,7 @@ PAIRS = {
     "chain": [(OURS, TORCH)],
     "gpt": [(OURS, SDPA), (OURS, MANUAL)],
     "cross_entropy": [(OURS, TORCH)],
+    "cnn": [(OURS, TORCH)],
     "adam": [(OURS, DEFAULT), (OURS, FUSED)],
 }
 TITLES = {
@@ -76,6 +77,7 @@ TITLES = {
     "gpt-8x128": "GPT block, 8 x 128 tokens",
     "gpt-1x1024": "GPT block, 1 x 1,024 tokens",
     "cross-entropy": "cross-entropy, 1,024 x 8,192",
+    "cnn": "CNN, 256 x 8 x 8",
     "adam": "Adam, 1,000,000 parameters",
 }
 

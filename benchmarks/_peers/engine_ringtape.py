@@ -18,6 +18,7 @@ from engine_worker import (
     Work,
     adam_state,
     block,
+    images,
     logits,
     loss_only,
     norm,
@@ -126,6 +127,25 @@ def gpt(sizes: tuple[int, ...], mode: str) -> Work:
     return Work(step, look)
 
 
+def cnn(sizes: tuple[int, ...], mode: str) -> Work:
+    array, labels, arrays = images(sizes)
+    p = {name: ag.Parameter(a) for name, a in arrays.items()}
+    optimizer = optim.SGD(list(p.values()), lr=RATE, momentum=MOMENTUM)
+    x, y = ag.tensor(array), ag.tensor(labels)
+
+    def step() -> Any:
+        optimizer.zero_grad()
+        with ag.Tape() as tape:
+            h = ops.max_pool(ops.relu(ops.convolution(x, p["0.weight"], p["0.bias"], padding=1)), 2)
+            h = ops.max_pool(ops.relu(ops.convolution(h, p["1.weight"], p["1.bias"], padding=1)), 2)
+            loss = nn.cross_entropy(ops.linear(h.reshape(len(array), -1), p["2.weight"], p["2.bias"]), y)
+        tape.backward(loss)
+        optimizer.step()
+        return loss.data
+
+    return Work(step, loss_only)
+
+
 def cross_entropy(sizes: tuple[int, ...], mode: str) -> Work:
     array, labels = logits(sizes)
     x, t = ag.tensor(array, requires_grad=True), ag.tensor(labels)
@@ -153,4 +173,4 @@ def adam(sizes: tuple[int, ...], mode: str) -> Work:
 check_tree()
 if hasattr(kernels, "keep_freed_memory"):  # trees without it keep freed memory in any case, as torch's allocator does
     kernels.keep_freed_memory()
-serve(mlp=mlp, chain=chain, gpt=gpt, cross_entropy=cross_entropy, adam=adam)
+serve(mlp=mlp, chain=chain, gpt=gpt, cross_entropy=cross_entropy, cnn=cnn, adam=adam)

@@ -5,7 +5,20 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from engine_worker import CHAIN, MOMENTUM, RATE, Work, adam_state, block, logits, loss_only, norm, problem, serve
+from engine_worker import (
+    CHAIN,
+    MOMENTUM,
+    RATE,
+    Work,
+    adam_state,
+    block,
+    images,
+    logits,
+    loss_only,
+    norm,
+    problem,
+    serve,
+)
 
 torch.set_num_threads(1)
 torch.set_num_interop_threads(1)
@@ -99,6 +112,24 @@ def cross_entropy(sizes: tuple[int, ...], mode: str) -> Work:
     return Work(step, lambda loss: {"loss": loss.item(), "gradient": norm(x.grad)})
 
 
+def cnn(sizes: tuple[int, ...], mode: str) -> Work:
+    array, labels, arrays = images(sizes)
+    p = {n: torch.tensor(a.T.copy() if a.ndim == 2 else a, requires_grad=True) for n, a in arrays.items()}
+    optimizer = torch.optim.SGD(p.values(), lr=RATE, momentum=MOMENTUM)
+    x, y = torch.from_numpy(array), torch.from_numpy(labels)
+
+    def step() -> Any:
+        optimizer.zero_grad()
+        h = F.max_pool2d(F.relu(F.conv2d(x, p["0.weight"], p["0.bias"], padding=1)), 2)
+        h = F.max_pool2d(F.relu(F.conv2d(h, p["1.weight"], p["1.bias"], padding=1)), 2)
+        loss = F.cross_entropy(F.linear(h.flatten(1), p["2.weight"], p["2.bias"]), y)
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    return Work(step, loss_only)
+
+
 def adam(sizes: tuple[int, ...], mode: str) -> Work:
     array, gradient = adam_state(sizes)
     p = torch.tensor(array, requires_grad=True)
@@ -107,4 +138,4 @@ def adam(sizes: tuple[int, ...], mode: str) -> Work:
     return Work(optimizer.step, lambda _: {"parameter": norm(p.detach())})
 
 
-serve(mlp=mlp, chain=chain, gpt=gpt, cross_entropy=cross_entropy, adam=adam)
+serve(mlp=mlp, chain=chain, gpt=gpt, cross_entropy=cross_entropy, cnn=cnn, adam=adam)

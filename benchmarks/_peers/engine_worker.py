@@ -47,6 +47,7 @@ CASES = {
     "gpt-8x128": Case("gpt", (8, 128, 256, 4), 3, 6),
     "gpt-1x1024": Case("gpt", (1, 1024, 256, 4), 3, 6),
     "cross-entropy": Case("cross_entropy", (1024, 8192), 3, 6),
+    "cnn": Case("cnn", (256, 16, 32), 10, 20),
     "adam": Case("adam", (1_000_000,), 30, 30),
 }
 
@@ -109,6 +110,22 @@ def logits(sizes: tuple[int, ...]) -> tuple[Array, Array]:
     """Logits and labels."""
     rng = np.random.default_rng(0)
     return rng.standard_normal(sizes).astype(np.float32), rng.integers(0, sizes[1], sizes[0])
+
+
+def images(sizes: tuple[int, ...]) -> tuple[Array, Array, dict[str, Array]]:
+    """Images of 8 x 8 points, labels, and the parameters of two convolutions and a linear layer (in, out)."""
+    batch, first, second = sizes
+    rng = np.random.default_rng(0)
+
+    def uniform(fan_in: int, *shape: int) -> Array:
+        return rng.uniform(-(fan_in**-0.5), fan_in**-0.5, shape).astype(np.float32)
+
+    parameters = {
+        "0.weight": uniform(9, first, 1, 3, 3), "0.bias": uniform(9, first),
+        "1.weight": uniform(9 * first, second, first, 3, 3), "1.bias": uniform(9 * first, second),
+        "2.weight": uniform(4 * second, 4 * second, 10), "2.bias": uniform(4 * second, 10),
+    }  # fmt: skip
+    return rng.standard_normal((batch, 1, 8, 8)).astype(np.float32), rng.integers(0, 10, batch), parameters
 
 
 def adam_state(sizes: tuple[int, ...]) -> tuple[Array, Array]:

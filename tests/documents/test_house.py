@@ -15,9 +15,9 @@ from .house import ROOT, Figures, Tree, complexity, loaded, walks
 CEILINGS = {
     "closure of the engine: files, lines": [37, 9_830],
     "closure of all_reduce: files, lines": [66, 17_180],
-    "closure of DataParallel: files, lines": [142, 36_510],
+    "closure of DataParallel: files, lines": [142, 36_545],
     "complexity above 20, 30": [19, 7],
-    "functions with a cache": [55],
+    "functions with a cache": [57],
     "node[k] outside the engine, of all": [0, 59],
     "globals that functions change": [34],
     "errors without the line, of all": [0, 1_090],

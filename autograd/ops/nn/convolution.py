@@ -3,13 +3,16 @@
 With the windows of x as the columns of a matrix it is a matrix product, ``y = w columns(x)``. The number
 ``<ct, conv(x, w)>`` is linear in each of x, w and ct. So there are three operations: the convolution and its
 cotangents for x and for w. The adjoints of each are the other two, and derivatives of every order need no others.
+
+The columns are made in blocks that fit into the cache, so their memory does not grow with the number of examples.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, overload
+from functools import lru_cache
+from typing import Any, NamedTuple, overload
 
 import numpy as np
 
@@ -20,22 +23,85 @@ from ...engine.tensor import TENSORS, Tensor
 from ...errors import ShapeError, typed_errors
 from ...layouts.layout import Mix, Sum
 from ..shape import reshape
-from .unfold import Windows, folded, unfolded, windows
+from .unfold import Windows, add_folded, arranged, padded, unfolded, unpadded_key, windows
 
 Shape = tuple[int, ...]
 _IN, _OUT, _EXAMPLE = Sum("input channel"), Sum("output channel"), Sum("example")
 
 
-def _columns(x: Any, w: Windows, groups: int) -> Any:
-    """The windows of x as columns, [n, groups, channels of a group * elements of a kernel, windows]."""
-    n, c = x.shape[:2]
-    return unfolded(x, w).reshape((n, groups, c // groups * math.prod(w.kernel), math.prod(w.number)))
+_BLOCK = 1 << 18  # elements of the columns of a block, which then stay in the cache of a core
+
+
+class _Block(NamedTuple):
+    """Windows whose columns are made at a time.
+
+    Attributes
+    ----------
+    examples : slice
+    windows : slice
+        Among all windows of an example, as one dimension.
+    place : tuple
+        The key of the part of the padded array in which they lie.
+    geometry : Windows
+        Of the windows in that part.
+    """
+
+    examples: slice
+    windows: slice
+    place: tuple[Any, ...]
+    geometry: Windows
+
+
+def _blocks(x: Any, w: Windows) -> Sequence[_Block]:
+    """The blocks of all windows of an array, which is padded: one on devices, and where windows need no copy."""
+    n, channels = x.shape[:2]
+    is_whole = x.__class__ is not np.ndarray or (math.prod(w.kernel) == 1 and max(w.stride) == 1)
+    most = n * math.prod(w.number) if is_whole else _BLOCK // max(1, channels * math.prod(w.kernel))
+    return _blocks_of(n, w, max(1, most))
+
+
+@lru_cache(maxsize=256)
+def _blocks_of(n: int, w: Windows, most: int) -> Sequence[_Block]:
+    """Blocks of at most so many windows: whole trailing dimensions, a range of one, and single places of the others."""
+    counts = (n, *w.number)
+    within = [math.prod(counts[i + 1 :]) for i in range(len(counts))]
+    at = next(i for i, size in enumerate(within) if size <= most)
+    length = max(1, most // max(1, within[at]))
+    found = []
+    for single in np.ndindex(*counts[:at]):
+        for low in range(0, counts[at], length):
+            whole = [(0, m) for m in counts[at + 1 :]]
+            ranges = [*((i, i + 1) for i in single), (low, min(low + length, counts[at])), *whole]
+            examples, spatial = ranges[0], ranges[1:]
+            first = sum(lo * size for (lo, _), size in zip(spatial, within[1:], strict=True))
+            parts = [
+                (lo * s, (hi - 1) * s + d * (k - 1) + 1)
+                for (lo, hi), s, d, k in zip(spatial, w.stride, w.dilation, w.kernel, strict=True)
+            ]
+            found.append(_Block(
+                slice(*examples), slice(first, first + math.prod(hi - lo for lo, hi in spatial)),
+                (slice(*examples), slice(None), *(slice(*part) for part in parts)),
+                w._replace(padding=((0, 0),) * len(parts), extents=tuple(hi - lo for lo, hi in parts)),
+            ))  # fmt: skip
+    return found
+
+
+def _columns(x: Any, block: _Block, groups: int) -> Any:
+    """The windows of a block as columns, [n, groups, channels of a group * elements of a kernel, windows]."""
+    columns = unfolded(x[block.place], block.geometry)
+    n, channels, elements, *number = columns.shape
+    return columns.reshape((n, groups, channels // groups * elements, math.prod(number)))
 
 
 def _rows(weight: Any, groups: int) -> Any:
     """The weight as one matrix per group, [groups, outputs of a group, channels of a group * elements of a kernel]."""
     out = weight.shape[0]
     return weight.reshape((groups, out // groups, math.prod(weight.shape[1:])))
+
+
+def _grouped(y: Any, groups: int) -> Any:
+    """An array of outputs as [n, groups, outputs of a group, windows]."""
+    return y.reshape((y.shape[0], groups, y.shape[1] // groups, math.prod(y.shape[2:])))
 
 
 def _shape_only_result(xs: Sequence[Any], shape: Shape) -> Any:
@@ -51,42 +117,51 @@ def _forward(x: Any, weight: Any, geometry: Any, groups: int) -> Any:
     w = Windows(*geometry)
     shape = (x.shape[0], weight.shape[0], *w.number)
     dry = _shape_only_result((x, weight), shape)
-    return dry if dry is not None else (_rows(weight, groups) @ _columns(x, w, groups)).reshape(shape)
+    if dry is not None:
+        return dry
+    w, (x,), back = arranged(w, x)
+    y = np.empty_like(x, np.result_type(x, weight), shape=(len(x), len(weight), *w.number), order="C")
+    rows, into, x = _rows(weight, groups), _grouped(y, groups), padded(x, w)
+    for block in _blocks(x, w):
+        np.matmul(rows, _columns(x, block, groups), out=into[block.examples, ..., block.windows])
+    return back(y)
 
 
 @in_float32
 def _cotangent_of_input(ct: Any, weight: Any, geometry: Any, groups: int) -> Any:
     w = Windows(*geometry)
-    n, channels = ct.shape[0], weight.shape[1] * groups
-    dry = _shape_only_result((ct, weight), (n, channels, *w.extents))
+    dry = _shape_only_result((ct, weight), (ct.shape[0], weight.shape[1] * groups, *w.extents))
     if dry is not None:
         return dry
-    cts = ct.reshape((n, groups, ct.shape[1] // groups, math.prod(w.number)))
-    columns = _rows(weight, groups).swapaxes(-1, -2) @ cts
-    return folded(columns.reshape((n, channels, math.prod(w.kernel), *w.number)), w)
+    w, (ct,), back = arranged(w, ct)
+    channels = weight.shape[1] * groups
+    x = np.zeros_like(ct, np.result_type(ct, weight), shape=(len(ct), channels, *w.padded), order="C")
+    transposed, cts = _rows(weight, groups).swapaxes(-1, -2), _grouped(ct, groups)
+    for block in _blocks(x, w):
+        part, columns = x[block.place], transposed @ cts[block.examples, ..., block.windows]
+        add_folded(part, columns.reshape((len(part), channels, -1, *block.geometry.number)), block.geometry)
+    return back(x[unpadded_key(w)])
 
 
 @in_float32
 def _cotangent_of_weight(ct: Any, x: Any, geometry: Any, groups: int) -> Any:
     w = Windows(*geometry)
-    n, out, channels = ct.shape[0], ct.shape[1], x.shape[1]
-    shape = (out, channels // groups, *w.kernel)
+    shape = (ct.shape[1], x.shape[1] // groups, *w.kernel)
     dry = _shape_only_result((ct, x), shape)
     if dry is not None:
         return dry
-    count = math.prod(w.number)
-    columns = _columns(x, w, groups)
-    cts = ct.reshape((n, groups, out // groups, count))
-    if n == 0:
-        return np.zeros_like(ct, shape=shape)
-    # with few or short columns one product per group, over all examples, is faster than one per example
-    if n * count <= 2 * columns.shape[2] or count < 64:
-        left = cts.transpose((1, 2, 0, 3)).reshape((groups, out // groups, n * count))
-        right = columns.transpose((1, 0, 3, 2)).reshape((groups, n * count, columns.shape[2]))
-        return (left @ right).reshape(shape)
-    total = cts[0] @ columns[0].swapaxes(-1, -2)
-    for i in range(1, n):
-        total += cts[i] @ columns[i].swapaxes(-1, -2)
+    w, (ct, x), _ = arranged(w, ct, x)
+    cts, x = _grouped(ct, groups), padded(x, w)
+    matrices = (groups, shape[0] // groups, math.prod(shape[1:]))
+    total = np.zeros_like(ct, np.result_type(ct, x), shape=matrices, order="C")
+    for block in _blocks(x, w):
+        columns, part = _columns(x, block, groups), cts[block.examples, ..., block.windows]
+        n, count = len(part), part.shape[3]
+        if n == 1:
+            total += part[0] @ columns[0].swapaxes(-1, -2)
+        else:  # one product per group over all examples, in the place of one per example
+            left = part.transpose((1, 2, 0, 3)).reshape((*matrices[:2], n * count))
+            total += left @ columns.transpose((1, 0, 3, 2)).reshape((groups, n * count, matrices[2]))
     return total.reshape(shape)
 
 

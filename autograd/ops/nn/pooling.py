@@ -2,49 +2,105 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, overload
 
 import numpy as np
 
 from ...arrays.shape_only import Shaped
 from ...engine.leaves import constant
-from ...engine.primitive import op
+from ...engine.primitive import Primitive, op
 from ...engine.promotion import composite
 from ...engine.tensor import TENSORS, Tensor
 from ...errors import ShapeError, typed_errors
 from ...layouts.layout import Mix
 from ..reductions import sum
-from ..shape import expand_dims
-from .unfold import Windows, fold, per_dimension, unfold, unfolded, windows
+from .unfold import Windows, arranged, padded, per_dimension, unfold, unfolded, unpadded_key, windows
 
 Shape = tuple[int, ...]
 
 
 def _window_max(x: Any, geometry: Any) -> Any:
-    return np.max(unfolded(x, Windows(*geometry), -np.inf), axis=2)
+    if type(x) is Shaped:
+        return Shaped((*x.shape[:2], *Windows(*geometry).number), x.dtype, x.why)
+    w, (x,), back = arranged(Windows(*geometry), x)
+    x = padded(x, w, -np.inf)
+    first, *others = w.slices()
+    y = x[first].copy()
+    for at in others:
+        np.maximum(y, x[at], out=y)
+    return back(y)
 
 
-def _first_maximum(x: Any, geometry: Any) -> Any:
-    """1 at the first maximum of every window and 0 elsewhere; an array or a Tensor as x, with its layout."""
-    array = x.array if x.__class__ in TENSORS else x
-    laid = unfolded(array, Windows(*geometry), -np.inf)
-    if type(laid) is not Shaped:
-        first = np.expand_dims(laid.argmax(axis=2), 2)
-        place = np.cumsum(np.ones_like(laid), axis=2) - 1
-        laid = (place == first).astype(laid.dtype)
-    return Tensor(laid, x.layout) if x.__class__ in TENSORS else laid
+def _first_maxima(x: Any, w: Windows) -> Iterator[tuple[Any, Any]]:
+    """For each element of a window: its key in the padded array `x`, and for which windows it is the first maximum."""
+    slices = w.slices()
+    y = x[slices[0]].copy()
+    for at in slices[1:]:
+        np.maximum(y, x[at], out=y)
+    has_nan = x.__class__ is not np.ndarray or np.isnan(y).any()  # a device is not asked
+    left = None  # the windows whose maximum has not been met
+    for at in slices:
+        part = x[at]
+        hit = (part == y) | np.isnan(part) if has_nan else part == y
+        if left is None:
+            left = ~hit
+        else:
+            hit &= left
+            left ^= hit
+        yield at, hit
+
+
+def _to_maxima(ct: Any, x: Any, geometry: Any) -> Any:
+    """The cotangents at the first maxima of the windows of x, and 0 elsewhere."""
+    dry = _shape_only((ct, x), x.shape)
+    if dry is not None:
+        return dry
+    w, (x, ct), back = arranged(Windows(*geometry), x, ct)
+    x = padded(x, w, -np.inf)
+    found = np.empty_like(x, ct.dtype) if w.tiles else np.zeros_like(x, ct.dtype)
+    for at, hit in _first_maxima(x, w):
+        if w.tiles:
+            np.multiply(ct, hit, out=found[at])
+        else:
+            found[at] += ct * hit
+    return back(found[unpadded_key(w)])
+
+
+def _of_maxima(dx: Any, x: Any, geometry: Any) -> Any:
+    """The elements of dx at the first maxima of the windows of x."""
+    dry = _shape_only((dx, x), (*x.shape[:2], *Windows(*geometry).number))
+    if dry is not None:
+        return dry
+    w, (x, dx), back = arranged(Windows(*geometry), x, dx)
+    found, dx = np.zeros_like(dx, shape=(*dx.shape[:2], *w.number)), padded(dx, w)
+    for at, hit in _first_maxima(padded(x, w, -np.inf), w):
+        found += dx[at] * hit
+    return back(found)
+
+
+def _shape_only(xs: Sequence[Any], shape: Shape) -> Any:
+    return next((Shaped(shape, xs[0].dtype, x.why) for x in xs if type(x) is Shaped), None)
 
 
 def _pooling_dims(shapes: Sequence[Shape], options: Any) -> Any:
-    return [(0, 1, *(Mix for _ in shapes[0][2:]))]
+    return [(0, 1, *(Mix for _ in shapes[0][2:]))] * len(shapes)
 
 
 max_pool_op = op(
-    "max_pool", "N", _window_max,
-    lambda ct, y, x, geometry: fold(expand_dims(ct, 2) * _first_maximum(x, geometry), options=(geometry,)),
+    "max_pool", "N", _window_max, lambda ct, y, x, geometry: to_maxima(ct, x, options=(geometry,)),
     saves="0", dims=_pooling_dims, operands="x",
-    tangent=(lambda dx, y, x, geometry: sum(unfold(dx, options=(geometry,)) * _first_maximum(x, geometry), 2),),
+    tangent=(lambda dx, y, x, geometry: of_maxima(dx, x, options=(geometry,)),),
+)  # fmt: skip
+to_maxima: Primitive = op(
+    "max_pool_cotangent", "a S", _to_maxima,
+    (lambda g, y, ct, x, geometry: of_maxima(g, x, options=(geometry,)), None),
+    saves="1", dims=_pooling_dims, operands="ct x",
+)  # fmt: skip
+of_maxima: Primitive = op(
+    "max_pool_tangent", "a S", _of_maxima,
+    (lambda ct, y, dx, x, geometry: to_maxima(ct, x, options=(geometry,)), None),
+    saves="1", dims=_pooling_dims, operands="dx x",
 )  # fmt: skip
 
 

@@ -3,12 +3,18 @@
 `unfold` copies the elements of the windows to a new dimension, [n, channels, elements of a window, *windows]; `fold`
 adds them back. Each is the adjoint of the other. Both loop over the elements of one window and copy each of them
 for all windows at once, by a strided slice: this works on every device, and the copies are long.
+
+On the CPU the copies are long only if the innermost dimension is. Where images are small and examples many, convolution
+and pooling compute with the examples innermost: [1, channels, *spatial, n], where the examples are one more spatial
+dimension, with windows of one element. The result is a transposed view, so that the next layer, and what acts on single
+elements between them, finds this order again.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
+from functools import lru_cache
 from itertools import product
 from typing import Any, NamedTuple
 
@@ -46,13 +52,27 @@ class Windows(NamedTuple):
             for n, k, s, d in zip(self.padded, self.kernel, self.stride, self.dilation, strict=True)
         )
 
-    def slices(self) -> Iterator[Any]:
+    @property
+    def tiles(self) -> bool:
+        """Whether each position of the padded array lies in exactly one window."""
+        covered = tuple(k * m for k, m in zip(self.kernel, self.number, strict=True))
+        return self.stride == self.kernel and max(self.dilation) == 1 and covered == self.padded
+
+    def slices(self) -> tuple[Any, ...]:
         """For each element of a window, the key that takes it from the padded array for all windows."""
-        for at in product(*map(range, self.kernel)):
-            yield (..., *(
-                slice(i * d, i * d + s * (m - 1) + 1, s)
-                for i, d, s, m in zip(at, self.dilation, self.stride, self.number, strict=True)
-            ))  # fmt: skip
+        return _slices(self)
+
+
+@lru_cache(maxsize=1024)
+def _slices(w: Windows) -> tuple[Any, ...]:
+    number = w.number
+    return tuple(
+        (..., *(
+            slice(i * d, i * d + s * (m - 1) + 1, s)
+            for i, d, s, m in zip(at, w.dilation, w.stride, number, strict=True)
+        ))
+        for at in product(*map(range, w.kernel))
+    )  # fmt: skip
 
 
 def per_dimension(value: Any, ndim: int, name: str, least: int) -> Shape:
@@ -93,17 +113,35 @@ def windows(
     return found
 
 
-def _unpadded_key(w: Windows) -> Any:
+def arranged(w: Windows, *arrays: Any) -> tuple[Windows, list[Any], Callable[[Any], Any]]:
+    """The windows and arrays [n, channels, *spatial] in the order in which the copies are longest.
+
+    Returns also the function that takes an array of this order back to [n, channels, *spatial]; both are views.
+    """
+    n = len(arrays[0])
+    if n <= w.number[-1] or n <= 1 or arrays[0].__class__ is not np.ndarray:
+        return w, list(arrays), lambda y: y
+    ones, none = (*w.kernel, 1), (*w.padding, (0, 0))
+    inside = Windows(ones, (*w.stride, 1), none, (*w.dilation, 1), (*w.extents, n))
+    return inside, [x.transpose((*range(1, x.ndim), 0))[None] for x in arrays], _examples_outside
+
+
+def _examples_outside(x: Any) -> Any:
+    """[1, channels, *spatial, n] as [n, channels, *spatial]."""
+    return x[0].transpose((x.ndim - 2, *range(x.ndim - 2)))
+
+
+def unpadded_key(w: Windows) -> Any:
     """The key of the array within the padded array."""
     found: list[Any] = [slice(None), slice(None)]
     return (*found, *(slice(low, low + n) for (low, _), n in zip(w.padding, w.extents, strict=True)))
 
 
-def _padded(x: Any, w: Windows, fill: float = 0.0) -> Any:
+def padded(x: Any, w: Windows, fill: float = 0.0) -> Any:
     if not any(map(any, w.padding)):
         return x
-    out = np.full_like(x, fill, shape=(*x.shape[:2], *w.padded))
-    out[_unpadded_key(w)] = x
+    out = np.full_like(x, fill, shape=(*x.shape[:2], *w.padded), order="C")
+    out[unpadded_key(w)] = x
     return out
 
 
@@ -113,10 +151,10 @@ def unfolded(x: Any, w: Windows, fill: float = 0.0) -> Any:
     shape = (*x.shape[:2], elements, *w.number)
     if type(x) is Shaped:
         return Shaped(shape, x.dtype, x.why)
-    x = _padded(x, w, fill)
+    x = padded(x, w, fill)
     if elements == 1 and max(w.stride) == 1:
         return x.reshape(shape)
-    out = np.empty_like(x, shape=shape)
+    out = np.empty_like(x, shape=shape, order="C")
     for k, at in enumerate(w.slices()):
         out[:, :, k] = x[at]
     return out
@@ -129,10 +167,15 @@ def folded(ct: Any, w: Windows) -> Any:
         return Shaped(shape, ct.dtype, ct.why)
     if math.prod(w.kernel) == 1 and max(w.stride) == 1 and not any(map(any, w.padding)):
         return ct.reshape(shape)
-    out = np.zeros_like(ct, shape=(*ct.shape[:2], *w.padded))
+    out = np.zeros_like(ct, shape=(*ct.shape[:2], *w.padded), order="C")
+    add_folded(out, ct, w)
+    return out[unpadded_key(w)]
+
+
+def add_folded(out: Any, ct: Any, w: Windows) -> None:
+    """Add all windows' elements at their positions in a padded array."""
     for k, at in enumerate(w.slices()):
         out[at] += ct[:, :, k]
-    return out[_unpadded_key(w)]
 
 
 def _unfold_dims(shapes: Sequence[Shape], options: Any) -> Any:

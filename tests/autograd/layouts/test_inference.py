@@ -218,6 +218,8 @@ def test_grouped_linear_of_rows_and_counts_that_differ() -> None:
         ops.grouped_linear(value(I), value(I).reshape(2, 4, 2), None, _COUNTS)
 
 
+_TWO_BY_TWO = (tuple(windows("test", (4,), 2, 2)),)
+_IMAGES = ag.constant(numpy.array([[[0.0, 1.0, 1.0, 1.0]] * 2] * 2))
 UNARY_LINEAR: dict[str, Callable[..., Any]] = {
     "negative": lambda x: -x,
     "astype": lambda x: x.astype("float32"),
@@ -236,7 +238,10 @@ UNARY_LINEAR: dict[str, Callable[..., Any]] = {
     "add_own_rows": lambda x: registry["add_own_rows"](x, ag.constant([0, -1, 2, 1]), options=(5,)),
     "unfold": lambda x: registry["unfold"](x.reshape(2, 2, 4), options=(tuple(windows("test", (4,), 2)),)),
     "fold": lambda x: registry["fold"](x.reshape(2, 2, 2, 2), options=(tuple(windows("test", (3,), 2)),)),
-}
+    "max_pool_tangent": lambda x: registry["max_pool_tangent"](x.reshape(2, 2, 4), _IMAGES, options=_TWO_BY_TWO),
+    "max_pool_cotangent": lambda x: registry["max_pool_cotangent"](
+        x[:2].reshape(2, 2, 2), _IMAGES, options=_TWO_BY_TWO),
+}  # fmt: skip
 UNARY_NONLINEAR: dict[str, Callable[..., Any]] = {
     **{name: registry[name] for name in (
         "exp", "expm1", "log", "log1p", "sqrt", "square", "reciprocal", "sin", "cos", "tanh", "sign", "absolute",

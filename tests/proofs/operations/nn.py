@@ -87,6 +87,7 @@ _SHAPES: dict[str, tuple[tuple[int, ...], tuple[int, ...], tuple[Any, ...], int]
     "2d, one place, stride": ((1, 2, 3, 4), (2, 2, 1, 1), (2, 0, 1), 1),
     "3d": ((1, 1, 2, 3, 2), (2, 1, 2, 2, 1), (1, 0, 1), 1),
     "no examples": ((0, 2, 3), (2, 2, 2), (1, 0, 1), 1),
+    "2d, more examples than places": ((4, 2, 4, 3), (4, 1, 2, 2), ((2, 1), (1, 0), 1), 2),
 }
 for _label, (_x, _weight, _words, _groups) in _SHAPES.items():
     _w = windows("case", _x[2:], _weight[2:], *_words)
@@ -111,7 +112,8 @@ def _transpose(linear: Any, x_shape: tuple[int, ...]) -> Any:
     return adjoint
 
 
-for _label in ("1d", "1d, everything", "2d, stride and padding", "2d, one place", "no examples"):
+for _label in ("1d", "1d, everything", "2d, stride and padding", "2d, one place", "no examples",
+               "2d, more examples than places"):  # fmt: skip
     _x, _weight, _words, _groups = _SHAPES[_label]
     _w = windows("case", _x[2:], _weight[2:], *_words)
     _y = (_x[0], _weight[0], *_w.number)
@@ -134,17 +136,39 @@ case("convolution", "bias", ops.convolution,
      lambda x, m, b: numpy_convolution(x, m, windows("case", (4,), (2,))) + b[:, None], normal(2, 2, 4),
      normal(3, 2, 2), normal(3))  # fmt: skip
 
+
+
+def numpy_at_maxima(dx: Array, x: Array, w: Windows) -> Array:
+    """The elements of dx at the first maximum of each window of x."""
+    first = numpy_unfold(x, w, -numpy.inf).argmax(axis=2)
+    return numpy.take_along_axis(numpy_unfold(dx, w), first[:, :, None], 2)[:, :, 0]
+
+
 for _label, _shape, _words in (("1d", (2, 2, 5), (2,)), ("1d, overlap", (1, 2, 5), (3, 1, 1)),
                                ("2d", (2, 1, 4, 4), (2,)), ("2d, padding", (1, 2, 4, 5), (3, 2, 1)),
+                               ("2d, more examples than places", (4, 1, 4, 3), (2, 1, 1)),
                                ("no examples", (0, 2, 4), (2,))):  # fmt: skip
     _kernel, _stride, _padding = (*_words, _words[0], 0)[:3] if len(_words) == 1 else _words
     _w = windows("case", _shape[2:], _kernel, _stride, _padding)
     case("max_pool", _label, lambda x, words=(_kernel, _stride, _padding): ops.max_pool(x, *words),
          lambda x, w=_w: numpy_unfold(x, w, -numpy.inf).max(axis=2), apart(*_shape))  # fmt: skip
+    _values = numpy.random.default_rng(0).integers(0, 3, _shape).astype(float)  # with ties
+    case("max_pool_tangent", _label,
+         lambda dx, x=_values, w=_w: registry["max_pool_tangent"](dx, x, options=(tuple(w),)),
+         lambda dx, x=_values, w=_w: numpy_at_maxima(dx, x, w), normal(*_shape))  # fmt: skip
+    case("max_pool_cotangent", _label,
+         lambda ct, x=_values, w=_w: registry["max_pool_cotangent"](ct, x, options=(tuple(w),)),
+         lambda ct, x=_values, w=_w: _transpose(lambda dx: numpy_at_maxima(dx, x, w), x.shape)(ct),
+         normal(*_shape[:2], *_w.number))  # fmt: skip
     case("unfold", f"avg_pool {_label}", lambda x, words=(_kernel, _stride, _padding): ops.avg_pool(x, *words),
          lambda x, w=_w: numpy_unfold(x, w).mean(axis=2), normal(*_shape))  # fmt: skip
     case("unfold", f"avg_pool {_label}, padding not counted",
          lambda x, words=(_kernel, _stride, _padding): ops.avg_pool(x, words[0], words[1], words[2], False),
          lambda x, w=_w: numpy.nanmean(numpy_unfold(x, w, numpy.nan), axis=2), normal(*_shape))  # fmt: skip
+for _name, _of in (("max_pool_tangent", (1, 2, 4, 4)), ("max_pool_cotangent", (1, 2, 2, 2))):
+    _w, _values = windows("case", (4, 4), 2, 2), numpy.random.default_rng(1).integers(0, 3, (1, 2, 4, 4)).astype(float)
+    case(_name, "strided", lambda a, n=_name, x=_values, w=_w: registry[n](a, x, options=(tuple(w),)),
+         lambda a, n=_name, x=_values, w=_w: numpy_at_maxima(a, x, w) if n.endswith("tangent") and a.shape == x.shape
+         else _transpose(lambda dx: numpy_at_maxima(dx, x, w), x.shape)(a), strided(normal(*_of)))  # fmt: skip
 case("max_pool", "strided", lambda x: ops.max_pool(x, 2), lambda x: numpy_unfold(
     x, windows("case", (4, 4), 2, 2), -numpy.inf).max(axis=2), strided(apart(1, 2, 4, 4)))  # fmt: skip
