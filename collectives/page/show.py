@@ -35,7 +35,7 @@ from .document import Page, page
 __all__ = ["Show", "show"]
 
 _THREADS_S = 0.3  # how long a rank that raised waits for the threads that raise the same
-_FILES_S = 1.5  # how long it waits for the files of other processes
+_FILES_S = 5.0  # how long it waits for the files of other processes
 _WRITING_S = 10.0  # how long another rank that raised waits until the page is written
 _PAUSE_S = 0.05
 
