@@ -191,14 +191,17 @@ class Recording(Locks):
     given : object
         Of a transform's tape: a container of the values that were passed to the transform, which may enter, too. None
         for other tapes.
+    over : str
+        Whose values it has that can no longer be used, of an abandoned one.
     records : object
         The `records.recorder.TapeFacts` of the last recorder that heard its operations; missing without one.
     """
 
     __slots__ = (
-        "communicates", "copies", "given", "lanes", "leaves", "nodes", "notes", "on_sweep", "pending", "records",
-        "scale", "takes_unrecorded", "thread",
+        "communicates", "copies", "given", "lanes", "leaves", "nodes", "notes", "on_sweep", "over", "pending",
+        "records", "scale", "takes_unrecorded", "thread",
     )  # fmt: skip
+    over: str
     records: Any
 
     def __init__(self) -> None:
@@ -266,8 +269,12 @@ class Recording(Locks):
         known = self.pending.get(place)
         self.pending[place] = ct if known is None else known + ct
 
-    def abandon(self) -> None:
-        """Forget the nodes and release the arrays, after an error: a later backward pass is refused."""
+    def abandon(self, over: str = "") -> None:
+        """Forget the nodes and release the arrays, as after an error: later uses and backward passes are refused.
+
+        `over` says in the refusal of a use whose values these are.
+        """
+        self.over = over
         self.nodes[:] = [None] * len(self.nodes)  # in place: a sweep, a part of a pass, may have the list
         self.release()
 
@@ -293,8 +300,16 @@ def _refuse_operand(recording: Recording, x: Any) -> NoReturn:
             "an operand was recorded by another thread (on threads: another rank). Needed: values of this rank. "
             "Fix: communicate the value with a collective"
         )
+    shape = tuple(map(int, x.array.shape))
+    if getattr(x.tape, "over", ""):
+        raise TapeError(
+            f"an operand of shape {shape} is {x.tape.over}. Here it would be a constant, and the gradient through it "
+            "would be silently missing. Needed: values of this run, or results of the function\n"
+            "  fix: return it from the function, and use the result\n"
+            "  or:  stop_gradient(x), if it is meant without its gradient"
+        )
     raise TapeError(
-        f"an operand of shape {x.array.shape} belongs to a tape that backward has released. Fix: "
+        f"an operand of shape {shape} belongs to a tape that backward has released. Fix: "
         "stop_gradient(x) to use its value only, or backward(..., retain=True)"
     )
 

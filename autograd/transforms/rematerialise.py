@@ -55,7 +55,8 @@ def checkpoint(fun: Callable[..., Any]) -> Callable[..., Any]:
     ------
     TapeError
         In a sweep: the shapes, dtypes or layouts of the second run's result differ from the first run's, or its values
-        by more than rounding. Values on a GPU are not compared.
+        by more than rounding. Values on a GPU are not compared. Where a value that the function kept of its first run
+        is used on a tape.
 
     Notes
     -----
@@ -63,8 +64,9 @@ def checkpoint(fun: Callable[..., Any]) -> Callable[..., Any]:
     deep nets with sublinear memory cost*, 2016). n layers in sqrt(n) checkpoints need memory for about 2 sqrt(n)
     layers. Reverse mode, forward mode and derivatives of every order are supported.
 
-    Values that `fun` adds to a list of the caller are constants there, without a gradient, because they are not its
-    result. Side losses of layers (`parallel.expert.side_losses`) are passed on with the result.
+    A value of the first run that `fun` keeps, as in a list of the caller or for its second run, is refused where it is
+    used on a tape: it has no gradient. Side losses of layers (`parallel.expert.side_losses`) are passed on with the
+    result.
 
     Communications inside `fun` run again in every sweep, on all ranks in the same order, whether or not a cotangent has
     arrived on this rank. A sweep thus moves the bytes of `fun` once more, besides those of its adjoints. The layouts
@@ -231,6 +233,18 @@ def _first_run(fun: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         state.recording = recording
     segment.sources = changed(before)
     scratch = tape.recording
+    try:
+        return _appended(segment, arrays, places, outputs, out_structure, scratch, recording)
+    finally:
+        name = getattr(fun, "__qualname__", type(fun).__name__)
+        scratch.abandon(f"a value that checkpoint({name}) computed in its first run, and did not keep")
+
+
+def _appended(
+    segment: Segment, arrays: list[Any], places: list[int], outputs: list[Any], out_structure: Structure,
+    scratch: Recording, recording: Recording,
+) -> Any:  # fmt: skip
+    """Append the head and the output nodes of a first run, which was recorded in `scratch`; return its result."""
     tracked = [i for i, y in enumerate(outputs) if y.__class__ in TENSORS and y.tape is scratch]
     if scratch.scale:
         segment.examined = scratch.scale.end_run(scratch, {i: outputs[i].node for i in tracked})

@@ -565,3 +565,35 @@ def test_nested_checkpoints_with_a_value_of_another_tape() -> None:
         tape.backward(loss)
     (pending,) = first.recording.pending.values()
     numpy.testing.assert_allclose(pending, 12 * h.numpy(), rtol=1e-12)
+
+
+# -- values that a function keeps of its first run ---------------------------------------------------------------------
+def test_a_value_of_the_first_run_is_refused_where_it_is_used() -> None:
+    """It would be a constant there: the gradient through it would be silently missing."""
+    kept: dict[str, Any] = {}
+
+    def cached(x: Any) -> Any:
+        return np.tanh(kept.setdefault("h", np.sin(x)))
+
+    def listed(x: Any) -> Any:
+        kept["h"] = h = np.sin(x)
+        return np.tanh(h)
+
+    x = ag.Parameter([0.3, 0.5])
+    refused = r"value that checkpoint\(.*cached\) computed in its first run"
+    with ag.Tape() as tape:
+        y = ag.checkpoint(cached)(x).sum()
+    with pytest.raises(ag.TapeError, match=refused):
+        tape.backward(y)
+    kept.clear()
+    with pytest.raises(ag.TapeError, match=refused):  # in a recorded sweep, too
+        ag.grad(lambda x: ag.grad(lambda x: ag.checkpoint(cached)(x).sum())(x).sum())(numpy.ones(2))
+    with pytest.raises(ag.TapeError, match=r"listed\) computed in its first run"), ag.Tape():
+        ag.checkpoint(listed)(x)
+        _ = kept["h"] * 2.0
+    with ag.Tape() as tape:  # the second fix
+        y = (ag.checkpoint(listed)(x) * ag.stop_gradient(kept["h"])).sum()
+    tape.backward(y)
+    assert x.grad is not None
+    numpy.testing.assert_allclose(x.grad.numpy(), [
+        numpy.sin(v) * numpy.cos(v) / numpy.cosh(numpy.sin(v)) ** 2 for v in (0.3, 0.5)])  # fmt: skip
