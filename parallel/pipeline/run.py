@@ -526,7 +526,10 @@ class _Run:
         self.times: list[tuple[Action, float, float]] = []
         self.peak = 0
         self.stage_losses: Any = None  # in an examined step, see `collectives.scale.stages`
-        self.is_scaled_by_number = scale.__class__ not in TENSORS and np.ndim(scale) == 0
+        # The number by which an examined step multiplies. A loss scaler gives a Tensor; a device is not asked.
+        self.factor: Any = None
+        if isinstance(self.scale, (int, *_HOST)) and np.ndim(self.scale) == 0:
+            self.factor = scale.array.item() if scale.__class__ in TENSORS else scale
         self.sizes: list[int] | None = None  # the bytes that the tapes hold, where they are measured
         self.result: Any = None
         self.ties: list[tuple[Tie, Tape, Tensor]] = []
@@ -541,7 +544,7 @@ class _Run:
     def training(self) -> None:
         """Run the schedule, and return the cotangents of tied parameters."""
         mesh = state.mesh
-        if mesh is not None and mesh.microbatches is not None and self.is_scaled_by_number:
+        if mesh is not None and mesh.microbatches is not None and self.factor is not None:
             from collectives.scale.stages import StageLosses  # loaded with the first step that is examined
 
             self.stage_losses = StageLosses(mesh, self.model.axis)
@@ -717,7 +720,7 @@ class _Run:
             self._add(loss)
         of.seeds, of.scale = losses, self.scale
         if losses and self.stage_losses is not None:
-            of.seeds, of.scale = [loss * self.scale for loss in losses], 1.0
+            of.seeds, of.scale = [loss * self.factor for loss in losses], 1.0
             self.stage_losses.note(of.seeds, of.tape.recording)
 
     def _add(self, loss: Any) -> None:

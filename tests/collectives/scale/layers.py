@@ -6,17 +6,19 @@ A row is a program as a user writes it, with one place that a way of normalising
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy
 
 import autograd as ag
 import collectives as cc
-from autograd import nn
+from autograd import nn, random
 from autograd.engine.whole import whole_of
 from collectives import I, Shard, V
 from parallel import Column, DataParallel, Experts, Float16, MixtureOfExperts, Pipeline, Ring, parallelize, side_losses
 from parallel import Row as RowStyle
+from parallel.expert.side_losses import add_side_loss
 
 __all__ = ["LAYERS", "Layered", "Wrong"]
 
@@ -198,6 +200,26 @@ def whole(mesh: cc.Mesh, m: int) -> float:
     return 1 / 180
 
 
+def scaled(number: float) -> Any:
+    """A number as loss scalers give it: a Tensor."""
+    return ag.constant(number)
+
+
+TENSOR_RIGHT = (
+    Of(lambda z, t: square(z, t).sum(), lambda mesh, m: scaled(1 / 180)),
+    Of(lambda z, t: total(square(z, t).sum()) / 180, lambda mesh, m: scaled(1.0)),
+)
+TENSOR_WRONG = (
+    Wrong(Of(lambda z, t: total(square(z, t).sum()) / mesh_size(), lambda mesh, m: scaled(1 / 180)),
+          (SMALL, "'dp'"), lambda n: 1 / n, True),
+    Wrong(Of(lambda z, t: total(square(z, t).mean()), lambda mesh, m: scaled(1.0)), (LARGE, "m = 5 "), None),
+)  # fmt: skip
+TENSOR_PLAIN_WRONG = (
+    Wrong(Of(lambda z, t: total(square(z, t).mean()), lambda mesh, m: scaled(1 / m)), (LARGE, "'dp'"), None),
+    Wrong(Of(lambda z, t: mean(square(z, t).mean()), lambda mesh, m: scaled(1.0)), (LARGE, "m = 5 "), None),
+)
+
+
 PIPE_RIGHT = (
     Of(lambda z, t: square(z, t).sum(), whole), Of(lambda z, t: total(square(z, t).sum()), whole),
     Of(lambda z, t: total(square(z, t).sum()) / 180, lambda mesh, m: 1.0),
@@ -231,20 +253,86 @@ def mesh_size() -> Any:
     return cc.current_mesh().axis("dp").size
 
 
+class WithSide(nn.Module):
+    """A layer with a loss of its own, a sum over the rows: of the first stage only, or of the last."""
+
+    def __init__(self, layer: nn.Module, side: Callable[[Any], Any]):
+        self.layer, self.side = layer, side
+
+    def forward(self, x: Any) -> Any:
+        y = self.layer(x)
+        add_side_loss(self.side(y))
+        return y
+
+
+class OfStage(NamedTuple):
+    """A way to normalise where one stage has a loss of its own: that loss, the last stage's, and the scale."""
+
+    side: Callable[[Any], Any]
+    loss: Callable[[Any, Any], Any]
+    scale: Callable[[cc.Mesh, int], Any]
+
+
+def one_stage(at: int, labelled: bool = True, m: int = 5) -> Callable[[cc.Mesh, OfStage], dict[str, Any]]:
+    def program(mesh: cc.Mesh, how: OfStage) -> dict[str, Any]:
+        layers = list(network())
+        layers[at] = WithSide(layers[at], how.side)
+        model = Pipeline(nn.Sequential(*layers), how.loss, microbatches=m, data="dp", side_losses=side_losses)
+        x, y = own(mesh, X), own(mesh, Y)
+        if labelled:
+            x, y = (cc.from_local(a, {"dp": Shard(0), "pp": V}) for a in (x, y))
+        model.step(x, y, scale=how.scale(mesh, m))
+        return {name.replace("layer.", ""): g for name, g in gradients(model).items()}
+
+    return program
+
+
+def serial_one_stage(at: int) -> Callable[[], dict[str, Any]]:
+    def serial() -> dict[str, Any]:
+        layers = list(network())
+        layers[at] = WithSide(layers[at], lambda y: (y**2).sum() * 0.1)
+        model = nn.Sequential(*layers)
+        with ag.Tape() as tape, side_losses() as found:
+            loss = (((model(X) - Y) ** 2).sum() + sum(found)) / 180
+        tape.backward(loss)
+        return {name.replace("layer.", ""): g for name, g in gradients(model).items()}
+
+    return serial
+
+
+def small(y: Any) -> Any:
+    return (y**2).sum() * 0.1
+
+
+STAGE_RIGHT = (
+    OfStage(small, lambda z, t: square(z, t).sum(), whole),
+    OfStage(lambda y: total(small(y)), lambda z, t: total(square(z, t).sum()), whole),
+    OfStage(lambda y: small(y) / 180, lambda z, t: square(z, t).sum() / 180, lambda mesh, m: 1.0),
+)
+STAGE_WRONG = (
+    Wrong(OfStage(lambda y: total(small(y)) / mesh_size(), lambda z, t: total(square(z, t).sum()), whole),
+          (SMALL, "'dp'"), None, True),
+    Wrong(OfStage(small, lambda z, t: total(square(z, t).sum()), lambda mesh, m: 1 / mesh.axis("dp").size / 180),
+          (SMALL, "'dp'"), lambda n: 1 / n, True),
+)  # fmt: skip
+STAGE_SILENT = {
+    "a plain number may hold the number of ranks": OfStage(
+        small, lambda z, t: total(square(z, t).sum()) * mesh_size(), whole),
+}
+
+
 # -- experts -----------------------------------------------------------------------------------------------------------
-def mixture() -> MixtureOfExperts:
-    from autograd import random
-
+def mixture(**options: Any) -> MixtureOfExperts:
     random.seed(5)
-    return MixtureOfExperts(4, 6, experts=4, top_k=2, balance=0.1, z=0.01, dtype=float)
+    return MixtureOfExperts(4, 6, experts=4, top_k=2, balance=0.1, z=0.01, dtype=float, **options)
 
 
-def experts(labelled: bool = True) -> Callable[[cc.Mesh, Any], dict[str, Any]]:
+def experts(labelled: bool = True, **options: Any) -> Callable[[cc.Mesh, Any], dict[str, Any]]:
     """Experts along ep; the tokens are divided along dp and ep: ``how(d, side, mesh)``."""
 
     def program(mesh: cc.Mesh, how: Any) -> dict[str, Any]:
         both = mesh.axis(BOTH)
-        model = parallelize(mixture(), {"": Experts("ep")})
+        model = parallelize(mixture(**options), {"": Experts("ep")})
         wrapped = DataParallel(model, BOTH)
         x = numpy.array_split(X, int(both.size))[int(both.rank)]
         x = cc.from_local(x, dict.fromkeys(BOTH, Shard(0))) if labelled else ag.tensor(x, dict.fromkeys(BOTH, V))
@@ -260,8 +348,8 @@ def experts(labelled: bool = True) -> Callable[[cc.Mesh, Any], dict[str, Any]]:
 BOTH = ("dp", "ep")
 
 
-def serial_experts() -> dict[str, Any]:
-    model = mixture()
+def serial_experts(**options: Any) -> dict[str, Any]:
+    model = mixture(**options)
     with ag.Tape() as tape, side_losses() as found:
         loss = (((model(X) - 0.3) ** 2).sum() + sum(found)) / 60
     tape.backward(loss)
@@ -381,6 +469,15 @@ LAYERS: dict[str, Layered] = {
     "interleaved": rows(pipeline(schedule="interleaved", m=4), PIPE_RIGHT, PIPE_WRONG[:2], axes=with_("pp"), most=4),
     "zero bubble": rows(pipeline(False, schedule="zb-h1"), PIPE_PLAIN_RIGHT, PIPE_PLAIN_WRONG, axes=with_("pp"),
         silent=PIPE_SILENT, most=4),
+    "zero bubble of two chunks": rows(pipeline(schedule="zb-v", m=5), PIPE_RIGHT, PIPE_WRONG[:2], axes=with_("pp"),
+        most=4),
+    "scale as a Tensor": rows(pipeline(), TENSOR_RIGHT, TENSOR_WRONG, axes=with_("pp"), most=4),
+    "scale as a Tensor, plain rows": rows(pipeline(False), (), TENSOR_PLAIN_WRONG, axes=with_("pp"), most=4),
+    **{f"a loss of stage {i}": Layered(
+        one_stage(at), STAGE_RIGHT, serial_one_stage(at), STAGE_WRONG, with_("pp"), STAGE_SILENT, most=4)
+        for i, at in enumerate((0, 2))},
+    "dropped tokens": Layered(experts(capacity=0.6), SIDE_RIGHT, partial(serial_experts, capacity=0.6), SIDE_WRONG,
+        with_("ep")),
     "experts": Layered(experts(), SIDE_RIGHT, serial_experts, SIDE_WRONG, with_("ep")),
     "experts, plain rows": Layered(
         experts(False), SIDE_PLAIN_RIGHT, serial_experts, (), with_("ep")),
