@@ -26,6 +26,7 @@ Operands, tangents and cotangents are random and non-contiguous, and differ betw
 from __future__ import annotations
 
 from .check import CheckFailed, Report, check, check_collective
+from .links import slow_link
 from .proof import (
     Case,
     Failure,
@@ -42,5 +43,5 @@ from .proof import (
 
 __all__ = [
     "Case", "CheckFailed", "Failure", "Report", "Setting", "Skip", "check", "check_collective", "check_everywhere",
-    "judge", "mutated", "observe", "operand", "prepare", "run_cases",
+    "judge", "mutated", "observe", "operand", "prepare", "run_cases", "slow_link",
 ]  # fmt: skip

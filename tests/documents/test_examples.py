@@ -268,7 +268,6 @@ def test_experts_are_the_same_on_any_number_of_ranks(how: str, ranks: int, tmp_p
 
 
 # -- runs for a first look ---------------------------------------------------------------------------------------------
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["04_pipeline", "06_experts", "07_domain_decomposition", "10_compression",
                                   "11_asynchronous", "12_batch_size"])  # fmt: skip
 def test_quick(name: str) -> None:
@@ -315,6 +314,64 @@ def test_a_reproducible_sum_has_one_value(capsys: pytest.CaptureFixture[str]) ->
     rows = [line.split() for line in out.splitlines() if re.match(r"\d ", line)]
     assert len(rows) == 5 and len({row[-1] for row in rows}) == 1
     assert " !" in out  # others differ
+
+
+# -- 20 to 24: waiting, the memory of others, late gradients -----------------------------------------------------------
+@pytest.mark.parametrize(("how", "ranks"), [("threads", 1), ("threads", 3), ("mpiexec", 3)])
+def test_the_slow_rank_is_named(how: str, ranks: int, tmp_path: Path) -> None:
+    png = tmp_path / "slow.png"
+    out = run_example("20_slow_rank.py", how, ranks, "--quick", "--pause-ms", "250", "--plot", str(png)).out
+    parts = out.split("== ")[1:]
+    assert [part.splitlines()[0] for part in parts] == [
+        "all ranks alike", f"rank {ranks - 1} has four times the rows", f"rank {ranks - 1} pauses"]  # fmt: skip
+    assert png.stat().st_size > 5_000
+    if ranks > 1:
+        assert "rank 2 is the slowest" in parts[2] and "likely cause: compute" in parts[2]
+
+
+@pytest.mark.parametrize(("how", "ranks"), [("process", 1), ("threads", 4), ("mpiexec", 3)])
+def test_reading_from_others_adds_to_their_gradients(how: str, ranks: int) -> None:
+    out = run_example("21_one_sided.py", how, ranks).out
+    wanted = [[int(n) for n in text.split(", ")] for text in re.findall(r"wants (.*)", out)]
+    ranks = len(wanted)  # one process alone shows three threads
+    expected = np.zeros(4 * ranks)
+    for rank, rows in enumerate(wanted):
+        np.add.at(expected, rows, rank + 1)
+    tables = out.split("the gradient of")[1:]
+    for table in tables:
+        lines = re.findall(r"rank \d   (.*?) +\d+ bytes", table)
+        assert np.concatenate([np.array(line.split(), float) for line in lines]).tolist() == expected.tolist()
+    moved = [sum(map(int, re.findall(r"(\d+) bytes", table))) for table in tables]
+    assert moved[0] == ranks * (ranks - 1) * 4 * 512 and moved[1] < moved[0]
+
+
+@pytest.mark.parametrize(("how", "ranks"), [("threads", 2), ("threads", 3), ("mpiexec", 3)])
+def test_gradients_are_summed_by_each_way(how: str, ranks: int) -> None:
+    out = run_example("22_synchronisation.py", how, ranks).out
+    rows = dict(re.findall(r"^(by .*?) {2,}(.*)$", out, re.MULTILINE))
+    assert rows["by hand"] == rows["by a cast"] == rows["by DataParallel"] and rows["by hand"].endswith("0.0e+00")
+    assert float(rows["by hand, forgotten"].split()[1]) > 0.1
+    assert "use's gradient would miss the sum over the ranks" in out
+
+
+@pytest.mark.parametrize(("how", "ranks"), [("process", 1), ("mpiexec", 3)])
+def test_stale_gradients_diverge_beyond_the_limit(how: str, ranks: int) -> None:
+    out = run_example("23_stale_gradients.py", how, ranks, "--rates", "0.3", "0.5", "0.7", "0.9", "1.1", "2.1").out
+    rates = [float(rate) for rate in re.findall(r"rate (\S+)", out.splitlines()[0])]
+    lines = [line.split() for line in out.splitlines() if re.match(r"\d ", line)]
+    assert [int(line[0]) for line in lines] == ([0, 1, 2, 3] if ranks == 1 else [ranks - 1])
+    for line in lines:
+        assert ["!" in cell for cell in line[2:]] == [rate > float(line[1]) for rate in rates]
+
+
+@pytest.mark.parametrize(("how", "ranks"), [("threads", 1), ("threads", 3), ("mpiexec", 2)])
+def test_double_buffering_is_one_step_late(how: str, ranks: int, tmp_path: Path) -> None:
+    png = tmp_path / "double.png"
+    out = run_example("24_double_buffering.py", how, ranks, "--quick", "--plot", str(png)).out
+    line = r"^rate (\S+) +(ordinary|double buffering) .*loss \S+ to (\S+?)(, diverging)?$"
+    rows = re.findall(line, out, re.MULTILINE)
+    assert len(rows) == 6 and [bool(row[3]) for row in rows] == [False] * 5 + [True]
+    assert png.stat().st_size > 5_000
 
 
 # -- 12_batch_size ----------------------------------------------------------------------------------------------------
