@@ -53,6 +53,8 @@ class System(NamedTuple):
 SYSTEMS = {
     "ringtape": System("rosetta_ringtape.py", "", "numpy", 1),
     "torch.distributed.nn": System("rosetta_torch.py", "torch", "torch", RANKS),
+    "torch functional": System("rosetta_functional.py", "torch", "torch", RANKS),
+    "torch DTensor": System("rosetta_dtensor.py", "torch", "torch", RANKS),
     "jax shard_map": System("rosetta_jax.py", "jax", "jax", 1),
     "jax, grad inside": System("rosetta_jax.py", "jax", "jax", 1, False, {"ROSETTA_INSIDE": "1"}),
     "jax vmap": System("rosetta_jax.py", "jax", "jax", 1, False, {"ROSETTA_VMAP": "1"}),
