@@ -5,7 +5,8 @@
 
 The model classifies handwritten digits. Each rank pauses at random steps, all of them equally often, as hosts do that
 others use too. Synchronous ranks wait for whoever pauses. Local ranks wait every few steps; a sweep shows what a longer
-interval costs in loss. With a parameter server ranks wait only at the bound of staleness, or never.
+interval costs in loss, and saves in exchanges and bytes. With a parameter server ranks wait only at the bound of
+staleness, or never.
 
 The loss is that of the whole training set, computed after the run from copies of rank 0's parameters. Between two
 synchronisations of local SGD these are rank 0's own, so that the curve rises and falls with the interval.
@@ -65,6 +66,7 @@ class Run:
         self.pauses = generator.permutation(np.arange(options.steps) % 4 == 0)
         self.points: list[tuple[float, list[np.ndarray]]] = []  # seconds and copies of the parameters
         self.staleness: list[int] = []
+        self.syncs = 0  # the times that the ranks exchanged the parameters or their gradients
         cc.world().barrier()
         self.began = time.perf_counter()
 
@@ -104,6 +106,7 @@ def synchronous(run: Run) -> None:
         run.work(step)
         tape.backward(loss)
         optimizer.step()
+        run.syncs += 1
         run.end_step(step)
 
 
@@ -118,6 +121,7 @@ def local(run: Run, every: int, kind: type[LocalSGD] = LocalSGD) -> None:
             run.work(step)
             tape.backward(loss)
             own.step()
+            run.syncs += (step + 1) % every == 0 or step + 1 == run.options.steps
             run.end_step(step)
 
 
@@ -131,6 +135,7 @@ def served(run: Run, staleness: int | None) -> None:
             run.work(step)
             tape.backward(loss)
             server.push()
+            run.syncs += 1
             assert server.last is not None
             run.staleness.append(server.last.staleness)
             run.end_step(step)
@@ -155,7 +160,10 @@ def program(options: argparse.Namespace) -> None:
             stale[name] = np.frombuffer(b"".join(found), np.int64)
             if mesh.ranks.rank == 0:
                 mean = f", mean staleness {stale[name].mean():.1f}" if stale[name].size else ""
-                print(f"{name:24} {curves[name][-1][0]:6.2f} s  loss {curves[name][-1][1]:.4f}{mean}", flush=True)
+                # A sum by a ring sends 2 n (p - 1) / p bytes; so do a read and a push of what lies on other ranks.
+                size = 2 * sum(p.numpy().nbytes for p in run.model.parameters()) * (axis.size - 1) / axis.size
+                print(f"{name:24} {curves[name][-1][0]:6.2f} s  loss {curves[name][-1][1]:.4f}  "
+                      f"{run.syncs:4} exchanges, {run.syncs * size / 1e6:6.2f} MB{mean}", flush=True)  # fmt: skip
         if mesh.ranks.rank == 0 and options.plot:
             plot(curves, {name: each for name, each in stale.items() if each.size}, options)
 

@@ -374,6 +374,31 @@ def test_double_buffering_is_one_step_late(how: str, ranks: int, tmp_path: Path)
     assert png.stat().st_size > 5_000
 
 
+@pytest.mark.parametrize(("how", "ranks"), [("threads", 1), ("mpiexec", 2)])
+def test_fused_sums_are_timed_beside_single_ones(how: str, ranks: int) -> None:
+    out = run_example("25_fusing.py", how, ranks, "--rounds", "5", "--tensors", "4", "--kib", "0.25", "16").out
+    assert out.startswith(f"4 tensors on {ranks} ranks") and len(out.splitlines()) == 4
+
+
+def test_a_thousand_ranks_are_predicted(tmp_path: Path) -> None:
+    png = tmp_path / "ranks.png"
+    out = run_example("26_thousand_ranks.py", "process", 1, "--plot", str(png)).out
+    rows = {line[:30].strip(): [float(n) for n in line[30:].split()] for line in out.splitlines()[2:7]}
+    assert all(len(values) == 10 for values in rows.values()) and png.stat().st_size > 10_000
+    assert 30 < rows["a ring, after backward"][-1] < 60 and rows["by hosts, beside backward"][-1] < 10
+    top = [a > b for a, b in zip(rows["top 1 %, after backward"], rows["a ring, after backward"], strict=True)]
+    assert top == [False] * 6 + [True] * 4  # from 128 ranks on compression loses
+
+
+@pytest.mark.parametrize(("how", "ranks"), [("threads", 3), ("mpiexec", 2)])
+def test_the_variance_is_one_over_the_rows(how: str, ranks: int, tmp_path: Path) -> None:
+    png = tmp_path / "variance.png"
+    out = run_example("27_gradient_variance.py", how, ranks, "--plot", str(png)).out
+    products = [float(line.split()[2]) for line in out.splitlines() if re.match(r" +\d", line)]
+    assert len(products) == 10 and png.stat().st_size > 10_000
+    assert max(products) < 1.4 * min(products)
+
+
 # -- 12_batch_size ----------------------------------------------------------------------------------------------------
 
 
