@@ -46,6 +46,7 @@ METHODS: dict[str, Callable[[], Compression | None]] = {
     "1-bit Adam": lambda: OneBit(momentum=0.9, start_step=WARM_UP),
     "top 1 %": lambda: TopK(0.01, start_step=WARM_UP),
     "top 1 %, momentum correction": lambda: TopK(0.01, momentum=0.9, start_step=WARM_UP),
+    "top 0.2 %": lambda: TopK(0.002, smallest=1, start_step=WARM_UP),
 }
 
 parser = argparse.ArgumentParser(description="Train with compressed gradients on any number of ranks.")
@@ -53,6 +54,8 @@ parser.add_argument("--ranks", type=int, metavar="N", help="run on N threads of 
 parser.add_argument("--epochs", type=int, default=20)
 parser.add_argument("--batch", type=int, default=32, help="examples in a global batch, over all ranks")
 parser.add_argument("--lr", type=float, default=0.05)
+parser.add_argument("--only", nargs="+", choices=METHODS, default=list(METHODS), metavar="METHOD")
+parser.add_argument("--target", type=float, default=0.02, help="the loss to which steps are counted")
 parser.add_argument("--seed", type=int, default=0)
 parser.add_argument("--quick", dest="epochs", action="store_const", const=3, help="3 epochs, for a first look")
 parser.add_argument("--plot", nargs="?", const="compression.png", metavar="FILE", help="draw the losses as a PNG")
@@ -70,7 +73,11 @@ def load_digits() -> tuple[np.ndarray, np.ndarray]:
 def make_optimizer(name: str, parameters: list[Any], method: Any, lr: float) -> optim.Optimizer:
     if name == "1-bit Adam":
         return CompressedAdam(parameters, method, lr=lr / 10)
-    return optim.SGD(parameters, lr=lr, momentum=0.0 if "correction" in name else 0.9)
+    # With momentum correction an element's velocity is forgotten when it is sent. So each gradient counts less than the
+    # 1 / (1 - 0.9) times of ordinary momentum, and a larger rate makes up for it.
+    is_corrected = "correction" in name
+    return optim.SGD(parameters, lr=4 * lr if name.startswith("top") and is_corrected else lr,
+                     momentum=0.0 if is_corrected else 0.9)  # fmt: skip
 
 
 def train(name: str, options: argparse.Namespace) -> tuple[list[float], list[float]]:
@@ -106,12 +113,16 @@ def program(options: argparse.Namespace) -> None:
     """The program of every rank."""
     found = {}
     with cc.Mesh(dp=-1) as mesh:
-        for name in METHODS:
+        for name in options.only:
             found[name] = train(name, options)
             losses, sent = found[name]
             if mesh.ranks.rank == 0:
                 last = np.mean(losses[-len(losses) // options.epochs :])
-                print(f"{name:33} loss of the last epoch {last:.4f}   {sent[-1] / 1e6:8.2f} MB sent", flush=True)
+                steps = len(losses) // options.epochs
+                means = np.convolve(losses, np.ones(steps) / steps, "valid")  # over the last epoch's number of steps
+                reached = f"{np.argmax(means < options.target) + steps:5}" if means.min() < options.target else "never"
+                print(f"{name:33} loss of the last epoch {last:.4f}  {reached} steps to {options.target:g}  "
+                      f"{sent[-1] / 1e6:8.2f} MB sent, {(sent[-1] - sent[-2]) / 1e3:6.2f} kB a step", flush=True)
         if options.plot and mesh.ranks.rank == 0:
             plot(found, options)
 
