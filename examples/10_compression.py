@@ -57,7 +57,7 @@ parser.add_argument("--lr", type=float, default=0.05)
 parser.add_argument("--only", nargs="+", choices=METHODS, default=list(METHODS), metavar="METHOD")
 parser.add_argument("--target", type=float, default=0.02, help="the loss to which steps are counted")
 parser.add_argument("--seed", type=int, default=0)
-parser.add_argument("--quick", dest="epochs", action="store_const", const=3, help="3 epochs, for a first look")
+parser.add_argument("--quick", dest="epochs", action="store_const", const=2, help="2 epochs, for a first look")
 parser.add_argument("--plot", nargs="?", const="compression.png", metavar="FILE", help="draw the losses as a PNG")
 
 
