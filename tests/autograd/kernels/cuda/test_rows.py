@@ -176,10 +176,21 @@ def test_rows_that_shared_memory_does_not_hold(
     use: str, dtype: str, there: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in (rows, norms):
-        monkeypatch.setattr(module, "shared_bytes", lambda x: 1024)
+        monkeypatch.setattr(module, "shared_bytes", lambda x: 4096)
     name, make, options = USES[use]
     for width in (1000, 1001):
         check(there, name, make(3, width), options, dtype, shift=(1, 0))
+
+
+@pytest.mark.parametrize("most_bytes", [227 << 10, 163 << 10, 99 << 10])  # of sm_90, sm_80, and sm_86 and sm_89
+def test_two_blocks_of_wide_rows_share_a_multiprocessor(most_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the static bytes of each block and those that CUDA takes. A multiprocessor has 1 KiB more than one block."""
+    monkeypatch.setattr(rows, "shared_bytes", lambda x: most_bytes - rows.STATIC_BYTES)
+    for width, arrays in ((50304, 1), (50304, 2), (16384, 2), (4096, 1)):
+        found = rows.held_rows(numpy.empty((2, width), numpy.float32), arrays)
+        assert 2 * (found.shared_bytes + rows.STATIC_BYTES + rows.RESERVED_BYTES) <= most_bytes + 1024
+        assert 2 * 64 * found.block[0] * found.block[1] <= 65536  # registers, of which a thread may have 64
+        assert found.most >= min(width // 4, 1000 // arrays)
 
 
 @EACH_DTYPE
