@@ -17,8 +17,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 import autograd.kernels.cuda as folder
 from autograd.arrays.runtime import Program
+from autograd.kernels.cuda import attention
 
 ARCHITECTURE = "sm_90"
 
@@ -39,6 +42,12 @@ def programs() -> dict[str, Program]:
         module = importlib.import_module(f"{folder.__name__}.{file.name}")
         found.update({p.name: p for p in vars(module).values() if isinstance(p, Program)})
     return found
+
+
+def attention_programs() -> dict[str, Program]:
+    """The programs of attention in 16 bits without a mask, which are made at use, for the widths of most models."""
+    found = (attention.kernels(np.dtype(np.float16), width, 0).program for width in (64, 128))
+    return {p.name: p for p in found}
 
 
 def compile_program(nvrtc: Any, program: Program, *more: bytes) -> tuple[Any, bool, str]:
@@ -98,7 +107,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     from cuda.bindings import nvrtc
 
     found = {}
-    for name, program in sorted(programs().items()):
+    for name, program in sorted((programs() | attention_programs()).items()):
         if not args.only or name in args.only:
             found.update(report(nvrtc, program))
     if args.json:
