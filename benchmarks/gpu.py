@@ -266,8 +266,9 @@ def print_roofline(is_small: bool) -> None:
     print(f"{'case':44}{'MB':>10}{'GFLOP':>10}{'least us':>11}{'goal us':>11}  limit")
     for row in roofline(is_small):
         goal = f"{row['goal_s'] * 1e6:.1f}" if "goal_s" in row else ""
-        counts = (f"{row['bytes'] / 1e6:.1f}" if row["bytes"] else "", f"{row['flops'] / 1e9:.1f}" if row["flops"] else "")
-        print(f"{row['case']:44}{counts[0]:>10}{counts[1]:>10}{row['least_s'] * 1e6:11.1f}{goal:>11}  {row['limit']}")
+        moved = f"{row['bytes'] / 1e6:.1f}" if row["bytes"] else ""
+        flops = f"{row['flops'] / 1e9:.1f}" if row["flops"] else ""
+        print(f"{row['case']:44}{moved:>10}{flops:>10}{row['least_s'] * 1e6:11.1f}{goal:>11}  {row['limit']}")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
