@@ -365,6 +365,10 @@ def test_layer_norm_of_constant_rows_is_zero(dtype: str, there: Device) -> None:
 FAULTS: dict[str, tuple[str, str, str, str]] = {
     "no barrier": ("softmax", "scratch[threadIdx.x / 32 * n + i] = x[i];\n    __syncthreads();",
                    "scratch[threadIdx.x / 32 * n + i] = x[i];", "softmax"),
+    "scratch that is used again without a barrier": ("norms", "over_row(sums, scratch[1], Add());",
+                                                     "over_row(sums, scratch[0], Add());", "layer_norm"),
+    "scratch that is used again without a barrier, in softmax": (
+        "softmax", "sum = over_row(sum, scratch[1], Add());", "sum = over_row(sum, scratch[0], Add());", "softmax"),
     "a mean of one number less": ("norms", "mean = over_row(mean, scratch[0], Add()) * share",
                                   "mean = over_row(mean, scratch[0], Add()) / (width - 1)", "layer_norm"),
     "the sum is not rescaled": ("losses", "sum *= exponential(top - most);", "", "cross_entropy"),
