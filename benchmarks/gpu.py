@@ -3,6 +3,7 @@
     python benchmarks/gpu.py --python-torch /path/to/an/environment/with/torch/bin/python
     python benchmarks/gpu.py --first --python-torch ... --json            what tells most, in some minutes
     python benchmarks/gpu.py --only gelu attention --rounds 9 --python-torch ... --json
+    python benchmarks/gpu.py --roofline               what an H100 allows, calculated, beside the goals
     python benchmarks/gpu.py --cpu --small            the benchmark itself, on a machine without a GPU
 
 kernels      each fused kernel forward and backward; `share` is that of the bandwidth of a copy on the device
@@ -35,7 +36,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PEERS = ROOT / "benchmarks" / "_peers"
 sys.path[:0] = [str(PEERS), str(ROOT)]
 
-from gpu_case import cases, moved_bytes
+from gpu_case import Adam, Attention, Rows, cases, moved_bytes, operations
 
 TARGET_S = 0.2
 """About how long the calls that are timed together take."""
@@ -43,6 +44,13 @@ LIMIT_S = 180.0
 """How long a library may take for one answer: its first one compiles kernels."""
 FIRST = ("4096", "gpt, float16", "64-64-64-10", "gelu, float16", "layer_norm, float16", "softmax", "rotary, float16")
 """The words of the cases of ``--first``."""
+
+BYTES_PER_S = 3.35e12
+"""The bandwidth of an H100's memory. A copy reaches about 0.9 of it."""
+OPERATIONS_PER_S = {"float16": 989e12, "float32": 494e12}
+"""The peak of its tensor cores, for float32 with TF32."""
+FLASH_PER_S = {"forward": 370e12, "backward": 310e12}
+"""About what PyTorch's flash kernel reaches on it, an estimate, with the products of a perfect kernel."""
 
 
 class Ended(Exception):
@@ -234,6 +242,35 @@ def missed(figures: dict[str, Any]) -> list[str]:
     return found + [f"{name}: {row['error']}" for name, row in figures.items() if "error" in row]
 
 
+def roofline(is_small: bool) -> Iterator[dict[str, Any]]:
+    """The least time of each case on an H100, which is that of its bytes or of its products, and the goal's."""
+    for name, case in cases(is_small).items():
+        for phase in ("forward", "backward") if isinstance(case, Rows | Attention) else ("step",):
+            flops, moved = operations(case, phase), moved_bytes(case, phase) or 0.0
+            by_memory_s = moved / BYTES_PER_S
+            by_products_s = flops / OPERATIONS_PER_S[getattr(case, "dtype", "float16")]
+            if not by_memory_s + by_products_s:
+                continue  # the time of launches
+            row = {"case": name if phase == "step" else f"{name}, {phase}", "bytes": moved, "flops": flops,
+                   "least_s": max(by_memory_s, by_products_s),
+                   "limit": "memory" if by_memory_s > by_products_s else "products"}  # fmt: skip
+            if isinstance(case, Rows | Adam):
+                row["goal_s"] = by_memory_s / (0.85 * 0.9)
+            elif isinstance(case, Attention):
+                row["goal_s"] = 1.5 * flops / FLASH_PER_S[phase]
+            yield row
+
+
+def print_roofline(is_small: bool) -> None:
+    """Print the table of `roofline`."""
+    print(f"{'case':44}{'MB':>10}{'GFLOP':>10}{'least us':>11}{'goal us':>11}  limit")
+    for row in roofline(is_small):
+        goal = f"{row['goal_s'] * 1e6:.1f}" if "goal_s" in row else ""
+        moved = f"{row['bytes'] / 1e6:.1f}" if row["bytes"] else ""
+        flops = f"{row['flops'] / 1e9:.1f}" if row["flops"] else ""
+        print(f"{row['case']:44}{moved:>10}{flops:>10}{row['least_s'] * 1e6:11.1f}{goal:>11}  {row['limit']}")
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure, and print a table or JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -243,8 +280,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--rounds", type=int, default=7, help="rounds; each library runs once in each")
     parser.add_argument("--small", action="store_true", help="small sizes, for tests of the benchmark")
     parser.add_argument("--cpu", action="store_true", help="on the CPU, for tests of the benchmark")
+    parser.add_argument("--roofline", action="store_true", help="print what an H100 allows, calculated, and the goals")
     parser.add_argument("--json", action="store_true", help="print one object: figure -> ours, peer, ratio, share")
     args = parser.parse_args(arguments)
+    if args.roofline:
+        print_roofline(args.small)
+        return
     args.only = [*(args.only or []), *FIRST] if args.first else args.only
     known = {name: case for name, case in cases(args.small).items()
              if name == "copy" or not args.only or any(word in name for word in args.only)}  # fmt: skip

@@ -104,6 +104,17 @@ def moved_bytes(case: Case, phase: str) -> float | None:
     return 7 * 4 * case.parameters if isinstance(case, Adam) else None
 
 
+def operations(case: Case, phase: str) -> float:
+    """The floating-point operations of the products of a case, where the tensor cores may be the limit."""
+    if isinstance(case, Attention):  # causal: half of the scores; two products forward, five backward
+        product = case.batch * case.heads * case.tokens**2 * case.width
+        return (2 if phase == "forward" else 5) * product
+    if isinstance(case, GPT):
+        tokens, weights = case.batch * case.context, 12 * case.layers * case.width**2 + case.vocabulary * case.width
+        return 6 * weights * tokens + 7 * case.layers * tokens * case.context * case.width
+    return 0.0
+
+
 def normal(seed: int, shape: tuple[int, ...], dtype: str, scale: float = 1.0) -> Any:
     """Normal numbers, made of a smaller block where there are many."""
     block = np.random.default_rng(seed).standard_normal(min(int(np.prod(shape)), 1 << 20)).astype(np.float32)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -234,11 +235,31 @@ def _long() -> str:
     return f"{n * width:,} elements"
 
 
+def _sanitizer() -> str:
+    """NVIDIA's compute-sanitizer, which the CUDA toolkit has, over the kernels that use shared memory most.
+
+    CuPy's arrays are parts of larger allocations: `memcheck` sees only accesses outside of these.
+    """
+    tool = shutil.which("compute-sanitizer")
+    if tool is None:
+        return "left out: compute-sanitizer is not on the path"
+    kinds = ("memcheck", "racecheck", "synccheck")
+    for kind in kinds:
+        command = [tool, "--tool", kind, "--error-exitcode", "9", *_command("shared memory")]
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+        told = [json.loads(line[len(MARK) :]) for line in done.stdout.splitlines() if line.startswith(MARK)]
+        reported = [line for line in done.stdout.splitlines() if line.startswith("=========")]
+        problem = told[-1][1] if told and not told[-1][0] else _last("\n".join(reported) or done.stderr)
+        assert done.returncode == 0 and told and told[-1][0], f"{kind}: status {done.returncode}; {problem}"
+    return f"{', '.join(kinds)}: no error in softmax and norms"
+
+
 CHECKS: dict[str, tuple[Callable[[], str], float]] = {
     "GPU": (_device, 30), "CUDA libraries": (_libraries, 60), "compiler": (_compiler, 60),
     "shared memory": (_shared_memory, 90), "rows": (_rows, 120), "sums of rows": (_sums_of_rows, 90),
     "random numbers": (_random, 60), "attention": (_attention, 180), "captured steps": (_captured, 120),
     "NCCL": (_nccl, 90), "more than 2**31 elements": (_long, 120),
+    "compute-sanitizer": (_sanitizer, 240),
 }  # fmt: skip
 """The checks by name, and the seconds that each may take."""
 

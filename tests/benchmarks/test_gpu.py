@@ -54,6 +54,18 @@ def test_missed_goals_are_named(gpu: Any) -> None:
     ]
 
 
+def test_the_roofline(gpu: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = {row["case"]: row for row in gpu.roofline(False)}
+    found = rows["gelu, float32, forward"]  # read and written once
+    assert found["bytes"] == 2 * 32768 * 4096 * 4 and found["least_s"] == found["bytes"] / 3.35e12
+    found = rows["attention, 4096 tokens, width 64, forward"]  # 4 sequences, 32 heads, half of two products
+    assert found["flops"] == 4 * 32 * 2 * 4096**2 * 64 and found["limit"] == "products"
+    assert 6e12 < rows["gpt, float16"]["flops"] < 8e12
+    assert all(row["goal_s"] > row["least_s"] for row in rows.values() if "goal_s" in row)
+    gpu.main(["--roofline"])
+    assert len(capsys.readouterr().out.splitlines()) == len(rows) + 1
+
+
 LIBRARY = """
 import json, os, sys
 def say(**what): print(json.dumps(what), flush=True)

@@ -21,6 +21,8 @@ PACKS_PER_THREAD = 8
 """A thread has at most so many packs of a row, while there can be more threads. So many copies are under way."""
 STATIC_BYTES = 2 << 10
 """Shared memory that a kernel uses besides the rows, at most."""
+RESERVED_BYTES = 1 << 10
+"""Shared memory that CUDA itself takes of each block."""
 MOST_PACKS = 1 << 26
 """So that places in a row fit into 32 bits."""
 
@@ -90,14 +92,18 @@ def shared_bytes(x: Any) -> int:
 
 
 def held_rows(x: Any, arrays: int = 1) -> Rows:
-    """The launch of a kernel that holds the rows of a matrix, and of `arrays` of its shape, in shared memory."""
-    return _held(*x.shape, x.itemsize, arrays, shared_bytes(x))
+    """The launch of a kernel that holds the rows of a matrix, and of `arrays` of its shape, in shared memory.
+
+    A block holds so much of wide rows that two blocks share a multiprocessor: one reads while the other computes. The
+    rest of a row is read again, from the second-level cache.
+    """
+    return _held(*x.shape, x.itemsize, arrays, (shared_bytes(x) + STATIC_BYTES - RESERVED_BYTES) // 2 - STATIC_BYTES)
 
 
 @lru_cache(4096)
 def _held(n: int, width: int, itemsize: int, arrays: int, most_bytes: int) -> Rows:
     packs = -(-width * itemsize // PACK_BYTES)
-    grid, block = plan(n, packs, PACKS_PER_THREAD, 1024)
+    grid, block = plan(n, packs, PACKS_PER_THREAD, 512)  # two blocks of 1,024 would leave 32 registers for a thread
     room = most_bytes // (arrays * block[1] * PACK_BYTES)
     most = min(packs + 1, room)  # one more, because a row may begin and end in the midst of a pack
     return Rows(grid, block, np.int32(most), most * arrays * block[1] * PACK_BYTES)

@@ -33,7 +33,7 @@ from ..request import REDUCTIONS, answer
 __all__ = ["LIMIT_S", "ROOTED", "Nccl"]
 
 LIMIT_S = 60.0
-"""How long NCCL may take to make a communicator."""
+"""How long NCCL may take to make a communicator, and to complete the last calls before it is freed."""
 
 ROOTED = frozenset(("broadcast", "reduce", "gather"))
 """The calls before which the ranks agree that all have device arrays."""
@@ -194,8 +194,16 @@ class Nccl:
             raise CommunicationError(f"{self._problem}\n  fix: {fix}") from error
 
     def close(self) -> None:
-        """Free NCCL's communicator, after all of this rank's calls. All ranks call it."""
-        self._stream.synchronize()
+        """Free NCCL's communicator, after all of this rank's calls. All ranks call it.
+
+        The monitor may have stopped. So calls whose partners do not come are ended here, after a limit.
+        """
+        wait = self._runtime.on_this_device(self._stream.synchronize)
+        thread = threading.Thread(target=wait, name="ringtape NCCL", daemon=True)
+        thread.start()
+        thread.join(LIMIT_S)
+        if thread.is_alive():
+            self.end(f"NCCL's calls on rank {self._index} of {self._size} were not complete within {LIMIT_S:g} s")
         if not self._problem:
             self._comm.destroy()
 

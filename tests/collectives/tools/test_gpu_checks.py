@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy
@@ -18,7 +21,7 @@ from collectives.tools import gpu_checks
 from ...autograd.arrays.fake_device import as_cuda
 
 pytestmark = pytest.mark.usefixtures("compiler_of_kernels")
-ON_A_GPU = ("GPU", "more than 2**31 elements")  # these read facts of CuPy
+ON_A_GPU = ("GPU", "more than 2**31 elements", "compute-sanitizer")  # these read facts of CuPy, or start processes
 
 
 @pytest.fixture
@@ -62,6 +65,36 @@ def test_no_row_is_lost() -> None:
         ("GPU", True, "all"), ("CUDA libraries", False, "ImportError: no"), ("compiler", False, "signal SIGSEGV"),
         ("rows", False, "status 1; no memory"), ("NCCL", False, "it did not end within 5 s"),
     ]  # fmt: skip
+
+
+SANITIZER = """#!/bin/sh
+[ "$1" = --tool ] && [ "$3" = --error-exitcode ] || exit 1
+kind=$2 status=$4
+shift 4
+"$@"
+if [ "$kind" = "$FAULT" ]; then echo "========= ERROR SUMMARY: 1 error"; exit $status; fi
+"""
+
+
+@pytest.mark.parametrize("fault", ["", "racecheck", "the check", "no tool"])
+def test_the_sanitizer(fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tool = tmp_path / "compute-sanitizer"
+    tool.write_text(SANITIZER)
+    tool.chmod(0o755)
+    path = "" if fault == "no tool" else f"{tmp_path}{os.pathsep}"
+    monkeypatch.setenv("PATH", path + os.environ["PATH"])
+    monkeypatch.setenv("FAULT", fault)
+    row = json.dumps([fault != "the check", "some text"])
+    monkeypatch.setattr(gpu_checks, "_command", lambda name: ["echo", gpu_checks.MARK + row])
+    found = gpu_checks._sanitizer
+    if fault == "racecheck":
+        with pytest.raises(AssertionError, match="racecheck: status 9; ========= ERROR SUMMARY: 1 error"):
+            found()
+    elif fault == "the check":
+        with pytest.raises(AssertionError, match="memcheck: status 0; some text"):
+            found()
+    elif not fault or shutil.which("compute-sanitizer") is None:
+        assert found().startswith("left out" if fault else "memcheck, racecheck, synccheck: no error")
 
 
 @pytest.mark.skipif(not cuda.why_not(), reason="there is a GPU")

@@ -2,68 +2,16 @@
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
-import re
-from typing import Any, NamedTuple
+import json
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-import autograd.kernels.cuda as folder
 from autograd.arrays.runtime import Program
 
-from . import on_cpu
-
-ARCHITECTURE = "sm_90"
-
-
-def programs() -> dict[str, Program]:
-    """The programs of all kernels."""
-    found = {}
-    for file in pkgutil.iter_modules(folder.__path__):
-        module = importlib.import_module(f"{folder.__name__}.{file.name}")
-        found.update({p.name: p for p in vars(module).values() if isinstance(p, Program)})
-    return found
-
-
-def compiled(nvrtc: Any, program: Program) -> tuple[bool, str]:
-    """Whether NVRTC compiles a program, and its log."""
-    _, made = nvrtc.nvrtcCreateProgram(program.text.encode(), program.name.encode(), 0, [], [])
-    for kernel in program.kernels:
-        nvrtc.nvrtcAddNameExpression(made, kernel.encode())
-    options = [b"--std=c++17", f"--gpu-architecture={ARCHITECTURE}".encode()]
-    (status,) = nvrtc.nvrtcCompileProgram(made, len(options), options)
-    _, size = nvrtc.nvrtcGetProgramLogSize(made)
-    log = b" " * size
-    nvrtc.nvrtcGetProgramLog(made, log)
-    return status == nvrtc.nvrtcResult.NVRTC_SUCCESS, log.decode()
-
-
-class Used(NamedTuple):
-    """What a kernel uses, as the assembler reports it."""
-
-    registers: int
-    spilled_bytes: int
-    static_bytes: int
-
-
-def report(nvrtc: Any, program: Program) -> dict[str, Used]:
-    """What each kernel of a program uses."""
-    _, made = nvrtc.nvrtcCreateProgram(program.text.encode(), program.name.encode(), 0, [], [])
-    for kernel in program.kernels:
-        nvrtc.nvrtcAddNameExpression(made, kernel.encode())
-    options = [b"--std=c++17", f"--gpu-architecture={ARCHITECTURE}".encode(), b"--ptxas-options=-v"]
-    nvrtc.nvrtcCompileProgram(made, len(options), options)
-    _, size = nvrtc.nvrtcGetProgramLogSize(made)
-    log = b" " * size
-    nvrtc.nvrtcGetProgramLog(made, log)
-    names = {nvrtc.nvrtcGetLoweredName(made, kernel.encode())[1].decode(): kernel for kernel in program.kernels}
-    found = {}
-    for part in log.decode().split("Compiling entry function '")[1:]:
-        numbers = [re.search(pattern, part) for pattern in
-                   (r"Used (\d+) registers", r"(\d+) bytes spill stores", r"(\d+) bytes smem")]  # fmt: skip
-        found[names[part.partition("'")[0]]] = Used(*(int(n[1]) if n else 0 for n in numbers))
-    return found
+from . import compiled_report, on_cpu
+from .compiled_report import compile_program, longest_loop, programs, report
 
 
 @pytest.fixture
@@ -78,13 +26,46 @@ def nvrtc() -> Any:
 
 @pytest.mark.parametrize("name", sorted(programs()))
 def test_every_program_compiles(name: str, nvrtc: Any) -> None:
-    works, log = compiled(nvrtc, programs()[name])
+    _, works, log = compile_program(nvrtc, programs()[name])
     assert works, log
 
 
 def test_a_program_with_a_mistake_does_not_compile(nvrtc: Any) -> None:
-    works, log = compiled(nvrtc, Program("wrong", "__global__ void f() { missing(); }", ("f",)))
+    _, works, log = compile_program(nvrtc, Program("wrong", "__global__ void f() { missing(); }", ("f",)))
     assert not works and "missing" in log
+
+
+def test_the_longest_of_the_innermost_loops() -> None:
+    body = """
+        mov.u32 %r1, %tid.x;
+    $L__BB0_1:
+        ld.global.u32 %r2, [%rd1];
+    $L__BB0_2:
+        add.s32 %r2, %r2, 1;
+        @%p1 bra $L__BB0_2;
+    $L__BB0_3:
+        // the longer one
+        mul.lo.s32 %r2, %r2, %r1;
+        add.s32 %r2, %r2, 1;
+        @!%p2 bra $L__BB0_3;
+        @%p3 bra $L__BB0_1;
+        bra.uni $L__BB0_4;
+    $L__BB0_4:
+        ret;
+    """
+    assert longest_loop(body) == 3 and longest_loop("ret;") == 0
+
+
+def test_the_table_shows_what_has_changed(nvrtc: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    compiled_report.main(["--only", "values", "--json"])
+    before = json.loads(capsys.readouterr().out)
+    kernel = min(before)
+    assert before[kernel]["registers"] > 0 and before[kernel]["loop"] > 0
+    before[kernel]["registers"] += 1
+    (tmp_path / "before.json").write_text(json.dumps(before))
+    compiled_report.main(["--only", "values", "--against", str(tmp_path / "before.json")])
+    _, *rows = capsys.readouterr().out.splitlines()
+    assert len(rows) == 1 and rows[0].startswith(kernel) and "->" in rows[0]
 
 
 SPILLED_BYTES = {

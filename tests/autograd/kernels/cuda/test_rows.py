@@ -176,10 +176,21 @@ def test_rows_that_shared_memory_does_not_hold(
     use: str, dtype: str, there: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in (rows, norms):
-        monkeypatch.setattr(module, "shared_bytes", lambda x: 1024)
+        monkeypatch.setattr(module, "shared_bytes", lambda x: 4096)
     name, make, options = USES[use]
     for width in (1000, 1001):
         check(there, name, make(3, width), options, dtype, shift=(1, 0))
+
+
+@pytest.mark.parametrize("most_bytes", [227 << 10, 163 << 10, 99 << 10])  # of sm_90, sm_80, and sm_86 and sm_89
+def test_two_blocks_of_wide_rows_share_a_multiprocessor(most_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the static bytes of each block and those that CUDA takes. A multiprocessor has 1 KiB more than one block."""
+    monkeypatch.setattr(rows, "shared_bytes", lambda x: most_bytes - rows.STATIC_BYTES)
+    for width, arrays in ((50304, 1), (50304, 2), (16384, 2), (4096, 1)):
+        found = rows.held_rows(numpy.empty((2, width), numpy.float32), arrays)
+        assert 2 * (found.shared_bytes + rows.STATIC_BYTES + rows.RESERVED_BYTES) <= most_bytes + 1024
+        assert 2 * 64 * found.block[0] * found.block[1] <= 65536  # registers, of which a thread may have 64
+        assert found.most >= min(width // 4, 1000 // arrays)
 
 
 @EACH_DTYPE
@@ -354,6 +365,10 @@ def test_layer_norm_of_constant_rows_is_zero(dtype: str, there: Device) -> None:
 FAULTS: dict[str, tuple[str, str, str, str]] = {
     "no barrier": ("softmax", "scratch[threadIdx.x / 32 * n + i] = x[i];\n    __syncthreads();",
                    "scratch[threadIdx.x / 32 * n + i] = x[i];", "softmax"),
+    "scratch that is used again without a barrier": ("norms", "over_row(sums, scratch[1], Add());",
+                                                     "over_row(sums, scratch[0], Add());", "layer_norm"),
+    "scratch that is used again without a barrier, in softmax": (
+        "softmax", "sum = over_row(sum, scratch[1], Add());", "sum = over_row(sum, scratch[0], Add());", "softmax"),
     "a mean of one number less": ("norms", "mean = over_row(mean, scratch[0], Add()) * share",
                                   "mean = over_row(mean, scratch[0], Add()) / (width - 1)", "layer_norm"),
     "the sum is not rescaled": ("losses", "sum *= exponential(top - most);", "", "cross_entropy"),

@@ -204,6 +204,17 @@ def test_a_call_whose_partner_has_died_is_ended(monkeypatch: pytest.MonkeyPatch)
     carrier.close()
 
 
+def test_closing_ends_a_call_whose_partner_never_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no monitor runs any more."""
+    carrier: Any = alone(monkeypatch)
+    carrier.start(Request("all_reduce", from_host(np.ones(3)), op="sum"))
+    monkeypatch.setattr(nccl, "LIMIT_S", 0.01)
+    carrier.close()
+    assert carrier._comm.is_aborted
+    with pytest.raises(RankFailed, match=r"rank 0 of 2 were not complete within 0.01 s"):
+        carrier.run(Request("all_reduce", from_host(np.ones(3)), op="sum"))
+
+
 def test_an_error_that_nccl_meets_later_is_raised_by_the_next_call(monkeypatch: pytest.MonkeyPatch) -> None:
     carrier: Any = alone(monkeypatch)
     carrier._comm.error = fake_nccl.NcclError("remote process exited or there was a network error")

@@ -10,7 +10,8 @@ import pytest
 from collectives.transports.device.ipc import _TYPES, MOST_RANKS, PROGRAM
 
 from ....autograd.kernels.cuda import on_cpu
-from ....autograd.kernels.cuda.test_nvrtc import compiled, nvrtc  # noqa: F401  # a fixture
+from ....autograd.kernels.cuda.compiled_report import compile_program
+from ....autograd.kernels.cuda.test_nvrtc import nvrtc  # noqa: F401  # a fixture
 
 
 def drawn(dtype: str, size: int, rank: int) -> Any:
@@ -48,5 +49,5 @@ def test_the_sum_has_the_bits_of_an_order_by_rank(dtype: str, ranks: int) -> Non
 
 
 def test_the_program_compiles(nvrtc: Any) -> None:  # noqa: F811
-    works, log = compiled(nvrtc, PROGRAM)
+    _, works, log = compile_program(nvrtc, PROGRAM)
     assert works, log
