@@ -134,6 +134,7 @@ def run(
     directory: str | os.PathLike[str] | Checkpoints | None = None,
     every: int | None = None,
     replace: bool | int = False,
+    spares: int = 0,
 ) -> T | None:
     """Run a training program, and again on the ranks that are left after each death. All ranks call it.
 
@@ -161,6 +162,10 @@ def run(
         world. It has the same number in the world, runs the whole program of the rank from its beginning, and joins
         when it comes to `elastic.run`. Before that nothing may communicate. It needs a world of threads
         (`World.can_replace`).
+    spares : int
+        The number of ranks that wait for the death of another one, whose place the last of them then takes. The mesh is
+        that of the other ranks, and becomes smaller when no spare is left. It needs no new process, so it works over
+        MPI, too: ``mpiexec -n 5`` for four ranks and a spare.
 
     Returns
     -------
@@ -244,7 +249,14 @@ def run(
         raise OptionError(f"elastic.run: {given}= was given without {other}=; needed: both, or none")
     if not isinstance(replace, int) or replace < 0:
         raise OptionError(f"elastic.run: replace={replace!r} was given; needed: True, False or a number of ranks")
+    if not isinstance(spares, int) or isinstance(spares, bool) or spares < 0:
+        raise OptionError(f"elastic.run: spares={spares!r} was given; needed: a number of ranks, or 0")
     with _opened() as world:
+        if spares >= world.size and spares:
+            raise OptionError(
+                f"elastic.run: spares={spares} was given in a world of {world.size} ranks; needed: fewer, as a rank "
+                f"has to train\n  fix: {spares + 1} ranks or more, or spares={world.size - 1}"
+            )
         if not world.raises and world.size > 1:
             raise OptionError(
                 f"elastic.run in {world!r}, in which the death of a rank ends the job; needed: the policy 'raise'\n"
@@ -254,10 +266,12 @@ def run(
         if replace and world.size > 1 and not world.can_replace:
             raise OptionError(
                 f"elastic.run(replace={replace!r}) in {world!r}, which cannot start ranks again; needed: a world of "
-                "threads\n  fix: elastic.run without replace=, which goes on with the ranks that are left"
+                f"threads\n  fix: spares=1 in a job of {world.size + 1} ranks, of which one waits to take the place of "
+                "another\n  or:  elastic.run without replace=, which goes on with the ranks that are left"
             )
         checkpoints = directory if directory is None or isinstance(directory, Checkpoints) else Checkpoints(directory)
-        return _Loop(world, program, mesh, copies, checkpoints, every, replace if world.size > 1 else False).run()
+        replace = replace if world.size > 1 else False
+        return _Loop(world, program, mesh, copies, checkpoints, every, replace, spares).run()
 
 
 def _opened() -> AbstractContextManager[World]:
@@ -272,8 +286,10 @@ class _Loop:
 
     def __init__(
         self, world: World, program: Callable[[Run], Any], sizes: Sizes, copies: int | None,
-        checkpoints: Checkpoints | None, every: int | None, replace: bool | int,
+        checkpoints: Checkpoints | None, every: int | None, replace: bool | int, spares: int,
     ):  # fmt: skip
+        self.most = world.size - spares  # ranks on the mesh
+        self.placed: tuple[int, ...] = ()  # those that are on it
         self.world, self.program, self.sizes = world, program, sizes
         self.every_copy, self.checkpoints, self.every, self.replace = copies, checkpoints, every, replace
         self.report = ElasticReport()
@@ -284,6 +300,7 @@ class _Loop:
         self.old: list[Holding] = []  # of the objects of earlier starts, until all ranks have restored their states
         self.reached = 0  # the most steps that this rank has done
         self.died: dict[int, str] = {}  # since the last recovery
+        self.joined: tuple[int, ...] = ()  # those that got a place when this epoch began
         self._began = 0.0
         self._random = random.get_state()
         self._has_restored = False
@@ -334,12 +351,18 @@ class _Loop:
     def _mesh(self) -> Mesh | None:
         """The mesh of this epoch; None on a rank that has no place on it. All ranks of the epoch call it."""
         n = self.group.size
-        sizes = _complete(self.sizes, n)
+        sizes = self._sizes()
         ranks = math.prod(sizes.values())
+        before, self.placed = self.placed, self.group.ranks[:ranks]
+        self.joined = tuple(sorted(set(self.placed) - set(before))) if before else ()
         if self.group.index >= ranks:
             return None
         over = self.group if ranks == n else self.group.subgroup(range(ranks), f"{self.group.name} of the mesh")
         return Mesh(over, **sizes)
+
+    def _sizes(self) -> dict[str, int]:
+        """The sizes of the mesh in this epoch."""
+        return _complete(self.sizes, min(self.group.size, self.most))
 
     def _started(self, mesh: Mesh | None) -> Any:
         """Call the program, and return its result; None on a rank without a place, which serves the others."""
@@ -510,9 +533,10 @@ class _Loop:
         """Add to the report what has followed from deaths, if there were any."""
         self.reached = step
         if self.died:
-            mesh, seconds = _complete(self.sizes, self.group.size), time.monotonic() - self._began
+            mesh, seconds = self._sizes(), time.monotonic() - self._began
             replaced = tuple(rank for rank in sorted(self.died) if rank in self.group.ranks)
-            self.report.recoveries.append(Recovery(self.died, reached, step, source, mesh, seconds, replaced))
+            joined = tuple(rank for rank in self.joined if rank not in replaced)
+            self.report.recoveries.append(Recovery(self.died, reached, step, source, mesh, seconds, replaced, joined))
             self.died = {}
 
     def _refuse_sharing(self, objects: Mapping[str, Any]) -> None:
@@ -570,7 +594,7 @@ _runs = _Runs()
 def _recovery(told: dict[str, Any]) -> Recovery:
     """A recovery that another rank has told."""
     died = {int(rank): why for rank, why in told["died"].items()}
-    return Recovery(**{**told, "died": died, "replaced": tuple(told["replaced"])})
+    return Recovery(**{**told, "died": died, "replaced": tuple(told["replaced"]), "joined": tuple(told["joined"])})
 
 
 def _set_plain(objects: Mapping[str, Any], restored: Restored | None) -> None:

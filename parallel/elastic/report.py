@@ -32,7 +32,9 @@ class Recovery:
     seconds : float
         From the error on this rank to the restored state.
     replaced : tuple of int
-        Those of the ranks that died in whose place others have joined.
+        Those of the ranks that died in whose place others were started.
+    joined : tuple of int
+        The ranks that had waited, and have got a place on the new mesh.
     """
 
     died: dict[int, str]
@@ -42,6 +44,7 @@ class Recovery:
     mesh: dict[str, int]
     seconds: float
     replaced: tuple[int, ...] = ()
+    joined: tuple[int, ...] = ()
 
     @property
     def lost(self) -> int:
@@ -54,6 +57,8 @@ class Recovery:
         if self.replaced:
             some = "" if len(self.replaced) == len(self.died) else f", {len(self.replaced)} of them"
             died += f"{some or ' and'} {'was' if len(self.replaced) == 1 else 'were'} replaced"
+        if self.joined:
+            died += f", rank{'s' * (len(self.joined) > 1)} {', '.join(map(str, self.joined))} joined"
         mesh = ", ".join(f"{axis}={n}" for axis, n in self.mesh.items())
         again = f"{self.lost} step{'s' * (self.lost != 1)} done again"
         return f"{died}; on from step {self.step} ({self.source}), {again}, on {mesh}, after {self.seconds:.2f} s"

@@ -111,15 +111,18 @@ def compare(name: str, results: Sequence[Any], case: str) -> None:
             assert sha == digest.hexdigest(), case
 
 
-def run(it: Drawn, folder: Path, *, stops: bool = False, **environment: str) -> tuple[dict[int, Any], Any, str]:
+def run(
+    it: Drawn, folder: Path, *, stops: bool = False, spares: int = 0, **environment: str
+) -> tuple[dict[int, Any], Any, str]:
     """Run a job, and check what its ranks print. Returns the results, the outcome, and a text for reports."""
     victims = ",".join(f"{rank}@{when:.4f}" for rank, when in it.times.items())
     arguments = [str(Path(__file__).parent / "programs" / "elastic_program.py"), it.name, str(folder), victims]
     if it.faults:
         environment["RINGTAPE_FAULTS"] = it.faults
     outcome = launch_command(
-        [*arguments, *["stop"] * stops], it.ranks, limit_s=LIMIT_S, OPENBLAS_NUM_THREADS="1", **environment, **TOLERANT
-    )
+        [*arguments, *["stop"] * stops, f"spares={spares}"], it.ranks + spares, limit_s=LIMIT_S,
+        OPENBLAS_NUM_THREADS="1", **environment, **TOLERANT,
+    )  # fmt: skip
     case = f"{it}\n{outcome.out}\n{outcome.err}"
     assert not outcome.is_late, case
     assert outcome.code == 0 or "lost" in outcome.err, case
@@ -127,21 +130,24 @@ def run(it: Drawn, folder: Path, *, stops: bool = False, **environment: str) -> 
     return results_of(outcome.out), outcome, case
 
 
-def survive(seed: int, folder: Path) -> str:
+def survive(seed: int, folder: Path, spares: int = 0) -> str:
     """Run the job of a seed, in which ranks are killed. Returns "crash" if Open MPI has crashed."""
     it = drawn(seed)
-    results, outcome, case = run(it, folder)
+    results, outcome, case = run(it, folder, spares=spares)
     if "Segmentation fault" in outcome.err:  # if a death is told while it makes a communicator
         return "crash"
     assert outcome.code == 0, case
     left = [each for each in results.values() if each is not None]
-    assert left and len(results) >= it.ranks - len(it.times) - it.faults.count("kill"), case
+    assert left and len(results) >= it.ranks + spares - len(it.times) - it.faults.count("kill"), case
     compare(it.name, left, case)
+    meshes = [json.loads(text) for text in re.findall(r"^MESHES \d+ (.*)$", outcome.out, re.M)]
+    for k, mesh in enumerate(max(meshes, key=len) if spares else []):
+        assert np.prod(list(mesh.values())) == min(it.ranks, it.ranks + spares - k - 1), case
     died = [float(when) for when in re.findall(r"^DIES \d+ ([\d.]+)", outcome.out, re.M)]
     again = [float(when) for when in re.findall(r"^RESTORED \d+ \d+ ([\d.]+)", outcome.out, re.M)]
     for each in left:
         assert all(seconds < GOES_ON_S for *_, seconds in each[2]), case
-    if died and len(died) == it.ranks - len(results) and again and not it.faults:
+    if died and len(died) == it.ranks + spares - len(results) and again and not it.faults:
         assert max(again) - max(died) < GOES_ON_S, case
     return ""
 
@@ -149,6 +155,17 @@ def survive(seed: int, folder: Path) -> str:
 @pytest.mark.parametrize("seed", [0, 1, 2, 3, 7])
 def test_others_go_on_after_a_death(seed: int, tmp_path: Path) -> None:
     survive(seed, tmp_path)
+
+
+@pytest.mark.parametrize("seed", [4, 5])
+def test_a_spare_takes_the_place_of_a_rank_that_dies(seed: int, tmp_path: Path) -> None:
+    survive(seed, tmp_path, spares=1)
+
+
+@pytest.mark.slow
+def test_spares_take_places_in_thirty_seeds(tmp_path: Path) -> None:
+    wrong = [survive(seed, tmp_path / str(seed), spares=1 + seed % 2) for seed in range(10, 40)]
+    assert len([text for text in wrong if text]) <= 3
 
 
 @pytest.mark.slow

@@ -51,7 +51,7 @@ def model() -> nn.Sequential:
 def trained(run: elastic.Run, case: dict[str, Any]) -> Any:
     """A Trainer's steps on one global batch each: the losses, this rank's parameters as wholes, and the report."""
     trainer = made(run.mesh, case)
-    window = cc.world().window(np.zeros(1)) if case.get("window") else None
+    window = run.mesh.ranks.window(np.zeros(1)) if case.get("window") else None  # without the spares
     own: dict[str, Any] = {"trainer": trainer, "random": random, "losses": []}
     run.restore({"all": [own, (random, 7)]} if case.get("nested") else own)
     for listener in listeners:

@@ -1,6 +1,6 @@
 """A training program of `training` as a job of processes, of which some are killed.
 
-    elastic_program.py CASE DIRECTORY RANK@SECONDS,... [stop]
+    elastic_program.py CASE DIRECTORY RANK@SECONDS,... [stop] [spares=N]
 
 Each victim ends by a signal so long after its first step has begun, wherever it is then. Faults of RINGTAPE_FAULTS come
 in addition. Each rank that is left prints its losses, the digest of its parameters, and how the run went on.
@@ -28,7 +28,7 @@ def write(line: str) -> None:
     os.write(1, f"{line}\n".encode())
 
 
-def main(name: str, folder: str, victims: dict[int, float], number: signal.Signals) -> None:
+def main(name: str, folder: str, victims: dict[int, float], number: signal.Signals, spares: int) -> None:
     with cc.World(policy="raise") as world:
         me = world.communicator.index
 
@@ -43,7 +43,7 @@ def main(name: str, folder: str, victims: dict[int, float], number: signal.Signa
                 threading.Timer(victims[me], die).start()
 
         training.listeners.append(restored)
-        found = training.program(name, copies=2, directory=folder, every=2)
+        found = training.program(name, copies=2, directory=folder, every=2, spares=spares)
         if found is None:
             write(f"RESULT {me} null")
             return
@@ -52,10 +52,13 @@ def main(name: str, folder: str, victims: dict[int, float], number: signal.Signa
         for key in sorted(parameters):
             digest.update(np.ascontiguousarray(parameters[key]).tobytes())
         died = [[sorted(each.died), each.step, each.source, each.seconds] for each in report.recoveries]
+        meshes = [each.mesh for each in report.recoveries]
         write(f"RESULT {me} {json.dumps([losses, digest.hexdigest(), died])}")
+        write(f"MESHES {me} {json.dumps(meshes)}")
 
 
 if __name__ == "__main__":
     case, directory, plan, *rest = sys.argv[1:]
     times = {int(rank): float(at) for rank, at in (each.split("@") for each in plan.split(",") if each)}
-    main(case, directory, times, signal.SIGSTOP if rest else signal.SIGKILL)
+    waiting = sum(int(each.removeprefix("spares=")) for each in rest if each.startswith("spares="))
+    main(case, directory, times, signal.SIGSTOP if "stop" in rest else signal.SIGKILL, waiting)
