@@ -239,6 +239,15 @@ def run(
     >>> found == 3 * [(3, alone[1])]
     True
     """
+    _check_options(program, copies, directory, every, replace, spares)
+    with _opened() as world:
+        _check_world(world, replace, spares)
+        checkpoints = directory if directory is None or isinstance(directory, Checkpoints) else Checkpoints(directory)
+        replace = replace if world.size > 1 else False
+        return _Loop(world, program, mesh, copies, checkpoints, every, replace, spares).run()
+
+
+def _check_options(program: Any, copies: Any, directory: Any, every: Any, replace: Any, spares: Any) -> None:
     if not callable(program):
         raise OptionError(f"elastic.run: program={program!r} was given; needed: a function of the run")
     for name, n in (("copies", copies), ("every", every)):
@@ -251,27 +260,26 @@ def run(
         raise OptionError(f"elastic.run: replace={replace!r} was given; needed: True, False or a number of ranks")
     if not isinstance(spares, int) or isinstance(spares, bool) or spares < 0:
         raise OptionError(f"elastic.run: spares={spares!r} was given; needed: a number of ranks, or 0")
-    with _opened() as world:
-        if spares >= world.size and spares:
-            raise OptionError(
-                f"elastic.run: spares={spares} was given in a world of {world.size} ranks; needed: fewer, as a rank "
-                f"has to train\n  fix: {spares + 1} ranks or more, or spares={world.size - 1}"
-            )
-        if not world.raises and world.size > 1:
-            raise OptionError(
-                f"elastic.run in {world!r}, in which the death of a rank ends the job; needed: the policy 'raise'\n"
-                "  fix: cc.World(policy='raise'), made before anything else that communicates; on threads "
-                "cc.World('threads', ranks=4, policy='raise').run(...)"
-            )
-        if replace and world.size > 1 and not world.can_replace:
-            raise OptionError(
-                f"elastic.run(replace={replace!r}) in {world!r}, which cannot start ranks again; needed: a world of "
-                f"threads\n  fix: spares=1 in a job of {world.size + 1} ranks, of which one waits to take the place of "
-                "another\n  or:  elastic.run without replace=, which goes on with the ranks that are left"
-            )
-        checkpoints = directory if directory is None or isinstance(directory, Checkpoints) else Checkpoints(directory)
-        replace = replace if world.size > 1 else False
-        return _Loop(world, program, mesh, copies, checkpoints, every, replace, spares).run()
+
+
+def _check_world(world: World, replace: bool | int, spares: int) -> None:
+    if spares >= world.size and spares:
+        raise OptionError(
+            f"elastic.run: spares={spares} was given in a world of {world.size} ranks; needed: fewer, as a rank "
+            f"has to train\n  fix: {spares + 1} ranks or more, or spares={world.size - 1}"
+        )
+    if not world.raises and world.size > 1:
+        raise OptionError(
+            f"elastic.run in {world!r}, in which the death of a rank ends the job; needed: the policy 'raise'\n"
+            "  fix: cc.World(policy='raise'), made before anything else that communicates; on threads "
+            "cc.World('threads', ranks=4, policy='raise').run(...)"
+        )
+    if replace and world.size > 1 and not world.can_replace:
+        raise OptionError(
+            f"elastic.run(replace={replace!r}) in {world!r}, which cannot start ranks again; needed: a world of "
+            f"threads\n  fix: spares=1 in a job of {world.size + 1} ranks, of which one waits to take the place of "
+            "another\n  or:  elastic.run without replace=, which goes on with the ranks that are left"
+        )
 
 
 def _opened() -> AbstractContextManager[World]:
