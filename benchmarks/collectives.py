@@ -45,6 +45,7 @@ ROOT, PEERS = HERE.parent, HERE / "_peers"
 sys.path = [str(ROOT), str(PEERS), *(path for path in sys.path if Path(path).resolve() != HERE)]
 
 import before
+from machine import print_machine
 
 import collectives as cc
 from autograd.errors import MeshError
@@ -94,6 +95,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if args.rounds < 3:
         print("collectives.py: --rounds: at least 3", file=sys.stderr)
         return 2
+    if cc.world().rank == 0:
+        print_machine()
     if cc.world().size > 1:
         return _this_world(args)
     return _before(args) if args.before else _peers(args)

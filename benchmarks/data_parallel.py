@@ -48,6 +48,7 @@ ROOT, PEERS = HERE.parent, HERE / "_peers"
 sys.path = [str(ROOT), str(PEERS), *(path for path in sys.path if Path(path).resolve() != HERE)]
 
 from data_parallel_case import CASES, THREADS, weights
+from machine import print_machine
 
 LIMIT_S = 180.0
 
@@ -451,6 +452,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     args = parser.parse_args(arguments)
     if args.rounds < 3:
         parser.error("--rounds: at least 3")
+    print_machine()
     figures = Figures()
     for kind in args.only:
         if kind in ("mlp", "gpt"):

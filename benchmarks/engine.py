@@ -40,6 +40,7 @@ sys.path.insert(0, str(PEERS))
 
 import before
 from engine_worker import BATCH, CASES, THREADS
+from machine import print_machine
 
 
 class Engine(NamedTuple):
@@ -219,6 +220,7 @@ def main() -> None:
     args = parser.parse_args()
     if args.rounds < 5:
         parser.error("--rounds: at least 5")
+    print_machine()
     figures: dict[str, dict[str, float]] = {}
     for case in args.only:
         if args.before:

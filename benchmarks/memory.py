@@ -23,6 +23,7 @@ PEERS = Path(__file__).resolve().parent / "_peers"
 sys.path.insert(0, str(PEERS))
 
 from engine_worker import THREADS
+from machine import print_machine
 
 BLOCKS = {"gpt-8x128": "GPT block, 8 x 128 tokens", "gpt-1x1024": "GPT block, 1 x 1,024 tokens"}
 STEPS = 5
@@ -50,6 +51,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=[*BLOCKS, "loop"], default=[*BLOCKS, "loop"], metavar="CASE")
     parser.add_argument("--json", action="store_true", help="print one object: figure -> ours, peer (bytes), ratio")
     args = parser.parse_args()
+    print_machine()
     figures = {}
     for case in [case for case in BLOCKS if case in args.only]:
         found = look(sys.executable, "ringtape", case, "plain", STEPS)[0]

@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from .blas import library, processor, speed
+
 __all__ = ["PROBES", "cores_of_ranks"]
 
 
@@ -116,6 +118,12 @@ def gpus() -> list[str]:
     return done.stdout.strip().splitlines()
 
 
+def products() -> str:
+    """What computes matrix products in this process, and how fast."""
+    return f"{library()}: {speed('float32'):.0f} GFLOP/s in float32, {speed('float64'):.0f} in float64"
+
+
 PROBES: dict[str, Callable[[], Any]] = {
+    "processor": processor, "products": products,
     "cores": cores, "NUMA": numa, "links": links, "fabrics": fabrics, "/dev/shm": shared_memory, "GPUs": gpus,
 }  # fmt: skip
