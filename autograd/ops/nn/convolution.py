@@ -138,8 +138,8 @@ def _cotangent_of_input(ct: Any, weight: Any, geometry: Any, groups: int) -> Any
     x = np.zeros_like(ct, np.result_type(ct, weight), shape=(len(ct), channels, *w.padded), order="C")
     transposed, cts = _rows(weight, groups).swapaxes(-1, -2), _grouped(ct, groups)
     for block in _blocks(x, w):
-        part, columns = x[block.place], transposed @ cts[block.examples, ..., block.windows]
-        add_folded(part, columns.reshape((len(part), channels, -1, *block.geometry.number)), block.geometry)
+        part, columns, geometry = x[block.place], transposed @ cts[block.examples, ..., block.windows], block.geometry
+        add_folded(part, columns.reshape((len(part), channels, math.prod(w.kernel), *geometry.number)), geometry)
     return back(x[unpadded_key(w)])
 
 

@@ -29,7 +29,7 @@ def _geometries(draw: st.DrawFn) -> tuple[int, int, int, int, Windows]:
     stride, dilation = ([draw(st.integers(1, 2)) for _ in range(ndim)] for _ in range(2))
     extents = [d * (k - 1) + draw(st.integers(1, 4)) for k, d in zip(kernel, dilation, strict=True)]
     padding = [draw(st.integers(0, 2)) for _ in range(ndim)]
-    n, channels, outputs = draw(st.integers(1, 6)), groups * draw(st.integers(1, 2)), groups * draw(st.integers(1, 2))
+    n, channels, outputs = draw(st.integers(1, 6)), groups * draw(st.integers(0, 2)), groups * draw(st.integers(1, 2))
     return n, channels, outputs, groups, windows("test", tuple(extents), kernel, stride, padding, dilation)
 
 

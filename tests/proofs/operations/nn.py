@@ -69,7 +69,7 @@ def numpy_convolution(x: Array, weight: Array, w: Windows, groups: int = 1) -> A
     n, c, out = x.shape[0], x.shape[1] // groups, weight.shape[0] // groups
     y = numpy.zeros((n, weight.shape[0], *w.number), numpy.result_type(x, weight))
     for g in range(groups):
-        part = weight[g * out : (g + 1) * out].reshape(out, c, -1)
+        part = weight[g * out : (g + 1) * out].reshape(out, c, int(numpy.prod(w.kernel)))
         y[:, g * out : (g + 1) * out] = numpy.einsum("nck...,ock->no...", unfolded[:, g * c : (g + 1) * c], part)
     return y
 
