@@ -214,5 +214,6 @@ def _named(nothing: str, found: tuple[RankRecords, OperationRecord] | None) -> i
     of, record = found
     scope = f" in {'.'.join(record.scope)}" if record.scope else ""
     at = short_site(record.file, record.line) if record.file else "an unknown line"
-    print(f"replay: first: {record.direction} {record.name}{scope} at {at}, on rank {of.rank}: {record.error or shown_value(record.value)}")
+    value = record.error or shown_value(record.value)
+    print(f"replay: first: {record.direction} {record.name}{scope} at {at}, on rank {of.rank}: {value}")
     return 1

@@ -148,6 +148,6 @@ def checked_ranks(kind: str, ranks: Any) -> int:
 
 
 class Replayed:
-    """The record that this process replays, if any. It makes the job of a world, or returns None for an ordinary one."""
+    """The record that this process replays, if any. It makes a world's job, or returns None for an ordinary one."""
 
     job: Callable[[Options], Job | None] | None = None

@@ -106,13 +106,13 @@ class Replay:
         made = described(request)
         if not line:
             self._refuse(
-                f"{made}, call {key}, is not in the record: the rank ended before it was complete, or the recording did "
-                "not begin with the program\n  fix: record with RINGTAPE_RECORD=DIR"
+                f"{made}, call {key}, is not in the record: the rank ended before it was complete, or the recording "
+                "did not begin with the program\n  fix: record with RINGTAPE_RECORD=DIR"
             )
         if line.get("call") != made:
             self._refuse(
-                f"{made} is call {key}; recorded there: {line.get('call')}\n  fix: the program, arguments and environment "
-                "of the record"
+                f"{made} is call {key}; recorded there: {line.get('call')}\n  fix: the program, arguments and "
+                "environment of the record"
             )
         self._repeat(group, line)
         result = guarded(self._path, lambda: decoded(line.get("result"), data))
