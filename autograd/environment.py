@@ -72,6 +72,9 @@ VARIABLES: dict[str, Variable] = {
         "`ringtape/algorithms.json` in the user's cache directory", form="a path, or `rule` for none",
     ),
     "RINGTAPE_FAULTS": Variable("faults to inject, for tests: [Faults](guides/faults.md)", form="`kill:2@17`, ..."),
+    "RINGTAPE_RECORD": Variable(
+        "the folder in which each rank records its communication: [Replay](guides/replay.md)", form="a path"
+    ),
     "RINGTAPE_START": Variable("the number of this start of the job, by `parallel.launch`", default="1", form="an int"),
     "RINGTAPE_DONE": Variable("the file that `parallel.launch.finished` writes; `--done` sets it", form="a path"),
 }  # fmt: skip

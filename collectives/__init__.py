@@ -46,6 +46,7 @@ from .world import World, in_order, run, world
 if TYPE_CHECKING:  # the names in `_LATER`; none of these modules imports this one
     from .inspect.dry_run import DryRun, dry
     from .inspect.recorder import recording_operations
+    from .inspect.recording import record
     from .inspect.timeline import Timeline, timeline
     from .inspect.topology import Link, Topology
     from .ops.mpi4py_wrapper import *
@@ -64,7 +65,7 @@ __all__ = [
     "all_to_all_async", "apply", "barrier", "broadcast", "broadcast_async", "call", "cast", "check",
     "check_collective", "check_replicas", "current_mesh", "declare_partial", "dry", "exscan", "from_local", "gather",
     "get", "halo_exchange", "in_order", "irecv", "isend", "mean", "permute", "permute_async",
-    "recording_operations", "recv", "reduce", "reduce_async", "reduce_scatter", "reduce_scatter_async",
+    "record", "recording_operations", "recv", "reduce", "reduce_async", "reduce_scatter", "reduce_scatter_async",
     "reproducible_sum", "run", "scan", "scatter", "scope", "send", "shard", "show", "timeline", "world", "wrap",
 ]  # fmt: skip
 
@@ -74,6 +75,7 @@ __all__ = [
 _LATER = {
     **dict.fromkeys(("CheckFailed", "Report", "check_collective"), "testing.check"),
     **dict.fromkeys(("DryRun", "dry"), "inspect.dry_run"),
+    "record": "inspect.recording",
     "recording_operations": "inspect.recorder",
     **dict.fromkeys(("Show", "show"), "page.show"),
     **dict.fromkeys(("Timeline", "timeline"), "inspect.timeline"),

@@ -23,7 +23,7 @@ from autograd.layouts.sizes import size_of
 
 from .job.failure import process
 from .job.launcher import launched_size, why_not_alone
-from .transports.job import Job, Options, Replaced, checked_ranks
+from .transports.job import Job, Options, Replaced, Replayed, checked_ranks
 from .transports.protocol import Communicator
 
 if TYPE_CHECKING:
@@ -186,6 +186,10 @@ class World:
             from .faults.injection import begin  # loads what only tests with faults need
 
             begin(self._communicator)
+        if environment.value("RINGTAPE_RECORD") and self.kind == "mpi" and Replayed.job is None:
+            from .transports import recording
+
+            recording.begin(self.communicator, self.kind)
         if self._job.has_processes:
             process.worlds.append(self)
             if ranks is not None and checked_ranks(kind, ranks) != self.size:
@@ -199,6 +203,9 @@ class World:
     def _opened(self, options: Options) -> Job:
         module, name = JOBS[self.kind]
         job: type[Job] = getattr(import_module(f".transports.{module}", __package__), name)
+        replayed = Replayed.job(options) if Replayed.job is not None else None
+        if replayed is not None:
+            return replayed
         job.refuse()
         if job.has_processes:
             self._close_others()
@@ -329,6 +336,10 @@ class World:
 
         for wrap in self.wrappers:
             program = wrap(program)
+        if environment.value("RINGTAPE_RECORD") and process.size == 1 and Replayed.job is None:
+            from .transports.recording import around as recorded
+
+            program = recorded(program, lambda: self.communicator)
         return self._job.run(around(program, self.size, lambda: self.communicator), args, begin)
 
     # -- failure -----------------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from ..page.document import page
 from ..page.show import show
 from ..world import World, run, world
 
-__all__ = ["SUMMARY", "add_arguments", "main"]
+__all__ = ["SUMMARY", "add_arguments", "main", "no_handlers_of_threads"]
 
 T = TypeVar("T")
 
@@ -57,13 +57,13 @@ def main(args: argparse.Namespace) -> int:
         else:
             with open(args.program, "rb") as file:
                 code = compile(file.read(), args.program, "exec")
-            with _no_handlers_of_threads():
+            with no_handlers_of_threads():
                 run(_shown, args.ranks, args, args.output, lambda: exec(code, _names(args.program)))
     return 0
 
 
 @contextmanager
-def _no_handlers_of_threads() -> Iterator[None]:
+def no_handlers_of_threads() -> Iterator[None]:
     """Programs set handlers of signals, which Python allows in the main thread alone: those of ranks are left out."""
     set_handler = signal.signal
 

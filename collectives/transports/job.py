@@ -12,7 +12,7 @@ from autograd.errors import MeshError
 
 from .protocol import Communicator
 
-__all__ = ["Death", "Job", "Options", "Replaced", "checked_ranks"]
+__all__ = ["Death", "Job", "Options", "Replaced", "Replayed", "checked_ranks"]
 
 
 class Death(BaseException):
@@ -145,3 +145,9 @@ def checked_ranks(kind: str, ranks: Any) -> int:
     if not isinstance(ranks, int) or isinstance(ranks, bool) or ranks < 1:
         raise MeshError(f"World({kind!r}, ranks={ranks!r}): a world has one rank or more")
     return ranks
+
+
+class Replayed:
+    """The record that this process replays, if any. It makes a world's job, or returns None for an ordinary one."""
+
+    job: Callable[[Options], Job | None] | None = None

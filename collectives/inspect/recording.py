@@ -1,0 +1,69 @@
+"""Record the communication of this rank for a replay: `record`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from autograd.errors import MeshError
+
+from ..transports.job import Replayed
+from ..transports.recording import replay_line, start
+from ..world import World, world
+from .observing import observing
+
+__all__ = ["record"]
+
+
+@contextmanager
+def record(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Record what this rank gets from other ranks inside the block, so that it can be run again alone.
+
+    ``python -m collectives replay path`` runs the program again in one process, with equal bits. All ranks enter the
+    block, before their first communication: a replay runs the program from its beginning. It does not communicate. For
+    a program that is not changed, ``RINGTAPE_RECORD=DIR`` does the same.
+
+    Parameters
+    ----------
+    path : path
+        A folder. Each rank writes a file in it, which has the arrays that it received: pass it on with care.
+
+    Raises
+    ------
+    MeshError
+        In a dry world, in which nothing is received.
+    OptionError
+        The file cannot be written.
+
+    Notes
+    -----
+    Not recorded: windows (`collectives.get` and other one-sided access), arrays of a GPU, and communication that the
+    program makes with mpi4py itself or in threads of its own.
+
+    Examples
+    --------
+    >>> import tempfile, autograd as ag, collectives as cc
+    >>> def program(path):
+    ...     with cc.record(path), cc.Mesh(dp=2):
+    ...         return float(cc.all_reduce(ag.tensor(1.0), "dp", to=cc.R).array)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     cc.run(program, 2, f"{folder}/run.rtr")
+    [2.0, 2.0]
+    """
+    if Replayed.job is not None:
+        yield
+        return
+    everyone = world()
+    if everyone.dry:
+        raise MeshError("record: the current world is a dry run, in which nothing is received; needed: real ranks")
+    folder = os.path.abspath(os.fspath(path))
+    recording = start(folder, everyone, World.current().kind)
+    try:
+        with observing(recording):
+            yield
+    except BaseException as error:
+        error.add_note(f"recorded; to replay: {replay_line(folder, int(everyone.index))}")
+        raise
+    finally:
+        recording.writer.close()

@@ -1,0 +1,140 @@
+"""Replayed ranks have the bits of recorded ones, and records of other programs and damaged files are refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import autograd as ag
+import collectives as cc
+from autograd.digests import blake2b
+from autograd.errors import CommunicationError
+from collectives.transports.record_file import RecordWriter, decoded, encoded, read_record
+from collectives.transports.replay import Record, replaying
+
+
+def trained(path: str, algorithm: str = "native", dtype: str = "float64", rows: int = 4, adam: bool = False) -> Any:
+    """The losses of three steps, and a digest of the gradient and the weights of this rank."""
+    with cc.record(path), cc.Mesh(dp=-1, algorithm=algorithm) as mesh:
+        rank = int(mesh.axis("dp").rank)
+        w = ag.Parameter(np.random.default_rng(0).normal(size=(5, 3)).astype(dtype), name="w")
+        optimizer = (ag.optim.AdamW if adam else ag.optim.SGD)([w], lr=0.01)
+        losses = []
+        for step in range(3):
+            x = ag.tensor(np.random.default_rng(rank * 7 + step).normal(size=(rows, 5)).astype(dtype))
+            with ag.Tape() as tape:
+                y = x @ cc.cast(w, "dp", to=cc.R)
+                loss = cc.all_reduce((y * y).sum(), "dp", to=cc.I)
+            tape.backward(loss)
+            losses.append(float(loss.array).hex())
+            gradient = np.asarray(getattr(w.grad, "array", w.grad)).tobytes()
+            optimizer.step()
+            optimizer.zero_grad()
+        return losses, blake2b(gradient + np.asarray(w.array).tobytes(), digest_size=16).hexdigest()
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("algorithm", ["native", "auto", "ring", "reproducible", "hierarchical", "shared"])
+def test_bits(ranks: int, algorithm: str, tmp_path: Path) -> None:
+    path = str(tmp_path / "run")
+    for dtype, adam in (("float32", True), ("float64", False)):
+        first = cc.run(trained, ranks, path, algorithm, dtype, 4, adam)
+        with replaying(Record(path)):
+            assert cc.run(trained, ranks, path, algorithm, dtype, 4, adam) == first
+
+
+def test_started_calls_and_messages(tmp_path: Path) -> None:
+    def program() -> Any:
+        with cc.record(tmp_path / "run"):
+            group = cc.world()
+            at, n = int(group.index), int(group.size)
+            pending = group.start(cc.transports.request.Request("all_reduce", np.full(2, at + 0.5)))
+            group.send(np.full(3, float(at)), (at + 1) % n)
+            got = group.recv(np.empty(3), (at - 1) % n)
+            return pending.wait().tolist(), got.tolist(), group.exchange(bytes([at]) * at)
+
+    first = cc.run(program, 3)
+    with replaying(Record(str(tmp_path / "run"))):
+        assert cc.run(program, 3) == first
+
+
+def test_another_program_is_refused(tmp_path: Path) -> None:
+    path = str(tmp_path / "run")
+    cc.run(trained, 3, path)
+
+    def other() -> None:
+        cc.world().all_gather(np.zeros(2), [2, 2, 2])
+
+    with replaying(Record(path)), pytest.raises(CommunicationError, match="rank 0: all_gather"):
+        cc.run(other, 3)
+
+    def longer() -> None:
+        trained(path)
+        cc.world().barrier()
+        cc.world().duplicate("more").barrier()
+
+    with replaying(Record(path)), pytest.raises(CommunicationError, match="barrier.*is not in the record"):
+        cc.run(longer, 3)
+
+
+def test_a_failure_is_repeated(tmp_path: Path) -> None:
+    def program() -> None:
+        with cc.record(tmp_path / "run"), cc.Mesh(dp=3) as mesh:
+            if mesh.axis("dp").rank == 1:
+                cc.barrier("dp")
+            else:
+                cc.all_reduce(ag.tensor(1.0), "dp", to=cc.R)
+
+    with pytest.raises(cc.CollectiveMismatch) as recorded:
+        cc.run(program, 3)
+    assert "python -m collectives replay" in "".join(recorded.value.__notes__)
+    with replaying(Record(str(tmp_path / "run"))), pytest.raises(cc.CollectiveMismatch):
+        cc.run(program, 3)
+
+
+def test_a_result_that_was_changed_is_seen(tmp_path: Path) -> None:
+    """The planted fault of `test_bits`: another received number changes the bits."""
+    path = str(tmp_path / "run")
+    first = cc.run(trained, 2, path)
+    record = Record(path)
+    key = next(k for k, (line, _) in record.calls[1].items() if line["call"].startswith("all_reduce float64[1]"))
+    line, data = record.calls[1][key]
+    record.calls[1][key] = line, encoded(decoded(line["result"], data) + 1.0)[1].tobytes()
+    with replaying(record):
+        assert cc.run(trained, 2, path) != first
+
+
+def test_files(tmp_path: Path) -> None:
+    path = str(tmp_path / "rank-0")
+    writer = RecordWriter(path)
+    for k in range(3):
+        writer.add({"key": str(k)}, bytes([k]) * 9)
+    writer.close()
+    whole = Path(path).read_bytes()
+    assert [data for _, data in read_record(path)] == [bytes([k]) * 9 for k in range(3)]
+    for size in range(len(whole) - 30, len(whole)):  # killed while it wrote the last entry
+        Path(path).write_bytes(whole[:size])
+        assert len(read_record(path)) == 2
+    for at in range(len(whole) - 60):
+        Path(path).write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        try:
+            assert len(read_record(path)) < 3
+        except CommunicationError:
+            continue
+    Path(path).write_bytes(b"")
+    with pytest.raises(CommunicationError, match="is no record"):
+        read_record(path)
+    with pytest.raises(CommunicationError, match="holds no record"):
+        Record(str(tmp_path / "none"))
+
+
+@pytest.mark.parametrize("facts", [{}, {"rank": "a"}, {"rank": 0, "size": 2, "hosts": 1}, {"rank": 3, "size": 2}])
+def test_hostile_facts(facts: dict[str, Any], tmp_path: Path) -> None:
+    writer = RecordWriter(str(tmp_path / "rank-0"))
+    writer.add(facts)
+    writer.close()
+    with pytest.raises(CommunicationError, match="is damaged"):
+        Record(str(tmp_path))
