@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from autograd.errors import MeshError
+from autograd.errors import MeshError, OptionError, short, typed_errors
 
 from ..transports.job import Replayed
 from ..transports.recording import replay_line, start
@@ -16,6 +16,7 @@ from .observing import observing
 __all__ = ["record"]
 
 
+@typed_errors
 @contextmanager
 def record(path: str | os.PathLike[str]) -> Iterator[None]:
     """Record what this rank gets from other ranks inside the block, so that it can be run again alone.
@@ -34,7 +35,7 @@ def record(path: str | os.PathLike[str]) -> Iterator[None]:
     MeshError
         In a dry world, in which nothing is received.
     OptionError
-        The file cannot be written.
+        The file cannot be written, or `path` is none.
 
     Notes
     -----
@@ -51,6 +52,8 @@ def record(path: str | os.PathLike[str]) -> Iterator[None]:
     ...     cc.run(program, 2, f"{folder}/run.rtr")
     [2.0, 2.0]
     """
+    if not isinstance(path, str | os.PathLike):
+        raise OptionError(f"record: path={short(path)} was given; needed: the path of a folder, such as 'run.rtr'")
     if Replayed.job is not None:
         yield
         return

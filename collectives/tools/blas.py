@@ -1,4 +1,4 @@
-"""Which processor and which library compute matrix products on this host, and how fast."""
+"""The processor and the library that compute matrix products on this host, and their speed."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def speed(dtype: str) -> float:
 
 
 def about() -> str:
-    """One line about what computes, for reports of benchmarks.
+    """One line about processor, library and speed, for reports of benchmarks.
 
     Examples
     --------

@@ -119,7 +119,7 @@ def gpus() -> list[str]:
 
 
 def products() -> str:
-    """What computes matrix products in this process, and how fast."""
+    """The library that computes matrix products in this process, and its speed."""
     return f"{library()}: {speed('float32'):.0f} GFLOP/s in float32, {speed('float64'):.0f} in float64"
 
 

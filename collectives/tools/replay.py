@@ -29,8 +29,6 @@ __all__ = ["SUMMARY", "add_arguments", "main"]
 
 SUMMARY = "Run a recorded program again in one process, with the bits that it had."
 
-_STARTED = "RINGTAPE_START"  # the variables of the record are set by starting this process once more
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `replay`."""
@@ -38,6 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rank", type=int, metavar="R", help="replay this rank alone, if the ranks were processes")
     parser.add_argument("--pdb", action="store_true", help="under Python's debugger; needs --rank")
     parser.add_argument("--first-nan", action="store_true", help="name the first operation with a value not finite")
+    parser.add_argument("--started-again", action="store_true", help=argparse.SUPPRESS)  # with the record's variables
     parser.add_argument("--first-difference", metavar="OTHER", help="name the first operation that differs from OTHER")
 
 
@@ -49,7 +48,7 @@ def main(args: argparse.Namespace) -> int:
         if problem := _problem(args, record):
             print(f"replay: {problem}", file=sys.stderr)
             return 2
-        _restart(record)
+        _restart(record, args.started_again)
         for name, here in bits().items():
             if (then := record.any["bits"].get(name)) != here:
                 print(f"replay: bits may differ: {name} was {then}, here it is {here}", file=sys.stderr)
@@ -75,16 +74,16 @@ def _problem(args: argparse.Namespace, record: Record) -> str:
     return ""
 
 
-def _restart(record: Record) -> None:
+def _restart(record: Record, is_done: bool) -> None:
     """Start this process again with the variables of the record: NumPy and ringtape read them when they start."""
     wanted = {k: v for k, v in record.any["environment"].items() if k not in ("RINGTAPE_RECORD", "RINGTAPE_FAULTS")}
     now = dict(os.environ)
     now.pop("RINGTAPE_RECORD", None)
     now.pop("RINGTAPE_FAULTS", None)
-    if any(now.get(name) != value for name, value in wanted.items()) and _STARTED not in os.environ:
-        environment = now | wanted | {_STARTED: "1"}
+    if any(now.get(name) != value for name, value in wanted.items()) and not is_done:
         sys.stdout.flush()
-        os.execve(sys.executable, [sys.executable, "-m", "collectives", *sys.argv[1:]], environment)
+        again = [sys.executable, "-m", "collectives", *sys.argv[1:], "--started-again"]
+        os.execve(sys.executable, again, now | wanted)
     for name in ("RINGTAPE_RECORD", "RINGTAPE_FAULTS"):
         os.environ.pop(name, None)
 
@@ -145,19 +144,17 @@ def _program(facts: dict[str, Any], is_debugged: bool = False) -> None:
     """Run the program as ``__main__``; an exit without an error is its end."""
     name = facts["module"]
 
-    def run() -> None:
-        if name and not name.endswith("__main__"):
-            runpy.run_module(name, run_name="__main__", alter_sys=True)
-        else:
-            runpy.run_path(facts["program"], run_name="__main__")
-
     try:
         if is_debugged:
             import pdb
 
-            pdb.Pdb(nosigint=True).runcall(run)
+            with open(facts["program"], "rb") as file:
+                code = compile(file.read(), facts["program"], "exec")
+            pdb.Pdb(nosigint=True).run(code, {"__name__": "__main__", "__file__": facts["program"]})
+        elif name and not name.endswith("__main__"):
+            runpy.run_module(name, run_name="__main__", alter_sys=True)
         else:
-            run()
+            runpy.run_path(facts["program"], run_name="__main__")
     except SystemExit as end:
         if end.code not in (None, 0):
             raise

@@ -19,6 +19,7 @@ import numpy as np
 from autograd import environment
 from autograd.errors import OptionError, short
 
+from ..job.failure import process
 from .protocol import Communicator, Pending, Request, observers, quietly
 from .record_file import RecordWriter, encoded, path_of
 from .request import shown
@@ -190,7 +191,7 @@ def begin(everyone: Communicator, kind: str) -> None:
     if rank not in known:
         folder = os.path.abspath(environment.value("RINGTAPE_RECORD"))
         known[rank] = start(folder, everyone, kind)
-        if rank == 0 or kind == "mpi":
+        if kind == "mpi":
             _say_at_failure(folder, rank)
     attach(known[rank])
 
@@ -200,20 +201,19 @@ def around(program: Callable[..., Any], everyone: Callable[[], Communicator]) ->
 
     def recorded(*args: Any) -> Any:
         begin(everyone(), "threads")
-        return program(*args)
+        try:
+            return program(*args)
+        except BaseException as error:
+            folder = os.path.abspath(environment.value("RINGTAPE_RECORD"))
+            error.add_note(f"recorded; to replay: {replay_line(folder, int(everyone().index))}")
+            raise
 
     return recorded
 
 
 def _say_at_failure(folder: str, rank: int) -> None:
-    """If the program ends by an error, say how to replay it."""
-    previous = sys.excepthook
-
-    def hook(kind: Any, error: Any, trace: Any) -> None:
-        print(f"recorded: {replay_line(folder, rank)}", file=sys.stderr, flush=True)
-        previous(kind, error, trace)
-
-    sys.excepthook = hook
+    """If the job ends by an error, say how to replay it."""
+    process.before_end.append(lambda text: print(f"recorded: {replay_line(folder, rank)}", file=sys.stderr, flush=True))
 
 
 def replay_line(folder: str, rank: int) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,8 @@ from autograd.digests import blake2b
 from autograd.errors import CommunicationError
 from collectives.transports.record_file import RecordWriter, decoded, encoded, read_record
 from collectives.transports.replay import Record, replaying
+
+from ..launch import ROOT, launch
 
 
 def trained(path: str, algorithm: str = "native", dtype: str = "float64", rows: int = 4, adam: bool = False) -> Any:
@@ -138,3 +142,48 @@ def test_hostile_facts(facts: dict[str, Any], tmp_path: Path) -> None:
     writer.close()
     with pytest.raises(CommunicationError, match="is damaged"):
         Record(str(tmp_path))
+
+
+# -- ranks that were processes ----------------------------------------------------------------------------------------
+def replayed(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "collectives", "replay", str(folder), *options]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100, check=False)
+
+
+def lines(text: str) -> list[str]:
+    return sorted(line for line in text.splitlines() if line.startswith("rank "))
+
+
+@pytest.mark.parametrize(("name", "ranks"), [("dp", 3), ("zero3", 3), ("tp", 2), ("pp", 2)])
+def test_processes_are_replayed_with_their_bits(name: str, ranks: int, tmp_path: Path) -> None:
+    done = launch("replay_program.py", ranks, name, limit_s=100, RINGTAPE_RECORD=str(tmp_path / "run"))
+    assert done.code == 0, done.err
+    again = replayed(tmp_path / "run")
+    assert again.returncode == 0, again.stderr
+    assert len(lines(done.out)) == ranks and lines(again.stdout) == lines(done.out)
+    last = replayed(tmp_path / "run", "--rank", str(ranks - 1))
+    assert lines(last.stdout) == lines(done.out)[-1:], last.stderr
+
+
+def test_a_failed_job_says_how_to_replay_it_and_ends_in_the_same_way(tmp_path: Path) -> None:
+    done = launch("replay_program.py", 3, "dp", "fail", limit_s=100, RINGTAPE_RECORD=str(tmp_path / "run"))
+    assert done.code != 0 and f"recorded: python -m collectives replay {tmp_path / 'run'} --rank" in done.err
+    again = replayed(tmp_path / "run", "--rank", "1")
+    assert again.returncode == 1 and "rank 1 ends by ValueError: stop" in again.stderr
+
+
+def test_the_first_value_that_is_no_number_is_named_with_line_and_rank(tmp_path: Path) -> None:
+    done = launch("replay_program.py", 3, "dp", "nan", limit_s=100, RINGTAPE_RECORD=str(tmp_path / "run"))
+    assert done.code == 0 and done.out.count(" nan nan ") == 3  # nothing is raised
+    again = replayed(tmp_path / "run", "--first-nan")
+    assert again.returncode == 1
+    assert "replay: first: forward multiply at replay_program.py:33, on rank 1" in again.stdout, again.stdout
+
+
+def test_the_debugger_begins_in_the_program(tmp_path: Path) -> None:
+    done = launch("replay_program.py", 2, "dp", "fail", limit_s=100, RINGTAPE_RECORD=str(tmp_path / "run"))
+    assert done.code != 0
+    command = [sys.executable, "-m", "collectives", "replay", str(tmp_path / "run"), "--rank", "1", "--pdb"]
+    told = subprocess.run(command, cwd=ROOT, input="b 32\nc\np ('at', step, rank)\nq\n", capture_output=True, text=True,
+                          timeout=100, check=False)  # fmt: skip
+    assert "replay_program.py(1)<module>()" in told.stdout and "('at', 0, 1)" in told.stdout, told.stdout + told.stderr

@@ -272,7 +272,7 @@ def test_all_variables_are_read_in_one_place_and_documented() -> None:
 WRONG = {
     "RINGTAPE_CHEK": ("always", "reads no such variable", "export RINGTAPE_CHECK=always"),
     "ringtape_timeout_s": ("9", "reads no such variable", "export RINGTAPE_TIMEOUT_S=9"),
-    "RINGTAPE_COLOUR": ("1", "reads no such variable", "there are RINGTAPE_CHECK, "),
+    "RINGTAPE_ZEBRA": ("1", "reads no such variable", "there are RINGTAPE_CHECK, "),
     "RINGTAPE_CHECK": ("none", "needed one of 'off', 'first', 'always', 'ranks'", ""),
     "RINGTAPE_TIMEOUT_S": ("-3", "needed a positive number of seconds", ""),
     "RINGTAPE_REPORT_S": ("inf", "needed a positive number of seconds", ""),
