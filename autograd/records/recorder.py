@@ -49,6 +49,7 @@ from .summary import summary
 
 __all__ = ["Recorder", "TapeFacts"]
 
+_Place = tuple[str, int, tuple[str, ...]]  # file, line, scope
 _ALIASES = frozenset((OUTPUT, WATCH))  # their nodes stand for the values of their parents
 
 
@@ -152,7 +153,7 @@ class Recorder:
         self._unclaimed: tuple[OperationRecord, Any] | None = None  # its events follow: a record and its operation
         self._unsettled: tuple[OperationRecord, int, ref[Recording]] | None = None  # whose node may be released
         self._recent: Callable[[], Recording | None] = lambda: None  # the recording of the last event
-        self._loose: list[CallOf] = []  # control messages, which belong to the operation that follows
+        self._loose: list[tuple[CallOf, _Place]] = []  # control of the operation that follows, with its place
         self._scopes: list[tuple[str, int]] = []  # names of blocks, and how many modules are around them
         self._variables: dict[tuple[Any, int], list[str]] = {}  # by code and instruction: those of the operands
         self._paths: dict[tuple[int, int], tuple[Any, Any, str]] = {}
@@ -176,8 +177,9 @@ class Recorder:
                 raise
             finally:
                 self._settle(state.recording)
-                for call in self._loose:
-                    self._alone(call)
+                for call, place in self._loose:
+                    record = self._alone(call)
+                    record.file, record.line, record.scope = place
                 self._loose.clear()
 
     # -- events ----------------------------------------------------------------------------------------------------
@@ -237,7 +239,7 @@ class Recorder:
         if record is not None:
             record.calls.append(call)
         elif call.is_control:
-            self._loose.append(call)
+            self._loose.append((call, self._where() if self._lines else ("", 0, ())))
         else:
             return self._alone(call)
         return None
@@ -271,8 +273,8 @@ class Recorder:
 
     def _push(self, direction: str, name: str, record: OperationRecord | None, facts: Any = None) -> None:
         if record is not None and self._loose and record.cause is None:
-            record.begin_ns = min(record.begin_ns, self._loose[0].begin_ns)
-            record.calls += self._loose
+            record.begin_ns = min(record.begin_ns, self._loose[0][0].begin_ns)
+            record.calls += [call for call, _ in self._loose]
             self._loose.clear()
         self._open.append(_Open(direction, name, record, facts))
 
@@ -611,7 +613,7 @@ class Recorder:
         self.found.coordinates = tuple(map(int, grid.place))
 
     # -- places in the program -----------------------------------------------------------------------------------------
-    def _where(self) -> tuple[str, int, tuple[str, ...]]:
+    def _where(self) -> _Place:
         """The program's line, and the modules and named parts around it."""
         frame = caller()
         file, line = ("", 0) if frame is None else (frame.f_code.co_filename, frame.f_lineno)

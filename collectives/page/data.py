@@ -19,9 +19,11 @@ from typing import Any
 from autograd.errors import ArgumentError, short
 
 from ..inspect.record import CallOf, OperationRecord, RankRecords, Summary
+from ..inspect.topology import Topology
 from .alignment import Alignment, align
 from .comparison import DIFFERS, FAILED, NOT_FINITE, flags, origins, pairings
 from .placement import Placement, place
+from .prediction import predict_times
 
 __all__ = ["Predicted", "check_selection", "page_data", "selected"]
 
@@ -35,7 +37,8 @@ _MOST_PROBLEMS = 200
 
 
 def page_data(
-    ranks: Sequence[RankRecords], *, title: str = "", values: bool = True, predicted: Predicted | None = None
+    ranks: Sequence[RankRecords], *, title: str = "", values: bool = True,
+    predicted: Predicted | Topology | None = None,
 ) -> dict[str, Any]:
     """Make the data of a page.
 
@@ -46,14 +49,16 @@ def page_data(
     title : str
     values : bool
         Whether the values of arrays are part of the data.
-    predicted : sequence of sequence of (float, float), optional
-        The predicted begin and end of each record in seconds, by rank.
+    predicted : Topology, or sequence of sequence of (float, float), optional
+        The machine for which times are predicted; or the begin and end of each record in seconds, by rank.
 
     Returns
     -------
     dict
         As `json` takes it.
     """
+    if isinstance(predicted, Topology):
+        predicted = predict_times(ranks, predicted)
     _check_predicted(ranks, predicted)
     alignment = align(ranks)
     ranks = _failed(ranks, alignment)
@@ -437,7 +442,8 @@ def _check_predicted(ranks: Sequence[RankRecords], predicted: Predicted | None) 
     is_table = is_list_of(predicted, Sequence) and all(is_list_of(pair, Real) for row in predicted for pair in row)
     if not is_table or any(len(pair) != 2 for row in predicted for pair in row):
         raise ArgumentError(
-            f"predicted={short(predicted)} was given; needed: a list for each rank, of (begin, end) in s"
+            f"predicted={short(predicted)} was given; needed: a list for each rank, of (begin, end) in s\n"
+            "  fix: give the cc.Topology for which the times are to be predicted"
         )
     given = [len(row) for row in predicted]
     if given != needed:
