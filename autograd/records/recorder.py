@@ -592,6 +592,8 @@ class Recorder:
         record.operands = (self._gradients.get(id(p), -1),)
         record.operand_names = (p.name,)
         self._set_layout(record, p.layout)
+        if optimizer is None:  # it is clipped
+            self._gradients[id(p)] = record.id
         self._push("update", name, record)
 
     # -- layouts -------------------------------------------------------------------------------------------------------

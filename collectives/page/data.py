@@ -22,6 +22,7 @@ from ..inspect.record import CallOf, OperationRecord, RankRecords, Summary
 from ..inspect.topology import Topology
 from .alignment import Alignment, align
 from .comparison import DIFFERS, FAILED, NOT_FINITE, flags, origins, pairings
+from .doubts import doubts
 from .placement import Placement, place
 from .prediction import predict_times
 
@@ -413,7 +414,7 @@ def _failed(ranks: Sequence[RankRecords], alignment: Alignment) -> list[RankReco
 
 
 def _problems(ranks: Sequence[RankRecords], marks: list[list[int]], alignment: Alignment) -> list[list[Any]]:
-    """The records at which the page points: errors, and where copies first differ and values first are not finite.
+    """The records at which the page points: errors, where copies first differ and values first are not finite, doubts.
 
     Each is a kind, the positions of the ranks, and the record on the first of them.
     """
@@ -432,6 +433,14 @@ def _problems(ranks: Sequence[RankRecords], marks: list[list[int]], alignment: A
             found.setdefault(key, [kind, [], k])[1].append(r)
     rows = list(found.values())
     rows[errors:] = sorted(rows[errors:], key=lambda row: alignment.moments[row[1][0]][row[2]])
+    if not errors:  # a program that ended early has no gradients and updates
+        doubted: dict[tuple[Any, ...], list[Any]] = {}  # each once, not in every step
+        for kind, r, k in doubts(ranks, alignment):
+            record = ranks[r].records[k]
+            _, on, _ = doubted.setdefault((kind, record.name, record.file, record.line), [kind, [], k])
+            if r not in on:
+                on.append(r)
+        rows += doubted.values()
     return rows[:_MOST_PROBLEMS]
 
 
