@@ -39,7 +39,7 @@ def doubts(ranks: Sequence[RankRecords], alignment: Alignment) -> Iterator[_Foun
     [[], [('equal', 0, 0), ('equal', 1, 0)]]
     """
     for cells in same(ranks, alignment):
-        yield from (("equal", r, k) for r, k in _equal(ranks, cells))
+        yield from (("equal", r, k) for r, k in sorted(_equal(ranks, cells)))
     for r, of in enumerate(ranks):
         yield from (("no gradient", r, k) for k in _without_gradient(of))
         yield from (("no update", r, k) for k in _without_update(of))
