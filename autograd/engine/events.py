@@ -96,7 +96,9 @@ def tell(method: str, *facts: Any) -> None:
     """Call a method of this thread's listeners, if they have it.
 
     ``failed(direction, name, error)``: an operation has raised. ``added(place, cotangent, sweep)``: the step of a sweep
-    adds a cotangent to that at a place, if `heard` was true of "added" when the sweep began.
+    adds a cotangent to that at a place, if `heard` was true of "added" when the sweep began. ``transferred(call,
+    is_cotangent, key, value, layout)``: a message has the value; `call` is "send" or "recv", the channel, and
+    the other rank. The message of the cotangent has the same key.
     """
     me = threading.get_ident()
     for thread, listener in tuple(listeners):

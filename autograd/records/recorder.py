@@ -154,6 +154,8 @@ class Recorder:
         self._unsettled: tuple[OperationRecord, int, ref[Recording]] | None = None  # whose node may be released
         self._recent: Callable[[], Recording | None] = lambda: None  # the recording of the last event
         self._loose: list[tuple[CallOf, _Place]] = []  # control of the operation that follows, with its place
+        self._messages: dict[tuple[str, str, int], OperationRecord] = {}  # by call, channel and the other rank: alone
+        self._transfers: dict[Any, OperationRecord] = {}  # by key: those of the forward direction
         self._scopes: list[tuple[str, int]] = []  # names of blocks, and how many modules are around them
         self._variables: dict[tuple[Any, int], list[str]] = {}  # by code and instruction: those of the operands
         self._paths: dict[tuple[int, int], tuple[Any, Any, str]] = {}
@@ -229,6 +231,22 @@ class Recorder:
         to = self._facts(sweep.recording).ids.get(place, -1)
         self._contribute(entry.record, to, ct)
 
+    def transferred(self, call: tuple[str, str, int], is_cotangent: bool, key: Any, x: Any, layout: Any) -> None:
+        """Hear the value of a message between the stages of a pipeline, whose adjoint has the same key."""
+        record = self._messages.pop(call, None)
+        if record is None:
+            return
+        record.value = summary(x, self._values)
+        if not is_cotangent:
+            self._transfers[key] = record
+            self._set_layout(record, layout or getattr(x, "layout", None))
+            if x.__class__ in TENSORS and x.tape is not None:
+                record.operands, record.operand_layouts = (self._facts(x.tape).ids.get(x.node, -1),), (record.layout,)
+        elif (forward := self._transfers.pop(key, None)) is not None:
+            record.direction, record.adjoint_of, record.name = "backward", forward.id, forward.name
+            record.scope, record.file, record.line = forward.scope, forward.file, forward.line
+            record.layout = self._duals.get(forward.id, "")
+
     def add_call(self, call: CallOf) -> OperationRecord | None:
         """Take a call of the transport, which has just begun.
 
@@ -296,6 +314,8 @@ class Recorder:
         record = self._new("forward", call.call)
         record.begin_ns, record.end_ns = call.begin_ns, call.end_ns
         record.calls.append(call)
+        if call.peer is not None:
+            self._messages[call.call, call.channel, call.peer] = record
         return record
 
     # -- forward ---------------------------------------------------------------------------------------------------
