@@ -1,8 +1,8 @@
 """Events: the begin and end of every operation, for timelines, progress displays and anomaly detection.
 
 A listener is called as ``listener(phase, direction, name)`` with phase "begin" or "end" and direction "forward",
-"backward", "effect" or "update" (a parameter that an optimizer has updated). An operation that raises has no end.
-Without listeners an operation only tests an empty list.
+"backward", "effect" or "update" (a parameter that an optimizer has updated, or whose gradient was clipped). An
+operation that raises has no end. Without listeners an operation only tests an empty list.
 
 Examples
 --------
@@ -79,7 +79,7 @@ def emit(phase: str, direction: str, name: str, *facts: Any) -> None:
     forward, end        the operation, its operands, its result, its options (none of a collective)
     backward, both      the node, its cotangent, the sweep; of a gradient bucket the entry's place, its array, the sweep
     effect, both        the function that runs
-    update, both        the optimizer, the parameter
+    update, both        the optimizer, the parameter; of clipping None, and at the end the gradient
     a named part        none: see `tape.scope`
     ==================  ==============================================================================================
     """
@@ -96,7 +96,9 @@ def tell(method: str, *facts: Any) -> None:
     """Call a method of this thread's listeners, if they have it.
 
     ``failed(direction, name, error)``: an operation has raised. ``added(place, cotangent, sweep)``: the step of a sweep
-    adds a cotangent to that at a place, if `heard` was true of "added" when the sweep began.
+    adds a cotangent to that at a place, if `heard` was true of "added" when the sweep began. ``transferred(call,
+    is_cotangent, key, value, layout)``: a message has the value; `call` is "send" or "recv", the channel, and
+    the other rank. The message of the cotangent has the same key.
     """
     me = threading.get_ident()
     for thread, listener in tuple(listeners):

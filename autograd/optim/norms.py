@@ -22,6 +22,7 @@ from ..arrays.capture import current_capture, refuse
 from ..arrays.device import device_of, runtime_of, to_host
 from ..arrays.half import is_half, rounded
 from ..arrays.shape_only import Shaped, is_absent
+from ..engine import events
 from ..engine.leaves import Leaf
 from ..engine.locks import step_check
 from ..engine.state import state
@@ -398,6 +399,9 @@ def clip_grad_norm_(
         for p, g in _scale_on_device(gradients, scale):
             with np.errstate(invalid="ignore"):  # an infinite gradient becomes NaN
                 _replace(p, g, _product(g.array, scale))
+            if events.listeners:
+                with events.emitting("update", name := f"clip {p.name}".strip(), None, p):
+                    events.emit("end", "update", name, None, p.grad)
     return total
 
 

@@ -122,7 +122,7 @@ class OperationRecord:
     id : int
         Counted from 0 on each rank, in order of execution.
     direction : {"forward", "backward", "effect", "update"}
-        "update" is a step of an optimizer for one parameter.
+        "update" is a step of an optimizer for one parameter, or "clip", which changes its gradient.
     name : str
         Of the operation; "parameter w" and "leaf x" for values that enter a tape.
     tape, place : int or None

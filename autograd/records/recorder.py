@@ -49,6 +49,7 @@ from .summary import summary
 
 __all__ = ["Recorder", "TapeFacts"]
 
+_Place = tuple[str, int, tuple[str, ...]]  # file, line, scope
 _ALIASES = frozenset((OUTPUT, WATCH))  # their nodes stand for the values of their parents
 
 
@@ -152,7 +153,9 @@ class Recorder:
         self._unclaimed: tuple[OperationRecord, Any] | None = None  # its events follow: a record and its operation
         self._unsettled: tuple[OperationRecord, int, ref[Recording]] | None = None  # whose node may be released
         self._recent: Callable[[], Recording | None] = lambda: None  # the recording of the last event
-        self._loose: list[CallOf] = []  # control messages, which belong to the operation that follows
+        self._loose: list[tuple[CallOf, _Place]] = []  # control of the operation that follows, with its place
+        self._messages: dict[tuple[str, str, int], OperationRecord] = {}  # by call, channel and the other rank: alone
+        self._transfers: dict[Any, OperationRecord] = {}  # by key: those of the forward direction
         self._scopes: list[tuple[str, int]] = []  # names of blocks, and how many modules are around them
         self._variables: dict[tuple[Any, int], list[str]] = {}  # by code and instruction: those of the operands
         self._paths: dict[tuple[int, int], tuple[Any, Any, str]] = {}
@@ -176,8 +179,9 @@ class Recorder:
                 raise
             finally:
                 self._settle(state.recording)
-                for call in self._loose:
-                    self._alone(call)
+                for call, place in self._loose:
+                    record = self._alone(call)
+                    record.file, record.line, record.scope = place
                 self._loose.clear()
 
     # -- events ----------------------------------------------------------------------------------------------------
@@ -227,6 +231,22 @@ class Recorder:
         to = self._facts(sweep.recording).ids.get(place, -1)
         self._contribute(entry.record, to, ct)
 
+    def transferred(self, call: tuple[str, str, int], is_cotangent: bool, key: Any, x: Any, layout: Any) -> None:
+        """Hear the value of a message between the stages of a pipeline, whose adjoint has the same key."""
+        record = self._messages.pop(call, None)
+        if record is None:
+            return
+        record.value = summary(x, self._values)
+        if not is_cotangent:
+            self._transfers[key] = record
+            self._set_layout(record, layout or getattr(x, "layout", None))
+            if x.__class__ in TENSORS and x.tape is not None:
+                record.operands, record.operand_layouts = (self._facts(x.tape).ids.get(x.node, -1),), (record.layout,)
+        elif (forward := self._transfers.pop(key, None)) is not None:
+            record.direction, record.adjoint_of, record.name = "backward", forward.id, forward.name
+            record.scope, record.file, record.line = forward.scope, forward.file, forward.line
+            record.layout = self._duals.get(forward.id, "")
+
     def add_call(self, call: CallOf) -> OperationRecord | None:
         """Take a call of the transport, which has just begun.
 
@@ -237,7 +257,7 @@ class Recorder:
         if record is not None:
             record.calls.append(call)
         elif call.is_control:
-            self._loose.append(call)
+            self._loose.append((call, self._where() if self._lines else ("", 0, ())))
         else:
             return self._alone(call)
         return None
@@ -271,8 +291,8 @@ class Recorder:
 
     def _push(self, direction: str, name: str, record: OperationRecord | None, facts: Any = None) -> None:
         if record is not None and self._loose and record.cause is None:
-            record.begin_ns = min(record.begin_ns, self._loose[0].begin_ns)
-            record.calls += self._loose
+            record.begin_ns = min(record.begin_ns, self._loose[0][0].begin_ns)
+            record.calls += [call for call, _ in self._loose]
             self._loose.clear()
         self._open.append(_Open(direction, name, record, facts))
 
@@ -294,6 +314,8 @@ class Recorder:
         record = self._new("forward", call.call)
         record.begin_ns, record.end_ns = call.begin_ns, call.end_ns
         record.calls.append(call)
+        if call.peer is not None:
+            self._messages[call.call, call.channel, call.peer] = record
         return record
 
     # -- forward ---------------------------------------------------------------------------------------------------
@@ -590,6 +612,8 @@ class Recorder:
         record.operands = (self._gradients.get(id(p), -1),)
         record.operand_names = (p.name,)
         self._set_layout(record, p.layout)
+        if optimizer is None:  # it is clipped
+            self._gradients[id(p)] = record.id
         self._push("update", name, record)
 
     # -- layouts -------------------------------------------------------------------------------------------------------
@@ -611,7 +635,7 @@ class Recorder:
         self.found.coordinates = tuple(map(int, grid.place))
 
     # -- places in the program -----------------------------------------------------------------------------------------
-    def _where(self) -> tuple[str, int, tuple[str, ...]]:
+    def _where(self) -> _Place:
         """The program's line, and the modules and named parts around it."""
         frame = caller()
         file, line = ("", 0) if frame is None else (frame.f_code.co_filename, frame.f_lineno)

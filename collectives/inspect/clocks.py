@@ -14,9 +14,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from autograd.records.record import RankRecords
+
 from ..transports.protocol import Communicator
 
-__all__ = ["Offset", "corrected", "cristian", "measure_offsets"]
+__all__ = ["Clock", "Offset", "corrected", "correct_records", "cristian", "measure_offsets"]
 
 Clock = Callable[[], int]
 """Returns the time on this rank in nanoseconds, from an arbitrary origin."""
@@ -91,3 +93,18 @@ def corrected(time_ns: float, start: Offset, end: Offset) -> float:
     span = end.at_ns - start.at_ns
     drift = (end.offset_ns - start.offset_ns) / span if span > 0 else 0.0
     return time_ns - (start.offset_ns + drift * (time_ns - start.at_ns))
+
+
+def correct_records(of: RankRecords, start: Offset, end: Offset) -> None:
+    """Convert all times of a rank's records to rank 0's clock, in place.
+
+    Offsets that are within their own error are no evidence of another clock, as on one host: then nothing is changed.
+    """
+    if all(abs(offset.offset_ns) <= offset.error_ns for offset in (start, end)):
+        return
+    for record in of.records:
+        record.begin_ns, record.end_ns = (round(corrected(t, start, end)) for t in (record.begin_ns, record.end_ns))
+        for call in record.calls:
+            call.begin_ns, call.end_ns, call.returned_ns, call.wait_ns = (
+                round(corrected(t, start, end)) for t in (call.begin_ns, call.end_ns, call.returned_ns, call.wait_ns)
+            )

@@ -4,6 +4,8 @@
 `alignment`   the moments of all ranks, and the calls that belong together
 `placement`   the columns: a backward operation stands below its forward operation
 `comparison`  copies that differ, values that are not finite, the pairing
+`doubts`      what is legal, and often a mistake
+`prediction`  predicted times, for a model of a machine
 `data`        the records in columns, for the page
 `document`    `page`: the HTML file
 `show`        `show`: record a part of a program, and make its page

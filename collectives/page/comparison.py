@@ -18,7 +18,7 @@ from ..declaration.collective import collectives
 from ..inspect.record import OperationRecord, RankRecords, Summary
 from .alignment import Alignment, roots
 
-__all__ = ["ABSENT", "DIFFERS", "FAILED", "NOT_FINITE", "Pairing", "flags", "labels_of", "origins", "pairings"]
+__all__ = ["ABSENT", "DIFFERS", "FAILED", "NOT_FINITE", "Pairing", "flags", "labels_of", "origins", "pairings", "same"]
 
 DIFFERS, NOT_FINITE, FAILED, ABSENT = 1, 2, 4, 8
 """Flags of a record: its value differs from a copy on another rank, or has values that are not finite; the operation
@@ -83,7 +83,7 @@ def flags(ranks: Sequence[RankRecords], alignment: Alignment) -> list[list[int]]
                 flag |= (NOT_FINITE if value.not_finite else 0) | (ABSENT if value.is_absent else 0)
             row.append(flag)
         found.append(row)
-    for cells in _same(ranks, alignment):
+    for cells in same(ranks, alignment):
         for copies in _copies(ranks, cells):
             if len({_identity(value) for r, k in copies if (value := ranks[r].records[k].value) is not None}) > 1:
                 for r, k in copies:
@@ -154,7 +154,7 @@ def pairings(ranks: Sequence[RankRecords], alignment: Alignment) -> Iterator[Pai
             if record.direction == "backward" and record.adjoint_of is not None:
                 by_forward.setdefault(record.adjoint_of, record)
         adjoints.append(by_forward)
-    for cells in _same(ranks, alignment):
+    for cells in same(ranks, alignment):
         first_rank, first = cells[0]
         words = _words(ranks[first_rank].records[first])
         if words is None or first not in adjoints[first_rank]:
@@ -168,7 +168,7 @@ def pairings(ranks: Sequence[RankRecords], alignment: Alignment) -> Iterator[Pai
 # -- groups of records -------------------------------------------------------------------------------------------------
 
 
-def _same(ranks: Sequence[RankRecords], alignment: Alignment) -> Iterator[list[tuple[int, int]]]:
+def same(ranks: Sequence[RankRecords], alignment: Alignment) -> Iterator[list[tuple[int, int]]]:
     """The records of each moment that are the same operation, as (position of the rank, record)."""
     by_moment: dict[tuple[object, ...], list[tuple[int, int]]] = defaultdict(list)
     for r, (of, moments) in enumerate(zip(ranks, alignment.moments, strict=True)):

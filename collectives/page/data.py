@@ -19,9 +19,12 @@ from typing import Any
 from autograd.errors import ArgumentError, short
 
 from ..inspect.record import CallOf, OperationRecord, RankRecords, Summary
+from ..inspect.topology import Topology
 from .alignment import Alignment, align
 from .comparison import DIFFERS, FAILED, NOT_FINITE, flags, origins, pairings
+from .doubts import doubts
 from .placement import Placement, place
+from .prediction import predict_times
 
 __all__ = ["Predicted", "check_selection", "page_data", "selected"]
 
@@ -35,7 +38,8 @@ _MOST_PROBLEMS = 200
 
 
 def page_data(
-    ranks: Sequence[RankRecords], *, title: str = "", values: bool = True, predicted: Predicted | None = None
+    ranks: Sequence[RankRecords], *, title: str = "", values: bool = True,
+    predicted: Predicted | Topology | None = None,
 ) -> dict[str, Any]:
     """Make the data of a page.
 
@@ -46,14 +50,16 @@ def page_data(
     title : str
     values : bool
         Whether the values of arrays are part of the data.
-    predicted : sequence of sequence of (float, float), optional
-        The predicted begin and end of each record in seconds, by rank.
+    predicted : Topology, or sequence of sequence of (float, float), optional
+        The machine for which times are predicted; or the begin and end of each record in seconds, by rank.
 
     Returns
     -------
     dict
         As `json` takes it.
     """
+    if isinstance(predicted, Topology):
+        predicted = predict_times(ranks, predicted)
     _check_predicted(ranks, predicted)
     alignment = align(ranks)
     ranks = _failed(ranks, alignment)
@@ -408,7 +414,7 @@ def _failed(ranks: Sequence[RankRecords], alignment: Alignment) -> list[RankReco
 
 
 def _problems(ranks: Sequence[RankRecords], marks: list[list[int]], alignment: Alignment) -> list[list[Any]]:
-    """The records at which the page points: errors, and where copies first differ and values first are not finite.
+    """The records at which the page points: errors, where copies first differ and values first are not finite, doubts.
 
     Each is a kind, the positions of the ranks, and the record on the first of them.
     """
@@ -427,6 +433,14 @@ def _problems(ranks: Sequence[RankRecords], marks: list[list[int]], alignment: A
             found.setdefault(key, [kind, [], k])[1].append(r)
     rows = list(found.values())
     rows[errors:] = sorted(rows[errors:], key=lambda row: alignment.moments[row[1][0]][row[2]])
+    if not errors:  # a program that ended early has no gradients and updates
+        doubted: dict[tuple[Any, ...], list[Any]] = {}  # each once, not in every step
+        for kind, r, k in doubts(ranks, alignment):
+            record = ranks[r].records[k]
+            _, on, _ = doubted.setdefault((kind, record.name, record.file, record.line), [kind, [], k])
+            if r not in on:
+                on.append(r)
+        rows += doubted.values()
     return rows[:_MOST_PROBLEMS]
 
 
@@ -437,7 +451,8 @@ def _check_predicted(ranks: Sequence[RankRecords], predicted: Predicted | None) 
     is_table = is_list_of(predicted, Sequence) and all(is_list_of(pair, Real) for row in predicted for pair in row)
     if not is_table or any(len(pair) != 2 for row in predicted for pair in row):
         raise ArgumentError(
-            f"predicted={short(predicted)} was given; needed: a list for each rank, of (begin, end) in s"
+            f"predicted={short(predicted)} was given; needed: a list for each rank, of (begin, end) in s\n"
+            "  fix: give the cc.Topology for which the times are to be predicted"
         )
     given = [len(row) for row in predicted]
     if given != needed:

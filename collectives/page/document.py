@@ -15,6 +15,7 @@ from numbers import Integral
 from autograd.errors import ArgumentError, short, typed_errors
 
 from ..inspect.record import RankRecords
+from ..inspect.topology import Topology
 from .data import Predicted, page_data, selected
 
 __all__ = ["Page", "page"]
@@ -73,7 +74,7 @@ def page(
     only: Sequence[int] | None = None,
     steps: tuple[int, int] | None = None,
     values: bool = True,
-    predicted: Predicted | None = None,
+    predicted: Predicted | Topology | None = None,
 ) -> Page:
     """Make a page of the records of a program's ranks: one HTML file without a network, a library or a build step.
 
@@ -96,8 +97,10 @@ def page(
     values : bool
         Whether the page contains values of arrays. Without them it still marks copies that differ and values that are
         not finite, if the records have values.
-    predicted : sequence of sequence of (float, float), optional
-        By rank and record: the predicted begin and end in seconds, as another horizontal axis. Not with `steps`.
+    predicted : Topology, or sequence of sequence of (float, float), optional
+        Predicted times are another horizontal axis. For a `Topology`, computation takes its measured time, and
+        communication that of a model of the machine. Or, by rank and record: the begin and end in seconds, not with
+        `steps`.
 
     Returns
     -------

@@ -73,6 +73,9 @@ class Panel {
     if (kind === "differs") return `≠ copies of ${name} differ${ending}${at}`;
     const ranks = (rows.length > 1 ? "ranks " : "rank ") + this.ranksText(rows);
     if (kind === "not finite") return `● ${name} is not finite on ${ranks}${ending}${at}`;
+    if (kind === "equal") return `? ${name} is equal on ${ranks}, although its layout has parts${at}`;
+    if (kind === "no gradient") return `? ${name} has no gradient on ${ranks}${at}`;
+    if (kind === "no update") return `? ${name} has a gradient and is not updated on ${ranks}${at}`;
     if (kind === "end") return `✕ ${ranks}, after ${name}: ${cut(run.ends[r].split("\n")[0], 110)}`;
     return `✕ ${ranks}: ${cut((run.errorOf.get(r + " " + k) || "").split("\n")[0], 110)}`;
   }

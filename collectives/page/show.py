@@ -22,10 +22,12 @@ from typing import Any
 
 import numpy as np
 
-from autograd.errors import ArgumentError, MeshError, typed_errors
+from autograd.errors import ArgumentError, MeshError, check_callable, short, typed_errors
 
+from ..inspect.clocks import Clock, Offset, correct_records, measure_offsets
 from ..inspect.record import RankRecords
 from ..inspect.recorder import recording_operations
+from ..inspect.topology import Topology
 from ..job.failure import process
 from ..transports.protocol import Communicator
 from ..world import World, world
@@ -48,6 +50,8 @@ def show(
     only: Sequence[int] | None = None,
     steps: tuple[int, int] | None = None,
     values: bool = True,
+    predicted: Topology | None = None,
+    clock: Clock = time.perf_counter_ns,
 ) -> Show:
     """Record the operations of all ranks inside a ``with`` block, and write an HTML page of them at its end.
 
@@ -67,6 +71,10 @@ def show(
         optimizer.
     values : bool
         Whether values are recorded and shown. Without them no copies are compared.
+    predicted : Topology, optional
+        The machine for which times are predicted, as another horizontal axis; see `collectives.page.page`.
+    clock : callable, optional
+        Returns the time on this rank in nanoseconds; for tests. The page has all times by rank 0's clock.
 
     Returns
     -------
@@ -95,7 +103,7 @@ def show(
     >>> cc.run(program, ranks=2)[1] is None
     True
     """
-    return Show(path, title, only, steps, values)
+    return Show(path, title, only, steps, values, predicted, clock)
 
 
 @typed_errors
@@ -110,15 +118,24 @@ class Show:
 
     def __init__(
         self, path: str | os.PathLike[str] | None, title: str, only: Sequence[int] | None,
-        steps: tuple[int, int] | None, values: bool,
+        steps: tuple[int, int] | None, values: bool, predicted: Topology | None, clock: Clock,
     ):  # fmt: skip
         self.path = None if path is None else os.fspath(path)
         self.page: Page | None = None
         check_selection(only, steps)
         self._options: dict[str, Any] = {
             "title": title or (os.path.basename(self.path) if self.path else ""), "only": only, "steps": steps,
-            "values": values,
+            "values": values, "predicted": predicted,
         }  # fmt: skip
+        check_callable(clock, "show")
+        if predicted is not None and not isinstance(predicted, Topology):
+            raise ArgumentError(
+                f"show(predicted={short(predicted)}) was given; needed: a machine\n"
+                "  fix: predicted=cc.Topology(8, inside=cc.Link(2e-6, 100e9), between=cc.Link(5e-6, 12e9))"
+            )
+        self._clock = clock
+        self._starts: list[Offset] = []  # by rank, on all ranks: one that fails writes the page
+        self._ends: list[Offset] = []
         self._exit: ExitStack | None = None
         self._channel: Communicator | None = None
         self._exchange: _Threads | _Files | None = None
@@ -140,9 +157,13 @@ class Show:
         kind: Any = _Files if World.current().kind == "mpi" and channel.size > 1 else _Threads
         self._exchange = kind(token, self.path, RankRecords(int(channel.rank)), channel.size, self._write)
         self._exchange.open()
+        measured = measure_offsets(channel, clock := self._clock)
+        self._starts = pickle.loads(channel.exchange(pickle.dumps(measured))[0])
         channel.barrier()  # no rank fails before all can give their records
         self._exit = ExitStack()
-        self._exchange.own = self._exit.enter_context(recording_operations(values=bool(self._options["values"])))
+        self._exchange.own = self._exit.enter_context(
+            recording_operations(values=bool(self._options["values"]), clock=clock)
+        )
         return self
 
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
@@ -152,6 +173,7 @@ class Show:
             if error is not None:
                 self._write_known(error)
                 return
+            self._ends = measure_offsets(self._channel, self._clock)
             records = self._exchange.gathered(self._channel)
             if records is not None:
                 self._write(records)
@@ -163,6 +185,8 @@ class Show:
 
     def _write(self, records: Sequence[RankRecords]) -> None:
         known = {of.rank for of in records}
+        for of in records:  # copies; after a failure the offsets at the end are not known
+            correct_records(of, self._starts[of.rank], (self._ends or self._starts)[of.rank])
         options = dict(self._options)
         if options["only"] is not None:  # after a failure, records of some ranks may be missing
             options["only"] = [rank for rank in options["only"] if rank in known]

@@ -15,6 +15,7 @@ import numpy as np
 
 from autograd.arrays.device import is_inexact
 from autograd.arrays.shape_only import Shaped
+from autograd.engine import events
 from autograd.engine.leaves import Leaf
 from autograd.engine.state import state
 from autograd.engine.tensor import Tensor
@@ -127,7 +128,7 @@ class Transfers:
                 "an earlier microbatch of the same shape and labels; needed: the same, because the next stage has "
                 "started to receive it\n  fix: a result whose shape, dtype and labels follow from those of the input"
             )
-        self.send_arrays(message, [x.array for x in values])
+        self.send_arrays(message, [x.array for x in values], values)
 
     def _send_headers(self, message: Message, values: Sequence[Tensor], outline: Outline) -> None:
         if not 0 < len(values) <= _MOST:
@@ -191,15 +192,34 @@ class Transfers:
         started = self._started.pop(message, None)
         if started is None:
             started = self._receives(message, outline)
-        return outline, [_arrived(*each) for each in started]
+        arrays = [_arrived(*each) for each in started]
+        if events.listeners:
+            for i, (a, (_, _, layout, _)) in enumerate(zip(arrays, outline.tensors, strict=True)):
+                self._tell(message, i, a, layout)
+        return outline, arrays
 
     # -- cotangents --------------------------------------------------------------------------------------------
-    def send_arrays(self, message: Message, arrays: Sequence[Any]) -> None:
-        """Send arrays; those of a cotangent for the Tensors that need one, None for the others."""
+    def send_arrays(self, message: Message, arrays: Sequence[Any], values: Sequence[Tensor] | None = None) -> None:
+        """Send arrays; those of a cotangent for the Tensors that need one, None for the others.
+
+        Of activations `values` are the Tensors.
+        """
         first, text = self._numbered(message)
-        for i, a in enumerate(arrays, _MOST):
+        for i, a in enumerate(arrays):
             if a is not None:
-                self.lane.run(Request("send", in_a_row(a), peer=message.target, options=(first + i, text)))
+                request = Request("send", in_a_row(a), peer=message.target, options=(first + _MOST + i, text))
+                self.lane.run(request)
+                if events.listeners:
+                    self._tell(message, i, a if values is None else values[i])
+
+    def _tell(self, message: Message, i: int, x: Any, layout: Layout | None = None) -> None:
+        """Tell recorders the value and the layout of a message's i-th array, and by which key its adjoint is found."""
+        is_sent = int(self.group.index) == message.source
+        peer = self.group.ranks[message.target if is_sent else message.source]
+        channel = f"{self.lane.name}#{self._numbered(message)[0] + _MOST + i}"
+        is_cotangent = message.kind == "cotangent"
+        key = id(self), message.stage - is_cotangent, message.microbatch, i
+        events.tell("transferred", ("send" if is_sent else "recv", channel, peer), is_cotangent, key, x, layout)
 
     def receive_cotangents(self, message: Message, outline: Outline) -> list[Any]:
         """Wait for the cotangents of a stage's result: one for each Tensor that needs one, None for the others."""
@@ -207,7 +227,12 @@ class Transfers:
         if started is None:
             started = self._receives(message, outline)
         coming = iter(started)
-        return [_arrived(*next(coming)) if needs else None for _, _, _, needs in outline.tensors]
+        arrays = [_arrived(*next(coming)) if needs else None for _, _, _, needs in outline.tensors]
+        if events.listeners:
+            for i, a in enumerate(arrays):
+                if a is not None:
+                    self._tell(message, i, a)
+        return arrays
 
     # -- single values -----------------------------------------------------------------------------------------
     def send_value(self, target: int, x: Tensor, needs: bool, text: str) -> None:

@@ -16,7 +16,7 @@ from autograd import nn, optim
 from autograd.engine import events
 from autograd.engine.recording import op_of, parents_of
 from autograd.records.record import OperationRecord, RankRecords
-from parallel import DataParallel
+from parallel import DataParallel, Pipeline
 
 from ..launch import launch
 
@@ -542,3 +542,38 @@ def test_nothing_listens_after_the_block_and_nothing_is_kept() -> None:
 def test_over_mpi() -> None:
     outcome = launch("records_program.py", 3, limit_s=60)
     assert outcome.code == 0 and "RECORDS 3 ranks agree" in outcome.out, f"{outcome.out}\n{outcome.err}"
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "zb-h1"])
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_messages_of_a_pipeline_are_pairs_with_layouts(ranks: int, schedule: str) -> None:
+    """Each activation has a layout, and its cotangent, which travels the other way, is its adjoint, also in step 2."""
+    x, y = values(0, 6, 3), values(1, 6, 3)
+
+    def program() -> RankRecords:
+        with cc.Mesh(pp=ranks):
+            layers = [nn.Linear(3, 3, dtype=float) for _ in range(ranks)]
+            model = Pipeline(layers, nn.MSELoss(reduction="sum"), schedule=schedule, microbatches=3)
+            with cc.recording_operations() as found:
+                for _ in range(2):
+                    model.zero_grad()
+                    model.step(x, y, scale=1 / 6)
+        return found
+
+    found = cc.run(program, ranks)
+    ends: dict[str, dict[tuple[Any, ...], str]] = {"forward": {}, "backward": {}}
+    for r, of in enumerate(found):
+        messages = [m for m in of.records if m.name in ("send", "recv") and m.value is not None]
+        forward = [m for m in messages if m.direction == "forward"]
+        assert len(forward) == 2 * 3 * ((r > 0) + (r < ranks - 1)) and all(m.layout == "{pp: V}" for m in forward)
+        assert sorted(m.adjoint_of for m in messages if m.direction == "backward") == [m.id for m in forward]
+        assert all(of.records[m.operands[0]].value == m.value for m in forward if m.name == "send")
+        for m in messages:
+            (call,) = m.calls
+            pair = (r, call.peer) if call.call == "send" else (call.peer, r)
+            assert m.value is not None
+            ends[m.direction].setdefault((*pair, call.channel, call.call), m.value.digest)
+            assert (m.direction == "forward") == (pair[0] < pair[1])
+    for of_way in ends.values():  # both ends of each message have the same value
+        for (source, target, channel, call), digest in of_way.items():
+            assert of_way[source, target, channel, "recv" if call == "send" else "send"] == digest

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import signal
 import sys
+import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -119,6 +122,8 @@ def test_a_deadlock_is_on_the_page(tmp_path: Path) -> None:
         shown(tmp_path / "out.html", 3, part)
     data = content((tmp_path / "out.html").read_text())
     assert [row[-1] & 4 for row in data["records"]["flags"]] == [4, 4, 4]
+    line = part.__code__.co_firstlineno + 3  # that of the receive, whose header has not come
+    assert [data["sites"][row[-1]][1] for row in data["records"]["site"]] == [line] * 3
     assert data["problems"][0][1] == [0, 1, 2]
 
 
@@ -144,6 +149,54 @@ def test_refusals(options: dict[str, Any], error: type[Exception], says: str, tm
     with pytest.raises(error, match=says):
         shown(tmp_path / "out.html", 2, step, **options)
     assert (tmp_path / "out.html").exists() == ("marked" in says)  # what was recorded is not lost
+
+
+def times(data: Any) -> list[list[int]]:
+    """By rank: when each record began."""
+    return [list(itertools.accumulate(row)) for row in data["records"]["begin"]]
+
+
+def shifted_clock(rank: int) -> Callable[[], int]:
+    """A clock that is off by a thousand seconds for each rank, and fast by a thousandth."""
+    origin = time.perf_counter_ns()
+    return lambda: round((time.perf_counter_ns() - origin) * (1 + rank / 1000)) + origin + rank * 10**12
+
+
+@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize("is_corrected", [True, False])
+def test_clocks_that_differ_are_corrected(
+    fails: bool, is_corrected: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also for a failed program, of which the offsets at its end are not known."""
+    if not is_corrected:  # the check can fail
+        monkeypatch.setattr("collectives.page.show.correct_records", lambda *_: None)
+
+    def program() -> None:
+        with cc.show(tmp_path / "out.html", clock=shifted_clock(int(cc.world().rank))), cc.Mesh(dp=-1):
+            step()
+            if fails:
+                raise ValueError("stop")
+
+    with pytest.raises(ValueError, match="stop") if fails else nullcontext():
+        cc.run(program, 3)
+    found = times(content((tmp_path / "out.html").read_text()))
+    assert (max(map(max, found)) - min(map(min, found)) < 500e9) == is_corrected
+
+
+def test_predicted_times_of_a_machine(tmp_path: Path) -> None:
+    """With links of a day everything that is seen is communication."""
+    slow = cc.Link(latency_s=86400.0, bytes_per_s=1e12)
+    shown(tmp_path / "out.html", 4, step, predicted=cc.Topology(4, slow, slow))
+    data = content((tmp_path / "out.html").read_text())
+    for r, row in enumerate(data["predicted"]):
+        ends = {name: (begin + length) / 86400e9 for name, (begin, length) in zip(names(data, r), row, strict=True)}
+        last = max(begin + length for begin, length in row) / 86400e9
+        assert ends["sum"] < 6 and round(last) in (4, 6, 8, 12)  # two all-reduces, by tree, doubling or ring
+
+
+def test_a_prediction_needs_a_machine(tmp_path: Path) -> None:
+    with pytest.raises(ArgumentError, match=r"predicted=3\) was given; needed: a machine\n  fix: "):
+        cc.show(predicted=3)  # type: ignore[arg-type]  # the error
 
 
 def test_a_dry_world_has_no_values() -> None:
