@@ -42,7 +42,7 @@ from ..engine.state import state
 from ..engine.tensor import TENSORS, WATCH
 from ..errors import caller
 from ..layouts.expressions import variables_of_operands
-from ..layouts.layout import Grid
+from ..layouts.layout import Grid, Layout, Shard
 from ..nn.module import Module
 from .record import CallOf, Contribution, OperationRecord, RankRecords, Summary
 from .summary import summary
@@ -367,6 +367,8 @@ class Recorder:
                 continue
             entered = self.found.records[of]
             entered.operand_layouts = (self._layout_of(x),)
+            if x.layout is not None and y.layout is not None and _are_gathered(x.layout, y.layout):
+                entered.value = None  # it was that of this rank's part
             self._set_layout(entered, y.layout)
             self._register(entered, y)
         if recording is not None and results and results[-1].tape is recording:
@@ -666,3 +668,8 @@ def _modules(frame: FrameType | None) -> list[Module]:
                 found.append(module)
         frame = frame.f_back
     return found[::-1]
+
+
+def _are_gathered(before: Layout, after: Layout) -> bool:
+    """Whether parts become a whole between two layouts."""
+    return any(type(label) is Shard and type(after[axis]) is not Shard for axis, label in before.items())

@@ -12,7 +12,7 @@ import pytest
 import autograd as ag
 import autograd.numpy as anp
 import collectives as cc
-from autograd import nn, optim
+from autograd import nn, optim, random
 from autograd.engine import events
 from autograd.engine.recording import op_of, parents_of
 from autograd.records.record import OperationRecord, RankRecords
@@ -577,3 +577,20 @@ def test_messages_of_a_pipeline_are_pairs_with_layouts(ranks: int, schedule: str
     for of_way in ends.values():  # both ends of each message have the same value
         for (source, target, channel, call), digest in of_way.items():
             assert of_way[source, target, channel, "recv" if call == "send" else "send"] == digest
+
+
+def test_a_gathered_parameter_has_its_whole_value() -> None:
+    """With ZeRO 3 a rank holds a part; what enters the computation is the whole, the same on all ranks."""
+    def program() -> list[tuple[str, tuple[int, ...], str]]:
+        random.seed(0)
+        with cc.recording_operations() as found, cc.Mesh(dp=-1) as mesh:
+            x = cc.from_local(np.full((2, 3), 1.0 + int(mesh.ranks.rank), np.float32), {"dp": cc.Shard(0)})
+            model = DataParallel(nn.Linear(3, 2), "dp", zero=3)
+            with ag.Tape() as tape:
+                loss = cc.all_reduce((model(x) ** 2).sum(), "dp", to=cc.I)
+            tape.backward(loss)
+        entered = [record for record in found.records if record.name.startswith("parameter ")]
+        return [(each.name, each.value.shape, each.value.digest) for each in entered if each.value is not None]
+
+    first, *others = cc.run(program, 3)
+    assert [shape for _, shape, _ in first] == [(3, 2), (2,)] and all(each == first for each in others)
