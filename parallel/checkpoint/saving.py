@@ -116,7 +116,7 @@ class Save:
             if failed:
                 raise CheckpointError(
                     f"checkpoint.save: rank {int(failed[0][5:-7])} could not write its part of step {self.step}: "
-                    + (self.folder / failed[0]).read_text()
+                    + ((self.folder / failed[0]).read_text() or "there was no space to say why")
                 )
             self.refuse_failed()
             if not missing - {name.removesuffix(".json") for name in names if name.endswith(".json")}:
@@ -177,9 +177,12 @@ class Save:
         self.directory.prune(self.keep, self.keep_every)
 
     def give_up(self, error: BaseException) -> None:
-        """Tell the first rank that this one has failed."""
+        """Tell the first rank that this one has failed. It reads the file as soon as it has its name."""
+        part = self.folder / f"rank-{self.index:05d}.failed.part"
         with suppress(OSError):
-            (self.folder / f"rank-{self.index:05d}.failed").write_text(str(error))
+            with suppress(OSError):
+                part.write_text(str(error))
+            part.rename(part.with_suffix(""))
 
     def remove(self) -> None:
         """Remove what was written. The first rank calls it when no rank writes any more."""

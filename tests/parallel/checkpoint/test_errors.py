@@ -237,6 +237,40 @@ def test_the_end_of_a_save_needs_no_current_mesh(
     assert cc.run(program, 2) == [True, True]
 
 
+@pytest.mark.parametrize("has_space", [True, False])
+def test_a_failure_has_its_name_when_its_text_is_whole(
+    has_space: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first rank reads it as soon as it sees the name."""
+    write, written = Path.write_text, []
+
+    def observed(self: Path, text: str, *args: Any, **words: Any) -> int:
+        if ".failed" in self.name:
+            written.append(self.name)
+            self.touch()
+            assert self.name.endswith(".part") and not self.with_suffix("").exists()
+            if not has_space:
+                raise OSError(28, "No space left on device")
+        return write(self, text, *args, **words)
+
+    def full(name: str, path: Path | None = None) -> None:
+        if path is not None and "rank-00001.safetensors" in path.name:
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(disk, "point", full)
+    monkeypatch.setattr(Path, "write_text", observed)
+
+    def program() -> str:
+        with cc.Mesh(dp=2), pytest.raises(CheckpointError, match="could not") as error:
+            checkpoint.save(tmp_path, {"a": np.ones(3)}, 1)
+        return str(error.value)
+
+    says = "No space left" if has_space else "there was no space to say why"
+    first = cc.run(program, 2)[0]
+    assert "rank 1 could not write its part of step 1: " in first and says in first
+    assert written[0] == "rank-00001.failed.part"
+
+
 def test_a_directory_that_the_hosts_do_not_share(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first rank used to wait for ever."""
     monkeypatch.setattr(saving, "_VISIBLE_S", 0.05)
