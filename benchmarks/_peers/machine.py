@@ -6,12 +6,12 @@ import importlib.util
 import sys
 from pathlib import Path
 
-_FILE = Path(__file__).resolve().parents[2] / "collectives" / "tools" / "blas.py"
+_FILE = Path(__file__).resolve().parents[2] / "autograd" / "machine.py"
 
 
 def print_machine() -> None:
     """Print processor, library and speed of products to standard error."""
-    spec = importlib.util.spec_from_file_location("ringtape_blas", _FILE)  # it needs nothing of the package
+    spec = importlib.util.spec_from_file_location("ringtape_machine", _FILE)  # it needs nothing of the package
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
-from datetime import timedelta
 from typing import Any
 
-import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as F
-from rosetta_cases import CASES, RANKS, ROOT, data, serve
+from rosetta_cases import RANKS, ROOT
+from rosetta_gloo import serve_gloo
 
 
 def call(name: str, x: Any) -> Any:
@@ -29,17 +27,4 @@ def call(name: str, x: Any) -> Any:
     raise NotImplementedError(f"{name}: there is no such functional collective")
 
 
-def gradients(name: str) -> dict[int, Any]:
-    rank = int(os.environ["RANK"])
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", timeout=timedelta(seconds=120))
-    xs, cts = data(name)
-    x = torch.from_numpy(xs[rank]).requires_grad_()
-    y = call(name, x)
-    if rank not in CASES[name].unused:
-        y.backward(torch.zeros_like(y) if cts[rank] is None else torch.from_numpy(cts[rank]))
-    g = torch.zeros_like(x) if x.grad is None else x.grad
-    return {rank: (g.numpy(), None if cts[rank] is None else y.detach().numpy())}
-
-
-serve(gradients)
+serve_gloo(call)

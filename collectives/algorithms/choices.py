@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 from bisect import bisect_left
 from collections.abc import Mapping
 from pathlib import Path
@@ -23,6 +22,7 @@ from typing import Any
 
 from autograd import environment
 from autograd.errors import CommunicationError, MeshError
+from autograd.machine import processor
 
 from ..transports.protocol import Communicator
 from .fit import Fit
@@ -187,22 +187,8 @@ def shape_of(native: Communicator, hosts: Hosts) -> str:
     if hosts.count > 1 and hosts.count * hosts.lanes == native.size:
         each = f"{hosts.lanes} rank"
     plural = "s" * (not each.endswith(" 1 rank") and each != "1 rank")
-    return f"{_processor()}; {transport}; {hosts.count} host{'s' * (hosts.count > 1)} with {each}{plural}"
-
-
-def _processor() -> str:
-    """The processor and its number of cores."""
-    name = platform.processor() or platform.machine()
-    try:
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
-            if line.startswith("model name"):
-                name = line.partition(":")[2].strip()
-                break
-    except OSError:
-        pass
-    return f"{name.replace(';', ',')}, {os.cpu_count()} cores"
-
-
+    cores = f"{processor().replace(';', ',')}, {os.cpu_count()} cores"
+    return f"{cores}; {transport}; {hosts.count} host{'s' * (hosts.count > 1)} with {each}{plural}"
 # -- files -------------------------------------------------------------------------------------------------------------
 def default_path() -> Path:
     """The file of the tables: that of ``RINGTAPE_ALGORITHMS``, else the one in the user's cache directory."""

@@ -39,8 +39,8 @@ def record(path: str | os.PathLike[str]) -> Iterator[None]:
 
     Notes
     -----
-    Not recorded: windows (`collectives.get` and other one-sided access), arrays of a GPU, and communication that the
-    program makes with mpi4py itself or in threads of its own.
+    Not recorded: windows that the program makes itself (`Communicator.window`), arrays of a GPU, and communication that
+    the program makes with mpi4py or in threads of its own.
 
     Examples
     --------

@@ -13,6 +13,7 @@ from autograd.errors import OptionError, short, typed_errors
 from ..inspect.observing import observing
 from ..transports.protocol import Communicator, Pending, Request
 from ..transports.request import whole_bytes
+from ..world import World, is_rank_thread
 
 __all__ = ["slow_link"]
 
@@ -20,7 +21,9 @@ __all__ = ["slow_link"]
 @typed_errors
 @contextmanager
 def slow_link(gbit_per_s: float = 1.0, latency_s: float = 5e-5) -> Iterator[None]:
-    """Inside the block, let every communication of this rank take the time of a link of its own.
+    """Inside the block, let every communication of a rank take the time of a link of its own.
+
+    A rank enters the block for itself. Around `collectives.run` it holds for all ranks that are started inside.
 
     On one host, ranks communicate through memory, so that little is left to hide or to save. With this block the times
     are those of a network, on a laptop and without root, and started calls go on while the rank computes. Each rank has
@@ -63,25 +66,44 @@ def slow_link(gbit_per_s: float = 1.0, latency_s: float = 5e-5) -> Iterator[None
             f"slow_link: gbit_per_s={short(gbit_per_s)}, latency_s={short(latency_s)} were given; needed: a positive "
             "speed, and a latency of at least 0\n  fix: slow_link(gbit_per_s=1.0, latency_s=5e-5)"
         )
-    free = 0.0  # when the link has sent all that was given to it
 
-    def observer(group: Communicator, request: Request, started: bool, run: Callable[[], Any]) -> Any:
-        nonlocal free
+    def on_link(program: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*args: Any) -> Any:
+            with observing(_Link(gbit_per_s, latency_s)):
+                return program(*args)
+
+        return run
+
+    if not is_rank_thread():  # the ranks of the worlds of threads that are started inside
+        World.wrappers.append(on_link)
+    try:
+        with observing(_Link(gbit_per_s, latency_s)):
+            yield
+    finally:
+        if on_link in World.wrappers:
+            World.wrappers.remove(on_link)
+
+
+_FREE = frozenset(("agree", "window", "clocks", "arrivals", "recv"))
+
+
+class _Link:
+    """The observer of a rank whose communications take the time of a link."""
+
+    def __init__(self, gbit_per_s: float, latency_s: float):
+        self._gbit_per_s, self._latency_s = gbit_per_s, latency_s
+        self._free = 0.0  # when the link has sent all that was given to it
+
+    def __call__(self, group: Communicator, request: Request, started: bool, run: Callable[[], Any]) -> Any:
         if group.size == 1 or request.call in _FREE:
             return run()
-        size = _sent(request, group)
-        free = done = max(time.perf_counter(), free) + latency_s + 8e-9 * size / gbit_per_s
+        transfer_s = self._latency_s + 8e-9 * _sent(request, group) / self._gbit_per_s
+        self._free = done = max(time.perf_counter(), self._free) + transfer_s
         if started:
             return _Late(run(), done)
         found = run()
         _sleep_until(done)
         return found
-
-    with observing(observer):
-        yield
-
-
-_FREE = frozenset(("agree", "window", "clocks", "arrivals", "recv"))
 
 
 def _sent(request: Request, group: Communicator) -> float:

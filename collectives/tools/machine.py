@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from .blas import library, processor, speed
+from autograd.machine import processor, products
 
 __all__ = ["PROBES", "cores_of_ranks"]
 
@@ -116,11 +116,6 @@ def gpus() -> list[str]:
     if done.returncode:
         raise LookupError(f"nvidia-smi: {(done.stderr or done.stdout).strip()[:200]}")
     return done.stdout.strip().splitlines()
-
-
-def products() -> str:
-    """The library that computes matrix products in this process, and its speed."""
-    return f"{library()}: {speed('float32'):.0f} GFLOP/s in float32, {speed('float64'):.0f} in float64"
 
 
 PROBES: dict[str, Callable[[], Any]] = {

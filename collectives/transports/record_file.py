@@ -39,7 +39,6 @@ class RecordWriter:
         os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
         self._file = open(path, "wb")  # noqa: SIM115  # it stays open for as long as the rank records
         self._file.write(_MARK)
-        self.written_bytes = 0
 
     def add(self, line: dict[str, Any], data: Any = b"") -> None:
         text = json.dumps(line).encode() + b"\n"
@@ -47,7 +46,6 @@ class RecordWriter:
         self._file.write(_FRAME.pack(size, zlib.crc32(data, zlib.crc32(text))) + text)
         self._file.write(data)
         self._file.flush()
-        self.written_bytes += _FRAME.size + size
 
     def close(self) -> None:
         self._file.close()

@@ -14,10 +14,9 @@ from collections.abc import Callable
 from threading import get_ident
 from typing import Any
 
-import numpy as np
-
 from autograd import environment
 from autograd.errors import OptionError, short
+from autograd.machine import environment_of_bits, processor
 
 from ..job.failure import process
 from .protocol import Communicator, Pending, Request, observers, quietly
@@ -36,7 +35,8 @@ def described(request: Request) -> str:
 
     Examples
     --------
-    >>> described(Request("all_reduce", np.zeros(3), op="max"))
+    >>> import numpy
+    >>> described(Request("all_reduce", numpy.zeros(3), op="max"))
     'all_reduce max float64[3]'
     """
     given = request.out if request.x is None else request.x
@@ -140,22 +140,9 @@ def facts(everyone: Communicator, kind: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def bits() -> dict[str, str]:
+def bits() -> dict[str, Any]:
     """Facts on which the bits of a computation depend beside the program."""
-    blas = np.show_config(mode="dicts")["Build Dependencies"]["blas"]  # type: ignore[index,call-overload,unused-ignore]
-    return {
-        "Python": platform.python_version(), "NumPy": np.__version__,
-        "BLAS": f"{blas.get('name')} {blas.get('version')}", "processor": _processor(),
-    }  # fmt: skip
-
-
-def _processor() -> str:
-    try:
-        with open("/proc/cpuinfo") as file:
-            name = next((line.partition(":")[2].strip() for line in file if line.startswith("model name")), "")
-    except OSError:
-        name = ""
-    return name or platform.machine()
+    return {"processor": processor(), "python": platform.python_version(), **environment_of_bits()}
 
 
 def start(folder: str, everyone: Communicator, kind: str) -> Recording:

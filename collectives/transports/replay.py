@@ -10,6 +10,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from threading import get_ident
 from typing import Any, NoReturn, Self
 
@@ -48,7 +49,7 @@ class Record:
         for name in names:
             path = os.path.join(folder, name)
             entries = read_record(path)
-            guarded(path, lambda entries=entries: self._take(entries))  # type: ignore[misc]
+            guarded(path, partial(self._take, entries))
         if not self.facts:
             raise CommunicationError(f"{folder} holds no record of a rank; needed: a folder that cc.record wrote")
 
@@ -128,7 +129,8 @@ class Replay:
             raise kind(text) if known and kind is not None else CommunicationError(f"{name}: {text}")
         if group.checks is not None and "sampling" in line:
             sampling = group.checks.sampling
-            sampling.agreed, sampling.opens = guarded(self._path, lambda: map(float, line["sampling"]))  # type: ignore[assignment]
+            agreed, opens = guarded(self._path, lambda: line["sampling"])
+            sampling.agreed, sampling.opens = guarded(self._path, lambda: (float(agreed), int(opens)))
             group.checks.copies.clear()
 
     def _refuse(self, text: str) -> NoReturn:

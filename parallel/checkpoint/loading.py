@@ -23,10 +23,10 @@ from autograd.errors import (
     ShapeError,
     warn,
 )
+from autograd.machine import environment_of_bits
 from autograd.nn import Module
 from autograd.nn.saving import prepares, restored_on_error
 
-from ..runs.environment import environment_of_bits
 from . import disk
 from .boxes import Box, boxes_in, meet, refined, shape_of, within
 from .directory import Directory

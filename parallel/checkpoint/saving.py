@@ -18,9 +18,9 @@ import numpy as np
 from autograd.arrays.device import to_host
 from autograd.engine.state import state
 from autograd.errors import CheckpointError, OptionError, RankFailed, ReplicaMismatch, RingtapeError
+from autograd.machine import environment_of_bits
 from collectives import World
 
-from ..runs.environment import environment_of_bits
 from . import disk
 from .boxes import elements
 from .directory import Directory

@@ -6,7 +6,8 @@ the libraries, kernels and threads on which the bits of a run depend.
 
 from __future__ import annotations
 
-from .environment import environment_of_bits
+from autograd.machine import environment_of_bits
+
 from .log import RunLog, plot_log, read_log
 from .progress import Progress
 

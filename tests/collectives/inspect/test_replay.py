@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 from pathlib import Path
@@ -12,10 +13,12 @@ import pytest
 
 import autograd as ag
 import collectives as cc
+from autograd import nn, optim, random
 from autograd.digests import blake2b
 from autograd.errors import CommunicationError
 from collectives.transports.record_file import RecordWriter, decoded, encoded, read_record
 from collectives.transports.replay import Record, replaying
+from parallel import DataParallel, TopK, checkpoint
 
 from ..launch import ROOT, launch
 
@@ -142,6 +145,68 @@ def test_hostile_facts(facts: dict[str, Any], tmp_path: Path) -> None:
     writer.close()
     with pytest.raises(CommunicationError, match="is damaged"):
         Record(str(tmp_path))
+
+
+# -- what a replay meets -----------------------------------------------------------------------------------------------
+def layer_program(path: str, options: dict[str, Any]) -> Any:
+    """Steps of data parallelism with some options; a digest of the weights of this rank, and the losses."""
+    random.seed(0)
+    settings = {name: value() if callable(value) else value for name, value in options.items()}
+    dtype, steps, saves = settings.pop("dtype", "float32"), settings.pop("accumulate", 1), settings.pop("saves", False)
+    with cc.record(path), cc.Mesh(dp=-1) as mesh:
+        rank, rng, losses = int(mesh.ranks.rank), np.random.default_rng(0), []
+        net = nn.Sequential(nn.Linear(4, 6, dtype=dtype), nn.Tanh(), nn.Linear(6, 3, dtype=dtype))
+        model = DataParallel(net, "dp", **settings)
+        optimizer = optim.AdamW(model.parameters(), lr=0.01)
+        for step in range(3):
+            optimizer.zero_grad()
+            with model.accumulate() if steps > 1 else contextlib.nullcontext():
+                for _ in range(steps):
+                    rows = np.array_split(rng.normal(size=(7, 4)).astype(dtype), int(mesh.ranks.size))[rank]
+                    x = cc.from_local(rows, {"dp": cc.Shard(0)})
+                    with ag.Tape() as tape:
+                        loss = cc.all_reduce((model(x) ** 2).sum(), "dp", to=cc.I) / (7 * steps)
+                    tape.backward(loss)
+                    losses.append(float(loss.numpy()).hex())
+            optimizer.step()
+            if saves and step == 1:
+                checkpoint.save(f"{path}-saved", {"net": net, "optimizer": optimizer}, step, overwrite=True)
+                checkpoint.load(f"{path}-saved", {"net": net, "optimizer": optimizer})
+        text = b"".join(np.asarray(p.array).tobytes() for p in net.parameters())
+        return losses, blake2b(text, digest_size=16).hexdigest()
+
+
+CROSSED: dict[str, dict[str, Any]] = {
+    **{f"ZeRO {z}": {"zero": z} for z in (1, 2, 3)}, "accumulate": {"accumulate": 2},
+    "accumulate, ZeRO 2": {"accumulate": 2, "zero": 2}, "half precision": {"dtype": "float16"},
+    "compression": {"reduction": lambda: TopK(0.5, smallest=1)}, "small buckets": {"bucket_bytes": 0},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+@pytest.mark.parametrize("name", CROSSED)
+def test_options_of_the_layers(name: str, ranks: int, tmp_path: Path) -> None:
+    first = cc.run(layer_program, ranks, str(tmp_path / "run"), CROSSED[name])
+    with replaying(Record(str(tmp_path / "run"))):
+        assert cc.run(layer_program, ranks, str(tmp_path / "run"), CROSSED[name]) == first
+
+
+def test_second_order_and_one_sided_access(tmp_path: Path) -> None:
+    def program() -> Any:
+        with cc.record(tmp_path / "run"), cc.Mesh(dp=-1) as mesh:
+            rank, size = int(mesh.ranks.rank), int(mesh.ranks.size)
+            x = ag.tensor(np.arange(3.0) + rank, {"dp": cc.V})
+
+            def loss(x: Any) -> Any:
+                near = cc.get(x, "dp", (rank + 1) % size)
+                return cc.all_reduce((x * x * near).sum(), "dp", to=cc.I)
+
+            product = ag.grad(lambda x: cc.all_reduce((ag.grad(loss)(x) ** 2).sum(), "dp", to=cc.I))(x)
+            return product.local.tolist()
+
+    first = cc.run(program, 3)
+    with replaying(Record(str(tmp_path / "run"))):
+        assert cc.run(program, 3) == first
 
 
 # -- ranks that were processes ----------------------------------------------------------------------------------------

@@ -84,6 +84,17 @@ def test_comparisons_and_one_rank_cost_nothing_and_outer_observers_see_the_calls
     assert cc.run(program, 1)[0] == ["all_reduce"]
 
 
+def test_around_a_run_it_holds_for_all_ranks_of_it() -> None:
+    def program() -> float:
+        start = time.perf_counter()
+        cc.world().all_reduce(numpy.ones(N))
+        return time.perf_counter() - start
+
+    with slow_link(gbit_per_s=0.08, latency_s=0):
+        assert min(cc.run(program, 2)) >= 8 * N / 1e7
+    assert cc.World.wrappers == []
+
+
 @pytest.mark.parametrize("words", [{"gbit_per_s": 0}, {"gbit_per_s": float("nan")}, {"latency_s": -1.0}])
 def test_refused(words: dict[str, float]) -> None:
     with pytest.raises(OptionError, match="needed: a positive speed"), slow_link(**words):

@@ -1,17 +1,20 @@
-"""The libraries, their kernels and threads, on which the bits of a computation depend besides its program."""
+"""The processor and the libraries of this process, on which bits and speed depend besides the program."""
 
 from __future__ import annotations
 
 import ctypes
 import platform
 import re
+import time
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-__all__ = ["environment_of_bits"]
+__all__ = ["about", "environment_of_bits", "processor", "products", "speed"]
+
+_WIDTH, _TIMES = 512, 12
 
 
 def environment_of_bits() -> dict[str, Any]:
@@ -30,7 +33,7 @@ def environment_of_bits() -> dict[str, Any]:
     Examples
     --------
     >>> import numpy
-    >>> from parallel.runs import environment_of_bits
+    >>> from autograd.machine import environment_of_bits
     >>> found = environment_of_bits()
     >>> found["numpy"] == numpy.__version__, found == environment_of_bits()
     (True, True)
@@ -85,3 +88,44 @@ def _loaded(word: str) -> list[str]:
         return []
     found = re.findall(r"(/\S+)$", maps, re.MULTILINE)
     return sorted({path for path in found if word in path.rpartition("/")[2]})
+
+
+def processor(info: Path = Path("/proc/cpuinfo")) -> str:
+    """The name of the processor."""
+    try:
+        text = info.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        text = ""
+    found = re.search(r"^model name\s*:\s*(.*)$", text, re.MULTILINE)
+    return found[1].strip() if found else platform.processor() or platform.machine()
+
+
+def speed(dtype: str) -> float:
+    """GFLOP/s of a product of two matrices of 512 x 512 with as many threads as it uses: the best of some."""
+    a = np.ones((_WIDTH, _WIDTH), dtype)
+    out, best = np.empty_like(a), float("inf")
+    for _ in range(_TIMES):
+        start = time.perf_counter()
+        np.matmul(a, a, out=out)
+        best = min(best, time.perf_counter() - start)
+    return 2 * _WIDTH**3 / best / 1e9
+
+
+def products() -> str:
+    """The library that computes matrix products in this process, its kernel, threads and speed."""
+    of = environment_of_bits()
+    library = f"{of['blas'] or 'an unknown library'} {of['blas_version'] or ''}".strip()
+    kernel = f", kernel {of['blas_kernel']}, {of['blas_threads']} thread(s)" if of["blas_kernel"] else ""
+    return f"{library}{kernel}: {speed('float32'):.0f} GFLOP/s in float32, {speed('float64'):.0f} in float64"
+
+
+def about() -> str:
+    """One line about what computes, for reports of benchmarks.
+
+    Examples
+    --------
+    >>> from autograd.machine import about
+    >>> about()
+    '...; NumPy ..., ... GFLOP/s in float32, ... in float64'
+    """
+    return f"{processor()}; NumPy {np.__version__}, {products()}"
