@@ -61,7 +61,8 @@ class World:
         cluster: str = "", numba: bool = True, program: str = "data_parallel",
     ):  # fmt: skip
         self.library = library
-        self.name = library + (f", buckets of {int(mode) >> 10} KiB" if mode.isdigit() else "")
+        self.name = library + (f", {mode}" if mode.isalpha() else "")
+        self.name += f", buckets of {int(mode) >> 10} KiB" if mode.isdigit() else ""
         self.name += "" if numba else ", no Numba"
         self.ranks = ranks
         self._folder = tempfile.TemporaryDirectory(prefix="ringtape-")
@@ -244,8 +245,9 @@ def one_host(case: str, args: argparse.Namespace, figures: Figures) -> None:
     """Two ranks on this host, beside the peer."""
     with ExitStack() as stack:
         worlds = [stack.enter_context(World("ringtape", sys.executable, case, 2, cores="0,1"))]
-        if args.python_torch:
-            worlds.append(stack.enter_context(World("torch", args.python_torch, case, 2, cores="0,1")))
+        for library in ("torch", "jax"):
+            if python := getattr(args, f"python_{library}"):
+                worlds.append(stack.enter_context(World(library, python, case, 2, cores="0,1")))
         if args.no_numba:
             worlds.append(stack.enter_context(World("ringtape", sys.executable, case, 2, cores="0,1", numba=False)))
         for world in worlds:
@@ -258,6 +260,9 @@ def one_host(case: str, args: argparse.Namespace, figures: Figures) -> None:
             figures.add(f"{case}, 2 ranks, ms a step", times[0], peer, losses_differ_by=apart)
             if args.no_numba:
                 figures.add(f"{case}, 2 ranks, without Numba, ms a step", times[-1], peer, losses_differ_by=apart)
+        if "jax" in names:
+            peer = times[names.index("jax")]
+            figures.add(f"{case}, 2 ranks, beside jax.jit, ms a step", times[0], peer, losses_differ_by=apart)
         for world in worlds:
             world.ask("profile", count=10 * STEPS[case])
             parts = [1e3 * max(part) for part in zip(*world.answers(), strict=True)]
@@ -437,6 +442,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     kinds = ("mlp", "gpt", "small", "efficiency", "dry", "network")
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--python-torch", metavar="PATH", help="interpreter that has torch; without, left out")
+    parser.add_argument("--python-jax", metavar="PATH", help="interpreter that has jax; without, left out")
     parser.add_argument("--only", nargs="+", choices=kinds, default=list(kinds[:5]), metavar="KIND",
                         help=", ".join(kinds))  # fmt: skip
     parser.add_argument("--rounds", type=int, default=21, help="rounds; each world runs once in each (at least 3)")

@@ -95,6 +95,10 @@ def _norm(weights: dict[str, torch.Tensor], name: str) -> torch.nn.LayerNorm:
 
 
 def _rotate(x: Any, turns: Any) -> Any:
+    if not turns.is_complex():  # torch.compile makes no code for complex numbers
+        a, b = x.unflatten(-1, (-1, 2)).unbind(-1)
+        cos, sin = turns.unbind(-1)
+        return torch.stack([a * cos - b * sin, a * sin + b * cos], -1).flatten(-2)
     wide = x.float() if x.itemsize == 2 else x  # there are no complex numbers of two such parts
     pairs = torch.view_as_complex(wide.unflatten(-1, (-1, 2)))
     return torch.view_as_real(pairs * turns).flatten(-2).to(x.dtype)

@@ -1,4 +1,4 @@
-"""One rank of `benchmarks/train_gpt.py` in PyTorch: eager on one rank, DTensor's tensor parallelism on several."""
+"""One rank of `benchmarks/train_gpt.py` in PyTorch: eager or compiled on one rank, DTensor on several."""
 
 from __future__ import annotations
 
@@ -43,6 +43,8 @@ def build(args: Any) -> Worker:
     optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, betas=BETAS, eps=EPS, weight_decay=0.1, fused=size == 1)
     data = [tuple(map(torch.from_numpy, pair)) for pair in batches(case, 0)]
     turns = model.turns(case.context, torch.float32)
+    is_compiled = args.mode == "compile"
+    logits, turns = (torch.compile(model), torch.view_as_real(turns)) if is_compiled else (model, turns)
 
     def step(i: int) -> Any:
         x, y = data[i % len(data)]
@@ -52,7 +54,7 @@ def build(args: Any) -> Worker:
                 loss = F.cross_entropy(model(x, turns).flatten(0, 1), y.view(-1))
                 loss.backward()
         else:
-            loss = F.cross_entropy(model(x, turns).flatten(0, 1), y.view(-1))
+            loss = F.cross_entropy(logits(x, turns).flatten(0, 1), y.view(-1))
             loss.backward()
         optimizer.step()
         return loss.detach()
@@ -60,7 +62,7 @@ def build(args: Any) -> Worker:
     def total(loss: Any) -> float:
         return float(getattr(loss, "full_tensor", lambda: loss)())
 
-    about = f"torch {torch.__version__}" + (", DTensor over gloo" if size > 1 else "")
+    about = f"torch {torch.__version__}, {args.mode or 'eager'}" + (", DTensor over gloo" if size > 1 else "")
     return Worker(rank, size, about, step, total, distributed.barrier, {})
 
 

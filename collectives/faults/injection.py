@@ -483,7 +483,8 @@ def begin(communicator: Communicator | None) -> None:
         return
     if process.size > 1:  # otherwise the program may still run ranks as threads
         injection.plan.check_ranks(communicator.size)
-    rank, world = communicator.index, communicator
+    world = communicator
+    rank = world.ranks[world.index]  # as the plan counts, also in the epoch of survivors
     _install(injection, injection.of_rank(rank, lambda: world, True), rank, True)
 
 
