@@ -212,8 +212,7 @@ def test_where_a_death_ends_the_job_it_is_started_again(on: str, tmp_path: Path)
     compare("ZeRO-1", [*results.values()], case)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("on", ["threads", "openmpi"])
+@pytest.mark.parametrize("on", ["threads", pytest.param("openmpi", marks=pytest.mark.slow)])
 def test_twenty_rebuilds_do_not_grow(on: str) -> None:
     """Errors that look like deaths, of which nobody dies, make epochs; the last ones take no more than early ones."""
     if on == "openmpi":

@@ -47,8 +47,8 @@ def reported(run: elastic.Run, rebuilds: int) -> int:
 def main(rebuilds: int, kind: str | None) -> None:
     original = loop._Loop._agree
 
-    def agree(self: Any, members: Any, *rest: Any) -> None:
-        original(self, (), *rest)  # it need not be others than before
+    def agree(self: Any, members: Any, epoch: int, error: Any, lost: Any, has_agreed: bool) -> None:
+        original(self, members, epoch, error, None, has_agreed)  # nobody need have died
 
     loop._Loop._agree = agree  # type: ignore[method-assign]
 
