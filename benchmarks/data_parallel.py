@@ -337,7 +337,8 @@ def on_hosts(case: str, hosts: int, args: argparse.Namespace, figures: Figures) 
     bounds: list[float] = []
     exposed: list[float] = []
     watched: list[float] = []
-    for mode in dict.fromkeys(("", args.bucket_bytes)) if args.python_torch else ("",):
+    sizes = ["", *([args.bucket_bytes] if args.python_torch and args.bucket_bytes.isdigit() else [])]  # of the peer
+    for mode in sizes:
         with ExitStack() as stack:
             ours = stack.enter_context(
                 World("ringtape", sys.executable, case, hosts, mode=args.bucket_bytes, **options)
@@ -451,8 +452,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
                         help="the cases of efficiency and network: mlp, gpt")  # fmt: skip
     parser.add_argument("--hosts", nargs="+", type=int, default=[2, 4], metavar="N", help="hosts of network")
     parser.add_argument("--rate", default="500mbit", help="of a host's link, in tc's notation")
-    parser.add_argument("--bucket-bytes", default=str(1 << 20), help="of ringtape on several hosts; the peer is "
-                        "measured with this size and with its default")  # fmt: skip
+    parser.add_argument("--bucket-bytes", default="measured", help="of ringtape on several hosts: a number, or "
+                        "'measured'; the peer has its default, and a number, too")  # fmt: skip
     parser.add_argument("--cluster", default=str(HERE / "cluster"), help="the command that makes hosts")
     parser.add_argument("--json", action="store_true", help="print one object: figure -> ours, peer, ratio")
     args = parser.parse_args(arguments)

@@ -18,6 +18,7 @@ from parallel import DataParallel
 
 Array = Any
 LINK_BYTES = 8 << 20
+SIZES = ("measured",)
 
 
 class Weights(nn.Module):
@@ -69,12 +70,13 @@ def build(args: Any) -> Worker:
     world = cc.world()
     use_core(args, world.rank)
     forms = args.mode.split(",") if args.mode else []
-    mesh = cc.Mesh(dp=-1, algorithm=next((form for form in forms if not form.isdigit()), "native"))
+    sizes: list[Any] = [int(form) if form.isdigit() else form for form in forms if form in SIZES or form.isdigit()]
+    algorithms = [form for form in forms if form not in SIZES and not form.isdigit()]
+    mesh = cc.Mesh(dp=-1, algorithm=algorithms[0] if algorithms else "native")
     mesh.__enter__()  # for the life of the process
     kernels.keep_freed_memory()
     cls = {"mlp": MLPModel, "gpt": GPTModel, "small": SmallModel}[args.case]
-    bucket_bytes = next((int(form) for form in forms if form.isdigit()), 25 << 20)
-    model = DataParallel(cls(weights(case)), "dp", bucket_bytes=bucket_bytes)
+    model = DataParallel(cls(weights(case)), "dp", bucket_bytes=sizes[0] if sizes else 25 << 20)
     parameters = model.parameters()
     optimizer = optim.Adam(parameters, lr=RATE, betas=BETAS, eps=EPS)
     given = batches(case, world.rank)

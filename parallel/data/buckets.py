@@ -20,12 +20,13 @@ from __future__ import annotations
 
 import math
 import sys
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from operator import le
 from sys import getrefcount
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 
@@ -43,13 +44,18 @@ from collectives.mesh import Axis
 from collectives.transports.probe import Probe
 from collectives.transports.protocol import Communicator, Request, observed, observers
 
+from .settings import Bucketing
+
 if TYPE_CHECKING:
     from collectives.transports.shared_memory.communicator import SharedMemory
+
+    from .bucket_plan import Measuring
 
 __all__ = ["Bucket", "Buckets", "Reduction", "lay_out"]
 
 _ALIGNMENT_BYTES = 64
 """Gradients begin on a cache line of their own."""
+_WHILE_MEASURING = 1 << 20
 
 
 class Place(NamedTuple):
@@ -198,7 +204,8 @@ class Buckets:
         Their shapes, dtypes and names are used.
     on : Axis
     bucket_bytes, first_bucket_bytes : int
-        The sizes of the buckets. With 0 each parameter has one of its own.
+        The sizes of the buckets. With 0 each parameter has one of its own. With ``bucket_bytes="measured"`` they are
+        chosen after the first sweeps (`bucket_plan`).
     buffers : int
         The number of buffers of a bucket. With 2, a program that keeps the gradients of a step during the next one
         costs no new buffers.
@@ -213,7 +220,7 @@ class Buckets:
         parameters: Sequence[Tensor],
         on: Axis,
         *,
-        bucket_bytes: int,
+        bucket_bytes: int | Literal["measured"],
         first_bucket_bytes: int,
         buffers: int = 1,
         reduction: Reduction | None = None,
@@ -224,8 +231,13 @@ class Buckets:
         self.own_channel = own_channel
         self.reduction = reduction
         self._parameters = parameters
-        self._limits = bucket_bytes, first_bucket_bytes
-        self._buffers = buffers
+        size = _WHILE_MEASURING if bucket_bytes == "measured" else bucket_bytes
+        self.bucketing = Bucketing(size, first_bucket_bytes, buffers)
+        self.measuring: Measuring | None = None
+        if bucket_bytes == "measured":
+            from .bucket_plan import Measuring  # loaded on first use, with its model of the link
+
+            self.measuring = Measuring(self.bucketing)
         self.places: list[Place] | None = None
         self._at: dict[int, tuple[int, int]] = {}  # index of the parameter -> bucket, index in it
         self._kept: list[list[_Buffer]] = []
@@ -255,16 +267,34 @@ class Buckets:
 
             self.memory = shared_memory(group)
         self.is_early = self.own_channel and not is_shared
+        if not self.is_early or group.dry or group.size == 1:
+            self.measuring = None  # nothing overlaps, or no time passes
+        limits = self._limits
         # Where nothing overlaps, several buckets would only wait for the other ranks more often.
-        limits = (sys.maxsize, sys.maxsize) if is_shared and self._limits[0] and self.keeps_gradients else self._limits
-        self.places = lay_out(self._parameters, order, *limits)
+        limits = (sys.maxsize, sys.maxsize) if is_shared and limits[0] and self.keeps_gradients else limits
+        return self._settle_order(order, *limits)
+
+    @property
+    def _limits(self) -> tuple[int, int]:
+        return int(self.bucketing.bucket_bytes), self.bucketing.first_bucket_bytes
+
+    def _settle_order(self, order: Sequence[int], bucket_bytes: int, first_bucket_bytes: int) -> list[Place]:
+        self.places = lay_out(self._parameters, order, bucket_bytes, first_bucket_bytes)
         self._at = {i: (b, j) for b, place in enumerate(self.places) for j, i in enumerate(place.indices)}
         self._settle()
         self._kept = [[] for _ in self.places]
-        for _ in range(self._buffers if self.keeps_gradients and not group.dry else 0):
+        for _ in range(self.bucketing.buffers if self.keeps_gradients and not self.group.dry else 0):
             for b, kept in enumerate(self._kept):
                 kept.append(_Buffer(self._new_buffer(b, is_first=True), self.places[b], self.keeps_parts))
         return self.places
+
+    def _choose_sizes(self, measured: Measuring) -> None:
+        """Divide the parameters anew, by the times of the first sweeps. All ranks of the axis call it."""
+        assert self.places is not None
+        order = [i for place in self.places for i in place.indices]
+        self.measuring = None
+        self.bucketing = measured.choose(partial(lay_out, self._parameters, order), self.group)
+        self._settle_order(order, *self._limits)
 
     def _agreed_order(self, order: list[int]) -> list[int]:
         """The order of the first rank. All ranks of the axis call it.
@@ -364,6 +394,8 @@ class Buckets:
         if self.places is None:
             places = range(step - first)
             self.settle_places(sorted(places, key=lambda i: -uses[first + i][0] if first + i in uses else 1))
+        elif self.measuring is not None and self.measuring.is_complete and self not in _begun(sweep):
+            self._choose_sizes(self.measuring)
         filling = _begun(sweep)[step] = _Filling(self, sweep, first)
         filling.announce()
         sweep.stop_at([(use.place, partial(filling.arrived, k - first)) for k, use in uses.items()])
@@ -392,6 +424,13 @@ class Buckets:
             group.run(Request("all_reduce", np.zeros(place.size, place.like.dtype)))
 
 
+class _Times:
+    """When the gradients of a sweep were complete, in seconds from its begin."""
+
+    def __init__(self, count: int):
+        self.begin, self.ready_s = time.perf_counter(), [0.0] * count
+
+
 class _Filling:
     """The buckets of one entry in one sweep."""
 
@@ -407,6 +446,7 @@ class _Filling:
         self.queue: deque[tuple[_Filling, int]] = _begun(sweep).setdefault(runs, deque())
         self.queue.extend((self, b) for b in range(len(places)))
         self._wait: dict[int, Callable[[], Any] | None] = {}
+        self._times = None if runs.measuring is None else _Times(len(runs._parameters))
 
     def announce(self) -> None:
         """Compare with the other ranks which gradients are summed."""
@@ -430,6 +470,8 @@ class _Filling:
     def _take(self, i: int, ct: Any) -> None:
         b, j = self._runs._at[i]
         self._taken.add(i)
+        if self._times is not None:
+            self._times.ready_s[i] = time.perf_counter() - self._times.begin
         if not self._runs.group.dry:  # a dry run has no values
             self._runs.write(self.buckets[b], j, ct)
         self._used[b][j] = 0.0 if ct is None else 1.0
@@ -469,6 +511,8 @@ class _Filling:
                     "is not among its operands"
                 )
         cotangents.clear()
+        if self._times is not None and self._runs.measuring is not None:
+            self._runs.measuring.take(self._times.ready_s, time.perf_counter() - self._times.begin)
         self._advance()
         for b, bucket in enumerate(self.buckets):
             wait = self._wait.pop(b)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 from weakref import ref
 
 import numpy as np
@@ -24,7 +24,7 @@ from collectives.mesh import Axis
 from .buckets import Reduction
 from .entry import ENTRY, Entry, entered_axes, plan_entry, plan_sharded_entry
 from .layers import Arena, Layers, layers_of
-from .settings import Bucketing, Zero, axis_names, bucketing_of, zero_of
+from .settings import Bucketing, Zero, axis_names, bucketing_of, refuse_measured, zero_of
 from .sharded import SHARDED_ENTRY, division, shard_parameter
 
 __all__ = ["DataParallel"]
@@ -48,7 +48,8 @@ class DataParallel(Module):
         The mesh axes over which the batch is divided.
     bucket_bytes, first_bucket_bytes : int
         Gradients are summed in flat buckets of about this size, the first of which may be smaller, so that its sum
-        starts early. With ``bucket_bytes=0`` each gradient is summed by itself.
+        starts early. With ``bucket_bytes=0`` each gradient is summed by itself. With ``bucket_bytes="measured"`` the
+        ranks choose both after the first steps; see `Bucketing`.
     buffers : int
         The number of buffers that each bucket keeps. Gradients are views of the buckets. A program that still holds
         those of the last step during the next backward pass needs 2, or else that pass allocates new buffers.
@@ -110,7 +111,7 @@ class DataParallel(Module):
         module: Module,
         axis: str | Sequence[str],
         *,
-        bucket_bytes: int = 25 << 20,
+        bucket_bytes: int | Literal["measured"] = 25 << 20,
         first_bucket_bytes: int = 1 << 20,
         buffers: int = 1,
         reduction: Reduction | None = None,
@@ -139,6 +140,8 @@ class DataParallel(Module):
                 f"DataParallel: zero={divides.stage} and a reduction were given. A reduction sums whole gradients, and "
                 "here each rank gets a part of the sum\n  fix: zero=0, or no reduction"
             )
+        if sizes.bucket_bytes == "measured":
+            refuse_measured("DataParallel", divides.stage, reduction)
         self.zero, self.replicate = divides.stage, axis_names(divides.replicate)
         self._buckets = {**vars(sizes), "reduction": reduction}
         self._begin()
@@ -186,6 +189,13 @@ class DataParallel(Module):
         """The buffers of gradients that are kept from one backward pass to the next."""
         layers = [] if self._layers is None else self._layers.entries
         return [flat for entry in (*self._entries, *layers) for flat in entry.kept_buffers()]
+
+    @property
+    def bucketing(self) -> Bucketing:
+        """The sizes of the buckets: with ``bucket_bytes="measured"`` those in use, once the model was called."""
+        found = [entry.bucketing for entry in self._entries]
+        given = Bucketing(**{name: self._buckets[name] for name in ("bucket_bytes", "first_bucket_bytes", "buffers")})
+        return next((each for each in found if each is not None), given)
 
     def gathered_arrays(self) -> list[Any]:
         """The memory into which layers are gathered (stage 3)."""

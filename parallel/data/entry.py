@@ -20,6 +20,7 @@ from collectives.ops.joint import Joint, JointCall, OneByOne
 from collectives.ops.sums import CAST_I_TO_R
 
 from .buckets import Buckets
+from .settings import Bucketing
 from .sharded import ShardedBuckets
 
 __all__ = ["ENTRY", "Entry", "EntryPlan", "enter", "entered_axes", "plan_entry", "plan_sharded_entry"]
@@ -155,6 +156,12 @@ class Entry:
         runs = None if self._plan is None else self._plan.call.runs
         before = [] if self._after is None else self._after.kept_buffers()
         return [*before, *(runs.kept_buffers() if isinstance(runs, Buckets) else [])]
+
+    @property
+    def bucketing(self) -> Bucketing | None:
+        """The sizes of its buckets, once it has been recorded."""
+        runs = None if self._plan is None else self._plan.call.runs
+        return runs.bucketing if isinstance(runs, Buckets) else None
 
     @property
     def gathers(self) -> ShardedBuckets | None:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from autograd.errors import OptionError
 
-__all__ = ["Bucketing", "Zero", "axis_names", "bucketing_of", "stage_of", "zero_of"]
+__all__ = ["Bucketing", "Zero", "axis_names", "bucketing_of", "refuse_measured", "stage_of", "zero_of"]
+
+_FIRST_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -21,7 +23,10 @@ class Bucketing:
     ----------
     bucket_bytes, first_bucket_bytes : int
         Gradients are summed in flat buckets of about this size, the first of which may be smaller, so that its sum
-        starts early. With ``bucket_bytes=0`` each gradient is summed by itself.
+        starts early. With ``bucket_bytes=0`` each gradient is summed by itself. With ``bucket_bytes="measured"`` the
+        ranks choose both after the first steps, from the times at which gradients are complete and from the measured
+        link, where sums overlap with backward: between hosts. Another run may choose other sizes, which changes the
+        rounding of sums; ``model.bucketing`` has the sizes, to give them from then on.
     buffers : int
         The number of buffers that each bucket keeps. Gradients are views of the buckets. A program that still holds
         those of the last step during the next backward pass needs 2, or else that pass allocates new buffers.
@@ -38,8 +43,8 @@ class Bucketing:
     >>> model = DataParallel(nn.Linear(4, 2), "dp", bucketing=Bucketing(bucket_bytes=4 << 20, buffers=2))
     """
 
-    bucket_bytes: int = 25 << 20
-    first_bucket_bytes: int = 1 << 20
+    bucket_bytes: int | Literal["measured"] = 25 << 20
+    first_bucket_bytes: int = _FIRST_BYTES
     buffers: int = 1
 
     def __post_init__(self) -> None:
@@ -128,6 +133,17 @@ def zero_of(caller: str, zero: int | Zero, axis: Any, replicate: Any) -> Zero:
     return Zero(zero, replicate)
 
 
+def refuse_measured(caller: str, zero: int, reduction: Any) -> None:
+    """Raise OptionError for measured sizes with an option whose state depends on the buckets."""
+    other = f"zero={zero}" if zero else "a reduction" if reduction is not None else ""
+    if other:
+        raise OptionError(
+            f"{caller}: bucket_bytes='measured' and {other} were given. Measured buckets change after the first steps, "
+            "and its state is kept by bucket\n  fix: bucket_bytes=1 << 20, or the size that a model without it has "
+            "chosen (model.bucketing)"
+        )
+
+
 def stage_of(zero: int | Zero) -> int:
     """The stage that an argument `zero` gives."""
     return zero.stage if isinstance(zero, Zero) else zero
@@ -141,6 +157,15 @@ def axis_names(axis: Any) -> tuple[str, ...]:
 def _check_sizes(caller: str, sizes: dict[str, Any]) -> None:
     for name, n in sizes.items():
         least = int(name == "buffers")
+        if name == "bucket_bytes" and isinstance(n, str):
+            if n != "measured":
+                raise OptionError(f"{caller}: bucket_bytes={n!r} was given; needed: an int, or 'measured'")
+            if sizes.get("first_bucket_bytes", _FIRST_BYTES) != _FIRST_BYTES:
+                raise OptionError(
+                    f"{caller}: bucket_bytes='measured' and first_bucket_bytes={sizes['first_bucket_bytes']!r} were "
+                    "given; needed: one of the two, because the first bucket is measured, too"
+                )
+            continue
         if isinstance(n, bool) or not isinstance(n, int) or n < least:
             text = f"{caller}: {name}={n!r} was given; needed: an int of at least {least}"
             raise OptionError(text)
