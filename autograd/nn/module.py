@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import wraps
 from inspect import signature
+from itertools import islice
 from operator import index
 from typing import Any, NamedTuple, ParamSpec, Protocol, Self, TypeVar
 
@@ -42,7 +43,9 @@ from ..errors import (
 from ..layouts.layout import C, Layout
 from ..random.philox import floating
 
-__all__ = ["Module", "ModuleDict", "ModuleList", "Sequential"]
+__all__ = ["Module", "ModuleDict", "ModuleList", "ParameterList", "Sequential"]
+
+_ITEMS, _DEPTH = 1000, 3  # of a container that are looked at for parameters: it may hold data
 
 
 Args = ParamSpec("Args")
@@ -91,6 +94,8 @@ class Module:
 
     __slots__ = ("__dict__", "__weakref__", "_given")  # what `__init__` got, for `repr`; no attribute with modules
     _given: tuple[tuple[Any, ...], dict[str, Any]]
+    _others: tuple[str, ...] = ()
+    """Attributes that hold parameters of other modules, besides its own."""
     training = True
     """Whether the module is in training mode, where dropout drops elements and batch norm uses the batch's statistics.
     Set it by `train` and `eval`."""
@@ -262,13 +267,22 @@ class Module:
             Whether those of submodules are included.
         remove_duplicate : bool
             Whether a parameter that several attributes hold is yielded once only.
+
+        Raises
+        ------
+        ArgumentError
+            At the end: a learned parameter is in a list, tuple or dict that the module does not see, and no attribute
+            holds it; or a module with such parameters in a dict.
         """
         seen: set[int] = set()
+        held: set[int] = set()
         for path, owner, _, parameter in self.named_owners():
+            held.add(id(parameter))
             if (recurse or owner is self) and not (remove_duplicate and id(parameter) in seen):
                 seen.add(id(parameter))
                 parameter.name = parameter.name or path
                 yield _below(prefix, path), parameter
+        _refuse_unseen(self, held)
 
     def parameters(self, recurse: bool = True) -> list[Parameter]:
         """Return all parameters, each once, in order of assignment; without `recurse` not those of submodules."""
@@ -873,3 +887,130 @@ class ModuleDict(Module):
     def named_owners(self, prefix: str = "") -> Iterator[tuple[str, Module, str, Parameter]]:
         for key, module in self.by_key.items():
             yield from module.named_owners(f"{prefix}{key}.")
+
+
+@typed_errors
+class ParameterList(Module):
+    """A list of parameters, as an attribute of a module. They are named by their positions ("0").
+
+    A plain list of Parameters is not seen by the module that has it.
+
+    Raises
+    ------
+    ArgumentError
+        An item is no Parameter.
+    PositionError
+        An index is out of range.
+
+    Examples
+    --------
+    >>> import numpy, autograd as ag
+    >>> from autograd import nn
+    >>> class Powers(nn.Module):
+    ...     def __init__(self):
+    ...         self.weights = nn.ParameterList([ag.Parameter(numpy.ones(2)) for _ in range(3)])
+    ...     def forward(self, x):
+    ...         for w in self.weights:
+    ...             x = x * w
+    ...         return x
+    >>> [name for name, _ in Powers().named_parameters()]
+    ['weights.0', 'weights.1', 'weights.2']
+    """
+
+    def __init__(self, parameters: Iterable[Parameter] = ()):
+        self.extend(parameters)
+
+    def _names(self) -> list[str]:
+        return [name for name in vars(self) if name.isdigit()]
+
+    def __len__(self) -> int:
+        return len(self._names())
+
+    def __getitem__(self, i: int | slice) -> Any:
+        if isinstance(i, slice):
+            return ParameterList(list(self)[i])
+        return getattr(self, self._place(i))
+
+    def __setitem__(self, i: int, parameter: Parameter) -> None:
+        place = self._place(i)
+        setattr(self, place, _checked_parameter(place, parameter))
+
+    def _place(self, i: int) -> str:
+        n = len(self)
+        if not -n <= index(i) < n:
+            raise PositionError(f"ParameterList: index {index(i)} was given; it has {n} parameters")
+        return str(index(i) % n)
+
+    def __iter__(self) -> Iterator[Parameter]:
+        for name in self._names():  # as attributes, whose values a parallel call may have replaced
+            yield getattr(self, name)
+
+    def append(self, parameter: Parameter) -> Self:
+        """Add a parameter at the end and return the list."""
+        return self.extend([parameter])
+
+    def extend(self, parameters: Iterable[Parameter]) -> Self:
+        """Add parameters at the end and return the list."""
+        n = len(self)
+        for i, p in enumerate([_checked_parameter(n + i, p) for i, p in enumerate(parameters)]):
+            setattr(self, str(n + i), p)
+        return self
+
+    def __iadd__(self, parameters: Iterable[Parameter]) -> Self:
+        return self.extend(parameters)
+
+
+def _checked_parameter(i: Any, parameter: Any) -> Parameter:
+    if not isinstance(parameter, Parameter):
+        raise ArgumentError(
+            f"ParameterList: item {i} is {short(parameter)}; needed: a Parameter\n  fix: ag.Parameter(array)"
+        )
+    return parameter
+
+
+def _refuse_unseen(module: Module, seen: set[int]) -> None:
+    """Raise ArgumentError for a learned parameter in a list, tuple, set or dict that no attribute of a module holds.
+
+    `seen` has the identities of those that are held.
+    """
+    for _, owner in module.named_modules():
+        for attribute, value in vars(owner).items():
+            for place, item in () if attribute in owner._others else _held_in(f".{attribute}", value, _DEPTH):
+                held = [item] if isinstance(item, Parameter) else item.parameters()
+                if any(p.requires_grad and id(p) not in seen for p in held):
+                    _refuse_container(owner, attribute, value, place, item)
+
+
+def _held_in(place: str, value: Any, depth: int) -> Iterator[tuple[str, Parameter | Module]]:
+    """The parameters and modules in a container, with their places."""
+    items: Iterable[tuple[Any, Any]]
+    if isinstance(value, dict):
+        items = value.items()
+    elif isinstance(value, list | tuple | set | frozenset):
+        items = enumerate(value)
+    else:
+        return
+    for key, item in islice(items, _ITEMS):
+        if isinstance(item, Parameter | Module):
+            yield f"{place}[{key!r}]", item
+        elif depth > 1:
+            yield from _held_in(f"{place}[{key!r}]", item, depth - 1)
+
+
+def _refuse_container(owner: Module, attribute: str, value: Any, place: str, item: Parameter | Module) -> None:
+    here, name = f"self.{attribute}", type(owner).__name__
+    what = "a Parameter" if isinstance(item, Parameter) else f"the module {type(item).__name__}"
+    if isinstance(value, list | tuple) and isinstance(item, Parameter) and place.count("[") == 1:
+        fix = f"{here} = nn.ParameterList({here})"
+    elif isinstance(value, dict) and isinstance(item, Module) and place.count("[") == 1:
+        fix = f"{here} = nn.ModuleDict({here})"
+    elif isinstance(item, Parameter):
+        fix = "an attribute for each: self.name = parameter, or setattr(self, name, parameter)"
+    else:
+        fix = "an attribute for each, or nn.ModuleList"
+    learned = "requires_grad = False" if isinstance(item, Parameter) else "requires_grad_(False)"
+    raise ArgumentError(
+        f"{name}: self{place} is {what} in a container that the module does not see, and no attribute holds it: an "
+        "optimizer would not update it, ranks would not sum its gradient, and files would not have it\n"
+        f"  fix: {fix}\n  or:  self{place}.{learned}, if it is not learned"
+    )

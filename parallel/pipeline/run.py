@@ -231,6 +231,8 @@ class Pipeline(Module):
     [(4.992, ['0.weight', '0.bias']), (4.992, ['2.weight', '2.bias'])]
     """
 
+    _others = ("_ties", "_borrowed", "_parameters_of")  # parameters of layers on other ranks
+
     def __init__(
         self,
         layers: Any,

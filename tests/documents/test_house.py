@@ -15,12 +15,12 @@ from .house import ROOT, Figures, Tree, complexity, loaded, walks
 CEILINGS = {
     "closure of the engine: files, lines": [37, 9_845],
     "closure of all_reduce: files, lines": [66, 17_210],
-    "closure of DataParallel: files, lines": [142, 36_680],
+    "closure of DataParallel: files, lines": [142, 36_810],
     "complexity above 20, 30": [19, 7],
     "functions with a cache": [57],
     "node[k] outside the engine, of all": [0, 59],
     "globals that functions change": [34],
-    "errors without the line, of all": [0, 1_107],
+    "errors without the line, of all": [0, 1_110],
 }
 IMPORTS = {"autograd": [9, 1_945], "autograd.engine": [10, 1_995]}
 WALKS = {  # a pipeline's rank that waits asks again and again, so its calls vary
