@@ -20,6 +20,7 @@ import numpy as np
 from .. import notebook
 from ..arrays.capture import refuse
 from ..arrays.device import as_array, dtype_named, gpu_named, is_inexact, move, to_device, where_to
+from ..engine.events import listeners
 from ..engine.leaves import Constant, Leaf, Parameter, constant
 from ..engine.state import state
 from ..engine.tensor import TENSORS, Tensor
@@ -112,6 +113,15 @@ class Module:
             if isinstance(error, RingtapeError) or not is_raised_inside(error, type(self).forward):
                 raise
             raise refused(error, type(self).__name__, (*args, *kwargs.values())) from error
+
+    # -- a linear layer and an activation after it as one operation, which saves passes over arrays of a device ------
+    def _after_linear(self) -> Any:
+        """The operation of a linear layer and this activation; None for other modules."""
+        return None
+
+    def _forward_with(self, joint: Any, input: Any) -> Any:
+        """The result of `joint` for the weight and bias of this linear layer; NotImplemented for other modules."""
+        return NotImplemented
 
     def named_owners(self, prefix: str = "") -> Iterator[tuple[str, Module, str, Parameter]]:
         """Iterate over (path, owner, attribute, Parameter), in order of assignment.
@@ -787,9 +797,24 @@ class Sequential(ModuleList):
         super().__init__(modules)
 
     def forward(self, input: Any) -> Tensor:
+        if input.__class__ in TENSORS and input.array.__class__ is not np.ndarray and not listeners:
+            return self._forward_on_device(input)
         for module in self.layers:
             input = module.forward(input)
         return input
+
+    def _forward_on_device(self, x: Any) -> Any:
+        """The forward pass where kernels of linear layers take the activation with them."""
+        left = iter(zip(self.layers, [*self.layers[1:], None], strict=True))
+        for module, after in left:
+            joint = None if after is None else after._after_linear()
+            found = NotImplemented if joint is None else module._forward_with(joint, x)
+            if found is NotImplemented:
+                x = module.forward(x)
+            else:
+                x = found
+                next(left)  # the activation is done
+        return x
 
 
 @typed_errors

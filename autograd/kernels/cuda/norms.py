@@ -17,7 +17,7 @@ PROGRAM = program(
         f"{kernel}<{name}>"
         for kernel in ("norm", "norm_backward", "norm_backward_sums", "norm_sums", "sums_of_groups") for name in TYPES
     ),
-    ("rows.cuh", "norms.cu"),
+    ("rows.cuh", "columns.cuh", "norms.cu"),
 )  # fmt: skip
 GROUPS = 264
 """Groups of rows whose sums are added up, at most: two blocks for each of the 132 multiprocessors of an H200. It does
