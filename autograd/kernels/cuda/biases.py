@@ -16,10 +16,11 @@ import numpy as np
 
 from ...arrays.half import product
 from .. import Kernel
+from .columns import sum_groups
 from .program import TYPES, Launch, has_type, launch_known, program, type_name, wide
 from .rows import BLOCK_THREADS, PACK_BYTES, contiguous, matrix
 
-__all__ = ["add_bias", "column_sums"]
+__all__ = ["activated", "activated_backward", "add_bias", "column_sums"]
 
 ACTIVATIONS = ("Plain", "Relu", "GeluTanh", "GeluErf", "Silu")
 PROGRAM = program(
@@ -51,7 +52,7 @@ def _groups(n: int, columns: int, rows: int) -> int:
     return min(-(-n // (rows * AT_ONCE)), max(1, BLOCKS // columns))
 
 
-def _forward(x: Any, bias: Any, y: Any, activation: str) -> None:
+def activated(x: Any, bias: Any, y: Any, activation: str) -> None:
     """Write ``f(x + bias)`` to `y`, which may be `x`; both are contiguous matrices."""
     n, width = x.shape
 
@@ -64,7 +65,7 @@ def _forward(x: Any, bias: Any, y: Any, activation: str) -> None:
         launch_known(PROGRAM, f"add_bias<{type_name(x.dtype)}, {activation}>", x.shape, make, x, bias, y)
 
 
-def _backward(ct: Any, x: Any, bias: Any, g: Any, activation: str) -> Any:
+def activated_backward(ct: Any, x: Any, bias: Any, g: Any, activation: str) -> Any:
     """Write ``ct f'(x + bias)`` to `g`, unless `x` is None, and return its sums over the rows. All are contiguous."""
     (n, width), name = ct.shape, type_name(ct.dtype)
     sums = np.empty_like(ct, shape=(width,))
@@ -78,13 +79,10 @@ def _backward(ct: Any, x: Any, bias: Any, g: Any, activation: str) -> Any:
     def make() -> Launch:
         return Launch((columns, groups), block, (*[None] * 6, np.int64(n), np.int32(width)))
 
-    def make_sums() -> Launch:
-        return Launch((-(-width // 32), 1), (32, 8), (None, None, np.int32(groups), np.int32(width)))
-
     given = ct, x, bias, g, parts, sums
     launch_known(PROGRAM, f"add_bias_backward<{name}, {activation}>", (ct.shape, groups), make, *given)
     if parts is not None:
-        launch_known(PROGRAM, f"sums_of_groups<{name}>", (groups, width), make_sums, parts, sums)
+        sum_groups(PROGRAM, parts, sums)
     return sums
 
 
@@ -100,7 +98,7 @@ def add_bias(x: Any, bias: Any) -> Any:
     if not _fits(x, bias):
         return None
     rows = matrix(x)
-    _forward(rows, contiguous(bias), rows, "Plain")
+    activated(rows, contiguous(bias), rows, "Plain")
     return x
 
 
@@ -111,7 +109,7 @@ def column_sums(x: Any) -> Any:
     """
     if x.ndim < 2 or not has_type(x.dtype) or (x.shape[-1] * x.itemsize < 64 and x.size > 1 << 16):
         return None
-    return _backward(matrix(x), None, None, None, "Plain")
+    return activated_backward(matrix(x), None, None, None, "Plain")
 
 
 # -- linear layers with an activation ----------------------------------------------------------------------------------
@@ -131,7 +129,7 @@ def _kernel(activation: str) -> Kernel:
         h = product(x, w)
         rows = matrix(h)
         y = rows if keeps_result or not keep else np.empty_like(rows)
-        _forward(rows, contiguous(b), y, activation)
+        activated(rows, contiguous(b), y, activation)
         return y.reshape(h.shape), (y if keeps_result else rows) if keep else None
 
     def backward(
@@ -139,7 +137,7 @@ def _kernel(activation: str) -> Kernel:
     ) -> Sequence[Any]:
         x, w, b = xs
         g = kept if last and not keeps_result else np.empty_like(kept)
-        sums = _backward(matrix(ct), kept, None if keeps_result else contiguous(b), g, activation)
+        sums = activated_backward(matrix(ct), kept, None if keeps_result else contiguous(b), g, activation)
         dx = product(g, w.T).reshape(x.shape) if wanted[0] else None
         dw = product(_rows(x).T, g) if wanted[1] else None
         return dx, dw, sums if wanted[2] else None

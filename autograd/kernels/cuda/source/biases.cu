@@ -3,9 +3,16 @@
 // A block has 256 threads: blockDim.x packs of columns in blockDim.y rows. A thread has the same columns in all of its rows,
 // and so keeps their biases, and the sums that are the bias's gradient, in registers. Four rows are read together.
 
+template <typename T, int N> __device__ __forceinline__ Pack<T, N> plus(const Pack<T, N> &x, const Pack<T, N> &y) {
+    Wide<T> sum[N];
+#pragma unroll
+    for (int i = 0; i < N; i++) sum[i] = wide(x.at[i]) + wide(y.at[i]);
+    return narrow_all<T>(sum);
+}
+
 // y = f(x + bias), where x + bias is rounded first, as if it were written. y may be x.
 template <typename T, template <typename> class F>
-__global__ void __launch_bounds__(256) add_bias(const T *xs, const T *bias, T *ys, Index rows, int width) {
+__global__ void __launch_bounds__(256, 3) add_bias(const T *xs, const T *bias, T *ys, Index rows, int width) {
     typedef typename Row<T>::Packed Packed;
     constexpr int N = Row<T>::N, U = 4;
     Row<T> row(width);
@@ -15,11 +22,12 @@ __global__ void __launch_bounds__(256) add_bias(const T *xs, const T *bias, T *y
     bool is_fast = row.is_whole(pack) && width % N == 0 && row.fits(xs) && row.fits(ys);
     Index step = blockDim.y, each = step * U;
     auto value = [&](const Packed &x) {
+        Packed z = plus<T>(x, b);
         Wide<T> found[N];
 #pragma unroll
         for (int i = 0; i < N; i++) {
             Wide<T> d;
-            F<Wide<T>>::at(wide(narrow<T>(wide(x.at[i]) + wide(b.at[i]))), found[i], d);
+            F<Wide<T>>::at(wide(z.at[i]), found[i], d);
         }
         return narrow_all<T>(found);
     };
@@ -57,12 +65,12 @@ add_bias_backward(const T *cts, const T *xs, const T *bias, T *gs, Wide<T> *part
     bool is_fast = is_own && row.is_whole(pack) && width % N == 0 && row.fits(cts) && row.fits(xs) && row.fits(gs);
     Index step = blockDim.y, each = step * U;
     auto value = [&](const Packed &ct, const Packed &x) {
+        Packed z = bias ? plus<T>(x, b) : x;
         Wide<T> found[N];
 #pragma unroll
         for (int i = 0; i < N; i++) {
-            Wide<T> v = wide(x.at[i]), y, d;
-            if (bias) v = wide(narrow<T>(v + wide(b.at[i])));
-            F<Wide<T>>::at(v, y, d);
+            Wide<T> y, d;
+            F<Wide<T>>::at(wide(z.at[i]), y, d);
             found[i] = wide(ct.at[i]) * d;
         }
         return narrow_all<T>(found);

@@ -181,9 +181,15 @@ norm_backward_sums(const T *cts, const T *xs, const T *weight, const Wide<T> *me
         for (int k = 0; k < K; k++) {
             if (!is_row || threadIdx.x + k * blockDim.x >= row.packs) continue;
 #pragma unroll
-            for (int i = 0; i < N; i++) {  // in place, and one by one: registers do not suffice for a second pack
-                Wide<T> c = wide(ct[k].at[i]), g = weight ? c * wide(w[k].at[i]) : c;
-                x[k].at[i] = narrow<T>((g - first - (wide(x[k].at[i]) - mean) * scale * second) * scale);
+            for (int i = 0; i < N; i += 2) {  // in place, and two by two: registers do not suffice for a second pack
+                Wide<T> dx[2];
+#pragma unroll
+                for (int j = 0; j < 2; j++) {
+                    Wide<T> c = wide(ct[k].at[i + j]), g = weight ? c * wide(w[k].at[i + j]) : c;
+                    dx[j] = (g - first - (wide(x[k].at[i + j]) - mean) * scale * second) * scale;
+                }
+                Pack<T, 2> both = narrow_all<T>(dx);
+                x[k].at[i] = both.at[0], x[k].at[i + 1] = both.at[1];
             }
             row.write(dxs + index * width, is_fit, threadIdx.x + k * blockDim.x, x[k]);
         }

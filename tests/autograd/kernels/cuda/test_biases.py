@@ -61,18 +61,18 @@ def check(there: Device, n: int, width: int, dtype: str, activation: str, shift:
     x, b, ct = (to_dtype(draw(*shape, seed=i), dtype) for i, shape in enumerate(((n, width), (width,), (n, width))))
     given = [shifted(there, each, shift[k % 2]) for k, each in enumerate((x, b, ct))]
     y = shifted(there, numpy.zeros_like(x), shift[1])
-    biases._forward(given[0], given[1], y, activation)
+    biases.activated(given[0], given[1], y, activation)
     z = rounded(to_float64(x) + to_float64(b), dtype)
     right, slope = value(activation, z)
     close(there.values(y), right, dtype)
     g = shifted(there, numpy.zeros_like(x), shift[0])
-    sums = biases._backward(given[2], given[0], given[1], g, activation)
+    sums = biases.activated_backward(given[2], given[0], given[1], g, activation)
     close(there.values(g), to_float64(ct) * slope, dtype)
     expected = to_float64(there.values(g)).sum(0)
     close(there.values(sums), expected, dtype, factor=2 if dtype == "float32" else 1)
     for each, before in zip(given, (x, b, ct), strict=True):
         numpy.testing.assert_array_equal(there.values(each), before)
-    again = biases._backward(given[2], given[0], given[1], g, activation)
+    again = biases.activated_backward(given[2], given[0], given[1], g, activation)
     numpy.testing.assert_array_equal(there.values(again), there.values(sums))
 
 
@@ -105,11 +105,11 @@ def test_in_place_and_the_bits_of_separate_operations(there: Device) -> None:
     for dtype in DTYPES:
         x, b = to_dtype(draw(70, 24), dtype), to_dtype(draw(24, seed=1), dtype)
         moved = there.move(x)
-        biases._forward(moved, there.move(b), moved, "Plain")
+        biases.activated(moved, there.move(b), moved, "Plain")
         right = to_dtype(to_float64(x) + to_float64(b), dtype)  # exact in float64, so rounded once
         numpy.testing.assert_array_equal(there.values(moved), right)
         whole = there.move(x)
-        biases._forward(whole, there.move(b), whole, "Relu")
+        biases.activated(whole, there.move(b), whole, "Relu")
         numpy.testing.assert_array_equal(to_float64(there.values(whole)), numpy.maximum(to_float64(right), 0))
 
 
@@ -132,7 +132,7 @@ def test_a_nan_stays_in_its_column(there: Device) -> None:
     sums = there.values(biases.column_sums(there.move(x)))
     assert numpy.array_equal(numpy.isnan(sums), numpy.arange(12) == 3)
     moved = there.move(x)
-    biases._forward(moved, there.move(numpy.zeros(12, "f4")), moved, "Relu")
+    biases.activated(moved, there.move(numpy.zeros(12, "f4")), moved, "Relu")
     assert numpy.array_equal(numpy.isnan(there.values(moved)), numpy.isnan(x))
 
 
@@ -283,7 +283,7 @@ FAULTS = {
     "the last pack is left out": ("packs((width + N - 1) / N)", "packs(width / N)"),
     "rows of a block overwrite each other": ("sum = turn ? sum + own[i] : own[i];", "sum = own[i];"),
     "no barrier between turns": ("            }\n        __syncthreads();\n    }", "            }\n    }"),
-    "the bias is not added": ("wide(narrow<T>(wide(x.at[i]) + wide(b.at[i])))", "wide(x.at[i])"),
+    "the bias is not added": ("Packed z = plus<T>(x, b);", "Packed z = x;"),
     "the sum of the bias's addends before the derivative": ("sum[i] += wide(g.at[i]);", "sum[i] += 1;"),
     "rows after the last whole group": ("u < U && first + u * step < rows;", "u < 1 && first + u * step < rows;"),
     "packs at any address": ("width % N == 0 && row.fits(xs) && row.fits(ys)", "true"),

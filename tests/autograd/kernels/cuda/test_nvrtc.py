@@ -69,8 +69,8 @@ def test_the_table_shows_what_has_changed(nvrtc: Any, tmp_path: Path, capsys: py
 
 
 SPILLED_BYTES = {
-    "silu<double>": 48, "gelu_tanh<Half>": 4, "gelu_erf<Half>": 4, "gelu_erf<double>": 56,
-    "class_terms_backward<double>": 112, "norm_backward_sums<double>": 8,
+    "gelu_tanh<double>": 16, "gelu_erf<double>": 64, "class_terms_backward<double>": 112,
+    "norm_backward_sums<BFloat16>": 12,
 }  # fmt: skip
 """Of registers that do not suffice, for each thread, by NVRTC 12.9; 0 for the others."""
 
