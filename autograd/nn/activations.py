@@ -25,7 +25,7 @@ class ReLU(Module):
         return ops.relu(input)
 
     def _after_linear(self) -> Any:
-        return ops.linear_relu if type(self).forward is ReLU.forward else None
+        return ops.linear_relu if self._is_called(ReLU.forward) else None
 
 
 class LeakyReLU(Module):
@@ -82,7 +82,7 @@ class SiLU(Module):
         return ops.silu(input)
 
     def _after_linear(self) -> Any:
-        return ops.linear_silu if type(self).forward is SiLU.forward else None
+        return ops.linear_silu if self._is_called(SiLU.forward) else None
 
 
 class GELU(Module):
@@ -103,7 +103,7 @@ class GELU(Module):
         return ops.gelu(input, self.approximate)
 
     def _after_linear(self) -> Any:
-        if type(self).forward is not GELU.forward:
+        if not self._is_called(GELU.forward):
             return None
         return ops.linear_gelu if self.approximate == "none" else ops.linear_gelu_tanh
 

@@ -115,6 +115,10 @@ class Module:
             raise refused(error, type(self).__name__, (*args, *kwargs.values())) from error
 
     # -- a linear layer and an activation after it as one operation, which saves passes over arrays of a device ------
+    def _is_called(self, forward: Any) -> bool:
+        """Whether a call runs this method: not one of a subclass, of the instance, or of a parallel model."""
+        return getattr(self.forward, "__func__", None) is forward
+
     def _after_linear(self) -> Any:
         """The operation of a linear layer and this activation; None for other modules."""
         return None

@@ -12,6 +12,7 @@ from autograd import kernels, nn, ops
 from autograd.arrays.runtime import Program
 from autograd.kernels.cuda import biases, casts
 from autograd.kernels.cuda.program import _KNOWN
+from autograd.nn.substitution import interceptable, intercepted
 
 from ...arrays.devices import DEVICES, Device
 from . import on_cpu
@@ -257,6 +258,24 @@ def test_an_activation_of_ones_own_is_called(there: Device) -> None:
         x = ag.tensor(draw(2, 3).astype("f4"), device="cuda")
         linear = model[0](x)
         numpy.testing.assert_array_equal(there.values(model(x)), 2 * numpy.maximum(there.values(linear), 0))
+
+
+def test_a_method_that_is_intercepted_is_called(there: Device) -> None:
+    """As in ZeRO-3, which gathers the parameters of a layer in a call of it."""
+    calls: list[Any] = []
+    with there.as_cuda():
+        model = nn.Sequential(nn.Linear(3, 4), nn.ReLU()).to(device="cuda")
+        x = ag.tensor(draw(2, 3).astype("f4"), device="cuda")
+        linear = model[0]
+        interceptable(linear)
+        with intercepted({id(linear): lambda x: calls.append(x) or type(linear).forward(linear, x)}):
+            found = there.values(model(x))
+        assert len(calls) == 1
+        numpy.testing.assert_array_equal(there.values(model(x)), found)
+        assert len(calls) == 1
+        linear.forward = lambda x: calls.append(x) or type(linear).forward(linear, x)
+        numpy.testing.assert_array_equal(there.values(model(x)), found)
+        assert len(calls) == 2
 
 
 # -- prepared launches -------------------------------------------------------------------------------------------------
