@@ -27,8 +27,11 @@ ARCHITECTURE = "sm_90"
 
 
 class Used(NamedTuple):
-    """What a kernel uses, by the assembler's report, and of its PTX the instructions of the longest innermost loop and the
-    bytes of the widest load from global memory, or copy from there to shared memory."""
+    """What a kernel uses, by the assembler's report.
+
+    `loop` are the PTX instructions of its longest innermost loop, and `load_bytes` those of its widest load from global
+    memory, or copy from there to shared memory.
+    """
 
     registers: int
     spilled_bytes: int
