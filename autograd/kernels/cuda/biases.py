@@ -74,7 +74,7 @@ def activated_backward(ct: Any, x: Any, bias: Any, g: Any, activation: str) -> A
         return sums
     columns, block = _block(width, ct.itemsize)
     groups = _groups(n, columns, block[1])
-    parts = None if groups == 1 else np.empty_like(ct, wide(ct.dtype), shape=(groups, width))
+    parts = None if groups == 1 else np.empty_like(ct, wide(ct.dtype), shape=(groups, 1, width))
 
     def make() -> Launch:
         return Launch((columns, groups), block, (*[None] * 6, np.int64(n), np.int32(width)))

@@ -12,12 +12,14 @@ from .program import Launch, launch_known, type_name
 __all__ = ["sum_groups"]
 
 
-def sum_groups(program: Program, parts: Any, sums: Any) -> None:
-    """Write the sums over the groups of `parts`, [groups, ..., width], to `sums`, [..., width], in their order."""
-    groups, width = parts.shape[0], parts.shape[-1]
-    kinds = sums.size // width
+def sum_groups(program: Program, parts: Any, first: Any, second: Any = None) -> None:
+    """Write the sums over the groups of `parts`, [groups, 1 or 2, width], to arrays [width], in the groups' order.
+
+    They are two arrays, because a gradient owns its memory: a view of one array of both would be copied.
+    """
+    groups, kinds, width = parts.shape
 
     def make() -> Launch:
-        return Launch((-(-width // 32), kinds), (32, 8), (None, None, np.int32(groups), np.int32(width)))
+        return Launch((-(-width // 32), kinds), (32, 8), (None, None, None, np.int32(groups), np.int32(width)))
 
-    launch_known(program, f"sums_of_groups<{type_name(sums.dtype)}>", parts.shape, make, parts, sums)
+    launch_known(program, f"sums_of_groups<{type_name(first.dtype)}>", parts.shape, make, parts, first, second)

@@ -46,7 +46,7 @@ def _contiguous(x: Any) -> Any:
 
 
 def _backward(cts: Any, x: Any, weight: Any, kept: Any, wants_dx: bool, wants_sums: bool) -> tuple[Any, Any]:
-    """The cotangent of x, and those of weight and bias as the rows of a matrix; None where not wanted."""
+    """The cotangent of x, and those of weight and bias in a list; None where not wanted."""
     means, scales = kept
     name, n, width = type_name(x.dtype), len(x), x.shape[1]
     limit = shared_bytes(x)
@@ -60,9 +60,10 @@ def _backward(cts: Any, x: Any, weight: Any, kept: Any, wants_dx: bool, wants_su
             )  # fmt: skip
         return dx, None
     kinds = 1 if means is None else 2
-    sums = np.empty_like(x, shape=(kinds, width))
+    sums = [np.empty_like(x, shape=(width,)) for _ in range(kinds)]
     if not x.size:
-        sums.fill(0)
+        for each in sums:
+            each.fill(0)
         return dx, sums
     packs, per_thread = -(-width * x.itemsize // PACK_BYTES), 2 if x.itemsize == 2 else 4
     _, (threads, side_by_side) = plan(n, packs, per_thread, MOST_THREADS)
@@ -87,7 +88,7 @@ def _backward(cts: Any, x: Any, weight: Any, kept: Any, wants_dx: bool, wants_su
             lambda: made_of(Rows((-(-packs // 32), groups), (32, 8), np.int32(0), 0), 5, x),
             cts, x, means, scales, parts,
         )  # fmt: skip
-    sum_groups(PROGRAM, parts, sums)
+    sum_groups(PROGRAM, parts, *sums)
     return dx, sums
 
 

@@ -15,9 +15,11 @@ template <int N, typename W> __device__ __forceinline__ void add_in_turn(W *sums
     }
 }
 
-// out[kind] is the sum of parts[:, kind], for kind = blockIdx.y. A block is (32, 8), and has 32 columns.
+// `first` is the sum of parts[:, 0], and `second`, where gridDim.y is 2, that of parts[:, 1]. A block is (32, 8), and has 32
+// columns.
 template <typename T>
-__global__ void __launch_bounds__(256) sums_of_groups(const Wide<T> *parts, T *out, int groups, int width) {
+__global__ void __launch_bounds__(256)
+sums_of_groups(const Wide<T> *parts, T *first, T *second, int groups, int width) {
     __shared__ Wide<T> sums[8][32];
     int column = blockIdx.x * 32 + threadIdx.x, kinds = gridDim.y, kind = blockIdx.y;
     Wide<T> sum = 0;
@@ -29,5 +31,5 @@ __global__ void __launch_bounds__(256) sums_of_groups(const Wide<T> *parts, T *o
     __syncthreads();
     if (threadIdx.y > 0 || column >= width) return;
     for (int i = 1; i < 8; i++) sum += sums[i][threadIdx.x];
-    out[(Index)kind * width + column] = narrow<T>(sum);
+    (kind ? second : first)[column] = narrow<T>(sum);
 }

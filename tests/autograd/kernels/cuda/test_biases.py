@@ -14,6 +14,7 @@ from autograd.kernels.cuda import biases, casts
 from autograd.kernels.cuda.program import _KNOWN
 from autograd.nn.substitution import interceptable, intercepted
 
+from ...arrays import fake_device
 from ...arrays.devices import DEVICES, Device
 from . import on_cpu
 from .test_rows import DTYPES, bits_are_bfloat16, shifted, to_dtype, to_float64
@@ -258,6 +259,32 @@ def test_an_activation_of_ones_own_is_called(there: Device) -> None:
         x = ag.tensor(draw(2, 3).astype("f4"), device="cuda")
         linear = model[0](x)
         numpy.testing.assert_array_equal(there.values(model(x)), 2 * numpy.maximum(there.values(linear), 0))
+
+
+def test_the_launches_of_a_small_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One kernel for each layer forward and one backward beside the products, and no function of CuPy between them."""
+    seen: list[str] = []
+    true, functions = fake_device.FakeRuntime.launch, fake_device.DeviceArray.__array_ufunc__
+
+    def launch(self: Any, program: Program, kernel: str, *rest: Any) -> None:
+        seen.append(kernel.partition("<")[0])
+        true(self, program, kernel, *rest)
+
+    def ufunc(self: Any, function: Any, *rest: Any, **options: Any) -> Any:
+        if function is not numpy.matmul:
+            seen.append(function.__name__)
+        return functions(self, function, *rest, **options)
+
+    there = Device()
+    with there.as_cuda():
+        model = LAYERS["relu"]().to(device="cuda")
+        x, ct = (ag.tensor(draw(7, n).astype("f4"), device="cuda") for n in (6, 3))
+        monkeypatch.setattr(fake_device.FakeRuntime, "launch", launch)
+        monkeypatch.setattr(fake_device.DeviceArray, "__array_ufunc__", ufunc)
+        with ag.Tape() as tape:
+            y = model(x)
+        tape.backward(y, ct)
+    assert seen == ["add_bias"] * 3 + ["add_bias_backward"] * 3
 
 
 def test_a_method_that_is_intercepted_is_called(there: Device) -> None:
