@@ -42,7 +42,8 @@ TARGET_S = 0.2
 """About how long the calls that are timed together take."""
 LIMIT_S = 180.0
 """How long a library may take for one answer: its first one compiles kernels."""
-FIRST = ("4096", "gpt, float16", "64-64-64-10", "gelu, float16", "layer_norm, float16", "softmax", "rotary, float16")
+FIRST = ("4096", "gpt, float16", "64-64-64-10", "gelu, float16", "layer_norm, float16", "softmax", "rotary, float16",
+         "activated_bias, float16", "sum_of_rows, float16")
 """The words of the cases of ``--first``."""
 
 BYTES_PER_S = 3.35e12

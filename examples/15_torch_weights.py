@@ -59,7 +59,7 @@ class MLP(nn.Module):
         self.activation = nn.GELU("tanh")
 
     def forward(self, x: Any) -> Any:
-        return self.c_proj(self.activation(self.c_fc(x)))
+        return nn.in_turn(x, self.c_fc, self.activation, self.c_proj)
 
 
 class Block(nn.Module):

@@ -50,7 +50,7 @@ class MLP(nn.Module):
         self.down = nn.Linear(4 * config.width, config.width, dtype=dtype, key=key.fold("down"))
 
     def forward(self, x: Any) -> Any:
-        return self.down(self.activation(self.up(x)))
+        return nn.in_turn(x, self.up, self.activation, self.down)
 
 
 class Block(nn.Module):

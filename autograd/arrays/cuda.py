@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
 import threading
@@ -20,6 +21,8 @@ from .runtime import Event, Memory, Program, Runtime, Stream
 __all__ = ["CudaRuntime", "allow_tf32", "facts", "library", "runtime", "tf32_allowed", "why_not"]
 
 _SHARED_BYTES = 48 << 10  # a kernel that uses more shared memory, static and dynamic together, must ask for it
+_MOST_READY = 8192  # prepared launches of a thread
+_NULL = np.uintp(0)
 _NEEDED = (14, 1)  # the CuPy that keeps compiled kernels on disk also where their names are given as expressions
 
 
@@ -86,6 +89,29 @@ class _Made:
         self.function, self.allowed_bytes = function, allowed_bytes
 
 
+class _Arguments:
+    """A kernel's arguments in memory, as ``cuLaunchKernel`` takes them: a list of the address of each.
+
+    Attributes
+    ----------
+    slots : list of ctypes.c_uint64
+        The arguments that are addresses of arrays, which a launch sets.
+    address : int
+        Of the list.
+    """
+
+    __slots__ = ("_kept", "address", "slots")
+
+    def __init__(self, arguments: Sequence[Any]):
+        values: list[Any] = []
+        for x in arguments:
+            data = b"" if x is None else x.tobytes()
+            values.append(ctypes.c_uint64() if x is None else (ctypes.c_char * len(data)).from_buffer_copy(data))
+        pointers = (ctypes.c_void_p * max(len(values), 1))(*map(ctypes.addressof, values))
+        self.slots = [value for value, x in zip(values, arguments, strict=True) if x is None]
+        self._kept, self.address = (values, pointers), ctypes.addressof(pointers)
+
+
 class CudaRuntime(Runtime):
     """CuPy's streams, memory and compiler. Kernels are compiled by NVRTC at first use, and CuPy caches them on disk."""
 
@@ -119,6 +145,36 @@ class CudaRuntime(Runtime):
         # CuPy passes an array of one element by value, of any dtype
         given = tuple(np.asarray(x) if type(x) is np.void else x for x in arguments)
         made.function(grid, block, given, shared_mem=shared_bytes)
+
+    def prepare(
+        self, program: Program, kernel: str, grid: tuple[int, ...], block: tuple[int, ...], arguments: Sequence[Any],
+        shared_bytes: int,
+    ) -> Callable[[Sequence[Any]], None]:  # fmt: skip
+        cuda, local, token = self._cupy.cuda, self._local, object()
+        current, stream_of, call = cuda.runtime.getDevice, cuda.get_current_stream, cuda.driver.launchKernel
+        sizes = *(*grid, 1, 1)[:3], *(*block, 1, 1)[:3], shared_bytes
+
+        def launch(given: Sequence[Any]) -> None:
+            try:
+                function, ready = local.ready[token, current()]
+            except (AttributeError, KeyError):
+                start(given)
+                return
+            for slot, x in zip(ready.slots, given, strict=True):
+                slot.value = 0 if x is None else x.data.ptr
+            call(function, *sizes, stream_of().ptr, ready.address, 0)
+
+        def start(given: Sequence[Any]) -> None:
+            """The first launch of a thread on a device: CuPy compiles the kernel, and binds the thread to it."""
+            left = iter(given)
+            whole = [x if x is not None else _NULL if (own := next(left)) is None else own for x in arguments]
+            self.launch(program, kernel, grid, block, whole, shared_bytes)
+            ready = local.__dict__.setdefault("ready", {})
+            if len(ready) >= _MOST_READY:
+                ready.clear()
+            ready[token, current()] = self._kernel(program, kernel).function.kernel.ptr, _Arguments(arguments)
+
+        return launch
 
     def address(self, array: Any) -> int:
         return int(array.data.ptr)

@@ -100,6 +100,15 @@ class Runtime(Protocol):
         scalar of type ``np.void`` is a struct.
         """
 
+    def prepare(
+        self, program: Program, kernel: str, grid: tuple[int, ...], block: tuple[int, ...], arguments: Sequence[Any],
+        shared_bytes: int,
+    ) -> Callable[[Sequence[Any]], None]:  # fmt: skip
+        """`launch`, for many launches that differ in their arrays alone, which are given to the result.
+
+        In `arguments` None stands for an array. In a call, None stands for the null address.
+        """
+
     def address(self, array: Any) -> int:
         """The address of a device array's first element."""
 

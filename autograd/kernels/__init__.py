@@ -33,8 +33,8 @@ from .compiled import find as loop
 from .memory import keep_freed_memory
 from .segments import sum_rows as sums_of_rows
 
-__all__ = ["INT64", "Kernel", "are_bare", "find", "functions", "keep_freed_memory", "loop", "programs",
-           "sums_of_rows"]  # fmt: skip
+__all__ = ["INT64", "Kernel", "are_bare", "find", "functions", "keep_freed_memory", "loop", "on_device",
+           "programs", "sums_of_rows"]  # fmt: skip
 
 
 class Kernel(NamedTuple):
@@ -60,6 +60,10 @@ _files = {
     "self_attention": "attention",
     "class_terms": "losses",
     "cross_entropy": "losses",
+    "linear_relu": "biases",
+    "linear_gelu": "biases",
+    "linear_gelu_tanh": "biases",
+    "linear_silu": "biases",
 }
 _F32, _F64 = np.dtype(np.float32), np.dtype(np.float64)
 
@@ -115,6 +119,26 @@ def functions(name: str, kind: type) -> Any:
         if error.name != file:
             raise
         return None
+
+
+class _Files(dict[tuple[str, type], Any]):
+    """The files of kernels for array types of devices; to find one takes a microsecond."""
+
+    def find(self, name: str, kind: type) -> Any:
+        """The file, kept once it is found: a device may be registered later."""
+        found = None if runtime_of(kind) is None else functions(name, kind)
+        if found is not None:
+            self[name, kind] = found
+        return found
+
+
+_FILES = _Files()
+
+
+def on_device(name: str, x: Any) -> Any:
+    """The file of kernels of this name for the array `x` of a device; None for what is no such array."""
+    kind = x.__class__
+    return None if kind is np.ndarray else _FILES.get((name, kind)) or _FILES.find(name, kind)
 
 
 def programs() -> Any:

@@ -37,7 +37,11 @@ from .functional import (
 )
 from .linear import Embedding, Flatten, Identity, Linear, TiedLinear
 from .losses import BCEWithLogitsLoss, CrossEntropyLoss, L1Loss, MSELoss, NLLLoss, SmoothL1Loss
+<<<<<<< HEAD
 from .module import Module, ModuleDict, ModuleList, ParameterList, Sequential
+=======
+from .module import Module, ModuleDict, ModuleList, Sequential, in_turn
+>>>>>>> wt-GPU
 from .norms import BatchNorm1d, BatchNorm2d, GroupNorm, LayerNorm, RMSNorm
 from .recurrent import LSTM, GRUCell, LSTMCell, RNNCell
 from .saving import FileEntry, contents, load, save
@@ -52,7 +56,8 @@ __all__ = [
     "RNNCell", "ReLU", "SelfAttention", "Sequential", "SiLU", "Sigmoid", "SmoothL1Loss", "Softmax", "Softplus", "Tanh",
     "TiedLinear", "TorchName", "TransformerEncoderLayer",
         "avg_pool", "binary_cross_entropy_with_logits", "contents", "convolution", "cross_entropy", "dropout",
-    "embedding", "functional", "gelu", "init", "l1_loss", "layer_norm", "leaky_relu", "load", "log_softmax",
-    "max_pool", "mse_loss", "nll_loss", "one_hot", "relu", "rms_norm", "save", "scaled_dot_product_attention",
-    "sigmoid", "silu", "smooth_l1_loss", "softmax", "softplus", "tanh", "torch_names", "utils",
+    "embedding", "functional", "gelu", "in_turn", "init", "l1_loss", "layer_norm", "leaky_relu", "load",
+    "log_softmax", "max_pool", "mse_loss", "nll_loss", "one_hot", "relu", "rms_norm", "save",
+    "scaled_dot_product_attention", "sigmoid", "silu", "smooth_l1_loss", "softmax", "softplus", "tanh", "torch_names",
+    "utils",
 ]  # fmt: skip

@@ -24,6 +24,9 @@ class ReLU(Module):
     def forward(self, input: Any) -> Tensor:
         return ops.relu(input)
 
+    def _after_linear(self) -> Any:
+        return ops.linear_relu if self._is_called(ReLU.forward) else None
+
 
 class LeakyReLU(Module):
     """``x`` where x is positive, and ``negative_slope * x`` elsewhere.
@@ -78,6 +81,9 @@ class SiLU(Module):
     def forward(self, input: Any) -> Tensor:
         return ops.silu(input)
 
+    def _after_linear(self) -> Any:
+        return ops.linear_silu if self._is_called(SiLU.forward) else None
+
 
 class GELU(Module):
     """Gaussian error linear unit, ``x * Phi(x)``, elementwise; Phi is the normal cumulative distribution function.
@@ -95,6 +101,11 @@ class GELU(Module):
 
     def forward(self, input: Any) -> Tensor:
         return ops.gelu(input, self.approximate)
+
+    def _after_linear(self) -> Any:
+        if not self._is_called(GELU.forward):
+            return None
+        return ops.linear_gelu if self.approximate == "none" else ops.linear_gelu_tanh
 
 
 class Softmax(Module):

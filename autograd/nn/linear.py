@@ -86,6 +86,15 @@ class Linear(_Weighted):
             self._refuse_width(input)
             raise
 
+    def _forward_with(self, joint: Any, input: Any) -> Any:
+        if self.bias is None or not self._is_called(Linear.forward):
+            return NotImplemented
+        try:
+            return joint(input, self.weight, self.bias)
+        except ShapeError:
+            self._refuse_width(input)
+            raise
+
     def _refuse_width(self, input: Any) -> None:
         """Raise a ShapeError that names this layer, if the last dimension of `input` is not its width."""
         layouts = getattr(input, "layout", None), self.weight.layout

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from .. import ops, random
-from ..engine.tensor import Tensor
+from ..engine.events import listeners
+from ..engine.tensor import TENSORS, Tensor
 from ..errors import OptionError
 from .attention import MultiheadAttention
 from .dropout import Dropout
@@ -19,6 +20,7 @@ from .norms import LayerNorm
 __all__ = ["TransformerEncoderLayer"]
 
 _ACTIVATIONS: dict[Any, Callable[[Any], Any]] = {"relu": ops.relu, "gelu": ops.gelu}
+_AFTER_LINEAR = ((ops.relu, ops.linear_relu), (ops.gelu, ops.linear_gelu), (ops.silu, ops.linear_silu))
 
 
 class TransformerEncoderLayer(Module):
@@ -80,6 +82,15 @@ class TransformerEncoderLayer(Module):
         self.activation: Any = _ACTIVATIONS.get(activation, activation)
         self.norm_first = norm_first
 
+    def _activated(self, x: Any) -> Any:
+        """The activation of the first linear layer, on a device in one operation."""
+        if x.__class__ in TENSORS and x.array.__class__ is not np.ndarray and not listeners:
+            joint = next((joint for f, joint in _AFTER_LINEAR if f is self.activation), None)
+            y = NotImplemented if joint is None else self.linear1._forward_with(joint, x)
+            if y is not NotImplemented:
+                return y
+        return self.activation(self.linear1(x))
+
     def forward(
         self, src: Any, src_mask: Any = None, src_key_padding_mask: Any = None, is_causal: bool = False
     ) -> Tensor:
@@ -95,7 +106,7 @@ class TransformerEncoderLayer(Module):
             return self.dropout1(y)
 
         def network(x: Any) -> Tensor:
-            return self.dropout2(self.linear2(self.dropout(self.activation(self.linear1(x)))))
+            return self.dropout2(self.linear2(self.dropout(self._activated(x))))
 
         if self.norm_first:
             x = src + attention(self.norm1(src))

@@ -13,6 +13,7 @@ from ..arrays.device import runtime_of
 from ..arrays.half import in_float32, is_half, product
 from ..engine.dispatch import ones, unbroadcast
 from ..engine.primitive import Primitive, op
+from ..kernels import on_device
 from ..layouts.layout import Mix, Sum
 from .shape import broadcast_to, swapaxes, transpose
 
@@ -88,13 +89,24 @@ def _linear(x: Any, w: Any, b: Any) -> Any:
             return NotImplemented
         y += b
         return y if x.ndim == 2 else y.reshape(*x.shape[:-1], y.shape[1])
-    return NotImplemented
+    return _linear_on_device(x, w, b)
+
+
+def _linear_on_device(x: Any, w: Any, b: Any) -> Any:
+    """``x @ w + b`` where a device has a kernel that adds the bias in place: the bits of ``matmul(x, w) + b``."""
+    if not x.__class__ is w.__class__ is b.__class__ or (kernels := on_device("biases", x)) is None:
+        return NotImplemented
+    if x.ndim < 2 or w.ndim != 2 or w.shape[1:] != b.shape or not x.dtype == w.dtype == b.dtype:
+        return NotImplemented
+    y = product(x, w)
+    return y if kernels.add_bias(y, b) is not None else y + b
 
 
 _linear_in_float32 = in_float32(_linear)
 
 
-def _linear_dims(shapes: Sequence[tuple[int, ...]], options: Any) -> Any:
+def linear_dims(shapes: Sequence[tuple[int, ...]], options: Any) -> Any:
+    """The dimension rule of `linear`."""
     last = len(shapes[0]) - 1
     return [(*range(last), Mix), (Mix, last), (last,)]
 
@@ -126,7 +138,9 @@ def _write_adjoint_of_w(out: Any, ct: Any, x: Any, w: Any, *_: Any) -> bool:
 def _linear_adjoint_of_b(ct: Any, y: Any, x: Any, w: Any, b: Any) -> Any:
     """``ct``, summed over all dimensions but the last."""
     if ct.__class__ is not ndarray:
-        return ct.sum(axis=tuple(range(ct.ndim - 1)))
+        kernels = on_device("biases", ct)
+        found = None if kernels is None else kernels.column_sums(ct)
+        return ct.sum(axis=tuple(range(ct.ndim - 1))) if found is None else found
     if ct.ndim != 2:
         ct = _rows(ct)
     return ones(len(ct), ct.dtype).dot(ct)
@@ -134,7 +148,7 @@ def _linear_adjoint_of_b(ct: Any, y: Any, x: Any, w: Any, b: Any) -> Any:
 
 linear = op(
     "linear", "N N N", _linear, (_linear_adjoint_of_x, _linear_adjoint_of_w, _linear_adjoint_of_b),
-    saves="01", dims=_linear_dims, operands="x w b",
+    saves="01", dims=linear_dims, operands="x w b",
     instead=lambda x, w, b: matmul(x, w) + b,
     tangent=(
         lambda dx, y, x, w, b: dx @ w, lambda dw, y, x, w, b: x @ dw,

@@ -20,7 +20,7 @@ from ..engine.primitive import Primitive, op
 from ..engine.recording import options_of
 from ..engine.tensor import TENSORS
 from ..errors import ArgumentError, DtypeError
-from ..kernels import are_bare, loop
+from ..kernels import are_bare, loop, on_device
 from ..layouts.broadcasting import broadcast
 from ..layouts.layout import V
 from .arguments import zero_like
@@ -247,7 +247,11 @@ where: Primitive = op(
 )  # fmt: skip
 
 
-def _cast(x: Any, dtype: Any) -> Any:
+def _cast(x: Any, dtype: Any, source: Any = None) -> Any:
+    if x.__class__ is not np.ndarray and (kernels := on_device("casts", x)) is not None:
+        y = kernels.cast(x, dtype)
+        if y is not None:
+            return y
     if x.dtype.kind == "c" and np.dtype(dtype).kind != "c":
         x = x.real
     return rounded(x, dtype) if dtype.itemsize == 2 and is_half(dtype) else x.astype(dtype)
@@ -275,13 +279,13 @@ class _Cast(Primitive):
 
 
 _astype = _Cast(
-    "astype", "a", lambda x, dtype, source: _cast(x, dtype), _astype_adjoint, dims=broadcast, operands="x",
+    "astype", "a", _cast, _astype_adjoint, dims=broadcast, operands="x",
     tangent=(lambda dx, y, x, dtype, source: astype(dx, dtype),),
 )  # fmt: skip
 
 
 _discrete = op(
-    "astype_discrete", "S", lambda x, dtype, source: _cast(x, dtype), (None,), dims=broadcast, operands="x",
+    "astype_discrete", "S", _cast, (None,), dims=broadcast, operands="x",
     called="astype",
 )  # a conversion that rounds is not linear: the sum of rounded addends is not the rounded sum
 

@@ -18,6 +18,7 @@ from ..engine.primitive import op
 from ..engine.state import state
 from ..engine.tensor import TENSORS, Tensor
 from ..errors import LayoutError, find_site, refused, typed_errors
+from ..kernels import on_device
 from ..layouts.layout import Mix, Shard, Sum
 from ..layouts.messages import describe
 from ..layouts.partition import require_agreed
@@ -88,6 +89,11 @@ _HOST = (np.ndarray, np.generic)
 def _sum(x: Any, axes: Axes, keepdims: bool, shape: Any) -> Any:
     if type(x) is np.ndarray:
         return total(x, axes, keepdims)
+    if len(axes) == len(x.shape) - 1 > 0 and x.shape[-1] > 1 and axes == _ALL_AXES[len(axes)]:  # the sums of columns
+        kernels = on_device("biases", x)
+        y = None if kernels is None else kernels.column_sums(x)
+        if y is not None:
+            return y.reshape(_keepdims_shape(x.shape, axes)) if keepdims else y
     return np.sum(x, axis=axes, keepdims=keepdims)
 
 

@@ -69,7 +69,8 @@ class MLP(NamedTuple):
 Case = Copy | Rows | Attention | Adam | GPT | MLP
 
 _MOVES = {"gelu": (2, 3), "silu": (2, 3), "softmax": (2, 3), "log_softmax": (2, 3), "layer_norm": (2, 3),
-          "rms_norm": (2, 3), "cross_entropy": (1, 2), "dropout": (2, 2), "rotary": (3, 3)}  # fmt: skip
+          "rms_norm": (2, 3), "cross_entropy": (1, 2), "dropout": (2, 2), "rotary": (3, 3), "activated_bias": (2, 3),
+          "sum_of_rows": (1, 0)}  # fmt: skip
 SMALL_STEP = (64, 64, 64, 10)
 
 
@@ -81,6 +82,9 @@ def cases(is_small: bool) -> dict[str, Case]:
             width = 50304 if function == "cross_entropy" else 4096
             rows = 4096 if function == "cross_entropy" else 32768
             found[f"{function}, {dtype}"] = Rows(function, *((8, 64) if is_small else (rows, width)), dtype, moves)
+    shape = (8, 64) if is_small else (32768, 4096)
+    found["cast, float32"] = Rows("cast", *shape, "float32", (1.5, 1.5))  # to float16, and back
+    found["cast, float16"] = Rows("cast", *shape, "float16", (3, 3))  # to float32
     for tokens in (1024, 2048, 4096, 8192):
         for width in (64, 128):
             shape = (1, 2, tokens // 128, 16) if is_small else (max(1, 16384 // tokens), 2048 // width, tokens, width)

@@ -18,7 +18,7 @@ import numpy as np
 
 import autograd as ag
 import autograd.numpy as anp
-from autograd import nn, ops, optim, random
+from autograd import kernels, nn, ops, optim, random
 
 DEVICE = "cpu" if "--cpu" in sys.argv else "cuda"
 
@@ -62,11 +62,27 @@ def rows(case: Rows) -> dict[str, Step]:
     if case.function in ("layer_norm", "rms_norm"):
         one = one[: 2 if case.function == "layer_norm" else 1]
         return both_ways(getattr(ops, case.function), x, *one)
+    if case.function == "sum_of_rows":
+        return {"forward": both_ways(lambda x: x.sum(0), x)["forward"]}
+    if case.function == "activated_bias":
+        return activated_bias(x, one[0])
+    other = "float16" if case.dtype == "float32" else "float32"
     functions: dict[str, Any] = {
+        "cast": lambda x: x.astype(other),
         "gelu": lambda x: ops.gelu(x, "tanh"), "silu": ops.silu, "softmax": ops.softmax, "log_softmax": ops.log_softmax,
         "dropout": lambda x: nn.dropout(x, 0.1, key=random.Key(0)),
     }  # fmt: skip
     return both_ways(functions[case.function], x)
+
+
+def activated_bias(x: Any, b: Any) -> dict[str, Step]:
+    """What a linear layer does after its product, where a device has the kernel: in the layer it is one with it."""
+    biases = kernels.on_device("biases", x.array)
+    if biases is None:
+        return both_ways(lambda x, b: ops.gelu(x + b, "tanh"), x, b)
+    y, ct = anp.empty_like(x.array), anp.ones_like(x.array)
+    return {"forward": lambda: biases.activated(x.array, b.array, y, "GeluTanh"),
+            "backward": lambda: biases.activated_backward(ct, x.array, b.array, y, "GeluTanh")}  # fmt: skip
 
 
 def attention(case: Attention) -> dict[str, Step]:

@@ -22,6 +22,7 @@ FUNCTIONS = {
     "softmax": lambda x: F.softmax(x, -1),
     "log_softmax": lambda x: F.log_softmax(x, -1),
     "dropout": lambda x: F.dropout(x, 0.1),
+    "cast": lambda x: x.to(torch.float16 if x.dtype == torch.float32 else torch.float32),
 }
 
 
@@ -44,8 +45,13 @@ def rows(case: Rows) -> dict[str, Step]:
     elif case.function == "rms_norm":
         weight = torch.ones(shape, dtype=dtype, device=DEVICE, requires_grad=True)
         function = lambda x: F.rms_norm(x, shape, weight)
+    elif case.function == "activated_bias":
+        bias = torch.ones(shape, dtype=dtype, device=DEVICE, requires_grad=True)
+        function = lambda x: F.gelu(x + bias, approximate="tanh")
     elif case.function == "rotary":
         return {}  # eager PyTorch has no such function
+    elif case.function == "sum_of_rows":
+        function = lambda x: x.sum(0)
     y = function(x)
     ct = torch.ones_like(y)
     operands = [x, *(p for p in (locals().get("weight"), locals().get("bias")) if p is not None)]

@@ -9,6 +9,6 @@ include no header.
 
 from __future__ import annotations
 
-from .program import NULL, TYPES, launch, program, type_name, wide
+from .program import NULL, TYPES, launch, launch_known, program, type_name, wide
 
-__all__ = ["NULL", "TYPES", "launch", "program", "type_name", "wide"]
+__all__ = ["NULL", "TYPES", "launch", "launch_known", "program", "type_name", "wide"]

@@ -8,24 +8,24 @@ from typing import Any
 import numpy as np
 
 from .. import Kernel
-from .program import NULL, TYPES, launch, program, type_name
+from .elements import by_elements
+from .program import TYPES, launch_known, program, type_name
 from .rows import contiguous
 
-THREADS = 256
-PACKS = 4
-"""Packs of 16 bytes that a thread reads together."""
 PROGRAM = program(
-    "activations", tuple(f"{kernel}<{name}>" for kernel in ("silu", "gelu_tanh", "gelu_erf") for name in TYPES)
-)
+    "activations", tuple(f"{kernel}<{name}>" for kernel in ("silu", "gelu_tanh", "gelu_erf") for name in TYPES),
+    ("elements.cuh", "activations.cuh", "activations.cu"),
+)  # fmt: skip
 
 
 def _map(kernel: str, x: Any, ct: Any) -> Any:
     """The values, or, with a cotangent, its product with the derivatives; of the shape of `x`."""
     given = contiguous(x)
-    y = np.empty_like(given)
-    grid = (min(-(-given.nbytes // (16 * PACKS * THREADS)), 1 << 16),)
-    arguments = (given, NULL if ct is None else contiguous(ct), y, np.int64(given.size))
-    launch(PROGRAM, f"{kernel}<{type_name(x.dtype)}>", grid, (THREADS,), arguments)
+    y, size, itemsize = np.empty_like(given), x.size, x.itemsize
+    launch_known(
+        PROGRAM, f"{kernel}<{type_name(x.dtype)}>", size, lambda: by_elements(size, itemsize, 3),
+        given, None if ct is None else contiguous(ct), y,
+    )  # fmt: skip
     return y
 
 

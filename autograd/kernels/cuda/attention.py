@@ -22,7 +22,7 @@ import numpy as np
 from ...arrays import tf32_allowed
 from ...arrays.runtime import Program
 from .. import Kernel
-from .program import NULL, launch, program, type_name
+from .program import Launch, launch_known, program, type_name
 
 WIDTHS = (16, 32, 48, 64, 96, 128, 192, 256)
 """The widths of tiles. Operands of other widths have the next larger one, filled with zeros."""
@@ -127,16 +127,21 @@ def _strides(*xs: Any) -> list[Any]:
     return [np.int64(s // x.itemsize if s else 0) for x in xs for s in ((0,) * 3 if x is None else x.strides[:-1])]
 
 
-def _mask(mask: Any, q: Any) -> tuple[Any, list[Any], int]:
-    """The mask or NULL, its four strides in elements, zero where it is broadcast, and its kind."""
+def _key(*xs: Any) -> tuple[Any, ...]:
+    """The shapes and strides of arrays, None among them."""
+    return tuple([None if x is None else (x.shape, x.strides) for x in xs])
+
+
+def _mask(mask: Any, q: Any) -> tuple[Any, tuple[int, ...], int]:
+    """The mask or None, its four strides in elements, zero where it is broadcast, and its kind."""
     if mask is None:
-        return NULL, [np.int64(0)] * 4, _NONE
+        return None, (0, 0, 0, 0), _NONE
     lead = q.shape[:-3]
     mask = mask.reshape((1,) * (q.ndim - mask.ndim) + mask.shape)
     if prod(mask.shape[:-3]) != 1:
         mask = np.broadcast_to(mask, (*lead, *mask.shape[-3:]))
     mask = mask.reshape(prod(mask.shape[:-3]), *mask.shape[-3:])
-    strides = [np.int64(0 if n == 1 else s // mask.itemsize) for n, s in zip(mask.shape, mask.strides, strict=True)]
+    strides = tuple(0 if n == 1 else s // mask.itemsize for n, s in zip(mask.shape, mask.strides, strict=True))
     return mask, strides, _BOOLEANS if mask.dtype == bool else _ADDENDS
 
 
@@ -169,16 +174,17 @@ def attend(q: Any, k: Any, v: Any, mask: Any, causal: bool, scale: float, out: A
     """Write the output to `out`, and the logarithms of the sums of exponentials, contiguous, to `log_sums` if given."""
     mask, mask_strides, kind = _mask(mask, q)
     found = kernels(q.dtype, max(q.shape[-1], v.shape[-1]), kind)
-    sizes = _sizes(q, k, v, causal, scale)
     q, k, v, out = map(_four, (q, k, v, out))
-    tile = found.forward
-    grid = (-(-q.shape[2] // tile.queries) * q.shape[1] * q.shape[0],)
-    arguments = [
-        q, k, v, mask, out, NULL if log_sums is None else log_sums, *_strides(q, k, v), *mask_strides, *_strides(out),
-        *sizes,
-    ]  # fmt: skip
-    shared = (tile.queries + 4 * tile.keys) * found.row_bytes
-    launch(found.program, found.name("attend<"), grid, (32 * tile.warps,), arguments, shared)
+
+    def make() -> Launch:
+        tile = found.forward
+        grid = (-(-q.shape[2] // tile.queries) * q.shape[1] * q.shape[0],)
+        numbers = *_strides(q, k, v), *map(np.int64, mask_strides), *_strides(out), *_sizes(q, k, v, causal, scale)
+        shared = (tile.queries + 4 * tile.keys) * found.row_bytes
+        return Launch(grid, (32 * tile.warps,), (*[None] * 6, *numbers), shared)
+
+    key = _key(q, k, v, out), mask_strides, causal, scale
+    launch_known(found.program, found.name("attend<"), key, make, q, k, v, mask, out, log_sums)
 
 
 def attend_backward(
@@ -191,35 +197,42 @@ def attend_backward(
     """
     mask, mask_strides, kind = _mask(mask, q)
     found = kernels(q.dtype, max(q.shape[-1], v.shape[-1]), kind)
-    sizes = _sizes(q, k, v, causal, scale)
     ct, q, k, v = map(_four, (ct, q, k, v))
     out, dq, dk, dv = (None if x is None else _four(x) for x in (out, dq, dk, dv))
     batch, heads, queries, _ = q.shape
     terms = [np.empty_like(q, shape=(batch, heads, queries), dtype=_wide(q.dtype), order="C") for _ in range(2)]
     rows = batch * heads * queries
-    arguments = [
-        ct, NULL if out is None else out, NULL if dots is None else dots, log_sums, *terms, *_strides(ct, out),
-        np.int64(rows), np.int32(heads), np.int32(queries), np.int32(v.shape[-1]),
-    ]  # fmt: skip
-    grid = (min(-(-rows // ROWS_PER_BLOCK), 1 << 20),)
-    launch(found.program, found.name("row_terms"), grid, (32 * ROWS_PER_BLOCK,), arguments)
-    given = [ct, q, k, v, mask, *terms]
-    strides = [*_strides(ct, q, k, v), *mask_strides]
-    if dq is not None:
+
+    def make_terms() -> Launch:
+        sizes = np.int64(rows), np.int32(heads), np.int32(queries), np.int32(v.shape[-1])
+        grid = (min(-(-rows // ROWS_PER_BLOCK), 1 << 20),)
+        return Launch(grid, (32 * ROWS_PER_BLOCK,), (*[None] * 6, *_strides(ct, out), *sizes))
+
+    def numbers(*results: Any) -> list[Any]:
+        strides = *_strides(ct, q, k, v), *map(np.int64, mask_strides), *_strides(*results)
+        return [*strides, *_sizes(q, k, v, causal, scale)]
+
+    def make_queries() -> Launch:
         tile = found.queries
         grid = (-(-queries // tile.queries) * heads * batch,)
         shared = (2 * tile.queries + 4 * tile.keys) * found.row_bytes
-        launch(found.program, found.name("attend_queries"), grid, (32 * tile.warps,),
-               [*given, dq, *strides, *_strides(dq), *sizes], shared)  # fmt: skip
+        return Launch(grid, (32 * tile.warps,), (*[None] * 8, *numbers(dq)), shared)
+
+    def make_keys() -> Launch:
+        tile = found.keys
+        grid = (-(-k.shape[2] // tile.keys) * k.shape[1] * batch,)
+        shared = (2 * tile.keys + 4 * tile.queries) * found.row_bytes + 4 * tile.queries * terms[0].itemsize
+        return Launch(grid, (32 * tile.warps,), (*[None] * 9, *numbers(dk, dv)), shared)
+
+    launch_known(found.program, found.name("row_terms"), _key(ct, out, v), make_terms, ct, out, dots, log_sums, *terms)
+    given, key = (ct, q, k, v, mask, *terms), (_key(ct, q, k, v), mask_strides, causal, scale)
+    if dq is not None:
+        launch_known(found.program, found.name("attend_queries"), (key, _key(dq)), make_queries, *given, dq)
     if dk is None and dv is None:
         return
-    tile = found.keys
-    grid = (-(-k.shape[2] // tile.keys) * k.shape[1] * batch,)
-    shared = (2 * tile.keys + 4 * tile.queries) * found.row_bytes + 4 * tile.queries * terms[0].itemsize
-    arguments = [*given, *(NULL if x is None else x for x in (dk, dv)), *strides, *_strides(dk, dv), *sizes]
     for name in found.program.kernels:
         if name.startswith("attend_keys"):
-            launch(found.program, name, grid, (32 * tile.warps,), arguments, shared)
+            launch_known(found.program, name, (key, _key(dk, dv)), make_keys, *given, dk, dv)
 
 
 def _log_sums(q: Any) -> Any:

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from .. import Kernel
-from .program import NULL, TYPES, launch, program, type_name, wide
-from .rows import BLOCK_THREADS, PACK_BYTES, contiguous, held_rows, matrix, plan, shared_bytes
+from .columns import sum_groups
+from .program import TYPES, launch_known, program, type_name, wide
+from .rows import BLOCK_THREADS, PACK_BYTES, Rows, contiguous, held_rows, made_of, matrix, plan, shared_bytes
 
 PROGRAM = program(
     "norms",
@@ -17,7 +18,7 @@ PROGRAM = program(
         f"{kernel}<{name}>"
         for kernel in ("norm", "norm_backward", "norm_backward_sums", "norm_sums", "sums_of_groups") for name in TYPES
     ),
-    ("rows.cuh", "norms.cu"),
+    ("rows.cuh", "columns.cuh", "norms.cu"),
 )  # fmt: skip
 GROUPS = 264
 """Groups of rows whose sums are added up, at most: two blocks for each of the 132 multiprocessors of an H200. It does
@@ -28,58 +29,66 @@ MOST_THREADS = 512
 
 def _norm(x: Any, weight: Any, bias: Any, eps: float, is_centred: bool) -> tuple[Any, Any]:
     """The normalized rows, and (means, scales); the means are None where the rows are not centred."""
-    y, rows = np.empty_like(x), held_rows(x)
+    y = np.empty_like(x)
     kept = np.empty_like(x, wide(x.dtype), shape=(2 if is_centred else 1, len(x)))
     means, scales = (kept[0] if is_centred else None), kept[-1]
     if x.size:
-        given = (
-            x, _or_null(weight), _or_null(bias), y, _or_null(means), scales, np.int64(len(x)), np.int32(x.shape[1]),
-            rows.most, np.float64(eps),
+        launch_known(
+            PROGRAM, f"norm<{type_name(x.dtype)}>", (x.shape, eps, shared_bytes(x)),
+            lambda: made_of(rows := held_rows(x), 6, x, rows.most, np.float64(eps)),
+            x, _contiguous(weight), _contiguous(bias), y, means, scales,
         )  # fmt: skip
-        launch(PROGRAM, f"norm<{type_name(x.dtype)}>", rows.grid, rows.block, given, rows.shared_bytes)
     return y, (means, scales)
 
 
-def _or_null(x: Any) -> Any:
-    return NULL if x is None else contiguous(x)
+def _contiguous(x: Any) -> Any:
+    return None if x is None else contiguous(x)
 
 
 def _backward(cts: Any, x: Any, weight: Any, kept: Any, wants_dx: bool, wants_sums: bool) -> tuple[Any, Any]:
-    """The cotangent of x, and those of weight and bias as the rows of a matrix; None where not wanted."""
+    """The cotangent of x, and those of weight and bias in a list; None where not wanted."""
     means, scales = kept
     name, n, width = type_name(x.dtype), len(x), x.shape[1]
-    shape = np.int64(n), np.int32(width)
+    limit = shared_bytes(x)
     dx = np.empty_like(x) if wants_dx else None
     if not wants_sums:
         if x.size:
-            rows = held_rows(x, 2)
-            whole = (cts, x, _or_null(weight), _or_null(means), scales, dx, *shape, rows.most)
-            launch(PROGRAM, f"norm_backward<{name}>", rows.grid, rows.block, whole, rows.shared_bytes)
+            launch_known(
+                PROGRAM, f"norm_backward<{name}>", (x.shape, limit),
+                lambda: made_of(rows := held_rows(x, 2), 6, x, rows.most),
+                cts, x, _contiguous(weight), means, scales, dx,
+            )  # fmt: skip
         return dx, None
     kinds = 1 if means is None else 2
-    sums = np.empty_like(x, shape=(kinds, width))
+    sums = [np.empty_like(x, shape=(width,)) for _ in range(kinds)]
     if not x.size:
-        sums.fill(0)
+        for each in sums:
+            each.fill(0)
         return dx, sums
     packs, per_thread = -(-width * x.itemsize // PACK_BYTES), 2 if x.itemsize == 2 else 4
     _, (threads, side_by_side) = plan(n, packs, per_thread, MOST_THREADS)
     block = max(threads, 8), min(side_by_side, BLOCK_THREADS // 8)  # each row of a block takes a turn at the end
     stages = 4 if x.itemsize == 2 else 3
     copies = stages * 2 * per_thread * block[0] * block[1] * PACK_BYTES
-    if dx is not None and packs <= per_thread * MOST_THREADS and copies <= shared_bytes(x):
+    if dx is not None and packs <= per_thread * MOST_THREADS and copies <= limit:
         groups = min(-(-n // block[1]), GROUPS)
         parts = np.empty_like(x, wide(x.dtype), shape=(groups, kinds, width))
-        given: tuple[Any, ...] = (cts, x, _or_null(weight), _or_null(means), scales, dx, parts, *shape)
-        launch(PROGRAM, f"norm_backward_sums<{name}>", (groups,), block, given, copies)
+        launch_known(
+            PROGRAM, f"norm_backward_sums<{name}>", (x.shape, groups),
+            lambda: made_of(Rows((groups,), block, np.int32(0), copies), 7, x),
+            cts, x, _contiguous(weight), means, scales, dx, parts,
+        )  # fmt: skip
     else:
         if dx is not None:
             dx, _ = _backward(cts, x, weight, kept, True, False)
         groups = min(-(-n // 8), -(-GROUPS // 4))
         parts = np.empty_like(x, wide(x.dtype), shape=(groups, kinds, width))
-        given = (cts, x, _or_null(means), scales, parts, *shape)
-        launch(PROGRAM, f"norm_sums<{name}>", (-(-packs // 32), groups), (32, 8), given)
-    given = (parts, sums, np.int32(groups), np.int32(width))
-    launch(PROGRAM, f"sums_of_groups<{name}>", (-(-width // 32), kinds), (32, 8), given)
+        launch_known(
+            PROGRAM, f"norm_sums<{name}>", (x.shape, groups),
+            lambda: made_of(Rows((-(-packs // 32), groups), (32, 8), np.int32(0), 0), 5, x),
+            cts, x, means, scales, parts,
+        )  # fmt: skip
+    sum_groups(PROGRAM, parts, *sums)
     return dx, sums
 
 

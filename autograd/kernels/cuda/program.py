@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ...arrays import runtime_of
+from ...arrays.device import dtype_name
 from ...arrays.runtime import Program
 from ...errors import DtypeError
 
-__all__ = ["NULL", "TYPES", "has_type", "launch", "program", "program_of", "type_name", "wide"]
+__all__ = ["NULL", "TYPES", "has_type", "launch", "launch_known", "program", "program_of", "type_name", "wide"]
 
 _TYPES = {"float32": "float", "float64": "double", "float16": "Half", "bfloat16": "BFloat16"}
 TYPES = tuple(_TYPES.values())
@@ -69,7 +70,7 @@ def type_name(dtype: Any) -> str:
 
 def has_type(dtype: Any) -> bool:
     """Whether the kernels support a dtype."""
-    return dtype.name in _TYPES
+    return dtype_name(dtype) in _TYPES
 
 
 def launch(
@@ -97,3 +98,55 @@ def launch(
     assert kernel in program.kernels, f"{kernel} is not listed in the program {program.name}"
     assert _HOST.isdisjoint(map(type, arguments)), "a host array or number"
     runtime.launch(program, kernel, grid, block, arguments, shared_bytes)
+
+
+class Launch(NamedTuple):
+    """A launch but for its arrays: see `launch`. None stands for each array among the arguments."""
+
+    grid: tuple[int, ...]
+    block: tuple[int, ...]
+    arguments: Sequence[Any]
+    shared_bytes: int = 0
+
+
+class _Known(dict[Any, Callable[[Sequence[Any]], None]]):
+    """Prepared launches by program, kernel, array type and key; at most `_MOST_KNOWN`. To make one takes some 20 us."""
+
+    def prepare(self, key: Any, program: Program, kernel: str, made: Launch) -> Callable[[Sequence[Any]], None]:
+        """The prepared launch, which is kept under a key."""
+        if len(self) >= _MOST_KNOWN:  # shapes change all the time
+            self.clear()
+        runtime = runtime_of(key[0])
+        assert runtime is not None, f"{key[0].__name__} has no runtime"
+        assert kernel in program.kernels, f"{kernel} is not listed in the program {program.name}"
+        found = self[key] = _nothing if 0 in made.grid else runtime.prepare(program, kernel, *made)
+        return found
+
+
+def _nothing(given: Sequence[Any]) -> None:
+    """A launch without blocks."""
+
+
+_MOST_KNOWN = 4096
+_KNOWN = _Known()
+
+
+def launch_known(program: Program, kernel: str, key: Any, make: Callable[[], Launch], *given: Any) -> None:
+    """Run a kernel as `launch` does. Its grid and its numbers are made once for each key, and then kept.
+
+    Parameters
+    ----------
+    kernel : str
+        One of ``program.kernels``.
+    key : hashable
+        Everything that `make` depends on: shapes, strides, and the limits of the device.
+    make : callable
+        Returns the `Launch`.
+    *given : arrays on the device, or None
+        The arrays, in the order of the kernel's parameters; the first is not None. None is the null address.
+    """
+    whole = given[0].__class__, kernel, key, program.text
+    known = _KNOWN.get(whole)
+    if known is None:
+        known = _KNOWN.prepare(whole, program, kernel, make())
+    known(given)

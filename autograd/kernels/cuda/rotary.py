@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..rotary import kernel_of
-from .program import TYPES, launch, program, type_name
+from .program import TYPES, Launch, launch_known, program, type_name
 from .rows import contiguous
 
 THREADS = 256
@@ -55,12 +55,16 @@ def _rotate(x: Any, cos: Any, sin: Any, interleaved: bool, sign: int) -> Any:
     if found is None:  # there are further groups of dimensions that are broadcast
         shape, found = (*x.shape[:-1], half), (x.size // x.shape[-1], 1, x.size // x.shape[-1])
     n, packs = x.size // x.shape[-1], -(-half * x.itemsize // 16)
-    block = min(packs, THREADS), max(1, THREADS // packs)
-    given = (
-        whole, _table(cos, shape, half), _table(sin, shape, half), y, np.int64(n), np.int32(half),
-        *map(np.int64, found), np.int32(interleaved), np.int32(sign),
+
+    def make() -> Launch:
+        block = min(packs, THREADS), max(1, THREADS // packs)
+        numbers = np.int64(n), np.int32(half), *map(np.int64, found), np.int32(interleaved), np.int32(sign)
+        return Launch((-(-n // block[1]),), block, (None, None, None, None, *numbers))
+
+    launch_known(
+        PROGRAM, f"rotary<{type_name(x.dtype)}>", (n, half, found, interleaved, sign), make,
+        whole, _table(cos, shape, half), _table(sin, shape, half), y,
     )  # fmt: skip
-    launch(PROGRAM, f"rotary<{type_name(x.dtype)}>", (-(-n // block[1]),), block, given)
     return y
 
 

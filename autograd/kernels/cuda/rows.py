@@ -11,8 +11,11 @@ import numpy as np
 from ...arrays import runtime_of
 from ...errors import ShapeError
 from ..blocks import rows
+from .program import Launch
 
-__all__ = ["MOST_PACKS", "contiguous", "Rows", "held_rows", "matrix", "plan", "shared_bytes", "streamed_rows"]
+__all__ = [
+    "MOST_PACKS", "Rows", "contiguous", "held_rows", "made_of", "matrix", "plan", "shared_bytes", "streamed_rows"
+]  # fmt: skip
 
 PACK_BYTES = 16
 BLOCK_THREADS = 256
@@ -38,7 +41,7 @@ class Rows(NamedTuple):
     shared_bytes : int
     """
 
-    grid: tuple[int]
+    grid: tuple[int, ...]
     block: tuple[int, int]
     most: np.int32
     shared_bytes: int
@@ -107,6 +110,13 @@ def _held(n: int, width: int, itemsize: int, arrays: int, most_bytes: int) -> Ro
     room = most_bytes // (arrays * block[1] * PACK_BYTES)
     most = min(packs + 1, room)  # one more, because a row may begin and end in the midst of a pack
     return Rows(grid, block, np.int32(most), most * arrays * block[1] * PACK_BYTES)
+
+
+def made_of(rows: Rows, arrays: int, x: Any, *numbers: Any) -> Launch:
+    """The `Launch` of a kernel over rows: of so many arrays, the sizes of the matrix `x`, and further numbers."""
+    whole: list[Any] = [None] * arrays
+    sizes = np.int64(len(x)), np.int32(x.shape[1])
+    return Launch(rows.grid, rows.block, (*whole, *sizes, *numbers), rows.shared_bytes)
 
 
 def streamed_rows(x: Any) -> Rows:

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from .. import Kernel
-from .program import TYPES, launch, program, type_name
-from .rows import held_rows, matrix
+from .program import TYPES, launch_known, program, type_name
+from .rows import held_rows, made_of, matrix, shared_bytes
 
 PROGRAM = program(
     "softmax", tuple(f"{kernel}<{name}>" for kernel in ("softmax", "softmax_backward") for name in TYPES),
@@ -29,9 +29,10 @@ def _forward(is_log: bool) -> Callable[..., tuple[Any, Any]]:
         x = matrix(np.moveaxis(xs[0], axis, -1))
         y = np.empty_like(x)
         if x.size:
-            rows = held_rows(x)
-            given = (x, y, np.int64(len(x)), np.int32(x.shape[1]), rows.most, np.int32(is_log))
-            launch(PROGRAM, f"softmax<{type_name(x.dtype)}>", rows.grid, rows.block, given, rows.shared_bytes)
+            launch_known(
+                PROGRAM, f"softmax<{type_name(x.dtype)}>", (x.shape, is_log, shared_bytes(x)),
+                lambda: made_of(rows := held_rows(x), 2, x, rows.most, np.int32(is_log)), x, y,
+            )  # fmt: skip
         return _back(y, xs[0].shape, axis), y if keep else None
 
     return forward
@@ -45,9 +46,10 @@ def _backward(is_log: bool) -> Callable[..., Sequence[Any]]:
         cts = matrix(np.moveaxis(ct, axis, -1))
         dx = np.empty_like(y)
         if y.size:
-            rows = held_rows(y, 2)
-            given = (cts, y, dx, np.int64(len(y)), np.int32(y.shape[1]), rows.most, np.int32(is_log))
-            launch(PROGRAM, f"softmax_backward<{type_name(y.dtype)}>", rows.grid, rows.block, given, rows.shared_bytes)
+            launch_known(
+                PROGRAM, f"softmax_backward<{type_name(y.dtype)}>", (y.shape, is_log, shared_bytes(y)),
+                lambda: made_of(rows := held_rows(y, 2), 3, y, rows.most, np.int32(is_log)), cts, y, dx,
+            )  # fmt: skip
         return (_back(dx, xs[0].shape, axis),)
 
     return backward

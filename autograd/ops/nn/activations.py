@@ -40,7 +40,7 @@ def _gelu_adjoint(ct: Any, y: Any, x: Any, form: str) -> Any:
     return ct * (normal_cdf(x) + x * (exp(x * x * -0.5) * _DENSITY_AT_0))
 
 
-_gelu_op = Fused("gelu", "N", _gelu, (_gelu_adjoint,), saves="0", dims=broadcast, operands="x")
+gelu_op = Fused("gelu", "N", _gelu, (_gelu_adjoint,), saves="0", dims=broadcast, operands="x")
 
 
 @overload
@@ -75,7 +75,7 @@ def gelu(input: Any, approximate: str = "none") -> Any:
     """
     if approximate not in ("none", "tanh"):
         raise ShapeError(f"gelu: approximate={approximate!r} was given; needed: 'none' or 'tanh'")
-    return _gelu_op(input, options=(approximate,))
+    return gelu_op(input, options=(approximate,))
 
 
 def _silu_adjoint(ct: Any, y: Any, x: Any) -> Any:
@@ -91,4 +91,4 @@ silu = Fused(
 Source: Elfwing et al. 2018, section 2.
 """
 
-__all__ = ["gelu", "normal_cdf", "silu"]
+__all__ = ["gelu", "gelu_op", "normal_cdf", "silu"]

@@ -46,6 +46,7 @@ CUPY = {
                  "jitify=None)",
     "RawModule.get_function": "(self, str name)",
     "RawKernel.__call__": "(self, grid, block, args, **kwargs)",
+    "RawKernel.kernel": None,
     "RawKernel.max_dynamic_shared_size_bytes": None,
     "RawKernel.shared_size_bytes": None,
     "__version__": None,
@@ -60,6 +61,7 @@ CUPY = {
     "cuda.Event.done": None,
     "cuda.Event.record": "(self, stream=None)",
     "cuda.Event.synchronize": "(self)",
+    "cuda.Function.ptr": None,
     "cuda.Graph.launch": "(self, stream=None)",
     "cuda.Memory": "(size_t size)",
     "cuda.MemoryHook": "()",
@@ -77,6 +79,10 @@ CUPY = {
     "cuda.UnownedMemory": "(intptr_t ptr, size_t size, owner, int device_id=-1)",
     "cuda.alloc_pinned_memory": "(size_t size)",
     "cuda.device.get_cublas_handle": "()",
+    "cuda.driver.launchKernel":
+        "(intptr_t f, unsigned int grid_dim_x, unsigned int grid_dim_y, unsigned int grid_dim_z, "
+        "unsigned int block_dim_x, unsigned int block_dim_y, unsigned int block_dim_z, unsigned int shared_mem_bytes, "
+        "intptr_t stream, intptr_t kernel_params, intptr_t extra)",
     "cuda.get_current_stream": "(int device_id=-1)",
     "cuda.runtime.CUDARuntimeError": "(status)",
     "cuda.runtime.cudaDevAttrMaxSharedMemoryPerBlockOptin": None,

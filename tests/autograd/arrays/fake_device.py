@@ -14,7 +14,7 @@ from __future__ import annotations
 import sys
 import threading
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -376,6 +376,18 @@ class FakeRuntime:
         else:
             fake_streams.launch(run, given, fake_streams.current())
 
+    def prepare(
+        self, program: Program, kernel: str, grid: tuple[int, ...], block: tuple[int, ...], arguments: Sequence[Any],
+        shared_bytes: int,
+    ) -> Callable[[Sequence[Any]], None]:  # fmt: skip
+        def launch(given: Sequence[Any]) -> None:
+            assert len(given) == sum(x is None for x in arguments), "arrays and their places"
+            left = iter([numpy.uintp(0) if x is None else x for x in given])
+            whole = [next(left) if x is None else x for x in arguments]
+            self.launch(program, kernel, grid, block, whole, shared_bytes)
+
+        return launch
+
     def address(self, array: Any) -> int:
         return int(array._values.ctypes.data)
 
@@ -409,7 +421,8 @@ class FakeRuntime:
         fake_streams.copy(values[0], values[1], stream)
 
     def matmul(self, a: Any, b: Any) -> Any:
-        return a @ b
+        y = a @ b  # of bfloat16 NumPy's is float32, and cuBLAS's is not
+        return y.astype(a.dtype) if a.dtype == b.dtype and y.dtype.itemsize != a.dtype.itemsize else y
 
     def memory(self) -> Memory:
         return Memory(memory.live_bytes, memory.peak_bytes, 1 << 40, 1 << 40)

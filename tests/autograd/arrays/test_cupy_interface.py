@@ -56,7 +56,7 @@ class Uses(ast.NodeVisitor):
         self.generic_visit(node)
 
 
-MODULES = {"cuda", "cuda.runtime", "cuda.nccl", "cuda.device", "_core", "_core._routines_linalg"}
+MODULES = {"cuda", "cuda.driver", "cuda.runtime", "cuda.nccl", "cuda.device", "_core", "_core._routines_linalg"}
 
 
 def used() -> set[str]:

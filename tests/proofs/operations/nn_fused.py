@@ -44,6 +44,18 @@ case("silu", "strided", ops.silu, numpy_silu, strided(normal(2, 3)))
 case("normal_cdf", "strided", registry["normal_cdf"], numpy_cdf, strided(normal(2, 3)))
 
 
+_LINEAR = {
+    "linear_relu": lambda z: numpy.maximum(z, 0), "linear_gelu": lambda z: numpy_gelu(z, "none"),
+    "linear_gelu_tanh": lambda z: numpy_gelu(z, "tanh"), "linear_silu": numpy_silu,
+}  # fmt: skip
+for _name, _f in _LINEAR.items():
+    for _lead in ((2, 3), (2, 1, 3), (0, 2), (2, 0), ()):
+        case(_name, f"{_lead} rows", getattr(ops, _name), lambda x, w, b, f=_f: f(x @ w + b), normal(*_lead, 4),
+             normal(4, 3), normal(3))  # fmt: skip
+    case(_name, "strided", getattr(ops, _name), lambda x, w, b, f=_f: f(x @ w + b), strided(normal(2, 3, 4)),
+         strided(normal(4, 3)), normal(3))  # fmt: skip
+
+
 def _dropout_mask(x: Array) -> Mask:
     whole = tuple((0, n) for n in x.shape)
     return Mask(Source((3, 4), tuple(x.shape), ((whole, whole),)), 1 << 52, 2.0)
@@ -184,4 +196,5 @@ case("grouped_linear", "strided", lambda x, w, b: ops.grouped_linear(x, w, b, nu
 real_only("attention", "masked_attention", "self_attention", "masked_self_attention",
           reason="the maximum of the scores is needed, and complex numbers have no order")  # fmt: skip
 real_only("layer_norm", "normalize", reason="the variance is that of real numbers; NumPy's uses absolute values")
+real_only(*_LINEAR, reason="the activations are of real numbers")
 real_only("gelu", "normal_cdf", reason="the error function is computed for real numbers only")

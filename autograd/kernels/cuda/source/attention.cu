@@ -89,9 +89,10 @@ __device__ __forceinline__ void store(const Rows<Element<P>> &y, int first, cons
             E *to = y.at + row * y.stride + 2 * member;
 #pragma unroll
             for (int n = 0; n < D; n++) {
-                Pack<E, 2> pair;
+                Wide<E> both[2];
 #pragma unroll
-                for (int i = 0; i < 2; i++) pair.at[i] = narrow<E>(c[m][n][2 * half + i] * factors[m][half]);
+                for (int i = 0; i < 2; i++) both[i] = c[m][n][2 * half + i] * factors[m][half];
+                Pack<E, 2> pair = narrow_all<E>(both);
                 int left = y.width - 8 * n - 2 * member;
                 if (has_pairs && left > 1) {
                     *reinterpret_cast<Pack<E, 2> *>(to + 8 * n) = pair;

@@ -81,6 +81,44 @@ template <typename T, int N> struct alignas(sizeof(T) * N) Pack {
     T at[N];
 };
 
+// Two numbers rounded to 16 bits by one instruction, the first in the lower half.
+__device__ __forceinline__ unsigned packed(Half, float low, float high) {
+    unsigned both;
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
+#else
+    both = narrow<Half>(low).bits | (unsigned)narrow<Half>(high).bits << 16;
+#endif
+    return both;
+}
+__device__ __forceinline__ unsigned packed(BFloat16, float low, float high) {
+    unsigned both;
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
+#else
+    both = narrow<BFloat16>(low).bits | (unsigned)narrow<BFloat16>(high).bits << 16;
+#endif
+    return both;
+}
+
+// All numbers of a pack, rounded: those of 16 bits in pairs.
+template <typename T, int N> __device__ __forceinline__ Pack<T, N> narrow_all(const Wide<T> (&x)[N]) {
+    Pack<T, N> y;
+    if constexpr (sizeof(T) == 2 && N % 2 == 0) {
+        union {
+            Pack<T, N> numbers;
+            unsigned pairs[N / 2];
+        } both;
+#pragma unroll
+        for (int i = 0; i < N / 2; i++) both.pairs[i] = packed(T{}, x[2 * i], x[2 * i + 1]);
+        y = both.numbers;
+    } else {
+#pragma unroll
+        for (int i = 0; i < N; i++) y.at[i] = narrow<T>(x[i]);
+    }
+    return y;
+}
+
 // -- functions of both widths -----------------------------------------------------------------------------------------
 
 __device__ __forceinline__ float exponential(float x) { return __expf(x); }

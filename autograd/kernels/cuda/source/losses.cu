@@ -27,7 +27,7 @@ class_terms(const T *logits, const void *labels, T *out, T *linear, Wide<T> *top
     Index index = (Index)blockIdx.x * blockDim.y + threadIdx.y, start = index < rows ? index * width : 0;
     Row<T> row(logits + start, index < rows ? width : 0);
     Wide<T> least = -infinity<Wide<T>>(), top = least, sum = 0, total = 0;
-    each_pack<4>(row, logits + start, least, [&](const Packed &x, int p) {
+    each_pack<4>(row, logits + start, lowest<T>(), [&](const Packed &x, int p) {
         Wide<T> most = top;
         for (int i = 0; i < N; i++) most = larger(most, wide(x.at[i]));
         if (most > top) {
@@ -89,13 +89,12 @@ class_terms_backward(const T *cts, const T *linear_cts, const T *logits, const v
         return;
     }
     int place = label.is_inside ? (int)label.at + row.before : -1;
-    each_pack<4>(row, logits + start, 0, [&](const Packed &x, int p) {
-        Packed dx;
+    each_pack<4>(row, logits + start, T{}, [&](const Packed &x, int p) {
+        Wide<T> dx[N];
         for (int i = 0; i < N; i++) {
-            Wide<T> d = factor * exponential(wide(x.at[i]) - top) + even;
-            if (p * N + i == place) d += peak;
-            dx.at[i] = narrow<T>(d);
+            dx[i] = factor * exponential(wide(x.at[i]) - top) + even;
+            if (p * N + i == place) dx[i] += peak;
         }
-        row.write(dxs + start, is_fit, p, dx);
+        row.write(dxs + start, is_fit, p, narrow_all<T>(dx));
     });
 }

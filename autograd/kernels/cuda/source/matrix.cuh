@@ -199,25 +199,6 @@ template <typename P, int STRIDE> __device__ __forceinline__ void load_right(Rig
 
 // -- fragments of sums ------------------------------------------------------------------------------------------------
 
-__device__ __forceinline__ unsigned packed(Half, float low, float high) {
-    unsigned both;
-#ifdef ON_CPU
-    both = narrow<Half>(low).bits | (unsigned)narrow<Half>(high).bits << 16;
-#else
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
-#endif
-    return both;
-}
-__device__ __forceinline__ unsigned packed(BFloat16, float low, float high) {
-    unsigned both;
-#ifdef ON_CPU
-    both = narrow<BFloat16>(low).bits | (unsigned)narrow<BFloat16>(high).bits << 16;
-#else
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
-#endif
-    return both;
-}
-
 // a = DEPTH columns of sums, from n * 8 on. For a depth of 8 their order is 0, 2, 4, 6, 1, 3, 5, 7, which is the order in
 // which `load_right` takes the rows of its tile: so no lane needs the sums of another.
 template <typename P, int N> __device__ __forceinline__ Left<P> left_of(const Sum<P> (&c)[N][4], int n) {

@@ -61,12 +61,12 @@ __global__ void __launch_bounds__(256) momentum(
             reinterpret_cast<Pack<T, N> *>(p)[pack] = ps[k];
             if (velocity) reinterpret_cast<Pack<T, N> *>(velocity)[pack] = velocities[k];
             if (!copy) continue;
-            Pack<L, N> copies;
+            Wide<L> values[N];
 #pragma unroll
-            for (int i = 0; i < N; i++) {
-                copies.at[i] = narrow<L>((Wide<L>)ps[k].at[i]);
-                is_lost_here |= is_lost(wide(copies.at[i]));
-            }
+            for (int i = 0; i < N; i++) values[i] = (Wide<L>)ps[k].at[i];
+            Pack<L, N> copies = narrow_all<L>(values);
+#pragma unroll
+            for (int i = 0; i < N; i++) is_lost_here |= is_lost(wide(copies.at[i]));
             reinterpret_cast<Pack<L, N> *>(copy)[pack] = copies;
         }
     }

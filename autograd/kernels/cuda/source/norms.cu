@@ -12,9 +12,9 @@ norm(const T *xs, const T *weight, const T *bias, T *ys, Wide<T> *means, Wide<T>
     Index index = (Index)blockIdx.x * blockDim.y + threadIdx.y, start = index < rows ? index * width : 0;
     Row<T> row(xs + start, index < rows ? width : 0);
     bool is_fit = row.fits(ys + start), fits_weight = row.fits(weight), fits_bias = row.fits(bias);
-    auto get = [&](int p) { return p < most ? held[p] : row.read(xs + start, true, p, 0); };
+    auto get = [&](int p) { return p < most ? held[p] : row.read(xs + start, true, p, T{}); };
 
-    row.hold(held, most, xs + start, true, 0);
+    row.hold(held, most, xs + start, true, T{});
     end_group();
     wait_for_copies<0>();
     Wide<T> share = (Wide<T>)1 / width, mean = 0, sums[2] = {0, 0};
@@ -43,15 +43,15 @@ norm(const T *xs, const T *weight, const T *bias, T *ys, Wide<T> *means, Wide<T>
     Wide<T> scale = inverse_root(variance + (Wide<T>)eps);
     for (int p = threadIdx.x; p < row.packs; p += blockDim.x) {
         Packed x = get(p), w, b;
-        if (weight) w = row.read(weight, fits_weight, p, 0);
-        if (bias) b = row.read(bias, fits_bias, p, 0);
+        if (weight) w = row.read(weight, fits_weight, p, T{});
+        if (bias) b = row.read(bias, fits_bias, p, T{});
+        Wide<T> y[N];
         for (int i = 0; i < N; i++) {
-            Wide<T> v = (wide(x.at[i]) - mean) * scale;
-            if (weight) v *= wide(w.at[i]);
-            if (bias) v += wide(b.at[i]);
-            x.at[i] = narrow<T>(v);
+            y[i] = (wide(x.at[i]) - mean) * scale;
+            if (weight) y[i] *= wide(w.at[i]);
+            if (bias) y[i] += wide(b.at[i]);
         }
-        row.write(ys + start, is_fit, p, x);
+        row.write(ys + start, is_fit, p, narrow_all<T>(y));
     }
     if (threadIdx.x == 0 && index < rows) {
         if (means) means[index] = mean;
@@ -72,17 +72,17 @@ norm_backward(const T *cts, const T *xs, const T *weight, const Wide<T> *means, 
     Index index = (Index)blockIdx.x * blockDim.y + threadIdx.y, at = index < rows ? index : 0, start = at * width;
     Row<T> row(xs + start, index < rows ? width : 0);
     bool is_fit = row.fits(dxs + start), fits_ct = row.fits(cts + start), fits_weight = row.fits(weight);
-    auto get = [&](int p) { return p < most ? held[p] : row.read(xs + start, true, p, 0); };
-    auto get_ct = [&](int p) { return p < most ? held_cts[p] : row.read(cts + start, fits_ct, p, 0); };
+    auto get = [&](int p) { return p < most ? held[p] : row.read(xs + start, true, p, T{}); };
+    auto get_ct = [&](int p) { return p < most ? held_cts[p] : row.read(cts + start, fits_ct, p, T{}); };
 
-    row.hold(held, most, xs + start, true, 0);
-    row.hold(held_cts, most, cts + start, fits_ct, 0);
+    row.hold(held, most, xs + start, true, T{});
+    row.hold(held_cts, most, cts + start, fits_ct, T{});
     end_group();
     Wide<T> mean = means ? means[at] : 0, scale = scales[at], share = (Wide<T>)1 / width, sums[2] = {0, 0};
     wait_for_copies<0>();
     for (int p = threadIdx.x; p < row.packs; p += blockDim.x) {
         Packed x = get(p), ct = get_ct(p), w;
-        if (weight) w = row.read(weight, fits_weight, p, 0);
+        if (weight) w = row.read(weight, fits_weight, p, T{});
         for (int i = 0; i < N; i++) {
             Wide<T> g = wide(ct.at[i]);
             if (weight) g *= wide(w.at[i]);
@@ -94,20 +94,20 @@ norm_backward(const T *cts, const T *xs, const T *weight, const Wide<T> *means, 
     Wide<T> first = means ? sums[0] * share : 0, second = sums[1] * share;
     for (int p = threadIdx.x; p < row.packs; p += blockDim.x) {
         Packed x = get(p), ct = get_ct(p), w;
-        if (weight) w = row.read(weight, fits_weight, p, 0);
+        if (weight) w = row.read(weight, fits_weight, p, T{});
+        Wide<T> dx[N];
         for (int i = 0; i < N; i++) {
             Wide<T> g = wide(ct.at[i]);
             if (weight) g *= wide(w.at[i]);
-            x.at[i] = narrow<T>((g - first - (wide(x.at[i]) - mean) * scale * second) * scale);
+            dx[i] = (g - first - (wide(x.at[i]) - mean) * scale * second) * scale;
         }
-        row.write(dxs + start, is_fit, p, x);
+        row.write(dxs + start, is_fit, p, narrow_all<T>(dx));
     }
 }
 
 // -- with the sums over the rows that are the gradients of weight and bias -------------------------------------------------
 //
-// The sums have two stages, without atomics, so that they are the same in every run: each block adds up a group of rows,
-// and `sums_of_groups` adds up the groups. `parts` is [groups, 2, width], or [groups, 1, width] without means.
+// The sums have the two stages of ``columns.cuh``. `parts` is [groups, 2, width], or [groups, 1, width] without means.
 
 // `norm_backward`, and the sums of ct h and of ct over this block's rows. A thread has the same columns in all rows, and
 // keeps their sums in registers: 16 columns of float or 16 bits, 8 of double, because with twice as many a
@@ -132,7 +132,7 @@ norm_backward_sums(const T *cts, const T *xs, const T *weight, const Wide<T> *me
 #pragma unroll
         for (int k = 0; k < K; k++)
             if (threadIdx.x + k * blockDim.x < row.packs)
-                w[k] = row.read(weight, fits_weight, threadIdx.x + k * blockDim.x, 0);
+                w[k] = row.read(weight, fits_weight, threadIdx.x + k * blockDim.x, T{});
 
     auto fetch = [&](Index index, int stage) {
         if (index < rows) {
@@ -141,8 +141,8 @@ norm_backward_sums(const T *cts, const T *xs, const T *weight, const Wide<T> *me
             for (int k = 0; k < K; k++) {
                 int p = threadIdx.x + k * blockDim.x;
                 if (p >= row.packs) break;
-                row.fetch(held + ((stage * 2 + 0) * K + k) * threads, x, fits_x, p, 0);
-                row.fetch(held + ((stage * 2 + 1) * K + k) * threads, ct, fits_ct, p, 0);
+                row.fetch(held + ((stage * 2 + 0) * K + k) * threads, x, fits_x, p, T{});
+                row.fetch(held + ((stage * 2 + 1) * K + k) * threads, ct, fits_ct, p, T{});
             }
         }
         end_group();
@@ -181,9 +181,15 @@ norm_backward_sums(const T *cts, const T *xs, const T *weight, const Wide<T> *me
         for (int k = 0; k < K; k++) {
             if (!is_row || threadIdx.x + k * blockDim.x >= row.packs) continue;
 #pragma unroll
-            for (int i = 0; i < N; i++) {
-                Wide<T> c = wide(ct[k].at[i]), g = weight ? c * wide(w[k].at[i]) : c;
-                x[k].at[i] = narrow<T>((g - first - (wide(x[k].at[i]) - mean) * scale * second) * scale);
+            for (int i = 0; i < N; i += 2) {  // in place, and two by two: registers do not suffice for a second pack
+                Wide<T> dx[2];
+#pragma unroll
+                for (int j = 0; j < 2; j++) {
+                    Wide<T> c = wide(ct[k].at[i + j]), g = weight ? c * wide(w[k].at[i + j]) : c;
+                    dx[j] = (g - first - (wide(x[k].at[i + j]) - mean) * scale * second) * scale;
+                }
+                Pack<T, 2> both = narrow_all<T>(dx);
+                x[k].at[i] = both.at[0], x[k].at[i + 1] = both.at[1];
             }
             row.write(dxs + index * width, is_fit, threadIdx.x + k * blockDim.x, x[k]);
         }
@@ -224,40 +230,17 @@ norm_sums(const T *cts, const T *xs, const Wide<T> *means, const Wide<T> *scales
 #pragma unroll 4
         for (Index index = (Index)blockIdx.y * 8 + threadIdx.y; index < rows; index += (Index)gridDim.y * 8) {
             const T *x = xs + index * width, *ct = cts + index * width;
-            Packed v = row.read(x, row.fits(x), pack, 0), c = row.read(ct, row.fits(ct), pack, 0);
+            Packed v = row.read(x, row.fits(x), pack, T{}), c = row.read(ct, row.fits(ct), pack, T{});
             Wide<T> mean = means ? means[index] : 0, scale = scales[index];
             for (int i = 0; i < N; i++) {
                 dw[i] += wide(c.at[i]) * ((wide(v.at[i]) - mean) * scale);
                 db[i] += wide(c.at[i]);
             }
         }
-    for (int turn = 0; turn < 8; turn++) {
-        if (threadIdx.y == turn)
-            for (int i = 0; i < N; i++) {
-                sums[0][threadIdx.x * N + i] = turn ? sums[0][threadIdx.x * N + i] + dw[i] : dw[i];
-                sums[1][threadIdx.x * N + i] = turn ? sums[1][threadIdx.x * N + i] + db[i] : db[i];
-            }
-        __syncthreads();
-    }
+    add_in_turn(sums[0], dw);
+    add_in_turn(sums[1], db);
     for (int kind = threadIdx.y; kind < kinds; kind += 8)
         for (int i = 0; i < N; i++)
             if (row.has(pack, i))
-                parts[((Index)blockIdx.y * kinds + kind) * width + (Index)pack * N + i] = sums[kind][threadIdx.x * N + i];
-}
-
-// out[kind] is the sum of parts[:, kind], for kind = blockIdx.y. A block is (32, 8), and has 32 columns.
-template <typename T>
-__global__ void __launch_bounds__(256) sums_of_groups(const Wide<T> *parts, T *out, int groups, int width) {
-    __shared__ Wide<T> sums[8][32];
-    int column = blockIdx.x * 32 + threadIdx.x, kinds = gridDim.y, kind = blockIdx.y;
-    Wide<T> sum = 0;
-    if (column < width)
-#pragma unroll 8
-        for (int group = threadIdx.y; group < groups; group += 8)
-            sum += parts[((Index)group * kinds + kind) * width + column];
-    sums[threadIdx.y][threadIdx.x] = sum;
-    __syncthreads();
-    if (threadIdx.y > 0 || column >= width) return;
-    for (int i = 1; i < 8; i++) sum += sums[i][threadIdx.x];
-    out[(Index)kind * width + column] = narrow<T>(sum);
+                parts[((Index)blockIdx.y * kinds + kind) * width + (Index)pack * N + i] = sums[kind][i * 32 + threadIdx.x];
 }

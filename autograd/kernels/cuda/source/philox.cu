@@ -93,12 +93,12 @@ dropout(const T *x, T *y, unsigned char *bits, int is_drawn, Word key0, Word key
         }
         if (is_pack) {
 #pragma unroll
-            for (int i = 0; i < 8; i++) {
-                T &v = values[i / N].at[i % N];
-                v = narrow<T>(wide(v) * (kept >> i & 1 ? factor : 0));
-            }
+            for (int i = 0; i < 8 / N; i++) {
+                Wide<T> found[N];
 #pragma unroll
-            for (int i = 0; i < 8 / N; i++) reinterpret_cast<Packed *>(to)[i] = values[i];
+                for (int k = 0; k < N; k++) found[k] = wide(values[i].at[k]) * (kept >> (i * N + k) & 1 ? factor : 0);
+                reinterpret_cast<Packed *>(to)[i] = narrow_all<T>(found);
+            }
         } else {
             for (int i = chunk.first; i < chunk.end; i++) to[i] = narrow<T>(wide(from[i]) * (kept >> i & 1 ? factor : 0));
         }

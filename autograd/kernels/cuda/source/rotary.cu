@@ -33,14 +33,16 @@ rotary(const T *xs, const T *cosines, const T *sines, T *ys, Index rows, int hal
                 if (has(e)) v[e / N].at[e % N] = x[place(e)];
             for (int i = 0; i < count; i++) c.at[i] = cosine[from + i], s.at[i] = sine[from + i];
         }
+        Wide<T> turned[2][N];
 #pragma unroll
         for (int i = 0; i < N; i++) {
-            T &first = is_interleaved ? v[2 * i / N].at[2 * i % N] : v[0].at[i];
-            T &second = is_interleaved ? v[(2 * i + 1) / N].at[(2 * i + 1) % N] : v[1].at[i];
+            T first = is_interleaved ? v[2 * i / N].at[2 * i % N] : v[0].at[i];
+            T second = is_interleaved ? v[(2 * i + 1) / N].at[(2 * i + 1) % N] : v[1].at[i];
             Wide<T> a = wide(first), b = wide(second), cos = wide(c.at[i]), sin = sign * wide(s.at[i]);
-            first = narrow<T>(a * cos - b * sin);
-            second = narrow<T>(a * sin + b * cos);
+            (is_interleaved ? turned[2 * i / N][2 * i % N] : turned[0][i]) = a * cos - b * sin;
+            (is_interleaved ? turned[(2 * i + 1) / N][(2 * i + 1) % N] : turned[1][i]) = a * sin + b * cos;
         }
+        v[0] = narrow_all<T>(turned[0]), v[1] = narrow_all<T>(turned[1]);
         if (is_aligned) {
             *reinterpret_cast<Packed *>(y + place(0)) = v[0];
             *reinterpret_cast<Packed *>(y + place(N)) = v[1];

@@ -46,6 +46,15 @@ template <int groups> __device__ __forceinline__ void wait_for_copies() {
 #endif
 }
 
+// -- numbers without a conversion ----------------------------------------------------------------------------------------
+
+template <typename T> __device__ __forceinline__ T infinity() { return (T)__uint_as_float(0x7f800000u); }
+
+// Minus infinity as an array's element.
+template <typename T> __device__ __forceinline__ T lowest() { return -infinity<T>(); }
+template <> __device__ __forceinline__ Half lowest() { return {0xfc00}; }
+template <> __device__ __forceinline__ BFloat16 lowest() { return {0xff80}; }
+
 // -- a row ------------------------------------------------------------------------------------------------------------
 
 template <typename T> struct Row {
@@ -74,12 +83,13 @@ template <typename T> struct Row {
         return (unsigned)(pack * N + i - before) < (unsigned)width;
     }
 
-    // A pack, with a number for the elements outside the row.
-    __device__ __forceinline__ Packed read(const T *x, bool is_fit, int pack, Wide<T> outside) const {
+    // A pack, with a number for the elements outside the row. It is one of the array's type: a conversion of a constant
+    // would be an instruction for each element, which the compiler cannot leave out.
+    __device__ __forceinline__ Packed read(const T *x, bool is_fit, int pack, T outside) const {
         const T *at = x + (pack * N - before);
         if (is_fit && is_whole(pack)) return *reinterpret_cast<const Packed *>(at);
         Packed found;
-        for (int i = 0; i < N; i++) found.at[i] = has(pack, i) ? at[i] : narrow<T>(outside);
+        for (int i = 0; i < N; i++) found.at[i] = has(pack, i) ? at[i] : outside;
         return found;
     }
 
@@ -94,20 +104,20 @@ template <typename T> struct Row {
     }
 
     // `read` to shared memory. The pack can be used after `wait_for_copies`.
-    __device__ __forceinline__ void fetch(Packed *to, const T *x, bool is_fit, int pack, Wide<T> outside) const {
+    __device__ __forceinline__ void fetch(Packed *to, const T *x, bool is_fit, int pack, T outside) const {
         if (is_fit && is_whole(pack)) start_copy(to, x + (pack * N - before));
         else *to = read(x, false, pack, outside);
     }
 
     // The first `held` packs, in shared memory: each thread fetches those that it uses.
-    __device__ __forceinline__ void hold(Packed *held, int most, const T *x, bool is_fit, Wide<T> outside) const {
+    __device__ __forceinline__ void hold(Packed *held, int most, const T *x, bool is_fit, T outside) const {
         for (int p = threadIdx.x; p < packs && p < most; p += blockDim.x) fetch(held + p, x, is_fit, p, outside);
     }
 };
 
 // Calls use(pack, its number) for the packs of this thread, in order. U packs are read together.
 template <int U, typename T, typename F>
-__device__ __forceinline__ void each_pack(const Row<T> &row, const T *x, Wide<T> outside, F use) {
+__device__ __forceinline__ void each_pack(const Row<T> &row, const T *x, T outside, F use) {
     typedef typename Row<T>::Packed Packed;
     int step = blockDim.x, first = row.before ? 1 : 0, end = (row.before + row.width) / Row<T>::N;
     for (int p = threadIdx.x; p < row.packs;) {
@@ -153,5 +163,3 @@ template <typename T, typename F> __device__ __forceinline__ T over_row(T x, T *
 
 // The threads of a block in order, those of a row together.
 __device__ __forceinline__ int thread_of_block() { return threadIdx.y * blockDim.x + threadIdx.x; }
-
-template <typename T> __device__ __forceinline__ T infinity() { return (T)__uint_as_float(0x7f800000u); }

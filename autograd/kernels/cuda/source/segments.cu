@@ -27,10 +27,7 @@ sum_chunks(const T *__restrict__ xs, const Index *__restrict__ order, const Plac
         for (int i = 0; i < N; i++) into[i] = sum[i];
     };
     auto write = [&]() {
-        Packed total;
-#pragma unroll
-        for (int i = 0; i < N; i++) total.at[i] = narrow<T>(sum[i]);
-        reinterpret_cast<Packed *>(out)[(Index)place * packs + pack] = total;
+        reinterpret_cast<Packed *>(out)[(Index)place * packs + pack] = narrow_all<T>(sum);
     };
     for (Index at = first; at < end; at += AT_ONCE) {
         Packed found[AT_ONCE];
@@ -89,11 +86,8 @@ join_chunks(const Place *__restrict__ places, const Wide<T> *__restrict__ parts,
     for (int i = 0; i < N; i++) sums[threadIdx.y][i * 32 + threadIdx.x] = sum[i];
     __syncthreads();
     if (threadIdx.y > 0 || pack >= packs) return;
-    Pack<T, N> total;
 #pragma unroll
-    for (int i = 0; i < N; i++) {
+    for (int i = 0; i < N; i++)
         for (int turn = 1; turn < 8; turn++) sum[i] += sums[turn][i * 32 + threadIdx.x];
-        total.at[i] = narrow<T>(sum[i]);
-    }
-    reinterpret_cast<Pack<T, N> *>(out)[(Index)place * packs + pack] = total;
+    reinterpret_cast<Pack<T, N> *>(out)[(Index)place * packs + pack] = narrow_all<T>(sum);
 }

@@ -13,9 +13,9 @@ __global__ void __launch_bounds__(1024) softmax(const T *xs, T *ys, Index rows, 
     Wide<T> least = -infinity<Wide<T>>();
     Row<T> row(xs + start, index < rows ? width : 0);
     bool is_fit = row.fits(ys + start);
-    auto get = [&](int p) { return p < most ? held[p] : row.read(xs + start, true, p, least); };
+    auto get = [&](int p) { return p < most ? held[p] : row.read(xs + start, true, p, lowest<T>()); };
 
-    row.hold(held, most, xs + start, true, least);
+    row.hold(held, most, xs + start, true, lowest<T>());
     end_group();
     wait_for_copies<0>();
     Wide<T> top = least;
@@ -39,13 +39,13 @@ __global__ void __launch_bounds__(1024) softmax(const T *xs, T *ys, Index rows, 
     Wide<T> log_sum = logarithm(sum), factor = 1 / sum;
     for (int p = threadIdx.x; p < row.packs; p += blockDim.x) {
         Packed x = get(p);
+        Wide<T> y[N];
         for (int i = 0; i < N; i++) {
             Wide<T> v = wide(x.at[i]);
-            if (is_log) v = v - top - log_sum;  // not minus their sum, which has few digits left where top is large
-            else v = (keeps && p < most ? v : exponential(v - top)) * factor;
-            x.at[i] = narrow<T>(v);
+            if (is_log) y[i] = v - top - log_sum;  // not minus their sum, which has few digits left where top is large
+            else y[i] = (keeps && p < most ? v : exponential(v - top)) * factor;
         }
-        row.write(ys + start, is_fit, p, x);
+        row.write(ys + start, is_fit, p, narrow_all<T>(y));
     }
 }
 
@@ -61,11 +61,11 @@ softmax_backward(const T *cts, const T *ys, T *dxs, Index rows, int width, int m
     Index index = (Index)blockIdx.x * blockDim.y + threadIdx.y, start = index < rows ? index * width : 0;
     Row<T> row(ys + start, index < rows ? width : 0);
     bool is_fit = row.fits(dxs + start), fits_ct = row.fits(cts + start);
-    auto get = [&](int p) { return p < most ? held[p] : row.read(ys + start, true, p, 0); };
-    auto get_ct = [&](int p) { return p < most ? held_cts[p] : row.read(cts + start, fits_ct, p, 0); };
+    auto get = [&](int p) { return p < most ? held[p] : row.read(ys + start, true, p, T{}); };
+    auto get_ct = [&](int p) { return p < most ? held_cts[p] : row.read(cts + start, fits_ct, p, T{}); };
 
-    row.hold(held, most, ys + start, true, 0);
-    row.hold(held_cts, most, cts + start, fits_ct, 0);
+    row.hold(held, most, ys + start, true, T{});
+    row.hold(held_cts, most, cts + start, fits_ct, T{});
     end_group();
     wait_for_copies<0>();
     Wide<T> sum = 0;
@@ -81,10 +81,11 @@ softmax_backward(const T *cts, const T *ys, T *dxs, Index rows, int width, int m
     sum = over_row(sum, scratch, Add());
     for (int p = threadIdx.x; p < row.packs; p += blockDim.x) {
         Packed y = get(p), ct = get_ct(p);
+        Wide<T> dx[N];
         for (int i = 0; i < N; i++) {
             Wide<T> v = wide(y.at[i]), c = wide(ct.at[i]);
-            y.at[i] = narrow<T>(is_log ? c - exponential(v) * sum : v * (c - sum));
+            dx[i] = is_log ? c - exponential(v) * sum : v * (c - sum);
         }
-        row.write(dxs + start, is_fit, p, y);
+        row.write(dxs + start, is_fit, p, narrow_all<T>(dx));
     }
 }

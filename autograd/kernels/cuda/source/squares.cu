@@ -30,15 +30,15 @@ __global__ void __launch_bounds__(256) squares(
         for (int k = 0; k < AT_ONCE; k++) {
             int pack = at + k * threads;
             if (pack >= packs) break;
-            Pack<U, N> ys;
+            W ys[N];
 #pragma unroll
             for (int i = 0; i < N; i++) {
                 W v = (W)wide(xs[k].at[i]) * factor;
                 sum += (double)v * (double)v;
                 if (is_lost(v)) lost = 1;
-                ys.at[i] = narrow<U>(v);
+                ys[i] = v;
             }
-            if (y) reinterpret_cast<Pack<U, N> *>(y)[pack] = ys;
+            if (y) reinterpret_cast<Pack<U, N> *>(y)[pack] = narrow_all<U>(ys);
         }
     }
     for (int i = packs * N + threadIdx.x; i < count; i += threads) {

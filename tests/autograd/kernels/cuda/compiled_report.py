@@ -27,12 +27,17 @@ ARCHITECTURE = "sm_90"
 
 
 class Used(NamedTuple):
-    """What a kernel uses, by the assembler's report, and the PTX instructions of its longest innermost loop."""
+    """What a kernel uses, by the assembler's report.
+
+    `loop` are the PTX instructions of its longest innermost loop, and `load_bytes` those of its widest load from global
+    memory, or copy from there to shared memory.
+    """
 
     registers: int
     spilled_bytes: int
     static_bytes: int
     loop: int
+    load_bytes: int = 0
 
 
 def programs() -> dict[str, Program]:
@@ -76,8 +81,17 @@ def report(nvrtc: Any, program: Program) -> dict[str, Used]:
         lowered = part.partition("'")[0]
         numbers = [re.search(pattern, part) for pattern in
                    (r"Used (\d+) registers", r"(\d+) bytes spill stores", r"(\d+) bytes smem")]  # fmt: skip
-        found[names[lowered]] = Used(*(int(n[1]) if n else 0 for n in numbers), longest_loop(bodies[lowered]))
+        body = bodies[lowered]
+        found[names[lowered]] = Used(*(int(n[1]) if n else 0 for n in numbers), longest_loop(body), widest_load(body))
     return found
+
+
+def widest_load(body: str) -> int:
+    """The bytes of the widest load from global memory of a kernel's PTX, or copy from there to shared memory."""
+    load = r"\bld(?:\.global[\w.]*?)?(?:\.v(\d))?\.[busf](\d+)\b"  # also of addresses that were loaded themselves
+    loads = [int(n or 1) * int(bits) // 8 for n, bits in re.findall(load, body)]
+    copies = [int(size) for size in re.findall(r"\bcp\.async\.[\w.]+ \[\S+\], \[\S+\], (\d+)", body)]
+    return max(loads + copies, default=0)
 
 
 def longest_loop(body: str) -> int:
@@ -116,7 +130,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     before = json.loads(Path(args.against).read_text()) if args.against else {}
     print(f"{'kernel':44}" + "".join(f"{name:>16}" for name in Used._fields))
     for kernel, used in found.items():
-        old = before.get(kernel, used._asdict())
+        old = used._asdict() | before.get(kernel, {})  # a file of before may lack a column
         if args.against and kernel in before and old == used._asdict():
             continue
         cells = [str(n) if n == old[k] else f"{old[k]} -> {n}" for k, n in used._asdict().items()]

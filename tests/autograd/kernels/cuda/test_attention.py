@@ -12,7 +12,7 @@ from autograd import arrays, kernels, ops
 from autograd.arrays.runtime import Program
 from autograd.kernels import attention as host
 from autograd.kernels.cuda import attention as device
-from autograd.kernels.cuda.program import launch, program
+from autograd.kernels.cuda.program import launch, launch_known, program
 
 from ...arrays.devices import DEVICES, Device
 from . import compiled_report
@@ -344,9 +344,9 @@ def test_planted_faults_are_seen(faults: Sequence[tuple[str, str, str, str]], mo
         def launch_fault(given: Program, kernel: str, *rest: Any, part: str = fault[0] + "<", at: int = at) -> None:
             if kernel.startswith(part):
                 given, kernel = faulty, f"fault_{at}::{kernel}"
-            launch(given, kernel, *rest)
+            launch_known(given, kernel, *rest)
 
-        monkeypatch.setattr(device, "launch", launch_fault)
+        monkeypatch.setattr(device, "launch_known", launch_fault)
         try:
             check(there, *CASES["causal"], numpy.float64, TOLERANCES["float64"])
         except AssertionError:

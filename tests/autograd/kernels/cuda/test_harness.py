@@ -17,7 +17,7 @@ from . import on_cpu, test_rows
 
 pytestmark = pytest.mark.skipif(bool(on_cpu.WHY_NOT), reason=on_cpu.WHY_NOT)
 
-COMMON = program("activations", ()).text
+COMMON = program("values", ()).text
 PLANTED = Program("planted", COMMON + """
 __global__ void sums(const float *x, float *y) {
     __shared__ float scratch[32];

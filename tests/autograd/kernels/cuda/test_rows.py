@@ -369,8 +369,8 @@ FAULTS: dict[str, tuple[str, str, str, str]] = {
                                                      "over_row(sums, scratch[0], Add());", "layer_norm"),
     "scratch that is used again without a barrier, in softmax": (
         "softmax", "sum = over_row(sum, scratch[1], Add());", "sum = over_row(sum, scratch[0], Add());", "softmax"),
-    "a mean of one number less": ("norms", "mean = over_row(mean, scratch[0], Add()) * share",
-                                  "mean = over_row(mean, scratch[0], Add()) / (width - 1)", "layer_norm"),
+    "a variance of one number less": ("norms", "variance = sums[1] * share", "variance = sums[1] / (width - 1)",
+                                      "layer_norm"),
     "the sum is not rescaled": ("losses", "sum *= exponential(top - most);", "", "cross_entropy"),
     "no maximum of the row": ("softmax", "top = over_row(top, scratch[0], Max());", "", "softmax"),
     "the last pack is left out": ("softmax", "(before + width + N - 1) / N", "(before + width) / N", "softmax"),
