@@ -20,7 +20,7 @@ _SHOWN_RANKS = 8
 def describe_fault(finding: Any, walk: Walk, mesh: Any) -> tuple[str, tuple[str, int] | None]:
     """The text about a fault, and the line of the program that it belongs to, if that is known."""
     if finding.fault is not None:
-        return _unequal_terms(finding, walk)
+        return (_function if finding.fault.kind == "function" else _unequal_terms)(finding, walk)
     axis, n, value = finding.axis, finding.size, finding.value
     events = _relevant(value, axis, walk)
     lines = [
@@ -160,6 +160,23 @@ def describe_meeting(axis: str, place: int, walk: Walk, mesh: Any) -> tuple[str,
         f"{axis!r}, to=V) @ cc.all_gather(z, {axis!r}).T, and the labels rank * len(z) + numpy.arange(len(z)), where "
         "rank is this rank's number"
     ), site
+
+
+def _function(finding: Any, walk: Walk) -> tuple[str, tuple[str, int] | None]:
+    """The text about a function of a value of a wrong power."""
+    axis, n, (value,) = finding.axis, finding.size, finding.fault.values
+    events = _relevant(value, axis, walk)
+    fixes, site = _fixes(value, events, axis, walk)
+    if any(event.kind == "size" for event in events):
+        fixes.append(f"int(size) in place of the size of axis {axis!r}, if the function is meant to depend on it")
+    node: Any = walk.node(finding.fault.place)
+    text = "\n".join([
+        f"{op_of(node).name} in the objective is a function of a value that is {factor_text(value, n)} along axis "
+        f"{axis!r} of {n} ranks: the result is that of another function for each number of ranks",
+        *(f"  {line}" for event in events if (line := _step(event, n, axis, walk))),
+        *(f"  {'fix: ' if not i else 'or:  '}{fix}" for i, fix in enumerate(fixes)),
+    ])  # fmt: skip
+    return text, site
 
 
 def _unequal_terms(finding: Any, walk: Walk) -> tuple[str, tuple[str, int] | None]:

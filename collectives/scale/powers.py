@@ -53,10 +53,15 @@ class Power(NamedTuple):
         The extents of the dimensions that were summed over.
     totals : frozenset of int
         The same of all ranks together, where they are known.
+    items : frozenset of int
+        The extents, of all ranks together, of divided dimensions that were summed over: numbers of items, which may be
+        the number of ranks.
     whole : frozenset of int
         Dimensions that have met a whole dimension of a Replicated value, as features do. They are no rows.
     stacked : frozenset of int
         Dimensions along which the values of the ranks lie, after a gather.
+    travelled : int
+        1 for a value of another rank, and 2 for one that was added to others: perhaps to those of all ranks in turn.
     own_mean : bool
         Whether it is divided by the number of rows on this tape, and by no other plain number: the mean of one
         microbatch.
@@ -86,8 +91,10 @@ class Power(NamedTuple):
     counts: frozenset[int] = frozenset()
     extents: frozenset[int] = frozenset()
     totals: frozenset[int] = frozenset()
+    items: frozenset[int] = frozenset()
     whole: frozenset[int] = frozenset()
     stacked: frozenset[int] = frozenset()
+    travelled: int = 0
     own_mean: bool = False
     once: int = -1
     divisions: tuple[int, ...] = ()
@@ -123,7 +130,10 @@ class Power(NamedTuple):
 
 
 class Fault(NamedTuple):
-    """A fault that is found before the objective: at a place on the tape, the values that meet there, and why."""
+    """A fault that is found before the objective: at a place on the tape, the values that meet there, and why.
+
+    The kind is "added" for terms of unequal powers, and "function" for a function of a value of a wrong power.
+    """
 
     kind: str
     place: int
@@ -131,8 +141,8 @@ class Fault(NamedTuple):
 
     @property
     def is_plain(self) -> bool:
-        """Whether Varying data are involved, so that it is likely and not proven."""
-        return any(value.plain for value in self.values)
+        """Whether it is likely and not proven: Varying data are involved, or the function may be meant."""
+        return self.kind == "function" or any(value.plain for value in self.values)
 
 
 def _without(powers: Powers, end: Callable[[frozenset[Fraction | int]], Fraction | int]) -> Powers:

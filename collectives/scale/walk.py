@@ -34,7 +34,8 @@ from autograd.engine.recording import (
     shapes_of,
     signature_of,
 )
-from autograd.layouts.layout import Grid, Label, Layout, Shard, V
+from autograd.engine.state import state
+from autograd.layouts.layout import C, Grid, Label, Layout, Shard, V
 
 from .numbers import Division, Evidence, whole_divisor
 from .powers import DATA, UNKNOWN, Power
@@ -305,8 +306,11 @@ class Walk:
         number = self.number(at)
         extents = _extents(signature.layouts[0], signature.shapes[0]) if signature.shapes else ()
         rule, found = OPERATIONS.get(op.name, of_operation), []
+        plain = _plain_scalars(arrays_of(node)) if op.name in ("multiply", "divide") else ()
         for k, axis in enumerate(self.grid.names):
-            labels: tuple[Label, ...] = tuple([layout.labels[k] for layout in signature.layouts])
+            labels: tuple[Label | None, ...] = tuple([
+                C if i in plain else layout.labels[k] for i, layout in enumerate(signature.layouts)
+            ])  # fmt: skip
             inputs = tuple([None if each is None else each[k] for each in given])
             found.append(rule(Use(
                 op, at, letters, inputs, labels, out.labels[k], signature.shapes, extents, maps, arrays_of(node),
@@ -361,6 +365,12 @@ def _along(decided: dict[str, str] | None, axis: str) -> str:
         return ""
     known = decided.get(axis)
     return ("own" if {"own", "all"} & {*decided.values()} else "") if known is None else known
+
+
+def _plain_scalars(arrays: Sequence[Any]) -> list[int]:
+    """Which operands are leaves that were made of one plain number, whatever their labels: they are constants."""
+    known = getattr(state.mesh, "scalars", {})
+    return [i for i, x in enumerate(arrays) if x is not None and known.get(id(x)) is x]
 
 
 def _extents(layout: Layout, shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -55,6 +55,8 @@ FIXES = {
     "count": Fix(
         r"ranks: (rows = .*?\}\)), and (all_reduce\(\w+, 'dp', to=I\) / rows\.global_shape\[0\])",
         ((r"(?m)^losses", "{0}\nlosses"), (_SUM + r" / len\(rows\)", "cc.{1}"))),
+    "int": Fix(
+        r"(int\(size\)) in place of the size of axis 'dp', if the function is meant", ((r" ([/*]) size", r" \1 {0}"),)),
     "sum": Fix(
         r"(all_reduce\(\w+, 'dp', to=I\)) in place of the mean over ranks",
         ((r"cc\.mean\(\w+, 'dp', to=I\)", "cc.{0}"),)),
@@ -78,6 +80,12 @@ class Wrong(NamedTuple):
 
 LABELLED = "rows = cc.from_local(rows, {'dp': Shard(0)})\n" + LOSSES
 WRONG = {
+    "a function of a mean by the size": Wrong(
+        f"{LABELLED}\nloss = losses.mean()\ntotal = np.log1p(cc.all_reduce(loss, 'dp', to=I) / size)",
+        ("leave out", "int"), is_even=False),
+    "a function of a mean times the size": Wrong(
+        f"{LABELLED}\nloss = losses.mean()\ntotal = np.log1p(cc.all_reduce(loss, 'dp', to=I) * size)",
+        ("leave out", "int"), is_even=False),
     "mean": Wrong(
         f"{LOSSES}\nloss = losses.mean()\ntotal = cc.all_reduce(loss, 'dp', to=I)", ("mean", "label", "declare")),
     "mean, uneven": Wrong(
@@ -153,6 +161,10 @@ def gradients(text: str, n: int, is_even: bool) -> list[Any]:
 def expected(row: Wrong, n: int, fix: str) -> Any:
     d = 2 * DATA[:, :3] * (DATA[:, :3] @ W - DATA[:, 3])[:, None]
     penalty = 2 * W if "w0" in row.text else 0
+    if "log1p" in row.text:
+        mean = ((DATA[:, :3] @ W - DATA[:, 3]) ** 2).mean()
+        inside = 1 if fix == "leave out" else n if "* size" in row.text else 1 / n
+        return inside * d.mean(axis=0) / (1 + inside * mean)
     if fix == "declare":  # the sum of different losses
         return sum(d[mine].mean(axis=0) for mine in parts(n, row.is_even)) + penalty
     return d.sum(axis=0) / (60 if row.is_mean else 1) + penalty
