@@ -139,17 +139,20 @@ def _learn(
         is_agreed = is_agreed and (decided != "" or _mean_the_same(divisions, walk.grid.sizes))
     if is_agreed:
         walk.agree(place)
-    totals = sums_of([each.counts for each in found.values()])
-    if totals and not any(each.is_mean for each in found.values()):
-        walk.know(place, totals, _counts_of_all(list(found.values()), group.size))
+    is_mean = any(each.is_mean for each in found.values())
+    totals = set() if is_mean else sums_of([each.counts for each in found.values()])
+    assert x.layout is not None
+    if any(each.counts for each in found.values()) and any(x.layout[axis] is V for axis in axes):
+        walk.know(place, totals, _counts_of_all(list(found.values()), group.size, is_mean))
     return _unequal_means(found)
 
 
-def _counts_of_all(found: Sequence[Evidence], n: int) -> set[int]:
-    """The counts that all ranks have; none where an extent is the number of ranks, which leaves them open."""
+def _counts_of_all(found: Sequence[Evidence], n: int, is_mean: bool) -> set[int]:
+    """The counts that all ranks have, of means those of any; none where an extent is the number of ranks, which leaves
+    them open."""
     if any(n in each.extents for each in found):
         return set()
-    return set.intersection(*(set(each.counts) for each in found))
+    return (set.union if is_mean else set.intersection)(*(set(each.counts) for each in found))
 
 
 def _mean_the_same(divisions: Sequence[Division], sizes: Sequence[int]) -> bool:

@@ -64,6 +64,8 @@ def _step(event: Event, n: int, axis: str, walk: Walk) -> str:
         return f"a mean over {int(event.number)} rows or elements of this rank{at}"
     if event.kind == "own":
         return f"a division by {int(event.number)}, the number of this rank's rows{at}"
+    if event.kind == "ones":
+        return f"a division by {int(event.number)}, the number of this rank's elements that a mask leaves{at}"
     if event.kind == "count":
         return f"a division by {int(event.number)}, the number of one rank's rows, after the sum over all ranks{at}"
     if event.kind == "size":
@@ -113,7 +115,7 @@ def _fixes(value: Power, events: list[Event], axis: str, walk: Walk) -> tuple[li
         divided = f"all_reduce({x}, {axis!r}, to=I) / rows.global_shape[0]"
         return [f"divide by the number of rows of all ranks: {rows}, and {divided}"], site
     if is_large:
-        return _fixes_of_means(value, made, x, rows, axis, any(event.kind == "own" for event in events)), site
+        return _fixes_of_means(value, made, x, rows, axis, {event.kind for event in events}), site
     return [
         f"all_reduce({x}, {axis!r}, to=I) in place of the mean over ranks: the values are divided by the rows of all "
         "ranks, or are parts of one sum, so they only have to be added"
@@ -121,17 +123,25 @@ def _fixes(value: Power, events: list[Event], axis: str, walk: Walk) -> tuple[li
 
 
 def _fixes_of_means(
-    value: Power, made: Sum | None, x: str, rows: str, axis: str, is_divided: bool
+    value: Power, made: Sum | None, x: str, rows: str, axis: str, kinds: set[str]
 ) -> list[str]:  # fmt: skip
     """The fixes for a sum over ranks of means; `cc.mean` only if they are means of equal numbers of rows.
 
-    `is_divided` says that they are sums that the program divides by a number, which a Shard would refuse.
+    `kinds` are those of the steps: "own" says that they are sums that the program divides by a number, which a Shard
+    would refuse, and "ones" that the number is that of the elements which a mask leaves.
     """
-    in_place = " in place of the sum by the number of this rank's rows" if is_divided else ""
+    in_place = " in place of the sum by the number of this rank's rows" if "own" in kinds else ""
     if not value.plain:
         return ["take the mean of the Shard itself, in place of that of its cast to V: mean() of a Shard divides by "
                 "the elements of all ranks, and their sum over the ranks is the mean of the whole"]  # fmt: skip
     equal = f"cc.mean({x}, {axis!r}, to=I) in place of the sum: right while all ranks have equally many rows"
+    if "ones" in kinds:
+        return [
+            f"all_reduce({x} * n, {axis!r}, to=I) / all_reduce(ag.tensor(float(n)), {axis!r}, to=I), where n is the "
+            "number of elements that this rank's mask leaves",
+            f"all_reduce(cc.declare_partial({x}, {axis!r}), {axis!r}, to=I), if the sum of different losses is meant, "
+            "one of each rank",
+        ]  # fmt: skip
     return [
         *([equal] if made is not None and len(set(made.counts.values())) == 1 else []),
         f"{rows}, whose mean(){in_place} divides by the rows of all ranks; then all_reduce(loss, {axis!r}, to=I) is "

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from fractions import Fraction
 from typing import NamedTuple
 
-__all__ = ["DATA", "UNKNOWN", "ZERO", "Event", "Power", "Powers", "joint", "plus", "times"]
+__all__ = ["DATA", "UNKNOWN", "ZERO", "Event", "Power", "Powers", "is_zero", "joint", "plus", "times"]
 
 Powers = frozenset[Fraction | int] | None
 """The possible powers of the number of parts; None where they are unknown."""
@@ -22,6 +22,11 @@ def plus(a: Powers, b: Powers) -> Powers:
 def times(a: Powers, degree: Fraction | int) -> Powers:
     """The powers of a homogeneous function of this degree."""
     return None if a is None else frozenset(degree * x for x in a)
+
+
+def is_zero(powers: Powers) -> bool:
+    """Whether 0 is the one whole power that is possible. A half is so only of a number that is the root of n."""
+    return powers is not None and {x for x in powers if x == int(x)} == ZERO
 
 
 class Event(NamedTuple):
@@ -49,6 +54,8 @@ class Power(NamedTuple):
         Whether Varying data are among what it is computed from. Then a fault is likely, not proven.
     counts : frozenset of int
         Numbers of elements of this rank that were summed or averaged.
+    ones : frozenset of int
+        Numbers of ones in the masks that have left out other elements: a later sum is over so many.
     extents : frozenset of int
         The extents of the dimensions that were summed over.
     totals : frozenset of int
@@ -89,6 +96,7 @@ class Power(NamedTuple):
     parts: bool = False
     plain: bool = False
     counts: frozenset[int] = frozenset()
+    ones: frozenset[int] = frozenset()
     extents: frozenset[int] = frozenset()
     totals: frozenset[int] = frozenset()
     items: frozenset[int] = frozenset()

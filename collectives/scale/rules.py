@@ -21,7 +21,7 @@ from autograd.layouts.layout import C, D, I, Label, P, R, Shard, V
 
 from .dimensions import Dimensions
 from .numbers import of_number, whole_divisor
-from .powers import DATA, UNKNOWN, ZERO, Event, Fault, Power, Powers, joint, plus, times
+from .powers import DATA, UNKNOWN, ZERO, Event, Fault, Power, Powers, is_zero, joint, plus, times
 
 __all__ = ["COLLECTIVES", "DEGREES", "OPERATIONS", "Use", "is_open", "of_operation", "over_ranks", "scaled"]
 
@@ -93,7 +93,7 @@ def _combined(use: Use) -> tuple[Powers, tuple[Fault, ...], int]:
     for letter in dict.fromkeys(use.letters.replace("S", "")):
         members = [i for i, each in enumerate(use.letters) if each == letter]
         if letter == "N" and use.op.name not in DEGREES:
-            found = ZERO if all(_seen(use, i).powers == ZERO for i in members) else None
+            found = ZERO if all(is_zero(_seen(use, i).powers) for i in members) else None
             faults += _of_function(use, members)
         else:
             terms = _Terms(use, members)
@@ -170,13 +170,14 @@ def _result(use: Use, powers: Any, base: Powers, faults: tuple[Fault, ...], once
     counts, extents = of.counts, of.extents
     if dims.is_sum and varying:
         base = powers if base is None else base
-        counts, extents = _counts_of_sum(dims, counts), extents.union(dims.extents)
+        counts, extents = _counts_of_sum(dims, counts) | of.ones, extents.union(dims.extents)
         powers = _of_sum(powers, of.parts and dims.is_complete)
     is_own = varying or bool(dims.stacked) or dims.is_over_ranks
     value = Power(
         powers=powers, base=base if varying else None, averaged=is_own and of.averaged, parts=is_own and of.parts,
-        plain=of.plain or _meets_data(use), counts=counts, extents=extents,
-        totals=_totals(use) or of.totals, items=of.items | _items(use), whole=dims.whole, stacked=dims.stacked,
+        plain=of.plain or _meets_data(use), counts=counts, ones=of.ones | _ones(use), extents=extents,
+        totals=_totals(use) or of.totals, items=of.items | _items(use), stacked=dims.stacked,
+        whole=of.whole if use.op.name in _SAME_SHAPE else dims.whole,
         travelled=_travelled(use, dims),
         own_mean=of.own_mean and _is_own_mean(use, dims.is_sum), once=_once(use, once),
         unsure=of.unsure | _unsure(use),
@@ -206,14 +207,14 @@ def _of_all(given: Sequence[Power]) -> Power:
     """The powers of any of several operands, which are unknown if those of one are."""
     lists = [(each.divisions, each.events, each.faults) for each in given]
     divisions, events, faults = (tuple(dict.fromkeys(chain.from_iterable(each))) for each in zip(*lists, strict=True))
-    sets = [(each.counts, each.extents, each.totals, each.items, each.unsure, each.met) for each in given]
-    counts, extents, totals, items, unsure, met = (_NONE.union(*each) for each in zip(*sets, strict=True))
+    sets = [(each.counts, each.ones, each.extents, each.totals, each.items, each.unsure, each.met) for each in given]
+    counts, ones, extents, totals, items, unsure, met = (_NONE.union(*each) for each in zip(*sets, strict=True))
     return Power(
         powers=None if None in [each.powers for each in given] else ZERO,
         averaged=True in [each.averaged for each in given], parts=True in [each.parts for each in given],
         plain=True in [each.plain for each in given], own_mean=True in [each.own_mean for each in given],
-        has_unknown=True in [each.has_unknown for each in given], counts=counts, extents=extents, totals=totals,
-        items=items, unsure=unsure, met=met, divisions=divisions, events=events, faults=faults,
+        has_unknown=True in [each.has_unknown for each in given], counts=counts, ones=ones, extents=extents,
+        totals=totals, items=items, unsure=unsure, met=met, divisions=divisions, events=events, faults=faults,
     )  # fmt: skip
 
 
@@ -223,6 +224,28 @@ _NONE: frozenset[Any] = frozenset()
 def _counts_of_sum(dims: Dimensions, counts: frozenset[int]) -> frozenset[int]:
     """The numbers of elements in a sum over rows of values in which numbers were summed before."""
     return frozenset((dims.rows, dims.elements, *[dims.rows * each for each in counts]))
+
+
+_SAME_SHAPE = frozenset(("softmax", "log_softmax", "layer_norm", "rms_norm", "normalize"))
+_MASKS = {"where": 0, "smoothed_cross_entropy": 1}
+"""The operands that leave out elements."""
+
+
+def _ones(use: Use) -> frozenset[int]:
+    """The number of elements that a mask leaves: an array of zeros and ones, a condition, or labels to ignore."""
+    at = _MASKS.get(use.op.name, -1)
+    if use.op.name == "multiply":
+        at = next((i for i, each in enumerate(use.inputs) if each is None), -1)
+    x = use.arrays[at] if 0 <= at < len(use.arrays) else None
+    if type(x) is not np.ndarray or not x.shape or x.dtype.kind not in "biuf":
+        return _NONE
+    if use.op.name == "smoothed_cross_entropy":
+        return _NONE if use.options[0] is None else frozenset((int(np.count_nonzero(x != use.options[0])),))
+    count = int(np.count_nonzero(x))
+    if x.dtype.kind != "b" and (count == x.size or np.count_nonzero(x == 1) != count):
+        return _NONE
+    size = max(math.prod(shape) for shape in use.shapes)
+    return frozenset((count, count * (size // max(x.size, 1))))
 
 
 def _totals(use: Use) -> frozenset[int]:
@@ -359,7 +382,7 @@ def _reweighted(use: Use, value: Power, c: float | None, sign: int) -> Power:
 
 def _by_plain(use: Use, value: Power, c: float, sign: int, label: Label | None) -> Power:
     """A value times or by a plain number, as far as the ranks have decided what it is."""
-    if c in (1.0, -1.0):
+    if c in (1.0, -1.0) and not (label is V and value.counts == {0}):  # a rank without rows divides by max(0, 1)
         return value
     if not c or not math.isfinite(c):
         return value._replace(own_mean=False)
@@ -386,16 +409,19 @@ def _by_plain(use: Use, value: Power, c: float, sign: int, label: Label | None) 
         return value
     if is_own:
         return value._replace(totals=frozenset(), counts=frozenset())
-    if k >= 3 and k in value.counts and k != use.n:
+    if k >= 3 and k in value.counts - value.ones and k != use.n:
         return value.shifted(1, Event("count", use.place, k))
-    return value.times(times(of_number(c, use.n, False), sign))
+    powers = of_number(c, use.n, False)
+    if value.counts and not any(round(abs(c)) % count == 0 for count in value.counts if count > 1):
+        powers -= {-1} if abs(c) > 1 else set()  # a number that is no multiple of a rank's rows does not count them
+    return value.times(times(powers, sign))
 
 
 def _averaged(use: Use, value: Power, count: float) -> Power:
     """A sum over this rank's rows that is divided by their number."""
     return value.complete()._replace(
         averaged=True, own_mean=True, counts=frozenset((int(count),)),
-        events=(*value.events, Event("own", use.place, count)),
+        events=(*value.events, Event("ones" if count in value.ones else "own", use.place, count)),
     )  # fmt: skip
 
 
@@ -513,7 +539,7 @@ def over_ranks(value: Power, event: Event) -> Power:
 
 
 def _made_one(value: Power) -> Power:
-    """What is known of the one value that is made of those of the ranks."""
+    """The knowledge about the one value that is made of those of the ranks."""
     return value._replace(
         base=None, averaged=False, parts=False, once=-1, divisions=(), terms=_ONE_TERM, stacked=frozenset(),
         travelled=0,

@@ -37,7 +37,7 @@ from autograd.engine.recording import (
 from autograd.engine.state import state
 from autograd.layouts.layout import C, Grid, Label, Layout, Shard, V
 
-from .numbers import Division, Evidence, whole_divisor
+from .numbers import Division, Evidence, is_power_of_ten, whole_divisor
 from .powers import DATA, UNKNOWN, Power
 from .rules import COLLECTIVES, OPERATIONS, Use, is_open, of_operation
 from .sums import Sum
@@ -217,7 +217,8 @@ class Walk:
             before = self.at(max(parents))  # the counts along any of the axes are those of this rank
             along = [before[k] for k, name in enumerate(self.grid.names) if name in axes]
             counts, extents = ({n for each in along for n in getattr(each, of)} for of in ("counts", "extents"))
-            found.append((at, Division(divisor, tuple(sorted(counts)), tuple(sorted(extents)))))
+            is_weight = op_of(self.node(at)).name == "multiply" and is_power_of_ten(whole_divisor(divisor))
+            found.append((at, Division(divisor, tuple(sorted(counts)), tuple(sorted(extents)), is_weight)))
         return found
 
     def number(self, at: int) -> Any:
@@ -290,7 +291,7 @@ class Walk:
         if at in self._counted:
             totals, counts = self._counted[at]
             found = [
-                each._replace(totals=totals, counts=counts) if axis in call.axes else each
+                each._replace(totals=totals or each.totals, counts=counts) if axis in call.axes else each
                 for axis, each in zip(self.grid.names, found, strict=True)
             ]
         return tuple(found)
