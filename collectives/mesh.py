@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import threading
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -38,7 +39,6 @@ from .world import World, is_rank_thread, world
 __all__ = ["USUAL", "Axis", "Mesh", "check_replicas", "current_mesh"]
 
 _FIRST_TAPES = 8  # whose scale is examined
-_MOST_SCALARS = 64  # leaves of one number that are kept
 
 
 class Axis:
@@ -202,16 +202,11 @@ class Mesh:
 
     def note_declaration(self, how: str, x: Any) -> None:
         """Record a value that the program has declared, for the next calls along its axes."""
+        if how == "scalar":
+            self.scalars.append(x.array)
+            return
         sanitizer.declared(how, x)
         parts.expect_different(how, x)
-
-    def note_scalar(self, x: Any) -> None:
-        """Keep the number of a leaf, which the walks of `collectives.scale` then know for a plain number."""
-        if self.is_alone or x.requires_grad:
-            return
-        self.scalars[id(x.array)] = x.array
-        if len(self.scalars) > _MOST_SCALARS:
-            del self.scalars[next(iter(self.scalars))]
 
     def examine(self, operation: Any, layouts: Sequence[Layout], arrays: Sequence[Any], options: Any) -> None:
         """Test the declaration of an operation of the user; see `collectives.checks.declarations`."""
@@ -266,7 +261,7 @@ class Mesh:
         self.microbatches: Any = None  # of the open block of `accumulate`, if it is examined
         self.blocks = 0  # the number of such blocks
         self.norms_of_gradients: dict[int, Any] = {}  # after an examined sweep, see `scale.by_hand`
-        self.scalars: dict[int, Any] = {}  # the latest leaves of one plain number, by the id of the number
+        self.scalars: deque[Any] = deque(maxlen=64)  # the numbers of the latest leaves that are one, see `scale.walk`
         self.told: set[Any] = set()  # of which faults of scale, at which lines, a warning was given
         self.norms = 0  # the number of norms that functions of the program have computed, see `autograd.optim.norms`
         self.stage_axes: tuple[str, ...] = ()

@@ -9,7 +9,6 @@ asked               when
 note_constant       an operation has used a number or an array that should be the same on all ranks
 note_beside         a Varying operand has met the elements of a part
 note_declaration    a leaf has got labels; a key, a norm or an order of data has been used
-note_scalar         a leaf with explicit labels was made of one plain number
 examine             an operation of the user is called with layouts that it has not met yet
 compare_objective   before a sweep without given cotangents
 compare_step        before an optimizer's step
@@ -89,11 +88,9 @@ class Distribution(Protocol):
         """
 
     def note_declaration(self, how: str, x: Any) -> None:
-        """A value was declared: "tensor", a leaf with explicit labels; "constant"; "Parameter", with a Shard; "norm",
-        which a function of the user has computed; "key", the name of a random key; "order", of a data set."""
-
-    def note_scalar(self, x: Any) -> None:
-        """A leaf with explicit labels was made of one plain number."""
+        """A value was declared: "tensor", a leaf with explicit labels; "scalar", first, if it is made of one plain
+        number; "constant"; "Parameter", with a Shard; "norm", which a function of the user has computed; "key", the
+        name of a random key; "order", of a data set."""
 
     def examine(self, operation: Any, layouts: Sequence[Layout], arrays: Sequence[Any], options: Any) -> None:
         """An operation of the user is called for the first time with operands of these layouts, shapes and dtypes."""
@@ -157,9 +154,6 @@ class Alone:
         pass
 
     def note_declaration(self, how: str, x: Any) -> None:
-        pass
-
-    def note_scalar(self, x: Any) -> None:
         pass
 
     def examine(self, operation: Any, layouts: Sequence[Layout], arrays: Sequence[Any], options: Any) -> None:

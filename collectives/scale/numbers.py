@@ -160,10 +160,7 @@ def decide(divisions: Sequence[Division], n: int) -> str:
         divisions = [each for each in divisions if any(each.counts)] or divisions
     wholes = [whole_divisor(each.divisor) for each in divisions]
     if all(wholes) and all(k in each.counts for k, each in zip(wholes, divisions, strict=True)):
-        is_both = wholes[0] in (n, *sums_of([each.counts for each in divisions]))
-        is_both = is_both or any(each.is_weight or n in each.extents for each in divisions)
-        # n features: n times the rows of a rank; a weight of 0.1 beside 10 rows is one
-        return "" if (is_equal and is_both) or max(wholes) < _LEAST_COUNT else "own"
+        return "" if (is_equal and _may_be_other(wholes[0], divisions, n)) or max(wholes) < _LEAST_COUNT else "own"
     if not is_equal:
         return ""
     if wholes[0] and wholes[0] in sums_of([each.counts for each in divisions]):
@@ -171,6 +168,13 @@ def decide(divisions: Sequence[Division], n: int) -> str:
     return "" if _may_count(divisions[0].divisor, {count for each in divisions for count in each.counts}, n) else (
         "constant"
     )  # fmt: skip
+
+
+def _may_be_other(k: int, divisions: Sequence[Division], n: int) -> bool:
+    """Whether a number that is a count of each rank may as well be n, a count of all ranks, or a weight."""
+    if k in (n, *sums_of([each.counts for each in divisions])):
+        return True
+    return any(each.is_weight or n in each.extents for each in divisions)  # n features: n times the rows of a rank
 
 
 def sums_of(counts: Sequence[tuple[int, ...]]) -> set[int]:

@@ -233,11 +233,8 @@ _MASKS = {"where": 0, "smoothed_cross_entropy": 1}
 
 def _ones(use: Use) -> frozenset[int]:
     """The number of elements that a mask leaves: an array of zeros and ones, a condition, or labels to ignore."""
-    at = _MASKS.get(use.op.name, -1)
-    if use.op.name == "multiply":
-        at = next((i for i, each in enumerate(use.inputs) if each is None), -1)
-    x = use.arrays[at] if 0 <= at < len(use.arrays) else None
-    if type(x) is not np.ndarray or not x.shape or x.dtype.kind not in "biuf":
+    x = _mask(use)
+    if x is None:
         return _NONE
     if use.op.name == "smoothed_cross_entropy":
         return _NONE if use.options[0] is None else frozenset((int(np.count_nonzero(x != use.options[0])),))
@@ -246,6 +243,15 @@ def _ones(use: Use) -> frozenset[int]:
         return _NONE
     size = max(math.prod(shape) for shape in use.shapes)
     return frozenset((count, count * (size // max(x.size, 1))))
+
+
+def _mask(use: Use) -> Any:
+    """The operand that may be a mask, which is not on the tape; None without one."""
+    at = _MASKS.get(use.op.name, -1)
+    if use.op.name == "multiply":
+        at = next((i for i, each in enumerate(use.inputs) if each is None), -1)
+    x = use.arrays[at] if 0 <= at < len(use.arrays) else None
+    return x if type(x) is np.ndarray and x.shape and x.dtype.kind in "biuf" else None
 
 
 def _totals(use: Use) -> frozenset[int]:
@@ -352,10 +358,11 @@ def _by_remembering(use: Use, value: Power, sign: int, label: Label | None) -> P
         value = _by_plain(use, value, number.rest, sign, label)
     if number.counts == "all":
         value = value._replace(own_mean=sign < 0 and number.rest == 1 and int(number) in value.totals)
-    if number.counts == "own" and sign < 0 and label is V and value.powers is not None:
-        value = _averaged(use, value, float(number))
-    if number.counts == "all" and sign < 0 and label is V and value.powers is not None and value.counts:
-        value = value.partial()._replace(parts=True)
+    if sign < 0 and label is V and value.powers is not None:
+        if number.counts == "own":
+            value = _averaged(use, value, float(number))
+        elif number.counts == "all" and value.counts:
+            value = value.partial()._replace(parts=True)
     power = sign * sum(each for axis, each in number.powers if axis in (use.axis, "*"))
     if power == -1 and round(max(float(number), 1 / float(number))) in value.items:  # or the mean of one of each rank
         return value.times(frozenset((-1, 0)))._replace(items=_NONE)
@@ -393,16 +400,24 @@ def _by_plain(use: Use, value: Power, c: float, sign: int, label: Label | None) 
     k = whole_divisor(divisor)
     if use.decided == "left out":
         return value
-    if label is V:
-        if use.decided == "own":
-            return _averaged(use, value, k)
-        if use.decided == "all":
-            return value.partial()._replace(parts=True, own_mean=True)
-        value = value._replace(own_mean=False)
-        if use.decided == "constant":
-            return value
-        value = value._replace(divisions=(*value.divisions, use.place))
-        return value.times(times(of_number(c, use.n, True), sign))
+    return _by_decided(use, value, c, sign, k) if label is V else _of_whole(use, value, c, sign, k)
+
+
+def _by_decided(use: Use, value: Power, c: float, sign: int, k: int) -> Power:
+    """A Varying value times or by a plain number, whose divisor is the integer `k`, or 0."""
+    if use.decided == "own":
+        return _averaged(use, value, k)
+    if use.decided == "all":
+        return value.partial()._replace(parts=True, own_mean=True)
+    value = value._replace(own_mean=False)
+    if use.decided == "constant":
+        return value
+    value = value._replace(divisions=(*value.divisions, use.place))
+    return value.times(times(of_number(c, use.n, True), sign))
+
+
+def _of_whole(use: Use, value: Power, c: float, sign: int, k: int) -> Power:
+    """One value of all ranks times or by a plain number."""
     is_own = bool(k) and k in value.totals
     value = value._replace(own_mean=is_own)
     if use.decided in ("own", "all"):  # along another axis: it counts rows, and not ranks

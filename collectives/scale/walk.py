@@ -370,8 +370,8 @@ def _along(decided: dict[str, str] | None, axis: str) -> str:
 
 def _plain_scalars(arrays: Sequence[Any]) -> list[int]:
     """Which operands are leaves that were made of one plain number, whatever their labels: they are constants."""
-    known = getattr(state.mesh, "scalars", {})
-    return [i for i, x in enumerate(arrays) if x is not None and known.get(id(x)) is x]
+    known = getattr(state.mesh, "scalars", ())
+    return [i for i, x in enumerate(arrays) if x is not None and any(x is each for each in known)]
 
 
 def _extents(layout: Layout, shape: tuple[int, ...]) -> tuple[int, ...]:
