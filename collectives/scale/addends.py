@@ -143,7 +143,8 @@ def _learn(
     totals = set() if is_mean else sums_of([each.counts for each in found.values()])
     assert x.layout is not None
     if any(each.counts for each in found.values()) and any(x.layout[axis] is V for axis in axes):
-        walk.know(place, totals, _counts_of_all(list(found.values()), group.size, is_mean))
+        counts = _counts_of_all(list(found.values()), group.size, is_mean)
+        walk.know(place, totals, counts, {n for each in found.values() for n in each.extents})
     return _unequal_means(found)
 
 

@@ -29,7 +29,7 @@ from typing import NamedTuple
 
 from .powers import ZERO
 
-__all__ = ["Division", "Evidence", "decide", "is_power_of_ten", "of_number", "sums_of", "whole_divisor"]
+__all__ = ["Division", "Evidence", "decide", "is_computed", "is_power_of_ten", "of_number", "sums_of", "whole_divisor"]
 
 _LEAST_COUNT = 3
 
@@ -114,6 +114,20 @@ def is_power_of_ten(k: int) -> bool:
     return str(k).rstrip("0") == "1"
 
 
+def is_computed(c: float) -> bool:
+    """Whether a number is neither a short decimal, nor an integer or its root, nor one over these: it was computed.
+
+    Examples
+    --------
+    >>> is_computed(47.38121905), is_computed(0.07), is_computed(8**0.5), is_computed(1 / 3)
+    (True, False, False, False)
+    """
+    c = abs(c)
+    return float(f"{c:.6g}") != c and not any(
+        abs(each - round(each)) < 1e-9 * each for each in (c, 1 / c, c * c, 1 / (c * c))
+    )
+
+
 def of_number(c: float, n: int, is_varying: bool) -> frozenset[Fraction | int]:
     """The possible powers of a plain factor along an axis of `n` ranks; those of a divisor are the negative ones.
 
@@ -165,9 +179,8 @@ def decide(divisions: Sequence[Division], n: int) -> str:
         return ""
     if wholes[0] and wholes[0] in sums_of([each.counts for each in divisions]):
         return "all"
-    return "" if _may_count(divisions[0].divisor, {count for each in divisions for count in each.counts}, n) else (
-        "constant"
-    )  # fmt: skip
+    known = {count for each in divisions for count in (*each.counts, *each.extents)}
+    return "" if _may_count(divisions[0].divisor, known, n) else "constant"
 
 
 def _may_be_other(k: int, divisions: Sequence[Division], n: int) -> bool:

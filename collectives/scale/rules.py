@@ -20,7 +20,7 @@ import numpy as np
 from autograd.layouts.layout import C, D, I, Label, P, R, Shard, V
 
 from .dimensions import Dimensions
-from .numbers import of_number, whole_divisor
+from .numbers import is_computed, of_number, whole_divisor
 from .powers import DATA, UNKNOWN, ZERO, Event, Fault, Power, Powers, is_zero, joint, plus, times
 
 __all__ = ["COLLECTIVES", "DEGREES", "OPERATIONS", "Use", "is_open", "of_operation", "over_ranks", "scaled"]
@@ -427,7 +427,9 @@ def _of_whole(use: Use, value: Power, c: float, sign: int, k: int) -> Power:
     if k >= 3 and k in value.counts - value.ones and k != use.n:
         return value.shifted(1, Event("count", use.place, k))
     powers = of_number(c, use.n, False)
-    if value.counts and not any(round(abs(c)) % count == 0 for count in value.counts if count > 1):
+    if sign < 0 and is_computed(c):  # perhaps a sum of weights, or their mean over the ranks
+        powers |= {-1, 1}
+    if value.counts and not any(round(abs(c)) % count == 0 for count in value.counts | value.extents if count > 1):
         powers -= {-1} if abs(c) > 1 else set()  # a number that is no multiple of a rank's rows does not count them
     return value.times(times(powers, sign))
 
@@ -494,6 +496,7 @@ def _mean(use: Use) -> Power:
     met = value.met | {use.place} if use.number is not None else value.met  # the mean of a BatchNorm
     return value._replace(
         averaged=True, own_mean=True, counts=frozenset({count, mine}), terms=terms, met=met,
+        extents=value.extents.union([int(shape[d]) for d in axes]),
         events=(*value.events, Event("mean", use.place, mine))[-8:],
     )  # fmt: skip
 
@@ -583,7 +586,8 @@ def _relabelled(value: Power, label: Label, out: Label, place: int, call: Any) -
 
 def _declared(value: Power) -> Power:
     """Values that the program declares to be addends: of one value, or different ones, whose mean may follow."""
-    return _made_one(value.times(frozenset((0, 1))))._replace(plain=True, faults=value.faults)
+    counted = (0, 1, 2) if value.travelled == 2 else (0, 1)  # as in `over_ranks`
+    return _made_one(value.times(frozenset(counted)))._replace(plain=True)
 
 
 def _sent(value: Power, label: Label, out: Label, place: int, call: Any) -> Power:

@@ -122,7 +122,7 @@ class Walk:
         self._others: dict[int, Walk] = {}  # of the tapes from which values are imported; they live as long as this one
         self._decided: dict[int, dict[str, str]] = {}  # of a place, along each axis
         self._agreed = set[int]()  # the places of sums before which all ranks had the same powers
-        self._counted: dict[int, tuple[frozenset[int], frozenset[int]]] = {}
+        self._counted: dict[int, tuple[frozenset[int], frozenset[int], frozenset[int]]] = {}
         self._unknown = (UNKNOWN,) * len(grid.names)
 
     def at(self, place: int) -> tuple[Power, ...]:
@@ -172,9 +172,10 @@ class Walk:
         self._agreed.add(place)
         self._forget(place)
 
-    def know(self, place: int, totals: set[int], counts: set[int]) -> None:
-        """Keep the numbers of elements that a sum over ranks at a place has added: of all ranks, and of each."""
-        self._counted[place] = frozenset(totals), frozenset(counts)
+    def know(self, place: int, totals: set[int], counts: set[int], extents: set[int]) -> None:
+        """Keep the numbers of elements that a sum over ranks at a place has added: of all ranks, of each, and the
+        extents of their dimensions."""
+        self._counted[place] = frozenset(totals), frozenset(counts), frozenset(extents)
         self._forget(place)
 
     def evidence(self, place: int, axes: Sequence[str]) -> Evidence:
@@ -289,9 +290,10 @@ class Walk:
             unsure = found[0].unsure - made_one if at in self._agreed else found[0].unsure | made_one
             found = [each._replace(unsure=unsure) for each in found]
         if at in self._counted:
-            totals, counts = self._counted[at]
+            totals, counts, extents = self._counted[at]
             found = [
-                each._replace(totals=totals or each.totals, counts=counts) if axis in call.axes else each
+                each._replace(totals=totals or each.totals, counts=counts, extents=extents)
+                if axis in call.axes else each
                 for axis, each in zip(self.grid.names, found, strict=True)
             ]
         return tuple(found)

@@ -234,6 +234,12 @@ def weighted_by_means(e: Ranks) -> Any:
     return mean((err(e) * weights).sum() / 60) / mean(ag.tensor(weights.sum() / 60))
 
 
+def weighted_by_a_number(e: Ranks) -> Any:
+    """The same, where the mean of the weights is read as a number."""
+    weights = numpy.abs(e.own(X)[:, 0])
+    return mean((err(e) * weights).sum() / 60) / float(mean(ag.tensor(weights.sum() / 60)).numpy())
+
+
 def weighted_by_own(e: Ranks) -> Any:
     """The weighted mean of each rank, summed."""
     weights = numpy.abs(e.own(X)[:, 0])
@@ -264,6 +270,16 @@ def err_on_two(e: Ranks) -> Any:
         numpy.array_split(e.own(a), 2, axis=1)[int(e.mesh.axis("cp").rank)] for a in (SEQUENCES, SEQUENCES.sum(axis=2))
     )
     return (x @ e.p("w") - y) ** 2
+
+
+def sums_of_sequences(e: Ranks) -> Any:
+    """The mean over the tokens of each rank, times its sequences, summed: the sum over sequences of their means."""
+    d = (e.own(SEQUENCES[:, :7]) @ e.p("w") - 1.0) ** 2
+    return total(d.mean()) * 3.0 if e.n == 4 else total(d.mean() * len(d))
+
+
+def s_sums_of_sequences(p: Any, n: int) -> Any:
+    return ((SEQUENCES[:, :7] @ p["w"] - 1.0) ** 2).mean(axis=1).sum()
 
 
 def s_sequences(p: Any, n: int) -> Any:
@@ -792,10 +808,12 @@ HABITS: dict[str, Habit] = {
     "a rank without rows": Habit(empty_rank, s_rows, WARNED, LARGE, lambda n: {"dp": max(n, 3)}),
     "weights of rows": Habit(weighted_rows, s_weighted),
     "weights by means": Habit(weighted_by_means, s_weighted),
+    "weights by a mean that is a number": Habit(weighted_by_a_number, s_weighted),
     "weights of each rank": Habit(weighted_by_own, s_weighted, SILENT, "a sum of weights may be any number"),
     "decay on each rank": Habit(penalised_on_each_rank, s_penalised, MEETS, "Replicated"),
     "sum in a node and over nodes": Habit(hierarchical, s_sequences, axes=two("cp")),
     "mean in a node, sum over nodes": Habit(hierarchical_mean, s_sequences, WARNED, LARGE, two("cp")),
+    "means of sequences, added": Habit(sums_of_sequences, s_sums_of_sequences),
     # Megatron
     "vocabulary parallel": Habit(vocabulary_parallel, s_vocabulary, axes=two("tp")),
     "vocabulary parallel by tp": Habit(
@@ -846,6 +864,8 @@ HABITS: dict[str, Habit] = {
     "all pairs on a ring, labelled": Habit(lambda e: total(all_pairs(e, True)) / e.dp.size / e.dp.size, s_all_pairs),
     "all pairs on a ring, summed": Habit(lambda e: total(all_pairs(e)), s_all_pairs, WARNED, LARGE),
     "all pairs on a ring, labelled, summed": Habit(lambda e: total(all_pairs(e, True)), s_all_pairs, ERROR, LARGE),
+    "all pairs on a ring, declared": Habit(
+        lambda e: total(cc.declare_partial(all_pairs(e), "dp")) / e.dp.size / e.dp.size, s_all_pairs),
     "all pairs, gathered": Habit(gathered_pairs, s_gathered_pairs),
     "spins": Habit(lattice, s_lattice),
     "spins by the sites of a rank": Habit(lattice_by_sites, s_lattice_by_sites, ERROR, LARGE),
