@@ -356,6 +356,8 @@ def _by_remembering(use: Use, value: Power, sign: int, label: Label | None) -> P
         return _by_plain(use, value, float(number), sign, label)
     if number.rest != 1:
         value = _by_plain(use, value, number.rest, sign, label)
+    if number.counts and sign < 0:
+        value = value._replace(items=_NONE)  # it is a mean over them now
     if number.counts == "all":
         value = value._replace(own_mean=sign < 0 and number.rest == 1 and int(number) in value.totals)
     if sign < 0 and label is V and value.powers is not None:
@@ -423,7 +425,7 @@ def _of_whole(use: Use, value: Power, c: float, sign: int, k: int) -> Power:
     if use.decided in ("own", "all"):  # along another axis: it counts rows, and not ranks
         return value
     if is_own:
-        return value._replace(totals=frozenset(), counts=frozenset())
+        return value._replace(totals=frozenset(), counts=frozenset(), items=frozenset())
     if k >= 3 and k in value.counts - value.ones and k != use.n:
         return value.shifted(1, Event("count", use.place, k))
     powers = of_number(c, use.n, False)

@@ -361,6 +361,13 @@ def one_expert_a_rank(e: Ranks) -> Any:
     return total((np.tanh(outputs) ** 2).sum()) / e.dp.size
 
 
+def mean_of_one_each(e: Ranks) -> Any:
+    """The same by `mean`."""
+    scales = cc.from_local(numpy.array([1.0 + 0.1 * e.rank]), {"dp": Shard(0)})
+    outputs = scales[:, None] * (ag.tensor(X, {"dp": R}) @ e.p("w"))
+    return total((np.tanh(outputs) ** 2).sum(axis=1).mean())
+
+
 def s_one_expert(p: Any, n: int) -> Any:
     return sum((np.tanh((1.0 + 0.1 * r) * (X @ p["w"])) ** 2).sum() for r in range(n)) / n
 
@@ -827,6 +834,8 @@ HABITS: dict[str, Habit] = {
     "router z": Habit(lambda e: router_z(e, mean), s_router_z),
     "router z, summed": Habit(lambda e: router_z(e, total), s_router_z, WARNED, LARGE),
     "an expert on each rank": Habit(one_expert_a_rank, s_one_expert),
+    "a mean over one element of each rank, by the size": Habit(
+        lambda e: mean_of_one_each(e) / e.dp.size, s_one_expert, ERROR, SMALL),
     "mixture of one expert on each rank": Habit(mixture_of_one_each, s_mixture),
     # generative models
     "generator": Habit(lambda e: generator(e, mean), s_generator),

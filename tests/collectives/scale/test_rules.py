@@ -15,6 +15,8 @@ from autograd.engine.primitive import operation_named
 from autograd.errors import ScaleError
 from collectives import I, R, Shard
 from collectives.declaration.collective import collectives as registered
+from collectives.scale.addends import _counts_of_all
+from collectives.scale.numbers import Evidence
 from collectives.scale.powers import UNKNOWN, ZERO, Power, joint
 from collectives.scale.rules import COLLECTIVES, DEGREES, OPERATIONS, SENSITIVE
 from parallel.context.ring import RING_ATTENTION
@@ -119,3 +121,39 @@ def test_the_message_names_a_term() -> None:
 
     with pytest.raises(ScaleError, match="a term of the objective, and with it its part of every gradient, is 3 times"):
         cc.run(main, 3)
+
+
+def test_a_root_of_the_size_hides_nothing_in_a_function() -> None:
+    """A half is one over the root of 4 ranks; in a function it is a half."""
+    with pytest.raises(ScaleError, match="4 times too small"):
+        of_a_mean(4, lambda y, n: np.tanh(0.5 * y) / n)
+
+
+def test_ranks_with_unequal_parts_find_the_same() -> None:
+    """One element of rank 0 may be one of each rank, two of rank 1 are not: nothing is told by one rank alone."""
+
+    def main() -> str:
+        with cc.Mesh(dp=2) as mesh:
+            dp = mesh.axis("dp")
+            w = ag.Parameter(numpy.ones(3))
+            with ag.Tape() as tape:
+                rows = ag.tensor(X[: 1 + int(dp.rank)], {"dp": Shard(0)})  # whose extents the ranks have not agreed on
+                loss = cc.all_reduce((rows @ cc.cast(w, "dp", to=R)).sum(), "dp", to=I) / dp.size
+            try:
+                tape.backward(loss)
+            except ScaleError as error:
+                return str(error)
+        return ""
+
+    cc.check(scale="error")
+    try:
+        assert len(set(cc.run(main, 2))) == 1
+    finally:
+        cc.check(scale="warn")
+
+
+def test_counts_of_all_ranks() -> None:
+    """A factor may be the count of any rank's mean, but a divisor behind a sum is one only if all have the same."""
+    ranks = [Evidence(counts=(4, 8)), Evidence(counts=(5, 8))]
+    assert _counts_of_all(ranks, 3, True) == {4, 5, 8} and _counts_of_all(ranks, 3, False) == {8}
+    assert _counts_of_all([Evidence(counts=(4,), extents=(3,))], 3, True) == set()
