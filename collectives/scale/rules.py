@@ -356,19 +356,23 @@ def _by_remembering(use: Use, value: Power, sign: int, label: Label | None) -> P
         return _by_plain(use, value, float(number), sign, label)
     if number.rest != 1:
         value = _by_plain(use, value, number.rest, sign, label)
-    if number.counts and sign < 0:
-        value = value._replace(items=_NONE)  # it is a mean over them now
     if number.counts == "all":
         value = value._replace(own_mean=sign < 0 and number.rest == 1 and int(number) in value.totals)
-    if sign < 0 and label is V and value.powers is not None:
-        if number.counts == "own":
-            value = _averaged(use, value, float(number))
-        elif number.counts == "all" and value.counts:
-            value = value.partial()._replace(parts=True)
+    if number.counts and sign < 0:
+        value = _by_rows(use, value._replace(items=_NONE), label)  # a mean over the items now
     power = sign * sum(each for axis, each in number.powers if axis in (use.axis, "*"))
     if power == -1 and round(max(float(number), 1 / float(number))) in value.items:  # or the mean of one of each rank
         return value.times(frozenset((-1, 0)))._replace(items=_NONE)
     return value.shifted(power, Event("size", use.place, power)) if power else value
+
+
+def _by_rows(use: Use, value: Power, label: Label | None) -> Power:
+    """A value that is divided by a number that remembers whose rows it counts."""
+    if label is not V or value.powers is None:
+        return value
+    if use.number.counts == "own":
+        return _averaged(use, value, float(use.number))
+    return value.partial()._replace(parts=True) if value.counts else value
 
 
 def is_open(number: Any) -> bool:
