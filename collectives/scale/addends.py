@@ -139,13 +139,19 @@ def _learn(
         is_agreed = is_agreed and (decided != "" or _mean_the_same(divisions, walk.grid.sizes))
     if is_agreed:
         walk.agree(place)
-    is_mean = any(each.is_mean for each in found.values())
-    totals = set() if is_mean else sums_of([each.counts for each in found.values()])
     assert x.layout is not None
-    if any(each.counts for each in found.values()) and any(x.layout[axis] is V for axis in axes):
-        counts = _counts_of_all(list(found.values()), group.size, is_mean)
-        walk.know(place, totals, counts, {n for each in found.values() for n in each.extents})
+    if any(x.layout[axis] is V for axis in axes):
+        _count(walk, place, list(found.values()), group.size)
     return _unequal_means(found)
+
+
+def _count(walk: Walk, place: int, found: Sequence[Evidence], n: int) -> None:
+    """Let the walk know the numbers of elements that a sum over the ranks has added."""
+    if any(each.counts for each in found):
+        is_mean = any(each.is_mean for each in found)
+        totals = set() if is_mean else sums_of([each.counts for each in found])
+        extents = {extent for each in found for extent in each.extents}
+        walk.know(place, totals, _counts_of_all(found, n, is_mean), extents)
 
 
 def _counts_of_all(found: Sequence[Evidence], n: int, is_mean: bool) -> set[int]:
