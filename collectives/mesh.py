@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import threading
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -201,6 +202,9 @@ class Mesh:
 
     def note_declaration(self, how: str, x: Any) -> None:
         """Record a value that the program has declared, for the next calls along its axes."""
+        if how == "scalar":
+            self.scalars.append(x.array)
+            return
         sanitizer.declared(how, x)
         parts.expect_different(how, x)
 
@@ -257,6 +261,7 @@ class Mesh:
         self.microbatches: Any = None  # of the open block of `accumulate`, if it is examined
         self.blocks = 0  # the number of such blocks
         self.norms_of_gradients: dict[int, Any] = {}  # after an examined sweep, see `scale.by_hand`
+        self.scalars: deque[Any] = deque(maxlen=64)  # the numbers of the latest leaves that are one, see `scale.walk`
         self.told: set[Any] = set()  # of which faults of scale, at which lines, a warning was given
         self.norms = 0  # the number of norms that functions of the program have computed, see `autograd.optim.norms`
         self.stage_axes: tuple[str, ...] = ()

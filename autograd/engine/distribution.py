@@ -88,8 +88,9 @@ class Distribution(Protocol):
         """
 
     def note_declaration(self, how: str, x: Any) -> None:
-        """A value was declared: "tensor", a leaf with explicit labels; "constant"; "Parameter", with a Shard; "norm",
-        which a function of the user has computed; "key", the name of a random key; "order", of a data set."""
+        """A value was declared: "tensor", a leaf with explicit labels; "scalar", first, if it is made of one plain
+        number; "constant"; "Parameter", with a Shard; "norm", which a function of the user has computed; "key", the
+        name of a random key; "order", of a data set."""
 
     def examine(self, operation: Any, layouts: Sequence[Layout], arrays: Sequence[Any], options: Any) -> None:
         """An operation of the user is called for the first time with operands of these layouts, shapes and dtypes."""

@@ -547,6 +547,8 @@ def make_leaf(
             for axis in x.unstated:
                 state.unstated[axis] = name, values.dtype, values.shape, found
     if layout is not None:
+        if not values.shape and array.__class__ not in TENSORS:
+            state.distribution.note_declaration("scalar", x)
         state.distribution.note_declaration(caller, x)
     return x
 

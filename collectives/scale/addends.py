@@ -139,17 +139,27 @@ def _learn(
         is_agreed = is_agreed and (decided != "" or _mean_the_same(divisions, walk.grid.sizes))
     if is_agreed:
         walk.agree(place)
-    totals = sums_of([each.counts for each in found.values()])
-    if totals and not any(each.is_mean for each in found.values()):
-        walk.know(place, totals, _counts_of_all(list(found.values()), group.size))
+    assert x.layout is not None
+    if any(x.layout[axis] is V for axis in axes):
+        _count(walk, place, list(found.values()), group.size)
     return _unequal_means(found)
 
 
-def _counts_of_all(found: Sequence[Evidence], n: int) -> set[int]:
-    """The counts that all ranks have; none where an extent is the number of ranks, which leaves them open."""
+def _count(walk: Walk, place: int, found: Sequence[Evidence], n: int) -> None:
+    """Let the walk know the numbers of elements that a sum over the ranks has added."""
+    if any(each.counts for each in found):
+        is_mean = any(each.is_mean for each in found)
+        totals = set() if is_mean else sums_of([each.counts for each in found])
+        extents = {extent for each in found for extent in each.extents}
+        walk.know(place, totals, _counts_of_all(found, n, is_mean), extents)
+
+
+def _counts_of_all(found: Sequence[Evidence], n: int, is_mean: bool) -> set[int]:
+    """The counts that all ranks have, of means those of any; none where an extent is the number of ranks, which leaves
+    them open."""
     if any(n in each.extents for each in found):
         return set()
-    return set.intersection(*(set(each.counts) for each in found))
+    return (set.union if is_mean else set.intersection)(*(set(each.counts) for each in found))
 
 
 def _mean_the_same(divisions: Sequence[Division], sizes: Sequence[int]) -> bool:

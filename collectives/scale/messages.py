@@ -20,7 +20,7 @@ _SHOWN_RANKS = 8
 def describe_fault(finding: Any, walk: Walk, mesh: Any) -> tuple[str, tuple[str, int] | None]:
     """The text about a fault, and the line of the program that it belongs to, if that is known."""
     if finding.fault is not None:
-        return _unequal_terms(finding, walk)
+        return (_function if finding.fault.kind == "function" else _unequal_terms)(finding, walk)
     axis, n, value = finding.axis, finding.size, finding.value
     events = _relevant(value, axis, walk)
     lines = [
@@ -64,6 +64,8 @@ def _step(event: Event, n: int, axis: str, walk: Walk) -> str:
         return f"a mean over {int(event.number)} rows or elements of this rank{at}"
     if event.kind == "own":
         return f"a division by {int(event.number)}, the number of this rank's rows{at}"
+    if event.kind == "ones":
+        return f"a division by {int(event.number)}, the number of this rank's elements that a mask leaves{at}"
     if event.kind == "count":
         return f"a division by {int(event.number)}, the number of one rank's rows, after the sum over all ranks{at}"
     if event.kind == "size":
@@ -113,7 +115,7 @@ def _fixes(value: Power, events: list[Event], axis: str, walk: Walk) -> tuple[li
         divided = f"all_reduce({x}, {axis!r}, to=I) / rows.global_shape[0]"
         return [f"divide by the number of rows of all ranks: {rows}, and {divided}"], site
     if is_large:
-        return _fixes_of_means(value, made, x, rows, axis, any(event.kind == "own" for event in events)), site
+        return _fixes_of_means(value, made, x, rows, axis, {event.kind for event in events}), site
     return [
         f"all_reduce({x}, {axis!r}, to=I) in place of the mean over ranks: the values are divided by the rows of all "
         "ranks, or are parts of one sum, so they only have to be added"
@@ -121,17 +123,25 @@ def _fixes(value: Power, events: list[Event], axis: str, walk: Walk) -> tuple[li
 
 
 def _fixes_of_means(
-    value: Power, made: Sum | None, x: str, rows: str, axis: str, is_divided: bool
+    value: Power, made: Sum | None, x: str, rows: str, axis: str, kinds: set[str]
 ) -> list[str]:  # fmt: skip
     """The fixes for a sum over ranks of means; `cc.mean` only if they are means of equal numbers of rows.
 
-    `is_divided` says that they are sums that the program divides by a number, which a Shard would refuse.
+    `kinds` are those of the steps: "own" says that they are sums that the program divides by a number, which a Shard
+    would refuse, and "ones" that the number is that of the elements which a mask leaves.
     """
-    in_place = " in place of the sum by the number of this rank's rows" if is_divided else ""
+    in_place = " in place of the sum by the number of this rank's rows" if "own" in kinds else ""
     if not value.plain:
         return ["take the mean of the Shard itself, in place of that of its cast to V: mean() of a Shard divides by "
                 "the elements of all ranks, and their sum over the ranks is the mean of the whole"]  # fmt: skip
     equal = f"cc.mean({x}, {axis!r}, to=I) in place of the sum: right while all ranks have equally many rows"
+    if "ones" in kinds:
+        return [
+            f"all_reduce({x} * n, {axis!r}, to=I) / all_reduce(ag.tensor(float(n)), {axis!r}, to=I), where n is the "
+            "number of elements that this rank's mask leaves",
+            f"all_reduce(cc.declare_partial({x}, {axis!r}), {axis!r}, to=I), if the sum of different losses is meant, "
+            "one of each rank",
+        ]  # fmt: skip
     return [
         *([equal] if made is not None and len(set(made.counts.values())) == 1 else []),
         f"{rows}, whose mean(){in_place} divides by the rows of all ranks; then all_reduce(loss, {axis!r}, to=I) is "
@@ -160,6 +170,23 @@ def describe_meeting(axis: str, place: int, walk: Walk, mesh: Any) -> tuple[str,
         f"{axis!r}, to=V) @ cc.all_gather(z, {axis!r}).T, and the labels rank * len(z) + numpy.arange(len(z)), where "
         "rank is this rank's number"
     ), site
+
+
+def _function(finding: Any, walk: Walk) -> tuple[str, tuple[str, int] | None]:
+    """The text about a function of a value of a wrong power."""
+    axis, n, (value,) = finding.axis, finding.size, finding.fault.values
+    events = _relevant(value, axis, walk)
+    fixes, site = _fixes(value, events, axis, walk)
+    if any(event.kind == "size" for event in events):
+        fixes.append(f"int(size) in place of the size of axis {axis!r}, if the function is meant to depend on it")
+    node: Any = walk.node(finding.fault.place)
+    text = "\n".join([
+        f"{op_of(node).name} in the objective is a function of a value that is {factor_text(value, n)} along axis "
+        f"{axis!r} of {n} ranks: the result is that of another function for each number of ranks",
+        *(f"  {line}" for event in events if (line := _step(event, n, axis, walk))),
+        *(f"  {'fix: ' if not i else 'or:  '}{fix}" for i, fix in enumerate(fixes)),
+    ])  # fmt: skip
+    return text, site
 
 
 def _unequal_terms(finding: Any, walk: Walk) -> tuple[str, tuple[str, int] | None]:

@@ -29,7 +29,7 @@ from typing import NamedTuple
 
 from .powers import ZERO
 
-__all__ = ["Division", "Evidence", "decide", "of_number", "sums_of", "whole_divisor"]
+__all__ = ["Division", "Evidence", "decide", "is_computed", "is_power_of_ten", "of_number", "sums_of", "whole_divisor"]
 
 _LEAST_COUNT = 3
 
@@ -45,11 +45,14 @@ class Division(NamedTuple):
         The numbers of this rank's elements that had been summed or averaged, in order.
     extents : tuple of int
         The extents of the dimensions that had been summed over, in order.
+    is_weight : bool
+        Whether it is a factor such as 0.1 or 1e-4, as the weights of penalties are.
     """
 
     divisor: float
     counts: tuple[int, ...]
     extents: tuple[int, ...] = ()
+    is_weight: bool = False
 
 
 class Evidence(NamedTuple):
@@ -93,7 +96,8 @@ class Evidence(NamedTuple):
         """The evidence from a text that `encode` made."""
         divisions, terms, counts, is_mean, extents, digest = json.loads(text)
         return Evidence(
-            tuple(Division(divisor, tuple(counts), tuple(extents)) for divisor, counts, extents in divisions),
+            tuple(Division(divisor, tuple(counts), tuple(extents), *is_weight)
+                  for divisor, counts, extents, *is_weight in divisions),
             tuple((count, weight) for count, weight in terms), tuple(counts), is_mean,
             tuple(extents), digest,
         )  # fmt: skip
@@ -105,9 +109,23 @@ def whole_divisor(divisor: float) -> int:
     return k if k and abs(divisor - k) <= 1e-9 * k else 0
 
 
-def _is_power_of_ten(k: int) -> bool:
+def is_power_of_ten(k: int) -> bool:
     """Whether 1 / k is a usual weight of a penalty, as 0.1 and 1e-4 are."""
     return str(k).rstrip("0") == "1"
+
+
+def is_computed(c: float) -> bool:
+    """Whether a number is neither a short decimal, nor an integer or its root, nor one over these: it was computed.
+
+    Examples
+    --------
+    >>> is_computed(47.38121905), is_computed(0.07), is_computed(8**0.5), is_computed(1 / 3)
+    (True, False, False, False)
+    """
+    c = abs(c)
+    return float(f"{c:.6g}") != c and not any(
+        abs(each - round(each)) < 1e-9 * each for each in (c, 1 / c, c * c, 1 / (c * c))
+    )
 
 
 def of_number(c: float, n: int, is_varying: bool) -> frozenset[Fraction | int]:
@@ -129,10 +147,13 @@ def of_number(c: float, n: int, is_varying: bool) -> frozenset[Fraction | int]:
     elif k := whole_divisor(1 / c):
         if is_varying:
             found |= {1, -1}  # 1 by a count of this rank's rows, or a share of all rows
-        if k % n == 0 and (is_varying or k == n or not _is_power_of_ten(k)):
+        if k % n == 0 and (is_varying or k == n or not is_power_of_ten(k)):
             found.add(-1)
     elif is_varying:
         found |= {-1, 1}  # a share of all rows, such as len(rows) / N; or a ratio of numbers
+    for power, square in ((1, c * c), (-1, 1 / (c * c))):
+        if whole_divisor(square) == n:
+            found.add(Fraction(power, 2))  # the root of n, before a sum and behind it
     return frozenset(found)
 
 
@@ -148,29 +169,38 @@ def decide(divisions: Sequence[Division], n: int) -> str:
     >>> decide([Division(2.0, (5,)), Division(2.0, (4,)), Division(2.0, (3,))], 3)
     'constant'
     """
-    wholes = [whole_divisor(each.divisor) for each in divisions]
     is_equal = len({each.divisor for each in divisions}) == 1
+    if not is_equal:  # a rank without rows, which divides by 1, has no part in it
+        divisions = [each for each in divisions if any(each.counts)] or divisions
+    wholes = [whole_divisor(each.divisor) for each in divisions]
     if all(wholes) and all(k in each.counts for k, each in zip(wholes, divisions, strict=True)):
-        is_both = wholes[0] in (n, *sums_of([each.counts for each in divisions]))
-        is_both = is_both or any(n in each.extents for each in divisions)  # n features: n times the rows of a rank
-        return "" if (is_equal and is_both) or max(wholes) < _LEAST_COUNT else "own"
+        return "" if (is_equal and _may_be_other(wholes[0], divisions, n)) or max(wholes) < _LEAST_COUNT else "own"
     if not is_equal:
         return ""
     if wholes[0] and wholes[0] in sums_of([each.counts for each in divisions]):
         return "all"
-    return "" if _may_count(divisions[0].divisor, {count for each in divisions for count in each.counts}, n) else (
-        "constant"
-    )  # fmt: skip
+    known = {count for each in divisions for count in (*each.counts, *each.extents)}
+    return "" if _may_count(divisions[0].divisor, known, n) else "constant"
+
+
+def _may_be_other(k: int, divisions: Sequence[Division], n: int) -> bool:
+    """Whether a number that is a count of each rank may as well be n, a count of all ranks, or a weight."""
+    if k in (n, *sums_of([each.counts for each in divisions])):
+        return True
+    return any(each.is_weight or n in each.extents for each in divisions)  # n features: n times the rows of a rank
 
 
 def sums_of(counts: Sequence[tuple[int, ...]]) -> set[int]:
     """The numbers of elements that all ranks have summed together; none if they have summed different kinds."""
+    counts = [each for each in counts if any(each)] or counts
     return {sum(column) for column in zip(*counts, strict=True)} if len(set(map(len, counts))) == 1 else set()
 
 
 def _may_count(divisor: float, counts: set[int], n: int) -> bool:
     """Whether a number that is equal on all ranks may be a multiple or a share of n, or of a number of rows."""
     number = max(whole_divisor(1 / divisor) if divisor else 0, whole_divisor(divisor))
+    if n in (whole_divisor(divisor**2), whole_divisor(divisor**-2)):
+        return True
     if number:
         return number % n == 0 or any(number % count == 0 for count in counts if count)
     return abs(divisor - n) < 1e-6 * n

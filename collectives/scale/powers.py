@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from fractions import Fraction
 from typing import NamedTuple
 
-__all__ = ["DATA", "UNKNOWN", "ZERO", "Event", "Power", "Powers", "joint", "plus", "times"]
+__all__ = ["DATA", "UNKNOWN", "ZERO", "Event", "Power", "Powers", "is_zero", "joint", "plus", "times"]
 
 Powers = frozenset[Fraction | int] | None
 """The possible powers of the number of parts; None where they are unknown."""
@@ -22,6 +22,11 @@ def plus(a: Powers, b: Powers) -> Powers:
 def times(a: Powers, degree: Fraction | int) -> Powers:
     """The powers of a homogeneous function of this degree."""
     return None if a is None else frozenset(degree * x for x in a)
+
+
+def is_zero(powers: Powers) -> bool:
+    """Whether 0 is the one whole power that is possible. A half is so only of a number that is the root of n."""
+    return powers is not None and {x for x in powers if x == int(x)} == ZERO
 
 
 class Event(NamedTuple):
@@ -49,14 +54,21 @@ class Power(NamedTuple):
         Whether Varying data are among what it is computed from. Then a fault is likely, not proven.
     counts : frozenset of int
         Numbers of elements of this rank that were summed or averaged.
+    ones : frozenset of int
+        Numbers of ones in the masks that have left out other elements: a later sum is over so many.
     extents : frozenset of int
         The extents of the dimensions that were summed over.
     totals : frozenset of int
         The same of all ranks together, where they are known.
+    items : frozenset of int
+        The extents, of all ranks together, of divided dimensions that were summed over: numbers of items, which may be
+        the number of ranks.
     whole : frozenset of int
         Dimensions that have met a whole dimension of a Replicated value, as features do. They are no rows.
     stacked : frozenset of int
         Dimensions along which the values of the ranks lie, after a gather.
+    travelled : int
+        1 for a value of another rank, and 2 for one that was added to others: perhaps to those of all ranks in turn.
     own_mean : bool
         Whether it is divided by the number of rows on this tape, and by no other plain number: the mean of one
         microbatch.
@@ -84,10 +96,13 @@ class Power(NamedTuple):
     parts: bool = False
     plain: bool = False
     counts: frozenset[int] = frozenset()
+    ones: frozenset[int] = frozenset()
     extents: frozenset[int] = frozenset()
     totals: frozenset[int] = frozenset()
+    items: frozenset[int] = frozenset()
     whole: frozenset[int] = frozenset()
     stacked: frozenset[int] = frozenset()
+    travelled: int = 0
     own_mean: bool = False
     once: int = -1
     divisions: tuple[int, ...] = ()
@@ -123,7 +138,10 @@ class Power(NamedTuple):
 
 
 class Fault(NamedTuple):
-    """A fault that is found before the objective: at a place on the tape, the values that meet there, and why."""
+    """A fault that is found before the objective: at a place on the tape, the values that meet there, and why.
+
+    The kind is "added" for terms of unequal powers, and "function" for a function of a value of a wrong power.
+    """
 
     kind: str
     place: int
@@ -131,8 +149,8 @@ class Fault(NamedTuple):
 
     @property
     def is_plain(self) -> bool:
-        """Whether Varying data are involved, so that it is likely and not proven."""
-        return any(value.plain for value in self.values)
+        """Whether it is likely and not proven: Varying data are involved, or the function may be meant."""
+        return self.kind == "function" or any(value.plain for value in self.values)
 
 
 def _without(powers: Powers, end: Callable[[frozenset[Fraction | int]], Fraction | int]) -> Powers:

@@ -20,8 +20,8 @@ import numpy as np
 from autograd.layouts.layout import C, D, I, Label, P, R, Shard, V
 
 from .dimensions import Dimensions
-from .numbers import of_number, whole_divisor
-from .powers import DATA, UNKNOWN, ZERO, Event, Fault, Power, Powers, joint, plus, times
+from .numbers import is_computed, of_number, whole_divisor
+from .powers import DATA, UNKNOWN, ZERO, Event, Fault, Power, Powers, is_zero, joint, plus, times
 
 __all__ = ["COLLECTIVES", "DEGREES", "OPERATIONS", "Use", "is_open", "of_operation", "over_ranks", "scaled"]
 
@@ -93,7 +93,8 @@ def _combined(use: Use) -> tuple[Powers, tuple[Fault, ...], int]:
     for letter in dict.fromkeys(use.letters.replace("S", "")):
         members = [i for i, each in enumerate(use.letters) if each == letter]
         if letter == "N" and use.op.name not in DEGREES:
-            found = ZERO if all(_seen(use, i).powers == ZERO for i in members) else None
+            found = ZERO if all(is_zero(_seen(use, i).powers) for i in members) else None
+            faults += _of_function(use, members)
         else:
             terms = _Terms(use, members)
             found, fault, times_ranks = terms.joined()
@@ -102,6 +103,16 @@ def _combined(use: Use) -> tuple[Powers, tuple[Fault, ...], int]:
             found = times(found, DEGREES[use.op.name]) if letter == "N" else found
         powers = plus(powers, found)
     return powers, faults, once
+
+
+def _of_function(use: Use, members: Sequence[int]) -> tuple[Fault, ...]:
+    """The fault of a function whose argument is certainly of a wrong scale, which nothing behind it can mend."""
+    if use.op.name not in SENSITIVE or use.out is V:
+        return ()
+    wrong = [power for i in members if (power := use.inputs[i]) is not None and power.is_fault]
+    return () if any(power.plain or power.has_unknown for power in wrong) else tuple(
+        [Fault("function", use.place, (power,)) for power in wrong[:1]]
+    )  # fmt: skip
 
 
 def _seen(use: Use, i: int) -> Power:
@@ -159,19 +170,32 @@ def _result(use: Use, powers: Any, base: Powers, faults: tuple[Fault, ...], once
     counts, extents = of.counts, of.extents
     if dims.is_sum and varying:
         base = powers if base is None else base
-        counts, extents = _counts_of_sum(dims, counts), extents.union(dims.extents)
+        counts, extents = _counts_of_sum(dims, counts) | of.ones, extents.union(dims.extents)
         powers = _of_sum(powers, of.parts and dims.is_complete)
     is_own = varying or bool(dims.stacked) or dims.is_over_ranks
     value = Power(
         powers=powers, base=base if varying else None, averaged=is_own and of.averaged, parts=is_own and of.parts,
-        plain=of.plain or _meets_data(use), counts=counts, extents=extents,
-        totals=_totals(use) or of.totals, whole=dims.whole, stacked=dims.stacked,
-        own_mean=of.own_mean and _is_own_mean(use, dims.is_sum), once=_once(use, once), unsure=of.unsure,
+        plain=of.plain or _meets_data(use), counts=counts, ones=of.ones | _ones(use), extents=extents,
+        totals=_totals(use) or of.totals, items=of.items | _items(use), stacked=dims.stacked,
+        whole=of.whole if use.op.name in _SAME_SHAPE else dims.whole,
+        travelled=_travelled(use, dims),
+        own_mean=of.own_mean and _is_own_mean(use, dims.is_sum), once=_once(use, once),
+        unsure=of.unsure | _unsure(use),
         divisions=of.divisions if varying else (), terms=_terms(use, given), met=of.met,
         has_unknown=_has_unknown(powers, of),
         events=of.events[-8:], faults=of.faults + faults,
     )  # fmt: skip
     return over_ranks(value, Event("ranks", use.place)) if dims.is_over_ranks else value
+
+
+def _travelled(use: Use, dims: Dimensions) -> int:
+    """1 for a result of values of other ranks, of one that was sent or a slice of those of all; 2 if it adds them."""
+    given = [(letter, each) for letter, each in zip(use.letters, use.inputs, strict=False) if each is not None]
+    level = max([each.travelled for _, each in given], default=0)
+    if any(each.stacked for _, each in given) and not (dims.stacked or dims.is_over_ranks):
+        level = max(level, 1)
+    varying = [letter for i, letter in enumerate(use.letters) if use.inputs[i] is not None and use.labels[i] is V]
+    return 2 if level and len(varying) > len(set(varying)) else level
 
 
 def _has_unknown(powers: Powers, of: Power) -> bool:
@@ -183,14 +207,14 @@ def _of_all(given: Sequence[Power]) -> Power:
     """The powers of any of several operands, which are unknown if those of one are."""
     lists = [(each.divisions, each.events, each.faults) for each in given]
     divisions, events, faults = (tuple(dict.fromkeys(chain.from_iterable(each))) for each in zip(*lists, strict=True))
-    sets = [(each.counts, each.extents, each.totals, each.unsure, each.met) for each in given]
-    counts, extents, totals, unsure, met = (_NONE.union(*each) for each in zip(*sets, strict=True))
+    sets = [(each.counts, each.ones, each.extents, each.totals, each.items, each.unsure, each.met) for each in given]
+    counts, ones, extents, totals, items, unsure, met = (_NONE.union(*each) for each in zip(*sets, strict=True))
     return Power(
         powers=None if None in [each.powers for each in given] else ZERO,
         averaged=True in [each.averaged for each in given], parts=True in [each.parts for each in given],
         plain=True in [each.plain for each in given], own_mean=True in [each.own_mean for each in given],
-        has_unknown=True in [each.has_unknown for each in given], counts=counts, extents=extents, totals=totals,
-        unsure=unsure, met=met, divisions=divisions, events=events, faults=faults,
+        has_unknown=True in [each.has_unknown for each in given], counts=counts, ones=ones, extents=extents,
+        totals=totals, items=items, unsure=unsure, met=met, divisions=divisions, events=events, faults=faults,
     )  # fmt: skip
 
 
@@ -200,6 +224,34 @@ _NONE: frozenset[Any] = frozenset()
 def _counts_of_sum(dims: Dimensions, counts: frozenset[int]) -> frozenset[int]:
     """The numbers of elements in a sum over rows of values in which numbers were summed before."""
     return frozenset((dims.rows, dims.elements, *[dims.rows * each for each in counts]))
+
+
+_SAME_SHAPE = frozenset(("softmax", "log_softmax", "layer_norm", "rms_norm", "normalize"))
+_MASKS = {"where": 0, "smoothed_cross_entropy": 1}
+"""The operands that leave out elements."""
+
+
+def _ones(use: Use) -> frozenset[int]:
+    """The number of elements that a mask leaves: an array of zeros and ones, a condition, or labels to ignore."""
+    x = _mask(use)
+    if x is None:
+        return _NONE
+    if use.op.name == "smoothed_cross_entropy":
+        return _NONE if use.options[0] is None else frozenset((int(np.count_nonzero(x != use.options[0])),))
+    count = int(np.count_nonzero(x))
+    if x.dtype.kind != "b" and (count == x.size or np.count_nonzero(x == 1) != count):
+        return _NONE
+    size = max(math.prod(shape) for shape in use.shapes)
+    return frozenset((count, count * (size // max(x.size, 1))))
+
+
+def _mask(use: Use) -> Any:
+    """The operand that may be a mask, which is not on the tape; None without one."""
+    at = _MASKS.get(use.op.name, -1)
+    if use.op.name == "multiply":
+        at = next((i for i, each in enumerate(use.inputs) if each is None), -1)
+    x = use.arrays[at] if 0 <= at < len(use.arrays) else None
+    return x if type(x) is np.ndarray and x.shape and x.dtype.kind in "biuf" else None
 
 
 def _totals(use: Use) -> frozenset[int]:
@@ -214,6 +266,23 @@ def _totals(use: Use) -> frozenset[int]:
     whole = math.prod(int(use.extents[d]) for d in summed)  # other axes may divide these dimensions
     rows = {label.extent, int(use.extents[label.dim])}  # of the rows that this axis divides, and of all
     return frozenset(extent * each for extent in rows for each in (1, rest, whole))
+
+
+def _items(use: Use) -> frozenset[int]:
+    """The number of items that a use sums over: the extent of the divided dimension, of all ranks together."""
+    label = use.labels[0]
+    if use.op.name != "sum" or use.out is not P or type(label) is not Shard:
+        return _NONE
+    if label.extent:
+        return frozenset((int(use.extents[label.dim]),))
+    return frozenset((use.n,)) if use.shapes[0][label.dim] == 1 else _NONE  # perhaps one of each rank
+
+
+def _unsure(use: Use) -> frozenset[str]:
+    """The axis, where a sum is over parts whose extents the ranks have not agreed on: theirs may differ."""
+    label = use.labels[0]
+    is_open = use.op.name == "sum" and use.out is P and isinstance(label, Shard) and not label.extent
+    return frozenset((use.axis,)) if is_open else _NONE
 
 
 def _is_own_mean(use: Use, is_sum: bool) -> bool:
@@ -289,12 +358,21 @@ def _by_remembering(use: Use, value: Power, sign: int, label: Label | None) -> P
         value = _by_plain(use, value, number.rest, sign, label)
     if number.counts == "all":
         value = value._replace(own_mean=sign < 0 and number.rest == 1 and int(number) in value.totals)
-    if number.counts == "own" and sign < 0 and label is V and value.powers is not None:
-        value = _averaged(use, value, float(number))
-    if number.counts == "all" and sign < 0 and label is V and value.powers is not None and value.counts:
-        value = value.partial()._replace(parts=True)
+    if number.counts and sign < 0:
+        value = _by_rows(use, value._replace(items=_NONE), label)  # a mean over the items now
     power = sign * sum(each for axis, each in number.powers if axis in (use.axis, "*"))
+    if power == -1 and round(max(float(number), 1 / float(number))) in value.items:  # or the mean of one of each rank
+        return value.times(frozenset((-1, 0)))._replace(items=_NONE)
     return value.shifted(power, Event("size", use.place, power)) if power else value
+
+
+def _by_rows(use: Use, value: Power, label: Label | None) -> Power:
+    """A value that is divided by a number that remembers whose rows it counts."""
+    if label is not V or value.powers is None:
+        return value
+    if use.number.counts == "own":
+        return _averaged(use, value, float(use.number))
+    return value.partial()._replace(parts=True) if value.counts else value
 
 
 def is_open(number: Any) -> bool:
@@ -317,7 +395,7 @@ def _reweighted(use: Use, value: Power, c: float | None, sign: int) -> Power:
 
 def _by_plain(use: Use, value: Power, c: float, sign: int, label: Label | None) -> Power:
     """A value times or by a plain number, as far as the ranks have decided what it is."""
-    if c in (1.0, -1.0):
+    if c in (1.0, -1.0) and not (label is V and value.counts == {0}):  # a rank without rows divides by max(0, 1)
         return value
     if not c or not math.isfinite(c):
         return value._replace(own_mean=False)
@@ -328,32 +406,45 @@ def _by_plain(use: Use, value: Power, c: float, sign: int, label: Label | None) 
     k = whole_divisor(divisor)
     if use.decided == "left out":
         return value
-    if label is V:
-        if use.decided == "own":
-            return _averaged(use, value, k)
-        if use.decided == "all":
-            return value.partial()._replace(parts=True, own_mean=True)
-        value = value._replace(own_mean=False)
-        if use.decided == "constant":
-            return value
-        value = value._replace(divisions=(*value.divisions, use.place))
-        return value.times(times(of_number(c, use.n, True), sign))
+    return _by_decided(use, value, c, sign, k) if label is V else _of_whole(use, value, c, sign, k)
+
+
+def _by_decided(use: Use, value: Power, c: float, sign: int, k: int) -> Power:
+    """A Varying value times or by a plain number, whose divisor is the integer `k`, or 0."""
+    if use.decided == "own":
+        return _averaged(use, value, k)
+    if use.decided == "all":
+        return value.partial()._replace(parts=True, own_mean=True)
+    value = value._replace(own_mean=False)
+    if use.decided == "constant":
+        return value
+    value = value._replace(divisions=(*value.divisions, use.place))
+    return value.times(times(of_number(c, use.n, True), sign))
+
+
+def _of_whole(use: Use, value: Power, c: float, sign: int, k: int) -> Power:
+    """One value of all ranks times or by a plain number."""
     is_own = bool(k) and k in value.totals
     value = value._replace(own_mean=is_own)
     if use.decided in ("own", "all"):  # along another axis: it counts rows, and not ranks
         return value
     if is_own:
-        return value._replace(totals=frozenset(), counts=frozenset())
-    if k >= 3 and k in value.counts and k != use.n:
+        return value._replace(totals=frozenset(), counts=frozenset(), items=frozenset())
+    if k >= 3 and k in value.counts - value.ones and k != use.n:
         return value.shifted(1, Event("count", use.place, k))
-    return value.times(times(of_number(c, use.n, False), sign))
+    powers = of_number(c, use.n, False)
+    if sign < 0 and is_computed(c):  # perhaps a sum of weights, or their mean over the ranks
+        powers |= {-1, 1}
+    if value.counts and not any(round(abs(c)) % count == 0 for count in value.counts | value.extents if count > 1):
+        powers -= {-1} if abs(c) > 1 else set()  # a number that is no multiple of a rank's rows does not count them
+    return value.times(times(powers, sign))
 
 
 def _averaged(use: Use, value: Power, count: float) -> Power:
     """A sum over this rank's rows that is divided by their number."""
     return value.complete()._replace(
         averaged=True, own_mean=True, counts=frozenset((int(count),)),
-        events=(*value.events, Event("own", use.place, count)),
+        events=(*value.events, Event("ones" if count in value.ones else "own", use.place, count)),
     )  # fmt: skip
 
 
@@ -375,6 +466,13 @@ def _quotient(use: Use) -> Power:
 def _is_array(use: Use, off: Sequence[int]) -> bool:
     """Whether operands that are not on the tape are arrays of elements, not scalars that may count something."""
     return all(use.shapes[i] != () for i in off)
+
+
+def _logarithm(use: Use) -> Power:
+    """A factor in the argument of a logarithm is a term of the result, which has no gradient."""
+    value = of_operation(use)
+    is_known = use.out is not V and use.first.powers is not None
+    return value._replace(powers=ZERO) if is_known else value
 
 
 def _power(use: Use) -> Power:
@@ -404,6 +502,7 @@ def _mean(use: Use) -> Power:
     met = value.met | {use.place} if use.number is not None else value.met  # the mean of a BatchNorm
     return value._replace(
         averaged=True, own_mean=True, counts=frozenset({count, mine}), terms=terms, met=met,
+        extents=value.extents.union([int(shape[d]) for d in axes]),
         events=(*value.events, Event("mean", use.place, mine))[-8:],
     )  # fmt: skip
 
@@ -424,6 +523,7 @@ def _contrastive(use: Use) -> Power:
 
 _LEAST_ROWS = 3
 OPERATIONS: dict[str, Callable[[Use], Power]] = {
+    **dict.fromkeys(("log", "log2", "log10"), _logarithm),
     "multiply": _product, "divide": _quotient, "power": _power, "mean": _mean, "cross_entropy": _contrastive,
     "cross_entropy_sum": _contrastive, "add_rows": _rows_added,
 }  # fmt: skip
@@ -437,6 +537,17 @@ DEGREES: dict[str, Fraction | int] = {
 operands N. A test compares each row with the function."""
 
 
+SENSITIVE = frozenset((
+    "exp", "expm1", "exp2", "log1p", "logaddexp", "logaddexp2", "sin", "cos", "tan", "tanh", "arcsin", "arccos",
+    "arctan", "sinh", "cosh", "arcsinh", "arccosh", "arctanh", "sigmoid", "expit", "softplus", "gelu", "silu", "erf",
+    "erfc", "normal_cdf", "softmax", "log_softmax", "logsumexp", "cross_entropy", "cross_entropy_sum",
+    "smoothed_cross_entropy",
+))  # fmt: skip
+"""Nonlinear functions that show the scale of their argument: no factor behind one makes up for a factor before it. The
+rest are those of `DEGREES`, those whose gradient has the scale of 0 whatever that of the argument, as log and a
+normalisation have, and those of several operands, of which one may be a weight."""
+
+
 # -- collectives -------------------------------------------------------------------------------------------------------
 def over_ranks(value: Power, event: Event) -> Power:
     """The sum over the ranks of a Varying value: one more, or the same if it may be this rank's part of a sum.
@@ -446,11 +557,17 @@ def over_ranks(value: Power, event: Event) -> Power:
     powers = value.powers
     if powers is not None and not (value.averaged or -1 in powers):
         powers = powers | frozenset(x - 1 for x in powers)
-    made = value._replace(
-        powers=powers, base=None, averaged=False, parts=False, once=-1, divisions=(), terms=_ONE_TERM,
-        stacked=frozenset(), whole=frozenset(),
+    if value.travelled == 2 and powers is not None:
+        powers = powers | frozenset(x + 1 for x in powers)
+    return _made_one(value)._replace(powers=powers, whole=frozenset()).shifted(1, event)
+
+
+def _made_one(value: Power) -> Power:
+    """The knowledge about the one value that is made of those of the ranks."""
+    return value._replace(
+        base=None, averaged=False, parts=False, once=-1, divisions=(), terms=_ONE_TERM, stacked=frozenset(),
+        travelled=0,
     )  # fmt: skip
-    return made.shifted(1, event)
 
 
 def _summed(value: Power, label: Label, out: Label, place: int, call: Any) -> Power:
@@ -467,10 +584,21 @@ def _kept(value: Power, label: Label, out: Label, place: int, call: Any) -> Powe
 
 def _relabelled(value: Power, label: Label, out: Label, place: int, call: Any) -> Power:
     if out is P:
-        return UNKNOWN if label is V or type(label) is Shard else value
+        return _declared(value) if label is V or type(label) is Shard else value
     if label is R and out is V:
         return value._replace(once=place if value.powers == ZERO else -1)
     return _kept(value, label, out, place, call)
+
+
+def _declared(value: Power) -> Power:
+    """Values that the program declares to be addends: of one value, or different ones, whose mean may follow."""
+    counted = (0, 1, 2) if value.travelled == 2 else (0, 1)  # as in `over_ranks`
+    return _made_one(value.times(frozenset(counted)))._replace(plain=True)
+
+
+def _sent(value: Power, label: Label, out: Label, place: int, call: Any) -> Power:
+    kept = _kept(value, label, out, place, call)
+    return kept._replace(travelled=max(value.travelled, 1)) if label is V else kept
 
 
 def _nonlinear(value: Power, label: Label, out: Label, place: int, call: Any) -> Power:
@@ -486,11 +614,11 @@ def _gathered(value: Power, label: Label, out: Label, place: int, call: Any) -> 
 COLLECTIVES: dict[str, Callable[[Power, Label, Label, int, Any], Power]] = {
     **dict.fromkeys(("all_reduce", "reduce", "reduce_scatter", "reproducible_sum"), _summed),
     **dict.fromkeys((
-        "cast I->R", "cast R->I", "cast to P", "permute", "send", "all_max", "all_min", "shard", "pad", "all_to_all",
+        "cast I->R", "cast R->I", "cast to P", "send", "all_max", "all_min", "shard", "pad", "all_to_all",
         "halo_exchange", "get", "broadcast", "keep on the root", "scatter",
     ), _kept),
     **dict.fromkeys(("all_gather", "gather"), _gathered),
-    "relabel": _relabelled, "ring_attention": _nonlinear,
+    "permute": _sent, "relabel": _relabelled, "ring_attention": _nonlinear,
 }  # fmt: skip
 """``rule(power, label, label of the result, place, call)`` along an axis of the call. Others give an unknown power:
 messages arrive from another tape, and a collective of the program's own does what only the program knows."""

@@ -34,9 +34,10 @@ from autograd.engine.recording import (
     shapes_of,
     signature_of,
 )
-from autograd.layouts.layout import Grid, Label, Layout, Shard, V
+from autograd.engine.state import state
+from autograd.layouts.layout import C, Grid, Label, Layout, Shard, V
 
-from .numbers import Division, Evidence, whole_divisor
+from .numbers import Division, Evidence, is_power_of_ten, whole_divisor
 from .powers import DATA, UNKNOWN, Power
 from .rules import COLLECTIVES, OPERATIONS, Use, is_open, of_operation
 from .sums import Sum
@@ -121,7 +122,7 @@ class Walk:
         self._others: dict[int, Walk] = {}  # of the tapes from which values are imported; they live as long as this one
         self._decided: dict[int, dict[str, str]] = {}  # of a place, along each axis
         self._agreed = set[int]()  # the places of sums before which all ranks had the same powers
-        self._counted: dict[int, tuple[frozenset[int], frozenset[int]]] = {}
+        self._counted: dict[int, tuple[frozenset[int], frozenset[int], frozenset[int]]] = {}
         self._unknown = (UNKNOWN,) * len(grid.names)
 
     def at(self, place: int) -> tuple[Power, ...]:
@@ -171,9 +172,10 @@ class Walk:
         self._agreed.add(place)
         self._forget(place)
 
-    def know(self, place: int, totals: set[int], counts: set[int]) -> None:
-        """Keep the numbers of elements that a sum over ranks at a place has added: of all ranks, and of each."""
-        self._counted[place] = frozenset(totals), frozenset(counts)
+    def know(self, place: int, totals: set[int], counts: set[int], extents: set[int]) -> None:
+        """Keep the numbers of elements that a sum over ranks at a place has added: of all ranks, of each, and the
+        extents of their dimensions."""
+        self._counted[place] = frozenset(totals), frozenset(counts), frozenset(extents)
         self._forget(place)
 
     def evidence(self, place: int, axes: Sequence[str]) -> Evidence:
@@ -216,7 +218,8 @@ class Walk:
             before = self.at(max(parents))  # the counts along any of the axes are those of this rank
             along = [before[k] for k, name in enumerate(self.grid.names) if name in axes]
             counts, extents = ({n for each in along for n in getattr(each, of)} for of in ("counts", "extents"))
-            found.append((at, Division(divisor, tuple(sorted(counts)), tuple(sorted(extents)))))
+            is_weight = op_of(self.node(at)).name == "multiply" and is_power_of_ten(whole_divisor(divisor))
+            found.append((at, Division(divisor, tuple(sorted(counts)), tuple(sorted(extents)), is_weight)))
         return found
 
     def number(self, at: int) -> Any:
@@ -287,9 +290,10 @@ class Walk:
             unsure = found[0].unsure - made_one if at in self._agreed else found[0].unsure | made_one
             found = [each._replace(unsure=unsure) for each in found]
         if at in self._counted:
-            totals, counts = self._counted[at]
+            totals, counts, extents = self._counted[at]
             found = [
-                each._replace(totals=totals, counts=counts) if axis in call.axes else each
+                each._replace(totals=totals or each.totals, counts=counts, extents=extents)
+                if axis in call.axes else each
                 for axis, each in zip(self.grid.names, found, strict=True)
             ]
         return tuple(found)
@@ -305,8 +309,11 @@ class Walk:
         number = self.number(at)
         extents = _extents(signature.layouts[0], signature.shapes[0]) if signature.shapes else ()
         rule, found = OPERATIONS.get(op.name, of_operation), []
+        plain = _plain_scalars(arrays_of(node)) if op.name in ("multiply", "divide") else ()
         for k, axis in enumerate(self.grid.names):
-            labels: tuple[Label, ...] = tuple([layout.labels[k] for layout in signature.layouts])
+            labels: tuple[Label | None, ...] = tuple([
+                C if i in plain else layout.labels[k] for i, layout in enumerate(signature.layouts)
+            ])  # fmt: skip
             inputs = tuple([None if each is None else each[k] for each in given])
             found.append(rule(Use(
                 op, at, letters, inputs, labels, out.labels[k], signature.shapes, extents, maps, arrays_of(node),
@@ -361,6 +368,12 @@ def _along(decided: dict[str, str] | None, axis: str) -> str:
         return ""
     known = decided.get(axis)
     return ("own" if {"own", "all"} & {*decided.values()} else "") if known is None else known
+
+
+def _plain_scalars(arrays: Sequence[Any]) -> list[int]:
+    """Which operands are leaves that were made of one plain number, whatever their labels: they are constants."""
+    known = getattr(state.mesh, "scalars", ())
+    return [i for i, x in enumerate(arrays) if x is not None and any(x is each for each in known)]
 
 
 def _extents(layout: Layout, shape: tuple[int, ...]) -> tuple[int, ...]:

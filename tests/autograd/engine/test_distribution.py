@@ -20,7 +20,7 @@ from autograd.engine.distribution import ALONE, Alone, Distribution
 from autograd.engine.state import state
 from autograd.errors import LayoutError
 from autograd.extend import broadcast, op
-from autograd.layouts.layout import Grid, I, P, Shard, V
+from autograd.layouts.layout import Grid, I, P, R, Shard, V
 
 ROOT = Path(__file__).resolve().parents[3]
 ASKED = [name for name in vars(Distribution) if not name.startswith("_")]
@@ -105,6 +105,9 @@ def test_what_is_asked_of_a_mesh() -> None:
         part, own = ag.tensor([1.0, 2.0], {"a": Shard(0)}), ag.tensor([5.0, 6.0], {"a": V})
         _ = part + own
         ag.constant([1.0])
+        number = ag.tensor(7.0, {"a": R})
+        ag.tensor(number, {"a": R})  # the number of a Tensor, which may have been computed
+    assert door.asked.count(("declaration", "scalar")) == 1
     for asked in (("declaration", "tensor"), ("constant", "multiply", 2.0), ("objective",), ("step", 1),
                   ("beside", "add", (2,)), ("declaration", "constant")):  # fmt: skip
         assert asked in door.asked, (asked, door.asked)

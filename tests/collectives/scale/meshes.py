@@ -366,8 +366,8 @@ ROWS: dict[str, Row] = {
         (lambda s, c, m: total(s) / total(ag.tensor(c)), lambda s, c, m: total(s) / COUNT,
          lambda s, c, m: total(s / COUNT), lambda s, c, m: total(m() * c) / COUNT),
         serial_tokens,
-        (Wrong(lambda s, c, m: total(m()), (LARGE, "cc.from_local"), None),),
-        silent={"a number of unmasked elements is a plain number": lambda s, c, m: mean(s / COUNT)}),
+        (Wrong(lambda s, c, m: total(m()), (LARGE, "that this rank's mask leaves"), None),
+         Wrong(lambda s, c, m: mean(s / COUNT), (SMALL, "all_reduce("), lambda n: 1 / n))),
     "ragged": Row(
         ragged,
         (lambda d: total(d.sum()) / 60, lambda d: total(d.sum() / 60),

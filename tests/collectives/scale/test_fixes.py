@@ -26,7 +26,8 @@ from .test_programs import scale
 _random = numpy.random.default_rng(13)
 DATA, W = _random.normal(size=(60, 4)), _random.normal(size=3)
 LOSSES = "losses = (rows[:, :3] @ w - rows[:, 3]) ** 2"
-NAMES = {"ag": ag, "cc": cc, "np": np, "nn": nn, "numpy": numpy, "I": I, "R": R, "Shard": Shard, "V": V}
+ONES = float((DATA[:, 0] > 0).sum())
+NAMES = {"ONES": ONES, "ag": ag, "cc": cc, "np": np, "nn": nn, "numpy": numpy, "I": I, "R": R, "Shard": Shard, "V": V}
 _numbers = itertools.count()
 
 
@@ -55,6 +56,11 @@ FIXES = {
     "count": Fix(
         r"ranks: (rows = .*?\}\)), and (all_reduce\(\w+, 'dp', to=I\) / rows\.global_shape\[0\])",
         ((r"(?m)^losses", "{0}\nlosses"), (_SUM + r" / len\(rows\)", "cc.{1}"))),
+    "ones": Fix(
+        r"(all_reduce\(\w+ \* n, 'dp', to=I\) / all_reduce\(ag\.tensor\(float\(n\)\), 'dp', to=I\)), where n is the "
+        "number of elements", ((_SUM, "cc.{0}"), (r"/ all_reduce", "/ cc.all_reduce"))),
+    "int": Fix(
+        r"(int\(size\)) in place of the size of axis 'dp', if the function is meant", ((r" ([/*]) size", r" \1 {0}"),)),
     "sum": Fix(
         r"(all_reduce\(\w+, 'dp', to=I\)) in place of the mean over ranks",
         ((r"cc\.mean\(\w+, 'dp', to=I\)", "cc.{0}"),)),
@@ -78,6 +84,24 @@ class Wrong(NamedTuple):
 
 LABELLED = "rows = cc.from_local(rows, {'dp': Shard(0)})\n" + LOSSES
 WRONG = {
+    "a masked mean": Wrong(
+        f"{LOSSES}\nmask = (rows[:, 0] > 0) * 1.0\nn = mask.sum()\nloss = (losses * mask).sum() / n\n"
+        "total = cc.all_reduce(loss, 'dp', to=I)", ("ones", "declare")),
+    "a masked mean, by a condition": Wrong(
+        f"{LOSSES}\nmask = rows[:, 0] > 0\nn = mask.sum()\nloss = np.where(mask, losses, 0.0).sum() / float(n)\n"
+        "total = cc.all_reduce(loss, 'dp', to=I)", ("ones", "declare"), is_even=False),
+    "a mean of parts of a masked sum": Wrong(
+        f"{LOSSES}\nmask = (rows[:, 0] > 0) * 1.0\nloss = (losses * mask).sum() / ONES\n"
+        "total = cc.mean(loss, 'dp', to=I)", ("sum",)),
+    "declared, times the size": Wrong(
+        f"{LABELLED}\nloss = cc.declare_partial(losses, 'dp').sum() * size\ntotal = cc.all_reduce(loss, 'dp', to=I)",
+        ("leave out",), is_mean=False, is_even=False),
+    "a function of a mean by the size": Wrong(
+        f"{LABELLED}\nloss = losses.mean()\ntotal = np.log1p(cc.all_reduce(loss, 'dp', to=I) / size)",
+        ("leave out", "int"), is_even=False),
+    "a function of a mean times the size": Wrong(
+        f"{LABELLED}\nloss = losses.mean()\ntotal = np.log1p(cc.all_reduce(loss, 'dp', to=I) * size)",
+        ("leave out", "int"), is_even=False),
     "mean": Wrong(
         f"{LOSSES}\nloss = losses.mean()\ntotal = cc.all_reduce(loss, 'dp', to=I)", ("mean", "label", "declare")),
     "mean, uneven": Wrong(
@@ -153,6 +177,15 @@ def gradients(text: str, n: int, is_even: bool) -> list[Any]:
 def expected(row: Wrong, n: int, fix: str) -> Any:
     d = 2 * DATA[:, :3] * (DATA[:, :3] @ W - DATA[:, 3])[:, None]
     penalty = 2 * W if "w0" in row.text else 0
+    if "mask" in row.text:
+        mask = DATA[:, 0] > 0
+        if fix == "declare":
+            return sum(d[mine][mask[mine]].mean(axis=0) for mine in parts(n, row.is_even))
+        return d[mask].mean(axis=0)
+    if "log1p" in row.text:
+        mean = ((DATA[:, :3] @ W - DATA[:, 3]) ** 2).mean()
+        inside = 1 if fix == "leave out" else n if "* size" in row.text else 1 / n
+        return inside * d.mean(axis=0) / (1 + inside * mean)
     if fix == "declare":  # the sum of different losses
         return sum(d[mine].mean(axis=0) for mine in parts(n, row.is_even)) + penalty
     return d.sum(axis=0) / (60 if row.is_mean else 1) + penalty

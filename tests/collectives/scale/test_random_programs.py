@@ -12,6 +12,7 @@ import pytest
 
 import collectives as cc
 from autograd.errors import ScaleError
+from collectives import Shard
 from collectives.mesh import Mesh
 
 from ...proofs.random_programs import Program, Statement, execute, generate, kinds
@@ -98,37 +99,54 @@ def needed_by(program: Program) -> set[str]:
     return needed
 
 
+HALF = "on two ranks a half is one over their number: the same tape is that of a mean over them, times their number"
+ITEMS = "each rank has one element: the same tape is that of the mean over the elements"
+DECLARED = "the program declares the values of the ranks to be addends: the same tape is that of their mean"
+INSEPARABLE = HALF, ITEMS, DECLARED
+"""The reasons for which a right program has the same tape: nothing that sees the tape alone can tell the two."""
+OTHERS = (
+    "data beside a value of another scale have a scale of their own",
+    "a scalar that was computed off the tape may count anything",
+    "the program itself declares a value Partial",
+)
+"""The reasons that are limits of the examination."""
+_SUMS = ("add", "subtract", "concatenate")
+
+
 def why_silent(program: Program, factor: Statement) -> str:
-    """The name of the reason for which a factor stays silent: what makes the power of the objective unknown, or
-    leaves several possible.
+    """The name of the reason for which a factor stays silent, one of `INSEPARABLE` if it is among them; "" without one.
+
+    It is found from the statements, and not from what the examination knows of them.
     """
     sizes = dict(zip(program.axes, program.sizes, strict=True))
-    axis, scaled, unknown = factor.axes[0], {factor.name}, dict[str, str]()
-    scalars = {leaf.name for leaf in program.leaves if leaf.role == "data" and leaf.shape == ()}
-    numbers, data = set(scalars), {leaf.name for leaf in program.leaves if leaf.role == "data"}
+    plain = [s._replace(operation="scale", axes=()) if s is factor else s for s in program.statements]
+    known = kinds(program._replace(statements=tuple(plain)))
+    axis, scaled, found = factor.axes[0], {factor.name}, dict[str, frozenset[str]]()
+    n, k, is_divided = sizes[axis], program.axes.index(axis), factor.operation == "by the size"
+    data = {leaf.name for leaf in program.leaves if leaf.role == "data"}
+    computed = set[str]()
     for s in program.statements:
+        reasons = set().union(*(found.get(x, ()) for x in s.operands))
         if s is not factor and scaled & set(s.operands):
             scaled.add(s.name)
-        for constants in (numbers, data):
-            if constants.issuperset(s.operands):
-                constants.add(s.name)
-        reasons = [unknown[x] for x in s.operands if x in unknown]
         if s.operation == "declare_partial" and axis in s.axes:
-            reasons.append("the program itself declares a value Partial")
-        if s.operation in ("tanh", "sin", "softmax") and scaled & set(s.operands):
-            reasons.append("a nonlinear function of a value of another scale may be meant")
+            reasons |= {OTHERS[2], DECLARED} if is_divided else {OTHERS[2]}
         if len(s.operands) > 1 and scaled & set(s.operands) and data & set(s.operands) and s.operation in _SUMS:
-            reasons.append("data beside a value of another scale have a scale of their own")
-        if s.operation == "multiply" and numbers & set(s.operands):
-            reasons.append("a scalar that is not on the tape may count anything")
-        if s.operation == "scale" and s.number == 0.5 and sizes[axis] == 2:
-            reasons.append("a half may be the number of ranks, on two of them")
-        if reasons:
-            unknown[s.name] = reasons[0]
-    return unknown.get(program.objective, "")
-
-
-_SUMS = ("add", "subtract", "concatenate")
+            reasons.add(OTHERS[0])
+        if s.operation == "multiply" and computed & set(s.operands):
+            reasons.add(OTHERS[1])
+        if s.operation == "scale" and s.number == 0.5 and n == 2 and not is_divided:
+            reasons.add(HALF)
+        if s.operation == "sum" and is_divided and s.operands[0] not in scaled:
+            label, shape = known[s.operands[0]].labels[k], known[s.operands[0]].shape
+            is_summed = isinstance(label, Shard) and (s.dim is None or s.dim == label.dim)
+            reasons |= {ITEMS} if is_summed and shape[label.dim] == n else set()
+        if data.issuperset(s.operands):
+            data.add(s.name)
+            computed |= {s.name} if known[s.name].shape == () else set()
+        found[s.name] = frozenset(reasons)
+    reasons = found[program.objective]
+    return next((each for each in (*INSEPARABLE, *OTHERS) if each in reasons), "")
 
 
 def right(seeds: range, labelled: bool) -> None:
@@ -158,15 +176,22 @@ def told(seeds: range) -> Counter[str]:
     return found
 
 
-def assert_told(found: Counter[str], names: int) -> None:
-    unnamed = sum(n for name, n in found.items() if name.startswith("seed"))
-    assert found["told"] >= 0.99 * (found["told"] + unnamed), found
-    reasons = {name for name in found if not name.startswith("seed")} - {"told", "no fault"}
-    assert len(reasons) <= names, found
+def assert_told(found: Counter[str]) -> None:
+    """Of the planted factors that change a gradient, 99 % of those that can be told are, and each other has its reason.
 
-
-REASONS = 5
-"""The reasons of `why_silent`."""
+    Both shares are printed: of all, and of those without a right program with the same tape.
+    """
+    silent = {name: n for name, n in found.items() if name not in ("told", "no fault")}
+    total = found["told"] + sum(silent.values())
+    can_be_told = total - sum(silent.get(name, 0) for name in INSEPARABLE)
+    print(f"\n{found['told']} of {total} planted factors that change a gradient are told: {found['told'] / total:.2%}")
+    print(f"{found['told']} of the {can_be_told} that no right program shares its tape with: "
+          f"{found['told'] / can_be_told:.2%}")  # fmt: skip
+    for name, n in sorted(silent.items()):
+        print(f"{n:5} silent: {name}")
+    assert found["told"] >= 0.99 * can_be_told, found
+    assert found["told"] >= 0.97 * total, found
+    assert silent.keys() <= {*INSEPARABLE, *OTHERS}, found
 
 
 def test_right_programs() -> None:
@@ -175,7 +200,7 @@ def test_right_programs() -> None:
 
 
 def test_planted_factors() -> None:
-    assert_told(told(range(150)), REASONS)
+    assert_told(told(range(150)))
 
 
 @pytest.mark.slow
@@ -188,4 +213,4 @@ def test_many_right_programs(part: int, labelled: bool) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(5))
 def test_many_planted_factors(part: int) -> None:
-    assert_told(told(range(1000 * part, 1000 * (part + 1))), REASONS)
+    assert_told(told(range(1000 * part, 1000 * (part + 1))))

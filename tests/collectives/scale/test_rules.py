@@ -8,13 +8,17 @@ import numpy
 import pytest
 
 import autograd as ag
+import autograd.numpy as np
+import autograd.scipy.special  # whose operations are loaded with it
 import collectives as cc
 from autograd.engine.primitive import operation_named
 from autograd.errors import ScaleError
-from collectives import I, R
+from collectives import I, R, Shard
 from collectives.declaration.collective import collectives as registered
+from collectives.scale.addends import _counts_of_all
+from collectives.scale.numbers import Evidence
 from collectives.scale.powers import UNKNOWN, ZERO, Power, joint
-from collectives.scale.rules import COLLECTIVES, DEGREES, OPERATIONS
+from collectives.scale.rules import COLLECTIVES, DEGREES, OPERATIONS, SENSITIVE
 from parallel.context.ring import RING_ATTENTION
 
 _random = numpy.random.default_rng(17)
@@ -43,7 +47,7 @@ def test_degrees(name: str) -> None:
 def test_names() -> None:
     """Each row is that of an operation or a collective."""
     assert cc.reproducible_sum  # which is loaded with its first use
-    for name in OPERATIONS:
+    for name in (*OPERATIONS, *SENSITIVE):
         assert operation_named(name).name == name
     known = {*registered, RING_ATTENTION.name}
     assert COLLECTIVES.keys() <= known, COLLECTIVES.keys() - known
@@ -58,16 +62,98 @@ def test_an_unknown_term_excuses_no_other() -> None:
     assert joint([]) == (ZERO, False)
 
 
+def of_a_mean(n: int, f: Any) -> None:
+    """Run backward from a function of a mean over Shards and of the size."""
+
+    def main() -> None:
+        with cc.Mesh(dp=n) as mesh:
+            dp = mesh.axis("dp")
+            x = cc.from_local(X[int(dp.rank) :: n], {"dp": Shard(0)})
+            w = ag.Parameter(numpy.ones(3))
+            with ag.Tape() as tape:
+                loss = f(cc.all_reduce((x @ cc.cast(w, "dp", to=R)).mean(), "dp", to=I), dp.size)
+            tape.backward(loss)
+
+    cc.check(scale="error")
+    try:
+        cc.run(main, n)
+    finally:
+        cc.check(scale="warn")
+
+
+@pytest.mark.parametrize("f", [np.tanh, np.exp, np.log1p, ag.ops.sigmoid, lambda x: ag.ops.softmax(x.reshape(1)).sum()])
+def test_a_function_of_a_wrong_value_is_told(f: Any) -> None:
+    for wrong in (lambda y, n: f(y / n), lambda y, n: f(y * n) / n):
+        with pytest.raises(ScaleError, match="a function of a value that is 3 times too"):
+            of_a_mean(3, wrong)
+    of_a_mean(3, lambda y, n: f(y))
+    of_a_mean(3, lambda y, n: f(y * int(n)))  # meant
+
+
+def test_a_logarithm_hides_a_factor() -> None:
+    of_a_mean(3, lambda y, n: np.log(y * n))
+    of_a_mean(3, lambda y, n: np.log(y / n))
+    with pytest.raises(ScaleError, match="3 times too small"):
+        of_a_mean(3, lambda y, n: np.log(y * n) / n)
+
+
+def test_a_scalar_leaf_is_a_plain_number() -> None:
+    """Whatever its label; one that was computed off the tape may count anything."""
+    def of_copies(y: Any, n: Any) -> Any:
+        return cc.cast(cc.cast(y, "dp", to=R) * ag.tensor(0.3, {"dp": R}) / n, "dp", to=I)
+
+    for wrong in (of_copies, lambda y, n: y * ag.tensor(0.3, {"dp": I}) / n):
+        with pytest.raises(ScaleError, match="3 times too small"):
+            of_a_mean(3, wrong)
+    of_a_mean(3, lambda y, n: y * n / (ag.tensor([1.0, 2.0], {"dp": I}).sum()))
+
+
 def test_the_message_names_a_term() -> None:
     """Beside an unknown term it does not say that all of the objective is wrong."""
 
     def main() -> None:
         with cc.Mesh(dp=3) as mesh:
             w = ag.tensor(X, layout={"dp": R}, requires_grad=True)
-            scalar = ag.tensor(0.3, layout={"dp": R})  # which may count anything
+            scalar = ag.tensor([0.1, 0.2], layout={"dp": R}).sum()  # off the tape: it may count anything
             with ag.Tape() as tape:
                 loss = cc.cast(w.sum() * mesh.axis("dp").size + w.mean() * scalar, "dp", to=I)
             tape.backward(loss)
 
     with pytest.raises(ScaleError, match="a term of the objective, and with it its part of every gradient, is 3 times"):
         cc.run(main, 3)
+
+
+def test_a_root_of_the_size_hides_nothing_in_a_function() -> None:
+    """A half is one over the root of 4 ranks; in a function it is a half."""
+    with pytest.raises(ScaleError, match="4 times too small"):
+        of_a_mean(4, lambda y, n: np.tanh(0.5 * y) / n)
+
+
+def test_ranks_with_unequal_parts_find_the_same() -> None:
+    """One element of rank 0 may be one of each rank, two of rank 1 are not: nothing is told by one rank alone."""
+
+    def main() -> str:
+        with cc.Mesh(dp=2) as mesh:
+            dp = mesh.axis("dp")
+            w = ag.Parameter(numpy.ones(3))
+            with ag.Tape() as tape:
+                rows = ag.tensor(X[: 1 + int(dp.rank)], {"dp": Shard(0)})  # whose extents the ranks have not agreed on
+                loss = cc.all_reduce((rows @ cc.cast(w, "dp", to=R)).sum(), "dp", to=I) / dp.size
+            try:
+                tape.backward(loss)
+            except ScaleError as error:
+                return str(error)
+        return ""
+
+    cc.check(scale="error")
+    try:
+        assert len(set(cc.run(main, 2))) == 1
+    finally:
+        cc.check(scale="warn")
+
+
+def test_counts_of_all_ranks() -> None:
+    """A factor may be the count of any rank's mean, but a divisor behind a sum is one only if all have the same."""
+    ranks = [Evidence(counts=(4, 8)), Evidence(counts=(5, 8))]
+    assert _counts_of_all(ranks, 3, True) == {4, 5, 8} and _counts_of_all(ranks, 3, False) == {8}
+    assert _counts_of_all([Evidence(counts=(4,), extents=(3,))], 3, True) == set()
