@@ -37,11 +37,7 @@ from .functional import (
 )
 from .linear import Embedding, Flatten, Identity, Linear, TiedLinear
 from .losses import BCEWithLogitsLoss, CrossEntropyLoss, L1Loss, MSELoss, NLLLoss, SmoothL1Loss
-<<<<<<< HEAD
-from .module import Module, ModuleDict, ModuleList, ParameterList, Sequential
-=======
-from .module import Module, ModuleDict, ModuleList, Sequential, in_turn
->>>>>>> wt-GPU
+from .module import Module, ModuleDict, ModuleList, ParameterList, Sequential, in_turn
 from .norms import BatchNorm1d, BatchNorm2d, GroupNorm, LayerNorm, RMSNorm
 from .recurrent import LSTM, GRUCell, LSTMCell, RNNCell
 from .saving import FileEntry, contents, load, save

@@ -44,13 +44,9 @@ from ..errors import (
 from ..layouts.layout import C, Layout
 from ..random.philox import floating
 
-<<<<<<< HEAD
-__all__ = ["Module", "ModuleDict", "ModuleList", "ParameterList", "Sequential"]
+__all__ = ["Module", "ModuleDict", "ModuleList", "ParameterList", "Sequential", "in_turn"]
 
 _ITEMS, _DEPTH = 1000, 3  # of a container that are looked at for parameters: it may hold data
-=======
-__all__ = ["Module", "ModuleDict", "ModuleList", "Sequential", "in_turn"]
->>>>>>> wt-GPU
 
 
 Args = ParamSpec("Args")
