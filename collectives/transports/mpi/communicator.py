@@ -53,6 +53,7 @@ class MpiCommunicator(HostTransport):
     """
 
     library = MPI
+    are_processes = True
     repeats = True
 
     def __init__(self, handle: Handle | None, channel: Channel, rank: int, groups: Groups):
