@@ -23,10 +23,10 @@ from autograd.records.text import shown_value
 
 from ..inspect.record import OperationRecord, RankRecords
 from ..inspect.recorder import recording_operations
-from ..transports.order_replay import Order, OrderJob
-from ..transports.recorded import Record
 from ..transports.recording import bits
-from ..transports.replaying import replaying
+from ..transports.replays.order import Order, OrderJob
+from ..transports.replays.recorded import Record
+from ..transports.replays.replaying import replaying
 from ..world import World, world
 from .show import no_handlers_of_threads
 from .stopping import Place, Stopped, found_file, place_of, stopping
@@ -297,10 +297,11 @@ def _first(
     for of in found:
         calls = 0
         for k, record in enumerate(of.records):
+            own = len([call for call in record.calls if not call.is_control])
             if is_it(of, k):
-                places.append((calls, bool(record.calls), of.rank, of, record))
+                places.append((calls, own > 0, of.rank, of, record))
                 break
-            calls += len([call for call in record.calls if not call.is_control])
+            calls += own
     if not places:
         return None
     *_, of, record = min(places, key=lambda place: place[:3])

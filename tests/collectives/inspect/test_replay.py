@@ -19,9 +19,9 @@ from autograd import nn, optim, random
 from autograd.digests import blake2b
 from autograd.errors import CheckpointWarning, CommunicationError, DtypeError, MeshError
 from collectives.transports.record_file import CALL, Entry, RecordWriter, decoded, digest_of, read_record
-from collectives.transports.recorded import Record
-from collectives.transports.replay import Replay
-from collectives.transports.replaying import replaying
+from collectives.transports.replays.data import Replay
+from collectives.transports.replays.recorded import Record
+from collectives.transports.replays.replaying import replaying
 from parallel import DataParallel, TopK, checkpoint
 
 from ..launch import ROOT, launch

@@ -14,14 +14,14 @@ from typing import Any, NoReturn, Self
 from autograd import errors
 from autograd.errors import CommunicationError, MeshError
 
-from ..checks.channel import Checks
-from ..checks.sanitizer import Addend
-from .dry import DryCommunicator
-from .job import Job, Options
-from .protocol import Communicator, Pending, Request, Text, observers
-from .record_file import decoded, guarded, path_of
+from ...checks.channel import Checks
+from ...checks.sanitizer import Addend
+from ..dry import DryCommunicator
+from ..job import Job, Options
+from ..protocol import Communicator, Pending, Request, Text, observers
+from ..record_file import decoded, guarded, path_of
+from ..recording import SENT, Numbering, described, passes
 from .recorded import Key, Record, Recorded
-from .recording import SENT, Numbering, described, passes
 
 __all__ = ["Replay", "ReplayJob"]
 

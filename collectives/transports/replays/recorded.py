@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 from autograd.errors import CommunicationError, MeshError
 
-from .record_file import SAMPLING, TEXT, Entry, guarded, read_record
-from .recording import LEAST
+from ..record_file import SAMPLING, TEXT, Entry, guarded, read_record
+from ..recording import LEAST
 
 __all__ = ["Key", "Record", "Recorded"]
 

@@ -7,6 +7,7 @@ compared with the digest of the recorded one, so a replay that is not equal says
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from threading import get_ident
 from typing import Any, NamedTuple, Self
@@ -15,13 +16,13 @@ import numpy as np
 
 from autograd.errors import CommunicationError, MeshError, find_site, short_site
 
-from .job import Job, Options
-from .protocol import Communicator, Pending, Request, observers, quietly
-from .record_file import ARRAY, CALL, LIST, Entry, decoded, digest_of, guarded, path_of
+from ..job import Job, Options
+from ..protocol import Communicator, Pending, Request, observers, quietly
+from ..record_file import ARRAY, CALL, LIST, Entry, decoded, digest_of, guarded, path_of
+from ..recording import SENT, Numbering, described, is_checked, passes
+from ..threads.communicator import LocalWorld, StandsFor
+from ..threads.job import ThreadsJob
 from .recorded import Key, Record
-from .recording import SENT, Numbering, described, is_checked, passes
-from .threads.communicator import LocalWorld, StandsFor
-from .threads.job import ThreadsJob
 
 __all__ = ["Difference", "Order", "OrderJob"]
 
@@ -118,17 +119,26 @@ class OrderReplay:
             self._note(made, key, f"{name}; recorded there: {found.call}")
             return result
         entry = found.entry
-        if entry.kind == CALL and request.call == "all_reduce" and group.index:
-            first = self._record.calls.get(group.ranks[0], {}).get(key)
-            if first is not None and first.entry is not None and first.entry.kind == ARRAY:
-                result = self._taken(group.ranks[0], first.entry, result)
-        elif entry.kind == ARRAY:
+        if request.call == "all_reduce":
+            entries = [self._entry(rank, key) for rank in group.ranks]
+            digest, count = Counter(each.digest for each in entries if each is not None).most_common(1)[0]
+            if entry.digest != digest and 2 * count > group.size:
+                self._note(made, key, f"{name} had another result than on the other ranks")
+            first = entries[0]
+            if entry.kind == CALL and first is not None and first.kind == ARRAY and first.digest == entry.digest:
+                return self._taken(group.ranks[0], first, result)
+        if entry.kind == ARRAY:
             result = self._taken(self._rank, entry, result)
         elif entry.kind == LIST:  # what a rank has found in files
             return guarded(path_of(self._record.folder, self._rank), lambda: decoded(entry))
         if self._is_equal and is_checked(request) and digest_of(result) != entry.digest:
             self._note(made, key, f"{name} has another result than was recorded")
         return result
+
+    def _entry(self, rank: int, key: Key) -> Entry | None:
+        """The entry of a call in the record of a rank."""
+        found = self._record.calls.get(rank, {}).get(key)
+        return None if found is None else found.entry
 
     def _taken(self, rank: int, entry: Entry, result: Any) -> Any:
         """The recorded sum, in the array of the result."""

@@ -8,11 +8,11 @@ from threading import get_ident
 
 from autograd.errors import MeshError
 
-from .job import Job, Options, Replayed
-from .order_replay import Order, OrderJob
-from .protocol import observers
+from ..job import Job, Options, Replayed
+from ..protocol import observers
+from .data import Replay, ReplayJob
+from .order import Order, OrderJob
 from .recorded import Record
-from .replay import Replay, ReplayJob
 
 __all__ = ["replaying"]
 
