@@ -133,7 +133,8 @@ class Recording:
             return self._compared(group, request, run)
         given = out if x is None else x
         if given.__class__ is np.ndarray:
-            key = (group.name, group.ranks, name, op, given.dtype, given.size, peer, started)
+            # two meshes may have channels of one name, and other algorithms
+            key = (group.name, group.ranks, group.algorithm, name, op, given.dtype, given.size, peer, started)
         else:
             key = (group.name, group.ranks, name, given.__class__, options if name == "exchange" else None)  # type: ignore[assignment]
         call = self._calls.get(key)

@@ -17,7 +17,8 @@ import autograd as ag
 import collectives as cc
 from autograd import nn, optim, random
 from autograd.digests import blake2b
-from autograd.errors import CheckpointWarning, CommunicationError, DtypeError, MeshError
+from autograd.errors import ArgumentError, CheckpointWarning, CommunicationError, DtypeError, MeshError
+from collectives.tools.stopping import found_file, place_of
 from collectives.transports.record_file import CALL, Entry, RecordWriter, decoded, digest_of, read_record
 from collectives.transports.replays.data import Replay
 from collectives.transports.replays.recorded import Record
@@ -251,6 +252,10 @@ def test_second_order_and_one_sided_access(tmp_path: Path) -> None:
         assert cc.run(program, 3) == first
 
 
+LINES = (Path(__file__).parent / "programs" / "replay_program.py").read_text().splitlines()
+AT = next(n for n, line in enumerate(LINES, 1) if 'fault == "nan"' in line)
+
+
 # -- ranks that were processes ----------------------------------------------------------------------------------------
 def replayed(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "collectives", "replay", str(folder), *options]
@@ -261,7 +266,7 @@ def lines(text: str) -> list[str]:
     return sorted(line for line in text.splitlines() if line.startswith("rank "))
 
 
-@pytest.mark.parametrize(("name", "ranks"), [("dp", 3), ("zero3", 3), ("tp", 2), ("pp", 2)])
+@pytest.mark.parametrize(("name", "ranks"), [("dp", 3), ("zero3", 3), ("tp", 2), ("pp", 2), ("meshes", 2)])
 @pytest.mark.parametrize("data", ["1", "0"], ids=["data", "order"])
 def test_processes_are_replayed_with_their_bits(name: str, ranks: int, data: str, tmp_path: Path) -> None:
     variables = {"RINGTAPE_RECORD": str(tmp_path / "run"), "RINGTAPE_RECORD_DATA": data}
@@ -289,15 +294,15 @@ def test_the_first_value_that_is_no_number_is_named_with_line_and_rank(tmp_path:
     assert done.code == 0 and done.out.count(" nan nan ") == 3  # nothing is raised
     again = replayed(tmp_path / "run", "--first-nan")
     assert again.returncode == 1
-    assert "replay: first: forward multiply at replay_program.py:33, on rank 1" in again.stdout, again.stdout
+    assert f"replay: first: forward multiply at replay_program.py:{AT + 1}, on rank 1" in again.stdout, again.stdout
 
 
 def test_the_debugger_begins_in_the_program(tmp_path: Path) -> None:
     done = launch("replay_program.py", 2, "dp", "fail", limit_s=100, RINGTAPE_RECORD=str(tmp_path / "run"))
     assert done.code != 0
     command = [sys.executable, "-m", "collectives", "replay", str(tmp_path / "run"), "--rank", "1", "--pdb"]
-    told = subprocess.run(command, cwd=ROOT, input="b 32\nc\np ('at', step, rank)\nq\n", capture_output=True, text=True,
-                          timeout=100, check=False)  # fmt: skip
+    typed = f"b {AT}\nc\np ('at', step, rank)\nq\n"
+    told = subprocess.run(command, cwd=ROOT, input=typed, capture_output=True, text=True, timeout=100, check=False)
     assert "replay_program.py(1)<module>()" in told.stdout and "('at', 0, 1)" in told.stdout, told.stdout + told.stderr
 
 
@@ -307,22 +312,32 @@ def test_a_replay_stops_at_a_step_a_line_or_an_operation(data: str, tmp_path: Pa
     assert launch("replay_program.py", 2, "dp", "nan", limit_s=100, **variables).code == 0
     named = replayed(tmp_path / "run", "--first-nan").stdout
     number = named.partition("--to operation:")[2].split()[0]
-    for place, line, step in (
-        ("2", 36, 1), ("replay_program.py:33", 33, 2), ("replay_program.py:35", 35, 0), (f"operation:{number}", 33, 2)
-    ):  # fmt: skip
+    places = ("2", AT + 4, 1), (f"operation:{number}", AT + 1, 2), (f"replay_program.py:{AT + 3}", AT + 3, 0)
+    for place, line, step in places[int(data) :]:
         done = replayed(tmp_path / "run", "--rank", "1", "--to", place)
         assert done.returncode == 0, done.stdout + done.stderr
         assert f"rank 1 stops at replay_program.py:{line}: " in done.stdout, (place, done.stdout, done.stderr)
         assert f"  step = {step}\n" in done.stdout, (place, done.stdout)
-    for wrong, says in (("tomorrow", "needed: a step"), ("replay_program.py:15", "fix: --to replay_program.py:16"),
-                        ("none.py:3", "there is no such file")):  # fmt: skip
-        done = replayed(tmp_path / "run", "--to", wrong)
-        assert done.returncode == 2 and says in done.stderr, done.stderr
+    if data == "1":
+        done = replayed(tmp_path / "run", "--to", "tomorrow")
+        assert done.returncode == 2 and "replay: --to 'tomorrow' was given; needed: a step" in done.stderr, done.stderr
+        return
     command = [sys.executable, "-m", "collectives", "replay", str(tmp_path / "run"), "--rank", "1", "--pdb"]
     command += ["--to", "2"]
     told = subprocess.run(command, cwd=ROOT, input="p ('at', step, rank)\nq\n", capture_output=True, text=True,
                           timeout=100, check=False)  # fmt: skip
     assert "('at', 1, 1)" in told.stdout, told.stdout + told.stderr
+
+
+@pytest.mark.parametrize(("wrong", "says"), [
+    ("tomorrow", "needed: a step"), ("1:x", "needed: a step"), (":3", "no such file"), ("none.py:3", "no such file"),
+    ("program.py:2", "fix: --to program.py:3"), ("program.py:9", "has no code"),
+])  # fmt: skip
+def test_wrong_places_are_refused(wrong: str, says: str, tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text("x = 1\n\ny = 2\n")
+    with pytest.raises(ArgumentError, match=says):
+        found_file(place_of(wrong), str(program), "/")
 
 
 def test_a_replay_with_another_number_of_ranks_is_refused(tmp_path: Path) -> None:
