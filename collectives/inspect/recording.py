@@ -70,7 +70,7 @@ def record(path: str | os.PathLike[str], data: bool = True) -> Iterator[None]:
         with observing(recording):
             yield
     except BaseException as error:
-        error.add_note(f"recorded; to replay: {replay_line(folder, int(everyone.index))}")
+        error.add_note(f"recorded; to replay: {replay_line(folder, int(everyone.index), data)}")
         raise
     finally:
         recording.writer.close()

@@ -334,7 +334,10 @@ class Communicator:
         receives = is_broadcast and request.root != self.index
 
         def send(x: Array) -> Any:
-            if not repeats or self.before_root is not None or (observers and get_ident() in observers):
+            if observers and get_ident() in observers:
+                whole = request._replace(out=x) if receives else request._replace(x=x)
+                return observed(self, whole, False, lambda: send(x))
+            if not repeats or self.before_root is not None:
                 return self.run(request._replace(out=x) if receives else request._replace(x=x))
             if is_broadcast:
                 return self._run(request, None, x.copy())

@@ -327,7 +327,7 @@ def begin(everyone: Communicator, kind: str) -> None:
     _OfProcess.size = everyone.size
     if rank not in known:
         folder = os.path.abspath(environment.value("RINGTAPE_RECORD"))
-        known[rank] = start(folder, everyone, kind, environment.value("RINGTAPE_RECORD_DATA") == "1")
+        known[rank] = start(folder, everyone, kind, _has_data())
         atexit.register(known[rank].writer.close)
         if kind == "mpi":
             _say_at_failure(folder, rank)
@@ -343,7 +343,7 @@ def around(program: Callable[..., Any], everyone: Callable[[], Communicator]) ->
             return program(*args)
         except BaseException as error:
             folder = os.path.abspath(environment.value("RINGTAPE_RECORD"))
-            error.add_note(f"recorded; to replay: {replay_line(folder, int(everyone().index))}")
+            error.add_note(f"recorded; to replay: {replay_line(folder, int(everyone().index), _has_data())}")
             raise
 
     return recorded
@@ -351,9 +351,14 @@ def around(program: Callable[..., Any], everyone: Callable[[], Communicator]) ->
 
 def _say_at_failure(folder: str, rank: int) -> None:
     """If the job ends by an error, say how to replay it."""
-    process.before_end.append(lambda text: print(f"recorded: {replay_line(folder, rank)}", file=sys.stderr, flush=True))
+    says = f"recorded: {replay_line(folder, rank, _has_data())}"
+    process.before_end.append(lambda text: print(says, file=sys.stderr, flush=True))
 
 
-def replay_line(folder: str, rank: int) -> str:
-    """The command that replays a rank."""
-    return f"python -m collectives replay {folder} --rank {rank}"
+def _has_data() -> bool:
+    return environment.value("RINGTAPE_RECORD_DATA") == "1"
+
+
+def replay_line(folder: str, rank: int, data: bool) -> str:
+    """The command that replays a rank; with the order alone, all ranks."""
+    return f"python -m collectives replay {folder}" + f" --rank {rank}" * data

@@ -282,10 +282,13 @@ def test_processes_are_replayed_with_their_bits(name: str, ranks: int, data: str
         assert last.returncode == 2 and "fix: without --rank, or record with RINGTAPE_RECORD_DATA=1" in last.stderr
 
 
-def test_a_failed_job_says_how_to_replay_it_and_ends_in_the_same_way(tmp_path: Path) -> None:
-    done = launch("replay_program.py", 3, "dp", "fail", limit_s=100, RINGTAPE_RECORD=str(tmp_path / "run"))
-    assert done.code != 0 and f"recorded: python -m collectives replay {tmp_path / 'run'} --rank" in done.err
-    again = replayed(tmp_path / "run", "--rank", "1")
+@pytest.mark.parametrize("data", ["1", "0"], ids=["data", "order"])
+def test_a_failed_job_says_how_to_replay_it_and_ends_in_the_same_way(data: str, tmp_path: Path) -> None:
+    variables = {"RINGTAPE_RECORD": str(tmp_path / "run"), "RINGTAPE_RECORD_DATA": data}
+    done = launch("replay_program.py", 3, "dp", "fail", limit_s=100, **variables)
+    said = f"recorded: python -m collectives replay {tmp_path / 'run'}" + " --rank 1" * int(data)
+    assert done.code != 0 and said in done.err.splitlines()
+    again = replayed(tmp_path / "run", *said.split()[6:])
     assert again.returncode == 1 and "rank 1 ends by ValueError: stop" in again.stderr
 
 
