@@ -107,19 +107,21 @@ class RecordWriter:
         return mmap.mmap(self._file.fileno(), size, offset=self._begin)
 
     def add(self, kind: int, of: int, number: int, digest: int, text: bytes = b"") -> None:
-        """Append an entry. Its kind is written last: an entry without one is none."""
+        """Append an entry. Its text is written first: an entry without one is none."""
         body = _BODY.pack(kind, of, number, digest)
-        rest = body[1:] + _BYTE[zlib.crc32(body) & 255]
+        at = self._at
+        end = at + _SIZE
         if text:
-            rest += _TEXT.pack(len(text), zlib.crc32(text)) + text
-        at, end = self._at, self._at + 1 + len(rest)
+            end += _TEXT.size + len(text)
         if end > self._end:
             self._map.close()
             self._begin = at & -mmap.ALLOCATIONGRANULARITY
             self._map = self._mapped(-(-(end - self._begin) // _CHUNK_BYTES) * _CHUNK_BYTES)
         place = at - self._begin
-        self._map[place + 1 : end - self._begin] = rest
-        self._map[place] = kind
+        if text:
+            after = place + _SIZE
+            self._map[after : end - self._begin] = _TEXT.pack(len(text), zlib.crc32(text)) + text
+        self._map[place : place + _SIZE] = body + _BYTE[zlib.crc32(body) & 255]
         self._at = end
 
     def add_text(self, line: dict[str, Any], number: int = 0) -> None:
@@ -192,6 +194,8 @@ def _entries(found: bytes, data: Any) -> Iterator[Entry]:
         body = found[at : at + _BODY.size]
         kind, of, number, digest = _BODY.unpack(body)
         if kind > LIST or found[at + _BODY.size] != zlib.crc32(body) & 255:
+            if not found[at + _SIZE :].strip(b"\0"):
+                return  # the rank was killed while it wrote
             raise ValueError(f"the entry at byte {at} has another checksum")
         begin, at, text = at, at + _SIZE, b""
         if kind in _WITH_TEXT:

@@ -150,7 +150,10 @@ class Recording:
             raise
         if started and not is_sent:
             return _Recorded(result, lambda wait: self._waited(call, number, group, request, wait))
-        self._ended(call, number, group, request, started, None if is_sent else result)
+        if call.keeps is False:
+            self.writer.add(CALL, call.number, number, digest_of(result) if call.is_checked else 0)
+        else:
+            self._ended(call, number, group, request, started, None if is_sent else result)
         return result
 
     def _new(self, key: Any, group: Communicator, request: Request) -> _Call:
