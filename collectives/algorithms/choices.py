@@ -268,9 +268,11 @@ def settled(native: Communicator, hosts: Hosts, given: str = "") -> Choices:
     MeshError
         On all ranks, if the named file is missing, wrong, or without a table for this shape.
     """
-    usual = rule(hosts.count, hosts.lanes, native.size, native.library is not None)
+    usual = rule(hosts.count, hosts.lanes, native.size, native.are_processes)
     mine = b""
-    if native.index == 0:
+    if native.recorded_choices is not None:
+        mine = json.dumps(native.recorded_choices.get(native.identity, {})).encode()
+    elif native.index == 0:
         try:
             found = _read(given, shape_of(native, hosts))
             mine = json.dumps({} if found is None else {"rows": found.rows, "source": found.source}).encode()

@@ -76,6 +76,10 @@ class Channel(Queue):
             found = self._choices[table] = settled(self.base, self.hosts, table)
         return found
 
+    def settled(self, table: str) -> Choices | None:
+        """The choices, if the ranks have read them already."""
+        return self._like.settled(table) if self._like is not None else self._choices.get(table)
+
 
 class Selected(Wrapper, HostTransport):
     """A communicator that runs a selected algorithm for the calls that have it, and `channel.base` for all others.
@@ -126,6 +130,11 @@ class Selected(Wrapper, HostTransport):
         if self.algorithm == "auto":
             return self.choices.choose(operation, size_bytes)
         return self.algorithm if steps_of(operation, self.algorithm) is not None else "native"
+
+    @property
+    def settled_choices(self) -> Choices | None:
+        """The table of ``auto``, if the ranks have read it already."""
+        return self.channel.settled(self._table) if self.algorithm == "auto" else None
 
     # -- the calls -------------------------------------------------------------------------------------------------
     def explain(self, request: Request) -> tuple[str, str]:

@@ -18,7 +18,7 @@ __all__ = ["record"]
 
 @typed_errors
 @contextmanager
-def record(path: str | os.PathLike[str]) -> Iterator[None]:
+def record(path: str | os.PathLike[str], data: bool = True) -> Iterator[None]:
     """Record what this rank gets from other ranks inside the block, so that it can be run again alone.
 
     ``python -m collectives replay path`` runs the program again in one process, with equal bits. All ranks enter the
@@ -29,6 +29,9 @@ def record(path: str | os.PathLike[str]) -> Iterator[None]:
     ----------
     path : path
         A folder. Each rank writes a file in it, which has the arrays that it received: pass it on with care.
+    data : bool
+        Whether the results of all calls are recorded. Without them the record has the order of the calls: a few bytes
+        for each. The replay then runs all ranks together, and compares each result with a digest of the recorded one.
 
     Raises
     ------
@@ -36,11 +39,12 @@ def record(path: str | os.PathLike[str]) -> Iterator[None]:
         In a dry world, in which nothing is received.
     OptionError
         The file cannot be written, or `path` is none.
+    MeshError, DtypeError
+        At a call that is not recorded: a window that the program makes itself, or an array of a GPU.
 
     Notes
     -----
-    Not recorded: windows that the program makes itself (`Communicator.window`), arrays of a GPU, and communication that
-    the program makes with mpi4py or in threads of its own.
+    Not recorded: communication that the program makes with mpi4py or in threads of its own.
 
     Examples
     --------
@@ -61,12 +65,12 @@ def record(path: str | os.PathLike[str]) -> Iterator[None]:
     if everyone.dry:
         raise MeshError("record: the current world is a dry run, in which nothing is received; needed: real ranks")
     folder = os.path.abspath(os.fspath(path))
-    recording = start(folder, everyone, World.current().kind)
+    recording = start(folder, everyone, World.current().kind, data)
     try:
         with observing(recording):
             yield
     except BaseException as error:
-        error.add_note(f"recorded; to replay: {replay_line(folder, int(everyone.index))}")
+        error.add_note(f"recorded; to replay: {replay_line(folder, int(everyone.index), data)}")
         raise
     finally:
         recording.writer.close()

@@ -11,7 +11,7 @@ the copy that a started call owns, counters of messages, observers, and a method
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from threading import Lock, get_ident
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -195,6 +195,10 @@ class Communicator:
     checks: Checks | None = None
     dry = False
     """Whether nothing is sent and arrays have shapes only (`transports.dry`)."""
+    are_processes = False
+    """Whether the ranks are processes, or a replay of processes."""
+    recorded_choices: Mapping[str, Any] | None = None
+    """In a replay, the tables of ``auto`` that were recorded, by channel."""
     is_broken = False
     """Whether a call has failed, or copies differed. Its ranks may be at different calls since then."""
     library: Any = None
@@ -223,6 +227,11 @@ class Communicator:
     @rank.setter
     def rank(self, value: int) -> None:
         self.index = int(value)
+
+    @property
+    def identity(self) -> str:
+        """The name and the world ranks, by which a record knows a channel."""
+        return f"{self.name} of {','.join(map(str, self.ranks))}"
 
     # -- groups ------------------------------------------------------------------------------------------------
     @property
@@ -325,7 +334,10 @@ class Communicator:
         receives = is_broadcast and request.root != self.index
 
         def send(x: Array) -> Any:
-            if not repeats or self.before_root is not None or (observers and get_ident() in observers):
+            if observers and get_ident() in observers:
+                whole = request._replace(out=x) if receives else request._replace(x=x)
+                return observed(self, whole, False, lambda: send(x))
+            if not repeats or self.before_root is not None:
                 return self.run(request._replace(out=x) if receives else request._replace(x=x))
             if is_broadcast:
                 return self._run(request, None, x.copy())
@@ -623,6 +635,7 @@ class Wrapper(Communicator):
         self.traffic, self.checks, self.dry = base.traffic, base.checks, base.dry
         self.poke, self.foreign, self.library = base.poke, base.foreign, base.library
         self.history = base.history
+        self.are_processes, self.recorded_choices = base.are_processes, base.recorded_choices
 
     @property
     def control(self) -> Communicator:

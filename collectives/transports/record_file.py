@@ -1,30 +1,53 @@
-"""The file of a recorded rank: the facts of its program, and the result of each call of its communicators, in order.
+"""The files of a recorded rank: the facts of its program and an entry for each call; and the arrays that it received.
 
-A file is a mark and entries that are only appended. An entry is its length, a checksum, one line of JSON, and the bytes
-of a result. So the file of a rank that was killed can be read up to its last complete entry.
+``rank-N`` begins with a mark. Then come entries of 14 bytes, with a text after those that have one. It is written
+through a mapping of the file, so an entry costs no call of the system and survives a killed process. ``rank-N.data``
+has the bytes of results one after another, each written before its entry. A file that ends within an entry is read up
+to there: the rank was killed while it wrote.
 """
 
 from __future__ import annotations
 
 import json
+import mmap
 import os
 import struct
 import zlib
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from autograd.errors import CommunicationError
 
-__all__ = ["Entry", "RecordWriter", "decoded", "encoded", "path_of", "read_record"]
+__all__ = ["Entry", "RecordWriter", "decoded", "digest_of", "guarded", "path_of", "read_record"]
 
 T = TypeVar("T")
-Entry = tuple[dict[str, Any], bytes]
-"""The line of an entry, and the bytes of a result."""
 
-_MARK = b"ringtape record 1\n"
-_FRAME = struct.Struct("<QI")
+_MARK = b"ringtape record 2\n"
+_BODY = struct.Struct("<BIII")
+_SIZE = _BODY.size + 1  # and a check of one byte
+_TEXT = struct.Struct("<II")
+_BYTE = [bytes([k]) for k in range(256)]
+_CHUNK_BYTES = 1 << 16  # mapped at a time; a multiple of every page
+_SHORT_BYTES = 256
+_ALL = 0xFFFFFFFF
+TEXT, CALL, SAMPLING, NOTHING, ARRAY, LIST = range(1, 7)
+"""Kinds of entries: a line of JSON, a call without its result, which of the next calls are compared, and calls whose
+result is none, an array, or a list of bytes. 0 is the end."""
+_WITH_TEXT = frozenset((TEXT, ARRAY, LIST))
+_add, _u8, _u64 = np.add.reduce, np.dtype(np.uint8), np.dtype(np.uint64)
+
+
+class Entry(NamedTuple):
+    """An entry: its kind, two numbers that the kind gives a meaning, a digest, a text, and the bytes of a result."""
+
+    kind: int
+    of: int
+    number: int
+    digest: int
+    text: bytes = b""
+    data: Any = b""
 
 
 def path_of(folder: str, rank: int) -> str:
@@ -32,23 +55,103 @@ def path_of(folder: str, rank: int) -> str:
     return os.path.join(folder, f"rank-{rank}")
 
 
+def digest_of(result: Any) -> int:
+    """32 bits that differ if the bits of a result differ, at the speed of memory: a sum of its words.
+
+    Examples
+    --------
+    >>> digest_of(np.zeros(1000)), digest_of(np.ones(1)) == digest_of(np.full(1, 1 + 2e-16))
+    (0, False)
+    """
+    if result.__class__ is np.ndarray:
+        if result.dtype.char in "gG":  # bytes of padding
+            return digest_of(result.astype(complex if result.dtype.char == "G" else float))
+        size = result.nbytes
+        if size <= _SHORT_BYTES:
+            return zlib.crc32(result.tobytes())
+        flat = np.ascontiguousarray(result).reshape(-1).view(_u8)
+        end = size & ~7
+        total = int(_add(flat[:end].view(_u64)))
+        if end < size:
+            total += zlib.crc32(flat[end:].tobytes())
+        return (total ^ total >> 32) & _ALL
+    if isinstance(result, list):
+        digest = 0
+        for each in result:
+            digest = zlib.crc32(each, digest)
+        return digest
+    return 0
+
+
 class RecordWriter:
-    """Appends entries to a new file. Each is with the system when `add` returns, so a killed process loses none."""
+    """Writes entries to a new file. Each is with the system when its method returns, so a killed process loses none.
+
+    Raises
+    ------
+    OSError
+        The folder cannot be written, or it is full.
+    """
 
     def __init__(self, path: str):
         os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
-        self._file = open(path, "wb")  # noqa: SIM115  # it stays open for as long as the rank records
-        self._file.write(_MARK)
+        self._data = open(f"{path}.data", "wb", buffering=0)  # noqa: SIM115  # open for as long as the rank records
+        self._file = open(path, "w+b", buffering=0)  # noqa: SIM115
+        self._begin, self._at, self._end = 0, len(_MARK), 0
+        self._map = self._mapped(_CHUNK_BYTES)
+        self._map[: len(_MARK)] = _MARK
 
-    def add(self, line: dict[str, Any], data: Any = b"") -> None:
-        text = json.dumps(line).encode() + b"\n"
-        size = len(text) + len(data)
-        self._file.write(_FRAME.pack(size, zlib.crc32(data, zlib.crc32(text))) + text)
-        self._file.write(data)
-        self._file.flush()
+    def _mapped(self, size: int) -> mmap.mmap:
+        """Map `size` bytes of the file from `_begin`. They are allocated, so a full disk raises an error here."""
+        os.posix_fallocate(self._file.fileno(), self._begin, size)
+        self._end = self._begin + size
+        return mmap.mmap(self._file.fileno(), size, offset=self._begin)
+
+    def add(self, kind: int, of: int, number: int, digest: int, text: bytes = b"") -> None:
+        """Append an entry. Its text is written first: an entry without one is none."""
+        body = _BODY.pack(kind, of, number, digest)
+        at = self._at
+        end = at + _SIZE
+        if text:
+            end += _TEXT.size + len(text)
+        if end > self._end:
+            self._map.close()
+            self._begin = at & -mmap.ALLOCATIONGRANULARITY
+            self._map = self._mapped(-(-(end - self._begin) // _CHUNK_BYTES) * _CHUNK_BYTES)
+        place = at - self._begin
+        if text:
+            after = place + _SIZE
+            self._map[after : end - self._begin] = _TEXT.pack(len(text), zlib.crc32(text)) + text
+        self._map[place : place + _SIZE] = body + _BYTE[zlib.crc32(body) & 255]
+        self._at = end
+
+    def add_text(self, line: dict[str, Any], number: int = 0) -> None:
+        """Append a line of JSON."""
+        self.add(TEXT, 0, number, 0, json.dumps(line).encode())
+
+    def add_result(self, of: int, number: int, result: Any) -> None:
+        """Append a call with its result: None, an array or a list of bytes."""
+        if result is None:
+            self.add(NOTHING, of, number, 0)
+        elif isinstance(result, list):
+            self._write(b"".join(result))
+            self.add(LIST, of, number, digest_of(result), struct.pack(f"<{len(result)}I", *map(len, result)))
+        else:
+            flat = np.ascontiguousarray(result).reshape(-1)
+            self._write(flat.view(_u8).data)
+            shape = struct.pack(f"<{result.ndim}Q", *result.shape)
+            self.add(ARRAY, of, number, digest_of(flat), result.dtype.char.encode() + shape)
+
+    def _write(self, data: Any) -> None:
+        done = 0
+        while done < len(data):  # a signal may interrupt it
+            done += self._data.write(data[done:] if done else data) or 0
 
     def close(self) -> None:
-        self._file.close()
+        if not self._file.closed:
+            self._map.close()
+            self._file.truncate(self._at)
+            self._file.close()
+            self._data.close()
 
 
 def read_record(path: str) -> list[Entry]:
@@ -57,72 +160,102 @@ def read_record(path: str) -> list[Entry]:
     Raises
     ------
     CommunicationError
-        The file is no record, or an entry before the last one is damaged.
+        The file is no record, or it is damaged.
     """
     with open(path, "rb") as file:
         found = file.read()
     if not found.startswith(_MARK):
         raise CommunicationError(f"{path} is no record of this version of ringtape; needed: a file of cc.record")
-    return guarded(path, lambda: list(_entries(found)))
+    return guarded(path, lambda: list(_entries(found, _data_of(path))))
 
 
 def guarded(path: str, read: Callable[[], T]) -> T:
     """Read a part of a file; any error says that the file is damaged."""
     try:
         return read()
-    except (ArithmeticError, LookupError, TypeError, ValueError, AttributeError, RecursionError, MemoryError) as error:
+    except (
+        ArithmeticError, LookupError, TypeError, ValueError, AttributeError, RecursionError, MemoryError, OSError,
+        struct.error,
+    ) as error:  # fmt: skip
         raise CommunicationError(f"the record {path} is damaged: {error}\n  fix: record the program again") from error
 
 
-def _entries(found: bytes) -> Iterator[Entry]:
-    at = len(_MARK)
-    while at + _FRAME.size <= len(found):
-        size, checksum = _FRAME.unpack_from(found, at)
-        begin, at = at + _FRAME.size, at + _FRAME.size + size
-        if at > len(found):
-            return
-        payload = found[begin:at]
-        if zlib.crc32(payload) != checksum:
-            if at == len(found):
+def _data_of(path: str) -> Any:
+    size = os.path.getsize(f"{path}.data")
+    if not size:
+        return b""
+    with open(f"{path}.data", "rb") as file:
+        return memoryview(mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ))
+
+
+def _entries(found: bytes, data: Any) -> Iterator[Entry]:
+    at, start = len(_MARK), 0
+    while at + _SIZE <= len(found) and found[at]:
+        body = found[at : at + _BODY.size]
+        kind, of, number, digest = _BODY.unpack(body)
+        if kind > LIST or found[at + _BODY.size] != zlib.crc32(body) & 255:
+            if not found[at + _SIZE :].strip(b"\0"):
+                return  # the rank was killed while it wrote
+            raise ValueError(f"the entry at byte {at} has another checksum")
+        begin, at, text = at, at + _SIZE, b""
+        if kind in _WITH_TEXT:
+            if at + _TEXT.size > len(found):
                 return
-            raise ValueError(f"the checksum of the entry at byte {begin} is wrong")
-        text, _, data = payload.partition(b"\n")
-        line = json.loads(text)
-        if not isinstance(line, dict):
-            raise TypeError(f"the entry at byte {begin} is no mapping")
-        yield line, data
+            size, checksum = _TEXT.unpack_from(found, at)
+            at += _TEXT.size + size
+            if at > len(found):
+                return
+            text = found[at - size : at]
+            if zlib.crc32(text) != checksum:
+                raise ValueError(f"the text of the entry at byte {begin} has another checksum")
+        end = start
+        if kind in (ARRAY, LIST):
+            end += _length(kind, text)
+            if end > len(data):
+                raise ValueError(f"it has {len(data)} bytes of results, and the entry at byte {begin} needs {end}")
+        yield Entry(kind, of, number, digest, text, data[start:end])
+        start = end
+    if at < len(found) and not found[at] and found[at:].strip(b"\0"):
+        raise ValueError(f"there is something after its end at byte {at}")
 
 
-def encoded(result: Any) -> tuple[Any, Any]:
-    """The description of a call's result, for the line of an entry, and its bytes.
-
-    Examples
-    --------
-    >>> decoded(*encoded([b"a", b"bc"])), decoded(*encoded(np.arange(2))).tolist()
-    ([b'a', b'bc'], [0, 1])
-    """
-    if result is None:
-        return None, b""
-    if isinstance(result, np.ndarray):
-        whole = np.ascontiguousarray(result)
-        return [whole.dtype.name, *result.shape], whole.reshape(-1).view(np.uint8).data
-    if isinstance(result, list):
-        return {"sizes": [len(each) for each in result]}, b"".join(map(bytes, result))
-    return {"kind": type(result).__name__}, b""
+def _length(kind: int, text: bytes) -> int:
+    if kind == LIST:
+        return sum(struct.unpack(f"<{len(text) // 4}I", text))
+    dtype, shape = _form(text)
+    count = 1
+    for extent in shape:
+        count *= extent
+    return count * dtype.itemsize
 
 
-def decoded(described: Any, data: bytes) -> Any:
-    """The result that `encoded` described: None, a new array, or a list of bytes."""
-    if described is None:
-        return None
-    if isinstance(described, dict):
-        if "kind" in described:
-            raise ValueError(f"a result of type {described['kind']} is not recorded; needed: arrays of the host")
-        ends = np.cumsum(described["sizes"]).tolist()
-        return [data[end - size : end] for end, size in zip(ends, described["sizes"], strict=True)]
-    name, *shape = described
-    if name == "bfloat16":
+def _form(text: bytes) -> tuple[np.dtype[Any], tuple[int, ...]]:
+    """The dtype and shape of an array."""
+    name = text[:1].decode()
+    if name == "E":
         import ml_dtypes  # as the program did that recorded it
 
-        return np.frombuffer(data, ml_dtypes.bfloat16).reshape(shape).copy()
-    return np.frombuffer(data, np.dtype(name)).reshape(shape).copy()
+        dtype = np.dtype(ml_dtypes.bfloat16)
+    elif name in "?bBhHiIlLqQefdgFDG":
+        dtype = np.dtype(name)
+    else:
+        raise ValueError(f"{name!r} is no dtype")
+    return dtype, struct.unpack(f"<{(len(text) - 1) // 8}Q", text[1:])
+
+
+def decoded(entry: Entry) -> Any:
+    """The result in an entry: None, a new array, or a list of bytes."""
+    if entry.kind not in (ARRAY, LIST):
+        return None
+    if entry.kind == LIST:
+        found, at = [], 0
+        for size in struct.unpack(f"<{len(entry.text) // 4}I", entry.text):
+            found.append(bytes(entry.data[at : at + size]))
+            at += size
+        result: Any = found
+    else:
+        dtype, shape = _form(entry.text)
+        result = np.frombuffer(entry.data, dtype).reshape(shape).copy()
+    if digest_of(result) != entry.digest:
+        raise ValueError("a result has another checksum")
+    return result

@@ -1,11 +1,17 @@
-"""Record the results of a rank's communication, from which `replay` runs the rank again, alone and with equal bits.
+"""Record a rank's communication, from which `replay` runs the rank again with equal bits.
 
 The observer of a thread sees each call of its communicators once, whatever algorithm or transport runs it. Its result
 is all that the program gets from other ranks. Results of started calls are recorded at their wait.
+
+With its `data`, a record has the result of every call, and each rank can be replayed alone. Without, it has the order:
+the name of each call and a digest of its result. A replay then runs all ranks, and they communicate again. Only
+results that another transport would not give again are recorded: sums of MPI's own reductions, whose order of
+additions is the library's. Two ranks have one order.
 """
 
 from __future__ import annotations
 
+import atexit
 import os
 import platform
 import sys
@@ -14,19 +20,25 @@ from collections.abc import Callable
 from threading import get_ident
 from typing import Any
 
+import numpy as np
+
 from autograd import environment
-from autograd.errors import OptionError, short
+from autograd.errors import DtypeError, MeshError, OptionError, short
 from autograd.machine import environment_of_bits, processor
 
 from ..job.failure import process
 from .protocol import Communicator, Pending, Request, observers, quietly
-from .record_file import RecordWriter, encoded, path_of
-from .request import shown
+from .record_file import CALL, SAMPLING, RecordWriter, digest_of, path_of
+from .request import REDUCTIONS, shown
 
-__all__ = ["SENT", "Numbering", "Recording", "begin", "described", "facts"]
+__all__ = ["LEAST", "SENT", "Numbering", "Recording", "begin", "described", "facts", "is_checked", "passes"]
 
 SENT = frozenset(("send", "lend"))
+LEAST = 0xFFFFFFFF
+"""At least this many: the number that stands for infinity in a record."""
 _ALONE = frozenset(("send", "lend", "recv"))  # calls of one rank to itself, which a channel of one rank has too
+_OF_OUTSIDE = ("checkpoint.", "Preemption.")
+_NOT_RECORDED = frozenset(("window", "clocks", "arrivals"))
 _BLAS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 
@@ -35,16 +47,30 @@ def described(request: Request) -> str:
 
     Examples
     --------
-    >>> import numpy
-    >>> described(Request("all_reduce", numpy.zeros(3), op="max"))
+    >>> described(Request("all_reduce", np.zeros(3), op="max"))
     'all_reduce max float64[3]'
     """
     given = request.out if request.x is None else request.x
     words = shown(request)
     if request.call == "agree" or given is None or isinstance(given, bytes):
         return words
-    words = f"{words} {given.dtype}[{given.size}]"
+    words = f"{words} {getattr(given, 'dtype', type(given).__name__)}[{getattr(given, 'size', 1)}]"
     return f"{words} peer {request.peer}" if request.call in _ALONE else words
+
+
+def passes(group: Communicator, request: Request) -> bool:
+    """Whether the result of a call does not depend on other ranks."""
+    return group.size == 1 and request.call not in _ALONE
+
+
+def is_checked(request: Request) -> bool:
+    """Whether the results of such calls are equal in a replay. Control messages may have facts of the machine."""
+    return request.call != "exchange" and request.call not in SENT
+
+
+def is_of_outside(request: Request) -> bool:
+    """Whether the results of such calls depend on files and signals, and not only on the program."""
+    return request.call == "exchange" and bool(request.options) and request.options[0].startswith(_OF_OUTSIDE)
 
 
 class Numbering:
@@ -53,18 +79,34 @@ class Numbering:
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()
 
-    def next(self, group: Communicator, request: Request) -> str:
-        """The key of a call. Comparisons belong to the call that follows them."""
-        channel = f"{group.name} of {','.join(map(str, group.ranks))}"
+    def next(self, group: Communicator, request: Request) -> tuple[str, int, str]:
+        """The key of a call: channel, number, and of a comparison its text. It belongs to the call that follows."""
+        channel = group.identity
         if request.call == "agree":
-            return f"before {self._counts[channel] + 1} on {channel}: {request.x}"
+            return channel, self._counts[channel] + 1, request.x
         self._counts[channel] += 1
-        return f"{self._counts[channel]} on {channel}"
+        return channel, self._counts[channel], ""
 
-    @staticmethod
-    def passes(group: Communicator, request: Request) -> bool:
-        """Whether the result of a call does not depend on other ranks."""
-        return group.size == 1 and request.call not in _ALONE
+
+class _Channel:
+    """A channel: its name, the number of its calls, and which of the next ones are compared."""
+
+    __slots__ = ("count", "name", "sampling")
+
+    def __init__(self, name: str):
+        self.name, self.count, self.sampling = name, 0, (0.0, 0)
+
+
+class _Call:
+    """Calls of one kind on one channel: their number in the file, and whether their results are recorded.
+
+    `keeps` is None before the first one has returned: `auto` chooses its algorithm then.
+    """
+
+    __slots__ = ("channel", "is_checked", "keeps", "number")
+
+    def __init__(self, channel: _Channel, number: int, keeps: bool | None, is_checked: bool):
+        self.channel, self.number, self.keeps, self.is_checked = channel, number, keeps, is_checked
 
 
 class Recording:
@@ -73,36 +115,140 @@ class Recording:
     Parameters
     ----------
     writer : RecordWriter
+    data : bool
+        Whether the results of all calls are recorded.
     """
 
-    def __init__(self, writer: RecordWriter):
-        self.writer = writer
-        self._numbering = Numbering()
+    def __init__(self, writer: RecordWriter, data: bool = True):
+        self.writer, self.data = writer, data
+        self._channels: dict[Any, _Channel] = {}
+        self._calls: dict[Any, _Call] = {}
+        self._choices: dict[str, str] = {}
 
     def __call__(self, group: Communicator, request: Request, started: bool, run: Callable[[], Any]) -> Any:
-        if self._numbering.passes(group, request):
+        name, x, op, _, _, _, peer, _, out, options, _ = request
+        if group.size == 1 and name not in _ALONE:
             return run()
-        key = self._numbering.next(group, request)
-        result = self._of(group, key, request, run, not started or request.call in SENT)
-        if not started or request.call in SENT:
-            return result
-        return _Recorded(result, lambda wait: self._of(group, key, request, wait, True))
-
-    def _of(self, group: Communicator, key: str, request: Request, run: Callable[[], Any], ends: bool) -> Any:
-        """Run a part of a call; record its error, or its result where the call `ends` with it."""
-        line: dict[str, Any] = {"key": key, "call": described(request)}
+        if name == "agree":
+            return self._compared(group, request, run)
+        given = out if x is None else x
+        if given.__class__ is np.ndarray:
+            # two meshes may have channels of one name, and other algorithms
+            key = (group.name, group.ranks, group.algorithm, name, op, given.dtype, given.size, peer, started)
+        else:
+            key = (group.name, group.ranks, name, given.__class__, options if name == "exchange" else None)  # type: ignore[assignment]
+        call = self._calls.get(key)
+        if call is None:
+            call = self._new(key, group, request)
+        channel = call.channel
+        channel.count = number = channel.count + 1
+        is_sent = name in SENT
         try:
             result = run()
         except Exception as error:
-            self.writer.add(line | {"error": [type(error).__name__, str(error)]})
+            self._failed(call, number, error)
             raise
-        if ends:
-            line["result"], data = encoded(None if request.call in SENT else result)
-            if group.checks is not None:  # which of the next calls are compared
-                sampling = group.checks.sampling
-                line["sampling"] = [sampling.agreed, sampling.opens]
-            self.writer.add(line, data)
+        if started and not is_sent:
+            return _Recorded(result, lambda wait: self._waited(call, number, group, request, wait))
+        if call.keeps is False:
+            self.writer.add(CALL, call.number, number, digest_of(result) if call.is_checked else 0)
+        else:
+            self._ended(call, number, group, request, started, None if is_sent else result)
         return result
+
+    def _new(self, key: Any, group: Communicator, request: Request) -> _Call:
+        """Record the name of a call that was not made before."""
+        given = request.out if request.x is None else request.x
+        if request.call in _NOT_RECORDED:
+            raise MeshError(
+                f"record: {request.call} on '{group.name}': ranks access its memory at any time, which is not "
+                "recorded; needed: calls of all ranks, or messages\n  fix: run this program without a record"
+            )
+        if not isinstance(given, np.ndarray | bytes | list | None):
+            raise DtypeError(
+                f"record: {request.call} on '{group.name}' of a {type(given).__name__}: arrays of a GPU are not "
+                "recorded; needed: arrays of the host\n  fix: run this program on the CPU, or without a record"
+            )
+        channel = self._channel(group)
+        found = self._calls[key] = _Call(
+            channel, len(self._calls), True if self.data or is_of_outside(request) else None, is_checked(request)
+        )
+        self.writer.add_text({"id": found.number, "call": described(request), "channel": channel.name})
+        return found
+
+    def _channel(self, group: Communicator) -> _Channel:
+        key = group.name, group.ranks
+        found = self._channels.get(key)
+        if found is None:
+            found = self._channels[key] = _Channel(group.identity)
+        return found
+
+    def _compared(self, group: Communicator, request: Request, run: Callable[[], Any]) -> Any:
+        """Of a comparison only an error is recorded."""
+        try:
+            return run()
+        except Exception as error:
+            channel = self._channel(group)
+            line = {"before": channel.name, "text": request.x, "error": [type(error).__name__, str(error)]}
+            self.writer.add_text(line, channel.count + 1)
+            raise
+
+    def _waited(
+        self, call: _Call, number: int, group: Communicator, request: Request, wait: Callable[[], Any]
+    ) -> Any:
+        try:
+            result = wait()
+        except Exception as error:
+            self._failed(call, number, error)
+            raise
+        self._ended(call, number, group, request, True, result)
+        return result
+
+    def _failed(self, call: _Call, number: int, error: Exception) -> None:
+        self.writer.add_text({"of": call.number, "error": [type(error).__name__, str(error)]}, number)
+
+    def _ended(
+        self, call: _Call, number: int, group: Communicator, request: Request, started: bool, result: Any
+    ) -> None:
+        keeps = call.keeps
+        if keeps is None:
+            self._note_choices(group)
+            keeps = call.keeps = is_of_library(group, request, started)
+        if not keeps:
+            self.writer.add(CALL, call.number, number, digest_of(result) if call.is_checked else 0)
+            return
+        checks = group.checks
+        if checks is not None and self.data:  # which of the next calls are compared
+            sampling = checks.sampling.agreed, checks.sampling.opens
+            if sampling != call.channel.sampling:
+                call.channel.sampling = sampling
+                self.writer.add(SAMPLING, int(min(sampling[0], LEAST)), min(sampling[1], LEAST), 0)
+        self.writer.add_result(call.number, number, result)
+
+    def _note_choices(self, group: Communicator) -> None:
+        """Record the table of ``auto`` that a group follows, once it does."""
+        known = getattr(group, "settled_choices", None)
+        if known is not None and known.rows and group.name not in self._choices:
+            self._choices[group.name] = known.source
+            self.writer.add_text({"choices": known.rows, "source": known.source, "channel": group.identity})
+
+
+def is_of_library(group: Communicator, request: Request, started: bool) -> bool:
+    """Whether the bits of a result, on this rank, depend on the order in which the MPI library has added.
+
+    The first rank has the sum for all. Two addends have one order, as far as one rank has only one of them.
+    """
+    x = request.x
+    if not group.are_processes or request.call not in REDUCTIONS or request.op == "max" or x is None:
+        return False
+    if x.dtype.kind not in "fcV" or (request.call == "all_reduce" and group.index):
+        return False
+    if request.call == "accumulate":
+        return True
+    algorithm = group.explain(request)[0]
+    is_whole = algorithm == "native" or "native" in algorithm.partition(":")[2]
+    # shared memory and the levels of hosts leave started calls to the library
+    return group.size > 2 and (is_whole or (started and algorithm.startswith(("shared", "hierarchical"))))
 
 
 class _Recorded(Pending[Any]):
@@ -126,7 +272,7 @@ class _Recorded(Pending[Any]):
         return self._result
 
 
-def facts(everyone: Communicator, kind: str) -> dict[str, Any]:
+def facts(everyone: Communicator, kind: str, data: bool) -> dict[str, Any]:
     """The facts of a rank's program: how to run it again, and on what its bits depend."""
     main = sys.modules.get("__main__")
     spec = getattr(main, "__spec__", None)
@@ -134,7 +280,7 @@ def facts(everyone: Communicator, kind: str) -> dict[str, Any]:
     kept = (*environment.VARIABLES, *_BLAS)
     return {
         "rank": int(everyone.index), "size": int(everyone.size), "kind": kind, "hosts": list(map(int, everyone.hosts)),
-        "program": None if path is None else os.path.abspath(path), "module": spec.name if spec else None,
+        "data": data, "program": None if path is None else os.path.abspath(path), "module": spec.name if spec else None,
         "arguments": sys.argv[1:], "folder": os.getcwd(),
         "environment": {name: os.environ[name] for name in kept if name in os.environ}, "bits": bits(),
     }  # fmt: skip
@@ -145,15 +291,15 @@ def bits() -> dict[str, Any]:
     return {"processor": processor(), "python": platform.python_version(), **environment_of_bits()}
 
 
-def start(folder: str, everyone: Communicator, kind: str) -> Recording:
+def start(folder: str, everyone: Communicator, kind: str, data: bool = True) -> Recording:
     """A recording of one rank in a new file."""
     try:
         writer = RecordWriter(path_of(folder, int(everyone.index)))
     except OSError as error:
         text = f"the record {short(folder)} cannot be written: {error}\n  fix: a folder that can be written"
         raise OptionError(text) from error
-    writer.add(facts(everyone, kind))
-    return Recording(writer)
+    writer.add_text(facts(everyone, kind, data))
+    return Recording(writer, data)
 
 
 def attach(recording: Recording) -> None:
@@ -161,23 +307,31 @@ def attach(recording: Recording) -> None:
     outer = observers.get(get_ident())
 
     def both(group: Communicator, request: Request, started: bool, run: Callable[[], Any]) -> Any:
-        return recording(group, request, started, run if outer is None else lambda: outer(group, request, started, run))
+        return recording(group, request, started, lambda: outer(group, request, started, run))  # type: ignore[misc]
 
-    observers[get_ident()] = both
+    observers[get_ident()] = recording if outer is None else both
 
 
 class _OfProcess:
     """The recordings that the environment demands, by rank."""
 
     recordings: dict[int, Recording] = {}
+    size = 0
 
 
 def begin(everyone: Communicator, kind: str) -> None:
     """Record this rank in the folder ``RINGTAPE_RECORD``, from now to the end of its thread."""
     rank, known = int(everyone.index), _OfProcess.recordings
+    if _OfProcess.size not in (0, everyone.size):
+        raise MeshError(
+            f"RINGTAPE_RECORD: a world of {everyone.size} ranks, after one of {_OfProcess.size}; needed: one number of "
+            "ranks in a record\n  fix: with cc.record(...) in the program of one of them"
+        )
+    _OfProcess.size = everyone.size
     if rank not in known:
         folder = os.path.abspath(environment.value("RINGTAPE_RECORD"))
-        known[rank] = start(folder, everyone, kind)
+        known[rank] = start(folder, everyone, kind, _has_data())
+        atexit.register(known[rank].writer.close)
         if kind == "mpi":
             _say_at_failure(folder, rank)
     attach(known[rank])
@@ -192,7 +346,7 @@ def around(program: Callable[..., Any], everyone: Callable[[], Communicator]) ->
             return program(*args)
         except BaseException as error:
             folder = os.path.abspath(environment.value("RINGTAPE_RECORD"))
-            error.add_note(f"recorded; to replay: {replay_line(folder, int(everyone().index))}")
+            error.add_note(f"recorded; to replay: {replay_line(folder, int(everyone().index), _has_data())}")
             raise
 
     return recorded
@@ -200,9 +354,14 @@ def around(program: Callable[..., Any], everyone: Callable[[], Communicator]) ->
 
 def _say_at_failure(folder: str, rank: int) -> None:
     """If the job ends by an error, say how to replay it."""
-    process.before_end.append(lambda text: print(f"recorded: {replay_line(folder, rank)}", file=sys.stderr, flush=True))
+    says = f"recorded: {replay_line(folder, rank, _has_data())}"
+    process.before_end.append(lambda text: print(says, file=sys.stderr, flush=True))
 
 
-def replay_line(folder: str, rank: int) -> str:
-    """The command that replays a rank."""
-    return f"python -m collectives replay {folder} --rank {rank}"
+def _has_data() -> bool:
+    return environment.value("RINGTAPE_RECORD_DATA") == "1"
+
+
+def replay_line(folder: str, rank: int, data: bool) -> str:
+    """The command that replays a rank; with the order alone, all ranks."""
+    return f"python -m collectives replay {folder}" + f" --rank {rank}" * data

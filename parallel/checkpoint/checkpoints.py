@@ -7,12 +7,12 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from autograd.errors import CheckpointError, DamagedCheckpoint, OptionError, typed_errors
+from autograd.errors import CheckpointError, CheckpointWarning, DamagedCheckpoint, OptionError, typed_errors, warn
 
 from . import disk
 from .directory import Directory
 from .loading import Restored, agreed_step, leave_out, load_step, newest
-from .saving import Save, begin
+from .saving import Save, begin, is_replayed
 from .tree import on_a_mesh
 
 __all__ = ["Checkpoints", "latest", "load", "resume", "save"]
@@ -94,6 +94,11 @@ class Checkpoints:
                 self.directory, state, step, overwrite=overwrite, keep=self.keep, keep_every=self.keep_every
             )
             self._running = made
+            if is_replayed():
+                path = made.directory.path
+                warn(f"checkpoint.save: a replay writes nothing to {path}: the recorded files stay", CheckpointWarning)
+                self.wait()
+                return
             if not self.background:
                 self._write(made)
                 self.wait()

@@ -20,6 +20,7 @@ from autograd.engine.state import state
 from autograd.errors import CheckpointError, OptionError, RankFailed, ReplicaMismatch, RingtapeError
 from autograd.machine import environment_of_bits
 from collectives import World
+from collectives.transports.job import Replayed
 
 from . import disk
 from .boxes import elements
@@ -186,7 +187,13 @@ class Save:
 
     def remove(self) -> None:
         """Remove what was written. The first rank calls it when no rank writes any more."""
-        shutil.rmtree(self.folder, ignore_errors=True)
+        if not is_replayed():
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def is_replayed() -> bool:
+    """Whether this program is the replay of a record, in which the files of the recorded run stay as they are."""
+    return Replayed.job is not None
 
 
 def begin(
@@ -272,12 +279,12 @@ def _refuse_invisible(folder: Path, group: Any) -> None:
     File systems of networks may show it a moment later. Without this the first rank would wait for ever.
     """
     until = time.monotonic() + _VISIBLE_S
-    while not (sees := folder.is_dir()) and time.monotonic() < until:
+    while not (sees := folder.is_dir() or is_replayed()) and time.monotonic() < until:
         time.sleep(0.02)
     blind = [rank for rank, each in zip(group.ranks, group.exchange(b"1" if sees else b"0", of="checkpoint.save"),
                                         strict=True) if each == b"0"]  # fmt: skip
     if blind:
-        if group.index == 0:
+        if group.index == 0 and not is_replayed():
             shutil.rmtree(folder, ignore_errors=True)
         raise CheckpointError(
             f"checkpoint.save: rank{'s' * (len(blind) > 1)} {', '.join(map(str, blind))} cannot see {folder.parent}, "
@@ -329,7 +336,7 @@ class _Mine:
         digest = None if group.size == 1 else value_digest
         self.found = encode(objects if isinstance(objects, Mapping) else {"state": objects}, digest)
         self.share = share_of(self.found.pieces, group.size, digest)
-        if group.index == 0:
+        if group.index == 0 and not is_replayed():
             self.folder = directory.begin(step, overwrite)
 
 

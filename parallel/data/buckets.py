@@ -259,7 +259,7 @@ class Buckets:
             order = self._agreed_order(order)
         on_host = all(isinstance(p.array, np.ndarray | np.generic) for p in self._parameters)
         is_shared = (
-            self.own_channel and on_host and self.reduction is None and group.library is not None
+            self.own_channel and on_host and self.reduction is None and group.are_processes
             and group.algorithm in ("native", "shared", "auto") and is_on_one_host(group)
         )  # fmt: skip
         if is_shared:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import cache, lru_cache
+from threading import get_ident
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,7 @@ from ...job.activity import Channel, DeviceCalls, Numbers
 from ...job.history import digest_of, mark
 from ..device import unsent
 from ..device.host_transport import HostTransport
-from ..protocol import Array, Communicator, Pending, Request, observers
+from ..protocol import Array, Communicator, Pending, Request, observed, observers
 from ..request import shown
 from ..traffic import Traffic
 from . import windows
@@ -53,6 +54,7 @@ class MpiCommunicator(HostTransport):
     """
 
     library = MPI
+    are_processes = True
     repeats = True
 
     def __init__(self, handle: Handle | None, channel: Channel, rank: int, groups: Groups):
@@ -221,6 +223,7 @@ class MpiCommunicator(HostTransport):
         """As for every transport; mpi4py's function, the datatype and the mark of the call are looked up once."""
         call, is_broadcast = request.call, request.call == "broadcast"
         marked = _mark_of(request, None if is_broadcast else x, x)
+        receives = is_broadcast and request.root != self.index
         request = request._replace(mark=marked)
         general = super().sender(request, x, result)
         if call not in _BLOCKING:
@@ -231,7 +234,10 @@ class MpiCommunicator(HostTransport):
         is_sum = call == "all_reduce"
 
         def send(x: Array) -> Any:
-            if modes.watching or self._raises or observers or self.before_root is not None:
+            if observers and get_ident() in observers:
+                whole = request._replace(out=x) if receives else request._replace(x=x)
+                return observed(self, whole, False, lambda: send(x))
+            if modes.watching or self._raises or self.before_root is not None:
                 return general(x)
             if self.unsent is not None:
                 self.unsent(True)

@@ -18,7 +18,7 @@ from weakref import finalize
 from autograd.errors import CommunicationError
 
 from ...job.activity import Channel
-from ..protocol import Communicator
+from ..protocol import Communicator, quietly
 from .library import MPI
 from .waiting import Waits
 
@@ -142,7 +142,7 @@ class Groups:
         """Count a new communicator of several ranks, and regularly free dropped ones. All of its ranks call it."""
         self._made[group.ranks] = count = self._made.get(group.ranks, 0) + 1
         if count % _FREEING == 0:
-            self._free_dropped(group)
+            quietly(lambda: self._free_dropped(group))  # no part of the program, which other transports have too
 
     def _drop(self, comm: Any, ranks: tuple[int, ...], key: str) -> None:
         if not self._is_closed:

@@ -12,9 +12,9 @@ ranks, wakes them and detects deadlocks.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from threading import get_ident
-from typing import Any
+from typing import Any, NamedTuple
 
 from autograd.errors import CollectiveMismatch, CommunicationError, find_site, short_site
 
@@ -32,7 +32,15 @@ from .clocks import LocalClocks
 from .rendezvous import Board, Channel, Gathering, Memory, Message, Rendezvous, Roll
 from .waiting import WaitingRanks
 
-__all__ = ["LocalCommunicator", "LocalWorld"]
+__all__ = ["LocalCommunicator", "LocalWorld", "StandsFor"]
+
+
+class StandsFor(NamedTuple):
+    """The job that ranks on threads stand for, in a replay: its hosts, its kind, and the tables of ``auto``."""
+
+    hosts: tuple[int, ...]
+    are_processes: bool
+    choices: Mapping[str, Any]
 
 
 class LocalWorld(WaitingRanks):
@@ -46,6 +54,8 @@ class LocalWorld(WaitingRanks):
         The number of ranks.
     raises : bool
         Whether ranks that do not wait for a failed rank continue: see `WaitingRanks`.
+    stands_for : StandsFor, optional
+        The job that is replayed.
 
     Examples
     --------
@@ -53,8 +63,9 @@ class LocalWorld(WaitingRanks):
     LocalCommunicator('world', rank 0 of 3)
     """
 
-    def __init__(self, size: int, raises: bool = False):
+    def __init__(self, size: int, raises: bool = False, stands_for: StandsFor | None = None):
         super().__init__(size, raises)
+        self.stands_for = stands_for
         self._channels: dict[str, Channel] = {}
         self.devices: list[dict[Any, Any]] = [{} for _ in range(size)]  # see `HostTransport.device_state`
         self._communicators: list[dict[str, LocalCommunicator]] = [{} for _ in range(size)]
@@ -135,6 +146,13 @@ class LocalCommunicator(HostTransport):
         self._received = [0] * self.size
         self._windows = self._boards = self._rolls = 0  # how many were made
         self.traffic = Traffic()
+        if (of := world.stands_for) is not None:
+            self.are_processes, self.recorded_choices = of.are_processes, of.choices
+
+    @property
+    def hosts(self) -> tuple[int, ...]:
+        of = self._world.stands_for
+        return super().hosts if of is None else tuple([of.hosts[rank] for rank in self.ranks])
 
     def __repr__(self) -> str:
         return f"LocalCommunicator('{self.name}', rank {self.index} of {self.size})"

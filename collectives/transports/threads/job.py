@@ -39,9 +39,13 @@ class ThreadsJob(Job):
 
     def __init__(self, size: int, raises: bool):
         self.size, self._raises = size, raises
-        self._ranks = LocalWorld(size, raises)
+        self._ranks = self._world()
         if size == 1:
             self.communicator = self._ranks.communicator(0)
+
+    def _world(self) -> LocalWorld:
+        """New channels."""
+        return LocalWorld(self.size, self._raises)
 
     @classmethod
     def open(cls, options: Options) -> Self:
@@ -75,7 +79,7 @@ class ThreadsJob(Job):
     ) -> list[Any]:
         from autograd.random import State, set_state  # only worlds of threads need it
 
-        local = self._ranks = LocalWorld(self.size, self._raises)
+        local = self._ranks = self._world()
         results: list[Any] = [None] * self.size
         errors: dict[int, BaseException] = {}
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -15,17 +17,22 @@ import autograd as ag
 import collectives as cc
 from autograd import nn, optim, random
 from autograd.digests import blake2b
-from autograd.errors import CommunicationError
-from collectives.transports.record_file import RecordWriter, decoded, encoded, read_record
-from collectives.transports.replay import Record, replaying
+from autograd.errors import ArgumentError, CheckpointWarning, CommunicationError, DtypeError, MeshError
+from collectives.tools.stopping import found_file, place_of
+from collectives.transports.record_file import CALL, Entry, RecordWriter, decoded, digest_of, read_record
+from collectives.transports.replays.data import Replay
+from collectives.transports.replays.recorded import Record
+from collectives.transports.replays.replaying import replaying
 from parallel import DataParallel, TopK, checkpoint
 
 from ..launch import ROOT, launch
 
 
-def trained(path: str, algorithm: str = "native", dtype: str = "float64", rows: int = 4, adam: bool = False) -> Any:
+def trained(
+    path: str, algorithm: str = "native", dtype: str = "float64", rows: int = 4, adam: bool = False, data: bool = True
+) -> Any:
     """The losses of three steps, and a digest of the gradient and the weights of this rank."""
-    with cc.record(path), cc.Mesh(dp=-1, algorithm=algorithm) as mesh:
+    with cc.record(path, data), cc.Mesh(dp=-1, algorithm=algorithm) as mesh:
         rank = int(mesh.axis("dp").rank)
         w = ag.Parameter(np.random.default_rng(0).normal(size=(5, 3)).astype(dtype), name="w")
         optimizer = (ag.optim.AdamW if adam else ag.optim.SGD)([w], lr=0.01)
@@ -45,12 +52,14 @@ def trained(path: str, algorithm: str = "native", dtype: str = "float64", rows: 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4, 5])
 @pytest.mark.parametrize("algorithm", ["native", "auto", "ring", "reproducible", "hierarchical", "shared"])
-def test_bits(ranks: int, algorithm: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("data", [True, False], ids=["data", "order"])
+def test_bits(ranks: int, algorithm: str, data: bool, tmp_path: Path) -> None:
     path = str(tmp_path / "run")
     for dtype, adam in (("float32", True), ("float64", False)):
-        first = cc.run(trained, ranks, path, algorithm, dtype, 4, adam)
-        with replaying(Record(path)):
-            assert cc.run(trained, ranks, path, algorithm, dtype, 4, adam) == first
+        first = cc.run(trained, ranks, path, algorithm, dtype, 4, adam, data)
+        with replaying(Record(path)) as order:
+            assert cc.run(trained, ranks, path, algorithm, dtype, 4, adam, data) == first
+        assert not order.differences
 
 
 def test_started_calls_and_messages(tmp_path: Path) -> None:
@@ -107,33 +116,56 @@ def test_a_result_that_was_changed_is_seen(tmp_path: Path) -> None:
     path = str(tmp_path / "run")
     first = cc.run(trained, 2, path)
     record = Record(path)
-    key = next(k for k, (line, _) in record.calls[1].items() if line["call"].startswith("all_reduce float64[1]"))
-    line, data = record.calls[1][key]
-    record.calls[1][key] = line, encoded(decoded(line["result"], data) + 1.0)[1].tobytes()
+    key = next(k for k, found in record.calls[1].items() if found.call == "all_reduce float64[1]")
+    found = record.calls[1][key]
+    assert found.entry is not None
+    other = decoded(found.entry) + 1.0
+    record.calls[1][key] = found._replace(entry=found.entry._replace(data=other.tobytes(), digest=digest_of(other)))
     with replaying(record):
         assert cc.run(trained, 2, path) != first
 
 
 def test_files(tmp_path: Path) -> None:
-    path = str(tmp_path / "rank-0")
-    writer = RecordWriter(path)
-    for k in range(3):
-        writer.add({"key": str(k)}, bytes([k]) * 9)
+    path = tmp_path / "rank-0"
+    results = [np.arange(3.0), [b"a", b"bc"], np.zeros((2, 0), np.int16), None]
+    writer = RecordWriter(str(path))
+    writer.add_text({"key": "text"})
+    writer.add(CALL, 1, 2, 3)
+    for k, result in enumerate(results):
+        writer.add_result(7, k, result)
+    killed = path.read_bytes(), read_record(str(path))  # what a killed process leaves
     writer.close()
-    whole = Path(path).read_bytes()
-    assert [data for _, data in read_record(path)] == [bytes([k]) * 9 for k in range(3)]
-    for size in range(len(whole) - 30, len(whole)):  # killed while it wrote the last entry
-        Path(path).write_bytes(whole[:size])
-        assert len(read_record(path)) == 2
-    for at in range(len(whole) - 60):
-        Path(path).write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
-        try:
-            assert len(read_record(path)) < 3
-        except CommunicationError:
-            continue
-    Path(path).write_bytes(b"")
+    whole, data = path.read_bytes(), Path(f"{path}.data").read_bytes()
+    entries = read_record(str(path))
+    assert [entry[:4] for entry in killed[1]] == [entry[:4] for entry in entries] and len(killed[0]) > len(whole)
+    assert entries[1] == Entry(CALL, 1, 2, 3) and json.loads(entries[0].text) == {"key": "text"}
+    for entry, result in zip(entries[2:], results, strict=True):
+        assert (entry.of, entry.number) == (7, entries.index(entry) - 2)
+        np.testing.assert_equal(decoded(entry), result)
+    for size in range(19, len(whole)):  # killed while it wrote an entry
+        path.write_bytes(whole[:size])
+        assert read_record(str(path)) == entries[: len(read_record(str(path)))] != entries
+    for at in range(len(whole)):
+        for bit in (1, 64):
+            path.write_bytes(whole[:at] + bytes([whole[at] ^ bit]) + whole[at + 1 :])
+            with contextlib.suppress(CommunicationError):
+                found = read_record(str(path))
+                assert len(found) < len(entries) and found == entries[: len(found)]
+    path.write_bytes(whole)
+    for at in range(len(data)):
+        Path(f"{path}.data").write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
+        with pytest.raises(ValueError, match="checksum"):
+            for entry in read_record(str(path)):
+                decoded(entry)
+    Path(f"{path}.data").write_bytes(data[:-1])
+    with pytest.raises(CommunicationError, match="bytes of results"):
+        read_record(str(path))
+    Path(f"{path}.data").unlink()
+    with pytest.raises(CommunicationError, match="is damaged"):
+        read_record(str(path))
+    path.write_bytes(b"")
     with pytest.raises(CommunicationError, match="is no record"):
-        read_record(path)
+        read_record(str(path))
     with pytest.raises(CommunicationError, match="holds no record"):
         Record(str(tmp_path / "none"))
 
@@ -141,19 +173,19 @@ def test_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize("facts", [{}, {"rank": "a"}, {"rank": 0, "size": 2, "hosts": 1}, {"rank": 3, "size": 2}])
 def test_hostile_facts(facts: dict[str, Any], tmp_path: Path) -> None:
     writer = RecordWriter(str(tmp_path / "rank-0"))
-    writer.add(facts)
+    writer.add_text(facts)
     writer.close()
     with pytest.raises(CommunicationError, match="is damaged"):
         Record(str(tmp_path))
 
 
 # -- what a replay meets -----------------------------------------------------------------------------------------------
-def layer_program(path: str, options: dict[str, Any]) -> Any:
+def layer_program(path: str, options: dict[str, Any], data: bool) -> Any:
     """Steps of data parallelism with some options; a digest of the weights of this rank, and the losses."""
     random.seed(0)
     settings = {name: value() if callable(value) else value for name, value in options.items()}
     dtype, steps, saves = settings.pop("dtype", "float32"), settings.pop("accumulate", 1), settings.pop("saves", False)
-    with cc.record(path), cc.Mesh(dp=-1) as mesh:
+    with cc.record(path, data), cc.Mesh(dp=-1) as mesh:
         rank, rng, losses = int(mesh.ranks.rank), np.random.default_rng(0), []
         net = nn.Sequential(nn.Linear(4, 6, dtype=dtype), nn.Tanh(), nn.Linear(6, 3, dtype=dtype))
         model = DataParallel(net, "dp", **settings)
@@ -179,16 +211,27 @@ def layer_program(path: str, options: dict[str, Any]) -> Any:
 CROSSED: dict[str, dict[str, Any]] = {
     **{f"ZeRO {z}": {"zero": z} for z in (1, 2, 3)}, "accumulate": {"accumulate": 2},
     "accumulate, ZeRO 2": {"accumulate": 2, "zero": 2}, "half precision": {"dtype": "float16"},
+    "save and load": {"saves": True},
     "compression": {"reduction": lambda: TopK(0.5, smallest=1)}, "small buckets": {"bucket_bytes": 0},
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("ranks", [1, 3])
 @pytest.mark.parametrize("name", CROSSED)
-def test_options_of_the_layers(name: str, ranks: int, tmp_path: Path) -> None:
-    first = cc.run(layer_program, ranks, str(tmp_path / "run"), CROSSED[name])
-    with replaying(Record(str(tmp_path / "run"))):
-        assert cc.run(layer_program, ranks, str(tmp_path / "run"), CROSSED[name]) == first
+@pytest.mark.parametrize("data", [True, False], ids=["data", "order"])
+def test_options_of_the_layers(name: str, ranks: int, data: bool, tmp_path: Path) -> None:
+    path, options = str(tmp_path / "run"), CROSSED[name]
+    first = cc.run(layer_program, ranks, path, options, data)
+    before = files(tmp_path)
+    says = pytest.warns(CheckpointWarning, match="a replay writes nothing")
+    with replaying(Record(path)) as order, says if "saves" in options else contextlib.nullcontext():
+        assert cc.run(layer_program, ranks, path, options, data) == first
+    assert not order.differences and files(tmp_path) == before
+
+
+def files(folder: Path) -> dict[str, tuple[int, int]]:
+    """The files of a folder, with their sizes and the times at which they were written."""
+    return {str(each): (each.stat().st_size, each.stat().st_mtime_ns) for each in folder.rglob("*")}
 
 
 def test_second_order_and_one_sided_access(tmp_path: Path) -> None:
@@ -209,6 +252,10 @@ def test_second_order_and_one_sided_access(tmp_path: Path) -> None:
         assert cc.run(program, 3) == first
 
 
+LINES = (Path(__file__).parent / "programs" / "replay_program.py").read_text().splitlines()
+AT = next(n for n, line in enumerate(LINES, 1) if 'fault == "nan"' in line)
+
+
 # -- ranks that were processes ----------------------------------------------------------------------------------------
 def replayed(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "collectives", "replay", str(folder), *options]
@@ -219,21 +266,29 @@ def lines(text: str) -> list[str]:
     return sorted(line for line in text.splitlines() if line.startswith("rank "))
 
 
-@pytest.mark.parametrize(("name", "ranks"), [("dp", 3), ("zero3", 3), ("tp", 2), ("pp", 2)])
-def test_processes_are_replayed_with_their_bits(name: str, ranks: int, tmp_path: Path) -> None:
-    done = launch("replay_program.py", ranks, name, limit_s=100, RINGTAPE_RECORD=str(tmp_path / "run"))
+@pytest.mark.parametrize(("name", "ranks"), [("dp", 3), ("zero3", 3), ("tp", 2), ("pp", 2), ("meshes", 2)])
+@pytest.mark.parametrize("data", ["1", "0"], ids=["data", "order"])
+def test_processes_are_replayed_with_their_bits(name: str, ranks: int, data: str, tmp_path: Path) -> None:
+    variables = {"RINGTAPE_RECORD": str(tmp_path / "run"), "RINGTAPE_RECORD_DATA": data}
+    done = launch("replay_program.py", ranks, name, limit_s=100, **variables)
     assert done.code == 0, done.err
     again = replayed(tmp_path / "run")
-    assert again.returncode == 0, again.stderr
+    assert again.returncode == 0, again.stdout + again.stderr
     assert len(lines(done.out)) == ranks and lines(again.stdout) == lines(done.out)
     last = replayed(tmp_path / "run", "--rank", str(ranks - 1))
-    assert lines(last.stdout) == lines(done.out)[-1:], last.stderr
+    if data == "1":
+        assert lines(last.stdout) == lines(done.out)[-1:], last.stderr
+    else:
+        assert last.returncode == 2 and "fix: without --rank, or record with RINGTAPE_RECORD_DATA=1" in last.stderr
 
 
-def test_a_failed_job_says_how_to_replay_it_and_ends_in_the_same_way(tmp_path: Path) -> None:
-    done = launch("replay_program.py", 3, "dp", "fail", limit_s=100, RINGTAPE_RECORD=str(tmp_path / "run"))
-    assert done.code != 0 and f"recorded: python -m collectives replay {tmp_path / 'run'} --rank" in done.err
-    again = replayed(tmp_path / "run", "--rank", "1")
+@pytest.mark.parametrize("data", ["1", "0"], ids=["data", "order"])
+def test_a_failed_job_says_how_to_replay_it_and_ends_in_the_same_way(data: str, tmp_path: Path) -> None:
+    variables = {"RINGTAPE_RECORD": str(tmp_path / "run"), "RINGTAPE_RECORD_DATA": data}
+    done = launch("replay_program.py", 3, "dp", "fail", limit_s=100, **variables)
+    said = f"recorded: python -m collectives replay {tmp_path / 'run'}" + " --rank 1" * int(data)
+    assert done.code != 0 and said in done.err.splitlines()
+    again = replayed(tmp_path / "run", *said.split()[6:])
     assert again.returncode == 1 and "rank 1 ends by ValueError: stop" in again.stderr
 
 
@@ -242,13 +297,88 @@ def test_the_first_value_that_is_no_number_is_named_with_line_and_rank(tmp_path:
     assert done.code == 0 and done.out.count(" nan nan ") == 3  # nothing is raised
     again = replayed(tmp_path / "run", "--first-nan")
     assert again.returncode == 1
-    assert "replay: first: forward multiply at replay_program.py:33, on rank 1" in again.stdout, again.stdout
+    assert f"replay: first: forward multiply at replay_program.py:{AT + 1}, on rank 1" in again.stdout, again.stdout
 
 
 def test_the_debugger_begins_in_the_program(tmp_path: Path) -> None:
     done = launch("replay_program.py", 2, "dp", "fail", limit_s=100, RINGTAPE_RECORD=str(tmp_path / "run"))
     assert done.code != 0
     command = [sys.executable, "-m", "collectives", "replay", str(tmp_path / "run"), "--rank", "1", "--pdb"]
-    told = subprocess.run(command, cwd=ROOT, input="b 32\nc\np ('at', step, rank)\nq\n", capture_output=True, text=True,
-                          timeout=100, check=False)  # fmt: skip
+    typed = f"b {AT}\nc\np ('at', step, rank)\nq\n"
+    told = subprocess.run(command, cwd=ROOT, input=typed, capture_output=True, text=True, timeout=100, check=False)
     assert "replay_program.py(1)<module>()" in told.stdout and "('at', 0, 1)" in told.stdout, told.stdout + told.stderr
+
+
+@pytest.mark.parametrize("data", ["1", "0"], ids=["data", "order"])
+def test_a_replay_stops_at_a_step_a_line_or_an_operation(data: str, tmp_path: Path) -> None:
+    variables = {"RINGTAPE_RECORD": str(tmp_path / "run"), "RINGTAPE_RECORD_DATA": data}
+    assert launch("replay_program.py", 2, "dp", "nan", limit_s=100, **variables).code == 0
+    named = replayed(tmp_path / "run", "--first-nan").stdout
+    number = named.partition("--to operation:")[2].split()[0]
+    places = ("2", AT + 4, 1), (f"operation:{number}", AT + 1, 2), (f"replay_program.py:{AT + 3}", AT + 3, 0)
+    for place, line, step in places[int(data) :]:
+        done = replayed(tmp_path / "run", "--rank", "1", "--to", place)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert f"rank 1 stops at replay_program.py:{line}: " in done.stdout, (place, done.stdout, done.stderr)
+        assert f"  step = {step}\n" in done.stdout, (place, done.stdout)
+    if data == "1":
+        done = replayed(tmp_path / "run", "--to", "tomorrow")
+        assert done.returncode == 2 and "replay: --to 'tomorrow' was given; needed: a step" in done.stderr, done.stderr
+        return
+    command = [sys.executable, "-m", "collectives", "replay", str(tmp_path / "run"), "--rank", "1", "--pdb"]
+    command += ["--to", "2"]
+    told = subprocess.run(command, cwd=ROOT, input="p ('at', step, rank)\nq\n", capture_output=True, text=True,
+                          timeout=100, check=False)  # fmt: skip
+    assert "('at', 1, 1)" in told.stdout, told.stdout + told.stderr
+
+
+@pytest.mark.parametrize(("wrong", "says"), [
+    ("tomorrow", "needed: a step"), ("1:x", "needed: a step"), (":3", "no such file"), ("none.py:3", "no such file"),
+    ("program.py:2", "fix: --to program.py:3"), ("program.py:9", "has no code"),
+])  # fmt: skip
+def test_wrong_places_are_refused(wrong: str, says: str, tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text("x = 1\n\ny = 2\n")
+    with pytest.raises(ArgumentError, match=says):
+        found_file(place_of(wrong), str(program), "/")
+
+
+def test_a_replay_with_another_number_of_ranks_is_refused(tmp_path: Path) -> None:
+    path = str(tmp_path / "run")
+    cc.run(trained, 2, path)
+    with replaying(Record(path)), pytest.raises(MeshError, match="was recorded with 2\n  fix: the program"):
+        cc.run(trained, 3, path)
+
+
+def test_an_order_that_differs_is_named(tmp_path: Path) -> None:
+    path = str(tmp_path / "run")
+    rows = 4
+
+    def program() -> Any:
+        return trained(path, rows=rows, data=False)
+
+    first = cc.run(program, 2)
+    with pytest.raises(MeshError, match="of rank 1 alone.*\n  fix: record with RINGTAPE_RECORD_DATA=1"):
+        Replay(Record(path), 1)
+    rows = 5
+    with replaying(Record(path)) as order:
+        assert cc.run(program, 2) != first
+    assert order.first is not None and order.first.before < 4
+    assert re.search(r"all_reduce float64\[\d+\] has another result.*test_replay.py:\d+, call", order.first.text)
+
+
+def test_windows_and_arrays_of_a_gpu_are_refused(tmp_path: Path) -> None:
+    class OfDevice:
+        """An array of another library."""
+
+        size, dtype, shape, ndim, nbytes = 3, np.dtype("f4"), (3,), 1, 12
+
+    def program(make: Any) -> None:
+        with cc.record(tmp_path / "run"):
+            make(cc.world())
+
+    with pytest.raises(MeshError, match="record: window on 'world'.*\n  fix: run this program without a record"):
+        cc.run(program, 2, lambda group: group.window(np.zeros(3)))
+    request = cc.transports.request.Request("all_reduce", OfDevice())
+    with pytest.raises(DtypeError, match="of a OfDevice: arrays of a GPU are not recorded"):
+        cc.run(program, 2, lambda group: group.run(request))

@@ -6,67 +6,24 @@ for another one. A call that was not recorded, or another one than was recorded,
 
 from __future__ import annotations
 
-import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import Callable, Sequence
 from threading import get_ident
 from typing import Any, NoReturn, Self
 
 from autograd import errors
 from autograd.errors import CommunicationError, MeshError
 
-from ..checks.channel import Checks
-from ..checks.sanitizer import Addend
-from .dry import DryCommunicator
-from .job import Job, Options, Replayed
-from .protocol import Communicator, Pending, Request, Text, observers
-from .record_file import Entry, decoded, guarded, path_of, read_record
-from .recording import SENT, Numbering, described
+from ...checks.channel import Checks
+from ...checks.sanitizer import Addend
+from ..dry import DryCommunicator
+from ..job import Job, Options
+from ..protocol import Communicator, Pending, Request, Text, observers
+from ..record_file import decoded, guarded, path_of
+from ..recording import SENT, Numbering, described, passes
+from .recorded import Key, Record, Recorded
 
-__all__ = ["Record", "Replay", "ReplayJob", "replaying"]
-
-
-class Record:
-    """The record of all ranks of a job that can be read from a folder.
-
-    Parameters
-    ----------
-    folder : str
-
-    Attributes
-    ----------
-    facts : dict of int to dict
-        By rank: the facts of its program.
-    """
-
-    def __init__(self, folder: str):
-        self.folder = folder
-        self.facts: dict[int, dict[str, Any]] = {}
-        self.calls: dict[int, dict[str, Entry]] = {}
-        names = [name for name in os.listdir(folder) if name.startswith("rank-")] if os.path.isdir(folder) else []
-        for name in names:
-            path = os.path.join(folder, name)
-            entries = read_record(path)
-            guarded(path, partial(self._take, entries))
-        if not self.facts:
-            raise CommunicationError(f"{folder} holds no record of a rank; needed: a folder that cc.record wrote")
-
-    def _take(self, entries: list[Entry]) -> None:
-        if not entries:
-            return  # killed before its first entry was complete
-        facts = entries[0][0]
-        rank, size = facts["rank"], facts["size"]
-        if not (type(rank) is int and type(size) is int and 0 <= rank < size == len(facts["hosts"])):
-            raise ValueError(f"rank {rank!r} of {size!r}")
-        self.facts[rank] = facts
-        self.calls[rank] = {line["key"]: (line, data) for line, data in entries[1:] if "key" in line}
-
-    @property
-    def any(self) -> dict[str, Any]:
-        """The facts of the lowest rank."""
-        return self.facts[min(self.facts)]
+__all__ = ["Replay", "ReplayJob"]
 
 
 class Replay:
@@ -79,15 +36,17 @@ class Replay:
     """
 
     def __init__(self, record: Record, rank: int):
-        if rank not in record.calls:
+        if not record.has_data:
             raise MeshError(
-                f"replay of rank {rank}: {record.folder} has the ranks {', '.join(map(str, sorted(record.calls)))}"
+                f"replay of rank {rank} alone: {record.folder} has the order of the calls, and not their results; "
+                "needed: a record with its data\n  fix: record with RINGTAPE_RECORD_DATA=1, or replay all ranks"
             )
-        self._path, self._calls, self._rank = path_of(record.folder, rank), record.calls[rank], rank
+        self._path, self._calls, self._rank = path_of(record.folder, rank), record.needs_rank(rank), rank
         self._numbering = Numbering()
+        self.of_processes: bool = record.any["kind"] == "mpi"
 
     def __call__(self, group: Communicator, request: Request, started: bool, run: Callable[[], Any]) -> Any:
-        if self._numbering.passes(group, request):
+        if passes(group, request):
             return run()
         key = self._numbering.next(group, request)
         if not started or request.call in SENT:
@@ -97,40 +56,40 @@ class Replay:
 
     def agree(self, group: Communicator, text: str) -> None:
         """Repeat the error of a comparison, if there was one."""
-        line, _ = self._calls.get(self._numbering.next(group, Request("agree", text)), ({}, b""))
-        if line:
-            self._repeat(group, line)
+        found = self._calls.get(self._numbering.next(group, Request("agree", text)))
+        if found is not None:
+            self._repeat(group, found)
+        elif group.checks is not None:  # they were compared
+            group.checks.copies.clear()
 
-    def _of(self, group: Communicator, key: str, request: Request) -> Any:
-        line, data = self._calls.get(key, ({}, b""))
-        made = described(request)
-        if not line:
+    def _of(self, group: Communicator, key: Key, request: Request) -> Any:
+        found, made = self._calls.get(key), described(request)
+        if found is None:
             self._refuse(
-                f"{made}, call {key}, is not in the record: the rank ended before it was complete, or the recording "
-                "did not begin with the program\n  fix: record with RINGTAPE_RECORD=DIR"
+                f"{made}, call {key[1]} on {key[0]}, is not in the record: the rank ended before it was complete, or "
+                "the recording did not begin with the program\n  fix: record with RINGTAPE_RECORD=DIR"
             )
-        if line.get("call") != made:
+        if found.call != made:
             self._refuse(
-                f"{made} is call {key}; recorded there: {line.get('call')}\n  fix: the program, arguments and "
+                f"{made} is call {key[1]} on {key[0]}; recorded there: {found.call}\n  fix: the program, arguments and "
                 "environment of the record"
             )
-        self._repeat(group, line)
-        result = guarded(self._path, lambda: decoded(line.get("result"), data))
+        self._repeat(group, found)
+        entry = found.entry
+        result = None if entry is None else guarded(self._path, lambda: decoded(entry))
         if request.out is not None and result is not None:
             guarded(self._path, lambda: request.out.__setitem__(..., result))
             return request.out
         return result
 
-    def _repeat(self, group: Communicator, line: dict[str, Any]) -> None:
-        if "error" in line:
-            name, text = guarded(self._path, lambda: map(str, line["error"]))
+    def _repeat(self, group: Communicator, found: Recorded) -> None:
+        if found.error is not None:
+            name, text = found.error
             kind = getattr(errors, name, None)
             known = isinstance(kind, type) and issubclass(kind, errors.RingtapeError)
             raise kind(text) if known and kind is not None else CommunicationError(f"{name}: {text}")
-        if group.checks is not None and "sampling" in line:
-            sampling = group.checks.sampling
-            agreed, opens = guarded(self._path, lambda: line["sampling"])
-            sampling.agreed, sampling.opens = guarded(self._path, lambda: (float(agreed), int(opens)))
+        if group.checks is not None and found.sampling is not None:
+            group.checks.sampling.agreed, group.checks.sampling.opens = found.sampling
             group.checks.copies.clear()
 
     def _refuse(self, text: str) -> NoReturn:
@@ -143,6 +102,7 @@ class ReplayCommunicator(DryCommunicator):
     def __init__(self, replay: Replay, hosts: Sequence[int], index: int, ranks: tuple[int, ...], name: str):
         super().__init__(index, ranks, name, self._not_observed, dry=False)
         self._replay, self._hosts = replay, tuple(hosts)
+        self.are_processes = replay.of_processes
         self.checks = None if self.size == 1 else Checks()
 
     def _not_observed(self, group: Communicator, request: Request) -> None:
@@ -212,35 +172,3 @@ class ReplayJob(Job):
         if failed:
             raise failed[min(failed)]
         return results
-
-
-@contextmanager
-def replaying(record: Record, rank: int | None = None) -> Iterator[None]:
-    """Inside the block, worlds of the record's kind replay it. Of ranks that were threads, all run.
-
-    Parameters
-    ----------
-    record : Record
-    rank : int, optional
-        The rank that this program runs as, if the ranks were processes; by default the lowest one.
-    """
-    facts, calls = record.any, dict[int, Replay]()
-    is_threads = facts["kind"] == "threads"
-
-    def job(options: Options) -> Job | None:
-        if options.kind == "dry" or (is_threads and options.ranks != facts["size"]):
-            return None
-        if options.kind == "threads" and not is_threads and (options.ranks or 1) > 1:
-            return None
-        ranks = sorted(record.calls) if is_threads else [facts["rank"] if rank is None else rank]
-        return ReplayJob(record, ranks, is_threads, calls)
-
-    before, Replayed.job = Replayed.job, job
-    outer = observers.pop(get_ident(), None)
-    try:
-        yield
-    finally:
-        Replayed.job = before
-        observers.pop(get_ident(), None)
-        if outer is not None:
-            observers[get_ident()] = outer

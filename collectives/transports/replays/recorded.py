@@ -1,0 +1,127 @@
+"""Read the record of a job: the facts of its ranks, and their calls by channel and number."""
+
+from __future__ import annotations
+
+import json
+import os
+from functools import partial
+from typing import Any, NamedTuple
+
+from autograd.errors import CommunicationError, MeshError
+
+from ..record_file import SAMPLING, TEXT, Entry, guarded, read_record
+from ..recording import LEAST
+
+__all__ = ["Key", "Record", "Recorded"]
+
+
+class Recorded(NamedTuple):
+    """A recorded call: its name, its entry, which of the next calls were compared, and its error."""
+
+    call: str
+    entry: Entry | None = None
+    sampling: tuple[float, int] | None = None
+    error: tuple[str, str] | None = None
+
+
+Key = tuple[str, int, str]
+"""A call: its channel, its number there, and of a comparison its text. See `Numbering.next`."""
+
+
+class Record:
+    """The record of all ranks of a job that can be read from a folder.
+
+    Parameters
+    ----------
+    folder : str
+
+    Attributes
+    ----------
+    facts : dict of int to dict
+        By rank: the facts of its program.
+    calls : dict of int to dict
+        By rank and key: its calls.
+    choices : dict of str to dict
+        By channel: the tables of ``auto``.
+    has_data : bool
+        Whether the results of all calls were recorded.
+
+    Raises
+    ------
+    CommunicationError
+        The folder has no record, or a damaged one.
+    """
+
+    def __init__(self, folder: str):
+        self.folder = folder
+        self.facts: dict[int, dict[str, Any]] = {}
+        self.calls: dict[int, dict[Key, Recorded]] = {}
+        self.choices: dict[str, Any] = {}
+        names = os.listdir(folder) if os.path.isdir(folder) else []
+        for name in sorted(name for name in names if name.startswith("rank-") and not name.endswith(".data")):
+            path = os.path.join(folder, name)
+            entries = read_record(path)
+            guarded(path, partial(self._take, entries))
+        if not self.facts:
+            raise CommunicationError(f"{folder} holds no record of a rank; needed: a folder that cc.record wrote")
+        shapes = {(facts["size"], facts["kind"], facts["data"]) for facts in self.facts.values()}
+        if len(shapes) > 1:
+            raise CommunicationError(
+                f"{folder} has ranks of different jobs: {', '.join(f'{n} ranks ({kind})' for n, kind, _ in shapes)}\n"
+                "  fix: record into an empty folder"
+            )
+        self.has_data: bool = self.any["data"]
+
+    def _take(self, entries: list[Entry]) -> None:
+        if not entries:
+            return  # killed before its first entry was complete
+        facts = json.loads(entries[0].text)
+        rank, size = facts["rank"], facts["size"]
+        if not (type(rank) is int and type(size) is int and 0 <= rank < size == len(facts["hosts"])):
+            raise ValueError(f"rank {rank!r} of {size!r}")
+        if type(facts["data"]) is not bool or facts["kind"] not in ("threads", "mpi"):
+            raise ValueError(f"data {facts['data']!r}, kind {facts['kind']!r}")
+        self.facts[rank] = facts
+        calls = self.calls[rank] = {}
+        names: dict[int, tuple[str, str]] = {}
+        compared: dict[str, tuple[float, int]] = {}
+        next_compared = None
+        for entry in entries[1:]:
+            if entry.kind == SAMPLING:
+                agreed, opens = (float("inf") if n == LEAST else n for n in (entry.of, entry.number))
+                next_compared = float(agreed), 1 << 62 if opens == float("inf") else int(opens)
+            elif entry.kind != TEXT:
+                name, channel = names[entry.of]
+                if next_compared is not None:
+                    compared[channel], next_compared = next_compared, None
+                calls[channel, entry.number, ""] = Recorded(name, entry, compared.get(channel))
+            else:
+                line = json.loads(entry.text)
+                if "id" in line:
+                    names[line["id"]] = str(line["call"]), str(line["channel"])
+                elif "choices" in line:
+                    self.choices[line["channel"]] = {"rows": line["choices"], "source": str(line["source"])}
+                else:
+                    kind, text = map(str, line["error"])
+                    name, channel = ("agree", line["before"]) if "before" in line else names[line["of"]]
+                    key = channel, entry.number, line.get("text", "")
+                    calls[key] = Recorded(name, error=(kind, text))
+
+    @property
+    def any(self) -> dict[str, Any]:
+        """The facts of the lowest rank."""
+        return self.facts[min(self.facts)]
+
+    def needs_rank(self, rank: int) -> dict[Key, Recorded]:
+        """The calls of a rank.
+
+        Raises
+        ------
+        MeshError
+            The record does not have that rank.
+        """
+        if rank not in self.calls:
+            raise MeshError(
+                f"replay of rank {rank}: {self.folder} has the ranks {', '.join(map(str, sorted(self.calls)))}"
+            )
+        return self.calls[rank]
