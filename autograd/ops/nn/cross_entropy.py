@@ -9,12 +9,14 @@ from typing import Any, overload
 
 import numpy as np
 
+from ...arrays.capture import decided
 from ...arrays.device import arange_beside, is_inexact, require_one_device
 from ...arrays.shape_only import Shaped
 from ...engine.dispatch import ones
 from ...engine.events import listeners
 from ...engine.primitive import op
 from ...engine.promotion import composite
+from ...engine.state import state
 from ...engine.tensor import TENSORS, Tensor
 from ...errors import UNTYPED, DtypeError, LayoutError, OptionError, RingtapeError, ShapeError, refused
 from ...kernels import INT64, are_bare, find, loop
@@ -355,9 +357,19 @@ def _looked_for(logits: Any, labels: Any, smoothing: float, ignored: int | None)
     """
     small = smoothing == 0 and logits.size < _MIN_KERNEL_SIZE
     is_plain = small and (type(logits) in _CHECKED or find("cross_entropy", (logits, labels)) is None)
-    if ignored is None or (is_plain and ignored == IGNORED and type(labels) in _CHECKED and not listeners):
+    if ignored is None or (is_plain and ignored == IGNORED and type(labels) in _CHECKED and (
+        not listeners or state.recorder is not None
+    )):
         return is_plain, ignored
-    return (False, ignored) if ignored != IGNORED or _may_ignore(labels) else (is_plain, None)
+    return (False, ignored) if ignored != IGNORED or decided(_may_ignore, labels) else (is_plain, None)
+
+
+def _check_indices(indices: Any, ignored: int | None, classes: int) -> None:
+    _check_labels(indices if ignored is None else indices[indices != ignored], classes)
+
+
+def _count_of(labels: Any, ignored: int | None) -> Any:
+    return np.count_nonzero(labels != ignored)
 
 
 def _sum_of_rows(logits: Any, labels: Any) -> Any:
@@ -397,7 +409,7 @@ def _of_indices(logits: Any, labels: Any, reduction: str, ignored: int | None, s
         raise ShapeError(f"label_smoothing={smoothing} was given; needed: 0 to 1")
     indices, rows = raw(labels), raw(logits)
     if type(indices) is np.ndarray:
-        _check_labels(indices if ignored is None else indices[indices != ignored], rows.shape[1])
+        decided(_check_indices, indices, ignored, rows.shape[1])
     losses = smoothed_cross_entropy_op(logits, labels, options=(ignored, float(smoothing)))
     return _reduced(losses, reduction, labels, ignored, rows.dtype)
 
@@ -412,7 +424,7 @@ def _reduced(losses: Any, reduction: str, labels: Any, ignored: int | None, dtyp
         return mean(losses)
     if losses.__class__ in TENSORS and losses.layout is not None and losses.layout.special:
         raise LayoutError(mean_of_targets(losses, "cross_entropy", labels, ignored))
-    count = np.count_nonzero(raw(labels) != ignored)
+    count = decided(_count_of, raw(labels), ignored)
     if isinstance(count, int | np.integer):
         return total(losses) / SizeFloat(count, counts="own")
     return total(losses) / constant_like(count.astype(dtype), losses)  # on a device, where it stays
@@ -492,7 +504,7 @@ def cross_entropy(
             try:
                 return _PLAIN[reduction](logits, labels)
             except ShapeError:  # IGNORED is out of range: the check of the labels finds it without another pass
-                if ignore_index is None or not _may_ignore(indices):
+                if ignore_index is None or not decided(_may_ignore, indices):
                     raise
         return _of_indices(logits, labels, reduction, ignore_index, label_smoothing)
     except UNTYPED as error:  # as `typed_errors` does, which costs a call
