@@ -71,12 +71,12 @@ def _check_parameters(caller: str, parameters: Sequence[Any]) -> None:
             )
 
 
-def _remove_gradients(*parameters: Leaf) -> None:
+def remove_gradients(*parameters: Leaf) -> None:
     for p in parameters:
         p._grad = None
 
 
-def _whole_step(optimizer: Any, keep: bool) -> None:
+def whole_step(optimizer: Any, keep: bool) -> None:
     optimizer.step(keep=keep)
 
 
@@ -248,7 +248,7 @@ class Optimizer:
         if set_to_none is not True:
             raise OptionError(f"zero_grad: set_to_none={set_to_none!r} was given; needed: True")
         if current_capture() is not None:
-            recorded(_remove_gradients, *map(Whole, self.parameters), changes=True, name="zero_grad")
+            recorded(remove_gradients, *map(Whole, self.parameters), changes=True, name="zero_grad")
             return
         for p in self.parameters:
             p._grad = None
@@ -286,7 +286,7 @@ class Optimizer:
             At the first step: all ranks hold the same values of a parameter that is Varying or sharded.
         """
         if (capture := current_capture()) is not None and capture.records:
-            recorded(_whole_step, Whole(self), keep, changes=True, name=f"{type(self).__name__}.step")
+            recorded(whole_step, Whole(self), keep, changes=True, name=f"{type(self).__name__}.step")
             return
         if events.spans:
             with events.span("optimizer"):

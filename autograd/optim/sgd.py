@@ -106,8 +106,7 @@ class SGD(Optimizer):
     def update_all(self, gradients: list[Any]) -> None:
         # For small parameters the calls cost more than the arithmetic, so they are updated together as one array. This
         # is implemented for plain momentum, when every parameter has a gradient.
-        other = self.weight_decay or not self.momentum or self.dampening or self.nesterov or self.maximize
-        if other or not _BARE.issuperset(map(type, gradients)):
+        if not self.is_plain_momentum() or not _BARE.issuperset(map(type, gradients)):
             return super().update_all(gradients)
         small = self._small
         if small is None:
@@ -116,6 +115,17 @@ class SGD(Optimizer):
         if small.others:
             self.update_some(small.others, gradients)
         return None
+
+    def is_plain_momentum(self) -> bool:
+        """Whether the hyperparameters are a rate and a momentum only."""
+        return not (
+            self.weight_decay or not self.momentum or self.dampening or self.nesterov or self.maximize
+        )
+
+    def together(self) -> _SmallParameters | None:
+        """The parameters that a step updates as one array, if it does nothing else but update the others one by one."""
+        is_usual = self.is_plain_momentum() and self.run_updates is None and self.rounding is None
+        return self._small if is_usual and not self._has_groups else None
 
     def update_fused(self, kind: str, members: list[int], gradients: list[Any]) -> None:
         new = [i for i in members if self.momentum and self.velocity[i] is None]
@@ -200,7 +210,7 @@ class _SmallParameters:
         size = sum(p.array.size for _, p in fits)
         self.velocity, self.change = np.zeros(size, dtype), np.empty(size, dtype)
         self.numbers: tuple[float, float] | None = None  # kept as arrays: calls with them are faster
-        self.rate = self.keep = self.change
+        self.rate, self.keep = np.zeros((), dtype), np.zeros((), dtype)
         self.members: list[tuple[int, Leaf, Any, Any]] = []  # of each: its velocity, and its change
         start = 0
         for i, p in fits:
@@ -209,12 +219,24 @@ class _SmallParameters:
             self.members.append((i, p, velocity[i], self.change[part].reshape(p.array.shape)))
             start += p.array.size
 
+    def set_numbers(self, lr: float, momentum: float) -> None:
+        """Write the numbers of a step to their arrays."""
+        if self.numbers != (lr, momentum):
+            self.numbers = lr, momentum
+            self.rate[()], self.keep[()] = lr, momentum
+
+    def calls(self, gradients: Any) -> list[tuple[Callable[..., Any], tuple[Any, ...]]]:
+        """The calls of `step`, where all gradients are one array, in the order of `members`."""
+        v, change = self.velocity, self.change
+        found: list[Any] = [
+            (multiply, (v, self.keep, v)), (add, (v, gradients, v)), (multiply, (v, self.rate, change)),
+        ]  # fmt: skip
+        return found + [(subtract, (p.array, part, p.array)) for _, p, _, part in self.members]
+
     def step(self, gradients: list[Any], lr: float, momentum: float) -> None:
         """Apply ``v = momentum v + g; p -= lr v`` to all small parameters."""
         v, change = self.velocity, self.change
-        if self.numbers != (lr, momentum):
-            self.numbers = lr, momentum
-            self.rate, self.keep = np.array(lr, v.dtype), np.array(momentum, v.dtype)
+        self.set_numbers(lr, momentum)
         multiply(v, self.keep, v)
         for i, _, part, _ in self.members:
             add(part, gradients[i], part)  # one array of all gradients would cost more to make

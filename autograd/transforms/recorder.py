@@ -76,16 +76,19 @@ class Row:
         Whether the call changes something besides its result: a parameter, a gradient, a count.
     expected : bool
         Whether the result is a decision on data, which a replay must find again.
+    of : tuple or None
+        The operation, and "y" or the operand whose cotangent it is.
     name : str
     site : tuple of (str, int)
         The line of the program.
     """
 
-    __slots__ = ("args", "changes", "expected", "function", "name", "parts", "site", "slot", "value", "words")
+    __slots__ = ("args", "changes", "expected", "function", "name", "of", "parts", "site", "slot", "value", "words")
 
     def __init__(self, function: Callable[..., Any], args: Any, words: Any, name: str, changes: bool, expected: bool):
         self.function, self.args, self.words, self.name = function, args, words, name
         self.changes, self.expected, self.site = changes, expected, find_site()
+        self.of: Any = None
         self.slot = -1
         self.parts: dict[tuple[int, ...], int] = {}
         self.value: Any = None
@@ -240,12 +243,13 @@ class Recorder(Capture):
     # -- rows --------------------------------------------------------------------------------------------------------
     def call(
         self, function: Callable[..., Any], args: tuple[Any, ...], words: dict[str, Any] | None = None, *,
-        name: str = "", changes: bool = False, expected: bool = False,
+        name: str = "", changes: bool = False, expected: bool = False, of: Any = None,
     ) -> Any:  # fmt: skip
         """Make a call, and record it as a row. Nothing that it calls is recorded."""
         words = words or {}
         row = Row(function, tuple(map(self.refer, args)), {k: self.refer(x) for k, x in words.items()},
                   name or getattr(function, "__name__", "call"), changes, expected)  # fmt: skip
+        row.of = of
         args = tuple([x.value if x.__class__ is Whole else x for x in args])
         self._end()
         try:
@@ -299,10 +303,10 @@ class Recorder(Capture):
         call, name = self.call, op.name
 
         def function(*args: Any) -> Any:
-            return call(op.function, args, name=name)
+            return call(op.function, args, name=name, of=(op, "y"))
 
         def keeping(*args: Any) -> Any:
-            y, kept = call(op.keeping, args, name=name)
+            y, kept = call(op.keeping, args, name=name, of=(op, "y"))
             if kept.__class__ is tuple and kept and callable(kept[0]):  # a kernel's backward, and what it needs
 
                 def backward(*given: Any, of: Any = kept[0]) -> Any:
@@ -314,7 +318,7 @@ class Recorder(Capture):
         def cotangent(i: int, ct: Any, y: Any, xs: Any, options: Any, shapes: Any = None) -> Any:
             if _has_tensors((ct, y, xs)):  # a recorded sweep: the rule's own operations are rows
                 return op.cotangent(i, ct, y, xs, options, shapes)
-            return call(op.cotangent, (i, ct, y, xs, options, shapes), name=f"{name}, backward")
+            return call(op.cotangent, (i, ct, y, xs, options, shapes), name=f"{name}, backward", of=(op, i))
 
         twin.function = function
         if op.keeping is not None:

@@ -10,42 +10,41 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from ..engine.recording import UNRECORDED
 from ..engine.tensor import Tensor
-from ..errors import CaptureError, RingtapeError
+from ..errors import CaptureError
+from ..optim.base import remove_gradients
+from .lowering import Lowering, slots_in
 from .recorder import Held, Named, Recorder, Row, Slot, accumulate, read
 
-__all__ = ["Departed", "compiled"]
+__all__ = ["Departed", "compiled", "lowered"]
 
 
 class Departed(Exception):
     """A decision on data has another result than in the recorded step. Nothing has changed."""
 
 
-def compiled(recorder: Recorder, rows: Sequence[Row], results: Sequence[Any], count: int) -> Callable[..., Any]:
-    """A function of the arrays of `count` arguments, which makes the calls of `rows`; it returns a list of results.
+def compiled(recorder: Recorder, results: Sequence[Any], count: int) -> Callable[..., Any]:
+    """A function of the arrays of `count` arguments, which makes the calls of all rows; it returns a list of results.
 
     Each of the `results` is a `Slot`, a `Held` or a constant.
     """
-    return _Writer(rows, results, count).function()
+    return _Writer(recorder.rows, results, count).function()
 
 
-def slots_in(x: Any) -> list[int]:
-    """The slots in the arguments of a row, or in results."""
-    kind = x.__class__
-    if kind is Slot:
-        return [x.at]
-    if kind is tuple or kind is list:
-        return [at for part in x for at in slots_in(part)]
-    if kind is dict:
-        return slots_in(list(x.values()))
-    if kind is Held:
-        return slots_in(x.array)
-    if kind is Named:
-        return slots_in(x.parts)
-    if kind is slice:
-        return slots_in((x.start, x.stop, x.step))
-    return []
+def lowered(
+    recorder: Recorder, results: Sequence[Any], inputs: Sequence[Any], exact: Callable[..., Any]
+) -> tuple[Callable[..., Any], Lowering] | None:
+    """The same with lowered rows; None if no row is. Where it does not hold, it calls `exact`."""
+    alone = _Writer(recorder.rows, results, len(inputs)).alone
+    lowering = Lowering(recorder, inputs, results, alone)
+    while lowering.unwritten:
+        lowering = Lowering(recorder, inputs, results, alone, lowering.barred | lowering.unwritten)
+    if not any(lowering.calls.values()):
+        return None
+    return _LoweredWriter(recorder.rows, results, len(inputs), lowering, exact).function(), lowering
 
 
 class _Writer:
@@ -57,6 +56,12 @@ class _Writer:
         self.rows = self._in_order(rows)
         self.names: dict[str, Any] = {"Tensor": Tensor, "Departed": Departed, "UNRECORDED": UNRECORDED}
         self._of: dict[int, str] = {}
+        self._last: dict[int, int] = {}  # by slot: the line of its last use
+        for i, row in enumerate(self.rows):
+            for at in slots_in((row.args, row.words)):
+                self._last[at] = i
+        self._kept = set(slots_in(list(results)))
+        self.alone = self._adopted(self._kept)
 
     def _in_order(self, rows: Sequence[Row]) -> list[Row]:
         """The rows, decisions that depend on arguments only first."""
@@ -109,47 +114,57 @@ class _Writer:
         return self.name(x)
 
     def lines(self) -> list[str]:
-        """The body of the function."""
-        last: dict[int, int] = {}  # by slot: the line of its last use
-        for i, row in enumerate(self.rows):
-            for at in slots_in((row.args, row.words)):
-                last[at] = i
-        kept = set(slots_in(list(self.results)))
-        found: list[str] = []
-        alone = self._adopted(last, kept)
-        for i, row in enumerate(self.rows):
-            call = self._call(row, alone)
-            used = {path: at for path, at in row.parts.items() if at in last or at in kept}
-            if row.expected:
-                found += [f"if {call} != {self.name(row.value)}: raise Departed"]
-            elif row.slot in last or row.slot in kept or used:
-                found.append(f"v{row.slot} = {call}")
-                found += [f"v{at} = v{row.slot}{''.join(f'[{k}]' for k in path)}" for path, at in used.items()]
-            else:
-                found.append(call)
-            over = {at for at in slots_in((row.args, row.words)) if last[at] == i and at not in kept}
-            if used and row.slot not in last and row.slot not in kept:
-                over.add(row.slot)
-            if over:
-                found.append(f"del {', '.join(f'v{at}' for at in sorted(over))}")
-        found.append(f"return [{', '.join(map(self._result, self.results))}]")
+        """The body of the function. Until something has changed that a second run would change again, errors depart."""
+        first = next((i for i, row in enumerate(self.rows) if row.changes and row.function is not remove_gradients),
+                     len(self.rows))  # fmt: skip
+        parts = [self.lines_of(i, row) for i, row in enumerate(self.rows)]
+        head = [line for part in parts[:first] for line in part]
+        tail = [line for part in parts[first:] for line in part]
+        if head:
+            head = ["try:", *(f"    {line}" for line in head), "except Exception as error:",
+                    "    raise Departed from error"]  # fmt: skip
+        return [*head, *tail, f"return [{', '.join(map(self._result, self.results))}]"]
+
+    def lines_of(self, i: int, row: Row) -> list[str]:
+        """The lines of a row."""
+        found = []
+        last, kept = self._last, self._kept
+        call = self._call(row)
+        used = {path: at for path, at in row.parts.items() if at in last or at in kept}
+        if row.expected:
+            found += [f"if {call} != {self.name(row.value)}: raise Departed"]
+        elif row.slot in last or row.slot in kept or used:
+            found.append(f"v{row.slot} = {call}")
+            found += [f"v{at} = v{row.slot}{''.join(f'[{k}]' for k in path)}" for path, at in used.items()]
+        else:
+            found.append(call)
+        over = {at for at in slots_in((row.args, row.words)) if last[at] == i and at not in kept}
+        if used and row.slot not in last and row.slot not in kept:
+            over.add(row.slot)
+        over = {at for at in over if self.is_local(at)}
+        if over:
+            found.append(f"del {', '.join(f'v{at}' for at in sorted(over))}")
         return found
+
+    def is_local(self, at: int) -> bool:
+        """Whether the value of a slot is a local variable."""
+        return True
 
     def _result(self, x: Any) -> str:
         if x.__class__ is Held:
             return f"Tensor({self.text(x.array)}, {self.name(x.layout)}, None, UNRECORDED)"
         return self.text(x)
 
-    def _call(self, row: Row, alone: set[int]) -> str:
+    def _call(self, row: Row) -> str:
         if row.function is read:
             return f"{self.name(row.args[0])}.array"
         function = row.function
-        if function is accumulate and row.args[1].__class__ is Slot and row.args[1].at in alone:
+        if function is accumulate and row.args[1].__class__ is Slot and row.args[1].at in self.alone:
             function = _adopt
         args = [*map(self.text, row.args), *(f"{key}={self.text(x)}" for key, x in row.words.items())]
         return f"{self.name(function)}({', '.join(args)})"
 
-    def _adopted(self, last: dict[int, int], kept: set[int]) -> set[int]:
+    def _adopted(self, kept: set[int]) -> set[int]:
         """The slots of cotangents that only their gradient uses, so that it need not copy them."""
         made = {row.slot: row for row in self.rows}
         uses: dict[int, int] = {}
@@ -176,6 +191,92 @@ class _Writer:
         return found
 
 
+class _LoweredWriter(_Writer):
+    """Writes the source of a function with lowered rows."""
+
+    def __init__(
+        self, rows: Sequence[Row], results: Sequence[Any], count: int, lowering: Lowering, exact: Callable[..., Any]
+    ):
+        super().__init__(rows, results, count)
+        self.lowering, self.exact = lowering, exact
+        self._begun = False
+        self._locals = {id(token): f"g{k}" for k, token in enumerate(lowering.gradients.tokens)}
+        if lowering.gradients.flat is not None:
+            self._locals[id(lowering.gradients.flat)] = "flat"
+        done = [row for row in rows if id(row) in lowering.calls or id(row) in lowering.updates]
+        self._unmade = {at for row in done for at in (row.slot, *row.parts.values())}
+
+    def is_local(self, at: int) -> bool:
+        return at not in self.lowering.arrays and at not in self._unmade
+
+    def text(self, x: Any) -> str:
+        if x.__class__ is Slot and x.at in self.lowering.arrays:
+            array = self.lowering.arrays[x.at]
+            name = self._locals.get(id(array)) or self.name(array)
+            return name if array.ndim else f"{name}[()]"
+        if id(x) in self._locals:
+            return self._locals[id(x)]
+        return super().text(x)
+
+    def _result(self, x: Any) -> str:
+        slots = slots_in(x)
+        if any(at in self.lowering.arrays for at in slots):
+            array = self.lowering.arrays[slots[0]]
+            text = self.text(Slot(slots[0])) + ("" if array.ndim == 0 else ".copy()")
+            return f"Tensor({text}, {self.name(x.layout)}, None, UNRECORDED)" if x.__class__ is Held else text
+        return super()._result(x)
+
+    def lines(self) -> list[str]:
+        body = super().lines()
+        guards = []
+        seen = set()
+        members = [pair for update in self.lowering.updates.values() for pair in update.members]
+        for leaf, array in (*self.lowering.leaves, *members):
+            if id(leaf) not in seen:
+                seen.add(id(leaf))
+                guards.append(f"{self.name(leaf)}.array is not {self.name(array)}")
+        guards += [f"{self.name(leaf)}.uses" for leaf, _ in members]
+        guards += [f"not {self.name(update.holds)}()" for update in self.lowering.updates.values()]
+        given = ", ".join(f"v{i}" for i in range(self.count))
+        copies = [f"{self.name(np.copyto)}({self.name(own)}, v{at})" for at, own in self.lowering.inputs]
+        head = [f"if {' or '.join(guards)}: return {self.name(self.exact)}({given})"] if guards else []
+        return [*head, *copies, *body]
+
+    def lines_of(self, i: int, row: Row) -> list[str]:
+        lowering = self.lowering
+        key = id(row)
+        if row.function is read and row.slot in lowering.arrays:
+            return []
+        if row.function is accumulate and row.args[1].__class__ is Slot and row.args[1].at in lowering.arrays:
+            array = lowering.arrays[row.args[1].at]
+            if id(array) in self._locals:
+                leaf = self.name(row.args[0])
+                return [f"{leaf}._grad = {self._locals[id(array)]}; {leaf}.used = None"]
+        if key in lowering.updates:
+            update = lowering.updates[key]
+            return [f"{self.name(update.begin)}()", *(self._line(f, args) for f, args in update.calls)]
+        if key not in lowering.calls:
+            return super().lines_of(i, row)
+        found = []
+        for function, args, word, required in lowering.calls[key]:
+            line = self._line(function, args, word)
+            if not self._begun and any(id(x) in self._locals for x in (*args, word)):
+                self._begun = True
+                gradients = lowering.gradients
+                found.append(f"gradients = {self.name(np.empty)}((), {self.name(gradients.kind)})")
+                found += [f"{name} = gradients[{name!r}]" for name in self._locals.values()]
+            found.append(f"if not {line}: raise Departed" if required else line)
+        over = {at for at in slots_in((row.args, row.words)) if self._last[at] == i and at not in self._kept}
+        over = {at for at in over if self.is_local(at) and at >= self.count}
+        if over:
+            found.append(f"del {', '.join(f'v{at}' for at in sorted(over))}")
+        return found
+
+    def _line(self, function: Any, args: Any, out: Any = None) -> str:
+        given = [*map(self.text, args), *([] if out is None else [f"out={self.text(out)}"])]
+        return f"{self.name(function)}({', '.join(given)})"
+
+
 def _adopt(leaf: Any, ct: Any) -> Any:
     """`accumulate` of a cotangent that nothing else uses: the first one is the gradient itself."""
     if leaf._grad is None and ct.dtype is leaf.array.dtype:
@@ -190,8 +291,3 @@ def _is_plain(x: Any) -> bool:
     if x.__class__ is tuple:
         return all(map(_is_plain, x))
     return x.__class__ not in (list, dict, Held, Named, Slot, slice)
-
-
-def departs(error: BaseException) -> bool:
-    """Whether an error of a decision ends a replay before anything has changed."""
-    return isinstance(error, Departed | RingtapeError)

@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..arrays.capture import current_capture
-from ..engine.events import listeners, spans
 from ..engine.leaves import Leaf
 from ..engine.pytree import Structure, flatten
 from ..engine.state import state
 from ..engine.tensor import TENSORS
 from ..errors import ArgumentError, CaptureError, OptionError, TapeError, short
+from .guards import Form, Guard, entry, is_heard
+from .lowering import Lowering, changing
 from .recorder import Held, Recorder, difference
-from .replay import Departed, compiled
+from .replay import Departed, compiled, lowered
 
 __all__ = ["CapturedStep", "capture"]
 
 _MOST_PLANS = 16
-_CONSTANTS = (bool, int, float, complex, str, bytes, type(None))
 
 
 class CapturedStep:
@@ -38,7 +37,7 @@ class CapturedStep:
     def __init__(self, step: Callable[..., Any], warmup: int):
         self._step, self._warmup = step, warmup
         self._plans: dict[Any, list[_Plan]] = {}
-        self._first: dict[Any, tuple[Recorder, Any, _Guard]] = {}  # by the form of the arguments: a recording
+        self._first: dict[Any, _Run] = {}  # by the form of the arguments: a recording
         self._last: _Plan | None = None
         self._count = 0
         self.replays = 0
@@ -54,42 +53,39 @@ class CapturedStep:
     def __call__(self, *args: Any) -> Any:
         plan = self._last
         if plan is not None:
-            given = plan.inputs_of(args)
-            if given is not None and plan.holds():
-                try:
-                    found = plan.replay(*given)
-                except Departed:
-                    return self._step(*args)
+            try:
+                found = plan.enter(args)
+            except Departed:
+                return self._step(*args)
+            if found is not None:
                 self.replays += 1
                 return found[0] if plan.is_single else plan.structure.rebuild(found)
         return self._general(args)
 
-    def _general(self, args: Any) -> Any:
+    def _general(self, args: tuple[Any, ...]) -> Any:
         if state.recording is not None:
             raise TapeError(
                 "capture: a captured step was called inside a tape's block, which would not record it\n  fix: put "
                 "the tape and backward into the step"
             )
-        if not _is_plain_state() or current_capture() is not None:
+        if is_heard():
             return self._step(*args)
         if self._warmup > 0:
             self._warmup -= 1
             return self._step(*args)
-        leaves, structure = flatten(args)
-        form = _Form(leaves, structure)
+        form = Form(args)
         for plan in self._plans.get(form.key, ()):
-            if plan.holds():
+            if plan.guard.holds():
                 self._last = plan
-                given = form.arrays
                 try:
-                    found = plan.replay(*given)
+                    found = plan.run(*form.arrays)
                 except Departed:
                     return self._step(*args)
                 self.replays += 1
                 return plan.structure.rebuild(found)
         return self._record(args, form)
 
-    def _record(self, args: Any, form: _Form) -> Any:
+    def _record(self, args: tuple[Any, ...], form: Form) -> Any:
         """Run the step, recorded. The second recording of a form makes a plan."""
         if self._count >= _MOST_PLANS:
             raise CaptureError(
@@ -103,119 +99,62 @@ class CapturedStep:
                 "Communication between ranks is not captured"
             )
         self._last = None
+        self._count += 1
+        first = self._first.pop(form.key, None)
+        before = [] if first is None else [(array, array.copy()) for array in changing(first.recorder)]
+        inputs = [x.copy() for x in form.arrays] if first is not None else []
         recorder = Recorder(form.arrays, threading.get_ident())
         with recorder:
             result = self._step(*args)
         found, structure = flatten(result)
-        refs = [_result_of(recorder, x) for x in found]
-        guard = _Guard(recorder)
-        key = form.key
-        before = self._first.get(key)
-        if before is None or not before[2].holds() or before[2].modules != guard.modules:
-            self._first[key] = recorder, refs, guard
+        run = _Run(recorder, [_result_of(recorder, x) for x in found], Guard(recorder))
+        if first is None or not first.guard.holds() or first.guard.modules != run.guard.modules:
+            self._first[form.key] = run
             return result
-        first, first_refs, _ = self._first.pop(key)
-        fault = difference(first, recorder) or _other_results(first_refs, refs)
+        self._count -= 1
+        fault = difference(first.recorder, recorder) or _other_results(first.results, run.results)
         if fault:
             raise CaptureError(
                 f"capture: two runs of the step are not the same calls: {fault}\n  needed: a step whose operations, "
                 "and constants, are the same in each call\n  fix: compute the value from arguments of the step, by "
                 "operations of autograd; make constants before the step; or call the step itself"
             )
-        self._count += 1
-        plan = _Plan(form, compiled(recorder, recorder.rows, refs, len(form.arrays)), guard, structure, len(found))
-        self._plans.setdefault(key, []).append(plan)
+        plan = _Plan(form, run, structure, inputs, before)
+        self._plans.setdefault(form.key, []).append(plan)
         self._last = plan
         return result
 
 
-def _is_plain_state() -> bool:
-    """Whether nothing hears of operations, and there is no mesh."""
-    return not listeners and not spans
+class _Run(NamedTuple):
+    """A recorded run: its rows, its results, and what it depends on."""
 
-
-class _Form:
-    """The form of arguments: what a plan needs of them, and their arrays."""
-
-    def __init__(self, leaves: Sequence[Any], structure: Structure):
-        self.leaves, self.structure = leaves, structure
-        self.arrays: list[Any] = []
-        self.parts: list[Any] = []
-        seen: dict[int, int] = {}
-        for i, x in enumerate(leaves):
-            array = x.array if x.__class__ in TENSORS else x
-            if x.__class__ in TENSORS and (x.tape is not None or (x._requires_grad and isinstance(x, Leaf))):
-                if x.tape is not None and not x.tape.released(x.node):
-                    raise TapeError("capture: an argument is recorded by a tape; needed: data\n  fix: stop_gradient(x)")
-                if x.tape is None:
-                    self.parts.append((x.__class__, id(x)))  # a parameter: it is read, and gets gradients
-                    continue
-            if isinstance(array, np.ndarray | np.generic):
-                first = seen.setdefault(id(array), i)
-                if first != i:
-                    self.parts.append((x.__class__, "again", first))
-                    continue
-                layout = x.layout if x.__class__ in TENSORS else None
-                strides = array.strides if array.ndim else ()
-                self.parts.append((x.__class__, array.__class__, array.shape, array.dtype, strides, layout))
-                self.arrays.append(array)
-            elif x.__class__ in _CONSTANTS:
-                self.parts.append((x.__class__, repr(x)))
-            else:
-                self.parts.append((x.__class__, id(x)))
-        self.key = (repr(structure), *self.parts)
-
-    def __str__(self) -> str:
-        return ", ".join(short(x) for x in self.leaves)
-
-
-class _Guard:
-    """What must be as it was recorded: leaves, modules, and the state of the thread."""
-
-    def __init__(self, recorder: Recorder):
-        self.state = state.distribution, state.grid, state.no_grad
-        self.leaves = [(x, _leaf_form(x)) for x in recorder.leaves.values()]
-        self.modules = [(module, _module_form(module)) for module in recorder.modules.values()]
-
-    def holds(self) -> bool:
-        """Whether a replay would be the step."""
-        return (
-            (state.distribution, state.grid, state.no_grad) == self.state
-            and all(_leaf_form(x) == form for x, form in self.leaves)
-            and all(_module_form(module) == form for module, form in self.modules)
-        )
-
-
-def _leaf_form(x: Leaf) -> Any:
-    array = x.array
-    return array.__class__, array.shape, array.dtype, array.strides, x._requires_grad, x.layout
-
-
-def _module_form(module: Any) -> Any:
-    buffers = getattr(module, "_buffers", ())
-    return [id(x) for name, x in vars(module).items() if name not in buffers], module.training
+    recorder: Recorder
+    results: list[Any]
+    guard: Guard
 
 
 class _Plan:
-    """A replay, and the calls that it fits."""
+    """A replay, and the calls that it fits.
 
-    def __init__(self, form: _Form, replay: Callable[..., Any], guard: _Guard, structure: Structure, count: int):
-        self.replay, self.guard, self.structure = replay, guard, structure
+    Attributes
+    ----------
+    run : callable
+        Of the arrays of the arguments.
+    enter : callable
+        Of the arguments: `run`, or None where it does not fit.
+    lowering : Lowering or None
+        Of the rows that are lowered, which were proved to have the bits of the recorded run.
+    """
+
+    def __init__(self, form: Form, of: _Run, structure: Structure, inputs: Sequence[Any], before: Sequence[Any]):
+        self.guard, self.structure = of.guard, structure
         self.is_single = structure.kind is None
-        self.key = form.key
-        self.form = form
-
-    def holds(self) -> bool:
-        return state.recording is None and _is_plain_state() and current_capture() is None and self.guard.holds()
-
-    def inputs_of(self, args: Any) -> list[Any] | None:
-        """The arrays of the arguments; None if they are of another form."""
-        leaves, structure = flatten(args)
-        try:
-            form = _Form(leaves, structure)
-        except TapeError:
-            return None
-        return form.arrays if form.key == self.key else None
+        self.run = compiled(of.recorder, of.results, len(form.arrays))
+        self.lowering: Lowering | None = None
+        made = lowered(of.recorder, of.results, form.arrays, self.run)
+        if made is not None and not made[1].fault(inputs, before):
+            self.run, self.lowering = made
+        self.enter = entry(form, of.guard, self.run)
 
 
 def _result_of(recorder: Recorder, x: Any) -> Any:

@@ -1,0 +1,184 @@
+"""Guards: whether a call of a captured step is the one that was recorded.
+
+`Form` describes the arguments of a call, and `Guard` what else the operations depend on: leaves, modules, and the state
+of the thread. `entry` writes both as one function, because it runs at every replay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ..arrays.capture import current_capture
+from ..engine.events import listeners, spans
+from ..engine.leaves import Leaf
+from ..engine.pytree import flatten
+from ..engine.state import state
+from ..engine.tensor import TENSORS
+from ..errors import TapeError, short
+from .recorder import Recorder
+
+__all__ = ["Form", "Guard", "entry", "is_heard"]
+
+_CONSTANTS = (bool, int, float, complex, str, bytes, type(None))
+
+
+def is_heard() -> bool:
+    """Whether something hears of operations, or captures them."""
+    return bool(listeners or spans or current_capture() is not None)
+
+
+class Form:
+    """The form of arguments: what a replay needs of them, and their arrays.
+
+    Attributes
+    ----------
+    key : tuple
+        Equal for arguments of one form.
+    arrays : list
+        The arrays and NumPy scalars, each once.
+    """
+
+    def __init__(self, args: tuple[Any, ...]):
+        self.leaves, self.structure = flatten(args)
+        self.arrays: list[Any] = []
+        parts: list[Any] = []
+        seen: dict[int, int] = {}
+        for i, x in enumerate(self.leaves):
+            is_tensor = x.__class__ in TENSORS
+            array = x.array if is_tensor else x
+            if is_tensor and x.tape is not None and not x.tape.released(x.node):
+                text = "capture: an argument is recorded by a tape; needed: data\n  fix: stop_gradient(x)"
+                raise TapeError(text)
+            if is_tensor and isinstance(x, Leaf) and x._requires_grad:
+                parts.append((x.__class__, id(x)))  # it is read as a leaf, and gets gradients
+            elif isinstance(array, np.ndarray | np.generic):
+                first = seen.setdefault(id(array), i)
+                if first != i:
+                    parts.append((x.__class__, "again", first))
+                    continue
+                layout = x.layout if is_tensor else None
+                parts.append((x.__class__, array.__class__, array.shape, array.dtype, array.strides, layout))
+                self.arrays.append(array)
+            elif x.__class__ in _CONSTANTS:
+                parts.append((x.__class__, repr(x)))
+            else:
+                parts.append((x.__class__, id(x)))
+        self.parts = parts
+        self.key = (repr(self.structure), *parts)
+
+    @property
+    def is_flat(self) -> bool:
+        """Whether all arguments are arrays, or Tensors without a gradient, in no containers."""
+        kinds = (np.ndarray, np.generic)
+        return len(self.arrays) == len(self.leaves) and all(
+            part.kind is None for part in self.structure.parts
+        ) and all(x.__class__ in TENSORS or isinstance(x, kinds) for x in self.leaves)
+
+    def __str__(self) -> str:
+        return ", ".join(short(x) for x in self.leaves)
+
+
+class Guard:
+    """What must be as it was recorded, besides the arguments: leaves, modules, and the state of the thread."""
+
+    def __init__(self, recorder: Recorder):
+        self.state = state.distribution, state.grid, state.no_grad
+        self.leaves = [(x, x.array, _leaf_form(x)) for x in recorder.leaves.values()]
+        self.modules = [(module, _module_form(module)) for module in recorder.modules.values()]
+
+    def holds(self) -> bool:
+        """Whether a replay would be the step."""
+        return (
+            (state.distribution, state.grid, state.no_grad) == self.state
+            and all(_leaf_form(x) == form for x, _, form in self.leaves)
+            and all(_module_form(module) == form for module, form in self.modules)
+        )
+
+
+def _leaf_form(x: Leaf) -> Any:
+    array = x.array
+    return array.__class__, array.shape, array.dtype, array.strides, x._requires_grad, x.layout
+
+
+def _has_form(x: Leaf, form: Any) -> bool:
+    return bool(_leaf_form(x) == form)
+
+
+def _module_form(module: Any) -> list[Any]:
+    """The identities of the attributes of a module but its buffers, and of what is in its containers."""
+    buffers = getattr(module, "_buffers", ())
+    found: list[Any] = [module.training]
+    for name, value in vars(module).items():
+        if name not in buffers:
+            found.append(id(value))
+            if value.__class__ in (list, tuple, dict):
+                found += map(id, value.values() if value.__class__ is dict else value)
+    return found
+
+
+def entry(form: Form, guard: Guard, run: Callable[..., Any]) -> Callable[[tuple[Any, ...]], Any]:
+    """A function of the tuple of arguments that returns what `run` returns for their arrays; None if it may not run."""
+    names: dict[str, Any] = {"ndarray": np.ndarray, "state": state, "listeners": listeners, "spans": spans, "run": run,
+                             "current_capture": current_capture, "has_form": _has_form, "Form": Form,
+                             "vars_of": vars, "form_of": _module_form, "TapeError": TapeError}  # fmt: skip
+
+    def name(value: Any) -> str:
+        found = f"c{len(names)}"
+        names[found] = value
+        return found
+
+    distribution, grid, no_grad = map(name, guard.state)
+    faults = [
+        "listeners or spans or state.recording is not None or current_capture() is not None",
+        f"state.distribution is not {distribution} or state.grid is not {grid} or state.no_grad is not {no_grad}",
+    ]
+    lines = []
+    if form.is_flat:
+        faults.append(f"len(args) != {len(form.leaves)}")
+        if form.leaves:
+            lines.append("".join(f"a{i}, " for i in range(len(form.leaves))) + "= args")
+        checks = []
+        for i, (x, array) in enumerate(zip(form.leaves, form.arrays, strict=True)):
+            checks.append(f"a{i}.__class__ is not {name(x.__class__)}")
+            if x.__class__ in TENSORS:
+                checks[-1] += (f" or a{i}._requires_grad or a{i}.tape is not None or a{i}.layout is not "
+                               f"{name(x.layout)}")  # fmt: skip
+                lines.append(f"v{i} = a{i}.array if a{i}.__class__ is {name(x.__class__)} else a{i}")
+                checks.append(f"v{i}.__class__ is not {name(array.__class__)}")
+            else:
+                lines.append(f"v{i} = a{i}")
+            if isinstance(array, np.ndarray):
+                checks.append(f"v{i}.shape != {name(array.shape)} or v{i}.dtype is not {name(array.dtype)}")
+                if array.ndim:
+                    checks.append(f"v{i}.strides != {name(array.strides)}")
+            checks += [f"v{i} is v{j}" for j in range(i)]
+        lines += [f"if {check}: return None" for check in checks]
+    else:
+        lines += ["try: form = Form(args)", "except TapeError: return None",
+                  f"if form.key != {name(form.key)}: return None"]  # fmt: skip
+    given = ", ".join(f"v{i}" for i in range(len(form.arrays))) if form.is_flat else "*form.arrays"
+    for leaf, array, leaf_form in guard.leaves:
+        x = name(leaf)
+        lines.append(f"if {x}.array is not {name(array)} and not has_form({x}, {name(leaf_form)}): return None")
+        lines.append(f"if {x}._requires_grad is not {name(leaf._requires_grad)} or {x}.layout is not "
+                     f"{name(leaf.layout)}: return None")  # fmt: skip
+    for module, module_form in guard.modules:
+        values = vars(module).values()
+        if getattr(module, "_buffers", ()) or any(x.__class__ in (list, tuple, dict) for x in values):
+            lines.append(f"if form_of({name(module)}) != {name(module_form)}: return None")
+        elif values:
+            lines.append(f"if [*map(id, {name(vars(module))}.values())] != {name(list(map(id, values)))}: return None")
+        else:
+            lines.append(f"if {name(vars(module))}: return None")
+    source = ["def enter(args, {}):".format(", ".join(f"{key}={key}" for key in names)),
+              *(f"    if {fault}: return None" for fault in faults), *(f"    {line}" for line in lines),
+              f"    return run({given})"]  # fmt: skip
+    space = dict(names, id=id, map=map, len=len)
+    exec(compile("\n".join(source), "<guards of a captured step>", "exec"), space)
+    found: Callable[[tuple[Any, ...]], Any] = space["enter"]
+    return found
+
+
