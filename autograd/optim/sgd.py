@@ -14,11 +14,12 @@ from ..arrays.half import is_half
 from ..engine.leaves import Leaf
 from ..errors import OptionError
 from ..kernels import functions
+from ..kernels.compiled import fitting
 from .base import _BARE, Optimizer, decrease
 from .fused import Tables, contiguous, numbers_of_step, refuse_other_arrays
 from .hyperparameters import check_numbers
 
-__all__ = ["SGD"]
+__all__ = ["PART", "SGD"]
 
 _on_host = functions("momentum", np.ndarray).momentum
 
@@ -188,6 +189,14 @@ class SGD(Optimizer):
             decrease(p, self.lr * g)
 
 
+PART = 1 << 17
+"""The elements of a large parameter that calls of NumPy update at a time. Parts of less than half a MiB gain nothing."""
+
+
+def _update_on_host(optimizer: SGD, p: Any, v: Any, g: Any) -> None:
+    _on_host(p, v, g, optimizer.lr, optimizer.momentum)
+
+
 class _SmallParameters:
     """The small parameters of one dtype, updated together: velocities and changes are one array each.
 
@@ -227,11 +236,34 @@ class _SmallParameters:
 
     def calls(self, gradients: Any) -> list[tuple[Callable[..., Any], tuple[Any, ...]]]:
         """The calls of `step`, where all gradients are one array, in the order of `members`."""
+        if not self.members:
+            return []
         v, change = self.velocity, self.change
         found: list[Any] = [
             (multiply, (v, self.keep, v)), (add, (v, gradients, v)), (multiply, (v, self.rate, change)),
         ]  # fmt: skip
         return found + [(subtract, (p.array, part, p.array)) for _, p, _, part in self.members]
+
+    def calls_of_large(
+        self, optimizer: SGD, i: int, gradient: Any, parts: list[Any]
+    ) -> list[tuple[Callable[..., Any], tuple[Any, ...]]]:
+        """The calls that update a large parameter: the compiled loop's, or NumPy's for parts that stay in the cache.
+
+        `parts` are those of the gradient, of `PART` elements each.
+        """
+        p, v = optimizer.parameters[i].array, optimizer.velocity[i]
+        if fitting("momentum", p, v, gradient) is not None:
+            return [(_update_on_host, (optimizer, p, v, gradient))]
+        found: list[Any] = []
+        flat_p, flat_v, change = p.reshape(-1), v.reshape(-1), np.empty(PART, p.dtype)
+        for k, g in enumerate(parts):
+            part = slice(k * PART, k * PART + g.size)
+            vs, ps, some = flat_v[part], flat_p[part], change[: g.size]
+            found += [
+                (multiply, (vs, self.keep, vs)), (add, (vs, g, vs)), (multiply, (vs, self.rate, some)),
+                (subtract, (ps, some, ps)),
+            ]  # fmt: skip
+        return found
 
     def step(self, gradients: list[Any], lr: float, momentum: float) -> None:
         """Apply ``v = momentum v + g; p -= lr v`` to all small parameters."""

@@ -6,7 +6,9 @@ of the thread. `entry` writes both as one function, because it runs at every rep
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -23,6 +25,10 @@ from .recorder import Recorder
 __all__ = ["Form", "Guard", "entry", "is_heard"]
 
 _CONSTANTS = (bool, int, float, complex, str, bytes, type(None))
+
+
+_END = object()
+"""Ends the attributes of a module in the list of all: one more would take its place."""
 
 
 def is_heard() -> bool:
@@ -123,7 +129,8 @@ def entry(form: Form, guard: Guard, run: Callable[..., Any]) -> Callable[[tuple[
     """A function of the tuple of arguments that returns what `run` returns for their arrays; None if it may not run."""
     names: dict[str, Any] = {"ndarray": np.ndarray, "state": state, "listeners": listeners, "spans": spans, "run": run,
                              "current_capture": current_capture, "has_form": _has_form, "Form": Form,
-                             "vars_of": vars, "form_of": _module_form, "TapeError": TapeError}  # fmt: skip
+                             "form_of": _module_form, "TapeError": TapeError, "is_": operator.is_,
+                             "chain": chain, "end": (_END,)}  # fmt: skip
 
     def name(value: Any) -> str:
         found = f"c{len(names)}"
@@ -165,18 +172,23 @@ def entry(form: Form, guard: Guard, run: Callable[..., Any]) -> Callable[[tuple[
         lines.append(f"if {x}.array is not {name(array)} and not has_form({x}, {name(leaf_form)}): return None")
         lines.append(f"if {x}._requires_grad is not {name(leaf._requires_grad)} or {x}.layout is not "
                      f"{name(leaf.layout)}: return None")  # fmt: skip
+    kept: list[Any] = []  # what modules have, in one comparison
+    held: list[str] = []
     for module, module_form in guard.modules:
-        values = vars(module).values()
-        if getattr(module, "_buffers", ()) or any(x.__class__ in (list, tuple, dict) for x in values):
+        if getattr(module, "_buffers", ()):
             lines.append(f"if form_of({name(module)}) != {name(module_form)}: return None")
-        elif values:
-            lines.append(f"if [*map(id, {name(vars(module))}.values())] != {name(list(map(id, values)))}: return None")
-        else:
-            lines.append(f"if {name(vars(module))}: return None")
+            continue
+        attributes = vars(module)
+        for x in (attributes, *(x for x in attributes.values() if x.__class__ in (list, tuple, dict))):
+            values = x.values() if x.__class__ is dict else x
+            kept += [*values, _END]
+            held.append(f"{name(x)}{'.values()' if x.__class__ is dict else ''}, end")
+    if held:
+        lines.append(f"if not all(map(is_, chain({', '.join(held)}), {name(kept)})): return None")
     source = ["def enter(args, {}):".format(", ".join(f"{key}={key}" for key in names)),
               *(f"    if {fault}: return None" for fault in faults), *(f"    {line}" for line in lines),
               f"    return run({given})"]  # fmt: skip
-    space = dict(names, id=id, map=map, len=len)
+    space = dict(names)
     exec(compile("\n".join(source), "<guards of a captured step>", "exec"), space)
     found: Callable[[tuple[Any, ...]], Any] = space["enter"]
     return found

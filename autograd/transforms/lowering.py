@@ -19,7 +19,7 @@ from ..engine.dispatch import identity, ones
 from ..engine.leaves import Leaf
 from ..errors import RingtapeError
 from ..optim.base import remove_gradients, whole_step
-from ..optim.sgd import SGD
+from ..optim.sgd import PART, SGD
 from .recorder import Held, Named, Recorder, Row, Slot, accumulate, read
 
 __all__ = ["Calls", "Gradients", "Lowering", "Update", "changing", "slots_in"]
@@ -110,14 +110,22 @@ class Calls:
 class Update:
     """A step of SGD with momentum as calls; `begin` first."""
 
-    def __init__(self, optimizer: Any, calls: Any, members: Sequence[Leaf]):
-        self.optimizer, self.calls = optimizer, calls
+    def __init__(self, optimizer: SGD, small: Any, gradients: Gradients, members: Sequence[Leaf]):
+        self.optimizer, self.small = optimizer, small
         self.members = [(p, p.array) for p in members]
-        self.small: Any = optimizer.together()
+        self.calls: list[Any] = small.calls(gradients.flat)
+        self.velocities = [(i, optimizer.velocity[i]) for i in small.others]
+        for i in small.others:
+            k = next(k for k, p in enumerate(gradients.leaves) if p is optimizer.parameters[i])
+            self.calls += small.calls_of_large(optimizer, i, gradients.tokens[k], gradients.parts.get(k, []))
 
     def holds(self) -> bool:
         """Whether a step of the optimizer is still these calls."""
-        return self.optimizer.together() is self.small and all(p.array is array for p, array in self.members)
+        optimizer = self.optimizer
+        return (
+            optimizer.together() is self.small and all(p.array is array for p, array in self.members)
+            and all(optimizer.velocity[i] is v for i, v in self.velocities)
+        )  # fmt: skip
 
     def begin(self) -> None:
         """Take the rate of the step from its schedule, count the step, and write the numbers."""
@@ -132,33 +140,55 @@ class Gradients:
     Attributes
     ----------
     kind : dtype
-        Of the array: a structure with a field ``g0``, ``g1``, ... for each gradient, and ``flat`` for the first ones
-        together.
+        Of the array: a structure with the `fields`.
     tokens : list of ndarray
-        They stand for the gradients in calls, by the number of the field.
+        They stand for the gradients in calls.
+    leaves : list of Leaf
     flat : ndarray or None
-        Stands for ``flat``.
+        Stands for the first gradients together.
+    parts : dict of lists
+        By the number of a gradient: arrays that stand for its parts of `sgd.PART` elements.
+    fields : dict
+        By the name of a field: what stands for it.
     """
 
     def __init__(self) -> None:
         self.tokens: list[Any] = []
         self.leaves: list[Leaf] = []
         self.flat: Any = None
+        self.parts: dict[int, list[Any]] = {}
         self.kind: Any = None
+        self.fields: dict[str, Any] = {}
 
-    def finish(self, first: int) -> None:
-        """Make the dtype. The first gradients are together ``flat``."""
-        offsets, at = [], 0
-        for token in self.tokens:
-            offsets.append(at)
-            at += token.nbytes
-        names = [f"g{i}" for i in range(len(self.tokens))]
-        formats: list[Any] = [(token.dtype, token.shape) for token in self.tokens]
+    def finish(self, first: int, divided: Sequence[int]) -> None:
+        """Make the dtype. The first gradients are together ``flat``, and some are divided into parts."""
+        offsets, ends = [], [0]
+        for k, token in enumerate(self.tokens):
+            self.fields[f"g{k}"] = token
+            offsets.append(ends[-1])
+            ends.append(ends[-1] + token.nbytes)
         if first:
-            n = sum(token.size for token in self.tokens[:first])
-            self.flat = np.empty(n, self.tokens[0].dtype)
-            names, formats, offsets = ["flat", *names], [(self.flat.dtype, (n,)), *formats], [0, *offsets]
-        self.kind = np.dtype({"names": names, "formats": formats, "offsets": offsets, "itemsize": max(at, 1)})
+            self.flat = np.empty(sum(token.size for token in self.tokens[:first]), self.tokens[0].dtype)
+            self.fields["flat"] = self.flat
+            offsets.append(0)
+        for k in divided:
+            token = self.tokens[k]
+            starts = range(0, token.size, PART)
+            self.parts[k] = [np.empty(min(PART, token.size - start), token.dtype) for start in starts]
+            self.fields |= {f"g{k}_{i}": part for i, part in enumerate(self.parts[k])}
+            offsets += [ends[k] + start * token.itemsize for start in starts]
+        formats = [(x.dtype, x.shape) for x in self.fields.values()]
+        self.kind = np.dtype({"names": list(self.fields), "formats": formats, "offsets": offsets,
+                              "itemsize": max(ends[-1], 1)})  # fmt: skip
+
+    def write(self, values: Sequence[Any]) -> None:
+        """Write values to what stands for the gradients, to make calls with them."""
+        for k, (token, value) in enumerate(zip(self.tokens, values, strict=True)):
+            token[...] = value
+            for i, part in enumerate(self.parts.get(k, ())):
+                part[...] = value.reshape(-1)[i * PART : i * PART + part.size]
+        if self.flat is not None:
+            self.flat[...] = np.concatenate([x.reshape(-1) for x in self.tokens])[: self.flat.size]
 
 
 class Lowering:
@@ -477,18 +507,12 @@ class Lowering:
         for row in self._rows:
             if id(row) in self.updates:
                 update = self.updates[id(row)]
-                optimizer, small = update.optimizer, update.small
-                flat = self.gradients.flat
-                flat[...] = np.concatenate([
-                    self._values[at].reshape(-1) for at in list(self._tokens)[: len(update.members)]
-                ])  # fmt: skip
-                known = after.get(id(small.velocity))
-                if known is None or optimizer.together() is not small:
-                    return row.name
+                self.gradients.write([self._values[at] for at in self._tokens])
                 for function, args in update.calls:
                     function(*args)
-                pairs = [(small.velocity, known), *((array, after.get(id(array))) for _, array in update.members)]
-                if not all(_has_bits(x, y) for x, y in pairs):
+                changed = [*(v for _, v in update.velocities), *(array for _, array in update.members)]
+                changed += [update.small.velocity] if update.small.members else []
+                if not update.holds() or not all(_has_bits(x, after.get(id(x))) for x in changed):
                     return row.name
                 continue
             calls = self.calls.get(id(row))
@@ -528,15 +552,22 @@ class Lowering:
         members: list[Leaf] = []
         optimizer: Any = None if step is None else step.args[0]
         small: Any = optimizer.together() if type(optimizer) is SGD else None
-        if small is not None and not small.others and len(small.members) == len(optimizer.parameters):
+        large: list[Leaf] = []
+        if small is not None:
             members = [p for _, p, _, _ in small.members]
-        lowers = bool(members) and all(
-            id(p) in grads and id(p) not in again and self._can_lower(grads[id(p)]) for p in members
+            large = [optimizer.parameters[i] for i in small.others]
+            is_plain = [
+                p.array.__class__ is np.ndarray and p.array.flags.c_contiguous and p.array.dtype.char in "fd"
+                and v.__class__ is np.ndarray and v.flags.c_contiguous and v.dtype == p.array.dtype
+                for p, v in zip(optimizer.parameters, optimizer.velocity, strict=True)
+            ]  # fmt: skip
+            if not all(is_plain) or len({p.array.dtype for p in optimizer.parameters}) > 1:
+                small = None
+        lowers = small is not None and all(
+            id(p) in grads and id(p) not in again and self._can_lower(grads[id(p)]) for p in (*members, *large)
         )
-        order = [*(members if lowers else ()), *(
-            row.args[0] for key, row in grads.items() if key not in again and not (
-                lowers and any(p is row.args[0] for p in members))
-        )]  # fmt: skip
+        together = [*members, *large] if lowers else []
+        order = [*together, *(row.args[0] for key, row in grads.items() if key not in {*again, *map(id, together)})]
         for leaf in order:
             row = grads[id(leaf)]
             value = self._values[row.args[1].at]
@@ -547,10 +578,11 @@ class Lowering:
             self._write(token)
             self.gradients.tokens.append(token)
             self.gradients.leaves.append(leaf)
-        self.gradients.finish(len(members) if lowers else 0)
+        divided = range(len(members), len(together))
+        self.gradients.finish(len(members) if lowers else 0, divided)
         if lowers:
-            assert optimizer is not None and step is not None
-            found[id(step)] = Update(optimizer, small.calls(self.gradients.flat), members)
+            assert step is not None
+            found[id(step)] = Update(optimizer, small, self.gradients, together)
         return found
 
     def _can_lower(self, row: Row) -> bool:
@@ -582,7 +614,9 @@ def changing(recorder: Recorder) -> list[Any]:
     for row in recorder.rows:
         if row.function is whole_step and type(row.args[0]) is SGD:
             small = row.args[0].together()
-            found += [] if small is None else [small.velocity]
+            if small is not None:
+                velocities = [row.args[0].velocity[i] for i in small.others]
+                found += [small.velocity, *(v for v in velocities if isinstance(v, np.ndarray))]
     return [x for x in found if x.flags.writeable]
 
 

@@ -200,9 +200,7 @@ class _LoweredWriter(_Writer):
         super().__init__(rows, results, count)
         self.lowering, self.exact = lowering, exact
         self._begun = False
-        self._locals = {id(token): f"g{k}" for k, token in enumerate(lowering.gradients.tokens)}
-        if lowering.gradients.flat is not None:
-            self._locals[id(lowering.gradients.flat)] = "flat"
+        self._locals = {id(token): name for name, token in lowering.gradients.fields.items()}
         done = [row for row in rows if id(row) in lowering.calls or id(row) in lowering.updates]
         self._unmade = {at for row in done for at in (row.slot, *row.parts.values())}
 
