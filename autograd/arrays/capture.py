@@ -101,7 +101,7 @@ class Whole:
         self.value = value
 
 
-def recorded(function: Callable[..., Any], *args: Any, changes: bool = False, name: str = "") -> Any:
+def recorded(function: Callable[..., Any], *args: Any, changes: bool | str = False, name: str = "") -> Any:
     """Call a function. While this thread records the calls of a step, the call is one of them, as a whole.
 
     Parameters
@@ -110,8 +110,8 @@ def recorded(function: Callable[..., Any], *args: Any, changes: bool = False, na
         It stays the same object from step to step.
     *args
         Arrays, Tensors, numbers, and `Whole` objects, which the function gets as they are.
-    changes : bool
-        Whether the function changes something besides its result.
+    changes : bool or "keys"
+        Whether the function changes something besides its result; "keys" if this is the thread's random state.
     name : str
         For error messages.
     """

@@ -163,4 +163,4 @@ class Dropout(Module):
     def forward(self, input: Any) -> Tensor:
         if not self.training:
             return input
-        return dropout(input, self.p, key=recorded(_next_key, *self.along, changes=True))
+        return dropout(input, self.p, key=recorded(_next_key, *self.along, changes="keys"))

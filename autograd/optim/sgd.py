@@ -190,7 +190,7 @@ class SGD(Optimizer):
 
 
 PART = 1 << 17
-"""The elements of a large parameter that calls of NumPy update at a time. Parts of less than half a MiB gain nothing."""
+"""The elements of a large parameter that calls of NumPy update at a time; fewer gain nothing."""
 
 
 def _update_on_host(optimizer: SGD, p: Any, v: Any, g: Any) -> None:

@@ -323,7 +323,7 @@ def next_key(name: str) -> Key:
     """
     if (capture := current_capture()) is not None:
         if capture.records:
-            key: Key = recorded(next_key, name, changes=True)
+            key: Key = recorded(next_key, name, changes="keys")
             return key
         refuse(
             f"next_key({name!r}) was called", "dropout of 0, or evaluation mode: each replay would use the same numbers"
@@ -364,6 +364,7 @@ def get_state() -> State:
 @typed_errors
 def set_state(state: State) -> None:
     """Restore a random state that `get_state` returned."""
+    refuse("the random state was set", "random.seed or random.set_state outside of the step")
     _thread.is_set = True
     _thread.seed = state.seed
     _thread.ordinals = dict(state.ordinals)

@@ -321,7 +321,8 @@ class Lowering:
                     self.calls[id(row)] = calls
                 elif self._is_view(row):
                     self.calls[id(row)] = []
-            self._changed = self._changed or (row.changes and row.function is not remove_gradients)
+            is_again = row.function is remove_gradients or row.changes == "keys"
+            self._changed = self._changed or bool(row.changes and not is_again)
             self._release(i)
 
     def _read(self, row: Row) -> None:

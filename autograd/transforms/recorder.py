@@ -21,7 +21,7 @@ from ..engine.dispatch import without_tensors
 from ..engine.events import emit, listeners
 from ..engine.leaves import Leaf
 from ..engine.multi_output import OUTPUT, Cotangents
-from ..engine.recording import EFFECT, LEAF, MARK
+from ..engine.recording import EFFECT, LEAF, MARK, OUTSIDE
 from ..engine.state import state
 from ..engine.sweep import Sweep
 from ..engine.tape import scope
@@ -50,12 +50,12 @@ class Slot:
 
 
 class Held:
-    """A Tensor among the arguments of a row: where its array is, and its layout."""
+    """A Tensor among the arguments of a row, or the results: where its array is, its layout, and its place."""
 
-    __slots__ = ("array", "layout")
+    __slots__ = ("array", "layout", "node")
 
-    def __init__(self, array: Any, layout: Any):
-        self.array, self.layout = array, layout
+    def __init__(self, array: Any, layout: Any, node: int = OUTSIDE):
+        self.array, self.layout, self.node = array, layout, node
 
 
 class Row:
@@ -72,8 +72,8 @@ class Row:
         By the path of a part of the result, such as ``(1, 0)``, its slot.
     value : object
         The result while it was recorded. Its shapes and dtypes are read when rows are lowered.
-    changes : bool
-        Whether the call changes something besides its result: a parameter, a gradient, a count.
+    changes : bool or "keys"
+        Whether the call changes something besides its result: a parameter, a gradient, a count, the random state.
     expected : bool
         Whether the result is a decision on data, which a replay must find again.
     of : tuple or None
@@ -85,7 +85,9 @@ class Row:
 
     __slots__ = ("args", "changes", "expected", "function", "name", "of", "parts", "site", "slot", "value", "words")
 
-    def __init__(self, function: Callable[..., Any], args: Any, words: Any, name: str, changes: bool, expected: bool):
+    def __init__(
+        self, function: Callable[..., Any], args: Any, words: Any, name: str, changes: bool | str, expected: bool
+    ):
         self.function, self.args, self.words, self.name = function, args, words, name
         self.changes, self.expected, self.site = changes, expected, find_site()
         self.of: Any = None
@@ -243,7 +245,7 @@ class Recorder(Capture):
     # -- rows --------------------------------------------------------------------------------------------------------
     def call(
         self, function: Callable[..., Any], args: tuple[Any, ...], words: dict[str, Any] | None = None, *,
-        name: str = "", changes: bool = False, expected: bool = False, of: Any = None,
+        name: str = "", changes: bool | str = False, expected: bool = False, of: Any = None,
     ) -> Any:  # fmt: skip
         """Make a call, and record it as a row. Nothing that it calls is recorded."""
         words = words or {}
@@ -259,16 +261,16 @@ class Recorder(Capture):
         if value is NotImplemented:
             return value
         if value.__class__ is np.bool_:
-            self._refuse(row, "gives one truth value, on which a program may decide")
+            self._refuse(row, "gives one truth value, on which a program may decide", "where(condition, x, y)")
         if value.__class__ in TENSORS:
-            self._refuse(row, "gives a Tensor in one call")
+            self._refuse(row, "gives a Tensor in one call", "operations of autograd")
         is_same = any(value is x for x in args) and not changes and value.__class__ not in _IMMUTABLE
         if not is_same:
             self._add(row, value)
         return value
 
-    def _refuse(self, row: Row, why: str) -> NoReturn:
-        raise CaptureError(f"capture: {row.name} at {row.line} {why}, and is not captured")
+    def _refuse(self, row: Row, why: str, fix: str) -> NoReturn:
+        raise CaptureError(f"capture: {row.name} at {row.line} {why}, and is not captured\n  fix: {fix}")
 
     def require(self, function: Callable[..., Any], args: tuple[Any, ...], words: dict[str, Any]) -> Any:
         """Make a call that decides on data. A replay that finds another result runs the step itself."""
@@ -330,8 +332,10 @@ class Recorder(Capture):
 
     # -- other calls of the layers above -----------------------------------------------------------------------------
     def module(self, module: Any) -> None:
-        """A module is called."""
-        self.modules.setdefault(id(module), module)
+        """A module is called, and may call all that it has."""
+        if id(module) not in self.modules:
+            for each in module.modules():
+                self.modules.setdefault(id(each), each)
 
     def refuse(self, what: str, fix: str) -> NoReturn:
         """Raise CaptureError for something that a replay would not repeat."""

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from ..engine.recording import UNRECORDED
 from ..engine.tensor import Tensor
 from ..errors import CaptureError
 from ..optim.base import remove_gradients
+from ..random.keys import get_state, set_state
 from .lowering import Lowering, slots_in
 from .recorder import Held, Named, Recorder, Row, Slot, accumulate, read
 
@@ -54,7 +54,7 @@ class _Writer:
         self.count = count
         self.results = results
         self.rows = self._in_order(rows)
-        self.names: dict[str, Any] = {"Tensor": Tensor, "Departed": Departed, "UNRECORDED": UNRECORDED}
+        self.names: dict[str, Any] = {"Tensor": Tensor, "Departed": Departed}
         self._of: dict[int, str] = {}
         self._last: dict[int, int] = {}  # by slot: the line of its last use
         for i, row in enumerate(self.rows):
@@ -79,7 +79,7 @@ class _Writer:
                     f"capture: {row.name} at {row.line} decides on a computed value after something has changed, so "
                     "that a replay could not go back; needed: decisions on arguments of the step"
                 )
-            changed = changed or row.changes
+            changed = changed or bool(row.changes and not _can_be_again(row))
         return [*first, *(row for row in rows if id(row) not in chosen)]
 
     def name(self, value: Any) -> str:
@@ -115,14 +115,17 @@ class _Writer:
 
     def lines(self) -> list[str]:
         """The body of the function. Until something has changed that a second run would change again, errors depart."""
-        first = next((i for i, row in enumerate(self.rows) if row.changes and row.function is not remove_gradients),
-                     len(self.rows))  # fmt: skip
+        first = next((i for i, row in enumerate(self.rows) if row.changes and not _can_be_again(row)), len(self.rows))
         parts = [self.lines_of(i, row) for i, row in enumerate(self.rows)]
         head = [line for part in parts[:first] for line in part]
         tail = [line for part in parts[first:] for line in part]
         if head:
-            head = ["try:", *(f"    {line}" for line in head), "except Exception as error:",
-                    "    raise Departed from error"]  # fmt: skip
+            keys = any(row.changes == "keys" for row in self.rows[:first])
+            head = [
+                *([f"keys = {self.name(get_state)}()"] if keys else ()), "try:", *(f"    {line}" for line in head),
+                "except Exception as error:", *([f"    {self.name(set_state)}(keys)"] if keys else ()),
+                "    raise Departed from error",
+            ]  # fmt: skip
         return [*head, *tail, f"return [{', '.join(map(self._result, self.results))}]"]
 
     def lines_of(self, i: int, row: Row) -> list[str]:
@@ -152,7 +155,7 @@ class _Writer:
 
     def _result(self, x: Any) -> str:
         if x.__class__ is Held:
-            return f"Tensor({self.text(x.array)}, {self.name(x.layout)}, None, UNRECORDED)"
+            return f"Tensor({self.text(x.array)}, {self.name(x.layout)}, None, {x.node})"
         return self.text(x)
 
     def _call(self, row: Row) -> str:
@@ -221,7 +224,7 @@ class _LoweredWriter(_Writer):
         if any(at in self.lowering.arrays for at in slots):
             array = self.lowering.arrays[slots[0]]
             text = self.text(Slot(slots[0])) + ("" if array.ndim == 0 else ".copy()")
-            return f"Tensor({text}, {self.name(x.layout)}, None, UNRECORDED)" if x.__class__ is Held else text
+            return f"Tensor({text}, {self.name(x.layout)}, None, {x.node})" if x.__class__ is Held else text
         return super()._result(x)
 
     def lines(self) -> list[str]:
@@ -282,6 +285,11 @@ def _adopt(leaf: Any, ct: Any) -> Any:
         leaf._grad = ct
         return ct
     return accumulate(leaf, ct)
+
+
+def _can_be_again(row: Row) -> bool:
+    """Whether what a row changes can be changed again by the step itself, after a replay has departed."""
+    return row.function is remove_gradients or row.changes == "keys"
 
 
 def _is_plain(x: Any) -> bool:

@@ -10,6 +10,7 @@ import numpy as np
 
 from ..engine.leaves import Leaf
 from ..engine.pytree import Structure, flatten
+from ..engine.recording import OUTSIDE, UNRECORDED
 from ..engine.state import state
 from ..engine.tensor import TENSORS
 from ..errors import ArgumentError, CaptureError, OptionError, TapeError, short
@@ -168,7 +169,7 @@ def _result_of(recorder: Recorder, x: Any) -> Any:
                 f"capture: the step returns a Tensor of shape {x.array.shape} that is neither an argument nor the "
                 "result of an operation of the step\n  fix: compute it by operations of autograd"
             )
-        return Held(found, x.layout)
+        return Held(found, x.layout, UNRECORDED if x.tape is not None or x.node == UNRECORDED else OUTSIDE)
     if isinstance(x, np.ndarray | np.generic):
         slot = recorder.slot_of(x)
         if slot is None:
