@@ -119,7 +119,7 @@ class Leaf(Tensor):
     def grad(self, value: Any) -> None:
         if self.pending and value is not None:
             self._refuse_pending("set")
-        if (capture := current_capture()) is not None and capture.records:
+        if state.recorder is not None:
             if value is not None:
                 refuse("a gradient was assigned", "tape.backward, which adds to it")
             self.zero_grad()
@@ -198,7 +198,8 @@ class Leaf(Tensor):
         """This rank's part as an array; read-only while a tape needs it, None where the value is absent."""
         if state.recording is not None and self._requires_grad:
             self._refuse_exit("{x}.data", "stop_gradient({x}).data")
-        refuse_value("data")
+        if state.recorder is not None:
+            refuse_value("data")
         if self.layout is not None and P in self.layout.labels:
             self._refuse_addend("data")
         return None if is_absent(self.array) else guarded(self)
@@ -257,7 +258,7 @@ class Leaf(Tensor):
 
     def zero_grad(self) -> None:
         """Remove the gradient."""
-        if current_capture() is not None:
+        if state.recorder is not None:
             recorded(_remove_gradient, Whole(self), changes=True)
         else:
             self._grad = None
@@ -545,7 +546,11 @@ def make_leaf(
     if array.__class__ in TENSORS:
         labels = with_own_labels(caller, array, layout, KEEPS - {C} if requires_grad else KEEPS, state.grid)
         values = array.array
-    values = _as_leaf(values, None if dtype is None else dtype_named(dtype), device)
+    kind = None if dtype is None else dtype_named(dtype)
+    if state.recorder is None:
+        values = as_array(values, kind, device)
+    else:
+        values = state.recorder.call(_scalar_or_array, (values, kind, device))
     found = _layout(values, labels, V, global_shape)
     if requires_grad and found is not None and found.drawn:
         raise LayoutError(drawn_leaf(caller, array))
@@ -600,7 +605,11 @@ def constant(array: Any, dtype: Any = None, device: str | None = None) -> Leaf:
             if have is P or type(have) is Shard:
                 raise LayoutError(contradiction("constant", array, axis, have, C))
         array = array.array
-    values = _as_leaf(array, None if dtype is None else dtype_named(dtype), device)
+    kind = None if dtype is None else dtype_named(dtype)
+    if state.recorder is None:
+        values = as_array(array, kind, device)
+    else:
+        values = state.recorder.call(_scalar_or_array, (array, kind, device))
     x = Constant(values, None if state.grid is None else state.grid.uniform(C))
     state.distribution.note_declaration("constant", x)
     return x
@@ -610,14 +619,8 @@ def _remove_gradient(leaf: Leaf) -> None:
     leaf._grad = None
 
 
-def _as_leaf(values: Any, dtype: Any, device: Any) -> Any:
-    """The array of a leaf. A captured step makes it anew at each replay."""
-    if state.recorder is None:
-        return as_array(values, dtype, device)
-    return state.recorder.call(_scalar_or_array, (values, dtype, device))
-
-
 def _scalar_or_array(values: Any, dtype: Any, device: Any) -> Any:
+    """The array of a leaf, which a captured step makes anew at each replay."""
     array = as_array(values, dtype, device)
     return array[()] if array.__class__ is ndarray and not array.shape else array
 

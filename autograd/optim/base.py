@@ -247,7 +247,7 @@ class Optimizer:
         """Set the gradients of all parameters to None; OptionError if `set_to_none` is not True."""
         if set_to_none is not True:
             raise OptionError(f"zero_grad: set_to_none={set_to_none!r} was given; needed: True")
-        if current_capture() is not None:
+        if state.recorder is not None:
             recorded(remove_gradients, *map(Whole, self.parameters), changes=True, name="zero_grad")
             return
         for p in self.parameters:
@@ -285,7 +285,7 @@ class Optimizer:
         ReplicaWarning
             At the first step: all ranks hold the same values of a parameter that is Varying or sharded.
         """
-        if (capture := current_capture()) is not None and capture.records:
+        if state.recorder is not None:
             recorded(whole_step, Whole(self), keep, changes=True, name=f"{type(self).__name__}.step")
             return
         if events.spans:

@@ -14,7 +14,6 @@ from ..arrays.half import is_half
 from ..engine.leaves import Leaf
 from ..errors import OptionError
 from ..kernels import functions
-from ..kernels.compiled import fitting
 from .base import _BARE, Optimizer, decrease
 from .fused import Tables, contiguous, numbers_of_step, refuse_other_arrays
 from .hyperparameters import check_numbers
@@ -22,6 +21,7 @@ from .hyperparameters import check_numbers
 __all__ = ["PART", "SGD"]
 
 _on_host = functions("momentum", np.ndarray).momentum
+_fits = functions("momentum", np.ndarray).fits
 
 
 class SGD(Optimizer):
@@ -252,7 +252,7 @@ class _SmallParameters:
         `parts` are those of the gradient, of `PART` elements each.
         """
         p, v = optimizer.parameters[i].array, optimizer.velocity[i]
-        if fitting("momentum", p, v, gradient) is not None:
+        if _fits(p, v, gradient):
             return [(_update_on_host, (optimizer, p, v, gradient))]
         found: list[Any] = []
         flat_p, flat_v, change = p.reshape(-1), v.reshape(-1), np.empty(PART, p.dtype)

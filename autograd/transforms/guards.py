@@ -88,7 +88,7 @@ class Form:
 
 
 class Guard:
-    """What must be as it was recorded, besides the arguments: leaves, modules, and the state of the thread."""
+    """The leaves, the modules and the state of the thread of a recorded run."""
 
     def __init__(self, recorder: Recorder):
         self.state = state.distribution, state.grid, state.no_grad
@@ -137,41 +137,67 @@ def entry(form: Form, guard: Guard, run: Callable[..., Any]) -> Callable[[tuple[
         names[found] = value
         return found
 
-    distribution, grid, no_grad = map(name, guard.state)
-    faults = [
-        "listeners or spans or state.recording is not None or current_capture() is not None",
-        f"state.distribution is not {distribution} or state.grid is not {grid} or state.no_grad is not {no_grad}",
-    ]
-    lines = []
+    faults, lines = _state_faults(form, guard, name), []
     if form.is_flat:
-        faults.append(f"len(args) != {len(form.leaves)}")
-        if form.leaves:
-            lines.append("".join(f"a{i}, " for i in range(len(form.leaves))) + "= args")
-        checks = []
-        for i, (x, array) in enumerate(zip(form.leaves, form.arrays, strict=True)):
-            checks.append(f"a{i}.__class__ is not {name(x.__class__)}")
-            if x.__class__ in TENSORS:
-                checks[-1] += (f" or a{i}._requires_grad or a{i}.tape is not None or a{i}.layout is not "
-                               f"{name(x.layout)}")  # fmt: skip
-                lines.append(f"v{i} = a{i}.array if a{i}.__class__ is {name(x.__class__)} else a{i}")
-                checks.append(f"v{i}.__class__ is not {name(array.__class__)}")
-            else:
-                lines.append(f"v{i} = a{i}")
-            if isinstance(array, np.ndarray):
-                checks.append(f"v{i}.shape != {name(array.shape)} or v{i}.dtype is not {name(array.dtype)}")
-                if array.ndim:
-                    checks.append(f"v{i}.strides != {name(array.strides)}")
-            checks += [f"v{i} is v{j}" for j in range(i)]
-        lines += [f"if {check}: return None" for check in checks]
+        lines += _argument_lines(form, name)
     else:
         lines += ["try: form = Form(args)", "except TapeError: return None",
                   f"if form.key != {name(form.key)}: return None"]  # fmt: skip
     given = ", ".join(f"v{i}" for i in range(len(form.arrays))) if form.is_flat else "*form.arrays"
-    for leaf, array, leaf_form in guard.leaves:
+    lines += _leaf_lines(guard, name) + _module_lines(guard, name)
+    source = ["def enter(args, {}):".format(", ".join(f"{key}={key}" for key in names)),
+              *(f"    if {fault}: return None" for fault in faults), *(f"    {line}" for line in lines),
+              f"    return run({given})"]  # fmt: skip
+    space = dict(names)
+    exec(compile("\n".join(source), "<guards of a captured step>", "exec"), space)
+    found: Callable[[tuple[Any, ...]], Any] = space["enter"]
+    return found
+
+
+
+
+def _state_faults(form: Form, guard: Guard, name: Callable[[Any], str]) -> list[str]:
+    distribution, grid, no_grad = map(name, guard.state)
+    found = [
+        "listeners or spans or state.recording is not None or current_capture() is not None",
+        f"state.distribution is not {distribution} or state.grid is not {grid} or state.no_grad is not {no_grad}",
+    ]
+    return [*found, f"len(args) != {len(form.leaves)}"] if form.is_flat else found
+
+
+def _argument_lines(form: Form, name: Callable[[Any], str]) -> list[str]:
+    """Lines that read the arrays of arguments in no containers, and compare their forms."""
+    lines, checks = [], []
+    if form.leaves:
+        lines.append("".join(f"a{i}, " for i in range(len(form.leaves))) + "= args")
+    for i, (x, array) in enumerate(zip(form.leaves, form.arrays, strict=True)):
+        kind = name(x.__class__)
+        checks.append(f"a{i}.__class__ is not {kind}")
+        if x.__class__ in TENSORS:
+            checks[-1] += f" or a{i}._requires_grad or a{i}.tape is not None or a{i}.layout is not {name(x.layout)}"
+            lines.append(f"v{i} = a{i}.array if a{i}.__class__ is {kind} else a{i}")
+            checks.append(f"v{i}.__class__ is not {name(array.__class__)}")
+        else:
+            lines.append(f"v{i} = a{i}")
+        if isinstance(array, np.ndarray):
+            checks.append(f"v{i}.shape != {name(array.shape)} or v{i}.dtype is not {name(array.dtype)}")
+            checks += [f"v{i}.strides != {name(array.strides)}"] if array.ndim else []
+        checks += [f"v{i} is v{j}" for j in range(i)]
+    return [*lines, *(f"if {check}: return None" for check in checks)]
+
+
+def _leaf_lines(guard: Guard, name: Callable[[Any], str]) -> list[str]:
+    lines = []
+    for leaf, array, form in guard.leaves:
         x = name(leaf)
-        lines.append(f"if {x}.array is not {name(array)} and not has_form({x}, {name(leaf_form)}): return None")
+        lines.append(f"if {x}.array is not {name(array)} and not has_form({x}, {name(form)}): return None")
         lines.append(f"if {x}._requires_grad is not {name(leaf._requires_grad)} or {x}.layout is not "
                      f"{name(leaf.layout)}: return None")  # fmt: skip
+    return lines
+
+
+def _module_lines(guard: Guard, name: Callable[[Any], str]) -> list[str]:
+    lines = []
     kept: list[Any] = []  # what modules have, in one comparison
     held: list[str] = []
     for module, module_form in guard.modules:
@@ -185,12 +211,4 @@ def entry(form: Form, guard: Guard, run: Callable[..., Any]) -> Callable[[tuple[
             held.append(f"{name(x)}{'.values()' if x.__class__ is dict else ''}, end")
     if held:
         lines.append(f"if not all(map(is_, chain({', '.join(held)}), {name(kept)})): return None")
-    source = ["def enter(args, {}):".format(", ".join(f"{key}={key}" for key in names)),
-              *(f"    if {fault}: return None" for fault in faults), *(f"    {line}" for line in lines),
-              f"    return run({given})"]  # fmt: skip
-    space = dict(names)
-    exec(compile("\n".join(source), "<guards of a captured step>", "exec"), space)
-    found: Callable[[tuple[Any, ...]], Any] = space["enter"]
-    return found
-
-
+    return lines

@@ -376,22 +376,24 @@ class Lowering:
         owner = _owner(value)
         if isinstance(value, np.ndarray) and value.size != _size_of_owner(value):
             raise _Refused
-        out = None
-        for x in given:
-            if isinstance(x, np.ndarray) and id(x) in self._of_block and x.shape == value.shape and x.ndim and (
-                x.dtype == value.dtype
-            ):
-                block = self._of_block[id(x)]
-                of = [key for key, known in self._blocks.items() if known is block]
-                if len(of) == 1 and self._last[of[0]] == i:
-                    del self._blocks[of[0]]
-                    out = self._on(block, value.shape, value.dtype)
-                    break
+        out = self._reused(i, value, given)
         if out is None:
             out = self.new(value.shape, value.dtype)
         self._blocks[owner] = self._of_block[id(out)]
         self._pending.append((row.slot if not path else row.parts.get(path, -1), out))
         return out
+
+    def _reused(self, i: int, value: Any, given: Any) -> Any:
+        """The memory of an operand that row i is the last to read, for a result of its form; None if there is none."""
+        for x in given:
+            block = self._of_block.get(id(x)) if isinstance(x, np.ndarray) else None
+            if block is None or not x.ndim or (x.shape, x.dtype) != (value.shape, value.dtype):
+                continue
+            of = [key for key, known in self._blocks.items() if known is block]
+            if len(of) == 1 and self._last[of[0]] == i:
+                del self._blocks[of[0]]
+                return self._on(block, value.shape, value.dtype)
+        return None
 
     def _lowered(self, i: int, row: Row) -> Any:
         if row.of is None or row.words:
@@ -407,24 +409,7 @@ class Lowering:
         self._pending = []
         calls = Calls(self)
         try:
-            given = _flat(self._resolve(row.args))
-            if key == "y":
-                args = self._resolve(row.args)
-                out = self._outputs(i, row, given, op.elementwise)
-                function(calls, out, *args)
-            else:
-                _, ct, y, xs, options, shapes = self._resolve(row.args)
-                if shapes is not None:
-                    shape = np.broadcast_shapes(*shapes)
-                    if tuple(shapes[key]) != shape and not is_sum:
-                        raise _Refused
-                out = self._outputs(i, row, given, op.elementwise)
-                if is_sum:
-                    if ct is MISSING or ct.ndim != 2 or out.shape != ct.shape[1:] or ct.dtype.char not in "fd":
-                        raise _Refused
-                    calls.add(ones(len(ct), ct.dtype).dot, ct, out)
-                else:
-                    function(calls, out, ct, y, *xs, *options)
+            out = self._applied(i, row, calls, op.lowered.get(key))
             self._check(calls, out)
         except (_Refused, AttributeError, TypeError, ValueError, RingtapeError):
             self._free, self._blocks, self.bytes = free, blocks, size
@@ -438,6 +423,26 @@ class Lowering:
             return []
         self._free += [self._of_block[id(x)] for x in calls.scratches]
         return calls.found
+
+    def _applied(self, i: int, row: Row, calls: Calls, function: Any) -> Any:
+        """Make the output of a row, and add the calls that write it."""
+        op, key = row.of
+        args = self._resolve(row.args)
+        if key == "y":
+            out = self._outputs(i, row, _flat(args), op.elementwise)
+            function(calls, out, *args)
+            return out
+        _, ct, y, xs, options, shapes = args
+        if function is not None and shapes is not None and tuple(shapes[key]) != np.broadcast_shapes(*shapes):
+            raise _Refused
+        out = self._outputs(i, row, _flat(args), op.elementwise)
+        if function is not None:
+            function(calls, out, ct, y, *xs, *options)
+        elif ct is MISSING or ct.ndim != 2 or out.shape != ct.shape[1:] or ct.dtype.char not in "fd":
+            raise _Refused
+        else:
+            calls.add(ones(len(ct), ct.dtype).dot, ct, out)
+        return out
 
     def _check(self, calls: Calls, out: Any) -> None:
         tokens = {id(x) for x in self._tokens.values()}
@@ -532,11 +537,36 @@ class Lowering:
     # -- optimizers --------------------------------------------------------------------------------------------------
     def _steps(self) -> dict[int, Update]:
         """Decide which gradients are new arrays of their own, and which steps of SGD are lowered."""
+        grads, again, step = self._gradient_rows()
+        members, large = _members_of(step)
+        together = [*members, *large]
+        usable = {id(row.args[0]) for key, row in grads.items() if key not in again and self._can_lower(row)}
+        lowers = bool(together) and usable.issuperset(map(id, together))
+        together = together if lowers else []
+        taken = set(map(id, together))
+        for leaf in (*together, *(row.args[0] for key, row in grads.items() if key in usable and key not in taken)):
+            row = grads[id(leaf)]
+            value = self._values[row.args[1].at]
+            token = np.empty(value.shape, value.dtype)
+            self._tokens[row.args[1].at] = token
+            self._write(token)
+            self.gradients.tokens.append(token)
+            self.gradients.leaves.append(leaf)
+        divided = range(len(members), len(together))
+        self.gradients.finish(len(members) if lowers else 0, divided)
+        if not lowers or step is None:
+            return {}
+        optimizer = step.args[0]
+        return {id(step): Update(optimizer, optimizer.together(), self.gradients, together)}
+
+    def _gradient_rows(self) -> tuple[dict[int, Row], set[int], Row | None]:
+        """By the id of a leaf, the row that gives it its gradient; the leaves with another use of it; a step of SGD.
+
+        The step is the only other row that changes something after the first gradient.
+        """
         grads: dict[int, Row] = {}
         cleared: set[int] = set()
-        found: dict[int, Update] = {}
         again: set[int] = set()
-        other = False
         step: Row | None = None
         for row in self._rows:
             if row.function is remove_gradients:
@@ -546,45 +576,11 @@ class Lowering:
                 if id(leaf) in grads or id(leaf) not in cleared or ct.__class__ is not Slot or ct.at not in self._alone:
                     again.add(id(leaf))
                 grads.setdefault(id(leaf), row)
-            elif row.function is whole_step and step is None and not other:
-                step = row
             elif row.changes and grads:
-                other = True
-        members: list[Leaf] = []
-        optimizer: Any = None if step is None else step.args[0]
-        small: Any = optimizer.together() if type(optimizer) is SGD else None
-        large: list[Leaf] = []
-        if small is not None:
-            members = [p for _, p, _, _ in small.members]
-            large = [optimizer.parameters[i] for i in small.others]
-            is_plain = [
-                p.array.__class__ is np.ndarray and p.array.flags.c_contiguous and p.array.dtype.char in "fd"
-                and v.__class__ is np.ndarray and v.flags.c_contiguous and v.dtype == p.array.dtype
-                for p, v in zip(optimizer.parameters, optimizer.velocity, strict=True)
-            ]  # fmt: skip
-            if not all(is_plain) or len({p.array.dtype for p in optimizer.parameters}) > 1:
-                small = None
-        lowers = small is not None and all(
-            id(p) in grads and id(p) not in again and self._can_lower(grads[id(p)]) for p in (*members, *large)
-        )
-        together = [*members, *large] if lowers else []
-        order = [*together, *(row.args[0] for key, row in grads.items() if key not in {*again, *map(id, together)})]
-        for leaf in order:
-            row = grads[id(leaf)]
-            value = self._values[row.args[1].at]
-            if not self._can_lower(row):
-                continue
-            token = np.empty(value.shape, value.dtype)
-            self._tokens[row.args[1].at] = token
-            self._write(token)
-            self.gradients.tokens.append(token)
-            self.gradients.leaves.append(leaf)
-        divided = range(len(members), len(together))
-        self.gradients.finish(len(members) if lowers else 0, divided)
-        if lowers:
-            assert step is not None
-            found[id(step)] = Update(optimizer, small, self.gradients, together)
-        return found
+                if row.function is not whole_step or step is not None:
+                    return grads, again, None
+                step = row
+        return grads, again, step
 
     def _can_lower(self, row: Row) -> bool:
         """Whether the operation that made a gradient declares how it is lowered."""
@@ -597,6 +593,21 @@ class Lowering:
             return False
         op, key = maker.of
         return key in op.lowered
+
+
+def _members_of(step: Row | None) -> tuple[list[Leaf], list[Leaf]]:
+    """The parameters that a step of SGD with momentum updates together, and the large ones; none for another step."""
+    optimizer: Any = None if step is None else step.args[0]
+    small: Any = optimizer.together() if type(optimizer) is SGD else None
+    if small is None or len({p.array.dtype for p in optimizer.parameters}) > 1:
+        return [], []
+    for p, v in zip(optimizer.parameters, optimizer.velocity, strict=True):
+        x = p.array
+        if not (x.__class__ is v.__class__ is np.ndarray and x.dtype.char in "fd" and v.dtype == x.dtype):
+            return [], []
+        if not (x.flags.c_contiguous and v.flags.c_contiguous):
+            return [], []
+    return [p for _, p, _, _ in small.members], [optimizer.parameters[i] for i in small.others]
 
 
 def make(function: Callable[..., Any], args: tuple[Any, ...], out: Any) -> Any:

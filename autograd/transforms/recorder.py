@@ -21,7 +21,7 @@ from ..engine.dispatch import without_tensors
 from ..engine.events import emit, listeners
 from ..engine.leaves import Leaf
 from ..engine.multi_output import OUTPUT, Cotangents
-from ..engine.recording import EFFECT, LEAF, MARK, OUTSIDE
+from ..engine.recording import EFFECT, LEAF, MARK, OUTSIDE, arrays_of, op_of, options_of
 from ..engine.state import state
 from ..engine.sweep import Sweep
 from ..engine.tape import scope
@@ -388,13 +388,13 @@ class _CapturedSweep(Sweep):
         super().add(place, ct)
 
     def _announced_step(self, node: Any, ct: Any) -> None:
-        op = node[0]
+        op = op_of(node)
         if (op is MARK or op is EFFECT) and _is_of_scope(node):
             op.pull(node, ct, self)
             return
         if op is LEAF:
             if self.wanted is None:
-                self._give(node[2][0], ct)
+                self._give(arrays_of(node)[0], ct)
             return
         if not (hasattr(op, "captured") or op is WATCH or op is OUTPUT):
             raise CaptureError(
@@ -407,8 +407,8 @@ class _CapturedSweep(Sweep):
         """End the sweep. Gradients of leaves from before its interval are rows, too."""
         for place, ct in list(self.outside.items()):
             node = self.recording.nodes[place]
-            if node is not None and node[0] is LEAF:
-                self._give(node[2][0], ct)
+            if node is not None and op_of(node) is LEAF:
+                self._give(arrays_of(node)[0], ct)
                 del self.outside[place]
         if self.outside:
             raise CaptureError("capture: a backward of one tape inside another is not captured")
@@ -426,7 +426,7 @@ class _CapturedSweep(Sweep):
 
 def _is_of_scope(node: Any) -> bool:
     """Whether the node of a mark or an effect is of a named part of a program (`tape.scope`), which only tells."""
-    of = node[4][0]
+    of = options_of(node)[0]
     return getattr(of, "func", None) is emit or getattr(of, "__module__", "") == scope.__module__
 
 
@@ -436,7 +436,7 @@ def _sum(a: Any, b: Any) -> Any:
 
 # -- two recordings ----------------------------------------------------------------------------------------------------
 def difference(first: Recorder, second: Recorder) -> str:
-    """How two runs of a step differ in more than the values of their arguments; "" if they do not."""
+    """The first difference between two runs of a step besides the values of their arguments; "" if there is none."""
     for i, (a, b) in enumerate(zip(first.rows, second.rows, strict=False)):
         where = f"{b.name} at {b.line}"
         if a.name != b.name or not _same(a.function, b.function):
@@ -483,20 +483,13 @@ def _is_value(x: Any) -> bool:
 
 
 def _differ(a: Any, b: Any) -> str:
-    """What differs in the arguments of a row; "" if nothing does."""
+    """The difference between the arguments of two rows, as text; "" if there is none."""
     if a.__class__ is b.__class__:
-        if a.__class__ is tuple or a.__class__ is list:
-            if len(a) != len(b):
-                return f"{len(a)} values, then {len(b)}"
-            return next((found for x, y in zip(a, b, strict=True) if (found := _differ(x, y))), "")
-        if a.__class__ is dict:
-            return "other keys" if a.keys() != b.keys() else _differ(list(a.values()), list(b.values()))
-        if a.__class__ is Held:
-            return _differ(a.array, b.array) or ("" if a.layout is b.layout else "another layout")
-        if a.__class__ is Named:
-            return "another type" if a.kind is not b.kind else _differ(a.parts, b.parts)
-        if a.__class__ is slice:
-            return _differ((a.start, a.stop, a.step), (b.start, b.stop, b.step))
+        first, second = _parts_of(a), _parts_of(b)
+        if first is not None and second is not None:
+            if len(first) != len(second):
+                return f"{len(first)} values, then {len(second)}"
+            return next((found for x, y in zip(first, second, strict=True) if (found := _differ(x, y))), "")
         if a.__class__ is Slot:
             return "" if a.at == b.at else "another value"
     if _same(a, b):
@@ -506,8 +499,22 @@ def _differ(a: Any, b: Any) -> str:
     return short(a) if isinstance(a, np.ndarray) else f"{short(a)}, then {short(b)}"
 
 
+def _parts_of(x: Any) -> list[Any] | None:
+    """The parts of a container among the arguments of a row; None for a value."""
+    kind = x.__class__
+    if kind is tuple or kind is list:
+        return list(x)
+    if kind is dict:
+        return [*x, *x.values()]
+    if kind is Held:
+        return [x.array, x.layout]
+    if kind is Named:
+        return [x.kind, *x.parts]
+    return [x.start, x.stop, x.step] if kind is slice else None
+
+
 def _forms(a: Any, b: Any) -> str:
-    """How the shapes and dtypes of two results differ."""
+    """The difference between the shapes and dtypes of two results, as text; "" if there is none."""
     if isinstance(a, tuple | list) and isinstance(b, tuple | list):
         if len(a) != len(b):
             return f"{len(a)} values, then {len(b)}"

@@ -256,10 +256,12 @@ class _LoweredWriter(_Writer):
         if key in lowering.updates:
             update = lowering.updates[key]
             return [f"{self.name(update.begin)}()", *(self._line(f, args) for f, args in update.calls)]
-        if key not in lowering.calls:
-            return super().lines_of(i, row)
-        found = []
-        for function, args, word, required in lowering.calls[key]:
+        return self._lowered_lines(i, row) if key in lowering.calls else super().lines_of(i, row)
+
+    def _lowered_lines(self, i: int, row: Row) -> list[str]:
+        """The calls of a lowered row. Before the first that writes a gradient the array of all gradients is made."""
+        found, lowering = [], self.lowering
+        for function, args, word, required in lowering.calls[id(row)]:
             line = self._line(function, args, word)
             if not self._begun and any(id(x) in self._locals for x in (*args, word)):
                 self._begun = True
