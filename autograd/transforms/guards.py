@@ -7,6 +7,7 @@ of the thread. `entry` writes both as one function, because it runs at every rep
 from __future__ import annotations
 
 import operator
+import threading
 from collections.abc import Callable
 from itertools import chain
 from typing import Any
@@ -32,8 +33,9 @@ _END = object()
 
 
 def is_heard() -> bool:
-    """Whether something hears of operations, or captures them."""
-    return bool(listeners or spans or current_capture() is not None)
+    """Whether something hears of operations of this thread, or captures them."""
+    me = threading.get_ident()
+    return current_capture() is not None or any(thread == me for thread, _ in (*listeners, *spans))
 
 
 class Form:
@@ -113,12 +115,17 @@ def _has_form(x: Leaf, form: Any) -> bool:
     return bool(_leaf_form(x) == form)
 
 
+def _is_guarded(module: Any, name: str) -> bool:
+    """Whether an attribute of a module is compared: it is no buffer, and not private to one of ringtape's classes."""
+    is_own = type(module).__module__.partition(".")[0] in ("autograd", "collectives", "parallel")
+    return name not in getattr(module, "_buffers", ()) and not (is_own and name.startswith("_"))
+
+
 def _module_form(module: Any) -> list[Any]:
-    """The identities of the attributes of a module but its buffers, and of what is in its containers."""
-    buffers = getattr(module, "_buffers", ())
+    """The identities of the attributes of a module that are compared, and of what is in its containers."""
     found: list[Any] = [module.training]
     for name, value in vars(module).items():
-        if name not in buffers:
+        if _is_guarded(module, name):
             found.append(id(value))
             if value.__class__ in (list, tuple, dict):
                 found += map(id, value.values() if value.__class__ is dict else value)
@@ -129,6 +136,7 @@ def entry(form: Form, guard: Guard, run: Callable[..., Any]) -> Callable[[tuple[
     """A function of the tuple of arguments that returns what `run` returns for their arrays; None if it may not run."""
     names: dict[str, Any] = {"ndarray": np.ndarray, "state": state, "listeners": listeners, "spans": spans, "run": run,
                              "current_capture": current_capture, "has_form": _has_form, "Form": Form,
+                             "is_heard": is_heard,
                              "form_of": _module_form, "TapeError": TapeError, "is_": operator.is_,
                              "chain": chain, "end": (_END,)}  # fmt: skip
 
@@ -159,7 +167,7 @@ def entry(form: Form, guard: Guard, run: Callable[..., Any]) -> Callable[[tuple[
 def _state_faults(form: Form, guard: Guard, name: Callable[[Any], str]) -> list[str]:
     distribution, grid, no_grad = map(name, guard.state)
     found = [
-        "listeners or spans or state.recording is not None or current_capture() is not None",
+        "state.recording is not None or (listeners or spans or current_capture() is not None) and is_heard()",
         f"state.distribution is not {distribution} or state.grid is not {grid} or state.no_grad is not {no_grad}",
     ]
     return [*found, f"len(args) != {len(form.leaves)}"] if form.is_flat else found
@@ -201,7 +209,7 @@ def _module_lines(guard: Guard, name: Callable[[Any], str]) -> list[str]:
     kept: list[Any] = []  # what modules have, in one comparison
     held: list[str] = []
     for module, module_form in guard.modules:
-        if getattr(module, "_buffers", ()):
+        if not all(_is_guarded(module, each) for each in vars(module)):
             lines.append(f"if form_of({name(module)}) != {name(module_form)}: return None")
             continue
         attributes = vars(module)

@@ -20,7 +20,7 @@ from ..engine.leaves import Leaf
 from ..errors import RingtapeError
 from ..optim.base import remove_gradients, whole_step
 from ..optim.sgd import PART, SGD
-from .recorder import Held, Named, Recorder, Row, Slot, accumulate, read
+from .recorder import Held, Named, Recorder, Row, Slot, accumulate, adopt, read
 
 __all__ = ["Calls", "Gradients", "Lowering", "Update", "changing", "slots_in"]
 
@@ -489,8 +489,13 @@ class Lowering:
         ):
             return False
         self.arrays[row.slot] = found
-        self._views = [*getattr(self, "_views", ()), found]
         return True
+
+    def forget(self) -> None:
+        """Release what was only needed to lower the rows and to prove it: above all, the recorded values."""
+        for each in (self._values, self._last, self._blocks, self._of_block, self._made, self._constants):
+            each.clear()
+        self._all, self._free, self._pending = [], [], []
 
     # -- proof -------------------------------------------------------------------------------------------------------
     def fault(self, inputs: Sequence[Any], before: Sequence[tuple[Any, Any]]) -> str:
@@ -576,7 +581,9 @@ class Lowering:
                 if id(leaf) in grads or id(leaf) not in cleared or ct.__class__ is not Slot or ct.at not in self._alone:
                     again.add(id(leaf))
                 grads.setdefault(id(leaf), row)
-            elif row.changes and grads:
+            elif row.function is adopt:
+                again.add(id(row.args[0]))
+            elif row.changes and row.changes != "messages" and grads:
                 if row.function is not whole_step or step is not None:
                     return grads, again, None
                 step = row

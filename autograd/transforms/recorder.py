@@ -28,7 +28,7 @@ from ..engine.tape import scope
 from ..engine.tensor import TENSORS, WATCH, Tensor
 from ..errors import CaptureError, find_site, short, short_site
 
-__all__ = ["Held", "Named", "Recorder", "Row", "Slot", "accumulate", "difference", "read"]
+__all__ = ["Held", "Named", "Recorder", "Row", "Slot", "accumulate", "adopt", "difference", "read"]
 
 
 class Slot:
@@ -109,6 +109,14 @@ def accumulate(leaf: Leaf, ct: Any) -> Any:
     """Add a cotangent to the gradient of a leaf, and return the array of the gradient."""
     leaf.accumulate(ct)
     return getattr(leaf._grad, "array", leaf._grad)
+
+
+def adopt(leaf: Leaf, ct: Any) -> Any:
+    """`accumulate` of a cotangent that nothing else uses: the first one is the gradient itself."""
+    if leaf._grad is None and ct.__class__ is np.ndarray and ct.dtype is leaf.array.dtype:
+        leaf._grad, leaf.used = ct, None
+        return ct
+    return accumulate(leaf, ct)
 
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis), slice, range, type, np.dtype)
@@ -327,8 +335,18 @@ class Recorder(Capture):
             twin.keeping = keeping
         twin.cotangent = cotangent
         twin.call, twin.pull = twin.bind()
-        twin.captured = op
+        twin.makes_rows = True
         return twin
+
+    def read_all(self, operands: Sequence[Any]) -> None:
+        """Leaves enter a computation together: their arrays are read by rows."""
+        for x in operands:
+            self._array_of(x)
+
+    def give(self, leaf: Any, ct: Any, adopts: bool = False) -> None:
+        """Add a cotangent to the gradient of a leaf. With `adopts` the leaf may own the array: see `Leaf.adopt`."""
+        function = adopt if adopts else accumulate
+        self.call(function, (Whole(leaf), ct), name=f"gradient of {leaf.name or 'a leaf'}", changes=True)
 
     # -- other calls of the layers above -----------------------------------------------------------------------------
     def module(self, module: Any) -> None:
@@ -396,7 +414,7 @@ class _CapturedSweep(Sweep):
             if self.wanted is None:
                 self._give(arrays_of(node)[0], ct)
             return
-        if not (hasattr(op, "captured") or op is WATCH or op is OUTPUT):
+        if not (getattr(op, "makes_rows", False) or op is WATCH or op is OUTPUT):
             raise CaptureError(
                 f"capture: the step of {op.name!r} in backward is not captured; needed: operations of autograd, one "
                 "tape, and a backward of its own values"
@@ -418,7 +436,7 @@ class _CapturedSweep(Sweep):
         if ct.__class__ in TENSORS:
             text = "capture: backward(record=True) that gives leaves gradients is not captured\n  fix: wanted="
             raise CaptureError(text)
-        self.recorder.call(accumulate, (Whole(leaf), ct), name=f"gradient of {leaf.name or 'a leaf'}", changes=True)
+        self.recorder.give(leaf, ct)
 
     def take_pending(self) -> None:
         raise CaptureError("capture: cotangents that a sweep of another tape has left are not captured")

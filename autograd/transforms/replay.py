@@ -17,7 +17,7 @@ from ..errors import CaptureError
 from ..optim.base import remove_gradients
 from ..random.keys import get_state, set_state
 from .lowering import Lowering, slots_in
-from .recorder import Held, Named, Recorder, Row, Slot, accumulate, read
+from .recorder import Held, Named, Recorder, Row, Slot, accumulate, adopt, read
 
 __all__ = ["Departed", "compiled", "lowered"]
 
@@ -163,7 +163,7 @@ class _Writer:
             return f"{self.name(row.args[0])}.array"
         function = row.function
         if function is accumulate and row.args[1].__class__ is Slot and row.args[1].at in self.alone:
-            function = _adopt
+            function = adopt
         args = [*map(self.text, row.args), *(f"{key}={self.text(x)}" for key, x in row.words.items())]
         return f"{self.name(function)}({', '.join(args)})"
 
@@ -205,7 +205,7 @@ class _LoweredWriter(_Writer):
         self._begun = False
         self._locals = {id(token): name for name, token in lowering.gradients.fields.items()}
         done = [row for row in rows if id(row) in lowering.calls or id(row) in lowering.updates]
-        self._unmade = {at for row in done for at in (row.slot, *row.parts.values())}
+        self._unmade = {at: (row, path) for row in done for path, at in {(): row.slot, **row.parts}.items()}
 
     def is_local(self, at: int) -> bool:
         return at not in self.lowering.arrays and at not in self._unmade
@@ -215,9 +215,22 @@ class _LoweredWriter(_Writer):
             array = self.lowering.arrays[x.at]
             name = self._locals.get(id(array)) or self.name(array)
             return name if array.ndim else f"{name}[()]"
+        if x.__class__ is Slot and x.at in self._unmade:
+            return self._rebuilt(*self._unmade[x.at])
         if id(x) in self._locals:
             return self._locals[id(x)]
         return super().text(x)
+
+    def _rebuilt(self, row: Row, path: tuple[int, ...]) -> str:
+        """A container among the results of a lowered row, which does not make it, for a row that is not lowered."""
+        value = row.value
+        for k in path:
+            value = value[k]
+        parts = []
+        for k, part in enumerate(value):
+            at = row.parts.get((*path, k))
+            parts.append(self.text(part if at is None else Slot(at)))
+        return f"({', '.join(parts)}{',' if len(parts) == 1 else ''})"
 
     def _result(self, x: Any) -> str:
         slots = slots_in(x)
@@ -278,15 +291,6 @@ class _LoweredWriter(_Writer):
     def _line(self, function: Any, args: Any, out: Any = None) -> str:
         given = [*map(self.text, args), *([] if out is None else [f"out={self.text(out)}"])]
         return f"{self.name(function)}({', '.join(given)})"
-
-
-def _adopt(leaf: Any, ct: Any) -> Any:
-    """`accumulate` of a cotangent that nothing else uses: the first one is the gradient itself."""
-    if leaf._grad is None and ct.dtype is leaf.array.dtype:
-        leaf.used = None
-        leaf._grad = ct
-        return ct
-    return accumulate(leaf, ct)
 
 
 def _can_be_again(row: Row) -> bool:

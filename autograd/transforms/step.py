@@ -56,8 +56,8 @@ class CapturedStep:
         if plan is not None:
             try:
                 found = plan.enter(args)
-            except Departed:
-                return self._step(*args)
+            except Departed as error:
+                return self._depart(args, error)
             if found is not None:
                 self.replays += 1
                 return found[0] if plan.is_single else plan.structure.rebuild(found)
@@ -80,11 +80,20 @@ class CapturedStep:
                 self._last = plan
                 try:
                     found = plan.run(*form.arrays)
-                except Departed:
-                    return self._step(*args)
+                except Departed as error:
+                    return self._depart(args, error)
                 self.replays += 1
                 return plan.structure.rebuild(found)
         return self._record(args, form)
+
+    def _depart(self, args: tuple[Any, ...], error: Departed) -> Any:
+        """Run the step itself, where a replay has found another decision. Other ranks may not have found it."""
+        if state.distribution.is_alone:
+            return self._step(*args)
+        raise CaptureError(
+            "capture: a decision on data, or an error, ended a replay on this rank before its first change, and other "
+            f"ranks may go on: {error.__cause__ or 'another decision'}\n  fix: call the step itself"
+        ) from error
 
     def _record(self, args: tuple[Any, ...], form: Form) -> Any:
         """Run the step, recorded. The second recording of a form makes a plan."""
@@ -93,11 +102,6 @@ class CapturedStep:
                 f"capture: the step was captured for {_MOST_PLANS} different calls, and is called otherwise again: "
                 f"{form}\n  fix: pad the arguments to one shape; give numbers that change as arrays without "
                 "dimensions; or call the step itself"
-            )
-        if not state.distribution.is_alone:
-            raise CaptureError(
-                f"capture: the step was called on a mesh of {state.distribution.group().size} ranks; needed: one rank. "
-                "Communication between ranks is not captured"
             )
         self._last = None
         self._count += 1
@@ -155,6 +159,9 @@ class _Plan:
         made = lowered(of.recorder, of.results, form.arrays, self.run)
         if made is not None and not made[1].fault(inputs, before):
             self.run, self.lowering = made
+            self.lowering.forget()
+        for row in of.recorder.rows:  # the recorded values
+            row.value = None
         self.enter = entry(form, of.guard, self.run)
 
 
