@@ -53,6 +53,7 @@ class Form:
         self.leaves, self.structure = flatten(args)
         self.arrays: list[Any] = []
         parts: list[Any] = []
+        self.held: list[Any] = []  # objects that the key names by their identity
         seen: dict[int, int] = {}
         for i, x in enumerate(self.leaves):
             is_tensor = x.__class__ in TENSORS
@@ -62,6 +63,7 @@ class Form:
                 raise TapeError(text)
             if is_tensor and isinstance(x, Leaf) and x._requires_grad:
                 parts.append((x.__class__, id(x)))  # it is read as a leaf, and gets gradients
+                self.held.append(x)
             elif isinstance(array, np.ndarray | np.generic):
                 first = seen.setdefault(id(array), i)
                 if first != i:
@@ -74,6 +76,7 @@ class Form:
                 parts.append((x.__class__, repr(x)))
             else:
                 parts.append((x.__class__, id(x)))
+                self.held.append(x)
         self.parts = parts
         self.key = (repr(self.structure), *parts)
 
@@ -102,8 +105,13 @@ class Guard:
         return (
             (state.distribution, state.grid, state.no_grad) == self.state
             and all(_leaf_form(x) == form for x, _, form in self.leaves)
-            and all(_module_form(module) == form for module, form in self.modules)
+            and all(_has_module_form(module, form) for module, form in self.modules)
         )
+
+    def is_of(self, other: Guard) -> bool:
+        """Whether another run has called the same modules, and a replay of this one would be the step."""
+        mine, others = ([id(module) for module, _ in guard.modules] for guard in (self, other))
+        return mine == others and self.holds()
 
 
 def _leaf_form(x: Leaf) -> Any:
@@ -116,20 +124,25 @@ def _has_form(x: Leaf, form: Any) -> bool:
 
 
 def _is_guarded(module: Any, name: str) -> bool:
-    """Whether an attribute of a module is compared: it is no buffer, and not private to one of ringtape's classes."""
+    """Whether an attribute of a module is compared: all but those that are private to one of ringtape's classes."""
     is_own = type(module).__module__.partition(".")[0] in ("autograd", "collectives", "parallel")
-    return name not in getattr(module, "_buffers", ()) and not (is_own and name.startswith("_"))
+    return not (is_own and name.startswith("_"))
 
 
 def _module_form(module: Any) -> list[Any]:
-    """The identities of the attributes of a module that are compared, and of what is in its containers."""
+    """The attributes of a module that are compared, and what is in its containers. They are kept alive."""
     found: list[Any] = [module.training]
     for name, value in vars(module).items():
         if _is_guarded(module, name):
-            found.append(id(value))
+            found.append(value)
             if value.__class__ in (list, tuple, dict):
-                found += map(id, value.values() if value.__class__ is dict else value)
+                found += value.values() if value.__class__ is dict else value
     return found
+
+
+def _has_module_form(module: Any, form: list[Any]) -> bool:
+    now = _module_form(module)
+    return len(now) == len(form) and all(map(operator.is_, now, form))
 
 
 def entry(form: Form, guard: Guard, run: Callable[..., Any]) -> Callable[[tuple[Any, ...]], Any]:
@@ -137,7 +150,7 @@ def entry(form: Form, guard: Guard, run: Callable[..., Any]) -> Callable[[tuple[
     names: dict[str, Any] = {"ndarray": np.ndarray, "state": state, "listeners": listeners, "spans": spans, "run": run,
                              "current_capture": current_capture, "has_form": _has_form, "Form": Form,
                              "is_heard": is_heard,
-                             "form_of": _module_form, "TapeError": TapeError, "is_": operator.is_,
+                             "has_module_form": _has_module_form, "TapeError": TapeError, "is_": operator.is_,
                              "chain": chain, "end": (_END,)}  # fmt: skip
 
     def name(value: Any) -> str:
@@ -210,7 +223,7 @@ def _module_lines(guard: Guard, name: Callable[[Any], str]) -> list[str]:
     held: list[str] = []
     for module, module_form in guard.modules:
         if not all(_is_guarded(module, each) for each in vars(module)):
-            lines.append(f"if form_of({name(module)}) != {name(module_form)}: return None")
+            lines.append(f"if not has_module_form({name(module)}, {name(module_form)}): return None")
             continue
         attributes = vars(module)
         for x in (attributes, *(x for x in attributes.values() if x.__class__ in (list, tuple, dict))):

@@ -21,7 +21,7 @@ from ..engine.dispatch import without_tensors
 from ..engine.events import emit, listeners
 from ..engine.leaves import Leaf
 from ..engine.multi_output import OUTPUT, Cotangents
-from ..engine.recording import EFFECT, LEAF, MARK, OUTSIDE, arrays_of, op_of, options_of
+from ..engine.recording import EFFECT, IMPORT, LEAF, MARK, OUTSIDE, arrays_of, op_of, options_of
 from ..engine.state import state
 from ..engine.sweep import Sweep
 from ..engine.tape import scope
@@ -414,6 +414,10 @@ class _CapturedSweep(Sweep):
             if self.wanted is None:
                 self._give(arrays_of(node)[0], ct)
             return
+        if op is IMPORT:
+            if self.wanted is None:
+                self._leave(node, ct)
+            return
         if not (getattr(op, "makes_rows", False) or op is WATCH or op is OUTPUT):
             raise CaptureError(
                 f"capture: the step of {op.name!r} in backward is not captured; needed: operations of autograd, one "
@@ -438,8 +442,13 @@ class _CapturedSweep(Sweep):
             raise CaptureError(text)
         self.recorder.give(leaf, ct)
 
-    def take_pending(self) -> None:
-        raise CaptureError("capture: cotangents that a sweep of another tape has left are not captured")
+    def _leave(self, node: Any, ct: Any) -> None:
+        """Leave a cotangent for the next sweep of another tape. A sum of two is a row."""
+        other, place = options_of(node)
+        known = other.pending.get(place)
+        self.changed.append((other.pending, place, known))
+        is_sum = known is not None and ct.__class__ not in TENSORS
+        other.pending[place] = self.recorder.call(_sum, (known, ct), name="sum of cotangents") if is_sum else ct
 
 
 def _is_of_scope(node: Any) -> bool:

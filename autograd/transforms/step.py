@@ -22,6 +22,7 @@ from .replay import Departed, compiled, lowered
 __all__ = ["CapturedStep", "capture"]
 
 _MOST_PLANS = 16
+"""The records that are kept, and the calls that may be recorded one after another without a replay."""
 
 
 class CapturedStep:
@@ -40,7 +41,9 @@ class CapturedStep:
         self._plans: dict[Any, list[_Plan]] = {}
         self._first: dict[Any, _Run] = {}  # by the form of the arguments: a recording
         self._last: _Plan | None = None
-        self._count = 0
+        self._made: list[tuple[Any, _Plan]] = []
+        self._count = 0  # of the recorded calls since a replay
+        self._replays = 0  # at the last recorded call
         self.replays = 0
 
     @property
@@ -97,9 +100,11 @@ class CapturedStep:
 
     def _record(self, args: tuple[Any, ...], form: Form) -> Any:
         """Run the step, recorded. The second recording of a form makes a plan."""
+        if self.replays > self._replays:
+            self._count, self._replays = 0, self.replays
         if self._count >= _MOST_PLANS:
             raise CaptureError(
-                f"capture: the step was captured for {_MOST_PLANS} different calls, and is called otherwise again: "
+                f"capture: {_MOST_PLANS} calls of the step were recorded without a replay, and this is another one: "
                 f"{form}\n  fix: pad the arguments to one shape; give numbers that change as arrays without "
                 "dimensions; or call the step itself"
             )
@@ -112,11 +117,10 @@ class CapturedStep:
         with recorder:
             result = self._step(*args)
         found, structure = flatten(result)
-        run = _Run(recorder, [_result_of(recorder, x) for x in found], Guard(recorder))
-        if first is None or not first.guard.holds() or first.guard.modules != run.guard.modules:
+        run = _Run(recorder, [_result_of(recorder, x) for x in found], Guard(recorder), form.held)
+        if first is None or not first.guard.is_of(run.guard):
             self._first[form.key] = run
             return result
-        self._count -= 1
         fault = difference(first.recorder, recorder) or _other_results(first.results, run.results)
         if fault:
             raise CaptureError(
@@ -126,6 +130,10 @@ class CapturedStep:
             )
         plan = _Plan(form, run, structure, inputs, before)
         self._plans.setdefault(form.key, []).append(plan)
+        self._made.append((form.key, plan))
+        if len(self._made) > _MOST_PLANS:
+            old, dropped = self._made.pop(0)
+            self._plans[old].remove(dropped)
         self._last = plan
         return result
 
@@ -136,6 +144,7 @@ class _Run(NamedTuple):
     recorder: Recorder
     results: list[Any]
     guard: Guard
+    held: list[Any]  # what the key of its form names
 
 
 class _Plan:
@@ -152,7 +161,7 @@ class _Plan:
     """
 
     def __init__(self, form: Form, of: _Run, structure: Structure, inputs: Sequence[Any], before: Sequence[Any]):
-        self.guard, self.structure = of.guard, structure
+        self.guard, self.structure, self.held = of.guard, structure, of.held
         self.is_single = structure.kind is None
         self.run = compiled(of.recorder, of.results, len(form.arrays))
         self.lowering: Lowering | None = None
@@ -224,10 +233,10 @@ def capture(step: Callable[..., Any], *, warmup: int = 2) -> CapturedStep:
     CaptureError
         At a call that records: a value became plain data (``float(x)``, ``x.numpy()``, ``print(x)``, ``if x:``), which
         a replay could not repeat; an operation has a boolean index; data of a leaf, or a gradient, was assigned;
-        running averages of a module were updated; a communication, a `checkpoint`, or a primitive of the user ran; or
-        there are several ranks. At the second recording: it is not the same calls, because a constant was made anew in
-        the step (by NumPy, or from numbers), or a Python decision was another one. The message names the line. At a
-        call after 16 others, each of which had to be recorded anew.
+        running averages of a module were updated; or a nonblocking communication, a `checkpoint`, or a primitive of
+        the user ran. At the second recording: it is not the same calls, because a constant was made anew in the step
+        (by NumPy, or from numbers), or a Python decision was another one. The message names the line. After 16 recorded
+        calls without a replay. On several ranks, at a replay: a decision on data was another one.
     TapeError
         It is called inside a tape's block.
 
@@ -236,11 +245,11 @@ def capture(step: Callable[..., Any], *, warmup: int = 2) -> CapturedStep:
     Guarded, at each call: the nesting of the arguments; of arrays and Tensors the type, shape, dtype, strides and
     layout, and which of them are one array; numbers, strings and other objects by their value or identity; of
     parameters and other leaves that the step reads, whether they are the same objects, with arrays of the same shape,
-    dtype and strides, and whether they require a gradient; of modules that it calls, the mode and all attributes but
-    buffers; the mesh, `no_grad`. A call that is guarded otherwise is recorded anew, twice. Where something hears of
-    operations (`events`, a recorder, anomaly detection) the step itself runs. Values of arrays are read anew at each
-    call: those of arguments, parameters, buffers, gradients, of the state and the numbers of an optimizer (rates and
-    schedules too), and of arrays that were made before the step.
+    dtype and strides, and whether they require a gradient; of modules that it calls, the mode and all attributes; the
+    mesh, `no_grad`. Another call is recorded anew, twice. Where something hears of operations (`events`, a recorder,
+    anomaly detection) the step itself runs. Values of arrays are read anew at each call: those of arguments,
+    parameters, gradients, of the state and the numbers of an optimizer (rates and schedules too), and of arrays that
+    were made before the step.
 
     Decisions on data that functions of autograd make, such as whether a label is ignored, are made anew; where one has
     another result, the step itself runs.
@@ -250,6 +259,10 @@ def capture(step: Callable[..., Any], *, warmup: int = 2) -> CapturedStep:
     as counting or appending to a list; and a write by NumPy to an array that the step reads.
 
     `clip_grad_norm_` returns a Tensor inside a captured step.
+
+    All ranks of a mesh call the step alike, and record it at the same calls. A replay makes the same requests in the
+    same order: collectives, the buckets of `DataParallel` (each at its entry, so that they do not overlap with the
+    sweep), the gathers of ZeRO. What the ranks compare besides is compared in the recorded runs only.
 
     Examples
     --------

@@ -488,6 +488,20 @@ def _running_averages(wrap: Wrap) -> Any:
     return t.end(), bits(t.model[2].running_mean)
 
 
+@program()
+def _running_averages_that_change_between_evaluations(wrap: Wrap) -> Any:
+    t = Training()
+    t.model[2] = nn.BatchNorm1d(8)
+    do = wrap(lambda x: t.model(ag.tensor(x)))
+    found = []
+    for i in range(12):
+        t.model.train()
+        t.step(*data(i))
+        t.model.eval()
+        found += [bits(do(data(50 + i + k)[0])) for k in range(4)]
+    return found, t.end()
+
+
 @program("refused")
 def _a_checkpoint(wrap: Wrap) -> Any:
     t = Training()
