@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
+from numpy.lib.array_utils import byte_bounds
 
 from ..arrays.capture import Capture, Whole, set_capture
 from ..engine.dispatch import without_tensors
@@ -105,6 +106,17 @@ def read(leaf: Leaf) -> Any:
     return leaf.array
 
 
+def view(x: Any, shape: tuple[int, ...], dtype: Any, offset: int, strides: tuple[int, ...]) -> Any:
+    """A view of a contiguous argument."""
+    return np.ndarray(shape, dtype, x, offset, strides)
+
+
+def _owner(x: Any) -> Any:
+    while isinstance(x, np.ndarray) and x.base is not None:
+        x = x.base
+    return x
+
+
 def accumulate(leaf: Leaf, ct: Any) -> Any:
     """Add a cotangent to the gradient of a leaf, and return the array of the gradient."""
     leaf.accumulate(ct)
@@ -157,7 +169,11 @@ class Recorder(Capture):
         self._entry = (thread, _Silent())
         self.count = 0
         self.constants: list[Any] = []  # kept, so that no other object gets the id of one
-        self.inputs = [self._new(x) for x in inputs]
+        slots = [self._new(x) for x in inputs]
+        self._arguments = [
+            (slot, x) for slot, x in zip(slots, inputs, strict=True)
+            if x.__class__ is np.ndarray and x.flags.c_contiguous and x.size
+        ]  # fmt: skip
         recorder = self
 
         class CapturedSweep(_CapturedSweep):
@@ -210,6 +226,8 @@ class Recorder(Capture):
         if kind is Whole:
             self.constants.append(value.value)
             return value.value
+        if kind is np.ndarray and value.base is not None and self._is_view_of_argument(value):
+            return self._known[id(value)][0]
         if kind is tuple or kind is list:
             parts = [self.refer(x) for x in value]
             return parts if kind is list else tuple(parts)
@@ -221,6 +239,18 @@ class Recorder(Capture):
             return Named(kind, tuple(self.refer(x) for x in value))
         self.constants.append(value)
         return value
+
+    def _is_view_of_argument(self, value: Any) -> bool:
+        """Whether an array is a view of an argument, which the program has made; then a row makes it."""
+        for slot, array in self._arguments:
+            offset = value.ctypes.data - array.ctypes.data
+            low, high = byte_bounds(value)
+            first, end = byte_bounds(array)
+            if _owner(value) is _owner(array) and first <= low and high <= end:
+                row = Row(view, (slot, value.shape, value.dtype, offset, value.strides), {}, "view", False, False)
+                self._add(row, value)
+                return True
+        return False
 
     def _array_of(self, x: Any) -> Any:
         """The array of a Tensor. That of a leaf is read by a row, unless it is known."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import tracemalloc
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -147,3 +149,162 @@ def test_random_programs_replay_with_the_same_bits(group: int) -> None:
             if captures:
                 assert do.replays == STEPS - 3
         assert runs[0] == runs[1], seed
+
+
+# -- larger programs ---------------------------------------------------------------------------------------------------
+class Block(nn.Module):
+    """A transformer block."""
+
+    def __init__(self, width: int):
+        self.first, self.second = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x: Any) -> Any:
+        rows, tokens, width = x.shape
+        h = self.qkv(self.first(x)).reshape(rows, tokens, 3, 4, width // 4)
+        x = x + self.out(ag.ops.self_attention(h, causal=True).reshape(rows, tokens, width))
+        return x + self.down(nn.gelu(self.up(self.second(x))))
+
+
+class Language(nn.Module):
+    """A small GPT."""
+
+    def __init__(self) -> None:
+        self.tokens, self.places = nn.Embedding(50, 32), ag.Parameter(numpy.full((16, 32), 0.02, "float32"))
+        self.blocks, self.norm, self.head = nn.Sequential(Block(32), Block(32)), nn.LayerNorm(32), nn.Linear(32, 50)
+
+    def forward(self, i: Any) -> Any:
+        return self.head(self.norm(self.blocks(self.tokens(i) + self.places)))
+
+
+class Images(nn.Module):
+    """A small convolutional network."""
+
+    def __init__(self) -> None:
+        self.layers = nn.Sequential(
+            nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(4, 8, 3), nn.ReLU(), nn.Flatten(),
+            nn.Linear(32, 10),
+        )  # fmt: skip
+
+    def forward(self, x: Any) -> Any:
+        return self.layers(x)
+
+
+class Sequences(nn.Module):
+    """A recurrent network."""
+
+    def __init__(self) -> None:
+        self.cells, self.head = nn.LSTM(5, 7), nn.Linear(7, 3)
+
+    def forward(self, x: Any) -> Any:
+        return self.head(self.cells(ag.tensor(x))[0][-1])
+
+
+def text(random: Any) -> tuple[Any, Any]:
+    tokens = random.integers(0, 50, (4, 17))
+    return tokens[:, :-1].copy(), tokens[:, 1:].copy()
+
+
+MODELS: list[tuple[Any, Any, Any]] = [
+    (Language, text, lambda ps: optim.AdamW(ps, 1e-3)),
+    (Images, lambda r: (r.standard_normal((8, 1, 8, 8)).astype("float32"), r.integers(0, 10, 8)),
+     lambda ps: optim.SGD(ps, 0.05, 0.9)),
+    (Sequences, lambda r: (r.standard_normal((6, 4, 5)).astype("float32"), r.integers(0, 3, 4)),
+     lambda ps: optim.Adam(ps, 0.01)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "draw", "make"), MODELS, ids=lambda x: getattr(x, "__name__", ""))
+def test_models_replay_with_the_same_bits(kind: Any, draw: Any, make: Any) -> None:
+    runs = []
+    for captures in (False, True):
+        ag.random.seed(0)
+        model = kind()
+        optimizer = make(model.parameters())
+
+        def step(x: Any, y: Any, model: Any = model, optimizer: Any = optimizer) -> Any:
+            with ag.Tape() as tape:
+                out = model(x)
+                loss = nn.cross_entropy(out.reshape(-1, out.shape[-1]), y.reshape(-1), reduction="mean")
+            tape.backward(loss)
+            optim.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            optimizer.zero_grad()
+            return loss
+
+        do = ag.capture(step) if captures else step
+        random = numpy.random.default_rng(1)
+        runs.append(([bits(do(*draw(random))) for _ in range(STEPS + 1)], [bits(p) for p in model.parameters()]))
+        if captures:
+            assert do.replays == STEPS - 3
+    assert runs[0] == runs[1]
+
+
+# -- lowered rows ------------------------------------------------------------------------------------------------------
+def mlp(*sizes: int, rows: int = 32) -> tuple[Any, Any]:
+    """A training step of a network on fixed data, and its model."""
+    ag.random.seed(0)
+    layers: list[Any] = []
+    for n, m in zip(sizes, sizes[1:], strict=False):
+        layers += [nn.Linear(n, m), nn.ReLU()]
+    model = nn.Sequential(*layers[:-1])
+    optimizer = optim.SGD(model.parameters(), schedules.step_lr(0.1, 3), 0.9)
+    random = numpy.random.default_rng(0)
+    x = ag.tensor(random.standard_normal((rows, sizes[0])).astype("float32"))
+    y = ag.tensor(random.integers(0, sizes[-1], rows))
+
+    def step() -> Any:
+        optimizer.zero_grad()
+        with ag.Tape() as tape:
+            loss = nn.cross_entropy(model(x), y, reduction="sum") / rows
+        tape.backward(loss)
+        optimizer.step()
+        return loss
+
+    return step, model
+
+
+@pytest.mark.parametrize("sizes", [(64, 64, 64, 10), (784, 128, 10)], ids=str)
+def test_a_network_is_lowered_and_has_the_same_bits(sizes: tuple[int, ...]) -> None:
+    (step, model), (other, copy) = mlp(*sizes), mlp(*sizes)
+    captured = ag.capture(other)
+    losses = [(bits(step()), bits(captured())) for _ in range(200)]
+    assert all(a == b for a, b in losses)
+    assert [bits(p) for p in model.parameters()] == [bits(p) for p in copy.parameters()]
+    assert [bits(p.grad) for p in model.parameters()] == [bits(p.grad) for p in copy.parameters()]
+    assert captured.replays == 196
+    lowering = captured._last.lowering
+    assert len(lowering.updates) == 1
+    assert sum(map(len, filter(None, lowering.calls.values()))) > 14
+
+
+def measured(step: Any) -> tuple[int, int]:
+    """The bytes that a warm step has at most, above those before, and the blocks that are left of ten steps."""
+    for _ in range(6):
+        step()
+    tracemalloc.start()
+    try:
+        before, count = tracemalloc.get_traced_memory()[0], len(gc.get_objects())
+        tracemalloc.reset_peak()
+        for _ in range(10):
+            step()
+        return tracemalloc.get_traced_memory()[1] - before, len(gc.get_objects()) - count
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize(("sizes", "rows", "most"), [((64, 64, 64, 10), 512, 1.0), ((784, 128, 10), 32, 1.05)], ids=str)
+def test_the_memory_of_a_replay_is_that_of_the_step(sizes: tuple[int, ...], rows: int, most: float) -> None:
+    # of the second network the gradients are most; when the last is made, the step has freed its activations
+    captured = ag.capture(mlp(*sizes, rows=rows)[0])
+    of_step, _ = measured(mlp(*sizes, rows=rows)[0])
+    of_replay, left = measured(captured)
+    assert of_replay + captured._last.lowering.bytes <= most * of_step
+    assert left <= 2
+
+
+def test_a_warm_replay_allocates_the_gradients_only() -> None:
+    step, model = mlp(64, 64, 64, 10)
+    gradients = sum(p.numpy().nbytes for p in model.parameters())
+    assert measured(ag.capture(step))[0] < gradients + 4096
