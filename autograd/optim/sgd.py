@@ -107,7 +107,8 @@ class SGD(Optimizer):
     def update_all(self, gradients: list[Any]) -> None:
         # For small parameters the calls cost more than the arithmetic, so they are updated together as one array. This
         # is implemented for plain momentum, when every parameter has a gradient.
-        if not self.is_plain_momentum() or not _BARE.issuperset(map(type, gradients)):
+        other = self.weight_decay or not self.momentum or self.dampening or self.nesterov or self.maximize
+        if other or not _BARE.issuperset(map(type, gradients)):
             return super().update_all(gradients)
         small = self._small
         if small is None:
@@ -268,7 +269,8 @@ class _SmallParameters:
     def step(self, gradients: list[Any], lr: float, momentum: float) -> None:
         """Apply ``v = momentum v + g; p -= lr v`` to all small parameters."""
         v, change = self.velocity, self.change
-        self.set_numbers(lr, momentum)
+        if self.numbers != (lr, momentum):  # as `set_numbers` asks; this saves its call
+            self.set_numbers(lr, momentum)
         multiply(v, self.keep, v)
         for i, _, part, _ in self.members:
             add(part, gradients[i], part)  # one array of all gradients would cost more to make

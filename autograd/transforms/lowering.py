@@ -239,10 +239,17 @@ class Lowering:
         self._made: dict[int, Any] = {}  # by the id of its owner: memory that calls write to, so no constants
         self._constants: dict[int, Any] = {}
         self._all: list[Any] = []
+        # Arrays of the program that rows read: it may write to them between the calls.
+        self._foreign = {_owner(x) for x in recorder.constants if isinstance(x, np.ndarray)}
         self._pending: list[tuple[int, Any]] = []
         self._tokens: dict[int, Any] = {}
         self._last = self._last_uses(results)
         self._lower(inputs)
+
+    def shares(self, at: int) -> bool:
+        """Whether a value that is a local variable of a replay may lie in memory that replays use again."""
+        mine = set(_owners(self._values[at]))
+        return any(not mine.isdisjoint(_owners(self._values[each])) for each in self.arrays)
 
     @property
     def unwritten(self) -> frozenset[int]:
@@ -278,7 +285,9 @@ class Lowering:
 
     def is_constant(self, x: Any) -> bool:
         """Whether an argument is the same in each step."""
-        return not isinstance(x, np.ndarray) or id(x) in self._constants or _owner(x) not in self._made
+        if not isinstance(x, np.ndarray) or id(x) in self._constants:
+            return True
+        return _owner(x) not in self._made and _owner(x) not in self._foreign
 
     # -- lifetimes ---------------------------------------------------------------------------------------------------
     def _last_uses(self, results: Sequence[Any]) -> dict[int, int]:

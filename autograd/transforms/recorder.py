@@ -302,7 +302,7 @@ class Recorder(Capture):
             self._refuse(row, "gives one truth value, on which a program may decide", "where(condition, x, y)")
         if value.__class__ in TENSORS:
             self._refuse(row, "gives a Tensor in one call", "operations of autograd")
-        is_same = any(value is x for x in args) and not changes and value.__class__ not in _IMMUTABLE
+        is_same = any(value is x for x in args) and not changes and id(value) in self._known
         if not is_same:
             self._add(row, value)
         return value

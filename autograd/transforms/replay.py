@@ -158,11 +158,15 @@ class _Writer:
             return f"Tensor({self.text(x.array)}, {self.name(x.layout)}, None, {x.node})"
         return self.text(x)
 
+    def may_adopt(self, at: int) -> bool:
+        """Whether a gradient may be the array of a cotangent, which nothing else uses."""
+        return at in self.alone
+
     def _call(self, row: Row) -> str:
         if row.function is read:
             return f"{self.name(row.args[0])}.array"
         function = row.function
-        if function is accumulate and row.args[1].__class__ is Slot and row.args[1].at in self.alone:
+        if function is accumulate and row.args[1].__class__ is Slot and self.may_adopt(row.args[1].at):
             function = adopt
         args = [*map(self.text, row.args), *(f"{key}={self.text(x)}" for key, x in row.words.items())]
         return f"{self.name(function)}({', '.join(args)})"
@@ -238,7 +242,13 @@ class _LoweredWriter(_Writer):
             array = self.lowering.arrays[slots[0]]
             text = self.text(Slot(slots[0])) + ("" if array.ndim == 0 else ".copy()")
             return f"Tensor({text}, {self.name(x.layout)}, None, {x.node})" if x.__class__ is Held else text
+        if slots and self.lowering.shares(slots[0]):
+            text = f"{self.text(Slot(slots[0]))}.copy()"
+            return f"Tensor({text}, {self.name(x.layout)}, None, {x.node})" if x.__class__ is Held else text
         return super()._result(x)
+
+    def may_adopt(self, at: int) -> bool:
+        return super().may_adopt(at) and at not in self.lowering.arrays and not self.lowering.shares(at)
 
     def lines(self) -> list[str]:
         body = super().lines()

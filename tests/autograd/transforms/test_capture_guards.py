@@ -198,6 +198,56 @@ def _a_text_that_chooses(wrap: Wrap) -> Any:
     return [bits(do(data(i)[0], "tanh" if i < 6 else "exp")) for i in range(12)]
 
 
+@program()
+def _an_array_that_was_made_before_and_is_written_to(wrap: Wrap) -> Any:
+    w, v = numpy.ones(4, "float32"), ag.tensor(numpy.ones(4, "float32"))
+    p = ag.Parameter(numpy.ones(4, "float32"))
+
+    def step(x: Any) -> Any:
+        with ag.Tape() as tape:
+            loss = (ag.tensor(x) * p * (ag.tensor(w) * 2.0) + ag.tensor(w) * 3.0 + v * v).sum()
+        (g,) = tape.backward(loss, wanted=[p]) or ()
+        return loss, ag.tensor(g), ag.tensor(w) * 2.0
+
+    do = wrap(step)
+    found = []
+    for i in range(12):
+        w[...] = i
+        v.data[...] = 2 * i
+        found.append(bits(do(data(i)[0])))
+    return found
+
+
+@program()
+def _microbatches_of_lowered_operations(wrap: Wrap) -> Any:
+    t = Training()
+    t.model.eval()
+
+    def step(x: Any, y: Any) -> Any:
+        for k in range(3):
+            with ag.Tape() as tape:
+                loss = t.loss(ag.tensor(x) * (k + 1.0), y)
+            tape.backward(loss)
+        kept = [p.grad * 1.0 for p in t.model.parameters()]
+        t.optimizer.step()
+        t.optimizer.zero_grad()
+        return loss, kept
+
+    t.run(wrap(step), range(12))
+    return t.end()
+
+
+@program()
+def _views_of_lowered_operations_that_are_kept(wrap: Wrap) -> Any:
+    def step(x: Any) -> Any:
+        y = np.tanh(ag.tensor(x)) * 2.0
+        return y.T, y[1:, ::2], y.reshape(-1), np.diagonal(y), np.broadcast_to(y[0], (3, 4)), [y[::-1], y * 1.0]
+
+    do = wrap(step)
+    kept = [do(data(i)[0]) for i in range(12)]
+    return bits([list(each) for each in kept])
+
+
 # -- parameters, modules, optimizers -----------------------------------------------------------------------------------
 def module_of(t: Training, i: int) -> Any:
     return t.model[i]
