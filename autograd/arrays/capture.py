@@ -13,7 +13,8 @@ from typing import Any
 
 from ..errors import CaptureError
 
-__all__ = ["Capture", "Whole", "current_capture", "decided", "recorded", "refuse", "refuse_value", "set_capture"]
+__all__ = ["Capture", "Whole", "current_capture", "decided", "recorded", "refuse",
+           "refuse_recorded", "refuse_value", "set_capture"]  # fmt: skip
 
 
 class Capture:
@@ -90,6 +91,13 @@ def refuse_value(call: str) -> None:
             f"{call} made plain data of a value",
             "operations on the Tensor; return it from the step to read or print it after the call",
         )
+
+
+def refuse_recorded(call: str) -> None:
+    """Raise CaptureError if this thread records the calls of a step: what `call` does on the host is none of them."""
+    capture = _current.capture
+    if capture is not None and capture.records:
+        refuse(f"{call} was called", "the step itself; or a tape, and an optimizer of autograd.optim")
 
 
 class Whole:

@@ -553,6 +553,34 @@ def _running_averages_that_change_between_evaluations(wrap: Wrap) -> Any:
 
 
 @program("refused")
+def _a_loss_scale(wrap: Wrap) -> Any:
+    t = Training()
+    optimizer = optim.MasterWeights(lambda ps: optim.SGD(ps, 0.1), t.model.parameters())
+
+    def step(x: Any, y: Any) -> Any:
+        with ag.Tape() as tape:
+            loss = optimizer.scale(t.loss(x, y))
+        tape.backward(loss)
+        optimizer.step()
+        return loss
+
+    t.run(wrap(step), range(12))
+    return t.end()
+
+
+@program("refused")
+def _a_seed_in_the_step(wrap: Wrap) -> Any:
+    t = Training()
+
+    def step(x: Any, y: Any) -> Any:
+        ag.random.seed(0)
+        return t.step(x, y)
+
+    t.run(wrap(step), range(12))
+    return t.end()
+
+
+@program("refused")
 def _a_checkpoint(wrap: Wrap) -> Any:
     t = Training()
 
