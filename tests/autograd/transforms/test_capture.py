@@ -15,6 +15,7 @@ import autograd as ag
 import autograd.numpy as np
 from autograd import nn, optim
 from autograd.errors import CaptureError
+from autograd.kernels import loop
 from autograd.optim import schedules
 from tests.proofs.operations import CASES
 
@@ -294,6 +295,12 @@ def measured(step: Any) -> tuple[int, int]:
         tracemalloc.stop()
 
 
+WITH_LOOPS = pytest.mark.skipif(
+    loop("relu_backward", numpy.dtype("float32")) is None, reason="without Numba, NumPy allocates buffers for casts"
+)
+
+
+@WITH_LOOPS
 @pytest.mark.parametrize(("sizes", "rows", "most"), [((64, 64, 64, 10), 512, 1.0), ((784, 128, 10), 32, 1.05)], ids=str)
 def test_the_memory_of_a_replay_is_that_of_the_step(sizes: tuple[int, ...], rows: int, most: float) -> None:
     # of the second network the gradients are most; when the last is made, the step has freed its activations
@@ -304,6 +311,7 @@ def test_the_memory_of_a_replay_is_that_of_the_step(sizes: tuple[int, ...], rows
     assert left <= 2
 
 
+@WITH_LOOPS
 def test_a_warm_replay_allocates_the_gradients_only() -> None:
     step, model = mlp(64, 64, 64, 10)
     gradients = sum(p.numpy().nbytes for p in model.parameters())
