@@ -33,6 +33,7 @@ if TYPE_CHECKING:  # `__getattr__` loads these names at first use
     from .ops import stop_gradient
     from .testing.anomaly import detect_anomaly
     from .transforms import (
+        capture,
         checkpoint,
         cuda_graph,
         deriv,
@@ -64,13 +65,12 @@ if TYPE_CHECKING:  # `__getattr__` loads these names at first use
     __version__: str
 
 __all__ = [
-    "C", "D", "I", "Layout", "Leaf", "P", "Parameter", "R", "Rooted", "Shard", "Tape", "Tensor", "V", "checkpoint",
-    "cuda_graph",
-    "constant", "deriv", "detect_anomaly", "egrad", "elementwise_grad", "errors", "events", "ggnvp", "grad",
-    "grad_and_aux", "grad_named", "hessian", "hessian_tensor_product", "hessian_vector_product", "holomorphic_grad",
-    "hvp", "jacobian", "jvp", "make_ggnvp", "make_hvp", "make_jvp", "make_jvp_reversemode", "make_vjp",
-    "multigrad_dict", "nn", "no_grad", "op", "optim", "random", "registry", "scope", "stop_gradient", "tensor",
-    "tensor_jacobian_product", "testing", "use_device", "value_and_grad", "vector_jacobian_product", "vjp",
+    "C", "D", "I", "Layout", "Leaf", "P", "Parameter", "R", "Rooted", "Shard", "Tape", "Tensor", "V", "capture",
+    "checkpoint", "constant", "cuda_graph", "deriv", "detect_anomaly", "egrad", "elementwise_grad", "errors", "events",
+    "ggnvp", "grad", "grad_and_aux", "grad_named", "hessian", "hessian_tensor_product", "hessian_vector_product",
+    "holomorphic_grad", "hvp", "jacobian", "jvp", "make_ggnvp", "make_hvp", "make_jvp", "make_jvp_reversemode",
+    "make_vjp", "multigrad_dict", "nn", "no_grad", "op", "optim", "random", "registry", "scope", "stop_gradient",
+    "tensor", "tensor_jacobian_product", "testing", "use_device", "value_and_grad", "vector_jacobian_product", "vjp",
 ]  # fmt: skip
 __all__ += errors.__all__
 
@@ -93,7 +93,8 @@ _NAMES = {
     "ops": ("stop_gradient",),
     "testing.anomaly": ("detect_anomaly",),
     "transforms": (
-        "checkpoint", "cuda_graph", "deriv", "egrad", "elementwise_grad", "ggnvp", "grad", "grad_and_aux", "grad_named",
+        "capture", "checkpoint", "cuda_graph", "deriv",
+        "egrad", "elementwise_grad", "ggnvp", "grad", "grad_and_aux", "grad_named",
         "hessian", "hessian_tensor_product", "hessian_vector_product", "holomorphic_grad", "hvp", "jacobian", "jvp",
         "make_ggnvp", "make_hvp", "make_jvp", "make_jvp_reversemode", "make_vjp", "multigrad_dict",
         "tensor_jacobian_product", "value_and_grad", "vector_jacobian_product", "vjp",

@@ -5,7 +5,8 @@
 
 All cases run in float32 on one thread:
 
-64-64-64-10, 784-128-10   a training step of a small network: batch 32, ReLU, softmax cross-entropy, SGD with momentum
+64-64-64-10, 784-128-10   a training step of a small network: batch 32, ReLU, softmax cross-entropy, SGD with momentum;
+                          as it is, and captured (`autograd.capture`), with Numba and without
 chain                     1,000 operations on one number, and their derivative
 gpt-8x128, gpt-1x1024     a transformer block, batch x tokens: width 256, 4 heads, 4x MLP with tanh GELU, causal;
                           forward, and backward to all parameters and the input; the peer has two forms of attention
@@ -54,6 +55,8 @@ class Engine(NamedTuple):
 
 MESH = Engine("ringtape, mesh dp=1", "", "engine_ringtape.py", "mesh")
 PLAIN = Engine("ringtape, no mesh", "", "engine_ringtape.py", "plain")
+CAPTURED = Engine("ringtape, captured", "", "engine_ringtape.py", "captured")
+NUMPY_ONLY = Engine("ringtape, captured, NumPy only", "", "engine_ringtape.py", "captured-numpy")
 BARE = Engine("bare numpy", "", "engine_numpy.py")
 TORCH = Engine("torch", "torch", "engine_torch.py")
 HIPS = Engine("HIPS autograd", "hips", "engine_hips.py")
@@ -66,7 +69,8 @@ FUSED = Engine("torch, fused", "torch", "engine_torch.py", "fused")
 
 # The pairs of engines to compare, by kind of case.
 PAIRS = {
-    "mlp": [(MESH, TORCH), (PLAIN, TORCH), (BARE, TORCH), (PLAIN, BARE), (PLAIN, HIPS), (PLAIN, JAX)],
+    "mlp": [(MESH, TORCH), (PLAIN, TORCH), (BARE, TORCH), (PLAIN, BARE), (PLAIN, HIPS), (PLAIN, JAX),
+            (NUMPY_ONLY, BARE), (NUMPY_ONLY, JAX), (CAPTURED, BARE), (CAPTURED, JAX)],
     "chain": [(OURS, TORCH)],
     "gpt": [(OURS, SDPA), (OURS, MANUAL)],
     "cross_entropy": [(OURS, TORCH)],
@@ -92,6 +96,8 @@ class Worker:
         if engine.script == "engine_ringtape.py":  # by default the tree that this file belongs to, installed or not
             paths = [tree, os.environ.get("PYTHONPATH", "")]
             environment["PYTHONPATH"] = os.pathsep.join(p for p in paths if p)
+            if engine is NUMPY_ONLY:
+                environment["RINGTAPE_COMPILED"] = "0"
         else:  # HIPS autograd has the same package name, so ringtape must not be on the path of a peer
             environment.pop("PYTHONPATH", None)
         command = [python, str(PEERS / engine.script), "--case", case, "--mode", engine.mode, "--steps", str(steps)]
@@ -132,7 +138,7 @@ def chosen(case: str, args: argparse.Namespace) -> list[tuple[Engine, Engine]]:
     if args.reference_only:
         pairs = [pair for pair in pairs if pair[0] is BARE]
     if case != "64-64-64-10":
-        pairs = [pair for pair in pairs if pair[1] not in (HIPS, JAX)]
+        pairs = [(ours, peer) for ours, peer in pairs if peer not in (HIPS, JAX) or ours in (CAPTURED, NUMPY_ONLY)]
     return [pair for pair in pairs if not pair[1].python or getattr(args, f"python_{pair[1].python}")]
 
 
@@ -166,7 +172,8 @@ def measure(case: str, args: argparse.Namespace) -> dict[str, dict[str, float]]:
     for ours, peer in pairs:
         # the first figures keep the names that they have in earlier reports
         name = f"{title}, {ours.name}" if peer is TORCH and ours is not OURS else (
-            f"{title}, against {peer.name}")
+            f"{title}, against {peer.name}" if ours not in (CAPTURED, NUMPY_ONLY) else
+            f"{title}, {ours.name.removeprefix('ringtape, ')}, against {peer.name}")
         figures[name] = {
             "ours": statistics.median(times[ours]),
             "peer": statistics.median(times[peer]),

@@ -14,6 +14,7 @@ import numpy as np
 
 import autograd as ag
 from autograd import nn, optim
+from autograd.arrays.capture import refuse_recorded
 from autograd.arrays.device import as_array, device_of, runtime_of, to_host
 from autograd.engine.leaves import Parameter
 from autograd.engine.state import outside_mesh, state
@@ -364,6 +365,7 @@ class Trainer:
         count : int, optional
             The number of elements that the loss sums over. By default the number of targets.
         """
+        refuse_recorded("Trainer.step")
         with self._on_mesh():
             self.optimizer.zero_grad()
             loss = self._gradients(inputs, targets, count)

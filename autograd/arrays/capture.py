@@ -9,14 +9,19 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from typing import Any
 
 from ..errors import CaptureError
 
-__all__ = ["Capture", "current_capture", "refuse", "set_capture"]
+__all__ = ["Capture", "Whole", "current_capture", "decided", "recorded", "refuse",
+           "refuse_recorded", "refuse_value", "set_capture"]  # fmt: skip
 
 
 class Capture:
     """The work of a captured program on the host at each replay."""
+
+    records = False
+    """Whether it records calls on the host, as `transforms.recorder` does."""
 
     def __init__(self) -> None:
         self._check: list[Callable[[], None]] = []
@@ -76,3 +81,61 @@ def refuse(what: str, fix: str) -> None:
     if _current.capture is not None:
         text = f"{what} in a captured step, which runs once and is then replayed\n  fix: {fix}"
         raise CaptureError(text)
+
+
+def refuse_value(call: str) -> None:
+    """Raise CaptureError if this thread records the calls of a step, in which a value was to become plain data."""
+    capture = _current.capture
+    if capture is not None and capture.records:
+        refuse(
+            f"{call} made plain data of a value",
+            "operations on the Tensor; return it from the step to read or print it after the call",
+        )
+
+
+def refuse_recorded(call: str) -> None:
+    """Raise CaptureError if this thread records the calls of a step: what `call` does on the host is none of them."""
+    capture = _current.capture
+    if capture is not None and capture.records:
+        refuse(f"{call} was called", "the step itself; or a tape, and an optimizer of autograd.optim")
+
+
+class Whole:
+    """An argument of `recorded` that is the object itself, such as a parameter or an optimizer, not its value."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any):
+        self.value = value
+
+
+def recorded(function: Callable[..., Any], *args: Any, changes: bool | str = False, name: str = "") -> Any:
+    """Call a function. While this thread records the calls of a step, the call is one of them, as a whole.
+
+    Parameters
+    ----------
+    function : callable
+        It stays the same object from step to step.
+    *args
+        Arrays, Tensors, numbers, and `Whole` objects, which the function gets as they are.
+    changes : bool or "keys"
+        Whether the function changes something besides its result; "keys" if this is the thread's random state.
+    name : str
+        For error messages.
+    """
+    capture: Any = _current.capture
+    if capture is None or not capture.records:
+        return function(*[x.value if x.__class__ is Whole else x for x in args])
+    return capture.call(function, args, name=name, changes=changes)
+
+
+def decided(function: Callable[..., Any], *args: Any) -> Any:
+    """Call a function of values whose result decides what the program does.
+
+    A step that is recorded and replayed calls it again: where it finds another result, or an error, the step itself
+    runs.
+    """
+    capture: Any = _current.capture
+    if capture is None or not capture.records:
+        return function(*args)
+    return capture.call(function, args, expected=True)

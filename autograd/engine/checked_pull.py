@@ -100,14 +100,14 @@ def labelled(ct: Any, layout: Layout) -> Tensor:
 def check_rules_on(op: Any, node: Any, ct: Any, y: Any, xs: tuple[Any, ...]) -> None:
     """`check_rules`, with the arguments of the rules given as Tensors with layouts."""
     signature = node[6]
-    active, inside = state.recording, state.in_rules
-    state.recording, state.in_rules = None, True
+    active, inside, recorder = state.recording, state.in_rules, state.recorder
+    state.recording, state.in_rules, state.recorder = None, True, None
     try:
         # only layouts are looked at; what the values warn of, the sweep does too
         with np.errstate(all="ignore"), events.unheard():
             _check_each(op, node, *_per_rank(signature, (ct, y, xs)))
     finally:
-        state.recording, state.in_rules = active, inside
+        state.recording, state.in_rules, state.recorder = active, inside, recorder
     signature.checked = not signature.apart
 
 

@@ -36,7 +36,7 @@ from .recording import FREE, OUTSIDE
 from .state import state
 from .tensor import TENSORS, Tensor, place_off_tape
 
-__all__ = ["announce", "bind", "identity", "ones", "unbroadcast"]
+__all__ = ["announce", "bind", "identity", "ones", "unbroadcast", "without_tensors"]
 
 # A dtype of kind "V" is bfloat16: `as_array` lets no other one in.
 _NUMBERS = frozenset((float, int))
@@ -79,13 +79,15 @@ def _raise_unhashable(op: Any, options: Any, error: TypeError) -> NoReturn:
 
 
 def announce(op: Any, xs: tuple[Any, ...], options: tuple[Any, ...]) -> Any:
-    """Call an operation and emit its events.
+    """Call an operation and emit its events. While a step is captured, its recorder makes the call.
 
     For an operation with `instead`, the events are those of `instead`, unless all listeners take operations as they
     are.
     """
+    if state.recorder is not None:
+        return state.recorder.operation(op, xs, options)
     if not any(x.__class__ in TENSORS for x in xs):
-        return _without_tensors(op, xs, options)
+        return without_tensors(op, xs, options)
     if op.instead is not None and not events.all_whole():
         return op.instead(*xs, *options)
     xs = _promoted_before(op, xs, options)
@@ -113,7 +115,7 @@ def _promoted_before(op: Any, xs: tuple[Any, ...], options: tuple[Any, ...]) -> 
         raise
 
 
-def _without_tensors(op: Any, xs: tuple[Any, ...], options: tuple[Any, ...]) -> Any:
+def without_tensors(op: Any, xs: tuple[Any, ...], options: tuple[Any, ...]) -> Any:
     """The result for operands none of which is a Tensor: plain values."""
     try:
         return (op.instead or op.function)(*xs, *options)
@@ -133,7 +135,7 @@ def _call_one(op: Any) -> Callable[..., Any]:
         if x.__class__ not in TENSORS:
             if options.__class__ is not tuple:
                 raise _too_many(op, options)
-            return _without_tensors(op, (x,), options)
+            return without_tensors(op, (x,), options)
         a = x.array
         recording: Any = state.recording
         place = OUTSIDE
@@ -264,7 +266,7 @@ def _call_two(op: Any) -> Callable[..., Any]:
                 key = (0, x1.layout, 0, a1.shape, a1.dtype,
                        frozen(options, (x0, x1)) if ranked else options)  # fmt: skip
         else:
-            return _without_tensors(op, (x0, x1), options)
+            return without_tensors(op, (x0, x1), options)
         signature = layout = None
         if key is not None:
             try:
@@ -497,7 +499,7 @@ def _call_many(op: Any) -> Callable[..., Any]:
                 arrays.append(x)
             places.append(place)
         if not tensors:
-            return _without_tensors(op, xs, options)
+            return without_tensors(op, xs, options)
         if others or (differ and promotes and _mixed(xs, letters)):
             return op.call(*promoted(op, xs), options=options, announced=announced)
         signature = layout = None

@@ -14,6 +14,7 @@ from weakref import ref
 import numpy as np
 from numpy import ndarray
 
+from ..arrays.capture import Whole, current_capture, recorded, refuse, refuse_value
 from ..arrays.device import (
     as_array,
     device_of,
@@ -118,6 +119,11 @@ class Leaf(Tensor):
     def grad(self, value: Any) -> None:
         if self.pending and value is not None:
             self._refuse_pending("set")
+        if state.recorder is not None:
+            if value is not None:
+                refuse("a gradient was assigned", "tape.backward, which adds to it")
+            self.zero_grad()
+            return
         self._grad, self.used = None if value is None else self._checked_gradient(value), None
 
     def _so_far(self) -> Tensor | None:
@@ -192,6 +198,8 @@ class Leaf(Tensor):
         """This rank's part as an array; read-only while a tape needs it, None where the value is absent."""
         if state.recording is not None and self._requires_grad:
             self._refuse_exit("{x}.data", "stop_gradient({x}).data")
+        if state.recorder is not None:
+            refuse_value("data")
         if self.layout is not None and P in self.layout.labels:
             self._refuse_addend("data")
         return None if is_absent(self.array) else guarded(self)
@@ -199,6 +207,8 @@ class Leaf(Tensor):
     @data.setter
     @typed_errors
     def data(self, value: Any) -> None:
+        if current_capture() is not None:
+            refuse("the data of a leaf was assigned", "an optimizer, or the assignment outside of the step")
         value = as_array(value)
         if value.dtype != self.array.dtype:
             if type(value) is ndarray or isinstance(value, np.generic):
@@ -248,7 +258,10 @@ class Leaf(Tensor):
 
     def zero_grad(self) -> None:
         """Remove the gradient."""
-        self._grad = None
+        if state.recorder is not None:
+            recorded(_remove_gradient, Whole(self), changes=True)
+        else:
+            self._grad = None
 
     def adopt(self, ct: Any, sweep: Any) -> None:
         """`accumulate` an array of which nobody else reads or writes the memory, as a part of a gradient bucket."""
@@ -533,7 +546,11 @@ def make_leaf(
     if array.__class__ in TENSORS:
         labels = with_own_labels(caller, array, layout, KEEPS - {C} if requires_grad else KEEPS, state.grid)
         values = array.array
-    values = as_array(values, None if dtype is None else dtype_named(dtype), device)
+    kind = None if dtype is None else dtype_named(dtype)
+    if state.recorder is None:
+        values = as_array(values, kind, device)
+    else:
+        values = state.recorder.call(_scalar_or_array, (values, kind, device))
     found = _layout(values, labels, V, global_shape)
     if requires_grad and found is not None and found.drawn:
         raise LayoutError(drawn_leaf(caller, array))
@@ -590,10 +607,24 @@ def constant(array: Any, dtype: Any = None, device: str | None = None) -> Leaf:
             if have is P or type(have) is Shard:
                 raise LayoutError(contradiction("constant", array, axis, have, C))
         array = array.array
-    values = as_array(array, None if dtype is None else dtype_named(dtype), device)
+    kind = None if dtype is None else dtype_named(dtype)
+    if state.recorder is None:
+        values = as_array(array, kind, device)
+    else:
+        values = state.recorder.call(_scalar_or_array, (array, kind, device))
     x = Constant(values, None if state.grid is None else state.grid.uniform(C))
     state.distribution.note_declaration("constant", x)
     return x
+
+
+def _remove_gradient(leaf: Leaf) -> None:
+    leaf._grad = None
+
+
+def _scalar_or_array(values: Any, dtype: Any, device: Any) -> Any:
+    """The array of a leaf, which a captured step makes anew at each replay."""
+    array = as_array(values, dtype, device)
+    return array[()] if array.__class__ is ndarray and not array.shape else array
 
 
 class _Probe:

@@ -119,10 +119,21 @@ def _refuse_local_numbers(op: Any, xs: tuple[Any, ...], number: Any, grid: Any) 
 def given(x: Any, grid: Any, dtype: Any = None) -> Given:
     """A plain array, list or number as an operand. `grid` gives it labels, unless it is None."""
     values = x if x.__class__ is np.ndarray else plain(x)
+    if state.recorder is not None:
+        array = state.recorder.call(_operand, (values, dtype, bool(copying)))
+    else:
+        array = as_array(values) if dtype is None else as_array(values, dtype)
+        array = array if array.shape else array[()]
+        if copying and (recording := state.recording) is not None and recording.copies:
+            array = unshared(array)
+    return Given(array, None if grid is None else layout_of(x, grid))
+
+
+def _operand(values: Any, dtype: Any, copies: bool) -> Any:
+    """The array of a `Given`, which a captured step makes anew at each replay."""
     array = as_array(values) if dtype is None else as_array(values, dtype)
-    if copying and (recording := state.recording) is not None and recording.copies:
-        array = unshared(array)
-    return Given(array if array.shape else array[()], None if grid is None else layout_of(x, grid))
+    array = unshared(array) if copies else array
+    return array if array.shape else array[()]
 
 
 def _kind(x: Any) -> Any:

@@ -42,6 +42,8 @@ class State(threading.local):
     """Whether a part of the program runs a second time. Buffers of modules keep what the first run made of them."""
     levels: tuple[int, ...] = ()
     """The first places of the tapes of the transforms whose functions are running, outermost first."""
+    recorder: Any = None
+    """What records the calls of a step that is captured (`transforms.recorder`); None while nothing is captured."""
     no_grad: bool = False
     """Whether a `no_grad` block is active: values computed outside of a tape in it are meant without a gradient."""
     dry: bool = False

@@ -211,5 +211,11 @@ class _ToldSweep(Sweep):
 
 
 def sweep_class() -> type[Sweep]:
-    """The class of the next sweep: `Sweep`, unless a listener of this thread wants to be told of each cotangent."""
+    """The class of the next sweep: `Sweep`, unless a listener of this thread wants to be told of each cotangent.
+
+    While a step is captured, it is that of the recorder.
+    """
+    if state.recorder is not None:
+        found: type[Sweep] = state.recorder.sweep_class
+        return found
     return _ToldSweep if listeners and heard("added") else Sweep

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..arrays.capture import refuse_value
 from ..arrays.device import to_host
 from ..arrays.shape_only import Shaped, is_absent
 from ..errors import (
@@ -311,6 +312,8 @@ class Tensor(Labelled):
         """
         if state.recording is not None and self.requires_grad:
             self._refuse_exit("{x}.data", "stop_gradient({x}).data")
+        if state.recorder is not None:
+            refuse_value("data")
         if self.layout is not None and P in self.layout.labels:
             self._refuse_addend("data")
         return None if is_absent(self.array) else guarded(self)
@@ -375,6 +378,8 @@ class Tensor(Labelled):
             is_addend = self.layout is not None and P in self.layout.labels  # which stop_gradient does not take
             fix = "with ag.no_grad(): around its use" + ("" if is_addend else ", or stop_gradient({x}).local")
             self._refuse_exit("{x}.local", fix, False)
+        if state.recorder is not None:
+            refuse_value("local")
         if type(self.array) is Shaped:
             self.array._no_value()
         return guarded(self)
@@ -391,6 +396,8 @@ class Tensor(Labelled):
 
     def _whole(self, caller: str) -> np.ndarray:
         """Its array on the host, for plain data of the value."""
+        if state.recorder is not None:
+            refuse_value(caller)
         self._refuse_addend(caller)
         return to_host(self.array)
 
@@ -495,6 +502,8 @@ class Tensor(Labelled):
 
     def __repr__(self) -> str:
         """Its class, this rank's elements, and what they do not show: name, dtype, layout, shape of the whole value."""
+        if state.recorder is not None:
+            refuse_value("print or repr")
         kind, array = self._shown_class(), self.array
         facts = f", name={self.name!r}" if self.name else ""
         if type(array) is Shaped:
@@ -524,6 +533,8 @@ class Tensor(Labelled):
         """The same for notebooks: a table of its properties, and some elements."""
         from .. import notebook  # few programs show values so
 
+        if state.recorder is not None:
+            refuse_value("print or repr")
         array, layout = self.array, self.layout
         shape = tuple(map(int, array.shape))
         rows: list[tuple[object, ...]] = [("dtype", array.dtype)]

@@ -7,6 +7,7 @@ from math import ceil
 from typing import Any, overload
 
 from .. import random
+from ..arrays.capture import current_capture, recorded
 from ..arrays.device import as_array
 from ..engine.leaves import tensor
 from ..engine.state import state
@@ -110,12 +111,30 @@ def dropout(
         of_tensor(x, (*key.axes, *key.apart), "dropout", key.places)
     scale = x.dtype.type(0.0 if p == 1 else 1.0 / (1.0 - p))
     if find("dropout", (x.array,)) is not None:
-        mask = Mask(source_of(key, x, "dropout", (1.0 - p,)), ceil((1.0 - p) * 2.0**53), float(scale))
+        mask = recorded(_mask, key, x, p, float(scale))
         y = masked(x, options=(mask,))
         return y.array if raw and state.grid is None else y
-    keep = random.bernoulli(key, x, 1.0 - p)
-    y = x * (Tensor(keep.array * scale, keep.layout) if keep.__class__ in TENSORS else Tensor(keep * scale))
+    if (capture := current_capture()) is not None and capture.records:
+        y = x * Tensor(recorded(_factors, key, x, p, scale), x.layout)
+    else:
+        keep = random.bernoulli(key, x, 1.0 - p)
+        y = x * (Tensor(keep.array * scale, keep.layout) if keep.__class__ in TENSORS else Tensor(keep * scale))
     return y.array if raw and state.grid is None else y
+
+
+def _next_key(*along: str) -> random.Key:
+    return random.next_key("dropout").along(*along)
+
+
+def _mask(key: random.Key, x: Tensor, p: float, scale: float) -> Mask:
+    """The elements that are kept, as an option of `masked`."""
+    return Mask(source_of(key, x, "dropout", (1.0 - p,)), ceil((1.0 - p) * 2.0**53), scale)
+
+
+def _factors(key: random.Key, x: Tensor, p: float, scale: Any) -> Any:
+    """The factor of each element of `x`."""
+    keep = random.bernoulli(key, x, 1.0 - p)
+    return (keep.array if keep.__class__ in TENSORS else keep) * scale
 
 
 class Dropout(Module):
@@ -144,4 +163,4 @@ class Dropout(Module):
     def forward(self, input: Any) -> Tensor:
         if not self.training:
             return input
-        return dropout(input, self.p, key=random.next_key("dropout").along(*self.along))
+        return dropout(input, self.p, key=recorded(_next_key, *self.along, changes="keys"))

@@ -112,6 +112,8 @@ class Module:
             cls.__init__ = _typed_errors_of(cls.__init__)  # type: ignore[method-assign]  # the same signature, wrapped
 
     def __call__(self: _Forward[Args, Output], *args: Args.args, **kwargs: Args.kwargs) -> Output:
+        if state.recorder is not None:
+            state.recorder.module(self)
         try:
             return self.forward(*args, **kwargs)
         except UNTYPED as error:

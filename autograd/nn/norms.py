@@ -307,7 +307,7 @@ class _BatchNorm(Module):
         else:
             mean = ops.reshape(self.buffer("running_mean"), wide)
             centred, variance = input - mean, ops.reshape(self.buffer("running_var"), wide)
-        y = centred / ops.sqrt(variance + self.eps)
+        y = centred / ops.sqrt(ops.add(variance, self.eps))
         if weight is not None:
             y = y * ops.reshape(weight, wide) + ops.reshape(bias, wide)
         return y

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from .. import ops, random
+from ..arrays.capture import recorded
 from ..arrays.device import zeros_on
 from ..engine.state import state
 from ..engine.tensor import TENSORS, Tensor
@@ -61,7 +62,7 @@ class _Cell(Module):
 
 def initial_state(x: Any, width: int) -> Any:
     """Zeros [..., width], with the layout of x."""
-    zeros = zeros_on(raw(x), (*map(int, x.shape[:-1]), width), x.dtype)
+    zeros = recorded(zeros_on, raw(x), (*map(int, x.shape[:-1]), width), x.dtype)
     if x.__class__ not in TENSORS or state.grid is None:
         return zeros
     return Tensor(zeros, x.labelled(state.grid))

@@ -412,7 +412,8 @@ def instead_of(theirs: Callable[..., Any], *, checked: float = 0) -> Callable[[C
                     if words["out"] is not None:
                         raise refusal(theirs.__name__, words)
                     del words["out"]
-                if not recorded and state.grid is None and not listeners and is_plain(args, words):
+                heard = listeners and state.recorder is None
+                if not recorded and state.grid is None and not heard and is_plain(args, words):
                     return first(on_values, ours, args, words)
                 discrete: Any = False
                 differs = False
@@ -434,7 +435,7 @@ def instead_of(theirs: Callable[..., Any], *, checked: float = 0) -> Callable[[C
                             args, words = _varying_by_rank(theirs.__name__, args, words)
                     if asks:
                         discrete = examined(args, words, None if differs else key)
-                if discrete and state.grid is None and not listeners:
+                if discrete and state.grid is None and not heard:
                     return first(on_values, ours, args, words)  # such as sum(x, dtype=int): there is no derivative
                 try:
                     return ours(*args, **words)
@@ -507,7 +508,7 @@ def of_rank_numbers(theirs: Callable[..., Any], args: Any, words: Any) -> Any:
         taken = [key for key, value in words.items() if tensors_in((value,))]
         if taken:
             raise refusal(theirs.__name__, taken)
-    y = theirs(*args, **words)
+    y = _called(theirs, args, words)
     given = (*args, *words.values())
     axes = rank_axes(given)
     if not axes:
@@ -516,6 +517,13 @@ def of_rank_numbers(theirs: Callable[..., Any], args: Any, words: Any) -> Any:
         is_of_numbers = state.grid is not None and axes_in(state.grid, axes) and not _has_array(given)
         return made_of(y, *given) if is_of_numbers else y
     return rank_number(y[()] if isinstance(y, np.ndarray) else y, axes, has_local_count(given))
+
+
+def _called(theirs: Callable[..., Any], args: Any, words: Any) -> Any:
+    """Call NumPy's function; a captured step repeats the call."""
+    if state.recorder is None:
+        return theirs(*args, **words)
+    return state.recorder.call(theirs, tuple(args), words)
 
 
 def made_of(array: Any, *by: Any) -> Any:
@@ -585,7 +593,7 @@ def run_plain(theirs: Callable[..., Any], args: Any, words: Any) -> Any:
     try:
         if "overwrite_input" in words:  # the values are still those of a Tensor
             words = {**words, "overwrite_input": bool(values(words["overwrite_input"])) and False}
-        return theirs(*values(args), **{k: values(v) for k, v in words.items()})
+        return _called(theirs, values(args), {k: values(v) for k, v in words.items()})
     except RingtapeError:
         raise
     except _UNEXPECTED as error:

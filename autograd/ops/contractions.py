@@ -165,6 +165,35 @@ the contracted dimension may not be sharded. Where the layouts need that, or whe
 ``matmul(x, w) + b`` runs instead.
 """
 
+
+
+def _lowered_linear(calls: Any, out: Any, x: Any, w: Any, b: Any) -> None:
+    if x.ndim != 2 or w.ndim != 2 or out.dtype.itemsize == 2:
+        calls.refuse()
+    calls.add(x.dot, w, out)
+    calls.add(np.add, out, b, out)
+
+
+def _lowered_adjoint_of_x(calls: Any, out: Any, ct: Any, y: Any, x: Any, w: Any, *_: Any) -> None:
+    if ct.ndim != 2 or w.ndim != 2 or out.dtype.itemsize == 2:
+        calls.refuse()
+    calls.add(ct.dot, w.T, out)
+
+
+def _lowered_adjoint_of_w(calls: Any, out: Any, ct: Any, y: Any, x: Any, w: Any, *_: Any) -> None:
+    if ct.ndim != 2 or x.ndim != 2 or w.ndim != 2 or out.dtype.itemsize == 2:
+        calls.refuse()
+    calls.add(x.T.dot, ct, out)
+
+
+def _lowered_adjoint_of_b(calls: Any, out: Any, ct: Any, *_: Any) -> None:
+    if ct.ndim != 2:
+        calls.refuse()
+    calls.add(ones(len(ct), ct.dtype).dot, ct, out)
+
+
+linear.lowered = {"y": _lowered_linear, 0: _lowered_adjoint_of_x, 1: _lowered_adjoint_of_w, 2: _lowered_adjoint_of_b}
+
 matmul.write_adjoint[1] = linear.write_adjoint[1] = _write_adjoint_of_w
 
 

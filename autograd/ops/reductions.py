@@ -224,7 +224,7 @@ def _reduced(primitive: Any, plain: Any, x: Any, axis: Any, keepdims: Any, dtype
         x = operand(x)
     if "out" in words:
         raise refusal(plain.__name__, words)
-    if state.grid is None and not listeners and is_free((x, *words.values())):
+    if state.grid is None and not (listeners and state.recorder is None) and is_free((x, *words.values())):
         return on_values(plain, (x,), words)
     discrete = is_discrete(ask(plain, (x,), words))  # raises what NumPy raises
     if words.get("where", True) is not True or words.get("initial") is not None:

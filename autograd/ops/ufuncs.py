@@ -277,7 +277,7 @@ def clip(
         raise refusal("clip", {"out": out})
     if lo is None and hi is None:
         ask(np.clip, (a, lo, hi), {})
-    if state.grid is None and not listeners and is_free((a, lo, hi)):
+    if state.grid is None and not (listeners and state.recorder is None) and is_free((a, lo, hi)):
         return on_values(np.clip, (a, lo, hi), {})
     a = operand(a)
     if lo.__class__ in TENSORS or hi.__class__ in TENSORS or not is_inexact(a.dtype) or a.__class__ not in TENSORS:

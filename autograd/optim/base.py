@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from .. import notebook
-from ..arrays.capture import current_capture, refuse
+from ..arrays.capture import Whole, current_capture, recorded, refuse
 from ..arrays.device import device_of, is_array, is_inexact, mixed_devices, move, require_one_device
 from ..arrays.half import is_half, rounded
 from ..arrays.shape_only import DRY, Shaped, is_absent
@@ -69,6 +69,15 @@ def _check_parameters(caller: str, parameters: Sequence[Any]) -> None:
                 f"{caller}: {p.name or f'parameter {i}'} was given twice, at {first} and {i}; needed: each "
                 "parameter once, or a step would change it twice"
             )
+
+
+def remove_gradients(*parameters: Leaf) -> None:
+    for p in parameters:
+        p._grad = None
+
+
+def whole_step(optimizer: Any, keep: bool) -> None:
+    optimizer.step(keep=keep)
 
 
 @typed_errors
@@ -238,6 +247,9 @@ class Optimizer:
         """Set the gradients of all parameters to None; OptionError if `set_to_none` is not True."""
         if set_to_none is not True:
             raise OptionError(f"zero_grad: set_to_none={set_to_none!r} was given; needed: True")
+        if state.recorder is not None:
+            recorded(remove_gradients, *map(Whole, self.parameters), changes=True, name="zero_grad")
+            return
         for p in self.parameters:
             p._grad = None
 
@@ -273,6 +285,9 @@ class Optimizer:
         ReplicaWarning
             At the first step: all ranks hold the same values of a parameter that is Varying or sharded.
         """
+        if state.recorder is not None:
+            recorded(whole_step, Whole(self), keep, changes=True, name=f"{type(self).__name__}.step")
+            return
         if events.spans:
             with events.span("optimizer"):
                 self._step()

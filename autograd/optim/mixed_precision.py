@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from ..arrays.capture import refuse_recorded
 from ..arrays.device import device_of, move, require_one_device, runtime_of, to_host
 from ..arrays.half import HALF, is_half, rounded
 from ..arrays.shape_only import Shaped, is_absent
@@ -124,6 +125,7 @@ class LossScaler:
         ArgumentError
             `loss` is no Tensor.
         """
+        refuse_recorded("LossScaler.scale")
         if loss.__class__ not in TENSORS:
             raise ArgumentError(f"LossScaler.scale: {type(loss).__name__} was given; needed: a Tensor")
         self.was_used = True
@@ -290,6 +292,7 @@ class MasterWeights(OfCopies):
         They are added to what is there; the parameters' gradients are then None. It needs no communication, and calling
         it twice is harmless. `step` and the clipping functions call it.
         """
+        refuse_recorded("MasterWeights.unscale")
         self._take_assigned()
         self._unscale_on_device()
         for p, master in zip(self._held, self.parameters, strict=True):
@@ -397,6 +400,7 @@ class MasterWeights(OfCopies):
 
         See also `Optimizer.step`.
         """
+        refuse_recorded("MasterWeights.step")
         self._take_assigned()
         scale = 1 / self.scaler.value if self._join() else 1.0
         self.unscale()

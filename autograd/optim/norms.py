@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from ..arrays.capture import current_capture, refuse
+from ..arrays.capture import Whole, current_capture, recorded, refuse
 from ..arrays.device import device_of, runtime_of, to_host
 from ..arrays.half import is_half, rounded
 from ..arrays.shape_only import Shaped, is_absent
@@ -391,7 +391,12 @@ def clip_grad_norm_(
     if state.grid is not None:  # a parameter that has a gradient on some ranks only is included on all of them
         given = [parameters] if isinstance(parameters, Leaf) else parameters
         layouts = [p.labelled(state.grid) for p in given]
-    if current_capture() is not None:
+    if (capture := current_capture()) is not None:
+        if capture.records:
+            given = [parameters] if isinstance(parameters, Leaf) else parameters
+            total = recorded(_clipped, Whole(norm), max_norm, norm_type, *map(Whole, given), changes=True,
+                             name="clip_grad_norm_")  # fmt: skip
+            return Tensor(total)  # type: ignore[return-value]
         return _clip_captured(gradients, max_norm, norm_type, norm)
     total = norm_of(norm, [g for _, g in gradients], norm_type, layouts)
     scale = max_norm / (total + 1e-6)
@@ -403,6 +408,10 @@ def clip_grad_norm_(
                 with events.emitting("update", name := f"clip {p.name}".strip(), None, p):
                     events.emit("end", "update", name, None, p.grad)
     return total
+
+
+def _clipped(norm: Norm | None, max_norm: float, norm_type: float, *parameters: Leaf) -> Any:
+    return np.float64(clip_grad_norm_(parameters, max_norm, norm_type, norm=norm))
 
 
 def _product(a: Any, scale: float) -> Any:
@@ -457,8 +466,16 @@ def clip_grad_value_(parameters: Iterable[Leaf] | Leaf, clip_value: float) -> No
         `clip_value` is NaN, infinite or negative.
     """
     check_numbers("clip_grad_value_", clip_value=clip_value)
+    if (capture := current_capture()) is not None and capture.records:
+        given = [parameters] if isinstance(parameters, Leaf) else parameters
+        recorded(_clipped_values, clip_value, *map(Whole, given), changes=True, name="clip_grad_value_")
+        return
     for p, g in _gradients(parameters, "clip_grad_value_"):
         _replace(p, g, np.clip(g.array, -clip_value, clip_value))
+
+
+def _clipped_values(clip_value: float, *parameters: Leaf) -> None:
+    clip_grad_value_(parameters, clip_value)
 
 
 def check_norm(caller: str, norm: Any) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from ..arrays.capture import refuse
+from ..arrays.capture import current_capture, recorded, refuse
 from ..errors import DtypeError, LayoutError, OptionError, ShapeError, typed_errors
 from ..layouts.messages import require_same_number
 from ..layouts.rank_values import rank_axes
@@ -321,7 +321,13 @@ def next_key(name: str) -> Key:
     >>> next_key("weight").name, next_key("dropout").name, next_key("weight").name
     ('weight.0', 'dropout.0', 'weight.1')
     """
-    refuse(f"next_key({name!r}) was called", "dropout of 0, or evaluation mode: each replay would use the same numbers")
+    if (capture := current_capture()) is not None:
+        if capture.records:
+            key: Key = recorded(next_key, name, changes="keys")
+            return key
+        refuse(
+            f"next_key({name!r}) was called", "dropout of 0, or evaluation mode: each replay would use the same numbers"
+        )
     if not _thread.is_set:
         raise OptionError(
             f"next_key({name!r}): called in thread {threading.current_thread().name!r}, which has set no seed. Random "
@@ -358,6 +364,7 @@ def get_state() -> State:
 @typed_errors
 def set_state(state: State) -> None:
     """Restore a random state that `get_state` returned."""
+    refuse("the random state was set", "random.seed or random.set_state outside of the step")
     _thread.is_set = True
     _thread.seed = state.seed
     _thread.ordinals = dict(state.ordinals)

@@ -8,7 +8,7 @@ whole derivatives                      `jacobian`, `hessian`
 products                               `hvp`, `make_hvp`, `hessian_tensor_product` (`hessian_vector_product`),
                                        `tensor_jacobian_product` (`vector_jacobian_product`), `ggnvp`, `make_ggnvp`
 memory                                 `checkpoint`
-a GPU's launches                       `cuda_graph`
+a step without its Python              `capture`; of a GPU's launches, `cuda_graph`
 =====================================  =========================================================================
 
 Arguments and outputs are arrays, floats, or nested tuples, lists and dicts of them. Without a mesh, plain arrays give
@@ -48,9 +48,11 @@ if TYPE_CHECKING:  # loaded when first asked for, by `__getattr__`
         value_and_grad,
         vjp,
     )
+    from .step import capture
 
 __all__ = [
-    "checkpoint", "cuda_graph", "deriv", "egrad", "elementwise_grad", "ggnvp", "grad", "grad_and_aux", "grad_named",
+    "capture", "checkpoint", "cuda_graph", "deriv",
+    "egrad", "elementwise_grad", "ggnvp", "grad", "grad_and_aux", "grad_named",
     "hessian", "hessian_tensor_product", "hessian_vector_product", "holomorphic_grad", "hvp", "jacobian", "jvp",
     "make_ggnvp", "make_hvp", "make_jvp", "make_jvp_reversemode", "make_vjp", "multigrad_dict",
     "tensor_jacobian_product", "value_and_grad", "vector_jacobian_product", "vjp",
@@ -64,6 +66,7 @@ LAZY = {
     **dict.fromkeys(("ggnvp", "hessian_tensor_product", "hessian_vector_product", "hvp", "make_ggnvp", "make_hvp",
                      "tensor_jacobian_product", "vector_jacobian_product"), "products"),
     "checkpoint": "rematerialise",
+    "capture": "step",
     "cuda_graph": "captured",
 }  # fmt: skip
 """Names loaded at first use, and the module that defines each."""

@@ -43,6 +43,8 @@ def module(problem: Problem) -> nn.Module:
 
 
 def mlp(sizes: tuple[int, ...], mode: str) -> Work:
+    if mode.startswith("captured"):
+        return Work(ag.capture(plain(problem(sizes), reads=False)), lambda loss: loss_only(loss.data))
     return Work({"mesh": on_mesh, "plain": plain}[mode](problem(sizes)), loss_only)
 
 
@@ -68,7 +70,7 @@ def on_mesh(problem: Problem) -> Callable[[], Any]:
     return step
 
 
-def plain(problem: Problem) -> Callable[[], Any]:
+def plain(problem: Problem, reads: bool = True) -> Callable[[], Any]:
     model = module(problem)
     optimizer = optim.SGD(model.parameters(), lr=RATE, momentum=MOMENTUM)
     x, y = ag.tensor(problem.x), ag.tensor(problem.y)
@@ -79,7 +81,7 @@ def plain(problem: Problem) -> Callable[[], Any]:
             loss = nn.cross_entropy(model(x), y, reduction="sum") / BATCH
         tape.backward(loss)
         optimizer.step()
-        return loss.data
+        return loss.data if reads else loss
 
     return step
 

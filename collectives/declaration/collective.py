@@ -145,6 +145,9 @@ class Collective:
     True
     """
 
+    makes_rows = True
+    """Whether a captured step repeats its calls (`transforms.recorder`)."""
+
     def __init__(
         self,
         name: str,

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy import ndarray
 
+from autograd.arrays.capture import Whole, recorded
 from autograd.arrays.half import is_half
 from autograd.arrays.shape_only import DRY, Shaped
 from autograd.engine import events
@@ -208,10 +209,12 @@ class Prepared:
                 return copied(x, self.call)
         return self._run_rule(x)
 
-    def _announce(self, x: Any, recorded: bool | None, operand: Tensor | None) -> Any:
+    def _announce(self, x: Any, is_recorded: bool | None, operand: Tensor | None) -> Any:
         collective, given = self.collective, () if operand is None else (operand,)
+        if state.recorder is not None:
+            return recorded(_run, Whole(self), x, is_recorded, changes="messages", name=collective.name)
         with events.emitting("forward", collective.name, collective, given or (x,), self):
-            y = self.run(x, recorded, operand, True)
+            y = self.run(x, is_recorded, operand, True)
         events.emit("end", "forward", collective.name, collective, given, y)
         return y
 
@@ -270,6 +273,11 @@ class Prepared:
             # a sweep makes its zeros on the same device
             made.call = self.call.but(like=np.empty_like(device, shape=(0,)))
         return made
+
+
+def _run(prepared: Prepared, x: Any, is_recorded: bool | None) -> Any:
+    """One call of a captured step."""
+    return prepared.run(x, is_recorded, None, True)
 
 
 def _is_compared(collective: Any, call: Call, layout: Layout | None) -> bool:

@@ -23,6 +23,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from autograd.arrays.capture import Whole, recorded
 from autograd.engine import events
 from autograd.engine.events import listeners
 from autograd.engine.leaves import Parameter
@@ -63,6 +64,9 @@ class Runs(Protocol):
         `cotangents` are those of the outputs, None where none arrived. The list is emptied, so that its arrays can be
         owned by the leaves.
         """
+
+    def summed(self, cotangents: list[Any]) -> list[tuple[int, Any]]:
+        """The results of `adjoint` at once, without a sweep, in which nothing has begun before."""
 
     def sent(self, group: Probe) -> None:
         """Make the requests of the adjoint on `group`, if every operand was used."""
@@ -125,6 +129,7 @@ class Joint(Step):
 
     communicates = True
     enters = True
+    makes_rows = True  # a captured step repeats its calls
 
     def __init__(self, name: str, of: Collective):
         self.name = name
@@ -140,7 +145,9 @@ class Joint(Step):
         recording, on, layouts = state.recording, call.on, call.layouts
         if not operands:
             return []
-        if listeners and not announced:
+        if state.recorder is not None:
+            state.recorder.read_all(operands)
+        elif listeners and not announced:
             with events.emitting("forward", self.name, self, operands, call):
                 results = self.record(operands, call, called, True)
             events.emit("end", "forward", self.name, self, operands, results)
@@ -150,7 +157,7 @@ class Joint(Step):
             self._compare(operands, call, called or self.name, recording is not None)
         arrays = list(map(_array, operands))
         if not self.of.silent:
-            arrays = call.runs.forward(arrays)
+            arrays = _forward(call.runs, *arrays)
         if recording is None:
             return [
                 Tensor(y, out, None, place_off_tape(y, (x,)))
@@ -190,6 +197,9 @@ class Joint(Step):
         step = sweep.start + len(sweep.cts)
         cotangents = sweep.given(len(places))
         on, leaves_too = call.on, sweep.wanted is None
+        if state.recorder is not None and not sweep.record:
+            self._give_by_rows(cotangents, operands, places, call, sweep)
+            return
         # Cotangents are removed from the list as they are used, because a leaf takes an array without a copy only if
         # nothing else refers to it.
         if sweep.record:
@@ -209,6 +219,21 @@ class Joint(Step):
                         sweep.add(place, g)
                     elif leaves_too and place == _LEAF:
                         sweep.give(x, g)
+
+    def _give_by_rows(
+        self, cotangents: list[Any], operands: Any, places: Any, call: JointCall, sweep: Sweep
+    ) -> None:
+        """The step in a sweep of a step that is captured: the sums are one call, and each gradient is one."""
+        is_sum = call.on.group.size > 1 or not self.of.silent
+        if is_sum:
+            found = recorded(_summed, Whole(call.runs), *cotangents, changes="messages", name=self.name)
+        else:
+            found = [(i, g) for i, g in reversed([*enumerate(cotangents)]) if g is not None]
+        for i, g in found:
+            if places[i] >= 0:
+                sweep.add(places[i], g)
+            elif sweep.wanted is None and places[i] == _LEAF:
+                state.recorder.give(operands[i], g, adopts=is_sum)
 
     @staticmethod
     def _give(found: Iterator[tuple[int, Any]], operands: Any, places: Any, leaves_too: bool, sweep: Sweep) -> None:
@@ -241,6 +266,19 @@ class Joint(Step):
         return call.on.names, call.runs.group, forward.sent, backward.sent
 
 
+def _forward(runs: Runs, *arrays: Any) -> list[Any]:
+    """The results of all operands. Of a captured step it is one call."""
+    if state.recorder is None:
+        return runs.forward(list(arrays))
+    found: list[Any] = recorded(_forward, Whole(runs), *arrays, changes="messages")
+    return found
+
+
+def _summed(runs: Runs, *cotangents: Any) -> list[tuple[int, Any]]:
+    """The results of the adjoint at once, as one call of a captured step."""
+    return runs.summed(list(cotangents))
+
+
 class _Begin:
     """Calls `Runs.begin` with the sweeps of a recording that contain the step."""
 
@@ -250,7 +288,7 @@ class _Begin:
         self.runs, self.first, self.step = runs, first, step
 
     def __call__(self, sweep: Sweep) -> None:
-        if sweep.start <= self.first and self.step < sweep.start + len(sweep.cts):
+        if state.recorder is None and sweep.start <= self.first and self.step < sweep.start + len(sweep.cts):
             self.runs.begin(sweep, self.first, self.step)
 
 
@@ -317,6 +355,10 @@ class OneByOne:
         while started:
             i, finish = started.popleft()
             yield i, finish()
+
+    def summed(self, cotangents: list[Any]) -> list[tuple[int, Any]]:
+        sweep: Any = None  # which is not read
+        return list(self.adjoint(cotangents, sweep, 0))
 
     def sent(self, group: Probe) -> None:
         group.run(Request("all_reduce", np.zeros(len(self.calls), np.float32)))

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from autograd.arrays.capture import refuse_recorded
 from autograd.arrays.device import move, to_host
 from autograd.arrays.half import is_half
 from autograd.engine.tensor import Tensor
@@ -382,6 +383,7 @@ class BackupWorkers:
         SavedArrayError
             A tape still needs the value of a parameter.
         """
+        refuse_recorded("BackupWorkers.step")
         self._check(rows, of)
         step = self._at
         is_used = self._is_member(step)

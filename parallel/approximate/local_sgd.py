@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from autograd.arrays.capture import refuse_recorded
 from autograd.arrays.device import to_host
 from autograd.engine.leaves import Parameter
 from autograd.engine.locks import step_check
@@ -210,6 +211,7 @@ class LocalSGD:
         CollectiveMismatch
             The ranks synchronise at different versions.
         """
+        refuse_recorded("LocalSGD.step")
         self._axis("step")
         if self.optimizer.calls != self._calls:
             raise OptionError(

@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from autograd.arrays.capture import refuse_recorded
 from autograd.arrays.shape_only import Shaped
 from autograd.engine.state import state
 from autograd.engine.tensor import Tensor
@@ -223,6 +224,7 @@ class NoiseScale:
         LayoutError
             `global_rows` depends on the rank.
         """
+        refuse_recorded("NoiseScale.update")
         if axes := rank_axes(global_rows):
             raise LayoutError(
                 f"NoiseScale.update(global_rows={global_rows!r})\n  axis {min(axes)!r}: it depends on the rank; "

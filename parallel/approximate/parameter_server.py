@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from autograd.arrays.capture import refuse_recorded
 from autograd.errors import ArgumentError, MeshError, OptionError
 from autograd.nn import Module
 from autograd.optim import Optimizer
@@ -264,6 +265,7 @@ class ParameterServer:
         SavedArrayError
             A tape still needs the value of a parameter.
         """
+        refuse_recorded("ParameterServer.read")
         self._axis("read")
         if self._read is not None:
             raise OptionError(
@@ -288,6 +290,7 @@ class ParameterServer:
             There was no read before; the program has called the optimizer's `step` itself; or the script has no turn
             left for this rank.
         """
+        refuse_recorded("ParameterServer.push")
         self._axis("push")
         if self._read is None:
             raise OptionError(f"push: rank {self._me} has not read since its last push; needed: read()")

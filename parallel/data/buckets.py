@@ -37,7 +37,7 @@ from autograd.engine.events import listeners
 from autograd.engine.recording import op_of, parents_of
 from autograd.engine.sweep import Sweep
 from autograd.engine.tensor import Tensor
-from autograd.errors import CommunicationError, RingtapeError
+from autograd.errors import CaptureError, CommunicationError, RingtapeError
 from collectives.algorithms.queue import Queue
 from collectives.algorithms.steps import Steps
 from collectives.mesh import Axis
@@ -417,6 +417,31 @@ class Buckets:
             filling = _Filling(self, sweep, step - len(cotangents))
             filling.announce()
         return filling.results(cotangents)
+
+    def summed(self, cotangents: list[Any]) -> list[tuple[int, Any]]:
+        """The sums at once, bucket by bucket in the agreed order: the same buffers and requests as in a sweep.
+
+        Raises
+        ------
+        CaptureError
+            No sweep has settled the buckets yet.
+        """
+        if self.places is None:
+            raise CaptureError(
+                "capture: the first backward of a DataParallel model, which agrees on its buckets, was to be recorded\n"
+                "  fix: ag.capture(step, warmup=1), or more"
+            )
+        waits, uses = [], []
+        buckets = [self.bucket(b) for b in range(len(self.places))]
+        for bucket, place in zip(buckets, self.places, strict=True):
+            for j, i in enumerate(place.indices):
+                self.write(bucket, j, cotangents[i])
+            uses.append([0.0 if cotangents[i] is None else 1.0 for i in place.indices])
+            waits.append(self.start(bucket, uses[-1]))
+        return [
+            pair for bucket, used, wait in zip(buckets, uses, waits, strict=True)
+            for pair in self.results(bucket, used, None if wait is None else wait())
+        ]  # fmt: skip
 
     def sent(self, group: Probe) -> None:
         order = list(range(len(self._parameters)))[::-1]

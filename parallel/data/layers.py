@@ -18,6 +18,7 @@ from weakref import ref
 
 import numpy as np
 
+from autograd.arrays.capture import Whole, recorded
 from autograd.engine.pytree import tree_map
 from autograd.engine.recording import Node, Recording, Step, options_of
 from autograd.engine.state import state
@@ -129,6 +130,7 @@ class Gather(Step):
 
     name = "gather of a layer"
     communicates = True
+    makes_rows = True  # a captured step repeats its calls
 
     def pull(self, node: Node, ct: Any, sweep: Sweep) -> None:
         layers, n, is_end = options_of(node)
@@ -138,7 +140,7 @@ class Gather(Step):
                 "derivative would read others in their place\n  fix: zero=2"
             )
         if is_end:
-            layers.gather(n, -1)
+            recorded(_gather, Whole(layers), n, changes="messages", name=self.name)
 
     def push(self, node: Node, carried: list[Any], start: int, record: bool, *_: Any) -> Any:
         layers, n, is_end = options_of(node)
@@ -148,6 +150,14 @@ class Gather(Step):
             )
         if not is_end:
             layers.gather(n, 1)
+
+
+def _gather(layers: Layers, n: int) -> None:
+    layers.gather(n, -1)
+
+
+def _forget(layers: Layers) -> None:
+    layers.drop()
 
 
 _GATHER = Gather()
@@ -176,7 +186,11 @@ class Layers:
             interceptable(layer.module)
 
     def forget(self) -> None:
-        """Parameters may have changed since the last pass."""
+        """Parameters may have changed since the last pass. A captured step forgets them, too."""
+        recorded(_forget, Whole(self), changes="messages")
+
+    def drop(self) -> None:
+        """Hold no layer, and wait for the gathers that have started."""
         for finish in self._coming.values():
             finish()
         self._coming.clear()

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from autograd import random
+from autograd.arrays.capture import refuse_recorded
 from autograd.arrays.device import to_host, zeros_on
 from autograd.engine.deferral import Rest
 from autograd.engine.leaves import Leaf, Parameter
@@ -403,6 +404,7 @@ class Pipeline(Module):
         TapeError
             A tape is recording.
         """
+        refuse_recorded("Pipeline.step")
         if state.recording is not None:
             raise TapeError(
                 "Pipeline.step: a tape is recording. Needed: a call outside of every tape: each microbatch has tapes "

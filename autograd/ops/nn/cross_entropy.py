@@ -9,12 +9,14 @@ from typing import Any, overload
 
 import numpy as np
 
+from ...arrays.capture import decided
 from ...arrays.device import arange_beside, is_inexact, require_one_device
 from ...arrays.shape_only import Shaped
 from ...engine.dispatch import ones
 from ...engine.events import listeners
 from ...engine.primitive import op
 from ...engine.promotion import composite
+from ...engine.state import state
 from ...engine.tensor import TENSORS, Tensor
 from ...errors import UNTYPED, DtypeError, LayoutError, OptionError, RingtapeError, ShapeError, refused
 from ...kernels import INT64, are_bare, find, loop
@@ -203,6 +205,56 @@ cross_entropy_sum = op(
 )  # fmt: skip
 
 
+def _are_in_range(unsigned: Any, classes: int) -> bool:
+    """`_check_labels` of labels that are viewed as unsigned integers; it does not raise."""
+    return bool(unsigned[unsigned.argmax()] < classes)
+
+
+def _lowered_cross_entropy(calls: Any, out: Any, logits: Any, labels: Any) -> None:
+    loss, (exps, sums, indices) = out
+    n, classes = logits.shape
+    losses = calls.scratch((n,), logits.dtype)
+    if indices is None:
+        calls.require(loop("cross_entropy", logits.dtype), logits, labels, losses, exps, sums)
+    else:
+        calls.require(_are_in_range, labels.view(_UNSIGNED[labels.dtype.itemsize]), classes)
+        starts = _ROW_STARTS[n, classes]
+        if labels.dtype != starts.dtype:
+            calls.refuse()
+        top, picked = calls.scratch((n,), logits.dtype), calls.scratch((n,), logits.dtype)
+        calls.add(np.maximum.reduce, logits, 1, None, top)
+        calls.add(np.subtract, logits, top[:, None], exps)
+        calls.add(np.add, starts, labels, indices)
+        calls.add(exps.take, indices, None, picked, "clip")
+        calls.add(np.exp, exps, exps)
+        calls.add(exps.dot, ones(classes, exps.dtype), sums)
+        calls.add(np.log, sums, losses)
+        calls.add(np.subtract, losses, picked, losses)
+    calls.add(losses.dot, ones(n, losses.dtype), loss)
+
+
+def _lowered_cross_entropy_adjoint(calls: Any, out: Any, ct: Any, kept: Any, logits: Any, labels: Any) -> None:
+    exps, sums, indices = kept
+    if indices is None:
+        if calls.is_constant(ct):
+            of_rows = ct * ones(len(sums), sums.dtype)
+        else:
+            of_rows = calls.scratch(sums.shape, sums.dtype)
+            calls.add(np.multiply, ct, ones(len(sums), sums.dtype), of_rows)
+        calls.require(loop("cross_entropy_backward", exps.dtype), of_rows, exps, sums, labels, out)
+        return
+    scale, picked = calls.scratch(sums.shape, sums.dtype), calls.scratch(sums.shape, sums.dtype)
+    calls.add(np.divide, ct, sums, scale)
+    calls.add(np.multiply, exps, scale[:, None], out)
+    flat = out.reshape(-1)
+    calls.add(flat.take, indices, None, picked, "clip")
+    calls.add(np.subtract, picked, ct, picked)
+    calls.add(flat.put, indices, picked, "clip")
+
+
+cross_entropy_sum.lowered = {"y": _lowered_cross_entropy, 0: _lowered_cross_entropy_adjoint}
+
+
 # -- with ignored labels or label smoothing --------------------------------------------------------------------------
 
 
@@ -355,9 +407,19 @@ def _looked_for(logits: Any, labels: Any, smoothing: float, ignored: int | None)
     """
     small = smoothing == 0 and logits.size < _MIN_KERNEL_SIZE
     is_plain = small and (type(logits) in _CHECKED or find("cross_entropy", (logits, labels)) is None)
-    if ignored is None or (is_plain and ignored == IGNORED and type(labels) in _CHECKED and not listeners):
+    if ignored is None or (is_plain and ignored == IGNORED and type(labels) in _CHECKED and (
+        not listeners or state.recorder is not None
+    )):
         return is_plain, ignored
-    return (False, ignored) if ignored != IGNORED or _may_ignore(labels) else (is_plain, None)
+    return (False, ignored) if ignored != IGNORED or decided(_may_ignore, labels) else (is_plain, None)
+
+
+def _check_indices(indices: Any, ignored: int | None, classes: int) -> None:
+    _check_labels(indices if ignored is None else indices[indices != ignored], classes)
+
+
+def _count_of(labels: Any, ignored: int | None) -> Any:
+    return np.count_nonzero(labels != ignored)
 
 
 def _sum_of_rows(logits: Any, labels: Any) -> Any:
@@ -397,7 +459,7 @@ def _of_indices(logits: Any, labels: Any, reduction: str, ignored: int | None, s
         raise ShapeError(f"label_smoothing={smoothing} was given; needed: 0 to 1")
     indices, rows = raw(labels), raw(logits)
     if type(indices) is np.ndarray:
-        _check_labels(indices if ignored is None else indices[indices != ignored], rows.shape[1])
+        decided(_check_indices, indices, ignored, rows.shape[1])
     losses = smoothed_cross_entropy_op(logits, labels, options=(ignored, float(smoothing)))
     return _reduced(losses, reduction, labels, ignored, rows.dtype)
 
@@ -412,7 +474,7 @@ def _reduced(losses: Any, reduction: str, labels: Any, ignored: int | None, dtyp
         return mean(losses)
     if losses.__class__ in TENSORS and losses.layout is not None and losses.layout.special:
         raise LayoutError(mean_of_targets(losses, "cross_entropy", labels, ignored))
-    count = np.count_nonzero(raw(labels) != ignored)
+    count = decided(_count_of, raw(labels), ignored)
     if isinstance(count, int | np.integer):
         return total(losses) / SizeFloat(count, counts="own")
     return total(losses) / constant_like(count.astype(dtype), losses)  # on a device, where it stays
@@ -492,7 +554,7 @@ def cross_entropy(
             try:
                 return _PLAIN[reduction](logits, labels)
             except ShapeError:  # IGNORED is out of range: the check of the labels finds it without another pass
-                if ignore_index is None or not _may_ignore(indices):
+                if ignore_index is None or not decided(_may_ignore, indices):
                     raise
         return _of_indices(logits, labels, reduction, ignore_index, label_smoothing)
     except UNTYPED as error:  # as `typed_errors` does, which costs a call

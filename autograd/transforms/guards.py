@@ -1,0 +1,235 @@
+"""Guards: whether a call of a captured step is the one that was recorded.
+
+`Form` describes the arguments of a call, and `Guard` what else the operations depend on: leaves, modules, and the state
+of the thread. `entry` writes both as one function, because it runs at every replay.
+"""
+
+from __future__ import annotations
+
+import operator
+import threading
+from collections.abc import Callable
+from itertools import chain
+from typing import Any
+
+import numpy as np
+
+from ..arrays.capture import current_capture
+from ..engine.events import listeners, spans
+from ..engine.leaves import Leaf
+from ..engine.pytree import flatten
+from ..engine.state import state
+from ..engine.tensor import TENSORS
+from ..errors import TapeError, short
+from .recorder import Recorder
+
+__all__ = ["Form", "Guard", "entry", "is_heard"]
+
+_CONSTANTS = (bool, int, float, complex, str, bytes, type(None))
+
+
+_END = object()
+"""Ends the attributes of a module in the list of all: one more would take its place."""
+
+
+def is_heard() -> bool:
+    """Whether something hears of operations of this thread, or captures them."""
+    me = threading.get_ident()
+    return current_capture() is not None or any(thread == me for thread, _ in (*listeners, *spans))
+
+
+class Form:
+    """The form of arguments: what a replay needs of them, and their arrays.
+
+    Attributes
+    ----------
+    key : tuple
+        Equal for arguments of one form.
+    arrays : list
+        The arrays and NumPy scalars, each once.
+    """
+
+    def __init__(self, args: tuple[Any, ...]):
+        self.leaves, self.structure = flatten(args)
+        self.arrays: list[Any] = []
+        parts: list[Any] = []
+        self.held: list[Any] = []  # objects that the key names by their identity
+        seen: dict[int, int] = {}
+        for i, x in enumerate(self.leaves):
+            is_tensor = x.__class__ in TENSORS
+            array = x.array if is_tensor else x
+            if is_tensor and x.tape is not None and not x.tape.released(x.node):
+                text = "capture: an argument is recorded by a tape; needed: data\n  fix: stop_gradient(x)"
+                raise TapeError(text)
+            if is_tensor and isinstance(x, Leaf) and x._requires_grad:
+                parts.append((x.__class__, id(x)))  # it is read as a leaf, and gets gradients
+                self.held.append(x)
+            elif isinstance(array, np.ndarray | np.generic):
+                first = seen.setdefault(id(array), i)
+                if first != i:
+                    parts.append((x.__class__, "again", first))
+                    continue
+                layout = x.layout if is_tensor else None
+                parts.append((x.__class__, array.__class__, array.shape, array.dtype, array.strides, layout))
+                self.arrays.append(array)
+            elif x.__class__ in _CONSTANTS:
+                parts.append((x.__class__, repr(x)))
+            else:
+                parts.append((x.__class__, id(x)))
+                self.held.append(x)
+        self.parts = parts
+        self.key = (repr(self.structure), *parts)
+
+    @property
+    def is_flat(self) -> bool:
+        """Whether all arguments are arrays, or Tensors without a gradient, in no containers."""
+        kinds = (np.ndarray, np.generic)
+        return len(self.arrays) == len(self.leaves) and all(
+            part.kind is None for part in self.structure.parts
+        ) and all(x.__class__ in TENSORS or isinstance(x, kinds) for x in self.leaves)
+
+    def __str__(self) -> str:
+        return ", ".join(short(x) for x in self.leaves)
+
+
+class Guard:
+    """The leaves, the modules and the state of the thread of a recorded run."""
+
+    def __init__(self, recorder: Recorder):
+        self.state = state.distribution, state.grid, state.no_grad
+        self.leaves = [(x, x.array, _leaf_form(x)) for x in recorder.leaves.values()]
+        self.modules = [(module, _module_form(module)) for module in recorder.modules.values()]
+
+    def holds(self) -> bool:
+        """Whether a replay would be the step."""
+        return (
+            (state.distribution, state.grid, state.no_grad) == self.state
+            and all(_leaf_form(x) == form for x, _, form in self.leaves)
+            and all(_has_module_form(module, form) for module, form in self.modules)
+        )
+
+    def is_of(self, other: Guard) -> bool:
+        """Whether another run has called the same modules, and a replay of this one would be the step."""
+        mine, others = ([id(module) for module, _ in guard.modules] for guard in (self, other))
+        return mine == others and self.holds()
+
+
+def _leaf_form(x: Leaf) -> Any:
+    array = x.array
+    return array.__class__, array.shape, array.dtype, array.strides, x._requires_grad, x.layout
+
+
+def _has_form(x: Leaf, form: Any) -> bool:
+    return bool(_leaf_form(x) == form)
+
+
+def _is_guarded(module: Any, name: str) -> bool:
+    """Whether an attribute of a module is compared: all but those that are private to one of ringtape's classes."""
+    is_own = type(module).__module__.partition(".")[0] in ("autograd", "collectives", "parallel")
+    return not (is_own and name.startswith("_"))
+
+
+def _module_form(module: Any) -> list[Any]:
+    """The attributes of a module that are compared, and what is in its containers. They are kept alive."""
+    found: list[Any] = [module.training]
+    for name, value in vars(module).items():
+        if _is_guarded(module, name):
+            found.append(value)
+            if value.__class__ in (list, tuple, dict):
+                found += value.values() if value.__class__ is dict else value
+    return found
+
+
+def _has_module_form(module: Any, form: list[Any]) -> bool:
+    now = _module_form(module)
+    return len(now) == len(form) and all(map(operator.is_, now, form))
+
+
+def entry(form: Form, guard: Guard, run: Callable[..., Any]) -> Callable[[tuple[Any, ...]], Any]:
+    """A function of the tuple of arguments that returns what `run` returns for their arrays; None if it may not run."""
+    names: dict[str, Any] = {"ndarray": np.ndarray, "state": state, "listeners": listeners, "spans": spans, "run": run,
+                             "current_capture": current_capture, "has_form": _has_form, "Form": Form,
+                             "is_heard": is_heard,
+                             "has_module_form": _has_module_form, "TapeError": TapeError, "is_": operator.is_,
+                             "chain": chain, "end": (_END,)}  # fmt: skip
+
+    def name(value: Any) -> str:
+        found = f"c{len(names)}"
+        names[found] = value
+        return found
+
+    faults, lines = _state_faults(form, guard, name), []
+    if form.is_flat:
+        lines += _argument_lines(form, name)
+    else:
+        lines += ["try: form = Form(args)", "except TapeError: return None",
+                  f"if form.key != {name(form.key)}: return None"]  # fmt: skip
+    given = ", ".join(f"v{i}" for i in range(len(form.arrays))) if form.is_flat else "*form.arrays"
+    lines += _leaf_lines(guard, name) + _module_lines(guard, name)
+    source = ["def enter(args, {}):".format(", ".join(f"{key}={key}" for key in names)),
+              *(f"    if {fault}: return None" for fault in faults), *(f"    {line}" for line in lines),
+              f"    return run({given})"]  # fmt: skip
+    space = dict(names)
+    exec(compile("\n".join(source), "<guards of a captured step>", "exec"), space)
+    found: Callable[[tuple[Any, ...]], Any] = space["enter"]
+    return found
+
+
+
+
+def _state_faults(form: Form, guard: Guard, name: Callable[[Any], str]) -> list[str]:
+    distribution, grid, no_grad = map(name, guard.state)
+    found = [
+        "state.recording is not None or (listeners or spans or current_capture() is not None) and is_heard()",
+        f"state.distribution is not {distribution} or state.grid is not {grid} or state.no_grad is not {no_grad}",
+    ]
+    return [*found, f"len(args) != {len(form.leaves)}"] if form.is_flat else found
+
+
+def _argument_lines(form: Form, name: Callable[[Any], str]) -> list[str]:
+    """Lines that read the arrays of arguments in no containers, and compare their forms."""
+    lines, checks = [], []
+    if form.leaves:
+        lines.append("".join(f"a{i}, " for i in range(len(form.leaves))) + "= args")
+    for i, (x, array) in enumerate(zip(form.leaves, form.arrays, strict=True)):
+        kind = name(x.__class__)
+        checks.append(f"a{i}.__class__ is not {kind}")
+        if x.__class__ in TENSORS:
+            checks[-1] += f" or a{i}._requires_grad or a{i}.tape is not None or a{i}.layout is not {name(x.layout)}"
+            lines.append(f"v{i} = a{i}.array if a{i}.__class__ is {kind} else a{i}")
+            checks.append(f"v{i}.__class__ is not {name(array.__class__)}")
+        else:
+            lines.append(f"v{i} = a{i}")
+        if isinstance(array, np.ndarray):
+            checks.append(f"v{i}.shape != {name(array.shape)} or v{i}.dtype is not {name(array.dtype)}")
+            checks += [f"v{i}.strides != {name(array.strides)}"] if array.ndim else []
+        checks += [f"v{i} is v{j}" for j in range(i)]
+    return [*lines, *(f"if {check}: return None" for check in checks)]
+
+
+def _leaf_lines(guard: Guard, name: Callable[[Any], str]) -> list[str]:
+    lines = []
+    for leaf, array, form in guard.leaves:
+        x = name(leaf)
+        lines.append(f"if {x}.array is not {name(array)} and not has_form({x}, {name(form)}): return None")
+        lines.append(f"if {x}._requires_grad is not {name(leaf._requires_grad)} or {x}.layout is not "
+                     f"{name(leaf.layout)}: return None")  # fmt: skip
+    return lines
+
+
+def _module_lines(guard: Guard, name: Callable[[Any], str]) -> list[str]:
+    lines = []
+    kept: list[Any] = []  # what modules have, in one comparison
+    held: list[str] = []
+    for module, module_form in guard.modules:
+        if not all(_is_guarded(module, each) for each in vars(module)):
+            lines.append(f"if not has_module_form({name(module)}, {name(module_form)}): return None")
+            continue
+        attributes = vars(module)
+        for x in (attributes, *(x for x in attributes.values() if x.__class__ in (list, tuple, dict))):
+            values = x.values() if x.__class__ is dict else x
+            kept += [*values, _END]
+            held.append(f"{name(x)}{'.values()' if x.__class__ is dict else ''}, end")
+    if held:
+        lines.append(f"if not all(map(is_, chain({', '.join(held)}), {name(kept)})): return None")
+    return lines

@@ -1,0 +1,582 @@
+"""Recorder: the calls that a step makes at its operations, as rows that can be called again.
+
+While a step is captured, the engine asks ``state.recorder`` at five places: the call of an operation, the rules and
+sums of a sweep, the array of a leaf, a call of NumPy without derivative, and `arrays.capture.recorded`, with which the
+layers above mark a call that is one row, such as the step of an optimizer. A row is a callable, its arguments and its
+result. Values are known by the identity of their objects, which the recorder keeps alive: the result of a row, an
+argument of the step, the array of a leaf. Everything else is a constant, and two recordings must agree on it
+(`difference`). So a value that Python computes anew in each step, where nothing is recorded, is refused and never
+replayed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+import numpy as np
+from numpy.lib.array_utils import byte_bounds
+
+from ..arrays.capture import Capture, Whole, set_capture
+from ..engine.dispatch import without_tensors
+from ..engine.events import emit, listeners
+from ..engine.leaves import Leaf
+from ..engine.multi_output import OUTPUT, Cotangents
+from ..engine.recording import EFFECT, IMPORT, LEAF, MARK, OUTSIDE, arrays_of, op_of, options_of
+from ..engine.state import state
+from ..engine.sweep import Sweep
+from ..engine.tape import scope
+from ..engine.tensor import TENSORS, WATCH, Tensor
+from ..errors import CaptureError, find_site, short, short_site
+
+__all__ = ["Held", "Named", "Recorder", "Row", "Slot", "accumulate", "adopt", "difference", "read"]
+
+
+class Slot:
+    """The place of a value: of an argument of the step, or of the result of a row or a part of it."""
+
+    __slots__ = ("at",)
+
+    def __init__(self, at: int):
+        self.at = at
+
+    def __eq__(self, other: object) -> bool:
+        return other.__class__ is Slot and other.at == self.at
+
+    def __hash__(self) -> int:
+        return self.at
+
+    def __repr__(self) -> str:
+        return f"%{self.at}"
+
+
+class Held:
+    """A Tensor among the arguments of a row, or the results: where its array is, its layout, and its place."""
+
+    __slots__ = ("array", "layout", "node")
+
+    def __init__(self, array: Any, layout: Any, node: int = OUTSIDE):
+        self.array, self.layout, self.node = array, layout, node
+
+
+class Row:
+    """A call: what is called, with what, and its result.
+
+    Attributes
+    ----------
+    function : callable
+    args, words : tuple, dict
+        Constants, `Slot` and `Held`, also in tuples, lists and dictionaries.
+    slot : int
+        Of the result.
+    parts : dict
+        By the path of a part of the result, such as ``(1, 0)``, its slot.
+    value : object
+        The result while it was recorded. Its shapes and dtypes are read when rows are lowered.
+    changes : bool or "keys"
+        Whether the call changes something besides its result: a parameter, a gradient, a count, the random state.
+    expected : bool
+        Whether the result is a decision on data, which a replay must find again.
+    of : tuple or None
+        The operation, and "y" or the operand whose cotangent it is.
+    name : str
+    site : tuple of (str, int)
+        The line of the program.
+    """
+
+    __slots__ = ("args", "changes", "expected", "function", "name", "of", "parts", "site", "slot", "value", "words")
+
+    def __init__(
+        self, function: Callable[..., Any], args: Any, words: Any, name: str, changes: bool | str, expected: bool
+    ):
+        self.function, self.args, self.words, self.name = function, args, words, name
+        self.changes, self.expected, self.site = changes, expected, find_site()
+        self.of: Any = None
+        self.slot = -1
+        self.parts: dict[tuple[int, ...], int] = {}
+        self.value: Any = None
+
+    @property
+    def line(self) -> str:
+        return short_site(*self.site)
+
+
+def read(leaf: Leaf) -> Any:
+    """The present array of a leaf."""
+    return leaf.array
+
+
+def view(x: Any, shape: tuple[int, ...], dtype: Any, offset: int, strides: tuple[int, ...]) -> Any:
+    """A view of a contiguous argument."""
+    return np.ndarray(shape, dtype, x, offset, strides)
+
+
+def _owner(x: Any) -> Any:
+    while isinstance(x, np.ndarray) and x.base is not None:
+        x = x.base
+    return x
+
+
+def accumulate(leaf: Leaf, ct: Any) -> Any:
+    """Add a cotangent to the gradient of a leaf, and return the array of the gradient."""
+    leaf.accumulate(ct)
+    return getattr(leaf._grad, "array", leaf._grad)
+
+
+def adopt(leaf: Leaf, ct: Any) -> Any:
+    """`accumulate` of a cotangent that nothing else uses: the first one is the gradient itself."""
+    if leaf._grad is None and ct.__class__ is np.ndarray and ct.dtype is leaf.array.dtype:
+        leaf._grad, leaf.used = ct, None
+        return ct
+    return accumulate(leaf, ct)
+
+
+_PLAIN = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis), slice, range, type, np.dtype)
+_IMMUTABLE = frozenset((bool, int, float, complex, str, bytes, type(None), type(Ellipsis), slice, range))
+
+
+class _Silent:
+    """An entry of the engine's listeners, with which operations ask the recorder. It takes operations as they are."""
+
+    whole = True
+
+    def __call__(self, phase: str, direction: str, name: str) -> None:
+        pass
+
+
+class Recorder(Capture):
+    """The rows of one run of a step, in order. As a context it records this thread.
+
+    Attributes
+    ----------
+    rows : list of Row
+    leaves : list of Leaf
+        Those whose arrays were read, in order, each once.
+    modules : list of Module
+        Those that were called, each once.
+    """
+
+    records = True
+
+    def __init__(self, inputs: Sequence[Any], thread: int):
+        super().__init__()
+        self.rows: list[Row] = []
+        self.leaves: dict[int, Leaf] = {}
+        self.modules: dict[int, Any] = {}
+        self._arrays: dict[int, Any] = {}  # of each leaf, when it was last read
+        self._known: dict[int, tuple[Slot, Any]] = {}  # by id: the slot of an object, and the object
+        self._twins: dict[int, Any] = {}
+        self._entry = (thread, _Silent())
+        self.count = 0
+        self.constants: list[Any] = []  # kept, so that no other object gets the id of one
+        slots = [self._new(x) for x in inputs]
+        self._arguments = [
+            (slot, x) for slot, x in zip(slots, inputs, strict=True)
+            if x.__class__ is np.ndarray and x.flags.c_contiguous and x.size
+        ]  # fmt: skip
+        recorder = self
+
+        class CapturedSweep(_CapturedSweep):
+            __slots__ = ()
+
+        CapturedSweep.recorder = recorder
+        self.sweep_class = CapturedSweep
+
+    # -- the context -------------------------------------------------------------------------------------------------
+    def __enter__(self) -> Recorder:
+        self._begin()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._end()
+
+    def _begin(self) -> None:
+        state.recorder = self
+        set_capture(self)
+        listeners.append(self._entry)
+
+    def _end(self) -> None:
+        listeners.remove(self._entry)
+        set_capture(None)
+        state.recorder = None
+
+    # -- values ------------------------------------------------------------------------------------------------------
+    def _new(self, value: Any) -> Slot:
+        slot = Slot(self.count)
+        self.count += 1
+        if value.__class__ not in _IMMUTABLE:
+            self._known[id(value)] = slot, value
+        return slot
+
+    def slot_of(self, value: Any) -> Slot | None:
+        """The slot of an object; None if it is a constant."""
+        found = self._known.get(id(value))
+        return None if found is None else found[0]
+
+    def refer(self, value: Any) -> Any:
+        """A value as an argument of a row: slots in the place of what is known, in containers too."""
+        kind = value.__class__
+        if kind in _IMMUTABLE:
+            if kind is slice:
+                return slice(self.refer(value.start), self.refer(value.stop), self.refer(value.step))
+            return value
+        found = self._known.get(id(value))
+        if found is not None:
+            return found[0]
+        if kind is Whole:
+            self.constants.append(value.value)
+            return value.value
+        if kind is np.ndarray and value.base is not None and self._is_view_of_argument(value):
+            return self._known[id(value)][0]
+        if kind is tuple or kind is list:
+            parts = [self.refer(x) for x in value]
+            return parts if kind is list else tuple(parts)
+        if kind is dict:
+            return {key: self.refer(x) for key, x in value.items()}
+        if kind in TENSORS:
+            return Held(self.refer(value.array if kind is Tensor else self._array_of(value)), value.layout)
+        if isinstance(value, tuple) and hasattr(value, "_make"):
+            return Named(kind, tuple(self.refer(x) for x in value))
+        self.constants.append(value)
+        return value
+
+    def _is_view_of_argument(self, value: Any) -> bool:
+        """Whether an array is a view of an argument, which the program has made; then a row makes it."""
+        for slot, array in self._arguments:
+            offset = value.ctypes.data - array.ctypes.data
+            low, high = byte_bounds(value)
+            first, end = byte_bounds(array)
+            if _owner(value) is _owner(array) and first <= low and high <= end:
+                row = Row(view, (slot, value.shape, value.dtype, offset, value.strides), {}, "view", False, False)
+                self._add(row, value)
+                return True
+        return False
+
+    def _array_of(self, x: Any) -> Any:
+        """The array of a Tensor. That of a leaf is read by a row, unless it is known."""
+        array = x.array
+        if not isinstance(x, Leaf) or id(array) in self._known and id(x) not in self.leaves:
+            return array
+        if self._arrays.get(id(x)) is not array or id(array) not in self._known:
+            self.leaves.setdefault(id(x), x)
+            self._arrays[id(x)] = array
+            row = Row(read, (x,), {}, "read", False, False)
+            self._add(row, array)
+        return array
+
+    def _add(self, row: Row, value: Any) -> None:
+        row.value = value
+        row.slot = self._new(value).at
+        self._register_parts(row, value, ())
+        self.rows.append(row)
+
+    def _register_parts(self, row: Row, value: Any, path: tuple[int, ...]) -> None:
+        if value.__class__ is Cotangents:
+            raise CaptureError(f"{row.name} at {row.line} is not captured")
+        if isinstance(value, tuple | list):
+            for i, part in enumerate(value):
+                if part.__class__ in _IMMUTABLE or id(part) in self._known:
+                    continue
+                row.parts[*path, i] = self._new(part).at
+                self._register_parts(row, part, (*path, i))
+
+    # -- rows --------------------------------------------------------------------------------------------------------
+    def call(
+        self, function: Callable[..., Any], args: tuple[Any, ...], words: dict[str, Any] | None = None, *,
+        name: str = "", changes: bool | str = False, expected: bool = False, of: Any = None,
+    ) -> Any:  # fmt: skip
+        """Make a call, and record it as a row. Nothing that it calls is recorded."""
+        words = words or {}
+        row = Row(function, tuple(map(self.refer, args)), {k: self.refer(x) for k, x in words.items()},
+                  name or getattr(function, "__name__", "call"), changes, expected)  # fmt: skip
+        row.of = of
+        args = tuple([x.value if x.__class__ is Whole else x for x in args])
+        self._end()
+        try:
+            value = function(*args, **words)
+        finally:
+            self._begin()
+        if value is NotImplemented:
+            return value
+        if value.__class__ is np.bool_:
+            self._refuse(row, "gives one truth value, on which a program may decide", "where(condition, x, y)")
+        if value.__class__ in TENSORS:
+            self._refuse(row, "gives a Tensor in one call", "operations of autograd")
+        is_same = any(value is x for x in args) and not changes and id(value) in self._known
+        if not is_same:
+            self._add(row, value)
+        return value
+
+    def _refuse(self, row: Row, why: str, fix: str) -> NoReturn:
+        raise CaptureError(f"capture: {row.name} at {row.line} {why}, and is not captured\n  fix: {fix}")
+
+    def require(self, function: Callable[..., Any], args: tuple[Any, ...], words: dict[str, Any]) -> Any:
+        """Make a call that decides on data. A replay that finds another result runs the step itself."""
+        return self.call(function, args, words, expected=True)
+
+    # -- operations --------------------------------------------------------------------------------------------------
+    def operation(self, op: Any, xs: tuple[Any, ...], options: Any) -> Any:
+        """The call of an operation, of which each call of its function and of its rules is a row."""
+        if not any(x.__class__ in TENSORS for x in xs):
+            return self.call(without_tensors, (op, xs, options), name=op.name)
+        for x in xs:
+            if x.__class__ is not Tensor and x.__class__ in TENSORS:
+                self._array_of(x)
+        if options and _has_mask(options):
+            raise CaptureError(
+                f"capture: {op.name} at {short_site(*find_site())} has a boolean array as an index, so that the shape "
+                "of its result depends on values; needed: shapes that stay\n  fix: where(mask, x, 0)"
+            )
+        twin = self._twins.get(id(op))
+        if twin is None:
+            twin = self._twins[id(op)] = self._twin(op)
+        return twin.call(*xs, options=options, announced=True)
+
+    def _twin(self, op: Any) -> Any:
+        """The operation with functions and rules that record their calls."""
+        if not hasattr(op, "keeping") or not hasattr(op, "cotangent"):
+            raise CaptureError(
+                f"capture: {op.name} at {short_site(*find_site())} is not captured; needed: operations of autograd"
+            )
+        twin = object.__new__(type(op))
+        twin.__dict__.update(vars(op))
+        call, name = self.call, op.name
+
+        def function(*args: Any) -> Any:
+            return call(op.function, args, name=name, of=(op, "y"))
+
+        def keeping(*args: Any) -> Any:
+            y, kept = call(op.keeping, args, name=name, of=(op, "y"))
+            if kept.__class__ is tuple and kept and callable(kept[0]):  # a kernel's backward, and what it needs
+
+                def backward(*given: Any, of: Any = kept[0]) -> Any:
+                    return call(of, given, name=f"{name}, backward")
+
+                return y, (backward, *kept[1:])
+            return y, kept
+
+        def cotangent(i: int, ct: Any, y: Any, xs: Any, options: Any, shapes: Any = None) -> Any:
+            if _has_tensors((ct, y, xs)):  # a recorded sweep: the rule's own operations are rows
+                return op.cotangent(i, ct, y, xs, options, shapes)
+            return call(op.cotangent, (i, ct, y, xs, options, shapes), name=f"{name}, backward", of=(op, i))
+
+        twin.function = function
+        if op.keeping is not None:
+            twin.keeping = keeping
+        twin.cotangent = cotangent
+        twin.call, twin.pull = twin.bind()
+        twin.makes_rows = True
+        return twin
+
+    def read_all(self, operands: Sequence[Any]) -> None:
+        """Leaves enter a computation together: their arrays are read by rows."""
+        for x in operands:
+            self._array_of(x)
+
+    def give(self, leaf: Any, ct: Any, adopts: bool = False) -> None:
+        """Add a cotangent to the gradient of a leaf. With `adopts` the leaf may own the array: see `Leaf.adopt`."""
+        function = adopt if adopts else accumulate
+        self.call(function, (Whole(leaf), ct), name=f"gradient of {leaf.name or 'a leaf'}", changes=True)
+
+    # -- other calls of the layers above -----------------------------------------------------------------------------
+    def module(self, module: Any) -> None:
+        """A module is called, and may call all that it has."""
+        if id(module) not in self.modules:
+            for each in module.modules():
+                self.modules.setdefault(id(each), each)
+
+    def refuse(self, what: str, fix: str) -> NoReturn:
+        """Raise CaptureError for something that a replay would not repeat."""
+        raise CaptureError(f"capture: {what} in a captured step, which is recorded and then replayed\n  fix: {fix}")
+
+
+class Named:
+    """A named tuple among the arguments of a row."""
+
+    __slots__ = ("kind", "parts")
+
+    def __init__(self, kind: Any, parts: tuple[Any, ...]):
+        self.kind, self.parts = kind, parts
+
+
+def _has_tensors(x: Any) -> bool:
+    if x.__class__ is tuple or x.__class__ is list:
+        return any(map(_has_tensors, x))
+    return x.__class__ in TENSORS
+
+
+def _has_mask(x: Any) -> bool:
+    if x.__class__ is tuple or x.__class__ is list:
+        return any(map(_has_mask, x))
+    x = x.array if x.__class__ in TENSORS else x
+    return isinstance(x, np.ndarray) and x.dtype.kind == "b" and x.ndim > 0
+
+
+class _CapturedSweep(Sweep):
+    """A sweep whose rules, sums and gradients are rows."""
+
+    __slots__ = ()
+    recorder: Recorder
+
+    def __init__(self, recording: Any, start: int, end: int, wanted: Any, record: bool):
+        super().__init__(recording, start, end, wanted, record)
+        self.general = True
+
+    def add(self, place: int, ct: Any) -> None:
+        """Add a cotangent at a place of the list. A sum of two is a row."""
+        i = place - self.start
+        known = self.cts[i] if i >= 0 else self.outside.get(place)
+        if known is not None and ct.__class__ is not Cotangents and ct.__class__ not in TENSORS:
+            total = self.recorder.call(_sum, (known, ct), name="sum of cotangents")
+            if i >= 0:
+                self.cts[i] = total
+            elif place >= 0:
+                self.outside[place] = total
+            return
+        super().add(place, ct)
+
+    def _announced_step(self, node: Any, ct: Any) -> None:
+        op = op_of(node)
+        if (op is MARK or op is EFFECT) and _is_of_scope(node):
+            op.pull(node, ct, self)
+            return
+        if op is LEAF:
+            if self.wanted is None:
+                self._give(arrays_of(node)[0], ct)
+            return
+        if op is IMPORT:
+            if self.wanted is None:
+                self._leave(node, ct)
+            return
+        if not (getattr(op, "makes_rows", False) or op is WATCH or op is OUTPUT):
+            raise CaptureError(
+                f"capture: the step of {op.name!r} in backward is not captured; needed: operations of autograd, one "
+                "tape, and a backward of its own values"
+            )
+        op.pull(node, ct, self)
+
+    def settle(self) -> None:
+        """End the sweep. Gradients of leaves from before its interval are rows, too."""
+        for place, ct in list(self.outside.items()):
+            node = self.recording.nodes[place]
+            if node is not None and op_of(node) is LEAF:
+                self._give(arrays_of(node)[0], ct)
+                del self.outside[place]
+        if self.outside:
+            raise CaptureError("capture: a backward of one tape inside another is not captured")
+        super().settle()
+
+    def _give(self, leaf: Any, ct: Any) -> None:
+        if ct.__class__ in TENSORS:
+            text = "capture: backward(record=True) that gives leaves gradients is not captured\n  fix: wanted="
+            raise CaptureError(text)
+        self.recorder.give(leaf, ct)
+
+    def _leave(self, node: Any, ct: Any) -> None:
+        """Leave a cotangent for the next sweep of another tape. A sum of two is a row."""
+        other, place = options_of(node)
+        known = other.pending.get(place)
+        self.changed.append((other.pending, place, known))
+        is_sum = known is not None and ct.__class__ not in TENSORS
+        other.pending[place] = self.recorder.call(_sum, (known, ct), name="sum of cotangents") if is_sum else ct
+
+
+def _is_of_scope(node: Any) -> bool:
+    """Whether the node of a mark or an effect is of a named part of a program (`tape.scope`), which only tells."""
+    of = options_of(node)[0]
+    return getattr(of, "func", None) is emit or getattr(of, "__module__", "") == scope.__module__
+
+
+def _sum(a: Any, b: Any) -> Any:
+    return a + b
+
+
+# -- two recordings ----------------------------------------------------------------------------------------------------
+def difference(first: Recorder, second: Recorder) -> str:
+    """The first difference between two runs of a step besides the values of their arguments; "" if there is none."""
+    for i, (a, b) in enumerate(zip(first.rows, second.rows, strict=False)):
+        where = f"{b.name} at {b.line}"
+        if a.name != b.name or not _same(a.function, b.function):
+            return f"{a.name} at {a.line} was followed by other operations: row {i} is now {where}"
+        if a.slot != b.slot or a.parts != b.parts:
+            return f"{where} has another result"
+        for x, y in zip((a.args, a.words), (b.args, b.words), strict=True):
+            found = _differ(x, y)
+            if found:
+                return f"{where} has an operand that is neither an argument of the step nor computed from one by " \
+                       f"operations: {found}"
+        found = _forms(a.value, b.value)
+        if found:
+            return f"{where} has another result: {found}"
+        if a.expected and not _same(a.value, b.value):
+            return f"{where} decided otherwise: {short(a.value)}, then {short(b.value)}"
+    if len(first.rows) != len(second.rows):
+        longer = max(first.rows, second.rows, key=len)
+        row = longer[min(len(first.rows), len(second.rows))]
+        return f"only one of them has {row.name} at {row.line}"
+    return ""
+
+
+def _same(a: Any, b: Any) -> bool:
+    """Whether two constants are one: the same object, or equal values of an immutable type."""
+    if a is b:
+        return True
+    if a.__class__ is not b.__class__:
+        return False
+    if isinstance(a, float | complex | np.generic):
+        return repr(a) == repr(b) if not isinstance(a, np.generic) else a.tobytes() == b.tobytes()
+    if isinstance(a, _PLAIN) or callable(a) or a.__class__.__hash__ is not object.__hash__ and _is_value(a):
+        try:
+            return bool(a == b)
+        except Exception:
+            return False
+    return False
+
+
+def _is_value(x: Any) -> bool:
+    """Whether an object is a value: a frozen dataclass, or a frozen set of such."""
+    parameters = getattr(type(x), "__dataclass_params__", None)
+    return isinstance(x, frozenset) or (parameters is not None and parameters.frozen)
+
+
+def _differ(a: Any, b: Any) -> str:
+    """The difference between the arguments of two rows, as text; "" if there is none."""
+    if a.__class__ is b.__class__:
+        first, second = _parts_of(a), _parts_of(b)
+        if first is not None and second is not None:
+            if len(first) != len(second):
+                return f"{len(first)} values, then {len(second)}"
+            return next((found for x, y in zip(first, second, strict=True) if (found := _differ(x, y))), "")
+        if a.__class__ is Slot:
+            return "" if a.at == b.at else "another value"
+    if _same(a, b):
+        return ""
+    if a.__class__ is Slot or b.__class__ is Slot:
+        return "another value"
+    return short(a) if isinstance(a, np.ndarray) else f"{short(a)}, then {short(b)}"
+
+
+def _parts_of(x: Any) -> list[Any] | None:
+    """The parts of a container among the arguments of a row; None for a value."""
+    kind = x.__class__
+    if kind is tuple or kind is list:
+        return list(x)
+    if kind is dict:
+        return [*x, *x.values()]
+    if kind is Held:
+        return [x.array, x.layout]
+    if kind is Named:
+        return [x.kind, *x.parts]
+    return [x.start, x.stop, x.step] if kind is slice else None
+
+
+def _forms(a: Any, b: Any) -> str:
+    """The difference between the shapes and dtypes of two results, as text; "" if there is none."""
+    if isinstance(a, tuple | list) and isinstance(b, tuple | list):
+        if len(a) != len(b):
+            return f"{len(a)} values, then {len(b)}"
+        return next((found for x, y in zip(a, b, strict=True) if (found := _forms(x, y))), "")
+    if hasattr(a, "dtype") and hasattr(b, "dtype") and hasattr(a, "shape"):
+        x, y = f"{a.dtype}{list(a.shape)}", f"{b.dtype}{list(b.shape)}"
+        return "" if x == y else f"{x}, then {y}"
+    return "" if a.__class__ is b.__class__ else f"{type(a).__name__}, then {type(b).__name__}"

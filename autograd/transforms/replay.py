@@ -1,0 +1,315 @@
+"""Replay: the rows of a recorded step as one function of its arguments, which makes the same calls in the same order.
+
+The function is generated: each row is a line, each value a local variable, which is deleted after its last use. So the
+memory of a replay is that of the operations, without a tape. Decisions on the arguments come first: where one has
+another result, or raises, nothing has changed yet, and the step itself can run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..engine.tensor import Tensor
+from ..errors import CaptureError
+from ..optim.base import remove_gradients
+from ..random.keys import get_state, set_state
+from .lowering import Lowering, slots_in
+from .recorder import Held, Named, Recorder, Row, Slot, accumulate, adopt, read
+
+__all__ = ["Departed", "compiled", "lowered"]
+
+
+class Departed(Exception):
+    """A decision on data has another result than in the recorded step. Nothing has changed."""
+
+
+def compiled(recorder: Recorder, results: Sequence[Any], count: int) -> Callable[..., Any]:
+    """A function of the arrays of `count` arguments, which makes the calls of all rows; it returns a list of results.
+
+    Each of the `results` is a `Slot`, a `Held` or a constant.
+    """
+    return _Writer(recorder.rows, results, count).function()
+
+
+def lowered(
+    recorder: Recorder, results: Sequence[Any], inputs: Sequence[Any], exact: Callable[..., Any]
+) -> tuple[Callable[..., Any], Lowering] | None:
+    """The same with lowered rows; None if no row is. Where it does not hold, it calls `exact`."""
+    alone = _Writer(recorder.rows, results, len(inputs)).alone
+    lowering = Lowering(recorder, inputs, results, alone)
+    while lowering.unwritten:
+        lowering = Lowering(recorder, inputs, results, alone, lowering.barred | lowering.unwritten)
+    if not any(lowering.calls.values()):
+        return None
+    return _LoweredWriter(recorder.rows, results, len(inputs), lowering, exact).function(), lowering
+
+
+class _Writer:
+    """Writes the source of the function."""
+
+    def __init__(self, rows: Sequence[Row], results: Sequence[Any], count: int):
+        self.count = count
+        self.results = results
+        self.rows = self._in_order(rows)
+        self.names: dict[str, Any] = {"Tensor": Tensor, "Departed": Departed}
+        self._of: dict[int, str] = {}
+        self._last: dict[int, int] = {}  # by slot: the line of its last use
+        for i, row in enumerate(self.rows):
+            for at in slots_in((row.args, row.words)):
+                self._last[at] = i
+        self._kept = set(slots_in(list(results)))
+        self.alone = self._adopted(self._kept)
+
+    def _in_order(self, rows: Sequence[Row]) -> list[Row]:
+        """The rows, decisions that depend on arguments only first."""
+        given = set(range(self.count))
+        first: list[Row] = []
+        for row in rows:
+            if (row.expected or row.function is read) and given.issuperset(slots_in((row.args, row.words))):
+                if row.expected:
+                    first.append(row)
+        chosen = set(map(id, first))
+        changed = False
+        for row in rows:
+            if row.expected and id(row) not in chosen and changed:
+                raise CaptureError(
+                    f"capture: {row.name} at {row.line} decides on a computed value after something has changed, so "
+                    "that a replay could not go back; needed: decisions on arguments of the step"
+                )
+            changed = changed or bool(row.changes and not _can_be_again(row))
+        return [*first, *(row for row in rows if id(row) not in chosen)]
+
+    def name(self, value: Any) -> str:
+        """The name of a constant."""
+        found = self._of.get(id(value))
+        if found is None:
+            found = self._of[id(value)] = f"c{len(self._of)}"
+            self.names[found] = value
+        return found
+
+    def text(self, x: Any) -> str:
+        """An argument as source."""
+        kind = x.__class__
+        if kind is Slot:
+            return f"v{x.at}"
+        if kind in (bool, int, type(None)):
+            return repr(x)
+        if kind is tuple:
+            if not slots_in(x) and _is_plain(x):
+                return self.name(x)
+            return f"({', '.join(map(self.text, x))}{',' if len(x) == 1 else ''})"
+        if kind is list:
+            return f"[{', '.join(map(self.text, x))}]"
+        if kind is dict:
+            return f"{{{', '.join(f'{key!r}: {self.text(value)}' for key, value in x.items())}}}"
+        if kind is Held:
+            return f"Tensor({self.text(x.array)}, {self.name(x.layout)})"
+        if kind is Named:
+            return f"{self.name(x.kind)}({', '.join(map(self.text, x.parts))})"
+        if kind is slice and slots_in(x):
+            return f"slice({self.text(x.start)}, {self.text(x.stop)}, {self.text(x.step)})"
+        return self.name(x)
+
+    def lines(self) -> list[str]:
+        """The body of the function. Until something has changed that a second run would change again, errors depart."""
+        first = next((i for i, row in enumerate(self.rows) if row.changes and not _can_be_again(row)), len(self.rows))
+        parts = [self.lines_of(i, row) for i, row in enumerate(self.rows)]
+        head = [line for part in parts[:first] for line in part]
+        tail = [line for part in parts[first:] for line in part]
+        if head:
+            keys = any(row.changes == "keys" for row in self.rows[:first])
+            head = [
+                *([f"keys = {self.name(get_state)}()"] if keys else ()), "try:", *(f"    {line}" for line in head),
+                "except Exception as error:", *([f"    {self.name(set_state)}(keys)"] if keys else ()),
+                "    raise Departed from error",
+            ]  # fmt: skip
+        return [*head, *tail, f"return [{', '.join(map(self._result, self.results))}]"]
+
+    def lines_of(self, i: int, row: Row) -> list[str]:
+        """The lines of a row."""
+        found = []
+        last, kept = self._last, self._kept
+        call = self._call(row)
+        used = {path: at for path, at in row.parts.items() if at in last or at in kept}
+        if row.expected:
+            found += [f"if {call} != {self.name(row.value)}: raise Departed"]
+        elif row.slot in last or row.slot in kept or used:
+            found.append(f"v{row.slot} = {call}")
+            found += [f"v{at} = v{row.slot}{''.join(f'[{k}]' for k in path)}" for path, at in used.items()]
+        else:
+            found.append(call)
+        over = {at for at in slots_in((row.args, row.words)) if last[at] == i and at not in kept}
+        if used and row.slot not in last and row.slot not in kept:
+            over.add(row.slot)
+        over = {at for at in over if self.is_local(at)}
+        if over:
+            found.append(f"del {', '.join(f'v{at}' for at in sorted(over))}")
+        return found
+
+    def is_local(self, at: int) -> bool:
+        """Whether the value of a slot is a local variable."""
+        return True
+
+    def _result(self, x: Any) -> str:
+        if x.__class__ is Held:
+            return f"Tensor({self.text(x.array)}, {self.name(x.layout)}, None, {x.node})"
+        return self.text(x)
+
+    def may_adopt(self, at: int) -> bool:
+        """Whether a gradient may be the array of a cotangent, which nothing else uses."""
+        return at in self.alone
+
+    def _call(self, row: Row) -> str:
+        if row.function is read:
+            return f"{self.name(row.args[0])}.array"
+        function = row.function
+        if function is accumulate and row.args[1].__class__ is Slot and self.may_adopt(row.args[1].at):
+            function = adopt
+        args = [*map(self.text, row.args), *(f"{key}={self.text(x)}" for key, x in row.words.items())]
+        return f"{self.name(function)}({', '.join(args)})"
+
+    def _adopted(self, kept: set[int]) -> set[int]:
+        """The slots of cotangents that only their gradient uses, so that it need not copy them."""
+        made = {row.slot: row for row in self.rows}
+        uses: dict[int, int] = {}
+        for row in self.rows:
+            for at in slots_in((row.args, row.words)):
+                uses[at] = uses.get(at, 0) + 1
+        of_calls: dict[int, int] = {}
+        for row in self.rows:
+            of_calls[id(row.value)] = of_calls.get(id(row.value), 0) + 1
+        return {
+            at for at, row in made.items()
+            if uses.get(at) == 1 and at not in kept and getattr(row.value, "base", row) is None
+            and of_calls[id(row.value)] == 1 and row.function is not read
+        }  # fmt: skip
+
+    def function(self) -> Callable[..., Any]:
+        given = [f"v{i}" for i in range(self.count)]
+        body = self.lines()
+        names = ", ".join([*given, *(f"{name}={name}" for name in self.names)])
+        source = f"def replay({names}):\n" + "\n".join(f"    {line}" for line in body)
+        space = dict(self.names)
+        exec(compile(source, "<captured step>", "exec"), space)
+        found: Callable[..., Any] = space["replay"]
+        return found
+
+
+class _LoweredWriter(_Writer):
+    """Writes the source of a function with lowered rows."""
+
+    def __init__(
+        self, rows: Sequence[Row], results: Sequence[Any], count: int, lowering: Lowering, exact: Callable[..., Any]
+    ):
+        super().__init__(rows, results, count)
+        self.lowering, self.exact = lowering, exact
+        self._begun = False
+        self._locals = {id(token): name for name, token in lowering.gradients.fields.items()}
+        done = [row for row in rows if id(row) in lowering.calls or id(row) in lowering.updates]
+        self._unmade = {at: (row, path) for row in done for path, at in {(): row.slot, **row.parts}.items()}
+
+    def is_local(self, at: int) -> bool:
+        return at not in self.lowering.arrays and at not in self._unmade
+
+    def text(self, x: Any) -> str:
+        if x.__class__ is Slot and x.at in self.lowering.arrays:
+            array = self.lowering.arrays[x.at]
+            name = self._locals.get(id(array)) or self.name(array)
+            return name if array.ndim else f"{name}[()]"
+        if x.__class__ is Slot and x.at in self._unmade:
+            return self._rebuilt(*self._unmade[x.at])
+        if id(x) in self._locals:
+            return self._locals[id(x)]
+        return super().text(x)
+
+    def _rebuilt(self, row: Row, path: tuple[int, ...]) -> str:
+        """A container among the results of a lowered row, which does not make it, for a row that is not lowered."""
+        value = row.value
+        for k in path:
+            value = value[k]
+        parts = []
+        for k, part in enumerate(value):
+            at = row.parts.get((*path, k))
+            parts.append(self.text(part if at is None else Slot(at)))
+        return f"({', '.join(parts)}{',' if len(parts) == 1 else ''})"
+
+    def _result(self, x: Any) -> str:
+        slots = slots_in(x)
+        if any(at in self.lowering.arrays for at in slots):
+            array = self.lowering.arrays[slots[0]]
+            text = self.text(Slot(slots[0])) + ("" if array.ndim == 0 else ".copy()")
+            return f"Tensor({text}, {self.name(x.layout)}, None, {x.node})" if x.__class__ is Held else text
+        if slots and self.lowering.shares(slots[0]):
+            text = f"{self.text(Slot(slots[0]))}.copy()"
+            return f"Tensor({text}, {self.name(x.layout)}, None, {x.node})" if x.__class__ is Held else text
+        return super()._result(x)
+
+    def may_adopt(self, at: int) -> bool:
+        return super().may_adopt(at) and at not in self.lowering.arrays and not self.lowering.shares(at)
+
+    def lines(self) -> list[str]:
+        body = super().lines()
+        guards = []
+        seen = set()
+        members = [pair for update in self.lowering.updates.values() for pair in update.members]
+        for leaf, array in (*self.lowering.leaves, *members):
+            if id(leaf) not in seen:
+                seen.add(id(leaf))
+                guards.append(f"{self.name(leaf)}.array is not {self.name(array)}")
+        guards += [f"{self.name(leaf)}.uses" for leaf, _ in members]
+        guards += [f"not {self.name(update.holds)}()" for update in self.lowering.updates.values()]
+        given = ", ".join(f"v{i}" for i in range(self.count))
+        copies = [f"{self.name(np.copyto)}({self.name(own)}, v{at})" for at, own in self.lowering.inputs]
+        head = [f"if {' or '.join(guards)}: return {self.name(self.exact)}({given})"] if guards else []
+        return [*head, *copies, *body]
+
+    def lines_of(self, i: int, row: Row) -> list[str]:
+        lowering = self.lowering
+        key = id(row)
+        if row.function is read and row.slot in lowering.arrays:
+            return []
+        if row.function is accumulate and row.args[1].__class__ is Slot and row.args[1].at in lowering.arrays:
+            array = lowering.arrays[row.args[1].at]
+            if id(array) in self._locals:
+                leaf = self.name(row.args[0])
+                return [f"{leaf}._grad = {self._locals[id(array)]}; {leaf}.used = None"]
+        if key in lowering.updates:
+            update = lowering.updates[key]
+            return [f"{self.name(update.begin)}()", *(self._line(f, args) for f, args in update.calls)]
+        return self._lowered_lines(i, row) if key in lowering.calls else super().lines_of(i, row)
+
+    def _lowered_lines(self, i: int, row: Row) -> list[str]:
+        """The calls of a lowered row. Before the first that writes a gradient the array of all gradients is made."""
+        found, lowering = [], self.lowering
+        for function, args, word, required in lowering.calls[id(row)]:
+            line = self._line(function, args, word)
+            if not self._begun and any(id(x) in self._locals for x in (*args, word)):
+                self._begun = True
+                gradients = lowering.gradients
+                found.append(f"gradients = {self.name(np.empty)}((), {self.name(gradients.kind)})")
+                found += [f"{name} = gradients[{name!r}]" for name in self._locals.values()]
+            found.append(f"if not {line}: raise Departed" if required else line)
+        over = {at for at in slots_in((row.args, row.words)) if self._last[at] == i and at not in self._kept}
+        over = {at for at in over if self.is_local(at) and at >= self.count}
+        if over:
+            found.append(f"del {', '.join(f'v{at}' for at in sorted(over))}")
+        return found
+
+    def _line(self, function: Any, args: Any, out: Any = None) -> str:
+        given = [*map(self.text, args), *([] if out is None else [f"out={self.text(out)}"])]
+        return f"{self.name(function)}({', '.join(given)})"
+
+
+def _can_be_again(row: Row) -> bool:
+    """Whether what a row changes can be changed again by the step itself, after a replay has departed."""
+    return row.function is remove_gradients or row.changes == "keys"
+
+
+def _is_plain(x: Any) -> bool:
+    """Whether a container has nothing that needs source of its own."""
+    if x.__class__ is tuple:
+        return all(map(_is_plain, x))
+    return x.__class__ not in (list, dict, Held, Named, Slot, slice)

@@ -1,0 +1,290 @@
+"""`capture`: record the operations of a step, and replay them without running the step."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..engine.leaves import Leaf
+from ..engine.pytree import Structure, flatten
+from ..engine.recording import OUTSIDE, UNRECORDED
+from ..engine.state import state
+from ..engine.tensor import TENSORS
+from ..errors import ArgumentError, CaptureError, OptionError, TapeError, short
+from .guards import Form, Guard, entry, is_heard
+from .lowering import Lowering, changing
+from .recorder import Held, Recorder, difference
+from .replay import Departed, compiled, lowered
+
+__all__ = ["CapturedStep", "capture"]
+
+_MOST_PLANS = 16
+"""The records that are kept, and the calls that may be recorded one after another without a replay."""
+
+
+class CapturedStep:
+    """A step that is recorded and replayed; see `capture`.
+
+    Attributes
+    ----------
+    is_captured : bool
+        Whether a call with the arguments of the last one would be a replay.
+    replays : int
+        The number of calls that were replayed.
+    """
+
+    def __init__(self, step: Callable[..., Any], warmup: int):
+        self._step, self._warmup = step, warmup
+        self._plans: dict[Any, list[_Plan]] = {}
+        self._first: dict[Any, _Run] = {}  # by the form of the arguments: a recording
+        self._last: _Plan | None = None
+        self._made: list[tuple[Any, _Plan]] = []
+        self._count = 0  # of the recorded calls since a replay
+        self._replays = 0  # at the last recorded call
+        self.replays = 0
+
+    @property
+    def is_captured(self) -> bool:
+        return self._last is not None
+
+    def __repr__(self) -> str:
+        how = f"captured, {self.replays} replays" if self.is_captured else f"not captured, {self._warmup} calls to go"
+        return f"CapturedStep({getattr(self._step, '__name__', 'step')}, {how})"
+
+    def __call__(self, *args: Any) -> Any:
+        plan = self._last
+        if plan is not None:
+            try:
+                found = plan.enter(args)
+            except Departed as error:
+                return self._depart(args, error)
+            if found is not None:
+                self.replays += 1
+                return found[0] if plan.is_single else plan.structure.rebuild(found)
+        return self._general(args)
+
+    def _general(self, args: tuple[Any, ...]) -> Any:
+        if state.recording is not None:
+            raise TapeError(
+                "capture: a captured step was called inside a tape's block, which would not record it\n  fix: put "
+                "the tape and backward into the step"
+            )
+        if is_heard():
+            return self._step(*args)
+        if self._warmup > 0:
+            self._warmup -= 1
+            return self._step(*args)
+        form = Form(args)
+        for plan in self._plans.get(form.key, ()):
+            if plan.guard.holds():
+                self._last = plan
+                try:
+                    found = plan.run(*form.arrays)
+                except Departed as error:
+                    return self._depart(args, error)
+                self.replays += 1
+                return plan.structure.rebuild(found)
+        return self._record(args, form)
+
+    def _depart(self, args: tuple[Any, ...], error: Departed) -> Any:
+        """Run the step itself, where a replay has found another decision. Other ranks may not have found it."""
+        if state.distribution.is_alone:
+            return self._step(*args)
+        raise CaptureError(
+            "capture: a decision on data, or an error, ended a replay on this rank before its first change, and other "
+            f"ranks may go on: {error.__cause__ or 'another decision'}\n  fix: call the step itself"
+        ) from error
+
+    def _record(self, args: tuple[Any, ...], form: Form) -> Any:
+        """Run the step, recorded. The second recording of a form makes a plan."""
+        if self.replays > self._replays:
+            self._count, self._replays = 0, self.replays
+        if self._count >= _MOST_PLANS:
+            raise CaptureError(
+                f"capture: {_MOST_PLANS} calls of the step were recorded without a replay, and this is another one: "
+                f"{form}\n  fix: pad the arguments to one shape; give numbers that change as arrays without "
+                "dimensions; or call the step itself"
+            )
+        self._last = None
+        self._count += 1
+        first = self._first.pop(form.key, None)
+        before = [] if first is None else [(array, array.copy()) for array in changing(first.recorder)]
+        inputs = [x.copy() for x in form.arrays] if first is not None else []
+        recorder = Recorder(form.arrays, threading.get_ident())
+        with recorder:
+            result = self._step(*args)
+        found, structure = flatten(result)
+        run = _Run(recorder, [_result_of(recorder, x) for x in found], Guard(recorder), form.held)
+        if first is None or not first.guard.is_of(run.guard):
+            self._first[form.key] = run
+            return result
+        fault = difference(first.recorder, recorder) or _other_results(first.results, run.results)
+        if fault:
+            raise CaptureError(
+                f"capture: two runs of the step are not the same calls: {fault}\n  needed: a step whose operations, "
+                "and constants, are the same in each call\n  fix: compute the value from arguments of the step, by "
+                "operations of autograd; make constants before the step; or call the step itself"
+            )
+        plan = _Plan(form, run, structure, inputs, before)
+        self._plans.setdefault(form.key, []).append(plan)
+        self._made.append((form.key, plan))
+        if len(self._made) > _MOST_PLANS:
+            old, dropped = self._made.pop(0)
+            self._plans[old].remove(dropped)
+        self._last = plan
+        return result
+
+
+class _Run(NamedTuple):
+    """A recorded run: its rows, its results, and what it depends on."""
+
+    recorder: Recorder
+    results: list[Any]
+    guard: Guard
+    held: list[Any]  # what the key of its form names
+
+
+class _Plan:
+    """A replay, and the calls that it fits.
+
+    Attributes
+    ----------
+    run : callable
+        Of the arrays of the arguments.
+    enter : callable
+        Of the arguments: `run`, or None where it does not fit.
+    lowering : Lowering or None
+        Of the rows that are lowered, which were proved to have the bits of the recorded run.
+    """
+
+    def __init__(self, form: Form, of: _Run, structure: Structure, inputs: Sequence[Any], before: Sequence[Any]):
+        self.guard, self.structure, self.held = of.guard, structure, of.held
+        self.is_single = structure.kind is None
+        self.run = compiled(of.recorder, of.results, len(form.arrays))
+        self.lowering: Lowering | None = None
+        made = lowered(of.recorder, of.results, form.arrays, self.run)
+        if made is not None and not made[1].fault(inputs, before):
+            self.run, self.lowering = made
+            self.lowering.forget()
+        for row in of.recorder.rows:  # the recorded values
+            row.value = None
+        self.enter = entry(form, of.guard, self.run)
+
+
+def _result_of(recorder: Recorder, x: Any) -> Any:
+    """A result as a slot, or a constant."""
+    if x.__class__ in TENSORS:
+        if isinstance(x, Leaf) and recorder.slot_of(x.array) is None:
+            return x
+        found = recorder.slot_of(x.array)
+        if found is None:
+            raise CaptureError(
+                f"capture: the step returns a Tensor of shape {x.array.shape} that is neither an argument nor the "
+                "result of an operation of the step\n  fix: compute it by operations of autograd"
+            )
+        return Held(found, x.layout, UNRECORDED if x.tape is not None or x.node == UNRECORDED else OUTSIDE)
+    if isinstance(x, np.ndarray | np.generic):
+        slot = recorder.slot_of(x)
+        if slot is None:
+            raise CaptureError(
+                f"capture: the step returns an array of shape {x.shape} that is neither an argument nor the result "
+                "of an operation of the step\n  fix: return the Tensor"
+            )
+        return slot
+    return x
+
+
+def _other_results(first: Sequence[Any], second: Sequence[Any]) -> str:
+    if len(first) != len(second):
+        return f"{len(first)} results, then {len(second)}"
+    for a, b in zip(first, second, strict=True):
+        x, y = (getattr(each, "array", each) if each.__class__ is Held else each for each in (a, b))
+        if a.__class__ is not b.__class__ or not (x is y or (not hasattr(x, "dtype") and x == y)):
+            return f"the result {short(a)}, then {short(b)}"
+    return ""
+
+
+def capture(step: Callable[..., Any], *, warmup: int = 2) -> CapturedStep:
+    """Return a function that records the operations of `step`, and from then on repeats them without running `step`.
+
+    The first `warmup` calls run `step` as it is. The next two run it and record its operations: each call of a function
+    on arrays, forward, backward and in sums of cotangents, each step of an optimizer, each key of a random draw. If
+    both recordings are the same calls, later calls make these calls, with the same bits and without Tensors, layouts,
+    tapes and the Python of the step.
+
+    Parameters
+    ----------
+    step : callable
+        A training step or another function. Its arguments, and its results, are Tensors, arrays, numbers and other
+        objects, in nested tuples, lists and dictionaries.
+    warmup : int
+        Calls before the first recording, in which an optimizer makes its state.
+
+    Returns
+    -------
+    CapturedStep
+        Called as `step`. A Tensor that it returns has no tape.
+
+    Raises
+    ------
+    CaptureError
+        At a call that records: a value became plain data (``float(x)``, ``x.numpy()``, ``print(x)``, ``if x:``), which
+        a replay could not repeat; an operation has a boolean index; data of a leaf, or a gradient, was assigned;
+        running averages of a module were updated; or a nonblocking communication, a `checkpoint`, or a primitive of
+        the user ran. At the second recording: it is not the same calls, because a constant was made anew in the step
+        (by NumPy, or from numbers), or a Python decision was another one. The message names the line. After 16 recorded
+        calls without a replay. On several ranks, at a replay: a decision on data was another one.
+    TapeError
+        It is called inside a tape's block.
+
+    Notes
+    -----
+    Guarded, at each call: the nesting of the arguments; of arrays and Tensors the type, shape, dtype, strides and
+    layout, and which of them are one array; numbers, strings and other objects by their value or identity; of
+    parameters and other leaves that the step reads, whether they are the same objects, with arrays of the same shape,
+    dtype and strides, and whether they require a gradient; of modules that it calls, the mode and all attributes; the
+    mesh, `no_grad`. Another call is recorded anew, twice. Where something hears of operations (`events`, a recorder,
+    anomaly detection) the step itself runs. Values of arrays are read anew at each call: those of arguments,
+    parameters, gradients, of the state and the numbers of an optimizer (rates and schedules too), and of arrays that
+    were made before the step.
+
+    Decisions on data that functions of autograd make, such as whether a label is ignored, are made anew; where one has
+    another result, the step itself runs.
+
+    Not seen, and so the caller's to avoid: a Python decision on data that is no Tensor, such as ``if x.max() > 3:`` of
+    an array, on a global, or on an attribute of an object that is no module; what Python does besides operations, such
+    as counting or appending to a list; and a write by NumPy to an array that the step reads.
+
+    `clip_grad_norm_` returns a Tensor inside a captured step.
+
+    All ranks of a mesh call the step alike, and record it at the same calls. A replay makes the same requests in the
+    same order: collectives, the buckets of `DataParallel` (each at its entry, so that they do not overlap with the
+    sweep), the gathers of ZeRO. What the ranks compare besides is compared in the recorded runs only.
+
+    Examples
+    --------
+    >>> import numpy, autograd as ag
+    >>> from autograd import nn, optim
+    >>> model = nn.Linear(2, 1)
+    >>> opt = optim.SGD(model.parameters(), lr=0.1)
+    >>> @ag.capture
+    ... def step(x, y):
+    ...     opt.zero_grad()
+    ...     with ag.Tape() as tape:
+    ...         loss = ((model(x) - y) ** 2).mean()
+    ...     tape.backward(loss)
+    ...     opt.step()
+    ...     return loss
+    >>> x = numpy.random.default_rng(0).standard_normal((8, 2)).astype("float32")
+    >>> losses = [float(step(x, x[:, :1])) for _ in range(20)]
+    >>> step, losses[-1] < 0.1 * losses[0]
+    (CapturedStep(step, captured, 16 replays), True)
+    """
+    if not callable(step):
+        raise ArgumentError(f"capture: {step!r} was given; needed: a function")
+    if isinstance(warmup, bool) or not isinstance(warmup, int) or warmup < 0:
+        raise OptionError(f"capture: warmup={warmup!r} was given; needed: a number of calls")
+    return CapturedStep(step, warmup)

@@ -1,0 +1,657 @@
+"""Programs that a captured step must not simply replay: each is right, refused, or in the contract's list."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy
+import pytest
+
+import autograd as ag
+import autograd.numpy as np
+from autograd import nn, optim
+from autograd.errors import CaptureError, RingtapeError, ShapeError, TapeError
+
+from .test_capture import bits
+
+Wrap = Callable[[Any], Any]
+
+
+def data(seed: int, rows: int = 6, dtype: str = "float32") -> tuple[Any, Any]:
+    random = numpy.random.default_rng(seed)
+    return random.standard_normal((rows, 4)).astype(dtype), random.integers(0, 3, rows)
+
+
+class Training:
+    """A model, its optimizer, and a step that a case changes."""
+
+    def __init__(self, **options: Any):
+        ag.random.seed(0)
+        self.model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Dropout(0.25), nn.Linear(8, 3))
+        self.optimizer = optim.SGD(self.model.parameters(), 0.1, 0.9)
+        self.found: list[Any] = []
+
+    def loss(self, x: Any, y: Any) -> Any:
+        return nn.cross_entropy(self.model(x), y, reduction="sum") / len(y)
+
+    def step(self, x: Any, y: Any) -> Any:
+        self.optimizer.zero_grad()
+        with ag.Tape() as tape:
+            loss = self.loss(x, y)
+        tape.backward(loss)
+        self.optimizer.step()
+        return loss
+
+    def run(self, step: Any, calls: range, *args: Any, **how: Any) -> None:
+        for seed in calls:
+            self.found.append(bits(step(*(args or data(seed, **how)))))
+
+    def end(self) -> Any:
+        return self.found, [bits(p) for p in self.model.parameters()], [bits(p.grad) for p in self.model.parameters()]
+
+
+FIRST, THEN = range(6), range(6, 12)
+
+
+class Program(NamedTuple):
+    """A program, and what becomes of it: "right", "refused" or "unseen"."""
+
+    name: str
+    run: Callable[[Wrap], Any]
+    outcome: str = "right"
+
+
+PROGRAMS: list[Program] = []
+
+
+def program(outcome: str = "right") -> Callable[[Callable[[Wrap], Any]], Callable[[Wrap], Any]]:
+    def note(run: Callable[[Wrap], Any]) -> Callable[[Wrap], Any]:
+        PROGRAMS.append(Program(run.__name__.strip("_").replace("_", " "), run, outcome))
+        return run
+
+    return note
+
+
+def between(name: str, change: Callable[[Training], Any], outcome: str = "right", **how: Any) -> None:
+    """A program that changes something between two rounds of calls."""
+
+    def run(wrap: Wrap) -> Any:
+        t = Training()
+        step = wrap(t.step)
+        t.run(step, FIRST)
+        change(t)
+        t.run(step, THEN, **how)
+        return t.end()
+
+    PROGRAMS.append(Program(name, run, outcome))
+
+
+def assign(target: Any, name: str, value: Any) -> None:
+    setattr(target, name, value)
+
+
+# -- arguments ---------------------------------------------------------------------------------------------------------
+between("another number of rows", lambda t: None, rows=5)
+between("one row", lambda t: None, rows=1)
+between("another dtype of the data", lambda t: None, dtype="float64")
+
+
+@program()
+def _rows_that_alternate(wrap: Wrap) -> Any:
+    t = Training()
+    step = wrap(t.step)
+    for i in range(12):
+        t.run(step, range(i, i + 1), rows=6 if i % 2 else 4)
+    return t.end()
+
+
+def arguments(name: str, given: Callable[[int, Any, Any], tuple[Any, ...]], outcome: str = "right") -> None:
+    def run(wrap: Wrap) -> Any:
+        t = Training()
+        step = wrap(t.step)
+        for i in range(12):
+            t.found.append(bits(step(*given(i, *data(i)))))
+        return t.end()
+
+    PROGRAMS.append(Program(name, run, outcome))
+
+
+arguments("another memory order", lambda i, x, y: (numpy.asfortranarray(x) if i > 5 else x, y))
+arguments("a strided array", lambda i, x, y: (numpy.repeat(x, 2, 0)[::2] if i > 5 else x, y))
+arguments("negative strides", lambda i, x, y: (x[::-1] if i > 5 else x, y))
+arguments("Tensors after arrays", lambda i, x, y: (ag.tensor(x) if i > 5 else x, y))
+arguments("labels in a Tensor", lambda i, x, y: (x, ag.tensor(y) if i > 5 else y))
+arguments("another integer dtype of labels", lambda i, x, y: (x, y.astype("int32") if i > 5 else y))
+arguments("read-only data", lambda i, x, y: (numpy.broadcast_to(x[:1], x.shape) if i > 5 else x, y))
+arguments("a label to ignore", lambda i, x, y: (x, numpy.where(numpy.arange(6) == 2, -100, y) if i > 5 else y))
+arguments("unsigned labels", lambda i, x, y: (x, y.astype("uint8") if i > 5 else y))
+
+
+@program()
+def _a_label_out_of_range(wrap: Wrap) -> Any:
+    t = Training()
+    step = wrap(t.step)
+    t.run(step, FIRST)
+    x, y = data(9)
+    with pytest.raises(ShapeError, match="labels from"):
+        step(x, y + 5)
+    t.run(step, THEN)
+    return t.end()
+
+
+@program()
+def _one_array_as_two_arguments(wrap: Wrap) -> Any:
+    w = ag.Parameter(numpy.full((4, 4), 0.5, "float32"))
+
+    def step(a: Any, b: Any) -> Any:
+        with ag.Tape() as tape:
+            loss = ((a @ w) * b).sum()
+        (g,) = tape.backward(loss, wanted=[w]) or ()
+        return loss, ag.tensor(g)
+
+    do = wrap(step)
+    found = []
+    for i in range(12):
+        a, b = data(i)[0], data(50 + i)[0]
+        found.append(bits(do(a, a if i % 3 == 2 else b)))
+    return found
+
+
+@program()
+def _a_number_that_changes(wrap: Wrap) -> Any:
+    def step(x: Any, factor: float) -> Any:
+        return ag.tensor(x) * factor
+
+    do = wrap(step)
+    return [bits(do(data(i)[0], 0.5 if i < 6 else 0.25)) for i in range(12)]
+
+
+@program("refused")
+def _a_number_that_is_new_in_each_call(wrap: Wrap) -> Any:
+    do = wrap(lambda x, factor: ag.tensor(x) * factor)
+    return [bits(do(data(i)[0], 0.5 + i)) for i in range(40)]
+
+
+@program()
+def _a_number_as_an_array(wrap: Wrap) -> Any:
+    do = wrap(lambda x, factor: ag.tensor(x) * factor)
+    return [bits(do(data(i)[0], numpy.float32(0.5 + i))) for i in range(12)]
+
+
+@program()
+def _a_number_as_an_array_without_dimensions(wrap: Wrap) -> Any:
+    do = wrap(lambda x, factor: ag.tensor(x) * ag.tensor(factor))
+    return [bits(do(data(i)[0], numpy.array(0.5 + i, "float32"))) for i in range(12)]
+
+
+@program()
+def _other_keys_of_a_dictionary(wrap: Wrap) -> Any:
+    do = wrap(lambda d: sum((ag.tensor(x) * 2.0 for x in d.values()), start=ag.tensor(0.0)))
+    names = ["a", "b", "c"]
+    return [bits(do({name: data(i)[0] for name in names[: 2 + (i > 5)]})) for i in range(12)]
+
+
+@program()
+def _a_text_that_chooses(wrap: Wrap) -> Any:
+    do = wrap(lambda x, how: np.tanh(ag.tensor(x)) if how == "tanh" else np.exp(ag.tensor(x)))
+    return [bits(do(data(i)[0], "tanh" if i < 6 else "exp")) for i in range(12)]
+
+
+@program()
+def _an_array_that_was_made_before_and_is_written_to(wrap: Wrap) -> Any:
+    w, v = numpy.ones(4, "float32"), ag.tensor(numpy.ones(4, "float32"))
+    p = ag.Parameter(numpy.ones(4, "float32"))
+
+    def step(x: Any) -> Any:
+        with ag.Tape() as tape:
+            loss = (ag.tensor(x) * p * (ag.tensor(w) * 2.0) + ag.tensor(w) * 3.0 + v * v).sum()
+        (g,) = tape.backward(loss, wanted=[p]) or ()
+        return loss, ag.tensor(g), ag.tensor(w) * 2.0
+
+    do = wrap(step)
+    found = []
+    for i in range(12):
+        w[...] = i
+        v.data[...] = 2 * i
+        found.append(bits(do(data(i)[0])))
+    return found
+
+
+@program()
+def _microbatches_of_lowered_operations(wrap: Wrap) -> Any:
+    t = Training()
+    t.model.eval()
+
+    def step(x: Any, y: Any) -> Any:
+        for k in range(3):
+            with ag.Tape() as tape:
+                loss = t.loss(ag.tensor(x) * (k + 1.0), y)
+            tape.backward(loss)
+        kept = [p.grad * 1.0 for p in t.model.parameters()]
+        t.optimizer.step()
+        t.optimizer.zero_grad()
+        return loss, kept
+
+    t.run(wrap(step), range(12))
+    return t.end()
+
+
+@program()
+def _views_of_lowered_operations_that_are_kept(wrap: Wrap) -> Any:
+    def step(x: Any) -> Any:
+        y = np.tanh(ag.tensor(x)) * 2.0
+        return y.T, y[1:, ::2], y.reshape(-1), np.diagonal(y), np.broadcast_to(y[0], (3, 4)), [y[::-1], y * 1.0]
+
+    do = wrap(step)
+    kept = [do(data(i)[0]) for i in range(12)]
+    return bits([list(each) for each in kept])
+
+
+# -- parameters, modules, optimizers -----------------------------------------------------------------------------------
+def module_of(t: Training, i: int) -> Any:
+    return t.model[i]
+
+
+between("evaluation mode", lambda t: t.model.eval())
+between("one module in evaluation mode", lambda t: module_of(t, 2).eval())
+between("a parameter that is replaced", lambda t: assign(
+    module_of(t, 0), "weight", ag.Parameter(numpy.ones((4, 8), "float32"))))
+between("a parameter that is assigned", lambda t: assign(module_of(t, 0).weight, "data", numpy.ones((4, 8), "float32")))
+between("a parameter that is written to", lambda t: module_of(t, 0).weight.numpy().fill(0.25))
+between("a parameter that is frozen", lambda t: assign(module_of(t, 0).weight, "requires_grad", False))
+between("another probability of dropout", lambda t: assign(module_of(t, 2), "p", 0.5))
+between("a submodule that is replaced", lambda t: t.model.__setitem__(1, nn.Tanh()))
+between("a submodule that is added", lambda t: t.model.append(nn.Tanh()))
+between("a state that is loaded", lambda t: t.model.load_state_dict(
+    {name: numpy.full(p.shape, 0.1, "float32") for name, p in t.model.named_parameters()}))
+between("a rate as an attribute", lambda t: assign(t.optimizer, "lr", 0.01))
+between("a rate of zero", lambda t: assign(t.optimizer, "lr", 0.0))
+between("another momentum", lambda t: assign(t.optimizer, "momentum", 0.5))
+between("no momentum", lambda t: assign(t.optimizer, "momentum", 0.0))
+between("weight decay", lambda t: assign(t.optimizer, "weight_decay", 0.1))
+between("the optimizer's state, loaded", lambda t: t.optimizer.load_state_dict(t.optimizer.state_dict()))
+between("velocities that are written to", lambda t: [v.fill(0.125) for v in t.optimizer.velocity])
+between("another seed", lambda t: ag.random.seed(7))
+between("a gradient that is there already", lambda t: [
+    assign(p, "grad", ag.tensor(numpy.ones(p.shape, "float32"))) for p in t.model.parameters()])
+between("gradients that are removed", lambda t: t.model.zero_grad())
+
+
+@program()
+def _a_schedule(wrap: Wrap) -> Any:
+    t = Training()
+    t.optimizer = optim.SGD(t.model.parameters(), lambda n: 0.1 / (1 + n), 0.9)
+    t.run(wrap(t.step), range(12))
+    return t.end()
+
+
+@program()
+def _gradients_that_the_program_keeps(wrap: Wrap) -> Any:
+    t = Training()
+    step = wrap(t.step)
+    kept = []
+    for i in range(12):
+        t.run(step, range(i, i + 1))
+        kept.append([p.grad.numpy() for p in t.model.parameters()])
+    return t.end(), bits(kept)
+
+
+@program()
+def _results_that_the_program_keeps(wrap: Wrap) -> Any:
+    t = Training()
+    do = wrap(lambda x: (np.tanh(ag.tensor(x)), ag.tensor(x).T * 2.0))
+    results = [do(data(i)[0]) for i in range(12)]
+    return bits(results), t.end()
+
+
+@program()
+def _gradients_that_add_up_over_calls(wrap: Wrap) -> Any:
+    t = Training()
+
+    def step(x: Any, y: Any) -> Any:
+        with ag.Tape() as tape:
+            loss = t.loss(x, y)
+        tape.backward(loss)
+        return loss
+
+    do = wrap(step)
+    for i in range(12):
+        t.run(do, range(i, i + 1))
+        if i % 4 == 3:
+            t.optimizer.step(keep=True)
+            t.optimizer.zero_grad()
+    return t.end()
+
+
+@program()
+def _accumulation_in_the_step(wrap: Wrap) -> Any:
+    t = Training()
+
+    def step(x: Any, y: Any) -> Any:
+        t.optimizer.zero_grad()
+        losses = []
+        for part in (slice(0, 3), slice(3, 6)):
+            with ag.Tape() as tape:
+                losses.append(t.loss(ag.tensor(x)[part], ag.tensor(y)[part]))
+            tape.backward(losses[-1])
+        optim.clip_grad_norm_(t.model.parameters(), 0.1)
+        t.optimizer.step()
+        return losses
+
+    t.run(wrap(step), range(12))
+    return t.end()
+
+
+@program()
+def _a_clipped_norm_that_is_returned(wrap: Wrap) -> Any:
+    t = Training()
+
+    def step(x: Any, y: Any) -> Any:
+        t.optimizer.zero_grad()
+        with ag.Tape() as tape:
+            loss = t.loss(x, y)
+        tape.backward(loss)
+        norm = optim.clip_grad_norm_(t.model.parameters(), 0.1)
+        t.optimizer.step()
+        return norm
+
+    do = wrap(step)
+    t.found = [float(do(*data(i))) for i in range(12)]
+    return t.end()
+
+
+@program()
+def _two_optimizers(wrap: Wrap) -> Any:
+    t = Training()
+    first, *rest = t.model.parameters()
+    one, two = optim.Adam([first], 0.01), optim.SGD(rest, 0.1, 0.9)
+
+    def step(x: Any, y: Any) -> Any:
+        with ag.Tape() as tape:
+            loss = t.loss(x, y)
+        tape.backward(loss)
+        one.step()
+        two.step()
+        one.zero_grad()
+        two.zero_grad()
+        return loss
+
+    t.run(wrap(step), range(12))
+    return t.end()
+
+
+@program()
+def _two_updates_in_a_step(wrap: Wrap) -> Any:
+    t = Training()
+
+    def step(x: Any, y: Any) -> Any:
+        return t.step(x, y), t.step(x, y)
+
+    t.run(wrap(step), range(12))
+    return t.end()
+
+
+# -- the state of the thread -------------------------------------------------------------------------------------------
+@program()
+def _under_no_grad(wrap: Wrap) -> Any:
+    w = ag.Parameter([2.0, 3.0])
+    do = wrap(lambda x: w * ag.tensor(x))
+    found = []
+    for i in range(12):
+        x = numpy.array([1.0 + i, 2.0])
+        if i > 5:
+            with ag.no_grad():
+                y = do(x)
+            with ag.Tape():
+                y = y * 2.0
+        else:
+            y = do(x)
+        found.append(bits(y))
+    return found
+
+
+@program()
+def _events_that_are_heard(wrap: Wrap) -> Any:
+    t = Training()
+    step = wrap(t.step)
+    t.run(step, FIRST)
+    seen: list[Any] = []
+    with ag.events.listening(lambda phase, direction, name: seen.append((phase, direction, name))):
+        t.run(step, THEN)
+    return t.end(), len(seen), seen[-1]
+
+
+@program()
+def _anomalies_that_are_looked_for(wrap: Wrap) -> Any:
+    t = Training()
+    step = wrap(t.step)
+    t.run(step, FIRST)
+    x, y = data(0)
+    with ag.detect_anomaly(), pytest.raises(RingtapeError):
+        step(x * numpy.float32("nan"), y)
+    return t.found
+
+
+@program()
+def _inside_of_a_tape(wrap: Wrap) -> Any:
+    t = Training()
+    step = wrap(t.step)
+    t.run(step, FIRST)
+    with ag.Tape(), pytest.raises(TapeError):
+        if wrap is ag.capture:
+            step(*data(9))
+        else:
+            raise TapeError("as the captured step")
+    t.run(step, THEN)
+    return t.end()
+
+
+# -- values that become Python's, and decisions ------------------------------------------------------------------------
+def decides(name: str, use: Callable[[Any], Any], outcome: str = "refused") -> None:
+    """A program that reads the loss of its step."""
+
+    def run(wrap: Wrap) -> Any:
+        t = Training()
+
+        def step(x: Any, y: Any) -> Any:
+            loss = t.step(x, y)
+            used = use(loss)
+            return loss, used if isinstance(used, float) else None
+
+        t.run(wrap(step), range(12))
+        return t.end()
+
+    PROGRAMS.append(Program(name, run, outcome))
+
+
+decides("a branch on a Tensor", lambda loss: 1.0 if loss > 1.0 else 2.0)
+decides("a number of a Tensor", lambda loss: float(loss))
+decides("an item of a Tensor", lambda loss: loss.item())
+decides("an integer of a Tensor", lambda loss: float(int(loss * 100)))
+decides("an array of a Tensor", lambda loss: float(loss.numpy()))
+decides("the data of a Tensor", lambda loss: float(loss.data))
+decides("the local part of a Tensor", lambda loss: float(loss.local))
+decides("a list of a Tensor", lambda loss: float(numpy.sum(loss.tolist())))
+decides("an array that NumPy makes", lambda loss: float(numpy.asarray(loss)))
+decides("a text of a Tensor", lambda loss: f"{loss:.3f}")
+decides("a print of a Tensor", lambda loss: print(loss))
+decides("a complex number of a Tensor", lambda loss: abs(complex(loss)))
+
+
+def refused(name: str, body: Callable[[Training, Any, Any], Any]) -> None:
+    """A program whose step does what no replay can repeat."""
+
+    def run(wrap: Wrap) -> Any:
+        t = Training()
+        t.run(wrap(lambda x, y: body(t, x, y)), range(12))
+        return t.end()
+
+    PROGRAMS.append(Program(name, run, "refused"))
+
+
+refused("a constant that NumPy makes of an argument", lambda t, x, y: ag.tensor(x / 2) * 3.0)
+refused("a draw of NumPy", lambda t, x, y: ag.tensor(x) + numpy.random.default_rng(0).standard_normal(4))
+refused("a boolean index", lambda t, x, y: (lambda a: a[a > 0].sum())(ag.tensor(x)))
+refused("an array that is returned", lambda t, x, y: x * 2)
+
+
+@program("refused")
+def _an_update_by_hand(wrap: Wrap) -> Any:
+    w = ag.Parameter(numpy.ones(4, "float32"))
+
+    def step(x: Any) -> Any:
+        with ag.Tape() as tape:
+            loss = (ag.tensor(x) @ w).sum()
+        tape.backward(loss)
+        w.data = w.numpy() - 0.1 * w.grad.numpy()
+        w.zero_grad()
+        return loss
+
+    do = wrap(step)
+    return [bits(do(data(i)[0])) for i in range(12)]
+
+
+@program("refused")
+def _a_gradient_that_is_assigned(wrap: Wrap) -> Any:
+    t = Training()
+
+    def step(x: Any, y: Any) -> Any:
+        with ag.Tape() as tape:
+            loss = t.loss(x, y)
+        tape.backward(loss)
+        for p in t.model.parameters():
+            p.grad = p.grad * 0.5
+        t.optimizer.step()
+        t.optimizer.zero_grad()
+        return loss
+
+    t.run(wrap(step), range(12))
+    return t.end()
+
+
+@program("refused")
+def _running_averages(wrap: Wrap) -> Any:
+    t = Training()
+    t.model[2] = nn.BatchNorm1d(8)
+    t.run(wrap(t.step), range(12))
+    return t.end(), bits(t.model[2].running_mean)
+
+
+@program()
+def _running_averages_that_change_between_evaluations(wrap: Wrap) -> Any:
+    t = Training()
+    t.model[2] = nn.BatchNorm1d(8)
+    do = wrap(lambda x: t.model(ag.tensor(x)))
+    found = []
+    for i in range(12):
+        t.model.train()
+        t.step(*data(i))
+        t.model.eval()
+        found += [bits(do(data(50 + i + k)[0])) for k in range(4)]
+    return found, t.end()
+
+
+@program("refused")
+def _a_loss_scale(wrap: Wrap) -> Any:
+    t = Training()
+    optimizer = optim.MasterWeights(lambda ps: optim.SGD(ps, 0.1), t.model.parameters())
+
+    def step(x: Any, y: Any) -> Any:
+        with ag.Tape() as tape:
+            loss = optimizer.scale(t.loss(x, y))
+        tape.backward(loss)
+        optimizer.step()
+        return loss
+
+    t.run(wrap(step), range(12))
+    return t.end()
+
+
+@program("refused")
+def _a_seed_in_the_step(wrap: Wrap) -> Any:
+    t = Training()
+
+    def step(x: Any, y: Any) -> Any:
+        ag.random.seed(0)
+        return t.step(x, y)
+
+    t.run(wrap(step), range(12))
+    return t.end()
+
+
+@program("refused")
+def _a_checkpoint(wrap: Wrap) -> Any:
+    t = Training()
+
+    def step(x: Any, y: Any) -> Any:
+        with ag.Tape() as tape:
+            loss = ag.checkpoint(lambda a: np.tanh(t.model(a)).sum())(ag.tensor(x))
+        tape.backward(loss)
+        t.optimizer.step()
+        t.optimizer.zero_grad()
+        return loss
+
+    t.run(wrap(step), range(12))
+    return t.end()
+
+
+@program("refused")
+def _a_decision_that_changes_while_it_is_recorded(wrap: Wrap) -> Any:
+    calls: list[int] = []
+
+    def step(x: Any) -> Any:
+        calls.append(1)
+        return np.tanh(ag.tensor(x)) if len(calls) % 2 else np.exp(ag.tensor(x))
+
+    do = wrap(step)
+    return [bits(do(data(i)[0])) for i in range(12)]
+
+
+# -- what is not seen: the contract names it ---------------------------------------------------------------------------
+@program("unseen")
+def _a_branch_on_an_array(wrap: Wrap) -> Any:
+    do = wrap(lambda x: ag.tensor(x) * (2.0 if x.max() > 100 else 3.0))
+    return [bits(do(data(i)[0] + (1000 if i > 5 else 0))) for i in range(12)]
+
+
+@program("unseen")
+def _a_global_that_changes(wrap: Wrap) -> Any:
+    factor = [2.0]
+    do = wrap(lambda x: ag.tensor(x) * factor[0])
+    found = []
+    for i in range(12):
+        factor[0] = 2.0 if i < 6 else 3.0
+        found.append(bits(do(data(i)[0])))
+    return found
+
+
+@program("unseen")
+def _calls_that_are_counted(wrap: Wrap) -> Any:
+    calls: list[int] = []
+
+    def step(x: Any) -> Any:
+        calls.append(1)
+        return ag.tensor(x) * 2.0
+
+    do = wrap(step)
+    found = [bits(do(data(i)[0])) for i in range(12)]
+    return found, len(calls)
+
+
+@pytest.mark.parametrize("case", PROGRAMS, ids=lambda case: case.name)
+@pytest.mark.filterwarnings("ignore")
+def test_a_program_is_right_or_refused_or_in_the_contract(case: Program) -> None:
+    expected = case.run(lambda step: step)
+    try:
+        found = case.run(ag.capture)
+    except CaptureError as error:
+        assert case.outcome == "refused", error
+        assert "fix:" in str(error) or "needed:" in str(error), error
+        return
+    assert case.outcome != "refused"
+    assert (found == expected) == (case.outcome == "right")
+
+
+def test_there_are_fifty_programs() -> None:
+    assert len(PROGRAMS) >= 50

@@ -1,0 +1,158 @@
+"""Captured steps on several ranks: bit by bit the step, with communication, buckets, ZeRO and tensor parallelism."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy
+import pytest
+
+import autograd as ag
+import collectives as cc
+from autograd import nn, optim
+from autograd.layouts.layout import I, R
+from parallel import Column, DataParallel, Row, parallelize
+
+from ..autograd.transforms.test_capture import bits
+from ..collectives.launch import launch_command
+
+CALLS, REPLAYS = 8, 4
+
+
+def batch(random: Any) -> tuple[Any, Any]:
+    return random.standard_normal((6, 8)).astype("float32"), random.integers(0, 4, 6)
+
+
+def network(*between: Any) -> nn.Module:
+    ag.random.seed(0)
+    return nn.Sequential(nn.Linear(8, 16), *between, nn.Linear(16, 4))
+
+
+def train(step: Callable[[Any, Any], Any], captures: bool, seed: int) -> tuple[list[Any], int]:
+    do = ag.capture(step) if captures else step
+    random = numpy.random.default_rng(seed)
+    return [bits(do(*batch(random))) for _ in range(CALLS)], getattr(do, "replays", 0)
+
+
+def with_casts(captures: bool) -> Any:
+    """Data parallelism by hand: a cast of each parameter, whose adjoint is the sum of its gradient."""
+    with cc.Mesh(dp=cc.world().size) as mesh:
+        model = network(nn.ReLU())
+        parameters = list(model.parameters())
+        optimizer = optim.SGD(parameters, 0.1, 0.9)
+
+        def step(x: Any, y: Any) -> Any:
+            optimizer.zero_grad()
+            with ag.Tape() as tape:
+                w, b, v, c = (cc.cast(p, "dp", to=R) for p in parameters)
+                h = nn.relu(ag.tensor(x) @ w + b) @ v + c
+                loss = cc.all_reduce(nn.cross_entropy(h, ag.tensor(y), reduction="sum"), "dp", to=I) / 24
+            tape.backward(loss)
+            optimizer.step()
+            return loss
+
+        return *train(step, captures, mesh.axis("dp").rank), bits(parameters), bits([p.grad for p in parameters])
+
+
+def data_parallel(zero: int, captures: bool, **options: Any) -> Any:
+    with cc.Mesh(dp=cc.world().size) as mesh:
+        model = DataParallel(network(nn.ReLU(), nn.Dropout(0.2, along="dp")), "dp", zero=zero, **options)
+        optimizer = optim.Adam(model.parameters(), lambda n: 0.02 / (1 + n)) if zero % 2 else optim.SGD(
+            model.parameters(), 0.1, 0.9)  # fmt: skip
+
+        def step(x: Any, y: Any) -> Any:
+            optimizer.zero_grad()
+            with ag.Tape() as tape:
+                out = model(ag.tensor(x))
+                loss = cc.all_reduce(nn.cross_entropy(out, ag.tensor(y), reduction="sum"), "dp", to=I) / 24
+            tape.backward(loss)
+            optim.clip_grad_norm_(model.parameters(), 0.3)
+            optimizer.step()
+            return loss
+
+        found = train(step, captures, mesh.axis("dp").rank)
+        return *found, bits(list(model.parameters())), bits([p.grad for p in model.parameters()])
+
+
+def tensor_parallel(captures: bool) -> Any:
+    n = cc.world().size
+    with cc.Mesh(dp=max(n // 2, 1), tp=min(n, 2)) as mesh:
+        model = DataParallel(parallelize(network(nn.GELU()), {"0": Column("tp"), "2": Row("tp")}), "dp")
+        optimizer = optim.Adam(model.parameters(), 0.01)
+
+        def step(x: Any, y: Any) -> Any:
+            optimizer.zero_grad()
+            with ag.Tape() as tape:
+                out = model(ag.tensor(x, {"tp": I}))
+                loss = cc.all_reduce(nn.cross_entropy(out, ag.tensor(y, {"tp": I}), reduction="sum"), "dp", to=I) / 24
+            tape.backward(loss)
+            optim.clip_grad_norm_(model.parameters(), 0.3)
+            optimizer.step()
+            return loss
+
+        found = train(step, captures, mesh.axis("dp").rank)
+        return *found, bits(list(model.parameters())), bits([p.grad for p in model.parameters()])
+
+
+def same(program: Callable[[bool], Any]) -> None:
+    """Run a program without and with capture, and compare what this rank has."""
+    expected, found = program(False), program(True)
+    assert found[1] == REPLAYS
+    assert found[0] == expected[0]
+    assert found[2:] == expected[2:]
+
+
+def stages() -> list[Callable[[bool], Any]]:
+    return [lambda captures, zero=zero: data_parallel(zero, captures) for zero in range(4)]
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+@pytest.mark.parametrize("zero", [0, 1, 2, 3])
+def test_data_parallel_steps_replay_with_the_same_bits(zero: int, ranks: int) -> None:
+    cc.run(lambda: same(lambda captures: data_parallel(zero, captures)), ranks=ranks)
+
+
+def test_several_buckets_replay_in_their_order() -> None:
+    cc.run(lambda: same(lambda captures: data_parallel(0, captures, bucket_bytes=64)), ranks=3)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+def test_casts_and_sums_replay_with_the_same_bits(ranks: int) -> None:
+    cc.run(lambda: same(with_casts), ranks=ranks)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_tensor_parallel_steps_replay_with_the_same_bits(ranks: int) -> None:
+    cc.run(lambda: same(tensor_parallel), ranks=ranks)
+
+
+def test_over_mpi() -> None:
+    found = launch_command(["-m", __name__], 2, limit_s=60)
+    assert found.code == 0, found.err
+    assert found.out.count("the same bits") == 2
+
+
+def test_buckets_that_are_not_settled_are_refused() -> None:
+    def program() -> None:
+        with cc.Mesh(dp=2):
+            model = DataParallel(network(), "dp")
+
+            @ag.capture
+            def step(x: Any, y: Any) -> Any:
+                with ag.Tape() as tape:
+                    loss = cc.all_reduce((model(ag.tensor(x)) ** 2).sum(), "dp", to=I)
+                tape.backward(loss)
+                return loss
+
+            step._warmup = 0
+            with pytest.raises(ag.CaptureError, match="agrees on its buckets"):
+                step(*batch(numpy.random.default_rng(0)))
+
+    cc.run(program, ranks=2)
+
+
+if __name__ == "__main__":
+    for each in (*stages(), with_casts, tensor_parallel):
+        same(each)
+    print("the same bits", flush=True)
