@@ -51,6 +51,7 @@ ROOMS: dict[str, tuple[str, list[list[tuple[str, str, str]]]]] = {
             ("transports/threads/", "ranks as threads;", "exact deadlock reports"),
             ("transports/shared_memory/", "sums within", "a host"),
             ("transports/device/", "GPUs: staged, pinned,", "IPC, NCCL"),
+            ("transports/replays/", "recorded ranks", "again"),
         ],
     ]),
     "autograd": ("the engine; it never communicates", [

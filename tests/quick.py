@@ -66,6 +66,8 @@ QUICK: dict[str, tuple[str, ...]] = {
     "collectives.transports.mpi": ("collectives/test_from_local.py",),
     "collectives.transports.shared_memory": ("collectives/transports/test_shared_memory.py",),
     "collectives.transports.device": ("collectives/transports/device/test_probe.py",),
+    "collectives.transports.replays": ("collectives/inspect/test_replay.py::test_started_calls_and_messages",
+                                       "collectives/inspect/test_replay.py::test_another_program_is_refused"),
     "parallel": ("parallel/test_bugs.py", "parallel/test_verify.py",
                  "parallel/test_trainer.py::test_a_mesh_trains_as_one_process[{'dp': 3}]"),
     "parallel.approximate": ("parallel/approximate/test_compression.py::test_equals_the_serial_algorithm",

@@ -824,6 +824,7 @@ class Sequential(ModuleList):
         return input
 
 
+@typed_errors
 def in_turn(input: Any, *modules: Module) -> Tensor:
     """Apply modules one after another, as `Sequential` does, to modules that have names of their own.
 
@@ -840,6 +841,11 @@ def in_turn(input: Any, *modules: Module) -> Tensor:
     -------
     Tensor
 
+    Raises
+    ------
+    ArgumentError
+        One of them is no Module.
+
     Examples
     --------
     >>> import numpy
@@ -851,7 +857,9 @@ def in_turn(input: Any, *modules: Module) -> Tensor:
     is_joined = input.__class__ in TENSORS and input.array.__class__ is not np.ndarray and not listeners
     left = iter(zip(modules, [*modules[1:], None], strict=True)) if modules else iter(())
     for module, after in left:
-        joint = after._after_linear() if is_joined and after is not None else None
+        if not isinstance(module, Module):
+            raise ArgumentError(f"in_turn: {short(module)} was given; needed: Modules, each as an argument of its own")
+        joint = after._after_linear() if is_joined and isinstance(after, Module) else None
         found = NotImplemented if joint is None else module._forward_with(joint, input)
         if found is NotImplemented:
             input = module.forward(input)

@@ -508,7 +508,7 @@ def of_rank_numbers(theirs: Callable[..., Any], args: Any, words: Any) -> Any:
         taken = [key for key, value in words.items() if tensors_in((value,))]
         if taken:
             raise refusal(theirs.__name__, taken)
-    y = _called(theirs, args, words)
+    y = theirs(*args, **words) if state.recorder is None else state.recorder.call(theirs, tuple(args), words)
     given = (*args, *words.values())
     axes = rank_axes(given)
     if not axes:
@@ -517,13 +517,6 @@ def of_rank_numbers(theirs: Callable[..., Any], args: Any, words: Any) -> Any:
         is_of_numbers = state.grid is not None and axes_in(state.grid, axes) and not _has_array(given)
         return made_of(y, *given) if is_of_numbers else y
     return rank_number(y[()] if isinstance(y, np.ndarray) else y, axes, has_local_count(given))
-
-
-def _called(theirs: Callable[..., Any], args: Any, words: Any) -> Any:
-    """Call NumPy's function; a captured step repeats the call."""
-    if state.recorder is None:
-        return theirs(*args, **words)
-    return state.recorder.call(theirs, tuple(args), words)
 
 
 def made_of(array: Any, *by: Any) -> Any:
@@ -593,7 +586,8 @@ def run_plain(theirs: Callable[..., Any], args: Any, words: Any) -> Any:
     try:
         if "overwrite_input" in words:  # the values are still those of a Tensor
             words = {**words, "overwrite_input": bool(values(words["overwrite_input"])) and False}
-        return _called(theirs, values(args), {k: values(v) for k, v in words.items()})
+        given, named = values(args), {k: values(v) for k, v in words.items()}
+        return theirs(*given, **named) if state.recorder is None else state.recorder.call(theirs, tuple(given), named)
     except RingtapeError:
         raise
     except _UNEXPECTED as error:

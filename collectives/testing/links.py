@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -74,7 +75,9 @@ def slow_link(gbit_per_s: float = 1.0, latency_s: float = 5e-5) -> Iterator[None
 
         return run
 
-    if not is_rank_thread():  # the ranks of the worlds of threads that are started inside
+    # The main thread may have a world of its own, of one rank, and start ranks besides.
+    starts_ranks = not is_rank_thread() or threading.current_thread() is threading.main_thread()
+    if starts_ranks:
         World.wrappers.append(on_link)
     try:
         with observing(_Link(gbit_per_s, latency_s)):

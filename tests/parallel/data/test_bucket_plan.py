@@ -14,7 +14,8 @@ import collectives as cc
 from autograd import nn, ops, optim
 from autograd.errors import CollectiveMismatch, OptionError
 from collectives.testing import slow_link
-from collectives.transports.replay import Record, replaying
+from collectives.transports.replays.recorded import Record
+from collectives.transports.replays.replaying import replaying
 from parallel import Bucketing, DataParallel, PowerSGD
 from parallel.data import bucket_plan, buckets
 from parallel.data.bucket_plan import best_sizes
