@@ -980,8 +980,8 @@ class ParameterList(Module):
     ['weights.0', 'weights.1', 'weights.2']
     """
 
-    def __init__(self, parameters: Iterable[Parameter] = ()):
-        self.extend(parameters)
+    def __init__(self, values: Iterable[Parameter] = ()):
+        self.extend(values)
 
     def _names(self) -> list[str]:
         return [name for name in vars(self) if name.isdigit()]
@@ -1008,14 +1008,14 @@ class ParameterList(Module):
         for name in self._names():  # as attributes, whose values a parallel call may have replaced
             yield getattr(self, name)
 
-    def append(self, parameter: Parameter) -> Self:
+    def append(self, value: Parameter) -> Self:
         """Add a parameter at the end and return the list."""
-        return self.extend([parameter])
+        return self.extend([value])
 
-    def extend(self, parameters: Iterable[Parameter]) -> Self:
+    def extend(self, values: Iterable[Parameter]) -> Self:
         """Add parameters at the end and return the list."""
         n = len(self)
-        for i, p in enumerate([_checked_parameter(n + i, p) for i, p in enumerate(parameters)]):
+        for i, p in enumerate([_checked_parameter(n + i, p) for i, p in enumerate(values)]):
             setattr(self, str(n + i), p)
         return self
 

@@ -22,6 +22,7 @@ UNLIKE = {
     "nn.Module.forward": "it is what a subclass overrides",
     "nn.ModuleDict.forward": "it has none, as in torch",
     "nn.ModuleList.forward": "it has none, as in torch",
+    "nn.ParameterList.forward": "it has none, as in torch",
     "optim.Optimizer": "the base class: a subclass overrides `update`",
     "optim.lr_scheduler.ConstantLR": "`constant_lr(lr)` has one rate; a factor for the first steps is `sequential_lr`",
 }
@@ -81,7 +82,8 @@ ANYWHERE = {
 DEFAULTS = {
     "dtype": "torch's None is its global default, which is float32",
     "dim": "torch's None is deprecated there; here it is the last dimension",
-    "modules": "the same: no modules", "nn.MultiheadAttention.forward(key)": "self-attention may leave them out",
+    "modules": "the same: no modules", "values": "the same: no parameters",
+    "nn.MultiheadAttention.forward(key)": "self-attention may leave them out",
     "nn.MultiheadAttention.forward(value)": "self-attention may leave them out",
     "activation": "the same: torch names the function", "total_steps": "`epochs` and `steps_per_epoch` are not built",
     "device": "the same: unchanged", "non_blocking": "the same: not given", "Module.to(dtype)": "the same: unchanged",
