@@ -175,8 +175,6 @@ def entry(form: Form, guard: Guard, run: Callable[..., Any]) -> Callable[[tuple[
     return found
 
 
-
-
 def _state_faults(form: Form, guard: Guard, name: Callable[[Any], str]) -> list[str]:
     distribution, grid, no_grad = map(name, guard.state)
     found = [

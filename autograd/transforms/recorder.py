@@ -528,7 +528,7 @@ def _same(a: Any, b: Any) -> bool:
     if isinstance(a, _PLAIN) or callable(a) or a.__class__.__hash__ is not object.__hash__ and _is_value(a):
         try:
             return bool(a == b)
-        except Exception:
+        except Exception:  # the comparison of an object of the program; unequal only refuses the capture
             return False
     return False
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import mpi4torch
 import torch
-from rosetta_cases import CASES, RANKS, ROOT, data, serve
+from rosetta_cases import RANKS, ROOT, serve
+from rosetta_gloo import torch_gradients
 
 COMM = mpi4torch.COMM_WORLD
 
@@ -35,15 +36,4 @@ def call(name: str, x: Any) -> Any:
     raise NotImplementedError(f"mpi4torch has no {name}")
 
 
-def gradients(name: str) -> dict[int, Any]:
-    rank = COMM.rank
-    xs, cts = data(name)
-    x = torch.from_numpy(xs[rank]).requires_grad_()
-    y = call(name, x)
-    if rank not in CASES[name].unused:
-        y.backward(torch.zeros_like(y) if cts[rank] is None else torch.from_numpy(cts[rank]))
-    g = torch.zeros_like(x) if x.grad is None else x.grad
-    return {rank: (g.numpy(), None if cts[rank] is None else y.detach().numpy())}
-
-
-serve(gradients)
+serve(lambda name: torch_gradients(name, COMM.rank, call))

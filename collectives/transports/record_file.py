@@ -94,7 +94,8 @@ class RecordWriter:
 
     def __init__(self, path: str):
         os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
-        self._data = open(f"{path}.data", "wb", buffering=0)  # noqa: SIM115  # open for as long as the rank records
+        # Both are open for as long as the rank records, so there is no block around them.
+        self._data = open(f"{path}.data", "wb", buffering=0)  # noqa: SIM115
         self._file = open(path, "w+b", buffering=0)  # noqa: SIM115
         self._begin, self._at, self._end = 0, len(_MARK), 0
         self._map = self._mapped(_CHUNK_BYTES)

@@ -132,11 +132,12 @@ class Recording:
         if name == "agree":
             return self._compared(group, request, run)
         given = out if x is None else x
+        key: tuple[Any, ...]
         if given.__class__ is np.ndarray:
             # two meshes may have channels of one name, and other algorithms
             key = (group.name, group.ranks, group.algorithm, name, op, given.dtype, given.size, peer, started)
         else:
-            key = (group.name, group.ranks, name, given.__class__, options if name == "exchange" else None)  # type: ignore[assignment]
+            key = (group.name, group.ranks, name, given.__class__, options if name == "exchange" else None)
         call = self._calls.get(key)
         if call is None:
             call = self._new(key, group, request)
@@ -305,11 +306,14 @@ def start(folder: str, everyone: Communicator, kind: str, data: bool = True) -> 
 def attach(recording: Recording) -> None:
     """Record the calls of the calling thread from now on, beside its observer."""
     outer = observers.get(get_ident())
+    if outer is None:
+        observers[get_ident()] = recording
+        return
 
     def both(group: Communicator, request: Request, started: bool, run: Callable[[], Any]) -> Any:
-        return recording(group, request, started, lambda: outer(group, request, started, run))  # type: ignore[misc]
+        return recording(group, request, started, lambda: outer(group, request, started, run))
 
-    observers[get_ident()] = recording if outer is None else both
+    observers[get_ident()] = both
 
 
 class _OfProcess:
