@@ -38,7 +38,7 @@ def record(path: str | os.PathLike[str], data: bool = True) -> Iterator[None]:
     MeshError
         In a dry world, in which nothing is received.
     OptionError
-        The file cannot be written, or `path` is none.
+        The file cannot be written, `path` is none, or `data` is neither True nor False.
     MeshError, DtypeError
         At a call that is not recorded: a window that the program makes itself, or an array of a GPU.
 
@@ -58,6 +58,8 @@ def record(path: str | os.PathLike[str], data: bool = True) -> Iterator[None]:
     """
     if not isinstance(path, str | os.PathLike):
         raise OptionError(f"record: path={short(path)} was given; needed: the path of a folder, such as 'run.rtr'")
+    if not isinstance(data, bool):
+        raise OptionError(f"record: data={short(data)} was given; needed: True, or False for the order of calls alone")
     if Replayed.job is not None:
         yield
         return

@@ -17,7 +17,7 @@ import autograd as ag
 import collectives as cc
 from autograd import nn, optim, random
 from autograd.digests import blake2b
-from autograd.errors import ArgumentError, CheckpointWarning, CommunicationError, DtypeError, MeshError
+from autograd.errors import ArgumentError, CheckpointWarning, CommunicationError, DtypeError, MeshError, OptionError
 from collectives.tools.stopping import found_file, place_of
 from collectives.transports.record_file import CALL, Entry, RecordWriter, decoded, digest_of, read_record
 from collectives.transports.replays.data import Replay
@@ -232,6 +232,12 @@ def test_options_of_the_layers(name: str, ranks: int, data: bool, tmp_path: Path
 def files(folder: Path) -> dict[str, tuple[int, int]]:
     """The files of a folder, with their sizes and the times at which they were written."""
     return {str(each): (each.stat().st_size, each.stat().st_mtime_ns) for each in folder.rglob("*")}
+
+
+def test_data_that_is_no_bool_is_refused(tmp_path: Path) -> None:
+    given: Any = "order"
+    with pytest.raises(OptionError, match="data='order' was given; needed: True, or False"), cc.record(tmp_path, given):
+        pass
 
 
 def test_second_order_and_one_sided_access(tmp_path: Path) -> None:

@@ -90,6 +90,17 @@ def test_the_gradients_are_those_of_given_sizes(ranks: int, kind: str) -> None:
     assert len({after for *_, after in found}) == 1
 
 
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_the_gradients_go_on_in_new_buckets(ranks: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From one bucket to one for each parameter."""
+    expected = cc.run(program, ranks, 1 << 20)
+    monkeypatch.setattr(bucket_plan, "best_sizes", lambda *args: Bucketing(1, 1))
+    for (ours, _, after), (theirs, *_) in zip(cc.run(program, ranks, "measured"), expected, strict=True):
+        assert after == Bucketing(1, 1)
+        for a, b in zip(ours, theirs, strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-14)
+
+
 def test_the_link_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     """A link of 16 MB/s, on which an all-reduce of two ranks sends each byte once; load can only make it slower."""
     seen: list[Any] = []
