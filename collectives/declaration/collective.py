@@ -292,7 +292,8 @@ class Collective:
         if layout is None:
             layout = x.labelled(state.grid)  # type: ignore[arg-type]  # a call has a mesh
         array = x.array
-        known = call.kept.get((self, layout, array.__class__, array.shape, array.dtype))
+        kind = array.why if array.__class__ is Shaped else array.__class__
+        known = call.kept.get((self, layout, kind, array.shape, array.dtype))
         return known or self.prepare(array, layout, call, x.name, x)
 
     def prepare(
@@ -312,17 +313,17 @@ class Collective:
             text = self._with_name_of(operand, x, layout, call, name) or str(error)
             raise LayoutError(self._about_origin(text, operand, call.axes)) from None
         made = Prepared(self, call, layout, out, outline(x))
-        if x.__class__ is not Shaped:  # two Shaped with equal keys may differ in the reason why the values are missing
-            key = (self, x.__class__, x.shape, x.dtype) if layout is None else (
-                self, layout, x.__class__, x.shape, x.dtype)  # fmt: skip
-            keep(call.kept, key, made)
+        kind = x.why if x.__class__ is Shaped else x.__class__  # absent here, or in a dry run
+        key = (self, kind, x.shape, x.dtype) if layout is None else (self, layout, kind, x.shape, x.dtype)
+        keep(call.kept, key, made)
         return made
 
     def run(self, x: Any, call: Call) -> Any:
         """Run the forward direction on a raw array in a sweep, or on None if this rank has no operand."""
         if x is None:
             return Prepared(self, call, None, None, None).run(None, None)
-        known = call.kept.get((self, x.__class__, x.shape, x.dtype))
+        kind = x.why if x.__class__ is Shaped else x.__class__
+        known = call.kept.get((self, kind, x.shape, x.dtype))
         return (known or self.prepare(x, None, call)).run(x, None)
 
     def run_once(self, x: Any, call: Call) -> Any:

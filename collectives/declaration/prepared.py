@@ -6,6 +6,7 @@ and per layout, shape and dtype of the operand. A later call looks them up.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,7 @@ from ..transports.protocol import Request
 from ..transports.request import answer
 from .call import Call
 from .compared import ComparedCall
-from .staging import InShape
+from .staging import Elsewhere, InShape
 
 __all__ = ["Prepared", "absent_or_zeros", "arrived", "copied", "itself", "outline", "zeros"]
 
@@ -73,7 +74,7 @@ class Prepared:
 
     __slots__ = (
         "_compared", "_is_copy", "_is_flat", "_is_identity", "_is_inexact", "_is_scalar", "_is_uncompared_move",
-        "_result_dtype", "_result_shape", "_rule", "_send", "adjoint", "call", "collective", "group",
+        "_receive", "_result_dtype", "_result_shape", "_rule", "_send", "adjoint", "call", "collective", "group",
         "is_identity_alone", "layout", "operand", "out", "result", "sums",
     )  # fmt: skip
 
@@ -98,6 +99,7 @@ class Prepared:
         self.sums = int(is_sum and layout is not None and all(layout[name] in _ADDENDS for name in call.axes))
         # the transport's function of the operand, if later calls differ only in another contiguous operand; else False
         self._send: Any = None
+        self._receive: Any = None  # where the operand is not sent: a function that receives the result
         self._is_scalar = False  # whether operand and result are NumPy scalars, which lie in no array
         self._is_flat = False  # whether the operand needs no reshaping for the transport
         self._result_shape: tuple[int, ...] | None = None  # the shape that a flat answer gets; None: it stays flat
@@ -205,6 +207,8 @@ class Prepared:
                 if self._is_scalar:
                     return y[0]
                 return y if self._result_shape is None else y.reshape(self._result_shape)
+            if self._receive:
+                return self._receive()
             if self._is_copy:
                 return copied(x, self.call)
         return self._run_rule(x)
@@ -230,24 +234,44 @@ class Prepared:
 
     def _keep(self, x: Any, request: Request | None, finish: Any) -> None:
         """Let the transport bind a request that sends the operand in place and whose answer only needs a shape."""
+        self._send = False
+        if request is not None and request.x is None:
+            self._receive = self._receiver(request, finish)
+            return
         scalar = isinstance(x, np.generic)
         if scalar:  # a copy, and an array in its place tells whether the request sends the operand itself
             x = np.asarray(x)
             request, finish = self.collective._asks(x, self.call)
-        if x.__class__ is not ndarray or request is None or finish.__class__ is not InShape:
-            self._send = False
-        elif x.flags.c_contiguous:
-            flat = request.x
-            same = flat.__class__ is ndarray and (flat.dtype, flat.size) == (x.dtype, x.size)
-            same = same and flat.ctypes.data == x.ctypes.data and not is_half(x.dtype)
-            result = answer(request, self.group.index) if same else None
-            same = same and (not scalar or (result is not None and finish.shape == ()))
-            if same and request.call != "send" and self.group.size > 1:
-                self._send = self.group.sender(request._replace(x=None), x.reshape(-1), result)
-            else:
-                self._send = False
-            self._is_flat, self._is_scalar = x.ndim == 1, scalar
+        if x.__class__ is not ndarray or request is None or not isinstance(finish, InShape | Elsewhere):
+            return
+        if not x.flags.c_contiguous:
+            self._send = None  # a later operand may be
+            return
+        flat = request.x
+        same = flat.__class__ is ndarray and (flat.dtype, flat.size) == (x.dtype, x.size)
+        same = same and flat.ctypes.data == x.ctypes.data and not is_half(x.dtype)
+        result = answer(request, self.group.index) if same else None
+        if scalar and isinstance(finish, InShape):
+            same = same and result is not None and finish.shape == ()
+        if not same or request.call == "send" or self.group.size == 1:
+            return
+        send = self.group.sender(request._replace(x=None), x.reshape(-1), result)
+        self._is_flat = x.ndim == 1
+        if isinstance(finish, Elsewhere):
+            self._send = _then(send, finish.result)
+        else:
+            self._send, self._is_scalar = send, scalar
             self._result_shape = None if len(finish.shape) == 1 else finish.shape
+
+    def _receiver(self, request: Request, finish: Any) -> Callable[[], Any] | None:
+        """A function that receives a broadcast in new memory; None for other requests."""
+        out, group = request.out, self.group
+        is_bound = request.call == "broadcast" and isinstance(finish, InShape) and group.size > 1
+        if not is_bound or out.__class__ is not ndarray or is_half(out.dtype):
+            return None
+        size, dtype, shape = out.size, out.dtype, finish.shape
+        receive = group.sender(request._replace(out=None), out, (size, dtype))
+        return lambda: receive(np.empty(size, dtype)).reshape(shape)
 
     def note_start(self, x: Any, recorded: bool) -> None:
         """Append the start of a nonblocking call to the history of the channel."""
@@ -273,6 +297,16 @@ class Prepared:
             # a sweep makes its zeros on the same device
             made.call = self.call.but(like=np.empty_like(device, shape=(0,)))
         return made
+
+
+def _then(send: Callable[[Any], Any], result: Any) -> Callable[[Any], Any]:
+    """A function that sends an operand and returns a result that is the same each time."""
+
+    def sent(x: Any) -> Any:
+        send(x)
+        return result
+
+    return sent
 
 
 def _run(prepared: Prepared, x: Any, is_recorded: bool | None) -> Any:

@@ -15,7 +15,10 @@ from numpy import ndarray
 from autograd.arrays.device import move, to_host
 from autograd.arrays.shape_only import DRY, Shaped
 
-__all__ = ["InShape", "back", "buffer_like", "flat", "from_front", "front", "host_flat", "to_device", "zeros_like"]
+__all__ = [
+    "Elsewhere", "InShape", "back", "buffer_like", "flat", "from_front", "front", "host_flat", "to_device",
+    "zeros_like",
+]  # fmt: skip
 
 
 def flat(x: Any) -> Any:
@@ -68,6 +71,18 @@ class InShape:
 
     def __call__(self, answer: Any, x: Any, call: Any) -> Any:
         return back(answer, self.shape, x)
+
+
+class Elsewhere:
+    """``finish(answer, operand, call)`` of a collective whose result is on another rank: an array with a shape only."""
+
+    __slots__ = ("result",)
+
+    def __init__(self, result: Shaped):
+        self.result = result
+
+    def __call__(self, answer: Any, x: Any, call: Any) -> Shaped:
+        return self.result
 
 
 def from_front(shape: Sequence[int], dim: int) -> Callable[[Any, Any, Any], Any]:

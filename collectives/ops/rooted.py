@@ -33,7 +33,7 @@ from autograd.layouts.partition import nested_parts
 from ..checks import dropped, modes
 from ..declaration.call import Call
 from ..declaration.collective import Asked, Collective
-from ..declaration.staging import InShape, buffer_like, flat, from_front, front
+from ..declaration.staging import Elsewhere, InShape, buffer_like, flat, from_front, front
 from ..mesh import Axis, current_mesh
 from ..transports.protocol import Request
 from ..transports.request import Control
@@ -91,7 +91,7 @@ def _(x: Any, call: Call) -> Asked:
     if call.group.index == call.root:
         return Request("broadcast", flat(x), root=call.root), InShape(call.shape)
     buffer = buffer_like(_sample(x, call), call.shape, call.dtype, call.group.dry)
-    return Request("broadcast", out=buffer, root=call.root), lambda y, x, call: y.reshape(call.shape)
+    return Request("broadcast", out=buffer, root=call.root), InShape(call.shape)
 
 
 @BROADCAST.adjoint
@@ -116,7 +116,7 @@ def _(x: Any, call: Call) -> Asked:
     request = Request("reduce", flat(x), root=call.root)
     if call.group.index == call.root:
         return request, InShape(x.shape)
-    return request, lambda _, x, call: _elsewhere(x.shape, x.dtype, call)
+    return request, Elsewhere(_elsewhere(x.shape, x.dtype, call))
 
 
 @REDUCE.adjoint
@@ -150,7 +150,7 @@ def _(x: Any, call: Call) -> Asked:
     shape = whole_shape(x.shape, call)
     if call.group.index == call.root:
         return request, from_front(shape, call.dim)
-    return request, lambda _, x, call: _elsewhere(shape, x.dtype, call)
+    return request, Elsewhere(_elsewhere(shape, x.dtype, call))
 
 
 @GATHER.adjoint

@@ -340,7 +340,7 @@ class Communicator:
             if not repeats or self.before_root is not None:
                 return self.run(request._replace(out=x) if receives else request._replace(x=x))
             if is_broadcast:
-                return self._run(request, None, x.copy())
+                return self._run(request, None, x if receives else x.copy())
             return self._run(request, x, None if result is None else empty(*result))
 
         return send

@@ -244,7 +244,7 @@ class MpiCommunicator(HostTransport):
             given: Array | None = x
             out: Array | None
             if is_broadcast:  # the root's value lies in the buffer, and there is no operand
-                given, out = None, x.copy()
+                given, out = None, x if receives else x.copy()
             else:
                 out = None if result is None else empty(*result)
             channel.calls = number = channel.calls + 1
