@@ -63,6 +63,11 @@ VARIABLES: dict[str, Variable] = {
         "`full`: show ringtape's own frames in the traceback of its errors, too", ("full",)
     ),
     "RINGTAPE_COMPILED": Variable("`0`: do not use the kernels compiled by Numba", ("0", "1"), "1"),
+    "RINGTAPE_BLAS": Variable(
+        "the library that computes large products of matrices on the processor; if it is not set, NumPy's. The same "
+        "for all ranks; `python -m collectives doctor --details` measures what `mkl` would bring",
+        form="`mkl`, or the path of a library with CBLAS's functions",
+    ),
     "RINGTAPE_DEVICE_TRANSPORT": Variable(
         "what carries arrays of a GPU between ranks; if it is not set, the best that works, as `python -m collectives "
         "doctor` prints", ("staged", "ipc", "nccl", "mpi"),
@@ -131,7 +136,8 @@ def problems(environment: Mapping[str, str] = os.environ) -> dict[str, tuple[str
         if not name.upper().startswith("RINGTAPE") or name.startswith(_OTHERS):
             continue
         if name not in VARIABLES:
-            near = difflib.get_close_matches(name.upper(), VARIABLES, 1, 0.8)
+            names = {known.removeprefix("RINGTAPE_"): known for known in VARIABLES}
+            near = [names[each] for each in difflib.get_close_matches(name.upper().removeprefix("RINGTAPE_"), names, 1)]
             fix = f"export {near[0]}={given}" if near else f"unset {name}; there are {', '.join(VARIABLES)}"
             found[name] = f"{name}={given!r}: ringtape reads no such variable", fix
         elif problem := _problem(name, given):

@@ -6,15 +6,20 @@ import ctypes
 import platform
 import re
 import time
+from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-__all__ = ["about", "environment_of_bits", "processor", "products", "speed"]
+from .arrays.blas import Library, path_of_mkl
+from .arrays.products import library
+
+__all__ = ["about", "environment_of_bits", "processor", "products", "products_by_mkl", "speed"]
 
 _WIDTH, _TIMES = 512, 12
+_ROWS, _LAYERS = 1024, ((256, 768), (256, 256), (256, 1024), (1024, 256), (256, 104))  # those of `examples/gpt.py`
 
 
 def environment_of_bits() -> dict[str, Any]:
@@ -27,8 +32,8 @@ def environment_of_bits() -> dict[str, Any]:
     dict
         Strings, numbers and None, as JSON has them: ``machine`` and ``libc``; ``numpy``, its version, and
         ``numpy_simd``, the vector extensions that its loops use; ``blas`` and ``blas_version``; ``blas_kernel`` and
-        ``blas_threads``, which OpenBLAS tells, else None; ``numba``, the version of the compiler of the fused kernels,
-        or None.
+        ``blas_threads``, which OpenBLAS tells, else None; ``products``, the library of ``RINGTAPE_BLAS``, or None;
+        ``numba``, the version of the compiler of the fused kernels, or None.
 
     Examples
     --------
@@ -50,6 +55,7 @@ def environment_of_bits() -> dict[str, Any]:
         "blas_version": blas.get("version"),
         "blas_kernel": kernel,
         "blas_threads": threads,
+        "products": None if library is None else library.path.rpartition("/")[2],
         "numba": _version("numba"),
     }
 
@@ -100,23 +106,56 @@ def processor(info: Path = Path("/proc/cpuinfo")) -> str:
     return found[1].strip() if found else platform.processor() or platform.machine()
 
 
-def speed(dtype: str) -> float:
+def speed(dtype: str, dot: Callable[..., Any] = np.dot) -> float:
     """GFLOP/s of a product of two matrices of 512 x 512 with as many threads as it uses: the best of some."""
     a = np.ones((_WIDTH, _WIDTH), dtype)
-    out, best = np.empty_like(a), float("inf")
+    return 2 * _WIDTH**3 / _best_s(dot, a, a, np.empty_like(a)) / 1e9
+
+
+def _best_s(dot: Callable[..., Any], *arrays: Any) -> float:
+    best = float("inf")
     for _ in range(_TIMES):
         start = time.perf_counter()
-        np.matmul(a, a, out=out)
+        dot(*arrays)
         best = min(best, time.perf_counter() - start)
-    return 2 * _WIDTH**3 / best / 1e9
+    return best
 
 
 def products() -> str:
     """The library that computes matrix products in this process, its kernel, threads and speed."""
     of = environment_of_bits()
-    library = f"{of['blas'] or 'an unknown library'} {of['blas_version'] or ''}".strip()
+    name = f"{of['blas'] or 'an unknown library'} {of['blas_version'] or ''}".strip()
     kernel = f", kernel {of['blas_kernel']}, {of['blas_threads']} thread(s)" if of["blas_kernel"] else ""
-    return f"{library}{kernel}: {speed('float32'):.0f} GFLOP/s in float32, {speed('float64'):.0f} in float64"
+    found = f"{name}{kernel}: {_speeds(np.dot)}"
+    return found if library is None else f"{found}; large ones by {library.path}: {_speeds(library.dot)}"
+
+
+def _speeds(dot: Callable[..., Any]) -> str:
+    return f"{speed('float32', dot):.0f} GFLOP/s in float32, {speed('float64', dot):.0f} in float64"
+
+
+def products_by_mkl() -> str:
+    """The time of Intel's MKL beside NumPy's, if it is installed, on products of linear layers.
+
+    Raises
+    ------
+    LookupError
+        It is not installed, or in use.
+    """
+    path = path_of_mkl()
+    if path is None or library is not None:
+        raise LookupError(f"not measured: {'MKL is not installed' if path is None else 'RINGTAPE_BLAS is set'}")
+    mkl, times = Library(path), [0.0, 0.0]
+    for n, m in _LAYERS:
+        x, w, ct = (np.ones(shape, np.float32) for shape in ((_ROWS, n), (n, m), (_ROWS, m)))
+        for a, b in ((x, w), (ct, w.T), (x.T, ct)):
+            out = np.empty((len(a), b.shape[1]), np.float32)
+            for i, dot in enumerate((np.dot, mkl.dot)):
+                times[i] += _best_s(dot, a, b, out)
+    return (
+        f"{path}: {times[1] / times[0]:.2f} of NumPy's time on the products of layers of width 256 for 1,024 rows, "
+        "float32 (RINGTAPE_BLAS=mkl chooses it)"
+    )
 
 
 def about() -> str:

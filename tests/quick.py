@@ -19,7 +19,7 @@ QUICK: dict[str, tuple[str, ...]] = {
         "autograd/layouts/test_inference.py::test_linear_operations_keep_every_label",
         "autograd/layouts/test_inference.py::test_nonlinear_operations_refuse_partial",
     ),
-    "autograd.arrays": ("autograd/arrays/test_moves.py",),
+    "autograd.arrays": ("autograd/arrays/test_moves.py", "autograd/arrays/test_products.py"),
     "autograd.ops": (
         "autograd/ops/test_operations.py::test_every_operation_has_cases",
         "autograd/ops/test_operations.py::test_value_is_numpys",

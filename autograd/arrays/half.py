@@ -17,6 +17,7 @@ import numpy as np
 from numpy import ndarray
 
 from .device import runtime_of
+from .products import matmul
 
 __all__ = ["HALF", "epsilon", "in_float32", "is_half", "narrow", "product", "rounded", "total", "widened"]
 
@@ -118,7 +119,7 @@ def product(a: Any, b: Any) -> Any:
             return rounded(_matmul(a.astype(_SINGLE), b.astype(_SINGLE)), dtype)
     elif a.__class__ is not ndarray and (runtime := runtime_of(a.__class__)) is not None:
         return runtime.matmul(a, b)
-    return a @ b
+    return matmul(a, b)
 
 
 def total(x: ndarray, axes: int | Sequence[int] | None, keepdims: bool = False) -> Any:

@@ -11,6 +11,7 @@ from numpy import ndarray
 
 from ..arrays.device import runtime_of
 from ..arrays.half import in_float32, is_half, product
+from ..arrays.products import dot, library
 from ..engine.dispatch import ones, unbroadcast
 from ..engine.primitive import Primitive, op
 from ..kernels import on_device
@@ -84,7 +85,7 @@ def _linear(x: Any, w: Any, b: Any) -> Any:
         if x.dtype.itemsize == 2 and is_half(x.dtype):
             return _linear_in_float32(x, w, b)
         try:
-            y = (x if x.ndim == 2 else _rows(x)).dot(w)  # one product, not one per batch; `dot` is cheaper than @
+            y = dot(x if x.ndim == 2 else _rows(x), w)  # one product, not one per batch; `dot` is cheaper than @
         except ValueError:  # the product says what does not fit
             return NotImplemented
         y += b
@@ -115,14 +116,14 @@ def _linear_adjoint_of_x(ct: Any, y: Any, x: Any, w: Any, b: Any) -> Any:
     """``ct @ w.T``."""
     if ct.__class__ is not ndarray:
         return _adjoint_of_a(ct, y, x, w)
-    return ct.dot(w.T) if ct.ndim == 2 else _rows(ct).dot(w.T).reshape(x.shape)
+    return dot(ct, w.T) if ct.ndim == 2 else dot(_rows(ct), w.T).reshape(x.shape)
 
 
 def _linear_adjoint_of_w(ct: Any, y: Any, x: Any, w: Any, b: Any) -> Any:
     """``x.T @ ct``, summed over all dimensions but the last."""
     if ct.__class__ is not ndarray:
         return _adjoint_of_b(ct, y, x, w)
-    return x.T.dot(ct) if ct.ndim == 2 else _rows(x).T.dot(_rows(ct))
+    return dot(x.T, ct) if ct.ndim == 2 else dot(_rows(x).T, _rows(ct))
 
 
 def _write_adjoint_of_w(out: Any, ct: Any, x: Any, w: Any, *_: Any) -> bool:
@@ -131,7 +132,7 @@ def _write_adjoint_of_w(out: Any, ct: Any, x: Any, w: Any, *_: Any) -> bool:
         return False
     if out.dtype.itemsize == 2:
         return False
-    (x.T if x.ndim == 2 else _rows(x).T).dot(ct if ct.ndim == 2 else _rows(ct), out)
+    dot(x.T if x.ndim == 2 else _rows(x).T, ct if ct.ndim == 2 else _rows(ct), out)
     return True
 
 
@@ -166,24 +167,30 @@ the contracted dimension may not be sharded. Where the layouts need that, or whe
 """
 
 
+def _add_product(calls: Any, a: Any, b: Any, out: Any) -> None:
+    if library is None:
+        calls.add(a.dot, b, out)
+    else:
+        calls.add(dot, a, b, out)
+
 
 def _lowered_linear(calls: Any, out: Any, x: Any, w: Any, b: Any) -> None:
     if x.ndim != 2 or w.ndim != 2 or out.dtype.itemsize == 2:
         calls.refuse()
-    calls.add(x.dot, w, out)
+    _add_product(calls, x, w, out)
     calls.add(np.add, out, b, out)
 
 
 def _lowered_adjoint_of_x(calls: Any, out: Any, ct: Any, y: Any, x: Any, w: Any, *_: Any) -> None:
     if ct.ndim != 2 or w.ndim != 2 or out.dtype.itemsize == 2:
         calls.refuse()
-    calls.add(ct.dot, w.T, out)
+    _add_product(calls, ct, w.T, out)
 
 
 def _lowered_adjoint_of_w(calls: Any, out: Any, ct: Any, y: Any, x: Any, w: Any, *_: Any) -> None:
     if ct.ndim != 2 or x.ndim != 2 or w.ndim != 2 or out.dtype.itemsize == 2:
         calls.refuse()
-    calls.add(x.T.dot, ct, out)
+    _add_product(calls, x.T, ct, out)
 
 
 def _lowered_adjoint_of_b(calls: Any, out: Any, ct: Any, *_: Any) -> None:

@@ -1,8 +1,8 @@
 """Checks: everything that the ranks of one channel compare, and how far they have come.
 
 The owner of the state of all comparisons along a channel. `Communicator.checks` is None in a group of one rank. The
-modules of this folder fill it: `numbers`, `sanitizer`, `addends` and `parts` before calls, `collectives.replicas` at
-backward, at an optimizer's step and at the end of a mesh's block.
+modules of this folder fill it: `numbers`, `sanitizer` and `parts`, and `collectives.scale.addends`, before calls;
+`collectives.replicas` at backward, at an optimizer's step and at the end of a mesh's block.
 """
 
 from __future__ import annotations

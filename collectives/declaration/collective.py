@@ -96,7 +96,7 @@ class Collective:
         It begins with one transport call that all ranks of the group make, so a transport may combine the comparison of
         fingerprints with that call.
     adds : bool
-        It sums its operand over the ranks, so equal operands are probably a mistake: see `checks.addends`.
+        It sums its operand over the ranks, so equal operands are probably a mistake: see `scale.addends`.
     rooted : bool
         One rank, ``call.root``, has a special role.
     between_two : bool

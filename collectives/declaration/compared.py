@@ -28,7 +28,7 @@ class ComparedCall:
     mark, marked : int, bool or None
         The mark of a call that is recorded as `marked` says; see `make_mark`.
     addend : Addend or None
-        That of a call that is examined; see `checks.addends`.
+        That of a call that is examined; see `scale.addends`.
     """
 
     __slots__ = (

@@ -247,13 +247,10 @@ class Prepared:
         if not x.flags.c_contiguous:
             self._send = None  # a later operand may be
             return
-        flat = request.x
-        same = flat.__class__ is ndarray and (flat.dtype, flat.size) == (x.dtype, x.size)
-        same = same and flat.ctypes.data == x.ctypes.data and not is_half(x.dtype)
-        result = answer(request, self.group.index) if same else None
-        if scalar and isinstance(finish, InShape):
-            same = same and result is not None and finish.shape == ()
-        if not same or request.call == "send" or self.group.size == 1:
+        if not _is_of(request.x, x) or request.call == "send" or self.group.size == 1:
+            return
+        result = answer(request, self.group.index)
+        if scalar and isinstance(finish, InShape) and (result is None or finish.shape != ()):
             return
         send = self.group.sender(request._replace(x=None), x.reshape(-1), result)
         self._is_flat = x.ndim == 1
@@ -297,6 +294,12 @@ class Prepared:
             # a sweep makes its zeros on the same device
             made.call = self.call.but(like=np.empty_like(device, shape=(0,)))
         return made
+
+
+def _is_of(flat: Any, x: ndarray) -> bool:
+    """Whether a request sends an operand itself, and not in 16 bits."""
+    is_same = flat.__class__ is ndarray and (flat.dtype, flat.size) == (x.dtype, x.size)
+    return is_same and flat.ctypes.data == x.ctypes.data and not is_half(x.dtype)
 
 
 def _then(send: Callable[[Any], Any], result: Any) -> Callable[[Any], Any]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from autograd.machine import processor, products
+from autograd.machine import processor, products, products_by_mkl
 
 __all__ = ["PROBES", "cores_of_ranks"]
 
@@ -119,6 +119,6 @@ def gpus() -> list[str]:
 
 
 PROBES: dict[str, Callable[[], Any]] = {
-    "processor": processor, "products": products,
+    "processor": processor, "products": products, "products by MKL": products_by_mkl,
     "cores": cores, "NUMA": numa, "links": links, "fabrics": fabrics, "/dev/shm": shared_memory, "GPUs": gpus,
 }  # fmt: skip

@@ -49,7 +49,7 @@ def test_every_operation_has_cases() -> None:
     tested = {c.operation for c in CASES}
     declared = {name for name in registry if "example" not in name}  # docstrings declare examples
     missing = sorted(declared - tested - set(WITHOUT_DERIVATIVE))
-    assert not missing, f"operations without cases in autograd/cases: {missing}"
+    assert not missing, f"operations without cases in tests/proofs/operations: {missing}"
     assert not (tested | set(WITHOUT_DERIVATIVE)) - declared, "cases of operations that do not exist"
     print(f"\n{len(CASES)} cases of {len(tested)} operations; without derivative:")
     for name, reason in WITHOUT_DERIVATIVE.items():

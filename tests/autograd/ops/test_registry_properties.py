@@ -91,7 +91,7 @@ def drawn(draw_: Any, name: str) -> tuple[Case, str, int, tuple[str, ...]]:
 def test_every_operation_is_drawn() -> None:
     cased = {c.operation for c in CASES} | set(FAMILIES)
     missing = [name for name in OPERATIONS if name not in cased]
-    assert not missing, f"operations without cases in autograd/cases: {missing}"
+    assert not missing, f"operations without cases in tests/proofs/operations: {missing}"
     unknown = (cased | set(WITHOUT_DERIVATIVE) | set(REAL_ONLY)) - set(registry)
     assert not unknown, f"cases, families or reasons of operations that do not exist: {sorted(unknown)}"
     for name, reason in WITHOUT_DERIVATIVE.items():
