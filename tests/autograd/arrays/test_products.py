@@ -13,8 +13,9 @@ import pytest
 
 from autograd.arrays.blas import LEAST, Library, path_of_mkl
 from autograd.arrays.products import dot, library
-from autograd.errors import OptionError
+from autograd.errors import OptionError, ShapeError
 from autograd.machine import _loaded, environment_of_bits
+from autograd.ops import contractions
 
 np.ones((2, 2)) @ np.ones((2, 2))  # so that the library is loaded
 PATHS = _loaded("openblas")
@@ -123,3 +124,19 @@ def test_without_the_variable_products_are_numpys(tmp_path: Path) -> None:
     (tmp_path / "lib").mkdir()
     (tmp_path / "lib" / "libmkl_rt.so.2").touch()
     assert path_of_mkl([str(tmp_path)]) == str(tmp_path / "lib" / "libmkl_rt.so.2")
+
+
+@pytest.mark.parametrize("dtypes", ["ff", "fd", "FF", "ll"])
+def test_a_large_product_of_three_dimensions_by_two_is_one(dtypes: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[Any] = []
+    monkeypatch.setattr(contractions, "dot", lambda *args: calls.append(args) or dot(*args))
+    rng = np.random.default_rng(3)
+    a, b = (rng.integers(-9, 9, shape) for shape in ((4, 8, 256), (256, 512)))
+    x, w = a.astype(dtypes[0]), b.astype(dtypes[1])
+    for given, count in ((x, 1), (x[:, ::2], 0), (np.asfortranarray(x), 0), (x[:1], 0), (x[None], 1)):
+        calls.clear()
+        y = contractions.matmul(given, w)
+        np.testing.assert_array_equal(y, given @ w)
+        assert y.dtype == (given @ w).dtype and len(calls) == count
+    with pytest.raises(ShapeError, match="256"):
+        contractions.matmul(x, w[1:])
