@@ -136,6 +136,7 @@ class Save:
     def finish(self) -> None:
         """Write the manifest and publish the step. The first rank calls it when all have written."""
         manifest = self.head
+        manifest.about = about()
         lists = []
         for k in range(self.ranks):
             path = self.folder / f"rank-{k:05d}.json"
@@ -230,7 +231,6 @@ def begin(
             shutil.rmtree(mine.folder, ignore_errors=True)
         raise
     entries, head = divided(mine.found, mine.share, [each["tree"] for each in told], step, group)
-    head.about = about()
     folder = directory.path / told[0]["folder"]
     _refuse_invisible(folder, group)
     world = World.current()
