@@ -9,7 +9,8 @@ import shutil
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -32,6 +33,8 @@ from .replicas import differ, differences, digest_of_text, ranks_text, value_dig
 from .tree import Encoded, encode, merged, values_of
 
 __all__ = ["Save", "begin", "divided", "refuse_copies", "told_bytes"]
+
+_ALIGNED = 64  # bytes, of the arrays in a block
 
 
 @dataclass
@@ -76,17 +79,27 @@ class Save:
         """The number of ranks."""
         return int(self.group.size)
 
-    def copy_values(self, memory: dict[str, Any]) -> None:
-        """Replace arrays by copies on the host, in memory that is used again by the next save."""
+    def copy_values(self, memory: list[Any]) -> None:
+        """Replace arrays by copies on the host, in one block of memory, which the next save uses again.
+
+        New memory is the dearest part of a first copy. The system gives it in large pages inside of a block; arrays of
+        their own would have small pages at their ends.
+
+        Parameters
+        ----------
+        memory : list of array
+            The block of the save before, or nothing. It is replaced if it is too small.
+        """
+        places = [*accumulate((-(-entry.array.nbytes // _ALIGNED) * _ALIGNED for entry in self.entries), initial=0)]
+        if not memory or memory[0].nbytes < places[-1]:
+            memory.clear()  # before there are two
+            memory.append(np.empty(places[-1], np.uint8))
         found = []
-        for i, entry in enumerate(self.entries):
+        for entry, place in zip(self.entries, places, strict=False):
             array = to_host(entry.array)
-            key = f"{i}"
-            held = memory.get(key)
-            if held is None or held.shape != array.shape or held.dtype != array.dtype:
-                held = memory[key] = np.empty(array.shape, array.dtype)
+            held: Any = np.ndarray(array.shape, array.dtype, memory[0], place)
             np.copyto(held, array)
-            found.append(Entry(entry.key, entry.shape, entry.layout, entry.place, entry.box, held))
+            found.append(replace(entry, array=held))
         self.entries = found
 
     def write(self) -> None:
