@@ -7,7 +7,8 @@ disk (fsync). Their processes alternate: each round runs ours, then the peer, `-
 The files are in the page cache when they are loaded. "first load" is the first one of each process, which takes new
 memory from the system; "load" has those after two of them. Our processes keep the memory that they free
 (`kernels.keep_freed_memory`), as programs that train do. "plain" writes the same bytes by each rank to a file of its
-own, with fsync. "stopped" is the time for which a save in the background stops the program, after the first one.
+own, with fsync. "stopped" is the time for which a save in the background stops the program, after the first one, which
+takes new memory and has a row of its own.
 
 Ratios: save and load: the peer's time by ours; plain: its time by that of our save; stopped: that of a save by it;
 memory: 1 by what a save needs, in parts of a rank's own values. More is better.
@@ -71,6 +72,7 @@ def main() -> None:
     rows = {name: (mine[name], statistics.median(times)) for name, times in peer.items()}
     rows["plain write"] = mine["save"], mine["plain"]
     rows["stopped by a background save"] = mine["stopped"], mine["save"]
+    rows["stopped by the first one"] = mine["first stopped"], mine["save"]
     figures = {name: {"ours": a, "peer": b, "ratio": b / a} for name, (a, b) in rows.items()}
     figures["memory of a save"] = {"ours": memory, "peer": 1.0, "ratio": 1 / max(memory, 1e-9)}
     if options.json:

@@ -68,22 +68,25 @@ def main() -> None:
         def save() -> None:
             checkpoint.save(FOLDER / "run", run, next(steps), overwrite=True)
 
+        def stopped() -> float:
+            begin = time.perf_counter()
+            background.save(run, next(steps))
+            end = time.perf_counter()
+            background.wait()
+            return end - begin
+
         times: dict[str, list[float]] = {name: [] for name in ("plain", "save", "load", "stopped")}
         before = memory()
         save()
         peak = memory() - before
-        background.save(run, next(steps))
-        background.wait()
+        first_stopped = stopped()
         own = sum(a.nbytes for a in local) / 2**20
         first = timed(lambda: checkpoint.load(FOLDER / "run", run))
         timed(lambda: checkpoint.load(FOLDER / "run", run))  # not counted: the second one still takes new memory
         for _ in range(REPEATS):
             times["plain"].append(timed(plain))
             times["save"].append(timed(save))
-            begin = time.perf_counter()
-            background.save(run, next(steps))
-            times["stopped"].append(time.perf_counter() - begin)
-            background.wait()
+            times["stopped"].append(stopped())
             times["load"].append(timed(lambda: checkpoint.load(FOLDER / "run", run)))
             group.barrier()
             if not rank:
@@ -91,7 +94,8 @@ def main() -> None:
                     shutil.rmtree(path)
             group.barrier()
         if not rank:
-            print(json.dumps({**times, "first load": [first], "memory": peak / own}), flush=True)
+            firsts = {"first load": [first], "first stopped": [first_stopped]}
+            print(json.dumps({**times, **firsts, "memory": peak / own}), flush=True)
 
 
 main()

@@ -73,7 +73,7 @@ class Checkpoints:
             )
         self.directory = Directory(directory)
         self.keep, self.keep_every, self.background = keep, keep_every, background
-        self._memory: dict[str, Any] = {}
+        self._memory: list[Any] = []
         self._thread: threading.Thread | None = None
         self._running: Save | None = None
         self._error: BaseException | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -306,6 +306,7 @@ def load_step(directory: Directory, objects: Any, step: int, checksums: bool) ->
             reader = stack.enter_context(disk.Reader(directory.of_step(step), manifest.files))
             source = FileSource(manifest, reader, checksums)
             known = objects_of(objects)
+            _take_large_pages(sum(size for _, size in manifest.files) // group.size)
             commits, others, values, unnamed = prepared(objects, source)
             told |= source.report(known.keys(), unnamed)
         with together({}, of):
@@ -316,6 +317,16 @@ def load_step(directory: Directory, objects: Any, step: int, checksums: bool) ->
         set_states(commits, others, of)
     _compare_bits(manifest, known)
     return Restored(step, values)
+
+
+def _take_large_pages(size: int) -> None:
+    """Take memory in one piece and free it, so that the arrays that are read next have large pages throughout.
+
+    They take this memory if the process keeps what it frees (`kernels.keep_freed_memory`). Taken one by one from the
+    system, each has small pages at its ends, which take as long as all the large ones.
+    """
+    with suppress(MemoryError):
+        np.empty(size, np.uint8)
 
 
 def set_states(commits: Sequence[Callable[[], None]], others: Sequence[tuple[Any, Any]], of: str) -> None:

@@ -9,7 +9,8 @@ import shutil
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -32,6 +33,8 @@ from .replicas import differ, differences, digest_of_text, ranks_text, value_dig
 from .tree import Encoded, encode, merged, values_of
 
 __all__ = ["Save", "begin", "divided", "refuse_copies", "told_bytes"]
+
+_ALIGNED = 64  # bytes, of the arrays in a block
 
 
 @dataclass
@@ -76,17 +79,27 @@ class Save:
         """The number of ranks."""
         return int(self.group.size)
 
-    def copy_values(self, memory: dict[str, Any]) -> None:
-        """Replace arrays by copies on the host, in memory that is used again by the next save."""
+    def copy_values(self, memory: list[Any]) -> None:
+        """Replace arrays by copies on the host, in one block of memory, which the next save uses again.
+
+        New memory is the dearest part of a first copy. The system gives it in large pages inside of a block; arrays of
+        their own would have small pages at their ends.
+
+        Parameters
+        ----------
+        memory : list of array
+            The block of the save before, or nothing. It is replaced if it is too small.
+        """
+        places = [*accumulate((-(-entry.array.nbytes // _ALIGNED) * _ALIGNED for entry in self.entries), initial=0)]
+        if not memory or memory[0].nbytes < places[-1]:
+            memory.clear()  # before there are two
+            memory.append(np.empty(places[-1], np.uint8))
         found = []
-        for i, entry in enumerate(self.entries):
+        for entry, place in zip(self.entries, places, strict=False):
             array = to_host(entry.array)
-            key = f"{i}"
-            held = memory.get(key)
-            if held is None or held.shape != array.shape or held.dtype != array.dtype:
-                held = memory[key] = np.empty(array.shape, array.dtype)
+            held: Any = np.ndarray(array.shape, array.dtype, memory[0], place)
             np.copyto(held, array)
-            found.append(Entry(entry.key, entry.shape, entry.layout, entry.place, entry.box, held))
+            found.append(replace(entry, array=held))
         self.entries = found
 
     def write(self) -> None:
@@ -136,6 +149,7 @@ class Save:
     def finish(self) -> None:
         """Write the manifest and publish the step. The first rank calls it when all have written."""
         manifest = self.head
+        manifest.about = about()
         lists = []
         for k in range(self.ranks):
             path = self.folder / f"rank-{k:05d}.json"
@@ -230,7 +244,6 @@ def begin(
             shutil.rmtree(mine.folder, ignore_errors=True)
         raise
     entries, head = divided(mine.found, mine.share, [each["tree"] for each in told], step, group)
-    head.about = about()
     folder = directory.path / told[0]["folder"]
     _refuse_invisible(folder, group)
     world = World.current()

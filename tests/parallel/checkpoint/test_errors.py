@@ -451,6 +451,27 @@ def test_a_background_save_has_the_values_of_its_call(tmp_path: Path, monkeypatc
     assert all(np.array_equal(x, known[name]) for name, x in net.state_dict().items())
 
 
+def test_background_saves_have_their_own_values_in_the_same_memory(tmp_path: Path) -> None:
+    """Of more and of fewer bytes than the save before, of any dtype and order."""
+    rng = np.random.default_rng(0)
+    kinds = ["f4", "u1", "c16", "?", "U3", ">i8", "f2"]
+    checkpoints = Checkpoints(tmp_path, background=True)
+    saved, blocks = [], []
+    for step, n in enumerate((5, 37, 11, 0, 37)):
+        values: dict[str, Any] = {kind: rng.integers(0, 99, (n, 3)).astype(kind)[:, ::2] for kind in kinds}
+        values |= {"turned": rng.random((n, 7)).T, "number": np.float32(step), "empty": np.empty((0, 4))}
+        checkpoints.save(values, step)
+        saved.append(values)
+        blocks.append(checkpoints._memory[0])
+        assert len(checkpoints._memory) == 1
+    checkpoints.wait()
+    assert all(block is blocks[1] for block in blocks[2:]) and blocks[0] is not blocks[1]
+    for step, values in enumerate(saved):
+        found = checkpoints.load({}, step).values
+        for name, x in values.items():
+            assert np.array_equal(found[name], x) and found[name].dtype == x.dtype.newbyteorder("="), name
+
+
 @pytest.mark.parametrize("name", ["write_data", "sync_data", "rename"])
 def test_a_rank_that_dies_within_a_save(tmp_path: Path, name: str) -> None:
     """The job ends, and the step before is the newest."""
