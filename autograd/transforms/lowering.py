@@ -207,9 +207,19 @@ class Gradients:
         for token, value in zip(self.tokens, values, strict=True):
             token[...] = value
 
-    def has_view(self, x: Any) -> bool:
-        """Whether an array lies among the gradients, and is none of them."""
-        return _owner(x) == id(self.block) and all(x is not known for known in self.fields.values())
+    def text_of(self, x: Any) -> str | None:
+        """Source for a gradient, another field, or rows of one, by the name of the field; None for other arrays."""
+        if not isinstance(x, np.ndarray) or _owner(x) != id(self.block):
+            return None
+        for name, known in self.fields.items():
+            if x is known:
+                return name
+        for name, known in self.fields.items():
+            if x.ndim and (x.dtype, x.shape[1:], x.strides) == (known.dtype, known.shape[1:], known.strides):
+                start, rest = divmod(x.ctypes.data - known.ctypes.data, x.strides[0])
+                if 0 <= start < len(known) and not rest:
+                    return f"{name}[{start}:{start + len(x)}]"
+        raise _Refused
 
 
 class Lowering:
@@ -482,10 +492,10 @@ class Lowering:
 
     def _check(self, calls: Calls, out: Any) -> None:
         for function, args, word, required in calls.found:
-            if required and self._changed or any(
-                map(self.gradients.has_view, (*args, word, getattr(function, "__self__", None)))
-            ):
+            if required and self._changed or self.gradients.text_of(getattr(function, "__self__", None)):
                 raise _Refused
+            for x in (*args, word):
+                self.gradients.text_of(x)  # refuses views without source
 
     def _fold(self, row: Row, calls: Calls, out: Any) -> bool:
         """Compute a result of constants once."""

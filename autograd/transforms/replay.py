@@ -261,9 +261,7 @@ class _LoweredWriter(_Writer):
             return name if array.ndim else f"{name}[()]"
         if x.__class__ is Slot and x.at in self._unmade:
             return self._rebuilt(*self._unmade[x.at])
-        if id(x) in self._locals:
-            return self._locals[id(x)]
-        return super().text(x)
+        return self.lowering.gradients.text_of(x) or super().text(x)
 
     def _rebuilt(self, row: Row, path: tuple[int, ...]) -> str:
         """A container among the results of a lowered row, which does not make it, for a row that is not lowered."""
@@ -336,7 +334,7 @@ class _LoweredWriter(_Writer):
         for call in lowering.calls[id(row)]:
             function, args, word, required = call
             line = self._line(function, args, word)
-            if not self._begun and any(id(x) in self._locals for x in (*args, word)):
+            if not self._begun and any(map(lowering.gradients.text_of, (*args, word))):
                 self._begun = True
                 gradients = lowering.gradients
                 found.append(_line(f"gradients = {self.name(np.empty)}((), {self.name(gradients.kind)})", -1))

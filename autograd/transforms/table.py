@@ -266,11 +266,9 @@ def _removes_sign(dtype: Any) -> bool:
 
 
 def _like(x: Any, random: Any) -> Any:
-    """Random numbers in a matrix or a vector that lies in memory as another one."""
-    if not (x.flags.c_contiguous or x.T.flags.c_contiguous):
-        raise _NoRow
-    found = random.standard_normal(x.size).astype(x.dtype)
-    return found.reshape(x.shape) if x.flags.c_contiguous else found.reshape(x.shape[::-1]).T
+    """Random numbers in an array that lies in memory as another one."""
+    size = 1 + sum((n - 1) * step for n, step in zip(x.shape, x.strides, strict=True)) // x.itemsize
+    return np.ndarray(x.shape, x.dtype, random.standard_normal(size).astype(x.dtype), 0, x.strides)
 
 
 def _once(arrays: Sequence[Any]) -> list[Any]:
