@@ -133,8 +133,8 @@ def arguments_of(loop: Any) -> list[tuple[Any, int, bool]] | None:
     ]
 
 
-def adapted(loop: Any) -> tuple[int, int]:
-    """The adapter of a loop of `loops`, and its `auxiliary`: addresses for a row.
+def adapted(loop: Any) -> tuple[Any, int]:
+    """The adapter of a loop of `loops`, which has the `address` for a row, and the row's `auxiliary`.
 
     The row has a pointer and two dims for each argument. An array of one dimension has the first of its dims; a number
     is the first in an array.
@@ -142,7 +142,7 @@ def adapted(loop: Any) -> tuple[int, int]:
     (kinds,) = loop.signatures
     made = loop.overloads[kinds]
     address = made.library.get_pointer_to_function(made.fndesc.llvm_func_name)
-    return _adapter(kinds, made.signature.return_type).address, address
+    return _adapter(kinds, made.signature.return_type), address
 
 
 @cache

@@ -183,7 +183,7 @@ def _lowered_adjoint_of_x(calls: Any, out: Any, ct: Any, y: Any, x: Any, w: Any,
 def _lowered_adjoint_of_w(calls: Any, out: Any, ct: Any, y: Any, x: Any, w: Any, *_: Any) -> None:
     if ct.ndim != 2 or x.ndim != 2 or w.ndim != 2 or out.dtype.itemsize == 2:
         calls.refuse()
-    some = _rows_at_once(*x.shape, ct.shape[1], x.dtype)
+    some = _rows_at_once(len(x), x.shape[1], ct.shape[1], x.dtype)
     for start in range(0, len(out), some):
         calls.add(x.T[start : start + some].dot, ct, out[start : start + some] if some < len(out) else out)
 

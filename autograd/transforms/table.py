@@ -138,7 +138,8 @@ class Table:
         *given, out = arrays
         _check(out, given, may_be_one=True)
         shape, strides = _merged([np.broadcast_to(x, out.shape) for x in arrays])
-        if ufunc.signature is not None or (ufunc.nin, ufunc.nout) != (len(given), 1) or len(shape) > 2:
+        is_usual = ufunc.signature is None and ufunc.nout == 1 and ufunc.nin == len(given) < 3
+        if not is_usual or len(shape) > 2:
             raise _NoRow
         row = self._of_ufunc(ufunc, arrays, strides[0])
         row["dims"][0], row["strides"][: len(arrays)] = shape[0], strides[0]
@@ -167,7 +168,7 @@ class Table:
         random = np.random.default_rng(0)
         x, y, found = _like(a, random), _like(b, random), np.empty_like(out)
         needed = x.dot(y)
-        is_small = len(a) >= 16 and b.ndim == 2 and b.T.flags.c_contiguous and b.nbytes <= 1 << 15
+        is_small = a.ndim == b.ndim == 2 and len(a) >= 16 and b.T.flags.c_contiguous and b.nbytes <= 1 << 15
         for copies in (True, False) if is_small else (False,):
             walk, *numbers = self.walk(self._product(x, y, found, copies))
             walk(*numbers, 0)
@@ -193,14 +194,16 @@ class Table:
         return [*rows, row]
 
     def _loop(self, loop: Any, kinds: Sequence[Any], arrays: Sequence[Any]) -> Any:
-        """A compiled loop of `kernels`. It is the call itself that checks overlaps."""
+        """The row of a compiled loop of `kernels`. Its arrays may overlap: the call runs the same code."""
         row = self._new(arrays)
         for k, (x, (dtype, ndim, is_written)) in enumerate(zip(arrays, kinds, strict=True)):
             is_usual = x.flags.c_contiguous and x.flags.aligned and x.size and (x.flags.writeable or not is_written)
             if not is_usual or x.dtype != dtype or x.ndim != ndim:
                 raise _NoRow
             row["dims"][2 * k : 2 * k + ndim] = x.shape
-        row["loop"], row["auxiliary"] = self._walker.adapted(loop)
+        adapter, row["auxiliary"] = self._walker.adapted(loop)
+        row["loop"] = adapter.address
+        self._kept += [adapter, loop]
         return row
 
     def _of_ufunc(self, ufunc: Any, arrays: Sequence[Any], strides: Sequence[int]) -> Any:
