@@ -89,7 +89,7 @@ class Calls:
             if not isinstance(x, np.ndarray | np.generic) or x.dtype != out.dtype or out.dtype.char not in "fd":
                 raise _Refused
             xs.append(x)
-        if np.broadcast_shapes(*(x.shape for x in xs)) != out.shape:
+        if np.broadcast_shapes(out.shape, *(x.shape for x in xs)) != out.shape:
             raise _Refused
         self.add(function, *xs, out)
 

@@ -30,7 +30,7 @@ _pointer_in.restype, _pointer_in.argtypes = ctypes.c_void_p, [ctypes.py_object, 
 
 
 class _Info(ctypes.Structure):
-    """What a capsule has: see `numpy.ufunc._get_strided_loop`."""
+    """The content of a capsule, as `numpy.ufunc._get_strided_loop` describes it."""
 
     _fields_ = (("loop", ctypes.c_int64), ("context", ctypes.c_int64), ("auxiliary", ctypes.c_int64),
                 ("requires_python", ctypes.c_bool), ("has_no_errors", ctypes.c_bool))  # fmt: skip
@@ -89,7 +89,7 @@ class Table:
         _restore(changed, after.values())
 
     def walk(self, rows: Sequence[Any]) -> tuple[Any, int, int, int, int]:
-        """What makes the calls of rows, and its first arguments: the address and length of a table, and of its moves.
+        """The function that walks rows, and its first arguments: address and length of the table, and of its moves.
 
         Its last argument is the id of the array of all gradients, which is new in each step: a pointer to a gradient
         is an offset.

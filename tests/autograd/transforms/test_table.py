@@ -251,6 +251,32 @@ def test_a_step_is_two_walks(tables: list[Any]) -> None:
     assert list(table.rows.values()).count([]) == 2  # each ReLU is made with the bias before it
 
 
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("labels", [ag.tensor, np.asarray], ids=["a Tensor", "an array"])
+def test_losses_are_lowered(reduction: Any, labels: Any, tables: list[Any]) -> None:
+    runs = []
+    for captures in (False, True):
+        ag.random.seed(0)
+        model = nn.Linear(12, 5)
+        optimizer = optim.SGD(model.parameters(), 0.1, momentum=0.9)
+
+        def step(x: Any, y: Any, model: Any = model, optimizer: Any = optimizer) -> Any:
+            optimizer.zero_grad()
+            with ag.Tape() as tape:
+                loss = nn.cross_entropy(model(x), y, reduction=reduction)
+                loss = loss.mean() if reduction == "none" else loss
+            tape.backward(loss)
+            optimizer.step()
+            return loss
+
+        do = ag.capture(step) if captures else step
+        given = [(drawn(7, 12, seed=k), labels(np.random.default_rng(k).integers(0, 5, 7))) for k in range(8)]
+        runs.append([bits_of(do(*each).numpy(), model.weight.grad.array, model.weight.array) for each in given])
+    assert runs[0] == runs[1] and do.replays == 4
+    ((_, lowering),) = tables
+    assert len(lowering.updates) == 1  # so all gradients are lowered
+
+
 def plant(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A fault in the rows of tables."""
     real: Any = getattr(Table, "walk" if name == "stale gradients" else "_elementwise")
