@@ -30,7 +30,7 @@ LEAST = 1 << 14
 _DTYPES = {
     "adam": "fd", "momentum": "fd", "layer_norm": "fd", "layer_norm_backward": "fd", "gelu": "f",
     "cross_entropy": "f", "cross_entropy_backward": "f", "relu_backward": "f",
-    "bias_relu": "fd", "transpose": "fd", "relu_backward_in_place": "f",
+    "bias": "fd", "bias_relu": "fd", "transpose": "fd", "relu_backward_in_place": "f",
 }  # fmt: skip
 """The loops, with the characters of their dtypes. Loops that also serve small arrays support float32 only, so that
 small programs, which mostly use float64, do not wait for Numba's import."""

@@ -24,6 +24,12 @@ def _momentum(p: Any, v: Any, g: Any, rate: Any, keep: Any) -> None:
         p[i] -= rate * v[i]
 
 
+def _bias(x: Any, b: Any) -> None:
+    for row in range(x.shape[0]):
+        for j in range(x.shape[1]):
+            x[row, j] += b[j]
+
+
 def _bias_relu(x: Any, b: Any) -> None:
     """``x = max(x + b, 0)``, which keeps NaN."""
     for row in range(x.shape[0]):
@@ -182,6 +188,7 @@ class _Loop(NamedTuple):
 
 _LOOPS = {
     "momentum": _Loop(_momentum, "wwrnn"),
+    "bias": _Loop(_bias, "Wr"),
     "bias_relu": _Loop(_bias_relu, "Wr"),
     "transpose": _Loop(_transpose, "RW"),
     "relu_backward": _Loop(_relu_backward, "rrw"),

@@ -228,7 +228,8 @@ class _Writer:
     def function(self) -> Callable[..., Any]:
         given = [f"v{i}" for i in range(self.count)]
         body = self.lines()
-        names = ", ".join([*given, *(f"{name}={name}" for name in self.names)])
+        used = set(re.findall(r"\w+", "\n".join(body)))  # defaults are fast, but each costs a nanosecond a call
+        names = ", ".join([*given, *(f"{name}={name}" for name in self.names if name in used)])
         source = f"def replay({names}):\n" + "\n".join(f"    {line}" for line in body)
         space = dict(self.names)
         exec(compile(source, "<captured step>", "exec"), space)
@@ -246,7 +247,7 @@ class _LoweredWriter(_Writer):
         super().__init__(rows, results, count)
         self.lowering, self.table, self.exact = lowering, table, exact
         self._begun = False
-        self.name(table)  # it keeps what the addresses in its rows are of
+        self.name(table)  # a global of the function, which keeps what the addresses in rows are of
         self._locals = {id(token): name for name, token in lowering.gradients.fields.items()}
         done = [row for row in rows if id(row) in lowering.calls or id(row) in lowering.updates]
         self._unmade = {at: (row, path) for row in done for path, at in {(): row.slot, **row.parts}.items()}

@@ -245,15 +245,19 @@ def _groups(lowering: Lowering) -> list[tuple[list[Any], Update | None]]:
 
 
 def _fused(calls: Sequence[Any]) -> list[Any]:
-    """A call of a compiled loop that is made in place, for a bias and the ReLU after it, or the adjoint of a ReLU."""
-    if [(call[0], len(call[1])) for call in calls] == [(np.add, 3), (np.maximum, 2)]:
-        (_, (x, b, y), _, _), (_, (z, zero), out, _) = calls
-        if x is y is z and zero.ndim == 0 and zero == 0 and _removes_sign(x.dtype) and _is_one(x, out):
-            return [(kernels.loop("bias_relu", x.dtype), (x, b), None, False)]
-    elif len(calls) == 1 and calls[0][0] is kernels.loop("relu_backward", np.dtype(np.float32)):
-        (_, (ct, y, out), _, _) = calls[0]
-        if _is_one(ct, out):
-            return [(kernels.loop("relu_backward_in_place", ct.dtype), (ct, y), None, False)]
+    """A call of a compiled loop in place, for a bias, a bias and the ReLU after it, or the adjoint of a ReLU."""
+    form = [(function, len(args)) for function, args, _, _ in calls]
+    if form[:1] == [(np.add, 3)]:
+        x, b, out = calls[0][1]
+        if form[1:] == [] and x is out:
+            return [(kernels.loop("bias", x.dtype), (x, b), None, False)]
+        if form[1:] == [(np.maximum, 2)]:
+            _, (z, zero), y, _ = calls[1]
+            is_relu = x is out is z and zero.ndim == 0 and zero == 0 and _removes_sign(x.dtype)
+            return [(kernels.loop("bias_relu", x.dtype), (x, b), None, False)] if is_relu and _is_one(x, y) else []
+    if form == [(kernels.loop("relu_backward", np.dtype(np.float32)), 3)]:
+        ct, y, out = calls[0][1]
+        return [(kernels.loop("relu_backward_in_place", ct.dtype), (ct, y), None, False)] if _is_one(ct, out) else []
     return []
 
 
