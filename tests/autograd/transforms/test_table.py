@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import warnings
 from typing import Any
 
@@ -252,6 +253,21 @@ def test_a_step_is_two_walks(tables: list[Any]) -> None:
     calls = [call for of in lowering.calls.values() for call in of or ()]
     assert {id(call) for call in calls} | {id(update) for update in lowering.updates.values()} == table.rows.keys()
     assert list(table.rows.values()).count([]) == 1  # the ReLU is made with the bias before it
+
+
+def test_threads_have_tables_of_their_own() -> None:
+    needed, _ = trained(False, steps=30)
+    found: list[Any] = [None] * 3
+
+    def run(k: int) -> None:
+        found[k] = trained(True, steps=30)[0]
+
+    threads = [threading.Thread(target=run, args=(k,)) for k in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [needed] * 3
 
 
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
