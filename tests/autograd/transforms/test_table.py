@@ -11,6 +11,7 @@ import pytest
 
 import autograd as ag
 from autograd import kernels, nn, optim
+from autograd.errors import ShapeError
 from autograd.transforms import replay
 from autograd.transforms import table as file
 from autograd.transforms.lowering import Gradients
@@ -110,6 +111,13 @@ def test_an_output_may_be_an_input_but_not_overlap_it() -> None:
     m.flags.writeable = False
     table: Any = Table(Empty(), [])  # type: ignore[arg-type]
     assert not table._rows_of([(np.add, (m, m, m), None, False)])[0]
+
+
+def test_without_the_check_an_overlap_gives_other_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(file, "_check", lambda *args, **words: None)
+    m = drawn(4, 4)
+    with pytest.raises(AssertionError):
+        assert not walked(np.add, m.T, m, m)
 
 
 @pytest.mark.parametrize("dtype", ["f", "d"])
@@ -294,6 +302,24 @@ def test_losses_are_lowered(reduction: Any, labels: Any, tables: list[Any]) -> N
     assert runs[0] == runs[1] and do.replays == 4
     ((_, lowering),) = tables
     assert len(lowering.updates) == 1  # so all gradients are lowered
+
+
+def test_a_label_at_which_a_loop_gives_up_runs_the_step() -> None:
+    steps = []
+    for captures in (False, True):
+        step, model = network()
+        do = ag.capture(step) if captures else step
+        found = []
+        for k in range(8):
+            labels = np.random.default_rng(k).integers(0, 3, 20)
+            labels[3] = -100 if k == 6 else labels[3]  # a row that is ignored
+            found.append(bits_of(do(ag.tensor(drawn(20, 12, seed=k)), ag.tensor(labels)).numpy()))
+        steps.append((found, bits_of(*(p.array for p in model.parameters()))))
+    assert steps[0] == steps[1] and do.replays == 3
+    parameters = bits_of(*(p.array for p in model.parameters()))
+    with pytest.raises(ShapeError, match="3 classes"):
+        do(ag.tensor(drawn(20, 12)), ag.tensor(np.full(20, 7)))
+    assert bits_of(*(p.array for p in model.parameters())) == parameters
 
 
 def plant(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
