@@ -19,7 +19,7 @@ from numpy import ndarray
 
 from ..environment import value
 
-__all__ = ["INT64", "LEAST", "are_bare", "find", "fitting", "load"]
+__all__ = ["INT64", "LEAST", "are_bare", "find", "fitting", "load", "walker"]
 
 INT64 = dtype_of("int64")
 _PLAIN_FLAGS = 0x1 | 0x100  # NPY_ARRAY_C_CONTIGUOUS | NPY_ARRAY_ALIGNED; one read of `flags` in place of two
@@ -30,6 +30,7 @@ LEAST = 1 << 14
 _DTYPES = {
     "adam": "fd", "momentum": "fd", "layer_norm": "fd", "layer_norm_backward": "fd", "gelu": "f",
     "cross_entropy": "f", "cross_entropy_backward": "f", "relu_backward": "f",
+    "bias": "fd", "bias_relu": "fd", "transpose": "fd", "relu_backward_in_place": "f",
 }  # fmt: skip
 """The loops, with the characters of their dtypes. Loops that also serve small arrays support float32 only, so that
 small programs, which mostly use float64, do not wait for Numba's import."""
@@ -63,6 +64,22 @@ def _loops() -> Any:
         warnings.warn(f"Numba cannot be imported, so ringtape uses NumPy, which is slower: {error}", stacklevel=4)
         return None
     return loops
+
+
+def walker() -> Any:
+    """The module `walk`, or None without Numba, or on a processor whose floating-point errors it does not know.
+
+    Examples
+    --------
+    >>> from autograd.kernels.compiled import walker
+    >>> walker() is None or walker().is_supported
+    True
+    """
+    if _loops() is None:
+        return None
+    from . import walk  # imports Numba
+
+    return walk if walk.is_supported else None
 
 
 def load(dtype: Any = "float32") -> int:

@@ -10,11 +10,12 @@ step, so a program may keep them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
 
+from .. import kernels
 from ..engine.dispatch import identity, ones
 from ..engine.leaves import Leaf
 from ..errors import RingtapeError
@@ -88,7 +89,7 @@ class Calls:
             if not isinstance(x, np.ndarray | np.generic) or x.dtype != out.dtype or out.dtype.char not in "fd":
                 raise _Refused
             xs.append(x)
-        if np.broadcast_shapes(*(x.shape for x in xs)) != out.shape:
+        if np.broadcast_shapes(out.shape, *(x.shape for x in xs)) != out.shape:
             raise _Refused
         self.add(function, *xs, out)
 
@@ -113,19 +114,41 @@ class Update:
     def __init__(self, optimizer: SGD, small: Any, gradients: Gradients, members: Sequence[Leaf]):
         self.optimizer, self.small = optimizer, small
         self.members = [(p, p.array) for p in members]
-        self.calls: list[Any] = small.calls(gradients.flat)
+        calls: list[Any] = small.calls(gradients.flat)
         self.velocities = [(i, optimizer.velocity[i]) for i in small.others]
         for i in small.others:
             k = next(k for k, p in enumerate(gradients.leaves) if p is optimizer.parameters[i])
-            self.calls += small.calls_of_large(optimizer, i, gradients.tokens[k], gradients.parts.get(k, []))
+            calls += small.calls_of_large(optimizer, i, gradients.tokens[k], gradients.parts.get(k, []))
+        self.calls = [(function, args, None, False) for function, args in calls]
+        written = [small.velocity, *(v for _, v in self.velocities), *(array for _, array in self.members)]
+        self.written = [x for x in written if x.size]
+        self.passes = self._passes(gradients)
+
+    def _passes(self, gradients: Gradients) -> list[Any]:
+        """The same as one pass of the compiled loop over each parameter, for rows of a table; none without Numba.
+
+        Unlike the calls, the loop takes its numbers from arrays.
+        """
+        momentum = kernels.loop("momentum", self.small.velocity.dtype)
+        if momentum is None:
+            return []
+        velocity = {id(p): v for p, v in zip(self.optimizer.parameters, self.optimizer.velocity, strict=True)}
+        return [
+            (momentum, (p.array.reshape(-1), velocity[id(p)].reshape(-1), g.reshape(-1), self.small.rate,
+                        self.small.keep), None, False)
+            for p, g in zip(gradients.leaves, gradients.tokens, strict=True) if id(p) in velocity
+        ]  # fmt: skip
 
     def holds(self) -> bool:
-        """Whether a step of the optimizer is still these calls."""
+        """Whether a step of the optimizer is still these calls, if its members have the same arrays."""
         optimizer = self.optimizer
-        return (
-            optimizer.together() is self.small and all(p.array is array for p, array in self.members)
-            and all(optimizer.velocity[i] is v for i, v in self.velocities)
-        )  # fmt: skip
+        if optimizer.together() is not self.small:
+            return False
+        return not self.velocities or all(optimizer.velocity[i] is v for i, v in self.velocities)
+
+    def fits(self) -> bool:
+        """Whether they are, and its members have the same arrays."""
+        return self.holds() and all(p.array is array for p, array in self.members)
 
     def begin(self) -> None:
         """Take the rate of the step from its schedule, count the step, and write the numbers."""
@@ -141,8 +164,10 @@ class Gradients:
     ----------
     kind : dtype
         Of the array: a structure with the `fields`.
+    block : ndarray
+        Stands for the array in calls.
     tokens : list of ndarray
-        They stand for the gradients in calls.
+        Its parts, which stand for the gradients.
     leaves : list of Leaf
     flat : ndarray or None
         Stands for the first gradients together.
@@ -152,43 +177,49 @@ class Gradients:
         By the name of a field: what stands for it.
     """
 
-    def __init__(self) -> None:
-        self.tokens: list[Any] = []
-        self.leaves: list[Leaf] = []
-        self.flat: Any = None
-        self.parts: dict[int, list[Any]] = {}
-        self.kind: Any = None
-        self.fields: dict[str, Any] = {}
-
-    def finish(self, first: int, divided: Sequence[int]) -> None:
-        """Make the dtype. The first gradients are together ``flat``, and some are divided into parts."""
-        offsets, ends = [], [0]
-        for k, token in enumerate(self.tokens):
-            self.fields[f"g{k}"] = token
-            offsets.append(ends[-1])
-            ends.append(ends[-1] + token.nbytes)
+    def __init__(self, leaves: Sequence[Leaf], values: Sequence[Any], first: int, divided: Sequence[int]):
+        """Make the dtype for gradients like `values`: the `first` together, and some divided into parts."""
+        self.leaves = list(leaves)
+        fields: list[tuple[str, Any, Any, int]] = []
+        parts: dict[int, list[str]] = {}
+        end = 0
+        for k, x in enumerate(values):
+            fields.append((f"g{k}", x.dtype, x.shape, end))
+            if k in divided:
+                starts = range(0, x.size, PART)
+                parts[k] = [f"g{k}_{i}" for i in range(len(starts))]
+                fields += [(name, x.dtype, min(PART, x.size - start), end + start * x.itemsize)
+                           for name, start in zip(parts[k], starts, strict=True)]  # fmt: skip
+            end += x.nbytes
         if first:
-            self.flat = np.empty(sum(token.size for token in self.tokens[:first]), self.tokens[0].dtype)
-            self.fields["flat"] = self.flat
-            offsets.append(0)
-        for k in divided:
-            token = self.tokens[k]
-            starts = range(0, token.size, PART)
-            self.parts[k] = [np.empty(min(PART, token.size - start), token.dtype) for start in starts]
-            self.fields |= {f"g{k}_{i}": part for i, part in enumerate(self.parts[k])}
-            offsets += [ends[k] + start * token.itemsize for start in starts]
-        formats = [(x.dtype, x.shape) for x in self.fields.values()]
-        self.kind = np.dtype({"names": list(self.fields), "formats": formats, "offsets": offsets,
-                              "itemsize": max(ends[-1], 1)})  # fmt: skip
+            fields.append(("flat", values[0].dtype, sum(x.size for x in values[:first]), 0))
+        names, dtypes, shapes, offsets = map(list, zip(*fields, strict=True)) if fields else ([], [], [], [])
+        formats = [(dtype, shape) for dtype, shape in zip(dtypes, shapes, strict=True)]
+        self.kind: Any = np.dtype({"names": names, "formats": formats, "offsets": offsets, "itemsize": max(end, 1)})
+        self.block = np.empty((), self.kind)
+        self.fields = {name: self.block[name] for name in names}
+        self.tokens = [self.fields[f"g{k}"] for k in range(len(values))]
+        self.flat = self.fields.get("flat")
+        self.parts = {k: [self.fields[name] for name in known] for k, known in parts.items()}
 
     def write(self, values: Sequence[Any]) -> None:
         """Write values to what stands for the gradients, to make calls with them."""
-        for k, (token, value) in enumerate(zip(self.tokens, values, strict=True)):
+        for token, value in zip(self.tokens, values, strict=True):
             token[...] = value
-            for i, part in enumerate(self.parts.get(k, ())):
-                part[...] = value.reshape(-1)[i * PART : i * PART + part.size]
-        if self.flat is not None:
-            self.flat[...] = np.concatenate([x.reshape(-1) for x in self.tokens])[: self.flat.size]
+
+    def text_of(self, x: Any) -> str | None:
+        """Source for a gradient, another field, or rows of one, by the name of the field; None for other arrays."""
+        if not isinstance(x, np.ndarray) or _owner(x) != id(self.block):
+            return None
+        for name, known in self.fields.items():
+            if x is known:
+                return name
+        for name, known in self.fields.items():
+            if x.ndim and (x.dtype, x.shape[1:], x.strides) == (known.dtype, known.shape[1:], known.strides):
+                start, rest = divmod(x.ctypes.data - known.ctypes.data, x.strides[0])
+                if 0 <= start < len(known) and not rest:
+                    return f"{name}[{start}:{start + len(x)}]"
+        raise _Refused
 
 
 class Lowering:
@@ -219,7 +250,7 @@ class Lowering:
         self.arrays: dict[int, Any] = {}
         self.calls: dict[int, Any] = {}
         self.updates: dict[int, Update] = {}
-        self.gradients = Gradients()
+        self.gradients = Gradients([], [], 0, [])
         self.leaves: list[tuple[Leaf, Any]] = []
         self.inputs: list[tuple[int, Any]] = []
         self.bytes = 0
@@ -256,6 +287,12 @@ class Lowering:
         """The slots of gradients whose rows are not lowered."""
         done = {row.slot for row in self._rows if id(row) in self.calls}
         return frozenset(at for at in self._tokens if at not in done)
+
+    def in_order(self) -> Iterator[tuple[list[Any], Update | None]]:
+        """The calls of each lowered row, in order, and its `Update`."""
+        for row in self._rows:
+            update = self.updates.get(id(row))
+            yield (self.calls.get(id(row)) or [], None) if update is None else (update.calls, update)
 
     # -- memory ------------------------------------------------------------------------------------------------------
     def new(self, shape: tuple[int, ...], dtype: Any) -> Any:
@@ -454,16 +491,11 @@ class Lowering:
         return out
 
     def _check(self, calls: Calls, out: Any) -> None:
-        tokens = {id(x) for x in self._tokens.values()}
         for function, args, word, required in calls.found:
-            if required and self._changed:
+            if required and self._changed or self.gradients.text_of(getattr(function, "__self__", None)):
                 raise _Refused
-            for x in (*args, word, getattr(function, "__self__", None)):
-                base = getattr(x, "base", None) if isinstance(x, np.ndarray) else None
-                while base is not None:
-                    if id(base) in tokens:
-                        raise _Refused
-                    base = getattr(base, "base", None)
+            for x in (*args, word):
+                self.gradients.text_of(x)  # refuses views without source
 
     def _fold(self, row: Row, calls: Calls, out: Any) -> bool:
         """Compute a result of constants once."""
@@ -528,11 +560,9 @@ class Lowering:
             if id(row) in self.updates:
                 update = self.updates[id(row)]
                 self.gradients.write([self._values[at] for at in self._tokens])
-                for function, args in update.calls:
+                for function, args, _, _ in update.calls:
                     function(*args)
-                changed = [*(v for _, v in update.velocities), *(array for _, array in update.members)]
-                changed += [update.small.velocity] if update.small.members else []
-                if not update.holds() or not all(_has_bits(x, after.get(id(x))) for x in changed):
+                if not update.fits() or not all(_has_bits(x, after.get(id(x))) for x in update.written):
                     return row.name
                 continue
             calls = self.calls.get(id(row))
@@ -558,16 +588,15 @@ class Lowering:
         lowers = bool(together) and usable.issuperset(map(id, together))
         together = together if lowers else []
         taken = set(map(id, together))
-        for leaf in (*together, *(row.args[0] for key, row in grads.items() if key in usable and key not in taken)):
-            row = grads[id(leaf)]
-            value = self._values[row.args[1].at]
-            token = np.empty(value.shape, value.dtype)
-            self._tokens[row.args[1].at] = token
-            self._write(token)
-            self.gradients.tokens.append(token)
-            self.gradients.leaves.append(leaf)
+        others = (row.args[0] for key, row in grads.items() if key in usable and key not in taken)
+        leaves = [*together, *others]
+        places = [grads[id(leaf)].args[1].at for leaf in leaves]
         divided = range(len(members), len(together))
-        self.gradients.finish(len(members) if lowers else 0, divided)
+        self.gradients = Gradients(
+            leaves, [self._values[at] for at in places], len(members) if lowers else 0, divided
+        )  # fmt: skip
+        self._tokens = dict(zip(places, self.gradients.tokens, strict=True))
+        self._write(self.gradients.block)
         if not lowers or step is None:
             return {}
         optimizer = step.args[0]

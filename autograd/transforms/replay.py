@@ -7,23 +7,50 @@ another result, or raises, nothing has changed yet, and the step itself can run.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
+from .. import kernels
 from ..engine.tensor import Tensor
 from ..errors import CaptureError
 from ..optim.base import remove_gradients
 from ..random.keys import get_state, set_state
-from .lowering import Lowering, slots_in
+from .lowering import Lowering, Update, slots_in
 from .recorder import Held, Named, Recorder, Row, Slot, accumulate, adopt, read
+from .table import Table
 
 __all__ = ["Departed", "compiled", "lowered"]
 
 
 class Departed(Exception):
     """A decision on data has another result than in the recorded step. Nothing has changed."""
+
+
+class _Line(str):
+    """A line of the function.
+
+    Attributes
+    ----------
+    rows : list or None
+        Of a table, which can make the call of the line.
+    place : int
+        Where the line may move, so that the calls around it are made at once: before (-1) or after them (1).
+    changes : bool
+        Whether it changes something that a second run would change again.
+    """
+
+    rows: Sequence[Any] | None = None
+    place = 0
+    changes = False
+
+
+def _line(text: str, place: int = 0, rows: Sequence[Any] | None = None) -> _Line:
+    found = _Line(text)
+    found.place, found.rows = place, rows
+    return found
 
 
 def compiled(recorder: Recorder, results: Sequence[Any], count: int) -> Callable[..., Any]:
@@ -44,7 +71,8 @@ def lowered(
         lowering = Lowering(recorder, inputs, results, alone, lowering.barred | lowering.unwritten)
     if not any(lowering.calls.values()):
         return None
-    return _LoweredWriter(recorder.rows, results, len(inputs), lowering, exact).function(), lowering
+    table = Table(lowering, inputs)
+    return _LoweredWriter(recorder.rows, results, len(inputs), lowering, table, exact).function(), lowering
 
 
 class _Writer:
@@ -116,9 +144,14 @@ class _Writer:
     def lines(self) -> list[str]:
         """The body of the function. Until something has changed that a second run would change again, errors depart."""
         first = next((i for i, row in enumerate(self.rows) if row.changes and not _can_be_again(row)), len(self.rows))
-        parts = [self.lines_of(i, row) for i, row in enumerate(self.rows)]
-        head = [line for part in parts[:first] for line in part]
-        tail = [line for part in parts[first:] for line in part]
+        lines = []
+        for i, row in enumerate(self.rows):
+            for line in self.lines_of(i, row):
+                line.changes = i >= first and line.rows is None and line.place >= 0
+                lines.append(line)
+        lines = self.joined(lines)
+        start = next((k for k, line in enumerate(lines) if line.changes), len(lines))
+        head: list[str] = list(lines[:start])
         if head:
             keys = any(row.changes == "keys" for row in self.rows[:first])
             head = [
@@ -126,11 +159,15 @@ class _Writer:
                 "except Exception as error:", *([f"    {self.name(set_state)}(keys)"] if keys else ()),
                 "    raise Departed from error",
             ]  # fmt: skip
-        return [*head, *tail, f"return [{', '.join(map(self._result, self.results))}]"]
+        return [*head, *lines[start:], f"return [{', '.join(map(self._result, self.results))}]"]
 
-    def lines_of(self, i: int, row: Row) -> list[str]:
+    def joined(self, lines: list[_Line]) -> list[_Line]:
+        """The lines in the order in which they are written."""
+        return lines
+
+    def lines_of(self, i: int, row: Row) -> list[_Line]:
         """The lines of a row."""
-        found = []
+        found: list[str] = []
         last, kept = self._last, self._kept
         call = self._call(row)
         used = {path: at for path, at in row.parts.items() if at in last or at in kept}
@@ -145,9 +182,10 @@ class _Writer:
         if used and row.slot not in last and row.slot not in kept:
             over.add(row.slot)
         over = {at for at in over if self.is_local(at)}
+        lines = list(map(_line, found))
         if over:
-            found.append(f"del {', '.join(f'v{at}' for at in sorted(over))}")
-        return found
+            lines.append(_line(f"del {', '.join(f'v{at}' for at in sorted(over))}", 1))
+        return lines
 
     def is_local(self, at: int) -> bool:
         """Whether the value of a slot is a local variable."""
@@ -190,7 +228,8 @@ class _Writer:
     def function(self) -> Callable[..., Any]:
         given = [f"v{i}" for i in range(self.count)]
         body = self.lines()
-        names = ", ".join([*given, *(f"{name}={name}" for name in self.names)])
+        used = set(re.findall(r"\w+", "\n".join(body)))  # defaults are fast, but each costs a nanosecond a call
+        names = ", ".join([*given, *(f"{name}={name}" for name in self.names if name in used)])
         source = f"def replay({names}):\n" + "\n".join(f"    {line}" for line in body)
         space = dict(self.names)
         exec(compile(source, "<captured step>", "exec"), space)
@@ -202,11 +241,13 @@ class _LoweredWriter(_Writer):
     """Writes the source of a function with lowered rows."""
 
     def __init__(
-        self, rows: Sequence[Row], results: Sequence[Any], count: int, lowering: Lowering, exact: Callable[..., Any]
-    ):
+        self, rows: Sequence[Row], results: Sequence[Any], count: int, lowering: Lowering, table: Table,
+        exact: Callable[..., Any],
+    ):  # fmt: skip
         super().__init__(rows, results, count)
-        self.lowering, self.exact = lowering, exact
+        self.lowering, self.table, self.exact = lowering, table, exact
         self._begun = False
+        self.name(table)  # a global of the function, which keeps what the addresses in rows are of
         self._locals = {id(token): name for name, token in lowering.gradients.fields.items()}
         done = [row for row in rows if id(row) in lowering.calls or id(row) in lowering.updates]
         self._unmade = {at: (row, path) for row in done for path, at in {(): row.slot, **row.parts}.items()}
@@ -221,9 +262,7 @@ class _LoweredWriter(_Writer):
             return name if array.ndim else f"{name}[()]"
         if x.__class__ is Slot and x.at in self._unmade:
             return self._rebuilt(*self._unmade[x.at])
-        if id(x) in self._locals:
-            return self._locals[id(x)]
-        return super().text(x)
+        return self.lowering.gradients.text_of(x) or super().text(x)
 
     def _rebuilt(self, row: Row, path: tuple[int, ...]) -> str:
         """A container among the results of a lowered row, which does not make it, for a row that is not lowered."""
@@ -264,9 +303,12 @@ class _LoweredWriter(_Writer):
         given = ", ".join(f"v{i}" for i in range(self.count))
         copies = [f"{self.name(np.copyto)}({self.name(own)}, v{at})" for at, own in self.lowering.inputs]
         head = [f"if {' or '.join(guards)}: return {self.name(self.exact)}({given})"] if guards else []
-        return [*head, *copies, *body]
+        text = "\n".join(body)
+        unused = {f"{name} = gradients[{name!r}]" for name in self._locals.values()
+                  if len(re.findall(rf"\b{name}\b", text)) == 2}  # fmt: skip
+        return [*head, *copies, *(line for line in body if line.strip() not in unused)]
 
-    def lines_of(self, i: int, row: Row) -> list[str]:
+    def lines_of(self, i: int, row: Row) -> list[_Line]:
         lowering = self.lowering
         key = id(row)
         if row.function is read and row.slot in lowering.arrays:
@@ -275,32 +317,78 @@ class _LoweredWriter(_Writer):
             array = lowering.arrays[row.args[1].at]
             if id(array) in self._locals:
                 leaf = self.name(row.args[0])
-                return [f"{leaf}._grad = {self._locals[id(array)]}; {leaf}.used = None"]
+                return [_line(f"{leaf}._grad = {self._locals[id(array)]}; {leaf}.used = None", 1)]
         if key in lowering.updates:
             update = lowering.updates[key]
-            return [f"{self.name(update.begin)}()", *(self._line(f, args) for f, args in update.calls)]
+            return [_line(f"{self.name(update.begin)}()"), *self._lines_of_update(update)]
         return self._lowered_lines(i, row) if key in lowering.calls else super().lines_of(i, row)
 
-    def _lowered_lines(self, i: int, row: Row) -> list[str]:
+    def _lines_of_update(self, update: Update) -> list[_Line]:
+        rows = self.table.rows.get(id(update))
+        if rows:
+            return [_line("", rows=rows)]
+        return [_line(self._line(function, args)) for function, args, _, _ in update.calls]
+
+    def _lowered_lines(self, i: int, row: Row) -> list[_Line]:
         """The calls of a lowered row. Before the first that writes a gradient the array of all gradients is made."""
         found, lowering = [], self.lowering
-        for function, args, word, required in lowering.calls[id(row)]:
+        for call in lowering.calls[id(row)]:
+            function, args, word, required = call
             line = self._line(function, args, word)
-            if not self._begun and any(id(x) in self._locals for x in (*args, word)):
+            if not self._begun and any(map(lowering.gradients.text_of, (*args, word))):
                 self._begun = True
                 gradients = lowering.gradients
-                found.append(f"gradients = {self.name(np.empty)}((), {self.name(gradients.kind)})")
-                found += [f"{name} = gradients[{name!r}]" for name in self._locals.values()]
-            found.append(f"if not {line}: raise Departed" if required else line)
+                found.append(_line(f"gradients = {self.name(np.empty)}((), {self.name(gradients.kind)})", -1))
+                found += [_line(f"{name} = gradients[{name!r}]", -1) for name in self._locals.values()]
+            text = f"if not {line}: raise Departed" if required else line
+            found.append(_line(text, rows=self.table.rows.get(id(call))))
         over = {at for at in slots_in((row.args, row.words)) if self._last[at] == i and at not in self._kept}
         over = {at for at in over if self.is_local(at) and at >= self.count}
         if over:
-            found.append(f"del {', '.join(f'v{at}' for at in sorted(over))}")
+            found.append(_line(f"del {', '.join(f'v{at}' for at in sorted(over))}", 1))
         return found
+
+    def joined(self, lines: list[_Line]) -> list[_Line]:
+        """The lines, with one walk of a table for the calls between those that cannot move."""
+        found: list[_Line] = []
+        parts: dict[int, list[_Line]] = {-1: [], 0: [], 1: []}
+        for line in [*lines, None]:
+            if line is not None and (line.rows is not None or line.place):
+                parts[line.place].append(line)
+                continue
+            found += [*parts[-1], *self._walk(parts[0]), *parts[1]]
+            parts = {-1: [], 0: [], 1: []}
+            found += [] if line is None else [line]
+        return found
+
+    def _walk(self, calls: list[_Line]) -> list[_Line]:
+        """One walk for calls that are rows of a table. For one call alone it is not worth it."""
+        if len(calls) < 2 and all(calls):
+            return calls
+        rows = [row for call in calls for row in call.rows or ()]
+        walk, *numbers = self.table.walk(rows)
+        given = ", ".join([*map(str, numbers), "id(gradients)" if numbers[-1] else "0"])
+        return [_line(f"if faults := {self.name(walk)}({given}): {self.name(_tell)}(faults)")]
 
     def _line(self, function: Any, args: Any, out: Any = None) -> str:
         given = [*map(self.text, args), *([] if out is None else [f"out={self.text(out)}"])]
         return f"{self.name(function)}({', '.join(given)})"
+
+
+def _tell(faults: int) -> None:
+    """Depart where a loop gave up; else report floating-point errors of a walk, as NumPy is told to (`numpy.errstate`).
+
+    An operation with the same error makes NumPy do so.
+    """
+    if faults < 0:
+        raise Departed
+    walk = kernels.walker()
+    if faults & walk.DIVISION:
+        np.divide(1.0, 0.0)
+    if faults & walk.OVERFLOW:
+        np.multiply(1e300, 1e300)
+    if faults & walk.INVALID:
+        np.subtract(np.inf, np.inf)
 
 
 def _can_be_again(row: Row) -> bool:

@@ -260,6 +260,10 @@ def capture(step: Callable[..., Any], *, warmup: int = 2) -> CapturedStep:
 
     `clip_grad_norm_` returns a Tensor inside a captured step.
 
+    With the extra ``fast`` one compiled function makes most calls of a small network, with the same bits. Errors of
+    floating point are then reported once for many calls, underflow and those in loops of Numba not at all; under
+    ``numpy.errstate(over="raise")`` the step itself runs and raises.
+
     All ranks of a mesh call the step alike, and record it at the same calls. A replay makes the same requests in the
     same order: collectives, the buckets of `DataParallel` (each at its entry, so that they do not overlap with the
     sweep), the gathers of ZeRO. What the ranks compare besides is compared in the recorded runs only.

@@ -15,9 +15,9 @@ from .house import ROOT, Figures, Tree, complexity, loaded, walks
 CEILINGS = {
     "closure of the engine: files, lines": [38, 10_021],
     "closure of all_reduce: files, lines": [67, 17_470],
-    "closure of DataParallel: files, lines": [143, 37_440],
+    "closure of DataParallel: files, lines": [143, 37_480],
     "complexity above 20, 30": [19, 7],
-    "functions with a cache": [57],
+    "functions with a cache": [58],
     "node[k] outside the engine, of all": [0, 59],
     "globals that functions change": [34],
     "errors without the line, of all": [0, 1_148],

@@ -211,9 +211,8 @@ def _are_in_range(unsigned: Any, classes: int) -> bool:
 
 
 def _lowered_cross_entropy(calls: Any, out: Any, logits: Any, labels: Any) -> None:
-    loss, (exps, sums, indices) = out
+    losses, (exps, sums, indices) = out
     n, classes = logits.shape
-    losses = calls.scratch((n,), logits.dtype)
     if indices is None:
         calls.require(loop("cross_entropy", logits.dtype), logits, labels, losses, exps, sums)
     else:
@@ -230,7 +229,12 @@ def _lowered_cross_entropy(calls: Any, out: Any, logits: Any, labels: Any) -> No
         calls.add(exps.dot, ones(classes, exps.dtype), sums)
         calls.add(np.log, sums, losses)
         calls.add(np.subtract, losses, picked, losses)
-    calls.add(losses.dot, ones(n, losses.dtype), loss)
+
+
+def _lowered_cross_entropy_sum(calls: Any, out: Any, logits: Any, labels: Any) -> None:
+    losses = calls.scratch((len(logits),), logits.dtype)
+    _lowered_cross_entropy(calls, (losses, out[1]), logits, labels)
+    calls.add(losses.dot, ones(len(losses), losses.dtype), out[0])
 
 
 def _lowered_cross_entropy_adjoint(calls: Any, out: Any, ct: Any, kept: Any, logits: Any, labels: Any) -> None:
@@ -252,7 +256,8 @@ def _lowered_cross_entropy_adjoint(calls: Any, out: Any, ct: Any, kept: Any, log
     calls.add(flat.put, indices, picked, "clip")
 
 
-cross_entropy_sum.lowered = {"y": _lowered_cross_entropy, 0: _lowered_cross_entropy_adjoint}
+cross_entropy_op.lowered = {"y": _lowered_cross_entropy, 0: _lowered_cross_entropy_adjoint}
+cross_entropy_sum.lowered = {"y": _lowered_cross_entropy_sum, 0: _lowered_cross_entropy_adjoint}
 
 
 # -- with ignored labels or label smoothing --------------------------------------------------------------------------
