@@ -19,7 +19,15 @@ from autograd import nn, optim, random
 from autograd.digests import blake2b
 from autograd.errors import ArgumentError, CheckpointWarning, CommunicationError, DtypeError, MeshError, OptionError
 from collectives.tools.stopping import found_file, place_of
-from collectives.transports.record_file import CALL, Entry, RecordWriter, decoded, digest_of, read_record
+from collectives.transports.record_file import (
+    _BLOCK_BYTES,
+    CALL,
+    Entry,
+    RecordWriter,
+    decoded,
+    digest_of,
+    read_record,
+)
 from collectives.transports.replays.data import Replay
 from collectives.transports.replays.recorded import Record
 from collectives.transports.replays.replaying import replaying
@@ -168,6 +176,49 @@ def test_files(tmp_path: Path) -> None:
         read_record(str(path))
     with pytest.raises(CommunicationError, match="holds no record"):
         Record(str(tmp_path / "none"))
+
+
+def test_results_of_several_blocks(tmp_path: Path) -> None:
+    """They are read from the files of a rank that goes on, that was killed while it wrote, and that has ended."""
+    path, rng = tmp_path / "rank-0", np.random.default_rng(0)
+    sizes = [3, _BLOCK_BYTES - 3, 5, 3 * _BLOCK_BYTES + 1, 0, 7, 7, _BLOCK_BYTES // 2, _BLOCK_BYTES // 2 + 9, 4]
+    results = [rng.integers(0, 256, size, np.uint8) for size in sizes]
+    results[2:2] = [results[0] + 1]  # in the form of the first
+
+    def check(found: list[Entry]) -> None:
+        assert len(found) == len(written)
+        for entry, result in zip(found, written, strict=True):
+            assert decoded(entry).tobytes() == result.tobytes()
+
+    writer, written = RecordWriter(str(path)), list[np.ndarray]()
+    for k, result in enumerate(results):
+        writer.add_result(0, k, result)
+        written.append(result)
+        check(read_record(str(path)))
+        with open(f"{path}.data", "ab") as data:  # killed while it appends the block
+            size = data.tell()
+            data.write(b"part")
+            data.flush()
+            check(read_record(str(path)))
+            data.truncate(size)
+    writer.close()
+    check(read_record(str(path)))
+    assert Path(f"{path}.data").stat().st_size // _BLOCK_BYTES == 1 + sum(sizes + [3]) // _BLOCK_BYTES
+
+
+def test_a_killed_process_loses_no_result(tmp_path: Path) -> None:
+    program = """
+import os, sys, numpy
+from collectives.transports.record_file import RecordWriter
+writer = RecordWriter(sys.argv[1])
+for k in range(40):
+    writer.add_result(0, k, numpy.full(10_000, k))
+os.kill(os.getpid(), 9)
+"""
+    path = str(tmp_path / "rank-0")
+    done = subprocess.run([sys.executable, "-c", program, path], cwd=ROOT, timeout=100, check=False)
+    assert done.returncode == -9
+    assert [decoded(entry)[[0, -1]].tolist() for entry in read_record(path)] == [[k, k] for k in range(40)]
 
 
 @pytest.mark.parametrize("facts", [{}, {"rank": "a"}, {"rank": 0, "size": 2, "hosts": 1}, {"rank": 3, "size": 2}])
