@@ -16,6 +16,7 @@ import os
 import struct
 import zlib
 from collections.abc import Callable, Iterator
+from functools import cached_property
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -103,9 +104,13 @@ class RecordWriter:
         self._begin, self._at, self._end = 0, len(_MARK), 0
         self._map = self._mapped(_CHUNK_BYTES)
         self._map[: len(_MARK)] = _MARK
-        os.posix_fallocate(self._data.fileno(), 0, _BLOCK_BYTES)
-        self._block, self._filled, self._blocks = mmap.mmap(self._data.fileno(), _BLOCK_BYTES), 0, 0
+        self._filled = self._blocks = 0
         self._forms: dict[int, tuple[Any, ...]] = {}  # of the last results, by call
+
+    @cached_property
+    def _block(self) -> mmap.mmap:
+        os.posix_fallocate(self._data.fileno(), 0, _BLOCK_BYTES)
+        return mmap.mmap(self._data.fileno(), _BLOCK_BYTES)
 
     def _mapped(self, size: int) -> mmap.mmap:
         """Map `size` bytes of the file from `_begin`. They are allocated, so a full disk raises an error here."""
@@ -178,7 +183,6 @@ class RecordWriter:
             self._map.close()
             self._file.truncate(self._at)
             self._file.close()
-            self._block.close()
             if not self._blocks:
                 self._data.truncate(self._filled)
             self._data.close()

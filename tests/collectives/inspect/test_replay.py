@@ -70,9 +70,10 @@ def test_bits(ranks: int, algorithm: str, data: bool, tmp_path: Path) -> None:
         assert not order.differences
 
 
-def test_started_calls_and_messages(tmp_path: Path) -> None:
+@pytest.mark.parametrize("data", [True, False], ids=["data", "order"])
+def test_started_calls_and_messages(data: bool, tmp_path: Path) -> None:
     def program() -> Any:
-        with cc.record(tmp_path / "run"):
+        with cc.record(tmp_path / "run", data):
             group = cc.world()
             at, n = int(group.index), int(group.size)
             pending = group.start(cc.transports.request.Request("all_reduce", np.full(2, at + 0.5)))
@@ -104,9 +105,10 @@ def test_another_program_is_refused(tmp_path: Path) -> None:
         cc.run(longer, 3)
 
 
-def test_a_failure_is_repeated(tmp_path: Path) -> None:
+@pytest.mark.parametrize("data", [True, False], ids=["data", "order"])
+def test_a_failure_is_repeated(data: bool, tmp_path: Path) -> None:
     def program() -> None:
-        with cc.record(tmp_path / "run"), cc.Mesh(dp=3) as mesh:
+        with cc.record(tmp_path / "run", data), cc.Mesh(dp=3) as mesh:
             if mesh.axis("dp").rank == 1:
                 cc.barrier("dp")
             else:
@@ -114,7 +116,9 @@ def test_a_failure_is_repeated(tmp_path: Path) -> None:
 
     with pytest.raises(cc.CollectiveMismatch) as recorded:
         cc.run(program, 3)
-    assert "python -m collectives replay" in "".join(recorded.value.__notes__)
+    allows = "without --rank all ranks" if data else "all ranks together; a record with its data allows one alone"
+    assert f"python -m collectives replay {tmp_path / 'run'}" in (said := "".join(recorded.value.__notes__))
+    assert allows in said
     with replaying(Record(str(tmp_path / "run"))), pytest.raises(cc.CollectiveMismatch):
         cc.run(program, 3)
 
@@ -291,9 +295,10 @@ def test_data_that_is_no_bool_is_refused(tmp_path: Path) -> None:
         pass
 
 
-def test_second_order_and_one_sided_access(tmp_path: Path) -> None:
+@pytest.mark.parametrize("data", [True, False], ids=["data", "order"])
+def test_second_order_and_one_sided_access(data: bool, tmp_path: Path) -> None:
     def program() -> Any:
-        with cc.record(tmp_path / "run"), cc.Mesh(dp=-1) as mesh:
+        with cc.record(tmp_path / "run", data), cc.Mesh(dp=-1) as mesh:
             rank, size = int(mesh.ranks.rank), int(mesh.ranks.size)
             x = ag.tensor(np.arange(3.0) + rank, {"dp": cc.V})
 
@@ -358,7 +363,8 @@ def test_the_first_value_that_is_no_number_is_named_with_line_and_rank(tmp_path:
 
 
 def test_the_debugger_begins_in_the_program(tmp_path: Path) -> None:
-    done = launch("replay_program.py", 2, "dp", "fail", limit_s=100, RINGTAPE_RECORD=str(tmp_path / "run"))
+    variables = {"RINGTAPE_RECORD": str(tmp_path / "run"), "RINGTAPE_RECORD_DATA": "1"}
+    done = launch("replay_program.py", 2, "dp", "fail", limit_s=100, **variables)
     assert done.code != 0
     command = [sys.executable, "-m", "collectives", "replay", str(tmp_path / "run"), "--rank", "1", "--pdb"]
     typed = f"b {AT}\nc\np ('at', step, rank)\nq\n"
