@@ -16,7 +16,6 @@ import os
 import struct
 import zlib
 from collections.abc import Callable, Iterator
-from functools import cached_property
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -104,13 +103,9 @@ class RecordWriter:
         self._begin, self._at, self._end = 0, len(_MARK), 0
         self._map = self._mapped(_CHUNK_BYTES)
         self._map[: len(_MARK)] = _MARK
+        self._block: mmap.mmap | None = None
         self._filled = self._blocks = 0
         self._forms: dict[int, tuple[Any, ...]] = {}  # of the last results, by call
-
-    @cached_property
-    def _block(self) -> mmap.mmap:
-        os.posix_fallocate(self._data.fileno(), 0, _BLOCK_BYTES)
-        return mmap.mmap(self._data.fileno(), _BLOCK_BYTES)
 
     def _mapped(self, size: int) -> mmap.mmap:
         """Map `size` bytes of the file from `_begin`. They are allocated, so a full disk raises an error here."""
@@ -151,7 +146,7 @@ class RecordWriter:
             self._write(b"".join(result))
         else:
             form = ARRAY, result.dtype.char, *result.shape
-            self._write(result.ravel().view(_u8).data)
+            self._write(result.tobytes() if result.nbytes <= _SHORT_BYTES else result.ravel().view(_u8).data)
         if self._forms.get(of) == form:
             self.add(ALIKE, of, number, digest_of(result))
             return
@@ -164,18 +159,22 @@ class RecordWriter:
     def _write(self, data: Any) -> None:
         """Append the bytes of a result."""
         begin, size = 0, len(data)
+        if self._block is None:  # a record of the order seldom has a result
+            os.posix_fallocate(self._data.fileno(), 0, _BLOCK_BYTES)
+            self._block = mmap.mmap(self._data.fileno(), _BLOCK_BYTES)
         while size - begin >= (room := _BLOCK_BYTES - self._filled):
             self._block[self._filled :] = data[begin : begin + room]
             begin += room
-            self._append_block()
+            self._append(self._block)
         end = self._filled + size - begin
         self._block[self._filled : end] = data[begin:] if begin else data
         self._filled = end
 
-    def _append_block(self) -> None:
+    def _append(self, block: mmap.mmap) -> None:
+        """Append the full block to the file."""
         done, place = 0, _BLOCK_BYTES * (1 + self._blocks)
         while done < _BLOCK_BYTES:  # a signal may interrupt it
-            done += os.pwrite(self._data.fileno(), self._block[done:] if done else self._block, place + done)
+            done += os.pwrite(self._data.fileno(), block[done:] if done else block, place + done)
         self._filled, self._blocks = 0, self._blocks + 1
 
     def close(self) -> None:
