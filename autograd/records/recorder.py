@@ -341,7 +341,7 @@ class Recorder:
             record.name, record.begin_ns = name, self.clock()
             self._push("forward", name, record, options)
             return
-        leaves = _leaves(xs)
+        leaves = _leaves(tuple(xs))
         operands = tuple([self._id_of(x, (op, i, len(leaves))) for i, x in enumerate(leaves)])
         record = self._new("forward", name)
         record.operands = operands
@@ -646,14 +646,18 @@ class Recorder:
         if layout.grid is not self._grid:
             self._grid = layout.grid
             self._note_grid(layout.grid)
+        record.layout, self._duals[record.id] = self._texts_of(layout)
+
+    def _texts_of(self, layout: Layout) -> tuple[str, str]:
+        """The texts of a layout and its dual. Equal layouts are one object, so each is written once."""
         known = self._texts.get(layout)
         if known is None:
             known = self._texts[layout] = repr(layout), repr(layout.dual)
-        record.layout, self._duals[record.id] = known
+        return known
 
     def _layout_of(self, x: Any) -> str:
         if x.__class__ in TENSORS:
-            return "" if x.layout is None else self._texts[x.layout][0] if x.layout in self._texts else repr(x.layout)
+            return "" if x.layout is None else self._texts_of(x.layout)[0]
         of = self._known(x)
         return "" if of < 0 else self.found.records[of].layout
 
