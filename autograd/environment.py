@@ -80,7 +80,7 @@ VARIABLES: dict[str, Variable] = {
     "RINGTAPE_RECORD": Variable(
         "the folder in which each rank records its communication: [Replay](guides/replay.md)", form="a path"
     ),
-    "RINGTAPE_RECORD_DATA": Variable("`0`: record the order of the calls, and not their results", ("0", "1"), "1"),
+    "RINGTAPE_RECORD_DATA": Variable("`1`: record the results of the calls, and not only their order", ("0", "1"), "0"),
     "RINGTAPE_START": Variable("the number of this start of the job, by `parallel.launch`", default="1", form="an int"),
     "RINGTAPE_DONE": Variable("the file that `parallel.launch.finished` writes; `--done` sets it", form="a path"),
 }  # fmt: skip

@@ -30,6 +30,7 @@ import numpy as np
 import autograd as ag
 import collectives as cc
 from autograd import nn, optim, random
+from collectives.transports.record_file import read_record
 from parallel import DataParallel
 
 KINDS = {"without": None, "order": False, "data": True}
@@ -97,7 +98,7 @@ def measured(step: Callable[[], Any], mesh: cc.Mesh, rounds: int, steps: int) ->
                 if nth:
                     times[kind].append(1e3 * took / steps)
                 if data is not None:
-                    sizes[kind].append(sum(each.stat().st_size for each in Path(folder, kind).iterdir()))
+                    sizes[kind].append(size_of(Path(folder, kind)))
     found = {}
     for kind, each in times.items():
         found[f"{kind}_ms"] = statistics.median(each)
@@ -107,6 +108,12 @@ def measured(step: Callable[[], Any], mesh: cc.Mesh, rounds: int, steps: int) ->
             found[f"{kind}_low_ratio"] = low(each) / low(times["without"])
             found[f"{kind}_bytes"] = float(sizes[kind][1] - sizes[kind][0])  # of one step more
     return found
+
+
+def size_of(folder: Path) -> int:
+    """The bytes of a record: its entries, and their results without the rest of the block that has the last ones."""
+    ranks = [path for path in folder.iterdir() if path.suffix != ".data"]
+    return sum(path.stat().st_size + sum(len(entry.data) for entry in read_record(str(path))) for path in ranks)
 
 
 def low(times: list[float]) -> float:

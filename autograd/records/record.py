@@ -6,12 +6,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 __all__ = ["CallOf", "Contribution", "OperationRecord", "RankRecords", "Summary"]
 
 
-@dataclass(frozen=True, slots=True)
-class Summary:
+class Summary(NamedTuple):
     """The shape, the dtype and the values of an array, in full if it is small.
 
     Attributes
@@ -44,8 +44,7 @@ class Summary:
     is_absent: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Contribution:
+class Contribution(NamedTuple):
     """A cotangent that the adjoint of one operation adds to that of an operand.
 
     Attributes

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from types import FrameType
-from typing import Any
+from typing import Any, ClassVar
 from weakref import WeakKeyDictionary, ref
 
 import numpy as np
@@ -50,6 +50,7 @@ from .summary import summary
 __all__ = ["Recorder", "TapeFacts"]
 
 _Place = tuple[str, int, tuple[str, ...]]  # file, line, scope
+_FLAT = frozenset((np.ndarray, int, float))
 _ALIASES = frozenset((OUTPUT, WATCH))  # their nodes stand for the values of their parents
 
 
@@ -82,14 +83,20 @@ class TapeFacts:
         """Add the bytes of a node's arrays, each piece of memory once; those of leaves belong to the program."""
         total = 0
         is_leaf = node is not None and op_of(node) is LEAF
-        for x in () if node is None else flatten((result_of(node), arrays_of(node)))[0]:
-            array: Any = getattr(x, "array", x)
-            while isinstance(getattr(array, "base", None), np.ndarray):
-                array = array.base
-            if isinstance(array, np.ndarray) and id(array) not in self._bases:
-                self._bases.add(id(array))
-                total += 0 if is_leaf else array.nbytes
+        for x in () if node is None else (result_of(node), *arrays_of(node)):
+            for array in map(_base_of, (x,) if x.__class__ is np.ndarray else flatten(x)[0]):
+                if isinstance(array, np.ndarray) and id(array) not in self._bases:
+                    self._bases.add(id(array))
+                    total += 0 if is_leaf else array.nbytes
         self.bytes_before.append(self.bytes_before[-1] + total)
+
+
+def _base_of(x: Any) -> Any:
+    """The array that has the memory of an array or a Tensor."""
+    array: Any = getattr(x, "array", x)
+    while isinstance(getattr(array, "base", None), np.ndarray):
+        array = array.base
+    return array
 
 
 class _Open:
@@ -148,6 +155,8 @@ class Recorder:
         self._count_of_tapes = 0
         self._made: dict[int, tuple[Any, int]] = {}  # by the id of a Tensor or array: a reference to the array, record
         self._duals: dict[int, str] = {}  # by record: the layout of the cotangent
+        self._grid: Grid | None = None  # of the last layout
+        self._texts: dict[Layout, tuple[str, str]] = {}  # of a layout and its dual
         self._gradients: dict[int, int] = {}  # by the id of a leaf: the record that gave it its gradient
         self._awaiting: tuple[OperationRecord, Any] | None = None  # its node follows: a record and its operation
         self._unclaimed: tuple[OperationRecord, Any] | None = None  # its events follow: a record and its operation
@@ -197,9 +206,7 @@ class Recorder:
     def see(self, phase: str, direction: str, name: str, facts: tuple[Any, ...]) -> None:
         """Hear the begin or the end of an operation, with its facts."""
         if phase == "begin":
-            begin: Any = {"forward": self._begin, "backward": self._begin_backward, "effect": self._begin_effect,
-                     "update": self._begin_update}[direction]  # fmt: skip
-            begin(name, *facts)
+            self._BEGIN[direction](self, name, *facts)
             return
         now = self.clock()
         entry = self._close(direction, name)
@@ -276,12 +283,14 @@ class Recorder:
             self._step = end
 
     # -- records ---------------------------------------------------------------------------------------------------
-    def _new(self, direction: str, name: str) -> OperationRecord:
-        """A new record, which has the place in the program of its cause, or the one where the program is."""
+    def _new(self, direction: str, name: str, forward: OperationRecord | None = None) -> OperationRecord:
+        """A new record, with the line of its forward operation, of its cause, or of the program now."""
         cause = self._current()
         record = OperationRecord(len(self.found.records), direction, name)
         if cause is not None:
-            record.cause, record.scope, record.file, record.line = cause.id, cause.scope, cause.file, cause.line
+            record.cause = cause.id
+        if (of := forward or cause) is not None:
+            record.scope, record.file, record.line = of.scope, of.file, of.line
         elif self._lines:
             record.file, record.line, record.scope = self._where()
         record.begin_ns = record.end_ns = self.clock()
@@ -298,7 +307,7 @@ class Recorder:
 
     def _close(self, direction: str, name: str) -> _Open | None:
         """Remove the innermost open operation of this name, with those inside it, which an error ended."""
-        for k in reversed(range(len(self._open))):
+        for k in range(len(self._open) - 1, -1, -1):
             entry = self._open[k]
             if (entry.direction, entry.name) == (direction, name):
                 del self._open[k:]
@@ -307,7 +316,10 @@ class Recorder:
 
     def _current(self) -> OperationRecord | None:
         """The record of the innermost operation that runs."""
-        return next((entry.record for entry in reversed(self._open) if entry.record is not None), None)
+        for entry in reversed(self._open):
+            if entry.record is not None:
+                return entry.record
+        return None
 
     def _alone(self, call: CallOf) -> OperationRecord:
         """Make a record for a call that no operation has made."""
@@ -329,7 +341,7 @@ class Recorder:
             record.name, record.begin_ns = name, self.clock()
             self._push("forward", name, record, options)
             return
-        leaves = flatten(tuple(xs))[0]
+        leaves = _leaves(tuple(xs))
         operands = tuple([self._id_of(x, (op, i, len(leaves))) for i, x in enumerate(leaves)])
         record = self._new("forward", name)
         record.operands = operands
@@ -340,7 +352,7 @@ class Recorder:
     def _end(self, entry: _Open, op: Any, xs: Any, y: Any) -> None:
         record, recording = entry.record, state.recording
         assert record is not None
-        results = flatten(y)[0]
+        results = _leaves(y)
         for inner in self.found.records[record.id + 1 :]:
             if inner.cause == record.id and inner.place is not None and inner.tape == self._number():
                 inner.cause = record.cause  # it is on the tape in the place of this one, as those of `instead`
@@ -350,11 +362,13 @@ class Recorder:
         for out in results:
             self._register(record, out)
         self._settle(recording)
-        first = next((out for out in results if summary(out, False) is not None), None)
-        if first is not None:
-            record.value = summary(first, self._values)
-            layout = first.layout if first.__class__ in TENSORS else getattr(entry.facts, "out", None)
-            self._set_layout(record, layout)
+        first = None
+        for out in results:
+            record.value = summary(out, self._values)
+            if record.value is not None:
+                first = out
+                self._set_layout(record, out.layout if out.__class__ in TENSORS else getattr(entry.facts, "out", None))
+                break
         if recording is not None and record.place is None and first.__class__ not in TENSORS:
             self._awaiting = record, op
         record.tape_bytes = self._held()
@@ -462,6 +476,9 @@ class Recorder:
 
     # -- the nodes of the tape ---------------------------------------------------------------------------------------
     def _facts(self, recording: Recording) -> TapeFacts:
+        found = getattr(recording, "records", None)
+        if found is not None and found.records is self.found.records:
+            return found
         found = self._tapes.get(recording)
         if found is None:
             self._count_of_tapes += 1
@@ -546,11 +563,11 @@ class Recorder:
         if op is MARK or op is IMPORT or op is EFFECT or op in _ALIASES:
             self._push("backward", name, None, facts.ids.get(place))
             return
-        of = facts.ids.get(place)
-        record = self._new("backward", name)
-        if of is not None and of >= 0:
-            forward = self.found.records[of]
-            record.adjoint_of, record.scope, record.file, record.line = of, forward.scope, forward.file, forward.line
+        of = facts.ids.get(place, -1)
+        forward = self.found.records[of] if of >= 0 else None
+        record = self._new("backward", name, forward)
+        if forward is not None:
+            record.adjoint_of = of
             record.name = name if is_bucket else forward.name
             record.layout = self._duals.get(of, "")
         record.tape = facts.number
@@ -618,17 +635,29 @@ class Recorder:
             self._gradients[id(p)] = record.id
         self._push("update", name, record)
 
+    _BEGIN: ClassVar[dict[str, Callable[..., None]]] = {
+        "forward": _begin, "backward": _begin_backward, "effect": _begin_effect, "update": _begin_update,
+    }  # fmt: skip
+
     # -- layouts -------------------------------------------------------------------------------------------------------
     def _set_layout(self, record: OperationRecord, layout: Any) -> None:
         if layout is None:
             return
-        self._note_grid(layout.grid)
-        record.layout = repr(layout)
-        self._duals[record.id] = repr(layout.dual)
+        if layout.grid is not self._grid:
+            self._grid = layout.grid
+            self._note_grid(layout.grid)
+        record.layout, self._duals[record.id] = self._texts_of(layout)
+
+    def _texts_of(self, layout: Layout) -> tuple[str, str]:
+        """The texts of a layout and its dual. Equal layouts are one object, so each is written once."""
+        known = self._texts.get(layout)
+        if known is None:
+            known = self._texts[layout] = repr(layout), repr(layout.dual)
+        return known
 
     def _layout_of(self, x: Any) -> str:
         if x.__class__ in TENSORS:
-            return "" if x.layout is None else repr(x.layout)
+            return "" if x.layout is None else self._texts_of(x.layout)[0]
         of = self._known(x)
         return "" if of < 0 else self.found.records[of].layout
 
@@ -655,6 +684,16 @@ class Recorder:
             path = next((path for path, each in paths if each is module and path), type(module).__name__)
             known = self._paths[id(outer), id(module)] = outer, module, path
         return known[2]
+
+
+def _leaves(tree: Any) -> Sequence[Any]:
+    """The leaves of operands or of a result, which are seldom nested."""
+    if tree.__class__ in _FLAT or tree.__class__ in TENSORS:
+        return (tree,)
+    if tree.__class__ in (tuple, list) and all(x.__class__ in _FLAT or x.__class__ in TENSORS for x in tree):
+        flat: Sequence[Any] = tree
+        return flat
+    return flatten(tree)[0]
 
 
 def _modules(frame: FrameType | None) -> list[Module]:

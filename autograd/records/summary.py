@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -37,26 +39,47 @@ def summary(x: Any, values: bool = True) -> Summary | None:
     ((2,), 'float64', (1.0, inf), 1)
     """
     array = getattr(x, "array", x)
-    if isinstance(array, bool | int | float | complex):
-        array = np.asarray(array)
-    if type(array) is Shaped:
-        return Summary(array.shape, str(array.dtype), is_absent=array.absent)
-    if not is_array(array):
-        return None
-    shape, dtype = tuple(map(int, array.shape)), str(array.dtype)
+    if array.__class__ is not np.ndarray:
+        if isinstance(array, bool | int | float | complex):
+            array = np.asarray(array)
+        if type(array) is Shaped:
+            return Summary(array.shape, _name_of(array.dtype), is_absent=array.absent)
+        if not is_array(array):
+            return None
+    shape, dtype = tuple(map(int, array.shape)), _name_of(array.dtype)
     if not values or array.dtype.hasobject or current_capture() is not None:  # a capture reads no values
         return Summary(shape, dtype)
     host = to_host(array)
     digest = blake2b(bytes_of_values(host), digest_size=8).hexdigest()
-    numbers = host.astype(np.float32) if is_half(host.dtype) else host
-    finite = np.isfinite(numbers) if numbers.dtype.kind in "fc" else np.ones(shape, bool)
-    not_finite = int(host.size - np.count_nonzero(finite))
+    numbers = (host.astype(np.float32) if is_half(host.dtype) else host).reshape(-1)
     if host.size <= MOST_VALUES:
-        return Summary(shape, dtype, tuple(numbers.reshape(-1).tolist()), not_finite=not_finite, digest=digest)
-    least = mean = greatest = deviation = None
-    if numbers.dtype.kind in "fiub" and not_finite < host.size:
-        some = numbers if not not_finite else numbers[finite]
-        wide = some.astype(np.float64) if some.dtype.kind != "f" or some.dtype.itemsize < 8 else some
-        with np.errstate(all="ignore"):
-            least, mean, greatest, deviation = (float(f(wide)) for f in (np.min, np.mean, np.max, np.std))
-    return Summary(shape, dtype, None, least, mean, greatest, deviation, not_finite, digest)
+        return Summary(shape, dtype, tuple(numbers.tolist()), not_finite=_not_finite(numbers), digest=digest)
+    if numbers.dtype.kind not in "fiub":
+        return Summary(shape, dtype, not_finite=_not_finite(numbers), digest=digest)
+    return Summary(shape, dtype, None, *_moments(numbers), digest)
+
+
+@cache
+def _name_of(dtype: np.dtype[Any]) -> str:
+    return str(dtype)
+
+
+def _not_finite(numbers: Any) -> int:
+    return int(numbers.size - np.count_nonzero(np.isfinite(numbers))) if numbers.dtype.kind in "fc" else 0
+
+
+def _moments(numbers: Any) -> tuple[float | None, float | None, float | None, float | None, int]:
+    """Least, mean, greatest and deviation of the finite numbers, and how many are not finite."""
+    wide = numbers if numbers.dtype.itemsize > 8 else numbers.astype(np.float64, copy=False)
+    with np.errstate(all="ignore"):
+        total = np.add.reduce(wide)
+        if not isfinite(total):  # it tells so of one number, at a fifth of the cost of `np.isfinite`
+            wide = wide[np.isfinite(wide)]
+            total = np.add.reduce(wide)
+        if not wide.size:
+            return None, None, None, None, numbers.size
+        mean = total / wide.size
+        apart = wide - mean
+        deviation = np.sqrt(apart.dot(apart) / wide.size)
+        least, greatest = np.minimum.reduce(wide), np.maximum.reduce(wide)
+    return float(least), float(mean), float(greatest), float(deviation), numbers.size - wide.size

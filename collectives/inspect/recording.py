@@ -18,20 +18,21 @@ __all__ = ["record"]
 
 @typed_errors
 @contextmanager
-def record(path: str | os.PathLike[str], data: bool = True) -> Iterator[None]:
-    """Record what this rank gets from other ranks inside the block, so that it can be run again alone.
+def record(path: str | os.PathLike[str], data: bool = False) -> Iterator[None]:
+    """Record how this rank communicates inside the block, so that the job can be run again in one process.
 
-    ``python -m collectives replay path`` runs the program again in one process, with equal bits. All ranks enter the
-    block, before their first communication: a replay runs the program from its beginning. It does not communicate. For
-    a program that is not changed, ``RINGTAPE_RECORD=DIR`` does the same.
+    ``python -m collectives replay path`` runs the program again, with equal bits. All ranks enter the block, before
+    their first communication: a replay runs the program from its beginning. It does not communicate. For a program that
+    is not changed, ``RINGTAPE_RECORD=DIR`` does the same.
 
     Parameters
     ----------
     path : path
-        A folder. Each rank writes a file in it, which has the arrays that it received: pass it on with care.
+        A folder. Each rank writes two files in it, which may have arrays that it received: pass them on with care.
     data : bool
-        Whether the results of all calls are recorded. Without them the record has the order of the calls: a few bytes
-        for each. The replay then runs all ranks together, and compares each result with a digest of the recorded one.
+        Whether the results of all calls are recorded, so that one rank can be replayed alone. By default the record has
+        the order of the calls: a few bytes for each. The replay then runs all ranks together, and compares each result
+        with a digest of the recorded one.
 
     Raises
     ------

@@ -1,7 +1,7 @@
 """A timeline of all ranks: operations, waits and transfers on one clock, as a trace for Perfetto and as a table.
 
-During the recording, each rank listens to its own operations and spans (`autograd.events`) and its own communicators
-(`observing`), and records times by its own clock. At the end, rank 0 collects the records of all ranks, corrects the
+During the recording, each rank makes records of its own operations, with their times (`autograd.records.times`) and
+calls, and notes its spans, by its own clock. At the end, rank 0 collects the records of all ranks, corrects the
 clocks (`clocks`), and matches the calls: the n-th call of a channel on one rank belongs to the n-th call on the others.
 The time until the last rank has entered a call is waiting; the rest of the call is transfer.
 """
@@ -12,6 +12,7 @@ import os
 import pickle
 import socket
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -19,14 +20,15 @@ import numpy as np
 
 from autograd.engine import events
 from autograd.errors import MeshError, check_callable, typed_errors
-from autograd.records.record import CallOf
+from autograd.records.record import CallOf, OperationRecord
+from autograd.records.times import TimesRecorder
 
 from ..transports.protocol import Communicator
 from ..world import world
 from .clocks import Clock, Offset, measure_offsets
 from .observing import observing
 from .recorder import Calls
-from .timeline_report import MESSAGES, CallRecord, OperationRecord, RankRecord, Report, SpanRecord, merged
+from .timeline_report import MESSAGES, CallRecord, OperationTimes, RankRecord, Report, SpanRecord, merged
 
 __all__ = ["Timeline", "broadcast_object", "timeline"]
 
@@ -89,12 +91,10 @@ class Timeline:
         self.path = None if path is None else os.fspath(path)
         self.report: Report | None = None
         self._clock = clock
-        self._calls: list[tuple[CallOf, bool, str]] = []  # with whether a sweep runs, and the operation
-        self._operations: list[OperationRecord] = []
-        self._open: list[tuple[str, str, int]] = []
+        self._recorder = TimesRecorder(clock)
+        self._calls: list[tuple[CallOf, OperationRecord | None]] = []  # with the operation that makes it
         self._spans: list[SpanRecord] = []
         self._open_spans: list[tuple[str, int, int]] = []
-        self._elements = 0  # of the results of all operations of forward
         self._exit: ExitStack | None = None
         self._channel: Communicator | None = None
         self._start: list[Offset] = []
@@ -110,7 +110,7 @@ class Timeline:
         self._channel.barrier()
         self._exit = ExitStack()
         self._exit.enter_context(observing(Calls(self._clock, self._take)))
-        self._exit.enter_context(events.listening(_Operations(self)))
+        self._exit.enter_context(events.listening(self._recorder))
         self._exit.enter_context(events.listening_to_spans(self._hear_span))
         return self
 
@@ -121,9 +121,9 @@ class Timeline:
             return
         channel = self._channel
         ends = measure_offsets(channel, self._clock)
-        rank = int(channel.rank)
-        calls = self._records_of_calls(rank)
-        mine = RankRecord(rank, socket.gethostname(), calls, self._operations, self._spans)
+        rank, made = int(channel.rank), self._recorder.records
+        calls = [_of_timeline(call, by, made, rank) for call, by in self._calls]
+        mine = RankRecord(rank, socket.gethostname(), calls, _times_of(made), self._spans)
         records = _gathered(channel, mine)
         if records is not None:
             self.report = merged(records, self._start, ends)
@@ -143,44 +143,39 @@ class Timeline:
             self.report.plot(path)
 
     # -- recording ---------------------------------------------------------------------------------------------
-    def hear(self, phase: str, direction: str, name: str) -> None:
-        """Record the begin or the end of an operation."""
-        if phase == "begin":
-            self._open.append((direction, name, self._clock()))
-            return
-        end, depth = self._clock(), len(self._open)
-        while depth:  # operations that an error ended have no end event: close them with the operation around them
-            depth -= 1
-            direction_open, name_open, begin = self._open.pop()
-            if (direction_open, name_open) == (direction, name):
-                self._operations.append(OperationRecord(name, direction, begin, end, depth))
-                return
-
-    def count(self, result: Any) -> None:
-        """Count the elements of the result of an operation."""
-        for y in result if isinstance(result, tuple | list) else (result,):
-            self._elements += int(getattr(getattr(y, "array", y), "size", 0))
-
     def _hear_span(self, edge: str, name: str, rows: int) -> None:
         if edge == "begin":
-            self._open_spans.append((name, self._clock(), self._elements))
+            self._open_spans.append((name, self._clock(), self._recorder.elements))
             return
         while self._open_spans:  # spans that an error ended have no end event
             name_open, begin, elements = self._open_spans.pop()
             if name_open == name:
-                self._spans.append(SpanRecord(name, begin, self._clock(), self._elements - elements, rows))
+                self._spans.append(SpanRecord(name, begin, self._clock(), self._recorder.elements - elements, rows))
                 return
 
     def _take(self, call: CallOf) -> None:
         """Take a call that has begun, with the operation that makes it."""
-        is_backward = any(direction == "backward" for direction, _, _ in self._open)
-        self._calls.append((call, is_backward, self._open[-1][1] if self._open else call.call))
-
-    def _records_of_calls(self, rank: int) -> list[CallRecord]:
-        return [_of_timeline(*each, rank) for each in self._calls]
+        self._calls.append((call, self._recorder.current))
 
 
-def _of_timeline(call: CallOf, is_backward: bool, by: str, rank: int) -> CallRecord:
+def _times_of(records: Sequence[OperationRecord]) -> list[OperationTimes]:
+    """The operations that have ended, as timelines have them."""
+    depths: list[int] = []
+    for record in records:
+        depths.append(0 if record.cause is None else depths[record.cause] + 1)
+    return [OperationTimes(r.name, r.direction, r.begin_ns, r.end_ns, depths[r.id]) for r in records if r.end_ns]
+
+
+def _is_backward(record: OperationRecord | None, records: Sequence[OperationRecord]) -> bool:
+    """Whether an operation is one of a sweep, or inside one."""
+    while record is not None and record.direction != "backward":
+        record = None if record.cause is None else records[record.cause]
+    return record is not None
+
+
+def _of_timeline(
+    call: CallOf, by: OperationRecord | None, records: Sequence[OperationRecord], rank: int
+) -> CallRecord:
     """A call as timelines have it, with the key by which it is matched with the calls of other ranks."""
     is_message = call.call in MESSAGES
     peers = None
@@ -190,26 +185,10 @@ def _of_timeline(call: CallOf, is_backward: bool, by: str, rank: int) -> CallRec
     key = channel, call.ranks, peers, "message" if is_message else call.call
     root = None if is_message else call.peer
     return CallRecord(
-        call.call, call.axis, key, call.number, call.bytes, root, is_backward, by, call.begin_ns, call.returned_ns,
-        call.wait_ns, call.end_ns if call.has_ended else None, call.is_nonblocking,
+        call.call, call.axis, key, call.number, call.bytes, root, _is_backward(by, records),
+        call.call if by is None else by.name, call.begin_ns, call.returned_ns, call.wait_ns,
+        call.end_ns if call.has_ended else None, call.is_nonblocking,
     )  # fmt: skip
-
-
-class _Operations:
-    """The listener of a timeline to the operations of its thread."""
-
-    __slots__ = ("_timeline",)
-
-    def __init__(self, to: Timeline):
-        self._timeline = to
-
-    def __call__(self, phase: str, direction: str, name: str) -> None:
-        self._timeline.hear(phase, direction, name)
-
-    def see(self, phase: str, direction: str, name: str, facts: tuple[Any, ...]) -> None:
-        self._timeline.hear(phase, direction, name)
-        if direction == "forward" and phase == "end" and not getattr(facts[0], "enters", False):
-            self._timeline.count(facts[2])
 
 
 # -- collecting the records --------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from .clocks import Offset, corrected
 
-__all__ = ["MESSAGES", "CallRecord", "OperationRecord", "RankRecord", "Report", "Row", "SpanRecord", "merged"]
+__all__ = ["MESSAGES", "CallRecord", "OperationTimes", "RankRecord", "Report", "Row", "SpanRecord", "merged"]
 
 
 @dataclass(slots=True)
@@ -77,7 +77,7 @@ class CallRecord:
         return 0.0 if self.end is None else max(0.0, self.end - max(self.ready, self.wait))
 
 
-class OperationRecord(NamedTuple):
+class OperationTimes(NamedTuple):
     """One operation of the program on one rank; `depth` is the number of operations that it is nested in."""
 
     name: str
@@ -107,7 +107,7 @@ class RankRecord:
     rank: int
     host: str
     calls: list[CallRecord]
-    operations: list[OperationRecord]
+    operations: list[OperationTimes]
     spans: list[SpanRecord] = field(default_factory=list)
 
 

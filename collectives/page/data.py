@@ -176,7 +176,7 @@ def _numbered(of: RankRecords, first: int, last: int) -> RankRecords:
             operands=tuple(at.get(x, -1) for x in record.operands),
             adjoint_of=None if record.adjoint_of is None else at.get(record.adjoint_of),
             cause=None if record.cause is None else at.get(record.cause),
-            contributions=tuple(replace(x, to=at.get(x.to, -1)) for x in record.contributions),
+            contributions=tuple(x._replace(to=at.get(x.to, -1)) for x in record.contributions),
         )
 
     return replace(of, records=[new(record) for record in of.records if record.id in at], steps=[])

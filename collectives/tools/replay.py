@@ -39,7 +39,10 @@ SUMMARY = "Run a recorded program again in one process, with the bits that it ha
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `replay`."""
     parser.add_argument("record", help="the folder that cc.record or RINGTAPE_RECORD wrote")
-    parser.add_argument("--rank", type=int, metavar="R", help="replay this rank alone, if the ranks were processes")
+    parser.add_argument(
+        "--rank", type=int, metavar="R",
+        help="replay this rank alone, if it was a process and has its data; with --to or --pdb, the rank that stops",
+    )  # fmt: skip
     parser.add_argument(
         "--to", metavar="PLACE", help="stop at a step counted from 0, a line as train.py:41, or operation:57"
     )

@@ -3,10 +3,10 @@
 The observer of a thread sees each call of its communicators once, whatever algorithm or transport runs it. Its result
 is all that the program gets from other ranks. Results of started calls are recorded at their wait.
 
-With its `data`, a record has the result of every call, and each rank can be replayed alone. Without, it has the order:
-the name of each call and a digest of its result. A replay then runs all ranks, and they communicate again. Only
-results that another transport would not give again are recorded: sums of MPI's own reductions, whose order of
-additions is the library's. Two ranks have one order.
+A record has the order: the name of each call and a digest of its result. A replay runs all ranks, and they communicate
+again. Only results that another transport would not give again are recorded: sums of MPI's own reductions, whose order
+of additions is the library's. Two ranks have one order. With its `data`, a record has the result of every call, and
+each rank can be replayed alone.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class Recording:
         Whether the results of all calls are recorded.
     """
 
-    def __init__(self, writer: RecordWriter, data: bool = True):
+    def __init__(self, writer: RecordWriter, data: bool):
         self.writer, self.data = writer, data
         self._channels: dict[Any, _Channel] = {}
         self._calls: dict[Any, _Call] = {}
@@ -292,7 +292,7 @@ def bits() -> dict[str, Any]:
     return {"processor": processor(), "python": platform.python_version(), **environment_of_bits()}
 
 
-def start(folder: str, everyone: Communicator, kind: str, data: bool = True) -> Recording:
+def start(folder: str, everyone: Communicator, kind: str, data: bool) -> Recording:
     """A recording of one rank in a new file."""
     try:
         writer = RecordWriter(path_of(folder, int(everyone.index)))
@@ -367,5 +367,10 @@ def _has_data() -> bool:
 
 
 def replay_line(folder: str, rank: int, data: bool) -> str:
-    """The command that replays a rank; with the order alone, all ranks."""
-    return f"python -m collectives replay {folder}" + f" --rank {rank}" * data
+    """The command that replays a record, with the data of which this rank can be replayed alone; and a line on that."""
+    if data:
+        return f"python -m collectives replay {folder} --rank {rank}\n  this rank alone; without --rank all ranks"
+    return (
+        f"python -m collectives replay {folder}\n  all ranks together; a record with its data allows one alone: "
+        "RINGTAPE_RECORD_DATA=1 or data=True"
+    )

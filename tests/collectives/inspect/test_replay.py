@@ -19,7 +19,15 @@ from autograd import nn, optim, random
 from autograd.digests import blake2b
 from autograd.errors import ArgumentError, CheckpointWarning, CommunicationError, DtypeError, MeshError, OptionError
 from collectives.tools.stopping import found_file, place_of
-from collectives.transports.record_file import CALL, Entry, RecordWriter, decoded, digest_of, read_record
+from collectives.transports.record_file import (
+    _BLOCK_BYTES,
+    CALL,
+    Entry,
+    RecordWriter,
+    decoded,
+    digest_of,
+    read_record,
+)
 from collectives.transports.replays.data import Replay
 from collectives.transports.replays.recorded import Record
 from collectives.transports.replays.replaying import replaying
@@ -62,9 +70,10 @@ def test_bits(ranks: int, algorithm: str, data: bool, tmp_path: Path) -> None:
         assert not order.differences
 
 
-def test_started_calls_and_messages(tmp_path: Path) -> None:
+@pytest.mark.parametrize("data", [True, False], ids=["data", "order"])
+def test_started_calls_and_messages(data: bool, tmp_path: Path) -> None:
     def program() -> Any:
-        with cc.record(tmp_path / "run"):
+        with cc.record(tmp_path / "run", data):
             group = cc.world()
             at, n = int(group.index), int(group.size)
             pending = group.start(cc.transports.request.Request("all_reduce", np.full(2, at + 0.5)))
@@ -96,9 +105,10 @@ def test_another_program_is_refused(tmp_path: Path) -> None:
         cc.run(longer, 3)
 
 
-def test_a_failure_is_repeated(tmp_path: Path) -> None:
+@pytest.mark.parametrize("data", [True, False], ids=["data", "order"])
+def test_a_failure_is_repeated(data: bool, tmp_path: Path) -> None:
     def program() -> None:
-        with cc.record(tmp_path / "run"), cc.Mesh(dp=3) as mesh:
+        with cc.record(tmp_path / "run", data), cc.Mesh(dp=3) as mesh:
             if mesh.axis("dp").rank == 1:
                 cc.barrier("dp")
             else:
@@ -106,7 +116,9 @@ def test_a_failure_is_repeated(tmp_path: Path) -> None:
 
     with pytest.raises(cc.CollectiveMismatch) as recorded:
         cc.run(program, 3)
-    assert "python -m collectives replay" in "".join(recorded.value.__notes__)
+    allows = "without --rank all ranks" if data else "all ranks together; a record with its data allows one alone"
+    assert f"python -m collectives replay {tmp_path / 'run'}" in (said := "".join(recorded.value.__notes__))
+    assert allows in said
     with replaying(Record(str(tmp_path / "run"))), pytest.raises(cc.CollectiveMismatch):
         cc.run(program, 3)
 
@@ -168,6 +180,49 @@ def test_files(tmp_path: Path) -> None:
         read_record(str(path))
     with pytest.raises(CommunicationError, match="holds no record"):
         Record(str(tmp_path / "none"))
+
+
+def test_results_of_several_blocks(tmp_path: Path) -> None:
+    """They are read from the files of a rank that goes on, that was killed while it wrote, and that has ended."""
+    path, rng = tmp_path / "rank-0", np.random.default_rng(0)
+    sizes = [3, _BLOCK_BYTES - 3, 5, 3 * _BLOCK_BYTES + 1, 0, 7, 7, _BLOCK_BYTES // 2, _BLOCK_BYTES // 2 + 9, 4]
+    results = [rng.integers(0, 256, size, np.uint8) for size in sizes]
+    results[2:2] = [results[0] + 1]  # in the form of the first
+
+    def check(found: list[Entry]) -> None:
+        assert len(found) == len(written)
+        for entry, result in zip(found, written, strict=True):
+            assert decoded(entry).tobytes() == result.tobytes()
+
+    writer, written = RecordWriter(str(path)), list[np.ndarray]()
+    for k, result in enumerate(results):
+        writer.add_result(0, k, result)
+        written.append(result)
+        check(read_record(str(path)))
+        with open(f"{path}.data", "ab") as data:  # killed while it appends the block
+            size = data.tell()
+            data.write(b"part")
+            data.flush()
+            check(read_record(str(path)))
+            data.truncate(size)
+    writer.close()
+    check(read_record(str(path)))
+    assert Path(f"{path}.data").stat().st_size // _BLOCK_BYTES == 1 + sum(sizes + [3]) // _BLOCK_BYTES
+
+
+def test_a_killed_process_loses_no_result(tmp_path: Path) -> None:
+    program = """
+import os, sys, numpy
+from collectives.transports.record_file import RecordWriter
+writer = RecordWriter(sys.argv[1])
+for k in range(40):
+    writer.add_result(0, k, numpy.full(10_000, k))
+os.kill(os.getpid(), 9)
+"""
+    path = str(tmp_path / "rank-0")
+    done = subprocess.run([sys.executable, "-c", program, path], cwd=ROOT, timeout=100, check=False)
+    assert done.returncode == -9
+    assert [decoded(entry)[[0, -1]].tolist() for entry in read_record(path)] == [[k, k] for k in range(40)]
 
 
 @pytest.mark.parametrize("facts", [{}, {"rank": "a"}, {"rank": 0, "size": 2, "hosts": 1}, {"rank": 3, "size": 2}])
@@ -240,9 +295,10 @@ def test_data_that_is_no_bool_is_refused(tmp_path: Path) -> None:
         pass
 
 
-def test_second_order_and_one_sided_access(tmp_path: Path) -> None:
+@pytest.mark.parametrize("data", [True, False], ids=["data", "order"])
+def test_second_order_and_one_sided_access(data: bool, tmp_path: Path) -> None:
     def program() -> Any:
-        with cc.record(tmp_path / "run"), cc.Mesh(dp=-1) as mesh:
+        with cc.record(tmp_path / "run", data), cc.Mesh(dp=-1) as mesh:
             rank, size = int(mesh.ranks.rank), int(mesh.ranks.size)
             x = ag.tensor(np.arange(3.0) + rank, {"dp": cc.V})
 
@@ -307,7 +363,8 @@ def test_the_first_value_that_is_no_number_is_named_with_line_and_rank(tmp_path:
 
 
 def test_the_debugger_begins_in_the_program(tmp_path: Path) -> None:
-    done = launch("replay_program.py", 2, "dp", "fail", limit_s=100, RINGTAPE_RECORD=str(tmp_path / "run"))
+    variables = {"RINGTAPE_RECORD": str(tmp_path / "run"), "RINGTAPE_RECORD_DATA": "1"}
+    done = launch("replay_program.py", 2, "dp", "fail", limit_s=100, **variables)
     assert done.code != 0
     command = [sys.executable, "-m", "collectives", "replay", str(tmp_path / "run"), "--rank", "1", "--pdb"]
     typed = f"b {AT}\nc\np ('at', step, rank)\nq\n"

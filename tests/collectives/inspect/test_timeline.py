@@ -22,7 +22,7 @@ from autograd.engine import events
 from collectives.inspect import timeline_report
 from collectives.inspect.clocks import Offset, corrected, cristian, measure_offsets
 from collectives.inspect.observing import observing
-from collectives.inspect.timeline_report import CallRecord, OperationRecord, RankRecord, merged
+from collectives.inspect.timeline_report import CallRecord, OperationTimes, RankRecord, merged
 from collectives.transports.protocol import Communicator, Pending, Request, observers
 from parallel import DataParallel
 
@@ -90,7 +90,7 @@ def records(*begins: int, call: str = "all_reduce", root: int | None = None, end
     for rank, begin in enumerate(begins):
         c = CallRecord(call, "dp", ("dp@0", tuple(range(len(begins))), None, call), 1, 4000, root, False, call)
         c.begin, c.returned, c.wait, c.end = begin, end, begin, end
-        found.append(RankRecord(rank, "here", [c], [OperationRecord(call, "forward", begin - 5, end + 5, 0)]))
+        found.append(RankRecord(rank, "here", [c], [OperationTimes(call, "forward", begin - 5, end + 5, 0)]))
     return found
 
 
