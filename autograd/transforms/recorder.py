@@ -29,7 +29,7 @@ from ..engine.tape import scope
 from ..engine.tensor import TENSORS, WATCH, Tensor
 from ..errors import CaptureError, find_site, short, short_site
 
-__all__ = ["Held", "Named", "Recorder", "Row", "Slot", "accumulate", "adopt", "difference", "read"]
+__all__ = ["Held", "Named", "Recorder", "Row", "Silent", "Slot", "accumulate", "adopt", "difference", "read"]
 
 
 class Slot:
@@ -135,7 +135,7 @@ _PLAIN = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis), sli
 _IMMUTABLE = frozenset((bool, int, float, complex, str, bytes, type(None), type(Ellipsis), slice, range))
 
 
-class _Silent:
+class Silent:
     """An entry of the engine's listeners, with which operations ask the recorder. It takes operations as they are."""
 
     whole = True
@@ -166,7 +166,7 @@ class Recorder(Capture):
         self._arrays: dict[int, Any] = {}  # of each leaf, when it was last read
         self._known: dict[int, tuple[Slot, Any]] = {}  # by id: the slot of an object, and the object
         self._twins: dict[int, Any] = {}
-        self._entry = (thread, _Silent())
+        self._entry = (thread, Silent())
         self.count = 0
         self.constants: list[Any] = []  # kept, so that no other object gets the id of one
         slots = [self._new(x) for x in inputs]
