@@ -20,7 +20,7 @@ from .guards import Form, Guard, Seen, entry, is_heard
 from .launch_graph import Launches, copied, require_device
 from .lowering import Lowering, changing
 from .recorder import Held, Recorder, difference
-from .replay import Departed, compiled, lowered
+from .replay import Departed, compiled, in_order, lowered
 
 __all__ = ["CapturedStep", "capture"]
 
@@ -47,6 +47,8 @@ class CapturedStep:
         self._runtime: Runtime | None = None  # of the device of a step without arguments on it
         self._last: _Plan | _LaunchPlan | None = None
         self._made: list[tuple[Any, _Plan | _LaunchPlan]] = []
+        self._runs = 0  # calls that were no replays at once
+        self._first_plan = warmup + 3  # the first call at which another rank may replay
         self._count = 0  # of the recorded calls since a replay
         self._replays = 0  # at the last recorded call
         self.replays = 0
@@ -64,8 +66,8 @@ class CapturedStep:
         if plan is not None:
             try:
                 found = plan.enter(args)
-            except Departed as error:
-                return self._depart(args, error)
+            except Departed:
+                return self._depart(args)
             if found is not None:
                 self.replays += 1
                 return found[0] if plan.is_single else plan.structure.rebuild(found)
@@ -77,6 +79,7 @@ class CapturedStep:
                 "capture: a captured step was called inside a tape's block, which would not record it\n  fix: put "
                 "the tape and backward into the step"
             )
+        self._runs += 1
         if is_heard():
             return self._step(*args)
         if self._warmup > 0:
@@ -88,22 +91,20 @@ class CapturedStep:
                 self._last = plan
                 try:
                     found = plan.run(*form.arrays)
-                except Departed as error:
-                    return self._depart(args, error)
+                except Departed:
+                    return self._depart(args)
                 self.replays += 1
                 return plan.structure.rebuild(found)
         if form.is_on_device or self._runtime is not None:
             return self._capture_launches(form)
         return self._record(args, form)
 
-    def _depart(self, args: tuple[Any, ...], error: Departed) -> Any:
-        """Run the step itself, where a replay has found another decision. Other ranks may not have found it."""
+    def _depart(self, args: tuple[Any, ...]) -> Any:
+        """Run the step itself, where a replay has found another decision on data. Other ranks may go on replaying."""
         if state.distribution.is_alone:
             return self._step(*args)
-        raise CaptureError(
-            "capture: a decision on data, or an error, ended a replay on this rank before its first change, and other "
-            f"ranks may go on: {error.__cause__ or 'another decision'}\n  fix: call the step itself"
-        ) from error
+        with Recorder(Form(args).arrays, threading.get_ident(), is_quiet=True):
+            return self._step(*args)
 
     def _capture_launches(self, form: Form) -> Any:
         """Run the step of a form as it is, or capture its work on the device and replay it."""
@@ -143,7 +144,9 @@ class CapturedStep:
         first = self._first.pop(form.key, None)
         before = [] if first is None else [(array, array.copy()) for array in changing(first.recorder)]
         inputs = [x.copy() for x in form.arrays] if first is not None else []
-        recorder = Recorder(form.arrays, threading.get_ident())
+        # The ranks compare the first runs, which are recorded at the same calls on all of them.
+        is_quiet = self._runs >= self._first_plan and not state.distribution.is_alone
+        recorder = Recorder(form.arrays, threading.get_ident(), is_quiet)
         with recorder:
             result = self._step(*args)
         self._runtime = next(filter(None, (runtime_of(type(x.array)) for x in recorder.leaves.values())), None)
@@ -190,6 +193,7 @@ class _Plan:
     def __init__(self, form: Form, of: _Run, structure: Structure, inputs: Sequence[Any], before: Sequence[Any]):
         self.guard, self.structure, self.held = of.guard, structure, of.held
         self.is_single = structure.kind is None
+        of.recorder.rows = in_order(of.recorder.rows, len(form.arrays))
         self.run = compiled(of.recorder, of.results, len(form.arrays))
         self.lowering: Lowering | None = None
         made = lowered(of.recorder, of.results, form.arrays, self.run)
@@ -301,7 +305,7 @@ def capture(step: Callable[..., Any], *, warmup: int = 2) -> CapturedStep:
         running averages of a module were updated; or a nonblocking communication, a `checkpoint`, or a primitive of
         the user ran. At the second recording: it is not the same calls, because a constant was made anew in the step
         (by NumPy, or from numbers), or a Python decision was another one. The message names the line. After 16 recorded
-        calls without a replay. On several ranks, at a replay: a decision on data was another one.
+        calls without a replay. On several ranks, at a run while others may replay: it asks them for values.
     TapeError
         It is called inside a tape's block.
 
@@ -334,7 +338,8 @@ def capture(step: Callable[..., Any], *, warmup: int = 2) -> CapturedStep:
 
     All ranks of a mesh call the step alike, and record it at the same calls. A replay makes the same requests in the
     same order: collectives, the buckets of `DataParallel` (each at its entry, so that they do not overlap with the
-    sweep), the gathers of ZeRO. What the ranks compare besides is compared in the recorded runs only.
+    sweep), the gathers of ZeRO. What the ranks compare besides is compared in the first runs only: a rank whose call is
+    no replay later, as that of a shorter batch, sends what the others send in theirs.
 
     Examples
     --------

@@ -104,6 +104,7 @@ class Seen(Capture):
     """The leaves and the modules of a step whose work a device captures. As a context it hears of this thread."""
 
     sweep_class = Sweep
+    has_changed = False
 
     def __init__(self) -> None:
         super().__init__()
@@ -224,7 +225,7 @@ def entry(form: Form, guard: Guard, run: Callable[..., Any]) -> Callable[[tuple[
               *(f"    if {fault}: return None" for fault in faults), *(f"    {line}" for line in lines),
               f"    return run({given})"]  # fmt: skip
     space = dict(names)
-    exec(compile("\n".join(source), "<guards of a captured step>", "exec"), space)
+    exec(compile("\n".join(source), f"{__file__}: entry", "exec"), space)
     found: Callable[[tuple[Any, ...]], Any] = space["enter"]
     return found
 

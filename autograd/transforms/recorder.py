@@ -28,6 +28,7 @@ from ..engine.sweep import Sweep
 from ..engine.tape import scope
 from ..engine.tensor import TENSORS, WATCH, Tensor
 from ..errors import CaptureError, find_site, short, short_site
+from ..optim.base import remove_gradients
 
 __all__ = ["Held", "Named", "Recorder", "Row", "Silent", "Slot", "accumulate", "adopt", "difference", "read"]
 
@@ -100,6 +101,11 @@ class Row:
     def line(self) -> str:
         return short_site(*self.site)
 
+    @property
+    def can_be_again(self) -> bool:
+        """Whether what it changes can be changed again by the step itself, after a replay has departed."""
+        return self.function is remove_gradients or self.changes == "keys"
+
 
 def read(leaf: Leaf) -> Any:
     """The present array of a leaf."""
@@ -147,6 +153,8 @@ class Silent:
 class Recorder(Capture):
     """The rows of one run of a step, in order. As a context it records this thread.
 
+    With `is_quiet` other ranks may replay the step meanwhile: besides its rows, which they make too, it sends nothing.
+
     Attributes
     ----------
     rows : list of Row
@@ -154,12 +162,15 @@ class Recorder(Capture):
         Those whose arrays were read, in order, each once.
     modules : list of Module
         Those that were called, each once.
+    has_changed : bool
+        Whether a row has changed something that a second run would change again.
     """
 
     records = True
 
-    def __init__(self, inputs: Sequence[Any], thread: int):
+    def __init__(self, inputs: Sequence[Any], thread: int, is_quiet: bool = False):
         super().__init__()
+        self._quiets = state.distribution if is_quiet else None
         self.rows: list[Row] = []
         self.leaves: dict[int, Leaf] = {}
         self.modules: dict[int, Any] = {}
@@ -168,6 +179,7 @@ class Recorder(Capture):
         self._twins: dict[int, Any] = {}
         self._entry = (thread, Silent())
         self.count = 0
+        self.has_changed = False
         self.constants: list[Any] = []  # kept, so that no other object gets the id of one
         slots = [self._new(x) for x in inputs]
         self._arguments = [
@@ -194,8 +206,12 @@ class Recorder(Capture):
         state.recorder = self
         set_capture(self)
         listeners.append(self._entry)
+        if self._quiets is not None:
+            self._quiets.quiet(True)
 
     def _end(self) -> None:
+        if self._quiets is not None:
+            self._quiets.quiet(False)
         listeners.remove(self._entry)
         set_capture(None)
         state.recorder = None
@@ -266,6 +282,7 @@ class Recorder(Capture):
 
     def _add(self, row: Row, value: Any) -> None:
         row.value = value
+        self.has_changed = self.has_changed or bool(row.changes and not row.can_be_again)
         row.slot = self._new(value).at
         self._register_parts(row, value, ())
         self.rows.append(row)

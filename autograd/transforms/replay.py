@@ -13,13 +13,15 @@ from typing import Any
 import numpy as np
 
 from ..engine.tensor import Tensor
-from ..errors import CaptureError
-from ..optim.base import remove_gradients
+from ..errors import SITES, CaptureError
 from ..random.keys import get_state, set_state
 from .lowering import Lowering, slots_in
 from .recorder import Held, Named, Recorder, Row, Slot, accumulate, adopt, read
 
-__all__ = ["Departed", "compiled", "lowered"]
+__all__ = ["Departed", "compiled", "in_order", "lowered"]
+
+
+_MARK = "  # row "
 
 
 class Departed(Exception):
@@ -47,13 +49,40 @@ def lowered(
     return _LoweredWriter(recorder.rows, results, len(inputs), lowering, exact).function(), lowering
 
 
+def in_order(rows: Sequence[Row], count: int) -> list[Row]:
+    """The rows of a step of `count` arguments. First come decisions that depend on arguments only, and what they need.
+
+    Raises
+    ------
+    CaptureError
+        Another decision comes after a change.
+    """
+    chains: dict[int, dict[int, Row]] = {at: {} for at in range(count)}  # by slot: rows that make it of arguments
+    first: dict[int, Row] = {}
+    has_changed = False
+    for row in rows:
+        slots = slots_in((row.args, row.words))
+        if not row.changes and row.function is not read and all(at in chains for at in slots):
+            chain = {key: each for at in slots for key, each in chains[at].items()} | {id(row): row}
+            chains |= dict.fromkeys((row.slot, *row.parts.values()), chain)
+            if row.expected:
+                first |= chain
+        elif row.expected and has_changed:
+            raise CaptureError(
+                f"capture: {row.name} at {row.line} decides on a computed value after something has changed, so "
+                "that a replay could not go back; needed: decisions on arguments of the step"
+            )
+        has_changed = has_changed or bool(row.changes and not row.can_be_again)
+    return [*first.values(), *(row for row in rows if id(row) not in first)]
+
+
 class _Writer:
     """Writes the source of the function."""
 
     def __init__(self, rows: Sequence[Row], results: Sequence[Any], count: int):
         self.count = count
         self.results = results
-        self.rows = self._in_order(rows)
+        self.rows = rows
         self.names: dict[str, Any] = {"Tensor": Tensor, "Departed": Departed}
         self._of: dict[int, str] = {}
         self._last: dict[int, int] = {}  # by slot: the line of its last use
@@ -62,25 +91,6 @@ class _Writer:
                 self._last[at] = i
         self._kept = set(slots_in(list(results)))
         self.alone = self._adopted(self._kept)
-
-    def _in_order(self, rows: Sequence[Row]) -> list[Row]:
-        """The rows, decisions that depend on arguments only first."""
-        given = set(range(self.count))
-        first: list[Row] = []
-        for row in rows:
-            if (row.expected or row.function is read) and given.issuperset(slots_in((row.args, row.words))):
-                if row.expected:
-                    first.append(row)
-        chosen = set(map(id, first))
-        changed = False
-        for row in rows:
-            if row.expected and id(row) not in chosen and changed:
-                raise CaptureError(
-                    f"capture: {row.name} at {row.line} decides on a computed value after something has changed, so "
-                    "that a replay could not go back; needed: decisions on arguments of the step"
-                )
-            changed = changed or bool(row.changes and not _can_be_again(row))
-        return [*first, *(row for row in rows if id(row) not in chosen)]
 
     def name(self, value: Any) -> str:
         """The name of a constant."""
@@ -115,8 +125,8 @@ class _Writer:
 
     def lines(self) -> list[str]:
         """The body of the function. Until something has changed that a second run would change again, errors depart."""
-        first = next((i for i, row in enumerate(self.rows) if row.changes and not _can_be_again(row)), len(self.rows))
-        parts = [self.lines_of(i, row) for i, row in enumerate(self.rows)]
+        first = next((i for i, row in enumerate(self.rows) if row.changes and not row.can_be_again), len(self.rows))
+        parts = [[f"{line}{_MARK}{i}" for line in self.lines_of(i, row)] for i, row in enumerate(self.rows)]
         head = [line for part in parts[:first] for line in part]
         tail = [line for part in parts[first:] for line in part]
         if head:
@@ -191,8 +201,9 @@ class _Writer:
         given = [f"v{i}" for i in range(self.count)]
         body = self.lines()
         names = ", ".join([*given, *(f"{name}={name}" for name in self.names)])
+        marks = {i: line.rpartition(_MARK)[2] for i, line in enumerate(body, 2) if _MARK in line}
         source = f"def replay({names}):\n" + "\n".join(f"    {line}" for line in body)
-        space = dict(self.names)
+        space = {**self.names, SITES: {i: self.rows[int(mark)].site for i, mark in marks.items()}}
         exec(compile(source, "<captured step>", "exec"), space)
         found: Callable[..., Any] = space["replay"]
         return found
@@ -301,11 +312,6 @@ class _LoweredWriter(_Writer):
     def _line(self, function: Any, args: Any, out: Any = None) -> str:
         given = [*map(self.text, args), *([] if out is None else [f"out={self.text(out)}"])]
         return f"{self.name(function)}({', '.join(given)})"
-
-
-def _can_be_again(row: Row) -> bool:
-    """Whether what a row changes can be changed again by the step itself, after a replay has departed."""
-    return row.function is remove_gradients or row.changes == "keys"
 
 
 def _is_plain(x: Any) -> bool:

@@ -129,6 +129,26 @@ arguments("unsigned labels", lambda i, x, y: (x, y.astype("uint8") if i > 5 else
 
 
 @program()
+def _a_label_to_ignore_in_the_second_microbatch(wrap: Wrap) -> Any:
+    t = Training()
+
+    def step(x: Any, y: Any) -> Any:
+        t.optimizer.zero_grad()
+        for rows in (slice(0, 3), slice(3, None)):
+            with ag.Tape() as tape:
+                loss = t.loss(ag.tensor(x[rows]), y[rows])
+            tape.backward(loss)
+        t.optimizer.step()
+        return loss
+
+    do = wrap(step)
+    for i in range(12):
+        x, y = data(i)
+        t.found.append(bits(do(x, numpy.where(numpy.arange(6) == 4, -100, y) if i > 7 else y)))
+    return t.end()
+
+
+@program()
 def _a_label_out_of_range(wrap: Wrap) -> Any:
     t = Training()
     step = wrap(t.step)
