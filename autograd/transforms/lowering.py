@@ -110,8 +110,8 @@ class Calls:
 class Update:
     """A step of SGD with momentum as calls; `begin` first."""
 
-    def __init__(self, optimizer: SGD, small: Any, gradients: Gradients, members: Sequence[Leaf]):
-        self.optimizer, self.small = optimizer, small
+    def __init__(self, optimizer: SGD, keep: bool, small: Any, gradients: Gradients, members: Sequence[Leaf]):
+        self.optimizer, self.keep, self.small = optimizer, keep, small
         self.members = [(p, p.array) for p in members]
         self.calls: list[Any] = small.calls(gradients.flat)
         self.velocities = [(i, optimizer.velocity[i]) for i in small.others]
@@ -128,9 +128,10 @@ class Update:
         )  # fmt: skip
 
     def begin(self) -> None:
-        """Take the rate of the step from its schedule, count the step, and write the numbers."""
+        """Take the rate of the step from its schedule, count the step, note the use of gradients, write the numbers."""
         optimizer = self.optimizer
         optimizer._advance()
+        optimizer._note_use(self.keep)
         self.small.set_numbers(optimizer.lr, optimizer.momentum)
 
 
@@ -570,8 +571,8 @@ class Lowering:
         self.gradients.finish(len(members) if lowers else 0, divided)
         if not lowers or step is None:
             return {}
-        optimizer = step.args[0]
-        return {id(step): Update(optimizer, optimizer.together(), self.gradients, together)}
+        optimizer, keep = step.args
+        return {id(step): Update(optimizer, keep, optimizer.together(), self.gradients, together)}
 
     def _gradient_rows(self) -> tuple[dict[int, Row], set[int], Row | None]:
         """By the id of a leaf, the row that gives it its gradient; the leaves with another use of it; a step of SGD.

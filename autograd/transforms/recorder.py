@@ -125,6 +125,8 @@ def _owner(x: Any) -> Any:
 
 def accumulate(leaf: Leaf, ct: Any) -> Any:
     """Add a cotangent to the gradient of a leaf, and return the array of the gradient."""
+    if leaf._grad is not None and leaf.used is not None:
+        leaf._note_addition()
     leaf.accumulate(ct)
     return getattr(leaf._grad, "array", leaf._grad)
 

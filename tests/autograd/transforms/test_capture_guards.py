@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -46,6 +47,9 @@ class Training:
     def run(self, step: Any, calls: range, *args: Any, **how: Any) -> None:
         for seed in calls:
             self.found.append(bits(step(*(args or data(seed, **how)))))
+
+    def run_without(self, step: Any, calls: int) -> None:
+        self.found += [bits(step()) for _ in range(calls)]
 
     def end(self) -> Any:
         return self.found, [bits(p) for p in self.model.parameters()], [bits(p.grad) for p in self.model.parameters()]
@@ -675,3 +679,95 @@ def test_a_program_is_right_or_refused_or_in_the_contract(case: Program) -> None
 
 def test_there_are_fifty_programs() -> None:
     assert len(PROGRAMS) >= 50
+
+
+# -- gradients that are used twice -------------------------------------------------------------------------------------
+USES: dict[str, Callable[[Training, Wrap], Any]] = {}
+
+
+def use(run: Callable[[Training, Wrap], Any]) -> Callable[[Training, Wrap], Any]:
+    USES[run.__name__.strip("_").replace("_", " ")] = run
+    return run
+
+
+@use
+def _a_second_step_after_the_call(t: Training, wrap: Wrap) -> None:
+    step = wrap(t.step)
+    t.run(step, range(8))
+    t.optimizer.step()
+    t.run(step, range(8, 20))
+
+
+@use
+def _a_second_step_after_a_lowered_one(t: Training, wrap: Wrap) -> None:
+    t.model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
+    t.optimizer = optim.SGD(t.model.parameters(), 0.1, 0.9)
+    x = ag.tensor(numpy.random.default_rng(0).standard_normal((32, 64)).astype("float32"))
+    y = ag.tensor(numpy.arange(32) % 10)
+    step = wrap(lambda: t.step(x, y))
+    t.run_without(step, 8)
+    t.optimizer.step()
+    t.run_without(step, 12)
+    assert not hasattr(step, "replays") or step._last.lowering.updates
+
+
+@use
+def _a_second_step_in_the_call(t: Training, wrap: Wrap) -> None:
+    def step(x: Any, y: Any) -> Any:
+        loss = t.step(x, y)
+        t.optimizer.step()
+        return loss
+
+    t.run(wrap(step), range(12))
+
+
+def _without_zero_grad(t: Training, wrap: Wrap, keep: bool) -> None:
+    def step(x: Any, y: Any) -> Any:
+        with ag.Tape() as tape:
+            loss = t.loss(x, y)
+        tape.backward(loss)
+        t.optimizer.step(keep=keep)
+        return loss
+
+    do = wrap(step)
+    t.run(do, range(7))
+    t.optimizer.zero_grad()  # none is used twice up to the eighth step
+    t.run(do, range(7, 12))
+
+
+@use
+def _a_backward_that_adds(t: Training, wrap: Wrap) -> None:
+    _without_zero_grad(t, wrap, keep=False)
+
+
+@use
+def _a_sum_that_is_meant(t: Training, wrap: Wrap) -> None:
+    _without_zero_grad(t, wrap, keep=True)
+
+
+@use
+def _one_use(t: Training, wrap: Wrap) -> None:
+    t.run(wrap(t.step), range(20))
+
+
+def told(run: Callable[[Training, Wrap], Any], wrap: Wrap) -> tuple[list[str], Any]:
+    t = Training()
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        run(t, wrap)
+    return [str(each.message) for each in found if each.category is ag.errors.GradientWarning], t.end()
+
+
+@pytest.mark.parametrize("name", USES)
+def test_a_replay_warns_of_gradients_that_are_used_twice(name: str) -> None:
+    made: list[Any] = []
+    expected = told(USES[name], lambda step: step)
+    assert told(USES[name], lambda step: made.append(ag.capture(step)) or made[0]) == expected
+    assert (not expected[0]) == (name in ("one use", "a sum that is meant"))
+    assert made[0].replays > 4
+
+
+def test_a_replay_that_marks_no_gradients_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(optim.SGD, "_note_use", lambda optimizer, keep: None)
+    with pytest.raises(AssertionError):
+        test_a_replay_warns_of_gradients_that_are_used_twice("a second step after a lowered one")
