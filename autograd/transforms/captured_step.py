@@ -301,8 +301,8 @@ def capture(step: Callable[..., Any], *, warmup: int = 2) -> CapturedStep:
     ------
     CaptureError
         At a call that records: a value became plain data (``float(x)``, ``x.numpy()``, ``print(x)``, ``if x:``), which
-        a replay could not repeat; an operation has a boolean index; data of a leaf, or a gradient, was assigned;
-        running averages of a module were updated; or a nonblocking communication, a `checkpoint`, or a primitive of
+        a replay could not repeat; an operation has a boolean index; data of a leaf, a gradient, or a buffer was
+        assigned, other than by batch norm; or a nonblocking communication, a `checkpoint`, or a primitive of
         the user ran. At the second recording: it is not the same calls, because a constant was made anew in the step
         (by NumPy, or from numbers), or a Python decision was another one. The message names the line. After 16 recorded
         calls without a replay. On several ranks, at a run while others may replay: it asks them for values.

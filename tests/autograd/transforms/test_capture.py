@@ -184,8 +184,8 @@ class Images(nn.Module):
 
     def __init__(self) -> None:
         self.layers = nn.Sequential(
-            nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(4, 8, 3), nn.ReLU(), nn.Flatten(),
-            nn.Linear(32, 10),
+            nn.Conv2d(1, 4, 3, padding=1), nn.BatchNorm2d(4, momentum=None), nn.ReLU(), nn.MaxPool2d(2),
+            nn.Conv2d(4, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(32, 10),
         )  # fmt: skip
 
     def forward(self, x: Any) -> Any:
@@ -236,7 +236,9 @@ def test_models_replay_with_the_same_bits(kind: Any, draw: Any, make: Any) -> No
 
         do = ag.capture(step) if captures else step
         random = numpy.random.default_rng(1)
-        runs.append(([bits(do(*draw(random))) for _ in range(STEPS + 1)], [bits(p) for p in model.parameters()]))
+        losses = [bits(do(*draw(random))) for _ in range(STEPS + 1)]
+        buffers = [bits(x) for _, x in model.named_buffers()]
+        runs.append((losses, [bits(p) for p in model.parameters()], buffers))
         if captures:
             assert do.replays == STEPS - 3
     assert runs[0] == runs[1]

@@ -554,12 +554,14 @@ def _a_gradient_that_is_assigned(wrap: Wrap) -> Any:
     return t.end()
 
 
-@program("refused")
+@program()
 def _running_averages(wrap: Wrap) -> Any:
     t = Training()
-    t.model[2] = nn.BatchNorm1d(8)
-    t.run(wrap(t.step), range(12))
-    return t.end(), bits(t.model[2].running_mean)
+    t.model[2] = norm = nn.BatchNorm1d(8)
+    do = wrap(t.step)
+    t.run(do, range(12))
+    assert getattr(do, "replays", 8) == 8
+    return t.end(), bits([norm.running_mean, norm.running_var, norm.num_batches_tracked])
 
 
 @program()
