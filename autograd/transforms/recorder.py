@@ -28,6 +28,7 @@ from ..engine.sweep import Sweep
 from ..engine.tape import scope
 from ..engine.tensor import TENSORS, WATCH, Tensor
 from ..errors import CaptureError, find_site, short, short_site
+from ..layouts.rank_values import RANK_NUMBERS, plain, rank_axes
 from ..optim.base import remove_gradients
 
 __all__ = ["Held", "Named", "Recorder", "Row", "Silent", "Slot", "accumulate", "adopt", "difference", "read"]
@@ -360,6 +361,7 @@ class Recorder(Capture):
         twin = object.__new__(type(op))
         twin.__dict__.update(vars(op))
         call, name = self.call, op.name
+        kernels: dict[Any, Any] = {}  # by what calls it as a row: the backward of a kernel
 
         def function(*args: Any) -> Any:
             return call(op.function, args, name=name, of=(op, "y"))
@@ -371,12 +373,15 @@ class Recorder(Capture):
                 def backward(*given: Any, of: Any = kept[0]) -> Any:
                     return call(of, given, name=f"{name}, backward")
 
+                kernels[backward] = kept[0]
                 return y, (backward, *kept[1:])
             return y, kept
 
         def cotangent(i: int, ct: Any, y: Any, xs: Any, options: Any, shapes: Any = None) -> Any:
             if _has_tensors((ct, y, xs)):  # a recorded sweep: the rule's own operations are rows
                 return op.cotangent(i, ct, y, xs, options, shapes)
+            if y.__class__ is tuple and y and callable(y[0]):  # of a rule that runs in the place of the kernel's
+                y = (kernels[y[0]], *y[1:])
             return call(op.cotangent, (i, ct, y, xs, options, shapes), name=f"{name}, backward", of=(op, i))
 
         twin.function = function
@@ -542,6 +547,8 @@ def _same(a: Any, b: Any) -> bool:
         return True
     if a.__class__ is not b.__class__:
         return False
+    if isinstance(a, RANK_NUMBERS):
+        return bool(plain(a) == plain(b)) and rank_axes(a) == rank_axes(b)
     if isinstance(a, float | complex | np.generic):
         return repr(a) == repr(b) if not isinstance(a, np.generic) else a.tobytes() == b.tobytes()
     if isinstance(a, _PLAIN) or callable(a) or a.__class__.__hash__ is not object.__hash__ and _is_value(a):

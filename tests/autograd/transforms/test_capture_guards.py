@@ -217,6 +217,22 @@ def _other_keys_of_a_dictionary(wrap: Wrap) -> Any:
 
 
 @program()
+def _an_array_of_indices(wrap: Wrap) -> Any:
+    w = ag.Parameter(numpy.arange(12.0).reshape(6, 2))
+
+    def step(i: Any) -> Any:
+        with ag.Tape() as tape:
+            loss = (w[i] ** 2).sum()
+        tape.backward(loss)
+        return loss
+
+    do = wrap(step)
+    found = [bits(do(numpy.random.default_rng(k).integers(0, 6, 4))) for k in range(12)]
+    assert getattr(do, "replays", 8) == 8
+    return found, bits(w.grad)
+
+
+@program()
 def _a_text_that_chooses(wrap: Wrap) -> Any:
     do = wrap(lambda x, how: np.tanh(ag.tensor(x)) if how == "tanh" else np.exp(ag.tensor(x)))
     return [bits(do(data(i)[0], "tanh" if i < 6 else "exp")) for i in range(12)]
