@@ -104,7 +104,6 @@ class Seen(Capture):
     """The leaves and the modules of a step whose work a device captures. As a context it hears of this thread."""
 
     sweep_class = Sweep
-    has_changed = False
 
     def __init__(self) -> None:
         super().__init__()
@@ -124,6 +123,10 @@ class Seen(Capture):
     def module(self, module: Any) -> None:
         """A module is called, and may call all that it has."""
         self.modules.update((id(each), each) for each in module.modules())
+
+    def should_look_at(self, value: Any) -> bool:
+        """A replay decides nothing."""
+        return False
 
     def read_all(self, operands: Any) -> None:
         """Leaves enter a computation together."""

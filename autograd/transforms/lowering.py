@@ -20,30 +20,12 @@ from ..engine.leaves import Leaf
 from ..errors import RingtapeError
 from ..optim.base import remove_gradients, whole_step
 from ..optim.sgd import PART, SGD
-from .recorder import Held, Named, Recorder, Row, Slot, accumulate, adopt, read
+from .recorder import Held, Named, Recorder, Row, Slot, accumulate, adopt, read, slots_in
 
-__all__ = ["Calls", "Gradients", "Lowering", "Update", "changing", "slots_in"]
+__all__ = ["Calls", "Gradients", "Lowering", "Update", "changing"]
 
 _NEVER = 1 << 60
 _ALIGNED = 64
-
-
-def slots_in(x: Any) -> list[int]:
-    """The slots in the arguments of a row, or in results."""
-    kind = x.__class__
-    if kind is Slot:
-        return [x.at]
-    if kind is tuple or kind is list:
-        return [at for part in x for at in slots_in(part)]
-    if kind is dict:
-        return slots_in(list(x.values()))
-    if kind is Held:
-        return slots_in(x.array)
-    if kind is Named:
-        return slots_in(x.parts)
-    if kind is slice:
-        return slots_in((x.start, x.stop, x.step))
-    return []
 
 
 class _Refused(Exception):

@@ -11,7 +11,7 @@ replayed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
@@ -31,7 +31,8 @@ from ..errors import CaptureError, find_site, short, short_site
 from ..layouts.rank_values import RANK_NUMBERS, plain, rank_axes
 from ..optim.base import remove_gradients
 
-__all__ = ["Held", "Named", "Recorder", "Row", "Silent", "Slot", "accumulate", "adopt", "difference", "read"]
+__all__ = ["Held", "Named", "Recorder", "Row", "Silent", "Slot", "accumulate", "adopt", "difference", "read",
+           "slots_in"]  # fmt: skip
 
 
 class Slot:
@@ -106,6 +107,29 @@ class Row:
     def can_be_again(self) -> bool:
         """Whether what it changes can be changed again by the step itself, after a replay has departed."""
         return self.function is remove_gradients or self.changes == "keys"
+
+    def is_early(self, known: Container[int]) -> bool:
+        """Whether a replay can make the call before it changes something: its operands are known, and none learned."""
+        is_learned = self.function is read and self.args[0].requires_grad
+        return not self.changes and not is_learned and all(at in known for at in slots_in((self.args, self.words)))
+
+
+def slots_in(x: Any) -> list[int]:
+    """The slots in the arguments of a row, or in results."""
+    kind = x.__class__
+    if kind is Slot:
+        return [x.at]
+    if kind is tuple or kind is list:
+        return [at for part in x for at in slots_in(part)]
+    if kind is dict:
+        return slots_in(list(x.values()))
+    if kind is Held:
+        return slots_in(x.array)
+    if kind is Named:
+        return slots_in(x.parts)
+    if kind is slice:
+        return slots_in((x.start, x.stop, x.step))
+    return []
 
 
 def read(leaf: Leaf) -> Any:
@@ -185,6 +209,7 @@ class Recorder(Capture):
         self.has_changed = False
         self.constants: list[Any] = []  # kept, so that no other object gets the id of one
         slots = [self._new(x) for x in inputs]
+        self._given = len(slots)
         self._arguments = [
             (slot, x) for slot, x in zip(slots, inputs, strict=True)
             if x.__class__ is np.ndarray and x.flags.c_contiguous and x.size
@@ -329,6 +354,17 @@ class Recorder(Capture):
 
     def _refuse(self, row: Row, why: str, fix: str) -> NoReturn:
         raise CaptureError(f"capture: {row.name} at {row.line} {why}, and is not captured\n  fix: {fix}")
+
+    def should_look_at(self, value: Any) -> bool:
+        """Whether a replay cannot go back after an error about a value, and knows it before it changes something."""
+        slot = self.refer(value) if self.has_changed else None
+        if slot.__class__ is not Slot:
+            return False
+        known = set(range(self._given))
+        for row in self.rows:
+            if row.is_early(known):
+                known.update((row.slot, *row.parts.values()))
+        return slot.at in known
 
     def require(self, function: Callable[..., Any], args: tuple[Any, ...], words: dict[str, Any]) -> Any:
         """Make a call that decides on data. A replay that finds another result runs the step itself."""

@@ -15,8 +15,8 @@ import numpy as np
 from ..engine.tensor import Tensor
 from ..errors import SITES, CaptureError
 from ..random.keys import get_state, set_state
-from .lowering import Lowering, slots_in
-from .recorder import Held, Named, Recorder, Row, Slot, accumulate, adopt, read
+from .lowering import Lowering
+from .recorder import Held, Named, Recorder, Row, Slot, accumulate, adopt, read, slots_in
 
 __all__ = ["Departed", "compiled", "in_order", "lowered"]
 
@@ -50,7 +50,7 @@ def lowered(
 
 
 def in_order(rows: Sequence[Row], count: int) -> list[Row]:
-    """The rows of a step of `count` arguments. First come decisions that depend on arguments only, and what they need.
+    """The rows of a step of `count` arguments. First come decisions on arguments and data, and what they need.
 
     Raises
     ------
@@ -61,8 +61,8 @@ def in_order(rows: Sequence[Row], count: int) -> list[Row]:
     first: dict[int, Row] = {}
     has_changed = False
     for row in rows:
-        slots = slots_in((row.args, row.words))
-        if not row.changes and row.function is not read and all(at in chains for at in slots):
+        if row.is_early(chains):
+            slots = slots_in((row.args, row.words))
             chain = {key: each for at in slots for key, each in chains[at].items()} | {id(row): row}
             chains |= dict.fromkeys((row.slot, *row.parts.values()), chain)
             if row.expected:

@@ -79,6 +79,17 @@ def digits(reduction: Any = None, between: Any = None) -> Training:
     return Training(step, lambda k: rows(k, 31, 64, 10), model.parameters())
 
 
+def shared_in_the_step() -> Training:
+    found = digits()
+    draw = np.random.default_rng(0)
+
+    def step(x: Any, y: Any) -> Any:
+        return found.step(shared(x), shared(y))
+
+    return found._replace(step=step, draw=lambda k: (draw.standard_normal((31, 64)).astype("float32"),
+                                                     draw.integers(0, 10, 31)))  # fmt: skip
+
+
 def batch_size() -> Training:
     noise = NoiseScale(decay=0.999)
     found = digits(noise)
@@ -237,6 +248,7 @@ def by_cast() -> Training:
 
 CAPTURED: dict[str, Callable[[], Training]] = {
     "02_digits": digits,
+    "02_digits, divided in the step": shared_in_the_step,
     "03_tensor_parallel": tensor_parallel,
     "07_domain_decomposition": domains,
     **{f"09_sharded_state, stage {stage}": lambda stage=stage: sharded_state(stage) for stage in range(4)},  # type: ignore[misc]

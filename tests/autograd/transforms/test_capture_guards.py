@@ -217,6 +217,28 @@ def _other_keys_of_a_dictionary(wrap: Wrap) -> Any:
 
 
 @program()
+def _labels_from_before_the_step_in_the_second_microbatch(wrap: Wrap) -> Any:
+    t = Training()
+    labels = ag.tensor(numpy.arange(6) % 3)
+
+    def step(x: Any) -> Any:
+        t.optimizer.zero_grad()
+        for rows in (slice(0, 3), slice(3, None)):
+            with ag.Tape() as tape:
+                loss = nn.cross_entropy(t.model(ag.tensor(x[rows])), labels[rows], reduction="mean")
+            tape.backward(loss)
+        t.optimizer.step()
+        return loss
+
+    do = wrap(step)
+    for i in range(12):
+        labels.data = (numpy.arange(6) + i) % 3
+        t.found.append(bits(do(data(i)[0])))
+    assert getattr(do, "replays", 8) == 8
+    return t.end()
+
+
+@program()
 def _an_array_of_indices(wrap: Wrap) -> Any:
     w = ag.Parameter(numpy.arange(12.0).reshape(6, 2))
 
