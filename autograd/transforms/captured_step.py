@@ -327,7 +327,7 @@ def capture(step: Callable[..., Any], *, warmup: int = 2) -> CapturedStep:
     an array, on a global, or on an attribute of an object that is no module; what Python does besides operations, such
     as counting or appending to a list; and a write by NumPy to an array that the step reads.
 
-    `clip_grad_norm_` returns a Tensor inside a captured step.
+    `clip_grad_norm_` and `MasterWeights.step` return a Tensor inside a captured step.
 
     A step whose arrays are on a GPU is captured as its launches (see `cuda_graph`): after `warmup` and one more call
     the step runs once more to give the device its work, and a replay is one launch, a copy of each argument and a copy

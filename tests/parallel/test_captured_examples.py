@@ -90,6 +90,25 @@ def shared_in_the_step() -> Training:
                                                      draw.integers(0, 10, 31)))  # fmt: skip
 
 
+def mixed_precision() -> Training:
+    """02_digits in float16."""
+    layers = nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10)
+    model = DataParallel(nn.Sequential(*layers).to(np.float16), "dp")
+    optimizer = optim.MasterWeights(optim.Adam, model.parameters(), 0.01)
+
+    def step(x: Any, y: Any) -> Any:
+        with ag.Tape() as tape:
+            mine = nn.cross_entropy(model(x.astype(np.float16)), y, reduction="sum") / y.global_shape[0]
+            loss = cc.all_reduce(mine, "dp", to=cc.I)
+            scaled = optimizer.scale(loss)
+        tape.backward(scaled)
+        optim.clip_grad_norm_(model.parameters(), 0.3)
+        optimizer.step()
+        return loss
+
+    return Training(step, lambda k: rows(k, 31, 64, 10), [*model.parameters(), *optimizer.parameters])
+
+
 def batch_size() -> Training:
     noise = NoiseScale(decay=0.999)
     found = digits(noise)
@@ -249,6 +268,7 @@ def by_cast() -> Training:
 CAPTURED: dict[str, Callable[[], Training]] = {
     "02_digits": digits,
     "02_digits, divided in the step": shared_in_the_step,
+    "02_digits, float16": mixed_precision,
     "03_tensor_parallel": tensor_parallel,
     "07_domain_decomposition": domains,
     **{f"09_sharded_state, stage {stage}": lambda stage=stage: sharded_state(stage) for stage in range(4)},  # type: ignore[misc]

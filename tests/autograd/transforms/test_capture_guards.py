@@ -616,20 +616,38 @@ def _running_averages_that_change_between_evaluations(wrap: Wrap) -> Any:
     return found, t.end()
 
 
-@program("refused")
-def _a_loss_scale(wrap: Wrap) -> Any:
-    t = Training()
-    optimizer = optim.MasterWeights(lambda ps: optim.SGD(ps, 0.1), t.model.parameters())
+def with_masters(name: str, dtype: Any, clips: bool) -> None:
+    """A step of `MasterWeights`, two of whose gradients overflow, and whose loss scale grows."""
 
-    def step(x: Any, y: Any) -> Any:
-        with ag.Tape() as tape:
-            loss = optimizer.scale(t.loss(x, y))
-        tape.backward(loss)
-        optimizer.step()
-        return loss
+    def run(wrap: Wrap) -> Any:
+        t = Training()
+        t.model.to(dtype)
+        scaler = optim.LossScaler(2.0**10, growth_interval=3)
+        optimizer = optim.MasterWeights(lambda ps: optim.SGD(ps, 0.1, 0.9), t.model.parameters(), scaler=scaler)
 
-    t.run(wrap(step), range(12))
-    return t.end()
+        def step(x: Any, y: Any) -> Any:
+            optimizer.zero_grad()
+            with ag.Tape() as tape:
+                loss = t.loss(ag.tensor(x).astype(dtype), y)
+                scaled = optimizer.scale(loss)
+            tape.backward(scaled)
+            norm = optim.clip_grad_norm_(t.model.parameters(), 0.2) if clips else 0.0
+            return loss, norm, optimizer.step()
+
+        do, found = wrap(step), []
+        for i in range(12):
+            x, y = data(i)
+            loss, norm, updated = do(x * (1e9 if i in (6, 9) else 1), y)
+            found.append((bits(loss), repr(float(norm)), bool(updated), scaler.value))
+        assert getattr(do, "replays", 8) == 8
+        return found, [bits(p) for p in optimizer.parameters], optimizer.skipped, t.end()
+
+    PROGRAMS.append(Program(name, run))
+
+
+with_masters("master weights of float16", numpy.float16, clips=False)
+with_masters("master weights of float16, clipped", numpy.float16, clips=True)
+with_masters("master weights of float32", numpy.float32, clips=True)
 
 
 @program("refused")
