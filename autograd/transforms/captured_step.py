@@ -302,9 +302,9 @@ def capture(step: Callable[..., Any], *, warmup: int = 2) -> CapturedStep:
     CaptureError
         At a call that records: a value became plain data (``float(x)``, ``x.numpy()``, ``print(x)``, ``if x:``), which
         a replay could not repeat; an operation has a boolean index; data of a leaf, a gradient, or a buffer was
-        assigned, other than by batch norm; or a nonblocking communication, a `checkpoint`, or a primitive of
-        the user ran. At the second recording: it is not the same calls, because a constant was made anew in the step
-        (by NumPy, or from numbers), or a Python decision was another one. The message names the line. After 16 recorded
+        assigned, other than by batch norm; or a nonblocking communication, a `checkpoint`, or a primitive with a jvp
+        alone ran. At the second recording: it is not the same calls, because a constant was made anew in the step (by
+        NumPy, or from numbers), or a Python decision was another one. The message names the line. After 16 recorded
         calls without a replay. On several ranks, at a run while others may replay: it asks them for values.
     TapeError
         It is called inside a tape's block.

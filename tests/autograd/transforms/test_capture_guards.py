@@ -13,6 +13,7 @@ import autograd as ag
 import autograd.numpy as np
 from autograd import nn, optim
 from autograd.errors import CaptureError, RingtapeError, ShapeError, TapeError
+from autograd.extend import defjvp, defvjp, primitive
 
 from .test_capture import bits
 
@@ -648,6 +649,45 @@ def with_masters(name: str, dtype: Any, clips: bool) -> None:
 with_masters("master weights of float16", numpy.float16, clips=False)
 with_masters("master weights of float16, clipped", numpy.float16, clips=True)
 with_masters("master weights of float32", numpy.float32, clips=True)
+
+
+def with_primitive(name: str, function: Callable[..., Any], vjp: Any, outcome: str = "right") -> None:
+    """A step with a primitive of the program."""
+
+    def run(wrap: Wrap) -> Any:
+        of = primitive(function)
+        if outcome == "refused" and not vjp:
+            defjvp(of, lambda g, ans, x, k: g * k * numpy.cos(k * x), None)
+        else:
+            defvjp(of, *vjp)
+        w, optimizer = ag.Parameter(numpy.full((4, 3), 0.5, "float32")), None
+        optimizer = optim.SGD([w], 0.1, 0.9)
+
+        def step(x: Any) -> Any:
+            optimizer.zero_grad()
+            with ag.Tape() as tape:
+                loss = (of(ag.tensor(x) @ w, 2.0) ** 2).mean()
+            tape.backward(loss)
+            optimizer.step()
+            return loss
+
+        do = wrap(step)
+        found = [bits(do(data(i)[0])) for i in range(12)]
+        assert getattr(do, "replays", 8) == 8
+        return found, bits(w), bits(w.grad)
+
+    PROGRAMS.append(Program(name, run, outcome))
+
+
+with_primitive("a primitive of the program", lambda x, k: numpy.sin(k * x),
+               [lambda ans, x, k: lambda g: g * k * numpy.cos(k * x), None])  # fmt: skip
+with_primitive("a primitive with a jvp", lambda x, k: numpy.sin(k * x), [], "refused")
+with_primitive("a primitive that branches", lambda x, k: numpy.sin(x) if x.sum() > 0 else -k * x,
+               [lambda ans, x, k: lambda g: g * numpy.cos(x) if x.sum() > 0 else -k * g, None])  # fmt: skip
+with_primitive("a primitive whose cotangent is rounded", lambda x, k: numpy.sin(k * x),
+               [lambda ans, x, k: lambda g: (g * k * numpy.cos(k * x)).astype("float64"), None])  # fmt: skip
+with_primitive("a primitive whose cotangent has another form", lambda x, k: numpy.sin(k * x),
+               [lambda ans, x, k: lambda g: (g * k * numpy.cos(k * x)).tolist(), None], "refused")  # fmt: skip
 
 
 @program("refused")
