@@ -615,10 +615,20 @@ def caller() -> FrameType | None:
     return _user_frame(sys._getframe(1))
 
 
+SITES = "lines of the program"
+"""The global of a replay of a captured step that has, by its lines, those of the program."""
+
+
 def find_site() -> tuple[str, int]:
     """Return file and line of the innermost frame of this thread that is not in ringtape's own code."""
     frame = _user_frame(sys._getframe(1))
-    return ("<unknown>", 0) if frame is None else (frame.f_code.co_filename, frame.f_lineno)
+    if frame is None:
+        return "<unknown>", 0
+    file, line = frame.f_code.co_filename, frame.f_lineno
+    if file == "<captured step>":
+        found: tuple[str, int] = frame.f_globals[SITES].get(line, (file, line))
+        return found
+    return file, line
 
 
 def find_callers(most: int = 8) -> str:

@@ -24,12 +24,13 @@ from autograd.arrays.device import dtype_named, is_bfloat16
 from autograd.engine.deferred import refuse_pending
 from autograd.engine.state import state
 from autograd.engine.tensor import Tensor
-from autograd.errors import ArgumentError, MeshError, shorten, typed_errors
+from autograd.errors import ArgumentError, CaptureError, MeshError, shorten, typed_errors
 from autograd.layouts.layout import Grid, Layout
 from autograd.layouts.rank_values import RankInt
 from autograd.layouts.sizes import size_of
 
 from .checks import dropped, modes, numbers, parts, sanitizer
+from .checks.channel import Checks, QuietChecks
 from .declaration.call import Call, keep
 from .job.failure import process
 from .replicas import compare_end, compare_objective, compare_replicas, compare_step, is_due, note_numbers
@@ -429,7 +430,7 @@ class Mesh:
         """The shape of a value on each rank along some axes, and this rank's index. All these ranks must call it."""
         on = self.axis(axes)
         on.group.agree(lambda: f"shapes of a value that is Varying (axis={'*'.join(on.names)!r})")
-        gathered = on.group.exchange(json.dumps([int(n) for n in shape]).encode())
+        gathered = self.exchange(on.group, json.dumps([int(n) for n in shape]).encode())
         return [tuple(json.loads(data)) for data in gathered], on.group.index
 
     @typed_errors
@@ -489,6 +490,17 @@ class Mesh:
         self.norms += 1
         return is_due(self.norms)
 
+    def quiet(self, is_quiet: bool) -> None:
+        """Begin, or end, that the ranks compare nothing but their calls, as in replays of a captured step."""
+        self.__class__ = _QuietMesh if is_quiet else Mesh
+        for group in (self.ranks, *(axis.group for axis in self._axes.values())):
+            if group.checks is not None:
+                group.checks.__class__ = QuietChecks if is_quiet else Checks
+
+    def exchange(self, group: Communicator, data: bytes) -> list[bytes]:
+        """The bytes of all ranks of a group, in order."""
+        return group.exchange(data)
+
     def group(self, axes: Sequence[str] | None = None) -> Communicator:
         """The ranks along some axes; all ranks of the mesh without them."""
         return self.ranks if axes is None else self.axis(axes).group
@@ -498,7 +510,8 @@ class Mesh:
         """The numbers of all ranks along some axes, in order, as a control message. All these ranks call it."""
         group = self.axis(axes).group
         group.agree(lambda: str(call))
-        return [float(np.frombuffer(data, np.float64)[0]) for data in group.exchange(np.float64(number).tobytes())]
+        gathered = self.exchange(group, np.float64(number).tobytes())
+        return [float(np.frombuffer(data, np.float64)[0]) for data in gathered]
 
     @typed_errors
     def combinations_of_stages(self, found: set[tuple[str, ...]], call: str) -> set[tuple[str, ...]]:
@@ -512,7 +525,7 @@ class Mesh:
                 group = self.axis(axis).group
                 group.agree(partial("axes of a {} (axis={!r})".format, call, axis))
                 data = json.dumps(sorted(found)).encode()
-                found = {tuple(axes) for each in group.exchange(data) for axes in json.loads(each)}
+                found = {tuple(axes) for each in self.exchange(group, data) for axes in json.loads(each)}
         return found
 
     @typed_errors
@@ -523,7 +536,7 @@ class Mesh:
         """
         group = self.axis(axes).group
         group.agree(lambda: str(call))
-        return [_array_in(data) if data else None for data in group.exchange(_bytes_of(array))]
+        return [_array_in(data) if data else None for data in self.exchange(group, _bytes_of(array))]
 
     @typed_errors
     def gathered(self, array: Any, dim: int, axis: str, call: str) -> Any:
@@ -593,6 +606,36 @@ class Mesh:
                 raise ArgumentError(f"check_replicas: {type(x).__name__} was given; needed: Tensors")
         if self.ranks.size > 1:
             compare_replicas(tensors, self.grid, lambda axis: self.axis(axis).group)
+
+
+def _nothing(*args: Any) -> None:
+    pass
+
+
+_NOTHING: Any = _nothing
+
+
+class _QuietMesh(Mesh):
+    """A mesh while a rank records a step that other ranks may replay, which compare nothing but the calls."""
+
+    note_constant = note_beside = note_declaration = compare_objective = check_replicas = _NOTHING
+
+    def begin_walk(self, recording: Any) -> None:
+        recording.scale = False
+
+    @contextmanager
+    def accumulating(self) -> Iterator[None]:
+        yield
+
+    def is_norm_due(self) -> bool:
+        return False
+
+    def exchange(self, group: Communicator, data: bytes) -> list[bytes]:
+        raise CaptureError(
+            "capture: this call of a captured step is no replay on this rank, and needs to know values of the other "
+            f"ranks of {group.name!r}, which may replay and give none\n  fix: call the step itself, or give arguments "
+            "of the form of the other calls on all ranks"
+        )
 
 
 # Not `numpy.save` and `numpy.load`, which parses the header as Python text: on threads of Python 3.11 that fails at

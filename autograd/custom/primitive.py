@@ -158,10 +158,17 @@ class Call:
         return found
 
 
+def _cotangents(rule: Function, argnums: tuple[int, ...], ans: Any, args: Any, kwargs: Any, ct: Any) -> list[Any]:
+    """The cotangents of arguments by a reverse rule, as one call of a captured step."""
+    found: list[Any] = called(lambda ans, args, ct: list(rule(argnums, ans, args, kwargs)(ct)), ans, args, ct)
+    return found
+
+
 class Extension:
     """A user's function as an operation of the tape."""
 
     communicates = False
+    makes_rows = True  # a captured step repeats its calls
     dims = None  # how dimensions map to the result is unknown
 
     def __init__(self, name: str, function: Function, vjp: Function, jvp: Function):
@@ -191,8 +198,13 @@ class Extension:
         call.kwargs = {key: self._plain(key, value) for key, value in kwargs.items()}
         args = call.raw()
         recording, state.recording = state.recording, None  # the function's own operations are not recorded
+        recorder = state.recorder
         try:
-            result = called(self.function, *args, **call.kwargs)
+            if recorder is None or not recorder.records:
+                result = called(self.function, *args, **call.kwargs)
+            else:
+                recorder.read_all([call.found[i] for i in call.operands])
+                result = recorder.call(called, (self.function, *args), call.kwargs, name=self.name)
         finally:
             state.recording = recording
         ys, call.ans_structure = flatten(result)
@@ -200,6 +212,8 @@ class Extension:
             ys = self._recorded(call, args, recording)
         call.layout = self._layout(call)
         call.ans = [_value(y) if _is_value(y) else y for y in ys]
+        if recorder is not None:
+            self._require_known(recorder, call.ans)
         if recording is None or not call.enter(recording) or not any(map(_differentiable, call.ans)):
             xs = call.found
             tensors = [
@@ -214,6 +228,14 @@ class Extension:
             return Tensor(call.ans[0], call.layout, recording, whole)
         outputs = append_outputs(recording, whole, call.ans, [call.layout] * len(call.ans))
         return call.ans_structure.rebuild(outputs)
+
+    def _require_known(self, recorder: Any, values: Sequence[Any]) -> None:
+        """Refuse results that a row of a captured step does not give as they are."""
+        if recorder.records and any(_is_value(x) and recorder.slot_of(x) is None for x in values):
+            recorder.refuse(
+                f"a result of {self.name} or of its vjp is no array of the shape and dtype that its operation needs, "
+                "alone or in a tuple or list,", "such arrays, and a vjp in the place of a jvp"
+            )  # fmt: skip
 
     def _require_rule(self, call: Call) -> None:
         if self.vjp() is None and self.jvp() is None:
@@ -304,14 +326,21 @@ class Extension:
         self._require_rule(call)
         ans, args = self._values(call, sweep.recording if sweep.record else None, sweep.place)
         ct = self._cotangent(call, ct, sweep)
-        rule = self.vjp()
-        if rule is not None:
+        rule, recorder = self.vjp(), state.recorder
+        if rule is None:
+            if recorder is not None and recorder.records:
+                recorder.refuse(f"{self.name} has a jvp alone", "defvjp")
+            cts = self._transposed_jvp(call, ans, args, ct, sweep.record)
+        elif recorder is None or not recorder.records or sweep.record:
             cts = called(lambda ans, args, ct: list(rule(call.argnums, ans, args, call.kwargs)(ct)), ans, args, ct)
         else:
-            cts = self._transposed_jvp(call, ans, args, ct, sweep.record)
+            given = (rule, call.argnums, ans, args, call.kwargs, ct)
+            cts = recorder.call(_cotangents, given, name=f"{self.name}, backward")
         for i, g in call.parts(self.name, call.argnums, cts):
             if call.places[i] >= 0 and g is not None:
                 g = self._fit(g, call, i, sweep.record)
+                if recorder is not None and not sweep.record:
+                    self._require_known(recorder, [g])
                 sweep.general = sweep.general or dtype_to_round_to(g) is not None
                 sweep.add(call.places[i], g)
 

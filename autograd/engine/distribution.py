@@ -110,6 +110,10 @@ class Distribution(Protocol):
     def is_norm_due(self) -> bool:
         """Count a norm that a function of the user has computed: whether it is compared with ours."""
 
+    def quiet(self, is_quiet: bool) -> None:
+        """Begin, or end, that the ranks compare nothing but their calls, as in replays of a captured step. It is not
+        asked where `is_alone`."""
+
     # -- values of all ranks ---------------------------------------------------------------------------------------
     def group(self, axes: Sequence[str] | None = None) -> Group:
         """The ranks along some axes; all ranks of the mesh without them."""
@@ -173,6 +177,9 @@ class Alone:
 
     def is_norm_due(self) -> bool:
         return False
+
+    def quiet(self, is_quiet: bool) -> None:
+        pass
 
     def group(self, axes: Sequence[str] | None = None) -> Group:
         return _One()

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from .. import ops
-from ..arrays.capture import refuse
+from ..arrays.capture import Whole, recorded, refuse
 from ..arrays.device import as_array
 from ..engine.leaves import Parameter
 from ..engine.promotion import composite
@@ -223,6 +223,24 @@ class GroupNorm(Module):
         return y * ops.reshape(weight, wide) + ops.reshape(bias, wide)
 
 
+def _update_in_place(module: _BatchNorm, mean: Any, variance: Any, count: int) -> None:
+    """Update running averages in their arrays, as replays of a step need, which know a module by its attributes."""
+    before = {name: getattr(module, name) for name in _AVERAGES}
+    module._update(mean, variance, count)
+    for name, old in before.items():
+        new = getattr(module, name)
+        into, array = raw(old), raw(new)
+        is_same = getattr(old, "layout", None) is getattr(new, "layout", None) and into.dtype == array.dtype
+        if is_same and isinstance(into, np.ndarray) and into.flags.writeable:
+            into[...] = array
+            setattr(module, name, old)
+        elif isinstance(new, np.generic):
+            setattr(module, name, np.array(new))  # the next update writes to it
+
+
+_AVERAGES = ("running_mean", "running_var", "num_batches_tracked")
+
+
 class _BatchNorm(Module):
     """Batch normalisation: ``(x - mean) / sqrt(variance + eps) * weight + bias``, statistics of each channel.
 
@@ -315,6 +333,12 @@ class _BatchNorm(Module):
     def _track(self, mean: Any, variance: Any, count: int) -> None:
         if state.repeats:  # the first run has counted the batch
             return
+        if state.recorder is None:
+            self._update(mean, variance, count)
+            return
+        recorded(_update_in_place, Whole(self), mean, variance, count, changes=True, name="running averages")
+
+    def _update(self, mean: Any, variance: Any, count: int) -> None:
         refuse("running averages of a module were updated", "evaluation mode, or track_running_stats=False")
         batches = as_array(self.num_batches_tracked + 1)
         momentum = 1.0 / batches if self.momentum is None else self.momentum

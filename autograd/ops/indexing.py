@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ..arrays.capture import recorded
 from ..arrays.device import arange_beside, is_array, move, require_one_device
 from ..arrays.shape_only import Shaped
 from ..engine.primitive import Primitive, op
@@ -47,9 +48,14 @@ def normal_key(key: Any, array: Any = None) -> tuple[Any, ...]:
         if _is_index_array(k):
             if k.__class__ is not array.__class__ and array is not None:
                 require_one_device("getitem", x=array, index=k)
-            k = k.copy()  # the tape keeps it: a later write to the user's index array must not change the gradient
+            # The tape keeps a copy: a later write to the user's index array must not change the gradient.
+            k = k.copy() if state.recorder is None else recorded(_copied, k, name="index")
         result.append(k)
     return tuple(result)
+
+
+def _copied(k: Any) -> Any:
+    return k.copy()
 
 
 def _is_index_array(k: Any) -> bool:

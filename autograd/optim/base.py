@@ -300,6 +300,13 @@ class Optimizer:
         if not self.steps & (self.steps - 1) and not keep and current_capture() is None:
             self._mark_gradients()
 
+    def _note_use(self, keep: bool) -> None:
+        """Warn of gradients that are used twice, and mark them, as `step` does, in a step that is replayed."""
+        if self._used is not None:
+            self._warn_of_use()
+        if not self.steps & (self.steps - 1) and not keep:
+            self._mark_gradients()
+
     def _tell_updates(self) -> None:
         """Emit an update of each parameter that had a gradient."""
         for p in self.parameters:

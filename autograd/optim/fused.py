@@ -114,7 +114,7 @@ def refuse_other_arrays(is_same: bool) -> None:
         raise CaptureError(
             "a captured step was called after parameters or the optimizer's state were assigned, as load_state_dict "
             "does: the captured work updates the arrays from before\n  fix: capture the step again: "
-            "step = ag.cuda_graph(...)"
+            "step = ag.cuda_graph(...), or use ag.capture, which does so itself"
         )
 
 

@@ -20,11 +20,11 @@ from typing import Any
 
 import numpy as np
 
-from ..arrays.capture import refuse_recorded
+from ..arrays.capture import Whole, recorded
 from ..arrays.device import device_of, move, require_one_device, runtime_of, to_host
 from ..arrays.half import HALF, is_half, rounded
 from ..arrays.shape_only import Shaped, is_absent
-from ..engine.leaves import Leaf, Parameter
+from ..engine.leaves import Leaf, Parameter, constant
 from ..engine.locks import step_check
 from ..engine.state import state
 from ..engine.tensor import TENSORS, Tensor
@@ -125,11 +125,13 @@ class LossScaler:
         ArgumentError
             `loss` is no Tensor.
         """
-        refuse_recorded("LossScaler.scale")
         if loss.__class__ not in TENSORS:
             raise ArgumentError(f"LossScaler.scale: {type(loss).__name__} was given; needed: a Tensor")
+        loss = loss.astype(np.float32) if is_half(loss.dtype) else loss
+        if state.recorder is not None:
+            return loss * constant(recorded(_value_of, Whole(self), loss.dtype, name="LossScaler.scale"))
         self.was_used = True
-        return (loss.astype(np.float32) if is_half(loss.dtype) else loss) * self.value
+        return loss * self.value
 
     def update(self, finite: bool) -> None:
         """Change the scale after a step; `finite` tells whether all gradients were, on all ranks.
@@ -283,6 +285,9 @@ class MasterWeights(OfCopies):
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Set the gradients of all parameters and master weights to None."""
+        if state.recorder is not None:
+            recorded(MasterWeights.zero_grad, Whole(self), set_to_none, changes=True, name="zero_grad")
+            return
         super().zero_grad(set_to_none)
         self._is_finite, self._flags = True, []
 
@@ -292,7 +297,9 @@ class MasterWeights(OfCopies):
         They are added to what is there; the parameters' gradients are then None. It needs no communication, and calling
         it twice is harmless. `step` and the clipping functions call it.
         """
-        refuse_recorded("MasterWeights.unscale")
+        if state.recorder is not None:
+            recorded(MasterWeights.unscale, Whole(self), changes=True, name="MasterWeights.unscale")
+            return
         self._take_assigned()
         self._unscale_on_device()
         for p, master in zip(self._held, self.parameters, strict=True):
@@ -389,7 +396,8 @@ class MasterWeights(OfCopies):
         Returns
         -------
         bool
-            Whether the parameters were updated. The gradients are removed in both cases.
+            Whether the parameters were updated. The gradients are removed in both cases. In a step that is captured it
+            is a Tensor, which the step may return.
 
         Raises
         ------
@@ -400,7 +408,9 @@ class MasterWeights(OfCopies):
 
         See also `Optimizer.step`.
         """
-        refuse_recorded("MasterWeights.step")
+        if state.recorder is not None:
+            updated = recorded(_whole_step, Whole(self), changes=True, name="MasterWeights.step")
+            return Tensor(updated)  # type: ignore[return-value]  # a replay has no value for the program to read
         self._take_assigned()
         scale = 1 / self.scaler.value if self._join() else 1.0
         self.unscale()
@@ -511,6 +521,16 @@ class MasterWeights(OfCopies):
 
     def __repr__(self) -> str:
         return f"MasterWeights({self.optimizer!r}, {self.scaler!r})"
+
+
+def _value_of(scaler: LossScaler, dtype: Any) -> Any:
+    """The loss scale for a loss of a dtype, which is scaled."""
+    scaler.was_used = True
+    return dtype.type(scaler.value)
+
+
+def _whole_step(weights: MasterWeights) -> Any:
+    return np.array(weights.step())
 
 
 def _wide_dtype(dtype: Any) -> Any:

@@ -8,7 +8,7 @@ whole derivatives                      `jacobian`, `hessian`
 products                               `hvp`, `make_hvp`, `hessian_tensor_product` (`hessian_vector_product`),
                                        `tensor_jacobian_product` (`vector_jacobian_product`), `ggnvp`, `make_ggnvp`
 memory                                 `checkpoint`
-a step without its Python              `capture`; of a GPU's launches, `cuda_graph`
+a step without its Python              `capture`; `cuda_graph`, its bare form on a GPU
 =====================================  =========================================================================
 
 Arguments and outputs are arrays, floats, or nested tuples, lists and dicts of them. Without a mesh, plain arrays give
@@ -22,9 +22,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # loaded when first asked for, by `__getattr__`
-    from .captured import cuda_graph
+    from .captured_step import capture
     from .forward import deriv, jvp, make_jvp, make_jvp_reversemode
     from .jacobians import hessian, jacobian
+    from .launch_graph import cuda_graph
     from .products import (
         ggnvp,
         hessian_tensor_product,
@@ -48,7 +49,6 @@ if TYPE_CHECKING:  # loaded when first asked for, by `__getattr__`
         value_and_grad,
         vjp,
     )
-    from .step import capture
 
 __all__ = [
     "capture", "checkpoint", "cuda_graph", "deriv",
@@ -66,8 +66,8 @@ LAZY = {
     **dict.fromkeys(("ggnvp", "hessian_tensor_product", "hessian_vector_product", "hvp", "make_ggnvp", "make_hvp",
                      "tensor_jacobian_product", "vector_jacobian_product"), "products"),
     "checkpoint": "rematerialise",
-    "capture": "step",
-    "cuda_graph": "captured",
+    "capture": "captured_step",
+    "cuda_graph": "launch_graph",
 }  # fmt: skip
 """Names loaded at first use, and the module that defines each."""
 

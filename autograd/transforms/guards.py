@@ -14,16 +14,19 @@ from typing import Any
 
 import numpy as np
 
-from ..arrays.capture import current_capture
+from ..arrays.capture import Capture, current_capture
+from ..arrays.device import runtime_of
+from ..engine.dispatch import announce
 from ..engine.events import listeners, spans
 from ..engine.leaves import Leaf
 from ..engine.pytree import flatten
 from ..engine.state import state
+from ..engine.sweep import Sweep
 from ..engine.tensor import TENSORS
 from ..errors import TapeError, short
-from .recorder import Recorder
+from .recorder import Recorder, Silent
 
-__all__ = ["Form", "Guard", "entry", "is_heard"]
+__all__ = ["Form", "Guard", "Seen", "entry", "is_heard"]
 
 _CONSTANTS = (bool, int, float, complex, str, bytes, type(None))
 
@@ -47,7 +50,11 @@ class Form:
         Equal for arguments of one form.
     arrays : list
         The arrays and NumPy scalars, each once.
+    is_on_device : bool
+        Whether one of them is on a device.
     """
+
+    is_on_device = False
 
     def __init__(self, args: tuple[Any, ...]):
         self.leaves, self.structure = flatten(args)
@@ -64,7 +71,8 @@ class Form:
             if is_tensor and isinstance(x, Leaf) and x._requires_grad:
                 parts.append((x.__class__, id(x)))  # it is read as a leaf, and gets gradients
                 self.held.append(x)
-            elif isinstance(array, np.ndarray | np.generic):
+            elif isinstance(array, np.ndarray | np.generic) or runtime_of(type(array)) is not None:
+                self.is_on_device |= not isinstance(array, np.ndarray | np.generic)
                 first = seen.setdefault(id(array), i)
                 if first != i:
                     parts.append((x.__class__, "again", first))
@@ -92,10 +100,56 @@ class Form:
         return ", ".join(short(x) for x in self.leaves)
 
 
+class Seen(Capture):
+    """The leaves and the modules of a step whose work a device captures. As a context it hears of this thread."""
+
+    sweep_class = Sweep
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.leaves: dict[int, Leaf] = {}
+        self.modules: dict[int, Any] = {}
+        self._entry = (threading.get_ident(), Silent())
+
+    def __enter__(self) -> Seen:
+        state.recorder = self
+        listeners.append(self._entry)
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        listeners.remove(self._entry)
+        state.recorder = None
+
+    def module(self, module: Any) -> None:
+        """A module is called, and may call all that it has."""
+        self.modules.update((id(each), each) for each in module.modules())
+
+    def should_look_at(self, value: Any) -> bool:
+        """A replay decides nothing."""
+        return False
+
+    def read_all(self, operands: Any) -> None:
+        """Leaves enter a computation together."""
+        self.leaves.update((id(x), x) for x in operands if isinstance(x, Leaf))
+
+    def operation(self, op: Any, xs: tuple[Any, ...], options: Any) -> Any:
+        """The call of an operation."""
+        self.read_all(xs)
+        return self.call(announce, (op, xs, options))
+
+    def call(self, function: Callable[..., Any], args: tuple[Any, ...], *words: Any, **how: Any) -> Any:
+        """Call a function, and hear nothing of what it does."""
+        state.recorder = None
+        try:
+            return super().call(function, args)
+        finally:
+            state.recorder = self
+
+
 class Guard:
     """The leaves, the modules and the state of the thread of a recorded run."""
 
-    def __init__(self, recorder: Recorder):
+    def __init__(self, recorder: Recorder | Seen):
         self.state = state.distribution, state.grid, state.no_grad
         self.leaves = [(x, x.array, _leaf_form(x)) for x in recorder.leaves.values()]
         self.modules = [(module, _module_form(module)) for module in recorder.modules.values()]
@@ -107,6 +161,10 @@ class Guard:
             and all(_leaf_form(x) == form for x, _, form in self.leaves)
             and all(_has_module_form(module, form) for module, form in self.modules)
         )
+
+    def has_same_arrays(self) -> bool:
+        """Whether no leaf has got another array, where a replay reads those of the run."""
+        return all(x.array is array for x, array, _ in self.leaves)
 
     def is_of(self, other: Guard) -> bool:
         """Whether another run has called the same modules, and a replay of this one would be the step."""
@@ -170,7 +228,7 @@ def entry(form: Form, guard: Guard, run: Callable[..., Any]) -> Callable[[tuple[
               *(f"    if {fault}: return None" for fault in faults), *(f"    {line}" for line in lines),
               f"    return run({given})"]  # fmt: skip
     space = dict(names)
-    exec(compile("\n".join(source), "<guards of a captured step>", "exec"), space)
+    exec(compile("\n".join(source), f"{__file__}: entry", "exec"), space)
     found: Callable[[tuple[Any, ...]], Any] = space["enter"]
     return found
 

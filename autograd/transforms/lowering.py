@@ -21,30 +21,12 @@ from ..engine.leaves import Leaf
 from ..errors import RingtapeError
 from ..optim.base import remove_gradients, whole_step
 from ..optim.sgd import PART, SGD
-from .recorder import Held, Named, Recorder, Row, Slot, accumulate, adopt, read
+from .recorder import Held, Named, Recorder, Row, Slot, accumulate, adopt, read, slots_in
 
-__all__ = ["Calls", "Gradients", "Lowering", "Update", "changing", "slots_in"]
+__all__ = ["Calls", "Gradients", "Lowering", "Update", "changing"]
 
 _NEVER = 1 << 60
 _ALIGNED = 64
-
-
-def slots_in(x: Any) -> list[int]:
-    """The slots in the arguments of a row, or in results."""
-    kind = x.__class__
-    if kind is Slot:
-        return [x.at]
-    if kind is tuple or kind is list:
-        return [at for part in x for at in slots_in(part)]
-    if kind is dict:
-        return slots_in(list(x.values()))
-    if kind is Held:
-        return slots_in(x.array)
-    if kind is Named:
-        return slots_in(x.parts)
-    if kind is slice:
-        return slots_in((x.start, x.stop, x.step))
-    return []
 
 
 class _Refused(Exception):
@@ -111,8 +93,8 @@ class Calls:
 class Update:
     """A step of SGD with momentum as calls; `begin` first."""
 
-    def __init__(self, optimizer: SGD, small: Any, gradients: Gradients, members: Sequence[Leaf]):
-        self.optimizer, self.small = optimizer, small
+    def __init__(self, optimizer: SGD, keep: bool, small: Any, gradients: Gradients, members: Sequence[Leaf]):
+        self.optimizer, self.keep, self.small = optimizer, keep, small
         self.members = [(p, p.array) for p in members]
         calls: list[Any] = small.calls(gradients.flat)
         self.velocities = [(i, optimizer.velocity[i]) for i in small.others]
@@ -151,9 +133,10 @@ class Update:
         return self.holds() and all(p.array is array for p, array in self.members)
 
     def begin(self) -> None:
-        """Take the rate of the step from its schedule, count the step, and write the numbers."""
+        """Take the rate of the step from its schedule, count the step, note the use of gradients, write the numbers."""
         optimizer = self.optimizer
         optimizer._advance()
+        optimizer._note_use(self.keep)
         self.small.set_numbers(optimizer.lr, optimizer.momentum)
 
 
@@ -599,8 +582,8 @@ class Lowering:
         self._write(self.gradients.block)
         if not lowers or step is None:
             return {}
-        optimizer = step.args[0]
-        return {id(step): Update(optimizer, optimizer.together(), self.gradients, together)}
+        optimizer, keep = step.args
+        return {id(step): Update(optimizer, keep, optimizer.together(), self.gradients, together)}
 
     def _gradient_rows(self) -> tuple[dict[int, Row], set[int], Row | None]:
         """By the id of a leaf, the row that gives it its gradient; the leaves with another use of it; a step of SGD.

@@ -11,7 +11,7 @@ replayed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
@@ -28,8 +28,11 @@ from ..engine.sweep import Sweep
 from ..engine.tape import scope
 from ..engine.tensor import TENSORS, WATCH, Tensor
 from ..errors import CaptureError, find_site, short, short_site
+from ..layouts.rank_values import RANK_NUMBERS, plain, rank_axes
+from ..optim.base import remove_gradients
 
-__all__ = ["Held", "Named", "Recorder", "Row", "Slot", "accumulate", "adopt", "difference", "read"]
+__all__ = ["Held", "Named", "Recorder", "Row", "Silent", "Slot", "accumulate", "adopt", "difference", "read",
+           "slots_in"]  # fmt: skip
 
 
 class Slot:
@@ -100,6 +103,34 @@ class Row:
     def line(self) -> str:
         return short_site(*self.site)
 
+    @property
+    def can_be_again(self) -> bool:
+        """Whether what it changes can be changed again by the step itself, after a replay has departed."""
+        return self.function is remove_gradients or self.changes == "keys"
+
+    def is_early(self, known: Container[int]) -> bool:
+        """Whether a replay can make the call before it changes something: its operands are known, and none learned."""
+        is_learned = self.function is read and self.args[0].requires_grad
+        return not self.changes and not is_learned and all(at in known for at in slots_in((self.args, self.words)))
+
+
+def slots_in(x: Any) -> list[int]:
+    """The slots in the arguments of a row, or in results."""
+    kind = x.__class__
+    if kind is Slot:
+        return [x.at]
+    if kind is tuple or kind is list:
+        return [at for part in x for at in slots_in(part)]
+    if kind is dict:
+        return slots_in(list(x.values()))
+    if kind is Held:
+        return slots_in(x.array)
+    if kind is Named:
+        return slots_in(x.parts)
+    if kind is slice:
+        return slots_in((x.start, x.stop, x.step))
+    return []
+
 
 def read(leaf: Leaf) -> Any:
     """The present array of a leaf."""
@@ -119,6 +150,8 @@ def _owner(x: Any) -> Any:
 
 def accumulate(leaf: Leaf, ct: Any) -> Any:
     """Add a cotangent to the gradient of a leaf, and return the array of the gradient."""
+    if leaf._grad is not None and leaf.used is not None:
+        leaf._note_addition()
     leaf.accumulate(ct)
     return getattr(leaf._grad, "array", leaf._grad)
 
@@ -135,7 +168,7 @@ _PLAIN = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis), sli
 _IMMUTABLE = frozenset((bool, int, float, complex, str, bytes, type(None), type(Ellipsis), slice, range))
 
 
-class _Silent:
+class Silent:
     """An entry of the engine's listeners, with which operations ask the recorder. It takes operations as they are."""
 
     whole = True
@@ -147,6 +180,8 @@ class _Silent:
 class Recorder(Capture):
     """The rows of one run of a step, in order. As a context it records this thread.
 
+    With `is_quiet` other ranks may replay the step meanwhile: besides its rows, which they make too, it sends nothing.
+
     Attributes
     ----------
     rows : list of Row
@@ -154,22 +189,27 @@ class Recorder(Capture):
         Those whose arrays were read, in order, each once.
     modules : list of Module
         Those that were called, each once.
+    has_changed : bool
+        Whether a row has changed something that a second run would change again.
     """
 
     records = True
 
-    def __init__(self, inputs: Sequence[Any], thread: int):
+    def __init__(self, inputs: Sequence[Any], thread: int, is_quiet: bool = False):
         super().__init__()
+        self._quiets = state.distribution if is_quiet else None
         self.rows: list[Row] = []
         self.leaves: dict[int, Leaf] = {}
         self.modules: dict[int, Any] = {}
         self._arrays: dict[int, Any] = {}  # of each leaf, when it was last read
         self._known: dict[int, tuple[Slot, Any]] = {}  # by id: the slot of an object, and the object
         self._twins: dict[int, Any] = {}
-        self._entry = (thread, _Silent())
+        self._entry = (thread, Silent())
         self.count = 0
+        self.has_changed = False
         self.constants: list[Any] = []  # kept, so that no other object gets the id of one
         slots = [self._new(x) for x in inputs]
+        self._given = len(slots)
         self._arguments = [
             (slot, x) for slot, x in zip(slots, inputs, strict=True)
             if x.__class__ is np.ndarray and x.flags.c_contiguous and x.size
@@ -194,8 +234,12 @@ class Recorder(Capture):
         state.recorder = self
         set_capture(self)
         listeners.append(self._entry)
+        if self._quiets is not None:
+            self._quiets.quiet(True)
 
     def _end(self) -> None:
+        if self._quiets is not None:
+            self._quiets.quiet(False)
         listeners.remove(self._entry)
         set_capture(None)
         state.recorder = None
@@ -266,6 +310,7 @@ class Recorder(Capture):
 
     def _add(self, row: Row, value: Any) -> None:
         row.value = value
+        self.has_changed = self.has_changed or bool(row.changes and not row.can_be_again)
         row.slot = self._new(value).at
         self._register_parts(row, value, ())
         self.rows.append(row)
@@ -310,6 +355,17 @@ class Recorder(Capture):
     def _refuse(self, row: Row, why: str, fix: str) -> NoReturn:
         raise CaptureError(f"capture: {row.name} at {row.line} {why}, and is not captured\n  fix: {fix}")
 
+    def should_look_at(self, value: Any) -> bool:
+        """Whether a replay cannot go back after an error about a value, and knows it before it changes something."""
+        slot = self.refer(value) if self.has_changed else None
+        if slot.__class__ is not Slot:
+            return False
+        known = set(range(self._given))
+        for row in self.rows:
+            if row.is_early(known):
+                known.update((row.slot, *row.parts.values()))
+        return slot.at in known
+
     def require(self, function: Callable[..., Any], args: tuple[Any, ...], words: dict[str, Any]) -> Any:
         """Make a call that decides on data. A replay that finds another result runs the step itself."""
         return self.call(function, args, words, expected=True)
@@ -341,6 +397,7 @@ class Recorder(Capture):
         twin = object.__new__(type(op))
         twin.__dict__.update(vars(op))
         call, name = self.call, op.name
+        kernels: dict[Any, Any] = {}  # by what calls it as a row: the backward of a kernel
 
         def function(*args: Any) -> Any:
             return call(op.function, args, name=name, of=(op, "y"))
@@ -352,12 +409,15 @@ class Recorder(Capture):
                 def backward(*given: Any, of: Any = kept[0]) -> Any:
                     return call(of, given, name=f"{name}, backward")
 
+                kernels[backward] = kept[0]
                 return y, (backward, *kept[1:])
             return y, kept
 
         def cotangent(i: int, ct: Any, y: Any, xs: Any, options: Any, shapes: Any = None) -> Any:
             if _has_tensors((ct, y, xs)):  # a recorded sweep: the rule's own operations are rows
                 return op.cotangent(i, ct, y, xs, options, shapes)
+            if y.__class__ is tuple and y and callable(y[0]):  # of a rule that runs in the place of the kernel's
+                y = (kernels[y[0]], *y[1:])
             return call(op.cotangent, (i, ct, y, xs, options, shapes), name=f"{name}, backward", of=(op, i))
 
         twin.function = function
@@ -523,6 +583,8 @@ def _same(a: Any, b: Any) -> bool:
         return True
     if a.__class__ is not b.__class__:
         return False
+    if isinstance(a, RANK_NUMBERS):
+        return bool(plain(a) == plain(b)) and rank_axes(a) == rank_axes(b)
     if isinstance(a, float | complex | np.generic):
         return repr(a) == repr(b) if not isinstance(a, np.generic) else a.tobytes() == b.tobytes()
     if isinstance(a, _PLAIN) or callable(a) or a.__class__.__hash__ is not object.__hash__ and _is_value(a):

@@ -15,14 +15,16 @@ import numpy as np
 
 from .. import kernels
 from ..engine.tensor import Tensor
-from ..errors import CaptureError
-from ..optim.base import remove_gradients
+from ..errors import SITES, CaptureError
 from ..random.keys import get_state, set_state
-from .lowering import Lowering, Update, slots_in
-from .recorder import Held, Named, Recorder, Row, Slot, accumulate, adopt, read
+from .lowering import Lowering, Update
+from .recorder import Held, Named, Recorder, Row, Slot, accumulate, adopt, read, slots_in
 from .table import Table
 
-__all__ = ["Departed", "compiled", "lowered"]
+__all__ = ["Departed", "compiled", "in_order", "lowered"]
+
+
+_MARK = "  # row "
 
 
 class Departed(Exception):
@@ -36,6 +38,8 @@ class _Line(str):
     ----------
     rows : list or None
         Of a table, which can make the call of the line.
+    row : int
+        The number of the row of the recorder.
     place : int
         Where the line may move, so that the calls around it are made at once: before (-1) or after them (1).
     changes : bool
@@ -43,6 +47,7 @@ class _Line(str):
     """
 
     rows: Sequence[Any] | None = None
+    row = -1
     place = 0
     changes = False
 
@@ -75,13 +80,40 @@ def lowered(
     return _LoweredWriter(recorder.rows, results, len(inputs), lowering, table, exact).function(), lowering
 
 
+def in_order(rows: Sequence[Row], count: int) -> list[Row]:
+    """The rows of a step of `count` arguments. First come decisions on arguments and data, and what they need.
+
+    Raises
+    ------
+    CaptureError
+        Another decision comes after a change.
+    """
+    chains: dict[int, dict[int, Row]] = {at: {} for at in range(count)}  # by slot: rows that make it of arguments
+    first: dict[int, Row] = {}
+    has_changed = False
+    for row in rows:
+        if row.is_early(chains):
+            slots = slots_in((row.args, row.words))
+            chain = {key: each for at in slots for key, each in chains[at].items()} | {id(row): row}
+            chains |= dict.fromkeys((row.slot, *row.parts.values()), chain)
+            if row.expected:
+                first |= chain
+        elif row.expected and has_changed:
+            raise CaptureError(
+                f"capture: {row.name} at {row.line} decides on a computed value after something has changed, so "
+                "that a replay could not go back; needed: decisions on arguments of the step"
+            )
+        has_changed = has_changed or bool(row.changes and not row.can_be_again)
+    return [*first.values(), *(row for row in rows if id(row) not in first)]
+
+
 class _Writer:
     """Writes the source of the function."""
 
     def __init__(self, rows: Sequence[Row], results: Sequence[Any], count: int):
         self.count = count
         self.results = results
-        self.rows = self._in_order(rows)
+        self.rows = rows
         self.names: dict[str, Any] = {"Tensor": Tensor, "Departed": Departed}
         self._of: dict[int, str] = {}
         self._last: dict[int, int] = {}  # by slot: the line of its last use
@@ -90,25 +122,6 @@ class _Writer:
                 self._last[at] = i
         self._kept = set(slots_in(list(results)))
         self.alone = self._adopted(self._kept)
-
-    def _in_order(self, rows: Sequence[Row]) -> list[Row]:
-        """The rows, decisions that depend on arguments only first."""
-        given = set(range(self.count))
-        first: list[Row] = []
-        for row in rows:
-            if (row.expected or row.function is read) and given.issuperset(slots_in((row.args, row.words))):
-                if row.expected:
-                    first.append(row)
-        chosen = set(map(id, first))
-        changed = False
-        for row in rows:
-            if row.expected and id(row) not in chosen and changed:
-                raise CaptureError(
-                    f"capture: {row.name} at {row.line} decides on a computed value after something has changed, so "
-                    "that a replay could not go back; needed: decisions on arguments of the step"
-                )
-            changed = changed or bool(row.changes and not _can_be_again(row))
-        return [*first, *(row for row in rows if id(row) not in chosen)]
 
     def name(self, value: Any) -> str:
         """The name of a constant."""
@@ -143,15 +156,16 @@ class _Writer:
 
     def lines(self) -> list[str]:
         """The body of the function. Until something has changed that a second run would change again, errors depart."""
-        first = next((i for i, row in enumerate(self.rows) if row.changes and not _can_be_again(row)), len(self.rows))
+        first = next((i for i, row in enumerate(self.rows) if row.changes and not row.can_be_again), len(self.rows))
         lines = []
         for i, row in enumerate(self.rows):
             for line in self.lines_of(i, row):
                 line.changes = i >= first and line.rows is None and line.place >= 0
+                line.row = i
                 lines.append(line)
         lines = self.joined(lines)
         start = next((k for k, line in enumerate(lines) if line.changes), len(lines))
-        head: list[str] = list(lines[:start])
+        head, tail = ([f"{line}{_MARK}{line.row}" for line in part] for part in (lines[:start], lines[start:]))
         if head:
             keys = any(row.changes == "keys" for row in self.rows[:first])
             head = [
@@ -159,7 +173,7 @@ class _Writer:
                 "except Exception as error:", *([f"    {self.name(set_state)}(keys)"] if keys else ()),
                 "    raise Departed from error",
             ]  # fmt: skip
-        return [*head, *lines[start:], f"return [{', '.join(map(self._result, self.results))}]"]
+        return [*head, *tail, f"return [{', '.join(map(self._result, self.results))}]"]
 
     def joined(self, lines: list[_Line]) -> list[_Line]:
         """The lines in the order in which they are written."""
@@ -230,8 +244,9 @@ class _Writer:
         body = self.lines()
         used = set(re.findall(r"\w+", "\n".join(body)))  # defaults are fast, but each costs a nanosecond a call
         names = ", ".join([*given, *(f"{name}={name}" for name in self.names if name in used)])
+        marks = {i: line.rpartition(_MARK)[2] for i, line in enumerate(body, 2) if _MARK in line}
         source = f"def replay({names}):\n" + "\n".join(f"    {line}" for line in body)
-        space = dict(self.names)
+        space = {**self.names, SITES: {i: self.rows[int(mark)].site for i, mark in marks.items()}}
         exec(compile(source, "<captured step>", "exec"), space)
         found: Callable[..., Any] = space["replay"]
         return found
@@ -306,7 +321,7 @@ class _LoweredWriter(_Writer):
         text = "\n".join(body)
         unused = {f"{name} = gradients[{name!r}]" for name in self._locals.values()
                   if len(re.findall(rf"\b{name}\b", text)) == 2}  # fmt: skip
-        return [*head, *copies, *(line for line in body if line.strip() not in unused)]
+        return [*head, *copies, *(line for line in body if line.partition(_MARK)[0].strip() not in unused)]
 
     def lines_of(self, i: int, row: Row) -> list[_Line]:
         lowering = self.lowering
@@ -368,7 +383,9 @@ class _LoweredWriter(_Writer):
         rows = [row for call in calls for row in call.rows or ()]
         walk, *numbers = self.table.walk(rows)
         given = ", ".join([*map(str, numbers), "id(gradients)" if numbers[-1] else "0"])
-        return [_line(f"if faults := {self.name(walk)}({given}): {self.name(_tell)}(faults)")]
+        found = _line(f"if faults := {self.name(walk)}({given}): {self.name(_tell)}(faults)")
+        found.row = calls[0].row
+        return [found]
 
     def _line(self, function: Any, args: Any, out: Any = None) -> str:
         given = [*map(self.text, args), *([] if out is None else [f"out={self.text(out)}"])]
@@ -389,11 +406,6 @@ def _tell(faults: int) -> None:
         np.multiply(1e300, 1e300)
     if faults & walk.INVALID:
         np.subtract(np.inf, np.inf)
-
-
-def _can_be_again(row: Row) -> bool:
-    """Whether what a row changes can be changed again by the step itself, after a replay has departed."""
-    return row.function is remove_gradients or row.changes == "keys"
 
 
 def _is_plain(x: Any) -> bool:

@@ -137,7 +137,8 @@ def _agreed(layout: Mapping[str, Label], array: Any, mesh: Mesh) -> Mapping[str,
         labels = ", ".join(f"{name}: {layout[name]!r}" for name in mesh.names)
         text = f"from_local(axis={'*'.join(axes)!r} dtype={dtype_name(array.dtype)} layout={{{labels}}})"
         on.group.agree(lambda: text)
-        said = [json.loads(each) for each in on.group.exchange(json.dumps([text, shapes[0]]).encode())]
+        mine = json.dumps([text, shapes[0]]).encode()
+        said = [json.loads(each) for each in mesh.exchange(on.group, mine)]
         shapes = tuple([tuple(shape) for _, shape in said])
         if len({(text, len(shape)) for text, shape in said}) > 1:
             needed = "the same labels, dtype and number of dimensions on all ranks"

@@ -179,7 +179,7 @@ def _captured() -> str:
             optimizer.step()
             return loss
 
-        run = ag.cuda_graph(step) if is_captured else step
+        run = ag.capture(step) if is_captured else step
         for _ in range(20):
             run(rows, labels)
         return [to_host(p.array) for p in model.parameters()]

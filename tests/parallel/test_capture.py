@@ -11,7 +11,7 @@ import pytest
 import autograd as ag
 import collectives as cc
 from autograd import nn, optim
-from autograd.layouts.layout import I, R
+from autograd.layouts.layout import I, R, Shard
 from parallel import Column, DataParallel, Row, parallelize
 
 from ..autograd.transforms.test_capture import bits
@@ -127,6 +127,84 @@ def test_tensor_parallel_steps_replay_with_the_same_bits(ranks: int) -> None:
     cc.run(lambda: same(tensor_parallel), ranks=ranks)
 
 
+# -- a rank alone does not replay --------------------------------------------------------------------------------------
+def alone(
+    change: Callable[[int, Any, Any], tuple[Any, ...]], zero: int, captures: bool, calls: int = 14
+) -> tuple[Any, ...]:
+    """A step whose arguments on rank 1 are changed at some calls, and the replays of this rank."""
+    with cc.Mesh(dp=cc.world().size) as mesh:
+        model = DataParallel(network(nn.ReLU()), "dp", zero=zero, bucket_bytes=256)
+        optimizer = optim.SGD(model.parameters(), 0.1, 0.9)
+        rank = mesh.axis("dp").rank
+
+        def step(x: Any, y: Any, weight: float = 1.0) -> Any:
+            optimizer.zero_grad()
+            with model.accumulate():
+                for rows in (slice(0, 2), slice(2, None)):
+                    with ag.Tape() as tape:
+                        loss = nn.cross_entropy(model(ag.tensor(x[rows])), ag.tensor(y[rows]), reduction="sum")
+                        loss = cc.all_reduce(loss * weight, "dp", to=I) / 24
+                    tape.backward(loss)
+            optim.clip_grad_norm_(model.parameters(), 0.3)
+            optimizer.step()
+            return loss
+
+        do = ag.capture(step) if captures else step
+        random, losses = numpy.random.default_rng(rank), []
+        for k in range(calls):
+            given = batch(random)
+            losses.append(bits(do(*(change(k, *given) if rank == 1 else given))))
+        return losses, bits(list(model.parameters())), getattr(do, "replays", 0)
+
+
+ALONE: dict[str, Callable[[int, Any, Any], tuple[Any, ...]]] = {
+    "fewer rows in the last batch": lambda k, x, y: (x[:5], y[:5]) if k % 7 == 6 else (x, y),
+    "fewer rows while the others record": lambda k, x, y: (x[:5], y[:5]) if k in (2, 3, 9) else (x, y),
+    "another dtype": lambda k, x, y: (x.astype("float64").astype("float32", order="F") if k == 8 else x, y),
+    "a label to ignore": lambda k, x, y: (x, numpy.where(numpy.arange(6) == 2, -100, y) if k > 8 else y),
+    "a number": lambda k, x, y: (x, y, 0.5) if k in (5, 6, 9) else (x, y),
+}
+
+
+def same_alone(name: str, zero: int = 0, calls: int = 14) -> None:
+    *expected, _ = alone(ALONE[name], zero, False, calls)
+    *found, replays = alone(ALONE[name], zero, True, calls)
+    assert found == expected
+    assert replays == calls - 4 or (cc.world().rank == 1 and replays > 1)
+
+
+@pytest.mark.parametrize("zero", [0, 2, 3])
+@pytest.mark.parametrize("name", ALONE)
+def test_one_rank_records_while_the_others_replay(name: str, zero: int) -> None:
+    cc.run(lambda: same_alone(name, zero), ranks=3)
+
+
+@pytest.mark.parametrize("mode", ["off", "first", "always", "ranks"])
+def test_one_rank_records_among_samples_of_calls(mode: str) -> None:
+    cc.check(mode)
+    try:
+        cc.run(lambda: same_alone("fewer rows in the last batch", calls=150), ranks=3)
+    finally:
+        cc.check("first")
+
+
+def test_a_rank_that_compares_more_than_the_others_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cc.Mesh, "quiet", lambda mesh, is_quiet: None)
+    with pytest.raises(cc.CollectiveMismatch):
+        cc.run(lambda: same_alone("fewer rows in the last batch"), ranks=3)
+
+
+def test_values_of_ranks_that_replay_are_refused() -> None:
+    def program() -> None:
+        with cc.Mesh(dp=2):
+            do = ag.capture(lambda x: cc.all_gather(cc.from_local(x, {"dp": Shard(0)}), "dp", to=R) * 2.0)
+            for k in range(8):
+                do(numpy.ones((2 + (k == 6 and cc.world().rank == 1), 3)))
+
+    with pytest.raises(ag.CaptureError, match="no replay on this rank(.|\n)*fix: call the step itself"):
+        cc.run(program, ranks=2)
+
+
 def test_over_mpi() -> None:
     found = launch_command(["-m", __name__], 2, limit_s=60)
     assert found.code == 0, found.err
@@ -155,4 +233,6 @@ def test_buckets_that_are_not_settled_are_refused() -> None:
 if __name__ == "__main__":
     for each in (*stages(), with_casts, tensor_parallel):
         same(each)
+    for name in ALONE:
+        same_alone(name)
     print("the same bits", flush=True)

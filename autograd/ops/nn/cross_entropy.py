@@ -408,12 +408,13 @@ def _looked_for(logits: Any, labels: Any, smoothing: float, ignored: int | None)
     """Whether to try the operation that ignores no row, and the label to ignore, if there may be one.
 
     Operations on whole arrays are as fast as the fused kernel where there are few logits; on a device a kernel always
-    wins. On the host the operation finds a label IGNORED, as it is out of range.
+    wins. On the host the operation finds a label IGNORED, as it is out of range; but a replay that has changed
+    something before could not go back, and looks for it first, if it can.
     """
     small = smoothing == 0 and logits.size < _MIN_KERNEL_SIZE
     is_plain = small and (type(logits) in _CHECKED or find("cross_entropy", (logits, labels)) is None)
     if ignored is None or (is_plain and ignored == IGNORED and type(labels) in _CHECKED and (
-        not listeners or state.recorder is not None
+        not listeners or (state.recorder is not None and not state.recorder.should_look_at(labels))
     )):
         return is_plain, ignored
     return (False, ignored) if ignored != IGNORED or decided(_may_ignore, labels) else (is_plain, None)

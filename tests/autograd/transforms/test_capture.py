@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 import tracemalloc
 import warnings
 from collections.abc import Callable
@@ -18,6 +19,8 @@ from autograd.errors import CaptureError
 from autograd.kernels import loop
 from autograd.optim import schedules
 from tests.proofs.operations import CASES
+
+from .allocations import counted
 
 STEPS = 7
 """Calls of a step: one as it is, two that are recorded, and replays."""
@@ -184,8 +187,8 @@ class Images(nn.Module):
 
     def __init__(self) -> None:
         self.layers = nn.Sequential(
-            nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(4, 8, 3), nn.ReLU(), nn.Flatten(),
-            nn.Linear(32, 10),
+            nn.Conv2d(1, 4, 3, padding=1), nn.BatchNorm2d(4, momentum=None), nn.ReLU(), nn.MaxPool2d(2),
+            nn.Conv2d(4, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(32, 10),
         )  # fmt: skip
 
     def forward(self, x: Any) -> Any:
@@ -236,7 +239,9 @@ def test_models_replay_with_the_same_bits(kind: Any, draw: Any, make: Any) -> No
 
         do = ag.capture(step) if captures else step
         random = numpy.random.default_rng(1)
-        runs.append(([bits(do(*draw(random))) for _ in range(STEPS + 1)], [bits(p) for p in model.parameters()]))
+        losses = [bits(do(*draw(random))) for _ in range(STEPS + 1)]
+        buffers = [bits(x) for _, x in model.named_buffers()]
+        runs.append((losses, [bits(p) for p in model.parameters()], buffers))
         if captures:
             assert do.replays == STEPS - 3
     assert runs[0] == runs[1]
@@ -282,7 +287,7 @@ def test_a_network_is_lowered_and_has_the_same_bits(sizes: tuple[int, ...]) -> N
 
 def measured(step: Any) -> tuple[int, int]:
     """The bytes that a warm step has at most, above those before, and the blocks that are left of ten steps."""
-    for _ in range(6):
+    for _ in range(17):  # the 16th step, and no other up to the 32nd, marks the gradients that it has used
         step()
     tracemalloc.start()
     try:
@@ -316,3 +321,73 @@ def test_a_warm_replay_allocates_the_gradients_only() -> None:
     step, model = mlp(64, 64, 64, 10)
     gradients = sum(p.numpy().nbytes for p in model.parameters())
     assert measured(ag.capture(step))[0] < gradients + 4096
+
+
+def with_fixed_data(kind: Any, draw: Any, make: Any) -> Any:
+    """A step of a model of `MODELS` on one batch."""
+    ag.random.seed(0)
+    model = kind()
+    optimizer = make(model.parameters())
+    x, y = map(ag.tensor, draw(numpy.random.default_rng(0)))
+
+    def step() -> Any:
+        optimizer.zero_grad()
+        with ag.Tape() as tape:
+            out = model(x)
+            loss = nn.cross_entropy(out.reshape(-1, out.shape[-1]), y.reshape(-1), reduction="mean")
+        tape.backward(loss)
+        optimizer.step()
+        return loss
+
+    return step
+
+
+STEPS_OF_MODELS: dict[str, Callable[[], Any]] = {
+    "MLP": lambda: mlp(64, 64, 64, 10)[0],
+    "CNN": lambda: with_fixed_data(*MODELS[1]),
+    "GPT": lambda: with_fixed_data(*MODELS[0]),
+}
+
+
+def allocated(step: Any) -> tuple[int, int]:
+    """The arrays that NumPy allocates in a call, and their bytes."""
+    with counted() as count:
+        step()
+    return count.arrays, count.bytes
+
+
+@WITH_LOOPS
+@pytest.mark.parametrize("name", STEPS_OF_MODELS)
+def test_a_replay_allocates_no_more_than_the_step(name: str) -> None:
+    """`docs/guides/captured_steps.md` has these figures, which `pytest -s` prints."""
+    step, captured = STEPS_OF_MODELS[name](), ag.capture(STEPS_OF_MODELS[name]())
+    peaks = [measured(each)[0] for each in (step, captured)]
+    of_step, of_replay = allocated(step), allocated(captured)
+    lowering = captured._last.lowering
+    kept = 0 if lowering is None else lowering.bytes
+    print(f"{name}: {of_step} arrays and bytes a step, {of_replay} a replay; peaks {peaks}, kept {kept}")
+    assert peaks[1] <= peaks[0]
+    assert of_replay[1] <= 1.001 * of_step[1]
+    assert of_replay[0] <= (1 if name == "MLP" else 1.05 * of_step[0])
+
+
+@pytest.mark.parametrize("name", STEPS_OF_MODELS)
+def test_a_thousand_replays_allocate_what_one_does(name: str) -> None:
+    captured = ag.capture(STEPS_OF_MODELS[name]())
+    for _ in range(20):
+        captured()
+    first = allocated(captured)
+    gc.collect()
+    before = sys.getallocatedblocks()
+    for _ in range(1000):
+        captured()
+    gc.collect()
+    assert sys.getallocatedblocks() - before < 1000  # with one that stays of each replay it would be more
+    assert captured.replays == 1017
+    assert allocated(captured) == first
+
+
+def test_an_allocation_is_counted() -> None:
+    x = numpy.ones(1000)
+    assert allocated(lambda: x + 1)[1] >= 8000
+    assert allocated(lambda: numpy.add(x, 1, x))[1] < 8000

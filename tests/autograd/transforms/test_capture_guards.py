@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -12,6 +13,7 @@ import autograd as ag
 import autograd.numpy as np
 from autograd import nn, optim
 from autograd.errors import CaptureError, RingtapeError, ShapeError, TapeError
+from autograd.extend import defjvp, defvjp, primitive
 
 from .test_capture import bits
 
@@ -46,6 +48,9 @@ class Training:
     def run(self, step: Any, calls: range, *args: Any, **how: Any) -> None:
         for seed in calls:
             self.found.append(bits(step(*(args or data(seed, **how)))))
+
+    def run_without(self, step: Any, calls: int) -> None:
+        self.found += [bits(step()) for _ in range(calls)]
 
     def end(self) -> Any:
         return self.found, [bits(p) for p in self.model.parameters()], [bits(p.grad) for p in self.model.parameters()]
@@ -129,6 +134,26 @@ arguments("unsigned labels", lambda i, x, y: (x, y.astype("uint8") if i > 5 else
 
 
 @program()
+def _a_label_to_ignore_in_the_second_microbatch(wrap: Wrap) -> Any:
+    t = Training()
+
+    def step(x: Any, y: Any) -> Any:
+        t.optimizer.zero_grad()
+        for rows in (slice(0, 3), slice(3, None)):
+            with ag.Tape() as tape:
+                loss = t.loss(ag.tensor(x[rows]), y[rows])
+            tape.backward(loss)
+        t.optimizer.step()
+        return loss
+
+    do = wrap(step)
+    for i in range(12):
+        x, y = data(i)
+        t.found.append(bits(do(x, numpy.where(numpy.arange(6) == 4, -100, y) if i > 7 else y)))
+    return t.end()
+
+
+@program()
 def _a_label_out_of_range(wrap: Wrap) -> Any:
     t = Training()
     step = wrap(t.step)
@@ -190,6 +215,44 @@ def _other_keys_of_a_dictionary(wrap: Wrap) -> Any:
     do = wrap(lambda d: sum((ag.tensor(x) * 2.0 for x in d.values()), start=ag.tensor(0.0)))
     names = ["a", "b", "c"]
     return [bits(do({name: data(i)[0] for name in names[: 2 + (i > 5)]})) for i in range(12)]
+
+
+@program()
+def _labels_from_before_the_step_in_the_second_microbatch(wrap: Wrap) -> Any:
+    t = Training()
+    labels = ag.tensor(numpy.arange(6) % 3)
+
+    def step(x: Any) -> Any:
+        t.optimizer.zero_grad()
+        for rows in (slice(0, 3), slice(3, None)):
+            with ag.Tape() as tape:
+                loss = nn.cross_entropy(t.model(ag.tensor(x[rows])), labels[rows], reduction="mean")
+            tape.backward(loss)
+        t.optimizer.step()
+        return loss
+
+    do = wrap(step)
+    for i in range(12):
+        labels.data = (numpy.arange(6) + i) % 3
+        t.found.append(bits(do(data(i)[0])))
+    assert getattr(do, "replays", 8) == 8
+    return t.end()
+
+
+@program()
+def _an_array_of_indices(wrap: Wrap) -> Any:
+    w = ag.Parameter(numpy.arange(12.0).reshape(6, 2))
+
+    def step(i: Any) -> Any:
+        with ag.Tape() as tape:
+            loss = (w[i] ** 2).sum()
+        tape.backward(loss)
+        return loss
+
+    do = wrap(step)
+    found = [bits(do(numpy.random.default_rng(k).integers(0, 6, 4))) for k in range(12)]
+    assert getattr(do, "replays", 8) == 8
+    return found, bits(w.grad)
 
 
 @program()
@@ -530,12 +593,14 @@ def _a_gradient_that_is_assigned(wrap: Wrap) -> Any:
     return t.end()
 
 
-@program("refused")
+@program()
 def _running_averages(wrap: Wrap) -> Any:
     t = Training()
-    t.model[2] = nn.BatchNorm1d(8)
-    t.run(wrap(t.step), range(12))
-    return t.end(), bits(t.model[2].running_mean)
+    t.model[2] = norm = nn.BatchNorm1d(8)
+    do = wrap(t.step)
+    t.run(do, range(12))
+    assert getattr(do, "replays", 8) == 8
+    return t.end(), bits([norm.running_mean, norm.running_var, norm.num_batches_tracked])
 
 
 @program()
@@ -552,20 +617,77 @@ def _running_averages_that_change_between_evaluations(wrap: Wrap) -> Any:
     return found, t.end()
 
 
-@program("refused")
-def _a_loss_scale(wrap: Wrap) -> Any:
-    t = Training()
-    optimizer = optim.MasterWeights(lambda ps: optim.SGD(ps, 0.1), t.model.parameters())
+def with_masters(name: str, dtype: Any, clips: bool) -> None:
+    """A step of `MasterWeights`, two of whose gradients overflow, and whose loss scale grows."""
 
-    def step(x: Any, y: Any) -> Any:
-        with ag.Tape() as tape:
-            loss = optimizer.scale(t.loss(x, y))
-        tape.backward(loss)
-        optimizer.step()
-        return loss
+    def run(wrap: Wrap) -> Any:
+        t = Training()
+        t.model.to(dtype)
+        scaler = optim.LossScaler(2.0**10, growth_interval=3)
+        optimizer = optim.MasterWeights(lambda ps: optim.SGD(ps, 0.1, 0.9), t.model.parameters(), scaler=scaler)
 
-    t.run(wrap(step), range(12))
-    return t.end()
+        def step(x: Any, y: Any) -> Any:
+            optimizer.zero_grad()
+            with ag.Tape() as tape:
+                loss = t.loss(ag.tensor(x).astype(dtype), y)
+                scaled = optimizer.scale(loss)
+            tape.backward(scaled)
+            norm = optim.clip_grad_norm_(t.model.parameters(), 0.2) if clips else 0.0
+            return loss, norm, optimizer.step()
+
+        do, found = wrap(step), []
+        for i in range(12):
+            x, y = data(i)
+            loss, norm, updated = do(x * (1e9 if i in (6, 9) else 1), y)
+            found.append((bits(loss), repr(float(norm)), bool(updated), scaler.value))
+        assert getattr(do, "replays", 8) == 8
+        return found, [bits(p) for p in optimizer.parameters], optimizer.skipped, t.end()
+
+    PROGRAMS.append(Program(name, run))
+
+
+with_masters("master weights of float16", numpy.float16, clips=False)
+with_masters("master weights of float16, clipped", numpy.float16, clips=True)
+with_masters("master weights of float32", numpy.float32, clips=True)
+
+
+def with_primitive(name: str, function: Callable[..., Any], vjp: Any, outcome: str = "right") -> None:
+    """A step with a primitive of the program."""
+
+    def run(wrap: Wrap) -> Any:
+        of = primitive(function)
+        if outcome == "refused" and not vjp:
+            defjvp(of, lambda g, ans, x, k: g * k * numpy.cos(k * x), None)
+        else:
+            defvjp(of, *vjp)
+        w, optimizer = ag.Parameter(numpy.full((4, 3), 0.5, "float32")), None
+        optimizer = optim.SGD([w], 0.1, 0.9)
+
+        def step(x: Any) -> Any:
+            optimizer.zero_grad()
+            with ag.Tape() as tape:
+                loss = (of(ag.tensor(x) @ w, 2.0) ** 2).mean()
+            tape.backward(loss)
+            optimizer.step()
+            return loss
+
+        do = wrap(step)
+        found = [bits(do(data(i)[0])) for i in range(12)]
+        assert getattr(do, "replays", 8) == 8
+        return found, bits(w), bits(w.grad)
+
+    PROGRAMS.append(Program(name, run, outcome))
+
+
+with_primitive("a primitive of the program", lambda x, k: numpy.sin(k * x),
+               [lambda ans, x, k: lambda g: g * k * numpy.cos(k * x), None])  # fmt: skip
+with_primitive("a primitive with a jvp", lambda x, k: numpy.sin(k * x), [], "refused")
+with_primitive("a primitive that branches", lambda x, k: numpy.sin(x) if x.sum() > 0 else -k * x,
+               [lambda ans, x, k: lambda g: g * numpy.cos(x) if x.sum() > 0 else -k * g, None])  # fmt: skip
+with_primitive("a primitive whose cotangent is rounded", lambda x, k: numpy.sin(k * x),
+               [lambda ans, x, k: lambda g: (g * k * numpy.cos(k * x)).astype("float64"), None])  # fmt: skip
+with_primitive("a primitive whose cotangent has another form", lambda x, k: numpy.sin(k * x),
+               [lambda ans, x, k: lambda g: (g * k * numpy.cos(k * x)).tolist(), None], "refused")  # fmt: skip
 
 
 @program("refused")
@@ -655,3 +777,95 @@ def test_a_program_is_right_or_refused_or_in_the_contract(case: Program) -> None
 
 def test_there_are_fifty_programs() -> None:
     assert len(PROGRAMS) >= 50
+
+
+# -- gradients that are used twice -------------------------------------------------------------------------------------
+USES: dict[str, Callable[[Training, Wrap], Any]] = {}
+
+
+def use(run: Callable[[Training, Wrap], Any]) -> Callable[[Training, Wrap], Any]:
+    USES[run.__name__.strip("_").replace("_", " ")] = run
+    return run
+
+
+@use
+def _a_second_step_after_the_call(t: Training, wrap: Wrap) -> None:
+    step = wrap(t.step)
+    t.run(step, range(8))
+    t.optimizer.step()
+    t.run(step, range(8, 20))
+
+
+@use
+def _a_second_step_after_a_lowered_one(t: Training, wrap: Wrap) -> None:
+    t.model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
+    t.optimizer = optim.SGD(t.model.parameters(), 0.1, 0.9)
+    x = ag.tensor(numpy.random.default_rng(0).standard_normal((32, 64)).astype("float32"))
+    y = ag.tensor(numpy.arange(32) % 10)
+    step = wrap(lambda: t.step(x, y))
+    t.run_without(step, 8)
+    t.optimizer.step()
+    t.run_without(step, 12)
+    assert not hasattr(step, "replays") or step._last.lowering.updates
+
+
+@use
+def _a_second_step_in_the_call(t: Training, wrap: Wrap) -> None:
+    def step(x: Any, y: Any) -> Any:
+        loss = t.step(x, y)
+        t.optimizer.step()
+        return loss
+
+    t.run(wrap(step), range(12))
+
+
+def _without_zero_grad(t: Training, wrap: Wrap, keep: bool) -> None:
+    def step(x: Any, y: Any) -> Any:
+        with ag.Tape() as tape:
+            loss = t.loss(x, y)
+        tape.backward(loss)
+        t.optimizer.step(keep=keep)
+        return loss
+
+    do = wrap(step)
+    t.run(do, range(7))
+    t.optimizer.zero_grad()  # none is used twice up to the eighth step
+    t.run(do, range(7, 12))
+
+
+@use
+def _a_backward_that_adds(t: Training, wrap: Wrap) -> None:
+    _without_zero_grad(t, wrap, keep=False)
+
+
+@use
+def _a_sum_that_is_meant(t: Training, wrap: Wrap) -> None:
+    _without_zero_grad(t, wrap, keep=True)
+
+
+@use
+def _one_use(t: Training, wrap: Wrap) -> None:
+    t.run(wrap(t.step), range(20))
+
+
+def told(run: Callable[[Training, Wrap], Any], wrap: Wrap) -> tuple[list[str], Any]:
+    t = Training()
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        run(t, wrap)
+    return [str(each.message) for each in found if each.category is ag.errors.GradientWarning], t.end()
+
+
+@pytest.mark.parametrize("name", USES)
+def test_a_replay_warns_of_gradients_that_are_used_twice(name: str) -> None:
+    made: list[Any] = []
+    expected = told(USES[name], lambda step: step)
+    assert told(USES[name], lambda step: made.append(ag.capture(step)) or made[0]) == expected
+    assert (not expected[0]) == (name in ("one use", "a sum that is meant"))
+    assert made[0].replays > 4
+
+
+def test_a_replay_that_marks_no_gradients_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(optim.SGD, "_note_use", lambda optimizer, keep: None)
+    with pytest.raises(AssertionError):
+        test_a_replay_warns_of_gradients_that_are_used_twice("a second step after a lowered one")

@@ -1,4 +1,4 @@
-"""`capture`: record the operations of a step, and replay them without running the step."""
+"""`capture`: record the operations of a step, or its launches on a GPU, and replay them without running the step."""
 
 from __future__ import annotations
 
@@ -8,16 +8,19 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..arrays.device import runtime_of
+from ..arrays.runtime import Runtime
 from ..engine.leaves import Leaf
 from ..engine.pytree import Structure, flatten
 from ..engine.recording import OUTSIDE, UNRECORDED
 from ..engine.state import state
 from ..engine.tensor import TENSORS
 from ..errors import ArgumentError, CaptureError, OptionError, TapeError, short
-from .guards import Form, Guard, entry, is_heard
+from .guards import Form, Guard, Seen, entry, is_heard
+from .launch_graph import Launches, copied, require_device
 from .lowering import Lowering, changing
 from .recorder import Held, Recorder, difference
-from .replay import Departed, compiled, lowered
+from .replay import Departed, compiled, in_order, lowered
 
 __all__ = ["CapturedStep", "capture"]
 
@@ -38,10 +41,14 @@ class CapturedStep:
 
     def __init__(self, step: Callable[..., Any], warmup: int):
         self._step, self._warmup = step, warmup
-        self._plans: dict[Any, list[_Plan]] = {}
+        self._plans: dict[Any, list[_Plan | _LaunchPlan]] = {}
         self._first: dict[Any, _Run] = {}  # by the form of the arguments: a recording
-        self._last: _Plan | None = None
-        self._made: list[tuple[Any, _Plan]] = []
+        self._warm: set[Any] = set()  # of which a step on a device has run as it is
+        self._runtime: Runtime | None = None  # of the device of a step without arguments on it
+        self._last: _Plan | _LaunchPlan | None = None
+        self._made: list[tuple[Any, _Plan | _LaunchPlan]] = []
+        self._runs = 0  # calls that were no replays at once
+        self._first_plan = warmup + 3  # the first call at which another rank may replay
         self._count = 0  # of the recorded calls since a replay
         self._replays = 0  # at the last recorded call
         self.replays = 0
@@ -59,8 +66,8 @@ class CapturedStep:
         if plan is not None:
             try:
                 found = plan.enter(args)
-            except Departed as error:
-                return self._depart(args, error)
+            except Departed:
+                return self._depart(args)
             if found is not None:
                 self.replays += 1
                 return found[0] if plan.is_single else plan.structure.rebuild(found)
@@ -72,6 +79,7 @@ class CapturedStep:
                 "capture: a captured step was called inside a tape's block, which would not record it\n  fix: put "
                 "the tape and backward into the step"
             )
+        self._runs += 1
         if is_heard():
             return self._step(*args)
         if self._warmup > 0:
@@ -79,27 +87,38 @@ class CapturedStep:
             return self._step(*args)
         form = Form(args)
         for plan in self._plans.get(form.key, ()):
-            if plan.guard.holds():
+            if plan.holds():
                 self._last = plan
                 try:
                     found = plan.run(*form.arrays)
-                except Departed as error:
-                    return self._depart(args, error)
+                except Departed:
+                    return self._depart(args)
                 self.replays += 1
                 return plan.structure.rebuild(found)
+        if form.is_on_device or self._runtime is not None:
+            return self._capture_launches(form)
         return self._record(args, form)
 
-    def _depart(self, args: tuple[Any, ...], error: Departed) -> Any:
-        """Run the step itself, where a replay has found another decision. Other ranks may not have found it."""
+    def _depart(self, args: tuple[Any, ...]) -> Any:
+        """Run the step itself, where a replay has found another decision on data. Other ranks may go on replaying."""
         if state.distribution.is_alone:
             return self._step(*args)
-        raise CaptureError(
-            "capture: a decision on data, or an error, ended a replay on this rank before its first change, and other "
-            f"ranks may go on: {error.__cause__ or 'another decision'}\n  fix: call the step itself"
-        ) from error
+        with Recorder(Form(args).arrays, threading.get_ident(), is_quiet=True):
+            return self._step(*args)
 
-    def _record(self, args: tuple[Any, ...], form: Form) -> Any:
-        """Run the step, recorded. The second recording of a form makes a plan."""
+    def _capture_launches(self, form: Form) -> Any:
+        """Run the step of a form as it is, or capture its work on the device and replay it."""
+        runtime = require_device(form.leaves, self._runtime)
+        self._count_recording(form)
+        if form.key not in self._warm:  # kernels are compiled, and the tables of new arrays made
+            self._warm.add(form.key)
+            return self._step(*form.structure.rebuild(form.leaves))
+        self._warm.remove(form.key)
+        plan = _LaunchPlan(form, self._step, runtime)
+        self._keep(form, plan)
+        return plan.structure.rebuild(plan.replay())
+
+    def _count_recording(self, form: Form) -> None:
         if self.replays > self._replays:
             self._count, self._replays = 0, self.replays
         if self._count >= _MOST_PLANS:
@@ -110,12 +129,29 @@ class CapturedStep:
             )
         self._last = None
         self._count += 1
+
+    def _keep(self, form: Form, plan: _Plan | _LaunchPlan) -> None:
+        self._plans.setdefault(form.key, []).append(plan)
+        self._made.append((form.key, plan))
+        if len(self._made) > _MOST_PLANS:
+            old, dropped = self._made.pop(0)
+            self._plans[old].remove(dropped)
+        self._last = plan
+
+    def _record(self, args: tuple[Any, ...], form: Form) -> Any:
+        """Run the step, recorded. The second recording of a form makes a plan."""
+        self._count_recording(form)
         first = self._first.pop(form.key, None)
         before = [] if first is None else [(array, array.copy()) for array in changing(first.recorder)]
         inputs = [x.copy() for x in form.arrays] if first is not None else []
-        recorder = Recorder(form.arrays, threading.get_ident())
+        # The ranks compare the first runs, which are recorded at the same calls on all of them.
+        is_quiet = self._runs >= self._first_plan and not state.distribution.is_alone
+        recorder = Recorder(form.arrays, threading.get_ident(), is_quiet)
         with recorder:
             result = self._step(*args)
+        self._runtime = next(filter(None, (runtime_of(type(x.array)) for x in recorder.leaves.values())), None)
+        if self._runtime is not None:  # only its leaves are on a device
+            return result
         found, structure = flatten(result)
         run = _Run(recorder, [_result_of(recorder, x) for x in found], Guard(recorder), form.held)
         if first is None or not first.guard.is_of(run.guard):
@@ -128,13 +164,7 @@ class CapturedStep:
                 "and constants, are the same in each call\n  fix: compute the value from arguments of the step, by "
                 "operations of autograd; make constants before the step; or call the step itself"
             )
-        plan = _Plan(form, run, structure, inputs, before)
-        self._plans.setdefault(form.key, []).append(plan)
-        self._made.append((form.key, plan))
-        if len(self._made) > _MOST_PLANS:
-            old, dropped = self._made.pop(0)
-            self._plans[old].remove(dropped)
-        self._last = plan
+        self._keep(form, _Plan(form, run, structure, inputs, before))
         return result
 
 
@@ -163,6 +193,7 @@ class _Plan:
     def __init__(self, form: Form, of: _Run, structure: Structure, inputs: Sequence[Any], before: Sequence[Any]):
         self.guard, self.structure, self.held = of.guard, structure, of.held
         self.is_single = structure.kind is None
+        of.recorder.rows = in_order(of.recorder.rows, len(form.arrays))
         self.run = compiled(of.recorder, of.results, len(form.arrays))
         self.lowering: Lowering | None = None
         made = lowered(of.recorder, of.results, form.arrays, self.run)
@@ -172,6 +203,44 @@ class _Plan:
         for row in of.recorder.rows:  # the recorded values
             row.value = None
         self.enter = entry(form, of.guard, self.run)
+
+    def holds(self) -> bool:
+        """Whether a replay would be the step, for arguments of its form."""
+        return self.guard.holds()
+
+
+class _LaunchPlan:
+    """A replay of launches on a device, and the calls that it fits."""
+
+    is_single = False
+
+    def __init__(self, form: Form, step: Callable[..., Any], runtime: Runtime):
+        with Seen() as seen:
+            self._work = Launches(step, form.leaves, form.structure, runtime, seen)
+        self.guard, self.held = Guard(seen), form.held
+        self._results, self.structure = flatten(self._work.result)
+        self._gradients = [(leaf, leaf._grad) for leaf in seen.leaves.values()]
+
+    def enter(self, args: tuple[Any, ...]) -> None:
+        """Nothing: each call is compared by `holds`."""
+
+    def holds(self) -> bool:
+        """Whether a replay would be the step, for arguments of its form."""
+        return self.guard.holds() and self.guard.has_same_arrays() and self._work.fits()
+
+    def run(self, *arrays: Any) -> list[Any]:
+        """The results for the arrays of other arguments."""
+        for own, x in zip(self._work.arrays, arrays, strict=True):
+            if x is not own:
+                own[...] = x
+        return self.replay()
+
+    def replay(self) -> list[Any]:
+        """Copies of the results. The gradients are the arrays that the work writes."""
+        self._work.run()
+        for leaf, gradient in self._gradients:
+            leaf._grad = gradient
+        return copied(self._results)
 
 
 def _result_of(recorder: Recorder, x: Any) -> Any:
@@ -232,11 +301,11 @@ def capture(step: Callable[..., Any], *, warmup: int = 2) -> CapturedStep:
     ------
     CaptureError
         At a call that records: a value became plain data (``float(x)``, ``x.numpy()``, ``print(x)``, ``if x:``), which
-        a replay could not repeat; an operation has a boolean index; data of a leaf, or a gradient, was assigned;
-        running averages of a module were updated; or a nonblocking communication, a `checkpoint`, or a primitive of
-        the user ran. At the second recording: it is not the same calls, because a constant was made anew in the step
-        (by NumPy, or from numbers), or a Python decision was another one. The message names the line. After 16 recorded
-        calls without a replay. On several ranks, at a replay: a decision on data was another one.
+        a replay could not repeat; an operation has a boolean index; data of a leaf, a gradient, or a buffer was
+        assigned, other than by batch norm; or a nonblocking communication, a `checkpoint`, or a primitive with a jvp
+        alone ran. At the second recording: it is not the same calls, because a constant was made anew in the step (by
+        NumPy, or from numbers), or a Python decision was another one. The message names the line. After 16 recorded
+        calls without a replay. On several ranks, at a run while others may replay: it asks them for values.
     TapeError
         It is called inside a tape's block.
 
@@ -258,7 +327,14 @@ def capture(step: Callable[..., Any], *, warmup: int = 2) -> CapturedStep:
     an array, on a global, or on an attribute of an object that is no module; what Python does besides operations, such
     as counting or appending to a list; and a write by NumPy to an array that the step reads.
 
-    `clip_grad_norm_` returns a Tensor inside a captured step.
+    `clip_grad_norm_` and `MasterWeights.step` return a Tensor inside a captured step.
+
+    A step whose arrays are on a GPU is captured as its launches (see `cuda_graph`): after `warmup` and one more call
+    the step runs once more to give the device its work, and a replay is one launch, a copy of each argument and a copy
+    of each result. Gradients are the same arrays at each call. The guards are the same; a parameter, or the state of an
+    optimizer, with another array is captured anew. There is one rank, and random draws and running averages are
+    refused. Not seen, besides: a gradient from before the call, to which a step that does not remove gradients would
+    add.
 
     With the extra ``fast`` one compiled function makes most calls of a small network, with the same bits. Errors of
     floating point are then reported once for many calls, underflow and those in loops of Numba not at all; under
@@ -266,7 +342,8 @@ def capture(step: Callable[..., Any], *, warmup: int = 2) -> CapturedStep:
 
     All ranks of a mesh call the step alike, and record it at the same calls. A replay makes the same requests in the
     same order: collectives, the buckets of `DataParallel` (each at its entry, so that they do not overlap with the
-    sweep), the gathers of ZeRO. What the ranks compare besides is compared in the recorded runs only.
+    sweep), the gathers of ZeRO. What the ranks compare besides is compared in the first runs only: a rank whose call is
+    no replay later, as that of a shorter batch, sends what the others send in theirs.
 
     Examples
     --------

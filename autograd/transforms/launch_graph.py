@@ -10,12 +10,64 @@ import numpy as np
 from ..arrays.capture import Capture, set_capture
 from ..arrays.device import runtime_of
 from ..arrays.runtime import Runtime
+from ..engine.leaves import Leaf
 from ..engine.pytree import Structure, flatten
 from ..engine.state import state
 from ..engine.tensor import TENSORS, Tensor
-from ..errors import ArgumentError, CaptureError, OptionError, RingtapeError, TapeError
+from ..errors import ArgumentError, CaptureError, OptionError, RingtapeError, TapeError, short
 
-__all__ = ["CudaGraph", "cuda_graph"]
+__all__ = ["CudaGraph", "Launches", "copied", "cuda_graph", "require_device"]
+
+
+class Launches:
+    """The work that one run of a step gave to a device, and copies of its arguments, which the work reads.
+
+    Attributes
+    ----------
+    inputs : list
+        The arguments, with the copies in the place of arrays on the device. A leaf that gets gradients is itself.
+    arrays : list of arrays
+        The copies, each once.
+    result : object
+        The result of the step. Each replay writes to its arrays.
+    """
+
+    def __init__(
+        self, step: Callable[..., Any], leaves: list[Any], structure: Structure, runtime: Runtime, capture: Capture
+    ):
+        self.inputs = copied(leaves)
+        own = (_array(x) for x, given in zip(self.inputs, leaves, strict=True) if x is not given)
+        self.arrays = list({id(x): x for x in own}.values())
+        self._capture = capture
+        self._is_first = True
+        set_capture(capture)
+        try:
+            self.result, self._replay = runtime.capture(lambda: step(*structure.rebuild(self.inputs)))
+        except RingtapeError:
+            raise
+        except RuntimeError as error:
+            raise CaptureError(
+                f"capture: the step cannot be captured: {type(error).__name__}: {error}\n  needed: a step that "
+                "gives work to the device only: no values read on the host, no branches on them, no new shapes"
+            ) from error
+        finally:
+            set_capture(None)
+
+    def fits(self) -> bool:
+        """Whether the optimizers of the step still update the arrays of the capture."""
+        try:
+            self._capture.check()
+        except CaptureError:
+            return False
+        return True
+
+    def run(self) -> None:
+        """Give the device the work of a step. The first time, it is the step that was captured."""
+        if not self._is_first:
+            self._capture.advance()
+        self._is_first = False
+        self._capture.write()
+        self._replay()
 
 
 class CudaGraph:
@@ -29,15 +81,12 @@ class CudaGraph:
 
     def __init__(self, step: Callable[..., Any], warmup: int):
         self._step, self._warmup = step, warmup
-        self._replay: Callable[[], None] | None = None
-        self._capture = Capture()
+        self._work: Launches | None = None
         self._structure: Structure | None = None
-        self._inputs: list[Any] = []  # arrays that the captured work reads, and constants
-        self._result: Any = None
 
     @property
     def is_captured(self) -> bool:
-        return self._replay is not None
+        return self._work is not None
 
     def __call__(self, *args: Any) -> Any:
         if state.recording is not None:
@@ -46,57 +95,36 @@ class CudaGraph:
                 "the tape and backward into the step"
             )
         leaves, structure = flatten(args)
-        if self._replay is None:
-            runtime = _runtime(leaves)
+        if self._work is None:
+            runtime = require_device(leaves)
             if self._warmup > 0:
                 self._warmup -= 1
                 return self._step(*args)
-            self._record(runtime, leaves, structure)
+            self._work, self._structure = Launches(self._step, leaves, structure, runtime, Capture()), structure
         else:
-            self._set_inputs(leaves, structure)
-            self._capture.advance()
-        self._capture.write()
-        assert self._replay is not None
-        self._replay()
-        return self._result
+            self._set_inputs(self._work.inputs, leaves, structure)
+        self._work.run()
+        return self._work.result
 
-    def _record(self, runtime: Runtime, leaves: list[Any], structure: Structure) -> None:
-        """Capture the step, with copies of its arguments."""
-        own = [_copied(x) for x in leaves]
-        capture = Capture()
-        set_capture(capture)
-        try:
-            self._result, self._replay = runtime.capture(lambda: self._step(*structure.rebuild(own)))
-        except RingtapeError:
-            raise
-        except RuntimeError as error:
-            raise CaptureError(
-                f"cuda_graph: the step cannot be captured: {type(error).__name__}: {error}\n  needed: a step that "
-                "gives work to the device only: no values read on the host, no branches on them, no new shapes"
-            ) from error
-        finally:
-            set_capture(None)
-        self._inputs, self._structure, self._capture = own, structure, capture
-
-    def _set_inputs(self, leaves: list[Any], structure: Structure) -> None:
+    def _set_inputs(self, inputs: list[Any], leaves: list[Any], structure: Structure) -> None:
         """Copy new arguments into the arrays that the captured work reads."""
         if structure != self._structure:
             raise CaptureError(
                 f"cuda_graph: arguments {structure!r} were given; needed: {self._structure!r}, as at the capture"
             )
-        for i, (own, given) in enumerate(zip(self._inputs, leaves, strict=True)):
+        for i, (own, given) in enumerate(zip(inputs, leaves, strict=True)):
             into, x = _array(own), _array(given)
-            if runtime_of(type(into)) is None:
-                if type(given) is not type(own) or given != own:
+            if runtime_of(type(into)) is None or _is_read_as_leaf(own):
+                if given is not own and (_is_read_as_leaf(own) or type(given) is not type(own) or given != own):
                     raise CaptureError(
-                        f"cuda_graph: argument {i} is {given!r}, and was {own!r} at the capture, a constant of the "
-                        "captured step\n  fix: an array on the GPU in place of the number"
+                        f"cuda_graph: argument {i} is {short(given)}, and was {short(own)} at the capture, a constant "
+                        "of the captured step\n  fix: an array on the GPU in place of the number"
                     )
             elif type(x) is not type(into) or x.shape != into.shape or x.dtype != into.dtype:
                 raise CaptureError(
                     f"cuda_graph: argument {i} is {_named(x)}, and was {_named(into)} at the capture; needed: arrays "
-                    "of the same shapes and dtypes on the GPU at each call\n  fix: a captured step for each shape, or "
-                    "pad the last batch"
+                    "of the same shapes and dtypes on the GPU at each call\n  fix: ag.capture(step), which captures "
+                    "each form of arguments; or pad the last batch"
                 )
             elif x is not into:
                 into[...] = x
@@ -106,24 +134,27 @@ class CudaGraph:
         return f"CudaGraph({getattr(self._step, '__name__', 'step')}, {how})"
 
 
-def _runtime(leaves: list[Any]) -> Runtime:
-    """The runtime of the GPU that holds the arguments of a step. Raises an error if the step cannot be captured."""
+def require_device(leaves: list[Any], known: Runtime | None = None) -> Runtime:
+    """The runtime of the GPU that holds the arguments of a step. Raises an error if the step cannot be captured.
+
+    `known` is that of a step whose parameters are on a GPU.
+    """
     if not state.distribution.is_alone:
         raise CaptureError(
-            f"cuda_graph: the step was called on a mesh of {state.distribution.group().size} ranks; needed: one rank. "
+            f"capture: the step was called on a mesh of {state.distribution.group().size} ranks; needed: one rank. "
             "Communication between ranks is not captured"
         )
     kinds = {type(_array(x)) for x in leaves}
-    runtime = next((found for kind in kinds if (found := runtime_of(kind)) is not None), None)
+    runtime = next((found for kind in kinds if (found := runtime_of(kind)) is not None), known)
     if runtime is None:
         names = ", ".join(sorted(kind.__name__ for kind in kinds)) or "none"
         raise ArgumentError(
-            f"cuda_graph: the arguments are {names}; needed: at least one array on a GPU, from which the captured "
+            f"capture: the arguments are {names}; needed: at least one array on a GPU, from which the captured "
             "step reads its data"
         )
     if np.ndarray in kinds:
         raise ArgumentError(
-            "cuda_graph: a host array was given, which would be a constant of the captured step; needed: arrays on "
+            "capture: a host array was given, which would be a constant of the captured step; needed: arrays on "
             "the GPU\n  fix: move the arguments to the device first, or give the step a number"
         )
     return runtime
@@ -132,7 +163,8 @@ def _runtime(leaves: list[Any]) -> Runtime:
 def cuda_graph(step: Callable[..., Any], *, warmup: int = 2) -> CudaGraph:
     """Return a function that runs `step` once to capture its work on a GPU, and from then on replays that work.
 
-    A replay costs one launch. Nothing of the step runs on the host again, so it is for steps whose launches take longer
+    It is the bare form of `capture` on a GPU: of one form of arguments, and without guards and copies of results. A
+    replay costs one launch. Nothing of the step runs on the host again, so it is for steps whose launches take longer
     than their work. Every call is one step: the first `warmup` calls run `step` as it is, the next one captures it and
     replays it, and the others replay.
 
@@ -190,12 +222,25 @@ def _array(x: Any) -> Any:
     return x.array if isinstance(x, Tensor) or x.__class__ in TENSORS else x
 
 
-def _copied(x: Any) -> Any:
-    """A copy of an array on a device, or of a Tensor with such an array; another value itself."""
+def _is_read_as_leaf(x: Any) -> bool:
+    return isinstance(x, Leaf) and x._requires_grad
+
+
+def copied(values: list[Any]) -> list[Any]:
+    """Copies of the arrays on a device, and of Tensors with such arrays. Other values, and leaves, are themselves."""
+    copies: dict[int, Any] = {}  # by the id of an array
+    return [_copied(x, copies) for x in values]
+
+
+def _copied(x: Any, copies: dict[int, Any]) -> Any:
+    """A copy of an array on a device, or of a Tensor with such an array; another value, or a leaf, itself."""
     array = _array(x)
-    if runtime_of(type(array)) is None:
+    if runtime_of(type(array)) is None or _is_read_as_leaf(x):
         return x
-    return array.copy() if array is x else Tensor(array.copy(), x.layout)
+    own = copies.get(id(array))
+    if own is None:
+        own = copies[id(array)] = array.copy()
+    return own if array is x else Tensor(own, x.layout)
 
 
 def _named(x: Any) -> str:

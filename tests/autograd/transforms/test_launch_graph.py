@@ -14,7 +14,7 @@ from autograd.arrays import runtime_of, to_host
 from autograd.arrays.capture import Capture
 from autograd.errors import ArgumentError, CaptureError, OptionError, TapeError
 from autograd.optim import schedules
-from autograd.transforms import captured as captured_file
+from autograd.transforms import captured_step, launch_graph
 
 from ..arrays.devices import DEVICES
 
@@ -36,7 +36,11 @@ def batches(steps: int) -> list[tuple[Any, Any]]:
     return [(random.standard_normal((5, 4)).astype("float32"), random.integers(0, 3, 5)) for _ in range(steps)]
 
 
-def train(name: str, there: Any, steps: int, clip: bool, captures: bool) -> tuple[list[float], list[Any], Any, int]:
+FORMS: dict[str, tuple[Any, int]] = {"capture": (ag.capture, 4), "cuda_graph": (ag.cuda_graph, 3)}
+"""Both forms, and how often the step runs on the host."""
+
+
+def train(name: str, there: Any, steps: int, clip: bool, form: str = "") -> tuple[list[float], list[Any], Any, int]:
     """The losses and parameters after some steps, the optimizer, and how often the step ran on the host."""
     ag.random.seed(0)
     model = nn.Sequential(nn.Linear(4, 8), nn.SiLU(), nn.Linear(8, 3))
@@ -56,7 +60,7 @@ def train(name: str, there: Any, steps: int, clip: bool, captures: bool) -> tupl
         optimizer.zero_grad()
         return loss
 
-    do = ag.cuda_graph(step) if captures else step
+    do = FORMS[form][0](step) if form else step
     losses = []
     for k, (x, y) in enumerate(batches(steps)):
         if k == 5:
@@ -65,12 +69,13 @@ def train(name: str, there: Any, steps: int, clip: bool, captures: bool) -> tupl
     return losses, [there.values(p) for p in model.parameters()], optimizer, len(runs)
 
 
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("clip", [False, True])
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_replays_are_steps(name: str, clip: bool, there: Any) -> None:
-    losses, parameters, optimizer, runs = train(name, there, 7, clip, captures=True)
-    needed, others, other, all_runs = train(name, there, 7, clip, captures=False)
-    assert runs == 3 and all_runs == 7  # two calls before the capture
+def test_replays_are_steps(name: str, clip: bool, form: str, there: Any) -> None:
+    losses, parameters, optimizer, runs = train(name, there, 7, clip, form)
+    needed, others, other, all_runs = train(name, there, 7, clip)
+    assert runs == FORMS[form][1] and all_runs == 7
     numpy.testing.assert_allclose(losses, needed, rtol=1e-5)
     for x, y in zip(parameters, others, strict=True):
         numpy.testing.assert_allclose(x, y, rtol=2e-5, atol=1e-6)
@@ -80,14 +85,14 @@ def test_replays_are_steps(name: str, clip: bool, there: Any) -> None:
 FAULTS: dict[str, Any] = {
     "the numbers of the captured step for all": (Capture, "write"),
     "no step is counted": (Capture, "advance"),
-    "the arguments of the captured step for all": (captured_file.CudaGraph, "_set_inputs"),
+    "the arguments of the captured step for all": (launch_graph.CudaGraph, "_set_inputs"),
 }
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_faults_are_seen(fault: str) -> None:
     with mock.patch.object(*FAULTS[fault]), pytest.raises(AssertionError):
-        test_replays_are_steps("AdamW", False, DEVICES[0].values[0])
+        test_replays_are_steps("AdamW", False, "cuda_graph", DEVICES[0].values[0])
 
 
 def captured(there: Any, step: Any, *args: Any) -> Any:
@@ -196,3 +201,120 @@ def test_the_host_does_not_wait_for_a_replay(there: Any) -> None:
         needed.grad = 2 * (needed.numpy() - k)
         same.step()
     numpy.testing.assert_allclose(there.values(w), needed.numpy(), rtol=1e-10)
+
+
+# -- the contract of `capture` -----------------------------------------------------------------------------------------
+class Training:
+    """A model on a device, and a step."""
+
+    def __init__(self, there: Any, wrap: Any):
+        ag.random.seed(0)
+        self.there = there
+        self.model = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, 3)).eval()
+        for p in self.model.parameters():
+            p.array = there.move(p.numpy())
+        self.model.parameters()[0].requires_grad = False
+        self.optimizer = optim.Adam(self.model.parameters()[1:], 0.01)
+        self.do, self.results = wrap(self.step), []
+
+    def step(self, x: Any, y: Any) -> Any:
+        self.optimizer.zero_grad()
+        with ag.Tape() as tape:
+            loss = nn.cross_entropy(self.model(x), y, reduction="sum") / len(y)
+        tape.backward(loss)
+        self.optimizer.step()
+        return {"loss": loss}
+
+    def run(self, calls: int, rows: int = 5) -> None:
+        random = numpy.random.default_rng(rows)
+        for _ in range(calls):
+            x, y = random.standard_normal((rows, 4)).astype("float32"), random.integers(0, 3, rows)
+            self.results.append(self.do(self.there.move(x), self.there.move(y)))
+
+    def end(self) -> list[Any]:
+        parameters = self.model.parameters()
+        values = [self.there.values(x["loss"]) for x in self.results]
+        return [*values, *map(self.there.values, parameters), *(self.there.values(p.grad) for p in parameters[1:])]
+
+
+def assign_parameter(t: Training) -> None:
+    p = t.model.parameters()[0]
+    p.data = p.array * 0.5
+
+
+def replace_layer(t: Training) -> None:
+    t.model.append(nn.ReLU())
+
+
+CHANGES: dict[str, Any] = {
+    "nothing": lambda t: t.run(0),
+    "rows": lambda t: t.run(6, rows=3),
+    "the state": lambda t: t.optimizer.load_state_dict(t.optimizer.state_dict()),
+    "a parameter": assign_parameter,
+    "the rate": lambda t: setattr(t.optimizer, "lr", 0.05),
+    "a layer": replace_layer,
+    "gradients": lambda t: t.optimizer.zero_grad(),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_step_on_a_device_is_captured_by_the_contract_of_capture(change: str, there: Any) -> None:
+    found = []
+    for wrap in (lambda step: step, ag.capture):
+        t = Training(there, wrap)
+        t.run(6)
+        CHANGES[change](t)
+        t.run(6)
+        found.append(t.end())
+    assert t.do.replays >= 4
+    for x, y in zip(*found, strict=True):
+        numpy.testing.assert_allclose(x, y, rtol=2e-5, atol=1e-6)
+
+
+CONTRACT_FAULTS: dict[str, tuple[Any, str, Any, str]] = {
+    "results are not copied": (captured_step, "copied", list, "nothing"),
+    "new arrays are not seen": (captured_step.Guard, "has_same_arrays", lambda guard: True, "a parameter"),
+    "modules are not seen": (captured_step.Seen, "module", lambda seen, module: None, "a layer"),
+}
+
+
+@pytest.mark.parametrize("fault", CONTRACT_FAULTS)
+def test_faults_in_the_contract_are_seen(fault: str) -> None:
+    *where, change = CONTRACT_FAULTS[fault]
+    with mock.patch.object(*where), pytest.raises((AssertionError, CaptureError)):
+        test_a_step_on_a_device_is_captured_by_the_contract_of_capture(change, DEVICES[0].values[0])
+
+
+def test_a_step_whose_parameters_alone_are_on_a_device(there: Any) -> None:
+    w = ag.Parameter(there.move(numpy.ones(4)))
+    scale = there.move(numpy.full(4, 0.5))
+
+    @ag.capture
+    def step() -> Any:
+        with ag.Tape() as tape:
+            loss = (w * scale).sum()
+        (ct,) = tape.backward(loss, wanted=[w]) or ()
+        return loss, ag.tensor(ct)
+
+    for k in range(7):
+        loss, ct = step()
+        assert there.values(loss) == 2 + k / 2 and there.values(ct).tolist() == there.values(scale).tolist()
+        scale += 0.125
+    assert step.replays == 2
+
+
+def test_what_capture_refuses_on_a_device(there: Any) -> None:
+    x, w = there.move(numpy.ones(4)), ag.Parameter(there.move(numpy.ones(4)))
+
+    def after_warmup(step: Any, *args: Any) -> None:
+        do = ag.capture(step, warmup=0)
+        do(*args), do(*args)
+
+    with pytest.raises(CaptureError, match="values of the device were read"):
+        after_warmup(lambda x: (w * x).sum().item(), x)
+    with pytest.raises(ArgumentError, match="a host array was given"):
+        after_warmup(lambda x, y: w * x, x, numpy.ones(4))
+    with pytest.raises(CaptureError, match="recorded without a replay"):
+        do = ag.capture(lambda x, n: w * x * n, warmup=0)
+        for k in range(20):
+            do(x, float(k))
