@@ -113,10 +113,12 @@ class Prepared:
         moved = self._is_uncompared_move and not listeners and collective._forward is self._rule
         if not moved:
             y = self.run(array, is_recorded, x)
-        elif self._is_identity or array.__class__ in _IMMUTABLE:
+        elif self._is_identity:
             y = array
+        elif array.__class__ is ndarray:
+            y = array.copy()
         else:
-            y = array.copy() if array.__class__ is ndarray else copied(array, self.call)
+            y = array if array.__class__ in _IMMUTABLE else copied(array, self.call)
         if recording is None or not is_recorded:
             place = OUTSIDE if recording is not None or x is None else place_off_tape(y, (x,))
             return Tensor(y, self.out, None, place)

@@ -335,7 +335,7 @@ class Communicator:
 
         def send(x: Array) -> Any:
             if observers and get_ident() in observers:
-                whole = request._replace(out=x) if receives else request._replace(x=x)
+                whole = request._replace(out=x) if receives else Request(request.call, x, *request[2:])
                 return observed(self, whole, False, lambda: send(x))
             if not repeats or self.before_root is not None:
                 return self.run(request._replace(out=x) if receives else request._replace(x=x))

@@ -72,11 +72,12 @@ def digest_of(result: Any) -> int:
         size = result.nbytes
         if size <= _SHORT_BYTES:
             return zlib.crc32(result.tobytes())
-        flat = result.ravel().view(_u8)
-        end = size & ~7
-        total = int(_add(flat[:end].view(_u64)))
-        if end < size:
-            total += zlib.crc32(flat[end:].tobytes())
+        end, flat = size & ~7, result.ravel()
+        if end == size:
+            total = int(_add(flat.view(_u64)))
+        else:
+            flat = flat.view(_u8)
+            total = int(_add(flat[:end].view(_u64))) + zlib.crc32(flat[end:].tobytes())
         return (total ^ total >> 32) & _ALL
     if isinstance(result, list):
         digest = 0

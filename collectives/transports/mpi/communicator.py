@@ -235,7 +235,7 @@ class MpiCommunicator(HostTransport):
 
         def send(x: Array) -> Any:
             if observers and get_ident() in observers:
-                whole = request._replace(out=x) if receives else request._replace(x=x)
+                whole = request._replace(out=x) if receives else Request(call, x, *request[2:])
                 return observed(self, whole, False, lambda: send(x))
             if modes.watching or self._raises or self.before_root is not None:
                 return general(x)
