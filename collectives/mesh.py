@@ -497,6 +497,7 @@ class Mesh:
             if group.checks is not None:
                 group.checks.__class__ = QuietChecks if is_quiet else Checks
 
+    @typed_errors
     def exchange(self, group: Communicator, data: bytes) -> list[bytes]:
         """The bytes of all ranks of a group, in order."""
         return group.exchange(data)

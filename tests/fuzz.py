@@ -113,7 +113,7 @@ SKIPPED = {
     "autograd.extend.broadcast": "operations call it with shapes", "autograd.core.Box*": "as `autograd.extend.Box`",
     "parallel.tensor.HeadsAttention*": "`Heads` makes it for `parallelize`",
     "parallel.Explanation.__*": "`Trainer.explain` makes it",
-    "*.hear": "the engine calls it with its events", "autograd.detect_anomaly.see": "the same",
+    "autograd.detect_anomaly.see": "the engine calls it with its events",
     "autograd.detect_anomaly.__call__": "the same",
     "*.blocks_of": "the names of files ask it for attributes that they have found",
     "parallel.launch.main": "the command; the tests of its module call it with lines of arguments",

@@ -17,7 +17,7 @@ import numpy as np
 from numpy import ndarray
 
 from .device import runtime_of
-from .products import matmul
+from .products import matmul, product_of_rows
 
 __all__ = ["HALF", "epsilon", "in_float32", "is_half", "narrow", "product", "rounded", "total", "widened"]
 
@@ -117,6 +117,8 @@ def product(a: Any, b: Any) -> Any:
         dtype = a.dtype
         if dtype is not _SINGLE and dtype is not _DOUBLE and dtype == b.dtype and is_half(dtype):
             return rounded(_matmul(a.astype(_SINGLE), b.astype(_SINGLE)), dtype)
+        if a.ndim > 2 and b.ndim == 2 and (y := product_of_rows(a, b)) is not None:
+            return y
     elif a.__class__ is not ndarray and (runtime := runtime_of(a.__class__)) is not None:
         return runtime.matmul(a, b)
     return matmul(a, b)

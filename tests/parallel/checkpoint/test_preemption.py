@@ -16,6 +16,7 @@ import collectives as cc
 from autograd.errors import OptionError
 from parallel import checkpoint
 from parallel.checkpoint import REQUEUE, Preemption
+from parallel.checkpoint.preemption import _asked
 
 from ...collectives.launch import find_mpiexec
 
@@ -60,7 +61,7 @@ def test_on_threads_all_ranks_are_told_of_one_signal() -> None:
             for step in range(6):
                 if step == 2 and mesh.ranks.rank == 1:
                     os.kill(os.getpid(), signal.SIGUSR1)
-                    time.sleep(0.05)
+                    assert _asked.wait(60)  # the main thread receives it
                 mesh.ranks.barrier()
                 found.append(preemption.asked())
             return found
