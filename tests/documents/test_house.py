@@ -1,6 +1,6 @@
-"""The figures of the house stay at or below what they were, and no module changes another one at import.
+"""Laws of the house, which are zeros: no number here can be raised. Figures that are no laws are printed, not tested.
 
-`python -m tests.documents.house --before PATH` prints them. Lower a ceiling when its figure has fallen.
+`python -m tests.documents.house --before PATH` prints all figures beside those of another checkout.
 """
 
 from __future__ import annotations
@@ -10,27 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from .house import ROOT, Figures, Tree, complexity, loaded, walks
-
-CEILINGS = {
-    "closure of the engine: files, lines": [38, 10_061],
-    "closure of all_reduce: files, lines": [67, 17_564],
-    "closure of DataParallel: files, lines": [143, 37_607],
-    "complexity above 20, 30": [19, 7],
-    "functions with a cache": [59],
-    "node[k] outside the engine, of all": [0, 59],
-    "globals that functions change": [34],
-    "errors without the line, of all": [0, 1_148],
-}
-IMPORTS = {"autograd": [9, 2_033], "autograd.engine": [10, 2_086]}
-WALKS = {  # a pipeline's rank that waits asks again and again, so its calls vary
-    "all_reduce(to=I)": [13, 7, 9],
-    "all_reduce(to=I) of a scalar loss": [13, 7, 9],
-    "backward of cast, multiply, sum, all_reduce": [59, 24, 50],
-    "DataParallel MLP, one bucket: forward": [59, 24, 42],
-    "DataParallel MLP, one bucket: backward": [134, 28, 79],
-    "Pipeline.step, 4 microbatches, 2 stages": [800, 38, 520],
-}
+from .house import ROOT, Tree, complexity, walks
 
 
 @pytest.fixture(scope="module")
@@ -38,33 +18,24 @@ def tree() -> Tree:
     return Tree(ROOT)
 
 
-def over(found: Figures, ceilings: Figures) -> list[str]:
-    """The figures that are above their ceilings. Each ceiling needs a figure."""
-    return [
-        f"{name}: {found[name]}, at most {most}"
-        for name, most in ceilings.items()
-        if any(n > m for n, m in zip(found[name], most, strict=True))
-    ]
+@pytest.mark.parametrize("law", ["node[k] outside the engine, of all", "errors without the line, of all"])
+def test_a_count_that_must_be_zero_is_zero(tree: Tree, law: str) -> None:
+    found, of = tree.figures()[law]
+    assert found == 0 < of
 
 
-def test_no_figure_of_the_text_grows(tree: Tree) -> None:
-    found = tree.figures()
-    assert over(found, CEILINGS) == []
-    assert all(n > 0 for name in CEILINGS if name.startswith("closure") for n in found[name])
+def test_closures_are_found(tree: Tree) -> None:
+    assert all(n > 0 for name, figure in tree.figures().items() if name.startswith("closure") for n in figure)
 
 
-def test_imports_stay_small() -> None:
-    assert over({what: loaded(ROOT, what) for what in IMPORTS}, IMPORTS) == []
-
-
-def test_no_walk_grows(capsys: pytest.CaptureFixture[str]) -> None:
+def test_walks_are_measured(capsys: pytest.CaptureFixture[str]) -> None:
     found = walks(ROOT)
     if not found:
         pytest.skip("no mpiexec beside the interpreter or on PATH")
     with capsys.disabled():
         for name, numbers in found.items():
             print(f"\n  {name}: {numbers[0]} calls, {numbers[1]} files, {numbers[2]} changes of file", end="")
-    assert over(found, WALKS) == []
+    assert all(n > 0 for numbers in found.values() for n in numbers)
 
 
 def test_no_module_changes_another_at_import(tree: Tree) -> None:
