@@ -11,8 +11,9 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from ._installed import refuse_two_owners
+from ._installed import refuse_old_numpy, refuse_two_owners
 
+refuse_old_numpy()
 refuse_two_owners()  # before the other imports: files of a package that was overwritten may not fit together
 
 from . import arrays, errors  # arrays: a package that imports its own files

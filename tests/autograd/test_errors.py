@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import threading
+import tomllib
 import traceback
 import types
 from collections.abc import Callable
@@ -560,6 +561,30 @@ def test_a_value_read_where_it_is_absent() -> None:
             return None
 
     assert cc.run(program, 3) == [None, 3.0, None]
+
+
+# -- an old NumPy ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", ["1.26.4", "2.0.2", "2.1.0", "2.1.1rc1", "2.1"])
+def test_old_numpy(version: str) -> None:
+    refused(ag.DependencyError, lambda: _installed.refuse_old_numpy(version), version, "pip install 'numpy>=2.1.2'")
+
+
+@pytest.mark.parametrize("version", ["2.1.2", "2.2.0rc1", "2.4.0.dev0+git20251107", "3.0.0", numpy.__version__])
+def test_new_numpy(version: str) -> None:
+    _installed.refuse_old_numpy(version)
+
+
+def test_the_lowest_numpy_is_that_of_the_distribution() -> None:
+    with (Path(__file__).parents[2] / "pyproject.toml").open("rb") as file:
+        needed = tomllib.load(file)["project"]["dependencies"]
+    assert "numpy>=" + ".".join(map(str, _installed._NUMPY)) in needed
+
+
+def test_promotion_in_threads() -> None:
+    """What the lowest version is about: NumPy 2.1.0 divides a float32 in a thread to a float64."""
+    assert cc.run(lambda: (numpy.float32(1) / 3).dtype, 2) == [numpy.float32] * 2
 
 
 # -- the other owner of the package's name ---------------------------------------------------------------------------

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Self
 
-from autograd.errors import CollectiveMismatch, RankFailed
+from autograd.errors import CollectiveMismatch, MeshError, RankFailed
 
 from ...checks.reports import unreceived_text
 from ...job.traceback import comparable, ranks_text, text_of
@@ -100,7 +100,7 @@ class ThreadsJob(Job):
 
         def begin_rank(*args: Any) -> None:
             thread = thread_of(*args)
-            thread.start()
+            _start(thread, self.size)
             threads.append(thread)  # `_join` comes to it: the thread that appends it is one that it waits for
 
         threads = [thread_of(rank) for rank in range(self.size)]
@@ -108,7 +108,7 @@ class ThreadsJob(Job):
             local.begin_rank = begin_rank
         try:
             for thread in threads.copy():
-                thread.start()
+                _start(thread, self.size)
             _join(threads, local)
         except BaseException as error:  # most likely KeyboardInterrupt: end the ranks too
             local.fail(None, error)
@@ -150,6 +150,18 @@ def _raise_first(first: int, errors: dict[int, BaseException], ranks: int) -> No
         raise chosen
     finally:
         del chosen  # as above: leave no cycle
+
+
+def _start(thread: threading.Thread, size: int) -> None:
+    """Start a rank's thread, or raise MeshError where the system has no more threads, or, like WebAssembly, none."""
+    try:
+        thread.start()
+    except RuntimeError as error:
+        raise MeshError(
+            f"run(program, ranks={size}): {thread.name} of {size} has no thread: {error}\n"
+            "  fix: program(), called as a function: it is one rank without a thread of its own\n"
+            "  or:  fewer ranks, or a higher limit on threads (ulimit -u), where some can be started"
+        ) from error
 
 
 def _join(threads: list[threading.Thread], local: LocalWorld) -> None:

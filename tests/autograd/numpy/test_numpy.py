@@ -262,7 +262,7 @@ GIVEN: dict[str, tuple[Any, ...]] = {
 def test_methods_are_numpys(name: str) -> None:
     a = {"choose": numpy.array([0, 1, 0]), "searchsorted": numpy.array([1.0, 2.0])}.get(name, X)
     args = GIVEN.get(name, ())
-    if not hasattr(numpy.ndarray, name):
+    if not hasattr(numpy.ndarray, name) or name == "ptp":  # NumPy 2.1 has one that raises
         expected = getattr(numpy, name)(a, *args)
     else:
         expected = getattr(a, name)(*args)
