@@ -162,7 +162,8 @@ class Leaf(Tensor):
             )
         if g.array.dtype != dtype:
             raise DtypeError(
-                f"a gradient of dtype {g.array.dtype} was assigned to {name} of dtype {dtype}. Fix: g.astype(p.dtype)"
+                f"a gradient of dtype {g.array.dtype} was assigned to {name} of dtype {dtype}. Fix: "
+                + ("g.real" if g.array.dtype.kind == "c" and dtype.kind != "c" else "g.astype(p.dtype)")
             )
         if g.array.__class__ is not self.array.__class__:
             require_one_device("grad", **{name: self, "gradient": g})
