@@ -169,10 +169,11 @@ def test_an_optimizer_of_complex_parameters_is_torchs(name: str) -> None:
             loss = sign * model.squares(x, y) / ROWS
         tape.backward(loss)
         if not step:
-            assert_close([[p.grad.numpy().conj() for p in model.parameters()]], [[found[f"grad/{i}"] for i in range(3)]])
+            conjugates = [p.grad.numpy().conj() for p in model.parameters()]
+            assert_close([conjugates], [[found[f"grad/{i}"] for i in range(3)]])
         optimizer.step()
         ours.append([numpy.array(v) for v in model.values()])
-    tolerance = 1e-11 if words.get("centered") else 1e-12  # a difference of two averages of squares has fewer digits
+    tolerance = 1e-10 if words.get("centered") else 1e-12  # a difference of averages that cancel has fewer digits
     assert_close(ours, [[found[f"value/{step}/{i}"] for i in range(3)] for step in range(STEPS)], tolerance)
     state = optimizer.state_dict()
     theirs = {key.partition("/")[2] for key in found if key.startswith("state/")}
@@ -370,7 +371,8 @@ def test_the_functions_of_hips_step_along_what_they_are_given() -> None:
 
     x = numpy.array([0.5 + 0.5j, 2 - 1j])
     up = optimizers.sgd(gradient, x, num_iters=5)
-    numpy.testing.assert_allclose(up, [0.62534175 + 0.08676341j, 1.74931649 - 1.82647318j])  # those of HIPS autograd 1.9
+    of_hips = [0.62534175 + 0.08676341j, 1.74931649 - 1.82647318j]  # version 1.9
+    numpy.testing.assert_allclose(up, of_hips)
     down = optimizers.sgd(lambda x, i: np.conj(gradient(x, i)), x, num_iters=300)
     numpy.testing.assert_allclose(down, [1 + 2j] * 2, rtol=1e-6)
 
