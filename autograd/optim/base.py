@@ -536,7 +536,7 @@ class Optimizer:
                     values[i] = from_pairs(values[i])
         if isinstance(p.array, np.generic):
             p.array = from_pairs(pairs.array)[()]
-        elif pairs.array is not given:
+        elif pairs.array is not given and type(p.array) is not Shaped:
             p.array[...] = from_pairs(pairs.array)
 
     def _update_in_float32(self, i: int, p: Leaf, g: Any) -> None:

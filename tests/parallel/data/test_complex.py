@@ -1,4 +1,4 @@
-"""Complex parameters on several ranks, beside real ones: the pairs of real numbers of one process, and torch's steps."""
+"""Complex parameters on several ranks, beside real ones: the pairs of real numbers of one process, and steps of torch."""
 
 from __future__ import annotations
 
