@@ -78,7 +78,9 @@ def test_a_dry_run_of_compression(name: str) -> None:
     assert run.traffic
 
 
-def steps(model: Any, make: Callable[[Any], Any], count: int, after: Callable[[Any], Any] = lambda x: None) -> list[Any]:
+def steps(
+    model: Any, make: Callable[[Any], Any], count: int, after: Callable[[Any], Any] = lambda x: None
+) -> list[float]:
     """The losses of some steps on this rank's rows."""
     optimizer, losses = make(model.parameters()), []
     x, y = (cc.shard(ag.constant(a), "dp") for a in (X, Y))

@@ -1,4 +1,4 @@
-"""Complex parameters on several ranks, beside real ones: the pairs of real numbers of one process, and steps of torch."""
+"""Complex parameters on several ranks, beside real ones: as pairs of real numbers on one process, and as in torch."""
 
 from __future__ import annotations
 
