@@ -505,14 +505,19 @@ class Optimizer:
                 if is_captured:
                     self._refuse_capture(i)
                 p = self.parameters[i]
-                if (dtype := p.array.dtype).char in "fd":  # asked first: one test for most parameters
+                if p.array.dtype.char in "fd":
                     self.update(i, p, g)
-                elif dtype.kind == "c":
-                    self._update_as_pairs(i, p, g)
-                elif is_half(dtype):
-                    self._update_in_float32(i, p, g)
                 else:
-                    self.update(i, p, g)
+                    self._update_by_dtype(i, p, g)
+
+    def _update_by_dtype(self, i: int, p: Leaf, g: Any) -> None:
+        """Update a parameter that may be complex or of 16 bits."""
+        if p.array.dtype.kind == "c":
+            self._update_as_pairs(i, p, g)
+        elif is_half(p.array.dtype):
+            self._update_in_float32(i, p, g)
+        else:
+            self.update(i, p, g)
 
     def _update_as_pairs(self, i: int, p: Leaf, g: Any) -> None:
         """Update a complex parameter as pairs of real numbers, along the conjugate of its gradient.
