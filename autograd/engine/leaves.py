@@ -99,7 +99,8 @@ class Leaf(Tensor):
     def grad(self) -> Tensor | None:
         """The gradient, summed over all backward passes since `zero_grad`; of the leaf's dtype and the dual layout.
 
-        A float16 or bfloat16 gradient is summed in float32, and rounded when `grad` is read.
+        A float16 or bfloat16 gradient is summed in float32, and rounded when `grad` is read. At a complex ``x + iy`` it
+        is ``df/dx - i df/dy``, the conjugate of torch's; optimizers step along the conjugate.
 
         Raises
         ------
