@@ -12,7 +12,7 @@ import numpy as np
 
 from ..arrays.device import as_array, require_one_device
 from ..arrays.shape_only import Shaped, shape_only
-from ..errors import DtypeError, LayoutError, ShapeError, TapeError
+from ..errors import DtypeError, LayoutError, ObjectiveError, ShapeError, TapeError
 from ..layouts.inference import axes_in
 from ..layouts.layout import C, I, Layout, P, R, V, is_copy_for_part, may_relabel
 from ..layouts.messages import describe, own_part, require_one_number
@@ -149,6 +149,13 @@ def _one(y: Tensor) -> Tensor | None:
     """The cotangent of an objective, which is one number: 1; None where this rank does not hold it."""
     array, layout = y.array, y.layout
     dual = None if layout is None else layout.dual
+    if array.dtype.kind == "c":
+        raise ObjectiveError(
+            f"backward of a value of dtype {array.dtype} without a cotangent; needed: a real number, because complex "
+            "numbers have no order, and an optimizer would reduce the real part alone\n"
+            "  fix: np.abs(error) ** 2 in place of error ** 2 in the loss, or np.real(loss)\n"
+            "  or:  tape.backward(loss, 1.0), if the derivative of a holomorphic function is meant"
+        )
     if isinstance(array, np.generic) and (layout is None or layout.one_number):
         return Tensor(type(array)(1), dual)
     if array.shape and array.size != 1:
