@@ -21,7 +21,7 @@ from .recording import OUTSIDE, UNRECORDED, Recording
 from .state import state
 from .tensor import FROM_A_GRADIENT, Tensor, relabel
 
-__all__ = ["is_followed_leaf", "place_in", "place_of", "seeds"]
+__all__ = ["is_followed_leaf", "place_in", "place_of", "refuse_complex_objective", "seeds"]
 
 
 # -- places ------------------------------------------------------------------------------------------------------------
@@ -145,17 +145,22 @@ def _fits(y: Any, ct: Any) -> bool:
     )  # fmt: skip
 
 
+def refuse_complex_objective(caller: str, dtype: Any, otherwise: str = "") -> NoReturn:
+    """Raise ObjectiveError for a complex number: a sweep from 1 takes the gradient of its real part."""
+    raise ObjectiveError(
+        f"{caller} of a loss of dtype {dtype}; needed: a real number, because complex numbers have no order, and an "
+        "optimizer would reduce the real part alone\n"
+        "  fix: np.abs(error) ** 2 in place of error ** 2 in the loss, or np.real(loss)"
+        + (f"\n  or:  {otherwise}, if the derivative of a holomorphic function is meant" if otherwise else "")
+    )
+
+
 def _one(y: Tensor) -> Tensor | None:
     """The cotangent of an objective, which is one number: 1; None where this rank does not hold it."""
     array, layout = y.array, y.layout
     dual = None if layout is None else layout.dual
     if array.dtype.kind == "c":
-        raise ObjectiveError(
-            f"backward of a value of dtype {array.dtype} without a cotangent; needed: a real number, because complex "
-            "numbers have no order, and an optimizer would reduce the real part alone\n"
-            "  fix: np.abs(error) ** 2 in place of error ** 2 in the loss, or np.real(loss)\n"
-            "  or:  tape.backward(loss, 1.0), if the derivative of a holomorphic function is meant"
-        )
+        refuse_complex_objective("backward", array.dtype, "tape.backward(loss, 1.0)")
     if isinstance(array, np.generic) and (layout is None or layout.one_number):
         return Tensor(type(array)(1), dual)
     if array.shape and array.size != 1:

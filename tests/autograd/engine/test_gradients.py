@@ -160,7 +160,7 @@ def test_a_complex_objective_is_refused_with_its_fixes(shape: tuple[int, ...]) -
     def squares(error: Any) -> Any:
         return (error**2).sum()
 
-    with pytest.raises(ag.ObjectiveError, match=r"complex128 without a cotangent(.|\n)*np\.abs\(error\) \*\* 2"):
+    with pytest.raises(ag.ObjectiveError, match=r"backward of a loss of dtype complex128(.|\n)*fix: np\.abs\(error\)"):
         gradient(squares)
     error = w.numpy() - target
     numpy.testing.assert_allclose(gradient(lambda e: (np.abs(e) ** 2).sum()), 2 * error.conj())

@@ -15,6 +15,7 @@ import autograd.numpy as anp
 import collectives as cc
 from autograd import nn, optim
 from autograd.engine.whole import whole_of
+from autograd.errors import ObjectiveError
 from parallel import DataParallel, Trainer, checkpoint, verify
 
 from ...autograd.nn.torch_side import reference
@@ -195,6 +196,19 @@ def test_a_trainer(name: str) -> None:
     for losses, passed in cc.run(lambda: program(sizes), int(np.prod(list(sizes.values())))):
         assert passed
         np.testing.assert_allclose(losses, alone, rtol=1e-12)
+
+
+@pytest.mark.parametrize("sizes", [{"dp": 1}, {"dp": 2}, {"pp": 2}])
+def test_a_complex_loss_of_a_trainer_is_refused(sizes: dict[str, int]) -> None:
+    class Complex(Squares):
+        def forward(self, y: Any, target: Any) -> Any:
+            return ((y - target) ** 2).sum()
+
+    def program() -> None:
+        Trainer(layers, Complex(), cc.Mesh.fit(**sizes), optimizer=optim.SGD).step(X, Y)
+
+    with pytest.raises(ObjectiveError, match=r"complex128(.|\n)*fix: np\.abs"):
+        cc.run(program, int(np.prod(list(sizes.values()))))
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
