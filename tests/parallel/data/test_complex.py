@@ -129,6 +129,60 @@ def test_a_checkpoint_in_the_middle(tmp_path: Path, ranks: tuple[int, int], mode
         assert_close(found, formula("Adam")[before : before + 6])
 
 
+@pytest.mark.parametrize("clip", CLIPS)
+@pytest.mark.parametrize("zero", [0, 2])
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_a_captured_step_has_the_same_bits(ranks: int, zero: int, clip: str) -> None:
+    def program(name: str, wrap: Any) -> Any:
+        with cc.Mesh(dp=-1):
+            model = DataParallel(Mixed(), "dp", zero=zero)
+            optimizer = OPTIMIZERS[name](model.parameters())
+
+            def step(x: Any, y: Any) -> Any:
+                optimizer.zero_grad()
+                with ag.Tape() as tape:
+                    loss = cc.all_reduce(squares(model, x, y) / ROWS, "dp", to=cc.I)
+                tape.backward(loss)
+                CLIPS[clip](model.parameters())
+                optimizer.step()
+                return loss
+
+            step = wrap(step)
+            x, y = (cc.shard(ag.constant(a), "dp") for a in (X, Y))
+            for _ in range(10):
+                step(x, y)
+            return [np.array(p.numpy()) for p in model.parameters()]
+
+    for name in ("SGD, momentum", "Adam"):
+        pairs = zip(cc.run(program, ranks, name, ag.capture), cc.run(program, ranks, name, lambda f: f), strict=True)
+        for captured, plain in pairs:
+            for a, b in zip(captured, plain, strict=True):
+                np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("zero", [0, 1, 2, 3])
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_microbatches(ranks: int, zero: int) -> None:
+    def program() -> Any:
+        with cc.Mesh(dp=-1):
+            model = DataParallel(Mixed(), "dp", zero=zero)
+            optimizer, found = OPTIMIZERS["Adam"](model.parameters()), []
+            for _ in range(6):
+                optimizer.zero_grad()
+                with model.accumulate():
+                    for part in range(2):
+                        x, y = (cc.shard(ag.constant(a[part::2]), "dp") for a in (X, Y))
+                        with ag.Tape() as tape:
+                            loss = cc.all_reduce(squares(model, x, y) / ROWS, "dp", to=cc.I)
+                        tape.backward(loss)
+                optimizer.step()
+                found.append([np.asarray(whole_of(p.array, p.layout, "", "")) for p in model.parameters()])
+            return found
+
+    for found in cc.run(program, ranks):
+        assert_close(found, formula("Adam")[:6])
+
+
 @pytest.mark.parametrize("zero", [0, 1, 2, 3])
 def test_parameters_of_several_dtypes_keep_theirs(zero: int) -> None:
     """A gather was in the dtype of the first parameter: float64 weights lost half of their digits."""
