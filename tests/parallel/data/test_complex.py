@@ -170,8 +170,8 @@ def test_microbatches(ranks: int, zero: int) -> None:
             for _ in range(6):
                 optimizer.zero_grad()
                 with model.accumulate():
-                    for part in range(2):
-                        x, y = (cc.shard(ag.constant(a[part::2]), "dp") for a in (X, Y))
+                    for part in range(3):
+                        x, y = (cc.shard(ag.constant(a[part::3]), "dp") for a in (X, Y))
                         with ag.Tape() as tape:
                             loss = cc.all_reduce(squares(model, x, y) / ROWS, "dp", to=cc.I)
                         tape.backward(loss)
