@@ -95,9 +95,9 @@ def test_modes_and_clipping(ranks: int, mode: str, clip: str) -> None:
 
 
 def main() -> None:
-    """All modes, and an optimizer for each, on the ranks of mpiexec."""
-    for mode, name in zip(MODES, list(OPTIMIZERS)[::3], strict=True):
-        assert_close(divided(OPTIMIZERS[name], mode), formula(name))
+    """On the ranks of mpiexec."""
+    for mode, name, steps in (("one bucket", "AdamW", STEPS), ("zero 1", "SGD, momentum", 12), ("zero 3", "LAMB", 12)):
+        assert_close(divided(OPTIMIZERS[name], mode, steps), formula(name)[:steps])
     print("equal")
 
 
