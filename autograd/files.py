@@ -25,7 +25,8 @@ from typing import Any, BinaryIO, Self
 from .errors import FileError, WriteError
 
 __all__ = [
-    "PrivateFolder", "new_file", "opened", "refuse_foreign_link", "replaced", "replacing", "temporary", "writing",
+    "PrivateFolder", "new_file", "opened", "refuse_foreign_link", "replaced", "replacing", "taking_place", "temporary",
+    "writing",
 ]  # fmt: skip
 
 _NEW = os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
@@ -149,6 +150,26 @@ def replaced(path: str | bytes | os.PathLike[str], caller: str = "save") -> Iter
             place.publish(place.name, inside.number)
 
 
+@contextmanager
+def taking_place(path: str) -> Iterator[BinaryIO]:
+    """Open a new file, to be written and read for long. At the end of the block it takes the place of `path`.
+
+    It stays open then. After an error it is closed and removed, and what was at `path` is still there.
+    """
+    part = f"{path}.{os.urandom(16).hex()}.part"
+    file = os.fdopen(new_file(part), "w+b", buffering=0)
+    try:
+        yield file
+        if os.path.isdir(path) and not os.path.islink(path):
+            raise OSError(errno.EISDIR, "it is a directory", path)
+        os.replace(part, path)  # a link at `path` is replaced, and not followed
+    except BaseException:
+        file.close()
+        with suppress(OSError):
+            os.unlink(part)
+        raise
+
+
 class _Place:
     """The place of a new file: its folder, its name, and the status of the file that it replaces."""
 
@@ -215,7 +236,7 @@ class PrivateFolder:
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as above, PrivateFolder.make(os.path.join(above, "mine")) as folder:
     ...     folder.write("a", b"123")
-    ...     folder.read("a", most_bytes=10), PrivateFolder.find(folder.path) is not None
+    ...     folder.read("a"), PrivateFolder.find(folder.path) is not None
     (b'123', True)
     """
 
@@ -286,12 +307,10 @@ class PrivateFolder:
         """The descriptor of a regular file in it, for reading."""
         return opened(name, folder=self.number, follow=False)
 
-    def read(self, name: str, most_bytes: int) -> bytes:
-        """The content of a file; OSError if it is larger."""
+    def read(self, name: str) -> bytes:
+        """The content of a file."""
         with os.fdopen(self.opened(name), "rb") as file:
-            if os.fstat(file.fileno()).st_size > most_bytes:
-                raise OSError(errno.EFBIG, "it is too large", os.path.join(self.path, name))
-            return file.read(most_bytes)
+            return file.read()
 
     def remove(self) -> None:
         """Remove the files in it, and the folder if its name is still its own."""
