@@ -303,6 +303,11 @@ class PrivateFolder:
             os.close(number)
             os.unlink(name, dir_fd=self.number)
 
+    def share(self) -> None:
+        """Give the folder the permissions of a new folder as programs make it: it is private no more."""
+        mode = self.usual_mode()
+        os.fchmod(self.number, stat.S_IMODE(os.fstat(self.number).st_mode) | mode | (mode & 0o444) >> 2)
+
     def opened(self, name: str) -> int:
         """The descriptor of a regular file in it, for reading."""
         return opened(name, folder=self.number, follow=False)

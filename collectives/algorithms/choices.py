@@ -245,7 +245,9 @@ def stored(path: Path, shape: str, choices: Choices) -> None:
         with replacing(path, "tune") as file:
             file.write(json.dumps(whole, indent=1).encode() + b"\n")
     except OSError as error:
-        raise MeshError(f"the table of choices {path} is not written: {error.strerror or error}\n  fix: tune --to PATH, elsewhere") from None
+        raise MeshError(
+            f"the table of choices {path} is not written: {error.strerror or error}\n  fix: tune --to PATH, elsewhere"
+        ) from None
 
 
 def _read(given: str, shape: str) -> Choices | None:

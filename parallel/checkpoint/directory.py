@@ -14,6 +14,7 @@ import os
 import re
 import shutil
 import socket
+import stat
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -21,8 +22,19 @@ from pathlib import Path
 from typing import Any
 
 from autograd.errors import CheckpointError, DamagedCheckpoint
+from autograd.files import PrivateFolder, new_file
 
-from .disk import NAMES, Reader, header_of, make_durable, refuse_other_size, rename, running_checksum, stored_as
+from .disk import (
+    NAMES,
+    Reader,
+    header_of,
+    make_durable,
+    private,
+    refuse_other_size,
+    rename,
+    running_checksum,
+    stored_as,
+)  # fmt: skip
 from .manifest import Manifest, Value, entry_name
 from .pieces import Stretch
 
@@ -159,9 +171,8 @@ class Directory:
         """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            file = self.path / ".lock"
             with _making:
-                number = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+                number = self._open_lock()
                 status = os.fstat(number)
                 if (status.st_dev, status.st_ino) in _locks:
                     os.close(number)
@@ -182,6 +193,23 @@ class Directory:
                 _locks[status.st_dev, status.st_ino] = number
         except OSError as error:
             raise CheckpointError(f"checkpoint.save: {self.path} cannot be written: {error}") from error
+
+    def _open_lock(self) -> int:
+        """The descriptor of the file that is locked. Only those may open it, and so lock, who may write beside it."""
+        file, folder = self.path / ".lock", self.path.stat().st_mode
+        try:
+            number = new_file(file, mode=0o600)
+            os.fchmod(number, 0o600 | (folder & 0o020) * 3 | (folder & 0o002) * 3)
+        except FileExistsError:
+            number = os.open(file, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        status = os.fstat(number)
+        if stat.S_ISREG(status.st_mode) and status.st_nlink == 1:  # what is written into it is this file's alone
+            return number
+        os.close(number)
+        raise CheckpointError(
+            f"checkpoint.save: {file} is no regular file, or has another name, too\n  fix: remove it, or another "
+            "directory"
+        )
 
     def begin(self, step: int, overwrite: bool) -> Path:
         """Make a directory for what is not finished yet.
@@ -206,7 +234,7 @@ class Directory:
         self.remove_unfinished()
         found = self.path / f".step-{step:09d}.{os.urandom(8).hex()}"
         try:
-            found.mkdir()
+            PrivateFolder.make(os.fspath(found)).close()  # `publish` gives it the usual permissions
         except OSError as error:
             raise CheckpointError(f"checkpoint.save: {self.path} cannot be written: {error}") from error
         return found
@@ -215,6 +243,8 @@ class Directory:
         """Give a directory that is complete the name of its step. What had it is removed afterwards."""
         named, replaced = self._names(step)
         try:
+            with private(folder) as inside:
+                inside.share()
             if os.path.lexists(named):
                 rename(named, replaced)
             rename(folder, named)
