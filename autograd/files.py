@@ -5,6 +5,7 @@
 `PrivateFolder`        a folder that only its user can enter, reached by its descriptor and never again by its name
 `opened`               a regular file to read: a pipe is not waited for
 `refuse_foreign_link`  a symbolic link at the end of a path is followed if this user or root has made it
+`is_as_safe`           whether what is in a file may be run: nobody can write it who cannot write the program itself
 `temporary`            a folder for temporary files in which no other user can rename what this one makes
 =====================  ===============================================================================================
 
@@ -25,8 +26,8 @@ from typing import Any, BinaryIO, Self
 from .errors import FileError, WriteError
 
 __all__ = [
-    "PrivateFolder", "new_file", "opened", "refuse_foreign_link", "replaced", "replacing", "taking_place", "temporary",
-    "writing",
+    "PrivateFolder", "is_as_safe", "is_firm", "is_for_everyone", "new_file", "opened", "refuse_foreign_link",
+    "replaced", "replacing", "taking_place", "temporary", "writing",
 ]  # fmt: skip
 
 _NEW = os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
@@ -388,17 +389,49 @@ def is_firm(folder: str) -> bool:
     >>> is_firm("/"), is_firm("/no such folder")
     (True, False)
     """
-    at = os.path.realpath(folder)
-    mine = os.geteuid(), os.getegid()
+    try:
+        return not _others(folder, is_sticky=True)
+    except OSError:
+        return False
+
+
+def is_as_safe(path: str, program: str) -> bool:
+    """Whether nobody can write a file, or in a folder, who cannot write in the folder of the program anyway.
+
+    Examples
+    --------
+    >>> is_as_safe(os.__file__, os.path.dirname(os.__file__))
+    True
+    """
+    try:
+        return _others(path, is_sticky=False) <= _others(program, is_sticky=False)
+    except OSError:
+        return False
+
+
+def is_for_everyone(path: str) -> bool:
+    """Whether every user can write a file, or in a folder, or put another one in its place."""
+    return "everyone" in _others(path, is_sticky=False)
+
+
+def _others(path: str, is_sticky: bool) -> set[Any]:
+    """Who can write a file or in a folder, or rename it or a folder above it: users, groups, and everyone.
+
+    This user and root are left out, and the group that has this user's number: it is this user's alone, as most
+    distributions make them. `is_sticky` says whether the sticky bit of the folder itself is enough: what is there is
+    safe from others, and they can add to it.
+    """
+    at, mine, found = os.path.realpath(path), os.geteuid(), set[Any]()
     while True:
-        try:
-            status = os.stat(at)
-        except OSError:
-            return False
-        # a group with its user's number is that user's alone, as most distributions make them
-        groups = 0o002 if status.st_gid == 0 or (status.st_gid == mine[1] and mine[0] == mine[1]) else 0o022
-        if status.st_uid not in (0, mine[0]) or (status.st_mode & groups and not status.st_mode & stat.S_ISVTX):
-            return False
-        if at == os.path.dirname(at):
-            return True
-        at = os.path.dirname(at)
+        status = os.stat(at)
+        if status.st_uid not in (0, mine):
+            found.add(("user", status.st_uid))
+        if not (is_sticky and status.st_mode & stat.S_ISVTX):
+            if status.st_mode & 0o002:
+                found.add("everyone")
+            if status.st_mode & 0o020 and status.st_gid not in (0, mine):
+                found.add(("group", status.st_gid))
+        above, is_sticky = os.path.dirname(at), True
+        if above == at:
+            return found
+        at = above

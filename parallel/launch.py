@@ -22,9 +22,9 @@ import shlex
 import shutil
 import signal
 import socket
+import stat
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -33,6 +33,7 @@ from types import FrameType
 from typing import Any
 
 from autograd.environment import value
+from autograd.files import PrivateFolder, temporary
 
 from .checkpoint import REQUEUE
 from .checkpoint.directory import Directory
@@ -238,8 +239,11 @@ class Launcher:
             for each in self._passed:
                 if signal.getsignal(each) != signal.SIG_IGN:  # as under nohup
                     before[each] = signal.signal(each, self._receive)
-            with tempfile.TemporaryDirectory(prefix="ringtape-launch.") as folder:
-                return self._starts(os.path.join(folder, "hosts"))
+            if self.hosts is None:
+                return self._starts("")
+            above = temporary()
+            with PrivateFolder.make(os.path.join(above, f".ringtape-launch-{os.urandom(8).hex()}")) as folder:
+                return self._starts(os.path.join(folder.path, "hosts"))
         finally:
             for each, handler in before.items():
                 signal.signal(each, handler)
@@ -346,7 +350,14 @@ class Launcher:
             time.sleep(min(0.1, seconds))
 
     def _is_done(self) -> bool:
-        return self.done is not None and self.done.exists()
+        """Whether the file is there. One of another user is an order that this one has not given."""
+        if self.done is None:
+            return False
+        try:
+            status = os.lstat(self.done)
+        except OSError:
+            return False
+        return stat.S_ISREG(status.st_mode) and status.st_uid in (os.geteuid(), self.done.parent.stat().st_uid)
 
     def _newest_step(self) -> int | None:
         steps = [] if self.progress is None else self.progress.steps()

@@ -21,8 +21,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from autograd.errors import CheckpointError, DamagedCheckpoint
-from autograd.files import PrivateFolder, new_file
+from autograd.errors import CheckpointError, DamagedCheckpoint, FileError
+from autograd.files import PrivateFolder, new_file, refuse_foreign_link
 
 from .disk import (
     NAMES,
@@ -98,12 +98,31 @@ class Directory:
                 f"checkpoint {self.path}: there is no step {step}; it has "
                 + (f"{', '.join(map(str, known[-8:]))}" if known else "none")
             )
+        self._refuse_foreign(folder)
         manifest = Manifest.read(folder)
         if manifest.step != step:
             raise DamagedCheckpoint(f"checkpoint {folder}: its manifest is that of step {manifest.step}")
         for name, size in manifest.files:
             refuse_other_size(folder, name, size)
         return manifest
+
+    def _refuse_foreign(self, folder: Path) -> None:
+        """Raise DamagedCheckpoint for a link of another user; and for a step, where everyone can make one.
+
+        Those of root, and of the owner of the directory, are taken as this user's own.
+        """
+        try:
+            refuse_foreign_link(folder, "checkpoint")
+            run, owner = self.path.stat(), folder.stat().st_uid
+        except FileError as error:
+            raise DamagedCheckpoint(error.reason) from None
+        except OSError:
+            return  # reading it tells
+        if run.st_mode & 0o002 and owner not in (os.geteuid(), run.st_uid, 0):
+            raise DamagedCheckpoint(
+                f"checkpoint {folder}: another user (number {owner}) has made it, in a directory that everyone can write\n"
+                f"  fix: chmod o-w {self.path}, if the step is to be trusted"
+            )
 
     def verify(
         self, step: int, progress: Callable[[int, int], None] | None = None
