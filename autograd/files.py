@@ -250,9 +250,11 @@ class PrivateFolder:
         """Make it; FileExistsError if its name is taken. A relative path begins at the folder `above`."""
         os.mkdir(path, 0o700, dir_fd=above)
         found = cls._opened(path, above, True)
-        if found is None:
-            raise OSError(errno.EPERM, "another user has put a folder in its place", path)
-        return found
+        if found is not None and not found.names():  # another folder of this user, renamed by another one, has files
+            return found
+        if found is not None:
+            found.close()
+        raise OSError(errno.EPERM, "another user has put a folder in its place", path)
 
     @classmethod
     def find(cls, path: str) -> PrivateFolder | None:

@@ -120,7 +120,7 @@ class Directory:
             return  # reading it tells
         if run.st_mode & 0o002 and owner not in (os.geteuid(), run.st_uid, 0):
             raise DamagedCheckpoint(
-                f"checkpoint {folder}: another user (number {owner}) has made it, in a directory that everyone can write\n"
+                f"checkpoint {folder}: another user (number {owner}) has made it, and everyone can write there\n"
                 f"  fix: chmod o-w {self.path}, if the step is to be trusted"
             )
 
