@@ -155,6 +155,8 @@ class FileError(RingtapeError, ValueError):
 class WriteError(FileError, OSError):
     """A file cannot be written. The message names it and the reason; what was there before is as it was."""
 
+    __str__ = Exception.__str__  # that of an OSError with a number is the system's text alone
+
 
 class CheckpointError(FileError):
     """A checkpoint cannot be written or read. The message names the step, the file, the entry and the place in it."""

@@ -33,11 +33,10 @@ from types import FrameType
 from typing import Any
 
 from autograd.environment import value
-from autograd.files import PrivateFolder, temporary
+from autograd.files import PrivateFolder, replacing, temporary
 
 from .checkpoint import REQUEUE
 from .checkpoint.directory import Directory
-from .checkpoint.disk import make_durable, write_text
 
 __all__ = ["finished", "main"]
 
@@ -60,7 +59,7 @@ def finished() -> None:
 
     Raises
     ------
-    CheckpointError
+    WriteError
         The file cannot be written.
 
     Examples
@@ -76,9 +75,8 @@ def finished() -> None:
     """
     given = value(_DONE)
     if given:
-        path = Path(given)
-        write_text(path, time.strftime("%Y-%m-%dT%H:%M:%SZ\n", time.gmtime()))
-        make_durable(path.parent)
+        with replacing(given, "finished") as file:
+            file.write(time.strftime("%Y-%m-%dT%H:%M:%SZ\n", time.gmtime()).encode())
 
 
 def _say(text: str) -> None:

@@ -142,7 +142,7 @@ def _document(title: str, data: str) -> str:
 
     packed = base64.b64encode(gzip.compress(data.encode(), compresslevel=7, mtime=0)).decode()
     parts = {
-        "TITLE": escape((title or "ringtape: ranks").encode(errors="replace").decode()),  # the name of a file may be none
+        "TITLE": escape((title or "ringtape: ranks").encode(errors="replace").decode()),  # a file's name may be no text
         "CSS": read("page.css"),
         "SCRIPT": "\n".join(['"use strict";', *map(read, _SCRIPTS)]),
         "DATA": packed,

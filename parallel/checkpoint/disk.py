@@ -246,6 +246,8 @@ def write_text(path: Path, text: str, *, is_kept: bool = True) -> None:
             point("rename")
             os.rename(part, path)
     except OSError as error:
+        with suppress(OSError):
+            os.unlink(part)
         raise CheckpointError(f"checkpoint.save: {path} could not be written: {error}") from error
 
 

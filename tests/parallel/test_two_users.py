@@ -513,7 +513,8 @@ def a_library_for_products(at: Place) -> str:
 
     def plant() -> None:
         source = at.folder / "evil.c"
-        source.write_text(f'#include <fcntl.h>\n__attribute__((constructor)) void f() {{ creat("{at.ran / "library"}", 0666); }}')
+        begin = "#include <fcntl.h>\n__attribute__((constructor)) void f() "
+        source.write_text(f'{begin}{{ creat("{at.ran / "library"}", 0666); }}')
         subprocess.run(["cc", "-shared", "-fPIC", "-o", at.folder / "evil.so", source], check=True)
         (at.folder / "evil.so").chmod(0o777)
 

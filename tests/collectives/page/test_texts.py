@@ -21,10 +21,10 @@ from .made import summary
 from .test_data import content
 
 PAYLOADS = [
-    "@DATA@", "@SCRIPT@", "@TITLE@", "@CSS@", "@DATA@@TITLE@", "\\1 \\g<0>", "</script><script>alert(1)</script>", "<!--",
-    "-->", "<!--<script>", "]]>", "</title><img src=x onerror=alert(1)>", "<img src=x onerror=alert(1)>", "'\"><u>",
-    "&lt;b&gt;", "\u2028\u2029", "`${alert(1)}`", "</style>", "\x00\x08", "\udcff", "𝔘<i>", "javascript:alert(1)",
-    "constructor", "__proto__",
+    "@DATA@", "@SCRIPT@", "@TITLE@", "@CSS@", "@DATA@@TITLE@", "\\1 \\g<0>", "</script><script>alert(1)</script>",
+    "<!--", "-->", "<!--<script>", "]]>", "</title><img src=x onerror=alert(1)>", "<img src=x onerror=alert(1)>",
+    "'\"><u>", "&lt;b&gt;", "\u2028\u2029", "`${alert(1)}`", "</style>", "\x00\x08", "\udcff", "𝔘<i>",
+    "javascript:alert(1)", "constructor", "__proto__",
 ]  # fmt: skip
 
 
