@@ -30,9 +30,10 @@ __all__ = [
     "replaced", "replacing", "taking_place", "temporary", "writing",
 ]  # fmt: skip
 
-_NEW = os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
-_READ = os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NONBLOCK", 0)  # the end of a pipe would be waited for
-_FOLDER = os.O_DIRECTORY | os.O_CLOEXEC
+_CLOEXEC, _NOFOLLOW = getattr(os, "O_CLOEXEC", 0), getattr(os, "O_NOFOLLOW", 0)  # not on every platform
+_NEW = os.O_CREAT | os.O_EXCL | _CLOEXEC | _NOFOLLOW
+_READ = os.O_RDONLY | _CLOEXEC | getattr(os, "O_NONBLOCK", 0)  # the end of a pipe would be waited for
+_FOLDER = getattr(os, "O_DIRECTORY", 0) | _CLOEXEC
 _BY_NUMBER = getattr(os, "O_PATH", os.O_RDONLY)  # a folder that may not be listed
 _LINKS = 40  # as the kernel
 
@@ -102,7 +103,7 @@ def opened(path: str | os.PathLike[str], *, folder: int | None = None, follow: b
         It is not there, may not be read, or is no regular file: then the number is ``EISDIR`` or ``EINVAL``. Without
         `follow`, a symbolic link gives ``ELOOP``.
     """
-    number = os.open(path, _READ | (0 if follow else getattr(os, "O_NOFOLLOW", 0)), dir_fd=folder)
+    number = os.open(path, _READ | (0 if follow else _NOFOLLOW), dir_fd=folder)
     mode = os.fstat(number).st_mode
     if not stat.S_ISREG(mode):
         os.close(number)
@@ -266,7 +267,7 @@ class PrivateFolder:
 
     @classmethod
     def _opened(cls, path: str, above: int | None, is_made: bool) -> PrivateFolder | None:
-        number = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | _FOLDER, dir_fd=above)
+        number = os.open(path, os.O_RDONLY | _NOFOLLOW | _FOLDER, dir_fd=above)
         if _is_private(number):
             return cls(path, number, above, is_made)
         os.close(number)
@@ -309,7 +310,8 @@ class PrivateFolder:
     def share(self) -> None:
         """Give the folder the permissions of a new folder as programs make it: it is private no more."""
         mode = self.usual_mode()
-        os.fchmod(self.number, stat.S_IMODE(os.fstat(self.number).st_mode) | mode | (mode & 0o444) >> 2)
+        with suppress(OSError):  # some file systems have no permissions
+            os.fchmod(self.number, stat.S_IMODE(os.fstat(self.number).st_mode) | mode | (mode & 0o444) >> 2)
 
     def opened(self, name: str) -> int:
         """The descriptor of a regular file in it, for reading."""

@@ -352,10 +352,10 @@ class Launcher:
         if self.done is None:
             return False
         try:
-            status = os.lstat(self.done)
+            status, folder = os.lstat(self.done), os.stat(self.done.parent)
         except OSError:
             return False
-        return stat.S_ISREG(status.st_mode) and status.st_uid in (os.geteuid(), self.done.parent.stat().st_uid)
+        return stat.S_ISREG(status.st_mode) and status.st_uid in (os.geteuid(), folder.st_uid)
 
     def _newest_step(self) -> int | None:
         steps = [] if self.progress is None else self.progress.steps()

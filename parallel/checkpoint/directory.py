@@ -218,7 +218,8 @@ class Directory:
         file, folder = self.path / ".lock", self.path.stat().st_mode
         try:
             number = new_file(file, mode=0o600)
-            os.fchmod(number, 0o600 | (folder & 0o020) * 3 | (folder & 0o002) * 3)
+            with suppress(OSError):  # some file systems have no permissions
+                os.fchmod(number, 0o600 | (folder & 0o020) * 3 | (folder & 0o002) * 3)
         except FileExistsError:
             number = os.open(file, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
         status = os.fstat(number)

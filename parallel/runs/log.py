@@ -162,7 +162,7 @@ def _refuse_reserved(caller: str, values: Mapping[str, Any]) -> None:
 def _opened(path: str) -> int:
     """The descriptor of a log: a file, or a device such as /dev/null. A pipe without a reader would be waited for."""
     target = refuse_foreign_link(path, "RunLog")
-    number = os.open(target, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o666)
+    number = os.open(target, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW, 0o666)
     mode = os.fstat(number).st_mode
     if not (stat.S_ISREG(mode) or stat.S_ISCHR(mode)):
         os.close(number)
