@@ -47,16 +47,20 @@ def writing(caller: str, path: Any) -> Iterator[None]:
     except WriteError:
         raise
     except OSError as error:
-        raise _unwritten(error, f"{caller}: {os.fsdecode(path)!r} was not written") from error
+        why, fix = error.strerror or str(error), _FIXES.get(error.errno or 0, "a path that this user may write")
+        made = WriteError(f"{caller}({os.fsdecode(path)!r}): it cannot be written: {why}\n  fix: {fix}")
+        made.errno, made.strerror, made.filename = error.errno, error.strerror, error.filename
+        raise made from error
 
 
-def _unwritten(error: OSError, begin: str) -> WriteError:
-    why = error.strerror or str(error)
-    full = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-    fix = "free space on its disk, or another path" if error.errno in full else "a path that this user may write"
-    made = WriteError(f"{begin}: {why}. What was there before is as it was\n  fix: {fix}")
-    made.errno, made.strerror, made.filename = error.errno, error.strerror, error.filename
-    return made
+_ROOM = "more room, or another disk; a file that was there is as it was"
+_FIXES = {
+    errno.ENOENT: "os.makedirs(os.path.dirname(path), exist_ok=True) first",
+    errno.ENOTDIR: "a path below a folder; what stands before the last '/' is a file",
+    errno.ENOSPC: _ROOM,
+    errno.EDQUOT: _ROOM,
+    errno.EFBIG: "a larger limit of the size of files, ulimit -f; a file that was there is as it was",
+}
 
 
 def refuse_foreign_link(path: str | os.PathLike[str], caller: str) -> str:

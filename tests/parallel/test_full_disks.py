@@ -178,6 +178,6 @@ def test_a_record_that_cannot_grow_keeps_the_calls_before(tmp_path: Path) -> Non
 
 
 def test_a_missing_folder_names_the_file(tmp_path: Path) -> None:
-    with pytest.raises(WriteError, match=r"page: '.*no/a.html' was not written: No such file.*\n  fix: a path"):
+    with pytest.raises(WriteError, match=r"page\('.*no/a.html'\): it cannot be written: No such file.*\n  fix: os"):
         Page("<p>", 1).write(tmp_path / "no" / "a.html")
     assert not os.listdir(tmp_path)

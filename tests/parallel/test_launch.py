@@ -231,7 +231,7 @@ def test_finished_writes_the_marker(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     finished()
     assert [each.name for each in tmp_path.iterdir()] == ["done"]
     monkeypatch.setenv("RINGTAPE_DONE", str(tmp_path / "none" / "done"))
-    with pytest.raises(WriteError, match="was not written"):
+    with pytest.raises(WriteError, match="cannot be written"):
         finished()
 
 
