@@ -170,7 +170,7 @@ def test_a_record_that_cannot_grow_keeps_the_calls_before(tmp_path: Path) -> Non
 
     with disk(tmp_path) as filled:
         writer = RecordWriter(str(tmp_path / "rank-0"))
-        with filled(), pytest.raises(WriteError, match="cannot grow: .*The calls before are recorded\n  fix: free"):
+        with filled(), pytest.raises(RingtapeError, match="cannot grow: .*\n  fix: free space"):
             for k in range(1 << 20):
                 writer.add(CALL, 1, k, 0)
         writer.close()
