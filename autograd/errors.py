@@ -31,7 +31,7 @@ __all__ = [
     "DeadlockError", "DependencyError", "DeviceError", "DtypeError", "FileError", "GradientWarning", "LayoutError",
     "LinAlgError", "MeshError", "MissingKeyError", "NotDifferentiable", "NumberError", "ObjectiveError",
     "OptionError", "PositionError", "RankFailed", "ReplicaMismatch", "ReplicaWarning", "RingtapeError",
-    "SavedArrayError", "ScaleError", "ScaleWarning", "ShapeError", "TapeError",
+    "SavedArrayError", "ScaleError", "ScaleWarning", "ShapeError", "TapeError", "WriteError",
 ]  # fmt: skip
 
 
@@ -150,6 +150,12 @@ class OptionError(RingtapeError, ValueError):
 
 class FileError(RingtapeError, ValueError):
     """A file is damaged, or is of another kind than needed. The message names the file and the entry."""
+
+
+class WriteError(FileError, OSError):
+    """A file cannot be written. The message names it and the reason; what was there before is as it was."""
+
+    __str__ = Exception.__str__  # that of an OSError with a number is the system's text alone
 
 
 class CheckpointError(FileError):

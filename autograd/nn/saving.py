@@ -36,8 +36,9 @@ from ..errors import (
     printable,
     typed_errors,
 )
+from ..files import replaced, replacing
 from ..layouts.layout import Layout, P, V
-from .archive import Archive, replaced, replacing, write_archive
+from .archive import Archive, write_archive
 from .module import Module
 from .torch_names import TorchName, blocks_of, names_of, state_from, to_file
 from .weights import Weights, is_weights, library, write_weights

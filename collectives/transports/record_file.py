@@ -16,11 +16,13 @@ import os
 import struct
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from autograd.errors import CommunicationError
+from autograd.errors import CommunicationError, WriteError
+from autograd.files import taking_place
 
 __all__ = ["Entry", "RecordWriter", "decoded", "digest_of", "guarded", "path_of", "read_record"]
 
@@ -90,6 +92,8 @@ def digest_of(result: Any) -> int:
 class RecordWriter:
     """Writes entries to a new file. Each is in mapped memory when its method returns, so a killed process loses none.
 
+    The files are new, and take the places of earlier ones. The folder is this user's alone if it is made here.
+
     Raises
     ------
     OSError
@@ -97,22 +101,37 @@ class RecordWriter:
     """
 
     def __init__(self, path: str):
-        os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
-        # Both are open for as long as the rank records, so there is no block around them.
-        self._data = open(f"{path}.data", "w+b", buffering=0)  # noqa: SIM115
-        self._file = open(path, "w+b", buffering=0)  # noqa: SIM115
-        self._begin, self._at, self._end = 0, len(_MARK), 0
-        self._map = self._mapped(_CHUNK_BYTES)
-        self._map[: len(_MARK)] = _MARK
+        self._path = path
+        os.makedirs(os.path.dirname(path) or ".", mode=0o700, exist_ok=True)
+        with ExitStack() as made:  # an earlier record stays until this one has begun
+            self._data = made.enter_context(taking_place(f"{path}.data"))
+            self._file = made.enter_context(taking_place(path))
+            self._begin, self._at, self._end = 0, len(_MARK), 0
+            self._map = self._mapped(_CHUNK_BYTES)
+            self._map[: len(_MARK)] = _MARK
         self._block: mmap.mmap | None = None
         self._filled = self._blocks = 0
         self._forms: dict[int, tuple[Any, ...]] = {}  # of the last results, by call
 
     def _mapped(self, size: int) -> mmap.mmap:
         """Map `size` bytes of the file from `_begin`. They are allocated, so a full disk raises an error here."""
-        os.posix_fallocate(self._file.fileno(), self._begin, size)
+        self._reserve(self._file, self._begin, size)
         self._end = self._begin + size
         return mmap.mmap(self._file.fileno(), size, offset=self._begin)
+
+    def _reserve(self, file: Any, at: int, size: int) -> None:
+        try:
+            os.posix_fallocate(file.fileno(), at, size)
+        except OSError as error:
+            raise self._full(error) from error
+
+    def _full(self, error: OSError) -> WriteError:
+        made = WriteError(
+            f"record: {self._path!r} cannot grow: {error.strerror or error}. The calls before are recorded\n"
+            "  fix: free space on its disk, or a folder elsewhere"
+        )
+        made.errno, made.strerror = error.errno, error.strerror
+        return made
 
     def add(self, kind: int, of: int, number: int, digest: int, text: bytes = b"") -> None:
         """Append an entry. Its text is written first: an entry without one is none."""
@@ -122,9 +141,9 @@ class RecordWriter:
         if text:
             end += _TEXT.size + len(text)
         if end > self._end:
-            self._map.close()
-            self._begin = at & -mmap.ALLOCATIONGRANULARITY
+            before, self._begin = self._map, at & -mmap.ALLOCATIONGRANULARITY
             self._map = self._mapped(-(-(end - self._begin) // _CHUNK_BYTES) * _CHUNK_BYTES)
+            before.close()
         place = at - self._begin
         if text:
             after = place + _SIZE
@@ -161,7 +180,7 @@ class RecordWriter:
         """Append the bytes of a result."""
         begin, size = 0, len(data)
         if self._block is None:  # a record of the order seldom has a result
-            os.posix_fallocate(self._data.fileno(), 0, _BLOCK_BYTES)
+            self._reserve(self._data, 0, _BLOCK_BYTES)
             self._block = mmap.mmap(self._data.fileno(), _BLOCK_BYTES)
         while size - begin >= (room := _BLOCK_BYTES - self._filled):
             self._block[self._filled :] = data[begin : begin + room]
@@ -175,7 +194,10 @@ class RecordWriter:
         """Append the full block to the file."""
         done, place = 0, _BLOCK_BYTES * (1 + self._blocks)
         while done < _BLOCK_BYTES:  # a signal may interrupt it
-            done += os.pwrite(self._data.fileno(), block[done:] if done else block, place + done)
+            try:
+                done += os.pwrite(self._data.fileno(), block[done:] if done else block, place + done)
+            except OSError as error:
+                raise self._full(error) from error
         self._filled, self._blocks = 0, self._blocks + 1
 
     def close(self) -> None:

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from autograd.errors import CheckpointError, DamagedCheckpoint, OptionError, RingtapeError, printable
-from autograd.nn.archive import replacing
+from autograd.files import replacing
 
 from . import disk
 from .boxes import elements
