@@ -1,0 +1,166 @@
+"""Plain arrays: which arrays mean the numbers in their memory and nothing else, and the refusal of all others.
+
+====================================  ==============================================================================
+given                                 why it is refused
+====================================  ==============================================================================
+`numpy.ma.MaskedArray`                elements that do not count would count
+`numpy.matrix`                        ``*`` is a product of matrices, and no slice has one dimension
+a subclass with its own arithmetic    what it adds, such as a unit, would be lost without a word
+objects, fields, bytes                there are no derivatives, and other processes cannot read them
+texts, dates, time spans              there are no derivatives; they may be stored
+====================================  ==============================================================================
+
+`numpy.memmap`, `numpy.recarray` of numbers, and subclasses that change no operator, no reduction and none of NumPy's
+protocols are plain.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from ..errors import DtypeError
+
+__all__ = ["require_plain_array", "require_plain_members"]
+
+_OPERATORS = (
+    "add", "sub", "mul", "truediv", "floordiv", "mod", "divmod", "pow", "matmul", "and", "or", "xor", "lshift",
+    "rshift",
+)  # fmt: skip
+_ARITHMETIC = frozenset((
+    "__array_ufunc__", "__array_function__", "__neg__", "__pos__", "__abs__", "__invert__",
+    "__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__",
+    *(f"__{kind}{name}__" for kind in ("", "r", "i") for name in _OPERATORS),
+    "all", "any", "argmax", "argmin", "cumprod", "cumsum", "dot", "max", "mean", "min", "prod", "std", "sum", "trace",
+    "var",
+))  # fmt: skip
+_PLAIN = frozenset((np.memmap, np.recarray))
+
+
+def require_plain_array(x: Any, what: str = "", *, stored: bool = False) -> None:
+    """Raise unless an array means its numbers alone, so that it may be an operand, or with `stored` a part of a file.
+
+    Parameters
+    ----------
+    x : numpy.ndarray or numpy.generic
+        The array. It is read neither here nor converted: a plain subclass stays what it is.
+    what : str
+        The start of the message, such as "save: entry 'v'".
+    stored : bool
+        Whether texts, dates and time spans are plain, too, and the fix is one for a file.
+
+    Raises
+    ------
+    DtypeError
+        It is masked, a `numpy.matrix`, of a subclass with its own arithmetic, or no array of numbers. The message says
+        what to give in its place.
+
+    Examples
+    --------
+    >>> import numpy
+    >>> from autograd.errors import DtypeError
+    >>> require_plain_array(numpy.ones(2))
+    >>> try:
+    ...     require_plain_array(numpy.zeros(2, [("mass", "f4"), ("charge", "i2")]), "x")
+    ... except DtypeError as error:
+    ...     print(error.reason)
+    x: an array of dtype [('mass', '<f4'), ('charge', '<i2')] was given; needed: numbers or booleans
+      fix: x['mass'], one field
+    """
+    kind = type(x)
+    found = _dtype_fault(x.dtype, stored)
+    if found is None and kind is not np.ndarray:
+        found = _class_fault(kind, x, stored)
+    if found is not None:
+        given, fix = found
+        needed = "numbers, texts or dates" if stored else "numbers or booleans"
+        raise DtypeError(f"{what}{': ' * bool(what)}{given} was given; needed: {needed}\n  fix: {fix}")
+
+
+def require_plain_members(xs: Any, what: str = "") -> None:
+    """`require_plain_array` for the arrays in nested lists and tuples, which `numpy.asarray` joins without a word."""
+    kinds = set(map(type, xs))  # most lists are of numbers, which this tells in 10 ns each
+    if kinds <= _NUMBERS:
+        return
+    for x in xs:
+        if isinstance(x, list | tuple):
+            require_plain_members(x, what)
+        elif isinstance(x, np.ndarray):
+            require_plain_array(x, what)
+        elif type(x) not in _NUMBERS and not isinstance(x, np.generic) and hasattr(type(x), "__array__"):
+            found = as_given(x)
+            if isinstance(found, np.ndarray):
+                require_plain_array(found, what)
+
+
+def as_given(x: Any, dtype: Any = None) -> Any:
+    """The array that an object gives by ``__array__``, of the class that it gives: `numpy.asarray` drops a mask."""
+    return np.asanyarray(x, dtype=dtype)
+
+
+_NUMBERS = frozenset((bool, int, float, complex))
+_MASK = "x.filled(0), and mask = numpy.ma.getmaskarray(x)"
+
+
+def _class_fault(kind: Any, x: Any, stored: bool) -> tuple[str, str] | None:
+    """What a subclass of ndarray is that is not plain, and the fix; None for others."""
+    if issubclass(kind, np.ma.MaskedArray):
+        if stored:
+            return "a masked array", _MASK
+        fix = f"{_MASK}: numpy.where(mask, 0, terms) in a loss, (~mask).sum() for n"
+        if x.dtype.kind in "iu":
+            fix += "\n  or:  x.filled(-100), if they are labels: cross_entropy ignores the label -100"
+        return "a masked array", fix
+    if issubclass(kind, np.matrix):
+        return "a numpy.matrix", "numpy.asarray(x)" + ", and @ where * is a product of matrices" * (not stored)
+    changed = _changed(kind) if issubclass(kind, np.ndarray) else ""
+    if not changed:
+        return None
+    given = f"an array of {kind.__module__}.{kind.__qualname__}, which has a {changed} of its own,"
+    return given, "numpy.asarray(x), if the numbers alone are meant"
+
+
+@lru_cache(maxsize=256)  # of the classes of arrays in use; without it each array of a subclass takes 8 us
+def _changed(kind: type) -> str:
+    """A method of arithmetic that a subclass of ndarray does not inherit from it; "" if there is none."""
+    for base in kind.__mro__:
+        if base is np.ndarray:
+            break
+        if base not in _PLAIN:
+            for name in vars(base):
+                if name in _ARITHMETIC:
+                    return name
+    return ""
+
+
+def _dtype_fault(dtype: np.dtype[Any], stored: bool) -> tuple[str, str] | None:
+    """What an array of this dtype is if it has no numbers, and the fix; None for numbers, and what may be stored."""
+    kind = dtype.kind
+    if kind in "biufc" or (stored and kind in "SUmM") or (kind == "V" and dtype.name == "bfloat16"):
+        return None
+    if dtype.names:
+        fix = "{name: x[name] for name in x.dtype.names}" if stored else f"x[{dtype.names[0]!r}], one field"
+    elif kind == "V":
+        fix = f"numpy.frombuffer(x.tobytes(), 'u1').reshape(-1, {dtype.itemsize}), its bytes"
+    else:
+        fix = (_TO_STORED if stored else _TO_NUMBERS).get(kind, "x.astype(float)")
+    return "an array of objects" if kind == "O" else f"an array of dtype {dtype}", fix
+
+
+_TEXTS = "x.astype(float), if they are written numbers; numpy.unique(x, return_inverse=True)[1], numbers of classes"
+_TO_NUMBERS = {
+    "M": "x.astype('int64'), counts of its unit",
+    "m": "x.astype('int64'), counts of its unit",
+    "U": _TEXTS,
+    "S": _TEXTS,
+    "T": _TEXTS,
+    "O": "x.astype(float), if its elements are numbers; arrays of equal shapes are joined by numpy.stack",
+}
+"""What makes numbers of an array, by the kind of its dtype."""
+_TO_STORED = {
+    "T": "numpy.array(x.tolist())",
+    "O": "x.tolist(), if its elements are numbers and texts",
+}
+"""What makes an array or a list that a file holds, by the kind of a dtype."""
