@@ -101,7 +101,7 @@ def as_given(x: Any, dtype: Any = None) -> Any:
 
 
 _NUMBERS = frozenset((bool, int, float, complex))
-_MASK = "x.filled(0), and mask = numpy.ma.getmaskarray(x)"
+_MASK = "mask, x = numpy.ma.getmaskarray(x), x.filled(0)"
 
 
 def _class_fault(kind: Any, x: Any, stored: bool) -> tuple[str, str] | None:
@@ -109,7 +109,7 @@ def _class_fault(kind: Any, x: Any, stored: bool) -> tuple[str, str] | None:
     if issubclass(kind, np.ma.MaskedArray):
         if stored:
             return "a masked array", _MASK
-        fix = f"{_MASK}: numpy.where(mask, 0, terms) in a loss, (~mask).sum() for n"
+        fix = f"{_MASK}; then numpy.where(mask, 0, terms) in a loss, and (~mask).sum() for the n of a mean"
         if x.dtype.kind in "iu":
             fix += "\n  or:  x.filled(-100), if they are labels: cross_entropy ignores the label -100"
         return "a masked array", fix

@@ -114,6 +114,14 @@ from ..ops.manipulation import (
     vsplit,
 )
 from ..ops.reductions import all, any, argmax, argmin, count_nonzero, max, mean, min, sum
+from ..ops.sets import (
+    union1d,
+    unique,
+    unique_all,
+    unique_counts,
+    unique_inverse,
+    unique_values,
+)
 from ..ops.shape import (
     broadcast_to,
     concatenate,
@@ -272,8 +280,8 @@ __all__ = [
     "roll", "rollaxis", "rot90", "round", "row_stack", "select", "shape", "sign", "signbit", "sin", "sinc", "sinh",
     "size", "sort", "sort_complex", "split", "sqrt", "square", "squeeze", "stack", "std", "subtract", "sum",
     "swapaxes", "take", "take_along_axis", "tan", "tanh", "tensordot", "tile", "trace", "transpose", "trapezoid",
-    "tri", "tril", "triu", "true_divide", "trunc", "unstack", "unwrap", "var", "vdot", "vecdot", "vsplit", "vstack",
-    "where", "zeros", "zeros_like",
+    "tri", "tril", "triu", "true_divide", "trunc", "union1d", "unique", "unique_all", "unique_counts", "unique_inverse",
+    "unique_values", "unstack", "unwrap", "var", "vdot", "vecdot", "vsplit", "vstack", "where", "zeros", "zeros_like",
 ]  # fmt: skip
 
 # all other public names are NumPy's own objects; NumPy's submodules are loaded at first use, by __getattr__

@@ -376,11 +376,11 @@ def quantile(a: Any, q: Any, axis: Any = None, out: None = None, overwrite_input
     Raises
     ------
     NotDifferentiable
-        Another `method`, or a `q` that is a Tensor: neither has a derivative here.
+        Another `method`, or a `q` that a tape records: neither has a derivative here.
     """
-    if method != "linear" or q.__class__ in TENSORS:
-        raise NotDifferentiable(f"quantile(q={q!r}, method={method!r}) has no derivative here; needed: numbers q, "
-                                "method='linear'")  # fmt: skip
+    if method != "linear":
+        raise NotDifferentiable(f"quantile(method={method!r}) has no derivative here; needed: method='linear'")
+    q = option(q, "quantile", a)
     flat, axes = reduced_axes_last(operand(a), axis)
     ordered = sort(flat if np.ndim(q) == 0 else flat.astype(np.result_type(flat.dtype, np.float64)))
     at = np.asarray(q, float) * (int(raw(flat).shape[-1]) - 1)
