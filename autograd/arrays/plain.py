@@ -16,6 +16,7 @@ protocols are plain.
 
 from __future__ import annotations
 
+import sys
 from functools import lru_cache
 from typing import Any
 
@@ -105,8 +106,8 @@ _MASK = "mask, x = numpy.ma.getmaskarray(x), x.filled(0)"
 
 
 def _class_fault(kind: Any, x: Any, stored: bool) -> tuple[str, str] | None:
-    """What a subclass of ndarray is that is not plain, and the fix; None for others."""
-    if issubclass(kind, np.ma.MaskedArray):
+    """The words for an array of a subclass that is not plain, and the fix; None for others."""
+    if "numpy.ma" in sys.modules and issubclass(kind, np.ma.MaskedArray):  # loading it takes 10 ms
         if stored:
             return "a masked array", _MASK
         fix = f"{_MASK}; then numpy.where(mask, 0, terms) in a loss, and (~mask).sum() for the n of a mean"
@@ -136,7 +137,7 @@ def _changed(kind: type) -> str:
 
 
 def _dtype_fault(dtype: np.dtype[Any], stored: bool) -> tuple[str, str] | None:
-    """What an array of this dtype is if it has no numbers, and the fix; None for numbers, and what may be stored."""
+    """The words for an array of no numbers, and the fix; None for numbers, and with `stored` for what a file may have."""
     kind = dtype.kind
     if kind in "biufc" or (stored and kind in "SUmM") or (kind == "V" and dtype.name == "bfloat16"):
         return None

@@ -114,14 +114,6 @@ from ..ops.manipulation import (
     vsplit,
 )
 from ..ops.reductions import all, any, argmax, argmin, count_nonzero, max, mean, min, sum
-from ..ops.sets import (
-    union1d,
-    unique,
-    unique_all,
-    unique_counts,
-    unique_inverse,
-    unique_values,
-)
 from ..ops.shape import (
     broadcast_to,
     concatenate,
@@ -155,6 +147,12 @@ from ..ops.sorting import (
     sort_complex,
     take,
     take_along_axis,
+    union1d,
+    unique,
+    unique_all,
+    unique_counts,
+    unique_inverse,
+    unique_values,
     where,
 )
 from ..ops.statistics import (
