@@ -20,7 +20,7 @@ import numpy as np
 
 from ..errors import ArgumentError, DependencyError, DeviceError, OptionError, ShapeError
 from .capture import refuse
-from .plain import require_plain_array, require_plain_members
+from .plain import require_plain, require_plain_array
 from .read_only import Guarded
 from .shape_only import Shaped, shape_only
 
@@ -128,7 +128,7 @@ def as_array(x: Any, dtype: Any = None, device: str | None = None) -> Any:
         return x if dtype is None or x.dtype == dtype else x.astype(dtype)
     try:
         if isinstance(x, list | tuple):
-            require_plain_members(x)
+            require_plain(x)
         result = np.asarray(x, dtype=dtype) if isinstance(x, Guarded) else np.asanyarray(x, dtype=dtype)
     except TypeError as error:
         if isinstance(x, list | tuple) and any(not isinstance(item, _KNOWN) and is_array(item) for item in x):

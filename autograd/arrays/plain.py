@@ -11,7 +11,7 @@ texts, dates, time spans              there are no derivatives; they may be stor
 ====================================  ==============================================================================
 
 `numpy.memmap`, `numpy.recarray` of numbers, and subclasses that change no operator, no reduction and none of NumPy's
-protocols are plain.
+protocols are plain. So is a class that the program has registered in `BOXED`.
 """
 
 from __future__ import annotations
@@ -23,8 +23,13 @@ from typing import Any
 import numpy as np
 
 from ..errors import DtypeError
+from .read_only import Guarded
 
-__all__ = ["require_plain_array", "require_plain_members"]
+__all__ = ["BOXED", "OF_MASKED", "require_plain", "require_plain_array"]
+
+BOXED: dict[type, Any] = {}
+"""By class of arrays, the function ``(value, trace, node)`` that boxes one as the argument of a transform. Programs of
+HIPS autograd register it (`custom.boxes`)."""
 
 _OPERATORS = (
     "add", "sub", "mul", "truediv", "floordiv", "mod", "divmod", "pow", "matmul", "and", "or", "xor", "lshift",
@@ -37,7 +42,7 @@ _ARITHMETIC = frozenset((
     "all", "any", "argmax", "argmin", "cumprod", "cumsum", "dot", "max", "mean", "min", "prod", "std", "sum", "trace",
     "var",
 ))  # fmt: skip
-_PLAIN = frozenset((np.memmap, np.recarray))
+_PLAIN = frozenset((np.memmap, np.recarray, Guarded))
 
 
 def require_plain_array(x: Any, what: str = "", *, stored: bool = False) -> None:
@@ -70,8 +75,12 @@ def require_plain_array(x: Any, what: str = "", *, stored: bool = False) -> None
     x: an array of dtype [('mass', '<f4'), ('charge', '<i2')] was given; needed: numbers or booleans
       fix: x['mass'], one field
     """
+    _require(x, what, True, stored)
+
+
+def _require(x: Any, what: str, numbers: bool, stored: bool) -> None:
     kind = type(x)
-    found = _dtype_fault(x.dtype, stored)
+    found = _dtype_fault(x.dtype, stored) if numbers else None
     if found is None and kind is not np.ndarray:
         found = _class_fault(kind, x, stored)
     if found is not None:
@@ -80,29 +89,35 @@ def require_plain_array(x: Any, what: str = "", *, stored: bool = False) -> None
         raise DtypeError(f"{what}{': ' * bool(what)}{given} was given; needed: {needed}\n  fix: {fix}")
 
 
-def require_plain_members(xs: Any, what: str = "") -> None:
-    """`require_plain_array` for the arrays in nested lists and tuples, which `numpy.asarray` joins without a word."""
-    kinds = set(map(type, xs))  # most lists are of numbers, which this tells in 10 ns each
-    if kinds <= _NUMBERS:
+def require_plain(x: Any, what: str = "", *, numbers: bool = True) -> None:
+    """`require_plain_array` for what becomes an operand: an array, one that an object gives, or those in nested lists.
+
+    `numpy.asarray` makes a plain array of each of them, without a word. With ``numbers=False`` the dtype may be any.
+    """
+    kind = type(x)
+    if issubclass(kind, list | tuple):
+        if not set(map(type, x)) <= _NUMBERS:  # most lists are of numbers, which this tells in 10 ns each
+            for item in x:
+                require_plain(item, what, numbers=numbers)
         return
-    for x in xs:
-        if isinstance(x, list | tuple):
-            require_plain_members(x, what)
-        elif isinstance(x, np.ndarray):
-            require_plain_array(x, what)
-        elif type(x) not in _NUMBERS and not isinstance(x, np.generic) and hasattr(type(x), "__array__"):
-            found = as_given(x)
-            if isinstance(found, np.ndarray):
-                require_plain_array(found, what)
+    if hasattr(kind, "__array__") and not hasattr(kind, "__array_ufunc__"):  # neither NumPy's nor like a Tensor
+        what, x = what or f"given {kind.__name__}", _as_given(x)
+    if isinstance(x, np.ndarray | np.generic) and (numbers or type(x) is not np.ndarray):
+        _require(x, what, numbers, False)
 
 
-def as_given(x: Any, dtype: Any = None) -> Any:
-    """The array that an object gives by ``__array__``, of the class that it gives: `numpy.asarray` drops a mask."""
-    return np.asanyarray(x, dtype=dtype)
+def _as_given(x: Any) -> Any:
+    """The array that an object gives, with its class, which `numpy.asarray` drops; None if it refuses to give one."""
+    try:
+        return np.asanyarray(x)
+    except (TypeError, ValueError, RuntimeError):  # its reader gets the error
+        return None
 
 
 _NUMBERS = frozenset((bool, int, float, complex))
 _MASK = "mask, x = numpy.ma.getmaskarray(x), x.filled(0)"
+OF_MASKED = f"{_MASK}; then numpy.where(mask, 0, terms) in a loss, and (~mask).sum() for the n of a mean"
+"""The fix for a masked array x that is an operand."""
 
 
 def _class_fault(kind: Any, x: Any, stored: bool) -> tuple[str, str] | None:
@@ -110,13 +125,13 @@ def _class_fault(kind: Any, x: Any, stored: bool) -> tuple[str, str] | None:
     if "numpy.ma" in sys.modules and issubclass(kind, np.ma.MaskedArray):  # loading it takes 10 ms
         if stored:
             return "a masked array", _MASK
-        fix = f"{_MASK}; then numpy.where(mask, 0, terms) in a loss, and (~mask).sum() for the n of a mean"
+        fix = OF_MASKED
         if x.dtype.kind in "iu":
             fix += "\n  or:  x.filled(-100), if they are labels: cross_entropy ignores the label -100"
         return "a masked array", fix
     if issubclass(kind, np.matrix):
         return "a numpy.matrix", "numpy.asarray(x)" + ", and @ where * is a product of matrices" * (not stored)
-    changed = _changed(kind) if issubclass(kind, np.ndarray) else ""
+    changed = _changed(kind) if issubclass(kind, np.ndarray) and kind not in BOXED else ""
     if not changed:
         return None
     given = f"an array of {kind.__module__}.{kind.__qualname__}, which has a {changed} of its own,"
@@ -137,16 +152,16 @@ def _changed(kind: type) -> str:
 
 
 def _dtype_fault(dtype: np.dtype[Any], stored: bool) -> tuple[str, str] | None:
-    """The words for an array of no numbers, and the fix; None for numbers, and with `stored` for what a file may have."""
+    """The words for an array of a dtype, and the fix; None for numbers, and with `stored` for what a file may have."""
     kind = dtype.kind
     if kind in "biufc" or (stored and kind in "SUmM") or (kind == "V" and dtype.name == "bfloat16"):
         return None
     if dtype.names:
         fix = "{name: x[name] for name in x.dtype.names}" if stored else f"x[{dtype.names[0]!r}], one field"
-    elif kind == "V":
+    elif dtype.type is np.void:
         fix = f"numpy.frombuffer(x.tobytes(), 'u1').reshape(-1, {dtype.itemsize}), its bytes"
     else:
-        fix = (_TO_STORED if stored else _TO_NUMBERS).get(kind, "x.astype(float)")
+        fix = (_TO_STORED if stored else _TO_NUMBERS).get(kind, "x.astype('float32')")
     return "an array of objects" if kind == "O" else f"an array of dtype {dtype}", fix
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from ..arrays.device import arange_beside, is_inexact, move, zeros_on
+from ..arrays.plain import require_plain
 from ..arrays.shape_only import Shaped
 from ..engine.events import listeners
 from ..engine.leaves import Constant
@@ -135,6 +136,8 @@ def operand(x: Any) -> Any:
     """
     if x.__class__ in TENSORS:
         return x
+    if x.__class__ is not np.ndarray or x.dtype.kind not in "biufc":
+        require_plain(x)
     if hasattr(x, "dtype") and isinstance(getattr(x, "shape", None), tuple):
         return given(x, state.grid) if state.grid is not None and x.shape == () else x
     try:
@@ -594,11 +597,13 @@ def is_free(xs: Iterable[Any]) -> bool:
 
 
 def values(x: Any) -> Any:
-    """Return `x` with every Tensor replaced by its array, in nested lists and tuples too."""
+    """Return `x` with every Tensor replaced by its array, in nested lists and tuples too. Other arrays are plain."""
     if x.__class__ in TENSORS:
         return x.array
     if x.__class__ in SEQUENCES:
         return x.__class__([values(item) for item in x])
+    if x.__class__ not in _PLAIN and (x.__class__ is not np.ndarray or x.dtype.kind not in "biufc"):
+        require_plain(x)
     return x
 
 
@@ -697,6 +702,8 @@ def _signature(xs: Iterable[Any]) -> tuple[Any, ...]:
         elif kind in SEQUENCES:
             add(_signature(x))
         elif kind is np.ndarray or isinstance(x, np.ndarray):
+            if kind is not np.ndarray:
+                require_plain(x)
             found += x.shape, x.dtype, x.tobytes() if x.size <= 16 else None
         else:
             try:

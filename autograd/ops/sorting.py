@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..arrays.device import arange_beside, is_array, is_inexact, move, require_one_device
+from ..arrays.plain import require_plain
 from ..arrays.shape_only import Shaped
 from ..engine.primitive import Primitive, op
 from ..engine.promotion import composite
@@ -87,6 +88,8 @@ def where(condition: Any, x: Any = None, y: Any = None) -> Any:
             return _where_of_plain(condition, x, y)
     given = [v if not isinstance(v, list | tuple) else operand(v) for v in (condition, x, y)]
     condition = given[0]
+    if condition.__class__ not in TENSORS:
+        require_plain(condition, "where, the condition")
     if condition.__class__ in TENSORS or hasattr(condition, "dtype"):
         condition = condition if condition.dtype == bool else condition != 0
     return _where(np.asarray(condition) if isinstance(condition, bool) else condition, *given[1:])
@@ -267,6 +270,8 @@ def take(a: Any, indices: Any, axis: int | None = None, out: None = None, mode: 
     if axis.__class__ is not int or not 0 <= axis < ndim:
         axis = normal_axis(axis, ndim)
     index = raw(indices)
+    if index.__class__ is not np.ndarray and index.__class__ is not int:
+        require_plain(index, "take, the indices")
     if index.__class__ is not np.ndarray and not is_array(index):
         index = np.asarray(index)
         index = move(index, raw(a)) if index.ndim else index
