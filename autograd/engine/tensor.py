@@ -19,7 +19,7 @@ import numpy as np
 
 from ..arrays.capture import refuse_value
 from ..arrays.device import to_host
-from ..arrays.plain import OF_MASKED
+from ..arrays.plain import OF_MASKED, require_plain_array
 from ..arrays.shape_only import Shaped, is_absent
 from ..errors import (
     ArgumentError,
@@ -83,6 +83,8 @@ class Tensor(Labelled):
                 f"{type(self).__name__}({short(array)}, {short(layout)}) was given; needed: an array, and its Layout\n"
                 "  fix: autograd.tensor(x, layout={axis: label}), which takes numbers and lists, too"
             )
+        if array.__class__ is not np.ndarray and isinstance(array, np.ndarray):
+            require_plain_array(array)
         self.array = array
         self.layout = layout
         self.tape = tape
@@ -430,8 +432,9 @@ class Tensor(Labelled):
         if state.recording is not None and self.requires_grad and not discrete:
             if _is_read_by_masked_arrays():
                 raise NotDifferentiable(
-                    f"{self.name or 'a Tensor'}, of {describe(self.array, self.array.shape, self.layout)}, met a "
-                    "masked array x, and numpy.ma would use its values alone on an active tape; needed: a plain array\n"
+                    f"{self.name or 'a Tensor'}, of {describe(self.array, self.array.shape, self.layout)}, was to "
+                    "become a part of a masked array x on an active tape: numpy.ma would use its values alone; needed: "
+                    "plain arrays\n"
                     f"  fix: {OF_MASKED}"
                 )
             raise NotDifferentiable(
