@@ -115,17 +115,23 @@ def as_array(x: Any, dtype: Any = None, device: str | None = None) -> Any:
     """
     if device is not None:
         return to_device(as_array(x, dtype), device)
-    if is_array(x) and not isinstance(x, Guarded):
+    if x.__class__ is not np.ndarray or x.dtype.kind not in "biufc":
+        if not is_array(x) or isinstance(x, Guarded):
+            return _made_of(x, dtype)
         if not isinstance(x, _KNOWN):
             _require_current(x)
-        if x.dtype.kind not in "biufc" or (type(x) is not np.ndarray and isinstance(x, np.ndarray)):
+        if isinstance(x, np.ndarray) or x.dtype.kind not in "biufc":
             require_plain_array(x)
-        if dtype is None and isinstance(x, np.ndarray) and x.dtype is not (same := np.dtype(x.dtype.type)):
-            if not x.dtype.isnative:
-                return np.array(x, same)
-            # equal dtypes can be two objects; dispatch compares them by identity
-            return x.view(same) if type(x) is np.ndarray and x.dtype == same else x
-        return x if dtype is None or x.dtype == dtype else x.astype(dtype)
+    if dtype is None and isinstance(x, np.ndarray) and x.dtype is not (same := np.dtype(x.dtype.type)):
+        if not x.dtype.isnative:
+            return np.array(x, same)
+        # equal dtypes can be two objects; dispatch compares them by identity
+        return x.view(same) if type(x) is np.ndarray and x.dtype == same else x
+    return x if dtype is None or x.dtype == dtype else x.astype(dtype)
+
+
+def _made_of(x: Any, dtype: Any) -> np.ndarray:
+    """A NumPy array made of a list, a number, or an object that gives one."""
     try:
         if isinstance(x, list | tuple):
             require_plain(x)

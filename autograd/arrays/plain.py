@@ -116,7 +116,7 @@ def _as_given(x: Any) -> Any:
 
 _NUMBERS = frozenset((bool, int, float, complex))
 _MASK = "mask, x = numpy.ma.getmaskarray(x), x.filled(0)"
-OF_MASKED = f"{_MASK}; then numpy.where(mask, 0, terms) in a loss, and (~mask).sum() for the n of a mean"
+OF_MASKED = f"{_MASK}; then numpy.where(mask, 0, terms) in a loss, and (~mask).sum() of all ranks for the n of a mean"
 """The fix for a masked array x that is an operand."""
 
 

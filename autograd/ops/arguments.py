@@ -136,7 +136,7 @@ def operand(x: Any) -> Any:
     """
     if x.__class__ in TENSORS:
         return x
-    if x.__class__ is not np.ndarray or x.dtype.kind not in "biufc":
+    if x.__class__ not in _PLAIN and (x.__class__ is not np.ndarray or x.dtype.kind not in "biufc"):
         require_plain(x)
     if hasattr(x, "dtype") and isinstance(getattr(x, "shape", None), tuple):
         return given(x, state.grid) if state.grid is not None and x.shape == () else x

@@ -88,7 +88,7 @@ def where(condition: Any, x: Any = None, y: Any = None) -> Any:
             return _where_of_plain(condition, x, y)
     given = [v if not isinstance(v, list | tuple) else operand(v) for v in (condition, x, y)]
     condition = given[0]
-    if condition.__class__ not in TENSORS:
+    if condition.__class__ not in TENSORS and (condition.__class__ is not np.ndarray or condition.dtype != bool):
         require_plain(condition, "where, the condition")
     if condition.__class__ in TENSORS or hasattr(condition, "dtype"):
         condition = condition if condition.dtype == bool else condition != 0
