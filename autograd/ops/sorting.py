@@ -484,7 +484,8 @@ def unique(
     if not sorted:
         words["sorted"] = sorted  # older versions of NumPy do not have it
     if not tensors_in((ar,)):
-        return np.unique(ar, return_index, return_inverse, return_counts, **words)
+        theirs: Any = np.unique
+        return theirs(ar, return_index, return_inverse, return_counts, **words)
     x = _whole("numpy.unique", ar)
     _, index, *others = run_plain(np.unique, (x, True, return_inverse, return_counts), words)
     values = _gathered(x, index, axis if axis is None else normal_axis(axis, x.ndim))

@@ -69,9 +69,9 @@ for _lo, _hi in ((-0.2, 0.4), (None, 0.2), (0.0, None)):
 case("clip", "limits that have derivatives", lambda x, a: np.clip(x, a, 9.0), lambda x, a: numpy.clip(x, a, 9.0),
      apart(2, 3), between(0.01, 0.05)(3))  # fmt: skip
 
-_SIGNS = numpy.array([[-1, 0, 2], [0, 0, -3]], "i1")
-numpy_case("heaviside", "value at zero", lambda np, h: np.heaviside(_SIGNS, h), normal(2, 3))
-numpy_case("heaviside", "one value at zero", lambda np, h: np.heaviside(_SIGNS, h), normal())
+numpy_case("heaviside", "at zero", lambda np, x: np.heaviside(x * 0, x), normal(2, 3))
+numpy_case("heaviside", "of both", lambda np, x, h: np.heaviside(x * 0, h), normal(2, 3), normal(3))
+numpy_case("heaviside", "away from zero", lambda np, x: np.heaviside(x, x), apart(3))
 
 # compositions, declared as cases of the operation that they use
 case("absolute", "fabs", np.fabs, numpy.fabs, apart(3))
