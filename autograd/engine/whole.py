@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from ..arrays.device import is_inexact, to_host
+from ..arrays.plain import require_plain
 from ..errors import DtypeError, MeshError, ShapeError, typed
 from ..layouts.layout import Layout, Shard
 from ..layouts.messages import describe
@@ -206,6 +207,8 @@ def part_of(value: Any, array: Any, layout: Layout | None, caller: str, name: st
     if value.__class__ in TENSORS:
         same = value.layout is not None and layout is not None and value.layout.labels == layout.labels
         layout, value = None if same else layout, value.array
+    if not isinstance(value, Stored):
+        require_plain(value, f"{caller}: {name}")
     try:
         value = value if isinstance(value, Stored) else np.asarray(to_host(value))
     except (TypeError, ValueError) as error:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .. import numpy as np
+from ..arrays.plain import require_plain
 from ..engine import pytree
 from ..errors import typed_errors
 
@@ -44,6 +45,7 @@ def flatten(value: Any) -> tuple[Any, Function]:
     2.0
     """
     leaves, structure = pytree.flatten(_sorted(value))
+    require_plain(leaves, "flatten")
     flat = np.concatenate([np.ravel(x) for x in leaves]) if leaves else np.zeros(0)
     shapes = [tuple(int(n) for n in np.shape(x)) for x in leaves]
     mixed = flat.dtype.kind == "c"  # then a real leaf becomes real again
