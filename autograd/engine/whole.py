@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from ..arrays.device import is_inexact, to_host
-from ..arrays.plain import require_plain
+from ..arrays.plain import require_plain, require_plain_array
 from ..errors import DtypeError, MeshError, ShapeError, typed
 from ..layouts.layout import Layout, Shard
 from ..layouts.messages import describe
@@ -105,7 +105,11 @@ def whole_of(array: Any, layout: Layout | None, caller: str, name: str) -> Any:
     ------
     MeshError
         The value is divided, and its mesh is not current.
+    DtypeError
+        It is no plain array, as a buffer may be: see `require_plain_array`.
     """
+    if isinstance(array, np.ndarray | np.generic):
+        require_plain_array(array, f"{caller}: {name}", stored=True)
     if _mode.pieces:
         return None if array is None else Piece(array, layout)
     host = None if array is None else np.array(to_host(array))

@@ -22,12 +22,12 @@ from typing import Any
 import numpy as np
 
 from ..arrays.device import is_array, to_host
+from ..arrays.plain import require_plain_array
 from ..engine.state import state
 from ..engine.tensor import TENSORS
 from ..engine.whole import OwnedState, sharded_axes
 from ..errors import (
     ArgumentError,
-    DtypeError,
     FileError,
     LayoutError,
     OptionError,
@@ -658,8 +658,12 @@ def _encoded(x: Any, name: str, arrays: dict[str, Any]) -> Any:
     if not isinstance(x, np.ndarray | np.generic) and is_array(x):
         x = to_host(x)
     if isinstance(x, np.ndarray | np.generic):
-        if x.dtype.hasobject:
-            raise DtypeError(f"save: {name} has dtype {x.dtype}; needed: numbers or texts")
+        require_plain_array(x, f"save: {name}", stored=True)
+        if name in arrays:
+            raise ArgumentError(
+                f"save: two arrays have the name {name!r} in the file, because a key has '/' in it\n"
+                "  fix: keys without '/'"
+            )
         arrays[name] = x
         return {"array": name, "scalar": isinstance(x, np.generic)}
     if isinstance(x, Mapping):
