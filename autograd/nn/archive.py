@@ -148,6 +148,8 @@ class Archive(CheckedFile):
         The content of "structure.json"; None if there is none.
     is_own : bool
         Whether its matrices are as ringtape stores them, unless the comment of an entry says otherwise: always.
+    checksum : str
+        The name of the checksum that it has of each array.
 
     Raises
     ------
@@ -156,6 +158,7 @@ class Archive(CheckedFile):
     """
 
     is_own = True
+    checksum = "crc32"
 
     def __init__(self, file: BinaryIO, caller: str):
         import zipfile

@@ -67,6 +67,9 @@ class FileEntry:
         of ranks.
     kind : str
         "array", or the name of the value's type, such as "float", "str" or "list".
+    checksum : str
+        The name of the checksum that the file has of the array, such as "xxh3_64"; "" if it has none, so that changed
+        bits cannot be seen, as in a ``.safetensors`` file of another program.
     """
 
     shape: tuple[int, ...]
@@ -74,6 +77,7 @@ class FileEntry:
     layout: dict[str, str]
     places: dict[str, tuple[int, int]]
     kind: str = "array"
+    checksum: str = ""
 
     @property
     def is_part(self) -> bool:
@@ -87,7 +91,8 @@ class FileEntry:
         if self.is_part:
             return printable(f"{text}, of the rank at {_shown(self.places)} alone")
         held = ", ".join(f"{axis}: {label}" for axis, label in self.layout.items())
-        return printable(f"{text}, whole" + (f", saved from {{{held}}}" if held else ""))
+        unknown = "" if self.checksum else ", without digest"
+        return printable(f"{text}, whole" + (f", saved from {{{held}}}" if held else "") + unknown)
 
 
 @typed_errors
@@ -103,6 +108,9 @@ def save(objects: Any, path: str | os.PathLike[str], *, names: Any = None) -> No
     A module is saved with what is attached to it: the memory of a `parallel.DataParallel` model's ``reduction``, such
     as residuals of a compression, is in the file. If there is such memory, all ranks of the mesh call it together.
 
+    Both kinds of file have a checksum of each array and a digest of all else, which `load` compares: it refuses a file
+    of which a bit has changed. A ``.safetensors`` file is a usual one for other programs, which do not compare them.
+
     The file is written under another name, to the disk, and then renamed, so that an interrupted call leaves no partial
     file, and several ranks may write the same file. A file that exists keeps its permissions, and a symbolic link
     stays one.
@@ -115,7 +123,7 @@ def save(objects: Any, path: str | os.PathLike[str], *, names: Any = None) -> No
         dictionaries, which `load` returns.
     path : str or path
         The file. It is overwritten. If its name ends in ".safetensors", it is written in that format, by the library
-        safetensors. It then has the values of one module, and no checksums.
+        safetensors. It then has the values of one module.
     names : {"ringtape", "torch"} or mapping, optional
         Of one module: the names of the entries, and which matrices are written as their transposes. "torch" is for a
         torch module, ``module.load_state_dict(safetensors.torch.load_file(path))``; a mapping is as `torch_names`
@@ -299,6 +307,9 @@ def load(
 
     Notes
     -----
+    An array that is read is compared with the checksum that `save` has written, whole and on each rank that reads it,
+    before the rank takes its part. Files that `save` has not written may have none: `contents` says so.
+
     Objects of ringtape check their states before any is changed. An object of another class gets its state by
     ``load_state_dict`` when all others have been checked; if it raises, it gets the state that it had before.
     """
@@ -495,10 +506,21 @@ def unpacked(data: bytes) -> Any:
 
 
 @typed_errors
-def contents(path: str | os.PathLike[str]) -> dict[str, FileEntry]:
+def contents(path: str | os.PathLike[str], *, check: bool = False) -> dict[str, FileEntry]:
     """Return what a file has that `save` wrote, by name: types, shapes, layouts, and which arrays are parts of a model.
 
-    It reads no array. The arrays of a list or a tuple are listed beside it.
+    The arrays of a list or a tuple are listed beside it. ``python -m autograd weights FILE`` prints it, and checks.
+
+    Parameters
+    ----------
+    path : str or path
+    check : bool
+        Whether to read each array, and to compare it with its checksum. Entries without one say so, as `load` does not.
+
+    Raises
+    ------
+    FileError
+        The file, or an array that is checked, is damaged.
 
     Examples
     --------
@@ -509,19 +531,29 @@ def contents(path: str | os.PathLike[str]) -> dict[str, FileEntry]:
     ...     nn.save(nn.Linear(2, 1), path)
     ...     nn.contents(path)
     {'weight': float32[2, 1], whole, 'bias': float32[1], whole}
+    >>> import safetensors.numpy, numpy
+    >>> with tempfile.TemporaryDirectory() as folder:  # a file of another program
+    ...     path = os.path.join(folder, "model.safetensors")
+    ...     safetensors.numpy.save_file({"weight": numpy.ones(2)}, path)
+    ...     nn.contents(path, check=True)
+    {'weight': float64[2], whole, without digest}
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = os.path.join(folder, "run.npz")
     ...     nn.save({"model": nn.Linear(2, 1), "best": 0.25, "name": "first"}, path)
     ...     list(nn.contents(path).items())[2:]
     [('best', float), ('name', str of length 5)]
     """
+    if check is not True and check is not False:
+        raise ArgumentError(f"contents: check={check!r} was given; needed: True or False")
     found = {}
     with _opened(path) as file:
         for name in file.names:
             held, header = file.comment(name), file.header(name)
             with file.checked(name):
                 places = {axis: (place, size) for axis, (place, size) in held.get("places", {}).items()}
-            found[name] = FileEntry(header.shape, header.dtype, held.get("layout", {}), places)
+            found[name] = FileEntry(header.shape, header.dtype, held.get("layout", {}), places, checksum=file.checksum)
+            if check:
+                file.array(name)
         with file.checked("structure.json"):
             return found | dict(_values_of(file.structure or {}))
 
