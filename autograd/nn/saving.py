@@ -142,7 +142,8 @@ def save(objects: Any, path: str | os.PathLike[str], *, names: Any = None) -> No
     DependencyError
         A ``.safetensors`` file is to be written, and the library is not installed.
     FileError
-        The path is that of a directory or a device, or the library could not write the file.
+        The path is that of a directory or a device, or the file cannot be written, as on a full disk. A file that was
+        there stays as it was.
     RingtapeError
         Another rank could not write the file.
 
@@ -291,7 +292,7 @@ def load(
     Raises
     ------
     FileError
-        The file is damaged, compressed, or none that `save` or `numpy.savez` wrote.
+        The file is damaged, compressed, or none that `save` or `numpy.savez` wrote; or the path is that of no file.
     LayoutError
         The file contains the Varying values of another place on the mesh, or of a mesh of another size.
     ShapeError
@@ -375,7 +376,12 @@ def restored_on_error(objects: Iterable[Any]) -> Iterator[None]:
 @contextmanager
 def _opened(path: Any) -> Iterator[Archive | Weights]:
     shown = f"load({os.fspath(path)!r})"
-    mode = os.stat(path).st_mode
+    try:
+        mode = os.stat(path).st_mode
+    except FileNotFoundError:
+        raise
+    except OSError as error:  # as of a path below a file
+        raise FileError(f"{shown}: it cannot be read: {error.strerror}; needed: a file") from error
     if not stat.S_ISREG(mode):  # a pipe would be waited for
         kind = "a directory" if stat.S_ISDIR(mode) else "no regular file"
         raise FileError(f"{shown}: it is {kind}; needed: a file")
