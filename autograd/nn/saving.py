@@ -41,9 +41,12 @@ from ..layouts.layout import Layout, P, V
 from .archive import Archive, write_archive
 from .module import Module
 from .torch_names import TorchName, blocks_of, names_of, state_from, to_file
-from .weights import Weights, is_weights, library, write_weights
+from .weights import SeveralWeights, Weights, is_index, is_weights, library, write_weights
 
 __all__ = ["FileEntry", "contents", "load", "packed", "prepares", "restored_on_error", "save", "unpacked"]
+
+File = Archive | Weights | SeveralWeights
+"""A file that is read."""
 
 Places = dict[str, list[int]]
 """By axis on which a file has the values of one rank: its coordinate, and the number of ranks."""
@@ -276,7 +279,8 @@ def load(
         A module with the parameters and buffers of the one that was saved, in any layout; or objects by name, all or
         some of those that were saved.
     path : str or path
-        The file; on all ranks the same, except for Varying parameters.
+        The file; on all ranks the same, except for Varying parameters. The index of several files of weights,
+        ``model.safetensors.index.json``, stands for all of them.
     names : {"ringtape", "torch"} or mapping, optional
         Of one module: the names that its values have in the file, and which matrices are transposed there. "torch" is
         for the state of a torch module; for one with a prefix, give ``torch_names(module, prefix="transformer.")``. The
@@ -374,7 +378,7 @@ def restored_on_error(objects: Iterable[Any]) -> Iterator[None]:
 
 
 @contextmanager
-def _opened(path: Any) -> Iterator[Archive | Weights]:
+def _opened(path: Any) -> Iterator[File]:
     shown = f"load({os.fspath(path)!r})"
     try:
         mode = os.stat(path).st_mode
@@ -388,11 +392,14 @@ def _opened(path: Any) -> Iterator[Archive | Weights]:
     with open(path, "rb") as file:
         begin = file.read(9)
         file.seek(0)
-        yield Weights(file, path, shown) if is_weights(os.fspath(path), begin) else Archive(file, shown)
+        if is_index(os.fspath(path)):
+            yield SeveralWeights(file, path, shown)
+        else:
+            yield Weights(file, path, shown) if is_weights(os.fspath(path), begin) else Archive(file, shown)
 
 
 def _read(
-    objects: Any, parts: Mapping[str, Any], file: Archive | Weights, path: Any, names: Any, ignore: Any
+    objects: Any, parts: Mapping[str, Any], file: File, path: Any, names: Any, ignore: Any
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """The plain values of a file, and the states of objects and of what is attached to them, by name."""
     structure = file.structure
@@ -411,7 +418,7 @@ def _read(
 
 
 def _single_state(
-    file: Archive | Weights, entries: list[str], parts: Mapping[str, Any], path: Any, names: Any, ignore: Any
+    file: File, entries: list[str], parts: Mapping[str, Any], path: Any, names: Any, ignore: Any
 ) -> Any:
     """The state of the one module of a file, by its own names, or by those of the file."""
     has_names = names is not None or ignore or not isinstance(file, Archive) or any(
@@ -427,7 +434,7 @@ def _wanted(structure: Mapping[str, Any], parts: Mapping[str, Any]) -> dict[str,
     return {name: x for name, x in structure.items() if name in parts or not _is_state(x)}
 
 
-def _states(file: Archive | Weights, wanted: Mapping[str, Any], preparing: set[str]) -> tuple[dict[str, Any], set[str]]:
+def _states(file: File, wanted: Mapping[str, Any], preparing: set[str]) -> tuple[dict[str, Any], set[str]]:
     """The decoded values and states of a file, by name, and the names of the arrays that they use."""
     states: dict[str, Any] = {}
     used: set[str] = set()

@@ -26,7 +26,9 @@ from ..digests import CHECKSUMS, blake2b, checksum_class, usual_checksum
 from ..errors import DependencyError, DtypeError, FileError, FileWarning, warn
 from .archive import CheckedFile, Header, json_of
 
-__all__ = ["Weights", "checksum_of", "is_weights", "library", "noted", "write_weights"]
+__all__ = [
+    "SeveralWeights", "Weights", "checksum_of", "is_index", "is_weights", "library", "noted", "write_weights",
+]  # fmt: skip
 
 _DTYPES = {
     "F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "C64": "complex64", "BOOL": "bool",
@@ -64,6 +66,11 @@ def is_weights(path: str | bytes, begin: bytes = b"") -> bool:
     """Whether a file is a `.safetensors` file, by its name and its first bytes. An archive under that name is none."""
     is_named = os.fsdecode(path).endswith(".safetensors")
     return not begin.startswith(b"PK\3\4") and (is_named or begin[8:9] == b"{")
+
+
+def is_index(path: str | bytes) -> bool:
+    """Whether a file is the index of several `.safetensors` files, by its name."""
+    return os.fsdecode(path).endswith(".safetensors.index.json")
 
 
 # -- writing -----------------------------------------------------------------------------------------------------------
@@ -319,3 +326,71 @@ class Weights(CheckedFile):
         elif checksum_of(array, self.checksum) != self._comments[name]["digest"]:
             self._refuse_change(name)
 
+
+
+class SeveralWeights(CheckedFile):
+    """Several `.safetensors` files that have the arrays of one module, by their index: a JSON object as other programs
+    write it for large models, whose "weight_map" has by name of an array the file beside it.
+
+    Parameters
+    ----------
+    file : file
+        The index.
+    path : str or path
+    caller : str
+
+    Attributes
+    ----------
+    names, structure, is_own, checksum
+        As of `Weights`, of all files together.
+
+    Raises
+    ------
+    FileError
+        It is no index, names a file elsewhere, or the files have other arrays.
+    """
+
+    structure = None
+
+    def __init__(self, file: BinaryIO, path: Any, caller: str):
+        super().__init__(caller)
+        with self.checked("its index"):
+            places = json_of(file.read(_LONGEST_HEADER).decode(), _without_repetition)["weight_map"]
+            if not isinstance(places, dict) or not places:
+                raise ValueError("its weight_map has no arrays")
+        folder = os.path.dirname(os.fsdecode(path))
+        self._parts: dict[str, Weights] = {}
+        for name, where in places.items():
+            if not isinstance(where, str) or os.path.basename(where) != where or not is_weights(where):
+                self.refuse(f"it is said to be in {where!r}; needed: the name of a .safetensors file beside the index",
+                            name)  # fmt: skip
+            if where not in self._parts:
+                at = os.path.join(folder, where)
+                if not os.path.isfile(at):
+                    self.refuse(f"it is said to be in {where!r}, which is no file", name)
+                with open(at, "rb") as part:  # of which the header is read here, and the library opens it again
+                    self._parts[where] = Weights(part, at, f"{caller}, {where}")
+        self._places: dict[str, Weights] = {name: self._parts[where] for name, where in places.items()}
+        self.names = [name for each in self._parts.values() for name in each.names]
+        for name in {*places, *self.names}:
+            if name not in places or name not in self._places[name].names:
+                self.refuse("the index and the files do not both have it, in one place", name)
+        if len(self.names) > len(places):
+            self.refuse("two of the files have the same array")
+        self.is_own = all(each.is_own for each in self._parts.values())
+        kinds = {each.checksum for each in self._parts.values()}
+        self.checksum = kinds.pop() if len(kinds) == 1 else ""
+
+    def comment(self, name: str) -> dict[str, Any]:
+        """The notes of `save` about an entry."""
+        return self._places[name].comment(name)
+
+    def header(self, name: str) -> Header:
+        """The description of an array, without the array."""
+        return self._places[name].header(name)
+
+    def array(self, name: str) -> Any:
+        """Read an array, and compare its checksum, if its file has one."""
+        if name not in self._places:
+            self.refuse("it is missing", name)
+        return self._places[name].array(name)

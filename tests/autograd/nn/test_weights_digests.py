@@ -302,6 +302,79 @@ def test_a_merged_checkpoint_has_digests(tmp_path: Path, checksum: str, monkeypa
     assert not is_told(path.read_bytes(), path, into) and np.array_equal(into.weight.numpy(), made.weight.numpy())
 
 
+# -- several files -----------------------------------------------------------------------------------------------------
+def sharded(folder: Path, model: nn.Module, ours: bool) -> Path:
+    """The state of a model in two files and their index, as other programs write large models."""
+    state = {name: np.array(x) for name, x in model.state_dict().items()}
+    places: dict[str, str] = {}
+    for i in range(2):
+        part = dict(list(state.items())[i::2])
+        where = f"model-0000{i + 1}-of-00002.safetensors"
+        nn.save(Held(**part), folder / where) if ours else library.save_file(part, folder / where, {"format": "pt"})
+        places |= dict.fromkeys(part, where)
+    path = folder / "model.safetensors.index.json"
+    path.write_text(json.dumps({"metadata": {"total_size": 1}, "weight_map": places}))
+    return path
+
+
+@pytest.mark.parametrize("ranks", [0, 3])
+@pytest.mark.parametrize("ours", [True, False])
+def test_the_index_of_several_files_loads_them_all(tmp_path: Path, ours: bool, ranks: int) -> None:
+    made = nn.Sequential(nn.LayerNorm(4), nn.LayerNorm(4))
+    path = sharded(tmp_path, made, ours)
+
+    def load() -> bool:
+        into = nn.Sequential(nn.LayerNorm(4), nn.LayerNorm(4))
+        nn.load(into, path, names="ringtape")
+        return all(np.array_equal(x, into.state_dict()[name]) for name, x in made.state_dict().items())
+
+    def on_ranks() -> bool:
+        with cc.Mesh(dp=-1):
+            return load()
+
+    assert all(cc.run(on_ranks, ranks)) if ranks else load()
+    assert {bool(each.checksum) for each in nn.contents(path, check=True).values()} == {ours}
+    data = tmp_path / "model-00002-of-00002.safetensors"
+    content = bytearray(data.read_bytes())
+    content[-1] ^= 2
+    data.write_bytes(content)
+    if ours:
+        with pytest.raises(FileError, match="model-00002-of-00002.safetensors, entry .*it is not what was saved"):
+            load()
+    else:
+        assert not load()
+
+
+def test_bits_of_an_index_are_refused_or_change_nothing(tmp_path: Path) -> None:
+    made, into = nn.Sequential(nn.LayerNorm(4)), nn.Sequential(nn.LayerNorm(4))
+    path = sharded(tmp_path, made, ours=True)
+    content = path.read_bytes()
+    for i in range(0, 8 * len(content), 3):
+        changed = bytearray(content)
+        changed[i // 8] ^= 1 << i % 8
+        if not is_told(bytes(changed), path, into):
+            assert all(np.array_equal(x, into.state_dict()[name]) for name, x in made.state_dict().items())
+
+
+INDICES: dict[str, tuple[Any, str]] = {
+    "no map": ({}, "its index"), "an empty map": ({"weight_map": {}}, "has no arrays"), "a list": ([], "its index"),
+    "a number for a file": ({"weight_map": {"0.weight": 3}}, "needed: the name of a .safetensors file"),
+    "a file elsewhere": ({"weight_map": {"0.weight": "../x.safetensors"}}, "needed: the name of a .safetensors file"),
+    "an absolute path": ({"weight_map": {"0.weight": "/x.safetensors"}}, "needed: the name of a .safetensors file"),
+    "no such file": ({"weight_map": {"0.weight": "x.safetensors"}}, "'x.safetensors', which is no file"),
+    "another array": ({"weight_map": {"y": "model-00001-of-00002.safetensors"}}, "do not both have it"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", INDICES)
+def test_a_wrong_index_is_refused(tmp_path: Path, kind: str) -> None:
+    code, text = INDICES[kind]
+    path = sharded(tmp_path, nn.Sequential(nn.LayerNorm(4)), ours=True)
+    path.write_text(json.dumps(code))
+    with pytest.raises(FileError, match=text):
+        nn.load(nn.Sequential(nn.LayerNorm(4)), path)
+
+
 def test_a_name_that_looks_like_the_digest(tmp_path: Path) -> None:
     path, into = tmp_path / "x.safetensors", nn.LayerNorm(2)
     names = {"weight": '"ringtape.digest":"', "bias": "ringtape.digest"}
