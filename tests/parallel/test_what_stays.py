@@ -227,8 +227,9 @@ def growth(make: Callable[[Path], object], ranks: int, folder: Path) -> tuple[di
 @pytest.mark.parametrize("kind", KINDS)
 def test_nothing_stays(tmp_path: Path, kind: str, ranks: int) -> None:
     objects, size = growth(KINDS[kind], ranks, tmp_path)
-    # A short text takes 50 bytes. Of several threads, Python's lists of freed tuples, which are traced, may grow so much.
-    assert not objects and size < (24 if ranks == 1 else 250) * MADE
+    # A short text takes 50 bytes. Python keeps freed tuples, and their memory is traced: of several threads, and where
+    # pickle makes many of them, this number may still grow.
+    assert not objects and size < (250 if ranks > 1 or kind == "copies" else 24) * MADE
 
 
 def test_what_stays_is_seen(tmp_path: Path) -> None:
