@@ -478,7 +478,7 @@ def merge(
         Its notes also tell `nn.load` that matrices lie as here, [in, out].
         """
         comments = {name: {"digest": digest} for name, digest in checksums.items()}
-        entries = [(name, each["dtype"], each["shape"]) for name, each in header.items()]
+        entries = [(name, str(each["dtype"]), tuple(map(int, each["shape"]))) for name, each in header.items()]
         notes = noted(about, comments, entries, disk.CHECKSUM)
         text = json.dumps({"__metadata__": notes, **header}).encode()
         text += b" " * (-len(text) % 8)
