@@ -320,8 +320,8 @@ class Channel:
     """The state that the ranks of one group share: incomplete rendezvous, unmatched messages, and one-sided memory."""
 
     __slots__ = (
-        "boards", "dropped", "epoch", "has_reported", "messages", "name", "numbered", "order", "ranks", "rendezvous", "rolls",
-        "windows",
+        "boards", "dropped", "epoch", "has_reported", "messages", "name", "numbered", "order", "ranks", "rendezvous",
+        "rolls", "windows",
     )  # fmt: skip
 
     def __init__(self, ranks: tuple[int, ...], name: str, epoch: int = 0):
