@@ -296,9 +296,14 @@ def test_what_cannot_be_loaded_is_refused_when_it_is_saved(tmp_path: Path, kind:
     with pytest.raises(DtypeError, match=r"save: v: .* was given; needed: numbers, texts or dates\n  fix: ") as error:
         save(REFUSED[kind], tmp_path)
     assert before == {path: path.read_bytes() for path in sorted(tmp_path.rglob("*")) if path.is_file()}
-    said = str(error.value).partition("fix: ")[2].partition("\n")[0].split(", ")
-    code = next(text for n in range(1, 9) if (text := ", ".join(said[:n])).count("(") == text.count(")"))
-    fixed = eval(code, {"numpy": np, "x": REFUSED[kind]})
+    line = str(error.value).partition("fix: ")[2].partition("\n")[0]
+    said, names = line.split(", "), {"numpy": np, "x": REFUSED[kind]}
+    if " = " in line:
+        exec(line, names)
+        fixed = {"x": names["x"], "mask": names["mask"]}
+    else:
+        code = next(text for n in range(1, 9) if (text := ", ".join(said[:n])).count("(") == text.count(")"))
+        fixed = eval(code, names)
     assert equal(fixed, save(fixed, tmp_path))
 
 
