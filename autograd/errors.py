@@ -28,8 +28,8 @@ from .environment import is_traceback_full
 __all__ = [
     "AbsentError", "AnomalyError", "ArgumentError", "AxisError", "CaptureError", "CheckpointError",
     "CheckpointWarning", "CollectiveMismatch", "CommunicationError", "ConflictError", "DamagedCheckpoint",
-    "DeadlockError", "DependencyError", "DeviceError", "DtypeError", "FileError", "GradientWarning", "LayoutError",
-    "LinAlgError", "MeshError", "MissingKeyError", "NotDifferentiable", "NumberError", "ObjectiveError",
+    "DeadlockError", "DependencyError", "DeviceError", "DtypeError", "FileError", "FileWarning", "GradientWarning",
+    "LayoutError", "LinAlgError", "MeshError", "MissingKeyError", "NotDifferentiable", "NumberError", "ObjectiveError",
     "OptionError", "PositionError", "RankFailed", "ReplicaMismatch", "ReplicaWarning", "RingtapeError",
     "SavedArrayError", "ScaleError", "ScaleWarning", "ShapeError", "TapeError", "WriteError",
 ]  # fmt: skip
@@ -265,6 +265,12 @@ class ReplicaWarning(RingtapeError, UserWarning):
     It is a parameter, or the operand of a sum over the ranks. The reverse is a replica that has become different, and
     that `parallel.elastic.Replicas` has repaired.
     """
+
+    _has_line = False
+
+
+class FileWarning(RingtapeError, UserWarning):
+    """The values of a file are not compared with its digests, because the library of these is not installed."""
 
     _has_line = False
 

@@ -20,13 +20,14 @@ import numpy as np
 from .. import parsing
 from ..arrays.device import dtype_named
 from ..digests import blake2b
-from ..errors import FileError, RingtapeError, printable
+from ..errors import ArgumentError, FileError, RingtapeError, printable
 
 __all__ = ["Archive", "CheckedFile", "Header", "STRUCTURE", "json_of", "write_archive"]
 
 STRUCTURE = "structure.json"
 _MARK = b"ringtape "
 _AT_ONCE = 1 << 16  # bytes
+_LONGEST_NAME = 16_000  # characters, of which UTF-8 makes at most 64,000 bytes; a zip file has room for 65,535
 _LONGEST_HEADER = 2048  # characters; that of an array of 64 dimensions is shorter
 _OTHERS = (
     (b"\x93NUMPY", "a .npy file, which has one array and no name\n  fix: array = numpy.load(path)"),
@@ -49,9 +50,21 @@ class Header(NamedTuple):
 def write_archive(
     file: BinaryIO, arrays: Mapping[str, Any], comments: Mapping[str, Mapping[str, Any]], structure: Any
 ) -> None:
-    """Write arrays by name, with comments, and what is no array."""
+    """Write arrays by name, with comments, and what is no array.
+
+    Raises
+    ------
+    ArgumentError
+        A name is longer than the format has room for.
+    """
     import zipfile  # here: it loads 12 modules, which an import of autograd does not need
 
+    for name in arrays:
+        if len(name) > _LONGEST_NAME:
+            raise ArgumentError(
+                f"save: the name {name[:40]!r}... has {len(name)} characters; needed: at most {_LONGEST_NAME}\n"
+                "  fix: shorter keys"
+            )
     with zipfile.ZipFile(file, "w", allowZip64=True) as made:
         if structure is not None:
             made.writestr(STRUCTURE, json.dumps(structure))
@@ -135,6 +148,8 @@ class Archive(CheckedFile):
         The content of "structure.json"; None if there is none.
     is_own : bool
         Whether its matrices are as ringtape stores them, unless the comment of an entry says otherwise: always.
+    checksum : str
+        The name of the checksum that it has of each array.
 
     Raises
     ------
@@ -143,6 +158,7 @@ class Archive(CheckedFile):
     """
 
     is_own = True
+    checksum = "crc32"
 
     def __init__(self, file: BinaryIO, caller: str):
         import zipfile

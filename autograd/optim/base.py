@@ -684,7 +684,7 @@ class Optimizer:
         check_count("load_state_dict", steps=state["steps"])
         check_numbers("load_state_dict", lr=state["lr"])
         groups, places = matching(self, state.get("names"))
-        owns = [state["groups"][k] for k in groups] if "groups" in state else []
+        owns = [dict(state["groups"][k]) for k in groups] if "groups" in state else []
         for own in owns:
             check_names(self, own)
         lists = {
@@ -697,7 +697,8 @@ class Optimizer:
             self.steps, self.lr = int(state["steps"]), float(state["lr"])
             self.scheduled = self.lr  # a schedule continues
             for group, own in zip(self._groups, owns, strict=False):
-                group.own = dict(own)
+                group.own.clear()  # in place: a `Group` that was taken before stays a view of it
+                group.own.update(own)
                 group.scheduled = group.own.get("lr")
             self.forget()
 
@@ -715,9 +716,12 @@ class Optimizer:
             raise ArgumentError(
                 f"load_state_dict: {name} of {p.name or f'parameter {i}'} is a {type(value).__name__}; needed: an array"
             )
-        part = part_of(value, p.array, p.layout, "load_state_dict", f"{name} of {p.name or f'parameter {i}'}")
-        halves = is_half(part.dtype) or is_half(p.array.dtype)  # a state may be wider than they are
-        dtype = part.dtype if halves else p.array.dtype
+        is_wider = is_inexact(value.dtype) and value.dtype.kind != "c" and (
+            is_half(value.dtype) or is_half(p.array.dtype)  # a state may be wider than they are
+        )  # fmt: skip
+        dtype = value.dtype if is_wider else p.array.dtype
+        name = f"{name} of {p.name or f'parameter {i}'}"
+        part = part_of(value, p.array, p.layout, "load_state_dict", name, dtype)
         return move(OwnedState.with_dtype(state, value, part, dtype), p.array)
 
     def forget(self) -> None:

@@ -12,7 +12,6 @@ import os
 import stat
 import struct
 import threading
-import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -20,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from autograd.digests import CHECKSUMS, checksum_class, usual_checksum
 from autograd.errors import CheckpointError, DamagedCheckpoint, DependencyError, printable
 from autograd.files import PrivateFolder, new_file
 from autograd.files import opened as opened_file
@@ -27,33 +27,12 @@ from autograd.nn.weights import library
 from collectives.faults import points as faults
 
 __all__ = [
-    "CHECKSUM", "NAMES", "Reader", "checksum_named", "header_of", "make_durable", "opened", "private",
-    "refuse_other_size", "rename", "running_checksum", "storable", "stored_as", "write_data", "write_text",
+    "CHECKSUM", "NAMES", "NO_CHECKSUM", "Reader", "checksum_named", "header_of", "make_durable", "opened",
+    "private", "refuse_other_size", "rename", "running_checksum", "storable", "stored_as", "write_data", "write_text",
 ]  # fmt: skip
 
 
 # -- checksums ---------------------------------------------------------------------------------------------------------
-class _Crc32:
-    """The checksum of zlib, with the methods of those of hashlib."""
-
-    def __init__(self) -> None:
-        self.value = 0
-
-    def update(self, data: Any) -> None:
-        self.value = zlib.crc32(data, self.value)
-
-    def hexdigest(self) -> str:
-        return f"{self.value:08x}"
-
-
-def _xxh3() -> Callable[[], Any] | None:
-    try:
-        import xxhash
-    except ImportError:
-        return None
-    return lambda: xxhash.xxh3_64()
-
-
 def running_checksum(name: str, folder: Any) -> Callable[[], Any]:
     """The class of a checksum of data that comes in parts, with ``update`` and ``hexdigest``.
 
@@ -64,11 +43,9 @@ def running_checksum(name: str, folder: Any) -> Callable[[], Any]:
     CheckpointError
         It is unknown.
     """
-    if name == "crc32":
-        return _Crc32
-    if name != "xxh3_64":
+    if name not in CHECKSUMS:
         raise CheckpointError(f"checkpoint {folder}: its checksums are {name!r}; known are 'xxh3_64' and 'crc32'")
-    found = _xxh3()
+    found = checksum_class(name)
     if found is None:
         raise DependencyError(
             f"checkpoint {folder}: its checksums are those of xxhash, which is not installed\n"
@@ -89,8 +66,10 @@ def checksum_named(name: str, folder: Any) -> Callable[[Any], str]:
     return checksum
 
 
-CHECKSUM = "crc32" if _xxh3() is None else "xxh3_64"
-"""The checksum of new checkpoints. xxh3 is three to six times as fast as crc32, and faster than any disk."""
+CHECKSUM = usual_checksum()
+"""The checksum of new checkpoints."""
+NO_CHECKSUM = "0" * len(checksum_named(CHECKSUM, "")(b""))
+"""A text of the same length as a checksum."""
 
 
 def bytes_of(array: Any) -> memoryview:

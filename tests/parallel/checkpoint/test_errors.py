@@ -65,7 +65,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], Any, type[Exception], str]] = {
     "a truth value": (dict, True, OptionError, "step=True"),
     "a name with a slash": (lambda: {"a/b": 1}, 1, ArgumentError, "'a/b' was given.*without '/'"),
     "no name": (lambda: {"": 1}, 1, ArgumentError, "the name ''"),
-    "objects of Python": (lambda: {"a": np.array([object()])}, 1, DtypeError, "a has dtype object"),
+    "objects of Python": (lambda: {"a": np.array([object()])}, 1, DtypeError, "a: an array of objects was given"),
     "a function": (lambda: {"a": {"b": [1, print]}}, 1, ArgumentError, "a/b/1 is a builtin_function"),
     "a state that cannot be set": (
         lambda: {"all": {"x": [Half("state_dict")]}}, 1, ArgumentError,
