@@ -88,6 +88,8 @@ def option(x: Any, name: str, of: Any) -> Any:
     """
     if isinstance(x, list | tuple):
         return type(x)([option(item, name, of) for item in x])
+    if isinstance(x, np.ndarray) and x.__class__ is not np.ndarray:
+        require_plain(x, name)
     if followed(x):
         raise NotDifferentiable(
             f"{name} with an argument {describe(x.array, x.array.shape, x.layout)}, which a tape records: it has no "
@@ -554,7 +556,12 @@ def of_rank_numbers(theirs: Callable[..., Any], args: Any, words: Any) -> Any:
         taken = [key for key, value in words.items() if tensors_in((value,))]
         if taken:
             raise refusal(theirs.__name__, taken)
-    y = theirs(*args, **words) if state.recorder is None else state.recorder.call(theirs, tuple(args), words)
+    try:
+        y = theirs(*args, **words) if state.recorder is None else state.recorder.call(theirs, tuple(args), words)
+    except _UNEXPECTED as error:
+        if isinstance(error, RingtapeError) or type(error).__module__.partition(".")[0] not in ("builtins", "numpy"):
+            raise  # of the program: of a function among the arguments
+        raise typed(error, f"{theirs.__name__}: {error}") from error
     given = (*args, *words.values())
     axes = rank_axes(given)
     if not axes:
