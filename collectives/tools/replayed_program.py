@@ -117,7 +117,12 @@ def subject_of(record: Record, file: str | None, module: str | None, arguments: 
         if record.files.get(name) != blake2b(text, digest_size=16).hexdigest() and name not in changed:
             changed.append(name)
         if changed:
-            raise _unconfirmed(record, f"another text than was recorded: {', '.join(map(printable, changed))}")
+            module = program.module and program.module.removesuffix(".__main__")
+            named = f"--program {program.path}" if module is None else f"--module {module}"
+            raise _unconfirmed(
+                record, f"it has another text than was recorded: {', '.join(map(printable, changed))}",
+                f"{printable(named)} runs it as it is now, and tells the first difference",
+            )
     return Subject(program, text, arguments or record.any["arguments"], _folder(record), changed)
 
 
@@ -152,13 +157,11 @@ def _of_record(record: Record) -> Program:
     return program
 
 
-def _unconfirmed(record: Record, why: str) -> ArgumentError:
-    program = program_of(record.any["program"], record.any["module"])
-    shown = printable(program.path if program.module is None else program.module.removesuffix(".__main__"))
-    option = "--program" if program.module is None else "--module"
+def _unconfirmed(record: Record, why: str, fix: str = "") -> ArgumentError:
+    fix = fix or "--program FILE or --module NAME names the program that you want to run"
+    named = printable(record.any["program"])
     return ArgumentError(
-        f"the record {record.folder} names a program that is not run, {shown}: {printable(why)}\n"
-        f"  fix: {option} {shown} runs it as it is now, and tells the first difference"
+        f"the record {record.folder} names a program that is not run, {named}: {printable(why)}\n  fix: {fix}"
     )
 
 

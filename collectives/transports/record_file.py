@@ -84,12 +84,13 @@ def digest_of(x: Any) -> int:
         size = x.nbytes
         if size <= _SHORT_BYTES and x.dtype.char not in "gG":  # which have bytes of padding
             return zlib.crc32(x.tobytes())
-        flat = bytes_of_values(x) if x.dtype.char in "gG" else x.ravel().view(_u8)
+        flat: Any = bytes_of_values(x) if x.dtype.char in "gG" else x.ravel().view(_u8)
         if size <= _LARGE_BYTES:
             return zlib.crc32(flat)
         rows = size // (4 * _COLUMNS)
         end = rows * 4 * _COLUMNS
-        return zlib.crc32(flat[end:], zlib.crc32(_add(flat[:end].view(_u32).reshape(rows, _COLUMNS), 0, _u64)))
+        sums: Any = _add(flat[:end].view(_u32).reshape(rows, _COLUMNS), 0, _u64)
+        return zlib.crc32(flat[end:], zlib.crc32(sums))
     if isinstance(x, bytes):
         return zlib.crc32(x)
     digest = 0

@@ -1,8 +1,8 @@
-"""Programs that were changed after they were recorded, and programs that were not: the replay tells of the first alone.
+"""Programs that were changed after they were recorded, of which a replay tells, and programs that were not.
 
-``python -m tests.collectives.inspect.replay_cases`` runs all of them under mpiexec, and prints the counts. A change is of
-the text, an argument, a variable, a file of data, or a module beside the program. Records are of the order and of the
-data, on 2 to 5 ranks.
+``python -m tests.collectives.inspect.replay_cases`` runs all of them under mpiexec, and prints the counts. A change is
+of the text, an argument, a variable, a file of data, or a module beside the program. Records are of the order and of
+the data, on 2 to 5 ranks.
 """
 
 from __future__ import annotations
@@ -60,15 +60,16 @@ CHANGES: dict[str, Change] = {
     "another root of a reduce": Change("text", "group.reduce(mine, 0)", "group.reduce(mine, 1)"),
     "another dtype": Change("text", "all_gather(mine, [4] * size)", "all_gather(mine.astype('float32'), [4] * size)"),
     "other parts": Change("text", "[2] * size)\n    group.send", "[1, 3] + [2] * (size - 2))\n    group.send"),
-    "another receiver": Change("text", "group.send(mine, (rank + 1) % size)\n    received = group.recv(np.empty(4), (rank - 1)",
-                               "group.send(mine, (rank - 1) % size)\n    received = group.recv(np.empty(4), (rank + 1)",
-                               least=3),
+    "another receiver": Change(
+        "text", "group.send(mine, (rank + 1) % size)\n    received = group.recv(np.empty(4), (rank - 1)",
+        "group.send(mine, (rank - 1) % size)\n    received = group.recv(np.empty(4), (rank + 1)", least=3,
+    ),
     "another message": Change("text", "group.send(mine,", "group.send(mine + (rank == 1),"),
     "a started call": Change("text", '"all_reduce", mine * 5', '"all_reduce", mine * (5 + (rank == 0))'),
     "an exchange": Change("text", "bytes([rank, 7])", "bytes([rank, 8])"),
     "another group": Change("text", "cc.Mesh(a=1, b=-1)", "cc.Mesh(a=-1, b=1)"),
     "more at the end": Change("text", "    cc.in_order(", "    group.barrier()\n    cc.in_order("),
-    "less at the end": Change("text", "    last = group.all_reduce(mine * replay_helper.FACTOR)", "    last = total.numpy()"),
+    "less at the end": Change("text", "last = group.all_reduce(mine * replay_helper.FACTOR)", "last = total.numpy()"),
     "an error": Change("text", "    texts = group", "    [][rank]\n    texts = group"),
     "an error of one rank": Change("text", "    texts = group", "    [0] * 4 if rank else [][0]\n    texts = group"),
     "one step more": Change("argument", argument="4"),
@@ -79,7 +80,7 @@ CHANGES: dict[str, Change] = {
     "a module": Change("module", "7.0", "7.5", "replay_helper.py"),
     "a module's comment": Change("module", "FACTOR = 7.0", "FACTOR = 7.0  # of the last sum", "replay_helper.py"),
 }  # fmt: skip
-"""By name. Those of text and module are replayed by the program that is named, and without its name they are refused."""
+"""By name. Those of text and module are replayed by the program that is named; without its name they are refused."""
 
 SAME_COMMUNICATION = frozenset(("a module's comment",))
 """Changes of the text after which the program communicates as before: the text is told, and no difference."""
@@ -194,7 +195,8 @@ def unchanged_programs(
                     saved = {"SAVED": str(folder)}
                     record = recorded(folder, n, kind, "replay_unchanged.py", name, **saved)
                     told = replayed(record, Path(elsewhere), **saved, TMPDIR=elsewhere, UNRELATED="1")
-                    yield f"{name}, {kind}, {n} ranks", "" if told.status == 0 and "differ" not in told.out else str(told)
+                    is_equal = told.status == 0 and "differ" not in told.out
+                    yield f"{name}, {kind}, {n} ranks", "" if is_equal else str(told)
 
 
 def main() -> int:
