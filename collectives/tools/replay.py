@@ -28,12 +28,13 @@ from autograd.errors import (
     short,
     short_site,
 )
+from autograd.random import State, set_state
 from autograd.records.text import shown_value
 
 from ..inspect.record import OperationRecord, RankRecords
 from ..inspect.recorder import recording_operations
 from ..transports.program_facts import NUMBERS_OF_THREADS, bits
-from ..transports.replays.comparing import Difference, Differences
+from ..transports.replays.comparing import Difference, Differences, Ended
 from ..transports.replays.order import OrderJob
 from ..transports.replays.recorded import Record
 from ..transports.replays.replaying import replaying
@@ -269,6 +270,7 @@ class _Replay:
         return found
 
     def _of_rank(self, subject: Subject, own: RankRecords, found: list[RankRecords]) -> None:
+        set_state(State())  # of random keys, as that of the process that it was
         try:
             with no_handlers_of_threads(), self._recording(own), self._stopping(own.rank):
                 subject.run(subject.code, is_main=True)
@@ -289,6 +291,7 @@ class _Replay:
             return recorded
 
         World.wrappers.append(wrap)
+        set_state(State())
         try:
             with no_handlers_of_threads():
                 subject.run(subject.code, is_main=True)
@@ -326,9 +329,9 @@ _ENDS = (Exception, SystemExit, Stopped, BdbQuit)
 
 def _note_end(own: RankRecords, who: str, error: BaseException) -> None:
     """Say how a rank ended."""
-    if isinstance(error, Stopped):
+    if isinstance(error, Stopped | Ended):
         print(f"replay: {who} stops at {error}", flush=True)
-    if isinstance(error, Stopped | BdbQuit):  # or the user has left the debugger
+    if isinstance(error, Stopped | Ended | BdbQuit):  # or the user has left the debugger
         return
     own.error = str(error) or type(error).__name__
     print(f"replay: {who} ends by {type(error).__name__}: {error}{_place_of(error)}", file=sys.stderr, flush=True)

@@ -17,7 +17,11 @@ from ..protocol import Communicator, Request
 from ..recording import Numbering, described, digest_of_given
 from .recorded import Key, Record, Recorded
 
-__all__ = ["Difference", "Differences", "RankReplay"]
+__all__ = ["Difference", "Differences", "Ended", "RankReplay"]
+
+
+class Ended(BaseException):
+    """Ends a rank that is replayed alone where the block that was recorded has ended: it cannot communicate then."""
 
 
 class Difference(NamedTuple):
@@ -178,8 +182,8 @@ class RankReplay:
             self._note(self._made, f"it comes to its end; recorded: {recorded}")
 
 
-_BY_HAND = ("Stopped", "BdbQuit", "KeyboardInterrupt")
-"""Errors by which the user ends a rank."""
+_BY_HAND = ("Stopped", "BdbQuit", "KeyboardInterrupt", "Ended")
+"""Errors by which the user ends a rank, or the end of the record."""
 
 
 def _is_of_program(request: Request) -> bool:

@@ -22,7 +22,7 @@ from ..job import Job, Options
 from ..protocol import Communicator, Pending, Request, Text, observers
 from ..record_file import decoded, guarded, path_of
 from ..recording import SENT, described, passes
-from .comparing import Differences, RankReplay
+from .comparing import Differences, Ended, RankReplay
 from .recorded import Key, Record, Recorded
 
 __all__ = ["Replay", "ReplayJob"]
@@ -63,6 +63,8 @@ class Replay(RankReplay):
     def _compared(self, key: Key, made: int, request: Request) -> None:
         """Compare what the rank gives; refuse another call than was recorded."""
         found, name = self.calls.get(key), described(request)
+        if self.has_ended:
+            raise Ended(f"{name}, the first call after the block that was recorded")
         if found is None or not self.is_active:
             self._refuse(
                 f"{name}, call {key[1]} on {key[0]}, is not in the record: the rank ended before it was complete, or "
