@@ -43,7 +43,7 @@ class Subject(NamedTuple):
     changed: list[str]
 
     def changes(self, record: Record) -> list[str]:
-        """What is not as it was when the record was made, in words."""
+        """The changes since the record was made, in words."""
         found = [f"the text of {', '.join(self.changed)}"] if self.changed else []
         if self.arguments != record.any["arguments"]:
             found.append("the arguments")
@@ -186,7 +186,8 @@ def generators_of_ranks() -> Iterator[None]:
     it would get: a method of a generator.
     """
     own = threading.local()
-    modules = {np.random: (np.random.mtrand._rand, np.random.RandomState), random: (random._inst, random.Random)}  # type: ignore[attr-defined]
+    of_numpy, of_python = np.random.mtrand._rand, getattr(random, "_inst")  # noqa: B009
+    modules = {np.random: (of_numpy, np.random.RandomState), random: (of_python, random.Random)}
     before: dict[ModuleType, dict[str, Any]] = {}
 
     def look_up(module: ModuleType, kind: Any, name: str) -> Any:

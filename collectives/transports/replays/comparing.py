@@ -33,7 +33,7 @@ class Difference(NamedTuple):
 
 
 class Differences:
-    """How the ranks of a replay differ from their record.
+    """The differences of the ranks of a replay from their record.
 
     Parameters
     ----------
