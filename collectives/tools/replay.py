@@ -15,6 +15,7 @@ from bdb import BdbQuit
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
+from itertools import zip_longest
 from typing import Any
 
 from autograd.environment import VARIABLES
@@ -379,9 +380,29 @@ def _named(nothing: str, found: tuple[RankRecords, OperationRecord] | None) -> i
 
 def _named_difference(found: list[RankRecords], others: list[RankRecords], name: str, other_name: str) -> int:
     """Name the first operation whose values differ, or that only one of two replays has."""
-    theirs = {of.rank: of for of in others}
-    rank_only = sorted({of.rank for of in found} ^ set(theirs))
-    both = [(of, theirs[of.rank]) for of in found if of.rank in theirs]
+    for mine, theirs in zip_longest(_runs(found), _runs(others), fillvalue={}):
+        if _named_difference_of_run(mine, theirs, name, other_name):
+            return 1
+    print("replay: no difference")
+    return 0
+
+
+def _runs(found: list[RankRecords]) -> list[dict[int, RankRecords]]:
+    """The records by rank, for each time that the program has run its ranks."""
+    runs: list[dict[int, RankRecords]] = []
+    for of in found:
+        run = next((run for run in runs if of.rank not in run), None)
+        if run is None:
+            runs.append(run := {})
+        run[of.rank] = of
+    return runs
+
+
+def _named_difference_of_run(
+    found: dict[int, RankRecords], theirs: dict[int, RankRecords], name: str, other_name: str
+) -> bool:
+    rank_only = sorted(found.keys() ^ theirs.keys())
+    both = [(of, theirs[rank]) for rank, of in found.items() if rank in theirs]
 
     def differs(of: RankRecords, at: int) -> bool:
         records = theirs[of.rank].records
@@ -398,8 +419,9 @@ def _named_difference(found: list[RankRecords], others: list[RankRecords], name:
         first = None
     chosen = first or extra
     if chosen is None:
-        print("replay: no difference" if not rank_only else f"replay: only one record has rank {rank_only[0]}")
-        return int(bool(rank_only))
+        if rank_only:
+            print(f"replay: only {name if rank_only[0] in found else other_name} runs rank {rank_only[0]}")
+        return bool(rank_only)
     of, record = chosen
     if first is None or record.id >= len(theirs[of.rank].records):
         print(f"replay: first: only in {other_name if first is None else name}: {_shown(of, record)}")
@@ -408,7 +430,7 @@ def _named_difference(found: list[RankRecords], others: list[RankRecords], name:
         print(f"replay: first: {_shown(of, record)}")
         print(f"replay: in {other_name}: {_shown(theirs[of.rank], there)}")
     print(f"replay: to stop there: --rank {of.rank} --to operation:{record.id} --pdb")
-    return 1
+    return True
 
 
 def _calls_before(of: RankRecords, record: OperationRecord) -> int:

@@ -129,7 +129,7 @@ class RecordWriter:
 
     def __init__(self, path: str):
         os.makedirs(os.path.dirname(path) or ".", mode=0o700, exist_ok=True)
-        self._path = path
+        self._path, self._pid = path, os.getpid()
         self._data, self._file = _new_file(f"{path}.data"), _new_file(path)
         self._begin, self._at, self._end = 0, len(_MARK), 0
         self._map = self._mapped(_CHUNK_BYTES)
@@ -224,7 +224,8 @@ class RecordWriter:
 
     @property
     def is_open(self) -> bool:
-        return not self._file.closed
+        """Whether this process writes it: a forked child does not."""
+        return not self._file.closed and os.getpid() == self._pid
 
     def close(self) -> None:
         if not self._file.closed:
