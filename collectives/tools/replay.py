@@ -331,7 +331,7 @@ _ENDS = (Exception, SystemExit, Stopped, BdbQuit)
 def _note_end(own: RankRecords, who: str, error: BaseException) -> None:
     """Say how a rank ended."""
     if isinstance(error, Stopped | Ended):
-        print(f"replay: {who} stops at {error}", flush=True)
+        print(f"replay: {who} stops {'at' if isinstance(error, Stopped) else 'with'} {error}", flush=True)
     if isinstance(error, Stopped | Ended | BdbQuit):  # or the user has left the debugger
         return
     own.error = str(error) or type(error).__name__

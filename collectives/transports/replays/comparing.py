@@ -11,7 +11,7 @@ from collections.abc import Callable
 from threading import get_ident
 from typing import NamedTuple
 
-from autograd.errors import find_site, is_own_file, short_site
+from autograd.errors import CommunicationError, find_site, is_own_file, short_site
 
 from ..protocol import Communicator, Request
 from ..recording import Numbering, described, digest_of_given
@@ -20,8 +20,8 @@ from .recorded import Key, Record, Recorded
 __all__ = ["Difference", "Differences", "Ended", "RankReplay"]
 
 
-class Ended(BaseException):
-    """Ends a rank that is replayed alone where the block that was recorded has ended: it cannot communicate then."""
+class Ended(CommunicationError):
+    """A rank that is replayed alone communicates after the block that was recorded."""
 
 
 class Difference(NamedTuple):

@@ -64,7 +64,10 @@ class Replay(RankReplay):
         """Compare what the rank gives; refuse another call than was recorded."""
         found, name = self.calls.get(key), described(request)
         if self.has_ended:
-            raise Ended(f"{name}, the first call after the block that was recorded")
+            raise Ended(
+                f"its record: {name} is not in the record: the block that was recorded has ended\n"
+                "  fix: record with RINGTAPE_RECORD=DIR to go on"
+            )
         if found is None or not self.is_active:
             self._refuse(
                 f"{name}, call {key[1]} on {key[0]}, is not in the record: the rank ended before it was complete, or "
