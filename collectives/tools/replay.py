@@ -380,7 +380,8 @@ def _named(nothing: str, found: tuple[RankRecords, OperationRecord] | None) -> i
 
 def _named_difference(found: list[RankRecords], others: list[RankRecords], name: str, other_name: str) -> int:
     """Name the first operation whose values differ, or that only one of two replays has."""
-    for mine, theirs in zip_longest(_runs(found), _runs(others), fillvalue={}):
+    nothing: dict[int, RankRecords] = {}
+    for mine, theirs in zip_longest(_runs(found), _runs(others), fillvalue=nothing):
         if _named_difference_of_run(mine, theirs, name, other_name):
             return 1
     print("replay: no difference")

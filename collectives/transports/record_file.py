@@ -267,6 +267,10 @@ def guarded(path: str, read: Callable[[], T]) -> T:
     """Read a part of a file; any error says that the file is damaged."""
     try:
         return read()
+    except PermissionError as error:
+        raise CommunicationError(
+            f"the record {path} cannot be read: {error}\n  fix: read it as the user who has recorded it"
+        ) from error
     except (
         ArithmeticError, LookupError, TypeError, ValueError, AttributeError, RecursionError, MemoryError, OSError,
         struct.error,

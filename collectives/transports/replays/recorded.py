@@ -66,7 +66,7 @@ class Record:
         self.ends: dict[int, str] = {}
         self.choices: dict[str, Any] = {}
         self._counts: dict[int, dict[str, int]] = {}
-        names = os.listdir(folder) if os.path.isdir(folder) else []
+        names = guarded(folder, lambda: os.listdir(folder)) if os.path.isdir(folder) else []
         self.paths = [os.path.join(folder, name) for name in sorted(names) if _OF_RANK.fullmatch(name)]
         for path in self.paths:
             entries = read_record(path)

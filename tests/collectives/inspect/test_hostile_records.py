@@ -276,6 +276,19 @@ def test_hostile_files(name: str, tmp_path: Path) -> None:
         Record(path)
 
 
+def test_a_record_of_another_user_is_a_typed_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = written(tmp_path)
+
+    def refused(*_: Any, **__: Any) -> Any:
+        raise PermissionError(13, "Permission denied")
+
+    for name in ("open", "listdir"):  # root may read everything
+        says = pytest.raises(CommunicationError, match="cannot be read.*\n  fix: read it")
+        with monkeypatch.context() as patch, says:
+            patch.setattr(os, name, refused)
+            Record(path)
+
+
 def test_every_byte_of_facts(tmp_path: Path) -> None:
     """A record with any byte changed is a typed error, or has the facts that it had."""
     path = Path(written(tmp_path), "rank-0")
