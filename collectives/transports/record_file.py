@@ -16,17 +16,17 @@ from __future__ import annotations
 import json
 import mmap
 import os
-import stat
 import struct
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from autograd.digests import bytes_of_values
-from autograd.errors import CommunicationError, OptionError
+from autograd.errors import CommunicationError, WriteError
+from autograd.files import opened, taking_place
 
 __all__ = ["Entry", "RecordWriter", "decoded", "digest_of", "guarded", "path_of", "read_record"]
 
@@ -100,26 +100,15 @@ def digest_of(x: Any) -> int:
     return digest
 
 
-def _new_file(path: str) -> Any:
-    """A new file of this user alone, in the place of one that was there. A link there is removed, and not followed."""
-    with suppress(FileNotFoundError):
-        os.unlink(path)
-    return os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "r+b", buffering=0)
-
-
 def _opened(path: str) -> Any:
-    """A file that is read: no link, and nothing that would block."""
-    file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb", buffering=0)
-    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-        file.close()
-        raise OSError(f"{path} is no plain file")
-    return file
+    """A regular file that is read, and no link."""
+    return os.fdopen(opened(path, follow=False), "rb", buffering=0)
 
 
 class RecordWriter:
     """Writes entries to a new file. Each is in mapped memory when its method returns, so a killed process loses none.
 
-    The files are new, and take the places of earlier ones. The folder is this user's alone if it is made here.
+    The files are new, this user's alone, and take the places of earlier ones. So is the folder if it is made here.
 
     Raises
     ------
@@ -128,32 +117,37 @@ class RecordWriter:
     """
 
     def __init__(self, path: str):
-        os.makedirs(os.path.dirname(path) or ".", mode=0o700, exist_ok=True)
         self._path, self._pid = path, os.getpid()
-        self._data, self._file = _new_file(f"{path}.data"), _new_file(path)
-        self._begin, self._at, self._end = 0, len(_MARK), 0
-        self._map = self._mapped(_CHUNK_BYTES)
-        self._map[: len(_MARK)] = _MARK
+        os.makedirs(os.path.dirname(path) or ".", mode=0o700, exist_ok=True)
+        with ExitStack() as made:  # an earlier record stays until this one has begun
+            self._data = made.enter_context(taking_place(f"{path}.data", 0o600))
+            self._file = made.enter_context(taking_place(path, 0o600))
+            self._begin, self._at, self._end = 0, len(_MARK), 0
+            self._map = self._mapped(_CHUNK_BYTES)
+            self._map[: len(_MARK)] = _MARK
         self._block: mmap.mmap | None = None
         self._filled = self._blocks = 0
         self._forms: dict[int, tuple[Any, ...]] = {}  # of the last results, by call
 
     def _mapped(self, size: int) -> mmap.mmap:
         """Map `size` bytes of the file from `_begin`. They are allocated, so a full disk raises an error here."""
-        self._allocate(self._file, self._begin, size)
+        self._reserve(self._file, self._begin, size)
         self._end = self._begin + size
         return mmap.mmap(self._file.fileno(), size, offset=self._begin)
 
-    def _allocate(self, file: Any, begin: int, size: int) -> None:
+    def _reserve(self, file: Any, at: int, size: int) -> None:
         try:
-            os.posix_fallocate(file.fileno(), begin, size)
+            os.posix_fallocate(file.fileno(), at, size)
         except OSError as error:
-            raise self._cannot_grow(error) from error
+            raise self._full(error) from error
 
-    def _cannot_grow(self, error: OSError) -> OptionError:
-        return OptionError(
-            f"the record {self._path} cannot grow: {error}\n  fix: free space there, or record into another folder"
+    def _full(self, error: OSError) -> WriteError:
+        made = WriteError(
+            f"record: {self._path!r} cannot grow: {error.strerror or error}. The calls before are recorded\n"
+            "  fix: free space on its disk, or a folder elsewhere"
         )
+        made.errno, made.strerror = error.errno, error.strerror
+        return made
 
     def add(self, kind: int, of: int, number: int, digest: int, given: int = 0, text: bytes = b"") -> None:
         """Append an entry. Its text is written first: an entry without one is none."""
@@ -202,7 +196,7 @@ class RecordWriter:
         """Append the bytes of a result."""
         begin, size = 0, len(data)
         if self._block is None:  # a record of the order seldom has a result
-            self._allocate(self._data, 0, _BLOCK_BYTES)
+            self._reserve(self._data, 0, _BLOCK_BYTES)
             self._block = mmap.mmap(self._data.fileno(), _BLOCK_BYTES)
         while size - begin >= (room := _BLOCK_BYTES - self._filled):
             self._block[self._filled :] = data[begin : begin + room]
@@ -219,7 +213,7 @@ class RecordWriter:
             while done < _BLOCK_BYTES:  # a signal may interrupt it
                 done += os.pwrite(self._data.fileno(), block[done:] if done else block, place + done)
         except OSError as error:
-            raise self._cannot_grow(error) from error
+            raise self._full(error) from error
         self._filled, self._blocks = 0, self._blocks + 1
 
     @property

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from autograd.digests import blake2b
-from autograd.errors import ArgumentError, CommunicationError, OptionError, RingtapeError
+from autograd.errors import ArgumentError, CommunicationError, OptionError, RingtapeError, WriteError
 from collectives.tools.replayed_program import generators_of_ranks, subject_of
 from collectives.transports.program_facts import changed_variables
 from collectives.transports.record_file import _BODY, _MARK, _SIZE, CALL, TEXT, RecordWriter, read_record
@@ -352,10 +352,10 @@ def test_a_full_disk_is_a_typed_error(tmp_path: Path, monkeypatch: pytest.Monkey
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "posix_fallocate", full)
-    with pytest.raises(OptionError, match="cannot grow: .*No space left.*\n  fix: free space"):
+    with pytest.raises(WriteError, match="cannot grow: No space left.*\n  fix: free space"):
         for k in range(1 << 13):
             writer.add(CALL, 0, k, 0)
-    with pytest.raises(OptionError, match="cannot grow"):
+    with pytest.raises(WriteError, match="cannot grow"):
         writer.add_result(0, 1, np.ones(3))
     assert len(read_record(str(tmp_path / "rank-0"))) == ((1 << 16) - len(_MARK)) // _SIZE
 
