@@ -222,9 +222,11 @@ class Recording:
     def end(self, why: str = "") -> None:
         """Record that the rank has come to the end, or the error that ended it. Records without it were cut off."""
         if self.writer.is_open:
-            self.add_files()
-            self.writer.add_text({"end": why})
-            self.writer.close()
+            try:
+                self.add_files()
+                self.writer.add_text({"end": why})
+            finally:  # the disk may be full
+                self.writer.close()
 
     def _channel(self, group: Communicator) -> _Channel:
         key = group.name, group.ranks
