@@ -661,8 +661,13 @@ def _is_of_program(frame: FrameType) -> bool:
     file = frame.f_code.co_filename
     known = _user_files.get(file)
     if known is None:
-        known = _user_files[file] = not file.startswith(_library_folders())
+        known = _user_files[file] = is_file_of_program(file)
     return known
+
+
+def is_file_of_program(file: str) -> bool:
+    """Whether a source file is the user's, and not that of ringtape, of the standard library or of a package."""
+    return not file.startswith(_library_folders())
 
 
 @cache

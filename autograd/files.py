@@ -157,13 +157,13 @@ def replaced(path: str | bytes | os.PathLike[str], caller: str = "save") -> Iter
 
 
 @contextmanager
-def taking_place(path: str) -> Iterator[BinaryIO]:
+def taking_place(path: str, mode: int = 0o666) -> Iterator[BinaryIO]:
     """Open a new file, to be written and read for long. At the end of the block it takes the place of `path`.
 
     It stays open then. After an error it is closed and removed, and what was at `path` is still there.
     """
     part = f"{path}.{os.urandom(16).hex()}.part"
-    file = os.fdopen(new_file(part), "w+b", buffering=0)
+    file = os.fdopen(new_file(part, mode=mode), "w+b", buffering=0)
     try:
         yield file
         if os.path.isdir(path) and not os.path.islink(path):

@@ -174,7 +174,7 @@ def test_a_record_that_cannot_grow_keeps_the_calls_before(tmp_path: Path) -> Non
             for k in range(1 << 20):
                 writer.add(CALL, 1, k, 0)
         writer.close()
-        assert len(read_record(str(tmp_path / "rank-0"))) > 4000
+        assert len(read_record(str(tmp_path / "rank-0"))) > 3600  # of 18 bytes, in 64 kB
 
 
 def test_a_missing_folder_names_the_file(tmp_path: Path) -> None:
