@@ -38,6 +38,7 @@ from autograd.errors import CollectiveMismatch, MeshError, find_site, short_site
 from ..checks import modes
 from ..checks.reports import print_report
 from .launcher import PROCESS_ID, ask, launched, launched_on_host
+from .status import disregards_signals, end_launcher
 from .traceback import comparable, ranks_text, traceback_text
 
 if TYPE_CHECKING:
@@ -64,6 +65,11 @@ class ProcessWorld(Protocol):
     @property
     def is_on_first_host(self) -> bool:
         """Whether this rank is on the host of rank 0."""
+        ...
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether this rank has failed, and all others too, or have left although it waited for them."""
         ...
 
     def announce_end(self) -> None:
@@ -113,6 +119,7 @@ class RankProcess:
         self._is_guarded = False
         self._ending = threading.Lock()  # held by the thread that ends the job
         self._exit_argument: Any = None  # of the last `sys.exit`, where `_record_exit` was called
+        self._has_raised = False  # an uncaught error, in any thread, that the others go on after
 
     def guard(
         self,
@@ -155,6 +162,7 @@ class RankProcess:
             os.register_at_fork(after_in_child=self._record_exit)
         if given == "0":
             return
+        self._count_exits()
         from .supervisor_client import connect  # loaded under mpiexec only, as it loads `socket` and `subprocess`
 
         self._make_world = make_world
@@ -180,6 +188,23 @@ class RankProcess:
 
         sys.exit = exit
 
+    def record_exit(self, status: Any) -> None:
+        """Record the argument of a `SystemExit` that the others go on after."""
+        self._exit_argument = status
+
+    def _count_exits(self) -> None:
+        """Let ``os._exit(0)`` of this rank count as a failure before the rank has left, as MPICH's launcher does not.
+
+        Where the launcher disregards signals, so are such ends: the supervisor knows of them.
+        """
+        leave = os._exit
+
+        def _exit(status: int) -> NoReturn:
+            is_early = os.getpid() == self._pid and not self.has_left and not disregards_signals()
+            leave(status or int(is_early))
+
+        os._exit = _exit
+
     def _end_child(self) -> None:
         """End a forked child without finalizing MPI, which would wait for the other ranks in the name of this one."""
         mpi = sys.modules.get("mpi4py.MPI")
@@ -191,7 +216,8 @@ class RankProcess:
 
     def _exit_status(self) -> int:
         """The status with which this process would end, if its exit is recorded."""
-        status = 1 if getattr(sys, "last_value", None) is not None else self._exit_argument
+        has_raised = self._has_raised or getattr(sys, "last_value", None) is not None
+        status = 1 if has_raised else self._exit_argument
         return status & 0xFF if isinstance(status, int) else int(status is not None)
 
     # -- the supervisor ----------------------------------------------------------------------------------------
@@ -305,6 +331,12 @@ class RankProcess:
             for world in self.worlds:
                 world.announce_end()
         _drain()
+        if disregards_signals():  # and MPI_Abort; the supervisor ends the others
+            if self._supervisor is None:
+                from .supervisor_client import launcher_process
+
+                end_launcher(launcher_process())
+            os._exit(code)
         _abort_mpi(code)
         _kill()
 
@@ -371,6 +403,7 @@ class RankProcess:
             self.end_job(text([self.rank]), 128 + signal.SIGINT, is_printed_once=True)
         if not continues:
             self._end_after_error(text, comparable(error, f"{why}\n{full}"))
+        self._has_raised = True
         print_report(text([self.rank]))
         for world in self.worlds:
             world.fail(why)
@@ -399,24 +432,42 @@ class RankProcess:
             self._make_late()
         why = "exited early (its script returned or called sys.exit)"
         _advance_all([world.leave(why) for world in self.worlds])
+        is_lost = bool(self.worlds) and all(world.is_lost for world in self.worlds)
+        has_failed = self._has_raised or is_lost
         if self._supervisor is not None:
-            self._supervisor.close(exits)
-        if exits and self._has_lost_ranks is not None and (self.is_abandoned or self._has_lost_ranks()):
-            self._end_without_mpi()
+            self._supervisor.close(exits, has_failed or self.is_abandoned)
+        if not exits:
+            return
+        if self._has_lost_ranks is not None and (self.is_abandoned or self._has_lost_ranks()):
+            self._end_without_mpi(is_lost)
+        if has_failed and getattr(sys, "last_value", None) is None:  # the interpreter would end with 0
+            self._end_with_error()
 
-    def _end_without_mpi(self) -> NoReturn:
+    def _end_without_mpi(self, is_lost: bool) -> NoReturn:
         """End this process now: after a death MPI's finalization may never return.
 
         A rank that the others go on without is killed instead, if its status is not 0: Open MPI's launcher ends the job
-        after a few processes with such a status, but not after signals.
+        after a few processes with such a status, but not after signals. If no other is left (`is_lost`), its status is
+        that of the job.
         """
         for stream in (sys.stdout, sys.stderr):
             _flush(stream)
         _drain()
         status = self._exit_status()
+        if is_lost:
+            os._exit(status or 1)
         if status and self.is_abandoned:
             _kill()
         os._exit(status)
+
+    def _end_with_error(self) -> NoReturn:
+        """End this process with a status other than 0, which the interpreter would not: the main thread has not raised."""
+        for stream in (sys.stdout, sys.stderr):
+            _flush(stream)
+        mpi = sys.modules.get("mpi4py.MPI")
+        if mpi is not None and mpi.Is_initialized() and not mpi.Is_finalized():
+            mpi.Finalize()
+        os._exit(self._exit_status() or 1)
 
     def leave_without_mpi(self) -> None:
         """Leave without a failure where MPI cannot be used, and without waiting for the other ranks."""

@@ -257,6 +257,7 @@ class Monitor:
         if self._activity.has_failed and self._watch is not None:  # it is no member of a later epoch
             until = time.monotonic() + _STOP_S
             while not self._shutdown.have_sent() and time.monotonic() < until:
+                self._shutdown.receive()  # others may have failed, too, and wait until this rank knows
                 yield
         else:
             yield from self._shutdown.leave(advance)

@@ -8,9 +8,9 @@ docs/jobs.md ("How the supervisor works") has the reasons. In short:
   with a digest of its error if it has raised one, or ``done`` when it leaves without a failure. On the third one it
   sends ``doing`` with a description of its waits, ``hosts`` once it knows them, and its *stage*.
 - It obeys only processes of its own user, opens no network socket, and does not communicate with other supervisors.
-- When the job has ended, it ends what the launcher has left running.
+- When the job has ended, it ends what the launcher has left running, and a launcher that would return 0 (`status`).
 
-This file is the supervisor's program. It and `checks.reports`, which compares the ranks' latest calls, import
+This file is the supervisor's program. It, `status` and `checks.reports`, which compares the ranks' latest calls, import
 only the standard library. The program loads them without the package (see `command`). The code of the ranks is
 `supervisor_client`.
 """
@@ -28,6 +28,7 @@ from collections.abc import Iterable
 from functools import cache
 
 from ..checks.reports import MadeCall, first_call_difference
+from .status import disregards_signals, end_launcher
 
 __all__ = [
     "CALLS", "CAUSES", "ENDED", "EXIT", "FIRST", "LATER", "MPI_CAUSES", "SAME", "WATCHED", "WHERE", "command",
@@ -104,6 +105,7 @@ class _Rank:
         self.limits_s: list[float] = [float("inf")] * 2  # after which its wait is reported, and ends the job
         self.limit_by = self.waits_to = self.last = self.place = ""
         self.exits_now = False  # it has left, and its process must end
+        self.has_finished = False  # it has come to the end of its program without a failure
         self.is_dispensable = False  # the others go on if it dies
         self.silence_s = 0.0  # if it tells nothing for so long, it is ended; 0: it need not tell anything
         self.told = self.left = time.monotonic()  # when it has told last that it runs, and when it has left
@@ -243,6 +245,7 @@ class _Supervisor:
             self._reply_to_errors(now)
             if self._ended is None:
                 if self._have_all_left(now):
+                    self._end_launcher_unless_finished()
                     return
                 self._watch(now)
                 self._end_silent(now)
@@ -377,8 +380,9 @@ class _Supervisor:
             self._ended = time.monotonic()
 
     def _take_done(self, connection: _Connection, rest: str) -> None:
-        connection.rank.is_done, connection.rank.exits_now = True, rest == "exit"
-        connection.rank.left = time.monotonic()
+        rank = connection.rank
+        rank.is_done, rank.exits_now, rank.has_finished = True, rest != "", rest != "failed"
+        rank.left = time.monotonic()
 
     def _take_stage(self, connection: _Connection, rest: str) -> None:
         given, *texts = rest.split("\t")
@@ -661,12 +665,17 @@ class _Supervisor:
         if self._errors:  # the ranks that print them must outlive the wait for others
             self._ended = now
         age = now - self._ended
-        if age > _END_S or (age > _STDERR_S and all(rank.is_dead() for rank in self._ranks.values())):
-            # If it is closed earlier, MPICH's launcher more often exits with 0 after a rank that did so.
-            self._drop_stderr()
         is_last = age > _LATE_S or (
             not self._connections and (not self._has_reported or not is_alive(self._launcher))
         )
+        is_over = all(rank.is_dead() for rank in self._ranks.values())
+        if disregards_signals():  # a launcher that is ended ends the ranks, of which some may still print
+            if is_over or is_last or age > _ENDING_S:
+                end_launcher(self._launcher)
+                self._drop_stderr()
+        elif age > _END_S or (age > _STDERR_S and is_over):
+            # If it is closed earlier, MPICH's launcher more often exits with 0 after a rank that did so.
+            self._drop_stderr()
         if is_last or age > _END_S:
             self._end_processes()
         if is_last:
@@ -699,6 +708,16 @@ class _Supervisor:
                 os.killpg(rank.group, signal.SIGKILL)
             except OSError:
                 pass
+
+    def _end_launcher_unless_finished(self) -> None:
+        """End a launcher that would return 0 though no rank of the job has come to the end of its program.
+
+        The ranks of other hosts count as living unless MPI has told of their deaths.
+        """
+        ranks = [rank for rank in self._ranks.values() if rank.rank >= 0]
+        gone = {rank.rank for rank in ranks if not rank.has_finished} | self._survived.keys()
+        if ranks and gone >= set(range(ranks[0].size)):
+            end_launcher(self._launcher)
 
     def _remove_files(self) -> None:
         """Remove MPICH's shared memory, once all ranks have ended."""

@@ -29,7 +29,7 @@ from .supervisor import CALLS, ENDED, EXIT, LATER, SAME, WATCHED, WHERE, peer_of
 if TYPE_CHECKING:
     import subprocess
 
-__all__ = ["SupervisorClient", "connect", "names"]
+__all__ = ["SupervisorClient", "connect", "launcher_process", "names"]
 
 _NAMES = 8
 _TRIES = 200  # of a name, 5 ms apart
@@ -69,7 +69,7 @@ class SupervisorClient:
     def connect(self) -> bool:
         """Connect, and start the supervisor if there is none; False if that is not possible."""
         try:
-            launcher = _launcher()
+            launcher = launcher_process()
             for name in names(launcher):
                 for _ in range(_TRIES):
                     connections = self._connected(name, launcher)
@@ -263,16 +263,17 @@ class SupervisorClient:
         return _received(self._life[number])
 
     # -- the end -----------------------------------------------------------------------------------------------
-    def close(self, exits: bool) -> None:
-        """Leave without a failure. Wait for the supervisor if this rank started it, so that no zombie is left.
+    def close(self, exits: bool, has_failed: bool = False) -> None:
+        """Leave without an event for the others. Wait for the supervisor if this rank started it: no zombie is left.
 
-        If this process `exits`, the supervisor stays until it has ended, and init collects it.
+        If this process `exits`, the supervisor stays until it has ended, and init collects it. If it `has_failed`, it
+        is not one that has come to the end of its program.
         """
         self._disarm()
         with self._lock:
             self._continue()
             for connection in self._life:
-                _send(connection, "done exit" if exits else "done")
+                _send(connection, ("done failed" if has_failed else "done exit") if exits else "done")
             self._close_all()
             if self._process is not None and exits:
                 self._process.returncode = 0  # it is not waited for
@@ -360,7 +361,7 @@ def names(launcher: int) -> list[str]:
     return [f"\0ringtape-{digest}-{number}" for number in range(_NAMES)]
 
 
-def _launcher() -> int:
+def launcher_process() -> int:
     """The process that launched this rank: its parent, or an ancestor if the ranks are started by a script."""
     mine = {f"{name}={os.environ[name]}".encode() for name in RANK_VARIABLES if name in os.environ}
     process = os.getppid()
