@@ -23,8 +23,6 @@ from typing import Any, ParamSpec, Self, TypeVar, overload
 
 import numpy as np
 
-from .environment import is_traceback_full
-
 __all__ = [
     "AbsentError", "AnomalyError", "ArgumentError", "AxisError", "CaptureError", "CheckpointError",
     "CheckpointWarning", "CollectiveMismatch", "CommunicationError", "ConflictError", "DamagedCheckpoint",
@@ -542,7 +540,8 @@ def shorten(error: BaseException) -> None:
 
     Errors of other types are left as they are, and all of them with ``RINGTAPE_TRACEBACK=full``.
     """
-    if isinstance(error, RingtapeError) and not is_traceback_full():
+    # read here, since `environment` raises these errors; a wrong value is no other error beside this one
+    if isinstance(error, RingtapeError) and os.environ.get("RINGTAPE_TRACEBACK") != "full":
         _shorten_chain(error)
 
 

@@ -120,6 +120,7 @@ class RankProcess:
         self._ending = threading.Lock()  # held by the thread that ends the job
         self._exit_argument: Any = None  # of the last `sys.exit`, where `_record_exit` was called
         self._has_raised = False  # an uncaught error, in any thread, that the others go on after
+        self._has_exited = False  # by `sys.exit` in the block of a world that the others go on in
 
     def guard(
         self,
@@ -168,7 +169,7 @@ class RankProcess:
         self._make_world = make_world
         self._is_guarded = True
         os.environ[PROCESS_ID] = str(self._pid)
-        self._supervisor = connect(rank, size, launched_on_host(os.environ, size))
+        self._supervisor = connect(rank, size, launched_on_host(os.environ, 0))
         self._enter("", None, "import collectives")
         self._install_hooks()
 
@@ -190,7 +191,7 @@ class RankProcess:
 
     def record_exit(self, status: Any) -> None:
         """Record the argument of a `SystemExit` that the others go on after."""
-        self._exit_argument = status
+        self._exit_argument, self._has_exited = status, True
 
     def _count_exits(self) -> None:
         """Let ``os._exit(0)`` of this rank count as a failure before the rank has left, as MPICH's launcher does not.
@@ -283,7 +284,8 @@ class RankProcess:
 
     def _enter(self, what: str, limit_s: float | None, last: str = "", exits: bool = False) -> None:
         if self._supervisor is not None:
-            limits = [float("inf") if each is None else each for each in (modes.report_s(), limit_s)]
+            given = modes.report_s(), limit_s, environment.seconds("RINGTAPE_IMPORT_S")
+            limits = [float("inf") if each is None else each for each in given]
             self._supervisor.enter(limits, modes.time_limit_source(), what, last, exits)
 
     # -- the end of the job ------------------------------------------------------------------------------------
@@ -432,10 +434,11 @@ class RankProcess:
             self._make_late()
         why = "exited early (its script returned or called sys.exit)"
         _advance_all([world.leave(why) for world in self.worlds])
-        is_lost = bool(self.worlds) and all(world.is_lost for world in self.worlds)
+        has_come = self._has_exited and not self._exit_status()  # to its end, as it has said itself
+        is_lost = bool(self.worlds) and all(world.is_lost for world in self.worlds) and not has_come
         has_failed = self._has_raised or is_lost
         if self._supervisor is not None:
-            self._supervisor.close(exits, has_failed or self.is_abandoned)
+            self._supervisor.close(exits, has_failed or (self.is_abandoned and not has_come))
         if not exits:
             return
         if self._has_lost_ranks is not None and (self.is_abandoned or self._has_lost_ranks()):

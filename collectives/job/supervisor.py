@@ -54,6 +54,7 @@ _CLOSE_S = 0.5  # and before it is clear that a library ends it
 _LIBRARY_S = 4.0  # how long the end of a process may take if a library ends it
 _LINE_BYTES = 8192  # no valid line is longer
 _SHOWN_CHARACTERS = 1000  # of a rank's description of its waits
+_SHOWN_RANKS = 16  # in a list
 _CONNECTIONS = 3  # of one process
 _WATCH_S = 0.25  # between two looks at ranks that wait
 _ANSWER_S = 0.7  # how long a rank may take to tell where it is
@@ -102,7 +103,8 @@ class _Rank:
         self.exits = False  # a library ends it
         self.stage = 0
         self.since = time.monotonic()  # when it came to this stage
-        self.limits_s: list[float] = [float("inf")] * 2  # after which its wait is reported, and ends the job
+        # after which its wait is reported, ends the job, and ends it if others have not imported collectives
+        self.limits_s: list[float] = [float("inf")] * 3
         self.limit_by = self.waits_to = self.last = self.place = ""
         self.exits_now = False  # it has left, and its process must end
         self.has_finished = False  # it has come to the end of its program without a failure
@@ -154,11 +156,18 @@ class _Rank:
 
 
 class _StageWait:
-    """A wait at a stage: the rank that waits longest, the ranks that it waits for, all ranks that are left."""
+    """A wait at a stage: the rank that waits longest, the ranks that it waits for, all ranks that are left.
 
-    def __init__(self, first: _Rank, late: list[_Rank], alive: list[_Rank], lasts_s: float):
-        self.first, self.late, self.alive, self.lasts_s = first, late, alive, lasts_s
-        self.is_over = lasts_s >= first.limits_s[1]
+    `absent` is how many ranks of this host have never reported: they have not imported the package.
+    """
+
+    def __init__(self, first: _Rank, late: list[_Rank], alive: list[_Rank], absent: int, lasts_s: float):
+        self.first, self.late, self.alive, self.absent, self.lasts_s = first, late, alive, absent, lasts_s
+        _, limit_s, import_s = first.limits_s
+        self.limit_s, self.limit_by = limit_s, first.limit_by
+        if absent and import_s < limit_s:
+            self.limit_s, self.limit_by = import_s, "RINGTAPE_IMPORT_S"
+        self.is_over = lasts_s >= self.limit_s
 
 
 class _Connection:
@@ -220,6 +229,7 @@ class _Supervisor:
         self._has_closed_stderr = False
         self._is_spread = False  # whether the job runs on several hosts, according to the launcher or MPI
         self._origin_ns: int | None = None  # when the world was made, on this host's clock
+        self._launched_here = 0  # ranks of this host, according to the launcher; 0: not known
         self._ranks_here = 0  # according to MPI; 0: not known yet
         self._errors: dict[str, list[tuple[_Connection, bytes]]] = {}  # by digest: who waits for a reply, and which
         self._printed: set[str] = set()  # digests
@@ -342,9 +352,10 @@ class _Supervisor:
             self._doing.pop(rank.rank, None)
 
     def _take_hello(self, connection: _Connection, rest: str) -> None:
-        number, size, is_spread = map(int, rest.split())
-        if not 0 <= number < size < 1 << 31:
+        number, size, is_spread, *here = map(int, rest.split())
+        if not 0 <= number < size < 1 << 31 or len(here) > 1:
             raise ValueError(rest)
+        self._launched_here = here[0] if here else 0
         rank = connection.rank
         rank.rank, rank.size = number, size
         self._suspects.pop(rank, None)  # it has called exec, and the new program is a rank again
@@ -503,11 +514,16 @@ class _Supervisor:
         if not waiting:
             return None
         first = min(waiting, key=lambda rank: rank.since)
-        if len(alive) == 1 and not self._is_spread and (first.stage == EXIT or len(self._ranks) == 1 < first.size):
+        absent = 0 if self._ranks_here else max(self._launched_here - self._present(), 0)  # before MPI is initialised
+        if len(alive) == 1 and not self._is_spread and first.stage == EXIT and not absent:
             return None
         late = [rank for rank in alive if rank.stage < first.stage]
-        since = first.since if late else max(rank.since for rank in alive)
-        return _StageWait(first, late or [rank for rank in alive if rank.exits_now], alive, now - since)
+        since = first.since if late or absent else max(rank.since for rank in alive)
+        return _StageWait(first, late or [rank for rank in alive if rank.exits_now], alive, absent, now - since)
+
+    def _present(self) -> int:
+        """How many ranks have reported."""
+        return len({rank.rank for rank in self._ranks.values() if rank.rank >= 0})
 
     def _must_tell(self, wait: _StageWait) -> bool:
         return wait.is_over or (wait.lasts_s >= wait.first.limits_s[0] and wait.first.stage not in self._told)
@@ -525,16 +541,22 @@ class _Supervisor:
     def _wait_lines(self, wait: _StageWait) -> list[str]:
         first = wait.first
         if wait.is_over:
-            for_s, then = f"{first.limits_s[1]:g} s ({first.limit_by})", "the job ends"
+            for_s, then = f"{wait.limit_s:g} s ({wait.limit_by})", "the job ends"
         else:
             for_s, then = f"{wait.lasts_s:.0f} s", "the job goes on (RINGTAPE_TIMEOUT_S limits waits)"
         who = f"rank {first.rank} of {first.size}"
         lines = [f"{who} has waited for {for_s} for the other ranks to {first.waits_to}; {then}"]
         lines += [_late_text(rank) for rank in sorted(wait.late, key=lambda rank: rank.rank)]
-        absent = set(range(first.size)) - {rank.rank for rank in self._ranks.values()}
-        if absent and not self._is_spread:
-            lines += [f"rank {rank} has not imported collectives" for rank in sorted(absent)]
-        elif not wait.late:
+        present = {rank.rank for rank in self._ranks.values()}
+        names = [] if self._is_spread else sorted(set(range(first.size)) - present)
+        lines += [f"rank {rank} has not imported collectives: it is late, or has ended" for rank in names[:_SHOWN_RANKS]]
+        if wait.absent > len(names[:_SHOWN_RANKS]):
+            more = wait.absent - len(names[:_SHOWN_RANKS])
+            lines.append(f"{more} {'more ' * bool(names)}rank{'s' * (more > 1)} of this host: not imported, too")
+        if wait.absent:
+            known = ", ".join(map(str, sorted(present - {-1})[:_SHOWN_RANKS]))
+            lines.append(f"{self._present()} of {first.size} have reported: {known}" + ", ..." * (self._present() > _SHOWN_RANKS))
+        elif not wait.late and not names:
             lines.append("a rank of another host is late" if self._is_spread else "all ranks wait, inside MPI")
         return lines
 

@@ -48,12 +48,12 @@ class SupervisorClient:
     ----------
     rank, size : int
         The rank and the number of ranks.
-    is_spread : bool
-        Whether the launcher has set that the job runs on several hosts.
+    ranks_on_host : int
+        The number of ranks on this host according to the launcher; 0 if it does not tell.
     """
 
-    def __init__(self, rank: int, size: int, is_spread: bool):
-        self._hello = f"hello {rank} {size} {int(is_spread)}"
+    def __init__(self, rank: int, size: int, ranks_on_host: int):
+        self._hello = f"hello {rank} {size} {int(0 < ranks_on_host < size)} {ranks_on_host}"
         self._hosts = ""
         self._doing = self._stage = self._survives = ""
         self._tells_s = float("inf")  # when this rank tells next that it runs
@@ -197,8 +197,9 @@ class SupervisorClient:
     def enter(self, limits_s: list[float], limit_by: str, waits_to: str, last: str, exits: bool) -> None:
         """Send that this rank has come to the next stage, or to that of its end if it `exits`; see `supervisor`.
 
-        `limits_s` says after how long a wait at this stage is reported, and ends the job; `limit_by` what has set the
-        second limit, `waits_to` for what this rank waits, and `last` what it has done before and where.
+        `limits_s` says after how long a wait at this stage is reported, ends the job, and ends it if others have not
+        even come to their imports; `limit_by` what has set the second limit, `waits_to` for what this rank waits, and
+        `last` what it has done before and where.
         """
         self._number = EXIT if exits else self._number + 1
         self._stage = f"stage {self._number} {' '.join(map(str, limits_s))}\t{limit_by}\t{waits_to}\t{last}"
@@ -317,7 +318,7 @@ def connect(rank: int, size: int, ranks_on_host: int) -> SupervisorClient | None
     """Connect to this host's supervisor, which the first rank starts; None if that is not possible."""
     if not sys.platform.startswith("linux"):
         return None
-    client = SupervisorClient(rank, size, ranks_on_host < size)
+    client = SupervisorClient(rank, size, ranks_on_host)
     return client if client.connect() else None
 
 
