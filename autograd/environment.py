@@ -50,7 +50,7 @@ VARIABLES: dict[str, Variable] = {
         is_replayed=True,
     ),
     "RINGTAPE_IMPORT_S": Variable(
-        "how long ranks wait for others of their host that have not imported `collectives`, as after their ends, before "
+        "how long ranks wait for others of their host that have not imported `collectives`, and may have ended, before "
         "the job ends", default="300",
     ),
     "RINGTAPE_REPORT_S": Variable(
@@ -94,7 +94,9 @@ VARIABLES: dict[str, Variable] = {
         "the folder in which each rank records its communication: [Replay](guides/replay.md)", form="a path"
     ),
     "RINGTAPE_RECORD_DATA": Variable("`1`: record the results of the calls, and not only their order", ("0", "1"), "0"),
-    "RINGTAPE_START": Variable("the number of this start of the job, by `parallel.launch`", default="1", form="a whole number"),
+    "RINGTAPE_START": Variable(
+        "the number of this start of the job, by `parallel.launch`", default="1", form="a whole number"
+    ),
     "RINGTAPE_DONE": Variable("the file that `parallel.launch.finished` writes; `--done` sets it", form="a path"),
 }  # fmt: skip
 """The variables, in the order of their documentation."""

@@ -29,7 +29,7 @@ __all__ = [
     "DeadlockError", "DependencyError", "DeviceError", "DtypeError", "FileError", "FileWarning", "GradientWarning",
     "LayoutError", "LinAlgError", "MeshError", "MissingKeyError", "NotDifferentiable", "NumberError", "ObjectiveError",
     "OptionError", "PositionError", "RankFailed", "ReplicaMismatch", "ReplicaWarning", "RingtapeError",
-    "SavedArrayError", "ScaleError", "ScaleWarning", "ShapeError", "TapeError", "WriteError",
+    "SavedArrayError", "ScaleError", "ScaleWarning", "ShapeError", "TapeError", "TimeLimitError", "WriteError",
 ]  # fmt: skip
 
 
@@ -217,6 +217,10 @@ class CollectiveMismatch(CommunicationError):
 
 class DeadlockError(CommunicationError):
     """Ranks wait for each other and none can proceed. The message says what each of them waits for."""
+
+
+class TimeLimitError(DeadlockError):
+    """A rank has waited for another one for as long as it may. Uncaught, it ends the job under every policy."""
 
 
 class _Met(threading.local):

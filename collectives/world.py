@@ -282,8 +282,7 @@ class World:
         if error is None or not self._job.has_processes:
             self.close()
         elif self.raises:
-            if isinstance(error, SystemExit):
-                process.record_exit(error.code)
+            process.record_exit(error.code if isinstance(error, SystemExit) else None)
             self.fail(_why(error))
             self.close()
         else:

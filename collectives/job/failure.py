@@ -33,7 +33,15 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from autograd import environment
 from autograd.digests import blake2b
-from autograd.errors import CollectiveMismatch, MeshError, find_site, short_site, show_error, site_of_traceback
+from autograd.errors import (
+    CollectiveMismatch,
+    MeshError,
+    TimeLimitError,
+    find_site,
+    short_site,
+    show_error,
+    site_of_traceback,
+)
 
 from ..checks import modes
 from ..checks.reports import print_report
@@ -120,7 +128,8 @@ class RankProcess:
         self._ending = threading.Lock()  # held by the thread that ends the job
         self._exit_argument: Any = None  # of the last `sys.exit`, where `_record_exit` was called
         self._has_raised = False  # an uncaught error, in any thread, that the others go on after
-        self._has_exited = False  # by `sys.exit` in the block of a world that the others go on in
+        self._ends_in_thread = False  # a thread has raised, and leaves in place of the main thread
+        self._has_left_block = False  # of a world that the others go on in, by an error or by `sys.exit`
 
     def guard(
         self,
@@ -190,8 +199,8 @@ class RankProcess:
         sys.exit = exit
 
     def record_exit(self, status: Any) -> None:
-        """Record the argument of a `SystemExit` that the others go on after."""
-        self._exit_argument, self._has_exited = status, True
+        """Record that an error leaves a world in which the others go on, with the argument of a `SystemExit`."""
+        self._exit_argument, self._has_left_block = status, True
 
     def _count_exits(self) -> None:
         """Let ``os._exit(0)`` of this rank count as a failure before the rank has left, as MPICH's launcher does not.
@@ -374,6 +383,8 @@ class RankProcess:
                 else:
                     _quietly(lambda: previous_thread(args))
                     self._fail(args.exc_type, args.exc_value, None, name)
+                self._ends_in_thread = True  # the main thread may wait for this one for ever
+                self.leave(True)
             else:
                 previous_thread(args)
 
@@ -390,6 +401,7 @@ class RankProcess:
         if is_interrupt:
             why, trace = f"{why} at {site_of_traceback(error.__traceback__)}", None
         continues = bool(self.worlds) and all(world.raises for world in self.worlds)
+        continues &= not isinstance(error, TimeLimitError)  # the rank that is late would be left, and wait for nobody
         full = "" if trace is None else traceback_text(kind, error, trace)
 
         def text(ranks: list[int]) -> str:
@@ -418,7 +430,11 @@ class RankProcess:
         """
         if self.is_child:
             self._end_child()
-        if os.getpid() != self._pid or self.has_left:
+        if os.getpid() != self._pid:
+            return
+        if self.has_left:
+            if exits and self._ends_in_thread:
+                threading.Event().wait()  # another thread waits for the other ranks, and then ends this process
             return
         self.has_left = True
         for stream in (sys.stdout, sys.stderr):
@@ -434,7 +450,7 @@ class RankProcess:
             self._make_late()
         why = "exited early (its script returned or called sys.exit)"
         _advance_all([world.leave(why) for world in self.worlds])
-        has_come = self._has_exited and not self._exit_status()  # to its end, as it has said itself
+        has_come = self._has_left_block and not self._exit_status()  # to its end: the program has caught the error
         is_lost = bool(self.worlds) and all(world.is_lost for world in self.worlds) and not has_come
         has_failed = self._has_raised or is_lost
         if self._supervisor is not None:
@@ -464,7 +480,7 @@ class RankProcess:
         os._exit(status)
 
     def _end_with_error(self) -> NoReturn:
-        """End this process with a status other than 0, which the interpreter would not: the main thread has not raised."""
+        """End this process with another status than 0, the interpreter's where the main thread has not raised."""
         for stream in (sys.stdout, sys.stderr):
             _flush(stream)
         mpi = sys.modules.get("mpi4py.MPI")

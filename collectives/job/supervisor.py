@@ -48,6 +48,7 @@ _ENDING_S = 4.0  # how long a rank that ends the job itself may take
 _STDERR_S = 0.1  # how long the supervisor keeps stderr after a death
 _LATE_S = 60.0  # after a death, how long the supervisor waits for ranks that are still starting
 _START_S = 10.0  # how long it waits for the first rank, and a connection for its first line
+_TOGETHER_S = 0.03  # deaths so close to each other may have one cause, and are reported together
 _EXIT_S = 1.0  # how long the end of a process may take after its files have closed
 _ASK_S = 0.05  # how long it may take to close its files before other ranks are asked for their calls
 _CLOSE_S = 0.5  # and before it is clear that a library ends it
@@ -82,7 +83,8 @@ _SIGNALS = {
 _LIBRARY = """\
   cause: C's exit, which MPICH calls for MPI_Abort and after errors inside MPI; its message is above. This rank may be
   innocent: a truncated message means that the ranks have made different calls, which RINGTAPE_CHECK=always names"""
-_SHARED_MEMORY = "/dev/shm/mpich_shm_"  # the files that MPICH removes only where MPI is finalized
+# the files that MPICH removes only where MPI is finalized, and those that Open MPI leaves where ranks are killed
+_SHARED_MEMORY = ("/dev/shm/mpich_shm_", "/dev/shm/sm_segment.", "/dev/shm/osc_sm.", "/dev/shm/vader_segment.")
 _PR_SET_PDEATHSIG = 1  # of the kernel's prctl
 _ACCEPTED = 64  # at a time, so that a flood of connections delays no other event
 
@@ -223,10 +225,10 @@ class _Supervisor:
         self._start = time.monotonic()
         self._ended: float | None = None  # when the supervisor learned that the job ends
         self._has_asked = False  # for the latest calls
-        self._files: dict[str, int] = {}  # MPICH's shared memory of this job: the paths and inodes
+        self._files: dict[str, int] = {}  # the shared memory of this job's MPI library: the paths and inodes
         self._is_ending = False  # whether a rank has sent that it ends the job
         self._has_reported = False
-        self._has_closed_stderr = False
+        self._has_closed_stderr = self._has_ended_launcher = False
         self._is_spread = False  # whether the job runs on several hosts, according to the launcher or MPI
         self._origin_ns: int | None = None  # when the world was made, on this host's clock
         self._launched_here = 0  # ranks of this host, according to the launcher; 0: not known
@@ -474,10 +476,11 @@ class _Supervisor:
         """Report the first death once it is certain. A process that has called exec closes its files and lives on."""
         while self._suspects:
             first, since_ns = next(iter(self._suspects.items()))
-            if first.is_dead():
-                self._report()
-                return
             age = (time.monotonic_ns() - since_ns) / 1e9
+            if first.is_dead():
+                if first.is_dispensable or age > _TOGETHER_S:
+                    self._report()
+                return
             if first.connections and age > _ASK_S:  # exec would have closed them all
                 first.exits = first.exits or age > _CLOSE_S
                 self._ask()
@@ -549,13 +552,14 @@ class _Supervisor:
         lines += [_late_text(rank) for rank in sorted(wait.late, key=lambda rank: rank.rank)]
         present = {rank.rank for rank in self._ranks.values()}
         names = [] if self._is_spread else sorted(set(range(first.size)) - present)
-        lines += [f"rank {rank} has not imported collectives: it is late, or has ended" for rank in names[:_SHOWN_RANKS]]
-        if wait.absent > len(names[:_SHOWN_RANKS]):
-            more = wait.absent - len(names[:_SHOWN_RANKS])
-            lines.append(f"{more} {'more ' * bool(names)}rank{'s' * (more > 1)} of this host: not imported, too")
+        shown = names[:_SHOWN_RANKS]
+        lines += [f"rank {rank} has not imported collectives: it is late, or has ended" for rank in shown]
+        if (more := max(wait.absent, len(names)) - len(shown)) > 0:
+            lines.append(f"{more} {'more ' * bool(shown)}rank{'s' * (more > 1)} of this host: not imported, too")
         if wait.absent:
-            known = ", ".join(map(str, sorted(present - {-1})[:_SHOWN_RANKS]))
-            lines.append(f"{self._present()} of {first.size} have reported: {known}" + ", ..." * (self._present() > _SHOWN_RANKS))
+            known = sorted(present - {-1})
+            reported = ", ".join(map(str, known[:_SHOWN_RANKS])) + ", ..." * (len(known) > _SHOWN_RANKS)
+            lines.append(f"{len(known)} of {first.size} ranks have reported: {reported}")
         elif not wait.late and not names:
             lines.append("a rank of another host is late" if self._is_spread else "all ranks wait, inside MPI")
         return lines
@@ -612,6 +616,7 @@ class _Supervisor:
         else:
             how, causes = ("was ended by a library", _LIBRARY) if exits else _end_of(first)
             lines = [f"{who}{where} {how}{self._when(since_ns)}"]
+            lines += [] if exits else _ends_beside([rank for rank in dead if rank not in first])
             lines += [f"  rank {rank} was {doing}" for rank, doing in sorted(self._doing.items())]
             lines.append(causes)
         if lines:
@@ -693,7 +698,7 @@ class _Supervisor:
         is_over = all(rank.is_dead() for rank in self._ranks.values())
         if disregards_signals():  # a launcher that is ended ends the ranks, of which some may still print
             if is_over or is_last or age > _ENDING_S:
-                end_launcher(self._launcher)
+                self._end_launcher()
                 self._drop_stderr()
         elif age > _END_S or (age > _STDERR_S and is_over):
             # If it is closed earlier, MPICH's launcher more often exits with 0 after a rank that did so.
@@ -713,12 +718,15 @@ class _Supervisor:
         assert self._ended is not None
         age = time.monotonic() - self._ended
         shared = _groups_of(self._launcher)
+        if not any(rank.is_ending and not rank.is_dead() for rank in self._ranks.values()):
+            self._end_launcher()  # first: it may return 0 once all ranks are killed
         for rank in self._ranks.values():
             is_late = rank.exits_now and time.monotonic() - rank.left > _EXITING_S  # it may be inside MPI
             has_failed = rank.rank >= 0 and (not rank.is_done or rank.is_ending or is_late)
             if rank.is_ended or not has_failed or (rank.is_ending and age < _ENDING_S and not rank.is_dead()):
                 continue
             rank.is_ended = True
+            self._files |= _shared_memory_of(rank.pid)  # also of a rank that has not told that MPI is initialised
             rank.kill()
             self._end_group(rank, shared)
 
@@ -731,6 +739,12 @@ class _Supervisor:
             except OSError:
                 pass
 
+    def _end_launcher(self) -> None:
+        """End a launcher that disregards signals; once, because it would crash at a second signal."""
+        if not self._has_ended_launcher:
+            self._has_ended_launcher = True
+            end_launcher(self._launcher)
+
     def _end_launcher_unless_finished(self) -> None:
         """End a launcher that would return 0 though no rank of the job has come to the end of its program.
 
@@ -739,10 +753,10 @@ class _Supervisor:
         ranks = [rank for rank in self._ranks.values() if rank.rank >= 0]
         gone = {rank.rank for rank in ranks if not rank.has_finished} | self._survived.keys()
         if ranks and gone >= set(range(ranks[0].size)):
-            end_launcher(self._launcher)
+            self._end_launcher()
 
     def _remove_files(self) -> None:
-        """Remove MPICH's shared memory, once all ranks have ended."""
+        """Remove the MPI library's shared memory, once all ranks have ended."""
         end = time.monotonic() + _EXIT_S
         while not all(rank.is_dead() for rank in self._ranks.values()):
             if time.monotonic() > end:
@@ -829,6 +843,26 @@ def _end_of(ranks: list[_Rank]) -> tuple[str, str]:
     return "was killed or left by os._exit", CAUSES
 
 
+def _ends_beside(ranks: list[_Rank]) -> list[str]:
+    """The lines about ranks that have died beside the first one: by the same cause, or because the launcher ended them.
+
+    Open MPI's launcher sends SIGTERM first, that of MPICH SIGKILL. One that disregards signals ends nobody.
+    """
+    kills = set() if disregards_signals() else {signal.SIGTERM}
+    if "OMPI_COMM_WORLD_SIZE" not in os.environ:
+        kills.add(signal.SIGKILL)
+    own = [rank for rank in ranks if rank.wait_status and rank.wait_status & 0x7F not in kills]
+    lines = [f"  rank {rank.rank} (pid {rank.pid}), too, {_end_of([rank])[0]}" for rank in own]
+    others = ", ".join(map(str, sorted(rank.rank for rank in ranks if rank not in own)))
+    if others:
+        many = "," in others
+        lines.append(
+            f"  rank{'s' * many} {others} ended within {_TOGETHER_S:g} s: by the same cause, or because the launcher "
+            f"ended {'them' if many else 'it'}"
+        )
+    return lines
+
+
 def _groups_of(launcher: int) -> set[int]:
     """The process groups that contain more than one rank and its child processes."""
     return {0, 1, os.getpgid(0), _group_of(launcher)}
@@ -853,10 +887,10 @@ def _group_of(pid: int) -> int:
 
 
 def _shared_memory_of(pid: int) -> dict[str, int]:
-    """The paths and inodes of MPICH's shared memory that a process has mapped, from the kernel."""
+    """The paths and inodes of the MPI library's shared memory that a process has mapped, from the kernel."""
     try:
         with open(f"/proc/{pid}/maps") as file:
-            lines = [line.split(None, 5) for line in file if _SHARED_MEMORY in line]
+            lines = [line.split(None, 5) for line in file if "/dev/shm/" in line]
     except OSError:
         return {}
     return {path.rstrip("\n"): int(inode) for *_, inode, path in lines if path.startswith(_SHARED_MEMORY)}

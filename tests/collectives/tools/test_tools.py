@@ -298,7 +298,9 @@ def test_a_wrong_variable_is_an_error(name: str) -> None:
             environment.value(name, {name: given})
 
 
-WRONG_TEXTS = ("text", "-1", "0", "nan", "inf", "1e400", f"1{'0' * 23}", "9" * 5000, "1_0", "\u0663", "\u00fc", " ", "1\n2")
+WRONG_TEXTS = (
+    "text", "-1", "0", "nan", "inf", "1e400", f"1{'0' * 23}", "9" * 5000, "1_0", "\u0663", "\u00fc", " ", "1\n2",
+)  # fmt: skip
 """Wrong for every variable that takes numbers or one of a few words, but for those that take them, `TAKES`."""
 TAKES = {("RINGTAPE_GUARD", "0"), ("RINGTAPE_COMPILED", "0"), ("RINGTAPE_RECORD_DATA", "0")}
 CHECKED = [name for name, each in environment.VARIABLES.items() if each.values or each.form in environment.FORMS]

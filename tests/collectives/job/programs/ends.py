@@ -1,6 +1,7 @@
 """Three ranks whose program ends in the way that is asked for: ends.py KIND POLICY END, for the table in docs/jobs.md.
 
-`KIND` is ``mpi``, ``threads`` or ``alone``. The ends are those of `ENDS`: who does what, and at which place.
+`KIND` is ``mpi``, ``threads`` or ``alone``. An END that begins with ``elastic.run: `` is one of a run of three ranks, or
+of two and a spare. The ends are those of `ENDS`: who does what, and at which place.
 """
 
 from __future__ import annotations
@@ -28,6 +29,11 @@ def fail_in_a_thread() -> None:
     thread = threading.Thread(target=fail, name="helper")
     thread.start()
     thread.join()
+
+
+def wait_for_a_thread_that_fails() -> NoReturn:
+    fail_in_a_thread()
+    stay()
 
 
 def fail_in_a_child() -> None:
@@ -80,8 +86,9 @@ def wait_for(tag: int) -> Callable[[], None]:
     return wait
 
 
-def stay() -> None:
-    threading.Event().wait()
+def stay() -> NoReturn:
+    while True:
+        threading.Event().wait()
 
 
 def differ() -> None:
@@ -118,8 +125,8 @@ ENDS: dict[str, list[End]] = {
     "all raise after the world": [End(ALL, fail, "after the world")],
     "one raises after the world": [End(ONE, fail, "after the world")],
     "all raise in a thread": [End(ALL, fail_in_a_thread, "in the world")],
-    "one raises in a thread, the others wait for it": [
-        End(ONE, fail_in_a_thread, "in the world"), End(ONE, stay, "never")],
+    "one raises in a thread, and its main thread waits for ever": [
+        End(ONE, wait_for_a_thread_that_fails, "in the world")],
     "all raise in an exit handler": [End(ALL, fail, "exit handler")],
     "a forked child of each raises": [End(ALL, fail_in_a_child, "in the world")],
     "all raise, and catch it outside of the world": [End(ALL, catch_it, "in the world")],
@@ -156,6 +163,15 @@ ENDS: dict[str, list[End]] = {
     "a time limit before the first world": [End(ONE, stay, "before the world")],
     "a time limit at the end of the world": [End(ONE, stay, "after the last call")],
     "a time limit in an exit handler": [End(ONE, stay, "exit handler")],
+    "elastic.run: all come to the end": [],
+    "elastic.run: all raise": [End(ALL, fail, "step")],
+    "elastic.run: one raises": [End(ONE, fail, "step")],
+    "elastic.run: all call sys.exit(3)": [End(ALL, exit_with(3), "step")],
+    "elastic.run: one is killed": [End(ONE, killed_by(signal.SIGKILL), "step")],
+    "elastic.run: one is killed, and a spare takes its place": [End(ONE, killed_by(signal.SIGKILL), "step")],
+    "elastic.run: two are killed": [End(OTHERS, killed_by(signal.SIGKILL), "step")],
+    "elastic.run: all are killed": [End(ALL, killed_by(signal.SIGKILL), "step")],
+    "elastic.run: a time limit": [End(ONE, stay, "step")],
 }  # fmt: skip
 
 
@@ -194,12 +210,31 @@ def program() -> None:
     at("after the last call", rank())
 
 
+def elastic_program() -> None:
+    from parallel import elastic
+
+    def train(run: elastic.Run) -> None:
+        values = {"x": [0]}
+        run.restore(values)
+        for step in run.steps(3):
+            cc.all_reduce(np.ones(2), "dp")
+            if step == 1:
+                cc.barrier("dp")
+                at("step")
+            values["x"][0] += 1
+
+    with cc.World(policy=POLICY):
+        elastic.run(train, mesh={"dp": -1}, spares=int("spare" in END))
+
+
 at("after the import")
 atexit.register(at, "exit handler")
 at("before the world")
 if KIND == "threads":
     with cc.World("threads", 3, policy=POLICY) as world:
         world.run(program)
+elif END.startswith("elastic.run: "):
+    elastic_program()
 elif any(each.where == "open world" for each in ENDS[END]):
     world = cc.World(policy=POLICY)
     world.communicator.barrier()
