@@ -48,7 +48,7 @@ _ENDING_S = 4.0  # how long a rank that ends the job itself may take
 _STDERR_S = 0.1  # how long the supervisor keeps stderr after a death
 _LATE_S = 60.0  # after a death, how long the supervisor waits for ranks that are still starting
 _START_S = 10.0  # how long it waits for the first rank, and a connection for its first line
-_TOGETHER_S = 0.03  # deaths so close to each other may have one cause, and are reported together
+_TOGETHER_S = 0.2  # deaths so close to each other may have one cause, and are reported together
 _EXIT_S = 1.0  # how long the end of a process may take after its files have closed
 _ASK_S = 0.05  # how long it may take to close its files before other ranks are asked for their calls
 _CLOSE_S = 0.5  # and before it is clear that a library ends it
@@ -227,7 +227,7 @@ class _Supervisor:
         self._has_asked = False  # for the latest calls
         self._files: dict[str, int] = {}  # the shared memory of this job's MPI library: the paths and inodes
         self._is_ending = False  # whether a rank has sent that it ends the job
-        self._has_reported = False
+        self._has_reported = self._has_notified = False
         self._has_closed_stderr = self._has_ended_launcher = False
         self._is_spread = False  # whether the job runs on several hosts, according to the launcher or MPI
         self._origin_ns: int | None = None  # when the world was made, on this host's clock
@@ -480,6 +480,8 @@ class _Supervisor:
             if first.is_dead():
                 if first.is_dispensable or age > _TOGETHER_S:
                     self._report()
+                else:
+                    self._notify_of_deaths()
                 return
             if first.connections and age > _ASK_S:  # exec would have closed them all
                 first.exits = first.exits or age > _CLOSE_S
@@ -576,6 +578,12 @@ class _Supervisor:
         able = [each for each in connections if each.is_for_status]
         self._put(sorted(able, key=lambda each: each.rank.rank)[:1], ENDED)
 
+    def _notify_of_deaths(self) -> None:
+        """Notify the lowest rank that is left, once, before the launcher ends it."""
+        if not self._has_notified:
+            self._has_notified = True
+            self._notify_first([each for each in self._connections.values() if not each.rank.is_dead()])
+
     def _ask(self) -> None:
         """Ask all ranks for their latest calls."""
         if not self._has_asked:
@@ -604,7 +612,7 @@ class _Supervisor:
         self._ended = time.monotonic()
         for connection in list(self._connections.values()):
             self._read(connection)  # what the other ranks wait for
-        self._notify_first([each for each in self._connections.values() if each.rank not in dead])
+        self._notify_of_deaths()
         who = " or ".join(f"rank {rank.rank} of {rank.size} (pid {rank.pid})" for rank in first)
         where, exits = f" on host {socket.gethostname()}", first[0].exits
         different = _different_calls(list(self._ranks.values())) if exits else None

@@ -125,3 +125,20 @@ def test_a_time_limit_leaves_nothing_in_shared_memory(where: str, place: str) ->
     while any(file.exists() for file in files):  # the supervisor may end a moment after the launcher
         assert time.monotonic() < until, files
         time.sleep(0.05)
+
+
+WRONG = {
+    "RINGTAPE_CHECK": "sometimes", "RINGTAPE_TIMEOUT_S": "nan", "RINGTAPE_IMPORT_S": "1e400",
+    "RINGTAPE_START": f"1{'0' * 23}", "RINGTAPE_FAULTS": "kill", "RINGTAPE_RECORD": "/dev/null/record",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [
+    pytest.param(name, marks=() if name in ("RINGTAPE_TIMEOUT_S", "RINGTAPE_START") else pytest.mark.slow)
+    for name in WRONG
+])  # fmt: skip
+def test_a_wrong_variable_ends_the_job_on_every_rank(name: str) -> None:
+    outcome = ended("all return", "here", **{name: WRONG[name]})
+    assert outcome.code > 0 and not outcome.is_late and "END" not in outcome.out, outcome
+    assert re.search(rf"OptionError: .*(\n.*)?{name}", outcome.err), outcome
+    assert len(re.findall(r"OptionError: ", outcome.err)) >= 3 or "ranks 0-2" in outcome.err, outcome

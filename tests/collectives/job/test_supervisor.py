@@ -100,14 +100,25 @@ def named(rank: int, pid: int, how: str = KILLED) -> str:
 
 
 @pytest.mark.parametrize("first", [1, 3])
-def test_only_the_first_death_is_reported(job: Job, first: int) -> None:
+def test_the_first_death_is_reported_and_those_beside_it(job: Job, first: int) -> None:
+    """The launcher ends the others at once, by the signal that the kernel sends where memory has run out."""
     host, ranks = job
-    ranks[first].die()
-    for rank in ranks:  # the launcher ends the others
+    os.kill(ranks[first].pid, signal.SIGKILL)
+    for rank in ranks:
         rank.die()
-    first_line, *rest = host.said().splitlines()
+    first_line, beside, *rest = host.said().splitlines()
     assert first_line == f"{named(first, ranks[first].pid)}; the job ends"
+    found = re.fullmatch(r"  ranks? ([\d, ]+) ended within 0.2 s: by the same cause, or because .*", beside)
+    assert found is not None and str(first) not in found[1]
     assert rest == MPI_CAUSES.splitlines()
+
+
+def test_deaths_beside_the_first_that_are_not_the_launchers(job: Job) -> None:
+    host, ranks = job
+    os.kill(ranks[1].pid, signal.SIGSEGV)
+    os.kill(ranks[3].pid, signal.SIGSEGV)
+    says = host.said()
+    assert {1, 3} == set(map(int, re.findall(r"rank (\d).* was killed by signal 11 [(]SIGSEGV: a crash[)]", says)))
 
 
 @pytest.mark.parametrize(
@@ -141,7 +152,8 @@ def test_the_first_death_is_found_afterwards(job: Job) -> None:
     host.process.send_signal(signal.SIGCONT)
     first_line, *rest = host.said().splitlines()
     assert first_line == f"{named(2, ranks[2].pid, UNKNOWN)}; the job ends"
-    assert rest == CAUSES.splitlines()
+    beside = "  ranks 0, 1, 3 ended within 0.2 s: by the same cause, or because the launcher ended them"
+    assert rest == [beside, *CAUSES.splitlines()]
 
 
 def test_ranks_that_the_launcher_leaves_running_are_ended(job: Job) -> None:

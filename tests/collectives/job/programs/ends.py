@@ -1,7 +1,7 @@
 """Three ranks whose program ends in the way that is asked for: ends.py KIND POLICY END, for the table in docs/jobs.md.
 
-`KIND` is ``mpi``, ``threads`` or ``alone``. An END that begins with ``elastic.run: `` is one of a run of three ranks, or
-of two and a spare. The ends are those of `ENDS`: who does what, and at which place.
+`KIND` is ``mpi``, ``threads`` or ``alone``. An END that begins with ``elastic.run: `` is one of a run of three ranks,
+or of two and a spare. The ends are those of `ENDS`: who does what, and at which place.
 """
 
 from __future__ import annotations
