@@ -454,7 +454,8 @@ class RankProcess:
         is_lost = bool(self.worlds) and all(world.is_lost for world in self.worlds) and not has_come
         has_failed = self._has_raised or is_lost
         if self._supervisor is not None:
-            self._supervisor.close(exits, has_failed or (self.is_abandoned and not has_come))
+            is_out = has_failed or (self.is_abandoned and not has_come)
+            self._supervisor.close(exits, "last" if is_lost else "failed" if is_out else "exit")
         if not exits:
             return
         if self._has_lost_ranks is not None and (self.is_abandoned or self._has_lost_ranks()):
@@ -529,6 +530,8 @@ def _kill_after(limit_s: float) -> None:
 
     def wait() -> None:
         time.sleep(limit_s)
+        if disregards_signals():
+            os._exit(1)
         _kill()
 
     try:

@@ -23,12 +23,21 @@ def disregards_signals() -> bool:
     return given.lower() not in ("", "0", "false", "no", "disabled")
 
 
-def end_launcher(pid: int) -> None:
-    """End the launcher of a job that has failed, if it disregards signals. It then ends all ranks, and returns 1."""
+def end_launcher(pid: int, number: int = signal.SIGTERM) -> bool:
+    """End the launcher of a job that has failed, if it disregards signals. It then ends all ranks, and returns 1.
+
+    Returns
+    -------
+    bool
+        Whether it was sent the signal.
+    """
+    if not disregards_signals():
+        return False
     try:
         with open(f"/proc/{pid}/comm") as file:
             is_launcher = file.read().strip() in _LAUNCHERS
-        if is_launcher and disregards_signals():
-            os.kill(pid, signal.SIGTERM)
+        if is_launcher:
+            os.kill(pid, number)
+        return is_launcher
     except OSError:  # it has ended, or is not of this user
-        pass
+        return False

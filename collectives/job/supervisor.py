@@ -44,6 +44,7 @@ SAME = b"s"  # reply to ``ending``: another rank prints the same error
 _COLLECT_S = 0.25  # how long ranks that raise an error wait for others that raise the same one
 _COLLECT_EARLY_S = 2.0  # at most, before the world is made
 _END_S = 1.0  # how long the launcher may take to end the other ranks
+_LAUNCHER_S = 5.0  # and to end after a signal
 _ENDING_S = 4.0  # how long a rank that ends the job itself may take
 _STDERR_S = 0.1  # how long the supervisor keeps stderr after a death
 _LATE_S = 60.0  # after a death, how long the supervisor waits for ranks that are still starting
@@ -110,6 +111,7 @@ class _Rank:
         self.limit_by = self.waits_to = self.last = self.place = ""
         self.exits_now = False  # it has left, and its process must end
         self.has_finished = False  # it has come to the end of its program without a failure
+        self.tells_status = False  # it ends with a status other than 0, which the launcher returns
         self.is_dispensable = False  # the others go on if it dies
         self.silence_s = 0.0  # if it tells nothing for so long, it is ended; 0: it need not tell anything
         self.told = self.left = time.monotonic()  # when it has told last that it runs, and when it has left
@@ -379,7 +381,7 @@ class _Supervisor:
 
     def _take_ending(self, connection: _Connection, digest: str) -> None:
         rank = connection.rank
-        rank.is_done = rank.is_ending = self._is_ending = True
+        rank.is_done = rank.is_ending = rank.tells_status = self._is_ending = True
         # If a rank has died before, that is the cause, and it is reported once the death is certain.
         reply = LATER if self._ended is not None or self._suspects else FIRST
         if digest:
@@ -394,7 +396,8 @@ class _Supervisor:
 
     def _take_done(self, connection: _Connection, rest: str) -> None:
         rank = connection.rank
-        rank.is_done, rank.exits_now, rank.has_finished = True, rest != "", rest != "failed"
+        rank.is_done, rank.exits_now, rank.has_finished = True, rest != "", rest not in ("failed", "last")
+        rank.tells_status = rest == "last"
         rank.left = time.monotonic()
 
     def _take_stage(self, connection: _Connection, rest: str) -> None:
@@ -748,10 +751,21 @@ class _Supervisor:
                 pass
 
     def _end_launcher(self) -> None:
-        """End a launcher that disregards signals; once, because it would crash at a second signal."""
-        if not self._has_ended_launcher:
-            self._has_ended_launcher = True
-            end_launcher(self._launcher)
+        """End a launcher that disregards signals; once, because it would crash at a second signal.
+
+        If this process closed stderr first, the launcher could find that all ranks have ended, and return 0.
+        """
+        is_told = any(rank.tells_status for rank in self._ranks.values())
+        if self._has_ended_launcher or (is_told and (self._ranks_here or not self._is_spread)):
+            return  # without a world, ranks of other hosts do not know
+        self._has_ended_launcher = True
+        until = time.monotonic() + _LAUNCHER_S
+        is_sent = end_launcher(self._launcher)
+        while is_sent and is_alive(self._launcher):
+            if time.monotonic() > until:  # Open MPI's may wait for itself, if it was about to end
+                end_launcher(self._launcher, signal.SIGKILL)
+                return
+            time.sleep(0.01)
 
     def _end_launcher_unless_finished(self) -> None:
         """End a launcher that would return 0 though no rank of the job has come to the end of its program.

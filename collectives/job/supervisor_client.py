@@ -264,17 +264,17 @@ class SupervisorClient:
         return _received(self._life[number])
 
     # -- the end -----------------------------------------------------------------------------------------------
-    def close(self, exits: bool, has_failed: bool = False) -> None:
+    def close(self, exits: bool, how: str = "exit") -> None:
         """Leave without an event for the others. Wait for the supervisor if this rank started it: no zombie is left.
 
-        If this process `exits`, the supervisor stays until it has ended, and init collects it. If it `has_failed`, it
-        is not one that has come to the end of its program.
+        If this process `exits`, the supervisor stays until it has ended, and init collects it. `how` is then ``exit``
+        at the end of the program, otherwise ``failed``, or ``last`` if it ends with a status that the launcher returns.
         """
         self._disarm()
         with self._lock:
             self._continue()
             for connection in self._life:
-                _send(connection, ("done failed" if has_failed else "done exit") if exits else "done")
+                _send(connection, f"done {how}" if exits else "done")
             self._close_all()
             if self._process is not None and exits:
                 self._process.returncode = 0  # it is not waited for
