@@ -738,6 +738,7 @@ class _Supervisor:
                 continue
             rank.is_ended = True
             self._files |= _shared_memory_of(rank.pid)  # also of a rank that has not told that MPI is initialised
+            rank.tells_status = False
             rank.kill()
             self._end_group(rank, shared)
 
