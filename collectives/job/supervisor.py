@@ -862,7 +862,9 @@ def _end_of(ranks: list[_Rank]) -> tuple[str, str]:
             name, means = "real-time", ""
         return f"was killed by signal {number} ({name}{means and f': {means}'})", MPI_CAUSES
     if status:
-        return f"left by os._exit({status >> 8}), or by C's exit in a library", MPI_CAUSES
+        code = status >> 8
+        zero = " or os._exit(0)" * (code == 1)  # which counts as 1: see `RankProcess`
+        return f"left by os._exit({code}){zero}, or by C's exit in a library", MPI_CAUSES
     return "was killed or left by os._exit", CAUSES
 
 
