@@ -190,8 +190,9 @@ def _text(name: str, given: str, problem: str) -> str:
 
 def _fix(name: str) -> str:
     variable = VARIABLES[name]
-    right = variable.default or (variable.values[0] if variable.values else "300")
-    return f"export {name}={right}, or unset {name}"
+    if variable.default:
+        return f"export {name}={variable.default}, or unset {name}"
+    return f"unset {name}, or export {name}={variable.values[0] if variable.values else 300}"
 
 
 def _problem(name: str, given: str) -> str:

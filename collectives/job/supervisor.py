@@ -405,6 +405,8 @@ class _Supervisor:
         rank = connection.rank
         rank.limit_by, rank.waits_to, rank.last = map(_printable, texts)
         stage, *limits = given.split()
+        if len(limits) != len(rank.limits_s):
+            raise ValueError(rest)
         rank.limits_s = list(map(float, limits))
         rank.stage, rank.since, rank.place = int(stage), time.monotonic(), ""
 
