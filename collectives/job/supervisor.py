@@ -562,7 +562,8 @@ class _Supervisor:
         shown = names[:_SHOWN_RANKS]
         lines += [f"rank {rank} has not imported collectives: it is late, or has ended" for rank in shown]
         if (more := max(wait.absent, len(names)) - len(shown)) > 0:
-            lines.append(f"{more} {'more ' * bool(shown)}rank{'s' * (more > 1)} of this host: not imported, too")
+            who = f"{more} {'more ' * bool(shown)}{'ranks' if more > 1 else 'rank'} of this host"
+            lines.append(f"{who} {'have' if more > 1 else 'has'} not imported collectives")
         if wait.absent:
             known = sorted(present - {-1})
             reported = ", ".join(map(str, known[:_SHOWN_RANKS])) + ", ..." * (len(known) > _SHOWN_RANKS)

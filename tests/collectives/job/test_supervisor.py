@@ -54,7 +54,9 @@ class Host:
 class Rank:
     """A simulated rank: a process in a group of its own."""
 
-    def __init__(self, stack: contextlib.ExitStack, host: Host, rank: int, is_spread: bool = False):
+    def __init__(
+        self, stack: contextlib.ExitStack, host: Host, rank: int, is_spread: bool = False, on_host: int = 0
+    ):
         self.process = stack.enter_context(
             subprocess.Popen(
                 [sys.executable, "-I", "-S", program_path("simulated_rank.py"), host.name],
@@ -63,7 +65,7 @@ class Rank:
         )  # fmt: skip
         stack.callback(self.process.kill)
         self.pid = self.process.pid
-        assert self.tell(f"life hello {rank} {SIZE} {int(is_spread)}") == 2 * WATCHED.decode()
+        assert self.tell(f"life hello {rank} {SIZE} {int(is_spread)} {on_host}") == 2 * WATCHED.decode()
 
     def tell(self, line: str) -> str:
         assert self.process.stdin is not None and self.process.stdout is not None
@@ -154,6 +156,38 @@ def test_the_first_death_is_found_afterwards(job: Job) -> None:
     assert first_line == f"{named(2, ranks[2].pid, UNKNOWN)}; the job ends"
     beside = "  ranks 0, 1, 3 ended within 0.2 s: by the same cause, or because the launcher ended them"
     assert rest == [beside, *CAUSES.splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("on_host", "says"),
+    [(4, ["rank 2 has not imported collectives: it is late, or has ended",
+          "rank 3 has not imported collectives: it is late, or has ended"]),
+     (3, ["1 rank of this host has not imported collectives"])],
+)  # fmt: skip
+def test_ranks_that_never_report_end_the_job_of_those_that_wait(on_host: int, says: list[str]) -> None:
+    """On one host, and on one of several, whose ranks are not known by number."""
+    with contextlib.ExitStack() as stack:
+        host = Host(stack)
+        ranks = [Rank(stack, host, rank, on_host < SIZE, on_host) for rank in (0, 1)]
+        for rank in ranks:
+            rank.tell("status stage 1 inf inf 0.3\tRINGTAPE_TIMEOUT_S\tmake a world\timport collectives")
+        head, *lines = host.said().splitlines()
+        assert re.fullmatch(
+            r"ringtape: rank [01] of 4 has waited for 0.3 s \(RINGTAPE_IMPORT_S\) for the other ranks to make a world; "
+            "the job ends", head,
+        )  # fmt: skip
+        assert [line.strip() for line in lines] == [*says, "2 of 4 ranks have reported: 0, 1"]
+        assert all(rank.process.wait(LIMIT_S) == -signal.SIGKILL for rank in ranks)
+
+
+def test_a_host_whose_launcher_tells_no_number_of_ranks_is_waited_for() -> None:
+    with contextlib.ExitStack() as stack:
+        host = Host(stack)
+        ranks = [Rank(stack, host, rank) for rank in (0, 1)]
+        for rank in ranks:
+            rank.tell("status stage 1 0.3 inf 0.3\tRINGTAPE_TIMEOUT_S\tmake a world\timport collectives")
+        assert "the job goes on" in host.line()
+        assert all(rank.process.poll() is None for rank in ranks)
 
 
 def test_ranks_that_the_launcher_leaves_running_are_ended(job: Job) -> None:
@@ -277,7 +311,7 @@ def _listening() -> str:
 
 @pytest.mark.parametrize(
     "line",
-    ["hello", "hello 4 4 0", "hello -1 4 0", "hello 0 4", "hello x y z", "hosts 1", "talk\nnonsense",
+    ["hello", "hello 4 4 0", "hello 0 4 0 4 4", "stage 1 inf inf\tX\tmake a world\timport", "hello -1 4 0", "hello 0 4", "hello x y z", "hosts 1", "talk\nnonsense",
      "doing " + "x" * 9000],
     ids=lambda line: line[:16],
 )  # fmt: skip
