@@ -532,7 +532,7 @@ class _Supervisor:
         return _StageWait(first, late or [rank for rank in alive if rank.exits_now], alive, absent, now - since)
 
     def _present(self) -> int:
-        """How many ranks have reported."""
+        """The number of ranks that have reported."""
         return len({rank.rank for rank in self._ranks.values() if rank.rank >= 0})
 
     def _must_tell(self, wait: _StageWait) -> bool:

@@ -89,7 +89,7 @@ def judged(case: Case, outcome: Outcome) -> list[str]:
         problems.append(f"it has not ended within {LIMIT_S} s")
     if (outcome.code == 0) != (case.status == "0"):
         problems.append(f"the status is {outcome.code}; promised: {case.status}")
-    if outcome.code < 0 and not outcome.is_late:
+    if outcome.code < 0 and not outcome.is_late and case.on in NAMES:
         problems.append(f"the launcher was ended by signal {-outcome.code}")
     if case.says and case.on not in ("threads", "alone"):
         pattern = "[^\n]*".join(map(re.escape, case.says.split("...")))

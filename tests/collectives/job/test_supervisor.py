@@ -311,7 +311,8 @@ def _listening() -> str:
 
 @pytest.mark.parametrize(
     "line",
-    ["hello", "hello 4 4 0", "hello 0 4 0 4 4", "stage 1 inf inf\tX\tmake a world\timport", "hello -1 4 0", "hello 0 4", "hello x y z", "hosts 1", "talk\nnonsense",
+    ["hello", "hello 4 4 0", "hello 0 4 0 4 4", "stage 1 inf inf\tX\tmake a world\timport",
+     "hello -1 4 0", "hello 0 4", "hello x y z", "hosts 1", "talk\nnonsense",
      "doing " + "x" * 9000],
     ids=lambda line: line[:16],
 )  # fmt: skip
