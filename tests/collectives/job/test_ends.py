@@ -19,7 +19,7 @@ import pytest
 from ... import summary
 from ..launch import Outcome, find_mpiexec, launch, open_mpi
 from . import ends
-from .ends import LAUNCHED, LIMIT_S, UNGUARDED, WAIT_S, Case
+from .ends import LAUNCHED, LIMIT_S, UNGUARDED, Case
 from .fault_cases import marked
 
 pytestmark = pytest.mark.timeout(600)
@@ -118,7 +118,7 @@ class Mapped:
 )  # fmt: skip
 def test_a_time_limit_leaves_nothing_in_shared_memory(where: str, place: str) -> None:
     with Mapped() as mapped:
-        outcome = ended(f"a time limit {where}", place, RINGTAPE_TIMEOUT_S=str(WAIT_S), RINGTAPE_MARK=mapped.mark)
+        outcome = ended(f"a time limit {where}", place, RINGTAPE_TIMEOUT_S="6", RINGTAPE_MARK=mapped.mark)
     assert "has waited for" in outcome.err and outcome.code != 0, outcome
     files = mapped.files
     until = time.monotonic() + 20.0
