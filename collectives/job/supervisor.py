@@ -45,6 +45,7 @@ _COLLECT_S = 0.25  # how long ranks that raise an error wait for others that rai
 _COLLECT_EARLY_S = 2.0  # at most, before the world is made
 _END_S = 1.0  # how long the launcher may take to end the other ranks
 _LAUNCHER_S = 5.0  # and to end after a signal
+_ALONE_S = 0.5  # and to end by itself, once all ranks have ended
 _ENDING_S = 4.0  # how long a rank that ends the job itself may take
 _STDERR_S = 0.1  # how long the supervisor keeps stderr after a death
 _LATE_S = 60.0  # after a death, how long the supervisor waits for ranks that are still starting
@@ -229,7 +230,9 @@ class _Supervisor:
         self._has_asked = False  # for the latest calls
         self._files: dict[str, int] = {}  # the shared memory of this job's MPI library: the paths and inodes
         self._is_ending = False  # whether a rank has sent that it ends the job
-        self._has_reported = self._has_notified = False
+        self._has_reported = False
+        self._beside: list[_Rank] = []  # those that have died after the first one
+        self._beside_until: float | None = None  # when they are reported
         self._has_closed_stderr = self._has_ended_launcher = False
         self._is_spread = False  # whether the job runs on several hosts, according to the launcher or MPI
         self._origin_ns: int | None = None  # when the world was made, on this host's clock
@@ -269,7 +272,7 @@ class _Supervisor:
 
     def _pause(self) -> float:
         """The seconds until the next look, if nothing happens."""
-        if self._suspects or self._errors:
+        if self._suspects or self._errors or self._beside_until is not None:
             return 0.02
         if self._ended is not None:
             return 0.1
@@ -476,18 +479,18 @@ class _Supervisor:
         if rank.rank >= 0 and not rank.is_done and self._ended is None:
             self._suspects.setdefault(rank, time.monotonic_ns())
             rank.note_end()
+        elif rank.rank >= 0 and not rank.is_done and self._beside_until is not None:
+            self._beside.append(rank)
+            rank.note_end()
 
     def _resolve(self) -> None:
         """Report the first death once it is certain. A process that has called exec closes its files and lives on."""
         while self._suspects:
             first, since_ns = next(iter(self._suspects.items()))
-            age = (time.monotonic_ns() - since_ns) / 1e9
             if first.is_dead():
-                if first.is_dispensable or age > _TOGETHER_S:
-                    self._report()
-                else:
-                    self._notify_of_deaths()
+                self._report()
                 return
+            age = (time.monotonic_ns() - since_ns) / 1e9
             if first.connections and age > _ASK_S:  # exec would have closed them all
                 first.exits = first.exits or age > _CLOSE_S
                 self._ask()
@@ -584,12 +587,6 @@ class _Supervisor:
         able = [each for each in connections if each.is_for_status]
         self._put(sorted(able, key=lambda each: each.rank.rank)[:1], ENDED)
 
-    def _notify_of_deaths(self) -> None:
-        """Notify the lowest rank that is left, once, before the launcher ends it."""
-        if not self._has_notified:
-            self._has_notified = True
-            self._notify_first([each for each in self._connections.values() if not each.rank.is_dead()])
-
     def _ask(self) -> None:
         """Ask all ranks for their latest calls."""
         if not self._has_asked:
@@ -618,7 +615,7 @@ class _Supervisor:
         self._ended = time.monotonic()
         for connection in list(self._connections.values()):
             self._read(connection)  # what the other ranks wait for
-        self._notify_of_deaths()
+        self._notify_first([each for each in self._connections.values() if each.rank not in dead])
         who = " or ".join(f"rank {rank.rank} of {rank.size} (pid {rank.pid})" for rank in first)
         where, exits = f" on host {socket.gethostname()}", first[0].exits
         different = _different_calls(list(self._ranks.values())) if exits else None
@@ -630,12 +627,24 @@ class _Supervisor:
         else:
             how, causes = ("was ended by a library", _LIBRARY) if exits else _end_of(first)
             lines = [f"{who}{where} {how}{self._when(since_ns)}"]
-            lines += [] if exits else _ends_beside([rank for rank in dead if rank not in first])
             lines += [f"  rank {rank} was {doing}" for rank, doing in sorted(self._doing.items())]
             lines.append(causes)
         if lines:
             _print("\n".join(lines))
         self._has_reported = True
+        if not exits:
+            self._beside = [rank for rank in dead if rank not in first]
+            self._beside_until = time.monotonic() + _TOGETHER_S
+
+    def _report_beside(self) -> None:
+        """Report the ranks that have died so soon after the first one that they may have had the same cause."""
+        is_over = all(rank.is_dead() for rank in self._ranks.values())
+        if self._beside_until is None or (time.monotonic() < self._beside_until and not is_over):
+            return
+        self._beside_until = None
+        lines = _ends_beside([rank for rank in dict.fromkeys(self._beside) if rank.is_dead()])
+        if lines:
+            _print("\n".join(["beside it:", *lines]))
 
     def _report_survived(self, rank: _Rank) -> None:
         """Report a death that the other ranks survive, and end only the child processes of that rank."""
@@ -705,6 +714,7 @@ class _Supervisor:
         assert self._ended is not None
         if self._errors:  # the ranks that print them must outlive the wait for others
             self._ended = now
+        self._report_beside()
         age = now - self._ended
         is_last = age > _LATE_S or (
             not self._connections and (not self._has_reported or not is_alive(self._launcher))
@@ -759,10 +769,15 @@ class _Supervisor:
 
         If this process closed stderr first, the launcher could find that all ranks have ended, and return 0.
         """
-        is_told = any(rank.tells_status for rank in self._ranks.values())
+        is_told = any(rank.tells_status or rank.wait_status >> 8 for rank in self._ranks.values())
         if self._has_ended_launcher or (is_told and (self._ranks_here or not self._is_spread)):
             return  # without a world, ranks of other hosts do not know
         self._has_ended_launcher = True
+        alone = time.monotonic() + _ALONE_S  # it ends without us if a rank has told it a status that is not known here
+        while all(rank.is_dead() for rank in self._ranks.values()) and time.monotonic() < alone:
+            if not is_alive(self._launcher):
+                return
+            time.sleep(0.01)
         until = time.monotonic() + _LAUNCHER_S
         is_sent = end_launcher(self._launcher)
         while is_sent and is_alive(self._launcher):

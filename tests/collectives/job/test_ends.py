@@ -79,10 +79,11 @@ def ended(end: str, place: str, policy: str = "end", **environment: str) -> Outc
 @pytest.mark.parametrize("place", OTHERS)
 def test_two_ranks_that_are_killed_at_once_are_both_named(place: str) -> None:
     outcome = ended("two are killed by SIGKILL", place)
-    first = re.search(r"^ringtape: rank (\d) of 3 .* was killed(?:.*\n)((?:  .*\n)*)", outcome.err, re.M)
-    assert first is not None, outcome
-    named = {first[1], *re.findall(r"^  rank (\d) \(pid \d+\), too, was killed", first[2], re.M)}
-    named |= set(re.findall(r"\d", "".join(re.findall(r"^  ranks? ([\d, ]+) ended within", first[2], re.M))))
+    named = set(re.findall(r"^ringtape: rank (\d) of 3 .* was killed", outcome.err, re.M))
+    assert len(named) == 1, outcome
+    _, _, beside = outcome.err.partition("ringtape: beside it:\n")
+    named |= set(re.findall(r"^  rank (\d) \(pid \d+\), too, was killed", beside, re.M))
+    named |= set(re.findall(r"\d", "".join(re.findall(r"^  ranks? ([\d, ]+) ended within", beside, re.M))))
     assert named >= {"0", "2"}, outcome
 
 

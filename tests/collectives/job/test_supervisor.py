@@ -108,8 +108,8 @@ def test_the_first_death_is_reported_and_those_beside_it(job: Job, first: int) -
     os.kill(ranks[first].pid, signal.SIGKILL)
     for rank in ranks:
         rank.die()
-    first_line, beside, *rest = host.said().splitlines()
-    assert first_line == f"{named(first, ranks[first].pid)}; the job ends"
+    first_line, *rest, head, beside = host.said().splitlines()
+    assert first_line == f"{named(first, ranks[first].pid)}; the job ends" and head == "ringtape: beside it:"
     found = re.fullmatch(r"  ranks? ([\d, ]+) ended within 0.2 s: by the same cause, or because .*", beside)
     assert found is not None and str(first) not in found[1]
     assert rest == MPI_CAUSES.splitlines()
@@ -155,7 +155,7 @@ def test_the_first_death_is_found_afterwards(job: Job) -> None:
     first_line, *rest = host.said().splitlines()
     assert first_line == f"{named(2, ranks[2].pid, UNKNOWN)}; the job ends"
     beside = "  ranks 0, 1, 3 ended within 0.2 s: by the same cause, or because the launcher ended them"
-    assert rest == [beside, *CAUSES.splitlines()]
+    assert rest == [*CAUSES.splitlines(), "ringtape: beside it:", beside]
 
 
 @pytest.mark.parametrize(
