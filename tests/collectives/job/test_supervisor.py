@@ -105,9 +105,11 @@ def named(rank: int, pid: int, how: str = KILLED) -> str:
 def test_the_first_death_is_reported_and_those_beside_it(job: Job, first: int) -> None:
     """The launcher ends the others at once, by the signal that the kernel sends where memory has run out."""
     host, ranks = job
-    os.kill(ranks[first].pid, signal.SIGKILL)
+    host.process.send_signal(signal.SIGSTOP)  # so that it finds all of them dead, however busy the machine is
+    ranks[first].die()
     for rank in ranks:
         rank.die()
+    host.process.send_signal(signal.SIGCONT)
     first_line, *rest, head, beside = host.said().splitlines()
     assert first_line == f"{named(first, ranks[first].pid)}; the job ends" and head == "ringtape: beside it:"
     found = re.fullmatch(r"  ranks? ([\d, ]+) ended within 0.2 s: by the same cause, or because .*", beside)
@@ -117,8 +119,10 @@ def test_the_first_death_is_reported_and_those_beside_it(job: Job, first: int) -
 
 def test_deaths_beside_the_first_that_are_not_the_launchers(job: Job) -> None:
     host, ranks = job
-    os.kill(ranks[1].pid, signal.SIGSEGV)
-    os.kill(ranks[3].pid, signal.SIGSEGV)
+    host.process.send_signal(signal.SIGSTOP)
+    ranks[1].die(signal.SIGSEGV)
+    ranks[3].die(signal.SIGSEGV)
+    host.process.send_signal(signal.SIGCONT)
     says = host.said()
     assert {1, 3} == set(map(int, re.findall(r"rank (\d).* was killed by signal 11 [(]SIGSEGV: a crash[)]", says)))
 
