@@ -231,8 +231,8 @@ class _Supervisor:
         self._files: dict[str, int] = {}  # the shared memory of this job's MPI library: the paths and inodes
         self._is_ending = False  # whether a rank has sent that it ends the job
         self._has_reported = False
-        self._beside: list[_Rank] = []  # those that have died after the first one
-        self._beside_until: float | None = None  # when they are reported
+        self._first: list[_Rank] = []  # those that have died first
+        self._beside_until: float | None = None  # when those that have died soon after them are reported
         self._has_closed_stderr = self._has_ended_launcher = False
         self._is_spread = False  # whether the job runs on several hosts, according to the launcher or MPI
         self._origin_ns: int | None = None  # when the world was made, on this host's clock
@@ -479,8 +479,7 @@ class _Supervisor:
         if rank.rank >= 0 and not rank.is_done and self._ended is None:
             self._suspects.setdefault(rank, time.monotonic_ns())
             rank.note_end()
-        elif rank.rank >= 0 and not rank.is_done and self._beside_until is not None:
-            self._beside.append(rank)
+        elif self._beside_until is not None:
             rank.note_end()
 
     def _resolve(self) -> None:
@@ -633,8 +632,7 @@ class _Supervisor:
             _print("\n".join(lines))
         self._has_reported = True
         if not exits:
-            self._beside = [rank for rank in dead if rank not in first]
-            self._beside_until = time.monotonic() + _TOGETHER_S
+            self._first, self._beside_until = first, time.monotonic() + _TOGETHER_S
 
     def _report_beside(self) -> None:
         """Report the ranks that have died so soon after the first one that they may have had the same cause."""
@@ -642,8 +640,11 @@ class _Supervisor:
         if self._beside_until is None or (time.monotonic() < self._beside_until and not is_over):
             return
         self._beside_until = None
-        lines = _ends_beside([rank for rank in dict.fromkeys(self._beside) if rank.is_dead()])
-        if lines:
+        ranks = [rank for rank in self._ranks.values() if rank.rank >= 0 and not rank.is_done and rank.is_dead()]
+        beside = [rank for rank in ranks if rank not in self._first]
+        for rank in beside:
+            rank.note_end()
+        if lines := _ends_beside(beside):
             _print("\n".join(["beside it:", *lines]))
 
     def _report_survived(self, rank: _Rank) -> None:
