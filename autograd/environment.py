@@ -8,12 +8,13 @@ world is made (`problems`).
 from __future__ import annotations
 
 import difflib
-import math
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-__all__ = ["VARIABLES", "Variable", "is_traceback_full", "of_record", "problems", "seconds", "value"]
+from .errors import OptionError
+
+__all__ = ["FORMS", "VARIABLES", "Variable", "of_record", "problems", "seconds", "value", "whole"]
 
 
 class Variable(NamedTuple):
@@ -26,7 +27,7 @@ class Variable(NamedTuple):
     meaning: str
     values: tuple[str, ...] = ()
     default: str = ""
-    form: str = "seconds"  # any other one is checked by its reader
+    form: str = "seconds"  # one of `FORMS`; any other one is checked by its reader
     is_replayed: bool = False
 
     @property
@@ -47,6 +48,10 @@ VARIABLES: dict[str, Variable] = {
         "how long a rank may wait for another one, in a call, to make or close a world, or at the end of its program; "
         "if it is not set, 300 s in mode `ranks` (not at the end), otherwise no limit",
         is_replayed=True,
+    ),
+    "RINGTAPE_IMPORT_S": Variable(
+        "how long ranks wait for others of their host that have not imported `collectives`, and may have ended, before "
+        "the job ends", default="300",
     ),
     "RINGTAPE_REPORT_S": Variable(
         "how long a rank waits before the waits of all ranks are printed, while the job goes on",
@@ -89,10 +94,21 @@ VARIABLES: dict[str, Variable] = {
         "the folder in which each rank records its communication: [Replay](guides/replay.md)", form="a path"
     ),
     "RINGTAPE_RECORD_DATA": Variable("`1`: record the results of the calls, and not only their order", ("0", "1"), "0"),
-    "RINGTAPE_START": Variable("the number of this start of the job, by `parallel.launch`", default="1", form="an int"),
+    "RINGTAPE_START": Variable(
+        "the number of this start of the job, by `parallel.launch`", default="1", form="a whole number"
+    ),
     "RINGTAPE_DONE": Variable("the file that `parallel.launch.finished` writes; `--done` sets it", form="a path"),
 }  # fmt: skip
 """The variables, in the order of their documentation."""
+
+_MOST = 1e9  # 30 years; the clocks of threads take no more than 292
+FORMS: dict[str, tuple[Callable[[str], float], float, str]] = {
+    "seconds": (float, 0, f"a positive number of seconds, at most {_MOST:.0e}"),
+    "a whole number": (int, 0.5, f"a whole number from 1 to {_MOST:.0e}"),
+}
+"""By form of a value: its type, the number that it must be above, and the text of an error."""
+
+_SHOWN = 60  # characters of a value, and no number has more
 
 _OTHERS = (
     "RINGTAPE_RANK_PID",  # a rank sets it, for its child processes
@@ -101,7 +117,7 @@ _OTHERS = (
 
 
 def value(name: str, environment: Mapping[str, str] = os.environ) -> str:
-    """Return the value of a variable, its default if it is not set; ValueError if it does not take that value.
+    """Return the value of a variable, its default if it is not set; OptionError if it does not take that value.
 
     Examples
     --------
@@ -110,12 +126,17 @@ def value(name: str, environment: Mapping[str, str] = os.environ) -> str:
     """
     given = environment.get(name, "") or VARIABLES[name].default
     if problem := _problem(name, given):
-        raise ValueError(f"{name}={given!r}: needed {problem}")
+        raise OptionError("\n  fix: ".join((_text(name, given, problem), _fix(name))))
     return given
 
 
+def whole(name: str, environment: Mapping[str, str] = os.environ) -> int:
+    """Return a whole number; OptionError if it is none."""
+    return int(value(name, environment))
+
+
 def seconds(name: str, environment: Mapping[str, str] = os.environ) -> float | None:
-    """Return a number of seconds, None if there is neither a value nor a default; ValueError if it is not positive.
+    """Return a number of seconds, None if there is neither a value nor a default; OptionError if it is not positive.
 
     Examples
     --------
@@ -124,11 +145,6 @@ def seconds(name: str, environment: Mapping[str, str] = os.environ) -> float | N
     """
     given = value(name, environment)
     return float(given) if given else None
-
-
-def is_traceback_full() -> bool:
-    """Whether tracebacks show all frames. A wrong value is no error here, because one is being reported already."""
-    return os.environ.get("RINGTAPE_TRACEBACK") == "full"
 
 
 def problems(environment: Mapping[str, str] = os.environ) -> dict[str, tuple[str, str]]:
@@ -149,7 +165,7 @@ def problems(environment: Mapping[str, str] = os.environ) -> dict[str, tuple[str
             fix = f"export {near[0]}={given}" if near else f"unset {name}; there are {', '.join(VARIABLES)}"
             found[name] = f"{name}={given!r}: ringtape reads no such variable", fix
         elif problem := _problem(name, given):
-            found[name] = f"{name}={given!r}: needed {problem}", f"export {name}=VALUE with {problem}"
+            found[name] = _text(name, given, problem), _fix(name)
     return found
 
 
@@ -167,15 +183,28 @@ def of_record(recorded: Mapping[str, str]) -> dict[str, str]:
     }  # fmt: skip
 
 
+def _text(name: str, given: str, problem: str) -> str:
+    shown = repr(given) if len(given) <= _SHOWN else f"{given[:_SHOWN]!r}..."
+    return f"{name}={shown}: needed {problem}"
+
+
+def _fix(name: str) -> str:
+    variable = VARIABLES[name]
+    if variable.default:
+        return f"export {name}={variable.default}, or unset {name}"
+    return f"unset {name}, or export {name}={variable.values[0] if variable.values else 300}"
+
+
 def _problem(name: str, given: str) -> str:
     """The values needed in place of a wrong one; "" if it is right."""
-    values = VARIABLES[name].values
-    if not given or given in values or VARIABLES[name].form != "seconds":
+    values, form = VARIABLES[name].values, VARIABLES[name].form
+    if not given or given in values or form not in FORMS:
         return ""
     if values:
         return "one of " * (len(values) > 2) + (", " if len(values) > 2 else " or ").join(map(repr, values))
+    kind, above, needed = FORMS[form]
     try:
-        is_right = 0 < float(given) < math.inf
+        is_right = given.isascii() and "_" not in given and len(given) <= _SHOWN and above < kind(given) <= _MOST
     except ValueError:
         is_right = False
-    return "" if is_right else "a positive number of seconds"
+    return "" if is_right else needed

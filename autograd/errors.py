@@ -23,15 +23,13 @@ from typing import Any, ParamSpec, Self, TypeVar, overload
 
 import numpy as np
 
-from .environment import is_traceback_full
-
 __all__ = [
     "AbsentError", "AnomalyError", "ArgumentError", "AxisError", "CaptureError", "CheckpointError",
     "CheckpointWarning", "CollectiveMismatch", "CommunicationError", "ConflictError", "DamagedCheckpoint",
     "DeadlockError", "DependencyError", "DeviceError", "DtypeError", "FileError", "FileWarning", "GradientWarning",
     "LayoutError", "LinAlgError", "MeshError", "MissingKeyError", "NotDifferentiable", "NumberError", "ObjectiveError",
     "OptionError", "PositionError", "RankFailed", "ReplicaMismatch", "ReplicaWarning", "RingtapeError",
-    "SavedArrayError", "ScaleError", "ScaleWarning", "ShapeError", "TapeError", "WriteError",
+    "SavedArrayError", "ScaleError", "ScaleWarning", "ShapeError", "TapeError", "TimeLimitError", "WriteError",
 ]  # fmt: skip
 
 
@@ -219,6 +217,10 @@ class CollectiveMismatch(CommunicationError):
 
 class DeadlockError(CommunicationError):
     """Ranks wait for each other and none can proceed. The message says what each of them waits for."""
+
+
+class TimeLimitError(DeadlockError):
+    """A rank has waited for another one for as long as it may. Uncaught, it ends the job under every policy."""
 
 
 class _Met(threading.local):
@@ -542,7 +544,8 @@ def shorten(error: BaseException) -> None:
 
     Errors of other types are left as they are, and all of them with ``RINGTAPE_TRACEBACK=full``.
     """
-    if isinstance(error, RingtapeError) and not is_traceback_full():
+    # read here, since `environment` raises these errors; a wrong value is no other error beside this one
+    if isinstance(error, RingtapeError) and os.environ.get("RINGTAPE_TRACEBACK") != "full":
         _shorten_chain(error)
 
 

@@ -282,6 +282,7 @@ class World:
         if error is None or not self._job.has_processes:
             self.close()
         elif self.raises:
+            process.record_exit(error.code if isinstance(error, SystemExit) else None)
             self.fail(_why(error))
             self.close()
         else:
@@ -479,6 +480,11 @@ class World:
     def is_on_first_host(self) -> bool:
         """Whether this rank is on the host of rank 0."""
         return self._job.is_on_first_host
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether this rank has failed, and no other one is left that could go on."""
+        return self._job.is_lost
 
     def announce_end(self) -> None:
         """Send the other hosts that this rank ends the job. `job.failure` calls it before it ends the job."""

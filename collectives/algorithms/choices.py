@@ -256,7 +256,12 @@ def _read(given: str, shape: str) -> Choices | None:
     is_named = bool(given or environment.value(VARIABLE))
     if (not given and follows_rule()) or (not is_named and not path.exists()):
         return None
-    by_shape = tables(path)
+    try:
+        by_shape = tables(path)
+    except MeshError as error:
+        if is_named and not given:
+            error.extend(f"\n  or:  unset {VARIABLE}, which names the file")
+        raise
     if shape not in by_shape and is_named:
         known = "".join(f"\n    {each}" for each in by_shape) or " none"
         raise MeshError(

@@ -476,7 +476,11 @@ def begin(communicator: Communicator | None) -> None:
     if _OfProcess.injection is None:
         import atexit
 
-        _OfProcess.injection = Injection(Plan(environment.value("RINGTAPE_FAULTS")))
+        given = environment.value("RINGTAPE_FAULTS")
+        try:
+            _OfProcess.injection = Injection(Plan(given))
+        except OptionError as error:
+            raise OptionError(f"RINGTAPE_FAULTS: {error.reason}") from None
         atexit.register(_report_at_exit, _OfProcess.injection)
     injection = _OfProcess.injection
     if communicator is None or communicator.dry or _active.injection is not None:
@@ -490,10 +494,7 @@ def begin(communicator: Communicator | None) -> None:
 
 def _start_number() -> int:
     """The number of this start of the job, which `parallel.launch` counts from 1 on."""
-    given = environment.value("RINGTAPE_START")
-    if not given.isascii() or not given.isdigit() or not int(given):
-        raise OptionError(f"RINGTAPE_START={given!r}: needed: a whole number of at least 1, as parallel.launch sets it")
-    return int(given)
+    return environment.whole("RINGTAPE_START")
 
 
 def _report_at_exit(injection: Injection) -> None:

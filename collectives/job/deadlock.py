@@ -31,7 +31,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from autograd.errors import DeadlockError, site_of_thread
+from autograd.errors import DeadlockError, TimeLimitError, site_of_thread
 
 from ..checks import modes, reports
 from .activity import Activity, Channel, Departure, Wait, has_made
@@ -190,7 +190,7 @@ class DeadlockDetection:
             why = f"rank {slowest} has waited for {limit_s:g} s ({limit_by})"
         text = verdict_text(why, self._replies, self.ranks, self._silent(now), self._activity.failed)
         ended = {str(rank): reply["waits"] for rank, reply in self._replies.items() if not waiting or rank in waiting}
-        verdict = {"text": text, "waits": ended}
+        verdict = {"text": text, "waits": ended, "is_limit": not waiting}
         for rank in self.ranks:
             if rank != self.rank:
                 self._send(rank, _VERDICT, verdict)
@@ -293,7 +293,7 @@ class DeadlockDetection:
             for wait in waits:
                 channel = self._channels.get(wait[1])
                 if channel is not None and channel.broken is None:
-                    channel.broken = DeadlockError(verdict["text"])
+                    channel.broken = (TimeLimitError if verdict["is_limit"] else DeadlockError)(verdict["text"])
                     self._activity.is_alarmed = True
         now = time.monotonic()
         for thread, wait in self._activity.waits().items():

@@ -33,11 +33,20 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from autograd import environment
 from autograd.digests import blake2b
-from autograd.errors import CollectiveMismatch, MeshError, find_site, short_site, show_error, site_of_traceback
+from autograd.errors import (
+    CollectiveMismatch,
+    MeshError,
+    TimeLimitError,
+    find_site,
+    short_site,
+    show_error,
+    site_of_traceback,
+)
 
 from ..checks import modes
 from ..checks.reports import print_report
 from .launcher import PROCESS_ID, ask, launched, launched_on_host
+from .status import disregards_signals, end_launcher
 from .traceback import comparable, ranks_text, traceback_text
 
 if TYPE_CHECKING:
@@ -64,6 +73,11 @@ class ProcessWorld(Protocol):
     @property
     def is_on_first_host(self) -> bool:
         """Whether this rank is on the host of rank 0."""
+        ...
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether this rank has failed, and all others too, or have left although it waited for them."""
         ...
 
     def announce_end(self) -> None:
@@ -113,6 +127,9 @@ class RankProcess:
         self._is_guarded = False
         self._ending = threading.Lock()  # held by the thread that ends the job
         self._exit_argument: Any = None  # of the last `sys.exit`, where `_record_exit` was called
+        self._has_raised = False  # an uncaught error, in any thread, that the others go on after
+        self._ends_in_thread = False  # a thread has raised, and leaves in place of the main thread
+        self._has_left_block = False  # of a world that the others go on in, by an error or by `sys.exit`
 
     def guard(
         self,
@@ -155,12 +172,13 @@ class RankProcess:
             os.register_at_fork(after_in_child=self._record_exit)
         if given == "0":
             return
+        self._count_exits()
         from .supervisor_client import connect  # loaded under mpiexec only, as it loads `socket` and `subprocess`
 
         self._make_world = make_world
         self._is_guarded = True
         os.environ[PROCESS_ID] = str(self._pid)
-        self._supervisor = connect(rank, size, launched_on_host(os.environ, size))
+        self._supervisor = connect(rank, size, launched_on_host(os.environ, 0))
         self._enter("", None, "import collectives")
         self._install_hooks()
 
@@ -180,6 +198,23 @@ class RankProcess:
 
         sys.exit = exit
 
+    def record_exit(self, status: Any) -> None:
+        """Record that an error leaves a world in which the others go on, with the argument of a `SystemExit`."""
+        self._exit_argument, self._has_left_block = status, True
+
+    def _count_exits(self) -> None:
+        """Let ``os._exit(0)`` of this rank count as a failure before the rank has left, as MPICH's launcher does not.
+
+        Where the launcher disregards signals, so are such ends: the supervisor knows of them.
+        """
+        leave = os._exit
+
+        def _exit(status: int) -> NoReturn:
+            is_early = os.getpid() == self._pid and not self.has_left and not disregards_signals()
+            leave(status or int(is_early))
+
+        os._exit = _exit
+
     def _end_child(self) -> None:
         """End a forked child without finalizing MPI, which would wait for the other ranks in the name of this one."""
         mpi = sys.modules.get("mpi4py.MPI")
@@ -191,7 +226,8 @@ class RankProcess:
 
     def _exit_status(self) -> int:
         """The status with which this process would end, if its exit is recorded."""
-        status = 1 if getattr(sys, "last_value", None) is not None else self._exit_argument
+        has_raised = self._has_raised or getattr(sys, "last_value", None) is not None
+        status = 1 if has_raised else self._exit_argument
         return status & 0xFF if isinstance(status, int) else int(status is not None)
 
     # -- the supervisor ----------------------------------------------------------------------------------------
@@ -257,7 +293,8 @@ class RankProcess:
 
     def _enter(self, what: str, limit_s: float | None, last: str = "", exits: bool = False) -> None:
         if self._supervisor is not None:
-            limits = [float("inf") if each is None else each for each in (modes.report_s(), limit_s)]
+            given = modes.report_s(), limit_s, environment.seconds("RINGTAPE_IMPORT_S")
+            limits = [float("inf") if each is None else each for each in given]
             self._supervisor.enter(limits, modes.time_limit_source(), what, last, exits)
 
     # -- the end of the job ------------------------------------------------------------------------------------
@@ -305,6 +342,12 @@ class RankProcess:
             for world in self.worlds:
                 world.announce_end()
         _drain()
+        if disregards_signals():  # and MPI_Abort; the supervisor ends the others
+            if self._supervisor is None:
+                from .supervisor_client import launcher_process
+
+                end_launcher(launcher_process())
+            os._exit(code)
         _abort_mpi(code)
         _kill()
 
@@ -340,6 +383,8 @@ class RankProcess:
                 else:
                     _quietly(lambda: previous_thread(args))
                     self._fail(args.exc_type, args.exc_value, None, name)
+                self._ends_in_thread = True  # the main thread may wait for this one for ever
+                self.leave(True)
             else:
                 previous_thread(args)
 
@@ -356,6 +401,7 @@ class RankProcess:
         if is_interrupt:
             why, trace = f"{why} at {site_of_traceback(error.__traceback__)}", None
         continues = bool(self.worlds) and all(world.raises for world in self.worlds)
+        continues &= not isinstance(error, TimeLimitError)  # the rank that is late would be left, and wait for nobody
         full = "" if trace is None else traceback_text(kind, error, trace)
 
         def text(ranks: list[int]) -> str:
@@ -371,6 +417,7 @@ class RankProcess:
             self.end_job(text([self.rank]), 128 + signal.SIGINT, is_printed_once=True)
         if not continues:
             self._end_after_error(text, comparable(error, f"{why}\n{full}"))
+        self._has_raised = True
         print_report(text([self.rank]))
         for world in self.worlds:
             world.fail(why)
@@ -383,7 +430,11 @@ class RankProcess:
         """
         if self.is_child:
             self._end_child()
-        if os.getpid() != self._pid or self.has_left:
+        if os.getpid() != self._pid:
+            return
+        if self.has_left:
+            if exits and self._ends_in_thread:
+                threading.Event().wait()  # another thread waits for the other ranks, and then ends this process
             return
         self.has_left = True
         for stream in (sys.stdout, sys.stderr):
@@ -399,24 +450,44 @@ class RankProcess:
             self._make_late()
         why = "exited early (its script returned or called sys.exit)"
         _advance_all([world.leave(why) for world in self.worlds])
+        has_come = self._has_left_block and not self._exit_status()  # to its end: the program has caught the error
+        is_lost = bool(self.worlds) and all(world.is_lost for world in self.worlds) and not has_come
+        has_failed = self._has_raised or is_lost
         if self._supervisor is not None:
-            self._supervisor.close(exits)
-        if exits and self._has_lost_ranks is not None and (self.is_abandoned or self._has_lost_ranks()):
-            self._end_without_mpi()
+            is_out = has_failed or (self.is_abandoned and not has_come)
+            self._supervisor.close(exits, "last" if is_lost else "failed" if is_out else "exit")
+        if not exits:
+            return
+        if self._has_lost_ranks is not None and (self.is_abandoned or self._has_lost_ranks()):
+            self._end_without_mpi(is_lost)
+        if has_failed and getattr(sys, "last_value", None) is None:  # the interpreter would end with 0
+            self._end_with_error()
 
-    def _end_without_mpi(self) -> NoReturn:
+    def _end_without_mpi(self, is_lost: bool) -> NoReturn:
         """End this process now: after a death MPI's finalization may never return.
 
         A rank that the others go on without is killed instead, if its status is not 0: Open MPI's launcher ends the job
-        after a few processes with such a status, but not after signals.
+        after a few processes with such a status, but not after signals. If no other is left (`is_lost`), its status is
+        that of the job.
         """
         for stream in (sys.stdout, sys.stderr):
             _flush(stream)
         _drain()
         status = self._exit_status()
+        if is_lost:
+            os._exit(status or 1)
         if status and self.is_abandoned:
             _kill()
         os._exit(status)
+
+    def _end_with_error(self) -> NoReturn:
+        """End this process with another status than 0, the interpreter's where the main thread has not raised."""
+        for stream in (sys.stdout, sys.stderr):
+            _flush(stream)
+        mpi = sys.modules.get("mpi4py.MPI")
+        if mpi is not None and mpi.Is_initialized() and not mpi.Is_finalized():
+            mpi.Finalize()
+        os._exit(self._exit_status() or 1)
 
     def leave_without_mpi(self) -> None:
         """Leave without a failure where MPI cannot be used, and without waiting for the other ranks."""
@@ -459,6 +530,8 @@ def _kill_after(limit_s: float) -> None:
 
     def wait() -> None:
         time.sleep(limit_s)
+        if disregards_signals():
+            os._exit(1)
         _kill()
 
     try:

@@ -35,7 +35,9 @@ _VARIABLES = (
 # The rank, from launchers that do not set the number of ranks.
 _LONE_VARIABLES = ("PMIX_RANK", "PMI_RANK", "PMI_ID", "PALS_RANKID", "ALPS_APP_PE", "MPI_LOCALRANKID")
 # The number of ranks on this host.
-_ON_HOST_VARIABLES = ("MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE", "MV2_COMM_WORLD_LOCAL_SIZE")
+_ON_HOST_VARIABLES = (
+    "MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE", "MV2_COMM_WORLD_LOCAL_SIZE", "JSM_NAMESPACE_LOCAL_SIZE",
+)  # fmt: skip
 
 _PMIX_LAUNCHERS = ("Open MPI's mpiexec", "srun --mpi=pmix")  # PMIx is how they tell a rank of the others
 _OPEN_MPI_FAMILY = ("Open MPI", "Spectrum MPI")
@@ -225,6 +227,7 @@ def launched_by(environment: Mapping[str, str]) -> str:
     return _PMIX_LAUNCHERS[1] if "PMIX_RANK" in environment else "srun --mpi=pmi2" if "PMI_RANK" in environment else ""
 
 
-def launched_on_host(environment: Mapping[str, str], size: int) -> int:
-    """The number of ranks on this host; `size` if the launcher does not set it."""
-    return int(next((environment[name] for name in _ON_HOST_VARIABLES if environment.get(name, "").isdecimal()), size))
+def launched_on_host(environment: Mapping[str, str], otherwise: int) -> int:
+    """The number of ranks on this host; `otherwise` if the launcher does not set it."""
+    names = [*_ON_HOST_VARIABLES, *["SLURM_STEP_NUM_TASKS"] * (environment.get("SLURM_STEP_NUM_NODES") == "1")]
+    return int(next((environment[name] for name in names if environment.get(name, "").isdecimal()), otherwise))

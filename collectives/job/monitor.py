@@ -28,6 +28,7 @@ from .control import Control
 from .deadlock import DeadlockDetection
 from .ending import Ending
 from .shutdown import Shutdown
+from .status import disregards_signals
 from .supervisor import WHERE
 from .survivors import Survivors
 from .threads import place_of_program
@@ -41,6 +42,7 @@ _DEATHS_PERIOD_S = 0.015  # where MPI survives deaths, so that they are found so
 _STOP_S = 2.0  # how long the thread may take to stop
 _BLOCKED_S = 1.0  # how long a rank may take to raise an error before it counts as blocked inside the transport
 _PAUSE_S = 0.001  # between two looks whether the ranks have agreed
+_REPORTED_S = 5.0  # how long the supervisor may take to end a job
 
 
 class Monitor:
@@ -109,6 +111,14 @@ class Monitor:
         self._reporter.start()
 
     def _run(self) -> None:
+        try:
+            self._watch_ranks()
+        except Exception:
+            if disregards_signals():  # a rank has died: the supervisor reports that, and ends the job
+                time.sleep(_REPORTED_S)
+            raise
+
+    def _watch_ranks(self) -> None:
         due = time.monotonic() + _PERIOD_S
         while not self._stop.wait(self._pause_s()):
             with self.lock:
@@ -257,6 +267,7 @@ class Monitor:
         if self._activity.has_failed and self._watch is not None:  # it is no member of a later epoch
             until = time.monotonic() + _STOP_S
             while not self._shutdown.have_sent() and time.monotonic() < until:
+                self._shutdown.receive()  # others may have failed, too, and wait until this rank knows
                 yield
         else:
             yield from self._shutdown.leave(advance)

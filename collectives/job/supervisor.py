@@ -8,9 +8,9 @@ docs/jobs.md ("How the supervisor works") has the reasons. In short:
   with a digest of its error if it has raised one, or ``done`` when it leaves without a failure. On the third one it
   sends ``doing`` with a description of its waits, ``hosts`` once it knows them, and its *stage*.
 - It obeys only processes of its own user, opens no network socket, and does not communicate with other supervisors.
-- When the job has ended, it ends what the launcher has left running.
+- When the job has ended, it ends what the launcher has left running, and a launcher that would return 0 (`status`).
 
-This file is the supervisor's program. It and `checks.reports`, which compares the ranks' latest calls, import
+This file is the supervisor's program. It, `status` and `checks.reports`, which compares the ranks' latest calls, import
 only the standard library. The program loads them without the package (see `command`). The code of the ranks is
 `supervisor_client`.
 """
@@ -28,6 +28,7 @@ from collections.abc import Iterable
 from functools import cache
 
 from ..checks.reports import MadeCall, first_call_difference
+from .status import disregards_signals, end_launcher
 
 __all__ = [
     "CALLS", "CAUSES", "ENDED", "EXIT", "FIRST", "LATER", "MPI_CAUSES", "SAME", "WATCHED", "WHERE", "command",
@@ -43,16 +44,20 @@ SAME = b"s"  # reply to ``ending``: another rank prints the same error
 _COLLECT_S = 0.25  # how long ranks that raise an error wait for others that raise the same one
 _COLLECT_EARLY_S = 2.0  # at most, before the world is made
 _END_S = 1.0  # how long the launcher may take to end the other ranks
+_LAUNCHER_S = 5.0  # and to end after a signal
+_ALONE_S = 0.5  # and to end by itself, once all ranks have ended
 _ENDING_S = 4.0  # how long a rank that ends the job itself may take
 _STDERR_S = 0.1  # how long the supervisor keeps stderr after a death
 _LATE_S = 60.0  # after a death, how long the supervisor waits for ranks that are still starting
 _START_S = 10.0  # how long it waits for the first rank, and a connection for its first line
+_TOGETHER_S = 0.2  # deaths so close to each other may have one cause, and are reported together
 _EXIT_S = 1.0  # how long the end of a process may take after its files have closed
 _ASK_S = 0.05  # how long it may take to close its files before other ranks are asked for their calls
 _CLOSE_S = 0.5  # and before it is clear that a library ends it
 _LIBRARY_S = 4.0  # how long the end of a process may take if a library ends it
 _LINE_BYTES = 8192  # no valid line is longer
 _SHOWN_CHARACTERS = 1000  # of a rank's description of its waits
+_SHOWN_RANKS = 16  # in a list
 _CONNECTIONS = 3  # of one process
 _WATCH_S = 0.25  # between two looks at ranks that wait
 _ANSWER_S = 0.7  # how long a rank may take to tell where it is
@@ -80,7 +85,8 @@ _SIGNALS = {
 _LIBRARY = """\
   cause: C's exit, which MPICH calls for MPI_Abort and after errors inside MPI; its message is above. This rank may be
   innocent: a truncated message means that the ranks have made different calls, which RINGTAPE_CHECK=always names"""
-_SHARED_MEMORY = "/dev/shm/mpich_shm_"  # the files that MPICH removes only where MPI is finalized
+# the files that MPICH removes only where MPI is finalized, and those that Open MPI leaves where ranks are killed
+_SHARED_MEMORY = ("/dev/shm/mpich_shm_", "/dev/shm/sm_segment.", "/dev/shm/osc_sm.", "/dev/shm/vader_segment.")
 _PR_SET_PDEATHSIG = 1  # of the kernel's prctl
 _ACCEPTED = 64  # at a time, so that a flood of connections delays no other event
 
@@ -101,9 +107,12 @@ class _Rank:
         self.exits = False  # a library ends it
         self.stage = 0
         self.since = time.monotonic()  # when it came to this stage
-        self.limits_s: list[float] = [float("inf")] * 2  # after which its wait is reported, and ends the job
+        # after which its wait is reported, ends the job, and ends it if others have not imported collectives
+        self.limits_s: list[float] = [float("inf")] * 3
         self.limit_by = self.waits_to = self.last = self.place = ""
         self.exits_now = False  # it has left, and its process must end
+        self.has_finished = False  # it has come to the end of its program without a failure
+        self.tells_status = False  # it ends with a status other than 0, which the launcher returns
         self.is_dispensable = False  # the others go on if it dies
         self.silence_s = 0.0  # if it tells nothing for so long, it is ended; 0: it need not tell anything
         self.told = self.left = time.monotonic()  # when it has told last that it runs, and when it has left
@@ -152,11 +161,18 @@ class _Rank:
 
 
 class _StageWait:
-    """A wait at a stage: the rank that waits longest, the ranks that it waits for, all ranks that are left."""
+    """A wait at a stage: the rank that waits longest, the ranks that it waits for, all ranks that are left.
 
-    def __init__(self, first: _Rank, late: list[_Rank], alive: list[_Rank], lasts_s: float):
-        self.first, self.late, self.alive, self.lasts_s = first, late, alive, lasts_s
-        self.is_over = lasts_s >= first.limits_s[1]
+    `absent` is how many ranks of this host have never reported: they have not imported the package.
+    """
+
+    def __init__(self, first: _Rank, late: list[_Rank], alive: list[_Rank], absent: int, lasts_s: float):
+        self.first, self.late, self.alive, self.absent, self.lasts_s = first, late, alive, absent, lasts_s
+        _, limit_s, import_s = first.limits_s
+        self.limit_s, self.limit_by = limit_s, first.limit_by
+        if absent and import_s < limit_s:
+            self.limit_s, self.limit_by = import_s, "RINGTAPE_IMPORT_S"
+        self.is_over = lasts_s >= self.limit_s
 
 
 class _Connection:
@@ -212,12 +228,15 @@ class _Supervisor:
         self._start = time.monotonic()
         self._ended: float | None = None  # when the supervisor learned that the job ends
         self._has_asked = False  # for the latest calls
-        self._files: dict[str, int] = {}  # MPICH's shared memory of this job: the paths and inodes
+        self._files: dict[str, int] = {}  # the shared memory of this job's MPI library: the paths and inodes
         self._is_ending = False  # whether a rank has sent that it ends the job
         self._has_reported = False
-        self._has_closed_stderr = False
+        self._first: list[_Rank] = []  # those that have died first
+        self._beside_until: float | None = None  # when those that have died soon after them are reported
+        self._has_closed_stderr = self._has_ended_launcher = False
         self._is_spread = False  # whether the job runs on several hosts, according to the launcher or MPI
         self._origin_ns: int | None = None  # when the world was made, on this host's clock
+        self._launched_here = 0  # ranks of this host, according to the launcher; 0: not known
         self._ranks_here = 0  # according to MPI; 0: not known yet
         self._errors: dict[str, list[tuple[_Connection, bytes]]] = {}  # by digest: who waits for a reply, and which
         self._printed: set[str] = set()  # digests
@@ -243,6 +262,7 @@ class _Supervisor:
             self._reply_to_errors(now)
             if self._ended is None:
                 if self._have_all_left(now):
+                    self._end_launcher_unless_finished()
                     return
                 self._watch(now)
                 self._end_silent(now)
@@ -252,7 +272,7 @@ class _Supervisor:
 
     def _pause(self) -> float:
         """The seconds until the next look, if nothing happens."""
-        if self._suspects or self._errors:
+        if self._suspects or self._errors or self._beside_until is not None:
             return 0.02
         if self._ended is not None:
             return 0.1
@@ -339,9 +359,10 @@ class _Supervisor:
             self._doing.pop(rank.rank, None)
 
     def _take_hello(self, connection: _Connection, rest: str) -> None:
-        number, size, is_spread = map(int, rest.split())
-        if not 0 <= number < size < 1 << 31:
+        number, size, is_spread, *here = map(int, rest.split())
+        if not 0 <= number < size < 1 << 31 or len(here) > 1:
             raise ValueError(rest)
+        self._launched_here = here[0] if here else 0
         rank = connection.rank
         rank.rank, rank.size = number, size
         self._suspects.pop(rank, None)  # it has called exec, and the new program is a rank again
@@ -363,7 +384,7 @@ class _Supervisor:
 
     def _take_ending(self, connection: _Connection, digest: str) -> None:
         rank = connection.rank
-        rank.is_done = rank.is_ending = self._is_ending = True
+        rank.is_done = rank.is_ending = rank.tells_status = self._is_ending = True
         # If a rank has died before, that is the cause, and it is reported once the death is certain.
         reply = LATER if self._ended is not None or self._suspects else FIRST
         if digest:
@@ -377,14 +398,18 @@ class _Supervisor:
             self._ended = time.monotonic()
 
     def _take_done(self, connection: _Connection, rest: str) -> None:
-        connection.rank.is_done, connection.rank.exits_now = True, rest == "exit"
-        connection.rank.left = time.monotonic()
+        rank = connection.rank
+        rank.is_done, rank.exits_now, rank.has_finished = True, rest != "", rest not in ("failed", "last")
+        rank.tells_status = rest == "last"
+        rank.left = time.monotonic()
 
     def _take_stage(self, connection: _Connection, rest: str) -> None:
         given, *texts = rest.split("\t")
         rank = connection.rank
         rank.limit_by, rank.waits_to, rank.last = map(_printable, texts)
         stage, *limits = given.split()
+        if len(limits) != len(rank.limits_s):
+            raise ValueError(rest)
         rank.limits_s = list(map(float, limits))
         rank.stage, rank.since, rank.place = int(stage), time.monotonic(), ""
 
@@ -454,6 +479,8 @@ class _Supervisor:
         if rank.rank >= 0 and not rank.is_done and self._ended is None:
             self._suspects.setdefault(rank, time.monotonic_ns())
             rank.note_end()
+        elif self._beside_until is not None:
+            rank.note_end()
 
     def _resolve(self) -> None:
         """Report the first death once it is certain. A process that has called exec closes its files and lives on."""
@@ -499,11 +526,16 @@ class _Supervisor:
         if not waiting:
             return None
         first = min(waiting, key=lambda rank: rank.since)
-        if len(alive) == 1 and not self._is_spread and (first.stage == EXIT or len(self._ranks) == 1 < first.size):
+        absent = 0 if self._ranks_here else max(self._launched_here - self._present(), 0)  # before MPI is initialised
+        if len(alive) == 1 and not self._is_spread and first.stage == EXIT and not absent:
             return None
         late = [rank for rank in alive if rank.stage < first.stage]
-        since = first.since if late else max(rank.since for rank in alive)
-        return _StageWait(first, late or [rank for rank in alive if rank.exits_now], alive, now - since)
+        since = first.since if late or absent else max(rank.since for rank in alive)
+        return _StageWait(first, late or [rank for rank in alive if rank.exits_now], alive, absent, now - since)
+
+    def _present(self) -> int:
+        """The number of ranks that have reported."""
+        return len({rank.rank for rank in self._ranks.values() if rank.rank >= 0})
 
     def _must_tell(self, wait: _StageWait) -> bool:
         return wait.is_over or (wait.lasts_s >= wait.first.limits_s[0] and wait.first.stage not in self._told)
@@ -521,16 +553,24 @@ class _Supervisor:
     def _wait_lines(self, wait: _StageWait) -> list[str]:
         first = wait.first
         if wait.is_over:
-            for_s, then = f"{first.limits_s[1]:g} s ({first.limit_by})", "the job ends"
+            for_s, then = f"{wait.limit_s:g} s ({wait.limit_by})", "the job ends"
         else:
             for_s, then = f"{wait.lasts_s:.0f} s", "the job goes on (RINGTAPE_TIMEOUT_S limits waits)"
         who = f"rank {first.rank} of {first.size}"
         lines = [f"{who} has waited for {for_s} for the other ranks to {first.waits_to}; {then}"]
         lines += [_late_text(rank) for rank in sorted(wait.late, key=lambda rank: rank.rank)]
-        absent = set(range(first.size)) - {rank.rank for rank in self._ranks.values()}
-        if absent and not self._is_spread:
-            lines += [f"rank {rank} has not imported collectives" for rank in sorted(absent)]
-        elif not wait.late:
+        present = {rank.rank for rank in self._ranks.values()}
+        names = [] if self._is_spread else sorted(set(range(first.size)) - present)
+        shown = names[:_SHOWN_RANKS]
+        lines += [f"rank {rank} has not imported collectives: it is late, or has ended" for rank in shown]
+        if (more := max(wait.absent, len(names)) - len(shown)) > 0:
+            who = f"{more} {'more ' * bool(shown)}{'ranks' if more > 1 else 'rank'} of this host"
+            lines.append(f"{who} {'have' if more > 1 else 'has'} not imported collectives")
+        if wait.absent:
+            known = sorted(present - {-1})
+            reported = ", ".join(map(str, known[:_SHOWN_RANKS])) + ", ..." * (len(known) > _SHOWN_RANKS)
+            lines.append(f"{len(known)} of {first.size} ranks have reported: {reported}")
+        elif not wait.late and not names:
             lines.append("a rank of another host is late" if self._is_spread else "all ranks wait, inside MPI")
         return lines
 
@@ -591,6 +631,21 @@ class _Supervisor:
         if lines:
             _print("\n".join(lines))
         self._has_reported = True
+        if not exits:
+            self._first, self._beside_until = first, time.monotonic() + _TOGETHER_S
+
+    def _report_beside(self) -> None:
+        """Report the ranks that have died so soon after the first one that they may have had the same cause."""
+        is_over = all(rank.is_dead() for rank in self._ranks.values())
+        if self._beside_until is None or (time.monotonic() < self._beside_until and not is_over):
+            return
+        self._beside_until = None
+        ranks = [rank for rank in self._ranks.values() if rank.rank >= 0 and not rank.is_done and rank.is_dead()]
+        beside = [rank for rank in ranks if rank not in self._first]
+        for rank in beside:
+            rank.note_end()
+        if lines := _ends_beside(beside):
+            _print("\n".join(["beside it:", *lines]))
 
     def _report_survived(self, rank: _Rank) -> None:
         """Report a death that the other ranks survive, and end only the child processes of that rank."""
@@ -660,13 +715,19 @@ class _Supervisor:
         assert self._ended is not None
         if self._errors:  # the ranks that print them must outlive the wait for others
             self._ended = now
+        self._report_beside()
         age = now - self._ended
-        if age > _END_S or (age > _STDERR_S and all(rank.is_dead() for rank in self._ranks.values())):
-            # If it is closed earlier, MPICH's launcher more often exits with 0 after a rank that did so.
-            self._drop_stderr()
         is_last = age > _LATE_S or (
             not self._connections and (not self._has_reported or not is_alive(self._launcher))
         )
+        is_over = all(rank.is_dead() for rank in self._ranks.values())
+        if disregards_signals():  # a launcher that is ended ends the ranks, of which some may still print
+            if is_over or is_last or age > _ENDING_S:
+                self._end_launcher()
+                self._drop_stderr()
+        elif age > _END_S or (age > _STDERR_S and is_over):
+            # If it is closed earlier, MPICH's launcher more often exits with 0 after a rank that did so.
+            self._drop_stderr()
         if is_last or age > _END_S:
             self._end_processes()
         if is_last:
@@ -682,12 +743,16 @@ class _Supervisor:
         assert self._ended is not None
         age = time.monotonic() - self._ended
         shared = _groups_of(self._launcher)
+        if not any(rank.is_ending and not rank.is_dead() for rank in self._ranks.values()):
+            self._end_launcher()  # first: it may return 0 once all ranks are killed
         for rank in self._ranks.values():
             is_late = rank.exits_now and time.monotonic() - rank.left > _EXITING_S  # it may be inside MPI
             has_failed = rank.rank >= 0 and (not rank.is_done or rank.is_ending or is_late)
             if rank.is_ended or not has_failed or (rank.is_ending and age < _ENDING_S and not rank.is_dead()):
                 continue
             rank.is_ended = True
+            self._files |= _shared_memory_of(rank.pid)  # also of a rank that has not told that MPI is initialised
+            rank.tells_status = False
             rank.kill()
             self._end_group(rank, shared)
 
@@ -700,8 +765,40 @@ class _Supervisor:
             except OSError:
                 pass
 
+    def _end_launcher(self) -> None:
+        """End a launcher that disregards signals; once, because it would crash at a second signal.
+
+        If this process closed stderr first, the launcher could find that all ranks have ended, and return 0.
+        """
+        is_told = any(rank.tells_status or rank.wait_status >> 8 for rank in self._ranks.values())
+        if self._has_ended_launcher or (is_told and (self._ranks_here or not self._is_spread)):
+            return  # without a world, ranks of other hosts do not know
+        self._has_ended_launcher = True
+        alone = time.monotonic() + _ALONE_S  # it ends without us if a rank has told it a status that is not known here
+        while all(rank.is_dead() for rank in self._ranks.values()) and time.monotonic() < alone:
+            if not is_alive(self._launcher):
+                return
+            time.sleep(0.01)
+        until = time.monotonic() + _LAUNCHER_S
+        is_sent = end_launcher(self._launcher)
+        while is_sent and is_alive(self._launcher):
+            if time.monotonic() > until:  # Open MPI's may wait for itself, if it was about to end
+                end_launcher(self._launcher, signal.SIGKILL)
+                return
+            time.sleep(0.01)
+
+    def _end_launcher_unless_finished(self) -> None:
+        """End a launcher that would return 0 though no rank of the job has come to the end of its program.
+
+        The ranks of other hosts count as living unless MPI has told of their deaths.
+        """
+        ranks = [rank for rank in self._ranks.values() if rank.rank >= 0]
+        gone = {rank.rank for rank in ranks if not rank.has_finished} | self._survived.keys()
+        if ranks and gone >= set(range(ranks[0].size)):
+            self._end_launcher()
+
     def _remove_files(self) -> None:
-        """Remove MPICH's shared memory, once all ranks have ended."""
+        """Remove the MPI library's shared memory, once all ranks have ended."""
         end = time.monotonic() + _EXIT_S
         while not all(rank.is_dead() for rank in self._ranks.values()):
             if time.monotonic() > end:
@@ -784,8 +881,30 @@ def _end_of(ranks: list[_Rank]) -> tuple[str, str]:
             name, means = "real-time", ""
         return f"was killed by signal {number} ({name}{means and f': {means}'})", MPI_CAUSES
     if status:
-        return f"left by os._exit({status >> 8}), or by C's exit in a library", MPI_CAUSES
+        code = status >> 8
+        zero = " or os._exit(0)" * (code == 1)  # which counts as 1: see `RankProcess`
+        return f"left by os._exit({code}){zero}, or by C's exit in a library", MPI_CAUSES
     return "was killed or left by os._exit", CAUSES
+
+
+def _ends_beside(ranks: list[_Rank]) -> list[str]:
+    """The lines about ranks that have died beside the first one: by the same cause, or because the launcher ended them.
+
+    Open MPI's launcher sends SIGTERM first, that of MPICH SIGKILL. One that disregards signals ends nobody.
+    """
+    kills = set() if disregards_signals() else {signal.SIGTERM}
+    if "OMPI_COMM_WORLD_SIZE" not in os.environ:
+        kills.add(signal.SIGKILL)
+    own = [rank for rank in ranks if rank.wait_status and rank.wait_status & 0x7F not in kills]
+    lines = [f"  rank {rank.rank} (pid {rank.pid}), too, {_end_of([rank])[0]}" for rank in own]
+    others = ", ".join(map(str, sorted(rank.rank for rank in ranks if rank not in own)))
+    if others:
+        many = "," in others
+        lines.append(
+            f"  rank{'s' * many} {others} ended within {_TOGETHER_S:g} s: by the same cause, or because the launcher "
+            f"ended {'them' if many else 'it'}"
+        )
+    return lines
 
 
 def _groups_of(launcher: int) -> set[int]:
@@ -812,10 +931,10 @@ def _group_of(pid: int) -> int:
 
 
 def _shared_memory_of(pid: int) -> dict[str, int]:
-    """The paths and inodes of MPICH's shared memory that a process has mapped, from the kernel."""
+    """The paths and inodes of the MPI library's shared memory that a process has mapped, from the kernel."""
     try:
         with open(f"/proc/{pid}/maps") as file:
-            lines = [line.split(None, 5) for line in file if _SHARED_MEMORY in line]
+            lines = [line.split(None, 5) for line in file if "/dev/shm/" in line]
     except OSError:
         return {}
     return {path.rstrip("\n"): int(inode) for *_, inode, path in lines if path.startswith(_SHARED_MEMORY)}

@@ -29,7 +29,7 @@ from .supervisor import CALLS, ENDED, EXIT, LATER, SAME, WATCHED, WHERE, peer_of
 if TYPE_CHECKING:
     import subprocess
 
-__all__ = ["SupervisorClient", "connect", "names"]
+__all__ = ["SupervisorClient", "connect", "launcher_process", "names"]
 
 _NAMES = 8
 _TRIES = 200  # of a name, 5 ms apart
@@ -48,12 +48,12 @@ class SupervisorClient:
     ----------
     rank, size : int
         The rank and the number of ranks.
-    is_spread : bool
-        Whether the launcher has set that the job runs on several hosts.
+    ranks_on_host : int
+        The number of ranks on this host according to the launcher; 0 if it does not tell.
     """
 
-    def __init__(self, rank: int, size: int, is_spread: bool):
-        self._hello = f"hello {rank} {size} {int(is_spread)}"
+    def __init__(self, rank: int, size: int, ranks_on_host: int):
+        self._hello = f"hello {rank} {size} {int(0 < ranks_on_host < size)} {ranks_on_host}"
         self._hosts = ""
         self._doing = self._stage = self._survives = ""
         self._tells_s = float("inf")  # when this rank tells next that it runs
@@ -69,7 +69,7 @@ class SupervisorClient:
     def connect(self) -> bool:
         """Connect, and start the supervisor if there is none; False if that is not possible."""
         try:
-            launcher = _launcher()
+            launcher = launcher_process()
             for name in names(launcher):
                 for _ in range(_TRIES):
                     connections = self._connected(name, launcher)
@@ -197,8 +197,9 @@ class SupervisorClient:
     def enter(self, limits_s: list[float], limit_by: str, waits_to: str, last: str, exits: bool) -> None:
         """Send that this rank has come to the next stage, or to that of its end if it `exits`; see `supervisor`.
 
-        `limits_s` says after how long a wait at this stage is reported, and ends the job; `limit_by` what has set the
-        second limit, `waits_to` for what this rank waits, and `last` what it has done before and where.
+        `limits_s` says after how long a wait at this stage is reported, ends the job, and ends it if others have not
+        even come to their imports; `limit_by` what has set the second limit, `waits_to` for what this rank waits, and
+        `last` what it has done before and where.
         """
         self._number = EXIT if exits else self._number + 1
         self._stage = f"stage {self._number} {' '.join(map(str, limits_s))}\t{limit_by}\t{waits_to}\t{last}"
@@ -263,16 +264,17 @@ class SupervisorClient:
         return _received(self._life[number])
 
     # -- the end -----------------------------------------------------------------------------------------------
-    def close(self, exits: bool) -> None:
-        """Leave without a failure. Wait for the supervisor if this rank started it, so that no zombie is left.
+    def close(self, exits: bool, how: str = "exit") -> None:
+        """Leave without an event for the others. Wait for the supervisor if this rank started it: no zombie is left.
 
-        If this process `exits`, the supervisor stays until it has ended, and init collects it.
+        If this process `exits`, the supervisor stays until it has ended, and init collects it. `how` is then ``exit``
+        at the end of the program, otherwise ``failed``, or ``last`` if it ends with a status that the launcher returns.
         """
         self._disarm()
         with self._lock:
             self._continue()
             for connection in self._life:
-                _send(connection, "done exit" if exits else "done")
+                _send(connection, f"done {how}" if exits else "done")
             self._close_all()
             if self._process is not None and exits:
                 self._process.returncode = 0  # it is not waited for
@@ -316,7 +318,7 @@ def connect(rank: int, size: int, ranks_on_host: int) -> SupervisorClient | None
     """Connect to this host's supervisor, which the first rank starts; None if that is not possible."""
     if not sys.platform.startswith("linux"):
         return None
-    client = SupervisorClient(rank, size, ranks_on_host < size)
+    client = SupervisorClient(rank, size, ranks_on_host)
     return client if client.connect() else None
 
 
@@ -360,7 +362,7 @@ def names(launcher: int) -> list[str]:
     return [f"\0ringtape-{digest}-{number}" for number in range(_NAMES)]
 
 
-def _launcher() -> int:
+def launcher_process() -> int:
     """The process that launched this rank: its parent, or an ancestor if the ranks are started by a script."""
     mine = {f"{name}={os.environ[name]}".encode() for name in RANK_VARIABLES if name in os.environ}
     process = os.getppid()

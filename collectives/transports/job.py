@@ -110,6 +110,11 @@ class Job:
         """Whether all members of the present epoch have begun it with ``survivors(finished=True)``."""
         return False
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether this rank has failed, and no other one is left that could go on."""
+        return False
+
     def survivors(self, everyone: Communicator, replace: float, finished: bool) -> Communicator:
         """The channel of the ranks of `everyone` that have not failed. All of them call it: see `World.survivors`.
 

@@ -332,6 +332,8 @@ def start(
         writer = RecordWriter(path_of(folder, int(everyone.index)))
     except OSError as error:
         text = f"the record {short(folder)} cannot be written: {error}\n  fix: a folder that can be written"
+        if environment.value("RINGTAPE_RECORD"):
+            text += ", in RINGTAPE_RECORD"
         raise OptionError(text) from error
     facts = program_facts.facts(everyone, kind, data, block)
     writer.add_text(facts)

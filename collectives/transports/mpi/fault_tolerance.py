@@ -24,7 +24,6 @@ have proposed for the MPI standard.
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -36,6 +35,7 @@ import numpy as np
 
 from ...job.activity import Activity, Departure
 from ...job.failure import process
+from ...job.status import disregards_signals
 from .control import MpiControl
 from .library import MPI
 
@@ -56,8 +56,7 @@ def is_available() -> bool:
     return (
         hasattr(MPI.Comm, "Shrink")
         and MPI.get_vendor()[0] == "Open MPI"
-        and os.environ.get("OMPI_MCA_mpi_ft_enable", "0").lower()  # noqa: SIM112 - Open MPI's name
-        not in ("", "0", "false", "no", "disabled")
+        and disregards_signals()
         and MPI.Query_thread() == MPI.THREAD_MULTIPLE
     )
 

@@ -69,6 +69,10 @@ class MpiJob(Job):
         return self._world.is_on_first_host
 
     @property
+    def is_lost(self) -> bool:
+        return self._world.is_lost
+
+    @property
     def all_finished(self) -> bool:
         return self._world.all_finished
 

@@ -247,6 +247,19 @@ class MpiWorld:
         if self._monitor is not None and not self.activity.is_forked:
             self._monitor.fail(why)
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether this rank has failed, and all other members have departed as far as it knows.
+
+        A rank that has failed departs when all others know of that, so the last one finds that all have.
+        """
+        activity = self.activity
+        if not activity.has_failed or activity.is_forked:
+            return False
+        if self._tolerance is not None:
+            self._tolerance.note_deaths(activity)
+        return set(activity.members) <= {activity.rank, *activity.departed}
+
     @staticmethod
     def mpi_size() -> int:
         """The number of ranks according to MPI."""

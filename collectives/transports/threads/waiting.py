@@ -15,7 +15,15 @@ from collections.abc import Callable
 from threading import TIMEOUT_MAX, Lock, get_ident
 from typing import Any, NoReturn
 
-from autograd.errors import MET, CommunicationError, DeadlockError, MeshError, RankFailed, site_of_thread
+from autograd.errors import (
+    MET,
+    CommunicationError,
+    DeadlockError,
+    MeshError,
+    RankFailed,
+    TimeLimitError,
+    site_of_thread,
+)
 
 from ...checks import modes, reports
 from ...job.activity import forked_text
@@ -116,7 +124,7 @@ class WaitingRanks:
         if not self._wake_locks[rank].acquire(timeout=-1 if limit_s is None else min(limit_s, TIMEOUT_MAX)):
             with self.lock:
                 if self._waits[rank] is wait:  # otherwise it has just been woken
-                    self._stop_all(f"a rank has waited for {limit_s:g} s ({modes.time_limit_source()})")
+                    self._stop_all(f"a rank has waited for {limit_s:g} s ({modes.time_limit_source()})", TimeLimitError)
             self._wake_locks[rank].acquire()
         error, self._errors[rank] = self._errors[rank], None
         if error is not None:
@@ -306,11 +314,11 @@ class WaitingRanks:
     def _deadlock(self) -> None:
         self._stop_all("deadlock: no rank can continue")
 
-    def _stop_all(self, why: str) -> None:
+    def _stop_all(self, why: str, kind: type[DeadlockError] = DeadlockError) -> None:
         waits = [wait.wait_text(rank) for rank, wait in enumerate(self._waits) if wait is not None]
         text = reports.states_text(why, list(map(self._state, range(self.size))), waits)
         for rank in self._blocked():
-            self._stop(rank, DeadlockError(text))
+            self._stop(rank, kind(text))
 
 
 class _NoLock:

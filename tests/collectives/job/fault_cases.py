@@ -97,7 +97,7 @@ def run(fault: Fault) -> tuple[Outcome, list[str]]:
         left = left_processes(mark, children)
         if left:
             problems.append(f"processes are left: {left}")
-        for pid in _marked(mark):
+        for pid in marked(mark):
             os.kill(pid, signal.SIGKILL)
     return outcome, problems
 
@@ -134,13 +134,13 @@ def left_processes(mark: str, children: set[int], patience_s: float = 5.0) -> li
     """Processes of the job that are still there after a moment, except for the children that the program left."""
     until = time.monotonic() + patience_s
     while True:
-        left = [pid for pid in _marked(mark) if pid not in children]
+        left = [pid for pid in marked(mark) if pid not in children]
         if not left or time.monotonic() > until:
             return [f"{pid} {_command(pid)}" for pid in left]
         time.sleep(0.1)
 
 
-def _marked(mark: str) -> list[int]:
+def marked(mark: str) -> list[int]:
     found = []
     for path in Path("/proc").glob("[0-9]*/environ"):
         try:

@@ -54,7 +54,9 @@ class Host:
 class Rank:
     """A simulated rank: a process in a group of its own."""
 
-    def __init__(self, stack: contextlib.ExitStack, host: Host, rank: int, is_spread: bool = False):
+    def __init__(
+        self, stack: contextlib.ExitStack, host: Host, rank: int, is_spread: bool = False, on_host: int = 0
+    ):
         self.process = stack.enter_context(
             subprocess.Popen(
                 [sys.executable, "-I", "-S", program_path("simulated_rank.py"), host.name],
@@ -63,7 +65,7 @@ class Rank:
         )  # fmt: skip
         stack.callback(self.process.kill)
         self.pid = self.process.pid
-        assert self.tell(f"life hello {rank} {SIZE} {int(is_spread)}") == 2 * WATCHED.decode()
+        assert self.tell(f"life hello {rank} {SIZE} {int(is_spread)} {on_host}") == 2 * WATCHED.decode()
 
     def tell(self, line: str) -> str:
         assert self.process.stdin is not None and self.process.stdout is not None
@@ -100,14 +102,29 @@ def named(rank: int, pid: int, how: str = KILLED) -> str:
 
 
 @pytest.mark.parametrize("first", [1, 3])
-def test_only_the_first_death_is_reported(job: Job, first: int) -> None:
+def test_the_first_death_is_reported_and_those_beside_it(job: Job, first: int) -> None:
+    """The launcher ends the others at once, by the signal that the kernel sends where memory has run out."""
     host, ranks = job
+    host.process.send_signal(signal.SIGSTOP)  # so that it finds all of them dead, however busy the machine is
     ranks[first].die()
-    for rank in ranks:  # the launcher ends the others
+    for rank in ranks:
         rank.die()
-    first_line, *rest = host.said().splitlines()
-    assert first_line == f"{named(first, ranks[first].pid)}; the job ends"
+    host.process.send_signal(signal.SIGCONT)
+    first_line, *rest, head, beside = host.said().splitlines()
+    assert first_line == f"{named(first, ranks[first].pid)}; the job ends" and head == "ringtape: beside it:"
+    found = re.fullmatch(r"  ranks? ([\d, ]+) ended within 0.2 s: by the same cause, or because .*", beside)
+    assert found is not None and str(first) not in found[1]
     assert rest == MPI_CAUSES.splitlines()
+
+
+def test_deaths_beside_the_first_that_are_not_the_launchers(job: Job) -> None:
+    host, ranks = job
+    host.process.send_signal(signal.SIGSTOP)
+    ranks[1].die(signal.SIGSEGV)
+    ranks[3].die(signal.SIGSEGV)
+    host.process.send_signal(signal.SIGCONT)
+    says = host.said()
+    assert {1, 3} == set(map(int, re.findall(r"rank (\d).* was killed by signal 11 [(]SIGSEGV: a crash[)]", says)))
 
 
 @pytest.mark.parametrize(
@@ -141,7 +158,40 @@ def test_the_first_death_is_found_afterwards(job: Job) -> None:
     host.process.send_signal(signal.SIGCONT)
     first_line, *rest = host.said().splitlines()
     assert first_line == f"{named(2, ranks[2].pid, UNKNOWN)}; the job ends"
-    assert rest == CAUSES.splitlines()
+    beside = "  ranks 0, 1, 3 ended within 0.2 s: by the same cause, or because the launcher ended them"
+    assert rest == [*CAUSES.splitlines(), "ringtape: beside it:", beside]
+
+
+@pytest.mark.parametrize(
+    ("on_host", "says"),
+    [(4, ["rank 2 has not imported collectives: it is late, or has ended",
+          "rank 3 has not imported collectives: it is late, or has ended"]),
+     (3, ["1 rank of this host has not imported collectives"])],
+)  # fmt: skip
+def test_ranks_that_never_report_end_the_job_of_those_that_wait(on_host: int, says: list[str]) -> None:
+    """On one host, and on one of several, whose ranks are not known by number."""
+    with contextlib.ExitStack() as stack:
+        host = Host(stack)
+        ranks = [Rank(stack, host, rank, on_host < SIZE, on_host) for rank in (0, 1)]
+        for rank in ranks:
+            rank.tell("status stage 1 inf inf 0.3\tRINGTAPE_TIMEOUT_S\tmake a world\timport collectives")
+        head, *lines = host.said().splitlines()
+        assert re.fullmatch(
+            r"ringtape: rank [01] of 4 has waited for 0.3 s \(RINGTAPE_IMPORT_S\) for the other ranks to make a world; "
+            "the job ends", head,
+        )  # fmt: skip
+        assert [line.strip() for line in lines] == [*says, "2 of 4 ranks have reported: 0, 1"]
+        assert all(rank.process.wait(LIMIT_S) == -signal.SIGKILL for rank in ranks)
+
+
+def test_a_host_whose_launcher_tells_no_number_of_ranks_is_waited_for() -> None:
+    with contextlib.ExitStack() as stack:
+        host = Host(stack)
+        ranks = [Rank(stack, host, rank) for rank in (0, 1)]
+        for rank in ranks:
+            rank.tell("status stage 1 0.3 inf 0.3\tRINGTAPE_TIMEOUT_S\tmake a world\timport collectives")
+        assert "the job goes on" in host.line()
+        assert all(rank.process.poll() is None for rank in ranks)
 
 
 def test_ranks_that_the_launcher_leaves_running_are_ended(job: Job) -> None:
@@ -265,7 +315,8 @@ def _listening() -> str:
 
 @pytest.mark.parametrize(
     "line",
-    ["hello", "hello 4 4 0", "hello -1 4 0", "hello 0 4", "hello x y z", "hosts 1", "talk\nnonsense",
+    ["hello", "hello 4 4 0", "hello 0 4 0 4 4", "stage 1 inf inf\tX\tmake a world\timport",
+     "hello -1 4 0", "hello 0 4", "hello x y z", "hosts 1", "talk\nnonsense",
      "doing " + "x" * 9000],
     ids=lambda line: line[:16],
 )  # fmt: skip

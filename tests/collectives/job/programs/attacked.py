@@ -20,7 +20,7 @@ from collectives.job import launcher, supervisor_client
 
 folder = Path(sys.argv[1])
 rank = launcher.launched_rank()
-name = supervisor_client.names(supervisor_client._launcher())[0]
+name = supervisor_client.names(supervisor_client.launcher_process())[0]
 
 
 def write(what: str) -> None:
