@@ -206,6 +206,8 @@ class Recorder(Capture):
         self._twins: dict[int, Any] = {}
         self._entry = (thread, Silent())
         self.count = 0
+        self.outside: list[Any] = []  # contiguous arrays of the program, of which the step may make views
+        self.watch: Any = None  # a `Watch` of the arrays that only rows may write
         self.has_changed = False
         self.constants: list[Any] = []  # kept, so that no other object gets the id of one
         slots = [self._new(x) for x in inputs]
@@ -270,7 +272,7 @@ class Recorder(Capture):
         if kind is Whole:
             self.constants.append(value.value)
             return value.value
-        if kind is np.ndarray and value.base is not None and self._is_view_of_argument(value):
+        if kind is np.ndarray and value.base is not None and self._is_known_view(value):
             return self._known[id(value)][0]
         if kind is tuple or kind is list:
             parts = [self.refer(x) for x in value]
@@ -284,13 +286,14 @@ class Recorder(Capture):
         self.constants.append(value)
         return value
 
-    def _is_view_of_argument(self, value: Any) -> bool:
-        """Whether an array is a view of an argument, which the program has made; then a row makes it."""
-        for slot, array in self._arguments:
+    def _is_known_view(self, value: Any) -> bool:
+        """Whether an array is a view of an argument, or of an array that was there before; then a row makes it."""
+        for slot, array in (*self._arguments, *((x, x) for x in self.outside)):
             offset = value.ctypes.data - array.ctypes.data
             low, high = byte_bounds(value)
             first, end = byte_bounds(array)
             if _owner(value) is _owner(array) and first <= low and high <= end:
+                self.constants.append(array)
                 row = Row(view, (slot, value.shape, value.dtype, offset, value.strides), {}, "view", False, False)
                 self._add(row, value)
                 return True
@@ -332,6 +335,9 @@ class Recorder(Capture):
     ) -> Any:  # fmt: skip
         """Make a call, and record it as a row. Nothing that it calls is recorded."""
         words = words or {}
+        is_gradient = function is accumulate or function is adopt
+        if changes and self.watch is not None and not is_gradient:
+            self.watch.look()
         row = Row(function, tuple(map(self.refer, args)), {k: self.refer(x) for k, x in words.items()},
                   name or getattr(function, "__name__", "call"), changes, expected)  # fmt: skip
         row.of = of
@@ -350,6 +356,11 @@ class Recorder(Capture):
         is_same = any(value is x for x in args) and not changes and id(value) in self._known
         if not is_same:
             self._add(row, value)
+        if changes and self.watch is not None:
+            if is_gradient:
+                self.watch.note_gradient(args[0])
+            else:
+                self.watch.note()
         return value
 
     def _refuse(self, row: Row, why: str, fix: str) -> NoReturn:
@@ -425,6 +436,7 @@ class Recorder(Capture):
             twin.keeping = keeping
         twin.cotangent = cotangent
         twin.call, twin.pull = twin.bind()
+        twin.__call__ = twin.call  # forward mode applies an operation to tangents
         twin.makes_rows = True
         return twin
 

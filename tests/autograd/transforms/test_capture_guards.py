@@ -599,7 +599,7 @@ def _running_averages(wrap: Wrap) -> Any:
     t.model[2] = norm = nn.BatchNorm1d(8)
     do = wrap(t.step)
     t.run(do, range(12))
-    assert getattr(do, "replays", 8) == 8
+    assert getattr(do, "replays", 7) == 7  # the first recorded run makes an array of the count of batches: one more
     return t.end(), bits([norm.running_mean, norm.running_var, norm.num_batches_tracked])
 
 
@@ -731,13 +731,13 @@ def _a_decision_that_changes_while_it_is_recorded(wrap: Wrap) -> Any:
 
 
 # -- what is not seen: the contract names it ---------------------------------------------------------------------------
-@program("unseen")
+@program("refused")
 def _a_branch_on_an_array(wrap: Wrap) -> Any:
     do = wrap(lambda x: ag.tensor(x) * (2.0 if x.max() > 100 else 3.0))
     return [bits(do(data(i)[0] + (1000 if i > 5 else 0))) for i in range(12)]
 
 
-@program("unseen")
+@program()
 def _a_global_that_changes(wrap: Wrap) -> Any:
     factor = [2.0]
     do = wrap(lambda x: ag.tensor(x) * factor[0])
@@ -748,7 +748,7 @@ def _a_global_that_changes(wrap: Wrap) -> Any:
     return found
 
 
-@program("unseen")
+@program("refused")
 def _calls_that_are_counted(wrap: Wrap) -> Any:
     calls: list[int] = []
 
