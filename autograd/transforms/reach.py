@@ -26,6 +26,7 @@ from typing import Any
 
 import numpy as np
 
+from ..arrays.device import runtime_of
 from ..engine.leaves import Leaf
 from ..engine.tensor import TENSORS
 from ..errors import CaptureError, short
@@ -253,6 +254,8 @@ class Reach:
                 self.arrays[path] = x.array
         elif isinstance(x, np.ndarray):
             self.arrays[path] = x
+        elif runtime_of(kind) is not None:
+            return  # an array of a device
         elif kind is FunctionType:
             yield from self._function(path, x)
         elif kind is MethodType:
