@@ -232,7 +232,8 @@ class CapturedStep:
         changed: set[str] = set()  # by the run before, in what it depends on
         if first is not None and not first.guard.holds():
             self._why = "".join(f"\n  {each}" for each in first.guard.reach.changes()[:3])
-            first, changed = None, {change.path for change in first.changes}
+            changed = {change.path for change in first.changes}
+            first = None
         before = [] if first is None else [(array, array.copy()) for array in changing(first.recorder)]
         given = form.copied()
         # The ranks compare the first runs, which are recorded at the same calls on all of them.
@@ -464,11 +465,12 @@ def capture(step: Callable[..., Any], *, warmup: int = 2, verify: bool = True) -
         At a call that records: a value became plain data (``float(x)``, ``x.numpy()``, ``print(x)``, ``if x:``), which
         a replay could not repeat; an operation has a boolean index; data of a leaf, a gradient, or a buffer was
         assigned, other than by batch norm; NumPy wrote to an array of the program, to a gradient or to an argument; the
-        step counts, or keeps something that it reads; or a nonblocking communication, a `checkpoint`, or a primitive with a jvp
-        alone ran. At the second recording: it is not the same calls, because a constant was made anew in the step (by
-        NumPy, or from numbers), or a Python decision was another one. The message names the line. After 16 recorded
-        calls without a replay. At a replay that is compared: it has left other bits than the step itself, so the step
-        reads something that is not seen. On several ranks, at a run while others may replay: it asks them for values.
+        step counts, or keeps something that it reads; or a nonblocking communication, a `checkpoint`, or a primitive
+        with a jvp alone ran. At the second recording: it is not the same calls, because a constant was made anew in the
+        step (by NumPy, or from numbers), or a Python decision was another one. The message names the line. After 16
+        recorded calls without a replay. At a replay that is compared: it has left other bits than the step itself, so
+        the step reads something that is not seen. On several ranks, at a run while others may replay: it asks them for
+        values.
     TapeError
         It is called inside a tape's block.
 

@@ -69,15 +69,15 @@ class Memory:
             return self._attributes(x, _LEAF)
         elif isinstance(x, dict):
             kept = dict(x)
-            self._undo.append(lambda: (x.clear(), x.update(kept)))
+            self._undo.append(_refilled(x, x.update, kept))
             return [*kept.values(), *self._dictionary(x)]
         elif isinstance(x, list | deque):
             items = list(x)
-            self._undo.append(lambda: (x.clear(), x.extend(items)))
+            self._undo.append(_refilled(x, x.extend, items))
             return items
         elif isinstance(x, set):
             members = set(x)
-            self._undo.append(lambda: (x.clear(), x.update(members)))
+            self._undo.append(_refilled(x, x.update, members))
         elif isinstance(x, tuple | frozenset):
             return x
         elif isinstance(x, np.random.Generator):
@@ -118,6 +118,14 @@ class Memory:
         for cell in cells:
             with contextlib.suppress(ValueError):  # an empty one
                 self._undo.append(_filled(cell, cell.cell_contents))
+
+
+def _refilled(x: Any, fill: Callable[[Any], Any], items: Any) -> Callable[[], None]:
+    def undo() -> None:
+        x.clear()
+        fill(items)
+
+    return undo
 
 
 def _assignment(d: dict[str, Any], name: str, value: Any) -> Callable[[], None]:
