@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from types import MethodType
 from typing import Any, NamedTuple, NoReturn
@@ -24,7 +25,7 @@ from .launch_graph import Launches, copied, require_device
 from .lowering import Lowering, changing
 from .memory import Memory, Watch, bits
 from .reach import Change, Reach
-from .recorder import Held, Recorder, difference
+from .recorder import Held, Recorder, decides_otherwise, difference
 from .replay import Departed, compiled, in_order, lowered
 
 __all__ = ["CapturedStep", "capture"]
@@ -244,6 +245,8 @@ class CapturedStep:
         arrays = (x for x in reach.arrays.values() if x.__class__ is np.ndarray and x.size)
         recorder.outside = [x for x in arrays if x.flags.c_contiguous]
         recorder.watch = None if first is None else Watch(reach)
+        proves = first is not None and state.distribution.is_alone and not form.is_on_device
+        memory = Memory(reach) if proves else None
         with recorder:
             result = self._step(*given.structure.rebuild(given.leaves))
         if recorder.watch is not None:
@@ -262,7 +265,8 @@ class CapturedStep:
         if first is None:
             self._first[form.key] = run
             return result
-        fault = difference(first.recorder, recorder) or _other_results(first.results, run.results)
+        is_proved = memory is not None and self._prove(form, recorder, memory, roots)
+        fault = difference(first.recorder, recorder, is_proved) or _other_results(first.results, run.results)
         if fault:
             raise CaptureError(
                 f"capture: two runs of the step are not the same calls: {fault}\n  needed: a step whose operations, "
@@ -271,6 +275,45 @@ class CapturedStep:
             )
         self._keep(form, _Plan(form, given, run, structure, before, roots))
         return result
+
+    def _prove(self, form: Form, recorder: Recorder, before: Memory, roots: Sequence[tuple[str, Any]]) -> bool:
+        """Run the step again from the same state with other values of its arguments, and compare the calls.
+
+        What differs has been computed from an argument by Python or NumPy, and a replay would take it for a constant.
+
+        Returns
+        -------
+        bool
+            Whether the calls are the same. The step may also refuse the values, or decide otherwise on data by a
+            decision that replays make anew.
+
+        Raises
+        ------
+        CaptureError
+            A constant differs.
+        """
+        after = Memory(Reach(roots))
+        before.give_back()
+        other = form.other()
+        again = Recorder(other.arrays, threading.get_ident())
+        again.outside = recorder.outside
+        try:
+            with again, warnings.catch_warnings(), np.errstate(all="ignore"):
+                warnings.simplefilter("ignore")
+                self._step(*other.structure.rebuild(other.leaves))
+        except Exception:  # an index that is out of range, a matrix that is singular, a check of the program
+            return False
+        finally:
+            after.give_back()
+        if decides_otherwise(recorder, again):
+            return False
+        if fault := difference(recorder, again, may_be_new=True):
+            raise CaptureError(
+                f"capture: with other values of its arguments, the step is not the same calls: {fault}\n  needed: a "
+                "step whose operations, and constants, do not depend on the values of arguments\n  fix: compute the "
+                "value from arguments of the step by operations of autograd; or call the step itself"
+            )
+        return True
 
     def _roots(self, form: Form, first: _Run | None) -> Iterator[tuple[str, Any]]:
         """What the step reads besides arrays among its arguments. The first run may have found more than code names."""
@@ -439,8 +482,9 @@ def capture(step: Callable[..., Any], *, warmup: int = 2, verify: bool = True) -
     """Return a function that records the operations of `step`, and from then on repeats them without running `step`.
 
     The first `warmup` calls run `step` as it is. The next two run it and record its operations: each call of a function
-    on arrays, forward, backward and in sums of cotangents, each step of an optimizer, each key of a random draw. If
-    both recordings are the same calls, later calls make these calls, with the same bits and without Tensors, layouts,
+    on arrays, forward, backward and in sums of cotangents, each step of an optimizer, each key of a random draw. On one
+    process the second of them runs it once more from the same state, with other values of its arguments, so that what
+    is computed from them outside of operations shows. If all recordings are the same calls, later calls make these calls, with the same bits and without Tensors, layouts,
     tapes and the Python of the step.
 
     Parameters

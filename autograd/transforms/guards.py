@@ -117,6 +117,20 @@ class Form:
             leaves.append(own)
         return Form(self.structure.rebuild(leaves))
 
+    def other(self) -> Form:
+        """Arguments of this form with other values: floats are moved, values of integers and booleans exchanged."""
+        found = self.copied()
+        random = np.random.default_rng(0)
+        for x in found.arrays:
+            if not isinstance(x, np.ndarray) or not x.size:
+                continue
+            if x.dtype.kind in "fc":
+                x *= random.uniform(0.7, 1.3, x.shape).astype(x.real.dtype)
+                x += x.dtype.type(0.03125)
+            elif x.dtype.kind in "biu":
+                x[...] = random.permutation(x.reshape(-1)).reshape(x.shape)
+        return found
+
     def require_unwritten(self, given: Form) -> None:
         """Raise CaptureError if the step has written to the copies of its arguments that it was given."""
         for mine, copied in zip(self.arrays, given.arrays, strict=True):

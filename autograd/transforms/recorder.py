@@ -31,8 +31,8 @@ from ..errors import CaptureError, find_site, short, short_site
 from ..layouts.rank_values import RANK_NUMBERS, plain, rank_axes
 from ..optim.base import remove_gradients
 
-__all__ = ["Held", "Named", "Recorder", "Row", "Silent", "Slot", "accumulate", "adopt", "difference", "read",
-           "slots_in"]  # fmt: skip
+__all__ = ["Held", "Named", "Recorder", "Row", "Silent", "Slot", "accumulate", "adopt", "decides_otherwise",
+           "difference", "read", "slots_in"]  # fmt: skip
 
 
 class Slot:
@@ -564,8 +564,17 @@ def _sum(a: Any, b: Any) -> Any:
 
 
 # -- two recordings ----------------------------------------------------------------------------------------------------
-def difference(first: Recorder, second: Recorder) -> str:
-    """The first difference between two runs of a step besides the values of their arguments; "" if there is none."""
+def difference(first: Recorder, second: Recorder, may_be_new: bool = False) -> str:
+    """The first difference between two runs of a step besides the values of their arguments; "" if there is none.
+
+    With `may_be_new` an array may be made anew in each run, with the same bits.
+    """
+    if may_be_new:
+        return _difference(first, second, _same_bits)
+    return _difference(first, second, _same)
+
+
+def _difference(first: Recorder, second: Recorder, same: Callable[[Any, Any], bool]) -> str:
     for i, (a, b) in enumerate(zip(first.rows, second.rows, strict=False)):
         where = f"{b.name} at {b.line}"
         if a.name != b.name or not _same(a.function, b.function):
@@ -573,7 +582,7 @@ def difference(first: Recorder, second: Recorder) -> str:
         if a.slot != b.slot or a.parts != b.parts:
             return f"{where} has another result"
         for x, y in zip((a.args, a.words), (b.args, b.words), strict=True):
-            found = _differ(x, y)
+            found = _differ(x, y, same)
             if found:
                 return f"{where} has an operand that is neither an argument of the step nor computed from one by " \
                        f"operations: {found}"
@@ -613,17 +622,32 @@ def _is_value(x: Any) -> bool:
     return isinstance(x, frozenset) or (parameters is not None and parameters.frozen)
 
 
-def _differ(a: Any, b: Any) -> str:
+def decides_otherwise(first: Recorder, second: Recorder) -> bool:
+    """Whether a decision on data that a replay makes anew had another result in the second run."""
+    return any(
+        a.expected and b.expected and a.name == b.name and not _same(a.value, b.value)
+        for a, b in zip(first.rows, second.rows, strict=False)
+    )
+
+
+def _same_bits(a: Any, b: Any) -> bool:
+    """Whether two constants are one, or arrays with the same bits."""
+    if a.__class__ is np.ndarray and b.__class__ is np.ndarray and a is not b:
+        return (a.dtype, a.shape, a.strides) == (b.dtype, b.shape, b.strides) and a.tobytes() == b.tobytes()
+    return _same(a, b)
+
+
+def _differ(a: Any, b: Any, same: Callable[[Any, Any], bool]) -> str:
     """The difference between the arguments of two rows, as text; "" if there is none."""
     if a.__class__ is b.__class__:
         first, second = _parts_of(a), _parts_of(b)
         if first is not None and second is not None:
             if len(first) != len(second):
                 return f"{len(first)} values, then {len(second)}"
-            return next((found for x, y in zip(first, second, strict=True) if (found := _differ(x, y))), "")
+            return next((found for x, y in zip(first, second, strict=True) if (found := _differ(x, y, same))), "")
         if a.__class__ is Slot:
             return "" if a.at == b.at else "another value"
-    if _same(a, b):
+    if same(a, b):
         return ""
     if a.__class__ is Slot or b.__class__ is Slot:
         return "another value"
