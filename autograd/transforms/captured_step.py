@@ -316,7 +316,7 @@ class CapturedStep:
         return True
 
     def _roots(self, form: Form, first: _Run | None) -> Iterator[tuple[str, Any]]:
-        """What the step reads besides arrays among its arguments. The first run may have found more than code names."""
+        """The objects in which the step may read state. The first run may have found some that no code names."""
         yield getattr(self._step, "__name__", "step"), self._step
         yield from (("an argument", x) for x in form.held)
         if first is not None:

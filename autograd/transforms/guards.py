@@ -213,7 +213,7 @@ class Seen(Capture):
 
 
 class Guard:
-    """What a recorded run depends on: what the step could reach before it, arrays of leaves, the state of the thread.
+    """The state that a recorded run depends on: of what the step could reach before, of leaves, of the thread.
 
     Parameters
     ----------

@@ -96,7 +96,7 @@ class Place:
         return place
 
     def values(self) -> list[Any]:
-        """What it holds now."""
+        """The values that it holds now."""
         try:
             return list(chain.from_iterable(read() for read in self.reads))
         except (ValueError, KeyError, AttributeError):  # a cell is empty, or something is gone
@@ -187,7 +187,7 @@ class Reach:
 
     # -- what has changed --------------------------------------------------------------------------------------------
     def changes(self) -> list[Change]:
-        """What places hold now that they did not hold before, by the keys that they have now."""
+        """The values that places hold now and did not hold before, by the keys that they have now."""
         found = []
         for place, before in zip(self.places, self.held, strict=True):
             after = place.values()
@@ -243,7 +243,7 @@ class Reach:
                 waiting.extend(self._parts(path, x))
 
     def _parts(self, path: str, x: Any) -> Iterator[tuple[str, Any]]:
-        """What an object holds, each with its path. Its places are noted."""
+        """The values that an object holds, each with its path. Its places are noted."""
         kind = type(x)
         if kind in TENSORS:
             if isinstance(x, Leaf):
@@ -289,7 +289,7 @@ class Reach:
         self.places.append(Place.fixed(path, [f".{name}"], _getter(name), [(x,)], holder))
 
     def _contents(self, path: str, x: Any) -> Iterator[tuple[str, Any]]:
-        """What a container holds."""
+        """The values that a container holds."""
         if isinstance(x, dict):
             self._add(path, lambda: [*(f", the key {k!r}" for k in x), *(f"[{k!r}]" for k in x)], x.keys, x.values,
                       holder=x)  # fmt: skip

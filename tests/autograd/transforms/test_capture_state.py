@@ -584,6 +584,12 @@ def _constants_made_anew_in_each_call(wrap: Wrap) -> Any:
 
 
 @program()
+def _a_draw_with_a_seed_of_the_step(wrap: Wrap) -> Any:
+    do = wrap(lambda x: ag.tensor(x) + numpy.random.default_rng(0).standard_normal(4))
+    return [bits(do(data(i)[0])) for i in range(CALLS)]
+
+
+@program()
 def _a_step_that_raises_for_other_values(wrap: Wrap) -> Any:
     def step(x: Any) -> Any:
         if x.array.min() < 0.5:
