@@ -1,5 +1,7 @@
 """``python -m autograd registry`` lists all operations as a table, as JSON or as Markdown.
 
+``python -m autograd weights FILE`` compares a file of weights with its digests.
+
 ``python -m autograd stubs`` writes the stubs of `autograd.numpy` for type checkers.
 """
 
@@ -8,17 +10,18 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import warnings
 from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
-from .errors import RingtapeError
+from .errors import RingtapeError, printable
 
 _COLUMNS = ("operation", "word", "operands", "saves", "R", "I", "P", "V", "Shard(0)", "cases")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command, and return its exit status: 0, or 2 if there is no operation of a given name.
+    """Run the command, and return its exit status: 0, 1 if a file is damaged, or 2 if a given name is unknown.
 
     Examples
     --------
@@ -35,6 +38,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     form = registry.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="one JSON object with an entry per operation")
     form.add_argument("--markdown", action="store_true", help="the page docs/operations.md")
+    weights = commands.add_parser("weights", help="compare files that nn.save wrote with their digests")
+    weights.add_argument("files", nargs="+")
     commands.add_parser("stubs", help="write the stubs of autograd.numpy for type checkers")
     arguments = parser.parse_args(argv)
     if arguments.command == "stubs":
@@ -43,6 +48,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         for name in stubs.STUBS:
             stubs.path(name).write_text(stubs.stub(import_module(name)))
         return 0
+    if arguments.command == "weights":
+        return max(map(_check_weights, arguments.files))
     from .testing.listing import rows  # loads all operations, which --help does not need
 
     try:
@@ -54,6 +61,30 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(json.dumps({row["name"]: row for row in found}, indent=1))
     else:
         print(markdown(found) if arguments.markdown else table(found))
+    return 0
+
+
+def _check_weights(path: str) -> int:
+    """Print what a file of weights has and whether it is as it was saved; return 0, or 1 if it is not known to be."""
+    from .nn import contents
+
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        try:
+            found = contents(path, check=True)
+        except (RingtapeError, OSError) as error:
+            print(f"{path}: {error.reason if isinstance(error, RingtapeError) else error}", file=sys.stderr)
+            return 1
+    arrays = {name: each for name, each in found.items() if each.kind == "array"}
+    for name, each in arrays.items():
+        print(printable(f"{name}  {each}"))
+    kinds = {each.checksum for each in arrays.values()}
+    if told:
+        print(f"{path}: {told[0].message}", file=sys.stderr)
+        return 1
+    state = "each is as it was saved" if "" not in kinds else (
+        "it has no digests, so that changed bits cannot be seen: another program wrote it")  # fmt: skip
+    print(f"{path}: {len(arrays)} arrays; {state}")
     return 0
 
 

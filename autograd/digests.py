@@ -1,5 +1,6 @@
-"""Digests: BLAKE2b, the bytes of values, and projections of arrays, which are equal up to rounding where arrays are.
+"""Digests: BLAKE2b, checksums of files, the bytes of values, and projections, equal up to rounding where arrays are.
 
+The checksums of files are xxh3 of the library xxhash, which is optional and imported here alone, and otherwise crc32.
 BLAKE2b is that of the standard library, without the rest of `hashlib`: importing `hashlib` loads OpenSSL, which takes a
 twentieth of the start of a program, on every rank.
 """
@@ -7,6 +8,7 @@ twentieth of the start of a program, on every rank.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 from zlib import crc32
@@ -20,7 +22,43 @@ try:
 except ImportError:  # an interpreter that keeps it elsewhere
     from hashlib import blake2b
 
-__all__ = ["Projection", "blake2b", "bytes_of_values", "is_near", "projection"]
+__all__ = [
+    "CHECKSUMS", "Projection", "blake2b", "bytes_of_values", "checksum_class", "is_near", "projection",
+    "usual_checksum",
+]  # fmt: skip
+
+
+class _Crc32:
+    """The checksum of zlib, with the methods of those of hashlib."""
+
+    def __init__(self) -> None:
+        self.value = 0
+
+    def update(self, data: Any) -> None:
+        self.value = crc32(data, self.value)
+
+    def hexdigest(self) -> str:
+        return f"{self.value:08x}"
+
+
+CHECKSUMS = ("xxh3_64", "crc32")
+
+
+def checksum_class(name: str) -> Callable[[], Any] | None:
+    """The class of one of `CHECKSUMS`, with ``update`` and ``hexdigest``; None if its library is not installed."""
+    if name == "crc32":
+        return _Crc32
+    try:
+        import xxhash
+    except ImportError:
+        return None
+    made: Callable[[], Any] = xxhash.xxh3_64
+    return made
+
+
+def usual_checksum() -> str:
+    """The checksum of new files. xxh3 is ten times as fast as crc32 (12 and 1 GB/s), and faster than any disk."""
+    return CHECKSUMS[0] if checksum_class(CHECKSUMS[0]) else CHECKSUMS[1]
 
 Projection = tuple[float, float]
 """The dot product of an array with fixed weights, and the largest difference that rounding may make."""

@@ -13,16 +13,21 @@ import os
 from collections.abc import Mapping
 from typing import NamedTuple
 
-__all__ = ["VARIABLES", "Variable", "is_traceback_full", "problems", "seconds", "value"]
+__all__ = ["VARIABLES", "Variable", "is_traceback_full", "of_record", "problems", "seconds", "value"]
 
 
 class Variable(NamedTuple):
-    """A variable: its meaning, its values (() for those of a form), and the one that holds if it is not set."""
+    """A variable: its meaning, its values (() for those of a form), and the one that holds if it is not set.
+
+    `is_replayed` is whether a replay takes the value from the record. It changes what a run computes or reports, and is
+    one of `values` or a number: a record may come from anybody, so it names no file and no library.
+    """
 
     meaning: str
     values: tuple[str, ...] = ()
     default: str = ""
     form: str = "seconds"  # any other one is checked by its reader
+    is_replayed: bool = False
 
     @property
     def row(self) -> str:
@@ -32,14 +37,16 @@ class Variable(NamedTuple):
 
 
 VARIABLES: dict[str, Variable] = {
-    "RINGTAPE_CHECK": Variable("the checking mode", ("off", "first", "always", "ranks"), "first"),
+    "RINGTAPE_CHECK": Variable("the checking mode", ("off", "first", "always", "ranks"), "first", is_replayed=True),
     "RINGTAPE_SCALE": Variable(
         "what becomes of a gradient that is probably a power of the number of ranks too large or too small: "
         "[Scale](guides/scale.md)", ("warn", "error", "off"), "warn",
+        is_replayed=True,
     ),
     "RINGTAPE_TIMEOUT_S": Variable(
         "how long a rank may wait for another one, in a call, to make or close a world, or at the end of its program; "
-        "if it is not set, 300 s in mode `ranks` (not at the end), otherwise no limit"
+        "if it is not set, 300 s in mode `ranks` (not at the end), otherwise no limit",
+        is_replayed=True,
     ),
     "RINGTAPE_REPORT_S": Variable(
         "how long a rank waits before the waits of all ranks are printed, while the job goes on",
@@ -62,7 +69,8 @@ VARIABLES: dict[str, Variable] = {
     "RINGTAPE_TRACEBACK": Variable(
         "`full`: show ringtape's own frames in the traceback of its errors, too", ("full",)
     ),
-    "RINGTAPE_COMPILED": Variable("`0`: do not use the kernels compiled by Numba", ("0", "1"), "1"),
+    "RINGTAPE_COMPILED": Variable("`0`: do not use the kernels compiled by Numba", ("0", "1"), "1",
+                                  is_replayed=True),
     "RINGTAPE_BLAS": Variable(
         "the library that computes large products of matrices on the processor; if it is not set, NumPy's. The same "
         "for all ranks; `python -m collectives doctor --details` measures what `mkl` would bring",
@@ -143,6 +151,20 @@ def problems(environment: Mapping[str, str] = os.environ) -> dict[str, tuple[str
         elif problem := _problem(name, given):
             found[name] = f"{name}={given!r}: needed {problem}", f"export {name}=VALUE with {problem}"
     return found
+
+
+def of_record(recorded: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of a record that its replay takes.
+
+    Examples
+    --------
+    >>> of_record({"RINGTAPE_CHECK": "always", "RINGTAPE_SCALE": "x", "RINGTAPE_BLAS": "/tmp/a.so", "PATH": "/tmp"})
+    {'RINGTAPE_CHECK': 'always'}
+    """
+    return {
+        name: recorded[name] for name, variable in VARIABLES.items()
+        if variable.is_replayed and recorded.get(name) and not _problem(name, recorded[name])
+    }  # fmt: skip
 
 
 def _problem(name: str, given: str) -> str:

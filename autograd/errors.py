@@ -28,10 +28,10 @@ from .environment import is_traceback_full
 __all__ = [
     "AbsentError", "AnomalyError", "ArgumentError", "AxisError", "CaptureError", "CheckpointError",
     "CheckpointWarning", "CollectiveMismatch", "CommunicationError", "ConflictError", "DamagedCheckpoint",
-    "DeadlockError", "DependencyError", "DeviceError", "DtypeError", "FileError", "GradientWarning", "LayoutError",
-    "LinAlgError", "MeshError", "MissingKeyError", "NotDifferentiable", "NumberError", "ObjectiveError",
+    "DeadlockError", "DependencyError", "DeviceError", "DtypeError", "FileError", "FileWarning", "GradientWarning",
+    "LayoutError", "LinAlgError", "MeshError", "MissingKeyError", "NotDifferentiable", "NumberError", "ObjectiveError",
     "OptionError", "PositionError", "RankFailed", "ReplicaMismatch", "ReplicaWarning", "RingtapeError",
-    "SavedArrayError", "ScaleError", "ScaleWarning", "ShapeError", "TapeError",
+    "SavedArrayError", "ScaleError", "ScaleWarning", "ShapeError", "TapeError", "WriteError",
 ]  # fmt: skip
 
 
@@ -152,6 +152,12 @@ class FileError(RingtapeError, ValueError):
     """A file is damaged, or is of another kind than needed. The message names the file and the entry."""
 
 
+class WriteError(FileError, OSError):
+    """A file cannot be written. The message names it and the reason; what was there before is as it was."""
+
+    __str__ = Exception.__str__  # that of an OSError with a number is the system's text alone
+
+
 class CheckpointError(FileError):
     """A checkpoint cannot be written or read. The message names the step, the file, the entry and the place in it."""
 
@@ -259,6 +265,12 @@ class ReplicaWarning(RingtapeError, UserWarning):
     It is a parameter, or the operand of a sum over the ranks. The reverse is a replica that has become different, and
     that `parallel.elastic.Replicas` has repaired.
     """
+
+    _has_line = False
+
+
+class FileWarning(RingtapeError, UserWarning):
+    """The values of a file are not compared with its digests, because the library of these is not installed."""
 
     _has_line = False
 
@@ -649,8 +661,13 @@ def _is_of_program(frame: FrameType) -> bool:
     file = frame.f_code.co_filename
     known = _user_files.get(file)
     if known is None:
-        known = _user_files[file] = not file.startswith(_library_folders())
+        known = _user_files[file] = is_file_of_program(file)
     return known
+
+
+def is_file_of_program(file: str) -> bool:
+    """Whether a source file is the user's, and not that of ringtape, of the standard library or of a package."""
+    return not file.startswith(_library_folders())
 
 
 @cache

@@ -7,6 +7,7 @@ import platform
 import re
 import time
 from collections.abc import Callable
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -67,11 +68,17 @@ def _version(distribution: str) -> str | None:
         return None
 
 
+@cache
+def _library(path: str) -> Any:
+    """A shared library, of which each checkpoint would otherwise make functions that ctypes keeps: 60 bytes a save."""
+    return ctypes.CDLL(path)
+
+
 def _openblas() -> tuple[str | None, int | None]:
     """The kernel and the number of threads of the OpenBLAS that is loaded, or None where there is none."""
     for path in _loaded("openblas"):
         try:
-            library = ctypes.CDLL(path)
+            library = _library(path)
         except OSError:
             continue
         for before in ("scipy_", ""):  # NumPy's wheels rename the functions

@@ -490,6 +490,7 @@ class Mesh:
         self.norms += 1
         return is_due(self.norms)
 
+    @typed_errors
     def quiet(self, is_quiet: bool) -> None:
         """Begin, or end, that the ranks compare nothing but their calls, as in replays of a captured step."""
         self.__class__ = _QuietMesh if is_quiet else Mesh

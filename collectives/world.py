@@ -189,7 +189,7 @@ class World:
         if environment.value("RINGTAPE_RECORD") and self.kind == "mpi" and Replayed.job is None:
             from .transports import recording
 
-            recording.begin(self.communicator, self.kind)
+            recording.begin(self.communicator)
         if self._job.has_processes:
             process.worlds.append(self)
             if ranks is not None and checked_ranks(kind, ranks) != self.size:

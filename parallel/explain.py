@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
+from autograd.errors import ArgumentError, short, typed_errors
+from autograd.nn.archive import json_of
 from collectives.inspect.observing import observing
 from collectives.transports.request import given_bytes, shown
 
@@ -158,7 +160,35 @@ def to_json(of: RankPlan) -> bytes:
     return json.dumps({**of.__dict__, "traffic": [list(t) for t in of.traffic]}).encode()
 
 
+@typed_errors
 def from_json(data: bytes) -> RankPlan:
-    """The inverse of `to_json`."""
-    found = json.loads(data)
-    return RankPlan(**{**found, "traffic": [CallCount(*t) for t in found["traffic"]]})
+    """The inverse of `to_json`.
+
+    Raises
+    ------
+    ArgumentError
+        It is no such text, as of another version of ringtape.
+    """
+    try:
+        found = json_of(data)
+        plan = RankPlan(**{**found, "traffic": [CallCount(*t) for t in found["traffic"]]})
+        is_right = all(_is_kind(x, _FIELDS[name]) for name, x in vars(plan).items()) and all(
+            _is_kind(x, kind) for t in plan.traffic for x, kind in zip(t, ("str", "str", "int", "int"), strict=True)
+        )
+    except (ValueError, TypeError, LookupError) as error:
+        raise ArgumentError(f"explain.from_json: {short(data)} is no plan of a rank: {error}") from error
+    if not is_right:
+        raise ArgumentError(f"explain.from_json: {short(data)} is no plan of a rank: it has values of other types")
+    return plan
+
+
+_FIELDS: dict[str, Any] = {field.name: field.type for field in fields(RankPlan)}
+
+
+def _is_kind(x: Any, kind: str) -> bool:
+    """Whether a value of JSON is of a type by its annotation, of those that `RankPlan` has."""
+    if kind == "dict[str, int]":
+        return isinstance(x, dict) and all(_is_kind(each, "int") for each in x.values())
+    if kind.startswith("list"):
+        return isinstance(x, list) and (kind != "list[str]" or all(isinstance(each, str) for each in x))
+    return isinstance(x, str) if kind == "str" else type(x) is int

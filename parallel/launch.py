@@ -22,9 +22,9 @@ import shlex
 import shutil
 import signal
 import socket
+import stat
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -33,10 +33,10 @@ from types import FrameType
 from typing import Any
 
 from autograd.environment import value
+from autograd.files import PrivateFolder, replacing, temporary
 
 from .checkpoint import REQUEUE
 from .checkpoint.directory import Directory
-from .checkpoint.disk import make_durable, write_text
 
 __all__ = ["finished", "main"]
 
@@ -59,7 +59,7 @@ def finished() -> None:
 
     Raises
     ------
-    CheckpointError
+    WriteError
         The file cannot be written.
 
     Examples
@@ -75,9 +75,8 @@ def finished() -> None:
     """
     given = value(_DONE)
     if given:
-        path = Path(given)
-        write_text(path, time.strftime("%Y-%m-%dT%H:%M:%SZ\n", time.gmtime()))
-        make_durable(path.parent)
+        with replacing(given, "finished") as file:
+            file.write(time.strftime("%Y-%m-%dT%H:%M:%SZ\n", time.gmtime()).encode())
 
 
 def _say(text: str) -> None:
@@ -238,8 +237,11 @@ class Launcher:
             for each in self._passed:
                 if signal.getsignal(each) != signal.SIG_IGN:  # as under nohup
                     before[each] = signal.signal(each, self._receive)
-            with tempfile.TemporaryDirectory(prefix="ringtape-launch.") as folder:
-                return self._starts(os.path.join(folder, "hosts"))
+            if self.hosts is None:
+                return self._starts("")
+            above = temporary()
+            with PrivateFolder.make(os.path.join(above, f".ringtape-launch-{os.urandom(8).hex()}")) as folder:
+                return self._starts(os.path.join(folder.path, "hosts"))
         finally:
             for each, handler in before.items():
                 signal.signal(each, handler)
@@ -346,7 +348,14 @@ class Launcher:
             time.sleep(min(0.1, seconds))
 
     def _is_done(self) -> bool:
-        return self.done is not None and self.done.exists()
+        """Whether the file is there. One of another user is an order that this one has not given."""
+        if self.done is None:
+            return False
+        try:
+            status, folder = os.lstat(self.done), os.stat(self.done.parent)
+        except OSError:
+            return False
+        return stat.S_ISREG(status.st_mode) and status.st_uid in (os.geteuid(), folder.st_uid)
 
     def _newest_step(self) -> int | None:
         steps = [] if self.progress is None else self.progress.steps()

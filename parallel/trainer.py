@@ -15,7 +15,7 @@ import numpy as np
 import autograd as ag
 from autograd import nn, optim
 from autograd.arrays.capture import refuse_recorded
-from autograd.arrays.device import as_array, device_of, runtime_of, to_host
+from autograd.arrays.device import as_array, device_of, is_inexact, runtime_of, to_host
 from autograd.engine.leaves import Parameter
 from autograd.engine.state import outside_mesh, state
 from autograd.engine.tensor import Tensor
@@ -42,7 +42,7 @@ from .verify import Report, compare_with_serial
 
 __all__ = ["Axes", "Trainer"]
 
-_TOLERANCES = {"f": 1e-4, "d": 1e-10}
+_TOLERANCES = {"f": 1e-4, "d": 1e-10, "F": 1e-4, "D": 1e-10}
 
 
 @dataclass(frozen=True)
@@ -599,12 +599,12 @@ class Trainer:
             found[name] = value
         return found
 
-    def _serial(self, values: Mapping[str, Any], dtype: Any = None) -> nn.Sequential:
-        """The model for one process with these values."""
+    def _serial(self, values: Mapping[str, Any], in_double: bool = False) -> nn.Sequential:
+        """The model for one process with these values, which may be in float64."""
         layers = self._made()
         for name, p in layers.named_parameters():
             value = values[name].reshape(p.array.shape)
-            p.array = value.astype(dtype) if dtype is not None else value.astype(p.array.dtype)
+            p.array = _double(value) if in_double else value.astype(p.array.dtype)
         return layers
 
     def verify(self, inputs: Any, targets: Any, count: int | None = None, *, tolerance: float | None = None) -> Report:
@@ -651,7 +651,7 @@ class Trainer:
     def _alone(self, values: Mapping[str, Any], inputs: Any, targets: Any, scale: float) -> tuple[float, list[Any]]:
         """The loss and the gradients of one process in float64."""
         with replaced_world(World("threads", ranks=1).communicator), outside_mesh():
-            layers = self._serial(values, np.float64)
+            layers = self._serial(values, in_double=True)
             split = [Microbatches(np.array_split(_double(a), self.microbatches)) for a in (inputs, targets)]
             pipeline = Pipeline(
                 layers, copy.deepcopy(self._loss), microbatches=self.microbatches, seed=self.seed,
@@ -699,7 +699,10 @@ def _check_elementwise(optimizer: Any, parameters: Iterable[Parameter]) -> None:
 
 
 def _double(array: Any) -> Any:
-    return array.astype(np.float64) if array.dtype.kind == "f" else array
+    """An array in float64, a complex one in complex128; integers and the like as they are."""
+    if not is_inexact(array.dtype):
+        return array
+    return array.astype(np.complex128 if array.dtype.kind == "c" else np.float64)
 
 
 def _device_of(parameters: list[Parameter]) -> tuple[str, int]:

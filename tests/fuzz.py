@@ -212,6 +212,13 @@ class Odd:
     """An object of the user's, without anything."""
 
 
+class Mine(np.ndarray):
+    """A class of arrays of the user's, whose product is another one."""
+
+    def __mul__(self, other: Any) -> Any:
+        return self
+
+
 def fails(*args: Any, **words: Any) -> Any:
     raise Planted
 
@@ -306,6 +313,13 @@ MADE: tuple[Callable[[Draw], Any], ...] = (
     lambda d: np.array([None, 1.0], object), lambda d: np.full(3, np.nan), lambda d: np.array([np.inf, -np.inf]),
     lambda d: np.zeros(3, [("a", "f8")]), lambda d: np.zeros(2, "M8[D]"), lambda d: np.zeros(3, ">f8"),
     lambda d: np.ma.masked_array([1.0, 2.0], [0, 1]), lambda d: np.matrix([[1.0, 2.0]]),
+    lambda d: np.ma.masked_array(d.array((2, 3)), True), lambda d: np.ma.masked, lambda d: np.rec.array([(1, 2.0)]),
+    lambda d: np.array(["a", "b"], np.dtypes.StringDType()), lambda d: np.zeros(2, "V3"), lambda d: np.void(b"ab"),
+    lambda d: np.array(object(), object), lambda d: d.array((3,)).view(Mine), lambda d: np.array(np.nan),
+    lambda d: np.array([2**63, 2**64 - 1], np.uint64), lambda d: np.array([-(2**63)]), lambda d: d.array((3,), "G"),
+    lambda d: np.array([6e4, -6e4], "e"), lambda d: np.array([1e308, -1e308]), lambda d: np.array(1j, "F"),
+    lambda d: np.zeros((3, 0, 2), "D"), lambda d: np.array("2020", "M8[Y]"), lambda d: np.array(b"x"),
+    lambda d: ag.tensor(d.array((2, 0))), lambda d: ag.tensor(1j), lambda d: [d.array((3,)), d.array((2,))],
     lambda d: np.broadcast_to(np.float64(1), (2**10, 2**8)), lambda d: np.broadcast_to(1.0, (1,) * 30),
     lambda d: np.random.default_rng(0), lambda d: np.ones((1, 1, 1, 1)), lambda d: Key(0), lambda d: ag.Tape(),
     lambda d: d.parameter(), lambda d: d.module(), lambda d: d.optimizer(), lambda d: [d.tensor(), d.tensor()],
@@ -347,11 +361,11 @@ def _schedule(d: Draw) -> Any:
 
 
 def _path(d: Draw) -> str:
-    """The path of a file that may not exist, or of one that `nn.save` has written, which may be damaged."""
+    """The path of a file that may not exist, or be none, or of one that `nn.save` has written, which may be damaged."""
     if d.random.random() < 0.4:
-        return "fuzz.bin"
+        return d.pick(["fuzz.bin", "fuzz.bin", ".", "fuzz.bin/x.npz", "no/such/x.npz", "/dev/full", "x.safetensors"])
     with outside_mesh():
-        nn.save(nn.Linear(3, 2), path := f"saved{cc.world().rank}.npz")
+        nn.save(nn.Linear(3, 2), path := f"saved{cc.world().rank}.{d.pick(['npz', 'safetensors'])}")
     data = bytearray(Path(path).read_bytes())
     for _ in range(d.pick([0, 0, 1, 8])):
         data[d.random.randrange(len(data))] = d.random.randrange(256)
@@ -623,6 +637,7 @@ def verdict(error: BaseException, target: Target, given: Any) -> str:
         return "refused"  # NumPy refuses plain values
     called = re.match(r"([\w<>.]+)\(\) (got|takes|missing)", str(error))
     called = called or re.search(r"is an invalid keyword argument for (\w+)\(\)", str(error))
+    called = called or re.match(r"(\w+) expected (?:at (?:most|least) )?\d+ arguments?, got", str(error))
     values = (*given[0], *given[1].values())
     names = {target.name.rpartition(".")[2], *(type(x).__name__ for x in values)}
     names |= {name for x in values if isinstance(name := getattr(x, "name", getattr(x, "__name__", "")), str)}
@@ -701,6 +716,8 @@ class Fuzzer:
         import resource
 
         folder = os.getcwd()
+        with contextlib.suppress(ImportError):
+            importlib.import_module("matplotlib.figure")  # where it has no list of fonts yet, it starts a process
 
         def audit(event: str, args: Any) -> None:
             if not self.is_guarded:
@@ -710,7 +727,7 @@ class Fuzzer:
                 raise Forbidden(event)
             if event == "open" and isinstance(args[0], str | bytes) and args[1] and set(str(args[1])) & set("wax+"):
                 path = os.path.abspath(os.fsdecode(args[0]))
-                if not path.startswith((folder, "/dev/null", "/dev/shm", tempfile.gettempdir())):
+                if not path.startswith((folder, "/dev/null", "/dev/full", "/dev/shm", tempfile.gettempdir())):
                     raise Forbidden(f"open {path!r}")
 
         sys.addaudithook(audit)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -12,6 +13,7 @@ import numpy as np
 from numpy import ndarray
 
 from ..errors import OptionError
+from ..files import is_for_everyone
 
 __all__ = ["LEAST", "Library", "named", "path_of_mkl"]
 
@@ -38,6 +40,11 @@ class Library:
 
     def __init__(self, path: str):
         self.path = path
+        if os.path.exists(path) and is_for_everyone(path):
+            raise OptionError(
+                f"RINGTAPE_BLAS={path!r}: every user can write this library, which would run here\n"
+                "  fix: chmod o-w on it and on its folders, or another library"
+            )
         try:
             loaded = ctypes.CDLL(path)
         except OSError as error:

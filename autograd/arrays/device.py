@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ..errors import ArgumentError, DependencyError, DeviceError, DtypeError, OptionError, ShapeError
+from ..errors import ArgumentError, DependencyError, DeviceError, OptionError, ShapeError
 from .capture import refuse
+from .plain import require_plain, require_plain_array
 from .read_only import Guarded
 from .shape_only import Shaped, shape_only
 
@@ -114,19 +115,27 @@ def as_array(x: Any, dtype: Any = None, device: str | None = None) -> Any:
     """
     if device is not None:
         return to_device(as_array(x, dtype), device)
-    if is_array(x) and not isinstance(x, Guarded):
+    if x.__class__ is not np.ndarray or x.dtype.kind not in "biufc":
+        if not is_array(x) or isinstance(x, Guarded):
+            return _made_of(x, dtype)
         if not isinstance(x, _KNOWN):
             _require_current(x)
-        if x.dtype.kind not in "biufc" and not is_bfloat16(x.dtype):
-            raise DtypeError(f"an array of {_not_of_numbers(x.dtype)}")
-        if dtype is None and isinstance(x, np.ndarray) and x.dtype is not (same := np.dtype(x.dtype.type)):
-            if not x.dtype.isnative:
-                return np.array(x, same)
-            # equal dtypes can be two objects; dispatch compares them by identity
-            return x.view(same) if type(x) is np.ndarray and x.dtype == same else x
-        return x if dtype is None or x.dtype == dtype else x.astype(dtype)
+        if isinstance(x, np.ndarray) or x.dtype.kind not in "biufc":
+            require_plain_array(x)
+    if dtype is None and isinstance(x, np.ndarray) and x.dtype is not (same := np.dtype(x.dtype.type)):
+        if not x.dtype.isnative:
+            return np.array(x, same)
+        # equal dtypes can be two objects; dispatch compares them by identity
+        return x.view(same) if type(x) is np.ndarray and x.dtype == same else x
+    return x if dtype is None or x.dtype == dtype else x.astype(dtype)
+
+
+def _made_of(x: Any, dtype: Any) -> np.ndarray:
+    """A NumPy array made of a list, a number, or an object that gives one."""
     try:
-        result = np.asarray(x, dtype=dtype)
+        if isinstance(x, list | tuple):
+            require_plain(x)
+        result = np.asarray(x, dtype=dtype) if isinstance(x, Guarded) else np.asanyarray(x, dtype=dtype)
     except TypeError as error:
         if isinstance(x, list | tuple) and any(not isinstance(item, _KNOWN) and is_array(item) for item in x):
             raise DeviceError(
@@ -138,28 +147,9 @@ def as_array(x: Any, dtype: Any = None, device: str | None = None) -> Any:
         raise ShapeError(
             f"given {type(x).__name__}, of which NumPy makes no array: {error}; needed: lists of equal lengths"
         ) from None
-    if result.dtype.kind not in "biufc" and not is_bfloat16(result.dtype):
-        raise DtypeError(f"given {type(x).__name__}, which makes an array of {_not_of_numbers(result.dtype)}")
+    if type(result) is not np.ndarray or result.dtype.kind not in "biufc":
+        require_plain_array(result, f"given {type(x).__name__}")
     return result if result.dtype.isnative else result.astype(result.dtype.type)
-
-
-def _not_of_numbers(dtype: Any) -> str:
-    """The end of an error about an array of this dtype, with what makes it one of numbers."""
-    named = "objects" if dtype.kind == "O" else f"dtype {dtype}"
-    fix = _TO_NUMBERS.get(dtype.kind, "x.astype(float)")
-    if dtype.names:
-        fix = f"x[{dtype.names[0]!r}], one field"
-    return f"{named} was given; needed: numbers or booleans\n  fix: {fix}"
-
-
-_TO_NUMBERS = {
-    "M": "x.astype('int64'), counts of its unit",
-    "m": "x.astype('int64'), counts of its unit",
-    "U": "x.astype(float), if they are written numbers; numpy.unique(x, return_inverse=True)[1], numbers of classes",
-    "S": "x.astype(float), if they are written numbers; numpy.unique(x, return_inverse=True)[1], numbers of classes",
-    "O": "x.astype(float), if its elements are numbers; arrays of equal shapes are joined by numpy.stack",
-}
-"""What makes numbers of an array, by the kind of its dtype."""
 
 
 def to_host(x: Any) -> np.ndarray:

@@ -115,6 +115,11 @@ class Shaped(np.lib.mixins.NDArrayOperatorsMixin):
         return Shaped(shape, ufunc.resolve_dtypes((*dtypes, None))[-1], why)
 
     def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        if function in _READ_VALUES:
+            raise AbsentError(
+                f"numpy.{function.__name__} of {self!r} reads values, also for the shape of its result: {self.why}\n"
+                "  fix: a function whose result has a shape that does not depend on values, such as where(mask, x, 0)"
+            )
         if function in _REDUCTIONS:
             axis = kwargs.get("axis", args[1] if len(args) > 1 else None)
             return _reduced(function, args[0], axis, kwargs.get("keepdims", False))
@@ -137,6 +142,12 @@ class Shaped(np.lib.mixins.NDArrayOperatorsMixin):
 
 _OURS = (Shaped, np.ndarray, np.generic)
 _REDUCTIONS = {np.sum, np.mean, np.max, np.min, np.prod, np.any, np.all, np.argmax, np.argmin}
+_READ_VALUES = {
+    np.allclose, np.argwhere, np.array2string, np.array_equal, np.array_equiv, np.array_repr, np.array_str, np.bincount,
+    np.extract, np.flatnonzero, np.intersect1d, np.nonzero, np.setdiff1d, np.setxor1d, np.trim_zeros, np.union1d,
+    np.unique, np.unique_all, np.unique_counts, np.unique_inverse, np.unique_values,
+}  # fmt: skip
+"""Functions of which a stand-in gives a number, a text or a shape that the values would not."""
 _LIKE = {np.zeros_like, np.ones_like, np.empty_like, np.full_like}
 
 

@@ -20,6 +20,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from ..arrays.plain import BOXED
 from ..engine.leaves import tensor
 from ..engine.locks import guarded
 from ..engine.pytree import Structure, flatten
@@ -28,7 +29,6 @@ from ..engine.state import state
 from ..engine.tape import Tape
 from ..engine.tensor import TENSORS, Tensor
 from ..errors import TapeError
-from ..transforms.traced import BOXED
 
 __all__ = [
     "Box", "DictBox", "SequenceBox", "TraceStack", "VJPNode", "backward_pass", "isbox", "new_box", "trace_stack",

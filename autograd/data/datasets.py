@@ -9,6 +9,7 @@ import numpy as np
 
 from .. import random
 from ..arrays.device import is_array, move
+from ..arrays.plain import require_plain
 from ..engine.pytree import flatten
 from ..engine.tensor import TENSORS
 from ..errors import ArgumentError, DtypeError, LayoutError, OptionError, ShapeError, typed_errors
@@ -70,6 +71,8 @@ class TensorDataset(Dataset):
     ------
     ShapeError
         The arrays have different numbers of rows, or no dimension.
+    DtypeError
+        An array is masked, or has an arithmetic of its own.
     LayoutError
         A Tensor has another layout: every rank needs the same rows, all of them.
 
@@ -127,6 +130,7 @@ def _plain(x: Any) -> Any:
                    "make the data set of the array with all rows, before it becomes a Tensor or is sharded")
             )  # fmt: skip
         x = x.array
+    require_plain(x, "TensorDataset", numbers=False)  # a collate_fn may make numbers of texts and objects
     try:
         return x if is_array(x) else np.asarray(x)
     except (TypeError, ValueError) as error:
@@ -269,6 +273,7 @@ def default_collate(examples: Sequence[Any]) -> Any:
 
 def _stacked(column: Sequence[Any]) -> np.ndarray:
     plain = [x.array if x.__class__ in TENSORS else x for x in column]
+    require_plain(plain, "default_collate", numbers=False)
     arrays = [x if is_array(x) else np.asarray(x) for x in plain]
     for i, array in enumerate(arrays):
         if array.dtype.kind not in "biufc":

@@ -24,6 +24,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from ..arrays.half import total
+from ..arrays.plain import require_plain
 from ..errors import ArgumentError, RingtapeError, find_site, refused
 from ..layouts.messages import REJECTED, raise_unfit
 from ..layouts.rank_values import frozen
@@ -40,6 +41,7 @@ __all__ = ["announce", "bind", "identity", "ones", "unbroadcast", "without_tenso
 
 # A dtype of kind "V" is bfloat16: `as_array` lets no other one in.
 _NUMBERS = frozenset((float, int))
+_PLAIN = frozenset((float, int, np.ndarray))
 _SCALARS = frozenset((np.float64, np.float32, np.float16, np.complex64, np.complex128))
 _F32, _F64 = np.dtype(np.float32), np.dtype(np.float64)
 _new = object.__new__
@@ -116,7 +118,11 @@ def _promoted_before(op: Any, xs: tuple[Any, ...], options: tuple[Any, ...]) -> 
 
 
 def without_tensors(op: Any, xs: tuple[Any, ...], options: tuple[Any, ...]) -> Any:
-    """The result for operands none of which is a Tensor: plain values."""
+    """The result for operands none of which is a Tensor: plain values. NumPy's own functions keep masks and units."""
+    if op.function.__class__ is not np.ufunc:
+        for x in xs:
+            if x.__class__ not in _PLAIN:
+                require_plain(x, op.name)
     try:
         return (op.instead or op.function)(*xs, *options)
     except REJECTED as error:

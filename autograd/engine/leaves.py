@@ -99,7 +99,8 @@ class Leaf(Tensor):
     def grad(self) -> Tensor | None:
         """The gradient, summed over all backward passes since `zero_grad`; of the leaf's dtype and the dual layout.
 
-        A float16 or bfloat16 gradient is summed in float32, and rounded when `grad` is read.
+        A float16 or bfloat16 gradient is summed in float32, and rounded when `grad` is read. At a complex ``x + iy`` it
+        is ``df/dx - i df/dy``, the conjugate of torch's; optimizers step along the conjugate.
 
         Raises
         ------
@@ -162,7 +163,8 @@ class Leaf(Tensor):
             )
         if g.array.dtype != dtype:
             raise DtypeError(
-                f"a gradient of dtype {g.array.dtype} was assigned to {name} of dtype {dtype}. Fix: g.astype(p.dtype)"
+                f"a gradient of dtype {g.array.dtype} was assigned to {name} of dtype {dtype}. Fix: "
+                + ("g.real" if g.array.dtype.kind == "c" and dtype.kind != "c" else "g.astype(p.dtype)")
             )
         if g.array.__class__ is not self.array.__class__:
             require_one_device("grad", **{name: self, "gradient": g})

@@ -12,7 +12,7 @@ import numpy as np
 
 from ..arrays.device import as_array, require_one_device
 from ..arrays.shape_only import Shaped, shape_only
-from ..errors import DtypeError, LayoutError, ShapeError, TapeError
+from ..errors import DtypeError, LayoutError, ObjectiveError, ShapeError, TapeError
 from ..layouts.inference import axes_in
 from ..layouts.layout import C, I, Layout, P, R, V, is_copy_for_part, may_relabel
 from ..layouts.messages import describe, own_part, require_one_number
@@ -21,7 +21,7 @@ from .recording import OUTSIDE, UNRECORDED, Recording
 from .state import state
 from .tensor import FROM_A_GRADIENT, Tensor, relabel
 
-__all__ = ["is_followed_leaf", "place_in", "place_of", "seeds"]
+__all__ = ["is_followed_leaf", "place_in", "place_of", "refuse_complex_objective", "seeds"]
 
 
 # -- places ------------------------------------------------------------------------------------------------------------
@@ -145,10 +145,22 @@ def _fits(y: Any, ct: Any) -> bool:
     )  # fmt: skip
 
 
+def refuse_complex_objective(caller: str, dtype: Any, otherwise: str = "") -> NoReturn:
+    """Raise ObjectiveError for a complex number: a sweep from 1 takes the gradient of its real part."""
+    raise ObjectiveError(
+        f"{caller} of a loss of dtype {dtype}; needed: a real number, because complex numbers have no order, and an "
+        "optimizer would reduce the real part alone\n"
+        "  fix: np.abs(error) ** 2 in place of error ** 2 in the loss, or np.real(loss)"
+        + (f"\n  or:  {otherwise}, if the derivative of a holomorphic function is meant" if otherwise else "")
+    )
+
+
 def _one(y: Tensor) -> Tensor | None:
     """The cotangent of an objective, which is one number: 1; None where this rank does not hold it."""
     array, layout = y.array, y.layout
     dual = None if layout is None else layout.dual
+    if array.dtype.kind == "c":
+        refuse_complex_objective("backward", array.dtype, "tape.backward(loss, 1.0)")
     if isinstance(array, np.generic) and (layout is None or layout.one_number):
         return Tensor(type(array)(1), dual)
     if array.shape and array.size != 1:

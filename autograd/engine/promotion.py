@@ -13,6 +13,7 @@ import numpy as np
 
 from ..arrays.device import as_array, is_array, is_inexact
 from ..arrays.half import is_half, narrow, rounded
+from ..arrays.plain import require_plain_array
 from ..errors import ArgumentError, DtypeError, LayoutError, RingtapeError, ShapeError, typed
 from ..layouts.inference import axes_in, layout_of
 from ..layouts.layout import Shard, V
@@ -56,7 +57,9 @@ def promoted(op: Any, xs: tuple[Any, ...]) -> Any:
             grid = x.layout.grid
     taking = [x for x, letter in zip(xs, letters, strict=True) if letter != "S" and x is not None]
     try:
-        dtype = np.result_type(*map(_kind, taking)) if taking and op.promotes else None
+        dtype = np.result_type(*[_kind(x, op) for x in taking]) if taking and op.promotes else None
+    except RingtapeError:
+        raise
     except (TypeError, ValueError) as error:  # also lists of different lengths
         raise typed(error, f"{op.name}: {error}", _UNFIT) from error
     if dtype is not None and dtype.kind not in "biufcV":
@@ -136,17 +139,22 @@ def _operand(values: Any, dtype: Any, copies: bool) -> Any:
     return array if array.shape else array[()]
 
 
-def _kind(x: Any) -> Any:
+def _kind(x: Any, op: Any) -> Any:
     """The argument for `numpy.result_type`: an array's dtype, or a Python number, which is weak."""
     if x.__class__ in TENSORS:
         return x.array.dtype
+    if x.__class__ is np.ndarray and x.dtype.kind in "biufc":
+        return x.dtype
     x = plain(x)
-    if not is_array(x):
-        kinds: tuple[Any, ...] = (bool, int, float, complex)
-        for kind in kinds:
-            if isinstance(x, kind):
-                return kind(x)
-    return np.asarray(x).dtype if not is_array(x) else x.dtype
+    if is_array(x):
+        if isinstance(x, np.ndarray) or x.dtype.kind not in "biufc":
+            require_plain_array(x, op.name)
+        return x.dtype
+    kinds: tuple[Any, ...] = (bool, int, float, complex)
+    for kind in kinds:
+        if isinstance(x, kind):
+            return kind(x)
+    return np.asarray(x).dtype  # `given` refuses what is not plain in a list
 
 
 # -- rules on float16 and bfloat16 -----------------------------------------------------------------------------------

@@ -289,6 +289,8 @@ class Tape:
 
         Raises
         ------
+        ObjectiveError
+            A complex output without a cotangent.
         LayoutError
             An objective that is V (no single number) or R (each rank would seed its copy); a cotangent that has not the
             dual layout of its output.

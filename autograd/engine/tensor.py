@@ -10,6 +10,7 @@ their first use (`autograd.first_use`).
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ import numpy as np
 
 from ..arrays.capture import refuse_value
 from ..arrays.device import to_host
+from ..arrays.plain import OF_MASKED, require_plain_array
 from ..arrays.shape_only import Shaped, is_absent
 from ..errors import (
     ArgumentError,
@@ -26,6 +28,7 @@ from ..errors import (
     OptionError,
     SavedArrayError,
     TapeError,
+    is_own_file,
     short,
     typed,
     typed_errors,
@@ -80,6 +83,8 @@ class Tensor(Labelled):
                 f"{type(self).__name__}({short(array)}, {short(layout)}) was given; needed: an array, and its Layout\n"
                 "  fix: autograd.tensor(x, layout={axis: label}), which takes numbers and lists, too"
             )
+        if array.__class__ is not np.ndarray and isinstance(array, np.ndarray):
+            require_plain_array(array)
         self.array = array
         self.layout = layout
         self.tape = tape
@@ -425,6 +430,13 @@ class Tensor(Labelled):
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, np.dtype[np.generic]]:
         discrete = dtype is not None and np.dtype(dtype).kind in "biu"  # numpy.int64(x): indices have no derivative
         if state.recording is not None and self.requires_grad and not discrete:
+            if _is_read_by_masked_arrays():
+                raise NotDifferentiable(
+                    f"{self.name or 'a Tensor'}, of {describe(self.array, self.array.shape, self.layout)}, was to "
+                    "become a part of a masked array x on an active tape: numpy.ma would use its values alone; needed: "
+                    "plain arrays\n"
+                    f"  fix: {OF_MASKED}"
+                )
             raise NotDifferentiable(
                 f"{self.name or 'x'}, of {describe(self.array, self.array.shape, self.layout)}, was to become a plain "
                 "array on an active tape: computations on it would be silently missing from the gradient. "
@@ -569,6 +581,14 @@ class Tensor(Labelled):
         rows = [(", ".join(map(str, ranks)), text) for ranks, text in found[:_MOST_SHOWN]]
         rows += [("others", f"{len(found) - _MOST_SHOWN} more parts")] * (len(found) > _MOST_SHOWN)
         return notebook.table(rows, ("ranks", "hold"))
+
+
+def _is_read_by_masked_arrays() -> bool:
+    """Whether NumPy's masked arrays ask for the values of a Tensor, as in ``masked * tensor``."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and is_own_file(frame.f_code.co_filename):
+        frame = frame.f_back
+    return str(frame.f_globals.get("__name__")).startswith("numpy.ma.")
 
 
 def _converted(kind: Any, array: Any) -> Any:

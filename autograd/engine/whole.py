@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from ..arrays.device import is_inexact, to_host
+from ..arrays.plain import require_plain, require_plain_array
 from ..errors import DtypeError, MeshError, ShapeError, typed
 from ..layouts.layout import Layout, Shard
 from ..layouts.messages import describe
@@ -104,7 +105,11 @@ def whole_of(array: Any, layout: Layout | None, caller: str, name: str) -> Any:
     ------
     MeshError
         The value is divided, and its mesh is not current.
+    DtypeError
+        It is no plain array, as a buffer may be: see `require_plain_array`.
     """
+    if isinstance(array, np.ndarray | np.generic):
+        require_plain_array(array, f"{caller}: {name}", stored=True)
     if _mode.pieces:
         return None if array is None else Piece(array, layout)
     host = None if array is None else np.array(to_host(array))
@@ -146,16 +151,18 @@ def place_in_whole(shape: Sequence[int], layout: Layout) -> tuple[tuple[int, ...
 def refuse_loss(value: Any, dtype: Any, caller: str, name: str) -> None:
     """Raise DtypeError unless an array on the host may become one of `dtype` without a loss but that of rounding.
 
-    Complex numbers do not become real, nor fractions integers, nor integers others. Floating dtypes are rounded.
+    Complex numbers do not become real, nor fractions integers, nor integers others. Floating dtypes are rounded; a
+    number that is above the largest one of the dtype is not: it would be infinite.
 
     Raises
     ------
     DtypeError
         Something would be lost.
     """
-    if value.dtype == dtype or is_inexact(dtype) and is_inexact(value.dtype) and (
-        dtype.kind == "c" or value.dtype.kind != "c"
-    ):  # fmt: skip
+    if value.dtype == dtype:
+        return
+    if is_inexact(dtype) and is_inexact(value.dtype) and (dtype.kind == "c" or value.dtype.kind != "c"):
+        _refuse_overflow(value, dtype, caller, name)
         return
     fault = ""
     if value.dtype.kind not in _KINDS or dtype.kind not in _KINDS or _KINDS.index(value.dtype.kind) > _KINDS.index(
@@ -165,14 +172,46 @@ def refuse_loss(value: Any, dtype: Any, caller: str, name: str) -> None:
     elif dtype.kind in "iu" and value.dtype.kind != "b" and value.size:
         limits = np.iinfo(dtype)
         fault = "" if limits.min <= int(value.min()) and int(value.max()) <= limits.max else "numbers out of its range"
-    elif (value.astype(dtype).astype(value.dtype) != value).any():
-        fault = "digits of large numbers"
+    else:
+        with np.errstate(over="ignore", invalid="ignore"):
+            if (value.astype(dtype).astype(value.dtype) != value).any():
+                fault = "digits of large numbers"
     if fault:
         kept = {"c": "x.real", "f": f"numpy.rint(x).astype({str(dtype)!r})"}.get(value.dtype.kind)
         raise DtypeError(
             f"{caller}: {name} has dtype {value.dtype}; needed: {dtype}, in which {fault} would be lost\n"
             f"  fix: {kept or f'x.astype({str(dtype)!r})'}, if what is left is meant"
         )
+
+
+def _refuse_overflow(value: Any, dtype: Any, caller: str, name: str) -> None:
+    """Raise DtypeError if a finite number of an array would be infinite in another floating dtype."""
+    if not value.size or _largest(value.dtype) <= _largest(dtype):
+        return
+    flat = value.reshape(-1)  # in blocks, which need no memory for a second array
+    for start in range(0, flat.size, _BLOCK):
+        block = flat[start : start + _BLOCK]
+        with np.errstate(over="ignore"):
+            lost = ~np.isfinite(block.astype(dtype)) & np.isfinite(block)
+        if lost.any():
+            most = _largest(dtype)
+            clipped = f"numpy.clip(x, {-most:.8g}, {most:.8g}), if the largest number is meant"
+            raise DtypeError(
+                f"{caller}: {name} has dtype {value.dtype} and the number {block[lost.argmax()]!s}, which would be "
+                f"infinite in {dtype}, the dtype that is needed: its largest number is {most:.8g}\n"
+                f"  fix: a destination of {value.dtype}"
+                + ("" if dtype.kind == "c" else f"\n  or:  {clipped}")
+            )
+
+
+_BLOCK = 1 << 16  # elements
+
+
+def _largest(dtype: Any) -> Any:
+    """The largest number of a floating dtype, of each of its two numbers if it is complex."""
+    if dtype.kind == "V":  # bfloat16, which NumPy does not know, has the exponents of float32 and 7 bits of fraction
+        return (2 - 2.0**-7) * 2.0**127
+    return np.finfo(dtype).max
 
 
 class OwnedState(dict[str, Any]):
@@ -188,17 +227,17 @@ class OwnedState(dict[str, Any]):
         return part.astype(dtype, copy=not is_own)
 
 
-def part_of(value: Any, array: Any, layout: Layout | None, caller: str, name: str) -> Any:
-    """This rank's part of a whole value; `array` and `layout` are those of the destination.
+def part_of(value: Any, array: Any, layout: Layout | None, caller: str, name: str, dtype: Any = None) -> Any:
+    """This rank's part of a whole value; `array` and `layout` are those of the destination, and `dtype`, if another.
 
-    A Tensor with the same labels as the destination is this rank's part already.
+    It keeps its dtype. A Tensor with the same labels as the destination is this rank's part already.
 
     Raises
     ------
     ShapeError
         The shape is not that of the whole value.
     DtypeError
-        The values would lose more than rounding: see `refuse_loss`.
+        In the destination's dtype the values would lose more than rounding: see `refuse_loss`.
     LayoutError
         The destination is a Shard whose extents the ranks have not agreed on.
     """
@@ -206,6 +245,8 @@ def part_of(value: Any, array: Any, layout: Layout | None, caller: str, name: st
     if value.__class__ in TENSORS:
         same = value.layout is not None and layout is not None and value.layout.labels == layout.labels
         layout, value = None if same else layout, value.array
+    if not isinstance(value, Stored):
+        require_plain(value, f"{caller}: {name}")
     try:
         value = value if isinstance(value, Stored) else np.asarray(to_host(value))
     except (TypeError, ValueError) as error:
@@ -213,6 +254,7 @@ def part_of(value: Any, array: Any, layout: Layout | None, caller: str, name: st
             f"{caller}: {name} is a {type(value).__name__}, of which NumPy makes no array: {error}\n"
             "  fix: x.float() of a tensor of torch in bfloat16"
         )) from error  # fmt: skip
+    dtype = array.dtype if dtype is None else dtype
     whole, box = shape, tuple(slice(0, n) for n in shape)
     if sharded_axes(layout):
         assert layout is not None
@@ -236,7 +278,7 @@ def part_of(value: Any, array: Any, layout: Layout | None, caller: str, name: st
         raise ShapeError(text)
     if isinstance(value, Stored):
         part = value[box]
-        refuse_loss(part, array.dtype, caller, name)
+        refuse_loss(part, dtype, caller, name)
         return part
-    refuse_loss(value, array.dtype, caller, name)
+    refuse_loss(value, dtype, caller, name)
     return value[box]

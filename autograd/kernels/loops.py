@@ -7,13 +7,19 @@ number would make the arithmetic float64. Each loop speeds up its whole operatio
 from __future__ import annotations
 
 import math
+import os
+import warnings
 from collections.abc import Callable
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit, types
+from numba.core.caching import FunctionCache
 
-__all__ = ["compiled"]
+from ..files import is_as_safe
+
+__all__ = ["compiled", "is_cached"]
 
 f32 = np.float32
 
@@ -213,8 +219,29 @@ def compiled(name: str, dtype: str) -> Callable[..., bool | None]:
     result = types.boolean if loop.refuses else types.void
     signature = result(*(kinds[letter] for letter in loop.arguments))
     options: Any = {"error_model": "numpy", "nogil": True, "fastmath": {"reassoc"} if loop.sums else False}
-    try:
-        made: Callable[..., bool | None] = njit([signature], cache=True, **options)(loop.function)
-    except RuntimeError:  # the cache folder cannot be written
-        made = njit([signature], **options)(loop.function)
+    made: Callable[..., bool | None] = njit([signature], cache=is_cached(loop.function), **options)(loop.function)
     return made
+
+
+def is_cached(function: Callable[..., Any]) -> bool:
+    """Whether Numba may keep the compiled function on disk.
+
+    Its files are pickles of machine code, so nobody may write them who cannot write this program.
+    """
+    try:
+        folder = FunctionCache(function).cache_path
+    except RuntimeError:  # no folder can be written
+        return False
+    if is_as_safe(folder, os.path.dirname(__file__)):
+        return True
+    _warn_of(folder)
+    return False
+
+
+@cache
+def _warn_of(folder: str) -> None:
+    warnings.warn(
+        f"other users can write into Numba's cache {folder!r}, so ringtape's loops are compiled again in each process, "
+        "which takes a second for each\n  fix: export NUMBA_CACHE_DIR=~/.cache/numba, or chmod go-w the folder",
+        RuntimeWarning, stacklevel=2,
+    )  # fmt: skip

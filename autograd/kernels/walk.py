@@ -22,6 +22,8 @@ from numba.extending import intrinsic
 from numba.np import arrayobj
 from numba.np.numpy_support import as_dtype
 
+from .loops import is_cached
+
 __all__ = ["DIVISION", "INVALID", "OVERFLOW", "ROW", "adapted", "arguments_of", "is_supported", "walk"]
 
 types: Any = numba_types  # whose calls are signatures, which mypy does not know
@@ -111,10 +113,7 @@ def _walk(table: Any, rows: Any, moves: Any, moved: Any, target: Any) -> Any:
 def _compiled() -> Any:
     make: Any = njit
     signature = types.int64(*[types.int64] * 5)
-    try:
-        return make([signature], cache=True, nogil=True)(_walk)
-    except RuntimeError:  # the cache folder cannot be written
-        return make([signature], nogil=True)(_walk)
+    return make([signature], cache=is_cached(_walk), nogil=True)(_walk)
 
 
 walk = _compiled()

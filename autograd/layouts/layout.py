@@ -19,8 +19,10 @@ an error (see `random`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from threading import RLock
 from typing import Any
+from weakref import ref
 
 from ..errors import MeshError, typed_errors
 
@@ -187,7 +189,7 @@ class Unagreed(int):
 class Layout(Mapping[str, Label]):
     """The labels of one value, one per mesh axis: a read-only mapping. Equal layouts are one object."""
 
-    __slots__ = ("drawn", "dual", "grid", "has_copies", "labels", "one_number", "rooted", "special")
+    __slots__ = ("__weakref__", "drawn", "dual", "grid", "has_copies", "labels", "one_number", "rooted", "special")
 
     dual: Layout
     """The layout of the cotangent."""
@@ -244,38 +246,63 @@ class Layout(Mapping[str, Label]):
         )
 
 
+class _Interned(dict[Any, "ref[Any]"]):
+    """By key the one object of it, as long as it lives: a program may label values of ever new extents."""
+
+    __slots__ = ("_most",)
+
+    def made(self, key: Any, make: Callable[[], Any]) -> Any:
+        """The object of a key, which is made if there is none that lives."""
+        with _interning:  # or two threads would make two
+            known = self.get(key)
+            found = None if known is None else known()
+            if found is None:
+                if len(self) >= getattr(self, "_most", 64):
+                    for each in [*self]:
+                        if self[each]() is None:
+                            del self[each]
+                    self._most = 2 * len(self) + 64
+                found = make()
+                self[key] = ref(found)
+            return found
+
+
+_interning = RLock()
+
+
 class Grid:
     """The part of a mesh that layouts need: the names and sizes of its axes, and this rank's coordinates."""
 
-    __slots__ = ("_layouts", "index", "names", "place", "sizes")
-    _interned: dict[tuple[Any, ...], Grid] = {}
+    __slots__ = ("__weakref__", "_layouts", "index", "names", "place", "sizes")
+    _interned = _Interned()
 
     names: tuple[str, ...]
     sizes: tuple[int, ...]
     place: tuple[int, ...]
     index: dict[str, int]
-    _layouts: dict[tuple[Any, ...], Layout]
+    _layouts: _Interned
 
     @classmethod
     def of(cls, names: Sequence[str], sizes: Sequence[int], place: Sequence[int]) -> Grid:
         """The one Grid of these names, sizes and place."""
         key = (tuple(names), tuple(sizes), tuple(place))
-        grid = cls._interned.get(key)
-        if grid is None:
+
+        def make() -> Grid:
             grid = cls()
             grid.names, grid.sizes, grid.place = key
             grid.index = {name: i for i, name in enumerate(grid.names)}
-            grid._layouts = {}
-            grid = cls._interned.setdefault(key, grid)
-        return grid
+            grid._layouts = _Interned()
+            return grid
+
+        found: Grid = cls._interned.made(key, make)
+        return found
 
     def layout(self, labels: Sequence[Label]) -> Layout:
         """The one Layout of these labels, in order of the axes."""
         key = tuple(x.key if type(x) is Shard else x for x in labels)
-        found = self._layouts.get(key)
-        if found is None:
-            found = self._layouts.setdefault(key, Layout(self, tuple(labels)))
-        return found
+        known = self._layouts.get(key)
+        found: Layout | None = None if known is None else known()
+        return self._layouts.made(key, lambda: Layout(self, tuple(labels))) if found is None else found
 
     def uniform(self, label: Label) -> Layout:
         """The layout with one label on every axis."""

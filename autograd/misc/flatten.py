@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .. import numpy as np
+from ..arrays.plain import require_plain
 from ..engine import pytree
 from ..errors import typed_errors
 
@@ -19,7 +20,8 @@ Function = Callable[..., Any]
 def flatten(value: Any) -> tuple[Any, Function]:
     """Flatten a nested tuple, list or dictionary of arrays and numbers to one array.
 
-    Dictionaries are flattened in the order of their sorted keys. Mixed dtypes are converted to a common one.
+    Dictionaries are flattened in the order of their sorted keys. Mixed dtypes are converted to a common one; where that
+    is complex, `unflatten` takes the real part of what was real.
 
     Returns
     -------
@@ -43,17 +45,21 @@ def flatten(value: Any) -> tuple[Any, Function]:
     2.0
     """
     leaves, structure = pytree.flatten(_sorted(value))
+    require_plain(leaves, "flatten")
     flat = np.concatenate([np.ravel(x) for x in leaves]) if leaves else np.zeros(0)
     shapes = [tuple(int(n) for n in np.shape(x)) for x in leaves]
+    mixed = flat.dtype.kind == "c"  # then a real leaf becomes real again
+    reals = [mixed and np.result_type(x).kind != "c" for x in leaves]
 
     def unflatten(vector: Any) -> Any:
         needed = sum(map(math.prod, shapes))
         if len(vector) != needed:
             raise ValueError(f"unflatten was given {len(vector)} elements; needed: {needed}")
         parts, start = [], 0
-        for shape in shapes:
+        for shape, is_real in zip(shapes, reals, strict=True):
             end = start + math.prod(shape)
-            parts.append(np.reshape(vector[start:end], shape))
+            part = np.reshape(vector[start:end], shape)
+            parts.append(np.real(part) if is_real else part)
             start = end
         return structure.rebuild(parts)
 

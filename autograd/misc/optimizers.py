@@ -2,6 +2,11 @@
 
 ``grad(x, i)`` must return the gradient at step i; ``callback(x, i, g)`` is called before each step. To train modules
 use `autograd.optim`.
+
+As in HIPS autograd, a step is along what `grad` returns. The gradient of a complex number is ``df/dx - i df/dy``, and
+its conjugate leads downwards: give ``grad=lambda x, i: np.conj(gradient(x, i))``. Of Adam and RMSProp the square is
+that of the complex number, not of its two parts; the optimizers of `autograd.optim` take the parts, and the conjugate,
+by themselves.
 """
 
 from __future__ import annotations

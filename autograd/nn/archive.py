@@ -11,9 +11,8 @@ from __future__ import annotations
 import json
 import math
 import os
-import stat
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
@@ -21,13 +20,14 @@ import numpy as np
 from .. import parsing
 from ..arrays.device import dtype_named
 from ..digests import blake2b
-from ..errors import FileError, RingtapeError, printable
+from ..errors import ArgumentError, FileError, RingtapeError, printable
 
-__all__ = ["Archive", "CheckedFile", "Header", "STRUCTURE", "json_of", "replaced", "replacing", "write_archive"]
+__all__ = ["Archive", "CheckedFile", "Header", "STRUCTURE", "json_of", "write_archive"]
 
 STRUCTURE = "structure.json"
 _MARK = b"ringtape "
 _AT_ONCE = 1 << 16  # bytes
+_LONGEST_NAME = 16_000  # characters, of which UTF-8 makes at most 64,000 bytes; a zip file has room for 65,535
 _LONGEST_HEADER = 2048  # characters; that of an array of 64 dimensions is shorter
 _OTHERS = (
     (b"\x93NUMPY", "a .npy file, which has one array and no name\n  fix: array = numpy.load(path)"),
@@ -47,67 +47,24 @@ class Header(NamedTuple):
 
 
 # -- writing -----------------------------------------------------------------------------------------------------------
-@contextmanager
-def replacing(path: str | bytes) -> Iterator[BinaryIO]:
-    """Open a new file that takes the place of `path` at the end of the block, as `replaced` has it."""
-    with replaced(path) as part, open(part, "wb") as file:
-        yield file
-
-
-@contextmanager
-def replaced(path: str | bytes) -> Iterator[str]:
-    """The name of a new file, which the block writes. It takes the place of `path` at the end, if there was no error.
-
-    If `path` is a symbolic link, it is its target that is replaced. A file that exists keeps its permissions. The new
-    file is on the disk before it gets the name, and so is the name when the block has ended. Another file may be put in
-    the place of the new one, as a library does that writes under a name of its own.
-
-    Raises
-    ------
-    FileError
-        Something is there that is no file.
-    """
-    target = os.path.realpath(os.fsdecode(path))
-    known = None
-    with suppress(FileNotFoundError):
-        known = os.stat(target)
-        if not stat.S_ISREG(known.st_mode):
-            kind = "a directory" if stat.S_ISDIR(known.st_mode) else "no regular file"
-            raise FileError(f"save({os.fsdecode(path)!r}): {kind} is there; needed: the path of a file")
-    # A name of its own: ranks may be threads of a process, or processes of many hosts.
-    part = f"{target}.{os.urandom(16).hex()}.part"
-    number = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666 if known is None else 0o600)
-    try:
-        mode = os.fstat(number).st_mode if known is None else known.st_mode
-        os.close(number)
-        yield part
-        number = os.open(part, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            if known is not None:
-                with suppress(OSError):  # only root may give a file away, and some file systems have no owners
-                    os.fchown(number, known.st_uid, known.st_gid)
-            os.fchmod(number, stat.S_IMODE(mode))
-            os.fsync(number)
-        finally:
-            os.close(number)
-        os.replace(part, target)
-        folder = os.open(os.path.dirname(target) or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            with suppress(OSError):  # some file systems of networks refuse it
-                os.fsync(folder)
-        finally:
-            os.close(folder)
-    finally:
-        with suppress(FileNotFoundError):
-            os.remove(part)
-
-
 def write_archive(
     file: BinaryIO, arrays: Mapping[str, Any], comments: Mapping[str, Mapping[str, Any]], structure: Any
 ) -> None:
-    """Write arrays by name, with comments, and what is no array."""
+    """Write arrays by name, with comments, and what is no array.
+
+    Raises
+    ------
+    ArgumentError
+        A name is longer than the format has room for.
+    """
     import zipfile  # here: it loads 12 modules, which an import of autograd does not need
 
+    for name in arrays:
+        if len(name) > _LONGEST_NAME:
+            raise ArgumentError(
+                f"save: the name {name[:40]!r}... has {len(name)} characters; needed: at most {_LONGEST_NAME}\n"
+                "  fix: shorter keys"
+            )
     with zipfile.ZipFile(file, "w", allowZip64=True) as made:
         if structure is not None:
             made.writestr(STRUCTURE, json.dumps(structure))
@@ -191,6 +148,8 @@ class Archive(CheckedFile):
         The content of "structure.json"; None if there is none.
     is_own : bool
         Whether its matrices are as ringtape stores them, unless the comment of an entry says otherwise: always.
+    checksum : str
+        The name of the checksum that it has of each array.
 
     Raises
     ------
@@ -199,6 +158,7 @@ class Archive(CheckedFile):
     """
 
     is_own = True
+    checksum = "crc32"
 
     def __init__(self, file: BinaryIO, caller: str):
         import zipfile

@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from ..errors import ArgumentError, OptionError, ShapeError
+from ..errors import ArgumentError, OptionError, ShapeError, short
 from ..ops import swapaxes
 from ..random.keys import integer, real
 
 __all__ = ["batch_first", "count", "flag", "number", "probability", "refuse_in_place", "tokens_first"]
 
 
-def count(value: Any, what: str, least: int = 0) -> int:
+def count(value: Any, what: str, least: int = 0, most: float = math.inf) -> int:
     """Return a number of features, channels or heads as an int.
 
     Raises
@@ -20,13 +20,14 @@ def count(value: Any, what: str, least: int = 0) -> int:
     DtypeError
         It is not an integer.
     ShapeError
-        It is smaller than `least`.
+        It is smaller than `least`, or larger than `most`.
     LayoutError
         It depends on the rank.
     """
     n = integer(value, what)
-    if n < least:
-        raise ShapeError(f"{what}={n} was given; needed: an integer from {least} on")
+    if not least <= n <= most:
+        upto = "on" if most == math.inf else f"to {most}"
+        raise ShapeError(f"{what}={short(n)} was given; needed: an integer from {least} {upto}")
     return n
 
 

@@ -21,6 +21,7 @@ import numpy as np
 from .. import notebook
 from ..arrays.capture import refuse
 from ..arrays.device import as_array, dtype_named, gpu_named, is_inexact, move, to_device, where_to
+from ..arrays.plain import require_plain
 from ..engine.events import listeners
 from ..engine.leaves import Constant, Leaf, Parameter, constant
 from ..engine.state import state
@@ -218,6 +219,7 @@ class Module:
         refuse(f"the buffer {name!r} of a module was assigned", "evaluation mode, or a layer without running averages")
         plain = value.__class__ not in TENSORS or value.layout is None
         array = value.array if value.__class__ in TENSORS else value
+        require_plain(array, f"the buffer {name!r} of {type(self).__name__}")
         setattr(self, name, array if plain else Leaf(array, value.layout))
 
     def named_buffer_owners(self, prefix: str = "") -> Iterator[tuple[str, Module, str]]:

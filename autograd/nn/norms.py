@@ -12,6 +12,7 @@ import numpy as np
 from .. import ops
 from ..arrays.capture import Whole, recorded, refuse
 from ..arrays.device import as_array
+from ..arrays.plain import require_plain
 from ..engine.leaves import Parameter
 from ..engine.promotion import composite
 from ..engine.state import state
@@ -292,6 +293,8 @@ class _BatchNorm(Module):
         self.register_buffer("num_batches_tracked", np.zeros((), np.int64) if tracked else None)
 
     def forward(self, input: Any) -> Tensor:
+        if input.__class__ not in TENSORS:
+            require_plain(input, type(self).__name__)
         shape = input.array.shape if input.__class__ in TENSORS else np.shape(input)
         if len(shape) not in self.dimensions or shape[1] != self.num_features:
             raise ShapeError(

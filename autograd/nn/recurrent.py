@@ -225,7 +225,7 @@ class LSTM(Module):
         self.batch_first = flag(batch_first, "LSTM: batch_first")
         self.input_size = count(input_size, "LSTM: input_size")
         self.hidden_size = count(hidden_size, "LSTM: hidden_size")
-        self.num_layers = count(num_layers, "LSTM: num_layers", 1)
+        self.num_layers = count(num_layers, "LSTM: num_layers", 1, most=10_000)
         self.dropout, self.bidirectional = probability(dropout, "LSTM: dropout"), bool(bidirectional)
         key = random.next_key("LSTM") if key is None else key
         self._directions = ("", "_reverse") if bidirectional else ("",)

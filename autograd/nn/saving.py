@@ -22,12 +22,12 @@ from typing import Any
 import numpy as np
 
 from ..arrays.device import is_array, to_host
+from ..arrays.plain import require_plain_array
 from ..engine.state import state
 from ..engine.tensor import TENSORS
 from ..engine.whole import OwnedState, sharded_axes
 from ..errors import (
     ArgumentError,
-    DtypeError,
     FileError,
     LayoutError,
     OptionError,
@@ -36,13 +36,17 @@ from ..errors import (
     printable,
     typed_errors,
 )
+from ..files import replaced, replacing
 from ..layouts.layout import Layout, P, V
-from .archive import Archive, replaced, replacing, write_archive
+from .archive import Archive, write_archive
 from .module import Module
 from .torch_names import TorchName, blocks_of, names_of, state_from, to_file
-from .weights import Weights, is_weights, library, write_weights
+from .weights import SeveralWeights, Weights, is_index, is_weights, library, write_weights
 
 __all__ = ["FileEntry", "contents", "load", "packed", "prepares", "restored_on_error", "save", "unpacked"]
+
+File = Archive | Weights | SeveralWeights
+"""A file that is read."""
 
 Places = dict[str, list[int]]
 """By axis on which a file has the values of one rank: its coordinate, and the number of ranks."""
@@ -66,6 +70,9 @@ class FileEntry:
         of ranks.
     kind : str
         "array", or the name of the value's type, such as "float", "str" or "list".
+    checksum : str
+        The name of the checksum that the file has of the array, such as "xxh3_64"; "" if it has none, so that changed
+        bits cannot be seen, as in a ``.safetensors`` file of another program.
     """
 
     shape: tuple[int, ...]
@@ -73,6 +80,7 @@ class FileEntry:
     layout: dict[str, str]
     places: dict[str, tuple[int, int]]
     kind: str = "array"
+    checksum: str = ""
 
     @property
     def is_part(self) -> bool:
@@ -86,7 +94,8 @@ class FileEntry:
         if self.is_part:
             return printable(f"{text}, of the rank at {_shown(self.places)} alone")
         held = ", ".join(f"{axis}: {label}" for axis, label in self.layout.items())
-        return printable(f"{text}, whole" + (f", saved from {{{held}}}" if held else ""))
+        unknown = "" if self.checksum else ", without digest"
+        return printable(f"{text}, whole" + (f", saved from {{{held}}}" if held else "") + unknown)
 
 
 @typed_errors
@@ -102,6 +111,9 @@ def save(objects: Any, path: str | os.PathLike[str], *, names: Any = None) -> No
     A module is saved with what is attached to it: the memory of a `parallel.DataParallel` model's ``reduction``, such
     as residuals of a compression, is in the file. If there is such memory, all ranks of the mesh call it together.
 
+    Both kinds of file have a checksum of each array and a digest of all else, which `load` compares: it refuses a file
+    of which a bit has changed. A ``.safetensors`` file is a usual one for other programs, which do not compare them.
+
     The file is written under another name, to the disk, and then renamed, so that an interrupted call leaves no partial
     file, and several ranks may write the same file. A file that exists keeps its permissions, and a symbolic link
     stays one.
@@ -114,7 +126,7 @@ def save(objects: Any, path: str | os.PathLike[str], *, names: Any = None) -> No
         dictionaries, which `load` returns.
     path : str or path
         The file. It is overwritten. If its name ends in ".safetensors", it is written in that format, by the library
-        safetensors. It then has the values of one module, and no checksums.
+        safetensors. It then has the values of one module.
     names : {"ringtape", "torch"} or mapping, optional
         Of one module: the names of the entries, and which matrices are written as their transposes. "torch" is for a
         torch module, ``module.load_state_dict(safetensors.torch.load_file(path))``; a mapping is as `torch_names`
@@ -133,7 +145,8 @@ def save(objects: Any, path: str | os.PathLike[str], *, names: Any = None) -> No
     DependencyError
         A ``.safetensors`` file is to be written, and the library is not installed.
     FileError
-        The path is that of a directory or a device, or the library could not write the file.
+        The path is that of a directory or a device, or the file cannot be written, as on a full disk. A file that was
+        there stays as it was.
     RingtapeError
         Another rank could not write the file.
 
@@ -266,7 +279,8 @@ def load(
         A module with the parameters and buffers of the one that was saved, in any layout; or objects by name, all or
         some of those that were saved.
     path : str or path
-        The file; on all ranks the same, except for Varying parameters.
+        The file; on all ranks the same, except for Varying parameters. The index of several files of weights,
+        ``model.safetensors.index.json``, stands for all of them.
     names : {"ringtape", "torch"} or mapping, optional
         Of one module: the names that its values have in the file, and which matrices are transposed there. "torch" is
         for the state of a torch module; for one with a prefix, give ``torch_names(module, prefix="transformer.")``. The
@@ -282,7 +296,7 @@ def load(
     Raises
     ------
     FileError
-        The file is damaged, compressed, or none that `save` or `numpy.savez` wrote.
+        The file is damaged, compressed, or none that `save` or `numpy.savez` wrote; or the path is that of no file.
     LayoutError
         The file contains the Varying values of another place on the mesh, or of a mesh of another size.
     ShapeError
@@ -298,6 +312,9 @@ def load(
 
     Notes
     -----
+    An array that is read is compared with the checksum that `save` has written, whole and on each rank that reads it,
+    before the rank takes its part. Files that `save` has not written may have none: `contents` says so.
+
     Objects of ringtape check their states before any is changed. An object of another class gets its state by
     ``load_state_dict`` when all others have been checked; if it raises, it gets the state that it had before.
     """
@@ -361,20 +378,28 @@ def restored_on_error(objects: Iterable[Any]) -> Iterator[None]:
 
 
 @contextmanager
-def _opened(path: Any) -> Iterator[Archive | Weights]:
+def _opened(path: Any) -> Iterator[File]:
     shown = f"load({os.fspath(path)!r})"
-    mode = os.stat(path).st_mode
+    try:
+        mode = os.stat(path).st_mode
+    except FileNotFoundError:
+        raise
+    except OSError as error:  # as of a path below a file
+        raise FileError(f"{shown}: it cannot be read: {error.strerror}; needed: a file") from error
     if not stat.S_ISREG(mode):  # a pipe would be waited for
         kind = "a directory" if stat.S_ISDIR(mode) else "no regular file"
         raise FileError(f"{shown}: it is {kind}; needed: a file")
     with open(path, "rb") as file:
         begin = file.read(9)
         file.seek(0)
-        yield Weights(file, path, shown) if is_weights(os.fspath(path), begin) else Archive(file, shown)
+        if is_index(os.fspath(path)):
+            yield SeveralWeights(file, path, shown)
+        else:
+            yield Weights(file, path, shown) if is_weights(os.fspath(path), begin) else Archive(file, shown)
 
 
 def _read(
-    objects: Any, parts: Mapping[str, Any], file: Archive | Weights, path: Any, names: Any, ignore: Any
+    objects: Any, parts: Mapping[str, Any], file: File, path: Any, names: Any, ignore: Any
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """The plain values of a file, and the states of objects and of what is attached to them, by name."""
     structure = file.structure
@@ -393,7 +418,7 @@ def _read(
 
 
 def _single_state(
-    file: Archive | Weights, entries: list[str], parts: Mapping[str, Any], path: Any, names: Any, ignore: Any
+    file: File, entries: list[str], parts: Mapping[str, Any], path: Any, names: Any, ignore: Any
 ) -> Any:
     """The state of the one module of a file, by its own names, or by those of the file."""
     has_names = names is not None or ignore or not isinstance(file, Archive) or any(
@@ -409,7 +434,7 @@ def _wanted(structure: Mapping[str, Any], parts: Mapping[str, Any]) -> dict[str,
     return {name: x for name, x in structure.items() if name in parts or not _is_state(x)}
 
 
-def _states(file: Archive | Weights, wanted: Mapping[str, Any], preparing: set[str]) -> tuple[dict[str, Any], set[str]]:
+def _states(file: File, wanted: Mapping[str, Any], preparing: set[str]) -> tuple[dict[str, Any], set[str]]:
     """The decoded values and states of a file, by name, and the names of the arrays that they use."""
     states: dict[str, Any] = {}
     used: set[str] = set()
@@ -494,10 +519,21 @@ def unpacked(data: bytes) -> Any:
 
 
 @typed_errors
-def contents(path: str | os.PathLike[str]) -> dict[str, FileEntry]:
+def contents(path: str | os.PathLike[str], *, check: bool = False) -> dict[str, FileEntry]:
     """Return what a file has that `save` wrote, by name: types, shapes, layouts, and which arrays are parts of a model.
 
-    It reads no array. The arrays of a list or a tuple are listed beside it.
+    The arrays of a list or a tuple are listed beside it. ``python -m autograd weights FILE`` prints it, and checks.
+
+    Parameters
+    ----------
+    path : str or path
+    check : bool
+        Whether to read each array, and to compare it with its checksum. Entries without one say so, as `load` does not.
+
+    Raises
+    ------
+    FileError
+        The file, or an array that is checked, is damaged.
 
     Examples
     --------
@@ -508,19 +544,29 @@ def contents(path: str | os.PathLike[str]) -> dict[str, FileEntry]:
     ...     nn.save(nn.Linear(2, 1), path)
     ...     nn.contents(path)
     {'weight': float32[2, 1], whole, 'bias': float32[1], whole}
+    >>> import safetensors.numpy, numpy
+    >>> with tempfile.TemporaryDirectory() as folder:  # a file of another program
+    ...     path = os.path.join(folder, "model.safetensors")
+    ...     safetensors.numpy.save_file({"weight": numpy.ones(2)}, path)
+    ...     nn.contents(path, check=True)
+    {'weight': float64[2], whole, without digest}
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = os.path.join(folder, "run.npz")
     ...     nn.save({"model": nn.Linear(2, 1), "best": 0.25, "name": "first"}, path)
     ...     list(nn.contents(path).items())[2:]
     [('best', float), ('name', str of length 5)]
     """
+    if check is not True and check is not False:
+        raise ArgumentError(f"contents: check={check!r} was given; needed: True or False")
     found = {}
     with _opened(path) as file:
         for name in file.names:
             held, header = file.comment(name), file.header(name)
             with file.checked(name):
                 places = {axis: (place, size) for axis, (place, size) in held.get("places", {}).items()}
-            found[name] = FileEntry(header.shape, header.dtype, held.get("layout", {}), places)
+            found[name] = FileEntry(header.shape, header.dtype, held.get("layout", {}), places, checksum=file.checksum)
+            if check:
+                file.array(name)
         with file.checked("structure.json"):
             return found | dict(_values_of(file.structure or {}))
 
@@ -657,8 +703,12 @@ def _encoded(x: Any, name: str, arrays: dict[str, Any]) -> Any:
     if not isinstance(x, np.ndarray | np.generic) and is_array(x):
         x = to_host(x)
     if isinstance(x, np.ndarray | np.generic):
-        if x.dtype.hasobject:
-            raise DtypeError(f"save: {name} has dtype {x.dtype}; needed: numbers or texts")
+        require_plain_array(x, f"save: {name}", stored=True)
+        if name in arrays:
+            raise ArgumentError(
+                f"save: two arrays have the name {name!r} in the file, because a key has '/' in it\n"
+                "  fix: keys without '/'"
+            )
         arrays[name] = x
         return {"array": name, "scalar": isinstance(x, np.generic)}
     if isinstance(x, Mapping):

@@ -147,6 +147,12 @@ from ..ops.sorting import (
     sort_complex,
     take,
     take_along_axis,
+    union1d,
+    unique,
+    unique_all,
+    unique_counts,
+    unique_inverse,
+    unique_values,
     where,
 )
 from ..ops.statistics import (
@@ -272,8 +278,8 @@ __all__ = [
     "roll", "rollaxis", "rot90", "round", "row_stack", "select", "shape", "sign", "signbit", "sin", "sinc", "sinh",
     "size", "sort", "sort_complex", "split", "sqrt", "square", "squeeze", "stack", "std", "subtract", "sum",
     "swapaxes", "take", "take_along_axis", "tan", "tanh", "tensordot", "tile", "trace", "transpose", "trapezoid",
-    "tri", "tril", "triu", "true_divide", "trunc", "unstack", "unwrap", "var", "vdot", "vecdot", "vsplit", "vstack",
-    "where", "zeros", "zeros_like",
+    "tri", "tril", "triu", "true_divide", "trunc", "union1d", "unique", "unique_all", "unique_counts", "unique_inverse",
+    "unique_values", "unstack", "unwrap", "var", "vdot", "vecdot", "vsplit", "vstack", "where", "zeros", "zeros_like",
 ]  # fmt: skip
 
 # all other public names are NumPy's own objects; NumPy's submodules are loaded at first use, by __getattr__

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from ..arrays.device import arange_beside, is_inexact, move, zeros_on
+from ..arrays.plain import require_plain
 from ..arrays.shape_only import Shaped
 from ..engine.events import listeners
 from ..engine.leaves import Constant
@@ -37,15 +38,16 @@ from ..errors import (
     typed,
 )
 from ..layouts.inference import axes_in, layout_of, varying
-from ..layouts.layout import C, D, Grid, I, P, R, V
+from ..layouts.layout import C, D, Grid, I, P, R, Shard, V
 from ..layouts.messages import describe
+from ..layouts.names import name_of
 from ..layouts.rank_values import RANK_NUMBERS, RankBool, has_local_count, plain, rank_axes, rank_number
 from .indexing import SEQUENCES, getitem
 
 __all__ = [
     "ask", "axes_in_order", "constant_like", "followed", "instead_of", "is_discrete", "is_free", "made_like",
     "made_of", "normal_axes", "normal_axis", "of_rank_numbers", "on_values", "operand", "operands", "option", "raw",
-    "run_plain", "stack", "strong", "tensors_in", "values", "zero_like",
+    "refuse_addends", "refuse_parts", "run_plain", "stack", "strong", "tensors_in", "values", "zero_like",
 ]  # fmt: skip
 
 Axes = tuple[int, ...]
@@ -79,11 +81,20 @@ def option(x: Any, name: str, of: Any) -> Any:
 
     Raises
     ------
+    NotDifferentiable
+        It is a value that a tape records.
     LayoutError
         It may differ between ranks, and `of`, the operand, does not.
     """
     if isinstance(x, list | tuple):
         return type(x)([option(item, name, of) for item in x])
+    if isinstance(x, np.ndarray) and x.__class__ is not np.ndarray:
+        require_plain(x, name)
+    if followed(x):
+        raise NotDifferentiable(
+            f"{name} with an argument {describe(x.array, x.array.shape, x.layout)}, which a tape records: it has no "
+            f"derivative here with respect to this argument\n  fix: {name_of(x)}.item(), if its gradient is not wanted"
+        )
     layout = getattr(of, "layout", None)
     given = x.layout if x.__class__ in TENSORS else None
     if layout is None:
@@ -127,6 +138,8 @@ def operand(x: Any) -> Any:
     """
     if x.__class__ in TENSORS:
         return x
+    if x.__class__ not in _PLAIN and (x.__class__ is not np.ndarray or x.dtype.kind not in "biufc"):
+        require_plain(x)
     if hasattr(x, "dtype") and isinstance(getattr(x, "shape", None), tuple):
         return given(x, state.grid) if state.grid is not None and x.shape == () else x
     try:
@@ -137,6 +150,41 @@ def operand(x: Any) -> Any:
     except (TypeError, ValueError, RecursionError) as error:  # such as lists of different lengths
         given_kind = type(x).__name__  # without its values, which may be on a device
         raise typed(error, f"a {given_kind} was given; needed: an array or numbers. {error}") from error
+
+
+def _first_labelled(xs: Iterable[Any], is_such: Callable[[Any], bool]) -> tuple[Any, Any]:
+    """The first Tensor with such a label, and the label; (None, None) if there is none."""
+    for x in xs:
+        if x.__class__ in TENSORS and x.layout is not None:
+            for label in filter(is_such, x.layout.labels):
+                return x, label
+        if isinstance(x, list | tuple):
+            found = _first_labelled(x, is_such)
+            if found[0] is not None:
+                return found
+    return None, None
+
+
+def refuse_addends(caller: str, xs: Iterable[Any]) -> None:
+    """Raise LayoutError if a Tensor among `xs`, of which a function uses the values, is Partial."""
+    x, _ = _first_labelled(xs, lambda label: label is P)
+    if x is not None:
+        raise LayoutError(
+            f"{caller} of {describe(x.array, x.array.shape, x.layout)}, which is Partial: each rank would use its own "
+            "addend\n  fix: all_reduce(x, axis, to=R) first"
+        )
+
+
+def refuse_parts(caller: str, xs: Iterable[Any]) -> None:
+    """Raise LayoutError if a Tensor among `xs`, of which a function combines the values, is sharded."""
+    x, label = _first_labelled(xs, lambda label: type(label) is Shard)
+    if x is not None:
+        shown, axis = name_of(x), x.layout.grid.names[x.layout.labels.index(label)]
+        raise LayoutError(
+            f"{caller} of {shown}: {describe(x.array, x.array.shape, x.layout)}, which is {label!r}: each rank would "
+            f"use its own part\n  fix: all_gather({shown}, {axis!r}, dim={label.dim})   (the whole)"
+            f"\n  or:  {shown}.numpy(), if this rank's part is meant"
+        )
 
 
 def shaped(x: Any) -> Any:
@@ -508,7 +556,12 @@ def of_rank_numbers(theirs: Callable[..., Any], args: Any, words: Any) -> Any:
         taken = [key for key, value in words.items() if tensors_in((value,))]
         if taken:
             raise refusal(theirs.__name__, taken)
-    y = theirs(*args, **words) if state.recorder is None else state.recorder.call(theirs, tuple(args), words)
+    try:
+        y = theirs(*args, **words) if state.recorder is None else state.recorder.call(theirs, tuple(args), words)
+    except _UNEXPECTED as error:
+        if isinstance(error, RingtapeError) or type(error).__module__.partition(".")[0] not in ("builtins", "numpy"):
+            raise  # of the program: of a function among the arguments
+        raise typed(error, f"{theirs.__name__}: {error}") from error
     given = (*args, *words.values())
     axes = rank_axes(given)
     if not axes:
@@ -551,11 +604,13 @@ def is_free(xs: Iterable[Any]) -> bool:
 
 
 def values(x: Any) -> Any:
-    """Return `x` with every Tensor replaced by its array, in nested lists and tuples too."""
+    """Return `x` with every Tensor replaced by its array, in nested lists and tuples too. Other arrays are plain."""
     if x.__class__ in TENSORS:
         return x.array
     if x.__class__ in SEQUENCES:
         return x.__class__([values(item) for item in x])
+    if x.__class__ not in _PLAIN and (x.__class__ is not np.ndarray or x.dtype.kind not in "biufc"):
+        require_plain(x)
     return x
 
 
@@ -654,6 +709,8 @@ def _signature(xs: Iterable[Any]) -> tuple[Any, ...]:
         elif kind in SEQUENCES:
             add(_signature(x))
         elif kind is np.ndarray or isinstance(x, np.ndarray):
+            if kind is not np.ndarray:
+                require_plain(x)
             found += x.shape, x.dtype, x.tobytes() if x.size <= 16 else None
         else:
             try:

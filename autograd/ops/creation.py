@@ -25,6 +25,7 @@ from .arguments import (
     operands,
     raw,
     run_plain,
+    shaped,
     strong,
     tensors_in,
 )
@@ -124,7 +125,7 @@ def vstack(tup: Any, *, dtype: Any = None, casting: str = "same_kind") -> Any:
 
     Adjoint: the part of the cotangent that an operand has become.
     """
-    return concatenate([x if _has_dims(x, 2) else atleast_2d(x) for x in tup], 0, dtype=dtype, casting=casting)
+    return concatenate([x if _has_dims(x, 2) else atleast_2d(shaped(x)) for x in tup], 0, dtype=dtype, casting=casting)
 
 
 row_stack = vstack
@@ -136,7 +137,7 @@ def hstack(tup: Any, *, dtype: Any = None, casting: str = "same_kind") -> Any:
 
     Adjoint: the part of the cotangent that an operand has become.
     """
-    xs = [x if _has_dims(x, 1) else atleast_1d(x) for x in tup]
+    xs = [x if _has_dims(x, 1) else atleast_1d(shaped(x)) for x in tup]
     return concatenate(xs, 0 if xs[0].ndim == 1 else 1, dtype=dtype, casting=casting)
 
 
@@ -146,7 +147,7 @@ def dstack(tup: Any) -> Any:
 
     Adjoint: the part of the cotangent that an operand has become.
     """
-    return concatenate([x if _has_dims(x, 3) else atleast_3d(x) for x in tup], 2)
+    return concatenate([x if _has_dims(x, 3) else atleast_3d(shaped(x)) for x in tup], 2)
 
 
 @instead_of(np.column_stack)

@@ -10,6 +10,7 @@ import numpy as np
 
 from ..arrays.capture import recorded
 from ..arrays.device import arange_beside, is_array, move, require_one_device
+from ..arrays.plain import require_plain
 from ..arrays.shape_only import Shaped
 from ..engine.primitive import Primitive, op
 from ..engine.state import state
@@ -40,12 +41,15 @@ def normal_key(key: Any, array: Any = None) -> tuple[Any, ...]:
             k = k.array
         if isinstance(k, list):
             try:
+                require_plain(k, "getitem, an index")
                 k = np.asarray(k)
             except ValueError as error:  # such as lists of different lengths
                 raise PositionError(f"{short(k)} was given as an index; {error}") from error
             k = k if k.size else k.astype(np.intp)  # an empty list selects nothing
             k = k if type(array) is Shaped else move(k, array)
         if _is_index_array(k):
+            if k.__class__ is not np.ndarray:
+                require_plain(k, "getitem, an index")
             if k.__class__ is not array.__class__ and array is not None:
                 require_one_device("getitem", x=array, index=k)
             # The tape keeps a copy: a later write to the user's index array must not change the gradient.

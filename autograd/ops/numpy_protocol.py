@@ -6,7 +6,7 @@ modules, by name because they stand above this one, and builds the table from Nu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import cache
 from importlib import import_module
 from typing import Any
@@ -15,11 +15,9 @@ import numpy as np
 
 from ..engine.primitive import registry
 from ..engine.tensor import TENSORS, may_need_gradient
-from ..errors import LayoutError, NotDifferentiable, RingtapeError, SavedArrayError, typed
-from ..layouts.layout import P, Shard
+from ..errors import NotDifferentiable, RingtapeError, SavedArrayError, typed
 from ..layouts.messages import describe
-from ..layouts.names import name_of
-from .arguments import followed, operand, refusal, run_plain
+from .arguments import followed, operand, refusal, refuse_addends, refuse_parts, run_plain
 from .shape import reshape
 
 __all__ = ["CONSTANT", "from_function", "from_ufunc"]
@@ -30,8 +28,7 @@ CONSTANT = frozenset((
     "iscomplexobj", "isdtype", "isin", "isrealobj", "isscalar", "issubdtype", "lcm", "lexsort", "matrix_rank",
     "may_share_memory", "min_scalar_type", "nanargmax", "nanargmin", "ndim", "nonzero", "packbits",
     "ravel_multi_index", "result_type", "save", "savetxt", "savez", "savez_compressed", "searchsorted", "shape",
-    "shares_memory", "size", "tril_indices_from", "triu_indices_from", "typename", "unique", "unique_all",
-    "unique_counts", "unique_inverse", "unique_values", "unpackbits", "unravel_index",
+    "shares_memory", "size", "tril_indices_from", "triu_indices_from", "typename", "unpackbits", "unravel_index",
 ))  # fmt: skip
 """NumPy's functions whose results are piecewise constant, discrete or text. On a Tensor they run on its values."""
 
@@ -44,6 +41,13 @@ _OF_SHAPES = frozenset((
 _OF_ELEMENTS = {"array2string": 0, "array_repr": 0, "array_str": 0, "digitize": 0, "in1d": 0, "isin": 0,
                 "searchsorted": 1}  # fmt: skip
 """Those that treat each element of an operand alike, with its index: of a part they give the part of the result."""
+
+_INSTEAD = {
+    "intersect1d": "numpy.unique(x[numpy.isin(x, y)]), which selects the elements by their places",
+    "setdiff1d": "numpy.unique(x[~numpy.isin(x, y)]), which selects the elements by their places",
+    "setxor1d": "numpy.union1d(x[~numpy.isin(x, y)], y[~numpy.isin(y, x)]), which selects the elements by their places",
+}
+"""What is differentiable and computes the same as a function that is not in `CONSTANT`."""
 
 _ALONG = {
     "reduce": ({"add": "sum", "multiply": "prod", "maximum": "max", "minimum": "min", "logical_and": "all",
@@ -82,19 +86,6 @@ def _first_recorded(xs: Iterable[Any]) -> Any:
     return None
 
 
-def _first_labelled(xs: Iterable[Any], is_such: Callable[[Any], bool]) -> tuple[Any, Any]:
-    """The first Tensor with such a label, and the label; (None, None) if there is none."""
-    for x in xs:
-        if x.__class__ in TENSORS and x.layout is not None:
-            for label in filter(is_such, x.layout.labels):
-                return x, label
-        if isinstance(x, list | tuple):
-            found = _first_labelled(x, is_such)
-            if found[0] is not None:
-                return found
-    return None, None
-
-
 def _on_values(name: str, function: Any, xs: Any, options: Any) -> Any:
     """Run a function without derivative on plain arrays.
 
@@ -108,30 +99,18 @@ def _on_values(name: str, function: Any, xs: Any, options: Any) -> Any:
     """
     x = _first_recorded((*xs, *options.values()))
     if x is not None and name not in CONSTANT:
+        fix = "stop_gradient(x) where no gradient is wanted, or a function of autograd.numpy that has one"
         raise NotDifferentiable(
             f"numpy.{name} has no derivative here, and a tape records its operand "
-            f"{describe(x.array, x.array.shape, x.layout)}. Fix: stop_gradient(x) where no gradient is "
-            "wanted, or a function of autograd.numpy that has one"
+            f"{describe(x.array, x.array.shape, x.layout)}. Fix: {_INSTEAD.get(name, fix)}"
         )
     if name in _OF_SHAPES:
         return run_plain(function, tuple(xs), options)
-    partial, _ = _first_labelled((*xs, *options.values()), lambda label: label is P)
-    if partial is not None:
-        raise LayoutError(
-            f"numpy.{name} of {describe(partial.array, partial.array.shape, partial.layout)}, which is Partial: each "
-            "rank would use its own addend\n  fix: all_reduce(x, axis, to=R) first"
-        )
+    caller, every = f"numpy.{name}", (*xs, *options.values())
+    refuse_addends(caller, every)
     if not isinstance(function, np.ufunc):
         alike = _OF_ELEMENTS.get(name, -1)
-        others = [x for i, x in enumerate(xs) if i != alike]
-        part, label = _first_labelled((*others, *options.values()), lambda label: type(label) is Shard)
-        if part is not None:
-            shown, axis = name_of(part), part.layout.grid.names[part.layout.labels.index(label)]
-            raise LayoutError(
-                f"numpy.{name} of {shown}: {describe(part.array, part.array.shape, part.layout)}, which is {label!r}: "
-                f"each rank would use its own part\n  fix: all_gather({shown}, {axis!r}, dim={label.dim})   (the whole)"
-                f"\n  or:  {shown}.numpy(), if this rank's part is meant"
-            )
+        refuse_parts(caller, (*(x for i, x in enumerate(xs) if i != alike), *options.values()))
     return run_plain(function, tuple(xs), options)
 
 

@@ -1,4 +1,4 @@
-"""Selecting elements: sort, partition, take, where, select, median, quantile, interp.
+"""Selecting elements: sort, partition, take, where, select, median, quantile, interp, unique.
 
 The indices that select the elements are constants; a cotangent goes to the elements that were selected.
 """
@@ -10,12 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from ..arrays.device import arange_beside, is_array, move, require_one_device
+from ..arrays.device import arange_beside, is_array, is_inexact, move, require_one_device
+from ..arrays.plain import require_plain
 from ..arrays.shape_only import Shaped
 from ..engine.primitive import Primitive, op
 from ..engine.promotion import composite
 from ..engine.tensor import TENSORS
-from ..errors import ArgumentError, NotDifferentiable, OptionError, ShapeError, typed
+from ..errors import ArgumentError, NotDifferentiable, OptionError, ShapeError, typed, typed_errors
 from ..layouts.rank_values import RANK_NUMBERS, RankInt, has_local_count, plain, rank_axes, rank_number
 from .arguments import (
     axes_in_order,
@@ -28,6 +29,9 @@ from .arguments import (
     operands,
     option,
     raw,
+    refuse_addends,
+    refuse_parts,
+    run_plain,
     stack,
     tensors_in,
 )
@@ -84,6 +88,8 @@ def where(condition: Any, x: Any = None, y: Any = None) -> Any:
             return _where_of_plain(condition, x, y)
     given = [v if not isinstance(v, list | tuple) else operand(v) for v in (condition, x, y)]
     condition = given[0]
+    if condition.__class__ not in TENSORS and (condition.__class__ is not np.ndarray or condition.dtype != bool):
+        require_plain(condition, "where, the condition")
     if condition.__class__ in TENSORS or hasattr(condition, "dtype"):
         condition = condition if condition.dtype == bool else condition != 0
     return _where(np.asarray(condition) if isinstance(condition, bool) else condition, *given[1:])
@@ -264,6 +270,8 @@ def take(a: Any, indices: Any, axis: int | None = None, out: None = None, mode: 
     if axis.__class__ is not int or not 0 <= axis < ndim:
         axis = normal_axis(axis, ndim)
     index = raw(indices)
+    if index.__class__ is not np.ndarray and index.__class__ is not int:
+        require_plain(index, "take, the indices")
     if index.__class__ is not np.ndarray and not is_array(index):
         index = np.asarray(index)
         index = move(index, raw(a)) if index.ndim else index
@@ -376,11 +384,11 @@ def quantile(a: Any, q: Any, axis: Any = None, out: None = None, overwrite_input
     Raises
     ------
     NotDifferentiable
-        Another `method`, or a `q` that is a Tensor: neither has a derivative here.
+        Another `method`, or a `q` that a tape records: neither has a derivative here.
     """
-    if method != "linear" or q.__class__ in TENSORS:
-        raise NotDifferentiable(f"quantile(q={q!r}, method={method!r}) has no derivative here; needed: numbers q, "
-                                "method='linear'")  # fmt: skip
+    if method != "linear":
+        raise NotDifferentiable(f"quantile(method={method!r}) has no derivative here; needed: method='linear'")
+    q = option(q, "quantile", a)
     flat, axes = reduced_axes_last(operand(a), axis)
     ordered = sort(flat if np.ndim(q) == 0 else flat.astype(np.result_type(flat.dtype, np.float64)))
     at = np.asarray(q, float) * (int(raw(flat).shape[-1]) - 1)
@@ -429,3 +437,109 @@ def interp(x: Any, xp: Any, fp: Any, left: Any = None, right: Any = None, period
     y = (y0 + (y1 - y0) / (x1 - x0) * (x - x0)).astype(np.result_type(fp.dtype, np.float64))
     y = where(x < xp[0], fp[0] if left is None else left, y)
     return where(x > xp[n - 1], fp[n - 1] if right is None else right, y)
+
+
+# -- sets ------------------------------------------------------------------------------------------------------------
+# The elements of a set are elements of the operand. Indices, counts and sets of integers have no derivative: they are
+# plain arrays, and under a mesh Tensors with the labels of the operand. A set depends on all elements, so a Partial or
+# sharded operand is refused. Of `intersect1d`, `setdiff1d` and `setxor1d` there is no derivative: whether an element is
+# in the result at all depends on its equality with another. `numpy_protocol` refuses them, and names a selection.
+def _discrete(array: Any, of: Any) -> Any:
+    """Integers or booleans that were computed from `of`; under a mesh with its labels."""
+    return array if getattr(of, "layout", None) is None else labelled(array, of)
+
+
+def _gathered(x: Any, index: Any, axis: int | None) -> Any:
+    """The elements of `x` at indices that were computed from it; integers and booleans as `_discrete` gives them."""
+    if x.layout is None and not is_inexact(x.dtype):
+        return np.take(x.array, index, axis)
+    return take(x, _discrete(index, x), axis)
+
+
+def _whole(name: str, x: Any) -> Any:
+    """An operand of which this rank has all elements."""
+    refuse_addends(name, (x,))
+    refuse_parts(name, (x,))
+    return operand(x)
+
+
+@typed_errors
+def unique(
+    ar: Any, return_index: bool = False, return_inverse: bool = False, return_counts: bool = False,
+    axis: int | None = None, *, equal_nan: bool = True, sorted: bool = True,
+) -> Any:  # fmt: skip
+    """Return the sorted unique elements, or the unique slices along an axis.
+
+    Adjoint: each cotangent goes to the first occurrence of its element, and 0 to the others.
+
+    With `return_index`, `return_inverse` or `return_counts` also the indices of the first occurrences, those that
+    rebuild `ar` and the numbers of occurrences, as `numpy.unique` does. They have no derivative.
+
+    Raises
+    ------
+    LayoutError
+        `ar` is Partial, or sharded: its unique elements depend on all parts.
+    """
+    words: dict[str, Any] = {"axis": axis, "equal_nan": equal_nan}
+    if not sorted:
+        words["sorted"] = sorted  # older versions of NumPy do not have it
+    if not tensors_in((ar,)):
+        theirs: Any = np.unique
+        return theirs(ar, return_index, return_inverse, return_counts, **words)
+    x = _whole("numpy.unique", ar)
+    _, index, *others = run_plain(np.unique, (x, True, return_inverse, return_counts), words)
+    values = _gathered(x, index, axis if axis is None else normal_axis(axis, x.ndim))
+    found = [*([index] if return_index else []), *others]
+    return (values, *(_discrete(each, x) for each in found)) if found else values
+
+
+def _unique_of_standard(theirs: Any) -> Any:
+    """One of the functions of the array API standard, which return named tuples and take nan for unequal to itself."""
+
+    @typed_errors
+    def function(x: Any, /) -> Any:
+        if not tensors_in((x,)):
+            return theirs(x)
+        x = _whole(f"numpy.{theirs.__name__}", x)
+        found = run_plain(theirs, (x,), {})
+        index = getattr(found, "indices", None)
+        if index is None:
+            _, index = run_plain(np.unique, (x, True), {"equal_nan": False})
+        parts = {name: _discrete(each, x) for name, each in found._asdict().items()}
+        return found._replace(**parts | {"values": _gathered(x, index, None)})
+
+    function.__name__ = function.__qualname__ = theirs.__name__
+    return function
+
+
+unique_all = _unique_of_standard(np.unique_all)
+unique_all.__doc__ = """Return the unique elements, their first indices, the indices that rebuild `x`, and counts.
+
+    Adjoint: as of `unique`."""
+unique_counts = _unique_of_standard(np.unique_counts)
+unique_counts.__doc__ = """Return the unique elements and the number of times that each occurs.
+
+    Adjoint: as of `unique`."""
+unique_inverse = _unique_of_standard(np.unique_inverse)
+unique_inverse.__doc__ = """Return the unique elements and the indices that rebuild `x` from them.
+
+    Adjoint: as of `unique`."""
+
+
+@typed_errors
+def unique_values(x: Any, /) -> Any:
+    """Return the unique elements in the order that NumPy gives them. Adjoint: as of `unique`."""
+    if not tensors_in((x,)):
+        return np.unique_values(x)
+    x = _whole("numpy.unique_values", x)
+    found = run_plain(np.unique_values, (x,), {})
+    _, index = run_plain(np.unique, (x, True), {"equal_nan": False})
+    return _gathered(x, index[np.argsort(np.argsort(found))], None)
+
+
+@typed_errors
+def union1d(ar1: Any, ar2: Any) -> Any:
+    """Return the sorted elements of either array. Adjoint: to the first occurrence, which is in `ar1` if it can be."""
+    if not tensors_in((ar1, ar2)):
+        return np.union1d(ar1, ar2)
+    return unique(concatenate([ravel(_whole("numpy.union1d", x)) for x in operands(ar1, ar2)]))

@@ -37,6 +37,7 @@ from .arguments import (
 )
 from .elementwise import (
     absolute,
+    astype,
     elementwise,
     exp,
     imag,
@@ -207,7 +208,10 @@ ceil = _without_derivative("ceil", np.ceil)
 trunc = _without_derivative("trunc", np.trunc)
 rint = _without_derivative("rint", np.rint)
 floor_divide = _without_derivative("floor_divide", np.floor_divide, "S S")
-heaviside = _without_derivative("heaviside", np.heaviside, "S S")
+heaviside = op(  # at 0 it is its second operand
+    "heaviside", "S N", np.heaviside,
+    (None, lambda ct, y, x, h: astype(where(x == 0, ct, zero_like(ct)), h.dtype)), saves="01", dims=broadcast,
+)  # fmt: skip
 _round_op = _without_derivative("round", lambda x, decimals: np.round(x, decimals))
 
 

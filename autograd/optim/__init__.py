@@ -3,6 +3,8 @@
 `Optimizer.step` raises an error if a gradient's layout is not its parameter's (a Partial gradient was never reduced),
 or if values that should be equal on the ranks differ, which it checks at the steps 1, 2, 4, 8, ...: replicated
 parameters, their gradients, the optimizer's state for them, and its hyperparameters.
+
+Parameters may be complex: the Notes of `Optimizer` say along what they are updated.
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ from .. import notebook
 from ..arrays.capture import Whole, current_capture, recorded, refuse
 from ..arrays.device import device_of, is_array, is_inexact, mixed_devices, move, require_one_device
 from ..arrays.half import is_half, rounded
+from ..arrays.pairs import from_pairs, pairs_of
 from ..arrays.shape_only import DRY, Shaped, is_absent
 from ..engine import events
 from ..engine.distribution import ALONE
@@ -125,6 +126,11 @@ class Optimizer:
     -----
     A parameter of float16 or bfloat16 is updated in float32, which its state has too, and rounded at each step. Changes
     below its last bit are lost; `MasterWeights` keeps them.
+
+    A complex parameter is updated as pairs of real numbers, along the conjugate of its gradient: ``.grad`` of
+    ``z = x + iy`` is ``df/dx - i df/dy``, as in HIPS autograd and JAX, and torch's is the conjugate of it. So a step
+    moves both parts downhill, an average of squares has one for each part, and the state is complex, with torch's
+    values.
     """
 
     schedule: Callable[[int], float] | None = None
@@ -499,10 +505,44 @@ class Optimizer:
                 if is_captured:
                     self._refuse_capture(i)
                 p = self.parameters[i]
-                if p.array.dtype.itemsize == 2 and is_half(p.array.dtype):
-                    self._update_in_float32(i, p, g)
-                else:
+                if p.array.dtype.char in "fd":
                     self.update(i, p, g)
+                else:
+                    self._update_by_dtype(i, p, g)
+
+    def _update_by_dtype(self, i: int, p: Leaf, g: Any) -> None:
+        """Update a parameter that may be complex or of 16 bits."""
+        if p.array.dtype.kind == "c":
+            self._update_as_pairs(i, p, g)
+        elif is_half(p.array.dtype):
+            self._update_in_float32(i, p, g)
+        else:
+            self.update(i, p, g)
+
+    def _update_as_pairs(self, i: int, p: Leaf, g: Any) -> None:
+        """Update a complex parameter as pairs of real numbers, along the conjugate of its gradient.
+
+        At ``z = x + iy`` the gradient is ``df/dx - i df/dy``, since the pairing has no conjugate; the pair that leads
+        upwards is (df/dx, df/dy). The state is that of the pairs, and is kept as complex numbers between steps: so it
+        has the parameter's shape and layout, for checkpoints and parts.
+        """
+        pairs = Leaf(pairs_of(p.array), name=p.name)
+        pairs.layout, given = p.layout, pairs.array
+        for name in self._saved:
+            values = getattr(self, name)
+            if _is_state_of(values[i], p.array.shape, "c"):
+                values[i] = pairs_of(values[i])
+        try:
+            self.update(i, pairs, pairs_of(g.conj()))
+        finally:
+            for name in self._saved:
+                values = getattr(self, name)
+                if _is_state_of(values[i], given.shape, "f"):
+                    values[i] = from_pairs(values[i])
+        if isinstance(p.array, np.generic):
+            p.array = from_pairs(pairs.array)[()]
+        elif pairs.array is not given and type(p.array) is not Shaped:
+            p.array[...] = from_pairs(pairs.array)
 
     def _update_in_float32(self, i: int, p: Leaf, g: Any) -> None:
         """Update a parameter of 16 bits: its state is kept in float32, and the new value is rounded.
@@ -529,7 +569,9 @@ class Optimizer:
     def update(self, i: int, p: Leaf, g: Any) -> None:
         """Update the i-th parameter in place, given its gradient. Subclasses override this.
 
-        For a parameter of 16 bits, `p` is its value in float32, and `g` is of float32. `p` is rounded afterwards.
+        For a parameter of 16 bits, `p` is its value in float32, and `g` is of float32. `p` is rounded afterwards. For a
+        complex parameter, `p`, `g` and the state that `_saved` names are pairs of real numbers, in a last dimension of
+        2, and ``-g`` leads downwards as for a real one.
         """
         raise NotImplementedError
 
@@ -642,7 +684,7 @@ class Optimizer:
         check_count("load_state_dict", steps=state["steps"])
         check_numbers("load_state_dict", lr=state["lr"])
         groups, places = matching(self, state.get("names"))
-        owns = [state["groups"][k] for k in groups] if "groups" in state else []
+        owns = [dict(state["groups"][k]) for k in groups] if "groups" in state else []
         for own in owns:
             check_names(self, own)
         lists = {
@@ -655,7 +697,8 @@ class Optimizer:
             self.steps, self.lr = int(state["steps"]), float(state["lr"])
             self.scheduled = self.lr  # a schedule continues
             for group, own in zip(self._groups, owns, strict=False):
-                group.own = dict(own)
+                group.own.clear()  # in place: a `Group` that was taken before stays a view of it
+                group.own.update(own)
                 group.scheduled = group.own.get("lr")
             self.forget()
 
@@ -673,13 +716,21 @@ class Optimizer:
             raise ArgumentError(
                 f"load_state_dict: {name} of {p.name or f'parameter {i}'} is a {type(value).__name__}; needed: an array"
             )
-        part = part_of(value, p.array, p.layout, "load_state_dict", f"{name} of {p.name or f'parameter {i}'}")
-        halves = is_half(part.dtype) or is_half(p.array.dtype)  # a state may be wider than they are
-        dtype = part.dtype if halves else p.array.dtype
+        is_wider = is_inexact(value.dtype) and value.dtype.kind != "c" and (
+            is_half(value.dtype) or is_half(p.array.dtype)  # a state may be wider than they are
+        )  # fmt: skip
+        dtype = value.dtype if is_wider else p.array.dtype
+        name = f"{name} of {p.name or f'parameter {i}'}"
+        part = part_of(value, p.array, p.layout, "load_state_dict", name, dtype)
         return move(OwnedState.with_dtype(state, value, part, dtype), p.array)
 
     def forget(self) -> None:
         """Drop what was computed from the arrays of the state, which have been replaced. Subclasses may override."""
+
+
+def _is_state_of(value: Any, shape: tuple[int, ...], kind: str) -> bool:
+    """Whether a value of the state is an array of the parameter's shape, and of a kind of dtype."""
+    return getattr(value, "shape", None) == shape and value.dtype.kind == kind
 
 
 def _shaped(array: Any) -> Any:

@@ -503,8 +503,8 @@ class MasterWeights(OfCopies):
             value = state_dict["masters"][places[i]]
             if value is not None and not is_absent(p.array):
                 step_check(p)
-                part = np.array(part_of(value, p.array, p.layout, "MasterWeights.load_state_dict", p.name),
-                                _wide_dtype(p.array.dtype))  # fmt: skip
+                wide = _wide_dtype(p.array.dtype)
+                part = part_of(value, p.array, p.layout, "MasterWeights.load_state_dict", p.name, wide).astype(wide)
                 if is_half(p.array.dtype):
                     _refuse_infinite(_rounded(part, p.array.dtype), part, p)
                 arrays[i] = move(part, p.array)

@@ -21,6 +21,7 @@ import numpy as np
 from ..arrays.capture import Whole, current_capture, recorded, refuse
 from ..arrays.device import device_of, runtime_of, to_host
 from ..arrays.half import is_half, rounded
+from ..arrays.pairs import from_pairs, pairs_of
 from ..arrays.shape_only import Shaped, is_absent
 from ..engine import events
 from ..engine.leaves import Leaf
@@ -450,7 +451,7 @@ def _clip_captured(gradients: list[tuple[Leaf, Tensor]], max_norm: float, norm_t
 
 @typed_errors
 def clip_grad_value_(parameters: Iterable[Leaf] | Leaf, clip_value: float) -> None:
-    """Clip each element of each gradient to [-clip_value, clip_value].
+    """Clip each element of each gradient to [-clip_value, clip_value], of a complex one both of its parts.
 
     Parameters
     ----------
@@ -471,7 +472,13 @@ def clip_grad_value_(parameters: Iterable[Leaf] | Leaf, clip_value: float) -> No
         recorded(_clipped_values, clip_value, *map(Whole, given), changes=True, name="clip_grad_value_")
         return
     for p, g in _gradients(parameters, "clip_grad_value_"):
-        _replace(p, g, np.clip(g.array, -clip_value, clip_value))
+        _replace(p, g, _clipped_array(g.array, clip_value))
+
+
+def _clipped_array(a: Any, clip_value: float) -> Any:
+    if a.dtype.kind == "c":  # NumPy would compare complex numbers by their real parts
+        return from_pairs(np.clip(pairs_of(a), -clip_value, clip_value))
+    return np.clip(a, -clip_value, clip_value)
 
 
 def _clipped_values(clip_value: float, *parameters: Leaf) -> None:

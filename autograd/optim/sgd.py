@@ -10,7 +10,6 @@ import numpy as np
 from numpy import add, multiply, subtract
 
 from ..arrays.capture import current_capture
-from ..arrays.half import is_half
 from ..engine.leaves import Leaf
 from ..errors import OptionError
 from ..kernels import functions
@@ -209,11 +208,11 @@ class _SmallParameters:
     """Elements. From this size on copying the gradient costs more than the calls that are saved."""
 
     def __init__(self, parameters: list[Leaf], gradients: list[Any], velocity: list[Any]):
-        dtype = gradients[0].dtype
+        dtype = next((g.dtype for g in gradients if g.dtype.char in "fd"), np.dtype(np.float64))
         fits = [
             (i, p) for i, (p, g) in enumerate(zip(parameters, gradients, strict=True))
             if type(g) is np.ndarray and type(p.array) is np.ndarray and g.dtype == p.array.dtype == dtype
-            and g.size < self.LIMIT and velocity[i] is None and not is_half(dtype)
+            and g.size < self.LIMIT and velocity[i] is None
         ]  # fmt: skip
         members = {i for i, _ in fits}
         self.others = [i for i in range(len(parameters)) if i not in members]

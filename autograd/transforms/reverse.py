@@ -437,7 +437,7 @@ def _holomorphic_grad(f: Function, x: Any) -> Any:
     if not any(z.array.dtype.kind == "c" for z in traced.inputs):
         warn("the argument of holomorphic_grad is not complex")
     objective(traced, complex_too=True)
-    return traced.gradient(None)
+    return traced.gradient([1.0])
 
 
 def _make_vjp(f: Function, x: Any) -> tuple[Callable[[Any], Any], Any]:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from ..arrays.plain import BOXED
 from ..arrays.shape_only import Shaped
 from ..engine.deferred import Deferred
 from ..engine.leaves import Constant, Leaf, tensor
@@ -25,12 +26,9 @@ from ..errors import DtypeError, LayoutError, ShapeError, TapeError
 from ..layouts.layout import C, I, P, V, is_copy_for_part, may_relabel
 from ..layouts.messages import describe, drawn_leaf, own_part
 
-__all__ = ["BOXED", "Function", "Traced", "tangent_of", "zeros_like"]
+__all__ = ["Function", "Traced", "tangent_of", "zeros_like"]
 
 Function = Callable[..., Any]
-
-BOXED: dict[type, Any] = {}
-"""By type of argument: a function ``(value, trace, node)`` that programs of HIPS autograd register (`custom.boxes`)."""
 
 
 class Traced:

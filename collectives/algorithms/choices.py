@@ -22,6 +22,7 @@ from typing import Any
 
 from autograd import environment
 from autograd.errors import CommunicationError, MeshError
+from autograd.files import opened, replacing
 from autograd.machine import processor
 
 from ..transports.protocol import Communicator
@@ -36,6 +37,7 @@ __all__ = [
 
 VARIABLE = "RINGTAPE_ALGORITHMS"
 FORMAT = 1
+_MOST_CHARACTERS = 1 << 24  # a table of one shape has two thousand
 RULE = "rule"
 SHORT_BYTES, LONG_BYTES = 1 << 14, 1 << 16
 _SIZES = tuple(1 << k for k in range(6, 28))
@@ -212,7 +214,10 @@ def tables(path: Path) -> dict[str, Choices]:
         The file cannot be read, or it is no file of tables.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        with os.fdopen(opened(path), encoding="utf-8") as file:
+            text = file.read(_MOST_CHARACTERS + 1)
+        if len(text) > _MOST_CHARACTERS:
+            raise ValueError(f"it has more than {_MOST_CHARACTERS:,} characters")
         found = json.loads(text)
     except (OSError, ValueError, RecursionError) as error:
         raise MeshError(
@@ -235,13 +240,14 @@ def stored(path: Path, shape: str, choices: Choices) -> None:
     known[shape] = choices
     whole = {"format": FORMAT, "tables": {name: {"note": each.note, "choices": each.rows}
                                           for name, each in sorted(known.items())}}  # fmt: skip
-    beside = path.with_name(f"{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        beside.write_text(json.dumps(whole, indent=1) + "\n", encoding="utf-8")
-        os.replace(beside, path)
+        with replacing(path, "tune") as file:
+            file.write(json.dumps(whole, indent=1).encode() + b"\n")
     except OSError as error:
-        raise MeshError(f"the table of choices is not written: {error}\n  fix: tune --to PATH, elsewhere") from None
+        raise MeshError(
+            f"the table of choices {path} is not written: {error.strerror or error}\n  fix: tune --to PATH, elsewhere"
+        ) from None
 
 
 def _read(given: str, shape: str) -> Choices | None:

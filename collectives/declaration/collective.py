@@ -178,6 +178,8 @@ class Collective:
             raise ArgumentError(
                 f"Collective({name!r}): refuses={short(refuses)} was given; needed: a mapping from labels"
             )
+        if replace is not True and replace is not False:
+            raise ArgumentError(f"Collective({name!r}): replace={short(replace)} was given; needed: True or False")
         self.declared = Declared.by(self, self)
         known = collectives.get(name) if registered else None
         if known is not None and not replace and not self.declared.repeats(known.declared):

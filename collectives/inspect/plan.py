@@ -29,6 +29,7 @@ from autograd.engine.events import unheard
 from autograd.engine.recording import IMPORT, LEAF, arrays_of, op_of, options_of, parents_of, signature_of
 from autograd.engine.tape import Tape
 from autograd.errors import MeshError, TapeError, typed_errors
+from autograd.files import replacing
 from autograd.layouts.layout import Layout, Rooted
 from autograd.records.text import shown_value
 
@@ -434,8 +435,8 @@ class Plan:
             text = json.dumps(self.to_json(), indent=1)
         else:
             text = drawn(self.operations, self.communications, self.problems)
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(text)
+        with replacing(path, "plan.write") as file:
+            file.write(text.encode())
 
     def _repr_svg_(self) -> str:
         """The picture, for notebooks."""

@@ -9,9 +9,8 @@ from contextlib import contextmanager
 from autograd.errors import MeshError, OptionError, short, typed_errors
 
 from ..transports.job import Replayed
-from ..transports.recording import replay_line, start
+from ..transports.recording import attached, replay_line, start, why
 from ..world import World, world
-from .observing import observing
 
 __all__ = ["record"]
 
@@ -31,8 +30,8 @@ def record(path: str | os.PathLike[str], data: bool = False) -> Iterator[None]:
         A folder. Each rank writes two files in it, which may have arrays that it received: pass them on with care.
     data : bool
         Whether the results of all calls are recorded, so that one rank can be replayed alone. By default the record has
-        the order of the calls: a few bytes for each. The replay then runs all ranks together, and compares each result
-        with a digest of the recorded one.
+        the order of the calls: a few bytes for each. The replay then runs all ranks together. Both kinds have 32 bits
+        of what the rank gave to each call, with which the replay compares what it gives.
 
     Raises
     ------
@@ -62,18 +61,37 @@ def record(path: str | os.PathLike[str], data: bool = False) -> Iterator[None]:
     if not isinstance(data, bool):
         raise OptionError(f"record: data={short(data)} was given; needed: True, or False for the order of calls alone")
     if Replayed.job is not None:
-        yield
+        with _replayed(os.path.basename(os.path.abspath(os.fspath(path)))):
+            yield
         return
     everyone = world()
     if everyone.dry:
         raise MeshError("record: the current world is a dry run, in which nothing is received; needed: real ranks")
-    folder = os.path.abspath(os.fspath(path))
-    recording = start(folder, everyone, World.current().kind, data)
+    folder, ended = os.path.abspath(os.fspath(path)), ""
+    recording = start(folder, everyone, World.current().kind, data, block=os.path.basename(folder))
     try:
-        with observing(recording):
+        with attached(recording):
             yield
     except BaseException as error:
+        ended = why(error)
         error.add_note(f"recorded; to replay: {replay_line(folder, int(everyone.index), data)}")
         raise
     finally:
-        recording.writer.close()
+        recording.end(ended)
+
+
+@contextmanager
+def _replayed(name: str) -> Iterator[None]:
+    """A block that was recorded, in the replay of the program."""
+    failed: BaseException | None = None
+    world()  # the rank of this thread begins
+    if Replayed.block is not None:
+        Replayed.block(name, None, True)
+    try:
+        yield
+    except BaseException as error:
+        failed = error
+        raise
+    finally:
+        if Replayed.block is not None:
+            Replayed.block(name, failed, False)

@@ -9,7 +9,6 @@ The time until the last rank has entered a call is waiting; the rest of the call
 from __future__ import annotations
 
 import os
-import pickle
 import socket
 import time
 from collections.abc import Sequence
@@ -20,6 +19,7 @@ import numpy as np
 
 from autograd.engine import events
 from autograd.errors import MeshError, check_callable, typed_errors
+from autograd.records.plain import packed, unpacked
 from autograd.records.record import CallOf, OperationRecord
 from autograd.records.times import TimesRecorder
 
@@ -28,9 +28,9 @@ from ..world import world
 from .clocks import Clock, Offset, measure_offsets
 from .observing import observing
 from .recorder import Calls
-from .timeline_report import MESSAGES, CallRecord, OperationTimes, RankRecord, Report, SpanRecord, merged
+from .timeline_report import MESSAGES, CallRecord, OperationTimes, RankRecord, Report, Row, SpanRecord, merged
 
-__all__ = ["Timeline", "broadcast_object", "timeline"]
+__all__ = ["Timeline", "broadcast_object", "gathered", "timeline"]
 
 
 @typed_errors
@@ -124,12 +124,12 @@ class Timeline:
         rank, made = int(channel.rank), self._recorder.records
         calls = [_of_timeline(call, by, made, rank) for call, by in self._calls]
         mine = RankRecord(rank, socket.gethostname(), calls, _times_of(made), self._spans)
-        records = _gathered(channel, mine)
+        records = gathered(channel, mine, (RankRecord, CallRecord, OperationTimes, SpanRecord))
         if records is not None:
             self.report = merged(records, self._start, ends)
             if self.path is not None:
                 self.report.write(self.path)
-        summary = broadcast_object(channel, None if self.report is None else self.report.summary())
+        summary = broadcast_object(channel, None if self.report is None else self.report.summary(), (Report, Row))
         self.report = self.report or summary
 
     def __str__(self) -> str:
@@ -194,21 +194,21 @@ def _of_timeline(
 # -- collecting the records --------------------------------------------------------------------------------------------
 
 
-def _gathered(channel: Communicator, mine: RankRecord) -> list[RankRecord] | None:
-    """The records of all ranks on rank 0; None on other ranks."""
-    data = np.frombuffer(pickle.dumps(mine), np.uint8)
+def gathered(channel: Communicator, mine: Any, kinds: Sequence[type]) -> list[Any] | None:
+    """The records of all ranks on rank 0; None on other ranks. They have objects of `kinds`, as of `packed`."""
+    data = np.frombuffer(packed(mine, kinds), np.uint8)
     sizes = channel.all_gather(np.array([data.size], np.int64), [1] * channel.size).tolist()
     whole = channel.gather(data, sizes, 0)
     if whole is None:
         return None
     ends = np.cumsum(sizes).tolist()
-    return [pickle.loads(whole[end - size : end].tobytes()) for size, end in zip(sizes, ends, strict=True)]
+    return [unpacked(whole[end - size : end].tobytes(), kinds) for size, end in zip(sizes, ends, strict=True)]
 
 
-def broadcast_object(channel: Communicator, value: Any) -> Any:
-    """Return rank 0's value on every rank of a channel."""
+def broadcast_object(channel: Communicator, value: Any, kinds: Sequence[type] = ()) -> Any:
+    """Return rank 0's value on every rank of a channel. It has objects of `kinds`, as of `packed`."""
     first = channel.index == 0
-    data = np.frombuffer(pickle.dumps(value) if first else b"", np.uint8)
+    data = np.frombuffer(packed(value, kinds) if first else b"", np.uint8)
     size = channel.broadcast(np.array([data.size], np.int64), 0)
     received = channel.broadcast(data if first else np.empty(int(size[0]), np.uint8), 0)
-    return value if first else pickle.loads(received.tobytes())
+    return value if first else unpacked(received.tobytes(), kinds)

@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
+from autograd.files import replacing
+
 from .clocks import Offset, corrected
 
 __all__ = ["MESSAGES", "CallRecord", "OperationTimes", "RankRecord", "Report", "Row", "SpanRecord", "merged"]
@@ -196,14 +198,8 @@ class Report:
     # -- the trace ---------------------------------------------------------------------------------------------
     def write(self, path: str | os.PathLike[str]) -> None:
         """Write the trace to a file, atomically."""
-        part = f"{os.fspath(path)}.{os.getpid()}.part"
-        try:
-            with open(part, "w") as file:
-                json.dump(self.trace(), file)
-            os.replace(part, path)
-        finally:
-            if os.path.exists(part):
-                os.remove(part)
+        with replacing(path, "timeline") as file:
+            file.write(json.dumps(self.trace()).encode())
 
     def trace(self) -> dict[str, Any]:
         """The trace in Chrome's Trace Event Format (JSON object format): complete events, times in microseconds."""

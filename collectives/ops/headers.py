@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from autograd.arrays.device import dtype_named, is_bfloat16, to_host
+from autograd.arrays.pairs import pairs_of
 from autograd.engine.tensor import TENSORS
 from autograd.errors import AbsentError, ArgumentError, CollectiveMismatch, ShapeError
 from autograd.layouts.layout import C, D, I, Label, Layout, P, R, Rooted, Shard, V
@@ -33,7 +34,8 @@ def write(
 
 def projection(array: Any) -> tuple[float, float]:
     """Two numbers by which ranks tell whether they hold the same value up to rounding: a projection, and its scale."""
-    host = np.abs(to_host(array)).reshape(-1).astype(float) if array.dtype.kind == "c" else to_host(array).reshape(-1)
+    host = to_host(array).reshape(-1)
+    host = pairs_of(host).reshape(-1) if array.dtype.kind == "c" else host
     weights = 1.0 + np.cos(np.arange(host.size))
     return float(host @ weights), float(np.abs(host) @ weights)
 

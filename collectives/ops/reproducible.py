@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from autograd.arrays.device import as_array
 from autograd.engine.leaves import tensor
 from autograd.engine.tensor import TENSORS, Tensor
 from autograd.errors import ArgumentError, LayoutError, MeshError, ShapeError
@@ -141,7 +142,7 @@ def reproducible_sum(
                 "reproducible_sum was given an empty list; needed: addends, or an array of shape (0, ...) on a rank "
                 "without any, which gives their shape and dtype"
             )
-        addends = stack([a if a.__class__ in TENSORS else np.asarray(a) for a in addends])
+        addends = stack([a if a.__class__ in TENSORS else as_array(a) for a in addends])
     x = addends if addends.__class__ in TENSORS else tensor(addends)
     x.layout = x.labelled(mesh.grid) if x.layout is None else x.layout
     try:

@@ -6,13 +6,14 @@ import base64
 import gzip
 import json
 import os
-import threading
+import re
 from collections.abc import Sequence
 from html import escape
 from importlib import resources
 from numbers import Integral
 
 from autograd.errors import ArgumentError, short, typed_errors
+from autograd.files import replacing
 
 from ..inspect.record import RankRecords
 from ..inspect.topology import Topology
@@ -49,16 +50,17 @@ class Page:
         return f"<page of {self.records:,} records, {len(self.html.encode()):,} bytes>"
 
     def write(self, path: str | os.PathLike[str]) -> None:
-        """Write the document to a file. An existing file is replaced at once, or not at all."""
-        partial = f"{os.fspath(path)}.{os.getpid()}-{threading.get_ident()}.partial"
-        try:
-            with open(partial, "w", encoding="utf-8") as file:
-                file.write(self.html)
-            os.replace(partial, path)
-        except BaseException:
-            if os.path.exists(partial):
-                os.remove(partial)
-            raise
+        """Write the document to a file. An existing file is replaced at once, or not at all.
+
+        Raises
+        ------
+        FileError
+            Something is there that is no file, or a symbolic link that another user has made.
+        WriteError
+            The disk is full, or the folder is missing or may not be written. It is an OSError, too.
+        """
+        with replacing(path, "page") as file:
+            file.write(self.html.encode())
 
     def _repr_html_(self) -> str:
         style = "width:100%;height:640px;border:1px solid #ccc"
@@ -140,13 +142,9 @@ def _document(title: str, data: str) -> str:
 
     packed = base64.b64encode(gzip.compress(data.encode(), compresslevel=7, mtime=0)).decode()
     parts = {
-        "@TITLE@": escape(title or "ringtape: ranks"),
-        "@CSS@": read("page.css"),
-        "@SCRIPT@": "\n".join(['"use strict";', *map(read, _SCRIPTS)]),
-        "@DATA@": packed,
+        "TITLE": escape((title or "ringtape: ranks").encode(errors="replace").decode()),  # a file's name may be no text
+        "CSS": read("page.css"),
+        "SCRIPT": "\n".join(['"use strict";', *map(read, _SCRIPTS)]),
+        "DATA": packed,
     }
-    text = read("page.html")
-    for mark, part in parts.items():
-        before, _, after = text.partition(mark)
-        text = before + part + after
-    return text
+    return re.sub("@([A-Z]+)@", lambda mark: parts[mark[1]], read("page.html"))  # once: a part may look like a mark

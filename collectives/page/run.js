@@ -4,12 +4,12 @@ const byId = (id) => document.getElementById(id);
 const escaped = (text) => String(text).replace(/[&<>"]/g, (c) => ({ "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;" })[c]);
 const FORWARD = 0, BACKWARD = 1, DIRECTIONS = ["forward", "backward", "effect", "update"];
 const DIFFERS = 1, NOT_FINITE = 2, FAILED = 4, ABSENT = 8, CONTROL = 2, NONBLOCKING = 1;
-const LABELS = {
+const LABELS = { __proto__: null,
   R: ["#9ecae9", "R", "Replicated: equal copies"], I: ["#c9ccd1", "I", "Invariant: one value, repeated"],
   P: ["#ffbf79", "P", "Partial: addends"], S: ["#8fd682", "S", "Shard: parts"], V: ["#d9afd0", "V", "Varying: own values"],
   X: ["#f0d25f", "Rooted", "on one rank"], C: ["#f1f1ee", "C", "constant"], D: ["#dfe6c8", "D", "drawn: random, equal"],
 };
-const LINKS = {
+const LINKS = { __proto__: null,
   all_reduce: ["#c22121", "dot"], all_gather: ["#1f6fb2", "square"], reduce_scatter: ["#7a4fb5", "open"],
   all_to_all: ["#0e8a99", "diamond"], broadcast: ["#23852b", "out"], scatter: ["#23852b", "out"],
   reduce: ["#8a5a44", "in"], gather: ["#8a5a44", "in"], scan: ["#a0660b", "triangle"], get: ["#555", "ring"],

@@ -2,31 +2,28 @@
 
 At the end of the block rank 0 gathers the records and writes the page. If a rank raises, no rank may wait for another
 one, so the records are collected beside the communication: ranks that are threads see each other's records in memory.
-Ranks that are processes write theirs to files once one of them asks, by a file as well, for which a thread of each
-process looks; the rank that asked makes the page of all that it finds.
+Ranks that are processes write theirs to files once one of them asks, by a folder that only their user can enter, for
+which a thread of each process looks; the rank that asked makes the page of all that it finds. The files are JSON.
 """
 
 from __future__ import annotations
 
 import os
-import pickle
-import shutil
-import tempfile
 import threading
 import time
-import uuid
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from autograd.errors import ArgumentError, MeshError, check_callable, short, typed_errors
+from autograd.files import PrivateFolder, temporary
+from autograd.records.plain import packed, unpacked
 
 from ..inspect.clocks import Clock, Offset, correct_records, measure_offsets
-from ..inspect.record import RankRecords
+from ..inspect.record import CallOf, Contribution, OperationRecord, RankRecords, Summary
 from ..inspect.recorder import recording_operations
+from ..inspect.timeline import gathered
 from ..inspect.topology import Topology
 from ..job.failure import process
 from ..transports.protocol import Communicator
@@ -40,6 +37,9 @@ _THREADS_S = 0.3  # how long a rank that raised waits for the threads that raise
 _FILES_S = 5.0  # how long it waits for the files of other processes
 _WRITING_S = 10.0  # how long another rank that raised waits until the page is written
 _PAUSE_S = 0.05
+_KINDS = (RankRecords, OperationRecord, CallOf, Contribution, Summary)
+"""The classes of records, by their number in the files and messages of ranks."""
+_ASKS = "asks"  # the file by which the folder of a rank that asks is told from another one of the same user
 
 
 @typed_errors
@@ -153,12 +153,12 @@ class Show:
                 "  fix: leave `only` out to show all ranks"
             )
         self._channel = channel = everyone.duplicate("show")
-        token = channel.exchange(uuid.uuid4().hex.encode())[0].decode()
+        token = channel.exchange(os.urandom(16).hex().encode())[0].decode()
         kind: Any = _Files if World.current().kind == "mpi" and channel.size > 1 else _Threads
         self._exchange = kind(token, self.path, RankRecords(int(channel.rank)), channel.size, self._write)
         self._exchange.open()
         measured = measure_offsets(channel, clock := self._clock)
-        self._starts = pickle.loads(channel.exchange(pickle.dumps(measured))[0])
+        self._starts = unpacked(channel.exchange(packed(measured, (Offset,)))[0], (Offset,))
         channel.barrier()  # no rank fails before all can give their records
         self._exit = ExitStack()
         self._exchange.own = self._exit.enter_context(
@@ -253,14 +253,14 @@ class _Threads:
 
 
 class _Files:
-    """Ranks that are processes: after a failure they write their records to files in a folder."""
+    """Ranks that are processes: after a failure they write their records to files in a private folder."""
 
     def __init__(
         self, token: str, path: str | None, own: RankRecords, size: int,
         write: Callable[[Sequence[RankRecords]], None],
     ):  # fmt: skip
         self.own = own
-        above = tempfile.gettempdir() if path is None else os.path.dirname(os.path.abspath(path))
+        above = temporary() if path is None else os.path.dirname(os.path.abspath(path))
         self._folder = os.path.join(above, f".ringtape-show-{token}")
         self._size, self._write = size, write
         self._is_closed = threading.Event()
@@ -272,32 +272,22 @@ class _Files:
         self._watch.start()
 
     def gathered(self, channel: Communicator) -> list[RankRecords] | None:
-        data = np.frombuffer(pickle.dumps(self.own), np.uint8)
-        sizes = channel.all_gather(np.array([data.size], np.int64), [1] * channel.size).tolist()
-        whole = channel.gather(data, sizes, 0)
-        if whole is None:
-            return None
-        ends = np.cumsum(sizes).tolist()
-        return [pickle.loads(whole[end - size : end].tobytes()) for size, end in zip(sizes, ends, strict=True)]
+        return gathered(channel, self.own, _KINDS)
 
     def failed(self) -> None:
         """Ask the others for their records and write the page; or, if another rank has asked, wait until it is done."""
         try:
-            os.mkdir(self._folder)
+            made = PrivateFolder.make(self._folder)
         except FileExistsError:
             self._give()
-            _wait(lambda: not os.path.exists(self._folder), _WRITING_S)
+            _wait(lambda: not os.path.lexists(self._folder), _WRITING_S)
             return
-        try:
-            self._give()
-            _wait(lambda: len(self._files()) == self._size, _FILES_S)
-            records = []
-            for name in self._files():
-                with open(os.path.join(self._folder, name), "rb") as file:
-                    records.append(pickle.load(file))
+        with made as folder:
+            folder.write(_ASKS, b"")
+            self._give_to(folder)
+            _wait(lambda: len(_given(folder)) == self._size, _FILES_S)
+            records = [unpacked(folder.read(name), _KINDS) for name in _given(folder)]
             self._write(sorted(records, key=lambda of: int(of.rank)))
-        finally:
-            shutil.rmtree(self._folder, ignore_errors=True)
 
     def close(self) -> None:
         self._is_closed.set()
@@ -313,21 +303,29 @@ class _Files:
     def _answer(self) -> None:
         """Give the records once another rank has asked for them."""
         while not self._is_closed.wait(_PAUSE_S):
-            if os.path.exists(self._folder):
-                self._give()
+            if self._give():
                 return
 
-    def _give(self) -> None:
+    def _give(self) -> bool:
+        """Give the records if a rank of this user asks for them: nobody else can have made such a folder."""
+        folder = PrivateFolder.find(self._folder)
+        if folder is None:
+            return False
+        with folder:
+            if not folder.has(_ASKS):
+                return False
+            self._give_to(folder)
+            return True
+
+    def _give_to(self, folder: PrivateFolder) -> None:
         with self._given:
-            path = os.path.join(self._folder, f"{self.own.rank}.records")
-            if os.path.exists(path):
-                return
-            with open(f"{path}.partial", "wb") as file:
-                pickle.dump(_copied(self.own), file)
-            os.replace(f"{path}.partial", path)
+            name = f"{self.own.rank}.records"
+            if not folder.has(name):
+                folder.write(name, packed(_copied(self.own), _KINDS))
 
-    def _files(self) -> list[str]:
-        return [name for name in os.listdir(self._folder) if name.endswith(".records")]
+
+def _given(folder: PrivateFolder) -> list[str]:
+    return [name for name in folder.names() if name.endswith(".records")]
 
 
 def _copied(of: RankRecords) -> RankRecords:

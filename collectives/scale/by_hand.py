@@ -24,7 +24,7 @@ from ..checks.reports import warn_once
 
 __all__ = ["norms_of", "tell_scaled"]
 
-_EXACT = {2: 1e-2, 4: 1e-5}  # by the bytes of a number; for others 1e-10
+_EXACT = {2: 1e-2, 4: 1e-5}  # by the bytes of a real number; for others 1e-10
 
 
 def norms_of(leaves: Iterable[Any]) -> dict[int, tuple[Any, float]]:
@@ -41,8 +41,8 @@ def _norm(leaf: Any) -> float:
     g = getattr(leaf._grad, "array", leaf._grad)
     if g is None or type(g) is Shaped or type(leaf.array) is Shaped:
         return 0.0
-    flat = np.asarray(to_host(g), np.float64).reshape(-1)
-    square = float(np.vdot(flat, flat))
+    flat = np.asarray(to_host(g), complex if g.dtype.kind == "c" else float).reshape(-1)
+    square = float(np.vdot(flat, flat).real)
     return math.sqrt(square) if math.isfinite(square) else 0.0
 
 
@@ -56,7 +56,8 @@ def tell_scaled(optimizer: Any, norms: dict[int, tuple[Any, float]], mesh: Any) 
             continue
         ratios.append(_norm(p) / known[1])
         is_same = is_same and all(label is R or label is I for label in p.layout.labels)
-        exact = max(exact, _EXACT.get(p.array.dtype.itemsize, 0.0))
+        dtype = p.array.dtype
+        exact = max(exact, _EXACT.get(dtype.itemsize // (2 if dtype.kind == "c" else 1), 0.0))
     if not ratios or modes.scale == "off":
         return
     sizes = {int(n): f"axis {name!r}" for n, name in zip(mesh.sizes, mesh.names, strict=True) if n > 1}

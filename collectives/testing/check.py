@@ -12,7 +12,6 @@
 
 from __future__ import annotations
 
-import pickle
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -23,6 +22,7 @@ import numpy as np
 import autograd as ag
 from autograd.errors import ArgumentError, CommunicationError, RingtapeError, typed_errors
 from autograd.layouts.layout import C, I, Label, P, R, Rooted, Shard, V, dual_label
+from autograd.records.plain import packed, unpacked
 
 from ..declaration.collective import Collective
 from ..mesh import Mesh
@@ -358,7 +358,8 @@ def _on_all_ranks(function: Callable[[], Any], size: int, everywhere: bool) -> l
     """Run a function on every rank, threads or the processes of mpiexec, and return all results in order of rank."""
     if not everywhere:
         return run(function, size)
-    return [pickle.loads(data) for data in world().exchange(pickle.dumps(function()))]
+    kinds = (proof.Observed,)
+    return [unpacked(data, kinds) for data in world().exchange(packed(function(), kinds))]
 
 
 def _settings(size: int, beside: bool, setting: Any) -> Iterator[Any]:

@@ -6,7 +6,6 @@ The docstring of `collectives.testing` lists the checks.
 from __future__ import annotations
 
 import math
-import pickle
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,6 +21,7 @@ from autograd.engine.state import state
 from autograd.engine.tensor import Tensor
 from autograd.errors import CommunicationError, LayoutError, TapeError, site_of_traceback, typed_errors
 from autograd.layouts.layout import I, Label, Layout, P, R, Rooted, Shard, V, dual_label, may_relabel
+from autograd.records.plain import packed, unpacked
 
 from ..declaration.collective import Collective, collectives
 from ..mesh import Mesh
@@ -542,12 +542,12 @@ def check_everywhere(work: Sequence[tuple[Case, Setting]]) -> list[Failure]:
     here = world()
     plans = [prepare(case, setting) for case, setting in work]
     mine = run_cases(work, plans)
-    seen = [pickle.loads(data) for data in here.exchange(pickle.dumps(mine))]
+    seen = [unpacked(data, (Observed,)) for data in here.exchange(packed(mine, (Observed,)))]
     judged = {i: judge(*work[i], plans[i], [of_rank[i] for of_rank in seen])
               for i in range(here.rank, len(work), here.size)}  # the ranks divide the comparison  # fmt: skip
     found: dict[int, list[Failure]] = {}
-    for data in here.exchange(pickle.dumps({i: failures for i, failures in judged.items() if failures})):
-        found |= pickle.loads(data)
+    for data in here.exchange(packed({i: failures for i, failures in judged.items() if failures}, (Failure,))):
+        found |= unpacked(data, (Failure,))
     return [failure for i in sorted(found) for failure in found[i]]
 
 

@@ -8,13 +8,14 @@ status.
 from __future__ import annotations
 
 import argparse
-import pickle
 import socket
 import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+
+from autograd.records.plain import packed, unpacked
 
 from ..checks import modes
 from ..mesh import Mesh
@@ -30,6 +31,7 @@ BATCH = 24  # cases between two exchanges of the ranks' observations
 SHOWN = 20  # the largest number of failures that are printed
 
 Work = list[tuple[Case, Setting]]
+_KINDS = (Observed, Failure)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -105,12 +107,12 @@ def _batches(work: Work) -> Iterator[list[tuple[Case, list[Failure]]]]:
             plans.append(prepare(case, setting))
             with meshes[key]:
                 mine.append(observe(case, setting, plans[-1], meshes[key]))
-        seen = [pickle.loads(data) for data in ranks.exchange(pickle.dumps(mine))]
+        seen = [unpacked(data, _KINDS) for data in ranks.exchange(packed(mine, _KINDS))]
         verdicts: list[list[Failure]] = []
         if ranks.rank == 0:
             for k, ((case, setting), plan) in enumerate(zip(work[at : at + BATCH], plans, strict=True)):
                 verdicts.append(judge(case, setting, plan, [of_rank[k] for of_rank in seen]))
-        verdicts = pickle.loads(ranks.exchange(pickle.dumps(verdicts))[0])
+        verdicts = unpacked(ranks.exchange(packed(verdicts, _KINDS))[0], _KINDS)
         yield [(case, failed) for (case, _), failed in zip(work[at : at + BATCH], verdicts, strict=True)]
 
 

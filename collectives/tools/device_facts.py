@@ -61,7 +61,7 @@ def _ipc() -> str:
     """Let another process open memory of this one."""
     runtime = cuda.runtime()
     array = _written(runtime)
-    command = [sys.executable, "-m", PROGRAM, runtime.export_handle(array).hex()]
+    command = [sys.executable, "-P", "-m", PROGRAM, runtime.export_handle(array).hex()]
     done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     if done.returncode:
         return ended(done.returncode, done.stderr).replace("the probe", "the process that opened a handle")

@@ -255,7 +255,7 @@ def _child(before: list[str], limit_s: float) -> Found:
     root = str(Path(__file__).resolve().parents[2])
     path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
     more = {"PYTHONPATH": path, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-    command = [*before, sys.executable, "-m", "collectives.tools.mpi_facts"]
+    command = [*before, sys.executable, "-P", "-m", "collectives.tools.mpi_facts"]
     with subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace",
         env={**os.environ, **more}, start_new_session=True,

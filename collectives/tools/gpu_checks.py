@@ -268,7 +268,7 @@ CHECKS: dict[str, tuple[Callable[[], str], float]] = {
 
 
 def _command(name: str) -> list[str]:
-    return [sys.executable, "-m", "collectives.tools.gpu_checks", name]
+    return [sys.executable, "-P", "-m", "collectives.tools.gpu_checks", name]
 
 
 def rows(names: Sequence[str], command: Callable[[str], list[str]] = _command, limit_s: float | None = None) -> Any:

@@ -17,7 +17,7 @@ from autograd.errors import ArgumentError, caller, find_callers, find_site, shor
 
 from ..inspect.recorder import recording_operations
 
-__all__ = ["Place", "Stopped", "found_file", "place_of", "stopping"]
+__all__ = ["Place", "Reached", "Stopped", "found_file", "place_of", "stopping"]
 
 
 class Place(NamedTuple):
@@ -26,6 +26,20 @@ class Place(NamedTuple):
     kind: str
     number: int
     file: str = ""
+
+
+class Reached:
+    """Whether a rank has come to the place where it was to stop, and how far it has come.
+
+    Attributes
+    ----------
+    is_reached : bool
+    steps, operations : int
+        How many of them the rank has begun, if the place is one.
+    """
+
+    is_reached = False
+    steps = operations = 0
 
 
 class Stopped(BaseException):
@@ -89,6 +103,14 @@ def _lines(code: CodeType) -> set[int]:
 class _Debugger(pdb.Pdb):
     """Python's debugger, which begins in a frame that runs already, or at a line."""
 
+    def __init__(self, found: Reached):
+        super().__init__(nosigint=True)
+        self._found = found
+
+    def user_line(self, frame: FrameType) -> None:
+        self._found.is_reached = True
+        super().user_line(frame)
+
     def begin(self, frame: FrameType) -> None:
         """Stop at the next line of a frame."""
         self.reset()
@@ -109,7 +131,7 @@ class _Debugger(pdb.Pdb):
 
 
 @contextmanager
-def stopping(place: Place, file: str, is_debugged: bool) -> Iterator[None]:
+def stopping(place: Place, file: str, is_debugged: bool) -> Iterator[Reached]:
     """Stop the rank of this thread at a place, as often as it comes there in the debugger.
 
     Parameters
@@ -119,52 +141,55 @@ def stopping(place: Place, file: str, is_debugged: bool) -> Iterator[None]:
         The path of the file of a line.
     is_debugged : bool
         Whether the debugger begins there; else `Stopped` is raised.
+
+    Yields
+    ------
+    Reached
     """
-    debugger = _Debugger(nosigint=True) if is_debugged else None
+    found = Reached()
+    debugger = _Debugger(found) if is_debugged else None
     if place.kind == "line":
         before = sys.gettrace()
         if debugger is not None:
             debugger.wait_for(file, place.number)
         else:
-            sys.settrace(_tracer(file, place.number))
+            sys.settrace(_tracer(file, place.number, found))
         try:
-            yield
+            yield found
         finally:
             sys.settrace(before)
         return
-    is_reached = False
 
     def reached() -> None:
-        nonlocal is_reached
-        if is_reached:
+        if found.is_reached:
             return
-        is_reached = True
+        found.is_reached = True
         frame = caller()
         if debugger is None or frame is None:
             raise Stopped(_report(frame))
         debugger.begin(frame)
 
-    with (_at_step if place.kind == "step" else _at_operation)(place.number, reached):
-        yield
+    with (_at_step if place.kind == "step" else _at_operation)(place.number, reached, found):
+        yield found
 
 
 @contextmanager
-def _at_step(number: int, reached: Callable[[], None]) -> Iterator[None]:
+def _at_step(number: int, reached: Callable[[], None], found: Reached) -> Iterator[None]:
     """Call a function when a step begins: where the program marks steps, there, else after an optimizer's step."""
-    steps, marks = 0, False
+    marks = False
 
     def hear(edge: str, name: str, rows: int) -> None:
-        nonlocal steps, marks
+        nonlocal marks
         if name == "step":
             if edge == "begin":
                 marks = True
-                if steps == number:
+                if found.steps == number:
                     reached()
             else:
-                steps += 1
+                found.steps += 1
         elif not marks and name == "optimizer" and edge == "end":
-            steps += 1
-            if steps == number:
+            found.steps += 1
+            if found.steps == number:
                 reached()
         elif not marks and number == 0 and name == "forward" and edge == "begin":
             reached()
@@ -174,26 +199,28 @@ def _at_step(number: int, reached: Callable[[], None]) -> Iterator[None]:
 
 
 @contextmanager
-def _at_operation(number: int, reached: Callable[[], None]) -> Iterator[None]:
+def _at_operation(number: int, reached: Callable[[], None], found: Reached) -> Iterator[None]:
     """Call a function at the operation with this number, as ``--first-nan`` numbers them."""
-    with recording_operations(values=False) as found:
+    with recording_operations(values=False) as own:
 
         class Listener:
             whole = True  # operations are not divided because somebody listens
 
             def __call__(self, phase: str, direction: str, name: str) -> None:
-                if len(found.records) > number:
+                found.operations = len(own.records)
+                if found.operations > number:
                     reached()
 
         with events.listening(Listener()):
             yield
 
 
-def _tracer(file: str, line: int) -> Callable[[FrameType, str, Any], Any]:
+def _tracer(file: str, line: int, found: Reached) -> Callable[[FrameType, str, Any], Any]:
     def trace(frame: FrameType, event: str, _: Any) -> Any:
         if frame.f_code.co_filename != file:
             return None
         if event == "line" and frame.f_lineno == line:
+            found.is_reached = True
             raise Stopped(_report(frame))
         return trace
 

@@ -148,6 +148,12 @@ def checked_ranks(kind: str, ranks: Any) -> int:
 
 
 class Replayed:
-    """The record that this process replays, if any. It makes a world's job, or returns None for an ordinary one."""
+    """The record that this process replays, if any.
+
+    `job` makes a world's job, or returns None for an ordinary one. `block` is called where the rank of the calling
+    thread enters or leaves a block that records: with the name of its folder, the error that ends the block, if any,
+    and whether it begins.
+    """
 
     job: Callable[[Options], Job | None] | None = None
+    block: Callable[[str, BaseException | None, bool], None] | None = None

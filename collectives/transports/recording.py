@@ -3,20 +3,24 @@
 The observer of a thread sees each call of its communicators once, whatever algorithm or transport runs it. Its result
 is all that the program gets from other ranks. Results of started calls are recorded at their wait.
 
-A record has the order: the name of each call and a digest of its result. A replay runs all ranks, and they communicate
-again. Only results that another transport would not give again are recorded: sums of MPI's own reductions, whose order
-of additions is the library's. Two ranks have one order. With its `data`, a record has the result of every call, and
-each rank can be replayed alone.
+A record has the order: the name of each call, and digests of what the rank gave for it and of its result. A replay runs
+all ranks, and they communicate again. Only results that another transport would not give again are recorded: sums of
+MPI's own reductions, whose order of additions is the library's. Two ranks have one order. With its `data`, a record has
+the result of every call, and each rank can be replayed alone.
+
+What a rank gave is compared, and not only what the ranks have agreed on: a recorded sum takes the place of that of
+other addends, and a sum may be equal although its addends are not.
 """
 
 from __future__ import annotations
 
 import atexit
 import os
-import platform
 import sys
+import zlib
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from threading import get_ident
 from typing import Any
 
@@ -24,14 +28,17 @@ import numpy as np
 
 from autograd import environment
 from autograd.errors import DtypeError, MeshError, OptionError, short
-from autograd.machine import environment_of_bits, processor
 
 from ..job.failure import process
-from .protocol import Communicator, Pending, Request, observers, quietly
+from . import program_facts
+from .protocol import Communicator, Observer, Pending, Request, observers, quietly
 from .record_file import CALL, SAMPLING, RecordWriter, digest_of, path_of
 from .request import REDUCTIONS, shown
 
-__all__ = ["LEAST", "SENT", "Numbering", "Recording", "begin", "described", "facts", "is_checked", "passes"]
+__all__ = [
+    "LEAST", "SENT", "Numbering", "Recording", "around", "attached", "begin", "described", "digest_of_given",
+    "is_checked", "passes", "replay_line", "start", "why",
+]  # fmt: skip
 
 SENT = frozenset(("send", "lend"))
 LEAST = 0xFFFFFFFF
@@ -39,7 +46,8 @@ LEAST = 0xFFFFFFFF
 _ALONE = frozenset(("send", "lend", "recv"))  # calls of one rank to itself, which a channel of one rank has too
 _OF_OUTSIDE = ("checkpoint.", "Preemption.")
 _NOT_RECORDED = frozenset(("window", "clocks", "arrivals"))
-_BLAS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
+_ROOTED = frozenset(("broadcast", "reduce", "gather", "scatter"))
+_BY_PLACE = frozenset(("gather", "all_gather", "scatter", "reduce_scatter", "all_to_all", "scan", "get", "accumulate"))
 
 
 def described(request: Request) -> str:
@@ -50,12 +58,29 @@ def described(request: Request) -> str:
     >>> described(Request("all_reduce", np.zeros(3), op="max"))
     'all_reduce max float64[3]'
     """
-    given = request.out if request.x is None else request.x
+    given, call = request.out if request.x is None else request.x, request.call
     words = shown(request)
-    if request.call == "agree" or given is None or isinstance(given, bytes):
+    if call == "agree" or isinstance(given, bytes):
         return words
-    words = f"{words} {getattr(given, 'dtype', type(given).__name__)}[{getattr(given, 'size', 1)}]"
-    return f"{words} peer {request.peer}" if request.call in _ALONE else words
+    if given is not None:
+        words = f"{words} {getattr(given, 'dtype', type(given).__name__)}[{getattr(given, 'size', 1)}]"
+    if call in _ROOTED:
+        words = f"{words} root {int(request.root)}"
+    return f"{words} peer {request.peer}" if call in _ALONE else words
+
+
+def digest_of_given(request: Request) -> int:
+    """32 bits of what this rank gives to a call: its operand, and the places of parts. 0 where it gives nothing."""
+    digest = digest_of(request.x)
+    if request.call in _BY_PLACE:
+        places = [request.counts, request.receive_counts, request.options]
+        return zlib.crc32(repr([None if each is None else [*map(_plain, each)] for each in places]).encode(), digest)
+    return digest
+
+
+def _plain(x: Any) -> Any:
+    """A number or nested numbers, without the class that they have on a mesh."""
+    return tuple(map(_plain, x)) if isinstance(x, list | tuple) else int(x)
 
 
 def passes(group: Communicator, request: Request) -> bool:
@@ -87,6 +112,10 @@ class Numbering:
         self._counts[channel] += 1
         return channel, self._counts[channel], ""
 
+    def count(self, channel: str) -> int:
+        """The number of calls of a channel."""
+        return self._counts[channel]
+
 
 class _Channel:
     """A channel: its name, the number of its calls, and which of the next ones are compared."""
@@ -117,32 +146,36 @@ class Recording:
     writer : RecordWriter
     data : bool
         Whether the results of all calls are recorded.
+    files : iterable of str
+        The files of the program whose digests the record has.
     """
 
-    def __init__(self, writer: RecordWriter, data: bool):
+    def __init__(self, writer: RecordWriter, data: bool, files: Iterable[str] = ()):
         self.writer, self.data = writer, data
+        self._files, self._modules = set(files), 0
         self._channels: dict[Any, _Channel] = {}
         self._calls: dict[Any, _Call] = {}
         self._choices: dict[str, str] = {}
 
     def __call__(self, group: Communicator, request: Request, started: bool, run: Callable[[], Any]) -> Any:
-        name, x, op, _, _, _, peer, _, out, options, _ = request
+        name, x, op, _, _, root, peer, _, out, options, _ = request
         if group.size == 1 and name not in _ALONE:
             return run()
         if name == "agree":
             return self._compared(group, request, run)
-        given = out if x is None else x
+        shape = out if x is None else x
         key: tuple[Any, ...]
-        if given.__class__ is np.ndarray:
+        if shape.__class__ is np.ndarray:
             # two meshes may have channels of one name, and other algorithms
-            key = (group.name, group.ranks, group.algorithm, name, op, given.dtype, given.size, peer, started)
+            key = (group.name, group.ranks, group.algorithm, name, op, shape.dtype, shape.size, root, peer, started)
         else:
-            key = (group.name, group.ranks, name, given.__class__, options if name == "exchange" else None)
+            key = (group.name, group.ranks, name, shape.__class__, root, options if name == "exchange" else None)
         call = self._calls.get(key)
         if call is None:
             call = self._new(key, group, request)
         channel = call.channel
         channel.count = number = channel.count + 1
+        given = digest_of_given(request) if name in _BY_PLACE else digest_of(x)  # before the call: it may change `x`
         is_sent = name in SENT
         try:
             result = run()
@@ -150,11 +183,11 @@ class Recording:
             self._failed(call, number, error)
             raise
         if started and not is_sent:
-            return _Recorded(result, lambda wait: self._waited(call, number, group, request, wait))
+            return _Recorded(result, lambda wait: self._waited(call, number, given, group, request, wait))
         if call.keeps is False:
-            self.writer.add(CALL, call.number, number, digest_of(result) if call.is_checked else 0)
+            self.writer.add(CALL, call.number, number, digest_of(result) if call.is_checked else 0, given)
         else:
-            self._ended(call, number, group, request, started, None if is_sent else result)
+            self._ended(call, number, given, group, request, started, None if is_sent else result)
         return result
 
     def _new(self, key: Any, group: Communicator, request: Request) -> _Call:
@@ -171,11 +204,29 @@ class Recording:
                 "recorded; needed: arrays of the host\n  fix: run this program on the CPU, or without a record"
             )
         channel = self._channel(group)
+        self.add_files()
         found = self._calls[key] = _Call(
             channel, len(self._calls), True if self.data or is_of_outside(request) else None, is_checked(request)
         )
         self.writer.add_text({"id": found.number, "call": described(request), "channel": channel.name})
         return found
+
+    def add_files(self) -> None:
+        """Record digests of the program's files that were imported since the last time."""
+        if self._modules != (count := len(sys.modules)):
+            self._modules = count
+            if found := program_facts.new_files(self._files):
+                self._files |= found.keys()
+                self.writer.add_text({"files": found})
+
+    def end(self, why: str = "") -> None:
+        """Record that the rank has come to the end, or the error that ended it. Records without it were cut off."""
+        if self.writer.is_open:
+            try:
+                self.add_files()
+                self.writer.add_text({"end": why})
+            finally:  # the disk may be full
+                self.writer.close()
 
     def _channel(self, group: Communicator) -> _Channel:
         key = group.name, group.ranks
@@ -195,28 +246,28 @@ class Recording:
             raise
 
     def _waited(
-        self, call: _Call, number: int, group: Communicator, request: Request, wait: Callable[[], Any]
+        self, call: _Call, number: int, given: int, group: Communicator, request: Request, wait: Callable[[], Any]
     ) -> Any:
         try:
             result = wait()
         except Exception as error:
             self._failed(call, number, error)
             raise
-        self._ended(call, number, group, request, True, result)
+        self._ended(call, number, given, group, request, True, result)
         return result
 
     def _failed(self, call: _Call, number: int, error: Exception) -> None:
         self.writer.add_text({"of": call.number, "error": [type(error).__name__, str(error)]}, number)
 
     def _ended(
-        self, call: _Call, number: int, group: Communicator, request: Request, started: bool, result: Any
+        self, call: _Call, number: int, given: int, group: Communicator, request: Request, started: bool, result: Any
     ) -> None:
         keeps = call.keeps
         if keeps is None:
             self._note_choices(group)
             keeps = call.keeps = is_of_library(group, request, started)
         if not keeps:
-            self.writer.add(CALL, call.number, number, digest_of(result) if call.is_checked else 0)
+            self.writer.add(CALL, call.number, number, digest_of(result) if call.is_checked else 0, given)
             return
         checks = group.checks
         if checks is not None and self.data:  # which of the next calls are compared
@@ -224,7 +275,7 @@ class Recording:
             if sampling != call.channel.sampling:
                 call.channel.sampling = sampling
                 self.writer.add(SAMPLING, int(min(sampling[0], LEAST)), min(sampling[1], LEAST), 0)
-        self.writer.add_result(call.number, number, result)
+        self.writer.add_result(call.number, number, result, given)
 
     def _note_choices(self, group: Communicator) -> None:
         """Record the table of ``auto`` that a group follows, once it does."""
@@ -273,58 +324,56 @@ class _Recorded(Pending[Any]):
         return self._result
 
 
-def facts(everyone: Communicator, kind: str, data: bool) -> dict[str, Any]:
-    """The facts of a rank's program: how to run it again, and on what its bits depend."""
-    main = sys.modules.get("__main__")
-    spec = getattr(main, "__spec__", None)
-    path = getattr(main, "__file__", None)
-    kept = (*environment.VARIABLES, *_BLAS)
-    return {
-        "rank": int(everyone.index), "size": int(everyone.size), "kind": kind, "hosts": list(map(int, everyone.hosts)),
-        "data": data, "program": None if path is None else os.path.abspath(path), "module": spec.name if spec else None,
-        "arguments": sys.argv[1:], "folder": os.getcwd(),
-        "environment": {name: os.environ[name] for name in kept if name in os.environ}, "bits": bits(),
-    }  # fmt: skip
-
-
-def bits() -> dict[str, Any]:
-    """Facts on which the bits of a computation depend beside the program."""
-    return {"processor": processor(), "python": platform.python_version(), **environment_of_bits()}
-
-
-def start(folder: str, everyone: Communicator, kind: str, data: bool) -> Recording:
-    """A recording of one rank in a new file."""
+def start(
+    folder: str, everyone: Communicator, kind: str, data: bool, block: str | None = None
+) -> Recording:
+    """A recording of one rank in a new file: of all of the program, or of a block, named as its folder."""
     try:
         writer = RecordWriter(path_of(folder, int(everyone.index)))
     except OSError as error:
         text = f"the record {short(folder)} cannot be written: {error}\n  fix: a folder that can be written"
         raise OptionError(text) from error
-    writer.add_text(facts(everyone, kind, data))
-    return Recording(writer, data)
+    facts = program_facts.facts(everyone, kind, data, block)
+    writer.add_text(facts)
+    return Recording(writer, data, facts["files"])
 
 
-def attach(recording: Recording) -> None:
-    """Record the calls of the calling thread from now on, beside its observer."""
+@contextmanager
+def attached(recording: Recording) -> Iterator[None]:
+    """Record the calls of the calling thread inside the block, beside its observer."""
+    thread = get_ident()
+    outer = _attach(recording)
+    try:
+        yield
+    finally:
+        if outer is None:
+            observers.pop(thread, None)
+        else:
+            observers[thread] = outer
+
+
+def _attach(recording: Recording) -> Observer | None:
+    """Record the calls of the calling thread from now on. Returns the observer that it has had."""
     outer = observers.get(get_ident())
-    if outer is None:
-        observers[get_ident()] = recording
-        return
 
     def both(group: Communicator, request: Request, started: bool, run: Callable[[], Any]) -> Any:
+        assert outer is not None
         return recording(group, request, started, lambda: outer(group, request, started, run))
 
-    observers[get_ident()] = both
+    observers[get_ident()] = recording if outer is None else both
+    return outer
 
 
 class _OfProcess:
-    """The recordings that the environment demands, by rank."""
+    """The recordings that the environment demands, by rank, and why the last run of each rank has failed."""
 
     recordings: dict[int, Recording] = {}
+    failures: dict[int, str] = {}
     size = 0
 
 
-def begin(everyone: Communicator, kind: str) -> None:
-    """Record this rank in the folder ``RINGTAPE_RECORD``, from now to the end of its thread."""
+def _recording_of(everyone: Communicator, kind: str) -> Recording:
+    """The recording of a rank in the folder ``RINGTAPE_RECORD``, which ends with the process."""
     rank, known = int(everyone.index), _OfProcess.recordings
     if _OfProcess.size not in (0, everyone.size):
         raise MeshError(
@@ -333,33 +382,51 @@ def begin(everyone: Communicator, kind: str) -> None:
         )
     _OfProcess.size = everyone.size
     if rank not in known:
-        folder = os.path.abspath(environment.value("RINGTAPE_RECORD"))
-        known[rank] = start(folder, everyone, kind, _has_data())
-        atexit.register(known[rank].writer.close)
-        if kind == "mpi":
-            _say_at_failure(folder, rank)
-    attach(known[rank])
+        recording = known[rank] = start(_folder(), everyone, kind, _has_data())
+        atexit.register(lambda: recording.end(_OfProcess.failures.get(rank, "")))
+    return known[rank]
+
+
+def begin(everyone: Communicator) -> None:
+    """Record this rank, which is a process, in the folder ``RINGTAPE_RECORD``, from now to its end."""
+    if int(everyone.index) not in _OfProcess.recordings:  # else an earlier world of this process has begun it
+        recording, rank, thread = _recording_of(everyone, "mpi"), int(everyone.index), get_ident()
+        _attach(recording)
+
+        def before_end(text: str) -> None:
+            if get_ident() == thread:  # the error is that of this rank
+                recording.end(text.partition("\n")[0])
+            print(f"recorded: {replay_line(_folder(), rank, _has_data())}", file=sys.stderr, flush=True)
+
+        process.before_end.append(before_end)
 
 
 def around(program: Callable[..., Any], everyone: Callable[[], Communicator]) -> Callable[..., Any]:
     """The program of ranks that are threads, which records them in the folder ``RINGTAPE_RECORD``."""
 
     def recorded(*args: Any) -> Any:
-        begin(everyone(), "threads")
-        try:
-            return program(*args)
-        except BaseException as error:
-            folder = os.path.abspath(environment.value("RINGTAPE_RECORD"))
-            error.add_note(f"recorded; to replay: {replay_line(folder, int(everyone().index), _has_data())}")
-            raise
+        recording, rank = _recording_of(everyone(), "threads"), int(everyone().index)
+        with attached(recording):
+            try:
+                result = program(*args)
+            except BaseException as error:
+                _OfProcess.failures[rank] = why(error)
+                error.add_note(f"recorded; to replay: {replay_line(_folder(), rank, _has_data())}")
+                raise
+            _OfProcess.failures.pop(rank, None)
+            return result
 
     return recorded
 
 
-def _say_at_failure(folder: str, rank: int) -> None:
-    """If the job ends by an error, say how to replay it."""
-    says = f"recorded: {replay_line(folder, rank, _has_data())}"
-    process.before_end.append(lambda text: print(says, file=sys.stderr, flush=True))
+def why(error: BaseException) -> str:
+    """The error that ends a recorded rank, in one line."""
+    text = str(error).partition("\n")[0]
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _folder() -> str:
+    return os.path.abspath(environment.value("RINGTAPE_RECORD"))
 
 
 def _has_data() -> bool:

@@ -33,6 +33,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from autograd.arrays.device import is_bfloat16
+from autograd.arrays.plain import require_plain_array
 from autograd.errors import ArgumentError, DtypeError, MeshError, OptionError, ShapeError
 
 __all__ = ["Array", "Bfloat16", "Control", "DTYPES", "REDUCTIONS", "Request", "Runs", "alone", "answer", "check",
@@ -212,7 +213,8 @@ def check(request: Request, rank: int, size: int, name: str) -> None:
     MeshError
         A rank that is not in the group.
     DtypeError
-        A dtype that cannot be communicated or reduced, or that differs from the announced one.
+        A dtype that cannot be communicated or reduced, or that differs from the announced one, or an array that is
+        masked or has an arithmetic of its own.
 
     Examples
     --------
@@ -319,6 +321,8 @@ def _check_flat(x: Any) -> None:
         raise ShapeError(f"a transport takes one-dimensional C-contiguous arrays, not shape {x.shape}: ravel it first")
     if x.dtype not in DTYPES:
         raise Bfloat16 if is_bfloat16(x.dtype) else _wrong_dtype(x.dtype)
+    if type(x) is not np.ndarray and isinstance(x, np.ndarray):
+        require_plain_array(x, "a transport")
 
 
 class Bfloat16(Exception):

@@ -32,6 +32,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from autograd.arrays.device import move, to_host
+from autograd.arrays.pairs import real_dtype
 from autograd.arrays.shape_only import Shaped
 from autograd.errors import DtypeError, OptionError
 from autograd.optim.hyperparameters import check_count
@@ -66,7 +67,8 @@ class Compression:
 
     Notes
     -----
-    The arithmetic is done in the dtype of the bucket, and in float32 for float16.
+    The arithmetic is done in the dtype of the bucket, and in float32 for float16. A complex gradient of shape s is
+    compressed as a real one of shape ``(*s, 2)``.
     """
 
     _addends: tuple[str, ...] = ("residual",)
@@ -102,7 +104,10 @@ class Compression:
         >>> PowerSGD(rank=2).bytes_sent([(512, 512)], ranks=4)  # 2 (3/4) (2 (512 + 512) 4 + 4): two factors, one flag
         12294.0
         """
-        requests = self._requests(tuple(shapes), ranks, working_dtype(np.dtype(dtype)))
+        dtype = np.dtype(dtype)
+        if dtype.kind == "c":
+            shapes, dtype = _shapes_of_pairs(shapes), real_dtype(dtype)
+        requests = self._requests(tuple(shapes), ranks, working_dtype(dtype))
         return sum(_sent(request, ranks) for request in requests)
 
     def compression_ratio(self, shapes: Shapes, ranks: int, dtype: Any = "float32") -> float:
@@ -215,8 +220,9 @@ class Compression:
         Parameters
         ----------
         bucket : Bucket
-            Its dtype is float16, float32 or float64. One on a GPU is copied to the host, where the codes are made and
-            the residuals are kept, and the sum is copied back.
+            Its dtype is float16, float32 or float64, or complex: then it is compressed as pairs of real numbers. One on
+            a GPU is copied to the host, where the codes are made and the residuals are kept, and the sum is copied
+            back.
         group : Communicator
             The channel of the gradients. All ranks reduce the same buckets in the same order on it.
 
@@ -231,10 +237,15 @@ class Compression:
             The bucket is of another dtype.
         """
         if not group.dry and not isinstance(bucket.flat, np.ndarray):
-            staged = _OnHost(to_host(bucket.flat), bucket.names, bucket.shapes, bucket.offsets)
+            flat, n = to_host(bucket.flat), len(bucket.names)
+            staged = _View(flat, bucket.names, bucket.shapes, bucket.offsets, flat[:-n], flat[-n:])
             yield from self.reduce(staged, group)
             bucket.flat[...] = move(staged.flat, bucket.flat)
             return
+        if bucket.flat.dtype.kind == "c":
+            bucket = _pairs_of_bucket(bucket)
+        if not group.dry:
+            _check_bucket(bucket.flat, type(self).__name__)
         self._parts = group.size
         exact = self.is_exact(bucket.names)
         if exact:
@@ -243,7 +254,6 @@ class Compression:
             for request in self._requests(bucket.shapes, group.size, working_dtype(bucket.flat.dtype), group.index):
                 yield group.start(request)
         else:
-            _check_bucket(bucket.flat, type(self).__name__)
             new = yield from self._reduce(bucket, group, self.state.count(bucket.names))
         self.state.advance(bucket.names, not exact)
         if not group.dry:
@@ -266,21 +276,26 @@ class Compression:
         return {}
 
 
-class _OnHost(NamedTuple):
-    """The copy of a bucket on a GPU."""
+class _View(NamedTuple):
+    """A bucket in other memory, or of another dtype."""
 
     flat: Any
     names: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]
     offsets: tuple[int, ...]
+    values: Any
+    flags: Any
 
-    @property
-    def values(self) -> Any:
-        return self.flat[: -len(self.names)]
 
-    @property
-    def flags(self) -> Any:
-        return self.flat[-len(self.names) :]
+def _pairs_of_bucket(bucket: GradientBucket) -> _View:
+    """A bucket of complex numbers as one of real ones. The flags are the real parts of the last numbers."""
+    flat, n = bucket.flat.view(real_dtype(bucket.flat.dtype)), len(bucket.names)
+    shapes, offsets = _shapes_of_pairs(bucket.shapes), tuple(2 * at for at in bucket.offsets)
+    return _View(flat, bucket.names, shapes, offsets, flat[: -2 * n], flat[-2 * n :: 2])
+
+
+def _shapes_of_pairs(shapes: Shapes) -> tuple[tuple[int, ...], ...]:
+    return tuple((*shape, 2) for shape in shapes)
 
 
 def working_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
@@ -291,7 +306,7 @@ def working_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
 def _check_bucket(flat: Any, method: str) -> None:
     if flat.dtype not in (np.float16, np.float32, np.float64):
         raise DtypeError(
-            f"{method}: a bucket of {flat.dtype} was given; needed: float16, float32 or float64\n"
+            f"{method}: a bucket of {flat.dtype} was given; needed: float16, float32, float64, or complex numbers\n"
             "  fix: reduction=None for this model"
         )
 

@@ -371,7 +371,7 @@ class DiLoCo(LocalSGD):
         for shared, mean in zip(self.shared, means, strict=True):
             assert shared.layout is not None
             change = shared.array - mean.astype(shared.array.dtype)
-            shared.grad = Tensor(change, shared.layout.dual)
+            shared.grad = Tensor(change.conj(), shared.layout.dual)  # the step is along the conjugate of it
         self.outer.step()
         for shared, p in zip(self.shared, self._copies.learned, strict=True):
             shared.grad = None

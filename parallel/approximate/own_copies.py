@@ -10,6 +10,7 @@ import numpy as np
 
 from autograd.arrays.device import as_array, move, to_host
 from autograd.arrays.half import is_half
+from autograd.arrays.pairs import from_pairs, pairs_of
 from autograd.engine.leaves import Leaf
 from autograd.engine.locks import step_check
 from autograd.engine.tensor import TENSORS
@@ -22,7 +23,7 @@ from collectives import current_mesh
 from collectives.mesh import Axis
 from collectives.transports.protocol import Request
 
-__all__ = ["OwnCopies", "assign", "host_flat", "numbers_of", "weighted_means"]
+__all__ = ["OwnCopies", "assign", "host_flat", "numbers_of", "put_flat", "real_size", "weighted_means"]
 
 Array = np.ndarray[Any, Any]
 
@@ -185,13 +186,32 @@ def assign(p: Leaf, value: Any) -> None:
 
 
 def host_flat(parameters: Sequence[Leaf], out: Array) -> Array:
-    """Copy the elements of parameters, one after another, to a flat host array."""
-    start = 0
-    for p in parameters:
-        end = start + int(p.array.size)
-        out[start:end] = np.asarray(to_host(p.array)).reshape(-1)
-        start = end
+    """Copy the elements of parameters, one after another, to a flat host array of real numbers: pairs of complex ones.
+
+    `put_flat` is its inverse.
+    """
+    for p, part in zip(parameters, _parts_of_flat(parameters, out), strict=True):
+        array = to_host(p.array)
+        part[...] = pairs_of(array) if array.dtype.kind == "c" else array
     return out
+
+
+def put_flat(parameters: Sequence[Leaf], flat: Array) -> None:
+    """Write the elements of parameters from a flat array that `host_flat` has filled; see `assign`."""
+    for p, part in zip(parameters, _parts_of_flat(parameters, flat), strict=True):
+        assign(p, from_pairs(part) if p.array.dtype.kind == "c" else part)
+
+
+def real_size(p: Leaf) -> int:
+    """The number of real numbers in a parameter."""
+    return int(p.array.size) * (2 if p.array.dtype.kind == "c" else 1)
+
+
+def _parts_of_flat(parameters: Sequence[Leaf], flat: Array) -> Iterator[Array]:
+    end = 0
+    for p in parameters:
+        start, end = end, end + real_size(p)
+        yield flat[start:end].reshape((*p.array.shape, 2) if p.array.dtype.kind == "c" else p.array.shape)
 
 
 # -- means -------------------------------------------------------------------------------------------------------------
@@ -221,12 +241,12 @@ def weighted_means(call: str, values: Sequence[Array], weight: float, on: Axis, 
             np.multiply(values[part.array].reshape(-1)[part.start : part.stop], weight, out=flat[start:end])
         flat[-1] = weight
         total = on.group.run(Request("all_reduce", flat))
-        if float(to_host(total[-1:])[0]) == 0:
+        if to_host(total[-1:])[0] == 0:
             raise OptionError(
                 f"{call}: weight=0 was given on all {on.size} ranks, so that their mean is undefined; needed: a "
                 "positive weight on one of them"
             )
-        total = total[:-1] / total[-1]
+        total = total[:-1] / total[-1].real
         for part, start, end in zip(bucket, [0, *ends], ends, strict=False):
             if means[part.array] is None:
                 means[part.array] = np.empty_like(values[part.array], dtype=total.dtype, order="C")

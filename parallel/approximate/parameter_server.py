@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from autograd.arrays.capture import refuse_recorded
+from autograd.arrays.pairs import real_dtype
 from autograd.errors import ArgumentError, MeshError, OptionError
 from autograd.nn import Module
 from autograd.optim import Optimizer
@@ -26,7 +27,7 @@ from collectives import current_mesh
 from collectives.mesh import Axis
 from collectives.transports.windows import FINISHED, Clocks, Window
 
-from .own_copies import OwnCopies, assign, host_flat, numbers_of, weighted_means
+from .own_copies import OwnCopies, host_flat, numbers_of, put_flat, real_size, weighted_means
 
 __all__ = ["ParameterServer", "Push"]
 
@@ -191,8 +192,8 @@ class ParameterServer:
         script, learned = self.script, self._copies.learned
         if script is not None:
             _refuse_impossible(type(self).__name__, script, on, self.staleness)
-        dtype = np.result_type(np.float32, *[p.array.dtype for p in learned])
-        elements = sum(int(p.array.size) for p in learned)
+        dtype = real_dtype(np.result_type(np.float32, *[p.array.dtype for p in learned]))
+        elements = sum(map(real_size, learned))
         servers = max(1, min(on.size if self.servers is None else self.servers, on.size, elements))
         digest = "" if script is None else f" script={zlib.crc32(np.array(script, np.int64).tobytes()):08x}"
         on.group.agree(
@@ -345,11 +346,7 @@ class ParameterServer:
             with self._window.locked(owner):
                 self._value[start:end] = self._window.get(owner)
                 versions[owner] = self._records.fetch_and_add(0, owner, 0)
-        start = 0
-        for p in self._copies.learned:
-            end = start + int(p.array.size)
-            assign(p, self._value[start:end])
-            start = end
+        put_flat(self._copies.learned, self._value)
         return tuple(versions)
 
     def _begin(self, what: str, half_steps: int) -> None:

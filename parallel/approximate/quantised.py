@@ -97,7 +97,7 @@ class _Quantised(Compression):
         sizes = tuple(sizes_of(bucket.shapes))
         cuts = _cuts(sizes, p, self._bits, self.block)
         counts, begin, end = cuts.message_bytes, cuts.bounds[me], cuts.bounds[me + 1]
-        flags = group.start(Request("all_reduce", bucket.flags))
+        flags = group.start(Request("all_reduce", np.ascontiguousarray(bucket.flags)))
 
         given = gradients_of(bucket, dtype)
         average: Any = 0

@@ -303,6 +303,12 @@ def resume(directory: str | os.PathLike[str], state: Any, *, checksums: bool = T
     None
     """
     where = Directory(directory)
+    there = next((path for path in (where.path, *where.path.parents) if os.path.lexists(path)), None)
+    if there is not None and not there.is_dir():  # of which a save would say it, after the first steps
+        raise CheckpointError(
+            f"checkpoint: {there} is no directory; needed: the directory of a run, which may not be there yet\n"
+            f"  fix: another path than {where.path}"
+        )
     below: int | None = None
     with on_a_mesh(state):
         while (step := agreed_step(where, below)) is not None:

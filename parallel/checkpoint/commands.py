@@ -25,7 +25,8 @@ from typing import Any
 import numpy as np
 
 from autograd.errors import CheckpointError, DamagedCheckpoint, OptionError, RingtapeError, printable
-from autograd.nn.archive import replacing
+from autograd.files import replacing
+from autograd.nn.weights import checksum_of, noted
 
 from . import disk
 from .boxes import elements
@@ -458,8 +459,7 @@ def merge(
     named = _named(manifest, only, everything)
     dtypes = {name: manifest.values[key].numpy_dtype for name, key in named.items()}
     order = sorted(named, key=lambda name: (-dtypes[name].itemsize, name))  # as the library: all values are aligned
-    # "ringtape" tells `nn.load` that matrices lie as here, [in, out].
-    about, header, at = {"format": "ringtape", "step": str(step), "ringtape": "{}"}, {}, 0
+    about, header, at = {"format": "ringtape", "step": str(step)}, {}, 0
     for name in order:
         shape: tuple[int, ...] = manifest.values[named[name]].shape
         kind = _TYPES.get(dtypes[name].name)
@@ -470,18 +470,33 @@ def merge(
             kind = disk.NAMES[stored]
         header[name] = {"dtype": kind, "shape": shape, "data_offsets": [at, at + size]}
         at += size
-    text = json.dumps({"__metadata__": about, **header}).encode()
-    text += b" " * (-len(text) % 8)
+    checksums = dict.fromkeys(order, disk.NO_CHECKSUM)
+
+    def head() -> bytes:
+        """The beginning of the file, which has the same length with any checksums.
+
+        Its notes also tell `nn.load` that matrices lie as here, [in, out].
+        """
+        comments = {name: {"digest": digest} for name, digest in checksums.items()}
+        entries = [(name, str(each["dtype"]), tuple(map(int, each["shape"]))) for name, each in header.items()]
+        notes = noted(about, comments, entries, disk.CHECKSUM)
+        text = json.dumps({"__metadata__": notes, **header}).encode()
+        text += b" " * (-len(text) % 8)
+        return struct.pack("<Q", len(text)) + text
+
     try:
         with disk.Reader(directory.of_step(step), manifest.files) as reader, replacing(str(path)) as file:
             source = FileSource(manifest, reader, True)
-            file.write(struct.pack("<Q", len(text)))
-            file.write(text)
+            file.write(head())
             for name in order:
                 array = source.value(named[name])[...]
                 source.check_parts()
-                file.write(disk.bytes_of(np.ascontiguousarray(array.astype(array.dtype.newbyteorder("<"), copy=False)
-                                                              if array.dtype.kind != "V" else array)))  # fmt: skip
+                array = array if array.dtype.kind == "V" else array.astype(array.dtype.newbyteorder("<"), copy=False)
+                array = np.ascontiguousarray(array)
+                checksums[name] = checksum_of(array, disk.CHECKSUM)
+                file.write(disk.bytes_of(array))
+            file.seek(0)
+            file.write(head())
     except OSError as error:
         raise CheckpointError(f"merge: {path} could not be written: {error}") from error
     return sorted(named)

@@ -14,15 +14,27 @@ import os
 import re
 import shutil
 import socket
+import stat
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from autograd.errors import CheckpointError, DamagedCheckpoint
+from autograd.errors import CheckpointError, DamagedCheckpoint, FileError
+from autograd.files import PrivateFolder, new_file, refuse_foreign_link
 
-from .disk import NAMES, Reader, header_of, make_durable, refuse_other_size, rename, running_checksum, stored_as
+from .disk import (
+    NAMES,
+    Reader,
+    header_of,
+    make_durable,
+    private,
+    refuse_other_size,
+    rename,
+    running_checksum,
+    stored_as,
+)  # fmt: skip
 from .manifest import Manifest, Value, entry_name
 from .pieces import Stretch
 
@@ -86,12 +98,31 @@ class Directory:
                 f"checkpoint {self.path}: there is no step {step}; it has "
                 + (f"{', '.join(map(str, known[-8:]))}" if known else "none")
             )
+        self._refuse_foreign(folder)
         manifest = Manifest.read(folder)
         if manifest.step != step:
             raise DamagedCheckpoint(f"checkpoint {folder}: its manifest is that of step {manifest.step}")
         for name, size in manifest.files:
             refuse_other_size(folder, name, size)
         return manifest
+
+    def _refuse_foreign(self, folder: Path) -> None:
+        """Raise DamagedCheckpoint for a link of another user; and for a step, where everyone can make one.
+
+        Those of root, and of the owner of the directory, are taken as this user's own.
+        """
+        try:
+            refuse_foreign_link(folder, "checkpoint")
+            run, owner = self.path.stat(), folder.stat().st_uid
+        except FileError as error:
+            raise DamagedCheckpoint(error.reason) from None
+        except OSError:
+            return  # reading it tells
+        if run.st_mode & 0o002 and owner not in (os.geteuid(), run.st_uid, 0):
+            raise DamagedCheckpoint(
+                f"checkpoint {folder}: another user (number {owner}) has made it, and everyone can write there\n"
+                f"  fix: chmod o-w {self.path}, if the step is to be trusted"
+            )
 
     def verify(
         self, step: int, progress: Callable[[int, int], None] | None = None
@@ -159,9 +190,8 @@ class Directory:
         """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            file = self.path / ".lock"
             with _making:
-                number = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+                number = self._open_lock()
                 status = os.fstat(number)
                 if (status.st_dev, status.st_ino) in _locks:
                     os.close(number)
@@ -182,6 +212,24 @@ class Directory:
                 _locks[status.st_dev, status.st_ino] = number
         except OSError as error:
             raise CheckpointError(f"checkpoint.save: {self.path} cannot be written: {error}") from error
+
+    def _open_lock(self) -> int:
+        """The descriptor of the file that is locked. Only those may open it, and so lock, who may write beside it."""
+        file, folder = self.path / ".lock", self.path.stat().st_mode
+        try:
+            number = new_file(file, mode=0o600)
+            with suppress(OSError):  # some file systems have no permissions
+                os.fchmod(number, 0o600 | (folder & 0o020) * 3 | (folder & 0o002) * 3)
+        except FileExistsError:
+            number = os.open(file, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        status = os.fstat(number)
+        if stat.S_ISREG(status.st_mode) and status.st_nlink == 1:  # what is written into it is this file's alone
+            return number
+        os.close(number)
+        raise CheckpointError(
+            f"checkpoint.save: {file} is no regular file, or has another name, too\n  fix: remove it, or another "
+            "directory"
+        )
 
     def begin(self, step: int, overwrite: bool) -> Path:
         """Make a directory for what is not finished yet.
@@ -206,7 +254,7 @@ class Directory:
         self.remove_unfinished()
         found = self.path / f".step-{step:09d}.{os.urandom(8).hex()}"
         try:
-            found.mkdir()
+            PrivateFolder.make(os.fspath(found)).close()  # `publish` gives it the usual permissions
         except OSError as error:
             raise CheckpointError(f"checkpoint.save: {self.path} cannot be written: {error}") from error
         return found
@@ -215,6 +263,8 @@ class Directory:
         """Give a directory that is complete the name of its step. What had it is removed afterwards."""
         named, replaced = self._names(step)
         try:
+            with private(folder) as inside:
+                inside.share()
             if os.path.lexists(named):
                 rename(named, replaced)
             rename(folder, named)

@@ -12,7 +12,6 @@ import os
 import stat
 import struct
 import threading
-import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -20,38 +19,20 @@ from typing import Any
 
 import numpy as np
 
+from autograd.digests import CHECKSUMS, checksum_class, usual_checksum
 from autograd.errors import CheckpointError, DamagedCheckpoint, DependencyError, printable
+from autograd.files import PrivateFolder, new_file
+from autograd.files import opened as opened_file
 from autograd.nn.weights import library
 from collectives.faults import points as faults
 
 __all__ = [
-    "CHECKSUM", "NAMES", "Reader", "checksum_named", "header_of", "make_durable", "opened", "refuse_other_size",
-    "rename", "running_checksum", "storable", "stored_as", "write_data", "write_text",
+    "CHECKSUM", "NAMES", "NO_CHECKSUM", "Reader", "checksum_named", "header_of", "make_durable", "opened",
+    "private", "refuse_other_size", "rename", "running_checksum", "storable", "stored_as", "write_data", "write_text",
 ]  # fmt: skip
 
 
 # -- checksums ---------------------------------------------------------------------------------------------------------
-class _Crc32:
-    """The checksum of zlib, with the methods of those of hashlib."""
-
-    def __init__(self) -> None:
-        self.value = 0
-
-    def update(self, data: Any) -> None:
-        self.value = zlib.crc32(data, self.value)
-
-    def hexdigest(self) -> str:
-        return f"{self.value:08x}"
-
-
-def _xxh3() -> Callable[[], Any] | None:
-    try:
-        import xxhash
-    except ImportError:
-        return None
-    return lambda: xxhash.xxh3_64()
-
-
 def running_checksum(name: str, folder: Any) -> Callable[[], Any]:
     """The class of a checksum of data that comes in parts, with ``update`` and ``hexdigest``.
 
@@ -62,11 +43,9 @@ def running_checksum(name: str, folder: Any) -> Callable[[], Any]:
     CheckpointError
         It is unknown.
     """
-    if name == "crc32":
-        return _Crc32
-    if name != "xxh3_64":
+    if name not in CHECKSUMS:
         raise CheckpointError(f"checkpoint {folder}: its checksums are {name!r}; known are 'xxh3_64' and 'crc32'")
-    found = _xxh3()
+    found = checksum_class(name)
     if found is None:
         raise DependencyError(
             f"checkpoint {folder}: its checksums are those of xxhash, which is not installed\n"
@@ -87,8 +66,10 @@ def checksum_named(name: str, folder: Any) -> Callable[[Any], str]:
     return checksum
 
 
-CHECKSUM = "crc32" if _xxh3() is None else "xxh3_64"
-"""The checksum of new checkpoints. xxh3 is three to six times as fast as crc32, and faster than any disk."""
+CHECKSUM = usual_checksum()
+"""The checksum of new checkpoints."""
+NO_CHECKSUM = "0" * len(checksum_named(CHECKSUM, "")(b""))
+"""A text of the same length as a checksum."""
 
 
 def bytes_of(array: Any) -> memoryview:
@@ -145,12 +126,13 @@ def write_data(path: Path, arrays: Mapping[str, Any], about: Mapping[str, str]) 
     """
     save_file = library("checkpoint.save").numpy.save_file
     try:
-        point("write data", path)
-        save_file(dict(arrays), path, dict(about))
-        point("sync data", path)
-        with open(path, "rb") as file:
-            os.fsync(file.fileno())
-            return offsets(file, os.fstat(file.fileno()).st_size, path)
+        with private(path.parent) as folder:
+            point("write data", path)
+            save_file(dict(arrays), folder.path_of(path.name), dict(about))
+            point("sync data", path)
+            with open(folder.opened(path.name), "rb") as file:
+                os.fsync(file.fileno())
+                return offsets(file, os.fstat(file.fileno()).st_size, path)
     except CheckpointError:
         raise
     except Exception as error:  # safetensors has errors of its own for those of the system
@@ -205,6 +187,23 @@ def header_of(file: Any, size: int, path: Any) -> dict[str, tuple[str, tuple[int
     return found
 
 
+def private(path: Path) -> PrivateFolder:
+    """The folder of a checkpoint that is being written, which only its user can enter.
+
+    Raises
+    ------
+    CheckpointError
+        It was replaced.
+    """
+    found = PrivateFolder.find(os.fspath(path))
+    if found is None:
+        raise CheckpointError(
+            f"checkpoint.save: {path} is not the folder that the first rank has made: it is gone, or another user has "
+            "put another one there\n  fix: a directory in which other users cannot write"
+        )
+    return found
+
+
 def write_text(path: Path, text: str, *, is_kept: bool = True) -> None:
     """Write a text file, to the disk, under another name first. The name is made durable if the file is kept.
 
@@ -213,7 +212,9 @@ def write_text(path: Path, text: str, *, is_kept: bool = True) -> None:
     part = path.with_name(f"{path.name}.part")
     try:
         point("write text", part)
-        with open(part, "w", encoding="utf-8") as file:
+        with suppress(FileNotFoundError):
+            os.unlink(part)
+        with open(new_file(part), "w", encoding="utf-8") as file:
             file.write(text)
             file.flush()
             point("sync text", part)
@@ -224,6 +225,8 @@ def write_text(path: Path, text: str, *, is_kept: bool = True) -> None:
             point("rename")
             os.rename(part, path)
     except OSError as error:
+        with suppress(OSError):
+            os.unlink(part)
         raise CheckpointError(f"checkpoint.save: {path} could not be written: {error}") from error
 
 
@@ -325,15 +328,13 @@ def opened(folder: Path, name: str) -> tuple[int, int]:
         It is no regular file, or cannot be read.
     """
     try:
-        number = os.open(folder / name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)  # of a pipe
+        number = opened_file(folder / name, follow=False)
     except OSError as error:
-        fault = "it is a symbolic link" if error.errno == errno.ELOOP else f"it cannot be read: {error.strerror}"
+        fault = f"it cannot be read: {error.strerror}"
+        if error.errno in (errno.ELOOP, errno.EINVAL, errno.EISDIR):
+            fault = "it is a symbolic link" if error.errno == errno.ELOOP else "it is no regular file"
         raise DamagedCheckpoint(f"checkpoint {folder}, {name}: {fault}") from None
-    status = os.fstat(number)
-    if not stat.S_ISREG(status.st_mode):
-        os.close(number)
-        raise DamagedCheckpoint(f"checkpoint {folder}, {name}: it is no regular file")
-    return number, status.st_size
+    return number, os.fstat(number).st_size
 
 
 def refuse_other_size(folder: Path, name: str, size: int) -> None:

@@ -19,6 +19,7 @@ import numpy as np
 from autograd.arrays.device import to_host
 from autograd.engine.state import state
 from autograd.errors import CheckpointError, OptionError, RankFailed, ReplicaMismatch, RingtapeError
+from autograd.files import new_file
 from autograd.machine import environment_of_bits
 from collectives import World
 from collectives.transports.job import Replayed
@@ -196,7 +197,8 @@ class Save:
         part = self.folder / f"rank-{self.index:05d}.failed.part"
         with suppress(OSError):
             with suppress(OSError):
-                part.write_text(str(error))
+                with open(new_file(part), "w", encoding="utf-8") as file:
+                    file.write(str(error))
             part.rename(part.with_suffix(""))
 
     def remove(self) -> None:

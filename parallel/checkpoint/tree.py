@@ -33,11 +33,12 @@ from typing import Any
 import numpy as np
 
 from autograd.arrays.device import is_array, to_host
+from autograd.arrays.plain import require_plain_array
 from autograd.arrays.shape_only import Shaped
 from autograd.engine.state import state
 from autograd.engine.tensor import TENSORS
 from autograd.engine.whole import Piece, in_pieces
-from autograd.errors import ArgumentError, CheckpointError, DtypeError, LayoutError
+from autograd.errors import ArgumentError, CheckpointError, LayoutError
 from autograd.nn import Module
 from autograd.optim.groups import ByParameter, Names
 from collectives import Mesh
@@ -298,9 +299,9 @@ def _code(x: Any, path: str, found: Encoded, digest: Any) -> Any:
 
 
 def _array_code(x: Any, path: str, found: Encoded, digest: Any) -> Any:
+    if isinstance(x, np.ndarray | np.generic):
+        require_plain_array(x, f"checkpoint.save: {path}", stored=True)
     host = x if isinstance(x, Shaped) else np.asarray(to_host(x))
-    if host.dtype.hasobject or host.dtype.fields is not None:
-        raise DtypeError(f"checkpoint.save: {path} has dtype {host.dtype}; needed: numbers or texts")
     found.arrays[path] = host
     code: dict[str, Any] = {"value": path}
     if isinstance(x, np.generic):

@@ -26,6 +26,7 @@ import numpy as np
 
 import autograd.numpy as anp
 from autograd import constant, random
+from autograd.arrays.plain import require_plain
 from autograd.engine.state import state
 from autograd.engine.tensor import TENSORS
 from autograd.errors import LayoutError, ShapeError, typed_errors
@@ -207,6 +208,8 @@ def zigzag(x: Any, axis: str, dim: int = 1) -> Any:
         return x
     on = current_mesh().axis(axis)
     is_tensor = x.__class__ in TENSORS
+    if not is_tensor:
+        require_plain(x, "zigzag")
     array = x.array if is_tensor else np.asarray(x)
     if not -array.ndim <= dim < array.ndim:
         raise ShapeError(f"zigzag: dim={dim} was given for an array of shape {array.shape}; needed: that of the tokens")

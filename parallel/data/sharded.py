@@ -276,7 +276,7 @@ class ShardedBuckets(Buckets):
 
     def _start_gather(self, b: int) -> Callable[[], None]:
         indices, sections = self._gathers[b]
-        section = self._new(sections.size)
+        section = np.zeros_like(self.shards[indices[0]].array, shape=sections.size)  # a bucket has one dtype
         for j, i in enumerate(indices if not self.group.dry else ()):  # a dry run has no values
             p = self.shards[i]
             if self.keeps_wholes and p.array.base is not self.wholes[i] and not p.uses:
@@ -311,9 +311,6 @@ class ShardedBuckets(Buckets):
                     yield i, k, digest(to_host(part))
                 elif i in self._own:
                     yield i, k, self._own[i]
-
-    def _new(self, size: int) -> Any:
-        return np.zeros_like(self.shards[0].array, shape=size)
 
     # -- backward --------------------------------------------------------------------------------------------------
     def _settle(self) -> None:

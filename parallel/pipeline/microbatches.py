@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from autograd.arrays.device import as_array, is_array
+from autograd.arrays.plain import require_plain
 from autograd.engine.leaves import Leaf
 from autograd.engine.pytree import flatten, tree_map
 from autograd.engine.state import state
@@ -83,6 +84,8 @@ def _split(x: Any, m: int, axis: str | None, what: str, known: dict[Any, Divisio
     is_tensor = x.__class__ in TENSORS
     if is_tensor and x.tape is not None:
         raise TapeError(f"Pipeline: {what} was computed on a tape; needed: data, a leaf or an array")
+    if not is_tensor:
+        require_plain(x, f"Pipeline: {what}", numbers=False)
     array = x.array if is_tensor else x if is_array(x) else np.asarray(x)
     layout = x.layout if is_tensor else None
     if array.dtype.kind not in "biufc" or not array.shape:

@@ -14,6 +14,7 @@ from autograd.arrays.capture import refuse_recorded
 from autograd.arrays.device import to_host, zeros_on
 from autograd.engine.deferral import Rest
 from autograd.engine.leaves import Leaf, Parameter
+from autograd.engine.objective import refuse_complex_objective
 from autograd.engine.pytree import flatten
 from autograd.engine.state import no_grad, state
 from autograd.engine.tape import Tape
@@ -735,6 +736,8 @@ class _Run:
                 f"Pipeline: the loss is {shown}; needed: a Tensor without dimensions, the sum of the losses of a "
                 "microbatch\n  fix: reduction='sum', or .sum()"
             )
+        if loss.array.dtype.kind == "c":
+            refuse_complex_objective("Pipeline", loss.array.dtype)
         layout = loss.layout
         if layout is not None:
             axis = self.model.axis

@@ -158,7 +158,8 @@ class StepReport:
         peaks = self._channel.exchange(np.int64(peak).tobytes())
         self.device_peak_bytes = [int(np.frombuffer(data, np.int64)[0]) for data in peaks]
         records = self.timeline.report.records
-        self.ranks, self.straggler = broadcast_object(self._channel, _figures(records) if records else None)
+        kinds = (RankSteps, StepTimes, Buckets, Straggler)
+        self.ranks, self.straggler = broadcast_object(self._channel, _figures(records) if records else None, kinds)
 
     # -- the steps ---------------------------------------------------------------------------------------------
     def steps(self, batches: Iterable[T]) -> Iterator[T]:

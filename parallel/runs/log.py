@@ -6,10 +6,12 @@ a changed line is found, and a line that is missing too. The first line of a run
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
 import re
+import stat
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
@@ -17,6 +19,7 @@ from weakref import finalize
 from zlib import crc32
 
 from autograd.errors import FileError, OptionError, RingtapeError, printable, typed_errors
+from autograd.files import opened, refuse_foreign_link, writing
 from autograd.nn.archive import json_of
 from collectives.world import world
 
@@ -55,8 +58,10 @@ class RunLog:
         A fact depends on the rank.
     OptionError
         A fact has a name that the log uses.
-    OSError
-        The file cannot be written; on rank 0.
+    FileError
+        Something is there that is no file, or a symbolic link that another user has made; on rank 0.
+    WriteError
+        The file cannot be written, as by a full disk; on rank 0. It is an OSError, too. The lines before are there.
 
     Examples
     --------
@@ -81,8 +86,10 @@ class RunLog:
         self._is_closed = False
         self._sum = 0  # the checksum of the last line
         if writes():
-            is_torn = os.path.exists(self.path) and _is_torn(self.path)
-            self._file = open(self.path, "a", encoding="utf-8")  # noqa: SIM115 - closed by `close`
+            with writing("RunLog", self.path):
+                number = _opened(self.path)
+                is_torn = _is_torn(number)
+            self._file = os.fdopen(number, "a", encoding="utf-8")  # closed by `close`
             finalize(self, self._file.close)  # a log that is dropped has written all its lines
             if is_torn:
                 self._file.write("\n")
@@ -121,14 +128,16 @@ class RunLog:
     def _line(self, values: dict[str, Any]) -> None:
         text = json.dumps(_finite(values), allow_nan=False).removesuffix("}")
         self._sum = crc32(text.encode(), self._sum)
-        self._file.write(f'{text}, "crc32": "{self._sum:08x}"}}\n')
-        self._file.flush()
+        with writing("RunLog", self.path):
+            self._file.write(f'{text}, "crc32": "{self._sum:08x}"}}\n')
+            self._file.flush()
 
     def close(self) -> None:
         """Close the file."""
         self._is_closed = True
         if self._file is not None:
-            self._file.close()
+            with writing("RunLog", self.path):
+                self._file.close()
             self._file = None
 
     def __enter__(self) -> Self:
@@ -150,13 +159,21 @@ def _refuse_reserved(caller: str, values: Mapping[str, Any]) -> None:
             )
 
 
-def _is_torn(path: str) -> bool:
+def _opened(path: str) -> int:
+    """The descriptor of a log: a file, or a device such as /dev/null. A pipe without a reader would be waited for."""
+    target = refuse_foreign_link(path, "RunLog")
+    number = os.open(target, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW, 0o666)
+    mode = os.fstat(number).st_mode
+    if not (stat.S_ISREG(mode) or stat.S_ISCHR(mode)):
+        os.close(number)
+        raise FileError(f"RunLog({path!r}): no regular file is there; needed: the path of a file")
+    return number
+
+
+def _is_torn(number: int) -> bool:
     """Whether the last line of a file has no end, as after a crash."""
-    with open(path, "rb") as file:
-        if file.seek(0, os.SEEK_END) == 0:
-            return False
-        file.seek(-1, os.SEEK_END)
-        return file.read(1) != b"\n"
+    size = os.fstat(number).st_size
+    return size > 0 and os.pread(number, 1, size - 1) != b"\n"
 
 
 def _finite(x: Any) -> Any:
@@ -221,10 +238,12 @@ def read_log(path: str | os.PathLike[str], *, repeated: bool = False) -> list[di
     has_started = False
     shown = os.fspath(path)
     try:
-        with open(path, "rb") as file:
+        with os.fdopen(opened(path), "rb") as file:
             data = file.read()
-    except IsADirectoryError:
-        raise FileError(f"read_log({shown!r}): it is a directory; needed: a file of RunLog") from None
+    except OSError as error:
+        if error.errno not in (errno.EISDIR, errno.EINVAL):
+            raise
+        raise FileError(f"read_log({shown!r}): {error.strerror}; needed: a file of RunLog") from None
     lines = [(i, line) for i, line in enumerate(data.split(b"\n"), 1) if line.strip()]
     known: int | None = 0  # the checksum of the line above; None if that line has none
     for k, (i, line) in enumerate(lines):

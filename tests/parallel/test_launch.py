@@ -21,7 +21,7 @@ import pytest
 import autograd as ag
 import collectives as cc
 from autograd import nn, optim, random
-from autograd.errors import CheckpointError
+from autograd.errors import WriteError
 from parallel import DataParallel, checkpoint
 from parallel import launch as launch_module
 from parallel.checkpoint import REQUEUE, Preemption
@@ -231,7 +231,7 @@ def test_finished_writes_the_marker(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     finished()
     assert [each.name for each in tmp_path.iterdir()] == ["done"]
     monkeypatch.setenv("RINGTAPE_DONE", str(tmp_path / "none" / "done"))
-    with pytest.raises(CheckpointError, match="could not be written"):
+    with pytest.raises(WriteError, match="cannot be written"):
         finished()
 
 

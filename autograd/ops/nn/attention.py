@@ -12,6 +12,7 @@ from typing import Any, overload
 import numpy as np
 
 from ...arrays.half import is_half
+from ...arrays.plain import require_plain
 from ...engine.promotion import composite
 from ...engine.tensor import TENSORS, Tensor
 from ...errors import DtypeError, ShapeError, typed_errors
@@ -237,6 +238,8 @@ def _default_scale(scale: float | None, width: int) -> float:
 def _check_mask(name: str, mask: Any, full: Shape, like: Any) -> Any:
     """Check the mask, and convert one of numbers to the dtype of the scores that it is added to."""
     array = raw(mask)
+    if mask.__class__ not in TENSORS:
+        require_plain(mask, name)
     if not hasattr(array, "dtype") or not (array.dtype.kind in "bf" or is_half(array.dtype)):
         raise DtypeError(
             f"{name}: a mask of {getattr(array, 'dtype', type(array).__name__)}; needed: booleans (True: seen) or "

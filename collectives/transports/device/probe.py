@@ -55,7 +55,7 @@ def probe(limit_s: float = LIMIT_S) -> Facts:
     why = cuda.why_not()
     if why:
         return Facts({}, dict.fromkeys(("ipc", "nccl", "mpi"), f"no GPU: {why}"))
-    return run([sys.executable, "-m", PROGRAM], limit_s)
+    return run([sys.executable, "-P", "-m", PROGRAM], limit_s)  # not from the current folder
 
 
 def run(command: list[str], limit_s: float) -> Facts:

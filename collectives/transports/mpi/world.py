@@ -19,6 +19,7 @@ from ...job.failure import process
 from ...job.history import digest_of
 from ...job.monitor import Monitor
 from ..device import unsent
+from ..protocol import quietly
 from .communicator import MpiCommunicator
 from .control import MpiControl
 from .fault_tolerance import FaultTolerance, is_available, tolerance
@@ -230,7 +231,8 @@ class MpiWorld:
             if is_quiet and (not is_tolerant or now - since > _QUIET_S)
             for key in groups.unused(is_tolerant or is_end)
         ]
-        found = [frozenset(json.loads(data)) for data in everyone.exchange(json.dumps(mine).encode())]
+        told = quietly(lambda: everyone.exchange(json.dumps(mine).encode()))
+        found = [frozenset(json.loads(data)) for data in told]
         for groups, _ in self._retired:
             groups.free_unused(dict(zip(everyone.ranks, found, strict=True)), is_tolerant)
         self._retired = [(groups, since) for groups, since in self._retired if not groups.is_empty]

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from functools import partial
 from typing import Any, NamedTuple
 
-from autograd.errors import CommunicationError, MeshError
+from autograd.errors import CommunicationError, MeshError, printable
 
+from ..program_facts import checked, checked_files
 from ..record_file import SAMPLING, TEXT, Entry, guarded, read_record
 from ..recording import LEAST
 
 __all__ = ["Key", "Record", "Recorded"]
+
+
+_OF_RANK = re.compile("rank-[0-9]+")
 
 
 class Recorded(NamedTuple):
@@ -41,6 +46,8 @@ class Record:
         By rank: the facts of its program.
     calls : dict of int to dict
         By rank and key: its calls.
+    ends : dict of int to str
+        By rank: the error that ended it, or "" if it came to its end. A rank that was cut off has no end.
     choices : dict of str to dict
         By channel: the tables of ``auto``.
     has_data : bool
@@ -56,18 +63,20 @@ class Record:
         self.folder = folder
         self.facts: dict[int, dict[str, Any]] = {}
         self.calls: dict[int, dict[Key, Recorded]] = {}
+        self.ends: dict[int, str] = {}
         self.choices: dict[str, Any] = {}
-        names = os.listdir(folder) if os.path.isdir(folder) else []
-        for name in sorted(name for name in names if name.startswith("rank-") and not name.endswith(".data")):
-            path = os.path.join(folder, name)
+        self._counts: dict[int, dict[str, int]] = {}
+        names = guarded(folder, lambda: os.listdir(folder)) if os.path.isdir(folder) else []
+        self.paths = [os.path.join(folder, name) for name in sorted(names) if _OF_RANK.fullmatch(name)]
+        for path in self.paths:
             entries = read_record(path)
             guarded(path, partial(self._take, entries))
         if not self.facts:
             raise CommunicationError(f"{folder} holds no record of a rank; needed: a folder that cc.record wrote")
-        shapes = {(facts["size"], facts["kind"], facts["data"]) for facts in self.facts.values()}
+        shapes = {(of["size"], of["kind"], of["data"], of["block"]) for of in self.facts.values()}
         if len(shapes) > 1:
             raise CommunicationError(
-                f"{folder} has ranks of different jobs: {', '.join(f'{n} ranks ({kind})' for n, kind, _ in shapes)}\n"
+                f"{folder} has ranks of different jobs: {', '.join(f'{n} ranks ({kind})' for n, kind, *_ in shapes)}\n"
                 "  fix: record into an empty folder"
             )
         self.has_data: bool = self.any["data"]
@@ -75,12 +84,10 @@ class Record:
     def _take(self, entries: list[Entry]) -> None:
         if not entries:
             return  # killed before its first entry was complete
-        facts = json.loads(entries[0].text)
-        rank, size = facts["rank"], facts["size"]
-        if not (type(rank) is int and type(size) is int and 0 <= rank < size == len(facts["hosts"])):
-            raise ValueError(f"rank {rank!r} of {size!r}")
-        if type(facts["data"]) is not bool or facts["kind"] not in ("threads", "mpi"):
-            raise ValueError(f"data {facts['data']!r}, kind {facts['kind']!r}")
+        facts = checked(json.loads(entries[0].text))
+        rank = facts["rank"]
+        if rank in self.facts:
+            raise ValueError(f"it is another record of rank {rank}")
         self.facts[rank] = facts
         calls = self.calls[rank] = {}
         names: dict[int, tuple[str, str]] = {}
@@ -98,11 +105,15 @@ class Record:
             else:
                 line = json.loads(entry.text)
                 if "id" in line:
-                    names[line["id"]] = str(line["call"]), str(line["channel"])
+                    names[line["id"]] = printable(str(line["call"])), printable(str(line["channel"]))
                 elif "choices" in line:
-                    self.choices[line["channel"]] = {"rows": line["choices"], "source": str(line["source"])}
+                    self.choices[line["channel"]] = {"rows": line["choices"], "source": printable(str(line["source"]))}
+                elif "files" in line:
+                    facts["files"] |= checked_files(line["files"])
+                elif "end" in line:
+                    self.ends[rank] = printable(str(line["end"]))
                 else:
-                    kind, text = map(str, line["error"])
+                    kind, text = (printable(str(each)) for each in line["error"])
                     name, channel = ("agree", line["before"]) if "before" in line else names[line["of"]]
                     key = channel, entry.number, line.get("text", "")
                     calls[key] = Recorded(name, error=(kind, text))
@@ -111,6 +122,20 @@ class Record:
     def any(self) -> dict[str, Any]:
         """The facts of the lowest rank."""
         return self.facts[min(self.facts)]
+
+    @property
+    def files(self) -> dict[str, str]:
+        """The digests of the program's files that the ranks have imported."""
+        return {name: digest for rank in sorted(self.facts) for name, digest in self.facts[rank]["files"].items()}
+
+    def counts(self, rank: int) -> dict[str, int]:
+        """The numbers of the recorded calls of a rank, by channel."""
+        found = self._counts.get(rank)
+        if found is None:
+            found = self._counts[rank] = {}
+            for channel, number, _ in self.calls.get(rank, {}):
+                found[channel] = max(number, found.get(channel, 0))
+        return found
 
     def needs_rank(self, rank: int) -> dict[Key, Recorded]:
         """The calls of a rank.

@@ -10,7 +10,8 @@ from autograd.errors import MeshError
 
 from ..job import Job, Options, Replayed
 from ..protocol import observers
-from .data import Replay, ReplayJob
+from .comparing import Differences
+from .data import ReplayJob
 from .order import Order, OrderJob
 from .recorded import Record
 
@@ -18,7 +19,7 @@ __all__ = ["replaying"]
 
 
 @contextmanager
-def replaying(record: Record, rank: int | None = None) -> Iterator[Order]:
+def replaying(record: Record, rank: int | None = None, differences: Differences | None = None) -> Iterator[Order]:
     """Inside the block, worlds of the record's kind replay it. Of ranks that were threads, all run.
 
     Parameters
@@ -27,14 +28,18 @@ def replaying(record: Record, rank: int | None = None) -> Iterator[Order]:
     rank : int, optional
         The rank that this program runs as, if the ranks were processes and the record has its data; by default the
         lowest one. A record without data is replayed by `OrderJob.run_processes`, which starts all ranks.
+    differences : Differences, optional
+        The differences of ranks that were replayed before.
 
     Yields
     ------
     Order
-        The calls with another result than was recorded, for a record without data.
+        How the ranks differ from the record. At the end of the block they have made all calls, unless they have failed.
     """
-    facts, calls, order = record.any, dict[int, Replay](), Order(record)
+    facts, order = record.any, Order(record, differences)
     is_threads = facts["kind"] == "threads"
+    is_alone = record.has_data and not is_threads
+    ranks = [facts["rank"] if rank is None else rank] if is_alone else sorted(record.calls)
 
     def job(options: Options) -> Job | None:
         if options.kind == "dry":
@@ -50,16 +55,16 @@ def replaying(record: Record, rank: int | None = None) -> Iterator[Order]:
         elif options.kind == "threads" and (options.ranks or 1) > 1:
             return None
         if record.has_data:
-            ranks = sorted(record.calls) if is_threads else [facts["rank"] if rank is None else rank]
-            return ReplayJob(record, ranks, is_threads, calls)
+            return ReplayJob(record, ranks, is_threads, order.differences)
         return OrderJob(order, options.raises) if is_threads else order.job_of_thread()
 
-    before, Replayed.job = Replayed.job, job
+    before, Replayed.job, Replayed.block = (Replayed.job, Replayed.block), job, order.differences.block
     outer = observers.pop(get_ident(), None)
     try:
         yield order
+        order.differences.finish(record, ranks)
     finally:
-        Replayed.job = before
+        Replayed.job, Replayed.block = before
         observers.pop(get_ident(), None)
         if outer is not None:
             observers[get_ident()] = outer

@@ -28,6 +28,7 @@ from autograd.errors import RankFailed
 
 from ...job.activity import Channel
 from ..device import unsent
+from ..protocol import quietly
 from .windows import Host, Window, is_alive, process_mark
 
 __all__ = ["CALL", "LINE", "PLACE", "Flags", "limit_s", "set_limit"]
@@ -114,7 +115,7 @@ class Flags:
             self.words[self.line + _MARK + i] = word
         mine = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
         # The exchange also makes every rank wait until all have written their lines.
-        everyone = host.group.exchange(np.array(mine, np.int64).tobytes())
+        everyone = quietly(lambda: host.group.exchange(np.array(mine, np.int64).tobytes()))
         processors = {n for data in everyone for n in np.frombuffer(data, np.int64).tolist()}
         self.is_oversubscribed = size > len(processors) or host.ranks_here > (os.cpu_count() or 1)
         self._spins = 0 if self.is_oversubscribed else _SPINS

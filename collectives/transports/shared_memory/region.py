@@ -19,7 +19,7 @@ from autograd.errors import CollectiveMismatch, CommunicationError
 
 from ...checks.reports import MadeCall, mismatch_text
 from ...job.activity import forked_text
-from ..protocol import Array, Communicator
+from ..protocol import Array, Communicator, quietly
 from .arena import ALIGNMENT_BYTES
 from .buffers import DTYPES, Buffers
 from .flags import CALL, Flags
@@ -157,9 +157,12 @@ class _Pool:
         """The first region that all ranks have dropped."""
         if len(self._regions) - len(self._dropped) >= _MANY:
             gc.collect()  # groups may be part of cycles
-        assert self._control is not None
+        control = self._control
+        assert control is not None
         mine = json.dumps([n for n in self._dropped.copy() if n in self._regions])  # finalizers append at any time
-        common = set.intersection(*(set(json.loads(data)) for data in self._control.exchange(mine.encode())))
+        # no part of the program, which other transports have too
+        found = quietly(lambda: control.exchange(mine.encode()))
+        common = set.intersection(*(set(json.loads(data)) for data in found))
         return min(common, default=None)
 
 

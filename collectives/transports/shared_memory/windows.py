@@ -17,6 +17,7 @@ import numpy as np
 from autograd.errors import CommunicationError, MeshError
 
 from ...job.activity import Activity, Channel, Wait
+from ..protocol import quietly
 
 __all__ = ["Host", "Window", "is_alive", "open_host", "process_mark"]
 
@@ -76,7 +77,8 @@ class Host(NamedTuple):
         CommunicationError
             On all ranks, if the host has too little shared memory left. Otherwise the first write would crash.
         """
-        free = min(int(text) for text in self.group.exchange(str(_free_bytes()).encode()))
+        mine = str(_free_bytes()).encode()
+        free = min(int(text) for text in quietly(lambda: self.group.exchange(mine)))
         if free < size_bytes:
             raise CommunicationError(
                 f"a shared window of {size_bytes >> 20} MiB is needed on '{self.group.name}', but the host has "
@@ -189,7 +191,8 @@ def open_host(group: Any) -> Host | None:
     if group.size == 1 or MPI is None:
         return None
     if len(set(group.hosts)) > 1:
-        names = [name.decode() for name in group.exchange(MPI.Get_processor_name().encode())]
+        mine = MPI.Get_processor_name().encode()
+        names = [name.decode() for name in quietly(lambda: group.exchange(mine))]
         hosts: dict[int, list[int]] = {}
         for rank, host in enumerate(group.hosts):
             hosts.setdefault(host, []).append(rank)

@@ -69,6 +69,7 @@ class LocalWorld(WaitingRanks):
         self._channels: dict[str, Channel] = {}
         self.devices: list[dict[Any, Any]] = [{} for _ in range(size)]  # see `HostTransport.device_state`
         self._communicators: list[dict[str, LocalCommunicator]] = [{} for _ in range(size)]
+        self._dropped: deque[tuple[str, Channel]] = deque()  # an item for each end of a channel that is gone
 
     def communicator(
         self, rank: int, ranks: Sequence[int] | None = None, name: str = "world", key: str = "world", epoch: int = 0
@@ -81,13 +82,31 @@ class LocalWorld(WaitingRanks):
         mine = self._communicators[rank]
         if key not in mine:
             self._threads[rank] = get_ident()
-            with self.lock:
-                channel = self._channels.get(key)
-                if channel is None:
-                    members = tuple(range(self.size)) if ranks is None else tuple(ranks)
-                    channel = self._channels[key] = Channel(members, name, epoch)
-            mine[key] = LocalCommunicator(self, channel, rank, key)
+            mine[key] = self.end(rank, tuple(range(self.size)) if ranks is None else tuple(ranks), name, key, epoch)
         return mine[key]
+
+    def end(self, rank: int, ranks: tuple[int, ...], name: str, key: str, epoch: int) -> LocalCommunicator:
+        """World rank `rank`'s end of the channel of some ranks. A rank makes one of each, and may drop it."""
+        with self.lock:
+            self._forget_dropped()
+            channel = self._channels.get(key)
+            if channel is None:
+                channel = self._channels[key] = Channel(ranks, name, epoch)
+        return LocalCommunicator(self, channel, rank, key)
+
+    def drop(self, key: str, channel: Channel) -> None:
+        """Note that a rank's end of a channel is gone. It takes no lock, as the collector may call it anywhere."""
+        self._dropped.append((key, channel))
+
+    def _forget_dropped(self) -> None:
+        """Forget the channels of which the ends of all ranks are gone, but for messages that nobody has received."""
+        while self._dropped:
+            key, channel = self._dropped.popleft()
+            channel.dropped += 1
+            if channel.dropped == len(channel.ranks) and self._channels.get(key) is channel and not (
+                channel.messages or channel.numbered
+            ):  # fmt: skip
+                del self._channels[key]
 
     def of_survivors(self, rank: int, replace: float = 0, finished: bool = False) -> LocalCommunicator:
         """World rank `rank`'s communicator in the epoch that begins when all have called it that have not failed."""
@@ -129,16 +148,15 @@ class LocalCommunicator(HostTransport):
     repeats = True
 
     def __init__(self, world: LocalWorld, channel: Channel, world_rank: int, key: str):
+        self._world, self._channel, self._key = world, channel, key  # first, for `__del__`
         self.index = channel.ranks.index(world_rank)
         self.size = len(channel.ranks)
         self.ranks = channel.ranks
         self.name = channel.name
         self.epoch = channel.epoch
-        self._world = world
         self._world_rank = world_rank
-        self._channel = channel
-        self._key = key
         self._subgroups: dict[str, int] = {}  # how often each subgroup was made
+        self._lanes: dict[str, LocalCommunicator] = {}
         self.checks = None if self.size == 1 else Checks()
         self._statement: Statement | None = None  # announced, and compared with the next call
         self._number = 0
@@ -154,6 +172,9 @@ class LocalCommunicator(HostTransport):
         of = self._world.stands_for
         return super().hosts if of is None else tuple([of.hosts[rank] for rank in self.ranks])
 
+    def __del__(self) -> None:
+        self._world.drop(self._key, self._channel)
+
     def __repr__(self) -> str:
         return f"LocalCommunicator('{self.name}', rank {self.index} of {self.size})"
 
@@ -162,14 +183,16 @@ class LocalCommunicator(HostTransport):
         return self._world.devices[self._world_rank]
 
     def _subgroup(self, members: list[int], name: str) -> LocalCommunicator:
-        ranks = [self.ranks[member] for member in members]
-        key = f"{self._key}/{name}/{ranks}"
+        ranks = tuple([self.ranks[member] for member in members])
+        key = f"{name}/{list(ranks)}"
         self._subgroups[key] = ordinal = self._subgroups.get(key, 0) + 1
-        return self._world.communicator(self._world_rank, ranks, name, f"{key}/{ordinal}", self.epoch)
+        return self._world.end(self._world_rank, ranks, name, f"{self._key}/{key}/{ordinal}", self.epoch)
 
     def lane(self, purpose: str) -> LocalCommunicator:
-        name, key = f"{self.name}/{purpose}", f"{self._key}/{purpose}"
-        return self._world.communicator(self._world_rank, self.ranks, name, key, self.epoch)
+        if purpose not in self._lanes:
+            name, key = f"{self.name}/{purpose}", f"{self._key}/{purpose}"
+            self._lanes[purpose] = self._world.end(self._world_rank, self.ranks, name, key, self.epoch)
+        return self._lanes[purpose]
 
     # -- agreement ---------------------------------------------------------------------------------------------
     def _agree(self, call: str, layout: str, is_rooted: bool, addend: Addend | None) -> None:

@@ -320,8 +320,8 @@ class Channel:
     """The state that the ranks of one group share: incomplete rendezvous, unmatched messages, and one-sided memory."""
 
     __slots__ = (
-        "boards", "epoch", "has_reported", "messages", "name", "numbered", "order", "ranks", "rendezvous", "rolls",
-        "windows",
+        "boards", "dropped", "epoch", "has_reported", "messages", "name", "numbered", "order", "ranks", "rendezvous",
+        "rolls", "windows",
     )  # fmt: skip
 
     def __init__(self, ranks: tuple[int, ...], name: str, epoch: int = 0):
@@ -335,6 +335,7 @@ class Channel:
         self.rolls: dict[int, Roll] = {}  # arrivals, in the order in which they were made
         self.windows: dict[int, Memory] = {}  # in the order in which they were made
         self.order = Order()  # of the calls' lines
+        self.dropped = 0  # how many ranks have dropped their end
         self.has_reported = False
 
     def report(self, error: CommunicationError) -> None:

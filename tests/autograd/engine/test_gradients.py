@@ -9,6 +9,7 @@ import numpy
 import pytest
 
 import autograd as ag
+import autograd.numpy as np
 import collectives as cc
 from autograd import optim
 from autograd.extend import defvjp, primitive
@@ -142,6 +143,29 @@ def test_cotangents_of_other_shapes_and_kinds_are_refused() -> None:
         tape.backward(y, numpy.ones(1))
     with pytest.raises(ag.DtypeError, match="complex128 was given for an output of dtype float64"):
         tape.backward(y, numpy.array([1.0, 2j]))
+
+
+@pytest.mark.parametrize("shape", [(), (1,)])
+def test_a_complex_objective_is_refused_with_its_fixes(shape: tuple[int, ...]) -> None:
+    """``error ** 2`` for ``abs(error) ** 2``: the sweep took the real part, which falls without a bound."""
+    w, target = ag.Parameter(numpy.array([0.5 + 0.5j, -1j])), numpy.array([1 + 2j, 3.0])
+
+    def gradient(loss: Any, *cotangent: Any) -> Any:
+        w.zero_grad()
+        with ag.Tape() as tape:
+            y = loss(w - target).reshape(shape)
+        tape.backward(y, *cotangent)
+        return w.grad.numpy()
+
+    def squares(error: Any) -> Any:
+        return (error**2).sum()
+
+    with pytest.raises(ag.ObjectiveError, match=r"backward of a loss of dtype complex128(.|\n)*fix: np\.abs\(error\)"):
+        gradient(squares)
+    error = w.numpy() - target
+    numpy.testing.assert_allclose(gradient(lambda e: (np.abs(e) ** 2).sum()), 2 * error.conj())
+    numpy.testing.assert_allclose(gradient(lambda e: np.real(squares(e))), 2 * error)
+    numpy.testing.assert_allclose(gradient(squares, 1.0), 2 * error, err_msg="the derivative of a holomorphic function")
 
 
 def test_a_cotangent_that_depends_on_the_rank_is_varying(mesh: Any) -> None:

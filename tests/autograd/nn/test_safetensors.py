@@ -485,7 +485,7 @@ def test_a_hostile_file_is_refused_before_memory_is_taken(tmp_path: Path, kind: 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_mutated_files_give_typed_errors_or_values(tmp_path: Path, seed: int) -> None:
-    """Changed bytes of arrays are not seen, because the format has no checksums; all else is."""
+    """Bytes that change before the data: `test_weights_digests` changes bits of all of it."""
     path, layer, rng = tmp_path / "x.safetensors", nn.Linear(3, 4), random_numbers.Random(seed)
     nn.save(layer, path, names=rng.choice(["torch", "ringtape"]))
     content = path.read_bytes()

@@ -405,9 +405,39 @@ def optimizers() -> None:
             FOUND[f"clip/{norm}/{limit}"] = np.concatenate([total.reshape(1), *(p.grad.numpy().ravel() for p in ps)])
 
 
+def complex_optimizers() -> None:
+    """A complex matrix, a real vector and a complex number; see `complex_case.py` in the tests of `optim`."""
+    for name, (make, words) in OPTIMIZERS.items():
+        random, into = rng(f"complex {name}"), f"complex/{name}"
+        re, im = (random.standard_normal((12, 3)) for _ in range(2))
+        x, y = 0.4 * (re + 1j * im), random.standard_normal((12, 2)) + 1j * random.standard_normal((12, 2))
+        w = random.standard_normal((3, 2)) + 1j * random.standard_normal((3, 2))
+        start = w, 1 + random.standard_normal(2), np.array(0.5 - 0.25j)
+        FOUND[f"{into}/x"], FOUND[f"{into}/y"] = x, y
+        ps = [nn.Parameter(torch.tensor(a)) for a in start]
+        for i, a in enumerate(start):
+            FOUND[f"{into}/start/{i}"] = a
+        optimizer, sign = make(ps, **words), -1 if words.get("maximize") else 1
+        for step in range(60):
+            optimizer.zero_grad()
+            loss = sign * ((torch.tensor(x) @ ps[0] * ps[1] + ps[2] - torch.tensor(y)).abs() ** 2).sum() / 12
+            loss.backward()
+            if not step:
+                for i, p in enumerate(ps):
+                    FOUND[f"{into}/grad/{i}"] = p.grad.numpy().copy()
+            optimizer.step()
+            for i, p in enumerate(ps):
+                FOUND[f"{into}/value/{step}/{i}"] = p.detach().numpy().copy()
+        for i, p in enumerate(ps):
+            for key, value in optimizer.state[p].items():
+                if torch.is_tensor(value) and key != "step":
+                    FOUND[f"{into}/state/{key}/{i}"] = value.numpy().copy()
+
+
 if __name__ == "__main__":
     layers()
     losses()
     models()
     optimizers()
+    complex_optimizers()
     np.savez(sys.argv[1], **{k.replace("/", "|"): v for k, v in FOUND.items()})

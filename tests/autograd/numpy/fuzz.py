@@ -898,6 +898,8 @@ def _recipes() -> dict[str, list[Recipe]]:
     )
     add("digitize", lambda d: [d.array(None, "float64"), np.arange(3.0)], right=flag)
     add("unique", real_one, return_index=flag, return_counts=flag, axis=axis)
+    add("unique_all unique_counts unique_inverse unique_values", real_one)
+    add("union1d", two)
     add("array_equal allclose", two, equal_nan=flag)
     add("size", one, axis=axis)
     add("shape ndim iscomplexobj isrealobj", one)
@@ -1417,6 +1419,11 @@ DIFFERENCES: list[tuple[str, str, Callable[[Call, str], bool]]] = [
         "refused",
         "conditions of piecewise have the shape of x",
         lambda c, e: c.name == "piecewise" and "could not be broadcast" in e,
+    ),
+    (
+        "refused",
+        "every function of piecewise is called, also one whose condition is nowhere true",
+        lambda c, e: c.name == "piecewise" and "nonsense" in c.words,
     ),
     ("refused", "numbers have no memory", lambda c, e: c.name == "nan_to_num" and "Unable to avoid copy" in e),
     (

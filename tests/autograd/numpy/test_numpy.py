@@ -467,3 +467,36 @@ def test_no_warning_of_numpys() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         ag.grad(lambda x: np.sum(np.sinc(x)) + np.sum(np.std(x)) + np.linalg.norm(x))(numpy.zeros(3))
+
+
+# -- errors of calls without a Tensor ----------------------------------------------------------------------------------
+X1 = numpy.ones(4)
+REFUSED: dict[str, tuple[Callable[[], Any], type[Exception]]] = {
+    "an axis that is not there": (lambda: np.sum(X1, axis=5), numpy.exceptions.AxisError),
+    "the stack of a split of a number": (lambda: np.stack(np.array_split(numpy.array(1.0), 1)), IndexError),
+    "a split of a number": (lambda: np.split(numpy.array(1.0), 1), IndexError),
+    "the stack of no parts": (lambda: np.stack(np.unstack(ag.tensor(X1)[:0])), ValueError),
+    "an unequal split": (lambda: np.split(X1, 3), ValueError),
+    "a stack of other shapes": (lambda: np.stack([numpy.ones(2), numpy.ones(3)]), ValueError),
+    "a singular matrix": (lambda: np.linalg.inv(numpy.zeros((2, 2))), numpy.linalg.LinAlgError),
+    "a masked index": (lambda: np.argpartition(ag.tensor(X1), numpy.ma.masked), TypeError),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_errors_are_ringtapes_and_numpys(name: str) -> None:
+    call, kind = REFUSED[name]
+    with pytest.raises(ag.errors.RingtapeError, match="test_numpy.py") as error:
+        call()
+    assert isinstance(error.value, kind)
+
+
+def test_an_error_of_a_function_of_the_program_stays_its_own() -> None:
+    class Own(ValueError):
+        pass
+
+    def f(row: Any) -> Any:
+        raise Own("mine")
+
+    with pytest.raises(Own, match="^mine$"):
+        np.apply_along_axis(f, 0, numpy.ones((2, 2)))

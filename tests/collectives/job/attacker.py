@@ -10,6 +10,7 @@ import array
 import contextlib
 import json
 import os
+import re
 import resource
 import signal
 import socket
@@ -201,6 +202,16 @@ def reading_the_processes(name: str, victims: list[int]) -> str:
                 with open(f"/proc/{victim}/{what}", "rb") as file:
                     if file.read(1):
                         done.append(f"{what} of {victim}")
+    return f"reads {done}" if done else ""
+
+
+@attack
+def reading_shared_memory(name: str, victims: list[int]) -> str:
+    done = []
+    for each in os.listdir("/dev/shm"):
+        if re.search("mpich|ompi|vader|sm_segment|ringtape", each):
+            with contextlib.suppress(OSError), open(f"/dev/shm/{each}", "rb"):
+                done.append(each)
     return f"reads {done}" if done else ""
 
 

@@ -126,6 +126,8 @@ ORDERED = ("all_max", "all_min")
 
 def _same(x: Any) -> Any:
     """An array of the dtype of `x` that is the same on all ranks."""
+    if type(x) is not np.ndarray:  # a subclass, or a list
+        return x
     name = x.dtype.name if x.dtype.name == "bfloat16" else x.dtype.str
     return data(name, 0) if x.dtype.kind in "biufc" or name == "bfloat16" else x
 

@@ -10,6 +10,7 @@ import numpy
 import pytest
 
 import autograd as ag
+import autograd.numpy as anp
 import collectives as cc
 from autograd.errors import GradientWarning
 from collectives import I, V
@@ -88,3 +89,20 @@ def test_leaves_and_data_are_no_computed_values() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error", GradientWarning)
         cc.run(program, 2)
+
+
+@pytest.mark.parametrize("differs", [False, True])
+def test_complex_values_that_differ_in_their_phase(differs: bool) -> None:
+    def program() -> Any:
+        with cc.Mesh(dp=2) as mesh:
+            v = ag.Parameter(OWN[0] + 1j * OWN[1], {"dp": V})
+            with ag.Tape() as tape:
+                own = v.conj() * 1 if differs and mesh.place[0] else v * 1
+                loss = (anp.abs(cc.broadcast(own, "dp", 0, to=I)) ** 2).sum()
+            tape.backward(loss)
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        cc.run(program, 2)
+    told = [each for each in caught if "another value than the root" in str(each.message)]
+    assert bool(told) == differs

@@ -67,6 +67,15 @@ def test_files_of_another_byte_order(tmp_path: Path) -> None:
 
 bfloat16 = pytest.mark.skipif(find_spec("ml_dtypes") is None, reason="ml_dtypes is not installed")
 ROWS = numpy.arange(6)
+
+
+class WithUnit(numpy.ndarray):
+    """An array with NumPy's protocol, as those with units have it."""
+
+    def __array_ufunc__(self, *args: Any, **words: Any) -> Any:
+        return NotImplemented
+
+
 REFUSED = {  # an array of numbers that stands for other things, and what the error names besides the fix
     "dates": (ROWS.astype("M8[D]"), "dtype datetime64[D]"),
     "durations": (ROWS.astype("m8[s]"), "dtype timedelta64[s]"),
@@ -74,6 +83,11 @@ REFUSED = {  # an array of numbers that stands for other things, and what the er
     "bytes": (ROWS.astype("S3"), "dtype |S3"),
     "objects": (ROWS.astype(object), "objects"),
     "records": (numpy.zeros(6, [("mass", "f4"), ("n", "i4")]), "dtype [('mass', '<f4')"),
+    "untyped bytes": (ROWS.astype("i4").view("V4"), "dtype |V4"),
+    "masked": (numpy.ma.masked_array(ROWS, ROWS % 2), "a masked array"),
+    "masked rows": (list(numpy.ma.masked_array(ROWS, ROWS % 2).reshape(6, 1)), "a masked array"),
+    "matrix": (numpy.asmatrix(ROWS), "a numpy.matrix"),
+    "units": (ROWS.view(WithUnit), "WithUnit, which has a __array_ufunc__ of its own"),
 }
 
 
@@ -107,21 +121,49 @@ FIXES = {
     "bytes": ["x.astype(float)", "numpy.unique(x, return_inverse=True)[1]"],
     "objects": ["x.astype(float)"],
     "records": ["x['mass']"],
+    "untyped bytes": ["numpy.frombuffer(x.tobytes(), 'u1').reshape(-1, 4)"],
+    "masked": ["x.filled(0)", "numpy.ma.getmaskarray(x)"],
+    "masked rows": [],
+    "matrix": ["numpy.asarray(x)"],
+    "units": ["numpy.asarray(x)"],
 }
 
 
 @pytest.mark.parametrize(("name", "fix"), [(name, fix) for name in REFUSED for fix in FIXES[name]])
 def test_the_fixes_of_refused_dtypes(name: str, fix: str) -> None:
     x, _ = REFUSED[name]
+    fixed = eval(fix, {"x": x, "numpy": numpy})
 
     def program() -> Any:
         with cc.Mesh(dp=3):
             with pytest.raises(DtypeError, match=re.escape(fix)):
                 cc.all_reduce(x, "dp")
-            total = cc.all_reduce(eval(fix, {"x": x, "numpy": numpy}), "dp")
+            total = cc.all_reduce(fixed, "dp")
             return total.numpy().astype(float).tolist()
 
-    assert cc.run(program, ranks=3) == [[3.0 * (name != "records") * row for row in ROWS]] * 3
+    assert cc.run(program, ranks=3) == [(3.0 * fixed.astype(float)).tolist()] * 3
+    if name not in ("records", "untyped bytes", "masked"):
+        assert numpy.array_equal(fixed.ravel(), ROWS)
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_refusal_on_one_rank_ends_the_others(name: str) -> None:
+    def program() -> Any:
+        with cc.Mesh(dp=3) as mesh:
+            return cc.all_reduce(REFUSED[name][0] if int(mesh.axis("dp").rank) == 1 else ROWS, "dp")
+
+    with pytest.raises(Exception, match=re.escape(REFUSED[name][1])) as caught:
+        cc.run(program, ranks=3)
+    assert "rank 1" in str(caught.value) or "rank 1" in "".join(getattr(caught.value, "__notes__", []))
+
+
+@pytest.mark.parametrize("name", ["masked", "units"])
+def test_transports_refuse_arrays_that_are_not_plain(name: str) -> None:
+    def program() -> None:
+        with pytest.raises(DtypeError, match="a transport: .*" + REFUSED[name][1][-12:]):
+            cc.world().all_reduce(REFUSED[name][0])
+
+    cc.run(program, ranks=2)
 
 
 def test_complex_numbers_have_no_order() -> None:

@@ -10,6 +10,7 @@ import numpy
 import pytest
 
 import autograd as ag
+import autograd.numpy as anp
 import collectives as cc
 from autograd import nn, optim
 from autograd.errors import ScaleError, ScaleWarning
@@ -138,6 +139,37 @@ def test_a_gradient_scaled_by_hand(scale: Callable[[Any, int], None], dtype: str
 
 def clipped(w: Any, n: int) -> None:
     optim.clip_grad_norm_([w], 0.1)
+
+
+def halved_in_one_part(w: Any, n: int) -> None:
+    w.grad = ag.tensor(w.grad.numpy().real / n + 1j * w.grad.numpy().imag, w.grad.layout)
+
+
+@pytest.mark.filterwarnings("error::numpy.exceptions.ComplexWarning")
+@pytest.mark.parametrize("n", [2, 3])
+@pytest.mark.parametrize("dtype", ["complex128", "complex64"])
+@pytest.mark.parametrize("phase", [1, 1j, 0.6 + 0.8j])
+@pytest.mark.parametrize("scale, told", [(divided, 1), (multiplied, 1), (halved_in_one_part, 0), (clipped, 0)])
+def test_a_complex_gradient_scaled_by_hand(scale: Any, told: int, phase: complex, dtype: str, n: int) -> None:
+    """With weights of zero the phase of the gradient is that of the targets, so that it may be purely imaginary."""
+    if scale is halved_in_one_part and phase == 1:
+        told = 1  # there is only one part
+
+    def program(mesh: cc.Mesh) -> None:
+        rank = int(mesh.axis("dp").rank)
+        w = ag.Parameter(numpy.zeros((4, 1), dtype), name="w")
+        optimizer = optim.SGD([w], lr=0.0)
+        x, y = (cc.from_local(a[rank::n].astype(dtype), {"dp": Shard(0)}) for a in (X, phase * Y))
+        for _ in range(2):
+            optimizer.zero_grad()
+            with ag.Tape() as tape:
+                d = anp.abs(x @ cc.cast(w, "dp", to=R) - y) ** 2
+                total = cc.all_reduce(d.mean(), "dp", to=I)
+            tape.backward(total)
+            scale(w, n)
+            optimizer.step()
+
+    assert len(caught(program, n)[0]) == told
 
 
 def averaged(w: Any, n: int) -> None:

@@ -69,6 +69,10 @@ for _lo, _hi in ((-0.2, 0.4), (None, 0.2), (0.0, None)):
 case("clip", "limits that have derivatives", lambda x, a: np.clip(x, a, 9.0), lambda x, a: numpy.clip(x, a, 9.0),
      apart(2, 3), between(0.01, 0.05)(3))  # fmt: skip
 
+numpy_case("heaviside", "at zero", lambda np, x: np.heaviside(x * 0, x), normal(2, 3))
+numpy_case("heaviside", "repeated", lambda np, x: np.heaviside(np.stack([x * 0, x]), x), apart(3))
+numpy_case("heaviside", "away from zero", lambda np, x: np.heaviside(x, x), apart(3))
+
 # compositions, declared as cases of the operation that they use
 case("absolute", "fabs", np.fabs, numpy.fabs, apart(3))
 case("where", "copysign", lambda x: np.copysign(x, -2.0), lambda x: numpy.copysign(x, -2.0), apart(3))
@@ -89,7 +93,7 @@ _BOOLEAN = [
     "isnan", "isinf", "isposinf", "isneginf", "signbit", "iscomplex", "isreal", "isclose", "logical_and",
     "logical_or", "logical_xor", "any", "all",
 ]  # fmt: skip
-_STEPS = ["floor", "ceil", "trunc", "rint", "round", "floor_divide", "heaviside", "astype_discrete"]
+_STEPS = ["floor", "ceil", "trunc", "rint", "round", "floor_divide", "astype_discrete"]
 _WHOLE = [
     "count_nonzero", "argmin", "argsort", "argpartition", "invert", "bitwise_and", "bitwise_or", "bitwise_xor",
     "left_shift", "right_shift",

@@ -1,0 +1,3 @@
+"""A module beside `replay_base`."""
+
+FACTOR = 7.0
