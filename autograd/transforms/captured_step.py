@@ -123,30 +123,29 @@ class CapturedStep:
         return CapturedStep, (self._step, *self._options)
 
     def _verify(self, args: tuple[Any, ...]) -> Any:
-        """Run the step itself, replay it from the same state, and compare what both have left."""
+        """Replay the step, run the step itself from the same state, and compare what both have left."""
         plan, n = self._last, self.replays
         self._verified = 2 * n + 1 if n < 1000 else n + 1000 - (n + 1) % 1000
         if not isinstance(plan, _Plan) or not state.distribution.is_alone:
             return self(*args)
-        before = Memory(plan.guard.reach)
-        result = self._step(*args)
-        reach = Reach(plan.roots)
-        own, after = bits(reach, flatten(result)[0]), Memory(reach)
-        before.give_back()
+        reach = plan.guard.reach
+        before = Memory(reach)
         try:
             found = plan.enter(args)
         except Departed:
             found = None
-        if found is None:  # another form, or another decision on data: the step itself has run
+        if found is None:  # another form, or another decision on data: nothing has changed
             self._last, self._verified = None, n
-            after.give_back()
-            return result
+            return self._general(args)
         self.replays += 1
-        left = bits(Reach(plan.roots), found)
+        left = bits(reach, found)
+        before.give_back()
+        with Recorder(Form(args).arrays, threading.get_ident()):  # running averages stay in their arrays
+            result = self._step(*args)
+        own = bits(reach, flatten(result)[0])
         other = next((path for path in own if own[path] != left.get(path)), "")
         if other:
             self._forget(plan)
-            after.give_back()
             raise CaptureError(
                 f"capture: replay {n + 1} of the step has left another value than the step itself, which has run "
                 f"beside it from the same state: {other}\n  The step reads something that is not seen: see the "
@@ -273,7 +272,7 @@ class CapturedStep:
                 "and constants, are the same in each call\n  fix: compute the value from arguments of the step, by "
                 "operations of autograd; make constants before the step; or call the step itself"
             )
-        self._keep(form, _Plan(form, given, run, structure, before, roots))
+        self._keep(form, _Plan(form, given, run, structure, before))
         return result
 
     def _prove(self, form: Form, recorder: Recorder, before: Memory, roots: Sequence[tuple[str, Any]]) -> bool:
@@ -347,11 +346,7 @@ class _Plan:
         Of the rows that are lowered, which were proved to have the bits of the recorded run.
     """
 
-    def __init__(
-        self, form: Form, given: Form, of: _Run, structure: Structure, before: Sequence[Any],
-        roots: Sequence[tuple[str, Any]],
-    ):  # fmt: skip
-        self.roots = roots
+    def __init__(self, form: Form, given: Form, of: _Run, structure: Structure, before: Sequence[Any]):
         again = [_again(change) for change in of.changes]
         self.guard, self.structure, self.held = of.guard, structure, of.held
         self.is_single = structure.kind is None

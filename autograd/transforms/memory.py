@@ -211,6 +211,10 @@ def bits(reach: Reach, results: Iterable[Any]) -> dict[str, Any]:
         found[f"{path}.grad"] = _bits(getattr(leaf._grad, "array", leaf._grad))
     for path, x in reach.arrays.items():
         found[path] = _bits(x)
+    for k, place in enumerate(reach.places):  # of which a step may have made other arrays
+        for i, x in enumerate(place.values()):
+            if isinstance(x, np.ndarray):
+                found[f"{place.path}, value {i} of place {k}"] = _bits(x)
     for x in reach.objects:
         if isinstance(x, Optimizer):
             found |= _flat(f"{type(x).__name__}.state_dict()", x.state_dict())
