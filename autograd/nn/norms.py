@@ -235,8 +235,6 @@ def _update_in_place(module: _BatchNorm, mean: Any, variance: Any, count: int) -
         if is_same and isinstance(into, np.ndarray) and into.flags.writeable:
             into[...] = array
             setattr(module, name, old)
-        elif isinstance(new, np.generic):
-            setattr(module, name, np.array(new))  # the next update writes to it
 
 
 _AVERAGES = ("running_mean", "running_var", "num_batches_tracked")
@@ -344,6 +342,7 @@ class _BatchNorm(Module):
     def _update(self, mean: Any, variance: Any, count: int) -> None:
         refuse("running averages of a module were updated", "evaluation mode, or track_running_stats=False")
         batches = as_array(self.num_batches_tracked + 1)
+        batches = np.array(batches) if isinstance(batches, np.generic) else batches  # a captured step writes to it
         momentum = 1.0 / batches if self.momentum is None else self.momentum
         self.num_batches_tracked = batches
         for name, new, scale in (

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 import threading
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from types import MethodType
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
@@ -19,7 +23,9 @@ from ..errors import ArgumentError, CaptureError, OptionError, TapeError, short
 from .guards import Form, Guard, Seen, entry, is_heard
 from .launch_graph import Launches, copied, require_device
 from .lowering import Lowering, changing
-from .recorder import Held, Recorder, difference
+from .memory import Memory, Watch, bits
+from .reach import Change, Reach
+from .recorder import Held, Recorder, decides_otherwise, difference
 from .replay import Departed, compiled, in_order, lowered
 
 __all__ = ["CapturedStep", "capture"]
@@ -39,8 +45,12 @@ class CapturedStep:
         The number of calls that were replayed.
     """
 
-    def __init__(self, step: Callable[..., Any], warmup: int):
-        self._step, self._warmup = step, warmup
+    def __init__(self, step: Callable[..., Any], warmup: int, verify: bool):
+        functools.update_wrapper(self, step, updated=())
+        self._step, self._warmup, self._options = step, warmup, (warmup, verify)
+        self._thread: int | None = None  # the thread that this is of: the first that calls it
+        self._others: dict[Any, CapturedStep] = {}  # by thread, or by names of keyword arguments
+        self._of_objects: dict[int, tuple[Any, CapturedStep]] = {}  # of a method, the last ones
         self._plans: dict[Any, list[_Plan | _LaunchPlan]] = {}
         self._first: dict[Any, _Run] = {}  # by the form of the arguments: a recording
         self._warm: set[Any] = set()  # of which a step on a device has run as it is
@@ -51,6 +61,8 @@ class CapturedStep:
         self._first_plan = warmup + 3  # the first call at which another rank may replay
         self._count = 0  # of the recorded calls since a replay
         self._replays = 0  # at the last recorded call
+        self._why = ""  # what a recorded call found to be other than the one before
+        self._verified = 7 if verify else -1  # the number of replays before the next that is verified
         self.replays = 0
 
     @property
@@ -61,9 +73,13 @@ class CapturedStep:
         how = f"captured, {self.replays} replays" if self.is_captured else f"not captured, {self._warmup} calls to go"
         return f"CapturedStep({getattr(self._step, '__name__', 'step')}, {how})"
 
-    def __call__(self, *args: Any) -> Any:
+    def __call__(self, *args: Any, **words: Any) -> Any:
+        if self._thread != threading.get_ident() or words:
+            return self._elsewhere(args, words)
         plan = self._last
         if plan is not None:
+            if self.replays == self._verified:
+                return self._verify(args)
             try:
                 found = plan.enter(args)
             except Departed:
@@ -72,6 +88,77 @@ class CapturedStep:
                 self.replays += 1
                 return found[0] if plan.is_single else plan.structure.rebuild(found)
         return self._general(args)
+
+    def _elsewhere(self, args: tuple[Any, ...], words: dict[str, Any]) -> Any:
+        """A call in another thread, or with keywords, each of which has records of its own."""
+        if self._thread is None:
+            self._thread = threading.get_ident()
+        if self._thread != threading.get_ident():
+            key: Any = threading.get_ident()
+            other = self._others.get(key) or self._others.setdefault(key, CapturedStep(self._step, *self._options))
+            return other(*args, **words)
+        if not words:
+            return self(*args)
+        key = tuple(words)
+        if key not in self._others:
+            self._others[key] = CapturedStep(_WithWords(self._step, key), *self._options)
+        return self._others[key](*args, *words.values())
+
+    def __get__(self, instance: Any, owner: Any = None) -> CapturedStep:
+        """The captured step of an object whose class has this one as a method. Those of 16 objects are kept."""
+        if instance is None:
+            return self
+        held = self._of_objects.get(id(instance))
+        if held is None:
+            if len(self._of_objects) >= _MOST_PLANS:
+                del self._of_objects[next(iter(self._of_objects))]
+            held = instance, CapturedStep(MethodType(self._step, instance), *self._options)
+            self._of_objects[id(instance)] = held
+        return held[1]
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> CapturedStep:
+        return CapturedStep(copy.deepcopy(self._step, memo), *self._options)  # a record is of this step's objects
+
+    def __reduce__(self) -> Any:
+        return CapturedStep, (self._step, *self._options)
+
+    def _verify(self, args: tuple[Any, ...]) -> Any:
+        """Replay the step, run the step itself from the same state, and compare what both have left."""
+        plan, n = self._last, self.replays
+        self._verified = 2 * n + 1 if n < 1000 else n + 1000 - (n + 1) % 1000
+        if not isinstance(plan, _Plan) or not state.distribution.is_alone:
+            return self(*args)
+        reach = plan.guard.reach
+        before = Memory(reach)
+        try:
+            found = plan.enter(args)
+        except Departed:
+            found = None
+        if found is None:  # another form, or another decision on data: nothing has changed
+            self._last, self._verified = None, n
+            return self._general(args)
+        self.replays += 1
+        left = bits(reach, found)
+        before.give_back()
+        with Recorder(Form(args).arrays, threading.get_ident()):  # running averages stay in their arrays
+            result = self._step(*args)
+        own = bits(reach, flatten(result)[0])
+        other = next((path for path in own if own[path] != left.get(path)), "")
+        if other:
+            self._forget(plan)
+            raise CaptureError(
+                f"capture: replay {n + 1} of the step has left another value than the step itself, which has run "
+                f"beside it from the same state: {other}\n  The step reads something that is not seen: see the "
+                "contract in the help of `capture`. Replays since the last comparison may be wrong, too; the state is "
+                "now that of the step itself\n  fix: give the value as an argument; or call the step itself"
+            )
+        return plan.structure.rebuild(found)
+
+    def _forget(self, plan: _Plan) -> None:
+        self._last = None
+        for plans in self._plans.values():
+            plans[:] = [each for each in plans if each is not plan]
+        self._made = [(key, each) for key, each in self._made if each is not plan]
 
     def _general(self, args: tuple[Any, ...]) -> Any:
         if state.recording is not None:
@@ -124,7 +211,7 @@ class CapturedStep:
         if self._count >= _MOST_PLANS:
             raise CaptureError(
                 f"capture: {_MOST_PLANS} calls of the step were recorded without a replay, and this is another one: "
-                f"{form}\n  fix: pad the arguments to one shape; give numbers that change as arrays without "
+                f"{form}{self._why}\n  fix: pad the arguments to one shape; give numbers that change as arrays without "
                 "dimensions; or call the step itself"
             )
         self._last = None
@@ -142,30 +229,98 @@ class CapturedStep:
         """Run the step, recorded. The second recording of a form makes a plan."""
         self._count_recording(form)
         first = self._first.pop(form.key, None)
+        changed: set[str] = set()  # by the run before, in what it depends on
+        if first is not None and not first.guard.holds():
+            self._why = "".join(f"\n  {each}" for each in first.guard.reach.changes()[:3])
+            changed = {change.path for change in first.changes}
+            first = None
         before = [] if first is None else [(array, array.copy()) for array in changing(first.recorder)]
-        inputs = [x.copy() for x in form.arrays] if first is not None else []
+        given = form.copied()
         # The ranks compare the first runs, which are recorded at the same calls on all of them.
         is_quiet = self._runs >= self._first_plan and not state.distribution.is_alone
-        recorder = Recorder(form.arrays, threading.get_ident(), is_quiet)
+        roots = list(self._roots(form, first))
+        reach = Reach(roots)
+        recorder = Recorder(given.arrays, threading.get_ident(), is_quiet)
+        arrays = (x for x in reach.arrays.values() if x.__class__ is np.ndarray and x.size)
+        recorder.outside = [x for x in arrays if x.flags.c_contiguous]
+        recorder.watch = None if first is None else Watch(reach)
+        proves = first is not None and state.distribution.is_alone and not form.is_on_device
+        memory = Memory(reach) if proves else None
         with recorder:
-            result = self._step(*args)
+            result = self._step(*given.structure.rebuild(given.leaves))
+        if recorder.watch is not None:
+            recorder.watch.look()
+        form.require_unwritten(given)
+        result = form.own(given, result)
         self._runtime = next(filter(None, (runtime_of(type(x.array)) for x in recorder.leaves.values())), None)
         if self._runtime is not None:  # only its leaves are on a device
             return result
         found, structure = flatten(result)
-        run = _Run(recorder, [_result_of(recorder, x) for x in found], Guard(recorder), form.held)
-        if first is None or not first.guard.is_of(run.guard):
+        for change in reach.changes():
+            if change.path in changed:
+                _refuse(change)
+        results = [_result_of(recorder, x) for x in found]
+        run = _Run(recorder, results, Guard(recorder, reach), reach.changes(), form.held)
+        if first is None:
             self._first[form.key] = run
             return result
-        fault = difference(first.recorder, recorder) or _other_results(first.results, run.results)
+        is_proved = memory is not None and self._prove(form, recorder, memory, roots)
+        fault = difference(first.recorder, recorder, is_proved) or _other_results(first.results, run.results)
         if fault:
             raise CaptureError(
                 f"capture: two runs of the step are not the same calls: {fault}\n  needed: a step whose operations, "
                 "and constants, are the same in each call\n  fix: compute the value from arguments of the step, by "
                 "operations of autograd; make constants before the step; or call the step itself"
             )
-        self._keep(form, _Plan(form, run, structure, inputs, before))
+        self._keep(form, _Plan(form, given, run, structure, before))
         return result
+
+    def _prove(self, form: Form, recorder: Recorder, before: Memory, roots: Sequence[tuple[str, Any]]) -> bool:
+        """Run the step again from the same state with other values of its arguments, and compare the calls.
+
+        What differs has been computed from an argument by Python or NumPy, and a replay would take it for a constant.
+
+        Returns
+        -------
+        bool
+            Whether the calls are the same. The step may also refuse the values, or decide otherwise on data by a
+            decision that replays make anew.
+
+        Raises
+        ------
+        CaptureError
+            A constant differs.
+        """
+        after = Memory(Reach(roots))
+        before.give_back()
+        other = form.other()
+        again = Recorder(other.arrays, threading.get_ident())
+        again.outside = recorder.outside
+        try:
+            with again, warnings.catch_warnings(), np.errstate(all="ignore"):
+                warnings.simplefilter("ignore")
+                self._step(*other.structure.rebuild(other.leaves))
+        except Exception:  # an index that is out of range, a matrix that is singular, a check of the program
+            return False
+        finally:
+            after.give_back()
+        if decides_otherwise(recorder, again):
+            return False
+        if fault := difference(recorder, again, may_be_new=True):
+            raise CaptureError(
+                f"capture: with other values of its arguments, the step is not the same calls: {fault}\n  needed: a "
+                "step whose operations, and constants, do not depend on the values of arguments\n  fix: compute the "
+                "value from arguments of the step by operations of autograd; or call the step itself"
+            )
+        return True
+
+    def _roots(self, form: Form, first: _Run | None) -> Iterator[tuple[str, Any]]:
+        """The objects in which the step may read state. The first run may have found some that no code names."""
+        yield getattr(self._step, "__name__", "step"), self._step
+        yield from (("an argument", x) for x in form.held)
+        if first is not None:
+            yield from ((f"a {type(x).__name__}", x) for x in first.recorder.modules.values())
+            yield from ((x.name or "a leaf", x) for x in first.recorder.leaves.values())
 
 
 class _Run(NamedTuple):
@@ -174,6 +329,7 @@ class _Run(NamedTuple):
     recorder: Recorder
     results: list[Any]
     guard: Guard
+    changes: list[Change]  # of what the guard compares
     held: list[Any]  # what the key of its form names
 
 
@@ -190,18 +346,21 @@ class _Plan:
         Of the rows that are lowered, which were proved to have the bits of the recorded run.
     """
 
-    def __init__(self, form: Form, of: _Run, structure: Structure, inputs: Sequence[Any], before: Sequence[Any]):
+    def __init__(self, form: Form, given: Form, of: _Run, structure: Structure, before: Sequence[Any]):
+        again = [_again(change) for change in of.changes]
         self.guard, self.structure, self.held = of.guard, structure, of.held
         self.is_single = structure.kind is None
         of.recorder.rows = in_order(of.recorder.rows, len(form.arrays))
         self.run = compiled(of.recorder, of.results, len(form.arrays))
         self.lowering: Lowering | None = None
-        made = lowered(of.recorder, of.results, form.arrays, self.run)
-        if made is not None and not made[1].fault(inputs, before):
+        made = lowered(of.recorder, of.results, given.arrays, self.run)
+        if made is not None and not made[1].fault(form.arrays, before):
             self.run, self.lowering = made
             self.lowering.forget()
         for row in of.recorder.rows:  # the recorded values
             row.value = None
+        if again:
+            self.run = _followed(self.run, again)
         self.enter = entry(form, of.guard, self.run)
 
     def holds(self) -> bool:
@@ -215,9 +374,10 @@ class _LaunchPlan:
     is_single = False
 
     def __init__(self, form: Form, step: Callable[..., Any], runtime: Runtime):
+        reach = Reach([("step", step), *(("an argument", x) for x in form.held)])
         with Seen() as seen:
             self._work = Launches(step, form.leaves, form.structure, runtime, seen)
-        self.guard, self.held = Guard(seen), form.held
+        self.guard, self.held = Guard(seen, reach), form.held
         self._results, self.structure = flatten(self._work.result)
         self._gradients = [(leaf, leaf._grad) for leaf in seen.leaves.values()]
 
@@ -243,10 +403,47 @@ class _LaunchPlan:
         return copied(self._results)
 
 
+class _WithWords:
+    """A step whose last arguments are keywords."""
+
+    def __init__(self, step: Callable[..., Any], names: tuple[str, ...]):
+        self.step, self.names = step, names
+        self.__name__ = getattr(step, "__name__", "step")
+
+    def __call__(self, *args: Any) -> Any:
+        n = len(args) - len(self.names)
+        return self.step(*args[:n], **dict(zip(self.names, args[n:], strict=True)))
+
+
+def _again(change: Change) -> Callable[[], Any]:
+    """A function that makes a change of the step again, after a replay."""
+    found = change.again
+    return _refuse(change) if found is None else found
+
+
+def _refuse(change: Change) -> NoReturn:
+    raise CaptureError(
+        f"capture: the step changes what it depends on: {change}; a replay would not repeat that\n  fix: return the "
+        "value, and keep, count or append it outside of the step; or call the step itself"
+    )
+
+
+def _followed(run: Callable[..., Any], again: Sequence[Callable[[], Any]]) -> Callable[..., Any]:
+    """A replay that also makes the changes of the recorded run, which are the same in each."""
+
+    def replay(*arrays: Any) -> Any:
+        found = run(*arrays)
+        for change in again:
+            change()
+        return found
+
+    return replay
+
+
 def _result_of(recorder: Recorder, x: Any) -> Any:
     """A result as a slot, or a constant."""
     if x.__class__ in TENSORS:
-        if isinstance(x, Leaf) and recorder.slot_of(x.array) is None:
+        if isinstance(x, Leaf) and (recorder.slot_of(x.array) is None or id(x) in recorder.leaves):
             return x
         found = recorder.slot_of(x.array)
         if found is None:
@@ -276,13 +473,14 @@ def _other_results(first: Sequence[Any], second: Sequence[Any]) -> str:
     return ""
 
 
-def capture(step: Callable[..., Any], *, warmup: int = 2) -> CapturedStep:
+def capture(step: Callable[..., Any], *, warmup: int = 2, verify: bool = True) -> CapturedStep:
     """Return a function that records the operations of `step`, and from then on repeats them without running `step`.
 
     The first `warmup` calls run `step` as it is. The next two run it and record its operations: each call of a function
-    on arrays, forward, backward and in sums of cotangents, each step of an optimizer, each key of a random draw. If
-    both recordings are the same calls, later calls make these calls, with the same bits and without Tensors, layouts,
-    tapes and the Python of the step.
+    on arrays, forward, backward and in sums of cotangents, each step of an optimizer, each key of a random draw. On one
+    process the second of them runs it once more from the same state, with other values of its arguments, so that what
+    is computed from them outside of operations shows. If all recordings are the same calls, later calls make these
+    calls, with the same bits and without Tensors, layouts, tapes and the Python of the step.
 
     Parameters
     ----------
@@ -291,6 +489,9 @@ def capture(step: Callable[..., Any], *, warmup: int = 2) -> CapturedStep:
         objects, in nested tuples, lists and dictionaries.
     warmup : int
         Calls before the first recording, in which an optimizer makes its state.
+    verify : bool
+        Whether the 8th, 16th, 32nd, ... replay, and one of each thousand, is compared with the step itself, which runs
+        beside it from the same state. The state is what the step can reach: it is copied for that call.
 
     Returns
     -------
@@ -302,30 +503,38 @@ def capture(step: Callable[..., Any], *, warmup: int = 2) -> CapturedStep:
     CaptureError
         At a call that records: a value became plain data (``float(x)``, ``x.numpy()``, ``print(x)``, ``if x:``), which
         a replay could not repeat; an operation has a boolean index; data of a leaf, a gradient, or a buffer was
-        assigned, other than by batch norm; or a nonblocking communication, a `checkpoint`, or a primitive with a jvp
-        alone ran. At the second recording: it is not the same calls, because a constant was made anew in the step (by
-        NumPy, or from numbers), or a Python decision was another one. The message names the line. After 16 recorded
-        calls without a replay. On several ranks, at a run while others may replay: it asks them for values.
+        assigned, other than by batch norm; NumPy wrote to an array of the program, to a gradient or to an argument; the
+        step counts, or keeps something that it reads; or a nonblocking communication, a `checkpoint`, or a primitive
+        with a jvp alone ran. At the second recording: it is not the same calls, because a constant was made anew in the
+        step (by NumPy, or from numbers), or a Python decision was another one. The message names the line. After 16
+        recorded calls without a replay. At a replay that is compared: it has left other bits than the step itself, so
+        the step reads something that is not seen. On several ranks, at a run while others may replay: it asks them for
+        values.
     TapeError
         It is called inside a tape's block.
 
     Notes
     -----
     Guarded, at each call: the nesting of the arguments; of arrays and Tensors the type, shape, dtype, strides and
-    layout, and which of them are one array; numbers, strings and other objects by their value or identity; of
-    parameters and other leaves that the step reads, whether they are the same objects, with arrays of the same shape,
-    dtype and strides, and whether they require a gradient; of modules that it calls, the mode and all attributes; the
-    mesh, `no_grad`. Another call is recorded anew, twice. Where something hears of operations (`events`, a recorder,
-    anomaly detection) the step itself runs. Values of arrays are read anew at each call: those of arguments,
+    layout, and which of them are one array; numbers, strings and other objects by their value or identity; the mesh,
+    `no_grad`; and whatever the step can reach before it runs: closures, the globals that its code and that of the
+    functions it calls name, defaults, `self`, modules, attributes of plain objects and of their classes, containers at
+    any depth (`reach.py` has the rules). There plain data counts by value, and objects, such as parameters and
+    optimizers, by identity. Another call is recorded anew, twice. Where something hears of operations (`events`, a
+    recorder, anomaly detection) the step itself runs. Values of arrays are read anew at each call: those of arguments,
     parameters, gradients, of the state and the numbers of an optimizer (rates and schedules too), and of arrays that
-    were made before the step.
+    were made before the step. An attribute, a mode or ``requires_grad`` that the step leaves other than it found it is
+    set by replays, too.
 
     Decisions on data that functions of autograd make, such as whether a label is ignored, are made anew; where one has
     another result, the step itself runs.
 
     Not seen, and so the caller's to avoid: a Python decision on data that is no Tensor, such as ``if x.max() > 3:`` of
-    an array, on a global, or on an attribute of an object that is no module; what Python does besides operations, such
-    as counting or appending to a list; and a write by NumPy to an array that the step reads.
+    an array; what installed packages and files hold; and output, such as printing. On one process the comparison of
+    replays with the step itself finds what changes a result.
+
+    Each thread has records of its own. `capture` may decorate a method: each object has records of its own, and those
+    of 16 objects are kept. A copy of a captured step captures anew.
 
     `clip_grad_norm_` and `MasterWeights.step` return a Tensor inside a captured step.
 
@@ -368,4 +577,6 @@ def capture(step: Callable[..., Any], *, warmup: int = 2) -> CapturedStep:
         raise ArgumentError(f"capture: {step!r} was given; needed: a function")
     if isinstance(warmup, bool) or not isinstance(warmup, int) or warmup < 0:
         raise OptionError(f"capture: warmup={warmup!r} was given; needed: a number of calls")
-    return CapturedStep(step, warmup)
+    if not isinstance(verify, bool):
+        raise OptionError(f"capture: verify={verify!r} was given; needed: True or False")
+    return CapturedStep(step, warmup, verify)

@@ -1,38 +1,37 @@
 """Guards: whether a call of a captured step is the one that was recorded.
 
-`Form` describes the arguments of a call, and `Guard` what else the operations depend on: leaves, modules, and the state
-of the thread. `entry` writes both as one function, because it runs at every replay.
+`Form` describes the arguments of a call, and `Guard` what else the operations depend on: what the step can reach
+(`reach.py`), and the state of the thread. `entry` writes both as one function, because it runs at every replay.
 """
 
 from __future__ import annotations
 
+import copy
 import operator
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import chain
 from typing import Any
 
 import numpy as np
+from numpy.lib.array_utils import byte_bounds
 
 from ..arrays.capture import Capture, current_capture
 from ..arrays.device import runtime_of
 from ..engine.dispatch import announce
 from ..engine.events import listeners, spans
 from ..engine.leaves import Leaf
-from ..engine.pytree import flatten
+from ..engine.pytree import Structure, flatten
 from ..engine.state import state
 from ..engine.sweep import Sweep
 from ..engine.tensor import TENSORS
-from ..errors import TapeError, short
+from ..errors import CaptureError, TapeError, short
+from .reach import Reach
 from .recorder import Recorder, Silent
 
 __all__ = ["Form", "Guard", "Seen", "entry", "is_heard"]
 
 _CONSTANTS = (bool, int, float, complex, str, bytes, type(None))
-
-
-_END = object()
-"""Ends the attributes of a module in the list of all: one more would take its place."""
 
 
 def is_heard() -> bool:
@@ -86,7 +85,7 @@ class Form:
                 parts.append((x.__class__, id(x)))
                 self.held.append(x)
         self.parts = parts
-        self.key = (repr(self.structure), *parts)
+        self.key = (repr(self.structure), *_kinds(self.structure), *parts)
 
     @property
     def is_flat(self) -> bool:
@@ -98,6 +97,73 @@ class Form:
 
     def __str__(self) -> str:
         return ", ".join(short(x) for x in self.leaves)
+
+    def copied(self) -> Form:
+        """The same arguments with copies of their arrays, which tells an argument from an array of the program."""
+        made: dict[int, Any] = {}
+        leaves = []
+        for x in self.leaves:
+            is_tensor = x.__class__ in TENSORS
+            array = x.array if is_tensor else x
+            if not isinstance(array, np.ndarray) or is_tensor and isinstance(x, Leaf) and x._requires_grad:
+                leaves.append(x)
+                continue
+            own = made.get(id(array))
+            if own is None:
+                own = made[id(array)] = _copy_of(array)
+            if is_tensor:
+                own, tensor = copy.copy(x), own
+                own.array = tensor
+            leaves.append(own)
+        return Form(self.structure.rebuild(leaves))
+
+    def other(self) -> Form:
+        """Arguments of this form with other values: floats are moved, values of integers and booleans exchanged."""
+        found = self.copied()
+        random = np.random.default_rng(0)
+        for x in found.arrays:
+            if not isinstance(x, np.ndarray) or not x.size:
+                continue
+            if x.dtype.kind in "fc":
+                x *= random.uniform(0.7, 1.3, x.shape).astype(x.real.dtype)
+                x += x.dtype.type(0.03125)
+            elif x.dtype.kind in "biu":
+                x[...] = random.permutation(x.reshape(-1)).reshape(x.shape)
+        return found
+
+    def require_unwritten(self, given: Form) -> None:
+        """Raise CaptureError if the step has written to the copies of its arguments that it was given."""
+        for mine, copied in zip(self.arrays, given.arrays, strict=True):
+            if mine is not copied and mine.tobytes() != copied.tobytes():
+                raise CaptureError(
+                    f"capture: the step writes to its argument {short(mine)}; a replay would not repeat that\n"
+                    "  fix: x = x - x.mean(0) in the place of x -= x.mean(0)"
+                )
+
+    def own(self, given: Form, result: Any) -> Any:
+        """The result of a run with copies, with the arguments in the place of their copies."""
+        found, structure = flatten(result)
+        of = {id(copied): mine for mine, copied in zip(self.leaves, given.leaves, strict=True) if mine is not copied}
+        return structure.rebuild([of.get(id(x), x) for x in found]) if any(id(x) in of for x in found) else result
+
+
+def _kinds(structure: Structure) -> Iterator[Any]:
+    """The classes of containers, which `repr` of a structure does not tell apart."""
+    if structure.kind is not None:
+        yield structure.kind
+        for part in structure.parts:
+            yield from _kinds(part)
+
+
+def _copy_of(x: Any) -> Any:
+    """A copy of an array, in memory of its own with the same strides."""
+    if not x.size:
+        return x.copy()
+    low, high = byte_bounds(x)
+    whole = np.empty(high - low, np.uint8)
+    found = np.ndarray(x.shape, x.dtype, whole.data, x.ctypes.data - low, x.strides)
+    found[...] = x
+    return found
 
 
 class Seen(Capture):
@@ -147,69 +213,52 @@ class Seen(Capture):
 
 
 class Guard:
-    """The leaves, the modules and the state of the thread of a recorded run."""
+    """The state that a recorded run depends on: of what the step could reach before, of leaves, of the thread.
 
-    def __init__(self, recorder: Recorder | Seen):
+    Parameters
+    ----------
+    recorder : Recorder or Seen
+        Of the run.
+    reach : Reach
+        Made before it.
+    """
+
+    def __init__(self, recorder: Recorder | Seen, reach: Reach):
         self.state = state.distribution, state.grid, state.no_grad
+        self.reach = reach
+        self.reads, self.kept = reach.kept()
         self.leaves = [(x, x.array, _leaf_form(x)) for x in recorder.leaves.values()]
-        self.modules = [(module, _module_form(module)) for module in recorder.modules.values()]
 
     def holds(self) -> bool:
         """Whether a replay would be the step."""
-        return (
-            (state.distribution, state.grid, state.no_grad) == self.state
-            and all(_leaf_form(x) == form for x, _, form in self.leaves)
-            and all(_has_module_form(module, form) for module, form in self.modules)
-        )
+        if (
+            (state.distribution, state.grid, state.no_grad) != self.state
+            or not all(_leaf_form(x) == form for x, _, form in self.leaves) or not self.reach.holds()
+        ):  # fmt: skip
+            return False
+        self.kept[:] = self.reach.kept()[1]
+        return True
 
     def has_same_arrays(self) -> bool:
         """Whether no leaf has got another array, where a replay reads those of the run."""
         return all(x.array is array for x, array, _ in self.leaves)
 
-    def is_of(self, other: Guard) -> bool:
-        """Whether another run has called the same modules, and a replay of this one would be the step."""
-        mine, others = ([id(module) for module, _ in guard.modules] for guard in (self, other))
-        return mine == others and self.holds()
-
 
 def _leaf_form(x: Leaf) -> Any:
     array = x.array
-    return array.__class__, array.shape, array.dtype, array.strides, x._requires_grad, x.layout
+    return array.__class__, array.shape, array.dtype, array.strides
 
 
 def _has_form(x: Leaf, form: Any) -> bool:
     return bool(_leaf_form(x) == form)
 
 
-def _is_guarded(module: Any, name: str) -> bool:
-    """Whether an attribute of a module is compared: all but those that are private to one of ringtape's classes."""
-    is_own = type(module).__module__.partition(".")[0] in ("autograd", "collectives", "parallel")
-    return not (is_own and name.startswith("_"))
-
-
-def _module_form(module: Any) -> list[Any]:
-    """The attributes of a module that are compared, and what is in its containers. They are kept alive."""
-    found: list[Any] = [module.training]
-    for name, value in vars(module).items():
-        if _is_guarded(module, name):
-            found.append(value)
-            if value.__class__ in (list, tuple, dict):
-                found += value.values() if value.__class__ is dict else value
-    return found
-
-
-def _has_module_form(module: Any, form: list[Any]) -> bool:
-    now = _module_form(module)
-    return len(now) == len(form) and all(map(operator.is_, now, form))
-
-
 def entry(form: Form, guard: Guard, run: Callable[..., Any]) -> Callable[[tuple[Any, ...]], Any]:
     """A function of the tuple of arguments that returns what `run` returns for their arrays; None if it may not run."""
     names: dict[str, Any] = {"ndarray": np.ndarray, "state": state, "listeners": listeners, "spans": spans, "run": run,
                              "current_capture": current_capture, "has_form": _has_form, "Form": Form,
-                             "is_heard": is_heard,
-                             "has_module_form": _has_module_form, "TapeError": TapeError, "is_": operator.is_,
-                             "chain": chain, "end": (_END,)}  # fmt: skip
+                             "is_heard": is_heard, "TapeError": TapeError, "is_": operator.is_, "call": operator.call,
+                             "values": chain.from_iterable, "reads": guard.reads, "kept": guard.kept}  # fmt: skip
 
     def name(value: Any) -> str:
         found = f"c{len(names)}"
@@ -223,7 +272,7 @@ def entry(form: Form, guard: Guard, run: Callable[..., Any]) -> Callable[[tuple[
         lines += ["try: form = Form(args)", "except TapeError: return None",
                   f"if form.key != {name(form.key)}: return None"]  # fmt: skip
     given = ", ".join(f"v{i}" for i in range(len(form.arrays))) if form.is_flat else "*form.arrays"
-    lines += _leaf_lines(guard, name) + _module_lines(guard, name)
+    lines += [*_leaf_lines(guard, name), *_REACHED]
     source = ["def enter(args, {}):".format(", ".join(f"{key}={key}" for key in names)),
               *(f"    if {fault}: return None" for fault in faults), *(f"    {line}" for line in lines),
               f"    return run({given})"]  # fmt: skip
@@ -263,29 +312,15 @@ def _argument_lines(form: Form, name: Callable[[Any], str]) -> list[str]:
     return [*lines, *(f"if {check}: return None" for check in checks)]
 
 
+_REACHED = (  # in C; where a name, an attribute or a cell is gone, reading it raises
+    "try:",
+    "    if not all(map(is_, values(map(call, reads)), kept)): return None",
+    "except (KeyError, ValueError, AttributeError): return None",
+)
+
+
 def _leaf_lines(guard: Guard, name: Callable[[Any], str]) -> list[str]:
-    lines = []
-    for leaf, array, form in guard.leaves:
-        x = name(leaf)
-        lines.append(f"if {x}.array is not {name(array)} and not has_form({x}, {name(form)}): return None")
-        lines.append(f"if {x}._requires_grad is not {name(leaf._requires_grad)} or {x}.layout is not "
-                     f"{name(leaf.layout)}: return None")  # fmt: skip
-    return lines
-
-
-def _module_lines(guard: Guard, name: Callable[[Any], str]) -> list[str]:
-    lines = []
-    kept: list[Any] = []  # what modules have, in one comparison
-    held: list[str] = []
-    for module, module_form in guard.modules:
-        if not all(_is_guarded(module, each) for each in vars(module)):
-            lines.append(f"if not has_module_form({name(module)}, {name(module_form)}): return None")
-            continue
-        attributes = vars(module)
-        for x in (attributes, *(x for x in attributes.values() if x.__class__ in (list, tuple, dict))):
-            values = x.values() if x.__class__ is dict else x
-            kept += [*values, _END]
-            held.append(f"{name(x)}{'.values()' if x.__class__ is dict else ''}, end")
-    if held:
-        lines.append(f"if not all(map(is_, chain({', '.join(held)}), {name(kept)})): return None")
-    return lines
+    return [
+        f"if {name(leaf)}.array is not {name(array)} and not has_form({name(leaf)}, {name(form)}): return None"
+        for leaf, array, form in guard.leaves
+    ]

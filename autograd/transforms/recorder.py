@@ -31,8 +31,8 @@ from ..errors import CaptureError, find_site, short, short_site
 from ..layouts.rank_values import RANK_NUMBERS, plain, rank_axes
 from ..optim.base import remove_gradients
 
-__all__ = ["Held", "Named", "Recorder", "Row", "Silent", "Slot", "accumulate", "adopt", "difference", "read",
-           "slots_in"]  # fmt: skip
+__all__ = ["Held", "Named", "Recorder", "Row", "Silent", "Slot", "accumulate", "adopt", "decides_otherwise",
+           "difference", "read", "slots_in"]  # fmt: skip
 
 
 class Slot:
@@ -206,6 +206,8 @@ class Recorder(Capture):
         self._twins: dict[int, Any] = {}
         self._entry = (thread, Silent())
         self.count = 0
+        self.outside: list[Any] = []  # contiguous arrays of the program, of which the step may make views
+        self.watch: Any = None  # a `Watch` of the arrays that only rows may write
         self.has_changed = False
         self.constants: list[Any] = []  # kept, so that no other object gets the id of one
         slots = [self._new(x) for x in inputs]
@@ -270,7 +272,7 @@ class Recorder(Capture):
         if kind is Whole:
             self.constants.append(value.value)
             return value.value
-        if kind is np.ndarray and value.base is not None and self._is_view_of_argument(value):
+        if kind is np.ndarray and value.base is not None and self._is_known_view(value):
             return self._known[id(value)][0]
         if kind is tuple or kind is list:
             parts = [self.refer(x) for x in value]
@@ -284,13 +286,14 @@ class Recorder(Capture):
         self.constants.append(value)
         return value
 
-    def _is_view_of_argument(self, value: Any) -> bool:
-        """Whether an array is a view of an argument, which the program has made; then a row makes it."""
-        for slot, array in self._arguments:
+    def _is_known_view(self, value: Any) -> bool:
+        """Whether an array is a view of an argument, or of an array that was there before; then a row makes it."""
+        for slot, array in (*self._arguments, *((x, x) for x in self.outside)):
             offset = value.ctypes.data - array.ctypes.data
             low, high = byte_bounds(value)
             first, end = byte_bounds(array)
             if _owner(value) is _owner(array) and first <= low and high <= end:
+                self.constants.append(array)
                 row = Row(view, (slot, value.shape, value.dtype, offset, value.strides), {}, "view", False, False)
                 self._add(row, value)
                 return True
@@ -332,6 +335,9 @@ class Recorder(Capture):
     ) -> Any:  # fmt: skip
         """Make a call, and record it as a row. Nothing that it calls is recorded."""
         words = words or {}
+        is_gradient = function is accumulate or function is adopt
+        if changes and self.watch is not None and not is_gradient:
+            self.watch.look()
         row = Row(function, tuple(map(self.refer, args)), {k: self.refer(x) for k, x in words.items()},
                   name or getattr(function, "__name__", "call"), changes, expected)  # fmt: skip
         row.of = of
@@ -350,6 +356,11 @@ class Recorder(Capture):
         is_same = any(value is x for x in args) and not changes and id(value) in self._known
         if not is_same:
             self._add(row, value)
+        if changes and self.watch is not None:
+            if is_gradient:
+                self.watch.note_gradient(args[0])
+            else:
+                self.watch.note()
         return value
 
     def _refuse(self, row: Row, why: str, fix: str) -> NoReturn:
@@ -425,6 +436,7 @@ class Recorder(Capture):
             twin.keeping = keeping
         twin.cotangent = cotangent
         twin.call, twin.pull = twin.bind()
+        twin.__call__ = twin.call  # forward mode applies an operation to tangents
         twin.makes_rows = True
         return twin
 
@@ -552,8 +564,17 @@ def _sum(a: Any, b: Any) -> Any:
 
 
 # -- two recordings ----------------------------------------------------------------------------------------------------
-def difference(first: Recorder, second: Recorder) -> str:
-    """The first difference between two runs of a step besides the values of their arguments; "" if there is none."""
+def difference(first: Recorder, second: Recorder, may_be_new: bool = False) -> str:
+    """The first difference between two runs of a step besides the values of their arguments; "" if there is none.
+
+    With `may_be_new` an array may be made anew in each run, with the same bits.
+    """
+    if may_be_new:
+        return _difference(first, second, _same_bits)
+    return _difference(first, second, _same)
+
+
+def _difference(first: Recorder, second: Recorder, same: Callable[[Any, Any], bool]) -> str:
     for i, (a, b) in enumerate(zip(first.rows, second.rows, strict=False)):
         where = f"{b.name} at {b.line}"
         if a.name != b.name or not _same(a.function, b.function):
@@ -561,7 +582,7 @@ def difference(first: Recorder, second: Recorder) -> str:
         if a.slot != b.slot or a.parts != b.parts:
             return f"{where} has another result"
         for x, y in zip((a.args, a.words), (b.args, b.words), strict=True):
-            found = _differ(x, y)
+            found = _differ(x, y, same)
             if found:
                 return f"{where} has an operand that is neither an argument of the step nor computed from one by " \
                        f"operations: {found}"
@@ -601,17 +622,32 @@ def _is_value(x: Any) -> bool:
     return isinstance(x, frozenset) or (parameters is not None and parameters.frozen)
 
 
-def _differ(a: Any, b: Any) -> str:
+def decides_otherwise(first: Recorder, second: Recorder) -> bool:
+    """Whether a decision on data that a replay makes anew had another result in the second run."""
+    return any(
+        a.expected and b.expected and a.name == b.name and not _same(a.value, b.value)
+        for a, b in zip(first.rows, second.rows, strict=False)
+    )
+
+
+def _same_bits(a: Any, b: Any) -> bool:
+    """Whether two constants are one, or arrays with the same bits."""
+    if a.__class__ is np.ndarray and b.__class__ is np.ndarray and a is not b:
+        return (a.dtype, a.shape, a.strides) == (b.dtype, b.shape, b.strides) and a.tobytes() == b.tobytes()
+    return _same(a, b)
+
+
+def _differ(a: Any, b: Any, same: Callable[[Any, Any], bool]) -> str:
     """The difference between the arguments of two rows, as text; "" if there is none."""
     if a.__class__ is b.__class__:
         first, second = _parts_of(a), _parts_of(b)
         if first is not None and second is not None:
             if len(first) != len(second):
                 return f"{len(first)} values, then {len(second)}"
-            return next((found for x, y in zip(first, second, strict=True) if (found := _differ(x, y))), "")
+            return next((found for x, y in zip(first, second, strict=True) if (found := _differ(x, y, same))), "")
         if a.__class__ is Slot:
             return "" if a.at == b.at else "another value"
-    if _same(a, b):
+    if same(a, b):
         return ""
     if a.__class__ is Slot or b.__class__ is Slot:
         return "another value"

@@ -1,0 +1,453 @@
+"""Reach: the state that a step can read besides its arguments, found from the step itself.
+
+A walk begins at the function. It follows closure cells, the globals and attributes that code names, defaults, `self`,
+containers, modules, plain objects and their classes, and the functions among these, whose code names more. It finds
+*places*, each with what it holds: plain data (numbers, strings) counts by value, all else by identity. A step is the
+one that was recorded only if every place holds what it held before the recorded run.
+
+An attribute counts if code that was found names it: a list of losses that only the program around the step fills is no
+state of the step. Where code reads attributes by names that it computes (``getattr(x, name)``, ``vars(x)``), all count.
+Of a `Module` all attributes count, but for those that are private to a class of ringtape. The walk ends at other
+objects of ringtape, of Python and of installed packages, but for functions of the program that they hold, as those that
+``value_and_grad(f)`` returns.
+"""
+
+from __future__ import annotations
+
+import dis
+import functools
+import operator
+import sys
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain, repeat
+from types import CodeType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+import numpy as np
+
+from ..arrays.device import runtime_of
+from ..engine.leaves import Leaf
+from ..engine.tensor import TENSORS
+from ..errors import CaptureError, short
+from ..nn.module import Module
+
+__all__ = ["Change", "Place", "Reach", "same"]
+
+_LIBRARIES = frozenset(("autograd", "collectives", "parallel", "numpy", "scipy", "cupy")) | sys.stdlib_module_names
+_PLAIN = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis), range, slice, np.dtype, np.generic)
+_READS_ALL = frozenset(("vars", "dir", "eval", "exec", "globals", "asdict", "astuple", "fields"))  # functions
+_READS_ONE = frozenset(("getattr", "hasattr", "setattr", "attrgetter"))
+_MAKE = frozenset(("__init__", "__new__", "__post_init__", "__init_subclass__", "__set_name__", "__del__"))
+_MOST = 20_000  # values in all places: to compare them takes some 0.4 ms a call
+
+
+class _Absent:
+    """In the place of a value that is not there."""
+
+    def __repr__(self) -> str:
+        return "absent"
+
+
+ABSENT = _Absent()
+_END = (object(),)
+
+
+class _ClassOf:
+    """The class of an object, which the step need not call."""
+
+    def __init__(self, kind: type):
+        self.kind = kind
+
+
+class Place:
+    """Something that holds values: a dictionary, a list, the closure of a function, the attributes of an object.
+
+    Attributes
+    ----------
+    path : str
+        Where it is, as a program would write it.
+    keys : callable
+        What the values are called after the path, in order.
+    reads : tuple of callable
+        Each returns values.
+    get : callable or None
+        For a fixed number of values: it returns one of them from each tuple of `of`. None where values may be added.
+    of : list of tuple
+    holder : object
+        What a change can be made in again: a dictionary, or an object. None if it cannot be.
+    """
+
+    __slots__ = ("get", "holder", "keys", "of", "path", "reads")
+
+    def __init__(self, path: str, keys: Callable[[], Iterable[str]], reads: tuple[Any, ...], holder: Any = None):
+        self.path, self.keys, self.reads, self.holder = path, keys, reads, holder
+        self.get: Callable[..., Any] | None = None
+        self.of: list[tuple[Any, ...]] = []
+
+    @classmethod
+    def fixed(
+        cls, path: str, keys: Sequence[str], get: Callable[..., Any], of: Iterable[tuple[Any, ...]], holder: Any = None
+    ) -> Place:
+        """A place with a fixed number of values."""
+        of = list(of)
+        place = cls(path, lambda: keys, (functools.partial(map, get, *zip(*of, strict=True)),) if of else (), holder)
+        place.get, place.of = get, of
+        return place
+
+    def values(self) -> list[Any]:
+        """The values that it holds now."""
+        try:
+            return list(chain.from_iterable(read() for read in self.reads))
+        except (ValueError, KeyError, AttributeError):  # a cell is empty, or something is gone
+            return [ABSENT]
+
+
+class Change:
+    """A place that holds something else than before."""
+
+    def __init__(self, path: str, before: Any, after: Any, holder: Any = None, key: str = ""):
+        self.path, self.before, self.after, self.holder, self.key = path, before, after, holder, key
+
+    def __str__(self) -> str:
+        return f"{self.path} was {short(self.before)} and is {short(self.after)}"
+
+    def is_as(self, other: Change) -> bool:
+        """Whether another run has made the same change."""
+        return self.path == other.path and same(self.before, other.before) and same(self.after, other.after)
+
+    @property
+    def again(self) -> Callable[[], Any] | None:
+        """A function that makes the change; None if a replay cannot."""
+        if not isinstance(self.after, _PLAIN) or self.before is ABSENT:
+            return None
+        if self.holder is None:
+            return None
+        make = operator.setitem if self.holder.__class__ is dict else setattr
+        return functools.partial(make, self.holder, self.key, self.after)
+
+
+def same(a: Any, b: Any) -> bool:
+    """Whether two values are one: the same object, or equal plain data of one type."""
+    if a is b:
+        return True
+    if a.__class__ is not b.__class__ or not isinstance(a, _PLAIN):
+        return False
+    if isinstance(a, np.generic):
+        return a.tobytes() == b.tobytes()
+    return repr(a) == repr(b) if isinstance(a, float | complex) else bool(a == b)
+
+
+class Reach:
+    """The places that objects can reach, and what they held when this was made.
+
+    Parameters
+    ----------
+    roots : iterable of (str, object)
+        Each with its path: the step, and objects among its arguments.
+
+    Attributes
+    ----------
+    places : list of Place
+    held : list of list
+    arrays : dict
+        By path, the arrays, but for those of leaves.
+    leaves : dict
+        By path, the leaves.
+    objects : list
+        All that was found, which is kept alive.
+
+    Raises
+    ------
+    CaptureError
+        There are more than 20,000 values to compare at each call.
+    """
+
+    def __init__(self, roots: Iterable[tuple[str, Any]]):
+        roots = list(roots)
+        self._names: set[str] = {"forward"}
+        self._all = False
+        self._makes: set[type] = set()  # classes that code can call
+        known: Any = None
+        while known != (len(self._names), len(self._makes), self._all):  # until code names nothing more
+            known = len(self._names), len(self._makes), self._all
+            self._seen: dict[int, Any] = {}
+            self.places: list[Place] = []
+            self.arrays: dict[str, Any] = {}
+            self.leaves: dict[str, Leaf] = {}
+            self._walk(roots)
+        self.objects = list(self._seen.values())
+        self.held = [place.values() for place in self.places]
+        if sum(map(len, self.held)) > _MOST:
+            place, values = max(zip(self.places, self.held, strict=True), key=lambda pair: len(pair[1]))
+            raise CaptureError(
+                f"capture: the step can reach {place.path}, which holds {len(values)} values; needed: at most {_MOST} "
+                "in all, because each call compares them\n  fix: an array of numbers in the place of a list"
+            )
+
+    # -- what has changed --------------------------------------------------------------------------------------------
+    def changes(self) -> list[Change]:
+        """The values that places hold now and did not hold before, by the keys that they have now."""
+        found = []
+        for place, before in zip(self.places, self.held, strict=True):
+            after = place.values()
+            if len(before) != len(after):
+                found.append(Change(place.path, f"{len(before)} values", f"{len(after)} values"))
+                continue
+            for key, a, b in zip(place.keys(), before, after, strict=False):
+                if not same(a, b):
+                    found.append(Change(f"{place.path}{key}", a, b, place.holder, _bare(key)))
+        return found
+
+    def holds(self) -> bool:
+        """Whether every place holds what it held. Equal numbers that are new objects are compared from now on."""
+        now = [place.values() for place in self.places]
+        for before, after in zip(self.held, now, strict=True):
+            if len(before) != len(after) or not all(map(same, before, after)):
+                return False
+        self.held[:] = now
+        return True
+
+    def kept(self) -> tuple[tuple[Any, ...], list[Any]]:
+        """Functions that return all values in order, and these values: the quick form of `holds`, by identity alone.
+
+        ``all(map(is_, chain.from_iterable(map(call, reads)), kept))`` compares them.
+        """
+        reads: list[Any] = []
+        kept: list[Any] = []
+        fixed: dict[Any, tuple[list[Any], list[Any]]] = {}
+        for place, held in zip(self.places, self.held, strict=True):
+            if place.get is None:  # values may be added or removed
+                reads += [*place.reads, _END.__iter__]
+                kept += [*held, *_END]
+            elif place.of:
+                of, values = fixed.setdefault(place.get, ([], []))
+                of += place.of
+                values += held
+        for get, (of, values) in fixed.items():
+            reads.append(functools.partial(map, get, *zip(*of, strict=True)))
+            kept += values
+        return tuple(reads), kept
+
+    # -- the walk ----------------------------------------------------------------------------------------------------
+    def _walk(self, roots: Iterable[tuple[str, Any]]) -> None:
+        waiting = deque(roots)
+        while waiting:
+            path, x = waiting.popleft()
+            if isinstance(x, _ClassOf):
+                x = x.kind
+            elif isinstance(x, type):
+                self._makes.add(x)
+            if not isinstance(x, _PLAIN) and id(x) not in self._seen:
+                self._seen[id(x)] = x
+                waiting.extend(self._parts(path, x))
+
+    def _parts(self, path: str, x: Any) -> Iterator[tuple[str, Any]]:
+        """The values that an object holds, each with its path. Its places are noted."""
+        kind = type(x)
+        if kind in TENSORS:
+            if isinstance(x, Leaf):
+                self.leaves[path] = x
+                self._attributes(path, x, "_requires_grad", holder=x)
+                self._attributes(path, x, "layout")
+            else:
+                self.arrays[path] = x.array
+        elif isinstance(x, np.ndarray):
+            self.arrays[path] = x
+        elif runtime_of(kind) is not None:
+            return  # an array of a device
+        elif kind is FunctionType:
+            yield from self._function(path, x)
+        elif kind is MethodType:
+            yield from ((f"{path}.__self__", x.__self__), (path, x.__func__))
+        elif isinstance(x, functools.partial):
+            yield from ((path, x.func), (path, x.args), (path, x.keywords))
+        elif isinstance(x, staticmethod | classmethod):
+            yield path, x.__func__
+        elif isinstance(x, property):
+            yield from ((path, f) for f in (x.fget, x.fset) if f is not None)
+        elif isinstance(x, functools.cached_property):
+            yield path, x.func
+        elif isinstance(x, type):
+            yield from self._class(path, x)
+        elif isinstance(x, ModuleType):
+            if not _is_of_library(x.__name__):
+                yield from self._named(path, vars(x), self._names)
+        else:
+            yield from self._contents(path, x)
+            if isinstance(x, Module):
+                yield from self._module(path, x)
+            elif _is_of_library(kind.__module__):
+                yield from _functions_in(path, getattr(x, "__dict__", {}).values())
+            else:
+                yield from self._object(path, x)
+
+    def _add(self, path: str, keys: Callable[[], Iterable[str]], *reads: Any, holder: Any = None) -> None:
+        self.places.append(Place(path, keys, reads, holder))
+
+    def _attributes(self, path: str, x: Any, name: str, holder: Any = None) -> None:
+        self.places.append(Place.fixed(path, [f".{name}"], _getter(name), [(x,)], holder))
+
+    def _contents(self, path: str, x: Any) -> Iterator[tuple[str, Any]]:
+        """The values that a container holds."""
+        if isinstance(x, dict):
+            self._add(path, lambda: [*(f", the key {k!r}" for k in x), *(f"[{k!r}]" for k in x)], x.keys, x.values,
+                      holder=x)  # fmt: skip
+            yield from ((f"{path}[{key!r}]", value) for key, value in x.items())
+        elif isinstance(x, list | deque):
+            self._add(path, lambda: [f"[{i}]" for i in range(len(x))], x.__iter__)
+            yield from ((f"{path}[{i}]", value) for i, value in enumerate(x))
+        elif isinstance(x, tuple | frozenset):
+            yield from ((f"{path}[{i}]", value) for i, value in enumerate(x))
+        elif isinstance(x, set):
+            has = functools.partial(map, x.__contains__, tuple(x))
+            self._add(path, lambda: repeat(""), has, functools.partial(map, len, (x,)))
+            yield from ((path, value) for value in x)
+
+    def _function(self, path: str, f: FunctionType) -> Iterator[tuple[str, Any]]:
+        cells = [cell for cell in f.__closure__ or () if not _is_empty(cell)]
+        if _is_of_library(f.__module__ or ""):
+            yield from _functions_in(path, [cell.cell_contents for cell in cells])
+            return
+        names: list[str] = []
+        for code in _codes(f.__code__):
+            found = set(code.co_names)
+            strings = {x for x in code.co_consts if isinstance(x, str) and x.isidentifier()}
+            functions = set(_globals_of(code))
+            by_name = functions & _READS_ONE or "attrgetter" in found
+            self._all |= bool(functions & _READS_ALL) or not found.isdisjoint(("__dict__", "asdict", "astuple"))
+            self._all |= bool(by_name) and not strings
+            self._names |= found | (strings if by_name else set())
+            names += functions
+        for name in ("__code__", "__defaults__", "__kwdefaults__"):
+            self._attributes(path, f, name)
+        yield from ((path, x) for x in (f.__defaults__, f.__kwdefaults__) if x is not None)
+        if cells:
+            free = [name for name, cell in zip(f.__code__.co_freevars, f.__closure__ or (), strict=True)
+                    if not _is_empty(cell)]  # fmt: skip
+            self.places.append(Place.fixed("", free, _getter("cell_contents"), [(cell,) for cell in cells]))
+            yield from ((name, cell.cell_contents) for name, cell in zip(free, cells, strict=True))
+        yield from self._named("", f.__globals__, names, shadows=True)
+        yield from _imported(f.__code__)
+
+    def _named(
+        self, path: str, d: Mapping[str, Any], names: Iterable[str], shadows: bool = False
+    ) -> Iterator[tuple[str, Any]]:
+        """The values of a namespace by names. With `shadows` names count that are not there."""
+        dot = "." if path else ""
+        names = dict.fromkeys(names)
+        there, absent = [name for name in names if name in d], [name for name in names if name not in d and shadows]
+        keys = [[f"{dot}{name}" for name in each] for each in (there, absent)]
+        self.places.append(Place.fixed(path, keys[0], operator.getitem, ((d, name) for name in there), holder=d))
+        self.places.append(Place.fixed(path, keys[1], operator.contains, ((d, name) for name in absent)))
+        yield from ((f"{path}{dot}{name}", d[name]) for name in there)
+
+    def _class(self, path: str, kind: type) -> Iterator[tuple[str, Any]]:
+        mine = [each for each in kind.__mro__ if not _is_of_library(each.__module__)]
+        if not mine or mine[0] is not kind:
+            return
+        self._attributes(path, kind, "__mro__")
+        named = [name for each in mine for name, value in vars(each).items() if self._counts(kind, name, value)]
+        yield from self._named(path, vars(kind), named, shadows=True)
+        yield from ((each.__qualname__, each if kind in self._makes else _ClassOf(each)) for each in mine[1:])
+
+    def _counts(self, kind: type, name: str, value: Any) -> bool:
+        """Whether an attribute of a class counts: code names it, or Python calls it by itself."""
+        if name in self._names:
+            return True
+        if name.startswith("__") and name.endswith("__"):
+            return isinstance(value, FunctionType) and (kind in self._makes or name not in _MAKE)
+        return self._all
+
+    def _module(self, path: str, module: Module) -> Iterator[tuple[str, Any]]:
+        d = vars(module)
+        if _is_of_library(type(module).__module__):
+            yield from self._named(path, d, [name for name in d if not name.startswith("_")])
+        else:
+            self._add(path, lambda: [*(f", the attribute {k}" for k in d), *(f".{k}" for k in d)], d.keys, d.values,
+                      holder=d)  # fmt: skip
+            yield from ((f"{path}.{name}", value) for name, value in d.items())
+        self._attributes(path, module, "training", holder=module)
+        yield type(module).__qualname__, _ClassOf(type(module))
+
+    def _object(self, path: str, x: Any) -> Iterator[tuple[str, Any]]:
+        kind = type(x)
+        self._attributes(path, x, "__class__")
+        of_class = {name for each in kind.__mro__ for name in vars(each)}
+        d = getattr(x, "__dict__", None)
+        if d is not None:
+            names = sorted(d if self._all else {name for name in self._names if name in d or name in of_class})
+            yield from self._named(path, d, names, shadows=True)
+        slots = [name for each in kind.__mro__ for name in _slots(each) if self._all or name in self._names]
+        if slots:
+            keys = [f".{name}" for name in slots]
+            self.places.append(Place.fixed(path, keys, getattr, ((x, name, ABSENT) for name in slots)))
+            yield from ((f"{path}.{name}", getattr(x, name, None)) for name in slots)
+        yield kind.__qualname__, _ClassOf(kind)
+
+
+@functools.cache
+def _getter(name: str) -> Callable[[Any], Any]:
+    """One function for each name, so that places with it are compared together."""
+    return operator.attrgetter(name)
+
+
+def _is_of_library(name: str) -> bool:
+    return _is_library(name.partition(".")[0])
+
+
+@functools.cache  # 1 us in the place of 4, some hundred times a walk
+def _is_library(top: str) -> bool:
+    """Whether a package is ringtape's, Python's, or installed among other people's."""
+    if top in _LIBRARIES:
+        return True
+    file = getattr(sys.modules.get(top), "__file__", None) or ""
+    return "site-packages" in file or "dist-packages" in file
+
+
+def _functions_in(path: str, values: Iterable[Any]) -> Iterator[tuple[str, Any]]:
+    """Those of a library's values that may be the program's."""
+    for x in values:
+        if isinstance(x, FunctionType | MethodType | functools.partial | Module):
+            yield path, x
+        elif isinstance(x, tuple | list):
+            yield from _functions_in(path, x)
+
+
+def _is_empty(cell: Any) -> bool:
+    try:
+        return cell.cell_contents is None and False
+    except ValueError:
+        return True
+
+
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    """A code object, and those of the functions, lambdas and comprehensions in it."""
+    yield code
+    for x in code.co_consts:
+        if isinstance(x, CodeType):
+            yield from _codes(x)
+
+
+@functools.lru_cache(4096)  # a walk reads the instructions of each function some three times
+def _globals_of(code: CodeType) -> tuple[str, ...]:
+    found = (i for i in dis.get_instructions(code) if "GLOBAL" in i.opname or i.opname == "LOAD_NAME")
+    return tuple(dict.fromkeys(i.argval for i in found))
+
+
+def _imported(code: CodeType) -> Iterator[tuple[str, Any]]:
+    """The modules that a function imports when it runs."""
+    for each in _codes(code):
+        for i in dis.get_instructions(each):
+            if i.opname == "IMPORT_NAME" and i.argval in sys.modules:
+                yield i.argval, sys.modules[i.argval]
+
+
+def _slots(kind: type) -> list[str]:
+    found = vars(kind).get("__slots__", ())
+    return [found] if isinstance(found, str) else list(found)
+
+
+def _bare(key: str) -> str:
+    """The key of a change in a dictionary or an object."""
+    return key.strip(".") if not key.startswith("[") else key[2:-2]
