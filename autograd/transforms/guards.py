@@ -125,7 +125,7 @@ class Form:
             if not isinstance(x, np.ndarray) or not x.size:
                 continue
             if x.dtype.kind in "fc":
-                x *= random.uniform(0.7, 1.3, x.shape).astype(x.real.dtype)
+                x *= np.asarray(random.uniform(0.7, 1.3, x.shape), x.real.dtype)
                 x += x.dtype.type(0.03125)
             elif x.dtype.kind in "biu":
                 x[...] = random.permutation(x.reshape(-1)).reshape(x.shape)
