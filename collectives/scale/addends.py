@@ -38,7 +38,7 @@ from autograd.layouts.names import name_of
 from ..checks.channel import MOST
 from ..checks.reports import warn_once
 from ..checks.sanitizer import Addend, Copy, digest_of
-from .numbers import Division, Evidence, decide, of_number, sums_of, whole_divisor
+from .numbers import Division, Evidence, decide, may_be_of_all, of_number, sums_of, whole_divisor
 from .rules import SCALINGS
 from .sums import Sum
 from .walk import Walk
@@ -155,11 +155,9 @@ def _count(walk: Walk, place: int, found: Sequence[Evidence], n: int) -> None:
 
 
 def _counts_of_all(found: Sequence[Evidence], n: int, is_mean: bool) -> set[int]:
-    """The counts that all ranks have, of means those of any; none where an extent is the number of ranks, which leaves
-    them open."""
-    if any(n in each.extents for each in found):
-        return set()
-    return (set.union if is_mean else set.intersection)(*(set(each.counts) for each in found))
+    """The counts that all ranks have, of means those of any, without those that may be of all ranks."""
+    counts = (set.union if is_mean else set.intersection)(*(set(each.counts) for each in found))
+    return {k for k in counts if not any(may_be_of_all(k, each.extents, n) for each in found)}
 
 
 def _mean_the_same(divisions: Sequence[Division], sizes: Sequence[int]) -> bool:

@@ -25,11 +25,12 @@ import json
 import math
 from collections.abc import Sequence
 from fractions import Fraction
+from itertools import combinations
 from typing import NamedTuple
 
 from .powers import ZERO
 
-__all__ = ["Division", "Evidence", "decide", "is_computed", "is_power_of_ten", "of_number", "sums_of", "whole_divisor"]
+__all__ = ["Division", "Evidence", "decide", "is_computed", "is_power_of_ten", "may_be_of_all", "of_number", "sums_of", "whole_divisor"]
 
 _LEAST_COUNT = 3
 
@@ -187,7 +188,20 @@ def _may_be_other(k: int, divisions: Sequence[Division], n: int) -> bool:
     """Whether a number that is a count of each rank may as well be n, a count of all ranks, or a weight."""
     if k in (n, *sums_of([each.counts for each in divisions])):
         return True
-    return any(each.is_weight or n in each.extents for each in divisions)  # n features: n times the rows of a rank
+    return any(each.is_weight or may_be_of_all(k, each.extents, n) for each in divisions)
+
+
+def may_be_of_all(k: int, extents: Sequence[int], n: int) -> bool:
+    """Whether a number of elements of a rank may be the number of rows of all: there are n features, or so.
+
+    Examples
+    --------
+    >>> may_be_of_all(12, (3, 4), 3), may_be_of_all(4, (3, 4), 3)    # 4 rows of 3 features on each of 3 ranks
+    (True, False)
+    """
+    if k % n or n not in extents:
+        return False
+    return any(math.prod(some) == k // n for m in range(1, len(extents) + 1) for some in combinations(extents, m))
 
 
 def sums_of(counts: Sequence[tuple[int, ...]]) -> set[int]:

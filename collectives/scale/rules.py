@@ -46,6 +46,7 @@ class Use(NamedTuple):
     number : the operand that remembers the number of ranks; None without one
     axis : the axis
     decided : what the ranks have decided that a plain number counts
+    is_one : whether the result is one value of all ranks, along all axes
     """
 
     op: Any
@@ -63,6 +64,7 @@ class Use(NamedTuple):
     number: Any
     axis: str
     decided: str
+    is_one: bool = True
 
     @property
     def first(self) -> Power:
@@ -174,7 +176,7 @@ def _result(use: Use, powers: Any, base: Powers, faults: tuple[Fault, ...], once
         powers = _of_sum(powers, of.parts and dims.is_complete)
     is_own = varying or bool(dims.stacked) or dims.is_over_ranks
     value = Power(
-        powers=powers, base=base if varying else None, averaged=is_own and of.averaged, parts=is_own and of.parts,
+        powers=powers, base=base if varying or use.op.name in _OF_TERMS else None, averaged=is_own and of.averaged, parts=is_own and of.parts,
         plain=of.plain or _meets_data(use), counts=counts, ones=of.ones | _ones(use), extents=extents,
         totals=_totals(use) or of.totals, items=of.items | _items(use), stacked=dims.stacked,
         whole=of.whole if use.op.name in _SAME_SHAPE else dims.whole,
@@ -314,6 +316,7 @@ def _meets_data(use: Use) -> bool:
 
 
 SCALINGS = frozenset(("multiply", "divide", "negative", "reshape", "astype"))
+_OF_TERMS = SCALINGS | {"add", "subtract"}
 _UNWEIGHTED = frozenset(("sum", "reshape", "squeeze", "expand_dims", "negative", "astype"))
 _ONE_TERM = ((0, 1.0),)
 _MOST_TERMS = 16
@@ -354,14 +357,20 @@ def _by_remembering(use: Use, value: Power, sign: int, label: Label | None) -> P
     number = use.number
     if label is V and is_open(number):  # the extent of a whole value along this axis, or along others: the ranks decide
         return _by_plain(use, value, float(number), sign, label)
-    if number.rest != 1:
+    if number.rest not in (1, -1):
         value = _by_plain(use, value, number.rest, sign, label)
+    size = abs(float(number)) or 1.0
+    count = max(size, 1 / size)  # of whole rows: one over it is less than 1
+    is_divisor = (size >= 1) == (sign < 0) if number.counts == "all" else sign < 0
     if number.counts == "all":
-        value = value._replace(own_mean=sign < 0 and number.rest == 1 and int(number) in value.totals)
-    if number.counts and sign < 0:
+        is_own = is_divisor and number.rest in (1, -1) and round(count) in value.totals
+        value = value._replace(own_mean=is_own)
+    if number.counts and is_divisor:
         value = _by_rows(use, value._replace(items=_NONE), label)  # a mean over the items now
     power = sign * sum(each for axis, each in number.powers if axis in (use.axis, "*"))
-    if power == -1 and round(max(float(number), 1 / float(number))) in value.items:  # or the mean of one of each rank
+    if label is V and not power and number.powers:  # the mean along another axis: a divisor may lack its size
+        value = value._replace(counts=value.counts | {k // int(count) for k in value.counts if not k % int(count)})
+    if power == -1 and round(count) in value.items:  # or the mean of one of each rank
         return value.times(frozenset((-1, 0)))._replace(items=_NONE)
     return value.shifted(power, Event("size", use.place, power)) if power else value
 
@@ -429,7 +438,8 @@ def _of_whole(use: Use, value: Power, c: float, sign: int, k: int) -> Power:
     if use.decided in ("own", "all"):  # along another axis: it counts rows, and not ranks
         return value
     if is_own:
-        return value._replace(totals=frozenset(), counts=frozenset(), items=frozenset())
+        value = value.partial() if use.is_one and value.base is not None else value
+        return value._replace(base=None, totals=frozenset(), counts=frozenset(), items=frozenset())
     if k >= 3 and k in value.counts - value.ones and k != use.n:
         return value.shifted(1, Event("count", use.place, k))
     powers = of_number(c, use.n, False)
@@ -472,7 +482,7 @@ def _logarithm(use: Use) -> Power:
     """A factor in the argument of a logarithm is a term of the result, which has no gradient."""
     value = of_operation(use)
     is_known = use.out is not V and use.first.powers is not None
-    return value._replace(powers=ZERO) if is_known else value
+    return value._replace(powers=ZERO, base=None) if is_known else value
 
 
 def _power(use: Use) -> Power:
@@ -559,7 +569,7 @@ def over_ranks(value: Power, event: Event) -> Power:
         powers = powers | frozenset(x - 1 for x in powers)
     if value.travelled == 2 and powers is not None:
         powers = powers | frozenset(x + 1 for x in powers)
-    return _made_one(value)._replace(powers=powers, whole=frozenset()).shifted(1, event)
+    return _made_one(value)._replace(powers=powers, base=value.base, whole=frozenset()).shifted(1, event)
 
 
 def _made_one(value: Power) -> Power:

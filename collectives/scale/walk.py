@@ -292,10 +292,11 @@ class Walk:
         if at in self._counted:
             totals, counts, extents = self._counted[at]
             found = [
-                each._replace(totals=totals or each.totals, counts=counts, extents=extents)
-                if axis in call.axes else each
-                for axis, each in zip(self.grid.names, found, strict=True)
-            ]
+                each._replace(totals=totals or each.totals, counts=counts, extents=extents) if axis in call.axes
+                else each._replace(counts=totals or each.counts) if out.labels[k] is V
+                else each._replace(totals=totals or each.totals)
+                for k, (axis, each) in enumerate(zip(self.grid.names, found, strict=True))
+            ]  # fmt: skip
         return tuple(found)
 
     def _operation(self, at: int, node: Any, signature: Any) -> tuple[Power, ...]:
@@ -317,7 +318,7 @@ class Walk:
             inputs = tuple([None if each is None else each[k] for each in given])
             found.append(rule(Use(
                 op, at, letters, inputs, labels, out.labels[k], signature.shapes, extents, maps, arrays_of(node),
-                options, self.grid.sizes[k], number, axis, _along(self._decided.get(at), axis),
+                options, self.grid.sizes[k], number, axis, _along(self._decided.get(at), axis), V not in out.labels,
             )))  # fmt: skip
         return tuple(found)
 

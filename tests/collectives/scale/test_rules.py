@@ -156,4 +156,4 @@ def test_counts_of_all_ranks() -> None:
     """A factor may be the count of any rank's mean, but a divisor behind a sum is one only if all have the same."""
     ranks = [Evidence(counts=(4, 8)), Evidence(counts=(5, 8))]
     assert _counts_of_all(ranks, 3, True) == {4, 5, 8} and _counts_of_all(ranks, 3, False) == {8}
-    assert _counts_of_all([Evidence(counts=(4,), extents=(3,))], 3, True) == set()
+    assert _counts_of_all([Evidence(counts=(4, 12), extents=(3, 4))], 3, True) == {4}  # 12 may be of 3 ranks
