@@ -816,7 +816,7 @@ HABITS: dict[str, Habit] = {
     "weights of rows": Habit(weighted_rows, s_weighted),
     "weights by means": Habit(weighted_by_means, s_weighted),
     "weights by a mean that is a number": Habit(weighted_by_a_number, s_weighted),
-    "weights of each rank": Habit(weighted_by_own, s_weighted, SILENT, "a sum of weights may be any number"),
+    "weights of each rank": Habit(weighted_by_own, s_weighted, WARNED, LARGE),
     "decay on each rank": Habit(penalised_on_each_rank, s_penalised, MEETS, "Replicated"),
     "sum in a node and over nodes": Habit(hierarchical, s_sequences, axes=two("cp")),
     "mean in a node, sum over nodes": Habit(hierarchical_mean, s_sequences, WARNED, LARGE, two("cp")),
