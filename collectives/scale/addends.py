@@ -153,7 +153,7 @@ def _count(walk: Walk, place: int, found: Sequence[Evidence], n: int) -> None:
         walk.know(place, totals, _counts_of_all(found, n, is_mean), extents)
 
 
-def _counts_of_all(found: Sequence[Evidence], n: int, is_mean: bool) -> set[int]:
+def _counts_of_all(found: Sequence[Evidence], n: int, is_mean: bool) -> set[float]:
     """The counts that all ranks have, of means those of any, without those that may be of all ranks."""
     counts = (set.union if is_mean else set.intersection)(*(set(each.counts) for each in found))
     return {k for k in counts if not any(may_be_of_all(k, each.extents, n) for each in found)}

@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from autograd.arrays.device import to_host
+from autograd.arrays.shape_only import Shaped
 from autograd.engine.objective import place_in
 from autograd.engine.recording import arrays_of, parents_of, signature_of
 from autograd.engine.tensor import Tensor
@@ -54,7 +55,8 @@ def digest_of_rows(recording: Any) -> int:
         layouts = getattr(signature_of(node), "layouts", None) or ()
         for x, place, layout in zip(arrays_of(node), parents_of(node), layouts, strict=False):
             labels = () if place >= 0 or layout is None else layout.labels
-            if np.ndim(x) and x.size and any(label is V or type(label) is Shard for label in labels):
+            is_data = any(label is V or type(label) is Shard for label in labels)
+            if is_data and type(x) is not Shaped and np.ndim(x) and x.size:
                 return digest_of(np.ascontiguousarray(to_host(x)))
     return 0
 
@@ -76,13 +78,13 @@ def text_of(found: Sequence[Microbatch], whose: str, how: str) -> tuple[Any, str
 
 def _text_of(means: Sequence[OwnMean | None], whose: str, how: str) -> tuple[Any, str] | None:
     known = [mean for mean in means if mean is not None]
-    m, counts, rests = len(means), {mean.count for mean in known}, {mean.rest for mean in known}
+    m, counts, rests = len(means), {mean.number for mean in known}, {mean.rest for mean in known}
     if len(known) < m:
         return None
     if rests == {m} and len(counts) > 1:
         return GradientWarning, (
             f"the gradient {whose} is no mean over all rows: {how} that is divided by the number of rows of its own "
-            f"microbatch, {', '.join(f'{mean.count:g}' for mean in known)}, and by their number. So a row of a small "
+            f"microbatch, {', '.join(f'{mean.number:g}' for mean in known)}, and by their number. So a row of a small "
             f"microbatch counts more\n  fix: {_FIX}"
         )
     may_be_all = any(not mean.elements.isdisjoint((m, math.inf)) for mean in known)

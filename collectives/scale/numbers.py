@@ -40,7 +40,7 @@ __all__ = [
     "is_weight", "may_be_of_all", "of_number", "own_count", "sums_of", "whole_divisor",
 ]  # fmt: skip
 
-_LEAST_COUNT = 3
+_LEAST_COUNT, _MOST_KINDS = 3, 4
 
 
 class Division(NamedTuple):
@@ -70,11 +70,6 @@ class Division(NamedTuple):
     def counted(self) -> float | None:
         """The number of this rank's that the divisor is; None without one."""
         return counted(self.divisor, (*self.counts, *self.others))
-
-    @property
-    def counts_added(self) -> bool:
-        """Whether the divisor is the number of values that this rank has added in Python."""
-        return self.divisor in self.others[:1] and self.divisor > 1
 
     @property
     def is_half(self) -> bool:
@@ -243,9 +238,9 @@ def decide(divisions: Sequence[Division], n: int) -> str:
     is_equal = len({each.divisor for each in divisions}) == 1
     if not is_equal:  # a rank without rows, which divides by 1, has no part in it
         divisions = [each for each in divisions if not each.is_empty] or divisions
-    found = [each.counted for each in divisions]
-    sums = added_by_all(divisions) if all(each.counts_added for each in divisions) else sums_of(divisions)
-    if None not in found:
+    found = [k for each in divisions if (k := each.counted) is not None]
+    sums = sums_of(divisions) | added_by_all(divisions)
+    if len(found) == len(divisions):
         is_small = max(found) < _LEAST_COUNT and all(k == int(k) for k in found)
         return "" if is_small or (is_equal and _may_be_other(found[0], divisions, sums, n)) else "own"
     are_halves = all(each.is_half for each in divisions)
@@ -286,6 +281,8 @@ def may_be_of_all(k: float, extents: Sequence[int], n: int) -> bool:
 def sums_of(found: Sequence[Division] | Sequence[Evidence]) -> set[float]:
     """The numbers of elements that all ranks have summed together; none if they have summed different kinds."""
     counts = [each.counts for each in found if any(each.counts)] or [each.counts for each in found]
+    if any(len(each) > _MOST_KINDS for each in counts):
+        counts = []  # of many sums, as those of sequences, the numbers in order do not belong together
     return (_sums(counts) | _sums([each.others[1:] for each in found])) - {0, len(found)}
 
 

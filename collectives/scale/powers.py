@@ -42,7 +42,7 @@ class OwnMean(NamedTuple):
 
     Attributes
     ----------
-    count : float
+    number : float
         Their number, or the sum of their weights.
     elements : frozenset of float
         Of a plain number, the possible numbers of elements of each row: that of the elements of a microbatch is also
@@ -51,7 +51,7 @@ class OwnMean(NamedTuple):
         The product of the other plain numbers by which it is divided.
     """
 
-    count: float
+    number: float
     elements: frozenset[float] = frozenset()
     rest: float = 1.0
 
@@ -71,7 +71,7 @@ class Power(NamedTuple):
         all ranks. Then a sum over it certainly lacks the rows of the others.
     plain : bool
         Whether Varying data are among what it is computed from. Then a fault is likely, not proven.
-    counts : frozenset of int
+    counts : frozenset of float
         Numbers of elements of this rank that were summed or averaged.
     weights : frozenset of float
         Sums of the weights that elements were multiplied by: of a mask its ones. A later sum is over so many.
@@ -81,7 +81,7 @@ class Power(NamedTuple):
         The numbers of this rank's rows, or sums of its weights, by which its elements are divided: a sum is a mean.
     extents : frozenset of int
         The extents of the dimensions that were summed over.
-    totals : frozenset of int
+    totals : frozenset of float
         The same of all ranks together, where they are known.
     items : frozenset of int
         The extents, of all ranks together, of divided dimensions that were summed over: numbers of items, which may be
@@ -117,12 +117,12 @@ class Power(NamedTuple):
     averaged: bool = False
     parts: bool = False
     plain: bool = False
-    counts: frozenset[int] = frozenset()
+    counts: frozenset[float] = frozenset()
     weights: frozenset[float] = frozenset()
     added: int = 1
     shares: frozenset[float] = frozenset()
     extents: frozenset[int] = frozenset()
-    totals: frozenset[int] = frozenset()
+    totals: frozenset[float] = frozenset()
     items: frozenset[int] = frozenset()
     whole: frozenset[int] = frozenset()
     stacked: frozenset[int] = frozenset()

@@ -13,68 +13,24 @@ import math
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from autograd.layouts.layout import C, D, I, Label, P, R, Shard, Sum, V
+from autograd.layouts.layout import C, D, I, Label, P, R, Shard, V
 
 from .dimensions import Dimensions
 from .numbers import counted, is_computed, of_number, own_count, whole_divisor
-from .powers import DATA, UNKNOWN, ZERO, Event, Fault, OwnMean, Power, Powers, is_zero, joint, plus, times
+from .powers import DATA, ZERO, Event, Fault, OwnMean, Power, Powers, is_zero, joint, plus, times
+from .uses import NORMALISED, Use, counts_of_sum, items_of, totals_of, unsure_of, weights_of
 
-__all__ = ["COLLECTIVES", "DEGREES", "OPERATIONS", "Use", "is_open", "of_operation", "over_ranks", "scaled"]
-
-
-class Use(NamedTuple):
-    """One use of an operation, along one axis.
-
-    Attributes
-    ----------
-    op, place : the operation, and its place on the tape
-    letters : str
-        One for each operand.
-    inputs : tuple of Power or None
-        Of the operands; None for one that is not on the tape.
-    labels, out : the labels of the operands, and of the result
-    shapes : of the operands
-    extents : of the first operand, as a whole
-    maps : what the operation's `dims` say; None without them
-    arrays : of the operands, where the node has kept them
-    options : of the call
-    n : the number of ranks along the axis
-    number : the operand that remembers the number of ranks; None without one
-    axis : the axis
-    decided : what the ranks have decided that a plain number counts
-    is_one : whether the result is one value of all ranks, along all axes
-    """
-
-    op: Any
-    place: int
-    letters: str
-    inputs: tuple[Power | None, ...]
-    labels: tuple[Label | None, ...]
-    out: Label
-    shapes: tuple[tuple[int, ...], ...]
-    extents: tuple[int, ...]
-    maps: Any
-    arrays: tuple[Any, ...]
-    options: Any
-    n: int
-    number: Any
-    axis: str
-    decided: str
-    is_one: bool = True
-
-    @property
-    def first(self) -> Power:
-        """The power of the first operand on the tape."""
-        return next((each for each in self.inputs if each is not None), UNKNOWN)
+__all__ = ["COLLECTIVES", "DEGREES", "OPERATIONS", "is_open", "of_operation", "over_ranks", "scaled"]
 
 
 # -- what follows from a declaration -----------------------------------------------------------------------------------
 _COPIES = (R, I)
 _CONSTANT = (C, D, None)
+_NONE: frozenset[Any] = frozenset()
 
 
 def of_operation(use: Use) -> Power:
@@ -181,8 +137,8 @@ def _result(use: Use, powers: Any, base: Powers, faults: tuple[Fault, ...], once
     dims = Dimensions(use.maps, use.inputs, use.labels, use.shapes)
     varying = use.out is V
     is_nonlinear = "N" in use.letters and use.op.name not in DEGREES
-    weights = _weights(use) if is_nonlinear else of.weights | _weights(use)
-    shares = _NONE if "N" in use.letters or not varying else of.shares | (weights & _NORMALISED)
+    weights = weights_of(use) if is_nonlinear else of.weights | weights_of(use)
+    shares = _NONE if "N" in use.letters or not varying else of.shares | (weights & NORMALISED)
     counts, extents, is_mean = of.counts, of.extents, False
     added = _added(use, given)
     if dims.extents and varying and len(use.letters) == 1 and use.letters != "N":
@@ -191,10 +147,10 @@ def _result(use: Use, powers: Any, base: Powers, faults: tuple[Fault, ...], once
         base = powers
     if dims.is_sum and varying:
         base = powers if base is None else base
-        counts, extents = _counts_of_sum(dims, counts | {of.added}), extents.union(dims.extents)
-        added, is_mean = dims.rows, not of.shares.isdisjoint(counts | of.weights | _NORMALISED)
+        counts, extents = counts_of_sum(dims, counts | {of.added}), extents.union(dims.extents)
+        added, is_mean = dims.rows, not of.shares.isdisjoint(counts | of.weights | NORMALISED)
         powers = powers if is_mean else _of_sum(powers, of.parts and dims.is_complete)
-    totals = _totals(use) or of.totals
+    totals = totals_of(use) or of.totals
     if dims.is_over_ranks:
         totals |= {dims.elements} - {use.n}
         counts |= {k // use.n for k in totals if not k % use.n}
@@ -204,11 +160,11 @@ def _result(use: Use, powers: Any, base: Powers, faults: tuple[Fault, ...], once
         averaged=is_own and (of.averaged or is_mean), parts=is_own and of.parts,
         plain=of.plain or _meets_data(use), counts=counts, weights=weights, added=added,
         shares=_NONE if is_mean else shares, extents=extents,
-        totals=totals, items=of.items | _items(use), stacked=dims.stacked,
+        totals=totals, items=of.items | items_of(use), stacked=dims.stacked,
         whole=of.whole if use.op.name in _SAME_SHAPE else dims.whole,
         travelled=_travelled(use, dims),
         own_mean=of.own_mean if _is_own_mean(use, dims.is_sum) else None, once=_once(use, once),
-        unsure=of.unsure | _unsure(use),
+        unsure=of.unsure | unsure_of(use),
         divisions=of.divisions if varying else (), terms=_terms(use, given), met=of.met,
         has_unknown=_has_unknown(powers, of),
         events=of.events[-8:], faults=of.faults + faults,
@@ -251,38 +207,7 @@ def _of_all(given: Sequence[Power]) -> Power:
     )  # fmt: skip
 
 
-_NONE: frozenset[Any] = frozenset()
-
-
-def _counts_of_sum(dims: Dimensions, counts: frozenset[int]) -> frozenset[int]:
-    """The numbers of elements in a sum over rows of values in which numbers were summed before."""
-    pairs = [k * (k - 1) for k in dims.extents if dims.extents.count(k) > 1]
-    return frozenset((dims.rows, dims.elements, *pairs, *[dims.rows * each for each in counts]))
-
-
-_NORMALISED = frozenset((1.0,))
-"""Of weights whose sum is 1: a sum of elements with these weights is a mean."""
 _SAME_SHAPE = frozenset(("softmax", "log_softmax", "layer_norm", "rms_norm", "normalize"))
-_MASKS = {"where": 0, "smoothed_cross_entropy": 1}
-"""The operands that leave out elements."""
-
-
-def _weights(use: Use) -> frozenset[float]:
-    """The sum of the weights of elements, as the ones of a mask: of an array, a condition, or labels to ignore."""
-    x = _mask(use)
-    if x is None or not x.size:
-        return _NONE
-    if use.op.name == "smoothed_cross_entropy":
-        return _NONE if use.options[0] is None else frozenset((int(np.count_nonzero(x != use.options[0])),))
-    if x.dtype.kind != "b" and (x.min() < 0 or x.min() == x.max()):
-        return _NONE
-    total = np.count_nonzero(x) if x.dtype.kind == "b" or use.op.name == "where" else np.sum(x, dtype=np.float64)
-    if not np.isfinite(total) or total == x.size or total == x.max() == 1:
-        return _NONE
-    if counted(total, (1.0,)):
-        return _NORMALISED
-    whole = float(total) * (max(math.prod(shape) for shape in use.shapes) // x.size)
-    return frozenset([int(k) if k == int(k) else k for k in (float(total), whole)])
 
 
 def _added(use: Use, given: Sequence[Power]) -> int:
@@ -292,53 +217,6 @@ def _added(use: Use, given: Sequence[Power]) -> int:
     if use.op.name not in ("add", "subtract") or any(use.shapes):
         return max([each.added for each in given], default=1)
     return sum(each.added for each in given)
-
-
-def _mask(use: Use) -> Any:
-    """The operand that may be a mask, which is not on the tape; None without one."""
-    at = _MASKS.get(use.op.name, -1)
-    if use.op.name == "multiply":
-        at = next((i for i, each in enumerate(use.inputs) if each is None), -1)
-    x = use.arrays[at] if 0 <= at < len(use.arrays) else None
-    return x if type(x) is np.ndarray and x.shape and x.dtype.kind in "biuf" else None
-
-
-def _totals(use: Use) -> frozenset[int]:
-    """The number of elements of all ranks in a sum over a Shard, if the ranks have agreed on it."""
-    label, summed = use.labels[0], _summed_parts(use)
-    if not summed or not label.extent:
-        return frozenset()
-    summed = [d for d in summed if d != label.dim]
-    rest = math.prod(int(use.shapes[0][d]) for d in summed)
-    whole = math.prod(int(use.extents[d]) for d in summed)  # other axes may divide these dimensions
-    rows = {label.extent, int(use.extents[label.dim])}  # of the rows that this axis divides, and of all
-    return frozenset(extent * each for extent in rows for each in (1, rest, whole))
-
-
-def _summed_parts(use: Use) -> list[int]:
-    """The dimensions over which an operation sums, if a Shard divides one of them and there are no other rows."""
-    label: Any = use.labels[0] if use.labels else None
-    if use.out is not P or type(label) is not Shard or use.maps is None:
-        return []
-    summed = [d for d, place in enumerate(use.maps[0]) if isinstance(place, Sum)]
-    is_complete = use.op.name == "sum" or not any(isinstance(place, int) for place in use.maps[0])
-    return summed if is_complete and label.dim in summed else []
-
-
-def _items(use: Use) -> frozenset[int]:
-    """The number of items that a use sums over: the extent of the divided dimension, of all ranks together."""
-    label: Any = use.labels[0] if use.labels else None
-    if not _summed_parts(use):
-        return _NONE
-    if label.extent:
-        return frozenset((int(use.extents[label.dim]),))
-    return frozenset((use.n,)) if use.shapes[0][label.dim] == 1 else _NONE  # perhaps one of each rank
-
-
-def _unsure(use: Use) -> frozenset[str]:
-    """The axis, where a sum is over parts whose extents the ranks have not agreed on: theirs may differ."""
-    label: Any = use.labels[0] if use.labels else None
-    return frozenset((use.axis,)) if _summed_parts(use) and not label.extent else _NONE
 
 
 def _is_own_mean(use: Use, is_sum: bool) -> bool:
@@ -493,7 +371,7 @@ def _by_decided(use: Use, value: Power, c: float, sign: int, divisor: float) -> 
         return _averaged(use, value, own)
     if use.decided in ("all", "added"):
         if value.base is None and (use.decided == "added" or not value.averaged):  # likewise: no rows are missing then
-            value = value.times(frozenset((-1,)))._replace(shares=value.shares | _NORMALISED)
+            value = value.times(frozenset((-1,)))._replace(shares=value.shares | NORMALISED)
         return value.partial()._replace(parts=True, own_mean=_own_mean(value, divisor, use.n))
     value = value.divided(divisor)
     if use.decided == "constant":
@@ -517,19 +395,16 @@ def _own_mean(value: Power, count: float, n: int) -> OwnMean:
 
 def _of_whole(use: Use, value: Power, c: float, sign: int, k: float) -> Power:
     """One value of all ranks times or by a plain number."""
-    is_own = bool(k) and k in value.totals and value.own_mean is None
+    is_own = bool(k) and k in value.totals
     if is_own:
-        value = value._replace(own_mean=_own_mean(value, k, 1))
+        value = value.divided(k) if value.own_mean else value._replace(own_mean=_own_mean(value, k, 1))
     if use.decided in ("own", "all", "added"):  # along another axis: it counts rows, and not ranks
         return value
     if is_own:
         value = value.partial() if use.is_one and value.base is not None else value
         return value._replace(base=None, totals=frozenset(), counts=frozenset(), items=frozenset())
     divisor = abs(c) if sign < 0 else 1 / abs(c)
-    if value.own_mean is None and value.totals and max(value.weights, default=math.inf) <= divisor <= max(value.totals):
-        value = value._replace(own_mean=OwnMean(divisor, _ANY))
-    else:
-        value = value.divided(divisor)
+    value = value.divided(divisor) if value.own_mean else value._replace(own_mean=_of_count(value, divisor))
     if k >= 3 and k in value.counts - value.weights and k != use.n:
         return value.shifted(1, Event("count", use.place, k))
     powers = of_number(c, use.n, False)
@@ -541,7 +416,13 @@ def _of_whole(use: Use, value: Power, c: float, sign: int, k: float) -> Power:
     return value.times(times(powers, sign))
 
 
-_ANY = frozenset((math.inf,))  # it may count the rows that a mask leaves on all ranks, of any number of microbatches
+def _of_count(value: Power, divisor: float) -> OwnMean | None:
+    """A mean by a number that may count the rows of all ranks, or those of them that a mask leaves."""
+    known = counted(divisor, value.totals)
+    if known is not None:
+        return _own_mean(value, known, 1)
+    is_open = bool(value.totals) and max(value.weights, default=math.inf) <= divisor <= max(value.totals)
+    return OwnMean(divisor, frozenset((math.inf,))) if is_open else None
 
 
 def _averaged(use: Use, value: Power, count: float) -> Power:
@@ -567,6 +448,8 @@ def _quotient(use: Use) -> Power:
     value = of_operation(use)
     if value.parts and value.base is not None and value.powers == value.base and not off:
         return _averaged(use, value, 0)  # a ratio of sums over parts
+    if not off and use.shapes[1] == () and use.out is not V:
+        return value._replace(own_mean=_of_count(use.first, _scalar(use.arrays[1]) or 0.0))
     if off == [1] and _counts_each(use.arrays[1], use.first):
         return value.complete()._replace(averaged=True)
     return value if not off or off == [0] or _is_array(use, off) else value._replace(powers=None)

@@ -39,8 +39,9 @@ from autograd.layouts.layout import C, Grid, Label, Layout, Shard, V
 
 from .numbers import Division, Evidence, is_weight, whole_divisor
 from .powers import DATA, UNKNOWN, Power
-from .rules import COLLECTIVES, OPERATIONS, Use, is_open, of_operation
+from .rules import COLLECTIVES, OPERATIONS, is_open, of_operation
 from .sums import Sum
+from .uses import Use
 
 __all__ = ["Walk"]
 
@@ -122,7 +123,7 @@ class Walk:
         self._others: dict[int, Walk] = {}  # of the tapes from which values are imported; they live as long as this one
         self._decided: dict[int, dict[str, str]] = {}  # of a place, along each axis
         self._agreed = set[int]()  # the places of sums before which all ranks had the same powers
-        self._counted: dict[int, tuple[frozenset[float], frozenset[int], frozenset[int]]] = {}
+        self._counted: dict[int, tuple[frozenset[float], frozenset[float], frozenset[int]]] = {}
         self._unknown = (UNKNOWN,) * len(grid.names)
 
     def at(self, place: int) -> tuple[Power, ...]:
@@ -172,7 +173,7 @@ class Walk:
         self._agreed.add(place)
         self._forget(place)
 
-    def know(self, place: int, totals: set[float], counts: set[int], extents: set[int]) -> None:
+    def know(self, place: int, totals: set[float], counts: set[float], extents: set[int]) -> None:
         """Keep the numbers of elements that a sum over ranks at a place has added: of all ranks, of each, and the
         extents of their dimensions."""
         self._counted[place] = frozenset(totals), frozenset(counts), frozenset(extents)
@@ -361,13 +362,14 @@ class Walk:
         return self.at(parents[0]) if parents[0] >= 0 else self._of_layout(options[0], False)
 
 
-def _numbers(powers: Sequence[Power], of: str) -> tuple[int, ...]:
+def _numbers(powers: Sequence[Power], of: str) -> tuple[Any, ...]:
     return tuple(sorted({n for power in powers for n in getattr(power, of)}))
 
 
 def _others(powers: Sequence[Power]) -> tuple[float, ...]:
-    """The number of values that were added, and the sums of weights."""
-    return (max([each.added for each in powers], default=1), *sorted({w for power in powers for w in power.weights}))
+    """The number of values that were added, and the sums of weights, if these are not those of many terms."""
+    weights = sorted({w for power in powers for w in power.weights})
+    return (max([each.added for each in powers], default=1), *(weights if len(weights) <= _MOST_WEIGHTS else ()))
 
 
 def _along(decided: dict[str, str] | None, axis: str) -> str:
@@ -396,6 +398,7 @@ def _extents(layout: Layout, shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(whole)
 
 
+_MOST_WEIGHTS = 16
 _SPAN = 1 << 40  # of the places of one run
 _STEPS: dict[str, Any] = {
     "import": Walk._imported, "output": Walk._output, "entered parameter": Walk._entered, "start": Walk._started,
