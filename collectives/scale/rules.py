@@ -347,8 +347,8 @@ def _reweighted(use: Use, value: Power, c: float | None, sign: int) -> Power:
 
 def _by_plain(use: Use, value: Power, c: float, sign: int, label: Label | None) -> Power:
     """A value times or by a plain number, as far as the ranks have decided what it is."""
-    if c in (1.0, -1.0) and not (label is V and (0 in value.counts | value.weights or value.added > 1)):
-        return value  # not that of a rank without rows, which divides by max(0, 1)
+    if c in (1.0, -1.0) and label is not V:  # else it may be that of a rank with one row, or with none
+        return value
     if not c or not math.isfinite(c):
         return value._replace(own_mean=None)
     divisor = abs(c) if sign < 0 else 1 / abs(c)

@@ -71,8 +71,8 @@ def counts_of_sum(dims: Dimensions, counts: frozenset[float]) -> frozenset[float
     return frozenset((dims.rows, dims.elements, *pairs, *[dims.rows * each for each in counts]))
 
 
-NORMALISED = frozenset((1.0,))
-"""Of weights whose sum is 1: a sum of elements with these weights is a mean."""
+NORMALISED = frozenset((-1.0,))
+"""That of weights whose sum is 1: a sum of elements with these weights is a mean."""
 _MASKS = {"where": 0, "smoothed_cross_entropy": 1}
 """The operands that leave out elements."""
 
@@ -88,9 +88,9 @@ def weights_of(use: Use) -> frozenset[float]:
         return _NONE
     is_condition = x.dtype.kind == "b" or use.op.name == "where"
     total = float(np.count_nonzero(x) if is_condition else np.sum(x, dtype=np.float64))
-    if not math.isfinite(total) or total == x.size or total == x.max() == 1:
+    if not math.isfinite(total) or total == x.size:
         return _NONE
-    if counted(total, (1.0,)):
+    if counted(total, (1.0,)) and x.max() < 1:
         return NORMALISED
     whole = total * (max(math.prod(shape) for shape in use.shapes) // x.size)
     return frozenset([int(k) if k == int(k) else k for k in (total, whole)])

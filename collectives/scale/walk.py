@@ -295,7 +295,8 @@ class Walk:
             totals, counts, extents = self._counted[at]
             found = [
                 each._replace(totals=totals | each.totals, counts=counts, extents=extents) if axis in call.axes
-                else each._replace(counts=totals or each.counts) if out.labels[k] is V
+                else each._replace(counts=totals or each.counts, added=1 if totals else each.added)
+                if out.labels[k] is V
                 else each._replace(totals=totals or each.totals)
                 for k, (axis, each) in enumerate(zip(self.grid.names, found, strict=True))
             ]  # fmt: skip
