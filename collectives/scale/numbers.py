@@ -224,7 +224,7 @@ def of_number(c: float, n: int, is_varying: bool) -> frozenset[Fraction | int]:
 
 
 def decide(divisions: Sequence[Division], n: int) -> str:
-    """The kind of a number, from the evidence of all ranks: "own", "all", "constant", or "" if that is undecided.
+    """The kind of a number, from the evidence of all ranks; see the table of this module. "" if it is undecided.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Numbers that remember the number of ranks: through products, quotients and powers, and like plain numbers in everything else."""
+"""Numbers that remember the number of ranks: through products and powers, and like plain numbers in everything else."""
 
 from __future__ import annotations
 
