@@ -143,7 +143,7 @@ def _fixes_of_means(
     if "weights" in kinds:
         return [
             f"all_reduce({x} * n, {axis!r}, to=I) / all_reduce(ag.tensor(float(n)), {axis!r}, to=I), where n is the "
-            "number of elements that this rank's mask leaves",
+            "number of elements that this rank's mask leaves, or the sum of its weights",
             f"all_reduce(cc.declare_partial({x}, {axis!r}), {axis!r}, to=I), if the sum of different losses is meant, "
             "one of each rank",
         ]  # fmt: skip

@@ -801,6 +801,18 @@ def by_mask(e: Ranks, of: Callable[[Any], Any], weights: Any = MASK, is_cast: bo
     return total(d.sum() / of(m.sum()))
 
 
+def by_both_sums(e: Ranks) -> Any:
+    """The fix of a ratio of two sums over each rank's rows."""
+    d, m = (cc.cast(x, "dp", to=V) for x in (labelled(e) * e.rows(MASK), e.rows(MASK)))
+    return total(d.sum()) / total(m.sum())
+
+
+def by_means_and_sums(e: Ranks) -> Any:
+    """The fix of a mean by each rank's own weights."""
+    own = e.own(SOFT).sum()
+    return total((err(e) * e.own(SOFT)).sum() / own * own) / total(ag.tensor(own))
+
+
 def s_by_mask(p: Any, n: int, weights: Any = MASK) -> Any:
     return (((X @ p["w"] - Y) ** 2) * weights).sum() / weights.sum()
 
@@ -977,6 +989,8 @@ HABITS: dict[str, Habit] = {
        for name, of in OWN.items()},
     "weights by their sum": Habit(lambda e: by_mask(e, lambda k: k, SOFT), s_by_weights, WARNED, LARGE),
     "weights by their sum, cast": Habit(lambda e: by_mask(e, lambda k: k, SOFT, True), s_by_weights, ERROR, LARGE),
+    "a ratio of two sums, each over the ranks": Habit(by_both_sums, s_by_mask),
+    "weights by their sum, times it": Habit(by_means_and_sums, s_by_weights),
     "a masked mean by the mean of the mask": Habit(
         lambda e: total((err(e) * e.own(MASK)).mean() / e.own(MASK).mean()), s_by_mask, WARNED, LARGE),
     "weights that were normalised": Habit(
