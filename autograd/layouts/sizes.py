@@ -1,10 +1,11 @@
 """Numbers that remember how they depend on the number of ranks: sizes of axes, and extents of whole values.
 
 The size of an axis, of a mesh and of the world, and the extents in ``x.global_shape`` are such numbers. They remember
-through ``*`` and ``/`` only, so that a loss that is divided by one is known to be divided by the number of ranks, or by
-the number of all rows (see `collectives.scale`). Everything else, as ``//``, ``+``, ``range`` and ``int()``, gives
-plain numbers, and so does a float before a size: ``1.0 / n``, which Python computes without asking the size; ``1 / n``
-does remember. As operands and options of operations they are plain numbers.
+through ``*``, ``/``, ``**``, ``-n`` and ``abs``, so that a loss that is divided by one is known to be divided by the
+number of ranks, or by the number of all rows (see `collectives.scale`). Everything else, as ``//``, ``n + 1``,
+``range``, ``int()`` and NumPy's numbers, gives plain numbers, and so does a float before a size: ``1.0 / n``, which
+Python computes without asking the size; ``1 / n`` does remember. As operands and options of operations they are plain
+numbers.
 
 =========  =============================================  ==================================
 class      values                                         powers
@@ -21,6 +22,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -29,14 +31,14 @@ from .rank_values import RANK_NUMBERS
 
 __all__ = ["SIZES", "Size", "SizeFloat", "global_shape_of", "size_of"]
 
-Powers = tuple[tuple[str, int], ...]
+Powers = tuple[tuple[str, Fraction | int], ...]
 
 
 class _OfNumPy:
     """NumPy's functions take a size as a plain number, which does not change the dtype of an array."""
 
     def __array_ufunc__(self, ufunc: Any, method: str, *xs: Any, **options: Any) -> Any:
-        if any(hasattr(type(x), "__array_ufunc__") and not isinstance(x, _NUMPY) for x in xs):
+        if any(map(_is_tensor, xs)):
             return NotImplemented  # a Tensor's turn
         return getattr(ufunc, method)(*map(_plain, xs), **options)
 
@@ -47,7 +49,7 @@ class Size(_OfNumPy, int):
     Attributes
     ----------
     powers : tuple of (axis, power)
-        Of the sizes that it is a product of. The axis ``"*"`` stands for every axis of any mesh.
+        Of the sizes that it is a product of; a half of a root. The axis ``"*"`` stands for every axis of any mesh.
     rest : float
         The product of the plain numbers in it.
     counts : str
@@ -131,6 +133,8 @@ def _remembering(function: Callable[[Any, Any], Any], sign: int, is_reflected: b
     def method(self: Any, other: Any) -> Any:
         kind = type(other)
         if kind is not int and kind is not float and kind not in SIZES:  # a rank number makes the result one, too
+            if _is_tensor(other):
+                return NotImplemented  # its operator is asked next, with the number that remembers
             plain = self.plain
             return function(other, plain) if is_reflected else function(plain, other)
         x, y = (other, self) if is_reflected else (self, other)
@@ -139,6 +143,29 @@ def _remembering(function: Callable[[Any, Any], Any], sign: int, is_reflected: b
         return Size(result, *facts) if type(result) is int else SizeFloat(result, *facts)
 
     return method
+
+
+def _power(self: Any, exponent: Any, modulus: Any = None) -> Any:
+    """``size ** k`` for a plain number k."""
+    result = pow(self.plain, _plain(exponent), modulus) if modulus is not None else self.plain ** _plain(exponent)
+    if type(exponent) not in (int, float) or modulus is not None or type(result) not in (int, float):
+        return result
+    degree = Fraction(exponent).limit_denominator(64) if math.isfinite(exponent) else 0
+    powers = tuple((axis, degree * power) for axis, power in self.powers if degree)
+    facts = powers, self.rest**exponent, self.counts if abs(degree) == 1 else ""
+    return Size(result, *facts) if type(result) is int else SizeFloat(result, *facts)
+
+
+def _signed(function: Callable[[Any], Any]) -> Any:
+    def method(self: Any) -> Any:
+        return type(self)(function(self.plain), self.powers, function(self.rest), self.counts)
+
+    return method
+
+
+def _is_tensor(x: Any) -> bool:
+    """Whether an operand is another library's that has operators for a size, as a Tensor."""
+    return hasattr(type(x), "__array_ufunc__") and not isinstance(x, _NUMPY)
 
 
 def _plain(x: Any) -> Any:
@@ -169,3 +196,6 @@ for _kind, _number in ((Size, int), (SizeFloat, float)):
             setattr(_kind, f"__r{_name.rstrip('_')}__", _forgetting(_function, True, _number))
     for _name in _COMPARISONS:
         setattr(_kind, f"__{_name}__", _forgetting(getattr(operator, _name), False, _number))
+    for _name, _method in {"neg": _signed(operator.neg), "pos": _signed(operator.pos), "abs": _signed(abs),
+                           "pow": _power}.items():  # fmt: skip
+        setattr(_kind, f"__{_name}__", _method)

@@ -7,6 +7,7 @@ as a table, and what stays silent.
 ==============  ====================================================================================================
 `powers`        `Power`: what is known of a value along one axis, and the arithmetic of sets
 `numbers`       plain numbers, and the evidence by which the ranks decide whether one counts their rows
+`uses`          one use of an operation: the elements, weights, items and rows of all ranks that it counts
 `rules`         the table of rows: operations and collectives whose rule does not follow from their declaration
 `walk`          `Walk`: the powers of the values of a recording, computed from its nodes when they are asked for
 `sums`           an examined sum over the ranks, as messages show it

@@ -38,7 +38,7 @@ from autograd.layouts.names import name_of
 from ..checks.channel import MOST
 from ..checks.reports import warn_once
 from ..checks.sanitizer import Addend, Copy, digest_of
-from .numbers import Division, Evidence, decide, of_number, sums_of, whole_divisor
+from .numbers import Division, Evidence, added_by_all, decide, may_be_of_all, of_number, sums_of, whole_divisor
 from .rules import SCALINGS
 from .sums import Sum
 from .walk import Walk
@@ -132,34 +132,31 @@ def _learn(
     own = walk.divisions(walk.place_of(x.tape, x.node), axes)
     each_has = len({len(each.divisions) for each in found.values()}) == 1
     is_agreed = each_has and len({each.digest for each in found.values()}) == 1
-    for nth, (at, _) in enumerate(own if each_has else ()):
-        divisions = [each.divisions[nth] for each in found.values()]
-        decided = decide(divisions, group.size)
+    for nth, (at, _) in enumerate(own):
+        divisions = [each.divisions[nth] for each in found.values()] if each_has else []
+        decided = decide(divisions, group.size) if each_has else "open"  # other ranks have more or fewer numbers
         walk.decide(at, decided, axes)
         is_agreed = is_agreed and (decided != "" or _mean_the_same(divisions, walk.grid.sizes))
     if is_agreed:
         walk.agree(place)
     assert x.layout is not None
-    if any(x.layout[axis] is V for axis in axes):
-        _count(walk, place, list(found.values()), group.size)
+    _count(walk, place, list(found.values()), group.size)
     return _unequal_means(found)
 
 
 def _count(walk: Walk, place: int, found: Sequence[Evidence], n: int) -> None:
     """Let the walk know the numbers of elements that a sum over the ranks has added."""
-    if any(each.counts for each in found):
+    if any(each.counts or len(each.others) > 1 for each in found):
         is_mean = any(each.is_mean for each in found)
-        totals = set() if is_mean else sums_of([each.counts for each in found])
+        totals = added_by_all(found) | (set() if is_mean else sums_of(found))
         extents = {extent for each in found for extent in each.extents}
         walk.know(place, totals, _counts_of_all(found, n, is_mean), extents)
 
 
-def _counts_of_all(found: Sequence[Evidence], n: int, is_mean: bool) -> set[int]:
-    """The counts that all ranks have, of means those of any; none where an extent is the number of ranks, which leaves
-    them open."""
-    if any(n in each.extents for each in found):
-        return set()
-    return (set.union if is_mean else set.intersection)(*(set(each.counts) for each in found))
+def _counts_of_all(found: Sequence[Evidence], n: int, is_mean: bool) -> set[float]:
+    """The counts that all ranks have, of means those of any, without those that may be of all ranks."""
+    counts = (set.union if is_mean else set.intersection)(*(set(each.counts) for each in found))
+    return {k for k in counts if not any(may_be_of_all(k, each.extents, n) for each in found)}
 
 
 def _mean_the_same(divisions: Sequence[Division], sizes: Sequence[int]) -> bool:
@@ -168,7 +165,13 @@ def _mean_the_same(divisions: Sequence[Division], sizes: Sequence[int]) -> bool:
 
 
 def _unequal_means(found: dict[int, Evidence]) -> dict[int, int]:
-    """The counts by which the ranks have divided a term, if its weight differs because the counts do."""
+    """The counts by which the ranks have divided a term, if its weight differs because the counts do.
+
+    Three or more terms of each rank, whose counts have other ratios on each, are means of items, as of sequences.
+    """
+    ratios = {tuple(count / each.terms[0][0] for count, _ in each.terms) for each in found.values() if each.terms}
+    if len(ratios) > 1 and max(map(len, ratios)) > 2:
+        return {}
     for nth in range(max(len(each.terms) for each in found.values())):
         terms = {rank: each.terms[nth] for rank, each in found.items() if len(each.terms) > nth}
         if all(len(set(values)) > 1 for values in zip(*terms.values(), strict=True)):

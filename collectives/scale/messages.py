@@ -64,8 +64,11 @@ def _step(event: Event, n: int, axis: str, walk: Walk) -> str:
         return f"a mean over {int(event.number)} rows or elements of this rank{at}"
     if event.kind == "own":
         return f"a division by {int(event.number)}, the number of this rank's rows{at}"
-    if event.kind == "ones":
-        return f"a division by {int(event.number)}, the number of this rank's elements that a mask leaves{at}"
+    if event.kind == "ratio":
+        return f"a ratio of two sums over this rank's rows{at}"
+    if event.kind == "weights":
+        of = "number" if event.number == int(event.number) else "sum of the weights"
+        return f"a division by {event.number:g}, the {of} of this rank's elements that a mask leaves{at}"
     if event.kind == "count":
         return f"a division by {int(event.number)}, the number of one rank's rows, after the sum over all ranks{at}"
     if event.kind == "size":
@@ -128,17 +131,19 @@ def _fixes_of_means(
     """The fixes for a sum over ranks of means; `cc.mean` only if they are means of equal numbers of rows.
 
     `kinds` are those of the steps: "own" says that they are sums that the program divides by a number, which a Shard
-    would refuse, and "ones" that the number is that of the elements which a mask leaves.
+    would refuse, and "weights" that the number is that of the elements which a mask leaves.
     """
     in_place = " in place of the sum by the number of this rank's rows" if "own" in kinds else ""
+    if "ratio" in kinds:
+        return [f"all_reduce of each of the two sums along {axis!r}, to=I, and the ratio of the results"]
     if not value.plain:
         return ["take the mean of the Shard itself, in place of that of its cast to V: mean() of a Shard divides by "
                 "the elements of all ranks, and their sum over the ranks is the mean of the whole"]  # fmt: skip
     equal = f"cc.mean({x}, {axis!r}, to=I) in place of the sum: right while all ranks have equally many rows"
-    if "ones" in kinds:
+    if "weights" in kinds:
         return [
             f"all_reduce({x} * n, {axis!r}, to=I) / all_reduce(ag.tensor(float(n)), {axis!r}, to=I), where n is the "
-            "number of elements that this rank's mask leaves",
+            "number of elements that this rank's mask leaves, or the sum of its weights",
             f"all_reduce(cc.declare_partial({x}, {axis!r}), {axis!r}, to=I), if the sum of different losses is meant, "
             "one of each rank",
         ]  # fmt: skip

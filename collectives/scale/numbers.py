@@ -8,9 +8,14 @@ all apply `decide` to the numbers of all.
 =========================================  ==========================================================================
 the number                                 decided
 =========================================  ==========================================================================
-divisor that is each rank's own count,     "own": their mean
-and not that of all ranks nor n
+divisor that is each rank's own count, or  "own": their mean
+the sum of its weights, and not that of
+all ranks nor n; with or without 1e-8
 divisor that is the count of all ranks     "all": the addends are parts, power -1
+divisor that is the number of values that  "added": likewise, behind a sum in Python
+all ranks have added
+divisor that is the mean of each rank's    "constant"
+weights
 factor that is equal on all ranks, and no  "constant": power 0. Shares of the ranks add up to 1, so an equal share
 count and no multiple or share of theirs   is 1/n
 otherwise                                  undecided: all that `of_number` finds possible
@@ -23,15 +28,19 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from fractions import Fraction
-from typing import NamedTuple
+from itertools import combinations
+from typing import Any, NamedTuple
 
 from .powers import ZERO
 
-__all__ = ["Division", "Evidence", "decide", "is_computed", "is_power_of_ten", "of_number", "sums_of", "whole_divisor"]
+__all__ = [
+    "Division", "Evidence", "counted", "added_by_all", "decide", "is_computed",
+    "is_weight", "may_be_of_all", "of_number", "own_count", "sums_of", "whole_divisor",
+]  # fmt: skip
 
-_LEAST_COUNT = 3
+_LEAST_COUNT, _MOST_KINDS = 3, 4
 
 
 class Division(NamedTuple):
@@ -45,14 +54,37 @@ class Division(NamedTuple):
         The numbers of this rank's elements that had been summed or averaged, in order.
     extents : tuple of int
         The extents of the dimensions that had been summed over, in order.
+    others : tuple of float
+        The number of values that had been added, and the sums of the weights of elements, in order.
     is_weight : bool
-        Whether it is a factor such as 0.1 or 1e-4, as the weights of penalties are.
+        Whether it is a factor such as 0.1 or 0.05, as the weights of penalties are.
     """
 
     divisor: float
     counts: tuple[int, ...]
     extents: tuple[int, ...] = ()
+    others: tuple[float, ...] = ()
     is_weight: bool = False
+
+    @property
+    def counted(self) -> float | None:
+        """The number of this rank's that the divisor is; None without one."""
+        return counted(self.divisor, (*self.counts, *self.others))
+
+    @property
+    def is_half(self) -> bool:
+        """Whether the divisor is twice such a number, as behind a half of squares."""
+        return self.divisor > 2 * _LEAST_COUNT and own_count(self.divisor, (*self.counts, *self.others)) is not None
+
+    @property
+    def is_share(self) -> bool:
+        """Whether the divisor is the mean of the weights, behind a mean of weighted elements."""
+        return counted(self.divisor, [w / k for w in self.others[1:] for k in self.counts if 0 < w < k]) is not None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether this rank has no rows, or a mask without ones, and divides by 1 or a small number in their place."""
+        return self.divisor <= 1 and (not any(self.counts) or 0 in self.others)
 
 
 class Evidence(NamedTuple):
@@ -72,6 +104,8 @@ class Evidence(NamedTuple):
         Of the dimensions that were summed over, in order.
     digest : int
         Of the powers along all axes without the undecided numbers.
+    others : tuple of float
+        As those of a division.
     """
 
     divisions: tuple[Division, ...] = ()
@@ -80,6 +114,7 @@ class Evidence(NamedTuple):
     is_mean: bool = False
     extents: tuple[int, ...] = ()
     digest: int = 0
+    others: tuple[float, ...] = ()
 
     @property
     def rows(self) -> int:
@@ -89,18 +124,45 @@ class Evidence(NamedTuple):
     def encode(self) -> str:
         """The evidence as a text, which is a part of a statement."""
         terms = [[count, float(f"{abs(weight):.10g}")] for count, weight in self.terms]
-        return json.dumps([self.divisions, terms, self.counts, self.is_mean, self.extents, self.digest])
+        return json.dumps([self.divisions, terms, *self[2:]])
 
     @staticmethod
     def decode(text: str) -> Evidence:
         """The evidence from a text that `encode` made."""
-        divisions, terms, counts, is_mean, extents, digest = json.loads(text)
+        divisions, terms, *rest = json.loads(text)
         return Evidence(
-            tuple(Division(divisor, tuple(counts), tuple(extents), *is_weight)
-                  for divisor, counts, extents, *is_weight in divisions),
-            tuple((count, weight) for count, weight in terms), tuple(counts), is_mean,
-            tuple(extents), digest,
-        )  # fmt: skip
+            tuple(Division(*map(_tuples, each)) for each in divisions), tuple(map(tuple, terms)), *map(_tuples, rest)
+        )
+
+
+def _tuples(x: Any) -> Any:
+    return tuple(x) if isinstance(x, list) else x
+
+
+def counted(divisor: float, numbers: Iterable[float]) -> float | None:
+    """The number that a divisor is, up to rounding, or but for a power of ten that keeps it from 0; None without one.
+
+    Examples
+    --------
+    >>> counted(4.000001, (12, 4)), counted(2.7182818, (2.718281828,)), counted(4.2, (12, 4))
+    (4, 2.718281828, None)
+    """
+    for k in numbers:
+        more = divisor - k
+        if abs(more) <= (1e-9 if k == int(k) else 1e-6) * k:
+            return k
+        if 0 < more <= 0.02 and abs(more / 10 ** round(math.log10(more)) - 1) < 0.01 + 1e-6 * k / more:
+            return k
+    return None
+
+
+def own_count(divisor: float, numbers: Sequence[float]) -> float | None:
+    """The number that a divisor is, or twice that number, as behind a half of squares; None without one."""
+    found = counted(divisor, numbers)
+    if found is None and not is_power_of_ten(whole_divisor(divisor)):
+        half = counted(divisor / 2, numbers)
+        return None if half is None else 2 * half
+    return found
 
 
 def whole_divisor(divisor: float) -> int:
@@ -110,8 +172,12 @@ def whole_divisor(divisor: float) -> int:
 
 
 def is_power_of_ten(k: int) -> bool:
-    """Whether 1 / k is a usual weight of a penalty, as 0.1 and 1e-4 are."""
-    return str(k).rstrip("0") == "1"
+    return k > 1 and str(k).rstrip("0") == "1"
+
+
+def is_weight(k: int) -> bool:
+    """Whether 1 / k is a usual weight of a penalty, as 0.1, 0.05 and 1e-4 are."""
+    return k >= 10 and str(k).rstrip("0") in ("1", "2", "5")
 
 
 def is_computed(c: float) -> bool:
@@ -147,7 +213,7 @@ def of_number(c: float, n: int, is_varying: bool) -> frozenset[Fraction | int]:
     elif k := whole_divisor(1 / c):
         if is_varying:
             found |= {1, -1}  # 1 by a count of this rank's rows, or a share of all rows
-        if k % n == 0 and (is_varying or k == n or not is_power_of_ten(k)):
+        if k % n == 0 and (is_varying or k == n or not is_weight(k)):
             found.add(-1)
     elif is_varying:
         found |= {-1, 1}  # a share of all rows, such as len(rows) / N; or a ratio of numbers
@@ -158,7 +224,7 @@ def of_number(c: float, n: int, is_varying: bool) -> frozenset[Fraction | int]:
 
 
 def decide(divisions: Sequence[Division], n: int) -> str:
-    """The kind of a number, from the evidence of all ranks: "own", "all", "constant", or "" if that is undecided.
+    """The kind of a number, from the evidence of all ranks; see the table of this module. "" if it is undecided.
 
     Examples
     --------
@@ -171,29 +237,62 @@ def decide(divisions: Sequence[Division], n: int) -> str:
     """
     is_equal = len({each.divisor for each in divisions}) == 1
     if not is_equal:  # a rank without rows, which divides by 1, has no part in it
-        divisions = [each for each in divisions if any(each.counts)] or divisions
-    wholes = [whole_divisor(each.divisor) for each in divisions]
-    if all(wholes) and all(k in each.counts for k, each in zip(wholes, divisions, strict=True)):
-        return "" if (is_equal and _may_be_other(wholes[0], divisions, n)) or max(wholes) < _LEAST_COUNT else "own"
+        divisions = [each for each in divisions if not each.is_empty] or divisions
+    found = [k for each in divisions if (k := each.counted) is not None]
+    sums = sums_of(divisions) | added_by_all(divisions)
+    if len(found) == len(divisions):
+        is_small = max(found) < _LEAST_COUNT and all(k == int(k) for k in found)
+        return "" if is_small or (is_equal and _may_be_other(found[0], divisions, sums, n)) else "own"
+    are_halves = all(each.is_half for each in divisions)
     if not is_equal:
-        return ""
-    if wholes[0] and wholes[0] in sums_of([each.counts for each in divisions]):
+        return "constant" if all(each.is_share for each in divisions) else "own" if are_halves else ""
+    if counted(divisions[0].divisor, sums_of(divisions)):
         return "all"
+    if counted(divisions[0].divisor, added_by_all(divisions)):
+        return "added"
+    if are_halves and not _may_be_other(divisions[0].divisor, divisions, sums, n):
+        return "own"
     known = {count for each in divisions for count in (*each.counts, *each.extents)}
-    return "" if _may_count(divisions[0].divisor, known, n) else "constant"
+    is_round = divisions[0].is_weight and divisions[0].divisor != n
+    return "" if not is_round and _may_count(divisions[0].divisor, known, n) else "constant"
 
 
-def _may_be_other(k: int, divisions: Sequence[Division], n: int) -> bool:
+def _may_be_other(k: float, divisions: Sequence[Division], sums: set[float], n: int) -> bool:
     """Whether a number that is a count of each rank may as well be n, a count of all ranks, or a weight."""
-    if k in (n, *sums_of([each.counts for each in divisions])):
+    if k in (n, *sums):
         return True
-    return any(each.is_weight or n in each.extents for each in divisions)  # n features: n times the rows of a rank
+    is_round = divisions[0].is_weight and is_power_of_ten(int(k))
+    return is_round or any(may_be_of_all(k, each.extents, n) for each in divisions)
 
 
-def sums_of(counts: Sequence[tuple[int, ...]]) -> set[int]:
+def may_be_of_all(k: float, extents: Sequence[int], n: int) -> bool:
+    """Whether a number of elements of a rank may be the number of rows of all: there are n features, or so.
+
+    Examples
+    --------
+    >>> may_be_of_all(12, (3, 4), 3), may_be_of_all(4, (3, 4), 3)    # 4 rows of 3 features on each of 3 ranks
+    (True, False)
+    """
+    if k % n or n not in extents:
+        return False
+    return any(math.prod(some) == k // n for m in range(1, len(extents) + 1) for some in combinations(extents, m))
+
+
+def sums_of(found: Sequence[Division] | Sequence[Evidence]) -> set[float]:
     """The numbers of elements that all ranks have summed together; none if they have summed different kinds."""
-    counts = [each for each in counts if any(each)] or counts
-    return {sum(column) for column in zip(*counts, strict=True)} if len(set(map(len, counts))) == 1 else set()
+    counts = [each.counts for each in found if any(each.counts)] or [each.counts for each in found]
+    if any(len(each) > _MOST_KINDS for each in counts):
+        counts = []  # of many sums, as those of sequences, the numbers in order do not belong together
+    return (_sums(counts) | _sums([each.others[1:] for each in found])) - {0, len(found)}
+
+
+def added_by_all(found: Sequence[Division] | Sequence[Evidence]) -> set[float]:
+    """The number of values that all ranks have added, where any has added some."""
+    return _sums([each.others[:1] for each in found]) - {0, len(found)}
+
+
+def _sums(columns: Sequence[tuple[float, ...]]) -> set[float]:
+    return {sum(column) for column in zip(*columns, strict=True)} if len(set(map(len, columns))) == 1 else set()
 
 
 def _may_count(divisor: float, counts: set[int], n: int) -> bool:

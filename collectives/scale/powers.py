@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from fractions import Fraction
 from typing import NamedTuple
 
-__all__ = ["DATA", "UNKNOWN", "ZERO", "Event", "Power", "Powers", "is_zero", "joint", "plus", "times"]
+__all__ = ["DATA", "UNKNOWN", "ZERO", "Event", "OwnMean", "Power", "Powers", "is_zero", "joint", "plus", "times"]
 
 Powers = frozenset[Fraction | int] | None
 """The possible powers of the number of parts; None where they are unknown."""
@@ -37,6 +37,25 @@ class Event(NamedTuple):
     number: float = 0.0
 
 
+class OwnMean(NamedTuple):
+    """A mean over the rows on one tape, which may be those of a microbatch.
+
+    Attributes
+    ----------
+    number : float
+        Their number, or the sum of their weights.
+    elements : frozenset of float
+        Of a plain number, the possible numbers of elements of each row: that of the elements of a microbatch is also
+        that of the rows of as many microbatches. Infinity if it may be that of any.
+    rest : float
+        The product of the other plain numbers by which it is divided.
+    """
+
+    number: float
+    elements: frozenset[float] = frozenset()
+    rest: float = 1.0
+
+
 class Power(NamedTuple):
     """The knowledge about a value along one axis. Sets of dimensions and counts are small.
 
@@ -44,7 +63,7 @@ class Power(NamedTuple):
     ----------
     powers : Powers
     base : Powers
-        Of a Varying value behind a sum over rows, the powers if no rows were missing in it; None if they are unknown.
+        Of a value behind a sum over rows, the powers if no rows were missing in it; None if they are unknown.
     averaged : bool
         Whether it is a mean over elements of this rank.
     parts : bool
@@ -52,13 +71,17 @@ class Power(NamedTuple):
         all ranks. Then a sum over it certainly lacks the rows of the others.
     plain : bool
         Whether Varying data are among what it is computed from. Then a fault is likely, not proven.
-    counts : frozenset of int
+    counts : frozenset of float
         Numbers of elements of this rank that were summed or averaged.
-    ones : frozenset of int
-        Numbers of ones in the masks that have left out other elements: a later sum is over so many.
+    weights : frozenset of float
+        Sums of the weights that elements were multiplied by: of a mask its ones. A later sum is over so many.
+    added : int
+        The number of values that were added to it: rows by a sum, or values by ``+``; 1 after a mean.
+    shares : frozenset of float
+        The numbers of this rank's rows, or sums of its weights, by which its elements are divided: a sum is a mean.
     extents : frozenset of int
         The extents of the dimensions that were summed over.
-    totals : frozenset of int
+    totals : frozenset of float
         The same of all ranks together, where they are known.
     items : frozenset of int
         The extents, of all ranks together, of divided dimensions that were summed over: numbers of items, which may be
@@ -69,9 +92,8 @@ class Power(NamedTuple):
         Dimensions along which the values of the ranks lie, after a gather.
     travelled : int
         1 for a value of another rank, and 2 for one that was added to others: perhaps to those of all ranks in turn.
-    own_mean : bool
-        Whether it is divided by the number of rows on this tape, and by no other plain number: the mean of one
-        microbatch.
+    own_mean : OwnMean or None
+        Where it is divided by the number of rows on this tape: the mean of one microbatch.
     once : int
         The place where a Replicated term was added, which counts on each rank; -1 without one.
     divisions : tuple of int
@@ -95,15 +117,17 @@ class Power(NamedTuple):
     averaged: bool = False
     parts: bool = False
     plain: bool = False
-    counts: frozenset[int] = frozenset()
-    ones: frozenset[int] = frozenset()
+    counts: frozenset[float] = frozenset()
+    weights: frozenset[float] = frozenset()
+    added: int = 1
+    shares: frozenset[float] = frozenset()
     extents: frozenset[int] = frozenset()
-    totals: frozenset[int] = frozenset()
+    totals: frozenset[float] = frozenset()
     items: frozenset[int] = frozenset()
     whole: frozenset[int] = frozenset()
     stacked: frozenset[int] = frozenset()
     travelled: int = 0
-    own_mean: bool = False
+    own_mean: OwnMean | None = None
     once: int = -1
     divisions: tuple[int, ...] = ()
     terms: tuple[tuple[int, float], ...] = ((0, 1.0),)
@@ -130,6 +154,11 @@ class Power(NamedTuple):
         """That of a sum over this rank's rows, one less than that of all rows."""
         powers = _without(self.powers, max) if self.base is None else plus(self.base, frozenset((-1,)))
         return self._replace(powers=powers)
+
+    def divided(self, by: float) -> Power:
+        """That of a quotient with a plain number, as far as the mean of a microbatch is concerned."""
+        own = self.own_mean
+        return self if own is None else self._replace(own_mean=own._replace(rest=own.rest * by))
 
     @property
     def is_fault(self) -> bool:

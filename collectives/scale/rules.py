@@ -13,66 +13,24 @@ import math
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from autograd.layouts.layout import C, D, I, Label, P, R, Shard, V
 
 from .dimensions import Dimensions
-from .numbers import is_computed, of_number, whole_divisor
-from .powers import DATA, UNKNOWN, ZERO, Event, Fault, Power, Powers, is_zero, joint, plus, times
+from .numbers import counted, is_computed, of_number, own_count, whole_divisor
+from .powers import DATA, ZERO, Event, Fault, OwnMean, Power, Powers, is_zero, joint, plus, times
+from .uses import NORMALISED, Use, counts_of_sum, items_of, totals_of, unsure_of, weights_of
 
-__all__ = ["COLLECTIVES", "DEGREES", "OPERATIONS", "Use", "is_open", "of_operation", "over_ranks", "scaled"]
-
-
-class Use(NamedTuple):
-    """One use of an operation, along one axis.
-
-    Attributes
-    ----------
-    op, place : the operation, and its place on the tape
-    letters : str
-        One for each operand.
-    inputs : tuple of Power or None
-        Of the operands; None for one that is not on the tape.
-    labels, out : the labels of the operands, and of the result
-    shapes : of the operands
-    extents : of the first operand, as a whole
-    maps : what the operation's `dims` say; None without them
-    arrays : of the operands, where the node has kept them
-    options : of the call
-    n : the number of ranks along the axis
-    number : the operand that remembers the number of ranks; None without one
-    axis : the axis
-    decided : what the ranks have decided that a plain number counts
-    """
-
-    op: Any
-    place: int
-    letters: str
-    inputs: tuple[Power | None, ...]
-    labels: tuple[Label | None, ...]
-    out: Label
-    shapes: tuple[tuple[int, ...], ...]
-    extents: tuple[int, ...]
-    maps: Any
-    arrays: tuple[Any, ...]
-    options: Any
-    n: int
-    number: Any
-    axis: str
-    decided: str
-
-    @property
-    def first(self) -> Power:
-        """The power of the first operand on the tape."""
-        return next((each for each in self.inputs if each is not None), UNKNOWN)
+__all__ = ["COLLECTIVES", "DEGREES", "OPERATIONS", "is_open", "of_operation", "over_ranks", "scaled"]
 
 
 # -- what follows from a declaration -----------------------------------------------------------------------------------
 _COPIES = (R, I)
 _CONSTANT = (C, D, None)
+_NONE: frozenset[Any] = frozenset()
 
 
 def of_operation(use: Use) -> Power:
@@ -147,15 +105,26 @@ class _Terms:
                 return None, not self.varying[0].is_fault, False  # a baseline
             if self.use.out is V and self.use.op.name in ("add", "subtract"):
                 return self._with_copies(powers)
+        if is_unequal and self.use.out is V and self._are_certain():
+            return None, True, False
         if is_unequal and self.use.out is V:
             return None, False, False  # each of them may be right for what the program does next
         if self.has_data and powers is not None and 0 not in powers:
             return None, False, False
         return powers, is_unequal, False
 
+    def _are_certain(self) -> bool:
+        """Whether the terms are means over rows and parts of such means, to which the sum over the ranks adds one."""
+        is_sum = self.use.op.name in ("add", "subtract") and len(self.varying) == len(self.on_tape)
+        return is_sum and all(
+            len(each.powers or ()) == 1 and (each.averaged or each.parts) and each.counts for each in self.varying
+        )
+
     def _with_copies(self, powers: Any) -> tuple[Any, bool, bool]:
         """A Replicated term beside a Varying one, of which each rank has its own: it counts once on each rank."""
         own = self.varying[0]
+        if own.averaged and powers is None and None not in (own.powers, self.copies[0].powers):
+            return None, True, False  # one more for both by the sum over the ranks: they stay unequal
         if self.copies[0].powers is None or 0 not in self.copies[0].powers or own.averaged:
             return powers, False, False  # a local mean may be divided by the number of ranks later
         return own.powers if powers is None else powers, False, True
@@ -167,20 +136,35 @@ def _result(use: Use, powers: Any, base: Powers, faults: tuple[Fault, ...], once
     of = given[0] if len(given) == 1 else _of_all(given or [Power()])
     dims = Dimensions(use.maps, use.inputs, use.labels, use.shapes)
     varying = use.out is V
-    counts, extents = of.counts, of.extents
+    is_nonlinear = "N" in use.letters and use.op.name not in DEGREES
+    weights = weights_of(use) if is_nonlinear else of.weights | weights_of(use)
+    shares = _NONE if "N" in use.letters or not varying else of.shares | (weights & NORMALISED)
+    counts, extents, is_mean = of.counts, of.extents, False
+    added = _added(use, given)
+    if dims.extents and varying and len(use.letters) == 1 and use.letters != "N":
+        added *= dims.elements  # of features, too: they are elements of a later sum over rows
+    if added > 1 and base is None:
+        base = powers
     if dims.is_sum and varying:
         base = powers if base is None else base
-        counts, extents = _counts_of_sum(dims, counts) | of.ones, extents.union(dims.extents)
-        powers = _of_sum(powers, of.parts and dims.is_complete)
+        counts, extents = counts_of_sum(dims, counts | {of.added}), extents.union(dims.extents)
+        added, is_mean = dims.rows, not of.shares.isdisjoint(counts | of.weights | NORMALISED)
+        powers = powers if is_mean else _of_sum(powers, of.parts and dims.is_complete)
+    totals = totals_of(use) or of.totals
+    if dims.is_over_ranks:
+        totals |= {dims.elements} - {use.n}
+        counts |= {k // use.n for k in totals if not k % use.n}
     is_own = varying or bool(dims.stacked) or dims.is_over_ranks
     value = Power(
-        powers=powers, base=base if varying else None, averaged=is_own and of.averaged, parts=is_own and of.parts,
-        plain=of.plain or _meets_data(use), counts=counts, ones=of.ones | _ones(use), extents=extents,
-        totals=_totals(use) or of.totals, items=of.items | _items(use), stacked=dims.stacked,
+        powers=powers, base=base if varying or use.op.name in _OF_TERMS else None,
+        averaged=is_own and (of.averaged or is_mean), parts=is_own and of.parts,
+        plain=of.plain or _meets_data(use), counts=counts, weights=weights, added=added,
+        shares=_NONE if is_mean else shares, extents=extents,
+        totals=totals, items=of.items | items_of(use), stacked=dims.stacked,
         whole=of.whole if use.op.name in _SAME_SHAPE else dims.whole,
         travelled=_travelled(use, dims),
-        own_mean=of.own_mean and _is_own_mean(use, dims.is_sum), once=_once(use, once),
-        unsure=of.unsure | _unsure(use),
+        own_mean=of.own_mean if _is_own_mean(use, dims.is_sum) else None, once=_once(use, once),
+        unsure=of.unsure | unsure_of(use),
         divisions=of.divisions if varying else (), terms=_terms(use, given), met=of.met,
         has_unknown=_has_unknown(powers, of),
         events=of.events[-8:], faults=of.faults + faults,
@@ -207,82 +191,32 @@ def _of_all(given: Sequence[Power]) -> Power:
     """The powers of any of several operands, which are unknown if those of one are."""
     lists = [(each.divisions, each.events, each.faults) for each in given]
     divisions, events, faults = (tuple(dict.fromkeys(chain.from_iterable(each))) for each in zip(*lists, strict=True))
-    sets = [(each.counts, each.ones, each.extents, each.totals, each.items, each.unsure, each.met) for each in given]
-    counts, ones, extents, totals, items, unsure, met = (_NONE.union(*each) for each in zip(*sets, strict=True))
+    sets = [
+        (each.counts, each.weights, each.shares, each.extents, each.totals, each.items, each.unsure, each.met)
+        for each in given
+    ]  # fmt: skip
+    sets_of_all = (_NONE.union(*each) for each in zip(*sets, strict=True))
+    counts, weights, shares, extents, totals, items, unsure, met = sets_of_all
     return Power(
         powers=None if None in [each.powers for each in given] else ZERO,
         averaged=True in [each.averaged for each in given], parts=True in [each.parts for each in given],
-        plain=True in [each.plain for each in given], own_mean=True in [each.own_mean for each in given],
-        has_unknown=True in [each.has_unknown for each in given], counts=counts, ones=ones, extents=extents,
-        totals=totals, items=items, unsure=unsure, met=met, divisions=divisions, events=events, faults=faults,
+        plain=True in [each.plain for each in given], own_mean=next((x.own_mean for x in given if x.own_mean), None),
+        has_unknown=True in [each.has_unknown for each in given], counts=counts, weights=weights, shares=shares,
+        extents=extents, totals=totals, items=items, unsure=unsure, met=met, divisions=divisions, events=events,
+        faults=faults,
     )  # fmt: skip
 
 
-_NONE: frozenset[Any] = frozenset()
-
-
-def _counts_of_sum(dims: Dimensions, counts: frozenset[int]) -> frozenset[int]:
-    """The numbers of elements in a sum over rows of values in which numbers were summed before."""
-    return frozenset((dims.rows, dims.elements, *[dims.rows * each for each in counts]))
-
-
 _SAME_SHAPE = frozenset(("softmax", "log_softmax", "layer_norm", "rms_norm", "normalize"))
-_MASKS = {"where": 0, "smoothed_cross_entropy": 1}
-"""The operands that leave out elements."""
 
 
-def _ones(use: Use) -> frozenset[int]:
-    """The number of elements that a mask leaves: an array of zeros and ones, a condition, or labels to ignore."""
-    x = _mask(use)
-    if x is None:
-        return _NONE
-    if use.op.name == "smoothed_cross_entropy":
-        return _NONE if use.options[0] is None else frozenset((int(np.count_nonzero(x != use.options[0])),))
-    count = int(np.count_nonzero(x))
-    if x.dtype.kind != "b" and (count == x.size or np.count_nonzero(x == 1) != count):
-        return _NONE
-    size = max(math.prod(shape) for shape in use.shapes)
-    return frozenset((count, count * (size // max(x.size, 1))))
-
-
-def _mask(use: Use) -> Any:
-    """The operand that may be a mask, which is not on the tape; None without one."""
-    at = _MASKS.get(use.op.name, -1)
-    if use.op.name == "multiply":
-        at = next((i for i, each in enumerate(use.inputs) if each is None), -1)
-    x = use.arrays[at] if 0 <= at < len(use.arrays) else None
-    return x if type(x) is np.ndarray and x.shape and x.dtype.kind in "biuf" else None
-
-
-def _totals(use: Use) -> frozenset[int]:
-    """The number of elements of all ranks in a sum over a Shard, if the ranks have agreed on it."""
-    if use.op.name != "sum" or use.out is not P:
-        return _NONE
-    label = use.labels[0]
-    if type(label) is not Shard or not label.extent:
-        return frozenset()
-    summed = [d for d in use.options[0] if d != label.dim]
-    rest = math.prod(int(use.shapes[0][d]) for d in summed)
-    whole = math.prod(int(use.extents[d]) for d in summed)  # other axes may divide these dimensions
-    rows = {label.extent, int(use.extents[label.dim])}  # of the rows that this axis divides, and of all
-    return frozenset(extent * each for extent in rows for each in (1, rest, whole))
-
-
-def _items(use: Use) -> frozenset[int]:
-    """The number of items that a use sums over: the extent of the divided dimension, of all ranks together."""
-    label = use.labels[0]
-    if use.op.name != "sum" or use.out is not P or type(label) is not Shard:
-        return _NONE
-    if label.extent:
-        return frozenset((int(use.extents[label.dim]),))
-    return frozenset((use.n,)) if use.shapes[0][label.dim] == 1 else _NONE  # perhaps one of each rank
-
-
-def _unsure(use: Use) -> frozenset[str]:
-    """The axis, where a sum is over parts whose extents the ranks have not agreed on: theirs may differ."""
-    label = use.labels[0]
-    is_open = use.op.name == "sum" and use.out is P and isinstance(label, Shard) and not label.extent
-    return frozenset((use.axis,)) if is_open else _NONE
+def _added(use: Use, given: Sequence[Power]) -> int:
+    """The number of rows and of other values that were added: of ``+`` if they are scalars, as losses are."""
+    if use.out is not V or use.op.name not in (*_OF_TERMS, "sum"):
+        return 1
+    if use.op.name not in ("add", "subtract") or any(use.shapes):
+        return max([each.added for each in given], default=1)
+    return sum(each.added for each in given)
 
 
 def _is_own_mean(use: Use, is_sum: bool) -> bool:
@@ -314,6 +248,7 @@ def _meets_data(use: Use) -> bool:
 
 
 SCALINGS = frozenset(("multiply", "divide", "negative", "reshape", "astype"))
+_OF_TERMS = SCALINGS | {"add", "subtract"}
 _UNWEIGHTED = frozenset(("sum", "reshape", "squeeze", "expand_dims", "negative", "astype"))
 _ONE_TERM = ((0, 1.0),)
 _MOST_TERMS = 16
@@ -342,6 +277,8 @@ def scaled(use: Use, i: int, sign: int) -> Power:
     label, c = use.labels[1 - i], _scalar(use.arrays[i])
     if use.number is not None:
         value = _by_remembering(use, value, sign, label)
+    elif c is not None and use.labels[i] in _COPIES:
+        value = _by_count(use, value, c, sign, label)
     elif c is not None:
         value = _by_plain(use, value, c, sign, label)
     elif use.labels[i] is not V or use.shapes[i] == ():
@@ -354,14 +291,20 @@ def _by_remembering(use: Use, value: Power, sign: int, label: Label | None) -> P
     number = use.number
     if label is V and is_open(number):  # the extent of a whole value along this axis, or along others: the ranks decide
         return _by_plain(use, value, float(number), sign, label)
-    if number.rest != 1:
+    if number.rest not in (1, -1):
         value = _by_plain(use, value, number.rest, sign, label)
+    size = abs(float(number)) or 1.0
+    count = max(size, 1 / size)  # of whole rows: one over it is less than 1
+    is_divisor = (size >= 1) == (sign < 0) if number.counts == "all" else sign < 0
     if number.counts == "all":
-        value = value._replace(own_mean=sign < 0 and number.rest == 1 and int(number) in value.totals)
-    if number.counts and sign < 0:
+        is_own = is_divisor and round(count / abs(number.rest)) in value.totals
+        value = value._replace(own_mean=OwnMean(count, rest=abs(number.rest)) if is_own else None)
+    if number.counts and is_divisor:
         value = _by_rows(use, value._replace(items=_NONE), label)  # a mean over the items now
     power = sign * sum(each for axis, each in number.powers if axis in (use.axis, "*"))
-    if power == -1 and round(max(float(number), 1 / float(number))) in value.items:  # or the mean of one of each rank
+    if label is V and not power and number.powers:  # the mean along another axis: a divisor may lack its size
+        value = value._replace(counts=value.counts | {k // int(count) for k in value.counts if not k % int(count)})
+    if power == -1 and round(count) in value.items:  # or the mean of one of each rank
         return value.times(frozenset((-1, 0)))._replace(items=_NONE)
     return value.shifted(power, Event("size", use.place, power)) if power else value
 
@@ -373,6 +316,15 @@ def _by_rows(use: Use, value: Power, label: Label | None) -> Power:
     if use.number.counts == "own":
         return _averaged(use, value, float(use.number))
     return value.partial()._replace(parts=True) if value.counts else value
+
+
+def _by_count(use: Use, value: Power, c: float, sign: int, label: Label | None) -> Power:
+    """A value by a number that was computed off the tape. It may count anything, where the ranks do not know."""
+    found = _by_plain(use, value, c, sign, label)
+    is_known = use.decided in ("own", "all", "added") or (
+        label is not V and c != 0 and counted(abs(c) if sign < 0 else 1 / abs(c), value.totals) is not None
+    )
+    return found if is_known else found._replace(powers=None, base=None)
 
 
 def is_open(number: Any) -> bool:
@@ -395,72 +347,120 @@ def _reweighted(use: Use, value: Power, c: float | None, sign: int) -> Power:
 
 def _by_plain(use: Use, value: Power, c: float, sign: int, label: Label | None) -> Power:
     """A value times or by a plain number, as far as the ranks have decided what it is."""
-    if c in (1.0, -1.0) and not (label is V and value.counts == {0}):  # a rank without rows divides by max(0, 1)
+    if c in (1.0, -1.0) and label is not V:  # else it may be that of a rank with one row, or with none
         return value
     if not c or not math.isfinite(c):
-        return value._replace(own_mean=False)
+        return value._replace(own_mean=None)
+    divisor = abs(c) if sign < 0 else 1 / abs(c)
     if value.powers is None:  # the ranks decide nevertheless: what they decide of a number before it may make it known
         is_open = label is V and not use.decided
-        return value._replace(own_mean=False, divisions=(*value.divisions, use.place) if is_open else value.divisions)
-    divisor = abs(c) if sign < 0 else 1 / abs(c)
-    k = whole_divisor(divisor)
+        value = value.divided(divisor)
+        return value._replace(divisions=(*value.divisions, use.place)) if is_open else value
+    k = counted(divisor, value.totals) or whole_divisor(divisor)
     if use.decided == "left out":
         return value
-    return _by_decided(use, value, c, sign, k) if label is V else _of_whole(use, value, c, sign, k)
+    return _by_decided(use, value, c, sign, divisor) if label is V else _of_whole(use, value, c, sign, k)
 
 
-def _by_decided(use: Use, value: Power, c: float, sign: int, k: int) -> Power:
-    """A Varying value times or by a plain number, whose divisor is the integer `k`, or 0."""
+def _by_decided(use: Use, value: Power, c: float, sign: int, divisor: float) -> Power:
+    """A Varying value times or by a plain number."""
     if use.decided == "own":
-        return _averaged(use, value, k)
-    if use.decided == "all":
-        return value.partial()._replace(parts=True, own_mean=True)
-    value = value._replace(own_mean=False)
+        own = own_count(divisor, (*value.counts, *value.weights, value.added))
+        if own is None:  # the elements are divided before they are summed
+            return value._replace(shares=value.shares | {counted(divisor, (round(divisor),)) or divisor})
+        return _averaged(use, value, own)
+    if use.decided in ("all", "added"):
+        if value.base is None and (use.decided == "added" or not value.averaged):  # likewise: no rows are missing then
+            value = value.times(frozenset((-1,)))._replace(shares=value.shares | NORMALISED)
+        return value.partial()._replace(parts=True, own_mean=_own_mean(value, divisor, use.n))
+    value = value.divided(divisor)
     if use.decided == "constant":
         return value
     value = value._replace(divisions=(*value.divisions, use.place))
-    return value.times(times(of_number(c, use.n, True), sign))
+    more = frozenset((-1, 0, 1)) if use.decided == "open" else ZERO
+    return value.times(times(of_number(c, use.n, True) | more, sign))
 
 
-def _of_whole(use: Use, value: Power, c: float, sign: int, k: int) -> Power:
+def _own_mean(value: Power, count: float, n: int) -> OwnMean:
+    """A mean by a plain number, which may be that of the rows of as many microbatches as a row has elements.
+
+    It is one of the numbers of `totals`, or about n times one of `counts`.
+    """
+    known = value.totals if n == 1 else value.counts
+    if len(known) < 2:
+        return OwnMean(count, frozenset(e for e in value.extents if e and not count % e))
+    own = min(known, key=lambda k: abs(count / n - k))
+    return OwnMean(count, frozenset(own // k for k in known if 0 < k < own))
+
+
+def _of_whole(use: Use, value: Power, c: float, sign: int, k: float) -> Power:
     """One value of all ranks times or by a plain number."""
     is_own = bool(k) and k in value.totals
-    value = value._replace(own_mean=is_own)
-    if use.decided in ("own", "all"):  # along another axis: it counts rows, and not ranks
+    if is_own:
+        value = value.divided(k) if value.own_mean else value._replace(own_mean=_own_mean(value, k, 1))
+    if use.decided in ("own", "all", "added"):  # along another axis: it counts rows, and not ranks
         return value
     if is_own:
-        return value._replace(totals=frozenset(), counts=frozenset(), items=frozenset())
-    if k >= 3 and k in value.counts - value.ones and k != use.n:
+        value = value.partial() if use.is_one and value.base is not None else value
+        return value._replace(base=None, totals=frozenset(), counts=frozenset(), items=frozenset())
+    divisor = abs(c) if sign < 0 else 1 / abs(c)
+    value = value.divided(divisor) if value.own_mean else value._replace(own_mean=_of_count(value, divisor))
+    if k >= 3 and k in value.counts - value.weights and k != use.n:
         return value.shifted(1, Event("count", use.place, k))
     powers = of_number(c, use.n, False)
     if sign < 0 and is_computed(c):  # perhaps a sum of weights, or their mean over the ranks
         powers |= {-1, 1}
-    if value.counts and not any(round(abs(c)) % count == 0 for count in value.counts | value.extents if count > 1):
+    rows = value.counts | value.extents | {k // use.n for k in value.totals}
+    if rows and not any(round(abs(c)) % count == 0 for count in rows if count > 1):
         powers -= {-1} if abs(c) > 1 else set()  # a number that is no multiple of a rank's rows does not count them
     return value.times(times(powers, sign))
 
 
+def _of_count(value: Power, divisor: float) -> OwnMean | None:
+    """A mean by a number that may count the rows of all ranks, or those of them that a mask leaves."""
+    known = counted(divisor, value.totals)
+    if known is not None:
+        return _own_mean(value, known, 1)
+    is_open = bool(value.totals) and max(value.weights, default=math.inf) <= divisor <= max(value.totals)
+    return OwnMean(divisor, frozenset((math.inf,))) if is_open else None
+
+
 def _averaged(use: Use, value: Power, count: float) -> Power:
-    """A sum over this rank's rows that is divided by their number."""
+    """A sum over this rank's rows that is divided by their number, or 0 for one that is on the tape."""
+    kind = "ratio" if not count else "weights" if count in value.weights else "own"
     return value.complete()._replace(
-        averaged=True, own_mean=True, counts=frozenset((int(count),)),
-        events=(*value.events, Event("ones" if count in value.ones else "own", use.place, count)),
+        averaged=True, own_mean=OwnMean(count), counts=frozenset((int(count),)) if count else value.counts, added=1,
+        events=(*value.events, Event(kind, use.place, count)),
     )  # fmt: skip
 
 
 def _product(use: Use) -> Power:
     off = [i for i, each in enumerate(use.inputs) if each is None]
-    if len(off) == 1 and use.shapes[off[0]] == () and use.labels[off[0]] not in _COPIES:
+    if len(off) == 1 and use.shapes[off[0]] == ():
         return scaled(use, off[0], 1)
     return of_operation(use) if not off or _is_array(use, off) else of_operation(use)._replace(powers=None)
 
 
 def _quotient(use: Use) -> Power:
     off = [i for i, each in enumerate(use.inputs) if each is None]
-    if off == [1] and use.shapes[1] == () and use.labels[1] not in _COPIES:
+    if off == [1] and use.shapes[1] == ():
         return scaled(use, 1, -1)
     value = of_operation(use)
+    if value.parts and value.base is not None and value.powers == value.base and not off:
+        return _averaged(use, value, 0)  # a ratio of sums over parts
+    if not off and use.shapes[1] == () and use.out is not V:
+        return value._replace(own_mean=_of_count(use.first, _scalar(use.arrays[1]) or 0.0))
+    if off == [1] and _counts_each(use.arrays[1], use.first):
+        return value.complete()._replace(averaged=True)
     return value if not off or off == [0] or _is_array(use, off) else value._replace(powers=None)
+
+
+def _counts_each(x: Any, value: Power) -> bool:
+    """Whether an array counts the elements of each of several sums, or sums up their weights."""
+    if value.base is None or not isinstance(x, np.ndarray) or x.dtype.kind not in "iuf" or not x.size:
+        return False
+    numbers, total = (*value.weights, *[k * x.size for k in value.counts]), float(x.sum(dtype=np.float64))
+    return any(abs(total - k) <= 1e-6 * k for k in numbers)
 
 
 def _is_array(use: Use, off: Sequence[int]) -> bool:
@@ -472,7 +472,7 @@ def _logarithm(use: Use) -> Power:
     """A factor in the argument of a logarithm is a term of the result, which has no gradient."""
     value = of_operation(use)
     is_known = use.out is not V and use.first.powers is not None
-    return value._replace(powers=ZERO) if is_known else value
+    return value._replace(powers=ZERO, base=None) if is_known else value
 
 
 def _power(use: Use) -> Power:
@@ -501,7 +501,7 @@ def _mean(use: Use) -> Power:
     terms = tuple((max(each, 1) * count, weight / max(count, 1)) for each, weight in state.terms)
     met = value.met | {use.place} if use.number is not None else value.met  # the mean of a BatchNorm
     return value._replace(
-        averaged=True, own_mean=True, counts=frozenset({count, mine}), terms=terms, met=met,
+        averaged=True, own_mean=OwnMean(count), counts=frozenset({count, mine}), terms=terms, met=met,
         extents=value.extents.union([int(shape[d]) for d in axes]),
         events=(*value.events, Event("mean", use.place, mine))[-8:],
     )  # fmt: skip
@@ -524,7 +524,8 @@ def _contrastive(use: Use) -> Power:
 _LEAST_ROWS = 3
 OPERATIONS: dict[str, Callable[[Use], Power]] = {
     **dict.fromkeys(("log", "log2", "log10"), _logarithm),
-    "multiply": _product, "divide": _quotient, "power": _power, "mean": _mean, "cross_entropy": _contrastive,
+    "multiply": _product, "divide": _quotient, "power": _power, "mean": _mean,
+    "clip": lambda use: of_operation(use._replace(letters="aSS")), "cross_entropy": _contrastive,
     "cross_entropy_sum": _contrastive, "add_rows": _rows_added,
 }  # fmt: skip
 """Operations whose rule reads a number or an option."""
@@ -559,7 +560,7 @@ def over_ranks(value: Power, event: Event) -> Power:
         powers = powers | frozenset(x - 1 for x in powers)
     if value.travelled == 2 and powers is not None:
         powers = powers | frozenset(x + 1 for x in powers)
-    return _made_one(value)._replace(powers=powers, whole=frozenset()).shifted(1, event)
+    return _made_one(value)._replace(powers=powers, base=value.base, whole=frozenset()).shifted(1, event)
 
 
 def _made_one(value: Power) -> Power:

@@ -16,7 +16,7 @@ from autograd.errors import ScaleError, ScaleWarning, find_site
 from ..checks import modes
 from ..checks.reports import warn_once
 from .examination import verdict_of
-from .microbatches import is_own_mean, text_of
+from .microbatches import Microbatch, own_mean_of, text_of
 from .walk import Walk
 
 __all__ = ["StageLosses"]
@@ -34,7 +34,7 @@ class StageLosses:
 
     def __init__(self, mesh: Any, axis: str | None):
         self._mesh, self._axis = mesh, axis
-        self._means: list[bool] = []
+        self._found: list[Microbatch] = []
         self._faults: dict[str, tuple[bool, str, int]] = {}
 
     def note(self, losses: Sequence[Any], recording: Any) -> None:
@@ -42,7 +42,7 @@ class StageLosses:
         if not losses or modes.scale == "off":
             return
         verdict = verdict_of(losses, recording, self._mesh)
-        self._means.append(is_own_mean(losses, recording, recording.scale or Walk(recording, self._mesh.grid)))
+        self._found.append((own_mean_of(losses, recording, recording.scale or Walk(recording, self._mesh.grid)), 0))
         for _, is_error, text, site in () if verdict is None else verdict.faults((), self._axis):
             self._faults.setdefault(text, (is_error, *(site or find_site())))
         recording.scale = recording.scale if verdict is None else False
@@ -50,10 +50,10 @@ class StageLosses:
     @property
     def count(self) -> int:
         """The number of faults on this rank."""
-        m = len(self._means)
-        if m > 1 and all(self._means):
-            text = text_of(m, "of this step", f"the pipeline adds the losses of m = {m} microbatches, each a loss")
-            self._faults.setdefault(text, (modes.scale == "error", *find_site()))
+        told = text_of(self._found, "of this step", "the pipeline adds the losses of m = {m} microbatches, each a loss")
+        if told is not None:
+            kind, text = told
+            self._faults.setdefault(text, (kind is ScaleWarning and modes.scale == "error", *find_site()))
         return len(self._faults)
 
     def tell(self, group: Any) -> None:

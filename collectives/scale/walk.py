@@ -37,10 +37,11 @@ from autograd.engine.recording import (
 from autograd.engine.state import state
 from autograd.layouts.layout import C, Grid, Label, Layout, Shard, V
 
-from .numbers import Division, Evidence, is_power_of_ten, whole_divisor
+from .numbers import Division, Evidence, is_weight, whole_divisor
 from .powers import DATA, UNKNOWN, Power
-from .rules import COLLECTIVES, OPERATIONS, Use, is_open, of_operation
+from .rules import COLLECTIVES, OPERATIONS, is_open, of_operation
 from .sums import Sum
+from .uses import Use
 
 __all__ = ["Walk"]
 
@@ -122,7 +123,7 @@ class Walk:
         self._others: dict[int, Walk] = {}  # of the tapes from which values are imported; they live as long as this one
         self._decided: dict[int, dict[str, str]] = {}  # of a place, along each axis
         self._agreed = set[int]()  # the places of sums before which all ranks had the same powers
-        self._counted: dict[int, tuple[frozenset[int], frozenset[int], frozenset[int]]] = {}
+        self._counted: dict[int, tuple[frozenset[float], frozenset[float], frozenset[int]]] = {}
         self._unknown = (UNKNOWN,) * len(grid.names)
 
     def at(self, place: int) -> tuple[Power, ...]:
@@ -172,7 +173,7 @@ class Walk:
         self._agreed.add(place)
         self._forget(place)
 
-    def know(self, place: int, totals: set[int], counts: set[int], extents: set[int]) -> None:
+    def know(self, place: int, totals: set[float], counts: set[float], extents: set[int]) -> None:
         """Keep the numbers of elements that a sum over ranks at a place has added: of all ranks, of each, and the
         extents of their dimensions."""
         self._counted[place] = frozenset(totals), frozenset(counts), frozenset(extents)
@@ -183,12 +184,11 @@ class Walk:
         powers = [power for name, power in zip(self.grid.names, self.at(place), strict=True) if name in axes]
         terms = next((power.terms for power in powers if power.terms), ())
         divisions = self.divisions(place, axes)
-        counts = sorted({count for power in powers for count in power.counts})
         return Evidence(
             tuple(division for _, division in divisions),
-            tuple((count, abs(weight)) for count, weight in terms if count), tuple(counts),
-            any(power.averaged for power in powers), tuple(sorted({n for power in powers for n in power.extents})),
-            self._digest(place, [at for at, _ in divisions]),
+            tuple((count, abs(weight)) for count, weight in terms if count), _numbers(powers, "counts"),
+            any(power.averaged for power in powers), _numbers(powers, "extents"),
+            self._digest(place, [at for at, _ in divisions]), _others(powers),
         )  # fmt: skip
 
     def _digest(self, place: int, divisions: Sequence[int]) -> int:
@@ -212,14 +212,16 @@ class Walk:
         powers = self.at(place)
         places = sorted({at for k, name in enumerate(self.grid.names) if name in axes for at in powers[k].divisions})
         found = []
+        along = [k for k, name in enumerate(self.grid.names) if name in axes]
         for at in places:
             parents, divisor = parents_of(self.node(at)), self.divisor(at)
             assert divisor is not None
-            before = self.at(max(parents))  # the counts along any of the axes are those of this rank
-            along = [before[k] for k, name in enumerate(self.grid.names) if name in axes]
-            counts, extents = ({n for each in along for n in getattr(each, of)} for of in ("counts", "extents"))
-            is_weight = op_of(self.node(at)).name == "multiply" and is_power_of_ten(whole_divisor(divisor))
-            found.append((at, Division(divisor, tuple(sorted(counts)), tuple(sorted(extents)), is_weight)))
+            before = [self.at(max(parents))[k] for k in along]  # the counts along any of them are those of this rank
+            if not any(each.counts for each in before):  # elements are divided before they are summed
+                before = [powers[k] for k in along]
+            is_round = op_of(self.node(at)).name == "multiply" and is_weight(whole_divisor(divisor))
+            counts, extents = _numbers(before, "counts"), _numbers(before, "extents")
+            found.append((at, Division(divisor, counts, extents, _others(before), is_round)))
         return found
 
     def number(self, at: int) -> Any:
@@ -292,10 +294,12 @@ class Walk:
         if at in self._counted:
             totals, counts, extents = self._counted[at]
             found = [
-                each._replace(totals=totals or each.totals, counts=counts, extents=extents)
-                if axis in call.axes else each
-                for axis, each in zip(self.grid.names, found, strict=True)
-            ]
+                each._replace(totals=totals | each.totals, counts=counts, extents=extents) if axis in call.axes
+                else each._replace(counts=totals or each.counts, added=1 if totals else each.added)
+                if out.labels[k] is V
+                else each._replace(totals=totals or each.totals)
+                for k, (axis, each) in enumerate(zip(self.grid.names, found, strict=True))
+            ]  # fmt: skip
         return tuple(found)
 
     def _operation(self, at: int, node: Any, signature: Any) -> tuple[Power, ...]:
@@ -317,7 +321,7 @@ class Walk:
             inputs = tuple([None if each is None else each[k] for each in given])
             found.append(rule(Use(
                 op, at, letters, inputs, labels, out.labels[k], signature.shapes, extents, maps, arrays_of(node),
-                options, self.grid.sizes[k], number, axis, _along(self._decided.get(at), axis),
+                options, self.grid.sizes[k], number, axis, _along(self._decided.get(at), axis), V not in out.labels,
             )))  # fmt: skip
         return tuple(found)
 
@@ -359,6 +363,16 @@ class Walk:
         return self.at(parents[0]) if parents[0] >= 0 else self._of_layout(options[0], False)
 
 
+def _numbers(powers: Sequence[Power], of: str) -> tuple[Any, ...]:
+    return tuple(sorted({n for power in powers for n in getattr(power, of)}))
+
+
+def _others(powers: Sequence[Power]) -> tuple[float, ...]:
+    """The number of values that were added, and the sums of weights, if these are not those of many terms."""
+    weights = sorted({w for power in powers for w in power.weights})
+    return (max([each.added for each in powers], default=1), *(weights if len(weights) <= _MOST_WEIGHTS else ()))
+
+
 def _along(decided: dict[str, str] | None, axis: str) -> str:
     """Return the decision about a number along an axis, perhaps by the ranks along others.
 
@@ -367,7 +381,7 @@ def _along(decided: dict[str, str] | None, axis: str) -> str:
     if not decided:
         return ""
     known = decided.get(axis)
-    return ("own" if {"own", "all"} & {*decided.values()} else "") if known is None else known
+    return ("own" if {"own", "all", "added"} & {*decided.values()} else "") if known is None else known
 
 
 def _plain_scalars(arrays: Sequence[Any]) -> list[int]:
@@ -385,6 +399,7 @@ def _extents(layout: Layout, shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(whole)
 
 
+_MOST_WEIGHTS = 16
 _SPAN = 1 << 40  # of the places of one run
 _STEPS: dict[str, Any] = {
     "import": Walk._imported, "output": Walk._output, "entered parameter": Walk._entered, "start": Walk._started,

@@ -1,4 +1,4 @@
-"""Numbers that remember the number of ranks: through * and / only, and like plain numbers in everything else."""
+"""Numbers that remember the number of ranks: through products and powers, and like plain numbers in everything else."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 import math
 import pickle
 from collections.abc import Callable
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,13 @@ REMEMBERED: dict[str, tuple[Callable[[Any], Any], dict[str, int]]] = {
     "n / n": (lambda n: n / n, {}),
     "n * tp": (lambda n: n * size_of(3, "tp"), {"dp": 1, "tp": 1}),
     "prod": (lambda n: math.prod([2, n]), {"dp": 1}),
+    "-n": (lambda n: -n, {"dp": 1}),
+    "-(n / 3)": (lambda n: -(n / 3), {"dp": 1}),
+    "abs": (abs, {"dp": 1}),
+    "n**2": (lambda n: n**2, {"dp": 2}),
+    "n**-1": (lambda n: n**-1, {"dp": -1}),
+    "n**0.5": (lambda n: n**0.5, {"dp": Fraction(1, 2)}),
+    "n**0": (lambda n: n**0, {}),
 }  # fmt: skip
 
 
@@ -43,13 +51,13 @@ def test_what_remembers(name: str) -> None:
 
 
 FORGOTTEN: list[Callable[[Any], Any]] = [
-    lambda n: n + 1, lambda n: 1 - n, lambda n: n // 3, lambda n: 7 % n, lambda n: n**2, lambda n: -n, lambda n: n << 1,
-    lambda n: n & 1, lambda n: divmod(7, n), int, float, complex, round, abs, lambda n: range(n)[1],
+    lambda n: n + 1, lambda n: 1 - n, lambda n: n // 3, lambda n: 7 % n, lambda n: 2**n, lambda n: n << 1,
+    lambda n: n & 1, lambda n: divmod(7, n), int, float, complex, round, lambda n: range(n)[1],
     lambda n: sum([n, n]), lambda n: n == 4, lambda n: n < 5, lambda n: {n: 1}[4], json.dumps,
     lambda n: pickle.loads(pickle.dumps(n)),
     copy.deepcopy, lambda n: f"{n:03d}", lambda n: "x" * n, lambda n: [0] * n, lambda n: n == "a",
     lambda n: n in (1, 4), lambda n: np.zeros(n).shape, lambda n: np.asarray(n).dtype, lambda n: n * True,
-    lambda n: n * 1j,
+    lambda n: n * 1j, lambda n: pow(n, 2, 3), lambda n: (-n) ** 0.5, lambda n: n**RankInt(1, ("dp",)),
 ]  # fmt: skip
 
 

@@ -786,6 +786,90 @@ def s_root(p: Any, n: int) -> Any:
     return np.sqrt(s_rows(p, n))
 
 
+# -- what a number counts ----------------------------------------------------------------------------------------------
+MASK = numpy.where(numpy.arange(60) % 7 < 2, 0.0, 1.0)
+MASK[:9] = 0.0
+SOFT = MASK * (1.0 + numpy.arange(60) / 60)
+LENGTHS = 3 + numpy.arange(12) % 7
+
+
+def by_mask(e: Ranks, of: Callable[[Any], Any], weights: Any = MASK, is_cast: bool = False) -> Any:
+    """The sum of each rank's weighted losses by a function of the sum of its own weights."""
+    if not is_cast:
+        return total((err(e) * e.own(weights)).sum() / of(e.own(weights).sum()))
+    d, m = (cc.cast(x, "dp", to=V) for x in (labelled(e) * e.rows(weights), e.rows(weights)))
+    return total(d.sum() / of(m.sum()))
+
+
+def by_both_sums(e: Ranks) -> Any:
+    """The fix of a ratio of two sums over each rank's rows."""
+    d, m = (cc.cast(x, "dp", to=V) for x in (labelled(e) * e.rows(MASK), e.rows(MASK)))
+    return total(d.sum()) / total(m.sum())
+
+
+def by_means_and_sums(e: Ranks) -> Any:
+    """The fix of a mean by each rank's own weights."""
+    own = e.own(SOFT).sum()
+    return total((err(e) * e.own(SOFT)).sum() / own * own) / total(ag.tensor(own))
+
+
+def s_by_mask(p: Any, n: int, weights: Any = MASK) -> Any:
+    return (((X @ p["w"] - Y) ** 2) * weights).sum() / weights.sum()
+
+
+def s_by_weights(p: Any, n: int) -> Any:
+    return s_by_mask(p, n, SOFT)
+
+
+def episodes(e: Ranks) -> list[Any]:
+    """The mean loss of each of this rank's episodes, which have lengths of their own."""
+    w = e.p("w")
+    return [((SEQUENCES[i, : LENGTHS[i]] @ w - 1.0) ** 2).mean() for i in e.own(numpy.arange(12))]
+
+
+def s_episodes(p: Any, n: int) -> Any:
+    return sum(((SEQUENCES[i, : LENGTHS[i]] @ p["w"] - 1.0) ** 2).mean() for i in range(12)) / 12
+
+
+def padded(e: Ranks) -> Any:
+    """The mean loss of each of this rank's padded sequences."""
+    mask = (numpy.arange(10) < e.own(LENGTHS)[:, None]) * 1.0
+    return ((e.own(SEQUENCES) @ e.p("w") - 1.0) ** 2 * mask).sum(axis=1) / mask.sum(axis=1)
+
+
+def own_pairs(e: Ranks) -> Any:
+    z = np.tanh(e.own(X) @ e.p("g"))
+    return (((z[:, None] - z[None]) ** 2).sum(axis=2)).sum() / (len(z) * (len(z) - 1))
+
+
+def s_own_pairs(p: Any, n: int) -> Any:
+    def one(i: Any) -> Any:
+        z = np.tanh(X[i] @ p["g"])
+        return ((z[:, None] - z[None]) ** 2).sum() / (len(z) * (len(z) - 1))
+
+    return sum(parts(n, one)) / n
+
+
+def s_half(p: Any, n: int) -> Any:
+    return 0.5 * s_rows(p, n)
+
+
+def s_two_terms(p: Any, n: int) -> Any:
+    return s_rows(p, n) + (np.tanh(X @ p["g"]) ** 2).mean()
+
+
+def decay(e: Ranks) -> Any:
+    return 0.3 * (e.p("w") ** 2).sum()
+
+
+def s_decay(p: Any, n: int) -> Any:
+    return s_rows(p, n) + 0.3 * (p["w"] ** 2).sum()
+
+
+OWN: dict[str, Callable[[Any], Any]] = {
+    "its ones": lambda k: k, "at least 1": lambda k: np.maximum(k, 1.0), "clipped": lambda k: np.clip(k, 1.0, 1e9),
+    "ones + 1e-6": lambda k: k + 1e-6, "1e-8 + ones": lambda k: 1e-8 + k,
+}  # fmt: skip
 MEAN_OF_DATA = "data whose mean over the ranks was taken may be sums of their rows"
 OFF_TAPE = "a scalar that was computed off the tape may count anything"
 FUNCTION = "a function of Varying values may be one of a sum of different ones"
@@ -816,7 +900,7 @@ HABITS: dict[str, Habit] = {
     "weights of rows": Habit(weighted_rows, s_weighted),
     "weights by means": Habit(weighted_by_means, s_weighted),
     "weights by a mean that is a number": Habit(weighted_by_a_number, s_weighted),
-    "weights of each rank": Habit(weighted_by_own, s_weighted, SILENT, "a sum of weights may be any number"),
+    "weights of each rank": Habit(weighted_by_own, s_weighted, WARNED, LARGE),
     "decay on each rank": Habit(penalised_on_each_rank, s_penalised, MEETS, "Replicated"),
     "sum in a node and over nodes": Habit(hierarchical, s_sequences, axes=two("cp")),
     "mean in a node, sum over nodes": Habit(hierarchical_mean, s_sequences, WARNED, LARGE, two("cp")),
@@ -889,8 +973,7 @@ HABITS: dict[str, Habit] = {
     "weights of tasks": Habit(uncertainty, s_uncertainty),
     "weights of tasks, summed": Habit(uncertainty_summed, s_uncertainty, WARNED, UNEQUAL),
     "distillation": Habit(lambda e: distilled(e, mean), s_distilled),
-    "distillation, summed": Habit(  # as many classes as ranks would leave it open
-        lambda e: distilled(e, total), s_distilled, WARNED, LARGE, lambda n: {"dp": n + (n == 3)}),
+    "distillation, summed": Habit(lambda e: distilled(e, total), s_distilled, WARNED, LARGE),
     "mixup": Habit(lambda e: mixup(e, mean), s_mixup),
     "mixup, summed": Habit(lambda e: mixup(e, total), s_mixup, WARNED, LARGE),
     # metrics
@@ -899,5 +982,53 @@ HABITS: dict[str, Habit] = {
     "overlap of each rank": Habit(overlap_of_each, s_overlap_of_each, SILENT, OWN_RATIO),
     "root of a mean of squares": Habit(root_mean_square, s_root),
     "root of a mean by the size": Habit(root_of_a_mean_by_the_size, s_root, ERROR, SMALL),
+    # what a number counts
+    **{f"a mask by {name}": Habit(lambda e, of=of: by_mask(e, of), s_by_mask, WARNED, LARGE)
+       for name, of in OWN.items()},
+    **{f"a mask by {name}, cast": Habit(lambda e, of=of: by_mask(e, of, is_cast=True), s_by_mask, ERROR, LARGE)
+       for name, of in OWN.items()},
+    "weights by their sum": Habit(lambda e: by_mask(e, lambda k: k, SOFT), s_by_weights, WARNED, LARGE),
+    "weights by their sum, cast": Habit(lambda e: by_mask(e, lambda k: k, SOFT, True), s_by_weights, ERROR, LARGE),
+    "a ratio of two sums, each over the ranks": Habit(by_both_sums, s_by_mask),
+    "weights by their sum, times it": Habit(by_means_and_sums, s_by_weights),
+    "a masked mean by the mean of the mask": Habit(
+        lambda e: total((err(e) * e.own(MASK)).mean() / e.own(MASK).mean()), s_by_mask, WARNED, LARGE),
+    "weights that were normalised": Habit(
+        lambda e: total((err(e) * (e.own(SOFT) / e.own(SOFT).sum())).sum()), s_by_weights, WARNED, LARGE),
+    "a mask by all of its ones": Habit(lambda e: total((err(e) * e.own(MASK)).sum() / MASK.sum()), s_by_mask),
+    "rows by their number, and added": Habit(lambda e: total((err(e) / len(e.own(Y))).sum()), s_rows, WARNED, LARGE),
+    "one over their number times rows": Habit(
+        lambda e: total((1 / len(e.own(Y)) * err(e)).sum()), s_rows, WARNED, LARGE),
+    "rows by that of all, and averaged": Habit(lambda e: mean((err(e) / 60).sum()), s_rows, WARNED, SMALL),
+    "rows by that of all, and added": Habit(lambda e: total((err(e) / 60).sum()), s_rows),
+    "an averaged sum by all": Habit(lambda e: mean(err(e).sum()) / 60, s_rows, WARNED, SMALL),
+    "one over all times an averaged sum": Habit(lambda e: 1 / 60 * mean(err(e).sum()), s_rows, WARNED, SMALL),
+    "an averaged sum over two axes by all": Habit(
+        lambda e: mean(total(err_on_two(e).sum(), "cp"), "dp") / 120, s_sequences, WARNED, SMALL, two("cp")),
+    "a sum over cp by its tokens, averaged over dp": Habit(
+        lambda e: mean(total(err_on_two(e).sum(), "cp") / (10 * len(e.own(SEQUENCES))), "dp"),
+        lambda p, n: s_sequences_of_ranks(p, min(n, 4)), axes=lambda n: {"dp": min(n, 4), "cp": 2}),
+    "episodes by their number": Habit(
+        lambda e: total(sum(episodes(e)) / len(e.own(LENGTHS))), s_episodes, WARNED, LARGE,
+        lambda n: {"dp": min(n, 4)}),
+    "episodes by that of all": Habit(lambda e: total(sum(episodes(e)) / 12), s_episodes),
+    "episodes by that of all, outside": Habit(lambda e: total(sum(episodes(e))) / 12, s_episodes),
+    "episodes by that of all, averaged": Habit(lambda e: mean(sum(episodes(e)) / 12), s_episodes, WARNED, SMALL),
+    "means of padded sequences": Habit(
+        lambda e: total(padded(e).mean()), lambda p, n: s_episodes(p, n), WARNED, LARGE,
+        lambda n: {"dp": min(n, 4)}),
+    "padded sequences by all": Habit(lambda e: total(padded(e).sum() / 12), s_episodes),
+    "pairs of own rows": Habit(lambda e: total(own_pairs(e)), s_own_pairs, WARNED, LARGE),
+    "pairs of own rows, averaged": Habit(lambda e: mean(own_pairs(e)), s_own_pairs),
+    "half of squares by own rows": Habit(
+        lambda e: total(err(e).sum() / (2 * len(e.own(Y)))), s_half, WARNED, LARGE, lambda n: {"dp": max(n, 3)}),
+    "only the penalty by the size": Habit(
+        lambda e: total(err(e).mean() + decay(e) / e.dp.size), s_decay, WARNED, UNEQUAL),
+    "one over the size times the penalty": Habit(
+        lambda e: total(err(e).mean() + 1 / e.dp.size * decay(e)), s_decay, WARNED, UNEQUAL),
+    "the penalty by the size, and rows by all": Habit(
+        lambda e: total(err(e).sum() / 60 + decay(e) / e.dp.size), s_decay),
+    "a term by all, and a mean": Habit(
+        lambda e: total(err(e).sum() / 60 + (np.tanh(e.own(X) @ e.p("g")) ** 2).mean()), s_two_terms, WARNED, UNEQUAL),
 }  # fmt: skip
 """Programs by what they train."""

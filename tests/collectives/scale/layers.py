@@ -157,6 +157,7 @@ EACH_WRONG = (
 EACH_SHARD_RIGHT = (lambda d, mesh, m: total(d.mean()) / m, lambda d, mesh, m: total(d.sum()) / 180)
 EACH_SHARD_WRONG = (
     Wrong(lambda d, mesh, m: total(d.mean()), (LARGE, "m = 5 "), lambda n: 5),
+    Wrong(lambda d, mesh, m: total(d.mean()) / m / mesh.axis("dp").size, (SMALL, "'dp'"), lambda n: 1 / n, True),
 )
 SILENT = {
     "the number of rows of the batch, of which a microbatch knows a part": lambda d, mesh, m: mean(d.sum() / 180),
@@ -164,7 +165,6 @@ SILENT = {
 }
 SHARD_SILENT = {
     "a number of microbatches is a plain number": lambda d, mesh, m: total(d.sum()) / 180 / m,
-    "it may be the number of one rank's rows": lambda d, mesh, m: total(d.mean()) / m / mesh.axis("dp").size,
 }
 
 
@@ -444,8 +444,6 @@ CONTEXT_PLAIN_RIGHT = (
     lambda d, mesh: total(d.sum(), CP) / 480, lambda d, mesh: total(total(d.mean(axis=(1, 2)), "cp").sum() / 12),
 )  # fmt: skip
 CONTEXT_PLAIN_SILENT = {
-    "the tokens that the sum along cp has added may be the rows of dp": lambda d, mesh: total(
-        total(d.mean(axis=(1, 2)), "cp").mean()),
     "the number of elements that two axes divide": lambda d, mesh: mean(total(d.sum(), "cp") / 480),
 }
 CP = ("dp", "cp")

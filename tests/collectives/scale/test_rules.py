@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+import operator
+from collections.abc import Callable
 from typing import Any
 
 import numpy
@@ -156,4 +159,33 @@ def test_counts_of_all_ranks() -> None:
     """A factor may be the count of any rank's mean, but a divisor behind a sum is one only if all have the same."""
     ranks = [Evidence(counts=(4, 8)), Evidence(counts=(5, 8))]
     assert _counts_of_all(ranks, 3, True) == {4, 5, 8} and _counts_of_all(ranks, 3, False) == {8}
-    assert _counts_of_all([Evidence(counts=(4,), extents=(3,))], 3, True) == set()
+    assert _counts_of_all([Evidence(counts=(4, 12), extents=(3, 4))], 3, True) == {4}  # 12 may be of 3 ranks
+
+
+SIZES: dict[str, Callable[[Any, Any], Any]] = {
+    "size * x": lambda n, x: n * x, "x * size": lambda n, x: x * n, "x / size": lambda n, x: x / n,
+    "1 / size * x": lambda n, x: 1 / n * x, "-size * x": lambda n, x: -n * x, "abs": lambda n, x: abs(n) * x,
+    "size**-1 * x": lambda n, x: n**-1 * x, "size**0.5 twice": lambda n, x: n**0.5 * (n**0.5 * x),
+    "size * 1.0": lambda n, x: n * 1.0 * x, "in place": operator.imul, "operator.mul": operator.mul,
+    "__rmul__": lambda n, x: x.__rmul__(n), "__mul__": lambda n, x: operator.mul(n, x),
+    "np.multiply": lambda n, x: np.multiply(n, x), "numpy.multiply": lambda n, x: numpy.multiply(n, x),
+    "numpy.divide": lambda n, x: numpy.divide(x, n), "math.prod": lambda n, x: math.prod([n, x]),
+    "sum": lambda n, x: sum([n * x]), "max": lambda n, x: max(n, 1) * x, "/= 1 / size": lambda n, x: x / (1 / n),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_a_size_on_either_side(name: str) -> None:
+    def program(is_penalty: bool) -> None:
+        with cc.Mesh(dp=3) as mesh:
+            w = ag.Parameter(numpy.ones(3))
+            rows = cc.from_local(numpy.random.default_rng(0).normal(size=(7, 3)), {"dp": Shard(0)})
+            with ag.Tape() as tape:
+                loss = cc.all_reduce(((rows @ cc.cast(w, "dp", to=R)) ** 2).mean(), "dp", to=I)
+                size = mesh.axis("dp").size
+                loss = loss + SIZES[name](size, (w * w).sum()) if is_penalty else SIZES[name](size, loss)
+            tape.backward(loss)
+
+    for is_penalty in (False, True):
+        with pytest.raises(ScaleError, match="axis 'dp'"):
+            cc.run(program, 3, is_penalty)
