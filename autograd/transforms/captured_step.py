@@ -249,7 +249,7 @@ class CapturedStep:
         with recorder:
             result = self._step(*given.structure.rebuild(given.leaves))
         if recorder.watch is not None:
-            recorder.watch.look()
+            recorder.watch.end()
         form.require_unwritten(given)
         result = form.own(given, result)
         self._runtime = next(filter(None, (runtime_of(type(x.array)) for x in recorder.leaves.values())), None)

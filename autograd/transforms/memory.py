@@ -26,6 +26,8 @@ from .reach import Reach
 __all__ = ["Memory", "Watch", "bits"]
 
 _OWN = ("autograd.optim", "autograd.nn", "autograd.random", "autograd.data", "parallel.")  # whose objects have state
+_LARGE_BYTES = 1 << 26
+"""An array of the program from this size on, such as a data set, is neither copied nor compared in flight."""
 _LEAF = ("array", "_grad", "_requires_grad", "layout", "pending", "used", "uses")
 
 
@@ -43,6 +45,7 @@ class Memory:
         self._keys = get_state()
         self._seen: dict[int, Any] = {}
         self._found = set(map(id, reach.objects))
+        self._large = {id(x) for x in reach.arrays.values() if is_large(x)}
         waiting = deque([*reach.objects, *reach.leaves.values()])
         while waiting:
             x = waiting.popleft()
@@ -64,7 +67,8 @@ class Memory:
     def _take(self, x: Any) -> Iterable[Any]:
         """Keep the values of an object, and return what it holds."""
         if isinstance(x, np.ndarray):
-            self._undo.append(_contents(x, x.copy()))
+            if id(x) not in self._large:
+                self._undo.append(_contents(x, x.copy()))
         elif isinstance(x, Leaf):
             return self._attributes(x, _LEAF)
         elif isinstance(x, dict):
@@ -151,6 +155,11 @@ def _contents(x: np.ndarray[Any, Any], kept: np.ndarray[Any, Any]) -> Callable[[
     return undo
 
 
+def is_large(x: Any) -> bool:
+    """Whether an array is so large that a copy of it might not fit into memory."""
+    return isinstance(x, np.ndarray) and x.nbytes >= _LARGE_BYTES
+
+
 class Watch:
     """The arrays that a step reaches, which only recorded calls may write while it is recorded.
 
@@ -161,6 +170,7 @@ class Watch:
 
     def __init__(self, reach: Reach):
         self._reach = reach
+        self._large = {path: _sum_of(x) for path, x in reach.arrays.items() if is_large(x)}
         self._known = dict(self._digests())
         self._gradients: dict[int, tuple[Leaf, int]] = {}
 
@@ -168,7 +178,15 @@ class Watch:
         for path, leaf in self._reach.leaves.items():
             yield path, _sum_of(leaf.array)
         for path, x in self._reach.arrays.items():
-            yield path, _sum_of(x)
+            if path not in self._large:
+                yield path, _sum_of(x)
+
+    def end(self) -> None:
+        """As `look`, for large arrays too, which no recorded call writes."""
+        self.look()
+        for path, digest in self._large.items():
+            if digest != _sum_of(self._reach.arrays[path]):
+                self._refuse(path)
 
     def look(self) -> None:
         """Raise CaptureError if an array, or a gradient, is not what the last recorded call left."""
@@ -210,10 +228,11 @@ def bits(reach: Reach, results: Iterable[Any]) -> dict[str, Any]:
         found[path] = _bits(leaf.array)
         found[f"{path}.grad"] = _bits(getattr(leaf._grad, "array", leaf._grad))
     for path, x in reach.arrays.items():
-        found[path] = _bits(x)
+        if not is_large(x):
+            found[path] = _bits(x)
     for k, place in enumerate(reach.places):  # of which a step may have made other arrays
         for i, x in enumerate(place.values()):
-            if isinstance(x, np.ndarray):
+            if isinstance(x, np.ndarray) and not is_large(x):
                 found[f"{place.path}, value {i} of place {k}"] = _bits(x)
     for x in reach.objects:
         if isinstance(x, Optimizer):

@@ -13,6 +13,7 @@ import operator
 import pickle
 import sys
 import threading
+import tracemalloc
 from collections import deque, namedtuple
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -746,6 +747,28 @@ def test_a_replay_that_is_wrong_is_told(fault: str) -> None:
             do(*data(i))
     named = {"result": "result 0", "parameter": "weight", "gradient": "weight.grad"}
     assert named.get(fault, "Adam") in str(told.value)
+
+
+@pytest.mark.parametrize("writes", [False, True])
+def test_a_large_data_set_is_not_copied(writes: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "_LARGE_BYTES", 1 << 20)
+    rows = numpy.ones((1 << 10, 1 << 8))
+
+    def step(i: Any) -> Any:
+        if writes:
+            rows[1] += 1
+        return (ag.tensor(rows[:4]) * ag.tensor(i)).sum()
+
+    do = ag.capture(step)
+    tracemalloc.start()
+    try:
+        for k in range(20):
+            do(numpy.float64(k))
+        assert tracemalloc.get_traced_memory()[1] < rows.nbytes // 2 and not writes
+    except CaptureError as error:
+        assert writes and "writes to rows by NumPy" in str(error)
+    finally:
+        tracemalloc.stop()
 
 
 def test_the_state_after_a_comparison_is_that_of_the_step() -> None:
