@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import DtypeError
+from ..errors import DtypeError, nested_in_itself
 from .read_only import Guarded
 
 __all__ = ["BOXED", "OF_MASKED", "require_plain", "require_plain_array"]
@@ -94,11 +94,18 @@ def require_plain(x: Any, what: str = "", *, numbers: bool = True) -> None:
 
     `numpy.asarray` makes a plain array of each of them, without a word. With ``numbers=False`` the dtype may be any.
     """
+    try:
+        _require_parts(x, what, numbers)
+    except RecursionError as error:
+        raise nested_in_itself(error) from None
+
+
+def _require_parts(x: Any, what: str, numbers: bool) -> None:
     kind = type(x)
     if issubclass(kind, list | tuple):
         if not set(map(type, x)) <= _NUMBERS:  # most lists are of numbers, which this tells in 10 ns each
             for item in x:
-                require_plain(item, what, numbers=numbers)
+                _require_parts(item, what, numbers)
         return
     if hasattr(kind, "__array__") and not hasattr(kind, "__array_ufunc__"):  # neither NumPy's nor like a Tensor
         what, x = what or f"given {kind.__name__}", _as_given(x)

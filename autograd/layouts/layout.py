@@ -19,10 +19,11 @@ an error (see `random`).
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from threading import RLock
 from typing import Any
-from weakref import ref
+from weakref import KeyedRef
 
 from ..errors import MeshError, typed_errors
 
@@ -246,24 +247,26 @@ class Layout(Mapping[str, Label]):
         )
 
 
-class _Interned(dict[Any, "ref[Any]"]):
+class _Interned(dict[Any, "KeyedRef[Any, Any]"]):
     """By key the one object of it, as long as it lives: a program may label values of ever new extents."""
 
-    __slots__ = ("_most",)
+    __slots__ = ("_gone",)
+
+    def __init__(self) -> None:
+        self._gone: deque[Any] = deque()  # references to what is gone; the collector may append at any time
 
     def made(self, key: Any, make: Callable[[], Any]) -> Any:
         """The object of a key, which is made if there is none that lives."""
         with _interning:  # or two threads would make two
+            while self._gone:
+                gone = self._gone.popleft()
+                if self.get(gone.key) is gone:
+                    del self[gone.key]
             known = self.get(key)
             found = None if known is None else known()
             if found is None:
-                if len(self) >= getattr(self, "_most", 64):
-                    for each in [*self]:
-                        if self[each]() is None:
-                            del self[each]
-                    self._most = 2 * len(self) + 64
                 found = make()
-                self[key] = ref(found)
+                self[key] = KeyedRef(found, self._gone.append, key)
             return found
 
 

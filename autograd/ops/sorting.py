@@ -467,7 +467,7 @@ def _whole(name: str, x: Any) -> Any:
 def unique(
     ar: Any, return_index: bool = False, return_inverse: bool = False, return_counts: bool = False,
     axis: int | None = None, *, equal_nan: bool = True, sorted: bool = True,
-) -> Any:  # fmt: skip
+) -> Any | tuple[Any, ...]:  # fmt: skip
     """Return the sorted unique elements, or the unique slices along an axis.
 
     Adjoint: each cotangent goes to the first occurrence of its element, and 0 to the others.
@@ -497,7 +497,7 @@ def _unique_of_standard(theirs: Any) -> Any:
     """One of the functions of the array API standard, which return named tuples and take nan for unequal to itself."""
 
     @typed_errors
-    def function(x: Any, /) -> Any:
+    def function(x: Any, /) -> Any | tuple[Any, ...]:  # a named tuple of a Tensor and arrays
         if not tensors_in((x,)):
             return theirs(x)
         x = _whole(f"numpy.{theirs.__name__}", x)

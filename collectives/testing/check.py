@@ -231,14 +231,21 @@ class _Tested:
     def run(self, size: int, everywhere: bool, beside: bool, forward: Any, adjoint: Any, report: Report) -> None:
         title = f"{self.name} {self.takes!r}"
         setting = proof.Setting({"a": size}, ["a"])
+        labels: list[Label] = []  # of the result, the same on every rank, so that processes need not send them
+
+        def probe() -> list[Any]:
+            label, columns = self.probe(setting, forward is None)
+            labels.append(label)
+            return columns
+
         try:
-            seen = _on_all_ranks(lambda: self.probe(setting, forward is None), size, everywhere)
+            seen = _on_all_ranks(probe, size, everywhere)
         except Exception as error:
             report.cases += 1
             report.failures.append(_raised(title, setting, error))
             return
-        gives = seen[0][0]
-        dense = forward if forward is not None else _Matrix(self, [columns for _, columns in seen])
+        gives = labels[0]
+        dense = forward if forward is not None else _Matrix(self, seen)
         back = adjoint if adjoint is not None else _Transpose(self, gives, dense)
         case = proof.Case(f"{title}->{gives!r}", (self.name,), self.takes, gives, self.use, dense, back, self.shapes,
                             self.dtype)  # fmt: skip

@@ -215,4 +215,4 @@ def test_a_writer_that_fails_is_named_on_all_ranks(tmp_path: Path) -> None:
         return ""
 
     first, second = on(program, tp=2)
-    assert first.startswith("FileNotFoundError") and "save: rank 0 could not write the file" in second
+    assert first.startswith("WriteError") and "save: rank 0 could not write the file" in second

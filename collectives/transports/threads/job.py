@@ -100,7 +100,7 @@ class ThreadsJob(Job):
 
         def begin_rank(*args: Any) -> None:
             thread = thread_of(*args)
-            _start(thread, self.size)
+            thread.start()  # without another thread the rank that is replaced stays failed
             threads.append(thread)  # `_join` comes to it: the thread that appends it is one that it waits for
 
         threads = [thread_of(rank) for rank in range(self.size)]
