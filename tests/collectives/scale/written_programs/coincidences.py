@@ -57,13 +57,13 @@ class Case:
 
 def data(n: int, sizes: Sizes) -> tuple[Any, Any, Any]:
     rows, features, classes = sizes(n)
-    return DATA[: rows * n, :features], DATA[100 : 100 + rows * n, 16 - classes :] if classes <= 16 else None, (
+    return DATA[: rows * n, :features], DATA[100 : 100 + rows * n, 16 - classes :], (
         LABELS[: rows * n] * (classes - 1))  # fmt: skip
 
 
 def matrix(g: Any, features: int, classes: int) -> Any:
     """A matrix (features, classes) of a parameter (4, 4)."""
-    return MADE[:features, :4] @ g @ MADE[4:8, :classes]
+    return ag.constant(MADE[:features, :4]) @ g @ ag.constant(MADE[4:8, :classes])
 
 
 def s_elements(sizes: Sizes) -> Any:

@@ -33,7 +33,8 @@ class Program(NamedTuple):
     ----------
     serial : the loss of one process, a function of the whole parameters and the number of ranks
     is_right : whether the gradients are those of `serial`
-    silent : the reason why nothing is told of a wrong program
+    silent : the reason why nothing is told of a wrong program, which has the tape of a right one
+    silent_at : for which numbers of ranks this is so; for all by default
     axes : the mesh for n ranks of dp
     ranks : the numbers of ranks for which this program is what it is
     """
@@ -44,6 +45,11 @@ class Program(NamedTuple):
     silent: str = ""
     axes: Callable[[int], Mapping[str, int]] = lambda n: {"dp": n}
     ranks: tuple[int, ...] = (2, 3, 4, 5)
+    silent_at: tuple[int, ...] = (2, 3, 4, 5)
+
+    def reason(self, n: int) -> str:
+        """Why nothing is told on n ranks, or ""."""
+        return self.silent if n in self.silent_at else ""
 
 
 class Rank(Ranks):

@@ -110,10 +110,10 @@ def s_padded_sums(p: Any, n: int) -> Any:
 
 def in_a_loop(e: Rank) -> Any:
     """Sequences one by one, each the mean of its tokens, and their mean: the code of a collator without padding."""
-    found = []
+    w, found = e.p("w"), []
     for x, m in zip(e.own(SEQUENCES), e.own(PADDED), strict=True):
         length = int(m.sum())
-        found.append(((x[:length] @ e.p("w") - 1.0) ** 2).mean())
+        found.append(((x[:length] @ w - 1.0) ** 2).mean())
     return found
 
 
@@ -218,7 +218,7 @@ PROGRAMS: dict[str, Program] = {
     "sequences: mean over ranks of sums by all": wrong(
         lambda e: mean(sequence_means(e).sum() / 12), s_padded_sequences),
     "sequences in a loop, by their number": wrong(
-        lambda e: total(sum(in_a_loop(e)) / len(in_a_loop(e))), s_padded_sequences),
+        lambda e: total(sum(in_a_loop(e)) / len(e.own(SEQUENCES))), s_padded_sequences),
     "sequences in a loop, stacked": wrong(lambda e: total(np.stack(in_a_loop(e)).mean()), s_padded_sequences),
     "sequences in a loop, by all": right(lambda e: total(sum(in_a_loop(e)) / 12), s_padded_sequences),
     "packed tokens, mean": wrong(lambda e: total(packed(e).mean()), s_padded_tokens),

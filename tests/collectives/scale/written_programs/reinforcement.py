@@ -104,9 +104,9 @@ def s(of: Any) -> Any:
 
 def one_by_one(e: Rank, divide: Any) -> Any:
     """The loop of a textbook: an episode after another, and the sum of their losses divided."""
-    found, steps = 0.0, 0
+    found, steps, m = 0.0, 0, e.p("m")
     for states, actions, rewards, length in zip(*map(e.own, (STATES, ACTIONS, REWARDS, LENGTHS)), strict=True):
-        logs = ag.ops.log_softmax(states[:length] @ e.p("m"))
+        logs = ag.ops.log_softmax(states[:length] @ m)
         chosen = logs[numpy.arange(length), actions[:length]]
         found = found - (chosen * discounted(rewards[:length])).sum()
         steps += int(length)
