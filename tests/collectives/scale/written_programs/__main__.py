@@ -20,14 +20,14 @@ def result(row: Program, n: int) -> tuple[str, str, str]:
     _, found = outcome(row, n, "off")
     told, _ = outcome(row, n)
     strict, _ = outcome(row, n, "error")
-    off = numpy.inf if found is None else difference(row, n, found)
+    off = numpy.inf if found is None else difference(row.serial, n, found)
     if row.is_right:
         judged = "passed" if not told and not strict else "falsely told"
         judged = "NOT RIGHT" if off > 1e-9 else judged
     else:
         judged = "told" if told else "unknowable" if row.reason(n) else "silent"
         judged = "NOT WRONG" if off < 1e-6 else judged
-    of = {} if found is None else ratios(row, n, found)
+    of = {} if found is None else ratios(row.serial, n, found)
     factors = ", ".join(f"{name} {numpy.nanmin(v):.3g}..{numpy.nanmax(v):.3g}" for name, v in of.items()
                         if not numpy.isnan(v).all())  # fmt: skip
     return judged, factors, (told or strict or [""])[0].split("\n")[0][:200]

@@ -14,7 +14,7 @@ from autograd import nn
 from collectives import I, R, V, Shard
 
 from ..meshes import SEQUENCES
-from .harness import K, Program, Rank, X, Y, mean, right, total, wrong
+from .harness import K, Program, Rank, Reading, X, Y, each_counts, mean, right, total, wrong
 
 BOTH, TP = ("dp", "cp"), ("dp", "tp")
 
@@ -151,7 +151,8 @@ for _name, _axes, _ranks in (("dp = cp", CP, (2, 3)), ("cp of 2", CP2, (3, 4))):
         f"{_name}: mean over dp, sum over cp, by 120": wrong(
             lambda e: total(mean(parts(e).sum()), "cp") / 120, s_tokens, axes=_axes, ranks=_ranks),
         f"{_name}: sums of sequences over cp, sum over dp of means": wrong(
-            lambda e: total(total(parts(e).sum(axis=1), "cp").mean()), s_sequences, axes=_axes, ranks=_ranks),
+            lambda e: total(total(parts(e).sum(axis=1), "cp").mean()), s_sequences, axes=_axes, ranks=_ranks,
+            reading=Reading("rows in the second dimension, which both axes divide", each_counts(s_sequences))),
         f"{_name}: labelled mean over both, size of cp times it": wrong(
             lambda e: e.mesh.axis("cp").size * total(labelled_parts(e).mean(), BOTH), s_tokens, axes=_axes,
             ranks=_ranks),

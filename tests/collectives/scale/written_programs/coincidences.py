@@ -13,7 +13,7 @@ import collectives as cc
 from autograd import nn
 from collectives import R, V
 
-from .harness import START, Program, Rank, mean, right, steps, total, wrong
+from .harness import START, Program, Rank, Reading, each_counts, mean, right, steps, total, wrong
 
 _random = numpy.random.default_rng(71)
 DATA = _random.normal(size=(256, 16))
@@ -127,7 +127,6 @@ WRONG_FORMS: dict[str, tuple[bool, Callable[[Case], Any], Any]] = {
     "labelled cross-entropy by the size": (True, lambda c: total(nn.cross_entropy(c.z, c.k)) / c.e.size, s_classes),
     "labelled cast, mean": (True, lambda c: total(cc.cast(c.d, "dp", to=V).mean()), s_elements),
 }
-ONE_ROW = "one element or row of each rank: a mean over it is the item itself, and their sum may be meant"
 
 
 def of(form: Callable[[Case], Any], sizes: Sizes, labelled: bool) -> Any:
@@ -166,11 +165,41 @@ def by_rows(rows: int, outputs: int) -> float:
 
 BATCHES = ((12, 3, 3), (24, 2, 2), (30, 3, 3), (9, 3, 3), (40, 2, 1), (24, 3, 2), (36, 6, 3), (16, 4, 2))
 
+def reading(sizes: str, form: str) -> Reading | None:
+    """What else a form means for these sizes."""
+    of_rows, of_elements, of_classes = (s(SIZES[sizes]) for s in (s_rows, s_elements, s_classes))
+    found = {
+        # as many rows of a rank as ranks: the mean over the ranks of the sums of each
+        **{(name, form): Reading("the mean over the ranks of a total of each", each_counts(s))
+           for name in ("rows == ranks", "all == ranks")
+           for form, s in (("sum by own rows", of_rows), ("sum by own elements", of_elements),
+                           ("cross-entropy sum by own", of_classes))},
+        # the elements of a rank are as many as the rows of all
+        ("classes == ranks", "sum by own elements"): Reading("the sum by the rows of all", of_rows),
+        ("two rows of each rank", "sum by own elements"): Reading("the sum by the rows of all", of_rows, (3,)),
+        ("one row of each rank", "sum by own elements"): Reading("the sum by the rows of all", of_rows, (3,)),
+        ("rows == ranks times classes", "sum by own elements"): Reading("the sum by the rows of all", of_rows, (3,)),
+        **{(name, "averaged sum by all rows"): Reading("the mean over the ranks of the means of each", of_elements, at)
+           for name, at in (("classes == ranks", (2, 3, 4, 5)), ("all == ranks", (2, 3, 4, 5)),
+                            ("two rows of each rank", (3,)), ("one row of each rank", (3,)),
+                            ("rows == ranks times classes", (3,)))},
+        ("rows == ranks times classes", "sum by own rows"): Reading(
+            "the mean over the ranks of the sums over rows of the means of each", each_counts(of_rows), (3,)),
+        # two rows of each rank: half of the sum; one: the sum itself
+        **{(name, form): Reading("half of the sum over all rows", each_counts(s))
+           for name in ("two rows of each rank", "classes == rows of all ranks")
+           for form, s in (("sum by own rows", of_rows), ("cross-entropy sum by own", of_classes))},
+        ("one row of each rank", "sum by own rows"): Reading("the sum over all rows", each_counts(of_rows)),
+        ("one row of each rank", "cross-entropy sum by own"): Reading("the sum over all rows", each_counts(of_classes)),
+    }  # fmt: skip
+    return found.get((sizes, form))
+
+
 PROGRAMS: dict[str, Program] = {}
 for _name, _sizes in SIZES.items():
     PROGRAMS |= {f"{_name}: {name}": right(of(form, _sizes, labelled), s(_sizes))
                  for name, (labelled, form, s) in RIGHT_FORMS.items()}  # fmt: skip
-    PROGRAMS |= {f"{_name}: {name}": wrong(of(form, _sizes, labelled), s(_sizes))
+    PROGRAMS |= {f"{_name}: {name}": wrong(of(form, _sizes, labelled), s(_sizes), reading=reading(_name, name))
                  for name, (labelled, form, s) in WRONG_FORMS.items()
                  if not (_name == "one row of each rank" and labelled)}  # fmt: skip
 for _rows, _parts, _outputs in BATCHES:

@@ -20,10 +20,27 @@ from parallel import DataParallel
 
 from ..meshes import START, Ranks, X, Y, K, mean, total
 
-__all__ = ["K", "Outcome", "Program", "Rank", "START", "X", "Y", "mean", "outcome", "right", "serial_gradients", "steps",
+__all__ = ["K", "Outcome", "Program", "Rank", "Reading", "START", "X", "Y", "each_counts", "mean", "outcome", "right", "serial_gradients", "steps",
            "total", "wrong"]  # fmt: skip
 
 Gradients = dict[str, Any]
+Serial = Callable[[Any, int], Any]
+
+
+def each_counts(serial: Serial) -> Serial:
+    """The loss that counts n times: a sum over the ranks, each with a whole of its own."""
+    return lambda p, n: n * serial(p, n)
+
+
+class Reading(NamedTuple):
+    """What else a wrong program may mean: with this loss of one process the same program, and its tape, is right.
+
+    So nothing can be told of it. `at` are the numbers of ranks for which this is so.
+    """
+
+    why: str
+    serial: Callable[[Any, int], Any]
+    at: tuple[int, ...] = (2, 3, 4, 5)
 
 
 class Program(NamedTuple):
@@ -33,23 +50,21 @@ class Program(NamedTuple):
     ----------
     serial : the loss of one process, a function of the whole parameters and the number of ranks
     is_right : whether the gradients are those of `serial`
-    silent : the reason why nothing is told of a wrong program, which has the tape of a right one
-    silent_at : for which numbers of ranks this is so; for all by default
     axes : the mesh for n ranks of dp
     ranks : the numbers of ranks for which this program is what it is
+    reading : why nothing is told of a wrong program
     """
 
     run: Callable[[cc.Mesh], Gradients]
     serial: Callable[[Any, int], Any]
     is_right: bool
-    silent: str = ""
     axes: Callable[[int], Mapping[str, int]] = lambda n: {"dp": n}
     ranks: tuple[int, ...] = (2, 3, 4, 5)
-    silent_at: tuple[int, ...] = (2, 3, 4, 5)
+    reading: Reading | None = None
 
     def reason(self, n: int) -> str:
-        """Why nothing is told on n ranks, or ""."""
-        return self.silent if n in self.silent_at else ""
+        """Why nothing can be told on n ranks, or ""."""
+        return self.reading.why if self.reading is not None and n in self.reading.at else ""
 
 
 class Rank(Ranks):
@@ -155,24 +170,24 @@ def outcome(row: Program, n: int, setting: str = "warn") -> Outcome:
     return Outcome(told + [f"{each.category.__name__}: {each.message}" for each in mine], found)
 
 
-def serial_gradients(row: Program, n: int) -> Gradients:
+def serial_gradients(serial: Callable[[Any, int], Any], n: int) -> Gradients:
     p = {name: ag.Parameter(value.copy(), name=name) for name, value in START.items()}
     with ag.Tape() as tape:
-        value = row.serial(p, n)
+        value = serial(p, n)
     tape.backward(value)
     return {name: numpy.zeros(START[name].shape) if each.grad is None else each.grad.numpy() for name, each in p.items()}
 
 
-def ratios(row: Program, n: int, found: Gradients) -> dict[str, Any]:
+def ratios(serial: Callable[[Any, int], Any], n: int, found: Gradients) -> dict[str, Any]:
     """The gradients divided by those of one process, entry by entry."""
-    serial = serial_gradients(row, n)
+    wanted = serial_gradients(serial, n)
     with numpy.errstate(all="ignore"):
-        return {name: numpy.ravel(g / serial[name][part]) for name, (g, part) in found.items()}
+        return {name: numpy.ravel(g / wanted[name][part]) for name, (g, part) in found.items()}
 
 
-def difference(row: Program, n: int, found: Gradients) -> float:
+def difference(serial: Callable[[Any, int], Any], n: int, found: Gradients) -> float:
     """The largest difference of the gradients from those of one process, relative to the largest entry."""
-    serial, worst = serial_gradients(row, n), 0.0
+    wanted, worst = serial_gradients(serial, n), 0.0
     for name, (g, part) in found.items():
-        worst = max(worst, float(numpy.abs(g - serial[name][part]).max() / max(numpy.abs(serial[name]).max(), 1e-9)))
+        worst = max(worst, float(numpy.abs(g - wanted[name][part]).max() / max(numpy.abs(wanted[name]).max(), 1e-9)))
     return worst

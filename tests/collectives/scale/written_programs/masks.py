@@ -14,7 +14,7 @@ from autograd import nn
 from collectives import V
 
 from ..meshes import LABELS, SEQUENCES
-from .harness import K, Program, Rank, X, Y, mean, right, total, wrong
+from .harness import K, Program, Rank, Reading, X, Y, each_counts, mean, right, total, wrong
 
 MASK = (numpy.arange(60) % 7 > 1) * 1.0
 MASK[:9] = 0.0  # the first rank has fewer
@@ -58,6 +58,11 @@ def s_masked(p: Any, n: int, mask: Any = MASK) -> Any:
 
 def s_weighted(p: Any, n: int) -> Any:
     return s_masked(p, n, WEIGHTS)
+
+
+def s_own_weights(p: Any, n: int) -> Any:
+    d = (X @ p["w"] - Y) ** 2 * WEIGHTS
+    return sum(d[i].sum() / WEIGHTS[i].sum() for i in numpy.array_split(numpy.arange(60), n))
 
 
 def s_soft(p: Any, n: int) -> Any:
@@ -164,7 +169,7 @@ PROGRAMS: dict[str, Program] = {
         lambda e: total(((e.own(X) @ e.p("w") - e.own(Y)) ** 2 * e.own(WEIGHTS / WEIGHTS.sum())).sum()), s_weighted),
     "weights that each rank normalises": wrong(
         lambda e: total(((e.own(X) @ e.p("w") - e.own(Y)) ** 2 * (e.own(WEIGHTS) / e.own(WEIGHTS).sum())).sum()),
-        s_weighted),
+        s_weighted, reading=Reading("the weights of an integral over a cell of each rank", s_own_weights)),
     "np.average with weights": wrong(
         lambda e: total(np.average((e.own(X) @ e.p("w") - e.own(Y)) ** 2, weights=e.own(WEIGHTS))), s_weighted),
     "np.average with a mask": wrong(
@@ -224,7 +229,8 @@ PROGRAMS: dict[str, Program] = {
     "packed tokens, mean": wrong(lambda e: total(packed(e).mean()), s_padded_tokens),
     "packed tokens, by all": right(lambda e: total(packed(e).sum() / PADDED.sum()), s_padded_tokens),
     "packed tokens, mean by own sequences": wrong(
-        lambda e: total(packed(e).sum() / len(e.own(SEQUENCES))), s_padded_sums),
+        lambda e: total(packed(e).sum() / len(e.own(SEQUENCES))), s_padded_sums,
+        reading=Reading("a part of each of these sequences on each rank", each_counts(s_padded_sums), (2, 3, 4))),
     "packed tokens, by all sequences": right(lambda e: total(packed(e).sum() / 12), s_padded_sums),
     "padded tokens, by batch and length": wrong(
         lambda e: total((lambda d, m: (d * m).sum() / (d.shape[0] * d.shape[1]))(*padded_losses(e))),

@@ -14,7 +14,7 @@ from autograd import nn
 from collectives import I
 
 from ..meshes import LABELS, SEQUENCES
-from .harness import K, Program, Rank, X, mean, right, steps, total, wrong
+from .harness import K, Program, Rank, Reading, X, mean, right, steps, total, wrong
 
 _random = numpy.random.default_rng(53)
 T = _random.normal(size=(60, 3))
@@ -163,6 +163,8 @@ def s_square(p: Any, n: int) -> Any:
     return ((X @ p["m"] - T) ** 2).mean()
 
 
+TASKS = Reading("three tasks, each with rows of its own", lambda p, n: 3 * s_square(p, n))
+
 PROGRAMS: dict[str, Program] = {}
 for _name in LOSSES:
     _count = 1 if _name in BY_ROWS else 3
@@ -266,6 +268,8 @@ PROGRAMS |= {
         without_a_block(lambda d, m: mean(d.mean()) / m), s_square, ranks=(2, 4, 5)),
     "one tape, sums by all": right(without_a_block(lambda d, m: total(d.sum() / 180)), s_square),
     "one tape, means by their number": wrong(without_a_block(lambda d, m: total(d.mean()) / m), s_square),
-    "one tape, sums by those of a microbatch": wrong(without_a_block(lambda d, m: total(d.sum() / 60)), s_square),
-    "one tape, means": wrong(without_a_block(lambda d, m: mean(d.mean())), s_square),
+    "one tape, sums by those of a microbatch": wrong(
+        without_a_block(lambda d, m: total(d.sum() / 60)), s_square, reading=TASKS),
+    "one tape, means": wrong(
+        without_a_block(lambda d, m: mean(d.mean())), s_square, reading=Reading(TASKS.why, TASKS.serial, (2, 4, 5))),
 }  # fmt: skip

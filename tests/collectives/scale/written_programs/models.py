@@ -12,7 +12,7 @@ import collectives as cc
 from autograd import nn
 from collectives import I, R, V
 
-from .harness import K, START, Program, Rank, X, Y, mean, right, total, wrong
+from .harness import K, START, Program, Rank, Reading, X, Y, each_counts, mean, right, total, wrong
 
 _random = numpy.random.default_rng(61)
 IMAGES, WANTED = _random.normal(size=(30, 5, 6, 4)), _random.normal(size=(30, 5, 6, 3))
@@ -86,6 +86,10 @@ def segmentation(e: Rank, **words: Any) -> Any:
 
 def s_segmentation(p: Any, n: int) -> Any:
     return nn.cross_entropy((IMAGES @ p["m"]).reshape(-1, 3), MAPS.reshape(-1))
+
+
+def s_segmentation_images(p: Any, n: int) -> Any:
+    return s_segmentation(p, n) * 30
 
 
 def variation(images: Any, m: Any) -> Any:
@@ -280,6 +284,10 @@ def s_free_bits(p: Any, n: int) -> Any:
     return np.maximum((0.5 * (X @ p["g"]) ** 2).mean(axis=0), 0.01).sum()
 
 
+def s_free_bits_of_squares(p: Any, n: int) -> Any:
+    return np.maximum(((X @ p["g"]) ** 2).mean(axis=0), 0.01).sum()
+
+
 def gan(e: Rank) -> tuple[Any, Any, Any]:
     """A discriminator's losses of real and false rows, and R1's penalty of its slope, in closed form."""
     w, g = e.p("w"), e.p("g")
@@ -357,10 +365,15 @@ def s_calibrated(p: Any, n: int) -> Any:
     return nn.cross_entropy(X @ p["m"], K) + 0.17 * (np.exp(logs) * logs).sum(axis=1).mean()
 
 
+BANDS = Reading("a band of each of these images on each rank", each_counts(s_images), (2, 3, 5))
+
 PROGRAMS: dict[str, Program] = {
     # rows
-    "half of the squares by own rows": wrong(lambda e: total((err(e) ** 2).sum() / (2 * len(e.own(X)))), s_half),
-    "half times a mean": wrong(lambda e: total(0.5 * (err(e) ** 2).mean()), s_half),
+    "half of the squares by own rows": wrong(lambda e: total((err(e) ** 2).sum() / (2 * len(e.own(X)))), s_half,
+        reading=Reading("twice the rows of one of two ranks are all rows", s_square, (2,))),
+    "half times a mean": wrong(
+        lambda e: total(0.5 * (err(e) ** 2).mean()), s_half,
+        reading=Reading("the mean over two ranks", s_square, (2,))),
     "half of the squares by all": right(lambda e: total(0.5 * (err(e) ** 2).sum() / 60), s_half),
     "squares by 2 N": right(lambda e: total((err(e) ** 2).sum() / 120), s_half),
     "a dot product by own rows": wrong(lambda e: total(err(e) @ err(e) / len(e.own(X))), s_square),
@@ -373,10 +386,12 @@ PROGRAMS: dict[str, Program] = {
     "np.mean of squares": wrong(lambda e: total(np.mean(np.square(err(e)))), s_square),
     "np.var around nothing": wrong(lambda e: total(np.mean(err(e) ** 2, axis=0, keepdims=True)[0]), s_square),
     "a vector of equal weights": wrong(
-        lambda e: total(numpy.full(len(e.own(X)), 1 / len(e.own(X))) @ err(e) ** 2), s_square),
+        lambda e: total(numpy.full(len(e.own(X)), 1 / len(e.own(X))) @ err(e) ** 2), s_square,
+        reading=Reading("the weights of an integral over a cell of each rank", each_counts(s_square))),
     "a vector of equal weights of all": right(lambda e: total(numpy.full(len(e.own(X)), 1 / 60) @ err(e) ** 2), s_square),
     "sum of squares of scaled rows": wrong(
-        lambda e: total(((err(e) / len(e.own(X)) ** 0.5) ** 2).sum()), s_square),
+        lambda e: total(((err(e) / len(e.own(X)) ** 0.5) ** 2).sum()), s_square,
+        reading=Reading("squares of errors in units of a noise", each_counts(s_square))),
     "sum of squares of scaled rows of all": right(lambda e: total(((err(e) / 60**0.5) ** 2).sum()), s_square),
     "log cosh, mean": wrong(lambda e: total(np.log(np.cosh(err(e))).mean()), s_log_cosh),
     "log cosh, by all": right(lambda e: total(np.log(np.cosh(err(e))).sum() / 60), s_log_cosh),
@@ -407,9 +422,12 @@ PROGRAMS: dict[str, Program] = {
     "reduce to the root of sums by all": right(lambda e: cc.reduce((err(e) ** 2).sum() / 60, "dp", 0), s_square),
     # images
     "pixels, mean": wrong(lambda e: total(pixels(e).mean()), s_pixels),
-    "pixels, sums of images, mean": wrong(lambda e: total(pixels(e).sum(axis=(1, 2, 3)).mean()), s_images),
-    "pixels, sum by own images": wrong(lambda e: total(pixels(e).sum() / len(e.own(IMAGES))), s_images),
-    "pixels, sum by own images, outside": wrong(lambda e: total(pixels(e).sum()) / len(e.own(IMAGES)), s_images),
+    "pixels, sums of images, mean": wrong(
+        lambda e: total(pixels(e).sum(axis=(1, 2, 3)).mean()), s_images, reading=BANDS),
+    "pixels, sum by own images": wrong(
+        lambda e: total(pixels(e).sum() / len(e.own(IMAGES))), s_images, reading=BANDS),
+    "pixels, sum by own images, outside": wrong(
+        lambda e: total(pixels(e).sum()) / len(e.own(IMAGES)), s_images, reading=BANDS),
     "pixels, means of channels, by own images and pixels": wrong(
         lambda e: total(pixels(e).mean(axis=3).sum() / (len(e.own(IMAGES)) * 30)), s_pixels),
     "pixels, by all elements": right(lambda e: total(pixels(e).sum() / IMAGES[..., :3].size), s_pixels),
@@ -426,8 +444,8 @@ PROGRAMS: dict[str, Program] = {
     "segmentation, sum by all pixels": right(
         lambda e: total(segmentation(e, reduction="sum") / MAPS.size), s_segmentation),
     "segmentation, sum by own images": wrong(
-        lambda e: total(segmentation(e, reduction="sum") / len(e.own(MAPS))),
-        lambda p, n: s_segmentation(p, n) * 30),
+        lambda e: total(segmentation(e, reduction="sum") / len(e.own(MAPS))), s_segmentation_images,
+        reading=Reading(BANDS.why, each_counts(s_segmentation_images), BANDS.at)),
     "total variation, mean": wrong(lambda e: total(variation(e.own(IMAGES), e.p("m")).mean()), s_variation),
     "total variation, by all": right(
         lambda e: total(variation(e.own(IMAGES), e.p("m")).sum() / (30 * 4 * 6 * 3)), s_variation),
@@ -460,7 +478,8 @@ PROGRAMS: dict[str, Program] = {
         lambda e: total(quadrature(e, e.own(VOLUMES)) / e.own(VOLUMES).sum()), s_quadrature_mean),
     "an integral of averaged parts": wrong(
         lambda e: mean(quadrature(e, e.own(VOLUMES))), s_quadrature,
-        silent="each sum may be a total of its own, as the energy of one of several systems"),
+        reading=Reading("the mean over systems, of which each rank has one",
+                        lambda p, n: s_quadrature(p, n) / n)),
     "energy of all particles": right(lambda e: total(energy(e).sum()), s_energy),
     "energy a particle": right(lambda e: total(energy(e).sum()) / 60, s_energy_a_particle),
     "energy a particle, by own": wrong(lambda e: total(energy(e).sum() / len(e.own(X))), s_energy_a_particle),
@@ -511,7 +530,9 @@ PROGRAMS: dict[str, Program] = {
         lambda e: mean((own_vae(e)[0].sum() + own_vae(e)[1].sum()) / 240), s_vae_elements),
     "free bits over all rows": right(lambda e: free_bits(e, lambda d: total(d.sum(axis=0) / 60)), s_free_bits),
     "free bits, averaged": right(lambda e: free_bits(e, lambda d: mean(d.mean(axis=0))), s_free_bits),
-    "free bits, means summed": wrong(lambda e: free_bits(e, lambda d: total(d.mean(axis=0))), s_free_bits),
+    "free bits, means summed": wrong(
+        lambda e: free_bits(e, lambda d: total(d.mean(axis=0))), s_free_bits,
+        reading=Reading("the mean over two ranks", s_free_bits_of_squares, (2,))),
     "discriminator, means": wrong(
         lambda e: total(gan(e)[0].mean() + gan(e)[1].mean() + 2.3 * gan(e)[2].mean()), s_gan),
     "discriminator, penalty as a mean": wrong(

@@ -12,7 +12,7 @@ import collectives as cc
 from autograd import nn
 from collectives import I
 
-from .harness import START, Program, Rank, mean, right, total, wrong
+from .harness import START, Program, Rank, Reading, each_counts, mean, right, total, wrong
 
 _random = numpy.random.default_rng(41)
 EPISODES = 24
@@ -154,6 +154,15 @@ def self_normalised(e: Rank, of: Any) -> Any:
     return of(ratio, b)
 
 
+def s_own_ratios(p: Any, n: int) -> Any:
+    found = 0.0
+    for i in numpy.array_split(numpy.arange(EPISODES), n):
+        b = Batch(STATES[i], ACTIONS[i], RETURNS[i], ADVANTAGES[i], ALIVE[i], p["m"], p["w"])
+        ratio = np.exp(0.3 * (b.log_p - b.old))
+        found = found - (ratio * b.returns).sum() / ratio.sum()
+    return found
+
+
 PAIRS = _random.normal(size=(30, 2, 4))  # chosen and rejected
 
 
@@ -185,6 +194,8 @@ def own_groups(e: Rank) -> Any:
     return groups(e.own(GROUPS), e.own(SCORES), e.p("w"))
 
 
+STEPS_OF_EACH = Reading("some steps of each of these episodes on each rank", each_counts(s(of_returns)), (2, 3, 4))
+
 PROGRAMS: dict[str, Program] = {
     "REINFORCE, mean over own steps": wrong(lambda e: total(reinforce(own(e)).mean()), s(reinforce)),
     "REINFORCE, sum by own steps": wrong(
@@ -193,7 +204,8 @@ PROGRAMS: dict[str, Program] = {
         lambda e: total((lambda b: (1 / b.steps) * reinforce(b).sum())(own(e))), s(reinforce)),
     "REINFORCE, sum by own episodes": wrong(
         lambda e: total(of_returns(own(e)).sum() / own(e).episodes), s(of_returns)),
-    "REINFORCE, mean over own episodes": wrong(lambda e: total(of_returns(own(e)).mean()), s(of_returns)),
+    "REINFORCE, mean over own episodes": wrong(
+        lambda e: total(of_returns(own(e)).mean()), s(of_returns), reading=STEPS_OF_EACH),
     "REINFORCE, means of episodes": wrong(lambda e: total(of_episodes(own(e)).mean()), s(of_episodes)),
     "REINFORCE, means of episodes, by all": right(lambda e: total(of_episodes(own(e)).sum() / EPISODES), s(of_episodes)),
     "REINFORCE, sums of episodes, by all": right(lambda e: total(of_returns(own(e)).sum()) / EPISODES, s(of_returns)),
@@ -205,7 +217,7 @@ PROGRAMS: dict[str, Program] = {
         lambda e: mean(e.size * (reinforce(own(e)).sum() / STEPS)), s(reinforce)),
     "REINFORCE, means of own steps, averaged": wrong(lambda e: mean(reinforce(own(e)).mean()), s(reinforce)),
     "one by one, by own episodes": wrong(
-        lambda e: total(one_by_one(e, lambda x, episodes, steps: x / episodes)), s(of_returns)),
+        lambda e: total(one_by_one(e, lambda x, episodes, steps: x / episodes)), s(of_returns), reading=STEPS_OF_EACH),
     "one by one, by own steps": wrong(
         lambda e: total(one_by_one(e, lambda x, episodes, steps: x / steps)),
         lambda p, n: of_returns(every(p)).sum() / STEPS),
@@ -254,7 +266,7 @@ PROGRAMS: dict[str, Program] = {
         lambda e: self_normalised(e, lambda r, b: -mean((r * b.returns).sum()) / mean(r.sum())), s_self_normalised),
     "self-normalised, own sums": wrong(
         lambda e: self_normalised(e, lambda r, b: total(-(r * b.returns).sum() / r.sum())), s_self_normalised,
-        silent="a ratio of two sums of a rank may be a total of its own"),
+        reading=Reading("the sum of an estimate of each rank, as of one of several environments", s_own_ratios)),
     "preferences, mean": wrong(lambda e: total(preferences(e.own(PAIRS), e.p("w")).mean()), s_preferences),
     "preferences, sum by own": wrong(
         lambda e: total(preferences(e.own(PAIRS), e.p("w")).sum() / len(e.own(PAIRS))), s_preferences),
