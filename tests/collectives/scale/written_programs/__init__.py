@@ -1,4 +1,4 @@
-"""Whole programs written from the habits of other systems, right and wrong in their scale, one file for each subject."""
+"""Programs written from the habits of other systems, right and wrong in their scale: a file for each subject."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from .harness import Program
 
 __all__ = ["PROGRAMS", "SUBJECTS"]
 
-SUBJECTS = ("operands", "masks", "penalties", "reinforcement", "axes", "microbatches", "models", "coincidences", "layers")
+SUBJECTS = (
+    "operands", "masks", "penalties", "reinforcement", "axes", "microbatches", "models", "coincidences", "layers",
+)  # fmt: skip
 PROGRAMS: dict[str, Program] = {
     f"{subject}: {name}": row
     for subject in SUBJECTS

@@ -1,4 +1,4 @@
-"""Run programs by their names, or by words of them: ``python -m tests.collectives.scale.written_programs WORDS -n 2 3``."""
+"""Run programs by words of their names: ``python -m tests.collectives.scale.written_programs WORDS -n 2 3``."""
 
 from __future__ import annotations
 

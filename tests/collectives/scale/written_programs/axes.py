@@ -11,7 +11,7 @@ import autograd as ag
 import autograd.numpy as np
 import collectives as cc
 from autograd import nn
-from collectives import I, R, V, Shard
+from collectives import I, R, Shard, V
 
 from ..meshes import SEQUENCES
 from .harness import K, Program, Rank, Reading, X, Y, each_counts, mean, right, total, wrong

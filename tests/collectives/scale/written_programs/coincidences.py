@@ -8,7 +8,6 @@ from typing import Any
 import numpy
 
 import autograd as ag
-import autograd.numpy as np
 import collectives as cc
 from autograd import nn
 from collectives import R, V
@@ -106,7 +105,8 @@ RIGHT_FORMS: dict[str, tuple[bool, Callable[[Case], Any], Any]] = {
     "mean by the size": (False, lambda c: total(c.d.mean()) / c.e.size, s_elements),
     "1 / size times a mean": (False, lambda c: total((1 / c.e.size) * c.d.mean()), s_elements),
     "averaged cross-entropy": (False, lambda c: mean(nn.cross_entropy(c.z, c.k)), s_classes),
-    "cross-entropy sum by all": (False, lambda c: total(nn.cross_entropy(c.z, c.k, reduction="sum") / c.all), s_classes),
+    "cross-entropy sum by all": (
+        False, lambda c: total(nn.cross_entropy(c.z, c.k, reduction="sum") / c.all), s_classes),
     "cross-entropy by the size": (False, lambda c: total(nn.cross_entropy(c.z, c.k)) / c.e.size, s_classes),
 }
 WRONG_FORMS: dict[str, tuple[bool, Callable[[Case], Any], Any]] = {
@@ -135,7 +135,7 @@ def of(form: Callable[[Case], Any], sizes: Sizes, labelled: bool) -> Any:
 
 # -- microbatches ------------------------------------------------------------------------------------------------------
 def in_microbatches(form: Callable[..., Any], rows: int, parts: int, outputs: int, labelled: bool) -> steps:
-    """`parts` microbatches of a batch of `rows`, with this number of outputs: ``form(losses, rows, parts, outputs)``."""
+    """`parts` microbatches of a batch of `rows`: ``form(losses, rows, parts, outputs)``."""
 
     def program(e: Rank) -> None:
         model = e.model("m")

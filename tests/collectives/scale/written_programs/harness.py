@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy
@@ -18,10 +17,12 @@ from autograd.errors import GradientWarning, ReplicaWarning, RingtapeError
 from collectives import R, Shard
 from parallel import DataParallel
 
-from ..meshes import START, Ranks, X, Y, K, mean, total
+from ..meshes import START, K, Ranks, X, Y, mean, total
 
-__all__ = ["K", "Outcome", "Program", "Rank", "Reading", "START", "X", "Y", "each_counts", "mean", "outcome", "right", "serial_gradients", "steps",
-           "total", "wrong"]  # fmt: skip
+__all__ = [
+    "K", "Outcome", "Program", "Rank", "Reading", "START", "X", "Y", "difference", "each_counts", "mean", "outcome",
+    "ratios", "right", "steps", "total", "wrong",
+]  # fmt: skip
 
 Gradients = dict[str, Any]
 Serial = Callable[[Any, int], Any]
@@ -175,7 +176,7 @@ def serial_gradients(serial: Callable[[Any, int], Any], n: int) -> Gradients:
     with ag.Tape() as tape:
         value = serial(p, n)
     tape.backward(value)
-    return {name: numpy.zeros(START[name].shape) if each.grad is None else each.grad.numpy() for name, each in p.items()}
+    return {name: numpy.zeros(each.shape) if each.grad is None else each.grad.numpy() for name, each in p.items()}
 
 
 def ratios(serial: Callable[[Any, int], Any], n: int, found: Gradients) -> dict[str, Any]:

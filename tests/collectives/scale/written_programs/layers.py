@@ -1,8 +1,8 @@
-"""Programs with the layers of `parallel`: ZeRO, pipelines with `scale`, checkpoints, second losses, gradients by hand."""
+"""Programs with ZeRO, pipelines and their `scale`, checkpoints, second losses, and gradients scaled by hand."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy
@@ -12,10 +12,10 @@ import autograd.numpy as np
 import collectives as cc
 from autograd import nn, optim
 from autograd.engine.whole import whole_of
-from collectives import I, R, Shard, V
+from collectives import R, Shard, V
 from parallel import Pipeline
 
-from .harness import K, START, Program, Rank, X, Y, mean, right, steps, total, wrong
+from .harness import START, K, Program, Rank, X, Y, mean, right, steps, total, wrong
 
 T = numpy.random.default_rng(83).normal(size=(60, 3))
 
@@ -179,8 +179,8 @@ def s_pipeline_classes(p: Any, n: int) -> Any:
     return s_deep(p, n)
 
 
-def piped(is_right: bool, loss: Any, scale: Any, serial: Any, ranks: tuple[int, ...] = (2, 3), **options: Any) -> Program:
-    return Program(pipeline(loss, scale, **options), serial, is_right, axes=lambda n: {"dp": n, "pp": 2}, ranks=ranks)
+def piped(is_right: bool, loss: Any, scale: Any, serial: Any, **options: Any) -> Program:
+    return Program(pipeline(loss, scale, **options), serial, is_right, lambda n: {"dp": n, "pp": 2}, (2, 3))
 
 
 def summed(z: Any, t: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Microbatches in a block of `accumulate`: even and uneven, with a loss of each reduction, and several losses of a batch."""
+"""Microbatches in a block of `accumulate`, even and uneven, of all losses of nn; and several losses of one batch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import autograd as ag
 import autograd.numpy as np
 import collectives as cc
 from autograd import nn
-from collectives import I
 
 from ..meshes import LABELS, SEQUENCES
 from .harness import K, Program, Rank, Reading, X, mean, right, steps, total, wrong

@@ -10,9 +10,9 @@ import autograd as ag
 import autograd.numpy as np
 import collectives as cc
 from autograd import nn
-from collectives import I, R, V
+from collectives import I
 
-from .harness import K, START, Program, Rank, Reading, X, Y, each_counts, mean, right, total, wrong
+from .harness import START, K, Program, Rank, Reading, X, Y, each_counts, mean, right, total, wrong
 
 _random = numpy.random.default_rng(61)
 IMAGES, WANTED = _random.normal(size=(30, 5, 6, 4)), _random.normal(size=(30, 5, 6, 3))
@@ -388,7 +388,8 @@ PROGRAMS: dict[str, Program] = {
     "a vector of equal weights": wrong(
         lambda e: total(numpy.full(len(e.own(X)), 1 / len(e.own(X))) @ err(e) ** 2), s_square,
         reading=Reading("the weights of an integral over a cell of each rank", each_counts(s_square))),
-    "a vector of equal weights of all": right(lambda e: total(numpy.full(len(e.own(X)), 1 / 60) @ err(e) ** 2), s_square),
+    "a vector of equal weights of all": right(
+        lambda e: total(numpy.full(len(e.own(X)), 1 / 60) @ err(e) ** 2), s_square),
     "sum of squares of scaled rows": wrong(
         lambda e: total(((err(e) / len(e.own(X)) ** 0.5) ** 2).sum()), s_square,
         reading=Reading("squares of errors in units of a noise", each_counts(s_square))),
@@ -486,7 +487,8 @@ PROGRAMS: dict[str, Program] = {
     "energy a particle, averaged by all": wrong(lambda e: mean(energy(e).sum() / 60), s_energy_a_particle),
     # metric learning
     "pairs of own rows, mean": wrong(lambda e: total(own_pairs(e, lambda d: d.mean())), s_own_pairs),
-    "pairs of own rows, sum by b * b": wrong(lambda e: total(own_pairs(e, lambda d: d.sum() / len(d) ** 2)), s_own_pairs),
+    "pairs of own rows, sum by b * b": wrong(
+        lambda e: total(own_pairs(e, lambda d: d.sum() / len(d) ** 2)), s_own_pairs),
     "pairs of own rows, sum by b * (b - 1)": wrong(
         lambda e: total(own_pairs(e, lambda d: d.sum() / (len(d) * (len(d) - 1)))),
         lambda p, n: s_own_pairs(p, n) * (60 / n) / (60 / n - 1)),
@@ -495,7 +497,8 @@ PROGRAMS: dict[str, Program] = {
     "pairs of own rows, averaged": right(lambda e: mean(own_pairs(e, lambda d: d.mean())), s_own_pairs),
     "pairs of own rows, averaged sum by b * b": right(
         lambda e: mean(own_pairs(e, lambda d: d.sum() / len(d) ** 2)), s_own_pairs),
-    "pairs of own rows, mean by the size": right(lambda e: total(own_pairs(e, lambda d: d.mean()) / e.size), s_own_pairs),
+    "pairs of own rows, mean by the size": right(
+        lambda e: total(own_pairs(e, lambda d: d.mean()) / e.size), s_own_pairs),
     "pairs of own rows, means of rows by all": right(
         lambda e: total(own_pairs(e, lambda d: d.mean(axis=1).sum() / 60)), s_own_pairs),
     "pairs i < j, mean": wrong(lambda e: total(upper_pairs(e).mean()), s_upper_pairs),
@@ -507,7 +510,8 @@ PROGRAMS: dict[str, Program] = {
     "pairs of neighbours, mean": wrong(lambda e: total(rank_pairs(e).mean()), s_rank_pairs, ranks=(2, 3, 5)),
     "pairs of neighbours, sum by own rows": wrong(
         lambda e: total(rank_pairs(e).sum() / (len(e.own(X)) // 2)), s_rank_pairs, ranks=(2, 3, 5)),
-    "pairs of neighbours, by all pairs": right(lambda e: total(rank_pairs(e).sum() / 30), s_rank_pairs, ranks=(2, 3, 5)),
+    "pairs of neighbours, by all pairs": right(
+        lambda e: total(rank_pairs(e).sum() / 30), s_rank_pairs, ranks=(2, 3, 5)),
     "two views, mean": wrong(lambda e: total(nn.cross_entropy(*nt_xent(e))), s_nt_xent),
     "two views, sum by 2 b": wrong(
         lambda e: total(nn.cross_entropy(*nt_xent(e), reduction="sum") / (2 * len(e.own(X)))), s_nt_xent),

@@ -12,8 +12,8 @@ from typing import Any
 import numpy
 
 import autograd.numpy as np
-from collectives import I, R
 import collectives as cc
+from collectives import I
 
 from .harness import Program, Rank, X, Y, mean, right, total, wrong
 

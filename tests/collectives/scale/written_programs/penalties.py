@@ -9,7 +9,7 @@ import numpy
 import autograd as ag
 import autograd.numpy as np
 import collectives as cc
-from collectives import I, R, V
+from collectives import I
 
 from .harness import START, Program, Rank, X, Y, mean, right, steps, total, wrong
 
@@ -164,7 +164,8 @@ PROGRAMS: dict[str, Program] = {
     "a mean over ranks of sums by all, and the penalty": wrong(lambda e: mean(own(e).sum() / 60 + l2(e.p("w"))), s_l2),
     "the penalty, and a mean over ranks of sums by all": wrong(
         lambda e: l1(once(e)) + mean(own(e).sum() / 60), s_l1),
-    "a mean over ranks of means, and the penalty": right(lambda e: mean(own(e).mean() + proximal(e.p("w"))), s_proximal),
+    "a mean over ranks of means, and the penalty": right(
+        lambda e: mean(own(e).mean() + proximal(e.p("w"))), s_proximal),
     "the penalty of a mean over ranks, by the size": wrong(
         lambda e: mean(own(e).mean() + l2(e.p("w")) / e.size), s_l2),
     "outside, by the size": wrong(lambda e: mean(own(e).mean()) + l1(once(e)) / e.size, s_l1),
@@ -196,7 +197,8 @@ PROGRAMS: dict[str, Program] = {
     "sparsity of activations, sums": right(
         lambda e: total((hidden_squares(e) + 0.05 * np.absolute(hidden(e)).sum(axis=1)).sum() / 60), s_hidden_sums),
     # of a model
-    "parameters() in the sum": wrong(steps(lambda e: of_model(e, lambda d, p: total(d.sum() / 180 + 0.01 * p))), s_model),
+    "parameters() in the sum": wrong(
+        steps(lambda e: of_model(e, lambda d, p: total(d.sum() / 180 + 0.01 * p))), s_model),
     "parameters() in the sum, by the size": right(
         steps(lambda e: of_model(e, lambda d, p: total(d.sum() / 180) + 0.01 * p)), s_model),
     "parameters() beside a sum of means": wrong(

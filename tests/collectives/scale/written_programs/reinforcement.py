@@ -10,7 +10,6 @@ import autograd as ag
 import autograd.numpy as np
 import collectives as cc
 from autograd import nn
-from collectives import I
 
 from .harness import START, Program, Rank, Reading, each_counts, mean, right, total, wrong
 
@@ -207,7 +206,8 @@ PROGRAMS: dict[str, Program] = {
     "REINFORCE, mean over own episodes": wrong(
         lambda e: total(of_returns(own(e)).mean()), s(of_returns), reading=STEPS_OF_EACH),
     "REINFORCE, means of episodes": wrong(lambda e: total(of_episodes(own(e)).mean()), s(of_episodes)),
-    "REINFORCE, means of episodes, by all": right(lambda e: total(of_episodes(own(e)).sum() / EPISODES), s(of_episodes)),
+    "REINFORCE, means of episodes, by all": right(
+        lambda e: total(of_episodes(own(e)).sum() / EPISODES), s(of_episodes)),
     "REINFORCE, sums of episodes, by all": right(lambda e: total(of_returns(own(e)).sum()) / EPISODES, s(of_returns)),
     "REINFORCE, by all steps": right(lambda e: total(reinforce(own(e)).sum() / STEPS), s(reinforce)),
     "REINFORCE, share of steps times the mean": right(
