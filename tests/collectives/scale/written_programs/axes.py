@@ -36,8 +36,8 @@ def parts(e: Rank) -> Any:
 
 def labelled_parts(e: Rank) -> Any:
     cp = e.mesh.axis("cp")
-    x = numpy.ascontiguousarray(numpy.array_split(e.own(SEQUENCES), int(cp.size), axis=1)[int(cp.rank)])
-    x, y = (cc.from_local(a, {"dp": Shard(0), "cp": Shard(1)}) for a in (x, x.sum(axis=2)))
+    own = numpy.ascontiguousarray(numpy.array_split(e.own(SEQUENCES), int(cp.size), axis=1)[int(cp.rank)])
+    x, y = (cc.from_local(a, {"dp": Shard(0), "cp": Shard(1)}) for a in (own, own.sum(axis=2)))
     return (x @ e.p("w") - y) ** 2
 
 

@@ -142,7 +142,7 @@ def in_microbatches(form: Callable[..., Any], rows: int, parts: int, outputs: in
         with model.accumulate():
             for mine in numpy.array_split(numpy.arange(rows), parts):
                 own = numpy.array_split(mine, e.n)[e.rank]
-                x = DATA[own, :4]
+                x: Any = DATA[own, :4]
                 x = cc.from_local(x, {"dp": cc.Shard(0)}) if labelled else x
                 with ag.Tape() as tape:
                     loss = form(model(x)[:, :outputs] ** 2, rows, parts, outputs)

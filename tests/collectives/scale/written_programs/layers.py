@@ -142,13 +142,16 @@ def pipeline(loss: Callable[..., Any], scale: Callable[[Any, int, int], Any], m:
             nn.Linear(4, 4, bias=False, dtype=float), nn.Tanh(), nn.Linear(4, 3, bias=False, dtype=float))
         layers[0].weight.data, layers[2].weight.data = START["g"].copy(), START["m"].copy()
         model = Pipeline(layers, loss, microbatches=m, data="dp", **options)
+        x: Any
+        t: Any
         x, t = (numpy.array_split(a[:rows], int(dp.size))[int(dp.rank)] for a in (X, T if loss_is_square(loss) else K))
         if labelled:
             x, t = (cc.from_local(a, {"dp": Shard(0), "pp": V}) for a in (x, t))
         model.step(x, t, scale=scale(dp.size, m, rows))
         names = {"0.weight": "g", "2.weight": "m"}
         return {names[name.removeprefix("module.")]:
-                (numpy.asarray(whole_of(p.grad.array, p.layout, "gradients", name)), ...)
+                (numpy.asarray(whole_of(p.grad.array,  # type: ignore[union-attr]
+                                        p.layout, "gradients", name)), ...)
                 for name, p in model.named_parameters()}  # fmt: skip
 
     return run

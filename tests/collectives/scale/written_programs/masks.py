@@ -23,6 +23,12 @@ SOFT = numpy.where(numpy.arange(60) < 20, 0.25, 1.0) * MASK
 PADDED = (numpy.arange(10) < (3 + numpy.arange(12) % 8)[:, None]) * 1.0  # 12 sequences of 3 to 10 tokens
 TOKENS = float((LABELS != -100).sum())
 
+
+def plain(q: Any) -> Any:
+    """The number of a count on or off the tape."""
+    return getattr(q, "array", q)
+
+
 Divide = Callable[[Any], Any]
 COUNTS: dict[str, Divide] = {
     "sum": lambda q: q,
@@ -30,17 +36,9 @@ COUNTS: dict[str, Divide] = {
     "clip(sum, 1, inf)": lambda q: np.clip(q, 1.0, 1e9),
     "sum + 1e-6": lambda q: q + 1e-6,
     "1e-8 + sum": lambda q: 1e-8 + q,
-    "float(sum)": lambda q: float(getattr(q, "array", q)),
-    "max(float(sum), 1)": lambda q: max(float(getattr(q, "array", q)), 1.0),
+    "float(sum)": lambda q: float(plain(q)),
+    "max(float(sum), 1)": lambda q: max(float(plain(q)), 1.0),
 }
-
-
-def placed(e: Rank, how: str, *arrays: Any) -> Any:
-    """This rank's rows as plain arrays, as Shards, or as Shards that were cast to V."""
-    if how == "plain":
-        return [e.own(a) for a in arrays]
-    made = e.labelled(*arrays)
-    return [cc.cast(a, "dp", to=V) for a in made] if how == "cast" else made
 
 
 def masked(e: Rank, how: str, divide: Divide, mask: Any = MASK) -> Any:
@@ -88,7 +86,7 @@ def s_tokens(p: Any, n: int) -> Any:
     return nn.cross_entropy(SEQUENCES.reshape(-1, 4) @ p["m"], LABELS.reshape(-1), ignore_index=-100)
 
 
-def token_losses(e: Rank) -> tuple[Any, Any]:
+def token_losses(e: Rank) -> Any:
     """The losses of this rank's tokens, (sequences, tokens), and the mask."""
     logits, labels = tokens(e)
     logs = ag.ops.log_softmax(logits)
@@ -96,7 +94,7 @@ def token_losses(e: Rank) -> tuple[Any, Any]:
     return -picked, (labels != -100) * 1.0
 
 
-def padded_losses(e: Rank) -> tuple[Any, Any]:
+def padded_losses(e: Rank) -> Any:
     return (e.own(SEQUENCES) @ e.p("w") - 1.0) ** 2, e.own(PADDED)
 
 

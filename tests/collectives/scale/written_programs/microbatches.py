@@ -20,6 +20,7 @@ T = _random.normal(size=(60, 3))
 BINARY = (T > 0.2) * 1.0
 UNEVEN = (0, 24, 42, 60)
 EVEN = (0, 20, 40, 60)
+FOUR = (0, 15, 30, 45, 60)
 DROPPED = (0, 16, 32, 48, 60)  # the last one is shorter
 TOKENS = float((LABELS != -100).sum())
 
@@ -43,7 +44,8 @@ class Microbatch:
         self.e, self.model, self.parts, self.rows = e, model, parts, stop - start
         mine = numpy.array_split(numpy.arange(start, stop), e.n)[e.rank]
         self.own = len(mine)
-        self.x, self.t = X[mine], targets[mine]
+        self.x: Any = X[mine]
+        self.t: Any = targets[mine]
         if labelled:
             self.x, self.t = (cc.from_local(a, {"dp": cc.Shard(0)}) for a in (self.x, self.t))
 
@@ -172,7 +174,7 @@ for _name in LOSSES:
         f"{_name}, sum by the rows of the microbatch": wrong(
             accumulated(_name, lambda b, of: total(b.sum(of) / b.x.global_shape[0])), s_by_rows(_name)),
         f"{_name}, sum by a number of the microbatch's elements": wrong(
-            accumulated(_name, lambda b, of, c=_count: total(b.sum(of)) / (b.rows * c)), _s),
+            accumulated(_name, lambda b, of, c=_count: total(b.sum(of)) / (b.rows * c), FOUR), _s),
         f"{_name}, mean of each microbatch": wrong(accumulated(_name, lambda b, of: total(b.mean(of))), _s),
         f"{_name}, sum by all elements": right(
             accumulated(_name, lambda b, of, c=_count: total(b.sum(of)) / (60 * c)), _s),
@@ -195,6 +197,9 @@ for _name in LOSSES:
             accumulated(_name, lambda b, of: total(b.mean(of)) / b.parts, labelled=False), _s),
     }
 PROGRAMS |= {
+    "mse_loss, sum by as many elements of the microbatch as rows of all": wrong(
+        accumulated("mse_loss", lambda b, of: total(b.sum(of)) / (b.rows * 3)), s_mean("mse_loss"),
+        reading=Reading("the sum by the rows of all", s_by_rows("mse_loss"))),
     "a reduced sum by the rows of the microbatch": wrong(
         accumulated("cross_entropy", lambda b, of: total(b.sum(of)) / b.x.global_shape[0]), s_mean("cross_entropy")),
     "1 / rows of the microbatch times a sum": wrong(
