@@ -10,6 +10,7 @@ __all__ = ["PROGRAMS", "SUBJECTS"]
 
 SUBJECTS = (
     "operands", "masks", "penalties", "reinforcement", "axes", "microbatches", "models", "coincidences", "layers",
+    "ports",
 )  # fmt: skip
 PROGRAMS: dict[str, Program] = {
     f"{subject}: {name}": row

@@ -15,7 +15,7 @@ import autograd.numpy as np
 import collectives as cc
 from collectives import I
 
-from .harness import Program, Rank, X, Y, mean, right, total, wrong
+from .harness import Program, Rank, Reading, X, Y, mean, right, total, wrong
 
 
 def in_place(x: Any, c: Any) -> Any:
@@ -139,6 +139,27 @@ RIGHT_BY: dict[str, tuple[Callable[[Rank, Form], Any], Any]] = {
         lambda e, f: total(own(e).sum() / 60 + f(penalty(e.p("w")), e.size)), serial_with_penalty),
 }  # fmt: skip
 
+# Forms that make a plain number of a size first. It is a weight of the loss as well, which is a reading of all of them.
+PLAIN_TIMES: dict[str, Form] = {
+    "int(c) * x": lambda x, c: int(c) * x,
+    "x * float(c)": lambda x, c: x * float(c),
+    "numpy.float64(c) * x": lambda x, c: numpy.float64(c) * x,
+    "x * numpy.int64(c)": lambda x, c: x * numpy.int64(c),
+    "numpy.asarray(float(c)) * x": lambda x, c: numpy.asarray(float(c)) * x,
+}
+PLAIN_BY: dict[str, Form] = {
+    "x / int(c)": lambda x, c: x / int(c),
+    "1 / int(c) * x": lambda x, c: 1 / int(c) * x,
+    "numpy.float64(1 / int(c)) * x": lambda x, c: numpy.float64(1 / int(c)) * x,
+    "1.0 / float(c) * x": lambda x, c: 1.0 / float(c) * x,
+    "x / numpy.float64(c)": lambda x, c: x / numpy.float64(c),
+}
+
+
+def weighted(power: int) -> Callable[[Any, int], Any]:
+    return lambda p, n: n**power * serial(p, n)
+
+
 PROGRAMS: dict[str, Program] = {}
 for forms, wrongs, rights in ((TIMES, WRONG_TIMES, RIGHT_TIMES), (BY, WRONG_BY, RIGHT_BY)):
     for text, form in forms.items():
@@ -146,3 +167,11 @@ for forms, wrongs, rights in ((TIMES, WRONG_TIMES, RIGHT_TIMES), (BY, WRONG_BY, 
             for site, (of, s) in sites.items():
                 PROGRAMS[f"{text}, x = {site}" + (", right" if make is right else "")] = make(
                     lambda e, of=of, form=form: of(e, form), s)
+for forms, power, rights in ((PLAIN_TIMES, 1, RIGHT_TIMES), (PLAIN_BY, -1, RIGHT_BY)):
+    for text, form in forms.items():
+        for site in ("a Shard's mean", "a mean over the ranks"):
+            of, s = WRONG_TIMES[site]
+            PROGRAMS[f"{text}, x = {site}"] = wrong(
+                lambda e, of=of, form=form: of(e, form), s, reading=Reading("a weight of the loss", weighted(power)))
+        for site, (of, s) in rights.items():
+            PROGRAMS[f"{text}, x = {site}, right"] = right(lambda e, of=of, form=form: of(e, form), s)
