@@ -154,6 +154,15 @@ PROGRAMS: dict[str, Program] = {
        if "1e-" not in name},
     **{f"all masks, labelled, by {name}": right(lambda e, d=d: of_all_labelled(e, d), s_masked)
        for name, d in COUNTS.items() if "1e-" not in name},
+    **{f"all masks, by sum + {eps}": right(
+        lambda e, eps=eps: of_all(e, lambda q: q + eps), lambda p, n, eps=eps: s_masked(p, n) * MASK.sum() / (
+            MASK.sum() + eps)) for eps in (1e-6, 1.0)},
+    "each rank's weighted mean times its share": right(
+        lambda e: total(np.average((e.own(X) @ e.p("w") - e.own(Y)) ** 2, weights=e.own(WEIGHTS))
+                        * (e.own(WEIGHTS).sum() / WEIGHTS.sum())), s_weighted),
+    "its share times each rank's weighted mean": right(
+        lambda e: total((e.own(WEIGHTS).sum() / WEIGHTS.sum()) * (
+            ((e.own(X) @ e.p("w") - e.own(Y)) ** 2 * e.own(WEIGHTS)).sum() / e.own(WEIGHTS).sum())), s_weighted),
     "own weights, cast, by sum": wrong(lambda e: masked(e, "cast", lambda q: q, WEIGHTS), s_weighted),
     "own weights, cast, by sum + 1e-6": wrong(lambda e: masked(e, "cast", lambda q: q + 1e-6, WEIGHTS), s_weighted),
     "own weights, plain, by max(sum, 1)": wrong(

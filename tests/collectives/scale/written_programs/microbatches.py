@@ -123,6 +123,30 @@ def s_tasks(*tasks: Any) -> Any:
     return lambda p, n: sum(task(X @ p["m"], T, K) for task in tasks)
 
 
+def semi_supervised(labelled_rows: int, labelled: bool, of: Any) -> steps:
+    """A cross-entropy of the rows that have classes, and a penalty of the others, each with a backward of its own."""
+
+    def program(e: Rank) -> None:
+        model = e.model("m")
+        with model.accumulate():
+            for mine, task in ((numpy.arange(labelled_rows), classify), (numpy.arange(labelled_rows, 60), shrink)):
+                own = numpy.array_split(mine, e.n)[e.rank]
+                arrays = X[own], T[own], K[own]
+                if labelled:
+                    arrays = tuple(cc.from_local(a, {"dp": cc.Shard(0)}) for a in arrays)
+                x, t, k = arrays
+                with ag.Tape() as tape:
+                    loss = of(task(model(x), t, k), e)
+                tape.backward(loss)
+
+    return steps(program)
+
+
+def s_semi(rows: int) -> Any:
+    return lambda p, n: (
+        classify(X[:rows] @ p["m"], T[:rows], K[:rows]) + shrink(X[rows:] @ p["m"], T[rows:], K[rows:]))
+
+
 def tokens(how: Callable[..., Any], parts: int = 4, labelled: bool = False) -> steps:
     """A language model with ignored labels: ``how(sum of own tokens, their number, that of the batch, all, parts)``."""
 
@@ -267,6 +291,16 @@ PROGRAMS |= {
         several((regress, classify), True, lambda x, e: (1 / e.size) * total(x)), s_tasks(regress, classify)),
     "three losses of two microbatches, averaged": wrong(
         several((regress, classify, shrink), False, lambda x, e: mean(x), parts=2), s_tasks(regress, classify, shrink)),
+    "labelled and unlabelled rows, as many": right(semi_supervised(30, True, lambda x, e: total(x)), s_semi(30)),
+    "labelled and unlabelled rows, more": right(semi_supervised(20, True, lambda x, e: total(x)), s_semi(20)),
+    "labelled and unlabelled rows, as many, averaged": right(
+        semi_supervised(30, False, lambda x, e: mean(x)), s_semi(30), ranks=(2, 3, 5)),
+    "labelled and unlabelled rows, more, averaged": right(
+        semi_supervised(20, False, lambda x, e: mean(x)), s_semi(20), ranks=(2, 4, 5)),
+    "labelled and unlabelled rows, more, summed": wrong(
+        semi_supervised(20, False, lambda x, e: total(x)), s_semi(20), ranks=(2, 4, 5)),
+    "labelled and unlabelled rows, by the size": wrong(
+        semi_supervised(20, True, lambda x, e: total(x) / e.size), s_semi(20)),
     # in one tape
     "one tape, mean over ranks of means by their number": right(
         without_a_block(lambda d, m: mean(d.mean()) / m), s_square, ranks=(2, 4, 5)),

@@ -22,6 +22,9 @@ NOISE = _random.normal(size=(60, 4))
 OTHER = _random.normal(size=(60, 4))
 
 
+VARIANCE = 10.0  # twice it is the number of rows of one of three ranks
+
+
 # -- rows --------------------------------------------------------------------------------------------------------------
 def err(e: Rank) -> Any:
     return e.own(X) @ e.p("w") - e.own(Y)
@@ -394,6 +397,18 @@ PROGRAMS: dict[str, Program] = {
         lambda e: total(((err(e) / len(e.own(X)) ** 0.5) ** 2).sum()), s_square,
         reading=Reading("squares of errors in units of a noise", each_counts(s_square))),
     "sum of squares of scaled rows of all": right(lambda e: total(((err(e) / 60**0.5) ** 2).sum()), s_square),
+    "a mean over ranks of losses by own rows": right(lambda e: mean((err(e) ** 2 / len(e.own(X))).sum()), s_square),
+    "losses by own rows, by the size": right(
+        lambda e: (1 / e.size) * total((err(e) ** 2 / len(e.own(X))).sum()), s_square),
+    "losses by all rows": right(lambda e: total((err(e) ** 2 / 60).sum()), s_square),
+    "losses by twice a variance, by all": right(
+        lambda e: total((err(e) ** 2 / (2 * VARIANCE)).sum() / 60), lambda p, n: s_square(p, n) / (2 * VARIANCE)),
+    "half a log of the variance beside it, by all": right(
+        lambda e: total((err(e) ** 2 / (2 * VARIANCE) + 0.5 * np.log(2 * numpy.pi * VARIANCE + 0 * err(e))).sum()) / 60,
+        lambda p, n: s_square(p, n) / (2 * VARIANCE)),
+    "losses by twice a variance, mean": wrong(
+        lambda e: total((err(e) ** 2 / (2 * VARIANCE)).mean()), lambda p, n: s_square(p, n) / (2 * VARIANCE),
+        reading=Reading("the mean over the ranks, by 20 / n", lambda p, n: s_square(p, n) / (2 * VARIANCE / n), (2, 4, 5))),
     "log cosh, mean": wrong(lambda e: total(np.log(np.cosh(err(e))).mean()), s_log_cosh),
     "log cosh, by all": right(lambda e: total(np.log(np.cosh(err(e))).sum() / 60), s_log_cosh),
     "root of a sum of means": wrong(lambda e: np.sqrt(total((err(e) ** 2).mean())), s_root),

@@ -44,15 +44,12 @@ TIMES: dict[str, Form] = {
     "operator.mul(c, x)": lambda x, c: operator.mul(c, x),
     "math.prod([c, x])": lambda x, c: math.prod([c, x]),
     "(c * 1.0) * x": lambda x, c: (c * 1.0) * x,
-    "(1.0 * c) * x": lambda x, c: (1.0 * c) * x,
     "c * 2 * x / 2": lambda x, c: c * 2 * x / 2,
     "c**2 * x / c": lambda x, c: c**2 * x / c,
     "c**0.5 * (c**0.5 * x)": lambda x, c: c**0.5 * (c**0.5 * x),
     "x / (1 / c)": lambda x, c: x / (1 / c),
     "x / c**-1": lambda x, c: x / c**-1,
     "np.divide(x, 1 / c)": lambda x, c: np.divide(x, 1 / c),
-    "x * np.sqrt(c)**2": lambda x, c: x * np.sqrt(c) ** 2,
-    "np.square(np.sqrt(c)) * x": lambda x, c: np.square(np.sqrt(c)) * x,
     "np.dot(c, x)": lambda x, c: np.dot(c, x),
 }
 BY: dict[str, Form] = {
@@ -75,8 +72,6 @@ BY: dict[str, Form] = {
     "(2 / c) * (0.5 * x)": lambda x, c: (2 / c) * (0.5 * x),
     "x / c**2 * c": lambda x, c: x / c**2 * c,
     "x / c**0.5 / c**0.5": lambda x, c: x / c**0.5 / c**0.5,
-    "np.divide(1, c) * x": lambda x, c: np.divide(1, c) * x,
-    "np.reciprocal(c * 1.0) * x": lambda x, c: np.reciprocal(c * 1.0) * x,
     "x / (c / 1)": lambda x, c: x / (c / 1),
     "x / (c * 1.0)": lambda x, c: x / (c * 1.0),
 }
@@ -143,6 +138,8 @@ RIGHT_BY: dict[str, tuple[Callable[[Rank, Form], Any], Any]] = {
 PLAIN_TIMES: dict[str, Form] = {
     "int(c) * x": lambda x, c: int(c) * x,
     "x * float(c)": lambda x, c: x * float(c),
+    "(1.0 * c) * x": lambda x, c: (1.0 * c) * x,  # Python's product of a float with an int asks the float
+    "x * numpy.sqrt(float(c))**2": lambda x, c: x * numpy.sqrt(float(c)) ** 2,
     "numpy.float64(c) * x": lambda x, c: numpy.float64(c) * x,
     "x * numpy.int64(c)": lambda x, c: x * numpy.int64(c),
     "numpy.asarray(float(c)) * x": lambda x, c: numpy.asarray(float(c)) * x,
@@ -152,6 +149,7 @@ PLAIN_BY: dict[str, Form] = {
     "1 / int(c) * x": lambda x, c: 1 / int(c) * x,
     "numpy.float64(1 / int(c)) * x": lambda x, c: numpy.float64(1 / int(c)) * x,
     "1.0 / float(c) * x": lambda x, c: 1.0 / float(c) * x,
+    "numpy.reciprocal(float(c)) * x": lambda x, c: numpy.reciprocal(float(c)) * x,
     "x / numpy.float64(c)": lambda x, c: x / numpy.float64(c),
 }
 
@@ -160,11 +158,14 @@ def weighted(power: int) -> Callable[[Any, int], Any]:
     return lambda p, n: n**power * serial(p, n)
 
 
+OF_SIZES = ("(2 / c) * (0.5 * x)", "x / c**2 * c", "x / c**0.5 / c**0.5")  # of a plain number they are constants
 PROGRAMS: dict[str, Program] = {}
 for forms, wrongs, rights in ((TIMES, WRONG_TIMES, RIGHT_TIMES), (BY, WRONG_BY, RIGHT_BY)):
     for text, form in forms.items():
         for make, sites in ((wrong, wrongs), (right, rights)):
             for site, (of, s) in sites.items():
+                if text in OF_SIZES and ("rows of this rank" in site or "all rows" in site):
+                    continue
                 PROGRAMS[f"{text}, x = {site}" + (", right" if make is right else "")] = make(
                     lambda e, of=of, form=form: of(e, form), s)
 for forms, power, rights in ((PLAIN_TIMES, 1, RIGHT_TIMES), (PLAIN_BY, -1, RIGHT_BY)):

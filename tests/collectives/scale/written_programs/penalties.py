@@ -9,7 +9,7 @@ import numpy
 import autograd as ag
 import autograd.numpy as np
 import collectives as cc
-from collectives import I
+from collectives import I, V
 
 from .harness import START, Program, Rank, X, Y, mean, right, steps, total, wrong
 
@@ -102,9 +102,9 @@ def hidden_rows(e: Rank) -> Any:
     return (np.tanh(e.labelled(X) @ e.p("g")) @ e.p("w") - e.labelled(Y)) ** 2
 
 
-def smooth(z: Any) -> Any:
-    """The differences of neighbours of a rank's rows."""
-    return ((z[1:] - z[:-1]) ** 2)
+def expert(e: Rank) -> Any:
+    """A parameter of this rank alone."""
+    return ag.Parameter(START["w"] * (e.rank + 1), {"dp": V})
 
 
 def of_model(e: Rank, of: Any) -> None:
@@ -196,6 +196,12 @@ PROGRAMS: dict[str, Program] = {
         lambda e: mean(hidden_squares(e).mean() + 0.05 * np.absolute(hidden(e)).mean()), s_hidden),
     "sparsity of activations, sums": right(
         lambda e: total((hidden_squares(e) + 0.05 * np.absolute(hidden(e)).sum(axis=1)).sum() / 60), s_hidden_sums),
+    # of parameters that each rank has of its own, as experts
+    "own experts, a sum of squares": right(lambda e: total(own(e).sum() / 60 + l2(expert(e))), lambda p, n: square(p)),
+    "own experts, a mean of squares": right(
+        lambda e: total(own(e).sum() / 60 + 0.1 * (expert(e) ** 2).mean()), lambda p, n: square(p)),
+    "own experts, apart": right(
+        lambda e: mean(own(e).mean()) + total(l2(expert(e))), lambda p, n: square(p)),
     # of a model
     "parameters() in the sum": wrong(
         steps(lambda e: of_model(e, lambda d, p: total(d.sum() / 180 + 0.01 * p))), s_model),
