@@ -408,7 +408,8 @@ PROGRAMS: dict[str, Program] = {
         lambda p, n: s_square(p, n) / (2 * VARIANCE)),
     "losses by twice a variance, mean": wrong(
         lambda e: total((err(e) ** 2 / (2 * VARIANCE)).mean()), lambda p, n: s_square(p, n) / (2 * VARIANCE),
-        reading=Reading("the mean over the ranks, by 20 / n", lambda p, n: s_square(p, n) / (2 * VARIANCE / n), (2, 4, 5))),
+        reading=Reading(
+            "the mean over the ranks, by 20 / n", lambda p, n: s_square(p, n) / (2 * VARIANCE / n), (2, 4, 5))),
     "log cosh, mean": wrong(lambda e: total(np.log(np.cosh(err(e))).mean()), s_log_cosh),
     "log cosh, by all": right(lambda e: total(np.log(np.cosh(err(e))).sum() / 60), s_log_cosh),
     "root of a sum of means": wrong(lambda e: np.sqrt(total((err(e) ** 2).mean())), s_root),
