@@ -80,7 +80,7 @@ class Rank(Ranks):
         """Linear layers with the parameters of these names, with Tanh between them, each on all ranks."""
         layers: list[nn.Module] = []
         for name in names or ("m",):
-            layer = nn.Linear(*START[name].shape, bias=False, dtype=float)
+            layer = nn.Linear(START[name].shape[0], START[name].shape[1], bias=False, dtype=float)
             layer.weight.data = START[name].copy()
             layers += [layer, nn.Tanh()]
         self._models.append(nn.Sequential(*layers[:-1]))

@@ -76,6 +76,15 @@ def accumulated(name: str, how: Callable[[Microbatch, Any], Any], bounds: Any = 
     return steps(program)
 
 
+def by_own(count: int) -> Callable[[Microbatch, Any], Any]:
+    """The sum by the elements of the microbatch, `count` in each row."""
+    return lambda b, of: total(b.sum(of)) / (b.rows * count)
+
+
+def by_all(count: int) -> Callable[[Microbatch, Any], Any]:
+    return lambda b, of: total(b.sum(of)) / (60 * count)
+
+
 def s_mean(name: str) -> Any:
     of, targets = LOSSES[name]
     return lambda p, n: of(X @ p["m"], targets, reduction="mean")
@@ -95,7 +104,7 @@ def several(tasks: Any, labelled: bool, of: Any, parts: int = 1, together: bool 
         with model.accumulate():
             for mine in numpy.array_split(numpy.arange(60), parts):
                 own = numpy.array_split(mine, e.n)[e.rank]
-                arrays = X[own], T[own], K[own]
+                arrays: Any = X[own], T[own], K[own]
                 if labelled:
                     arrays = tuple(cc.from_local(a, {"dp": cc.Shard(0)}) for a in arrays)
                 x, t, k = arrays
@@ -131,7 +140,7 @@ def semi_supervised(labelled_rows: int, labelled: bool, of: Any) -> steps:
         with model.accumulate():
             for mine, task in ((numpy.arange(labelled_rows), classify), (numpy.arange(labelled_rows, 60), shrink)):
                 own = numpy.array_split(mine, e.n)[e.rank]
-                arrays = X[own], T[own], K[own]
+                arrays: Any = X[own], T[own], K[own]
                 if labelled:
                     arrays = tuple(cc.from_local(a, {"dp": cc.Shard(0)}) for a in arrays)
                 x, t, k = arrays
@@ -155,7 +164,8 @@ def tokens(how: Callable[..., Any], parts: int = 4, labelled: bool = False) -> s
         with model.accumulate():
             for mine in numpy.array_split(numpy.arange(12), parts):
                 own = numpy.array_split(mine, e.n)[e.rank]
-                x, k = SEQUENCES[own].reshape(-1, 4), LABELS[own].reshape(-1)
+                x: Any = SEQUENCES[own].reshape(-1, 4)
+                k: Any = LABELS[own].reshape(-1)
                 if labelled:
                     x, k = (cc.from_local(a, {"dp": cc.Shard(0)}) for a in (x, k))
                 with ag.Tape() as tape:
@@ -175,7 +185,8 @@ def without_a_block(how: Any) -> steps:
 
     def program(e: Rank) -> None:
         with ag.Tape() as tape:
-            w, found = e.p("m"), 0.0
+            w: Any = e.p("m")
+            found: Any = 0.0
             for start, stop in zip(EVEN[:-1], EVEN[1:], strict=True):
                 mine = numpy.array_split(numpy.arange(start, stop), e.n)[e.rank]
                 found = found + how((X[mine] @ w - T[mine]) ** 2, 3)
@@ -197,11 +208,10 @@ for _name in LOSSES:
     PROGRAMS |= {
         f"{_name}, sum by the rows of the microbatch": wrong(
             accumulated(_name, lambda b, of: total(b.sum(of) / b.x.global_shape[0])), s_by_rows(_name)),
-        f"{_name}, sum by a number of the microbatch's elements": wrong(
-            accumulated(_name, lambda b, of, c=_count: total(b.sum(of)) / (b.rows * c), FOUR), _s),
+        f"{_name}, sum by a number of the microbatch's elements": wrong(accumulated(_name, by_own(_count), FOUR), _s),
         f"{_name}, mean of each microbatch": wrong(accumulated(_name, lambda b, of: total(b.mean(of))), _s),
         f"{_name}, sum by all elements": right(
-            accumulated(_name, lambda b, of, c=_count: total(b.sum(of)) / (60 * c)), _s),
+            accumulated(_name, by_all(_count)), _s),
         f"{_name}, mean by the number of microbatches": right(
             accumulated(_name, lambda b, of: total(b.mean(of)) / b.parts), _s),
         f"{_name}, uneven, mean by their number": wrong(

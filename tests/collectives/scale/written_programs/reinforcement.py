@@ -62,7 +62,8 @@ class Batch:
 
 
 def own(e: Rank) -> Batch:
-    return Batch(*map(e.own, (STATES, ACTIONS, RETURNS, ADVANTAGES, ALIVE)), e.p("m"), e.p("w"))
+    states, actions, returns, advantages, alive = map(e.own, (STATES, ACTIONS, RETURNS, ADVANTAGES, ALIVE))
+    return Batch(states, actions, returns, advantages, alive, e.p("m"), e.p("w"))
 
 
 def every(p: Any) -> Batch:
