@@ -176,7 +176,6 @@ def reading(sizes: str, form: str) -> Reading | None:
                            ("cross-entropy sum by own", of_classes))},
         # the elements of a rank are as many as the rows of all
         ("classes == ranks", "sum by own elements"): Reading("the sum by the rows of all", of_rows),
-        ("two rows of each rank", "sum by own elements"): Reading("the sum by the rows of all", of_rows, (3,)),
         ("one row of each rank", "sum by own elements"): Reading("the sum by the rows of all", of_rows, (3,)),
         ("rows == ranks times classes", "sum by own elements"): Reading("the sum by the rows of all", of_rows, (3,)),
         **{(name, "averaged sum by all rows"): Reading("the mean over the ranks of the means of each", of_elements, at)
@@ -185,6 +184,9 @@ def reading(sizes: str, form: str) -> Reading | None:
                             ("rows == ranks times classes", (3,)))},
         ("rows == ranks times classes", "sum by own rows"): Reading(
             "the mean over the ranks of the sums over rows of the means of each", each_counts(of_rows), (3,)),
+        ("two rows of each rank", "sum by own elements"): Reading(
+            "the sum by the rows of all; the mean over two ranks and three classes of sums over rows",
+            lambda p, n: (of_rows if n == 3 else each_counts(of_elements))(p, n), (2, 3)),
         # two rows of each rank: half of the sum; one: the sum itself
         **{(name, form): Reading("half of the sum over all rows", each_counts(s))
            for name in ("two rows of each rank", "classes == rows of all ranks")

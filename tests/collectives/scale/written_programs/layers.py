@@ -15,7 +15,7 @@ from autograd.engine.whole import whole_of
 from collectives import R, Shard, V
 from parallel import Pipeline
 
-from .harness import START, K, Program, Rank, X, Y, mean, right, steps, total, wrong
+from .harness import START, K, Program, Rank, Reading, X, Y, mean, right, steps, total, wrong
 
 T = numpy.random.default_rng(83).normal(size=(60, 3))
 
@@ -182,8 +182,8 @@ def s_pipeline_classes(p: Any, n: int) -> Any:
     return s_deep(p, n)
 
 
-def piped(is_right: bool, loss: Any, scale: Any, serial: Any, **options: Any) -> Program:
-    return Program(pipeline(loss, scale, **options), serial, is_right, lambda n: {"dp": n, "pp": 2}, (2, 3))
+def piped(is_right: bool, loss: Any, scale: Any, serial: Any, reading: Any = None, **options: Any) -> Program:
+    return Program(pipeline(loss, scale, **options), serial, is_right, lambda n: {"dp": n, "pp": 2}, (2, 3), reading)
 
 
 def summed(z: Any, t: Any) -> Any:
@@ -273,7 +273,9 @@ PROGRAMS: dict[str, Program] = {
     "pipeline: reduced sum, scale by all elements": piped(
         True, lambda z, t: total(summed(z, t)), lambda size, m, rows: 1 / (3 * rows), s_pipeline()),
     "pipeline: MSELoss(sum), scale by all elements, by the size": piped(
-        False, SUM, lambda size, m, rows: 1 / (3 * rows) / size, s_pipeline()),
+        False, SUM, lambda size, m, rows: 1 / (3 * rows) / size, s_pipeline(),
+        reading=Reading("a weight: Python divides a float by an int without asking the size",
+                        lambda p, n: s_pipeline()(p, n) / n)),
     "pipeline: MSELoss(sum), scale size times": piped(
         False, SUM, lambda size, m, rows: size * (1 / (3 * rows)), s_pipeline()),
     "pipeline: cross-entropy sum, scale 1 / size times": piped(

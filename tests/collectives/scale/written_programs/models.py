@@ -376,7 +376,7 @@ PROGRAMS: dict[str, Program] = {
         reading=Reading("twice the rows of one of two ranks are all rows", s_square, (2,))),
     "half times a mean": wrong(
         lambda e: total(0.5 * (err(e) ** 2).mean()), s_half,
-        reading=Reading("the mean over two ranks", s_square, (2,))),
+        reading=Reading("the mean over the ranks, times n / 2", lambda p, n: n / 2 * s_square(p, n), (2, 4))),
     "half of the squares by all": right(lambda e: total(0.5 * (err(e) ** 2).sum() / 60), s_half),
     "squares by 2 N": right(lambda e: total((err(e) ** 2).sum() / 120), s_half),
     "a dot product by own rows": wrong(lambda e: total(err(e) @ err(e) / len(e.own(X))), s_square),
@@ -450,7 +450,9 @@ PROGRAMS: dict[str, Program] = {
     "pixels, by all elements": right(lambda e: total(pixels(e).sum() / IMAGES[..., :3].size), s_pixels),
     "pixels, by all images": right(lambda e: total(pixels(e).sum()) / 30, s_images),
     "pixels, means of images by all": right(lambda e: total(pixels(e).mean(axis=(1, 2, 3)).sum() / 30), s_pixels),
-    "pixels, averaged sums of images by all": wrong(lambda e: mean(pixels(e).sum() / 30), s_images),
+    "pixels, averaged sums of images by all": wrong(
+        lambda e: mean(pixels(e).sum() / 30), s_images,
+        reading=Reading("the mean over 30 pixels, of one of several systems", lambda p, n: s_images(p, n) / n)),
     "pixels, labelled, sum by images and the size": wrong(
         lambda e: total(((e.labelled(IMAGES) @ e.p("m") - e.labelled(WANTED)) ** 2).sum()) / (30 * e.size), s_images),
     "pixels, labelled, sum by images": right(
