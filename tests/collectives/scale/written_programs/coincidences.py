@@ -180,7 +180,7 @@ def reading(sizes: str, form: str) -> Reading | None:
         ("rows == ranks times classes", "sum by own elements"): Reading("the sum by the rows of all", of_rows, (3,)),
         **{(name, "averaged sum by all rows"): Reading("the mean over the ranks of the means of each", of_elements, at)
            for name, at in (("classes == ranks", (2, 3, 4, 5)), ("all == ranks", (2, 3, 4, 5)),
-                            ("two rows of each rank", (3,)), ("one row of each rank", (3,)),
+                            ("two rows of each rank", (3,)),
                             ("rows == ranks times classes", (3,)))},
         ("rows == ranks times classes", "sum by own rows"): Reading(
             "the mean over the ranks of the sums over rows of the means of each", each_counts(of_rows), (3,)),
@@ -191,6 +191,8 @@ def reading(sizes: str, form: str) -> Reading | None:
         **{(name, form): Reading("half of the sum over all rows", each_counts(s))
            for name in ("two rows of each rank", "classes == rows of all ranks")
            for form, s in (("sum by own rows", of_rows), ("cross-entropy sum by own", of_classes))},
+        ("one row of each rank", "averaged sum by all rows"): Reading(
+            "a mean over the ranks, with a weight", lambda p, n: of_rows(p, n) / n),
         ("one row of each rank", "sum by own rows"): Reading("the sum over all rows", each_counts(of_rows)),
         ("one row of each rank", "cross-entropy sum by own"): Reading("the sum over all rows", each_counts(of_classes)),
     }  # fmt: skip
