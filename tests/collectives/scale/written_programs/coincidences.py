@@ -191,6 +191,8 @@ def reading(sizes: str, form: str) -> Reading | None:
         **{(name, form): Reading("half of the sum over all rows", each_counts(s))
            for name in ("two rows of each rank", "classes == rows of all ranks")
            for form, s in (("sum by own rows", of_rows), ("cross-entropy sum by own", of_classes))},
+        ("one row of each rank", "averaged cross-entropy, sum by all"): Reading(
+            "a mean over the ranks, with a weight", lambda p, n: of_classes(p, n) / n),
         ("one row of each rank", "averaged sum by all rows"): Reading(
             "a mean over the ranks, with a weight", lambda p, n: of_rows(p, n) / n),
         ("one row of each rank", "sum by own rows"): Reading("the sum over all rows", each_counts(of_rows)),
