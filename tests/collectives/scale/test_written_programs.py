@@ -12,8 +12,12 @@ from .written_programs.missed import MISSED
 Case = tuple[str, int]
 ALL: list[Case] = [(name, n) for name, row in PROGRAMS.items() for n in row.ranks]
 KNOWN: list[Case] = [(name, n) for name, n in ALL if n not in MISSED.get(name, ("", ()))[1]]
-# one number of ranks for each program, in turn
-SOME = {(name, row.ranks[i % len(row.ranks)]) for i, (name, row) in enumerate(PROGRAMS.items())}
+# one number of ranks for each program, in turn; of those that come from crossings every second one
+CROSSED = ("operands", "coincidences")
+SOME = {
+    (name, row.ranks[i % len(row.ranks)]) for i, (name, row) in enumerate(PROGRAMS.items())
+    if i % 2 or name.split(":")[0] not in CROSSED
+}  # fmt: skip
 
 
 def subject(case: Case) -> str:
@@ -59,6 +63,6 @@ def test_what_is_missed(name: str, n: int) -> None:
 
 
 def test_there_are_as_many_right_ones_as_wrong_ones() -> None:
-    written = [row for name, row in PROGRAMS.items() if subject((name, 0)) not in ("operands", "coincidences")]
+    written = [row for name, row in PROGRAMS.items() if subject((name, 0)) not in CROSSED]
     assert sum(row.is_right for row in written) >= 100
     assert sum(not row.is_right for row in written) >= 100

@@ -57,6 +57,7 @@ _BY_REASON: dict[str, dict[str, tuple[int, ...]]] = {
         "models: an overlap of each image, mean": (2, 3, 5),
     },
     "2 or 0.5 beside two or four ranks": {
+        "reinforcement: PPO, value by own steps, policy by all": (2, 4),
         "models: two views, mean": (2, 4),
         "models: two views, sum by 2 b": (2, 4),
         "models: cosine of two views, mean": (2, 4),
@@ -65,7 +66,8 @@ _BY_REASON: dict[str, dict[str, tuple[int, ...]]] = {
         "models: VAE, by own elements": (4,),
         "models: free bits, means summed": (4,),
     },
-    "a number of elements that two ranks divide": {
+    "a number of elements or rows that the number of ranks divides": {
+        "coincidences: classes == rows: averaged sum by all rows": (5,),
         "coincidences: classes == rows of all ranks: sum by own elements": (2,),
     },
     "a scale, or a loss of a stage, times the number of ranks": {

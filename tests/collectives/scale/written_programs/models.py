@@ -306,6 +306,12 @@ def s_gan(p: Any, n: int) -> Any:
     return (nn.softplus(-(t @ w)) + nn.softplus(np.tanh(NOISE @ g) @ w) + 2.3 * (slope**2).sum(axis=1)).mean()
 
 
+def s_gan_means(p: Any, n: int) -> Any:
+    """The penalty as the mean over the ranks of the means over their elements, of which each has 60."""
+    slope = ((1 - np.tanh(X @ p["g"]) ** 2) * p["w"]) @ p["g"].T
+    return s_gan(p, n) + 2.3 * (1 / n - 1) * (slope**2).sum(axis=1).mean()
+
+
 def denoise(e: Rank, sigma: Any) -> Any:
     """A score's squared error, weighted by a noise level of each row."""
     x = e.own(X) + sigma[:, None] * e.own(NOISE)
@@ -368,6 +374,7 @@ def s_calibrated(p: Any, n: int) -> Any:
     return nn.cross_entropy(X @ p["m"], K) + 0.17 * (np.exp(logs) * logs).sum(axis=1).mean()
 
 
+OWN_ELEMENTS = "the mean over the ranks of the means over the elements of each, as many as all rows"
 BANDS = Reading("a band of each of these images on each rank", each_counts(s_images), (2, 3, 5))
 
 PROGRAMS: dict[str, Program] = {
@@ -502,7 +509,9 @@ PROGRAMS: dict[str, Program] = {
     "energy of all particles": right(lambda e: total(energy(e).sum()), s_energy),
     "energy a particle": right(lambda e: total(energy(e).sum()) / 60, s_energy_a_particle),
     "energy a particle, by own": wrong(lambda e: total(energy(e).sum() / len(e.own(X))), s_energy_a_particle),
-    "energy a particle, averaged by all": wrong(lambda e: mean(energy(e).sum() / 60), s_energy_a_particle),
+    "energy a particle, averaged by all": wrong(
+        lambda e: mean(energy(e).sum() / 60), s_energy_a_particle,
+        reading=Reading(OWN_ELEMENTS, lambda p, n: s_energy_a_particle(p, n) / n, (4,))),
     # metric learning
     "pairs of own rows, mean": wrong(lambda e: total(own_pairs(e, lambda d: d.mean())), s_own_pairs),
     "pairs of own rows, sum by b * b": wrong(
@@ -560,7 +569,8 @@ PROGRAMS: dict[str, Program] = {
     "discriminator, penalty as a mean": wrong(
         lambda e: total((gan(e)[0] + gan(e)[1]).sum() / 60) + total(2.3 * gan(e)[2].mean()), s_gan),
     "discriminator, penalty averaged, by all": wrong(
-        lambda e: total((gan(e)[0] + gan(e)[1]).sum() / 60) + mean(2.3 * gan(e)[2].sum() / 60), s_gan),
+        lambda e: total((gan(e)[0] + gan(e)[1]).sum() / 60) + mean(2.3 * gan(e)[2].sum() / 60), s_gan,
+        reading=Reading(OWN_ELEMENTS, s_gan_means, (4,))),
     "discriminator, by all": right(
         lambda e: total((gan(e)[0] + gan(e)[1]).sum() / 60) + 2.3 * total(gan(e)[2].sum()) / 60, s_gan),
     "discriminator, averaged": right(
