@@ -40,6 +40,7 @@ _BY_REASON: dict[str, dict[str, tuple[int, ...]]] = {
         "reinforcement: preferences, labelled, by the size": (2,),
     },
     "a count of two axes, behind a mean over one of them": {
+        "axes: dp = cp: sum over cp by own tokens, sum over dp": (2,),
         "axes: dp = cp: mean over cp by own tokens, mean over dp": (2, 3),
         "axes: dp = cp: mean over dp, sum over cp, by 120": (3,),
         "axes: dp = cp: rows over both, all by 60, mean outside": (2, 3),
