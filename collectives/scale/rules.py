@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from autograd.layouts.layout import C, D, I, Label, P, R, Shard, V
+from autograd.layouts.layout import C, D, I, Label, Mix, P, R, Shard, Sum, V
 
 from .dimensions import Dimensions
 from .numbers import counted, is_computed, of_number, own_count, whole_divisor
@@ -482,6 +482,10 @@ def _power(use: Use) -> Power:
     if base is None or exponent is not None or c is None:
         return value._replace(powers=ZERO if all(_seen(use, i).powers == ZERO for i in (0, 1)) else None)
     degree = Fraction(c).limit_denominator(64)
+    return _to_the(value, degree)
+
+
+def _to_the(value: Power, degree: Fraction | int) -> Power:
     return value._replace(powers=times(value.powers, degree), base=times(value.base, degree), once=-1)
 
 
@@ -507,6 +511,13 @@ def _mean(use: Use) -> Power:
     )  # fmt: skip
 
 
+def _norm(use: Use) -> Power:
+    """The root of the sum of the squares."""
+    dims = tuple([Sum(d) if place is Mix else place for d, place in enumerate(use.maps[0])])
+    squares = _to_the(use.first, 2)
+    return _to_the(of_operation(use._replace(letters="a", inputs=(squares,), maps=[dims])), Fraction(1, 2))
+
+
 def _rows_added(use: Use) -> Power:
     """Rows that are added into several rows, as those of one token or node: none of the others' are missing in them."""
     return of_operation(use._replace(maps=None)) if use.shapes[0][0] > 1 else of_operation(use)
@@ -526,7 +537,7 @@ OPERATIONS: dict[str, Callable[[Use], Power]] = {
     **dict.fromkeys(("log", "log2", "log10"), _logarithm),
     "multiply": _product, "divide": _quotient, "power": _power, "mean": _mean,
     "clip": lambda use: of_operation(use._replace(letters="aSS")), "cross_entropy": _contrastive,
-    "cross_entropy_sum": _contrastive, "add_rows": _rows_added,
+    "cross_entropy_sum": _contrastive, "add_rows": _rows_added, "norm": _norm,
 }  # fmt: skip
 """Operations whose rule reads a number or an option."""
 
