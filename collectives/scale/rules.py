@@ -567,7 +567,8 @@ def over_ranks(value: Power, event: Event) -> Power:
     Parts that are not summed up over their rows yet are added row by row: a later sum over them is that of all rows.
     """
     powers = value.powers
-    if powers is not None and not (value.averaged or -1 in powers):
+    is_part = value.parts and value.base is not None and powers != value.base  # summed up over its rows
+    if powers is not None and not (value.averaged or is_part or -1 in powers):
         powers = powers | frozenset(x - 1 for x in powers)
     if value.travelled == 2 and powers is not None:
         powers = powers | frozenset(x + 1 for x in powers)
