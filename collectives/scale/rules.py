@@ -81,6 +81,9 @@ def _seen(use: Use, i: int) -> Power:
     return DATA if use.labels[i] is V else Power()
 
 
+_PER_RANK = frozenset((-1,))
+
+
 class _Terms:
     """The operands in which an operation is jointly linear, as the terms of a sum."""
 
@@ -114,10 +117,12 @@ class _Terms:
         return powers, is_unequal, False
 
     def _are_certain(self) -> bool:
-        """Whether the terms are means over rows and parts of such means, to which the sum over the ranks adds one."""
+        """Whether the terms are means over rows, parts of such means, and terms that were divided by the number of
+        ranks, to which the sum over the ranks adds one."""
         is_sum = self.use.op.name in ("add", "subtract") and len(self.varying) == len(self.on_tape)
         return is_sum and all(
-            len(each.powers or ()) == 1 and (each.averaged or each.parts) and each.counts for each in self.varying
+            each.powers == _PER_RANK or (len(each.powers or ()) == 1 and (each.averaged or each.parts) and each.counts)
+            for each in self.varying
         )
 
     def _with_copies(self, powers: Any) -> tuple[Any, bool, bool]:
