@@ -18,6 +18,7 @@ divisor that is the mean of each rank's    "constant"
 weights
 factor that is equal on all ranks, and no  "constant": power 0. Shares of the ranks add up to 1, so an equal share
 count and no multiple or share of theirs   is 1/n
+the same, but the root of n, or 1 over it  "root": also one half of a power
 otherwise                                  undecided: all that `of_number` finds possible
 =========================================  ==========================================================================
 
@@ -217,8 +218,8 @@ def of_number(c: float, n: int, is_varying: bool) -> frozenset[Fraction | int]:
             found.add(-1)
     elif is_varying:
         found |= {-1, 1}  # a share of all rows, such as len(rows) / N; or a ratio of numbers
-    for power, square in ((1, c * c), (-1, 1 / (c * c))):
-        if whole_divisor(square) == n:
+    for power, square in zip((1, -1), _squares(c), strict=True):
+        if square == n:
             found.add(Fraction(power, 2))  # the root of n, before a sum and behind it
     return frozenset(found)
 
@@ -254,7 +255,9 @@ def decide(divisions: Sequence[Division], n: int) -> str:
         return "own"
     known = {count for each in divisions for count in (*each.counts, *each.extents)}
     is_round = divisions[0].is_weight and divisions[0].divisor != n
-    return "" if not is_round and _may_count(divisions[0].divisor, known, n) else "constant"
+    if not is_round and _may_count(divisions[0].divisor, known, n):
+        return ""
+    return "root" if not is_round and n in _squares(divisions[0].divisor) else "constant"
 
 
 def _may_be_other(k: float, divisions: Sequence[Division], sums: set[float], n: int) -> bool:
@@ -295,11 +298,14 @@ def _sums(columns: Sequence[tuple[float, ...]]) -> set[float]:
     return {sum(column) for column in zip(*columns, strict=True)} if len(set(map(len, columns))) == 1 else set()
 
 
+def _squares(c: float) -> tuple[int, int]:
+    """The integers whose root a number is, or one over it; 0 where there is none."""
+    return whole_divisor(c * c), whole_divisor(1 / (c * c))
+
+
 def _may_count(divisor: float, counts: set[int], n: int) -> bool:
     """Whether a number that is equal on all ranks may be a multiple or a share of n, or of a number of rows."""
     number = max(whole_divisor(1 / divisor) if divisor else 0, whole_divisor(divisor))
-    if n in (whole_divisor(divisor**2), whole_divisor(divisor**-2)):
-        return True
     if number:
         return number % n == 0 or any(number % count == 0 for count in counts if count)
     return abs(divisor - n) < 1e-6 * n

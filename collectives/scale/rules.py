@@ -121,7 +121,7 @@ class _Terms:
         ranks, to which the sum over the ranks adds one."""
         is_sum = self.use.op.name in ("add", "subtract") and len(self.varying) == len(self.on_tape)
         return is_sum and all(
-            each.powers == _PER_RANK or (len(each.powers or ()) == 1 and (each.averaged or each.parts) and each.counts)
+            each.powers == _PER_RANK or (each.powers and (each.averaged or each.parts) and each.counts)
             for each in self.varying
         )
 
@@ -381,9 +381,13 @@ def _by_decided(use: Use, value: Power, c: float, sign: int, divisor: float) -> 
     value = value.divided(divisor)
     if use.decided == "constant":
         return value
+    powers = of_number(c, use.n, True)
+    roots = frozenset(x for x in powers if x != int(x))
+    if use.decided == "root" and roots:
+        return value.times(times(roots | ZERO, sign))
     value = value._replace(divisions=(*value.divisions, use.place))
     more = frozenset((-1, 0, 1)) if use.decided == "open" else ZERO
-    return value.times(times(of_number(c, use.n, True) | more, sign))
+    return value.times(times(powers | more, sign))
 
 
 def _own_mean(value: Power, count: float, n: int) -> OwnMean:
