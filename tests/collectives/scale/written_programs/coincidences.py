@@ -179,7 +179,7 @@ def reading(sizes: str, form: str) -> Reading | None:
         ("one row of each rank", "sum by own elements"): Reading("the sum by the rows of all", of_rows, (3,)),
         ("rows == ranks times classes", "sum by own elements"): Reading("the sum by the rows of all", of_rows, (3,)),
         **{(name, "averaged sum by all rows"): Reading("the mean over the ranks of the means of each", of_elements, at)
-           for name, at in (("classes == ranks", (2, 3, 4, 5)), ("all == ranks", (2, 3, 4, 5)),
+           for name, at in (("classes == ranks", (2, 3, 4, 5)), ("all == ranks", (2, 3, 4, 5)), ("classes == rows", (5,)),
                             ("two rows of each rank", (3,)),
                             ("rows == ranks times classes", (3,)))},
         ("rows == ranks times classes", "sum by own rows"): Reading(
@@ -195,6 +195,8 @@ def reading(sizes: str, form: str) -> Reading | None:
             "a mean over the ranks, with a weight", lambda p, n: of_classes(p, n) / n),
         ("one row of each rank", "averaged sum by all rows"): Reading(
             "a mean over the ranks, with a weight", lambda p, n: of_rows(p, n) / n),
+        ("classes == rows of all ranks", "sum by own elements"): Reading(
+            "half of the sum by the rows of all", lambda p, n: of_rows(p, n) / 2, (2,)),
         ("one row of each rank", "sum by own rows"): Reading("the sum over all rows", each_counts(of_rows)),
         ("one row of each rank", "cross-entropy sum by own"): Reading("the sum over all rows", each_counts(of_classes)),
     }  # fmt: skip

@@ -15,7 +15,7 @@ from autograd.engine.whole import whole_of
 from collectives import R, Shard, V
 from parallel import Pipeline
 
-from .harness import START, K, Program, Rank, Reading, X, Y, mean, right, steps, total, wrong
+from .harness import START, K, Program, Rank, Reading, X, Y, each_counts, mean, right, steps, total, wrong
 
 T = numpy.random.default_rng(83).normal(size=(60, 3))
 
@@ -193,6 +193,7 @@ def summed(z: Any, t: Any) -> Any:
 SUM, MEAN = nn.MSELoss(reduction="sum"), nn.MSELoss()
 ENTROPY_SUM = classes(lambda z, t: nn.cross_entropy(z, t, reduction="sum"))
 ENTROPY = classes(lambda z, t: nn.cross_entropy(z, t))
+OF_SIZE = Reading("1 / 180 has the number of ranks in it, and the sum is by 180 / n", each_counts(s_pipeline()), (2, 3))
 
 PROGRAMS: dict[str, Program] = {
     # DataParallel and ZeRO
@@ -277,12 +278,12 @@ PROGRAMS: dict[str, Program] = {
         reading=Reading("a weight: Python divides a float by an int without asking the size",
                         lambda p, n: s_pipeline()(p, n) / n)),
     "pipeline: MSELoss(sum), scale size times": piped(
-        False, SUM, lambda size, m, rows: size * (1 / (3 * rows)), s_pipeline()),
+        False, SUM, lambda size, m, rows: size * (1 / (3 * rows)), s_pipeline(), reading=OF_SIZE),
     "pipeline: cross-entropy sum, scale 1 / size times": piped(
         False, ENTROPY_SUM, lambda size, m, rows: (1 / size) * (1 / rows), s_pipeline_classes),
     "pipeline: size times a reduced sum": piped(
         False, lambda z, t: cc.current_mesh().axis("dp").size * total(summed(z, t)),
-        lambda size, m, rows: 1 / (3 * rows), s_pipeline()),
+        lambda size, m, rows: 1 / (3 * rows), s_pipeline(), reading=OF_SIZE),
     "pipeline: MSELoss(mean)": piped(False, MEAN, lambda size, m, rows: 1.0, s_pipeline(), m=5),
     "pipeline: cross-entropy mean": piped(False, ENTROPY, lambda size, m, rows: 1.0, s_pipeline_classes, m=5),
     "pipeline: a reduced mean of each microbatch": piped(

@@ -159,6 +159,18 @@ def weighted(power: int) -> Callable[[Any, int], Any]:
 
 
 OF_SIZES = ("(2 / c) * (0.5 * x)", "x / c**2 * c", "x / c**0.5 / c**0.5")  # of a plain number they are constants
+# On two ranks a factor of 2 may be their number, so that one of size beside it is a weight.
+OF_TWO: dict[str, float] = {"c * 2 * x / 2": 2.0, "(2 / c) * (0.5 * x)": 0.5}
+
+
+def reading_of_two(text: str, site: str) -> Reading | None:
+    if text not in OF_TWO or site == "a Shard's residuals":
+        return None
+    c = OF_TWO[text]
+    of = (lambda p, n: serial(p, n) + c * penalty(p["w"])) if "penalty" in site else lambda p, n: c * serial(p, n)
+    return Reading("2 is the number of ranks, and their number a weight", of, (2,))
+
+
 PROGRAMS: dict[str, Program] = {}
 for forms, wrongs, rights in ((TIMES, WRONG_TIMES, RIGHT_TIMES), (BY, WRONG_BY, RIGHT_BY)):
     for text, form in forms.items():
@@ -167,7 +179,8 @@ for forms, wrongs, rights in ((TIMES, WRONG_TIMES, RIGHT_TIMES), (BY, WRONG_BY, 
                 if text in OF_SIZES and ("rows of this rank" in site or "all rows" in site):
                     continue
                 PROGRAMS[f"{text}, x = {site}" + (", right" if make is right else "")] = make(
-                    lambda e, of=of, form=form: of(e, form), s)
+                    lambda e, of=of, form=form: of(e, form), s,
+                    reading=reading_of_two(text, site) if make is wrong else None)
 for forms, power, rights in ((PLAIN_TIMES, 1, RIGHT_TIMES), (PLAIN_BY, -1, RIGHT_BY)):
     for text, form in forms.items():
         for site in ("a Shard's mean", "a mean over the ranks"):

@@ -11,7 +11,7 @@ import autograd.numpy as np
 import collectives as cc
 from collectives import I, V
 
-from .harness import START, Program, Rank, X, Y, mean, right, steps, total, wrong
+from .harness import START, Program, Rank, Reading, X, Y, mean, right, steps, total, wrong
 
 
 def own(e: Rank) -> Any:
@@ -90,8 +90,8 @@ def s_hidden_sums(p: Any, n: int) -> Any:
     return ((h @ p["w"] - Y) ** 2).mean() + 0.05 * np.absolute(h).sum(axis=1).mean()
 
 
-def s_orthogonal(p: Any, n: int) -> Any:
-    return ((np.tanh(X @ p["g"]) @ p["w"] - Y) ** 2).mean() + orthogonal(p["g"])
+def s_orthogonal(p: Any, n: int, each: int = 1) -> Any:
+    return ((np.tanh(X @ p["g"]) @ p["w"] - Y) ** 2).mean() + each * orthogonal(p["g"])
 
 
 def hidden_squares(e: Rank) -> Any:
@@ -129,7 +129,8 @@ PROGRAMS: dict[str, Program] = {
     "consolidation on each rank": wrong(lambda e: total(own(e).sum() / 60 + ewc(e.p("w"))), s_ewc),
     "two penalties on each rank": wrong(lambda e: total(own(e).sum() / 60 + l1(e.p("w")) + l2(e.p("w"))), s_elastic),
     "orthogonality on each rank": wrong(
-        lambda e: total(hidden_squares(e).sum() / 60 + orthogonal(e.p("g"))), s_orthogonal),
+        lambda e: total(hidden_squares(e).sum() / 60 + orthogonal(e.p("g"))), s_orthogonal,
+        reading=Reading("targets of each rank in place of the eye", lambda p, n: s_orthogonal(p, n, each=n))),
     "orthogonality on each rank, labelled": wrong(
         lambda e: total(hidden_rows(e).mean() + orthogonal(e.p("g"))), s_orthogonal),
     "L2 in the rows": wrong(lambda e: total((own(e) + l2(e.p("w"))).mean()), s_l2),

@@ -190,6 +190,14 @@ def s_groups(p: Any, n: int) -> Any:
     return groups(GROUPS, SCORES, p["w"]).mean()
 
 
+def s_averaged_values(p: Any, n: int) -> Any:
+    """With the mean over the ranks of the values' own means in place of half of them."""
+    b, values = every(p), 0.0
+    for i in numpy.array_split(numpy.arange(EPISODES), n):
+        values = values + td(Batch(STATES[i], ACTIONS[i], RETURNS[i], ADVANTAGES[i], ALIVE[i], p["m"], p["w"])).mean()
+    return (surrogate(b) - 0.01 * b.entropy).mean() + values / n
+
+
 def own_groups(e: Rank) -> Any:
     return groups(e.own(GROUPS), e.own(SCORES), e.p("w"))
 
@@ -250,7 +258,8 @@ PROGRAMS: dict[str, Program] = {
         s(ppo)),
     "PPO, value by own steps, policy by all": wrong(
         lambda e: total((lambda b: surrogate(b).sum() / STEPS + 0.5 * td(b).mean() - 0.01 * b.entropy.sum() / STEPS)(
-            own(e))), s(ppo)),
+            own(e))), s(ppo),
+        reading=Reading("0.5 is one over the number of ranks: the mean over them", s_averaged_values, (2,))),
     "PPO, three sums by all": right(
         lambda e: (lambda b: total(surrogate(b).sum()) / STEPS + 0.5 * total(td(b).sum()) / STEPS
                    - 0.01 * total(b.entropy.sum()) / STEPS)(own(e)), s(ppo)),
