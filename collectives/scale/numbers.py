@@ -18,7 +18,8 @@ divisor that is the mean of each rank's    "constant"
 weights
 factor that is equal on all ranks, and no  "constant": power 0. Shares of the ranks add up to 1, so an equal share
 count and no multiple or share of theirs   is 1/n
-the same, but the root of n, or 1 over it  "root": also one half of a power
+the same, but a multiple of n, or 1 over   "ranks": also that of n. The number of this rank's rows is another
+it, or the root of n                       one; "root": also one half of a power
 otherwise                                  undecided: all that `of_number` finds possible
 =========================================  ==========================================================================
 
@@ -38,7 +39,7 @@ from .powers import ZERO
 
 __all__ = [
     "Division", "Evidence", "counted", "added_by_all", "decide", "is_computed",
-    "is_weight", "may_be_of_all", "of_number", "own_count", "sums_of", "whole_divisor",
+    "is_multiple", "is_weight", "may_be_of_all", "of_number", "own_count", "sums_of", "whole_divisor",
 ]  # fmt: skip
 
 _LEAST_COUNT, _MOST_KINDS = 3, 4
@@ -254,10 +255,15 @@ def decide(divisions: Sequence[Division], n: int) -> str:
     if are_halves and not _may_be_other(divisions[0].divisor, divisions, sums, n):
         return "own"
     known = {count for each in divisions for count in (*each.counts, *each.extents)}
+    known |= {int(k) for each in divisions for k in each.others if k == int(k) and k > 1}
     is_round = divisions[0].is_weight and divisions[0].divisor != n
-    if not is_round and _may_count(divisions[0].divisor, known, n):
+    if is_round:
+        return "constant"
+    if _may_count(divisions[0].divisor, known, n):
         return ""
-    return "root" if not is_round and n in _squares(divisions[0].divisor) else "constant"
+    if is_multiple(divisions[0].divisor, n):
+        return "ranks" if known else ""
+    return "root" if n in _squares(divisions[0].divisor) else "constant"
 
 
 def _may_be_other(k: float, divisions: Sequence[Division], sums: set[float], n: int) -> bool:
@@ -304,8 +310,17 @@ def _squares(c: float) -> tuple[int, int]:
 
 
 def _may_count(divisor: float, counts: set[int], n: int) -> bool:
-    """Whether a number that is equal on all ranks may be a multiple or a share of n, or of a number of rows."""
-    number = max(whole_divisor(1 / divisor) if divisor else 0, whole_divisor(divisor))
+    """Whether a number that is equal on all ranks may be a multiple or a share of a number of rows, or about n."""
+    number = _whole(divisor)
     if number:
-        return number % n == 0 or any(number % count == 0 for count in counts if count)
+        return any(number % count == 0 for count in counts if count)
     return abs(divisor - n) < 1e-6 * n
+
+
+def is_multiple(divisor: float, n: int) -> bool:
+    """Whether a number is a multiple of n, or one over it."""
+    return _whole(divisor) > 0 and _whole(divisor) % n == 0
+
+
+def _whole(divisor: float) -> int:
+    return max(whole_divisor(1 / divisor) if divisor else 0, whole_divisor(divisor))

@@ -20,7 +20,7 @@ import numpy as np
 from autograd.layouts.layout import C, D, I, Label, Mix, P, R, Shard, Sum, V
 
 from .dimensions import Dimensions
-from .numbers import counted, is_computed, of_number, own_count, whole_divisor
+from .numbers import counted, is_computed, is_multiple, of_number, own_count, whole_divisor
 from .powers import DATA, ZERO, Event, Fault, OwnMean, Power, Powers, is_zero, joint, plus, times
 from .uses import NORMALISED, Use, counts_of_sum, items_of, totals_of, unsure_of, weights_of
 
@@ -382,9 +382,10 @@ def _by_decided(use: Use, value: Power, c: float, sign: int, divisor: float) -> 
     if use.decided == "constant":
         return value
     powers = of_number(c, use.n, True)
-    roots = frozenset(x for x in powers if x != int(x))
-    if use.decided == "root" and roots:
+    if use.decided == "root" and (roots := frozenset(x for x in powers if x != int(x))):
         return value.times(times(roots | ZERO, sign))
+    if use.decided == "ranks" and is_multiple(divisor, use.n):
+        return value.times(frozenset((0, -1 if divisor > 1 else 1)))
     value = value._replace(divisions=(*value.divisions, use.place))
     more = frozenset((-1, 0, 1)) if use.decided == "open" else ZERO
     return value.times(times(powers | more, sign))
