@@ -179,8 +179,8 @@ def reading(sizes: str, form: str) -> Reading | None:
         ("one row of each rank", "sum by own elements"): Reading("the sum by the rows of all", of_rows, (3,)),
         ("rows == ranks times classes", "sum by own elements"): Reading("the sum by the rows of all", of_rows, (3,)),
         **{(name, "averaged sum by all rows"): Reading("the mean over the ranks of the means of each", of_elements, at)
-           for name, at in (("classes == ranks", (2, 3, 4, 5)), ("all == ranks", (2, 3, 4, 5)), ("classes == rows", (5,)),
-                            ("two rows of each rank", (3,)),
+           for name, at in (("classes == ranks", (2, 3, 4, 5)), ("all == ranks", (2, 3, 4, 5)),
+                            ("classes == rows", (5,)), ("two rows of each rank", (3,)),
                             ("rows == ranks times classes", (3,)))},
         ("rows == ranks times classes", "sum by own rows"): Reading(
             "the mean over the ranks of the sums over rows of the means of each", each_counts(of_rows), (3,)),
