@@ -23,7 +23,7 @@ it, or the root of n                       one; "root": also one half of a power
 otherwise                                  undecided: all that `of_number` finds possible
 =========================================  ==========================================================================
 
-Small numbers are left undecided: ``/ 2`` is a half as often as a count. So is a divisor that is the number of ranks.
+Small counts are left undecided: ``/ 2`` is a half as often as a count. So is a count that is the number of ranks, too.
 """
 
 from __future__ import annotations
@@ -236,6 +236,8 @@ def decide(divisions: Sequence[Division], n: int) -> str:
     'all'
     >>> decide([Division(2.0, (5,)), Division(2.0, (4,)), Division(2.0, (3,))], 3)
     'constant'
+    >>> decide([Division(2.0, (5,))] * 2, 2), decide([Division(2.0, (5,))] * 4, 4)
+    ('ranks', 'root')
     """
     is_equal = len({each.divisor for each in divisions}) == 1
     if not is_equal:  # a rank without rows, which divides by 1, has no part in it

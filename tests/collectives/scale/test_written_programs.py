@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from ...tables import each
@@ -53,11 +55,14 @@ def test_all_numbers_of_ranks(case: Case) -> None:
     prove(PROGRAMS[case[0]], case[1])
 
 
+def missed(name: str, n: int, why: str) -> Any:
+    marks = [pytest.mark.xfail(strict=True, reason=why)] + [pytest.mark.slow] * ((name, n) not in SOME)
+    return pytest.param(name, n, marks=marks, id=f"{name}, {n}")
+
+
 @pytest.mark.parametrize(
-    ("name", "n"),
-    [pytest.param(name, n, marks=pytest.mark.xfail(strict=True, reason=why), id=f"{name}, {n}")
-     for name, (why, ranks) in MISSED.items() for n in ranks if (name, n) in SOME],
-)  # fmt: skip
+    ("name", "n"), [missed(name, n, why) for name, (why, ranks) in MISSED.items() for n in ranks]
+)
 def test_what_is_missed(name: str, n: int) -> None:
     prove(PROGRAMS[name], n)
 

@@ -180,8 +180,10 @@ def reading(sizes: str, form: str) -> Reading | None:
         ("rows == ranks times classes", "sum by own elements"): Reading("the sum by the rows of all", of_rows, (3,)),
         **{(name, "averaged sum by all rows"): Reading("the mean over the ranks of the means of each", of_elements, at)
            for name, at in (("classes == ranks", (2, 3, 4, 5)), ("all == ranks", (2, 3, 4, 5)),
-                            ("classes == rows", (5,)), ("two rows of each rank", (3,)),
+                            ("two rows of each rank", (3,)),
                             ("rows == ranks times classes", (3,)))},
+        ("classes == rows", "averaged sum by all rows"): Reading(
+            "the mean over the ranks of the means over the 6 * 5 pairs of each", lambda p, n: of_rows(p, n) / n, (5,)),
         ("rows == ranks times classes", "sum by own rows"): Reading(
             "the mean over the ranks of the sums over rows of the means of each", each_counts(of_rows), (3,)),
         ("two rows of each rank", "sum by own elements"): Reading(
