@@ -60,9 +60,7 @@ def missed(name: str, n: int, why: str) -> Any:
     return pytest.param(name, n, marks=marks, id=f"{name}, {n}")
 
 
-@pytest.mark.parametrize(
-    ("name", "n"), [missed(name, n, why) for name, (why, ranks) in MISSED.items() for n in ranks]
-)
+@pytest.mark.parametrize(("name", "n"), [missed(name, n, why) for name, (why, ranks) in MISSED.items() for n in ranks])
 def test_what_is_missed(name: str, n: int) -> None:
     prove(PROGRAMS[name], n)
 
