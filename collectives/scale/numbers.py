@@ -12,7 +12,7 @@ divisor that is each rank's own count, or  "own": their mean
 the sum of its weights, and not that of
 all ranks nor n; with or without 1e-8
 divisor that is the count of all ranks     "all": the addends are parts, power -1
-the number of values that all have added    "added": likewise, behind a sum in Python
+the number of values that all have added   "added": likewise, behind a sum in Python
 the mean of each rank's weights            "constant"
 factor that is equal on all ranks, and no  "constant": power 0. Shares of the ranks add up to 1, so an equal share
 count and no multiple or share of theirs   is 1/n
