@@ -37,7 +37,7 @@ from .recording import FREE, OUTSIDE
 from .state import state
 from .tensor import TENSORS, Tensor, place_off_tape
 
-__all__ = ["announce", "bind", "identity", "ones", "unbroadcast", "without_tensors"]
+__all__ = ["announce", "bind", "identity", "ones", "remembering", "unbroadcast", "without_tensors"]
 
 # A dtype of kind "V" is bfloat16: `as_array` lets no other one in.
 _NUMBERS = frozenset((float, int))
@@ -257,13 +257,13 @@ def _call_two(op: Any) -> Callable[..., Any]:
                     key = (x0.layout, 0, a0.shape, 0, a0.dtype,
                            frozen(options, (x0, x1)) if ranked else options)  # fmt: skip
             elif x1.__class__ in SIZES:
-                return _remembering(op.call(x0, x1.plain, options, announced), x1)
+                return remembering(op.call(x0, x1.plain, options, announced), x1)
             else:
                 return op.call(*promoted(op, (x0, x1)), options, announced)
         elif x1.__class__ in TENSORS:
             if x0.__class__ not in _NUMBERS:
                 if x0.__class__ in SIZES:
-                    return _remembering(op.call(x0.plain, x1, options, announced), x0)
+                    return remembering(op.call(x0.plain, x1, options, announced), x0)
                 return op.call(*promoted(op, (x0, x1)), options, announced)
             a0, a1 = x0, x1.array
             if recording is not None and differentiable1:
@@ -317,7 +317,7 @@ def _call_two(op: Any) -> Callable[..., Any]:
     return call
 
 
-def _remembering(y: Any, number: Any) -> Any:
+def remembering(y: Any, number: Any) -> Any:
     """The result of an operation with a number that remembers the number of ranks, which its tape keeps."""
     recording = state.recording
     if recording is not None and y.tape is recording:

@@ -11,8 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from ..engine.dispatch import remembering
 from ..engine.promotion import composite
+from ..engine.tensor import TENSORS
 from ..errors import ShapeError
+from ..layouts.sizes import SIZES
 from .arguments import axes_in_order, instead_of, operand, raw
 from .contractions import matmul
 from .elementwise import conj, multiply
@@ -31,10 +34,12 @@ def dot(a: Any, b: Any, out: None = None) -> Any:
 
     Adjoint: the product of the cotangent and the other operand over the dimensions that the operand does not have.
     """
+    size = next((x for x in (a, b) if x.__class__ in SIZES), None)
     a, b = operand(a), operand(b)
     m, n = len(raw(a).shape), len(raw(b).shape)
     if not m or not n:
-        return multiply(a, b)
+        y = multiply(a, b)
+        return y if size is None or y.__class__ not in TENSORS else remembering(y, size)
     return matmul(a, b) if m == 1 or n <= 2 else tensordot(a, b, ((m - 1,), (n - 2,)))
 
 

@@ -12,16 +12,16 @@ divisor that is each rank's own count, or  "own": their mean
 the sum of its weights, and not that of
 all ranks nor n; with or without 1e-8
 divisor that is the count of all ranks     "all": the addends are parts, power -1
-divisor that is the number of values that  "added": likewise, behind a sum in Python
-all ranks have added
-divisor that is the mean of each rank's    "constant"
-weights
+the number of values that all have added   "added": likewise, behind a sum in Python
+the mean of each rank's weights            "constant"
 factor that is equal on all ranks, and no  "constant": power 0. Shares of the ranks add up to 1, so an equal share
 count and no multiple or share of theirs   is 1/n
+the same, but a multiple of n, or 1 over   "ranks": also that of n. The number of this rank's rows is another
+it, or the root of n                       one; "root": also one half of a power
 otherwise                                  undecided: all that `of_number` finds possible
 =========================================  ==========================================================================
 
-Small numbers are left undecided: ``/ 2`` is a half as often as a count. So is a divisor that is the number of ranks.
+Small counts are left undecided: ``/ 2`` is a half as often as a count. So is a count that is the number of ranks, too.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from .powers import ZERO
 
 __all__ = [
     "Division", "Evidence", "counted", "added_by_all", "decide", "is_computed",
-    "is_weight", "may_be_of_all", "of_number", "own_count", "sums_of", "whole_divisor",
+    "is_multiple", "is_weight", "may_be_of_all", "of_number", "own_count", "sums_of", "whole_divisor",
 ]  # fmt: skip
 
 _LEAST_COUNT, _MOST_KINDS = 3, 4
@@ -217,8 +217,8 @@ def of_number(c: float, n: int, is_varying: bool) -> frozenset[Fraction | int]:
             found.add(-1)
     elif is_varying:
         found |= {-1, 1}  # a share of all rows, such as len(rows) / N; or a ratio of numbers
-    for power, square in ((1, c * c), (-1, 1 / (c * c))):
-        if whole_divisor(square) == n:
+    for power, square in zip((1, -1), _squares(c), strict=True):
+        if square == n:
             found.add(Fraction(power, 2))  # the root of n, before a sum and behind it
     return frozenset(found)
 
@@ -234,6 +234,8 @@ def decide(divisions: Sequence[Division], n: int) -> str:
     'all'
     >>> decide([Division(2.0, (5,)), Division(2.0, (4,)), Division(2.0, (3,))], 3)
     'constant'
+    >>> decide([Division(2.0, (5,))] * 2, 2), decide([Division(2.0, (5,))] * 4, 4)
+    ('ranks', 'root')
     """
     is_equal = len({each.divisor for each in divisions}) == 1
     if not is_equal:  # a rank without rows, which divides by 1, has no part in it
@@ -253,8 +255,15 @@ def decide(divisions: Sequence[Division], n: int) -> str:
     if are_halves and not _may_be_other(divisions[0].divisor, divisions, sums, n):
         return "own"
     known = {count for each in divisions for count in (*each.counts, *each.extents)}
+    known |= {int(k) for each in divisions for k in each.others if k == int(k) and k > 1}
     is_round = divisions[0].is_weight and divisions[0].divisor != n
-    return "" if not is_round and _may_count(divisions[0].divisor, known, n) else "constant"
+    if is_round:
+        return "constant"
+    if _may_count(divisions[0].divisor, known, n):
+        return ""
+    if is_multiple(divisions[0].divisor, n):
+        return "ranks" if known else ""
+    return "root" if n in _squares(divisions[0].divisor) else "constant"
 
 
 def _may_be_other(k: float, divisions: Sequence[Division], sums: set[float], n: int) -> bool:
@@ -295,11 +304,23 @@ def _sums(columns: Sequence[tuple[float, ...]]) -> set[float]:
     return {sum(column) for column in zip(*columns, strict=True)} if len(set(map(len, columns))) == 1 else set()
 
 
+def _squares(c: float) -> tuple[int, int]:
+    """The integers whose root a number is, or one over it; 0 where there is none."""
+    return whole_divisor(c * c), whole_divisor(1 / (c * c))
+
+
 def _may_count(divisor: float, counts: set[int], n: int) -> bool:
-    """Whether a number that is equal on all ranks may be a multiple or a share of n, or of a number of rows."""
-    number = max(whole_divisor(1 / divisor) if divisor else 0, whole_divisor(divisor))
-    if n in (whole_divisor(divisor**2), whole_divisor(divisor**-2)):
-        return True
+    """Whether a number that is equal on all ranks may be a multiple or a share of a number of rows, or about n."""
+    number = _whole(divisor)
     if number:
-        return number % n == 0 or any(number % count == 0 for count in counts if count)
+        return any(number % count == 0 for count in counts if count)
     return abs(divisor - n) < 1e-6 * n
+
+
+def is_multiple(divisor: float, n: int) -> bool:
+    """Whether a number is a multiple of n, or one over it."""
+    return _whole(divisor) > 0 and _whole(divisor) % n == 0
+
+
+def _whole(divisor: float) -> int:
+    return max(whole_divisor(1 / divisor) if divisor else 0, whole_divisor(divisor))

@@ -17,10 +17,10 @@ from typing import Any
 
 import numpy as np
 
-from autograd.layouts.layout import C, D, I, Label, P, R, Shard, V
+from autograd.layouts.layout import C, D, I, Label, Mix, P, R, Shard, Sum, V
 
 from .dimensions import Dimensions
-from .numbers import counted, is_computed, of_number, own_count, whole_divisor
+from .numbers import counted, is_computed, is_multiple, of_number, own_count, whole_divisor
 from .powers import DATA, ZERO, Event, Fault, OwnMean, Power, Powers, is_zero, joint, plus, times
 from .uses import NORMALISED, Use, counts_of_sum, items_of, totals_of, unsure_of, weights_of
 
@@ -81,6 +81,9 @@ def _seen(use: Use, i: int) -> Power:
     return DATA if use.labels[i] is V else Power()
 
 
+_PER_RANK = frozenset((-1,))
+
+
 class _Terms:
     """The operands in which an operation is jointly linear, as the terms of a sum."""
 
@@ -114,10 +117,12 @@ class _Terms:
         return powers, is_unequal, False
 
     def _are_certain(self) -> bool:
-        """Whether the terms are means over rows and parts of such means, to which the sum over the ranks adds one."""
+        """Whether the terms are means over rows, parts of such means, and terms that were divided by the number of
+        ranks, to which the sum over the ranks adds one."""
         is_sum = self.use.op.name in ("add", "subtract") and len(self.varying) == len(self.on_tape)
         return is_sum and all(
-            len(each.powers or ()) == 1 and (each.averaged or each.parts) and each.counts for each in self.varying
+            each.powers == _PER_RANK or (each.powers and (each.averaged or each.parts) and each.counts)
+            for each in self.varying
         )
 
     def _with_copies(self, powers: Any) -> tuple[Any, bool, bool]:
@@ -376,9 +381,14 @@ def _by_decided(use: Use, value: Power, c: float, sign: int, divisor: float) -> 
     value = value.divided(divisor)
     if use.decided == "constant":
         return value
+    powers = of_number(c, use.n, True)
+    if use.decided == "root" and (roots := frozenset(x for x in powers if x != int(x))):
+        return value.times(times(roots | ZERO, sign))
+    if use.decided == "ranks" and is_multiple(divisor, use.n):
+        return value.times(frozenset((0, -1 if divisor > 1 else 1)))
     value = value._replace(divisions=(*value.divisions, use.place))
     more = frozenset((-1, 0, 1)) if use.decided == "open" else ZERO
-    return value.times(times(of_number(c, use.n, True) | more, sign))
+    return value.times(times(powers | more, sign))
 
 
 def _own_mean(value: Power, count: float, n: int) -> OwnMean:
@@ -482,6 +492,10 @@ def _power(use: Use) -> Power:
     if base is None or exponent is not None or c is None:
         return value._replace(powers=ZERO if all(_seen(use, i).powers == ZERO for i in (0, 1)) else None)
     degree = Fraction(c).limit_denominator(64)
+    return _to_the(value, degree)
+
+
+def _to_the(value: Power, degree: Fraction | int) -> Power:
     return value._replace(powers=times(value.powers, degree), base=times(value.base, degree), once=-1)
 
 
@@ -507,6 +521,13 @@ def _mean(use: Use) -> Power:
     )  # fmt: skip
 
 
+def _norm(use: Use) -> Power:
+    """The root of the sum of the squares."""
+    dims = tuple([Sum(d) if place is Mix else place for d, place in enumerate(use.maps[0])])
+    squares = _to_the(use.first, 2)
+    return _to_the(of_operation(use._replace(letters="a", inputs=(squares,), maps=[dims])), Fraction(1, 2))
+
+
 def _rows_added(use: Use) -> Power:
     """Rows that are added into several rows, as those of one token or node: none of the others' are missing in them."""
     return of_operation(use._replace(maps=None)) if use.shapes[0][0] > 1 else of_operation(use)
@@ -526,7 +547,7 @@ OPERATIONS: dict[str, Callable[[Use], Power]] = {
     **dict.fromkeys(("log", "log2", "log10"), _logarithm),
     "multiply": _product, "divide": _quotient, "power": _power, "mean": _mean,
     "clip": lambda use: of_operation(use._replace(letters="aSS")), "cross_entropy": _contrastive,
-    "cross_entropy_sum": _contrastive, "add_rows": _rows_added,
+    "cross_entropy_sum": _contrastive, "add_rows": _rows_added, "norm": _norm,
 }  # fmt: skip
 """Operations whose rule reads a number or an option."""
 
@@ -556,7 +577,8 @@ def over_ranks(value: Power, event: Event) -> Power:
     Parts that are not summed up over their rows yet are added row by row: a later sum over them is that of all rows.
     """
     powers = value.powers
-    if powers is not None and not (value.averaged or -1 in powers):
+    is_part = value.parts and value.base is not None and powers != value.base  # summed up over its rows
+    if powers is not None and not (value.averaged or is_part or -1 in powers):
         powers = powers | frozenset(x - 1 for x in powers)
     if value.travelled == 2 and powers is not None:
         powers = powers | frozenset(x + 1 for x in powers)

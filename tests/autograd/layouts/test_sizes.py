@@ -70,6 +70,7 @@ DTYPES: list[Callable[[Any], Any]] = [
     lambda n: F32 * n, lambda n: n * F32, lambda n: F32 / n, lambda n: F32 * (1 / n), lambda n: np.float32(2) / n,
     lambda n: n / np.float32(2), lambda n: np.ones(2, np.int32) * n, lambda n: np.float16(2) * n, np.sqrt,
     lambda n: ag.tensor(F32) / n, lambda n: n * ag.tensor(F32), lambda n: ag.tensor(F32) + n,
+    lambda n: np.dot(n, ag.tensor(F32)),
 ]  # fmt: skip
 
 
