@@ -259,9 +259,10 @@ class _Interned(dict[Any, "KeyedRef[Any, Any]"]):
         """The object of a key, which is made if there is none that lives."""
         with _interning:  # or two threads would make two
             while self._gone:
-                gone = self._gone.popleft()
-                if self.get(gone.key) is gone:
-                    del self[gone.key]
+                reference = self._gone.popleft()
+                gone = reference.key
+                if self.get(gone) is reference:  # and no new object has its key
+                    del self[gone]
             known = self.get(key)
             found = None if known is None else known()
             if found is None:
