@@ -16,6 +16,7 @@ from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy import ndarray
 
 from ..arrays.capture import refuse_value
 from ..arrays.device import to_host
@@ -78,13 +79,14 @@ class Tensor(Labelled):
     node: int
 
     def __init__(self, array: Any, layout: Layout | None = None, tape: Recording | None = None, node: int = OUTSIDE):
-        if layout.__class__ is not Layout and (layout is not None or not hasattr(array, "dtype")):
-            raise ArgumentError(
-                f"{type(self).__name__}({short(array)}, {short(layout)}) was given; needed: an array, and its Layout\n"
-                "  fix: autograd.tensor(x, layout={axis: label}), which takes numbers and lists, too"
-            )
-        if array.__class__ is not np.ndarray and isinstance(array, np.ndarray):
-            require_plain_array(array)
+        if layout.__class__ is not Layout:  # an array with a layout is a result, which operations have checked
+            if layout is not None or not hasattr(array, "dtype"):
+                raise ArgumentError(
+                    f"{type(self).__name__}({short(array)}, {short(layout)}) was given; needed: an array, and its "
+                    "Layout\n  fix: autograd.tensor(x, layout={axis: label}), which takes numbers and lists, too"
+                )
+            if array.__class__ is not ndarray and isinstance(array, ndarray):
+                require_plain_array(array)
         self.array = array
         self.layout = layout
         self.tape = tape
