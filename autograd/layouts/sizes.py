@@ -22,8 +22,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable
-from fractions import Fraction
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -31,7 +30,10 @@ from .rank_values import RANK_NUMBERS
 
 __all__ = ["SIZES", "Size", "SizeFloat", "global_shape_of", "size_of"]
 
-Powers = tuple[tuple[str, Fraction | int], ...]
+if TYPE_CHECKING:
+    from fractions import Fraction
+
+Powers = tuple[tuple[str, "Fraction | int"], ...]
 
 
 class _OfNumPy:
@@ -150,6 +152,8 @@ def _power(self: Any, exponent: Any, modulus: Any = None) -> Any:
     result = pow(self.plain, _plain(exponent), modulus) if modulus is not None else self.plain ** _plain(exponent)
     if type(exponent) not in (int, float) or modulus is not None or type(result) not in (int, float):
         return result
+    from fractions import Fraction  # loaded lazily: it imports decimal, which is slow to load
+
     degree = Fraction(exponent).limit_denominator(64) if math.isfinite(exponent) else 0
     powers = tuple((axis, degree * power) for axis, power in self.powers if degree)
     facts = powers, self.rest**exponent, self.counts if abs(degree) == 1 else ""
