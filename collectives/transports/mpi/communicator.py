@@ -70,7 +70,7 @@ class MpiCommunicator(HostTransport):
         self._comm: Any = None if handle is None else handle.comm
         self._channel = channel
         self.checks = None if self.size == 1 else Checks()
-        self._subgroups: dict[str, int] = {}  # how often each subgroup was made
+        self._subgroups: dict[tuple[int, ...], int] = {}  # how many were made of the same ranks
         self._reversed: MpiCommunicator | None = None
         self._foreign: MpiCommunicator | None = None
         self._lanes: dict[str, MpiCommunicator] = {}
@@ -128,9 +128,8 @@ class MpiCommunicator(HostTransport):
 
     def _subgroup(self, members: list[int], name: str) -> MpiCommunicator:
         ranks = tuple(self.ranks[member] for member in members)
-        text = f"{self._channel.key}/{name}/{ranks}"
-        self._subgroups[text] = ordinal = self._subgroups.get(text, 0) + 1
-        digest = digest_of(f"{text}/{ordinal}")
+        self._subgroups[ranks] = ordinal = self._subgroups.get(ranks, 0) + 1
+        digest = digest_of(f"{self._channel.key}/{name}/{ranks}/{ordinal}")
         channel = Channel(f"{digest:016x}", name, ranks, self._channel.epoch)
         if len(members) == 1:
             return MpiCommunicator(None, channel, 0, self._groups)

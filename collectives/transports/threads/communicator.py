@@ -155,7 +155,7 @@ class LocalCommunicator(HostTransport):
         self.name = channel.name
         self.epoch = channel.epoch
         self._world_rank = world_rank
-        self._subgroups: dict[str, int] = {}  # how often each subgroup was made
+        self._subgroups: dict[tuple[int, ...], int] = {}  # how many were made of the same ranks
         self._lanes: dict[str, LocalCommunicator] = {}
         self.checks = None if self.size == 1 else Checks()
         self._statement: Statement | None = None  # announced, and compared with the next call
@@ -184,9 +184,9 @@ class LocalCommunicator(HostTransport):
 
     def _subgroup(self, members: list[int], name: str) -> LocalCommunicator:
         ranks = tuple([self.ranks[member] for member in members])
-        key = f"{name}/{list(ranks)}"
-        self._subgroups[key] = ordinal = self._subgroups.get(key, 0) + 1
-        return self._world.end(self._world_rank, ranks, name, f"{self._key}/{key}/{ordinal}", self.epoch)
+        self._subgroups[ranks] = ordinal = self._subgroups.get(ranks, 0) + 1
+        key = f"{self._key}/{name}/{list(ranks)}/{ordinal}"
+        return self._world.end(self._world_rank, ranks, name, key, self.epoch)
 
     def lane(self, purpose: str) -> LocalCommunicator:
         if purpose not in self._lanes:
