@@ -58,10 +58,10 @@ def adam(
         return
     # as arrays without dimensions: with Python numbers each call would take a microsecond more
     mean, square, keep_mean, keep_square, least, rate = (
-        np.array(numbers[k], p.dtype) for k in (0, 2, 1, 3, 4, 5)
+        np.array(numbers[k], p.dtype, like=p) for k in (0, 2, 1, 3, 4, 5)
     )
     p, g, m, v = (x.reshape(-1) for x in (p, g, first, second))
-    scratch = np.empty(min(len(p), max(BLOCK_BYTES // p.itemsize, 1)), p.dtype)
+    scratch = np.empty(min(len(p), max(BLOCK_BYTES // p.itemsize, 1)), p.dtype, like=p)
     for at in blocks(len(p), p.itemsize, BLOCK_BYTES):
         pb, gb, mb, vb = p[at], g[at], m[at], v[at]
         s = scratch[: len(pb)]

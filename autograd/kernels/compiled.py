@@ -36,7 +36,6 @@ _DTYPES = {
 small programs, which mostly use float64, do not wait for Numba's import."""
 
 
-@cache
 def find(name: str, dtype: Any) -> Callable[..., bool | None] | None:
     """The loop for arrays of one dtype, float32 or float64; None without Numba, or without a loop for the dtype.
 
@@ -47,6 +46,16 @@ def find(name: str, dtype: Any) -> Callable[..., bool | None] | None:
     >>> find("adam", numpy.dtype("float16")) is None
     True
     """
+    found = _found(name, dtype)
+    return stands_for[-1](found) if stands_for and found is not None else found
+
+
+stands_for: list[Callable[[Any], Any]] = []
+"""While functions are traced: what makes, of a loop, a function that takes traced arrays, too."""
+
+
+@cache
+def _found(name: str, dtype: Any) -> Callable[..., bool | None] | None:
     if dtype.char not in _DTYPES[name] or not dtype.isnative or (loops := _loops()) is None:
         return None
     found: Callable[..., bool | None] | None = loops.compiled(name, dtype.name)
@@ -97,7 +106,7 @@ def load(dtype: Any = "float32") -> int:
 def fitting(name: str, *arrays: Any) -> Callable[..., bool | None] | None:
     """The loop for these arrays; None where NumPy is as fast, or if the loop does not support the arrays."""
     x = arrays[0]
-    loop = find(name, x.dtype) if x.size >= LEAST else None
+    loop = find(name, x.dtype) if x.size >= LEAST and type(x) is ndarray else None
     return loop if loop is not None and are_bare(x.dtype, *arrays) else None
 
 

@@ -144,7 +144,7 @@ def _linear_adjoint_of_b(ct: Any, y: Any, x: Any, w: Any, b: Any) -> Any:
         return ct.sum(axis=tuple(range(ct.ndim - 1))) if found is None else found
     if ct.ndim != 2:
         ct = _rows(ct)
-    return ones(len(ct), ct.dtype).dot(ct)
+    return ct.T.dot(ones(len(ct), ct.dtype))
 
 
 linear = op(

@@ -203,18 +203,18 @@ _ZEROS = {np.dtype(f): np.zeros((), f) for f in (np.float32, np.float64)}  # Num
 
 
 def _relu(x: Any) -> Any:
-    return np.maximum(x, _ZEROS.get(x.dtype, 0) if type(x) is np.ndarray else 0)
+    return np.maximum(x, _ZEROS.get(x.dtype, 0) if x.__class__ is np.ndarray else 0)
 
 
 def _relu_adjoint(ct: Any, y: Any, x: Any) -> Any:
-    if type(y) is np.ndarray:
+    if y.__class__ is np.ndarray:
         compiled = loop("relu_backward", y.dtype)
         if compiled is not None and are_bare(y.dtype, ct, y) and ct.shape == y.shape:
-            g = np.empty(y.shape, y.dtype)
+            g = np.empty(y.shape, y.dtype, like=y)
             compiled(ct.ravel(), y.ravel(), g.ravel())
             return g
     # y is never negative, so its sign is 1 where x > 0 and 0 elsewhere; `sign` also works on Tensors
-    return ct * ((y > _ZEROS.get(y.dtype, 0)) if type(y) is np.ndarray else sign(y))
+    return ct * ((y > _ZEROS.get(y.dtype, 0)) if y.__class__ is np.ndarray else sign(y))
 
 
 relu = op("relu", "N", _relu, _relu_adjoint, saves="y", dims=broadcast, operands="x")

@@ -117,7 +117,7 @@ def sum_rows(xs: Any, places: Any, count: int) -> Any:
 
     Sums of 16 bits are made in float32 and rounded once.
     """
-    if type(xs) is np.ndarray:
+    if xs.__class__ is np.ndarray:
         return sums_of_rows(xs, places, count)
     found = functions("segments", type(xs))
     if found is not None:
@@ -129,7 +129,7 @@ def sum_rows(xs: Any, places: Any, count: int) -> Any:
 
 def add_at(ct: Any, key: tuple[Any, ...], shape: Shape) -> Any:
     """Zeros to which `ct` is added at the places of a key with index arrays; a place that occurs twice gets both."""
-    if type(ct) is np.ndarray:
+    if ct.__class__ is np.ndarray:
         out = np.zeros_like(ct, shape=shape)
         np.add.at(out, key, ct)
         return out

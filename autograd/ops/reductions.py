@@ -76,7 +76,7 @@ def broadcast_back(ct: Any, axes: Axes, shape: tuple[int, ...]) -> Any:
     if isinstance(ct, _HOST):
         # for a small array a new filled one is cheaper than a view, and needs no copy to be accumulated into
         if len(axes) == len(shape) and math.prod(shape) <= 4096:
-            full = np.empty(shape, ct.dtype)
+            full = np.empty_like(ct, shape=shape)
             full[...] = ct
             return full
         return np.broadcast_to(ct.reshape(_keepdims_shape(shape, axes)), shape)
@@ -87,7 +87,7 @@ _HOST = (np.ndarray, np.generic)
 
 
 def _sum(x: Any, axes: Axes, keepdims: bool, shape: Any) -> Any:
-    if type(x) is np.ndarray:
+    if x.__class__ is np.ndarray:
         return total(x, axes, keepdims)
     if len(axes) == len(x.shape) - 1 > 0 and x.shape[-1] > 1 and axes == _ALL_AXES[len(axes)]:  # the sums of columns
         kernels = on_device("biases", x)

@@ -371,7 +371,7 @@ class Optimizer:
         """The gradients of all parameters, each checked. Layouts that need no further check are kept."""
         parameters = self.parameters
         gradients = [self._accept(i, p) for i, p in enumerate(parameters)]
-        plain = all(p.owns and type(p.array) is np.ndarray for p in parameters)
+        plain = all(p.owns and p.array.__class__ is np.ndarray for p in parameters)
         complete = plain and all(g is not None for g in gradients)
         if state.distribution is not ALONE and self.calls == 1 and not any(g is not None for g in gradients):
             self._warn_of_no_gradient()

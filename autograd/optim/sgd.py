@@ -179,7 +179,7 @@ class SGD(Optimizer):
                 v += g if not self.dampening else (1 - self.dampening) * g
                 self.velocity[i] = v  # a NumPy scalar is not changed in place
             g = g + self.momentum * v if self.nesterov else v
-        if type(g) is np.ndarray and type(p.array) is np.ndarray:
+        if g.__class__ is np.ndarray and p.array.__class__ is np.ndarray:
             scratch = self._scratch[i]
             if scratch is None:
                 scratch = self._scratch[i] = np.empty_like(g)
@@ -211,7 +211,7 @@ class _SmallParameters:
         dtype = next((g.dtype for g in gradients if g.dtype.char in "fd"), np.dtype(np.float64))
         fits = [
             (i, p) for i, (p, g) in enumerate(zip(parameters, gradients, strict=True))
-            if type(g) is np.ndarray and type(p.array) is np.ndarray and g.dtype == p.array.dtype == dtype
+            if g.__class__ is np.ndarray and p.array.__class__ is np.ndarray and g.dtype == p.array.dtype == dtype
             and g.size < self.LIMIT and velocity[i] is None
         ]  # fmt: skip
         members = {i for i, _ in fits}

@@ -22,11 +22,11 @@ from ..engine.tensor import TENSORS
 from ..errors import ArgumentError, CaptureError, OptionError, TapeError, short
 from .guards import Form, Guard, Seen, entry, is_heard
 from .launch_graph import Launches, copied, require_device
-from .lowering import Lowering, changing
 from .memory import Memory, Watch, bits
 from .reach import Change, Reach
 from .recorder import Held, Recorder, decides_otherwise, difference
-from .replay import Departed, compiled, in_order, lowered
+from .replay import Departed, compiled, in_order
+from .tracing import TracedRun, traced_run
 
 __all__ = ["CapturedStep", "capture"]
 
@@ -234,7 +234,6 @@ class CapturedStep:
             self._why = "".join(f"\n  {each}" for each in first.guard.reach.changes()[:3])
             changed = {change.path for change in first.changes}
             first = None
-        before = [] if first is None else [(array, array.copy()) for array in changing(first.recorder)]
         given = form.copied()
         # The ranks compare the first runs, which are recorded at the same calls on all of them.
         is_quiet = self._runs >= self._first_plan and not state.distribution.is_alone
@@ -245,7 +244,7 @@ class CapturedStep:
         recorder.outside = [x for x in arrays if x.flags.c_contiguous]
         recorder.watch = None if first is None else Watch(reach)
         proves = first is not None and state.distribution.is_alone and not form.is_on_device
-        memory = Memory(reach) if proves else None
+        memory = Memory(reach) if first is not None and not form.is_on_device else None
         with recorder:
             result = self._step(*given.structure.rebuild(given.leaves))
         if recorder.watch is not None:
@@ -264,7 +263,7 @@ class CapturedStep:
         if first is None:
             self._first[form.key] = run
             return result
-        is_proved = memory is not None and self._prove(form, recorder, memory, roots)
+        is_proved = proves and memory is not None and self._prove(form, recorder, memory, roots)
         fault = difference(first.recorder, recorder, is_proved) or _other_results(first.results, run.results)
         if fault:
             raise CaptureError(
@@ -272,7 +271,8 @@ class CapturedStep:
                 "and constants, are the same in each call\n  fix: compute the value from arguments of the step, by "
                 "operations of autograd; make constants before the step; or call the step itself"
             )
-        self._keep(form, _Plan(form, given, run, structure, before))
+        after = None if memory is None else Memory(Reach(roots))
+        self._keep(form, _Plan(form, given, run, structure, memory, after))
         return result
 
     def _prove(self, form: Form, recorder: Recorder, before: Memory, roots: Sequence[tuple[str, Any]]) -> bool:
@@ -342,21 +342,27 @@ class _Plan:
         Of the arrays of the arguments.
     enter : callable
         Of the arguments: `run`, or None where it does not fit.
-    lowering : Lowering or None
-        Of the rows that are lowered, which were proved to have the bits of the recorded run.
+    program : TracedRun or None
+        The step as a program of NumPy's calls, or of machine code.
     """
 
-    def __init__(self, form: Form, given: Form, of: _Run, structure: Structure, before: Sequence[Any]):
+    def __init__(
+        self, form: Form, given: Form, of: _Run, structure: Structure, before: Memory | None, after: Memory | None
+    ):
         again = [_again(change) for change in of.changes]
         self.guard, self.structure, self.held = of.guard, structure, of.held
         self.is_single = structure.kind is None
         of.recorder.rows = in_order(of.recorder.rows, len(form.arrays))
         self.run = compiled(of.recorder, of.results, len(form.arrays))
-        self.lowering: Lowering | None = None
-        made = lowered(of.recorder, of.results, given.arrays, self.run)
-        if made is not None and not made[1].fault(form.arrays, before):
-            self.run, self.lowering = made
-            self.lowering.forget()
+        self.program: TracedRun | None = None
+        if before is not None and after is not None:
+            before.give_back()
+            try:
+                self.program = traced_run(of.recorder, of.results, given.arrays)
+            finally:
+                after.give_back()
+        if self.program is not None:
+            self.run = self.program.with_exact(self.run)
         for row in of.recorder.rows:  # the recorded values
             row.value = None
         if again:

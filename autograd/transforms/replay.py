@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from .. import kernels
+from ..compiler.program import Departed
 from ..engine.tensor import Tensor
 from ..errors import SITES, CaptureError
 from ..random.keys import get_state, set_state
@@ -25,10 +26,6 @@ __all__ = ["Departed", "compiled", "in_order", "lowered"]
 
 
 _MARK = "  # row "
-
-
-class Departed(Exception):
-    """A decision on data has another result than in the recorded step. Nothing has changed."""
 
 
 class _Line(str):

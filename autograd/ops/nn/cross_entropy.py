@@ -118,12 +118,13 @@ def _cross_entropy_keeping(logits: Any, labels: Any) -> tuple[Any, Any]:
     dtype = logits.dtype
     compiled = loop("cross_entropy", dtype) if 0 < n * classes <= _FEW else None
     if compiled is not None and are_bare(dtype, logits) and are_bare(INT64, labels):
-        losses, exps, sums = np.empty(n, dtype), np.empty((n, classes), dtype), np.empty(n, dtype)
+        losses, sums = (np.empty(n, dtype, like=logits) for _ in range(2))
+        exps = np.empty((n, classes), dtype, like=logits)
         if compiled(logits, labels, losses, exps, sums):
             return losses, (exps, sums, None)
-    if type(labels) is np.ndarray:
+    if labels.__class__ is np.ndarray:
         _check_labels(labels, classes)
-    if type(logits) is not np.ndarray or type(labels) is not np.ndarray:
+    if logits.__class__ is not np.ndarray or labels.__class__ is not np.ndarray:
         top = np.max(logits, axis=1)
         picked = logits[arange_beside(logits, n), labels]
         return np.log(np.sum(np.exp(logits - top[:, None]), axis=1)) - (picked - top), None
@@ -401,7 +402,7 @@ _CHECKED = frozenset((np.ndarray, Shaped))
 
 def _may_ignore(labels: Any) -> bool:
     """Whether a row may have the label IGNORED. Labels on a device stay there, and are not looked at."""
-    return type(labels) is not Shaped and (type(labels) is not np.ndarray or bool((labels == IGNORED).any()))
+    return type(labels) is not Shaped and (labels.__class__ is not np.ndarray or bool((labels == IGNORED).any()))
 
 
 def _looked_for(logits: Any, labels: Any, smoothing: float, ignored: int | None) -> tuple[bool, int | None]:
@@ -464,7 +465,7 @@ def _of_indices(logits: Any, labels: Any, reduction: str, ignored: int | None, s
     if not 0 <= smoothing <= 1:
         raise ShapeError(f"label_smoothing={smoothing} was given; needed: 0 to 1")
     indices, rows = raw(labels), raw(logits)
-    if type(indices) is np.ndarray:
+    if indices.__class__ is np.ndarray:
         decided(_check_indices, indices, ignored, rows.shape[1])
     losses = smoothed_cross_entropy_op(logits, labels, options=(ignored, float(smoothing)))
     return _reduced(losses, reduction, labels, ignored, rows.dtype)

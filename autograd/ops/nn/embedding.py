@@ -66,7 +66,7 @@ def _take_own(x: Any, index: Any) -> Any:
     if type(x) is Shaped or type(index) is Shaped:
         return Shaped((*index.shape, *x.shape[1:]), x.dtype, x.why if type(x) is Shaped else index.why)
     own = index >= 0
-    if type(x) is not np.ndarray:  # without a look at the indices, for which the host would wait
+    if x.__class__ is not np.ndarray:  # without a look at the indices, for which the host would wait
         return _take(x, index * own) * own.astype(x.dtype).reshape(*own.shape, *[1] * (x.ndim - 1))
     if own.all():
         return x[index]
@@ -80,7 +80,7 @@ def _add_own(ct: Any, index: Any, rows: int) -> Any:
     if type(ct) is Shaped or type(index) is Shaped:
         return _add(ct, index, rows)
     own = index >= 0
-    if type(ct) is not np.ndarray:  # a row more takes the others: a product with zero would let a NaN stay
+    if ct.__class__ is not np.ndarray:  # a row more takes the others: a product with zero would let a NaN stay
         return _add(ct, np.where(own, index, rows), rows + 1)[:rows]
     return _add(ct, index, rows) if own.all() else _add(ct[own], index[own], rows)
 

@@ -52,7 +52,7 @@ def _empty(shape: Shape, dtype: Any, *arrays: Any) -> Any:
 
 def _write(out: Any, a: Any, b: Any) -> None:
     """Write the product of two matrices to `out`."""
-    if type(out) is np.ndarray:
+    if out.__class__ is np.ndarray:
         np.matmul(a, b, out=out)
     else:
         out[...] = product(a, b)

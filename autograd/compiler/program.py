@@ -1,0 +1,331 @@
+"""Program: a plan in memory, as calls of NumPy or as tables of machine code, with what Python does between them."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from .nodes import Buffer, Constant, Node, Operand, Refused
+from .numbers import Number, evaluated
+from .plan import Plan
+
+__all__ = ["Departed", "Frame", "Program"]
+
+_ALIGNED = 64
+_MOST_NUMBERS = 4096
+
+
+class Departed(Exception):
+    """A decision on data has another result than in the recorded step. Nothing has changed."""
+
+
+class Frame:
+    """What belongs to one run: the arrays of arguments, new gradients, and values that calls of Python have made.
+
+    Attributes
+    ----------
+    arguments : tuple of ndarray
+    gradients : ndarray
+        New memory, one array of structured dtype; None where there are none.
+    values : dict
+    """
+
+    __slots__ = ("arguments", "gradients", "values")
+
+    def __init__(self, arguments: tuple[Any, ...], gradients: Any):
+        self.arguments, self.gradients = arguments, gradients
+        self.values: dict[Any, Any] = {}
+
+
+class Memory:
+    """Where buffers lie: the arena, the arrays of the program, numbers; arguments and gradients in each run anew."""
+
+    def __init__(self, arguments: Sequence[Any]):
+        self.arena: Any = None
+        self.kept: list[Any] = []
+        self._whole: dict[int, tuple[Any, int]] = {}  # by buffer: its bytes, and the place of its first element
+        self._arguments = list(arguments)
+        self._fields: dict[int, str] = {}
+        self.kind: Any = None  # of all gradients together
+
+    def reserve(self, size: int) -> None:
+        raw = np.empty(size + _ALIGNED, np.uint8)
+        start = -raw.ctypes.data % _ALIGNED
+        self.arena = raw[start : start + size]
+
+    def with_gradients(self, buffers: Sequence[Buffer]) -> None:
+        """Put gradients into one array."""
+        end, fields = 0, []
+        for k, buffer in enumerate(buffers):
+            base = buffer.base
+            fields.append((f"g{k}", base.dtype, base.shape, end))
+            self._fields[id(buffer)] = f"g{k}"
+            end += -(-max(buffer.size, 1) // _ALIGNED) * _ALIGNED
+        if fields:
+            names, dtypes, shapes, offsets = map(list, zip(*fields, strict=True))
+            formats = list(zip(dtypes, shapes, strict=True))
+            self.kind = np.dtype({"names": names, "formats": formats, "offsets": offsets, "itemsize": end})
+
+    def field(self, buffer: Buffer) -> str:
+        return self._fields[id(buffer)]
+
+    def offset(self, buffer: Buffer) -> int:
+        """The place of a gradient in the array of all."""
+        return int(self.kind.fields[self._fields[id(buffer)]][1])
+
+    def whole(self, buffer: Buffer) -> tuple[Any, int]:
+        """The bytes of a buffer that stays where it is, and the place of its first element."""
+        found = self._whole.get(id(buffer))
+        if found is None:
+            if buffer.kind == "temporary":
+                found = self.arena[buffer.start : buffer.start + buffer.size], buffer.low
+            elif buffer.kind in ("state", "constant", "number"):
+                x = buffer.array
+                start = x.ctypes.data - buffer.low
+                memory = (ctypes.c_uint8 * max(buffer.size, 1)).from_address(start)
+                found = np.frombuffer(memory, np.uint8), buffer.low
+                self.kept.append(x)
+            else:
+                raise Refused(f"a {buffer.kind} that moves")
+            self._whole[id(buffer)] = found
+        return found
+
+    def address(self, x: Operand) -> int:
+        whole, start = self.whole(x.buffer)
+        return int(whole.ctypes.data) + start + x.offset
+
+    def view(self, x: Operand) -> Any:
+        """An operand as an array, where its buffer stays."""
+        whole, start = self.whole(x.buffer)
+        if not x.size:
+            return np.empty(x.shape, x.dtype)
+        return np.ndarray(x.shape, x.dtype, whole.data, start + x.offset, x.strides)
+
+    def reader(self, x: Operand) -> Callable[[Frame], Any]:
+        """A function of the frame that returns an operand as an array."""
+        buffer = x.buffer
+        if buffer.kind == "argument":
+            of, key = _view_form(x, buffer), buffer.key
+            if of is None:
+                return lambda frame: frame.arguments[key]
+            return lambda frame: np.ndarray(of[0], of[1], frame.arguments[key], of[2], of[3])
+        if buffer.kind == "gradient":
+            name = self.field(buffer)
+            of = _view_form(x, buffer)
+            if of is None:
+                return lambda frame: frame.gradients[name]
+            return lambda frame: np.ndarray(of[0], of[1], frame.gradients[name], of[2], of[3])
+        found = self.view(x)
+        return lambda frame: found
+
+
+def _view_form(x: Operand, buffer: Buffer) -> Any:
+    """Shape, dtype, offset and strides of a part of a buffer; None for the whole."""
+    base = buffer.base
+    strides = tuple([0 if n == 1 else s for n, s in zip(base.shape, base.strides, strict=True)])
+    if (x.offset, x.shape, x.strides, x.dtype) == (0, base.shape, strides, base.dtype):
+        return None
+    if not base.flags.c_contiguous:
+        raise Refused("a part of an argument that is not contiguous")
+    return x.shape, x.dtype, x.offset, x.strides
+
+
+class Program:
+    """A traced step that can run again.
+
+    Parameters
+    ----------
+    nodes : sequence of Node
+    kept : sequence of Operand
+        What is read after the last node.
+    arguments : sequence of ndarray
+        The values of the run that was traced, whose forms those of other runs have.
+    gradients : sequence of Buffer
+    """
+
+    def __init__(
+        self, nodes: Sequence[Node], kept: Sequence[Operand], arguments: Sequence[Any], gradients: Sequence[Buffer]
+    ):
+        self.memory = Memory(arguments)
+        self.memory.with_gradients(gradients)
+        self.nodes = _with_numbers(nodes)
+        self.steps: list[Callable[[Frame], Any]] = []
+        self._build(kept)
+
+    def _build(self, kept: Sequence[Operand]) -> None:
+        self.plan = Plan(self.nodes, kept, fuses=False)
+        self.memory.reserve(self.plan.size)
+        for group in self.plan.groups:
+            self.steps.append(_call_of(group.nodes[0], self.memory))
+
+    def frame(self, arguments: tuple[Any, ...]) -> Frame:
+        return Frame(arguments, None if self.memory.kind is None else np.empty((), self.memory.kind))
+
+    def run(self, frame: Frame) -> None:
+        for step in self.steps:
+            step(frame)
+
+
+def _with_numbers(nodes: Sequence[Node]) -> list[Node]:
+    """The nodes with operands in the place of numbers, which a call evaluates before the first of each row."""
+    found: list[Node] = []
+    rows: dict[int, _Numbers] = {}
+    for node in nodes:
+        if any(x.__class__ is Number for x in node.ins):
+            if node.row not in rows:
+                rows[node.row] = numbers = _Numbers()
+                found.append(numbers.step)
+                numbers.step.row = node.row
+            node = rows[node.row].replaced(node)
+        found.append(node)
+    for numbers in rows.values():
+        numbers.end()
+    return found
+
+
+class _Numbers:
+    """The numbers of a row, which a call writes to memory in each dtype in which they are used."""
+
+    def __init__(self) -> None:
+        self._numbers: list[Number] = []
+        self._known: dict[Any, Operand] = {}
+        self._memory: dict[Any, Any] = {}
+        self._buffers: dict[Any, Buffer] = {}
+        self.step = Node("python", self, (), ())
+
+    def replaced(self, node: Node) -> Node:
+        """A node with operands in the place of numbers."""
+        ins = list(node.ins)
+        for i, x in enumerate(ins):
+            if x.__class__ is Number:
+                dtype = node.dtypes[i]
+                if (x.text, dtype) not in self._known:
+                    k = len(self._numbers)
+                    if k >= _MOST_NUMBERS:
+                        raise Refused("many numbers that are other in each step")
+                    if dtype not in self._memory:
+                        memory = self._memory[dtype] = np.zeros(_MOST_NUMBERS, dtype)
+                        self._buffers[dtype] = Buffer("number", memory, memory)
+                    self._numbers.append(x)
+                    self._known[x.text, dtype] = Operand(self._buffers[dtype], k * dtype.itemsize, (), (), dtype)
+                ins[i] = self._known[x.text, dtype]
+        made = Node(node.kind, node.function, node.outs, tuple(ins), node.dtypes, **node.words)
+        made.row = node.row
+        return made
+
+    def end(self) -> None:
+        self._values: Any = evaluated(self._numbers)
+        self.step.outs = tuple(self._known.values())
+        self._writes = [(whole[: len(self._numbers)]) for whole in self._memory.values()]
+
+    def __call__(self, frame: Frame) -> None:
+        values = self._values()
+        for whole in self._writes:
+            whole[:] = values
+
+
+# -- nodes as calls of NumPy -------------------------------------------------------------------------------------------
+def _call_of(node: Node, memory: Memory) -> Callable[[Frame], Any]:
+    """A node as a call of NumPy with arrays that stay where they are, if they can."""
+    if node.kind == "python":
+        made = node.words.get("bind")
+        found: Callable[[Frame], Any] = node.function if made is None else made(memory)
+        return found
+    readers = [memory.reader(x) if x.__class__ is Operand else _constant(x) for x in (*node.ins, *node.outs)]
+    arrays = [node.words["arrays"][axis] for axis in node.words["arrays"]] if "arrays" in node.words else []
+    indices = [memory.reader(x) for x in arrays]
+    call = _CALLS[node.kind](node)
+
+    def step(frame: Frame) -> None:
+        call(*[read(frame) for read in readers], *[read(frame) for read in indices])
+
+    return step
+
+
+def _constant(x: Constant) -> Callable[[Frame], Any]:
+    value = np.asarray(x.value).astype(x.dtype)[()]
+    return lambda frame: value
+
+
+def _ufunc(node: Node) -> Callable[..., Any]:
+    function, of = node.function, node.dtypes
+    if function is np.positive:
+        return lambda x, out: np.copyto(out, x, casting="unsafe")
+    if function is np.where:
+        return lambda c, x, y, out: np.copyto(out, np.where(c, x, y), casting="unsafe")
+    return lambda *xs: function(*xs[:-1], out=xs[-1], signature=of, casting="unsafe")
+
+
+def _reduce(node: Node) -> Callable[..., Any]:
+    function, axes = node.function, node.words["axes"]
+    return lambda x, out: function.reduce(x, axis=axes, keepdims=True, out=out)
+
+
+def _product(node: Node) -> Callable[..., Any]:
+    function = node.function
+
+    def make(a: Any, b: Any, out: Any) -> None:
+        out[...] = function(a, b)
+
+    return make
+
+
+def _key(node: Node, indices: Sequence[Any], ndim: int) -> tuple[Any, ...]:
+    axes = list(node.words["arrays"])
+    return tuple(indices[axes.index(d)] if d in axes else slice(None) for d in range(ndim))
+
+
+def _gather(node: Node) -> Callable[..., Any]:
+    n = len(node.ins)
+
+    def make(*xs: Any) -> None:
+        x, out, indices = xs[0], xs[n], xs[n + 1 :]
+        out[...] = x[_key(node, indices, x.ndim)]
+
+    return make
+
+
+def _scatter(node: Node) -> Callable[..., Any]:
+    n, adds = len(node.ins), node.kind == "add_at"
+
+    def make(*xs: Any) -> None:
+        value, x, indices = xs[0], xs[n], xs[n + 1 :]
+        if adds:
+            np.add.at(x, _key(node, indices, x.ndim), value)
+        else:
+            x[_key(node, indices, x.ndim)] = value
+
+    return make
+
+
+def _guard(node: Node) -> Callable[..., Any]:
+    expected = node.words["value"]
+
+    def make(x: Any) -> None:
+        if bool(x) is not expected:
+            raise Departed
+
+    return make
+
+
+def _loop(node: Node) -> Callable[..., Any]:
+    n, order, function = len(node.ins), node.words["order"], node.function
+    places, counts = [], [0, n]
+    for is_written in order:
+        places.append(counts[is_written])
+        counts[is_written] += 1
+
+    def make(*xs: Any) -> None:
+        if function(*[xs[k] for k in places]) is False:
+            raise Departed
+
+    return make
+
+
+_CALLS: dict[str, Callable[[Node], Callable[..., Any]]] = {
+    "ufunc": _ufunc, "gufunc": _ufunc, "reduce": _reduce, "product": _product, "gather": _gather, "scatter": _scatter,
+    "add_at": _scatter, "guard": _guard, "loop": _loop,
+}  # fmt: skip

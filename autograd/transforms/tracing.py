@@ -1,0 +1,620 @@
+"""Tracing: the rows of a recorded step as nodes of a program, by running their functions on traced arrays.
+
+Each row's function runs once more, with the values of the recorded run, and must give the bits that it gave then. What
+cannot be traced stays a call of Python, on the same memory. Gradients are new memory in each step. The step of an
+optimizer is traced like any other function: its state is put in the place of arrays of the program, and the numbers
+that Python computes anew in each step, such as a rate, in the place of numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from ..compiler.nodes import Constant, Node, Operand, Refused
+from ..compiler.numbers import Number, evaluated
+from ..compiler.program import Departed, Frame, Memory, Program
+from ..compiler.trace import Trace, Traced, operand_of, real, tracing
+from ..engine.leaves import Leaf
+from ..engine.tensor import Tensor
+from ..errors import RingtapeError
+from ..optim.base import Optimizer, remove_gradients, whole_step
+from .recorder import Held, Named, Recorder, Row, Slot, accumulate, adopt, read, view
+
+__all__ = ["TracedStep"]
+
+_FAILURES = (Refused, TypeError, ValueError, AttributeError, IndexError, KeyError, RingtapeError, AssertionError)
+
+
+class Opaque:
+    """A value that Python makes in each step, and that is no array: it is a part of the result of a row."""
+
+    def __init__(self, slot: int, path: tuple[int, ...] = ()):
+        self.slot, self.path = slot, path
+
+
+class Barred(Exception):
+    """Another row must stay a call of Python, too."""
+
+    def __init__(self, slot: int):
+        self.slot = slot
+
+
+class TracedStep:
+    """The nodes of a recorded step.
+
+    Parameters
+    ----------
+    recorder : Recorder
+        Of the run. The program's state is that of before the run.
+    results : sequence
+    inputs : sequence of ndarray
+        The arrays of the arguments in the run.
+    barred : set of int
+        Slots of rows that are not traced.
+
+    Attributes
+    ----------
+    whys : dict
+        By the number of a row: why it stays a call of Python.
+    """
+
+    def __init__(self, recorder: Recorder, results: Sequence[Any], inputs: Sequence[Any], barred: set[int]):
+        self.rows = recorder.rows
+        self.trace = Trace()
+        self.barred = barred
+        self.whys: dict[int, str] = {}
+        self.cleared: dict[int, Leaf] = {}  # leaves whose gradients the step removes
+        self.gradients: dict[int, tuple[Leaf, Traced]] = {}
+        self.buffers: list[Any] = []  # of all gradients
+        self.leaves: dict[int, tuple[Leaf, Any]] = {}  # whose arrays are bound
+        self.bound: list[tuple[list[Any], int, Any]] = []  # items of lists of optimizers that are bound, too
+        self._env: dict[int, Any] = {}
+        self._lost = False  # whether Python may have changed gradients
+        self._alone = _uses_of(self.rows, results)
+        self.inputs = [x if isinstance(x, np.ndarray) else np.asarray(x) for x in inputs]
+        for i, x in enumerate(self.inputs):
+            if x.dtype.kind not in "fiub" or not x.dtype.isnative:
+                raise Refused(f"an argument of {x.dtype}")
+            self._env[i] = self.trace.new(x, "argument", key=i)
+        for i, row in enumerate(self.rows):
+            self.trace.row = i
+            self._row(i, row)
+        self.trace.row = len(self.rows)
+        self.results = [self._result(x) for x in results]
+
+    def program(self) -> Program:
+        kept = [x for x, _, _ in self.results if x.__class__ is Operand]
+        kept += [operand_of(g._value, g._buffer) for _, g in self.gradients.values()]
+        return Program(self.trace.nodes, kept, self.inputs, self.buffers)
+
+    # -- rows --------------------------------------------------------------------------------------------------------
+    def _row(self, i: int, row: Row) -> None:
+        function = row.function
+        if function is read:
+            self._put(row, self._leaf(row.args[0]))
+        elif function is remove_gradients:
+            for leaf in row.args:
+                self.cleared[id(leaf)] = leaf
+                self.gradients.pop(id(leaf), None)
+        elif function is accumulate or function is adopt:
+            self._accumulate(row)
+        elif function is whole_step and row.slot not in self.barred and not self._lost:
+            start = len(self.trace.nodes)
+            try:
+                _Stepper(self, row).trace()
+            except _FAILURES as error:
+                del self.trace.nodes[start:]
+                self._python(i, row, error)
+        elif row.changes or row.slot in self.barred:
+            self._python(i, row, Refused("it changes something besides its result" if row.changes else "is barred"))
+        else:
+            start = len(self.trace.nodes)
+            try:
+                value = self._traced(row)
+                self._require(row, value)
+                self._put(row, value)
+            except Barred:
+                raise
+            except _FAILURES as error:
+                if any(out.buffer.kind != "temporary" or _is_older(out, self.trace.nodes, start)
+                       for node in self.trace.nodes[start:] for out in node.outs):  # fmt: skip
+                    raise Barred(row.slot) from error  # it has written to what other rows have made
+                del self.trace.nodes[start:]
+                self._python(i, row, error)
+
+    def _traced(self, row: Row) -> Any:
+        """The result of a row's function on traced arrays."""
+        args, words = self._resolved(row.args), self._resolved(row.words)
+        if row.function is view:
+            x, shape, dtype, offset, strides = args
+            return x._on(np.ndarray(shape, dtype, x._value, offset, strides))
+        with tracing(self.trace):
+            value = row.function(*args, **words)
+        if row.expected:
+            if value != row.value:
+                raise Refused("a decision on data is another one")
+            return None
+        return value
+
+    def _require(self, row: Row, value: Any) -> None:
+        """Refuse a result that has other bits, or another form, than in the recorded run."""
+        known = row.value
+        if isinstance(known, tuple) and isinstance(value, tuple) and known:
+            known, value = known[0], value[0]  # what it keeps for backward may have been written since
+        if isinstance(known, np.ndarray | np.generic) and known.__class__ in (np.ndarray, type(known)):
+            mine = real(value)
+            if not isinstance(mine, np.ndarray | np.generic):
+                raise Refused("another kind of result")
+            if mine.dtype != known.dtype or mine.shape != known.shape:
+                raise Refused("a result of another form")
+            if mine.tobytes() != known.tobytes():
+                raise Refused("a result with other bits")
+
+    def _put(self, row: Row, value: Any) -> None:
+        if row.expected:
+            return
+        self._env[row.slot] = self._wrapped(value)
+        for path, at in row.parts.items():
+            part = value
+            for k in path:
+                part = part[k]
+            self._env[at] = self._wrapped(part)
+
+    def _wrapped(self, value: Any) -> Any:
+        """A result; numbers that a function has made of constants are constants."""
+        return value
+
+    def _resolved(self, x: Any) -> Any:
+        """Arguments of a row with traced arrays."""
+        kind = x.__class__
+        if kind is Slot:
+            found = self._env[x.at]
+            if type(found) is Opaque or _holds_opaque(found):
+                raise Refused("a value that Python makes")
+            return found
+        if kind is tuple:
+            return tuple(map(self._resolved, x))
+        if kind is list:
+            return list(map(self._resolved, x))
+        if kind is dict:
+            return {key: self._resolved(value) for key, value in x.items()}
+        if kind is Held:
+            return Tensor(self._resolved(x.array), x.layout)
+        if kind is Named:
+            return x.kind(*map(self._resolved, x.parts))
+        if kind is slice:
+            return slice(self._resolved(x.start), self._resolved(x.stop), self._resolved(x.step))
+        return self.trace.constant(x) if kind is np.ndarray and x.dtype.kind in "fiub" else x
+
+    def _leaf(self, leaf: Leaf) -> Traced:
+        array = leaf.array
+        if array.__class__ is not np.ndarray:
+            raise Refused(f"a leaf whose array is a {type(array).__name__}")
+        self.leaves[id(leaf)] = leaf, array
+        return self.trace.state(array)
+
+    # -- gradients ---------------------------------------------------------------------------------------------------
+    def _accumulate(self, row: Row) -> None:
+        leaf, ct = row.args[0], self._resolved(row.args[1])
+        array = leaf.array
+        known = self.gradients.get(id(leaf))
+        if self._lost or (known is None and id(leaf) not in self.cleared):
+            raise Refused("a gradient is added to that of an earlier call")
+        if type(ct) is not Traced or array.__class__ is not np.ndarray or ct.shape != array.shape:
+            raise Refused("a cotangent of another form")
+        if known is not None:
+            total = known[1]
+            with tracing(self.trace):
+                np.add(total, ct, out=total)
+            self._put(row, total)
+            return
+        buffer = ct._buffer
+        is_own = (
+            buffer.kind == "temporary" and row.args[1].__class__ is Slot and self._alone.get(row.args[1].at) == 1
+            and ct.dtype == array.dtype and ct._value.flags.c_contiguous and ct.nbytes == buffer.size
+            and not any(node.kind == "python" and any(o.buffer is buffer for o in node.outs) for node in self.trace.nodes)
+        )  # fmt: skip
+        if is_own:
+            buffer.kind, found = "gradient", ct
+            buffer.base = ct._value
+        else:
+            found = self.trace.new(np.empty(array.shape, array.dtype), "gradient")
+            found._value[...] = ct._value
+            self.trace.copy(operand_of(found._value, found._buffer), self.trace.operand(ct))
+        found._buffer.key = leaf
+        self.buffers.append(found._buffer)
+        self.gradients[id(leaf)] = leaf, found
+        self._put(row, found)
+
+    def set_gradients(self, memory: Memory) -> Callable[[Frame], None]:
+        """A function that gives leaves the gradients of a frame."""
+        pairs = [(leaf, memory.field(g._buffer)) for leaf, g in self.gradients.values()]
+        have = {id(leaf) for leaf, _ in pairs}
+        cleared = [leaf for key, leaf in self.cleared.items() if key not in have]
+
+        def step(frame: Frame) -> None:
+            gradients = frame.gradients
+            for leaf, name in pairs:
+                leaf._grad = gradients[name]
+                leaf.used = None
+            for leaf in cleared:
+                leaf._grad = None
+
+        return step
+
+    # -- calls of Python ---------------------------------------------------------------------------------------------
+    def _python(self, i: int, row: Row, error: Exception) -> None:
+        self.whys[i] = f"{row.name} at {row.line}: {error}"
+        args, words = self._template(row.args), self._template(row.words)
+        if row.changes is True:
+            self._flush(self.gradients.copy(), self.cleared.copy())
+            self._lost = True
+        outs: list[tuple[tuple[int, ...], Traced]] = []
+        value = None if row.expected else self._outputs(row.value, row.slot, (), outs)
+        reads: list[Operand] = []
+        _operands_in((args, words), reads)
+        function, slot, expected = row.function, row.slot, row.expected
+        known = row.value
+        keeps = not row.expected and _has_opaque(value)
+
+        def bind(memory: Memory) -> Callable[[Frame], Any]:
+            get_args, get_words = _getter(args, memory), _getter(words, memory)
+            writes = [(path, memory.reader(operand_of(x._value, x._buffer))) for path, x in outs]
+
+            def step(frame: Frame) -> None:
+                found = function(*get_args(frame), **get_words(frame))
+                if expected:
+                    if found != known:
+                        raise Departed
+                    return
+                if keeps:
+                    frame.values[slot] = found
+                for path, read in writes:
+                    part = found
+                    for k in path:
+                        part = part[k]
+                    read(frame)[...] = part
+
+            return step
+
+        self.trace.add("python", row.name, tuple(operand_of(x._value, x._buffer) for _, x in outs), (), reads=reads,
+                       bind=bind, changes=row.changes)  # fmt: skip
+        if not row.expected:
+            self._put(row, value)
+
+    def _flush(self, gradients: dict[int, Any], cleared: dict[int, Leaf]) -> None:
+        """Give leaves their gradients, so that Python can read them."""
+        reads = [operand_of(g._value, g._buffer) for _, g in gradients.values()]
+        now = list(self.gradients.values())
+
+        def bind(memory: Memory) -> Callable[[Frame], Any]:
+            del now
+            return self.set_gradients(memory)
+
+        def bind_now(memory: Memory) -> Callable[[Frame], Any]:
+            return self.set_gradients(memory)
+
+        self.trace.add("python", "gradients", (), (), reads=reads, bind=bind_now)
+
+    def _outputs(self, x: Any, slot: int, path: tuple[int, ...], outs: list[Any]) -> Any:
+        """The result of a call of Python: its arrays are copied to memory, the rest stays with Python."""
+        if isinstance(x, np.ndarray | np.generic) and x.dtype.kind in "fiub" and x.dtype.isnative:
+            found = self.trace.new(np.array(x, order="C"))
+            outs.append((path, found))
+            return found
+        if x.__class__ is tuple or x.__class__ is list:
+            return x.__class__(self._outputs(part, slot, (*path, k), outs) for k, part in enumerate(x))
+        return None if x is None else Opaque(slot, path)
+
+    def _template(self, x: Any) -> Any:
+        """Arguments of a call of Python, with operands in the place of arrays."""
+        kind = x.__class__
+        if kind is Slot:
+            return self._template_of(self._env[x.at], x.at)
+        if kind is tuple or kind is list:
+            return kind(map(self._template, x))
+        if kind is dict:
+            return {key: self._template(value) for key, value in x.items()}
+        if kind is Held:
+            return _Held(self._template(x.array), x.layout)
+        if kind is Named:
+            return Named(x.kind, tuple(map(self._template, x.parts)))
+        if kind is slice:
+            return _Slice(self._template(x.start), self._template(x.stop), self._template(x.step))
+        return x
+
+    def _template_of(self, x: Any, slot: int) -> Any:
+        """A value of the trace as an argument of Python."""
+        kind = type(x)
+        if kind is Traced:
+            return operand_of(x._value, x._buffer)
+        if kind is tuple or kind is list:
+            return kind(self._template_of(part, slot) for part in x)
+        if kind is Opaque or x is None or isinstance(x, bool | int | float | str | np.ndarray | np.generic):
+            return x
+        cells = getattr(x, "__closure__", None) or ()
+        if callable(x) and not any(type(cell.cell_contents) in (Traced, tuple, list) for cell in cells):
+            return x
+        raise Barred(slot)
+
+    # -- results -----------------------------------------------------------------------------------------------------
+    def _result(self, x: Any) -> tuple[Any, Any, int]:
+        """Operand or constant, layout ("" for no Tensor), and place of a result."""
+        if x.__class__ is Held:
+            found = self._template(x.array)
+            return found, x.layout, x.node
+        return self._template(x), "", 0
+
+
+class _Held:
+    def __init__(self, array: Any, layout: Any):
+        self.array, self.layout = array, layout
+
+
+class _Slice:
+    def __init__(self, *parts: Any):
+        self.parts = parts
+
+
+def _is_older(out: Operand, nodes: Sequence[Node], start: int) -> bool:
+    """Whether the memory of an operand was written or read before some node."""
+    return any(x.buffer is out.buffer for node in nodes[:start] for x in (*node.outs, *node.reads))
+
+
+def _uses_of(rows: Sequence[Row], results: Sequence[Any]) -> dict[int, int]:
+    """How often each slot is used."""
+    from .recorder import slots_in
+
+    uses: dict[int, int] = {}
+    for row in rows:
+        for at in slots_in((row.args, row.words)):
+            uses[at] = uses.get(at, 0) + 1
+    for at in slots_in(list(results)):
+        uses[at] = uses.get(at, 0) + 1
+    return uses
+
+
+def _holds_opaque(x: Any) -> bool:
+    return type(x) in (tuple, list) and any(type(part) is Opaque or _holds_opaque(part) for part in x)
+
+
+_has_opaque = lambda x: type(x) is Opaque or _holds_opaque(x)  # noqa: E731
+
+
+def _operands_in(x: Any, found: list[Operand]) -> None:
+    kind = type(x)
+    if kind is Operand:
+        found.append(x)
+    elif kind is tuple or kind is list:
+        for part in x:
+            _operands_in(part, found)
+    elif kind is dict:
+        for part in x.values():
+            _operands_in(part, found)
+    elif kind in (_Held, Named, _Slice):
+        _operands_in((x.array,) if kind is _Held else x.parts, found)
+
+
+def _getter(x: Any, memory: Memory) -> Callable[[Frame], Any]:
+    """A function of the frame that returns an argument of Python."""
+    kind = type(x)
+    if kind is Operand:
+        return memory.reader(x)
+    if kind is Opaque:
+        slot, path = x.slot, x.path
+
+        def value(frame: Frame) -> Any:
+            found = frame.values[slot]
+            for k in path:
+                found = found[k]
+            return found
+
+        return value
+    if kind is tuple or kind is list:
+        gets = [_getter(part, memory) for part in x]
+        return lambda frame: kind([get(frame) for get in gets])
+    if kind is dict:
+        items = [(key, _getter(part, memory)) for key, part in x.items()]
+        return lambda frame: {key: get(frame) for key, get in items}
+    if kind is _Held:
+        get, layout = _getter(x.array, memory), x.layout
+        return lambda frame: Tensor(get(frame), layout)
+    if kind is Named:
+        gets, make = [_getter(part, memory) for part in x.parts], x.kind
+        return lambda frame: make(*[get(frame) for get in gets])
+    if kind is _Slice:
+        gets = [_getter(part, memory) for part in x.parts]
+        return lambda frame: slice(*[get(frame) for get in gets])
+    return lambda frame: x
+
+
+# -- optimizers --------------------------------------------------------------------------------------------------------
+class _Stepper:
+    """Traces the step of an optimizer."""
+
+    def __init__(self, step: TracedStep, row: Row):
+        self.step, self.trace_, (self.optimizer, self.keep) = step, step.trace, row.args
+        self._undo: list[Callable[[], Any]] = []
+        self._arrays: list[tuple[Any, Any, Traced]] = []  # container, key, and what stood there
+        self._counts: list[tuple[list[Any], int, Any]] = []
+
+    def trace(self) -> None:
+        optimizer = self.optimizer
+        if optimizer.run_updates is not None or optimizer.rounding is not None or not isinstance(optimizer, Optimizer):
+            raise Refused("the updates of this optimizer are made elsewhere")
+        if getattr(type(optimizer), "step") is not Optimizer.step:
+            raise Refused("the optimizer has a step of its own")
+        gradients = [self._gradient(p) for p in optimizer.parameters]
+        self._begin()
+        optimizer._advance()
+        try:
+            self._replace()
+            with tracing(self.trace_):
+                if optimizer._has_groups:
+                    optimizer._for_each_group(lambda group: optimizer.update_some(group.indices, gradients))
+                else:
+                    Optimizer.update_all(optimizer, gradients)
+            self._collect()
+        finally:
+            for undo in reversed(self._undo):
+                undo()
+
+    def _gradient(self, p: Leaf) -> Any:
+        found = self.step.gradients.get(id(p))
+        if found is not None:
+            return found[1]
+        if p._grad is not None and id(p) not in self.step.cleared:
+            raise Refused("a gradient of an earlier call")
+        return None
+
+    def _begin(self) -> None:
+        """Note the beginning of the step, before which numbers are not those of this step."""
+        optimizer, keep = self.optimizer, self.keep
+
+        def begin(frame: Frame) -> None:
+            optimizer._advance()
+            optimizer._note_use(keep)
+
+        self.trace_.add("python", begin, (), (), changes=True, is_begin=True)
+
+    def _replace(self) -> None:
+        """Put traced arrays in the place of parameters and state, and `Number` in the place of numbers."""
+        optimizer, trace = self.optimizer, self.trace_
+        for p in optimizer.parameters:
+            array = p.array
+            if array.__class__ is not np.ndarray or not array.flags.writeable:
+                raise Refused("a parameter that is not a writeable array")
+            self.step.leaves[id(p)] = p, array
+            made = trace.state(array)
+            self._undo.append(lambda p=p, array=array: setattr(p, "array", array))
+            p.array = made
+            self._arrays.append((p, "array", made))
+        for name, x in list(vars(optimizer).items()):
+            if x.__class__ is list and name != "parameters" and len(x) == len(optimizer.parameters):
+                self._replace_items(x)
+        for holder in (optimizer, *optimizer._groups):
+            own = vars(optimizer) if holder is optimizer else holder.own
+            for name in ("lr", "steps"):
+                if own.get(name).__class__ in (int, float):
+                    value = own[name]
+                    own[name] = Number.of(value, lambda own=own, name=name: own[name])
+                    self._undo.append(lambda own=own, name=name, value=value: own.__setitem__(name, value))
+
+    def _replace_items(self, x: list[Any]) -> None:
+        kept = list(x)
+        self._undo.append(lambda: x.__setitem__(slice(None), kept))
+        for i, item in enumerate(kept):
+            if item.__class__ is np.ndarray:
+                x[i] = self.trace_.state(item)
+                self._arrays.append((x, i, x[i]))
+                self.step.bound.append((x, i, item))
+            elif item.__class__ is int:
+                x[i] = Number.of(item, lambda x=x, i=i: x[i] + 0)
+                self._counts.append((x, i, x[i]))
+            elif item is not None and item.__class__ is not float:
+                raise Refused(f"state of an optimizer that is a {type(item).__name__}")
+
+    def _collect(self) -> None:
+        """Note what the step has put in the place of arrays and numbers."""
+        trace = self.trace_
+        for holder, key, made in self._arrays:
+            now = holder.array if key == "array" else holder[key]
+            if now is made:
+                continue
+            if type(now) is not Traced or now.shape != made.shape or now.dtype != made.dtype:
+                raise Refused("state of an optimizer that changes its form")
+            if not operand_of(now._value, now._buffer).is_at(operand_of(made._value, made._buffer)):
+                made._value[...] = now._value
+                trace.copy(operand_of(made._value, made._buffer), trace.operand(now))
+        numbers: list[Number] = []
+        places: list[tuple[list[Any], int]] = []
+        for holder, i, made in self._counts:
+            now = holder[i]
+            if now is not made:
+                numbers.append(now if type(now) is Number else Number(now, repr(now), {}))
+                places.append((holder, i))
+        values = evaluated(numbers)
+        if values is not None:
+
+            def count(frame: Frame) -> None:
+                for (holder, i), value in zip(places, values(), strict=True):
+                    holder[i] = value
+
+            trace.add("python", count, (), (), changes=True)
+
+
+# -- a run of a traced step --------------------------------------------------------------------------------------------
+class TracedRun:
+    """A traced step as a function of the arrays of its arguments.
+
+    Attributes
+    ----------
+    step : TracedStep
+    program : Program
+    """
+
+    def __init__(self, step: TracedStep, program: Program):
+        self.step, self.program = step, program
+        memory = program.memory
+        self._give = step.set_gradients(memory)
+        self._results = [self._reader(x) for x in step.results]
+        self._scalars = [x.ndim == 0 for x in step.inputs]
+
+    def _reader(self, result: tuple[Any, Any, int]) -> Callable[[Frame], Any]:
+        x, layout, node = result
+        memory = self.program.memory
+        if x.__class__ is not Operand:
+            get = _getter(x, memory)
+            return get if layout == "" else lambda frame: Tensor(get(frame), layout, None, node)
+        read = memory.reader(x)
+        if layout == "":
+            return lambda frame: read(frame).copy()
+        if x.shape == ():
+            return lambda frame: Tensor(read(frame)[()], layout, None, node)
+        return lambda frame: Tensor(read(frame).copy(), layout, None, node)
+
+    def __call__(self, *arrays: Any) -> list[Any]:
+        if any(x.__class__ is not np.ndarray for x in arrays):
+            arrays = tuple(map(np.asarray, arrays))
+        program = self.program
+        frame = program.frame(arrays)
+        program.run(frame)
+        self._give(frame)
+        return [read(frame) for read in self._results]
+
+    def with_exact(self, exact: Callable[..., Any]) -> Callable[..., Any]:
+        """This run, or `exact` where an array of the program is another one than when the step was traced."""
+        leaves = list(self.step.leaves.values())
+        bound = self.step.bound
+
+        def run(*arrays: Any) -> Any:
+            for leaf, array in leaves:
+                if leaf.array is not array:
+                    return exact(*arrays)
+            for holder, i, array in bound:
+                if holder[i] is not array:
+                    return exact(*arrays)
+            return self(*arrays)
+
+        return run
+
+
+def traced_run(recorder: Recorder, results: Sequence[Any], inputs: Sequence[Any]) -> TracedRun | None:
+    """A recorded step as a program, or None. The state is that of before the run."""
+    barred: set[int] = set()
+    for _ in range(8):
+        try:
+            step = TracedStep(recorder, results, inputs, barred)
+            return TracedRun(step, step.program())
+        except Barred as error:
+            if error.slot in barred:
+                return None
+            barred.add(error.slot)
+        except Refused as error:
+            traced_run.why = str(error)
+            return None
+    return None
