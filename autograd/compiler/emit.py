@@ -545,5 +545,323 @@ def _can_fail(code: _Code) -> bool:
     return any("label %fail" in line for line in code.lines)
 
 
+# -- reductions --------------------------------------------------------------------------------------------------------
 def _reduction(loop: Loop, name: str) -> str:
-    raise Unsupported("reduce")
+    """The text of a loop whose last step is a reduction."""
+    loop, row, is_inner = _ordered(loop)
+    body, code = _Body(loop), _Code()
+    _, op, k, i, axes = loop.steps[-1]
+    dtype = loop.pointers[k].dtype
+    if any(step[0] in ("store_at", "add_at") for step in loop.steps):
+        raise Unsupported("a scatter beside a reduction")
+    if k in {step[1] for step in loop.steps[:-1] if step[0] in ("load", "load_at", "store")}:
+        raise Unsupported("a reduction into what the loop reads or writes")
+    is_empty = any(loop.shape[a] == 0 for a in axes)
+    if is_empty and op in ("maximum", "minimum"):
+        raise Unsupported(f"{op}.reduce of nothing")
+    outer = range(body.ndim - len(row)) if is_inner else range(body.ndim)
+    # A result whose numbers come one after another begins with the identity.
+    if is_empty or any(d in axes for d in outer):
+        if 0 not in [n for d, n in enumerate(loop.shape) if d not in axes]:
+            nest = _Nest(code, body, "z")
+            for dim in range(body.ndim):
+                if dim not in axes:
+                    nest.open(dim)
+            _store_one(code, dtype, nest.addresses[k], _identity(op, dtype))
+            nest.close_all()
+    helper = ""
+    if 0 not in loop.shape:
+        nest, known = _Nest(code, body, "d"), {}  # type: _Nest, dict[int, str]
+        for dim in range(-1, len(outer)):
+            if dim >= 0:
+                nest.open(dim)
+            steps = [at for at, depth in enumerate(body.depths) if depth == dim and (not is_inner or not _has_effect(loop, at))]
+            known |= body.values(code, steps, nest.place(), known, "fail")
+        before = _identity(op, dtype)
+        if any(d in axes for d in outer):
+            before = _load_one(code, dtype, nest.addresses[k])
+        if is_inner:
+            value, helper = _row_call(code, body, nest, known, row, name, before)
+        else:
+            value = known[i]
+        if not (is_inner and _is_in_sequence(op, dtype)):
+            value = _combined(code, op, dtype, before, value)
+        _store_one(code, dtype, nest.addresses[k], value)
+        nest.close_all()
+    text = _body_text(name, code, len(loop.pointers), _can_fail(code))
+    return helper + text + _wrapper(name, len(loop.pointers))
+
+
+def _is_in_sequence(op: str, dtype: str) -> bool:
+    """Whether numbers are combined one after another, through the rows of one result, too."""
+    return op == "multiply" and _kind(dtype) == "f"
+
+
+def _has_effect(loop: Loop, at: int) -> bool:
+    return loop.steps[at][0] in _EFFECTS
+
+
+def _combined(code: _Code, op: str, dtype: str, x: str, y: str, lanes: int = 1) -> str:
+    name = {"logical_and": "bitwise_and", "logical_or": "bitwise_or"}.get(op, op)
+    return _apply(code, name, dtype, [x, y], lanes)
+
+
+def _identity(op: str, dtype: str, lanes: int = 1) -> str:
+    """The number that a reduction begins with. It is 0 for a sum, so that a sum of -0 is 0."""
+    if op in ("maximum", "minimum"):
+        if _kind(dtype) == "f":
+            number: float = -math.inf
+        elif _kind(dtype) == "b":
+            number = 0
+        else:
+            number = np.iinfo(dtype).min
+        if op == "minimum":
+            number = math.inf if _kind(dtype) == "f" else 1 if _kind(dtype) == "b" else int(np.iinfo(dtype).max)
+        return _literal(dtype, number, lanes)
+    return _literal(dtype, {"add": 0, "multiply": 1, "logical_and": 1, "logical_or": 0}[op], lanes)
+
+
+def _ordered(loop: Loop) -> tuple[Loop, list[int], bool]:
+    """A loop in the order in which NumPy's iterator goes, with the dimensions that it merges to the innermost one.
+
+    The third is whether these are reduced. Dimensions of one element are left out, and dimensions are merged where all
+    pointers allow it.
+    """
+    _, op, k, i, axes, *given = loop.steps[-1]
+    itemsize = int(loop.pointers[k].dtype[1:])
+    layout = given[0] if given and given[0] is not None else contiguous(loop.shape, itemsize)
+    order = [d for d in _order_of(layout) if loop.shape[d] != 1]
+    # Merge from the inside: what NumPy merges has one flag, and strides that follow each other.
+    groups: list[list[int]] = []
+    for d in order:
+        before = groups[-1][-1] if groups else -1
+        follows = groups and (before in axes) == (d in axes) and layout[before] == layout[d] * loop.shape[d]
+        if follows:
+            groups[-1].append(d)
+        else:
+            groups.append([d])
+    is_inner = bool(groups) and groups[-1][0] in axes
+    is_summed = op in ("add", "multiply") and loop.pointers[k].dtype in ("f4", "f8")
+    if is_summed and len(groups) > 1 and groups[-2][0] in axes and is_inner and op == "add" and 0 not in loop.shape:
+        raise Unsupported("a sum over two axes side by side that are not one: NumPy copies them to a buffer")
+    shape = tuple(loop.shape[d] for d in order)
+    pointers = tuple(Pointer(p.dtype, tuple(p.strides[d] for d in order)) for p in loop.pointers)
+    flags = tuple(d in axes for d in order)
+    inner = len(groups[-1]) if groups else 0
+    shape, pointers, flags, inner = _merged(shape, pointers, flags, inner)
+    last = ("reduce", op, k, i, tuple(d for d, flag in enumerate(flags) if flag))
+    row = list(range(len(shape) - inner, len(shape)))
+    return Loop(shape, pointers, (*loop.steps[:-1], last)), row, is_inner
+
+
+def _order_of(strides: Sequence[int]) -> list[int]:
+    """The dimensions, outermost first, as NumPy's iterator sorts those of one operand."""
+    order: list[int] = []  # innermost first
+    for d in reversed(range(len(strides))):
+        at = len(order)
+        for place in reversed(range(len(order))):
+            other = strides[order[place]]
+            if other and strides[d]:
+                if abs(other) <= abs(strides[d]):
+                    break
+                at = place
+        order.insert(at, d)
+    return order[::-1]
+
+
+def _merged(
+    shape: tuple[int, ...], pointers: tuple[Pointer, ...], flags: tuple[bool, ...], inner: int
+) -> tuple[tuple[int, ...], tuple[Pointer, ...], tuple[bool, ...], int]:
+    """The same loop with neighbours merged where all pointers allow it; `inner` dimensions stay apart from the others."""
+    at = len(shape) - 2
+    while at >= 0:
+        allowed = flags[at] == flags[at + 1] and at != len(shape) - inner - 1
+        if allowed and all(p.strides[at] == p.strides[at + 1] * shape[at + 1] for p in pointers):
+            if at >= len(shape) - inner:
+                inner -= 1
+            shape = (*shape[:at], shape[at] * shape[at + 1], *shape[at + 2 :])
+            flags = (*flags[:at], *flags[at + 1 :])
+            pointers = tuple(Pointer(p.dtype, (*p.strides[:at], *p.strides[at + 1 :])) for p in pointers)
+        at -= 1
+    return shape, pointers, flags, inner
+
+
+def _row_call(
+    code: _Code, body: _Body, nest: _Nest, known: dict[int, str], row: list[int], name: str, before: str
+) -> tuple[str, str]:  # fmt: skip
+    """The reduced value of a row, which follows that of the rows before if that matters, and the text of the function that computes it."""
+    loop = body.loop
+    _, op, k, i, _ = loop.steps[-1]
+    dtype, n = loop.pointers[k].dtype, math.prod(loop.shape[d] for d in row)
+    steps = [at for at in range(len(loop.steps) - 1) if at not in known]
+    inside = {j for at in steps for j in _operands(loop.steps[at])} | {i}
+    scalars = sorted(at for at in known if at in inside)
+    used = sorted({loop.steps[at][1] for at in steps if loop.steps[at][0] in ("load", "load_at", "store")})
+    text = _row_text(body, steps, scalars, used, row, n, name)
+    given = [f"ptr {nest.addresses[j]}" for j in used]
+    given += [f"{_TYPES[body.dtypes[at]]} {known[at]}" for at in scalars]
+    given += [f"{_TYPES[dtype]} {before}"] * _is_in_sequence(op, dtype)
+    if "%failed" not in text:
+        return code.new(f"call {_TYPES[dtype]} @{name}_row({', '.join([*given, 'i64 0', f'i64 {n}'])})"), text
+    code.lines.insert(0, "  %failed = alloca i8\n  store i8 0, ptr %failed")
+    value = code.new(f"call {_TYPES[dtype]} @{name}_row({', '.join([*given, 'ptr %failed', 'i64 0', f'i64 {n}'])})")
+    failed = code.new(f"icmp ne i8 {code.new('load i8, ptr %failed')}, 0")
+    go_on = code.unique("row_done")
+    code.add(f"br i1 {failed}, label %fail, label %{go_on}")
+    code.label(go_on)
+    return value, text
+
+
+def _operands(step: tuple[Any, ...]) -> list[int]:
+    """The numbers of the values that a step takes."""
+    name, *given = step
+    if name in ("load", "constant"):
+        return []
+    if name == "cast":
+        return [given[1]]
+    if name in ("store", "reduce"):
+        return [given[-1]] if name == "store" else [given[2]]
+    if name in ("load_at", "store_at", "add_at"):
+        return [*(pair[0] for pair in given[1]), *given[2:]]
+    return list(given)
+
+
+class _Row:
+    """The function that reduces a row: a block of lanes, the rest, and for long sums two halves."""
+
+    def __init__(self, body: _Body, steps: list[int], scalars: list[int], row: list[int]):
+        self.body, self.steps, self.row = body, steps, row
+        self.code = _Code()
+        self.known = {at: f"%s{at}" for at in scalars}
+        self.shape = [body.loop.shape[d] for d in row]
+        self.strides = [[p.strides[d] for d in row] for p in body.loop.pointers]
+        self.i = body.loop.steps[-1][3]
+
+    def _offset(self, k: int, index: str, shape: Sequence[int]) -> str:
+        """The bytes from the row's address of a pointer to an element of the row."""
+        code, total, strides = self.code, "", self.strides[k]
+        for d in reversed(range(len(shape))):
+            place = index
+            if d:
+                place = code.new(f"urem i64 {index}, {shape[d]}")
+                index = code.new(f"udiv i64 {index}, {shape[d]}")
+            if strides[d]:
+                part = code.new(f"mul i64 {place}, {strides[d]}")
+                total = part if not total else code.new(f"add i64 {total}, {part}")
+        return total or "0"
+
+    def value(self, index: str, lanes: int) -> str:
+        """The value to reduce at an index, or at the next ones, too."""
+        code, memo = self.code, {}  # type: _Code, dict[tuple[int, int], str]
+        is_straight = lanes == 1 or len(self.shape) == 1 or self.shape[-1] % lanes == 0
+
+        def address(k: int, lane: int) -> str:
+            if (k, lane) not in memo:
+                if lane and is_straight:
+                    shift = f"{lane * self.strides[k][-1]}"
+                    memo[k, lane] = code.new(f"getelementptr i8, ptr {address(k, 0)}, i64 {shift}")
+                else:
+                    at = index if not lane else code.new(f"add i64 {index}, {lane}")
+                    offset = self._offset(k, at, self.shape)
+                    memo[k, lane] = code.new(f"getelementptr i8, ptr %p{k}, i64 {offset}")
+            return memo[k, lane]
+
+        place = _Place(address, lambda k: self.strides[k][-1] if is_straight else None, lanes)
+        found = self.body.values(code, self.steps, place, self.known, "fail")
+        if self.i in found:
+            return found[self.i]
+        x = self.known[self.i]
+        return x if lanes == 1 else _spread(code, self.body.dtypes[self.i], x, lanes)
+
+
+def _row_text(
+    body: _Body, steps: list[int], scalars: list[int], used: list[int], row: list[int], n: int, name: str
+) -> str:
+    op, k = body.loop.steps[-1][1:3]
+    dtype = body.loop.pointers[k].dtype
+    of, is_float = _TYPES[dtype], _kind(dtype) == "f"
+    made = _Row(body, steps, scalars, row)
+    code = made.code
+    is_pairwise = is_float and op == "add"
+    lanes = 1 if _is_in_sequence(op, dtype) else _LANES
+    if lanes > 1 and not is_pairwise and n >= 2 * _WIDE and (len(made.shape) == 1 or made.shape[-1] % _WIDE == 0):
+        lanes = _WIDE
+    start, identity = "%start", _identity(op, dtype)
+    if is_pairwise:
+        identity = _literal(dtype, -0.0)
+    if _is_in_sequence(op, dtype):
+        identity = "%before"
+    if is_pairwise and n > _BLOCK:
+        code.add(f"%is_long = icmp ugt i64 %len, {_BLOCK}")
+        code.add("br i1 %is_long, label %halves, label %block")
+        code.label("block")
+    total = identity
+    if lanes > 1 and n >= lanes:
+        first = made.value(start, lanes)
+        code.add(f"%whole = and i64 %len, {-lanes}")
+        code.add("br label %more")
+        before = code.block
+        code.label("more")
+        vector = _type(dtype, lanes)
+        code.add(f"%at = phi i64 [ {lanes}, %{before} ], [ %at_next, %more_next ]")
+        code.add(f"%sums = phi {vector} [ {first}, %{before} ], [ %sums_next, %more_next ]")
+        code.add("%is_over = icmp eq i64 %at, %whole")
+        code.add("br i1 %is_over, label %together, label %more_one")
+        code.label("more_one")
+        value = made.value(code.new(f"add i64 {start}, %at"), lanes)
+        added = _combined(code, op, dtype, "%sums", value, lanes)
+        code.add("br label %more_next")
+        code.label("more_next")
+        code.add(f"%sums_next = {_same(vector, added)}")
+        code.add(f"%at_next = add i64 %at, {lanes}")
+        code.add("br label %more")
+        code.label("together")
+        total, done = _horizontal(code, op, dtype, "%sums", lanes), "%whole"
+    else:
+        done = "0"
+    code.add("br label %rest")
+    before = code.block
+    code.label("rest")
+    code.add(f"%j = phi i64 [ {done}, %{before} ], [ %j_next, %rest_next ]")
+    code.add(f"%total = phi {of} [ {total}, %{before} ], [ %total_next, %rest_next ]")
+    code.add("%is_done = icmp eq i64 %j, %len")
+    code.add("br i1 %is_done, label %return, label %rest_one")
+    code.label("rest_one")
+    value = made.value(code.new(f"add i64 {start}, %j"), 1)
+    added = _combined(code, op, dtype, "%total", value)
+    code.add("br label %rest_next")
+    code.label("rest_next")
+    code.add(f"%total_next = {_same(of, added)}")
+    code.add("%j_next = add i64 %j, 1")
+    code.add("br label %rest")
+    code.label("return")
+    code.add(f"ret {of} %total")
+    given = [f"ptr noalias %p{j}" for j in used] + [f"{_TYPES[body.dtypes[at]]} %s{at}" for at in scalars]
+    given += [f"{of} %before"] * _is_in_sequence(op, dtype)
+    can_fail = _can_fail(code)
+    given += ["ptr noalias %failed"] * can_fail
+    if is_pairwise and n > _BLOCK:
+        code.label("halves")
+        half = code.new(f"and i64 {code.new('lshr i64 %len, 1')}, {-_LANES}")
+        passed = ", ".join(each.replace("noalias ", "") for each in given)
+        p = code.new(f"call {of} @{name}_row({passed}, i64 %start, i64 {half})")
+        middle, rest = code.new(f"add i64 %start, {half}"), code.new(f"sub i64 %len, {half}")
+        q = code.new(f"call {of} @{name}_row({passed}, i64 {middle}, i64 {rest})")
+        code.add(f"ret {of} {code.new(f'fadd {of} {p}, {q}')}")
+    tail = ["fail:", "  store i8 1, ptr %failed", f"  ret {of} {identity}"] if can_fail else []
+    head = f"define internal {of} @{name}_row({', '.join([*given, 'i64 %start', 'i64 %len'])}) nounwind {{"
+    return "\n".join([head, "entry:", *code.lines, *tail, "}", ""])
+
+
+def _same(of: str, x: str) -> str:
+    """An instruction with the value of another one, which has a name already."""
+    return f"select i1 true, {of} {x}, {of} {x}"
+
+
+def _horizontal(code: _Code, op: str, dtype: str, vector: str, lanes: int) -> str:
+    """The lanes of a vector reduced to one value, neighbours first, as NumPy's pairwise summation does."""
+    of = _type(dtype, lanes)
+    parts = [code.new(f"extractelement {of} {vector}, i32 {lane}") for lane in range(lanes)]
+    while len(parts) > 1:
+        parts = [_combined(code, op, dtype, parts[j], parts[j + 1]) for j in range(0, len(parts), 2)]
+    return parts[0]

@@ -11,6 +11,7 @@ elementwise ufunc may be one of its operands.
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, NamedTuple
@@ -30,6 +31,7 @@ _CAPSULE = b"numpy_1.24_ufunc_call_info"
 
 _pointer_in = ctypes.pythonapi.PyCapsule_GetPointer
 _pointer_in.restype, _pointer_in.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+_PROVED = 256  # results of a product that are compared
 _FASTCALL = 0x80  # METH_FASTCALL
 _DATA = object.__basicsize__  # the place in an ndarray of the pointer to its data, its first field
 
@@ -324,24 +326,27 @@ def _proved_product(a: Operand, b: Operand, out: Operand, function: str, same: b
     except Unsupported as error:
         return str(error)
     random = np.random.default_rng(0)
+    for _ in range(-(-_PROVED // math.prod(out.shape))):  # a few numbers may be equal by chance
+        if not _is_product(row, a, b, out, getattr(np, function), same, random):
+            return f"{function} of {a} and {b} to {out}: another order of additions"
+    return row
+
+
+def _is_product(row: Row, a: Operand, b: Operand, out: Operand, function: Any, same: bool, random: Any) -> bool:
+    """Whether a row has the bits of a function on random numbers."""
     x = _like(a, random)
     y = np.ndarray(b.shape, b.dtype, x.base, 0, b.strides) if same else _like(b, random)
     found, apart = _like(out, random), _like(out, random)
     table = Table()
     table.add_row(row, [each.ctypes.data for each in (x, y, found)])
     with np.errstate(all="ignore"):
-        call = getattr(np, function)
-        needed = np.asarray(call(x, y))
-        if function == "matmul" or apart.flags.c_contiguous:
-            call(x, y, out=apart)
+        needed = np.asarray(function(x, y))
+        if function is np.matmul or apart.flags.c_contiguous:
+            function(x, y, out=apart)
         else:
             apart[...] = needed
         table.finish()()
-    if needed.shape != out.shape:
-        return f"{function} of {a.shape} and {b.shape} to {out.shape}"
-    if found.tobytes() == needed.tobytes() == apart.tobytes():
-        return row
-    return f"{function} of {a} and {b} to {out}: another order of additions"
+    return needed.shape == out.shape and found.tobytes() == needed.tobytes() == apart.tobytes()
 
 
 def _product(a: Operand, b: Operand, out: Operand, function: str) -> Row:
