@@ -1,0 +1,390 @@
+"""Tables of calls that machine code makes: compiled loops, NumPy's inner loops, and its products.
+
+`compile_loops` gives the addresses of loops, `ufunc_row` and `product_row` those of NumPy's own; a `Table` holds the
+calls, and `Table.finish` makes the function that runs them (`walker` describes the words of a table). All functions have
+the form of NumPy's inner loops, ``int f(context, char **pointers, int64 *dims, int64 *strides, auxiliary)``.
+
+Inner loops check nothing: arrays are aligned, have the loop's dtypes, and lie apart, except that the result of an
+elementwise ufunc may be one of its operands.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from . import walker
+from .build import compile_loops, compile_texts, is_available
+from .loops import Pointer, Unsupported
+from .walker import DIVISION, INVALID, OVERFLOW
+
+__all__ = ["DIVISION", "INVALID", "OVERFLOW", "Operand", "Row", "Table", "Unsupported", "compile_loops", "is_available",
+           "product_row", "ufunc_row", "walk"]  # fmt: skip
+
+_CAPSULE = b"numpy_1.24_ufunc_call_info"
+"""The form in which NumPy gives a loop. Another version of the form has another name, and is refused."""
+
+_pointer_in = ctypes.pythonapi.PyCapsule_GetPointer
+_pointer_in.restype, _pointer_in.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+_PROVED = 256  # results of a product that are compared
+_FASTCALL = 0x80  # METH_FASTCALL
+_DATA = object.__basicsize__  # the place in an ndarray of the pointer to its data, its first field
+
+
+class _Info(ctypes.Structure):
+    """The content of a capsule, as `numpy.ufunc._get_strided_loop` describes it."""
+
+    _fields_ = (("loop", ctypes.c_int64), ("context", ctypes.c_int64), ("auxiliary", ctypes.c_int64),
+                ("requires_python", ctypes.c_bool), ("has_no_errors", ctypes.c_bool))  # fmt: skip
+
+
+class Operand(NamedTuple):
+    """An array without its address."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+    @classmethod
+    def of(cls, array: Any) -> Operand:
+        return cls(array.dtype.str[1:], array.shape, array.strides)
+
+
+class Row(NamedTuple):
+    """A call without its pointers, for `Table.add_row`. `owner` keeps what the addresses are of."""
+
+    function: int
+    context: int = 0
+    auxiliary: int = 0
+    dims: tuple[int, ...] = ()
+    strides: tuple[int, ...] = ()
+    checks: bool = False
+    repeat: tuple[tuple[int, ...], tuple[tuple[int, ...], ...]] | None = None
+    owner: Any = None
+
+
+class Table:
+    """Calls in order, which `finish` makes a function of.
+
+    Examples
+    --------
+    >>> x, y = np.arange(4.0), np.zeros(4)
+    >>> table = Table()
+    >>> if is_available():
+    ...     table.add_row(ufunc_row(np.square, (4,), [Pointer("f8", (8,))] * 2), [(0, 0), y.ctypes.data])
+    ...     run = table.finish()
+    ...     assert run(x) == 0 and (y == x * x).all()
+    """
+
+    def __init__(self) -> None:
+        self.rows = 0
+        self._words: list[int] = []
+        self._moves: list[int] = []
+        self._inner: list[tuple[int, int]] = []  # words that are addresses in the table: their place, and that of it
+        self._bases = 0
+        self._kept: list[Any] = []
+
+    def add(
+        self, function: int, pointers: Sequence[int | tuple[int, int]], *, context: int = 0, auxiliary: int = 0,
+        dims: Sequence[int] = (), strides: Sequence[int] = (), checks: bool = False,
+        repeat: tuple[Sequence[int], Sequence[Sequence[int]]] | None = None, owner: Any = None,
+    ) -> int:  # fmt: skip
+        """Add a call, and return its number.
+
+        Parameters
+        ----------
+        function : int
+            The address of a function in the form of NumPy's inner loops.
+        pointers : sequence of int or (int, int)
+            Addresses, or the number of a base and an offset from it; bases are given in each walk.
+        dims, strides : sequence of int
+            Its arguments.
+        checks : bool
+            Whether its floating-point errors count.
+        repeat : (extents, strides), optional
+            The call is made for all places of outer dimensions, the outermost first: their extents, and by pointer the
+            strides in them.
+        owner : object, optional
+            It lives as long as the table.
+        """
+        n, at = len(pointers), len(self._words)
+        extents, steps = repeat or ((), ())
+        words = [0, function, context, auxiliary, int(checks), 0, 0, len(extents), n]
+        for pointer in pointers:
+            if isinstance(pointer, tuple):
+                base, offset = pointer
+                self._moves += [at + len(words), base, offset]
+                self._bases = max(self._bases, base + 1)
+                pointer = 0
+            words.append(pointer)
+        if extents:
+            if len(steps) != n or min(extents) < 1:
+                raise Unsupported(f"a repeated call over {extents} with strides {steps}")
+            words += [*extents, *(step[d] for d in range(len(extents)) for step in steps), *[0] * (n + len(extents))]
+        for place, values in ((5, dims), (6, strides)):
+            if values:
+                self._inner.append((at + place, at + len(words)))
+                words += values
+        words[0] = len(words)
+        self._words += words
+        self._kept.append(owner)
+        self.rows += 1
+        return self.rows - 1
+
+    def add_row(self, row: Row, pointers: Sequence[int | tuple[int, int]]) -> int:
+        """Add the call of a row."""
+        return self.add(
+            row.function, pointers, context=row.context, auxiliary=row.auxiliary, dims=row.dims, strides=row.strides,
+            checks=row.checks, repeat=row.repeat, owner=row.owner,
+        )  # fmt: skip
+
+    def finish(self, bases: int | None = None) -> Callable[..., int]:
+        """A function that makes the calls; its arguments are the bases, NumPy arrays or addresses.
+
+        It returns the floating-point errors seen, an union of `DIVISION`, `OVERFLOW` and `INVALID`; or, if a call does
+        not return 0, minus its number minus 1, and the calls after it are not made. The errors of a compiled loop may be
+        too many (a comparison with a NaN counts as invalid), never too few.
+
+        The function may not run twice at the same time. It holds the table, not the arrays of its pointers.
+        """
+        count = self._bases if bases is None else bases
+        table, moves = np.array([*self._words, 0], np.int64), np.array([*self._moves, 0], np.int64)
+        start = table.ctypes.data
+        for place, at in self._inner:
+            table[place] = start + 8 * at
+        given = np.zeros(count + 1, np.int64)
+        head = np.array([start, self.rows, moves.ctypes.data, len(moves) // 3, given.ctypes.data, count,
+                         id(np.ndarray), _DATA], np.int64)  # fmt: skip
+        return _function(head.ctypes.data, (head, table, moves, given, *self._kept))
+
+
+class _Definition(ctypes.Structure):
+    """CPython's PyMethodDef."""
+
+    _fields_ = (("name", ctypes.c_char_p), ("function", ctypes.c_void_p), ("flags", ctypes.c_int),
+                ("doc", ctypes.c_char_p))  # fmt: skip
+
+
+@cache
+def _addresses() -> tuple[int, int]:
+    """The addresses of the functions `walk` and `entry`."""
+    if not is_available():
+        raise Unsupported("machine code: llvmlite is missing, or RINGTAPE_COMPILED=0")
+    from llvmlite import binding
+
+    for name in ("PyLong_AsLongLong", "PyLong_FromLongLong", "PyErr_Occurred", "PyErr_BadArgument", "PyEval_SaveThread",
+                 "PyEval_RestoreThread"):  # fmt: skip
+        binding.add_symbol(name, ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p).value)
+    here = ctypes.CDLL(None)
+    for name in ("feclearexcept", "fetestexcept"):
+        library = here if hasattr(here, name) else ctypes.CDLL("libm.so.6")
+        binding.add_symbol(name, ctypes.cast(getattr(library, name), ctypes.c_void_p).value)
+    ((walks, entry),) = compile_texts([walker.text()], ["walk", "entry"])
+    return walks, entry
+
+
+@cache
+def _definition() -> Any:
+    return _Definition(b"run", _addresses()[1], _FASTCALL, b"Run a table of calls.")
+
+
+def _function(head: int, kept: Any) -> Callable[..., int]:
+    """The built-in function whose `self` is an address; it owns what is kept."""
+    new = ctypes.pythonapi.PyCFunction_NewEx
+    new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.py_object, ctypes.py_object]
+    made: Callable[..., int] = new(ctypes.addressof(_definition()), head, kept)
+    return made
+
+
+@cache
+def _walk() -> Any:
+    return ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * 5)(_addresses()[0])
+
+
+def walk(table: int, rows: int, moves: int, moved: int, bases: int = 0) -> int:
+    """Make the calls of a table, all given by their addresses; `Table.finish` makes a function that is called faster."""
+    return int(_walk()(table, rows, moves, moved, bases))
+
+
+# -- NumPy's own loops -------------------------------------------------------------------------------------------------
+def ufunc_row(ufunc: Any, shape: Sequence[int], pointers: Sequence[Pointer]) -> Row:
+    """The row of a ufunc's inner loop over a shape, with the bits of the ufunc; the last pointers are its results.
+
+    Dimensions are merged where they can be, and the longest of those that are left is the inner one: over which the loop
+    runs has no effect on an element, but which element is beside which has one where NumPy treats the last elements of a
+    row otherwise, as in ``exp`` of some processors. So the inner one is that of NumPy's iterator: the one with the
+    smallest strides.
+
+    Raises
+    ------
+    Unsupported
+        NumPy would convert an operand, or the loop needs Python.
+
+    Examples
+    --------
+    >>> ufunc_row(np.add, (2, 8), [Pointer("f4", (32, 4))] * 3).dims
+    (16,)
+    """
+    if ufunc.signature is not None or len(pointers) != ufunc.nargs:
+        raise Unsupported(f"{ufunc.__name__} of {len(pointers)} operands, or with core dimensions")
+    if 0 in shape:
+        raise Unsupported(f"{ufunc.__name__} over {tuple(shape)}, which has no elements")
+    dims, strides = _merged(shape, [pointer.strides for pointer in pointers])
+    inner = tuple(each[-1] for each in strides)
+    info, owner = _loop_of(ufunc, tuple(pointer.dtype for pointer in pointers), inner)
+    outer = tuple(dims[:-1])
+    repeat = (outer, tuple(tuple(each[:-1]) for each in strides)) if outer else None
+    return Row(info.loop, info.context, info.auxiliary or 0, (dims[-1],), inner, not info.has_no_errors, repeat, owner)
+
+
+@cache
+def _loop_of(ufunc: Any, dtypes: tuple[str, ...], strides: tuple[int, ...]) -> tuple[_Info, Any]:
+    """NumPy's loop for dtypes and the strides of the inner dimension."""
+    given = tuple(np.dtype(dtype) for dtype in dtypes)
+    try:
+        resolved, capsule = ufunc._resolve_dtypes_and_context(given)
+        ufunc._get_strided_loop(capsule, fixed_strides=strides)
+        info = _Info.from_address(_pointer_in(capsule, _CAPSULE))
+    except (AttributeError, TypeError, ValueError) as error:
+        raise Unsupported(f"{ufunc.__name__} of {dtypes}: {error}") from None
+    if tuple(resolved) != given or info.requires_python:
+        raise Unsupported(f"{ufunc.__name__} of {dtypes}: NumPy computes it in {tuple(map(str, resolved))}, or by Python")
+    return info, capsule
+
+
+def _merged(shape: Sequence[int], strides: Sequence[Sequence[int]]) -> tuple[list[int], list[list[int]]]:
+    """The dimensions in the order of NumPy's iterator, merged where all operands allow it; there is at least one."""
+    order = [d for d in _order(strides) if shape[d] != 1]
+    dims: list[int] = []
+    steps: list[list[int]] = [[] for _ in strides]
+    for d in order:
+        if dims and all(each[-1] == own[d] * shape[d] for each, own in zip(steps, strides, strict=True)):
+            dims[-1] *= shape[d]
+            for each, own in zip(steps, strides, strict=True):
+                each[-1] = own[d]
+            continue
+        dims.append(shape[d])
+        for each, own in zip(steps, strides, strict=True):
+            each.append(own[d])
+    return (dims, steps) if dims else ([1], [[0] for _ in strides])
+
+
+def _order(strides: Sequence[Sequence[int]]) -> list[int]:
+    """The dimensions, outermost first, as NumPy's iterator sorts them: an insertion sort by strides."""
+    ndim = len(strides[0]) if strides else 0
+    order: list[int] = []  # innermost first
+    for d in reversed(range(ndim)):
+        at = len(order)
+        for place in reversed(range(len(order))):
+            other, is_larger = order[place], None
+            for each in strides:
+                if each[d] and each[other]:
+                    is_larger = is_larger is not False and abs(each[other]) > abs(each[d])
+            if is_larger is None:
+                continue
+            if not is_larger:
+                break
+            at = place
+        order.insert(at, d)
+    return order[::-1]
+
+
+def product_row(a: Operand, b: Operand, out: Operand, function: str = "matmul", same: bool = False) -> Row:
+    """The row of ``np.matmul(a, b)`` or ``np.dot(a, b)``, by the loop of `matmul`, which calls the BLAS.
+
+    In which order numbers are added depends on shapes and strides, so random numbers show, once for each form, whether
+    the row has the bits of NumPy's function, with and without ``out=``. `same` says that both operands begin at one
+    address, for which NumPy may choose another function of the BLAS.
+
+    Raises
+    ------
+    Unsupported
+        The bits differ, or NumPy would convert an operand.
+
+    Examples
+    --------
+    >>> a = Operand("f4", (4, 8), (32, 4))
+    >>> product_row(a, Operand("f4", (8, 2), (8, 4)), Operand("f4", (4, 2), (8, 4))).dims
+    (1, 4, 8, 2)
+    """
+    found = _proved_product(a, b, out, function, same)
+    if isinstance(found, str):
+        raise Unsupported(found)
+    return found
+
+
+@cache
+def _proved_product(a: Operand, b: Operand, out: Operand, function: str, same: bool) -> Row | str:
+    """The row, or why there is none."""
+    try:
+        row = _product(a, b, out, function)
+    except Unsupported as error:
+        return str(error)
+    random = np.random.default_rng(0)
+    for _ in range(-(-_PROVED // math.prod(out.shape))):  # a few numbers may be equal by chance
+        if not _is_product(row, a, b, out, getattr(np, function), same, random):
+            return f"{function} of {a} and {b} to {out}: another order of additions"
+    return row
+
+
+def _is_product(row: Row, a: Operand, b: Operand, out: Operand, function: Any, same: bool, random: Any) -> bool:
+    """Whether a row has the bits of a function on random numbers."""
+    x = _like(a, random)
+    y = np.ndarray(b.shape, b.dtype, x.base, 0, b.strides) if same else _like(b, random)
+    found, apart = _like(out, random), _like(out, random)
+    table = Table()
+    table.add_row(row, [each.ctypes.data for each in (x, y, found)])
+    with np.errstate(all="ignore"):
+        needed = np.asarray(function(x, y))
+        if function is np.matmul or apart.flags.c_contiguous:
+            function(x, y, out=apart)
+        else:
+            apart[...] = needed
+        table.finish()()
+    return needed.shape == out.shape and found.tobytes() == needed.tobytes() == apart.tobytes()
+
+
+def _product(a: Operand, b: Operand, out: Operand, function: str) -> Row:
+    if not a.dtype == b.dtype == out.dtype or 0 in (*a.shape, *b.shape, *out.shape) or not (a.shape and b.shape):
+        raise Unsupported(f"{function} of {a.dtype}{a.shape} and {b.dtype}{b.shape}")
+    if any(stride < 0 for each in (a, b, out) for stride in each.strides):
+        raise Unsupported(f"{function} with negative strides")
+    if function == "dot" and max(len(a.shape), len(b.shape)) > 2:
+        raise Unsupported("dot of more than two dimensions")
+    size = int(a.dtype[1:])
+    # A missing dimension has one element; its stride is that of an array with this dimension.
+    (m, k), a_core = (a.shape[-2:], a.strides[-2:]) if len(a.shape) > 1 else (
+        (1, a.shape[0]), (a.shape[0] * a.strides[0], a.strides[0]))  # fmt: skip
+    (l, n), b_core = (b.shape[-2:], b.strides[-2:]) if len(b.shape) > 1 else ((b.shape[0], 1), (b.strides[0], size))
+    core = (m,) * (len(a.shape) > 1) + (n,) * (len(b.shape) > 1)
+    batch = out.shape[: len(out.shape) - len(core)]
+    given = tuple(out.strides[len(batch) :])
+    row_stride = given[0] if len(a.shape) > 1 else n * (given[-1] if given else size)
+    column_stride = given[-1] if len(b.shape) > 1 else size
+    if k != l or out.shape[len(batch) :] != core or function not in ("matmul", "dot"):
+        raise Unsupported(f"{function} of {a.shape} and {b.shape} to {out.shape}")
+    outer = []
+    for each, inner in ((a, 2), (b, 2), (out, len(core))):
+        shape, strides = each.shape[:-inner] if inner else each.shape, each.strides[:-inner] if inner else each.strides
+        missing = len(batch) - len(shape)
+        if missing < 0 or any(p not in (1, q) for p, q in zip(shape, batch[missing:], strict=True)):
+            raise Unsupported(f"{function} of {a.shape} and {b.shape} to {out.shape}")
+        outer.append((0,) * missing + tuple(0 if p == 1 else s for p, s in zip(shape, strides, strict=True)))
+    info, owner = _loop_of(np.matmul, (a.dtype, b.dtype, out.dtype), (0, 0, 0))
+    return Row(
+        info.loop, info.context, info.auxiliary or 0, (1, m, k, n),
+        (0, 0, 0, *a_core, *b_core, row_stride, column_stride),
+        not info.has_no_errors and function == "matmul", (batch, tuple(outer)) if batch else None, owner,
+    )  # fmt: skip
+
+
+def _like(operand: Operand, random: np.random.Generator) -> Any:
+    """Random numbers in an array that lies in memory as an operand."""
+    span = sum((n - 1) * stride for n, stride in zip(operand.shape, operand.strides, strict=True))
+    numbers = 3 * random.standard_normal(1 + span // int(operand.dtype[1:]))
+    return np.ndarray(operand.shape, operand.dtype, numbers.astype(operand.dtype), 0, operand.strides)
