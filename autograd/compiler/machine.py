@@ -24,7 +24,7 @@ from .loops import Pointer, Unsupported
 from .walker import DIVISION, INVALID, OVERFLOW
 
 __all__ = ["DIVISION", "INVALID", "OVERFLOW", "Operand", "Row", "Table", "Unsupported", "compile_loops", "is_available",
-           "product_row", "ufunc_row", "walk"]  # fmt: skip
+           "loop_of", "product_row", "ufunc_row", "walk"]  # fmt: skip
 
 _CAPSULE = b"numpy_1.24_ufunc_call_info"
 """The form in which NumPy gives a loop. Another version of the form has another name, and is refused."""
@@ -236,14 +236,14 @@ def ufunc_row(ufunc: Any, shape: Sequence[int], pointers: Sequence[Pointer]) -> 
         raise Unsupported(f"{ufunc.__name__} over {tuple(shape)}, which has no elements")
     dims, strides = _merged(shape, [pointer.strides for pointer in pointers])
     inner = tuple(each[-1] for each in strides)
-    info, owner = _loop_of(ufunc, tuple(pointer.dtype for pointer in pointers), inner)
+    info, owner = loop_of(ufunc, tuple(pointer.dtype for pointer in pointers), inner)
     outer = tuple(dims[:-1])
     repeat = (outer, tuple(tuple(each[:-1]) for each in strides)) if outer else None
     return Row(info.loop, info.context, info.auxiliary or 0, (dims[-1],), inner, not info.has_no_errors, repeat, owner)
 
 
 @cache
-def _loop_of(ufunc: Any, dtypes: tuple[str, ...], strides: tuple[int, ...]) -> tuple[_Info, Any]:
+def loop_of(ufunc: Any, dtypes: tuple[str, ...], strides: tuple[int, ...]) -> tuple[_Info, Any]:
     """NumPy's loop for dtypes and the strides of the inner dimension."""
     given = tuple(np.dtype(dtype) for dtype in dtypes)
     try:
@@ -375,7 +375,7 @@ def _product(a: Operand, b: Operand, out: Operand, function: str) -> Row:
         if missing < 0 or any(p not in (1, q) for p, q in zip(shape, batch[missing:], strict=True)):
             raise Unsupported(f"{function} of {a.shape} and {b.shape} to {out.shape}")
         outer.append((0,) * missing + tuple(0 if p == 1 else s for p, s in zip(shape, strides, strict=True)))
-    info, owner = _loop_of(np.matmul, (a.dtype, b.dtype, out.dtype), (0, 0, 0))
+    info, owner = loop_of(np.matmul, (a.dtype, b.dtype, out.dtype), (0, 0, 0))
     return Row(
         info.loop, info.context, info.auxiliary or 0, (1, m, k, n),
         (0, 0, 0, *a_core, *b_core, row_stride, column_stride),

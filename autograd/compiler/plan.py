@@ -38,7 +38,7 @@ class Group:
     loop : Loop or None
         What is compiled; None for a call.
     operands : list of Operand
-        What the pointers of the loop point to.
+        What the pointers of the loop point to; of calls, what they read and write.
     """
 
     def __init__(self, node: Node, shape: tuple[int, ...], is_loop: bool):
@@ -121,7 +121,10 @@ class Plan:
         last = self._last_uses()
         for i, group in enumerate(self.groups):
             if group.is_loop:
-                self._write(i, group, last)
+                try:
+                    self._write(i, group, last)
+                except (Unsupported, Refused):
+                    group.is_loop = False
         self.size = self._arena(last)
 
     # -- what is used ------------------------------------------------------------------------------------------------
@@ -207,7 +210,10 @@ class Plan:
         first: dict[int, int] = {}
         buffers: dict[int, Buffer] = {}
         for i, group in enumerate(self.groups):
-            for x in group.operands if group.is_loop else [*reads_of(group.nodes[0]), *group.nodes[0].outs]:
+            if not group.is_loop:
+                group.operands = [x for node in group.nodes for x in (*reads_of(node), *node.outs)]
+                group.operands += [x for node in group.nodes for x in node.words.get("arrays", {}).values()]
+            for x in group.operands:
                 if x.__class__ is Operand and x.buffer.kind == "temporary":
                     first.setdefault(id(x.buffer), i)
                     buffers[id(x.buffer)] = x.buffer

@@ -3,19 +3,32 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 
+from .. import kernels
+from ..errors import CaptureError
+from . import machine
+from .loops import Loop, Pointer, Unsupported
+from .machine import Table, compile_loops, is_available, product_row, ufunc_row
 from .nodes import Buffer, Constant, Node, Operand, Refused
 from .numbers import Number, evaluated
-from .plan import Plan
+from .plan import Group, Plan, along
 
 __all__ = ["Departed", "Frame", "Program"]
 
 _ALIGNED = 64
 _MOST_NUMBERS = 4096
+
+
+_ERRORS = {"divide": machine.DIVISION, "over": machine.OVERFLOW, "invalid": machine.INVALID}
+_CHANGED = (
+    "capture: a check of values found another result than in the recorded step, when the replay had changed something "
+    "already\n  fix: check the values of arguments at the beginning of the step; or call the step itself"
+)
 
 
 class Departed(Exception):
@@ -147,19 +160,168 @@ class Program:
     """
 
     def __init__(
-        self, nodes: Sequence[Node], kept: Sequence[Operand], arguments: Sequence[Any], gradients: Sequence[Buffer]
-    ):
+        self, nodes: Sequence[Node], kept: Sequence[Operand], arguments: Sequence[Any], gradients: Sequence[Buffer],
+        quiet: Collection[str] = (),
+    ):  # fmt: skip
+        self.quiet = quiet
+        self.arguments = [
+            next((x.buffer for node in nodes for x in (*node.reads, *node.words.get("reads", ()))
+                  if x.buffer.kind == "argument" and x.buffer.key == i), None)
+            for i in range(len(arguments))
+        ]  # fmt: skip
         self.memory = Memory(arguments)
         self.memory.with_gradients(gradients)
         self.nodes = _with_numbers(nodes)
         self.steps: list[Callable[[Frame], Any]] = []
+        self.tables = 0
         self._build(kept)
 
     def _build(self, kept: Sequence[Operand]) -> None:
-        self.plan = Plan(self.nodes, kept, fuses=False)
+        self.is_compiled = is_available()
+        self.plan = Plan(self.nodes, kept, fuses=self.is_compiled)
         self.memory.reserve(self.plan.size)
-        for group in self.plan.groups:
-            self.steps.append(_call_of(group.nodes[0], self.memory))
+        groups = self.plan.groups
+        self.addresses: dict[Loop, int] = {}
+        if self.is_compiled:
+            self._compile()
+        table, is_before = Table(), True
+        self.why: list[str] = []
+        first_write = next((i for i, group in enumerate(groups) if _writes_state(group)), len(groups))
+        for i, group in enumerate(groups):
+            if i == first_write and table.rows:
+                self._end(table, True)
+                table, is_before = Table(), False
+            is_before = is_before and i < first_write
+            if not is_before and any(node.kind == "guard" for node in group.nodes):
+                raise Refused("a decision on data after something has changed")
+            try:
+                if not self.is_compiled:
+                    raise Unsupported
+                self._add(table, group)
+            except (Unsupported, Refused) as error:
+                if self.is_compiled and group.kind != "python":
+                    self.why.append(f"{group}: {error}")
+                if table.rows:
+                    self._end(table, is_before)
+                    table = Table()
+                for node in group.nodes:
+                    self.steps.append(_call_of(node, self.memory))
+        if table.rows:
+            self._end(table, is_before)
+
+    def _compile(self) -> None:
+        """Compile the loops. A group whose loop cannot be compiled is calls of NumPy."""
+        loops = list(dict.fromkeys(group.loop for group in self.plan.groups if group.is_loop and group.loop is not None))
+        try:
+            self.addresses = dict(zip(loops, compile_loops(loops), strict=True))
+        except Unsupported:
+            for loop in loops:
+                with suppress(Unsupported):
+                    self.addresses[loop] = compile_loops([loop])[0]
+
+    def _add(self, table: Table, group: Group) -> None:
+        """Add the row of a group to a table."""
+        node = group.nodes[0]
+        if group.is_loop and group.loop is not None:
+            address = self.addresses.get(group.loop)
+            if address is None:
+                raise Unsupported("a loop that is not compiled")
+            table.add(address, [self._pointer(x) for x in group.operands], checks=True)
+        elif group.kind == "ufunc" and not group.is_loop and len(group.nodes) == 1:
+            self._add_ufunc(table, node)
+        elif group.kind == "product":
+            operands = [
+                machine.Operand(x.dtype.str[1:], x.shape, s)
+                for x, s in zip((*node.ins, *node.outs), node.words["strides"], strict=True)
+            ]
+            row = product_row(*operands, node.function.__name__, node.words["is_same"])
+            table.add_row(row, [self._pointer(x) for x in (*node.ins, *node.outs)])
+        elif group.kind == "gufunc" and node.function is np.vecdot:
+            self._add_vecdot(table, node)
+        elif group.kind == "loop":
+            self._add_loop(table, node)
+        else:
+            raise Unsupported(f"a call of Python ({group.kind})")
+
+    def _add_ufunc(self, table: Table, node: Node) -> None:
+        (out,) = node.outs
+        shape, pointers, addresses = out.shape, [], []
+        for x, dtype in zip((*node.ins, out), node.dtypes, strict=True):
+            if x.__class__ is Constant:
+                value = np.array(x.value).astype(dtype)
+                self.memory.kept.append(value)
+                pointers.append(Pointer(dtype.str[1:], (0,) * len(shape)))
+                addresses.append(value.ctypes.data)
+                continue
+            if x.dtype != dtype:
+                raise Unsupported("an operand that is cast")
+            x = along(x, shape)
+            pointers.append(Pointer(dtype.str[1:], x.strides))
+            addresses.append(self._pointer(x))
+        table.add_row(ufunc_row(node.function, shape, pointers), addresses)
+
+    def _add_vecdot(self, table: Table, node: Node) -> None:
+        (out,) = node.outs
+        if any(x.__class__ is not Operand or x.dtype != out.dtype for x in node.ins) or len(out.shape) > 1:
+            raise Unsupported("vecdot of other operands")
+        n = out.shape[0] if out.shape else 1
+        xs = [along(x, (*out.shape, node.ins[0].shape[-1])) for x in node.ins]
+        outer = [x.strides[0] if out.shape else 0 for x in (*xs, out)]
+        core = [x.strides[-1] for x in xs]
+        if not n or not xs[0].shape[-1]:
+            raise Unsupported("vecdot of nothing")
+        info, owner = machine.loop_of(np.vecdot, tuple(d.str[1:] for d in node.dtypes), tuple(outer))
+        table.add(
+            info.loop, [self._pointer(x) for x in (*xs, out)], context=info.context, auxiliary=info.auxiliary or 0,
+            dims=(n, xs[0].shape[-1]), strides=(*outer, *core), checks=not info.has_no_errors, owner=owner,
+        )  # fmt: skip
+
+    def _add_loop(self, table: Table, node: Node) -> None:
+        places, counts = [], [0, len(node.ins)]
+        for is_written in node.words["order"]:
+            places.append((*node.ins, *node.outs)[counts[is_written]])
+            counts[is_written] += 1
+        pointers: list[Any] = []
+        dims: list[int] = []
+        for x in places:
+            if x.__class__ is Constant:
+                value = np.array(x.value)
+                self.memory.kept.append(value)
+                pointers.append(value.ctypes.data)
+                dims += [0, 0]
+            else:
+                pointers.append(self._pointer(x))
+                dims += [*x.shape, 0, 0][:2]
+        adapter, address = kernels.walker().adapted(node.function)
+        table.add(adapter.address, pointers, auxiliary=address, dims=dims, checks=True, owner=(adapter, node.function))
+
+    def _pointer(self, x: Operand) -> Any:
+        buffer = x.buffer
+        if buffer.kind == "argument":
+            return (buffer.key, x.offset)
+        if buffer.kind == "gradient":
+            return (len(self.arguments), self.memory.offset(buffer) + x.offset)
+        return self.memory.address(x)
+
+    def _end(self, table: Table, is_before: bool) -> None:
+        """Add the walk of a table to the steps."""
+        n = len(self.arguments) + 1
+        walk = table.finish(n)
+        self.tables += 1
+        known = sum(bit for kind, bit in _ERRORS.items() if kind not in self.quiet)
+        nothing = np.zeros(1)
+
+        def step(frame: Frame) -> None:
+            found = walk(*frame.arguments, nothing if frame.gradients is None else frame.gradients)
+            if found:
+                if found < 0:
+                    if is_before:
+                        raise Departed
+                    raise CaptureError(_CHANGED)
+                if found & known:
+                    _tell(found & known)
+
+        self.steps.append(step)
 
     def frame(self, arguments: tuple[Any, ...]) -> Frame:
         return Frame(arguments, None if self.memory.kind is None else np.empty((), self.memory.kind))
@@ -167,6 +329,22 @@ class Program:
     def run(self, frame: Frame) -> None:
         for step in self.steps:
             step(frame)
+
+
+def _writes_state(group: Group) -> bool:
+    return any(out.buffer.kind == "state" for node in group.nodes for out in node.outs) or any(
+        node.words.get("changes") for node in group.nodes
+    )
+
+
+def _tell(faults: int) -> None:
+    """Report floating-point errors as NumPy is told to (`numpy.errstate`): calls with the same error make it do so."""
+    if faults & machine.DIVISION:
+        np.divide(1.0, 0.0)
+    if faults & machine.OVERFLOW:
+        np.multiply(1e300, 1e300)
+    if faults & machine.INVALID:
+        np.subtract(np.inf, np.inf)
 
 
 def _with_numbers(nodes: Sequence[Node]) -> list[Node]:

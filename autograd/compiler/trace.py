@@ -33,11 +33,14 @@ class Trace:
     Attributes
     ----------
     nodes : list of Node
+    quiet : set of str
+        The floating-point errors that a function among those traced ignores.
     """
 
     def __init__(self) -> None:
         self.nodes: list[Node] = []
         self.row = -1
+        self.quiet: set[str] = set()
         self._constants: dict[int, tuple[Any, Buffer]] = {}  # by the id of their owner
         self._states: dict[int, tuple[Any, Buffer]] = {}
         self._memories: dict[int, Any] = {}  # of the copies of states
@@ -101,6 +104,8 @@ class Trace:
     def add(self, *args: Any, **words: Any) -> None:
         node = Node(*args, **words)
         node.row = self.row
+        if stands_for:
+            self.quiet.update(kind for kind, how in np.geterr().items() if how == "ignore")
         for out in node.outs:
             if out.buffer.kind in ("constant", "argument"):
                 raise Refused("a write to a constant, or to an argument")
@@ -449,7 +454,10 @@ def _product(trace: Trace, function: Any, a: Any, b: Any, out: Any = None) -> An
     y = trace.new(np.asarray(value)) if out is None else out
     if not xs[0].shape or not xs[1].shape:
         raise Refused("a product with a number")
-    trace.add("product", function, (operand_of(y._value, y._buffer),), xs, (xs[0].dtype,) * 3)
+    trace.add(
+        "product", function, (operand_of(y._value, y._buffer),), xs, (xs[0].dtype,) * 3,
+        strides=(real(a).strides, real(b).strides, y._value.strides), is_same=real(a).ctypes.data == real(b).ctypes.data,
+    )  # fmt: skip
     return y
 
 
@@ -810,10 +818,14 @@ def tracing(trace: Trace) -> Iterator[None]:
     """A block in which functions are run on traced arrays. Their floating-point errors are not told."""
     stands_for.append(_Loop)
     try:
-        with np.errstate(all="ignore"):
+        with np.errstate(all="call", call=_unheard):
             yield
     finally:
         stands_for.pop()
+
+
+def _unheard(kind: str, flag: int) -> None:
+    """Hear of a floating-point error; that of the recorded run was told."""
 
 
 class _Loop:

@@ -73,6 +73,7 @@ class TracedStep:
         self.leaves: dict[int, tuple[Leaf, Any]] = {}  # whose arrays are bound
         self.bound: list[tuple[list[Any], int, Any]] = []  # items of lists of optimizers that are bound, too
         self._env: dict[int, Any] = {}
+        self._given: Any = [], []  # the gradients that leaves have got, and leaves without
         self._lost = False  # whether Python may have changed gradients
         self._alone = _uses_of(self.rows, results)
         self.inputs = [x if isinstance(x, np.ndarray) else np.asarray(x) for x in inputs]
@@ -84,12 +85,13 @@ class TracedStep:
             self.trace.row = i
             self._row(i, row)
         self.trace.row = len(self.rows)
+        self._flush()
         self.results = [self._result(x) for x in results]
 
     def program(self) -> Program:
         kept = [x for x, _, _ in self.results if x.__class__ is Operand]
         kept += [operand_of(g._value, g._buffer) for _, g in self.gradients.values()]
-        return Program(self.trace.nodes, kept, self.inputs, self.buffers)
+        return Program(self.trace.nodes, kept, self.inputs, self.buffers, self.trace.quiet)
 
     # -- rows --------------------------------------------------------------------------------------------------------
     def _row(self, i: int, row: Row) -> None:
@@ -230,28 +232,12 @@ class TracedStep:
         self.gradients[id(leaf)] = leaf, found
         self._put(row, found)
 
-    def set_gradients(self, memory: Memory) -> Callable[[Frame], None]:
-        """A function that gives leaves the gradients of a frame."""
-        pairs = [(leaf, memory.field(g._buffer)) for leaf, g in self.gradients.values()]
-        have = {id(leaf) for leaf, _ in pairs}
-        cleared = [leaf for key, leaf in self.cleared.items() if key not in have]
-
-        def step(frame: Frame) -> None:
-            gradients = frame.gradients
-            for leaf, name in pairs:
-                leaf._grad = gradients[name]
-                leaf.used = None
-            for leaf in cleared:
-                leaf._grad = None
-
-        return step
-
     # -- calls of Python ---------------------------------------------------------------------------------------------
     def _python(self, i: int, row: Row, error: Exception) -> None:
         self.whys[i] = f"{row.name} at {row.line}: {error}"
         args, words = self._template(row.args), self._template(row.words)
         if row.changes is True:
-            self._flush(self.gradients.copy(), self.cleared.copy())
+            self._flush()
             self._lost = True
         outs: list[tuple[tuple[int, ...], Traced]] = []
         value = None if row.expected else self._outputs(row.value, row.slot, (), outs)
@@ -286,19 +272,14 @@ class TracedStep:
         if not row.expected:
             self._put(row, value)
 
-    def _flush(self, gradients: dict[int, Any], cleared: dict[int, Leaf]) -> None:
+    def _flush(self) -> None:
         """Give leaves their gradients, so that Python can read them."""
-        reads = [operand_of(g._value, g._buffer) for _, g in gradients.values()]
-        now = list(self.gradients.values())
-
-        def bind(memory: Memory) -> Callable[[Frame], Any]:
-            del now
-            return self.set_gradients(memory)
-
-        def bind_now(memory: Memory) -> Callable[[Frame], Any]:
-            return self.set_gradients(memory)
-
-        self.trace.add("python", "gradients", (), (), reads=reads, bind=bind_now)
+        now = list(self.gradients.values()), list(self.cleared.values())
+        if now == self._given:
+            return
+        self._given = now
+        reads = [operand_of(g._value, g._buffer) for _, g in now[0]]
+        self.trace.add("python", "gradients", (), (), reads=reads, bind=lambda memory: _giver(memory, *now))
 
     def _outputs(self, x: Any, slot: int, path: tuple[int, ...], outs: list[Any]) -> Any:
         """The result of a call of Python: its arrays are copied to memory, the rest stays with Python."""
@@ -348,6 +329,23 @@ class TracedStep:
             found = self._template(x.array)
             return found, x.layout, x.node
         return self._template(x), "", 0
+
+
+def _giver(memory: Memory, gradients: Sequence[Any], cleared: Sequence[Leaf]) -> Callable[[Frame], None]:
+    """A function that gives leaves the gradients of a frame."""
+    pairs = [(leaf, memory.field(g._buffer)) for leaf, g in gradients]
+    have = {id(leaf) for leaf, _ in pairs}
+    others = [leaf for leaf in cleared if id(leaf) not in have]
+
+    def step(frame: Frame) -> None:
+        gradients = frame.gradients
+        for leaf, name in pairs:
+            leaf._grad = gradients[name]
+            leaf.used = None
+        for leaf in others:
+            leaf._grad = None
+
+    return step
 
 
 class _Held:
@@ -474,6 +472,7 @@ class _Stepper:
     def _begin(self) -> None:
         """Note the beginning of the step, before which numbers are not those of this step."""
         optimizer, keep = self.optimizer, self.keep
+        self.step._flush()
 
         def begin(frame: Frame) -> None:
             optimizer._advance()
@@ -560,7 +559,6 @@ class TracedRun:
     def __init__(self, step: TracedStep, program: Program):
         self.step, self.program = step, program
         memory = program.memory
-        self._give = step.set_gradients(memory)
         self._results = [self._reader(x) for x in step.results]
         self._scalars = [x.ndim == 0 for x in step.inputs]
 
@@ -583,7 +581,6 @@ class TracedRun:
         program = self.program
         frame = program.frame(arrays)
         program.run(frame)
-        self._give(frame)
         return [read(frame) for read in self._results]
 
     def with_exact(self, exact: Callable[..., Any]) -> Callable[..., Any]:
