@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -128,6 +129,12 @@ class Node:
     ):  # fmt: skip
         self.kind, self.function, self.outs, self.ins, self.dtypes, self.words = kind, function, outs, ins, dtypes, words
         self.row = -1
+
+    def with_ins(self, ins: Sequence[Any]) -> Node:
+        """The same call of other operands."""
+        made = Node(self.kind, self.function, self.outs, tuple(ins), self.dtypes, **self.words)
+        made.row = self.row
+        return made
 
     @property
     def reads(self) -> list[Operand]:

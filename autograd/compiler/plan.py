@@ -346,7 +346,7 @@ class _Writer:
         """The loop, and what its pointers point to. What only the loop uses is not stored."""
         stores = [
             ("store", self.pointer(x), self._values[key])
-            for key, x in self._written.items() if id(x.buffer) not in private
+            for key, x in self._written.items() if x.buffer.kind != "temporary" or id(x.buffer) not in private
         ]  # fmt: skip
         steps = [*self.steps, *stores, *self._last]
         used = sorted({step[1] for step in steps if step[0] in ("load", "store", "load_at", "store_at", "add_at")}

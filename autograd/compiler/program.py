@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from typing import Any
@@ -351,17 +352,31 @@ def _with_numbers(nodes: Sequence[Node]) -> list[Node]:
     """The nodes with operands in the place of numbers, which a call evaluates before the first of each row."""
     found: list[Node] = []
     rows: dict[int, _Numbers] = {}
+    writes = Counter(id(out.buffer) for node in nodes for out in node.outs)
+    same: dict[int, Operand] = {}  # by the id of a temporary that is a number: the number
     for node in nodes:
+        if same and any(x.__class__ is Operand and id(x.buffer) in same for x in node.ins):
+            ins = [x if x.__class__ is not Operand else _instead(x, same) for x in node.ins]
+            node = node.with_ins(ins)
         if any(x.__class__ is Number for x in node.ins):
             if node.row not in rows:
                 rows[node.row] = numbers = _Numbers()
                 found.append(numbers.step)
                 numbers.step.row = node.row
             node = rows[node.row].replaced(node)
+            if node.function is np.positive and node.outs[0].shape == () and writes[id(node.outs[0].buffer)] == 1:
+                (out,), (x,) = node.outs, node.ins
+                if out.buffer.kind == "temporary" and x.__class__ is Operand and x.dtype == out.dtype:
+                    same[id(out.buffer)] = x
         found.append(node)
     for numbers in rows.values():
         numbers.end()
     return found
+
+
+def _instead(x: Operand, same: dict[int, Operand]) -> Operand:
+    number = same.get(id(x.buffer))
+    return x if number is None else Operand(number.buffer, number.offset, x.shape, x.strides, x.dtype)
 
 
 class _Numbers:
@@ -390,9 +405,7 @@ class _Numbers:
                     self._numbers.append(x)
                     self._known[x.text, dtype] = Operand(self._buffers[dtype], k * dtype.itemsize, (), (), dtype)
                 ins[i] = self._known[x.text, dtype]
-        made = Node(node.kind, node.function, node.outs, tuple(ins), node.dtypes, **node.words)
-        made.row = node.row
-        return made
+        return node.with_ins(ins)
 
     def end(self) -> None:
         self._values: Any = evaluated(self._numbers)
