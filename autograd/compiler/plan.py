@@ -21,7 +21,7 @@ from .numbers import Number
 
 __all__ = ["Group", "Plan"]
 
-_MOST_STEPS, _MOST_POINTERS = 160, 24
+_MOST_NODES, _MOST_OPERANDS = 128, 64  # of a group
 _ALIGNED = 64
 _FUSED = ("ufunc", "gather", "guard")
 _OWN_NAMES = {np.absolute: "absolute", np.conjugate: "positive"}
@@ -45,7 +45,19 @@ class Group:
         self.nodes = [node]
         self.shape, self.is_loop, self.is_open = shape, is_loop, is_loop
         self.loop: Loop | None = None
+        self.why = ""  # there is no loop
         self.operands: list[Any] = []
+        self._used: set[Any] = set()
+        self.note(node)
+
+    def note(self, node: Node) -> None:
+        self._used.update(map(_key, (*reads_of(node), *node.outs)))
+
+    def takes(self, node: Node) -> bool:
+        """Whether one more node is not too much."""
+        if not self.is_open or len(self.nodes) >= _MOST_NODES:
+            return False
+        return len(self._used) + len(node.ins) + len(node.outs) <= _MOST_OPERANDS
 
     @property
     def kind(self) -> str:
@@ -123,8 +135,8 @@ class Plan:
             if group.is_loop:
                 try:
                     self._write(i, group, last)
-                except (Unsupported, Refused):
-                    group.is_loop = False
+                except (Unsupported, Refused) as error:
+                    group.is_loop, group.why = False, str(error)
         self.size = self._arena(last)
 
     # -- what is used ------------------------------------------------------------------------------------------------
@@ -156,7 +168,7 @@ class Plan:
             for k in reversed(self._by_shape.get(shape, ())):
                 if k < least:
                     break
-                if self.groups[k].is_open and len(self.groups[k].nodes) < _MOST_STEPS:
+                if self.groups[k].takes(node):
                     at = k
                     break
         if at < 0:
@@ -166,6 +178,7 @@ class Plan:
                 self._by_shape.setdefault(shape, []).append(at)
         else:
             self.groups[at].nodes.append(node)
+            self.groups[at].note(node)
         if node.kind not in _FUSED:
             self.groups[at].is_open = False
         for x in reads:
@@ -274,8 +287,6 @@ class _Writer:
         if found is None:
             found = self._pointers[key] = len(self.operands)
             self.operands.append(x)
-            if len(self.operands) > _MOST_POINTERS:
-                raise Unsupported("many operands")
         return found
 
     def value(self, x: Any, dtype: Any) -> int:

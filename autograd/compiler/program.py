@@ -242,7 +242,7 @@ class Program:
         elif group.kind == "loop":
             self._add_loop(table, node)
         else:
-            raise Unsupported(f"a call of Python ({group.kind})")
+            raise Unsupported(group.why or f"a call of Python ({group.kind})")
 
     def _add_ufunc(self, table: Table, node: Node) -> None:
         (out,) = node.outs

@@ -644,8 +644,15 @@ def _stack(trace: Trace, arrays: Any, axis: int = 0, out: Any = None, **words: A
 
 
 def _roll(trace: Trace, a: Any, shift: Any, axis: Any = None) -> Any:
-    if type(a) is not Traced or isinstance(shift, tuple | list) or isinstance(axis, tuple | list):
-        raise Refused("roll along several axes")
+    if type(a) is not Traced:
+        raise Refused("roll of another array")
+    if isinstance(axis, tuple | list):
+        shifts = shift if isinstance(shift, tuple | list) else (shift,) * len(axis)
+        for n, each in zip(shifts, axis, strict=True):
+            a = _roll(trace, a, n, each)
+        return a
+    if isinstance(shift, tuple | list):
+        shift = sum(shift)
     if axis is None:
         return _roll(trace, a.reshape(-1), shift, 0).reshape(a.shape)
     axis %= a.ndim
@@ -667,7 +674,7 @@ def _filled(value: Any) -> Callable[..., Any]:
 
 
 def _made(value: Any) -> Callable[..., Any]:
-    def make(trace: Trace, shape: Any, dtype: Any = float, order: Any = "C") -> Any:
+    def make(trace: Trace, shape: Any, dtype: Any = float, order: Any = "C", device: Any = None) -> Any:
         found = trace.new(np.full(shape, value, dtype, order))
         _assign(found, value)
         return found
@@ -675,7 +682,7 @@ def _made(value: Any) -> Callable[..., Any]:
     return make
 
 
-def _empty(trace: Trace, shape: Any, dtype: Any = float, order: Any = "C") -> Any:
+def _empty(trace: Trace, shape: Any, dtype: Any = float, order: Any = "C", device: Any = None) -> Any:
     return trace.new(np.zeros(shape, dtype, order))
 
 
@@ -683,7 +690,9 @@ def _empty_like(trace: Trace, x: Any, dtype: Any = None, order: Any = "K", subok
     return trace.new(np.zeros_like(real(x), dtype, order, shape=shape))
 
 
-def _full(trace: Trace, shape: Any, value: Any, dtype: Any = None, order: Any = "C") -> Any:
+def _full(
+    trace: Trace, shape: Any, value: Any, dtype: Any = None, order: Any = "C", device: Any = None
+) -> Any:
     found = trace.new(np.full(shape, real(value), dtype, order))
     _assign(found, value)
     return found

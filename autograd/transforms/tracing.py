@@ -493,7 +493,8 @@ class _Stepper:
             p.array = made
             self._arrays.append((p, "array", made))
         for name, x in list(vars(optimizer).items()):
-            if x.__class__ is list and name != "parameters" and len(x) == len(optimizer.parameters):
+            is_state = x.__class__ is list and len(x) == len(optimizer.parameters) and name != "parameters"
+            if is_state and (name in optimizer._saved or all(isinstance(v, np.ndarray | int | None) for v in x)):
                 self._replace_items(x)
         for holder in (optimizer, *optimizer._groups):
             own = vars(optimizer) if holder is optimizer else holder.own
