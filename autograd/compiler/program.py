@@ -265,16 +265,16 @@ class Program:
         (out,) = node.outs
         if any(x.__class__ is not Operand or x.dtype != out.dtype for x in node.ins) or len(out.shape) > 1:
             raise Unsupported("vecdot of other operands")
-        n = out.shape[0] if out.shape else 1
         xs = [along(x, (*out.shape, node.ins[0].shape[-1])) for x in node.ins]
-        outer = [x.strides[0] if out.shape else 0 for x in (*xs, out)]
-        core = [x.strides[-1] for x in xs]
-        if not n or not xs[0].shape[-1]:
+        n = xs[0].shape[-1]
+        if not n or not out.size:
             raise Unsupported("vecdot of nothing")
-        info, owner = machine.loop_of(np.vecdot, tuple(d.str[1:] for d in node.dtypes), tuple(outer))
-        table.add(
+        outer = tuple((x.strides[0],) for x in (*xs, out)) if out.shape else ()
+        info, owner = machine.loop_of(np.vecdot, tuple(d.str[1:] for d in node.dtypes), (0, 0, 0))
+        table.add(  # the loop moves the pointers that it is given
             info.loop, [self._pointer(x) for x in (*xs, out)], context=info.context, auxiliary=info.auxiliary or 0,
-            dims=(n, xs[0].shape[-1]), strides=(*outer, *core), checks=not info.has_no_errors, owner=owner,
+            dims=(1, n), strides=(0, 0, 0, xs[0].strides[-1], xs[1].strides[-1]), checks=not info.has_no_errors,
+            repeat=(out.shape, outer) if outer else None, owner=owner,
         )  # fmt: skip
 
     def _add_loop(self, table: Table, node: Node) -> None:
