@@ -237,8 +237,8 @@ def ufunc_row(ufunc: Any, shape: Sequence[int], pointers: Sequence[Pointer]) -> 
     dims, strides = _merged(shape, [pointer.strides for pointer in pointers])
     inner = tuple(each[-1] for each in strides)
     info, owner = loop_of(ufunc, tuple(pointer.dtype for pointer in pointers), inner)
-    outer = tuple(dims[:-1])
-    repeat = (outer, tuple(tuple(each[:-1]) for each in strides)) if outer else None
+    outer = tuple(dims[:-1]) or (1,)  # some loops move the pointers that they are given: those of a repeated call
+    repeat = outer, tuple(tuple(each[:-1]) or (0,) for each in strides)
     return Row(info.loop, info.context, info.auxiliary or 0, (dims[-1],), inner, not info.has_no_errors, repeat, owner)
 
 

@@ -15,7 +15,7 @@ from ..errors import CaptureError
 from . import machine
 from .loops import Loop, Pointer, Unsupported
 from .machine import Table, compile_loops, is_available, product_row, ufunc_row
-from .nodes import Buffer, Constant, Node, Operand, Refused
+from .nodes import Buffer, Constant, Node, Operand, Refused, extent
 from .numbers import Number, evaluated
 from .plan import Group, Plan, along
 
@@ -125,6 +125,8 @@ class Memory:
             of, key = _view_form(x, buffer), buffer.key
             if of is None:
                 return lambda frame: frame.arguments[key]
+            if not buffer.base.flags.c_contiguous:
+                return lambda frame: _at(frame.arguments[key], *of)
             return lambda frame: np.ndarray(of[0], of[1], frame.arguments[key], of[2], of[3])
         if buffer.kind == "gradient":
             name = self.field(buffer)
@@ -142,9 +144,17 @@ def _view_form(x: Operand, buffer: Buffer) -> Any:
     strides = tuple([0 if n == 1 else s for n, s in zip(base.shape, base.strides, strict=True)])
     if (x.offset, x.shape, x.strides, x.dtype) == (0, base.shape, strides, base.dtype):
         return None
-    if not base.flags.c_contiguous:
-        raise Refused("a part of an argument that is not contiguous")
     return x.shape, x.dtype, x.offset, x.strides
+
+
+def _at(x: Any, shape: tuple[int, ...], dtype: Any, offset: int, strides: tuple[int, ...]) -> Any:
+    """A part of an array, by its place in bytes from the first element."""
+    low, high = extent(shape, strides, dtype.itemsize)
+    if high == low:
+        return np.empty(shape, dtype)
+    memory = (ctypes.c_uint8 * (high - low)).from_address(x.ctypes.data + offset + low)
+    memory.owner = x  # type: ignore[attr-defined]
+    return np.ndarray(shape, dtype, memory, -low, strides)
 
 
 class Program:

@@ -48,7 +48,8 @@ class Trace:
     # -- arrays ------------------------------------------------------------------------------------------------------
     def new(self, value: Any, kind: str = "temporary", array: Any = None, key: Any = None) -> Traced:
         """The array of a new piece of memory, whose present values are those of `value`, which nothing else uses."""
-        return Traced(self, value, Buffer(kind, _owner(value), array, key))
+        base = value if kind == "argument" else _owner(value)  # in other steps it lies in other memory
+        return Traced(self, value, Buffer(kind, base, array, key))
 
     def state(self, array: Any) -> Traced:
         """An array of the program, which steps read and may write, also by its other views."""

@@ -72,6 +72,7 @@ class TracedStep:
         self.buffers: list[Any] = []  # of all gradients
         self.leaves: dict[int, tuple[Leaf, Any]] = {}  # whose arrays are bound
         self.bound: list[tuple[list[Any], int, Any]] = []  # items of lists of optimizers that are bound, too
+        self.optimizers: list[tuple[Optimizer, Any]] = []  # those that are traced, and what decides on their updates
         self._env: dict[int, Any] = {}
         self._given: Any = [], []  # the gradients that leaves have got, and leaves without
         self._lost = False  # whether Python may have changed gradients
@@ -159,16 +160,12 @@ class TracedStep:
     def _put(self, row: Row, value: Any) -> None:
         if row.expected:
             return
-        self._env[row.slot] = self._wrapped(value)
+        self._env[row.slot] = value
         for path, at in row.parts.items():
             part = value
             for k in path:
-                part = part[k]
-            self._env[at] = self._wrapped(part)
-
-    def _wrapped(self, value: Any) -> Any:
-        """A result; numbers that a function has made of constants are constants."""
-        return value
+                part = Opaque(part.slot, (*part.path, k)) if type(part) is Opaque else part[k]
+            self._env[at] = part
 
     def _resolved(self, x: Any) -> Any:
         """Arguments of a row with traced arrays."""
@@ -275,9 +272,10 @@ class TracedStep:
     def _flush(self) -> None:
         """Give leaves their gradients, so that Python can read them."""
         now = list(self.gradients.values()), list(self.cleared.values())
-        if now == self._given:
+        known = [(id(leaf), id(g)) for leaf, g in now[0]], [id(leaf) for leaf in now[1]]
+        if known == self._given:
             return
-        self._given = now
+        self._given = known
         reads = [operand_of(g._value, g._buffer) for _, g in now[0]]
         self.trace.add("python", "gradients", (), (), reads=reads, bind=lambda memory: _giver(memory, *now))
 
@@ -448,6 +446,7 @@ class _Stepper:
             raise Refused("the optimizer has a step of its own")
         gradients = [self._gradient(p) for p in optimizer.parameters]
         self._begin()
+        self.step.optimizers.append((optimizer, optimizer.form()))
         optimizer._advance()
         try:
             self._replace()
@@ -475,7 +474,7 @@ class _Stepper:
         self.step._flush()
 
         def begin(frame: Frame) -> None:
-            optimizer._advance()
+            optimizer._begin()
             optimizer._note_use(keep)
 
         self.trace_.add("python", begin, (), (), changes=True, is_begin=True)
@@ -587,7 +586,7 @@ class TracedRun:
     def with_exact(self, exact: Callable[..., Any]) -> Callable[..., Any]:
         """This run, or `exact` where an array of the program is another one than when the step was traced."""
         leaves = list(self.step.leaves.values())
-        bound = self.step.bound
+        bound, optimizers = self.step.bound, self.step.optimizers
 
         def run(*arrays: Any) -> Any:
             for leaf, array in leaves:
@@ -595,6 +594,9 @@ class TracedRun:
                     return exact(*arrays)
             for holder, i, array in bound:
                 if holder[i] is not array:
+                    return exact(*arrays)
+            for optimizer, form in optimizers:
+                if optimizer.form() != form:
                     return exact(*arrays)
             return self(*arrays)
 
