@@ -83,7 +83,7 @@ def is_compiled(node: Node) -> bool:
     """Whether a node is part of a loop, not a call of NumPy's own."""
     if node.kind == "ufunc":
         known = UFUNCS.get(name_of(node))
-        return node.function is np.where or (known is not None and all(d.str[1:] in known[1] for d in node.dtypes[:1]))
+        return node.function in (np.where, np.positive) or (known is not None and all(d.str[1:] in known[1] for d in node.dtypes[:1]))
     return node.kind in ("reduce", "gather", "scatter", "add_at", "guard")
 
 

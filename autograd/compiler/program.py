@@ -63,6 +63,7 @@ class Memory:
         self._whole: dict[int, tuple[Any, int]] = {}  # by buffer: its bytes, and the place of its first element
         self._arguments = list(arguments)
         self._fields: dict[int, str] = {}
+        self._orders: dict[str, tuple[int, ...]] = {}  # of the dimensions of a gradient, where they are not in C order
         self.kind: Any = None  # of all gradients together
 
     def reserve(self, size: int) -> None:
@@ -75,16 +76,23 @@ class Memory:
         end, fields = 0, []
         for k, buffer in enumerate(buffers):
             base = buffer.base
-            fields.append((f"g{k}", base.dtype, base.shape, end))
+            order = sorted(range(base.ndim), key=lambda d: -base.strides[d])  # of dimensions in memory
+            if not base.transpose(order).flags.c_contiguous:
+                raise Refused("a gradient that is not contiguous")
+            fields.append((f"g{k}", base.dtype, base.transpose(order).shape, end))
             self._fields[id(buffer)] = f"g{k}"
+            if order != sorted(order):
+                self._orders[f"g{k}"] = tuple(order.index(d) for d in range(base.ndim))
             end += -(-max(buffer.size, 1) // _ALIGNED) * _ALIGNED
         if fields:
             names, dtypes, shapes, offsets = map(list, zip(*fields, strict=True))
             formats = list(zip(dtypes, shapes, strict=True))
             self.kind = np.dtype({"names": names, "formats": formats, "offsets": offsets, "itemsize": end})
 
-    def field(self, buffer: Buffer) -> str:
-        return self._fields[id(buffer)]
+    def gradient(self, buffer: Buffer) -> tuple[str, tuple[int, ...] | None]:
+        """The field of a gradient in the array of all, and the order of its dimensions there, unless it is C's."""
+        name = self._fields[id(buffer)]
+        return name, self._orders.get(name)
 
     def offset(self, buffer: Buffer) -> int:
         """The place of a gradient in the array of all."""
@@ -129,11 +137,13 @@ class Memory:
                 return lambda frame: _at(frame.arguments[key], *of)
             return lambda frame: np.ndarray(of[0], of[1], frame.arguments[key], of[2], of[3])
         if buffer.kind == "gradient":
-            name = self.field(buffer)
+            name, order = self.gradient(buffer)
             of = _view_form(x, buffer)
-            if of is None:
+            if of is None and order is None:
                 return lambda frame: frame.gradients[name]
-            return lambda frame: np.ndarray(of[0], of[1], frame.gradients[name], of[2], of[3])
+            if of is None:
+                return lambda frame: frame.gradients[name].transpose(order)
+            return lambda frame: _at(frame.gradients[name], *of)
         found = self.view(x)
         return lambda frame: found
 
@@ -344,7 +354,7 @@ class Program:
 
 def _writes_state(group: Group) -> bool:
     return any(out.buffer.kind == "state" for node in group.nodes for out in node.outs) or any(
-        node.words.get("changes") for node in group.nodes
+        node.words.get("changes") not in (None, False, "keys") for node in group.nodes
     )
 
 

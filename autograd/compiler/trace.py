@@ -18,10 +18,10 @@ import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from ..kernels import stands_for, walker
-from .nodes import Buffer, Constant, Node, Operand, Refused
+from .nodes import Buffer, Constant, Node, Operand, Refused, extent
 from .numbers import Number
 
-__all__ = ["Trace", "Traced", "real", "tracing"]
+__all__ = ["Trace", "Traced", "like", "operand_of", "real", "tracing"]
 
 _KINDS = "fiub"
 _MOST_GUARDS = 64
@@ -48,8 +48,11 @@ class Trace:
     # -- arrays ------------------------------------------------------------------------------------------------------
     def new(self, value: Any, kind: str = "temporary", array: Any = None, key: Any = None) -> Traced:
         """The array of a new piece of memory, whose present values are those of `value`, which nothing else uses."""
+        is_scalar = isinstance(value, np.generic)
+        if is_scalar:
+            value = np.asarray(value)
         base = value if kind == "argument" else _owner(value)  # in other steps it lies in other memory
-        return Traced(self, value, Buffer(kind, base, array, key))
+        return Traced(self, value, Buffer(kind, base, array, key), is_scalar)
 
     def state(self, array: Any) -> Traced:
         """An array of the program, which steps read and may write, also by its other views."""
@@ -58,7 +61,7 @@ class Trace:
         if found is None:
             if owner.__class__ is not np.ndarray or owner.dtype.kind not in _KINDS or owner.size == 0:
                 raise Refused(f"an array of {owner.dtype}")
-            base, self._memories[id(owner)] = _like(owner)
+            base, self._memories[id(owner)] = like(owner)
             found = self._states[id(owner)] = owner, Buffer("state", base, owner)
         return Traced(self, self._copy_of(array, owner), found[1])
 
@@ -131,6 +134,9 @@ def operand_of(x: Any, buffer: Buffer) -> Operand:
     if x.dtype.kind not in _KINDS or not x.dtype.isnative:
         raise Refused(f"an array of {x.dtype}")
     offset = x.ctypes.data - buffer.base.ctypes.data if x.size else 0
+    low, high = extent(x.shape, x.strides, x.itemsize)
+    if offset + low < -buffer.low or offset + high > buffer.size - buffer.low:
+        raise Refused("an array that does not lie in its memory")
     strides = tuple([0 if n == 1 else step for n, step in zip(x.shape, x.strides, strict=True)])
     return Operand(buffer, offset, x.shape, strides, x.dtype)
 
@@ -138,8 +144,10 @@ def operand_of(x: Any, buffer: Buffer) -> Operand:
 def real(x: Any) -> Any:
     """A value with the arrays of NumPy in the place of traced ones."""
     kind = type(x)
-    if kind is Traced or kind is Number:
-        return x._value if kind is Traced else x.value
+    if kind is Traced:
+        return x._value[()] if x._is_scalar else x._value
+    if kind is Number:
+        return x.value
     if kind is tuple:
         return tuple(map(real, x))
     if kind is list:
@@ -147,6 +155,11 @@ def real(x: Any) -> Any:
     if kind is dict:
         return {key: real(value) for key, value in x.items()}
     return x
+
+
+def in_memory(x: Any) -> Any:
+    """The array that has the elements of a traced array or number; another value as it is."""
+    return x._value if type(x) is Traced else real(x)
 
 
 def is_traced(x: Any) -> bool:
@@ -165,7 +178,7 @@ def _owner(x: Any) -> Any:
     return x
 
 
-def _like(x: Any) -> tuple[Any, Any]:
+def like(x: Any) -> tuple[Any, Any]:
     """A copy of an array with the same strides, and its memory, as bytes from the lowest one on."""
     low, high = np.lib.array_utils.byte_bounds(x)
     memory = np.empty(high - low, np.uint8)
@@ -175,13 +188,13 @@ def _like(x: Any) -> tuple[Any, Any]:
 
 
 class Traced(NDArrayOperatorsMixin):
-    """An array in a trace. Its class, to all who ask, is `numpy.ndarray`."""
+    """An array in a trace. Its class, to all who ask, is `numpy.ndarray`, or that of one of NumPy's numbers."""
 
-    __slots__ = ("_buffer", "_trace", "_value")
-    __class__ = property(lambda self: np.ndarray)  # type: ignore[assignment]
+    __slots__ = ("_buffer", "_is_scalar", "_trace", "_value")
+    __class__ = property(lambda self: self.dtype.type if self._is_scalar else np.ndarray)  # type: ignore[assignment]
 
-    def __init__(self, trace: Trace, value: Any, buffer: Buffer):
-        self._trace, self._value, self._buffer = trace, value, buffer
+    def __init__(self, trace: Trace, value: Any, buffer: Buffer, is_scalar: bool = False):
+        self._trace, self._value, self._buffer, self._is_scalar = trace, value, buffer, is_scalar
 
     def _on(self, value: Any) -> Traced:
         """A view, which is in the same memory."""
@@ -213,6 +226,14 @@ class Traced(NDArrayOperatorsMixin):
 
     def _refuse(self, *_: Any, **__: Any) -> NoReturn:
         raise Refused("a value that leaves the arrays")
+
+    def __rpow__(self, other: Any) -> Any:
+        return self._refuse() if self._is_scalar else np.power(other, self)
+
+    def _divided(self, *_: Any) -> Any:
+        raise Refused("a quotient and a rest")
+
+    __mod__ = __rmod__ = __floordiv__ = __rfloordiv__ = __divmod__ = __rdivmod__ = _divided
 
     __float__ = __int__ = __index__ = __complex__ = __array__ = __array_interface__ = __array_struct__ = _refuse
     item = tolist = tobytes = dump = dumps = nonzero = sort = argsort = partition = put = choose = cumsum = _refuse
@@ -252,9 +273,15 @@ class Traced(NDArrayOperatorsMixin):
         if _is_advanced(key):
             return _gather(self, key)
         found = self._value[key]
-        if not isinstance(found, np.ndarray):
-            found = self._value[(*key, ...) if isinstance(key, tuple) else (key, ...)]
-        return self._on(found)
+        if isinstance(found, np.ndarray):
+            return self._on(found)
+        part = self._value[(*key, ...) if isinstance(key, tuple) else (key, ...)]
+        return Traced(self._trace, part, self._buffer, True).copied_number()
+
+    def copied_number(self) -> Traced:
+        """A number of its own, as NumPy makes one of an element."""
+        found = self._trace.copied(self._value.copy(), self._trace.operand(self))
+        return Traced(self._trace, found._value, found._buffer, True)
 
     def __setitem__(self, key: Any, value: Any) -> None:
         if _is_advanced(key):
@@ -313,6 +340,8 @@ class Traced(NDArrayOperatorsMixin):
 
     def __pow__(self, other: Any) -> Any:
         """As of an ndarray, for which some powers are other functions."""
+        if self._is_scalar:
+            raise Refused("a power of a number, which is another function than that of an array")
         if other.__class__ in (int, float) and self.dtype.kind == "f":
             function = {2: np.square, 0.5: np.sqrt, 1: np.positive, -1: np.reciprocal}.get(other)
             if function is not None:
@@ -408,7 +437,7 @@ def _call(trace: Trace, ufunc: Any, inputs: Sequence[Any], outs: tuple[Any, ...]
         ins.append(Constant(of.type(x), of) if x.__class__ in (bool, int, float) else x)
     if any(of.kind not in _KINDS for of in loop):
         raise Refused(f"{ufunc.__name__} of {loop[0]}")
-    y = outs[0] if outs else trace.new(np.asarray(found))
+    y = outs[0] if outs else trace.new(found)
     kind = "ufunc" if ufunc.signature is None else "gufunc"
     trace.add(kind, ufunc, (operand_of(y._value, y._buffer),), tuple(ins), loop)
     return y
@@ -430,7 +459,7 @@ def _reduce(
     axes = tuple(range(x.ndim)) if axis is None else axis if isinstance(axis, tuple) else (axis,)
     axes = tuple(sorted(int(a) % x.ndim for a in axes)) if x.ndim else ()
     value = ufunc.reduce(x._value, axis=axis, dtype=dtype, keepdims=keepdims, out=outs[0]._value if outs else None)
-    y = outs[0] if outs else trace.new(np.asarray(value))
+    y = outs[0] if outs else trace.new(value)
     if y.dtype != x.dtype:
         if x.dtype.kind == "f" or y.dtype.kind == "f":
             raise Refused(f"{ufunc.__name__}.reduce of {x.dtype} to {y.dtype}")
@@ -452,7 +481,7 @@ def _product(trace: Trace, function: Any, a: Any, b: Any, out: Any = None) -> An
     if out is not None and type(out) is not Traced:
         raise Refused("a product that writes to an array that is not traced")
     value = function(real(a), real(b), **({} if out is None else {"out": out._value}))
-    y = trace.new(np.asarray(value)) if out is None else out
+    y = trace.new(value) if out is None else out
     if not xs[0].shape or not xs[1].shape:
         raise Refused("a product with a number")
     trace.add(
@@ -468,7 +497,7 @@ def _assign(x: Traced, value: Any) -> None:
     given = trace.operand(value) if type(value) is not list else trace.operand(np.asarray(value))
     out = operand_of(x._value, x._buffer)
     if given.__class__ is Operand:
-        values = np.broadcast_to(real(value), x.shape)
+        values = np.broadcast_to(in_memory(value), x.shape)
         given = operand_of(values, given.buffer) if type(value) is Traced else trace.operand(values)
         if given.meets(out) and not given.is_at(out):
             raise Refused("an array is written to a part of itself")
@@ -554,7 +583,7 @@ class _Places:
         self.indices = []
         self.arrays = []
         for d, k in arrays.items():
-            value = np.broadcast_to(real(k), joint)
+            value = np.broadcast_to(in_memory(k), joint)
             self.arrays.append(operand_of(value, trace.operand(k).buffer) if type(k) is Traced else trace.operand(value))
             value = value[(*(None,) * len(before), ..., *(None,) * len(after))]
             value = np.broadcast_to(value, self.shape)
@@ -587,7 +616,7 @@ def _scatter(kind: str, x: Any, key: Any, value: Any) -> None:
     places = _Places(x, key)
     given = trace.operand(value)
     if given.__class__ is Operand:
-        values = np.broadcast_to(real(value), places.shape)
+        values = np.broadcast_to(in_memory(value), places.shape)
         given = operand_of(values, given.buffer)
         if given.dtype != x.dtype:
             raise Refused("values of another dtype")

@@ -5,8 +5,8 @@ A table is an array of int64 words. Each row has `HEAD` words, then its pointers
     [words of this row, function, context, auxiliary, checks, dims address, strides address, outer, n, p0 ... p(n-1)]
 
 With outer > 0 the function is called in a loop over that many outer dimensions; then follow their extents, the outermost
-first, for each dimension the strides of the n pointers, n words for the pointers of the current call, and one word for
-each dimension's counter. So a table serves one walk at a time, and several tables several threads.
+first, for each dimension the strides of the n pointers, twice n words for the pointers of the current call, and one word
+for each dimension's counter. So a table serves one walk at a time, and several tables several threads.
 
 Before the walk, pointers that are new in each call are set: a move is three words, the place of the pointer in the
 table, the number of a base, and an offset from it.
@@ -109,7 +109,8 @@ repeat:                                                               ; set the 
   %steps = getelementptr i64, ptr %extents, i64 %outer
   %all = mul i64 %outer, %n
   %current = getelementptr i64, ptr %steps, i64 %all
-  %counters = getelementptr i64, ptr %current, i64 %n
+  %given = getelementptr i64, ptr %current, i64 %n
+  %counters = getelementptr i64, ptr %given, i64 %n
   br label %copy
 copy:
   %c = phi i64 [ 0, %repeat ], [ %c_next, %copy_one ]
@@ -131,12 +132,25 @@ zero_one:
   store i64 0, ptr %z_to
   %z_next = add i64 %z, 1
   br label %zero
-call:
-  %q = call i32 %function(ptr %context, ptr %current, ptr %dims, ptr %strides, ptr %auxiliary)
+call:                                                                 ; some loops move the pointers that they are given
+  br label %give
+give:
+  %g = phi i64 [ 0, %call ], [ %g_next, %give_one ]
+  %g_done = icmp eq i64 %g, %n
+  br i1 %g_done, label %given_all, label %give_one
+give_one:
+  %g_from = getelementptr i64, ptr %current, i64 %g
+  %g_to = getelementptr i64, ptr %given, i64 %g
+  %g_word = load i64, ptr %g_from
+  store i64 %g_word, ptr %g_to
+  %g_next = add i64 %g, 1
+  br label %give
+given_all:
+  %q = call i32 %function(ptr %context, ptr %given, ptr %dims, ptr %strides, ptr %auxiliary)
   %q_bad = icmp ne i32 %q, 0
   br i1 %q_bad, label %stop, label %carry
 carry:                                                                ; from the innermost of the outer dimensions on
-  %d = phi i64 [ %outer, %call ], [ %d_less, %rewound ]
+  %d = phi i64 [ %outer, %given_all ], [ %d_less, %rewound ]
   %d_done = icmp eq i64 %d, 0
   br i1 %d_done, label %after, label %count
 count:

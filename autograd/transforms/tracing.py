@@ -17,11 +17,12 @@ import numpy as np
 from ..compiler.nodes import Constant, Node, Operand, Refused
 from ..compiler.numbers import Number, evaluated
 from ..compiler.program import Departed, Frame, Memory, Program
-from ..compiler.trace import Trace, Traced, operand_of, real, tracing
+from ..compiler.trace import Trace, Traced, like, operand_of, real, tracing
 from ..engine.leaves import Leaf
 from ..engine.tensor import Tensor
-from ..errors import RingtapeError
+from ..errors import SITES, RingtapeError
 from ..optim.base import Optimizer, remove_gradients, whole_step
+from ..random.keys import get_state, set_state
 from .recorder import Held, Named, Recorder, Row, Slot, accumulate, adopt, read, view
 
 __all__ = ["TracedStep"]
@@ -71,7 +72,7 @@ class TracedStep:
         self.gradients: dict[int, tuple[Leaf, Traced]] = {}
         self.buffers: list[Any] = []  # of all gradients
         self.leaves: dict[int, tuple[Leaf, Any]] = {}  # whose arrays are bound
-        self.bound: list[tuple[list[Any], int, Any]] = []  # items of lists of optimizers that are bound, too
+        self.bound: list[tuple[dict[str, Any], str, int, Any]] = []  # items of lists of optimizers that are bound, too
         self.optimizers: list[tuple[Optimizer, Any]] = []  # those that are traced, and what decides on their updates
         self._env: dict[int, Any] = {}
         self._given: Any = [], []  # the gradients that leaves have got, and leaves without
@@ -90,7 +91,8 @@ class TracedStep:
         self.results = [self._result(x) for x in results]
 
     def program(self) -> Program:
-        kept = [x for x, _, _ in self.results if x.__class__ is Operand]
+        kept: list[Operand] = []
+        _operands_in(tuple(x for x, _, _ in self.results), kept)
         kept += [operand_of(g._value, g._buffer) for _, g in self.gradients.values()]
         return Program(self.trace.nodes, kept, self.inputs, self.buffers, self.trace.quiet)
 
@@ -135,8 +137,12 @@ class TracedStep:
         if row.function is view:
             x, shape, dtype, offset, strides = args
             return x._on(np.ndarray(shape, dtype, x._value, offset, strides))
+        start = len(self.trace.nodes)
         with tracing(self.trace):
             value = row.function(*args, **words)
+        is_own = not str(getattr(row.function, "__module__", "")).startswith("autograd.")
+        if is_own and any(node.kind == "guard" for node in self.trace.nodes[start:]):
+            raise Refused("a function of the program decides on values")
         if row.expected:
             if value != row.value:
                 raise Refused("a decision on data is another one")
@@ -154,6 +160,8 @@ class TracedStep:
                 raise Refused("another kind of result")
             if mine.dtype != known.dtype or mine.shape != known.shape:
                 raise Refused("a result of another form")
+            if isinstance(known, np.ndarray) and known.size and _steps(mine) != _steps(known):
+                raise Refused("a result in another order of memory")
             if mine.tobytes() != known.tobytes():
                 raise Refused("a result with other bits")
 
@@ -205,6 +213,8 @@ class TracedStep:
             raise Refused("a gradient is added to that of an earlier call")
         if type(ct) is not Traced or array.__class__ is not np.ndarray or ct.shape != array.shape:
             raise Refused("a cotangent of another form")
+        if row.value.__class__ is not np.ndarray or row.value.dtype != array.dtype:
+            raise Refused("a gradient of another form")
         if known is not None:
             total = known[1]
             with tracing(self.trace):
@@ -214,14 +224,14 @@ class TracedStep:
         buffer = ct._buffer
         is_own = (
             buffer.kind == "temporary" and row.args[1].__class__ is Slot and self._alone.get(row.args[1].at) == 1
-            and ct.dtype == array.dtype and ct._value.flags.c_contiguous and ct.nbytes == buffer.size
+            and ct.dtype == array.dtype and ct._value.strides == row.value.strides and ct.nbytes == buffer.size
             and not any(node.kind == "python" and any(o.buffer is buffer for o in node.outs) for node in self.trace.nodes)
         )  # fmt: skip
         if is_own:
             buffer.kind, found = "gradient", ct
             buffer.base = ct._value
         else:
-            found = self.trace.new(np.empty(array.shape, array.dtype), "gradient")
+            found = self.trace.new(np.empty_like(row.value), "gradient")
             found._value[...] = ct._value
             self.trace.copy(operand_of(found._value, found._buffer), self.trace.operand(ct))
         found._buffer.key = leaf
@@ -243,13 +253,14 @@ class TracedStep:
         function, slot, expected = row.function, row.slot, row.expected
         known = row.value
         keeps = not row.expected and _has_opaque(value)
+        call = _from(row)
 
         def bind(memory: Memory) -> Callable[[Frame], Any]:
             get_args, get_words = _getter(args, memory), _getter(words, memory)
             writes = [(path, memory.reader(operand_of(x._value, x._buffer))) for path, x in outs]
 
             def step(frame: Frame) -> None:
-                found = function(*get_args(frame), **get_words(frame))
+                found = call(function, *get_args(frame), **get_words(frame))
                 if expected:
                     if found != known:
                         raise Departed
@@ -282,7 +293,7 @@ class TracedStep:
     def _outputs(self, x: Any, slot: int, path: tuple[int, ...], outs: list[Any]) -> Any:
         """The result of a call of Python: its arrays are copied to memory, the rest stays with Python."""
         if isinstance(x, np.ndarray | np.generic) and x.dtype.kind in "fiub" and x.dtype.isnative:
-            found = self.trace.new(np.array(x, order="C"))
+            found = self.trace.new(like(x)[0] if isinstance(x, np.ndarray) and x.size else np.array(x)[...] if isinstance(x, np.ndarray) else x)
             outs.append((path, found))
             return found
         if x.__class__ is tuple or x.__class__ is list:
@@ -310,7 +321,8 @@ class TracedStep:
         """A value of the trace as an argument of Python."""
         kind = type(x)
         if kind is Traced:
-            return operand_of(x._value, x._buffer)
+            found = operand_of(x._value, x._buffer)
+            return _Scalar(found) if x._is_scalar else found
         if kind is tuple or kind is list:
             return kind(self._template_of(part, slot) for part in x)
         if kind is Opaque or x is None or isinstance(x, bool | int | float | str | np.ndarray | np.generic):
@@ -329,16 +341,29 @@ class TracedStep:
         return self._template(x), "", 0
 
 
+def _from(row: Row) -> Callable[..., Any]:
+    """A function that calls another one from the line of a row, which errors and warnings name."""
+    space: dict[str, Any] = {SITES: {2: row.site}}
+    exec(compile("def call(f, *args, **words):\n    return f(*args, **words)", "<captured step>", "exec"), space)
+    found: Callable[..., Any] = space["call"]
+    return found
+
+
 def _giver(memory: Memory, gradients: Sequence[Any], cleared: Sequence[Leaf]) -> Callable[[Frame], None]:
     """A function that gives leaves the gradients of a frame."""
-    pairs = [(leaf, memory.field(g._buffer)) for leaf, g in gradients]
-    have = {id(leaf) for leaf, _ in pairs}
+    fields = [(leaf, *memory.gradient(g._buffer)) for leaf, g in gradients]
+    pairs = [(leaf, name) for leaf, name, order in fields if order is None]
+    turned = [(leaf, name, order) for leaf, name, order in fields if order is not None]
+    have = {id(leaf) for leaf, _, _ in fields}
     others = [leaf for leaf in cleared if id(leaf) not in have]
 
     def step(frame: Frame) -> None:
         gradients = frame.gradients
         for leaf, name in pairs:
             leaf._grad = gradients[name]
+            leaf.used = None
+        for leaf, name, order in turned:
+            leaf._grad = gradients[name].transpose(order)
             leaf.used = None
         for leaf in others:
             leaf._grad = None
@@ -351,9 +376,20 @@ class _Held:
         self.array, self.layout = array, layout
 
 
+class _Scalar:
+    """An operand that Python gets as a number of NumPy."""
+
+    def __init__(self, operand: Operand):
+        self.operand = operand
+
+
 class _Slice:
     def __init__(self, *parts: Any):
         self.parts = parts
+
+
+def _steps(x: Any) -> tuple[int, ...]:
+    return tuple([0 if n == 1 else step for n, step in zip(x.shape, x.strides, strict=True)])
 
 
 def _is_older(out: Operand, nodes: Sequence[Node], start: int) -> bool:
@@ -385,6 +421,8 @@ def _operands_in(x: Any, found: list[Operand]) -> None:
     kind = type(x)
     if kind is Operand:
         found.append(x)
+    elif kind is _Scalar:
+        found.append(x.operand)
     elif kind is tuple or kind is list:
         for part in x:
             _operands_in(part, found)
@@ -400,6 +438,9 @@ def _getter(x: Any, memory: Memory) -> Callable[[Frame], Any]:
     kind = type(x)
     if kind is Operand:
         return memory.reader(x)
+    if kind is _Scalar:
+        read = memory.reader(x.operand)
+        return lambda frame: read(frame)[()]
     if kind is Opaque:
         slot, path = x.slot, x.path
 
@@ -433,10 +474,10 @@ class _Stepper:
     """Traces the step of an optimizer."""
 
     def __init__(self, step: TracedStep, row: Row):
-        self.step, self.trace_, (self.optimizer, self.keep) = step, step.trace, row.args
+        self.step, self.trace_, self.row, (self.optimizer, self.keep) = step, step.trace, row, row.args
         self._undo: list[Callable[[], Any]] = []
         self._arrays: list[tuple[Any, Any, Traced]] = []  # container, key, and what stood there
-        self._counts: list[tuple[list[Any], int, Any]] = []
+        self._counts: list[tuple[str, int, Any]] = []
 
     def trace(self) -> None:
         optimizer = self.optimizer
@@ -473,9 +514,11 @@ class _Stepper:
         optimizer, keep = self.optimizer, self.keep
         self.step._flush()
 
+        call = _from(self.row)
+
         def begin(frame: Frame) -> None:
-            optimizer._begin()
-            optimizer._note_use(keep)
+            call(optimizer._begin)
+            call(optimizer._note_use, keep)
 
         self.trace_.add("python", begin, (), (), changes=True, is_begin=True)
 
@@ -494,7 +537,7 @@ class _Stepper:
         for name, x in list(vars(optimizer).items()):
             is_state = x.__class__ is list and len(x) == len(optimizer.parameters) and name != "parameters"
             if is_state and (name in optimizer._saved or all(isinstance(v, np.ndarray | int | None) for v in x)):
-                self._replace_items(x)
+                self._replace_items(name, x)
         for holder in (optimizer, *optimizer._groups):
             own = vars(optimizer) if holder is optimizer else holder.own
             for name in ("lr", "steps"):
@@ -503,17 +546,17 @@ class _Stepper:
                     own[name] = Number.of(value, lambda own=own, name=name: own[name])
                     self._undo.append(lambda own=own, name=name, value=value: own.__setitem__(name, value))
 
-    def _replace_items(self, x: list[Any]) -> None:
-        kept = list(x)
+    def _replace_items(self, name: str, x: list[Any]) -> None:
+        kept, own = list(x), vars(self.optimizer)
         self._undo.append(lambda: x.__setitem__(slice(None), kept))
         for i, item in enumerate(kept):
             if item.__class__ is np.ndarray:
                 x[i] = self.trace_.state(item)
                 self._arrays.append((x, i, x[i]))
-                self.step.bound.append((x, i, item))
+                self.step.bound.append((own, name, i, item))
             elif item.__class__ is int:
-                x[i] = Number.of(item, lambda x=x, i=i: x[i] + 0)
-                self._counts.append((x, i, x[i]))
+                x[i] = Number.of(item, lambda i=i: own[name][i])
+                self._counts.append((name, i, x[i]))
             elif item is not None and item.__class__ is not float:
                 raise Refused(f"state of an optimizer that is a {type(item).__name__}")
 
@@ -530,18 +573,19 @@ class _Stepper:
                 made._value[...] = now._value
                 trace.copy(operand_of(made._value, made._buffer), trace.operand(now))
         numbers: list[Number] = []
-        places: list[tuple[list[Any], int]] = []
-        for holder, i, made in self._counts:
-            now = holder[i]
+        places: list[tuple[str, int]] = []
+        own = vars(self.optimizer)
+        for name, i, made in self._counts:
+            now = own[name][i]
             if now is not made:
                 numbers.append(now if type(now) is Number else Number(now, repr(now), {}))
-                places.append((holder, i))
+                places.append((name, i))
         values = evaluated(numbers)
         if values is not None:
 
             def count(frame: Frame) -> None:
-                for (holder, i), value in zip(places, values(), strict=True):
-                    holder[i] = value
+                for (name, i), value in zip(places, values(), strict=True):
+                    own[name][i] = value
 
             trace.add("python", count, (), (), changes=True)
 
@@ -560,7 +604,7 @@ class TracedRun:
         self.step, self.program = step, program
         memory = program.memory
         self._results = [self._reader(x) for x in step.results]
-        self._scalars = [x.ndim == 0 for x in step.inputs]
+        self._draws = any(row.changes == "keys" for row in step.rows)
 
     def _reader(self, result: tuple[Any, Any, int]) -> Callable[[Frame], Any]:
         x, layout, node = result
@@ -571,8 +615,6 @@ class TracedRun:
         read = memory.reader(x)
         if layout == "":
             return lambda frame: read(frame).copy()
-        if x.shape == ():
-            return lambda frame: Tensor(read(frame)[()], layout, None, node)
         return lambda frame: Tensor(read(frame).copy(), layout, None, node)
 
     def __call__(self, *arrays: Any) -> list[Any]:
@@ -580,7 +622,15 @@ class TracedRun:
             arrays = tuple(map(np.asarray, arrays))
         program = self.program
         frame = program.frame(arrays)
-        program.run(frame)
+        if self._draws:
+            keys = get_state()
+            try:
+                program.run(frame)
+            except Departed:
+                set_state(keys)
+                raise
+        else:
+            program.run(frame)
         return [read(frame) for read in self._results]
 
     def with_exact(self, exact: Callable[..., Any]) -> Callable[..., Any]:
@@ -592,8 +642,8 @@ class TracedRun:
             for leaf, array in leaves:
                 if leaf.array is not array:
                     return exact(*arrays)
-            for holder, i, array in bound:
-                if holder[i] is not array:
+            for own, name, i, array in bound:
+                if own[name][i] is not array:
                     return exact(*arrays)
             for optimizer, form in optimizers:
                 if optimizer.form() != form:
