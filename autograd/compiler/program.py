@@ -45,13 +45,16 @@ class Frame:
     gradients : ndarray
         New memory, one array of structured dtype; None where there are none.
     values : dict
+    recorded : list or None
+        The results of the recorded rows, where calls of Python are not made.
     """
 
-    __slots__ = ("arguments", "gradients", "values")
+    __slots__ = ("arguments", "gradients", "recorded", "values")
 
     def __init__(self, arguments: tuple[Any, ...], gradients: Any):
         self.arguments, self.gradients = arguments, gradients
         self.values: dict[Any, Any] = {}
+        self.recorded: list[Any] | None = None
 
 
 class Memory:

@@ -26,7 +26,8 @@ from .memory import Memory, Watch, bits
 from .reach import Change, Reach
 from .recorder import Held, Recorder, decides_otherwise, difference
 from .replay import Departed, compiled, in_order
-from .tracing import TracedRun, traced_run
+from .proving import proved_run
+from .tracing import TracedRun
 
 __all__ = ["CapturedStep", "capture"]
 
@@ -271,8 +272,11 @@ class CapturedStep:
                 "and constants, are the same in each call\n  fix: compute the value from arguments of the step, by "
                 "operations of autograd; make constants before the step; or call the step itself"
             )
-        after = None if memory is None else Memory(Reach(roots))
-        self._keep(form, _Plan(form, given, run, structure, memory, after))
+        program, why = None, "there is an array of a device among the arguments"
+        if memory is not None:
+            recorder.rows = in_order(recorder.rows, len(form.arrays))
+            program, why = proved_run(self._step, form, given, recorder, results, found, memory, roots)
+        self._keep(form, _Plan(form, run, structure, program, why))
         return result
 
     def _prove(self, form: Form, recorder: Recorder, before: Memory, roots: Sequence[tuple[str, Any]]) -> bool:
@@ -344,25 +348,18 @@ class _Plan:
         Of the arguments: `run`, or None where it does not fit.
     program : TracedRun or None
         The step as a program of NumPy's calls, or of machine code.
+    why : str
+        There is no program, so that the rows are replayed as they are.
     """
 
-    def __init__(
-        self, form: Form, given: Form, of: _Run, structure: Structure, before: Memory | None, after: Memory | None
-    ):
+    def __init__(self, form: Form, of: _Run, structure: Structure, program: TracedRun | None, why: str):
         again = [_again(change) for change in of.changes]
         self.guard, self.structure, self.held = of.guard, structure, of.held
         self.is_single = structure.kind is None
-        of.recorder.rows = in_order(of.recorder.rows, len(form.arrays))
         self.run = compiled(of.recorder, of.results, len(form.arrays))
-        self.program: TracedRun | None = None
-        if before is not None and after is not None:
-            before.give_back()
-            try:
-                self.program = traced_run(of.recorder, of.results, given.arrays)
-            finally:
-                after.give_back()
-        if self.program is not None:
-            self.run = self.program.with_exact(self.run)
+        self.program, self.why = program, why
+        if program is not None:
+            self.run = program.with_exact(self.run)
         for row in of.recorder.rows:  # the recorded values
             row.value = None
         if again:

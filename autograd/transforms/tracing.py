@@ -27,6 +27,7 @@ from .recorder import Held, Named, Recorder, Row, Slot, accumulate, adopt, read,
 
 __all__ = ["TracedStep"]
 
+_MOST_TRIES = 16
 _FAILURES = (Refused, TypeError, ValueError, AttributeError, IndexError, KeyError, RingtapeError, AssertionError)
 
 
@@ -260,7 +261,10 @@ class TracedStep:
             writes = [(path, memory.reader(operand_of(x._value, x._buffer))) for path, x in outs]
 
             def step(frame: Frame) -> None:
-                found = call(function, *get_args(frame), **get_words(frame))
+                if frame.recorded is None:
+                    found = call(function, *get_args(frame), **get_words(frame))
+                else:
+                    found = frame.recorded[i]
                 if expected:
                     if found != known:
                         raise Departed
@@ -517,6 +521,9 @@ class _Stepper:
         call = _from(self.row)
 
         def begin(frame: Frame) -> None:
+            if frame.recorded is not None:
+                optimizer._advance()
+                return
             call(optimizer._begin)
             call(optimizer._note_use, keep)
 
@@ -633,6 +640,13 @@ class TracedRun:
             program.run(frame)
         return [read(frame) for read in self._results]
 
+    def without_calls(self, *arrays: Any) -> list[Any]:
+        """The results where calls of Python are not made: they give what they gave in the recorded run."""
+        frame = self.program.frame(tuple(map(np.asarray, arrays)))
+        frame.recorded = [row.value for row in self.step.rows]
+        self.program.run(frame)
+        return [read(frame) for read in self._results]
+
     def with_exact(self, exact: Callable[..., Any]) -> Callable[..., Any]:
         """This run, or `exact` where an array of the program is another one than when the step was traced."""
         leaves = list(self.step.leaves.values())
@@ -653,18 +667,21 @@ class TracedRun:
         return run
 
 
-def traced_run(recorder: Recorder, results: Sequence[Any], inputs: Sequence[Any]) -> TracedRun | None:
-    """A recorded step as a program, or None. The state is that of before the run."""
+def traced_run(
+    recorder: Recorder, results: Sequence[Any], inputs: Sequence[Any]
+) -> tuple[TracedRun | None, str]:
+    """A recorded step as a program, or None and why there is none. The state is that of before the run."""
     barred: set[int] = set()
-    for _ in range(8):
+    why = "many rows stay calls of Python"
+    for _ in range(_MOST_TRIES):
         try:
             step = TracedStep(recorder, results, inputs, barred)
-            return TracedRun(step, step.program())
+            return TracedRun(step, step.program()), ""
         except Barred as error:
             if error.slot in barred:
-                return None
+                break
             barred.add(error.slot)
         except Refused as error:
-            traced_run.why = str(error)
-            return None
-    return None
+            why = str(error)
+            break
+    return None, why
