@@ -527,6 +527,7 @@ def function_text(loop: Loop, name: str) -> str:
     """
     if any(n < 0 for n in loop.shape):
         raise Unsupported(f"shape {loop.shape}")
+    dtypes_of(loop)  # refuses what is no loop
     if loop.steps and loop.steps[-1][0] == "reduce":
         return _reduction(loop, name)
     body, code = _Body(loop), _Code()

@@ -1,0 +1,176 @@
+"""Compiled reductions have the bits of NumPy's, of temporary arrays and of arrays with any layout."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from autograd.compiler.loops import REDUCTIONS, Loop, Pointer, Unsupported, pointer_of
+from autograd.compiler.machine import compile_loops, is_available
+
+from .running import made, numbers, run, same
+
+pytestmark = pytest.mark.skipif(not is_available(), reason="llvmlite is missing, or RINGTAPE_COMPILED=0")
+
+EXTENTS = (0, 1, 2, 7, 8, 9, 15, 16, 17, 63, 64, 65, 127, 128, 129, 130, 136, 255, 256, 257, 300, 511, 1000, 1023, 1025)
+CASES = [(op, dtype) for op, dtypes in REDUCTIONS.items() for dtype in dtypes if dtype not in ("i1", "i2", "u2", "u4")]
+
+
+def _plain(dtype: str, shape: Any, random: np.random.Generator) -> Any:
+    """Numbers of one size, so that the order of additions shows, and few infinities; zeros have one sign."""
+    x = numbers(dtype, int(np.prod(shape)), random).reshape(shape)
+    if dtype[0] == "f":
+        x = np.asarray(random.standard_normal(shape) + 0.3, dtype)
+    return x
+
+
+def _reduced(op: str, x: Any, axes: tuple[int, ...]) -> Any:
+    dtype = None if op.startswith("logical") or x.dtype.kind in "fb" or op in ("maximum", "minimum") else x.dtype
+    with np.errstate(all="ignore"):
+        return getattr(np, op).reduce(x, axis=axes, keepdims=True, **({} if dtype is None else {"dtype": dtype}))
+
+
+def _of(x: Any, op: str, axes: tuple[int, ...], layout: Any) -> tuple[Loop, Any]:
+    """The loop that reduces an array, and its result."""
+    out = np.empty([1 if d in axes else n for d, n in enumerate(x.shape)], x.dtype)
+    to = Pointer(x.dtype.str[1:], tuple(0 if d in axes else s for d, s in enumerate(out.strides)))
+    return Loop(x.shape, (pointer_of(x), to), (("load", 0), ("reduce", op, 1, 0, axes, layout))), out
+
+
+@pytest.mark.parametrize(("op", "dtype"), CASES)
+def test_all_extents(op: str, dtype: str) -> None:
+    random = np.random.default_rng(0)
+    for n in EXTENTS:
+        if n == 0 and op in ("maximum", "minimum"):
+            continue
+        for shape, axes in (((n,), (0,)), ((3, n), (1,)), ((n, 5), (0,))):
+            x = _plain(dtype, shape, random)
+            loop, out = _of(x, op, axes, None)
+            assert run(loop, [x, out]) >= 0
+            assert same(out, _reduced(op, x, axes)), (op, dtype, shape, axes)
+
+
+@pytest.mark.parametrize("op", ["add", "maximum", "multiply"])
+@pytest.mark.parametrize("shape", [(9, 17), (4, 5, 6), (2, 64, 3), (3, 2, 40, 8), (2, 3, 1, 130), (1, 1), ()])
+def test_all_subsets_of_axes(op: str, shape: tuple[int, ...]) -> None:
+    random = np.random.default_rng(1)
+    for count in range(len(shape) + 1):
+        for axes in itertools.combinations(range(len(shape)), count):
+            x = _plain("f4", shape, random)
+            loop, out = _of(x, op, axes, None)
+            assert run(loop, [x, out]) >= 0
+            assert same(out, _reduced(op, x, axes)), (op, shape, axes)
+
+
+@settings(max_examples=120, deadline=None)
+@given(st.integers(0, 2**32))
+def test_layouts(seed: int) -> None:
+    """What NumPy's iterator does with axes that are swapped, reversed, repeated, or have gaps."""
+    random = np.random.default_rng(seed)
+    shape = tuple(int(random.choice([1, 2, 3, 8, 9, 16, 130, 300])) for _ in range(random.integers(1, 5)))
+    while np.prod(shape) > 40_000:
+        shape = shape[1:]
+    x = made(shape, "f4", random)
+    steps = x.strides
+    x = np.ndarray(shape, "f4", _span(x, random), _start(x), steps)
+    axes = tuple(int(d) for d in random.choice(len(shape), random.integers(1, len(shape) + 1), replace=False))
+    op = str(random.choice(["add", "add", "add", "multiply", "minimum"]))
+    loop, out = _of(x, op, axes, x.strides)
+    try:
+        compile_loops([loop])
+    except Unsupported as error:
+        assert "side by side" in str(error) and op == "add"
+        return
+    assert run(loop, [x, out]) >= 0
+    assert same(out, _reduced(op, x, axes)), (shape, steps, axes, op)
+
+
+def _start(x: Any) -> int:
+    return -sum((n - 1) * s for n, s in zip(x.shape, x.strides, strict=True) if s < 0)
+
+
+def _span(x: Any, random: np.random.Generator) -> Any:
+    size = sum((n - 1) * abs(s) for n, s in zip(x.shape, x.strides, strict=True)) // 4 + 1
+    return random.uniform(0.5, 1.5, size).astype("f4")
+
+
+@settings(max_examples=120, deadline=None)
+@given(st.integers(0, 2**32))
+def test_producers_in_the_loop(seed: int) -> None:
+    """The values are those of a temporary array in C order, whatever the layouts of the operands."""
+    random = np.random.default_rng(seed)
+    shape = tuple(int(random.choice([1, 2, 3, 8, 9, 16, 64, 130, 300])) for _ in range(random.integers(1, 4)))
+    while np.prod(shape) > 40_000:
+        shape = shape[1:]
+    dtype = str(random.choice(["f4", "f8"]))
+    x, y = (np.clip(np.nan_to_num(made(shape, dtype, random)), -9, 9) for _ in range(2))
+    y = y[tuple(slice(0, 1) if random.random() < 0.4 else slice(None) for _ in shape)]
+    x = x.T.copy().T if random.random() < 0.5 else x
+    axes = tuple(int(d) for d in random.choice(len(shape), random.integers(0, len(shape) + 1), replace=False))
+    op = str(random.choice(["add", "add", "multiply", "maximum"]))
+    one = np.ones((), dtype)
+    values = np.ascontiguousarray((x * y + one) / (x * x + one))
+    needed, middle = _reduced(op, values, axes), np.empty(shape, dtype)
+    out = np.empty(needed.shape, dtype)
+    to = Pointer(dtype, tuple(0 if d in axes else s for d, s in enumerate(out.strides)))
+    steps = (
+        ("load", 0), ("load", 1), ("constant", dtype, one.tobytes().hex()), ("multiply", 0, 1), ("add", 3, 2),
+        ("multiply", 0, 0), ("add", 5, 2), ("divide", 4, 6), ("store", 2, 7), ("reduce", op, 3, 7, axes),
+    )  # fmt: skip
+    loop = Loop(shape, (pointer_of(x), pointer_of(y, shape), pointer_of(middle), to), steps)
+    assert run(loop, [x, y, middle, out]) >= 0
+    assert same(middle, values) and same(out, needed), loop
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+@pytest.mark.parametrize("op", ["add", "multiply", "maximum", "minimum"])
+def test_special_numbers(op: str, dtype: str) -> None:
+    """Infinities and NaN, and sums of zeros."""
+    random = np.random.default_rng(3)
+    for n in (1, 5, 8, 30, 200):
+        x = numbers(dtype, 20 * n, random).reshape(20, n)
+        x[10:][np.isnan(x[10:])] = 1
+        x[15:][np.isinf(x[15:])] = 1
+        x[18] = -0.0
+        x[19] = 0.0
+        if op in ("maximum", "minimum"):
+            x += 0.0  # zeros of one sign
+        for axes in ((0,), (1,), (0, 1)):
+            loop, out = _of(x, op, axes, None)
+            assert run(loop, [x, out]) >= 0
+            assert same(out, _reduced(op, x, axes)), (n, axes)
+
+
+def test_a_reduction_without_axes_of_more_than_one_element() -> None:
+    x = np.array([[-0.0, 1.0]])
+    for axes in ((), (0,)):
+        loop, out = _of(x, "add", axes, None)
+        assert run(loop, [x, out]) == 0
+        assert same(out, _reduced("add", x, axes))
+
+
+def test_two_summed_axes_side_by_side_are_refused() -> None:
+    x = np.zeros((4, 10), "f4")[:, :5]
+    with pytest.raises(Unsupported, match="side by side"):
+        compile_loops([_of(x, "add", (0, 1), x.strides)[0]])
+    compile_loops([_of(x, "add", (0, 1), None)[0]])
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        (("load", 0), ("reduce", "add", 0, 0, (0,))),
+        (("load", 0), ("reduce", "subtract", 1, 0, (0,))),
+        (("load", 0), ("reduce", "logical_and", 1, 0, (0,))),
+        (("load", 0), ("reduce", "add", 1, 0, (1,))),
+        (("load", 0), ("reduce", "add", 1, 0, (0,)), ("load", 0)),
+    ],
+)
+def test_what_has_no_compiled_form_is_refused(steps: Any) -> None:
+    with pytest.raises(Unsupported):
+        compile_loops([Loop((8,), (Pointer("f4", (4,)), Pointer("f4", (0,))), steps)])
