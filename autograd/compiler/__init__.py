@@ -1,4 +1,4 @@
-"""Compiler: descriptions of loops become machine code, by LLVM, and a table of calls runs it. It needs the extra ``fast``.
+"""Compiler: loops become machine code, by LLVM, and a table of calls runs it. It needs the extra ``fast``.
 
 =========  ===========================================================================================================
 `loops`    descriptions of loops over elements

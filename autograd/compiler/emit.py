@@ -26,9 +26,10 @@ from .loops import Loop, Pointer, Unsupported, contiguous, dtypes_of
 
 __all__ = ["declarations", "function_text"]
 
-_TYPES = {"f4": "float", "f8": "double", "b1": "i1"} | {f"{kind}{n}": f"i{8 * n}" for kind in "iu" for n in (1, 2, 4, 8)}
+_TYPES = {"f4": "float", "f8": "double", "b1": "i1"}
+_TYPES |= {f"{kind}{n}": f"i{8 * n}" for kind in "iu" for n in (1, 2, 4, 8)}
 _BLOCK, _LANES = 128, 8  # of NumPy's pairwise summation
-_WIDE = 32  # elements in flight where the order does not matter
+_WIDE = 64  # elements in flight where the order does not matter
 
 _FLOAT_COMPARISONS = {"equal": "oeq", "not_equal": "une", "less": "olt", "less_equal": "ole", "greater": "ogt",
                       "greater_equal": "oge"}  # fmt: skip
@@ -149,7 +150,7 @@ def _select(code: _Code, c: str, of: str, x: str, y: str, lanes: int) -> str:
     return code.new(f"select {_type('b1', lanes)} {c}, {of} {x}, {of} {y}")
 
 
-def _apply(code: _Code, name: str, dtype: str, xs: Sequence[str], lanes: int) -> str:  # noqa: C901
+def _apply(code: _Code, name: str, dtype: str, xs: Sequence[str], lanes: int) -> str:
     """The result of a ufunc's inner loop on values of one dtype."""
     of, kind, x, y = _type(dtype, lanes), _kind(dtype), xs[0], xs[-1]
 
@@ -314,7 +315,9 @@ class _Body:
             found.append(max([depth, *(found[i] for i in given)]))
         return found
 
-    def values(self, code: _Code, steps: Sequence[int], place: _Place, known: dict[int, str], fail: str) -> dict[int, str]:
+    def values(
+        self, code: _Code, steps: Sequence[int], place: _Place, known: dict[int, str], fail: str = "fail"
+    ) -> dict[int, str]:
         """Write steps, and return their values; `known` are values from outside, one for all lanes."""
         lanes, found, spread = place.lanes, {}, {}  # type: int, dict[int, str], dict[int, str]
         checked: dict[tuple[int, int], str] = {}
@@ -384,7 +387,7 @@ class _Body:
 
 
 def _checked(code: _Code, index: str, n: int, lanes: int, fail: str) -> str:
-    """An index from 0 to n - 1, counted from the end if it is below zero; the code goes to `fail` if it is out of range."""
+    """An index from 0 to n - 1, counted from the end if it is below zero; the code goes to `fail` if there is none."""
     of, bools = _type("i8", lanes), _type("b1", lanes)
     below = code.new(f"icmp slt {of} {index}, {_literal('i8', 0, lanes)}")
     from_end = code.new(f"add {of} {index}, {_literal('i8', n, lanes)}")
@@ -537,7 +540,7 @@ def function_text(loop: Loop, name: str) -> str:
             if dim >= 0:
                 nest.open(dim)
             steps = [at for at, depth in enumerate(body.depths) if depth == dim]
-            known |= body.values(code, steps, nest.place(), known, "fail")
+            known |= body.values(code, steps, nest.place(), known)
         nest.close_all()
     return _body_text(name, code, len(loop.pointers), _can_fail(code)) + _wrapper(name, len(loop.pointers))
 
@@ -564,20 +567,22 @@ def _reduction(loop: Loop, name: str) -> str:
     # A result whose numbers come one after another begins with the identity.
     if is_empty or any(d in axes for d in outer):
         if 0 not in [n for d, n in enumerate(loop.shape) if d not in axes]:
-            nest = _Nest(code, body, "z")
+            zeros = _Nest(code, body, "z")
             for dim in range(body.ndim):
                 if dim not in axes:
-                    nest.open(dim)
-            _store_one(code, dtype, nest.addresses[k], _identity(op, dtype))
-            nest.close_all()
+                    zeros.open(dim)
+            _store_one(code, dtype, zeros.addresses[k], _identity(op, dtype))
+            zeros.close_all()
     helper = ""
     if 0 not in loop.shape:
         nest, known = _Nest(code, body, "d"), {}  # type: _Nest, dict[int, str]
         for dim in range(-1, len(outer)):
             if dim >= 0:
                 nest.open(dim)
-            steps = [at for at, depth in enumerate(body.depths) if depth == dim and (not is_inner or not _has_effect(loop, at))]
-            known |= body.values(code, steps, nest.place(), known, "fail")
+            steps = [at for at, depth in enumerate(body.depths) if depth == dim]
+            if is_inner:
+                steps = [at for at in steps if loop.steps[at][0] not in _EFFECTS]
+            known |= body.values(code, steps, nest.place(), known)
         before = _identity(op, dtype)
         if any(d in axes for d in outer):
             before = _load_one(code, dtype, nest.addresses[k])
@@ -596,10 +601,6 @@ def _reduction(loop: Loop, name: str) -> str:
 def _is_in_sequence(op: str, dtype: str) -> bool:
     """Whether numbers are combined one after another, through the rows of one result, too."""
     return op == "multiply" and _kind(dtype) == "f"
-
-
-def _has_effect(loop: Loop, at: int) -> bool:
-    return loop.steps[at][0] in _EFFECTS
 
 
 def _combined(code: _Code, op: str, dtype: str, x: str, y: str, lanes: int = 1) -> str:
@@ -673,7 +674,7 @@ def _order_of(strides: Sequence[int]) -> list[int]:
 def _merged(
     shape: tuple[int, ...], pointers: tuple[Pointer, ...], flags: tuple[bool, ...], inner: int
 ) -> tuple[tuple[int, ...], tuple[Pointer, ...], tuple[bool, ...], int]:
-    """The same loop with neighbours merged where all pointers allow it; `inner` dimensions stay apart from the others."""
+    """The same loop with neighbours merged where all pointers allow it; the `inner` dimensions stay apart."""
     at = len(shape) - 2
     while at >= 0:
         allowed = flags[at] == flags[at + 1] and at != len(shape) - inner - 1
@@ -690,7 +691,7 @@ def _merged(
 def _row_call(
     code: _Code, body: _Body, nest: _Nest, known: dict[int, str], row: list[int], name: str, before: str
 ) -> tuple[str, str]:  # fmt: skip
-    """The reduced value of a row, which follows that of the rows before if that matters, and the text of the function that computes it."""
+    """The reduced value of a row, which may go on from that of the rows before, and the text of its function."""
     loop = body.loop
     _, op, k, i, _ = loop.steps[-1]
     dtype, n = loop.pointers[k].dtype, math.prod(loop.shape[d] for d in row)
@@ -768,7 +769,7 @@ class _Row:
             return memo[k, lane]
 
         place = _Place(address, lambda k: self.strides[k][-1] if is_straight else None, lanes)
-        found = self.body.values(code, self.steps, place, self.known, "fail")
+        found = self.body.values(code, self.steps, place, self.known)
         if self.i in found:
             return found[self.i]
         x = self.known[self.i]
@@ -862,7 +863,20 @@ def _same(of: str, x: str) -> str:
 def _horizontal(code: _Code, op: str, dtype: str, vector: str, lanes: int) -> str:
     """The lanes of a vector reduced to one value, neighbours first, as NumPy's pairwise summation does."""
     of = _type(dtype, lanes)
-    parts = [code.new(f"extractelement {of} {vector}, i32 {lane}") for lane in range(lanes)]
-    while len(parts) > 1:
-        parts = [_combined(code, op, dtype, parts[j], parts[j + 1]) for j in range(0, len(parts), 2)]
-    return parts[0]
+    if op == "add" and _kind(dtype) == "f":
+        parts = [code.new(f"extractelement {of} {vector}, i32 {lane}") for lane in range(lanes)]
+        while len(parts) > 1:
+            parts = [_combined(code, op, dtype, parts[j], parts[j + 1]) for j in range(0, len(parts), 2)]
+        return parts[0]
+    while lanes > 1:  # in any order: the two halves
+        half = lanes // 2
+        low, high = (
+            code.new(f"shufflevector {of} {vector}, {of} poison, <{half} x i32> <{numbers}>")
+            for each in (range(half), range(half, lanes))
+            for numbers in [", ".join(f"i32 {lane}" for lane in each)]
+        )
+        lanes, of = half, _type(dtype, half) if half > 1 else f"<1 x {_TYPES[dtype]}>"
+        if half == 1:
+            low, high = (code.new(f"extractelement {of} {each}, i32 0") for each in (low, high))
+        vector = _combined(code, op, dtype, low, high, half)
+    return vector

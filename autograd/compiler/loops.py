@@ -84,7 +84,7 @@ UFUNCS: dict[str, tuple[int, tuple[str, ...], str]] = {
     **dict.fromkeys(("bitwise_and", "bitwise_or", "bitwise_xor"), (2, (*_INTEGERS, "b1"), "")),
     "invert": (1, (*_INTEGERS, "b1"), ""),
 }
-"""By name of a ufunc: the number of operands, their dtypes, and the dtype of the result; "" for that of the operands."""
+"""By name of a ufunc: the number of operands, their dtypes, and the dtype of the result, "" for the operands' one."""
 
 REDUCTIONS = {
     "add": _NUMBERS, "multiply": _NUMBERS, "maximum": _ALL, "minimum": _ALL,
@@ -101,7 +101,8 @@ def pointer_of(array: Any, shape: Sequence[int] | None = None) -> Pointer:
     Pointer(dtype='f4', strides=(0, 4))
     """
     view = array if shape is None else np.broadcast_to(array, shape)
-    return Pointer(array.dtype.str[1:], tuple(0 if n == 1 else s for n, s in zip(view.shape, view.strides, strict=True)))
+    strides = zip(view.shape, view.strides, strict=True)
+    return Pointer(array.dtype.str[1:], tuple(0 if n == 1 else stride for n, stride in strides))
 
 
 def contiguous(shape: Sequence[int], itemsize: int) -> tuple[int, ...]:
@@ -170,7 +171,7 @@ def _dtype(
     if name == "cast":
         dtype, i = given
         _needed(dtype in _ALL, f"cast to {dtype}")
-        _needed(not (of(i) in _FLOATS and dtype == "u4"), "cast of floats to u4: what is below zero depends on the place")
+        _needed(dtype != "u4" or of(i) not in _FLOATS, "cast of floats to u4: of some the result depends on the place")
         return str(dtype)
     if name == "store":
         k, i = given

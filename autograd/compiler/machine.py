@@ -1,8 +1,8 @@
 """Tables of calls that machine code makes: compiled loops, NumPy's inner loops, and its products.
 
 `compile_loops` gives the addresses of loops, `ufunc_row` and `product_row` those of NumPy's own; a `Table` holds the
-calls, and `Table.finish` makes the function that runs them (`walker` describes the words of a table). All functions have
-the form of NumPy's inner loops, ``int f(context, char **pointers, int64 *dims, int64 *strides, auxiliary)``.
+calls, and `Table.finish` makes the function that runs them (`walker` describes the words of a table). All functions
+have the form of NumPy's inner loops, ``int f(context, char **pointers, int64 *dims, int64 *strides, auxiliary)``.
 
 Inner loops check nothing: arrays are aligned, have the loop's dtypes, and lie apart, except that the result of an
 elementwise ufunc may be one of its operands.
@@ -146,9 +146,9 @@ class Table:
     def finish(self, bases: int | None = None) -> Callable[..., int]:
         """A function that makes the calls; its arguments are the bases, NumPy arrays or addresses.
 
-        It returns the floating-point errors seen, an union of `DIVISION`, `OVERFLOW` and `INVALID`; or, if a call does
-        not return 0, minus its number minus 1, and the calls after it are not made. The errors of a compiled loop may be
-        too many (a comparison with a NaN counts as invalid), never too few.
+        It returns the floating-point errors seen, a union of `DIVISION`, `OVERFLOW` and `INVALID`; or, if a call does
+        not return 0, minus its number minus 1, and the calls after it are not made. The errors of a compiled loop may
+        be too many (a comparison with a NaN counts as invalid), never too few.
 
         The function may not run twice at the same time. It holds the table, not the arrays of its pointers.
         """
@@ -207,7 +207,7 @@ def _walk() -> Any:
 
 
 def walk(table: int, rows: int, moves: int, moved: int, bases: int = 0) -> int:
-    """Make the calls of a table, all given by their addresses; `Table.finish` makes a function that is called faster."""
+    """Make the calls of a table, all given by addresses; `Table.finish` makes a function that is called faster."""
     return int(_walk()(table, rows, moves, moved, bases))
 
 
@@ -215,15 +215,14 @@ def walk(table: int, rows: int, moves: int, moved: int, bases: int = 0) -> int:
 def ufunc_row(ufunc: Any, shape: Sequence[int], pointers: Sequence[Pointer]) -> Row:
     """The row of a ufunc's inner loop over a shape, with the bits of the ufunc; the last pointers are its results.
 
-    Dimensions are merged where they can be, and the longest of those that are left is the inner one: over which the loop
-    runs has no effect on an element, but which element is beside which has one where NumPy treats the last elements of a
-    row otherwise, as in ``exp`` of some processors. So the inner one is that of NumPy's iterator: the one with the
-    smallest strides.
+    Dimensions are ordered and merged as by NumPy's iterator. For some ufuncs (`exp` of float64, `power`) the bits
+    depend on whether strides are negative, and whether NumPy turns them round depends on how they were given: such
+    operands are refused.
 
     Raises
     ------
     Unsupported
-        NumPy would convert an operand, or the loop needs Python.
+        NumPy would convert an operand, a stride is negative, or the loop needs Python.
 
     Examples
     --------
@@ -234,6 +233,8 @@ def ufunc_row(ufunc: Any, shape: Sequence[int], pointers: Sequence[Pointer]) -> 
         raise Unsupported(f"{ufunc.__name__} of {len(pointers)} operands, or with core dimensions")
     if 0 in shape:
         raise Unsupported(f"{ufunc.__name__} over {tuple(shape)}, which has no elements")
+    if any(stride < 0 for pointer in pointers for stride in pointer.strides):
+        raise Unsupported(f"{ufunc.__name__} with negative strides")
     dims, strides = _merged(shape, [pointer.strides for pointer in pointers])
     inner = tuple(each[-1] for each in strides)
     info, owner = _loop_of(ufunc, tuple(pointer.dtype for pointer in pointers), inner)
@@ -253,7 +254,7 @@ def _loop_of(ufunc: Any, dtypes: tuple[str, ...], strides: tuple[int, ...]) -> t
     except (AttributeError, TypeError, ValueError) as error:
         raise Unsupported(f"{ufunc.__name__} of {dtypes}: {error}") from None
     if tuple(resolved) != given or info.requires_python:
-        raise Unsupported(f"{ufunc.__name__} of {dtypes}: NumPy computes it in {tuple(map(str, resolved))}, or by Python")
+        raise Unsupported(f"{ufunc.__name__} of {dtypes}: NumPy computes it in {[*map(str, resolved)]}, or by Python")
     return info, capsule
 
 
@@ -360,13 +361,13 @@ def _product(a: Operand, b: Operand, out: Operand, function: str) -> Row:
     # A missing dimension has one element; its stride is that of an array with this dimension.
     (m, k), a_core = (a.shape[-2:], a.strides[-2:]) if len(a.shape) > 1 else (
         (1, a.shape[0]), (a.shape[0] * a.strides[0], a.strides[0]))  # fmt: skip
-    (l, n), b_core = (b.shape[-2:], b.strides[-2:]) if len(b.shape) > 1 else ((b.shape[0], 1), (b.strides[0], size))
+    (rows, n), b_core = (b.shape[-2:], b.strides[-2:]) if len(b.shape) > 1 else ((b.shape[0], 1), (b.strides[0], size))
     core = (m,) * (len(a.shape) > 1) + (n,) * (len(b.shape) > 1)
     batch = out.shape[: len(out.shape) - len(core)]
     given = tuple(out.strides[len(batch) :])
     row_stride = given[0] if len(a.shape) > 1 else n * (given[-1] if given else size)
     column_stride = given[-1] if len(b.shape) > 1 else size
-    if k != l or out.shape[len(batch) :] != core or function not in ("matmul", "dot"):
+    if k != rows or out.shape[len(batch) :] != core or function not in ("matmul", "dot"):
         raise Unsupported(f"{function} of {a.shape} and {b.shape} to {out.shape}")
     outer = []
     for each, inner in ((a, 2), (b, 2), (out, len(core))):

@@ -4,9 +4,9 @@ A table is an array of int64 words. Each row has `HEAD` words, then its pointers
 
     [words of this row, function, context, auxiliary, checks, dims address, strides address, outer, n, p0 ... p(n-1)]
 
-With outer > 0 the function is called in a loop over that many outer dimensions; then follow their extents, the outermost
-first, for each dimension the strides of the n pointers, n words for the pointers of the current call, and one word for
-each dimension's counter. So a table serves one walk at a time, and several tables several threads.
+With outer > 0 the function is called in a loop over that many outer dimensions; then follow their extents, the
+outermost first, for each dimension the strides of the n pointers, n words for the pointers of the current call, and one
+word for each dimension's counter. So a table serves one walk at a time, and several tables several threads.
 
 Before the walk, pointers that are new in each call are set: a move is three words, the place of the pointer in the
 table, the number of a base, and an offset from it.

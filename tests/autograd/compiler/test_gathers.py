@@ -128,7 +128,8 @@ def test_a_gather_in_a_sum() -> None:
         for dtype in ("f4", "f8"):
             table, index, out = made((50,), dtype, random), _indices((3, n), 50, "i8", random), np.empty(3, dtype)
             table = np.ascontiguousarray(np.nan_to_num(np.clip(table, -9, 9)))
-            steps = (("load", 1), ("load_at", 0, ((0, table.itemsize, 50),)), ("square", 1), ("reduce", "add", 2, 2, (1,)))
+            pair = ((0, table.itemsize, 50),)
+            steps = (("load", 1), ("load_at", 0, pair), ("square", 1), ("reduce", "add", 2, 2, (1,)))
             pointers = (Pointer(dtype, (0, 0)), pointer_of(index), Pointer(dtype, (table.itemsize, 0)))
             loop = Loop((3, n), pointers, steps)
             assert run(loop, [table, index, out]) >= 0
