@@ -10,9 +10,11 @@ import numpy as np
 from autograd.compiler.loops import Loop, pointer_of
 from autograd.compiler.machine import Table, compile_loops
 
-SPECIAL = (0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 1.5, 2.5, -2.5, 1e-45, -1e-45, 1e-40, 5e-324, 1.17e-38, 2.3e-308, 3e38,
-           -3e38, 1e308, np.inf, -np.inf, np.nan, -np.nan, 3.7, -3.7, 8388609.5, 2147483647.0, 2147483648.0,
-           -2147483649.5, 4294967296.0, 9.2e18, 9.3e18, 1.8e19, 1e20, -9.3e18, 127.5, 128.0, 255.0, 256.0, -129.0)  # fmt: skip
+SPECIAL = (
+    0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 1.5, 2.5, -2.5, 1e-45, -1e-45, 1e-40, 5e-324, 1.17e-38, 2.3e-308, 3e38, -3e38,
+    1e308, np.inf, -np.inf, np.nan, -np.nan, 3.7, -3.7, 8388609.5, 2147483647.0, 2147483648.0, -2147483649.5, 4294967296.0,
+    9.2e18, 9.3e18, 1.8e19, 1e20, -9.3e18, 127.5, 128.0, 255.0, 256.0, -129.0,
+)  # fmt: skip
 DTYPES = ("f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "b1")
 
 
@@ -65,7 +67,7 @@ def same(found: Any, needed: Any) -> bool:
         if not np.array_equal(is_nan, np.isnan(found)):
             return False
         found, needed = np.where(is_nan, 0, found), np.where(is_nan, 0, needed)
-    return bool(found.tobytes() == np.ascontiguousarray(needed).tobytes())
+    return found.tobytes() == np.ascontiguousarray(needed).tobytes()
 
 
 def elementwise(function: Any, steps: Sequence[tuple[Any, ...]], arrays: Sequence[Any], shape: Sequence[int]) -> None:

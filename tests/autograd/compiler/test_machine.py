@@ -212,9 +212,10 @@ def test_a_ufunc_as_a_row(seed: int) -> None:
     shape = tuple(int(n) for n in random.choice([1, 2, 3, 9, 40], random.integers(0, 4)))
     arrays = [made(shape, dtype, random) for _ in range(ufunc.nin)]
     order = random.permutation(len(shape))
+    kind = bool if ufunc in (np.isnan, np.greater, np.logical_and) else dtype
+    out, needed = (np.empty([shape[d] for d in order], kind).transpose(np.argsort(order)) for _ in range(2))
     with np.errstate(all="ignore"):
-        needed = np.asarray(ufunc(*arrays))
-    out = np.empty([shape[d] for d in order], needed.dtype).transpose(np.argsort(order))
+        ufunc(*arrays, out=needed)  # in the same layout: NumPy 2.4 has a fault in `isnan` for results with gaps
     try:
         row = ufunc_row(ufunc, shape, [pointer_of(x) for x in (*arrays, out)])
     except Unsupported:
@@ -223,7 +224,7 @@ def test_a_ufunc_as_a_row(seed: int) -> None:
     table = Table()
     table.add_row(row, [(k, 0) for k in range(len(arrays) + 1)])
     assert table.finish()(*arrays, out) >= 0
-    assert same(out, needed)
+    assert same(out, np.ascontiguousarray(needed))
 
 
 def test_a_ufunc_without_a_row_is_refused() -> None:
