@@ -76,7 +76,7 @@ class Table:
     >>> x, y = np.arange(4.0), np.zeros(4)
     >>> table = Table()
     >>> if is_available():
-    ...     table.add_row(ufunc_row(np.square, (4,), [Pointer("f8", (8,))] * 2), [(0, 0), y.ctypes.data])
+    ...     _ = table.add_row(ufunc_row(np.square, (4,), [Pointer("f8", (8,))] * 2), [(0, 0), y.ctypes.data])
     ...     run = table.finish()
     ...     assert run(x) == 0 and (y == x * x).all()
     """
