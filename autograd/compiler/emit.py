@@ -17,7 +17,7 @@ import math
 import platform
 import struct
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, cmp_to_key
 from typing import Any
 
 import numpy as np
@@ -552,7 +552,7 @@ def _can_fail(code: _Code) -> bool:
 # -- reductions --------------------------------------------------------------------------------------------------------
 def _reduction(loop: Loop, name: str) -> str:
     """The text of a loop whose last step is a reduction."""
-    loop, row, is_inner = _ordered(loop)
+    loop, row, is_inner, is_contiguous = _ordered(loop)
     body, code = _Body(loop), _Code()
     _, op, k, i, axes = loop.steps[-1]
     dtype = loop.pointers[k].dtype
@@ -587,11 +587,10 @@ def _reduction(loop: Loop, name: str) -> str:
         if any(d in axes for d in outer):
             before = _load_one(code, dtype, nest.addresses[k])
         if is_inner:
-            value, helper = _row_call(code, body, nest, known, row, name, before)
+            is_first = [f"%i_d{d}" for d in outer if d in axes]
+            value, helper = _row_call(code, body, nest, known, row, name, before, is_first, is_contiguous)
         else:
-            value = known[i]
-        if not (is_inner and _is_in_sequence(op, dtype)):
-            value = _combined(code, op, dtype, before, value)
+            value = _combined(code, op, dtype, before, known[i])
         _store_one(code, dtype, nest.addresses[k], value)
         nest.close_all()
     text = _body_text(name, code, len(loop.pointers), _can_fail(code))
@@ -623,11 +622,11 @@ def _identity(op: str, dtype: str, lanes: int = 1) -> str:
     return _literal(dtype, {"add": 0, "multiply": 1, "logical_and": 1, "logical_or": 0}[op], lanes)
 
 
-def _ordered(loop: Loop) -> tuple[Loop, list[int], bool]:
+def _ordered(loop: Loop) -> tuple[Loop, list[int], bool, bool]:
     """A loop in the order in which NumPy's iterator goes, with the dimensions that it merges to the innermost one.
 
-    The third is whether these are reduced. Dimensions of one element are left out, and dimensions are merged where all
-    pointers allow it.
+    Then whether these are reduced, and whether the array is contiguous there. Dimensions of one element are left out,
+    and dimensions are merged where all pointers allow it.
     """
     _, op, k, i, axes, *given = loop.steps[-1]
     itemsize = int(loop.pointers[k].dtype[1:])
@@ -643,9 +642,9 @@ def _ordered(loop: Loop) -> tuple[Loop, list[int], bool]:
         else:
             groups.append([d])
     is_inner = bool(groups) and groups[-1][0] in axes
-    is_summed = op in ("add", "multiply") and loop.pointers[k].dtype in ("f4", "f8")
-    if is_summed and len(groups) > 1 and groups[-2][0] in axes and is_inner and op == "add" and 0 not in loop.shape:
-        raise Unsupported("a sum over two axes side by side that are not one: NumPy copies them to a buffer")
+    is_buffered = is_inner and len(groups) > 1 and groups[-2][0] in axes and 0 not in loop.shape
+    if is_buffered and loop.pointers[k].dtype in ("f4", "f8") and op != "multiply":
+        raise Unsupported(f"{op}.reduce over two axes side by side that are not one: NumPy copies them to a buffer")
     shape = tuple(loop.shape[d] for d in order)
     pointers = tuple(Pointer(p.dtype, tuple(p.strides[d] for d in order)) for p in loop.pointers)
     flags = tuple(d in axes for d in order)
@@ -653,7 +652,8 @@ def _ordered(loop: Loop) -> tuple[Loop, list[int], bool]:
     shape, pointers, flags, inner = _merged(shape, pointers, flags, inner)
     last = ("reduce", op, k, i, tuple(d for d, flag in enumerate(flags) if flag))
     row = list(range(len(shape) - inner, len(shape)))
-    return Loop(shape, pointers, (*loop.steps[:-1], last)), row, is_inner
+    is_contiguous = bool(order) and layout[order[-1]] == itemsize
+    return Loop(shape, pointers, (*loop.steps[:-1], last)), row, is_inner, is_contiguous
 
 
 def _order_of(strides: Sequence[int]) -> list[int]:
@@ -689,12 +689,17 @@ def _merged(
 
 
 def _row_call(
-    code: _Code, body: _Body, nest: _Nest, known: dict[int, str], row: list[int], name: str, before: str
+    code: _Code, body: _Body, nest: _Nest, known: dict[int, str], row: list[int], name: str, before: str,
+    is_first: Sequence[str], is_contiguous: bool,
 ) -> tuple[str, str]:  # fmt: skip
-    """The reduced value of a row, which may go on from that of the rows before, and the text of its function."""
+    """The value of a result after a row, and the text of the row's functions.
+
+    It was `before`; `is_first` are numbers that are 0 in the first row of a result.
+    """
     loop = body.loop
     _, op, k, i, _ = loop.steps[-1]
     dtype, n = loop.pointers[k].dtype, math.prod(loop.shape[d] for d in row)
+    of, follows = _TYPES[dtype], _is_in_sequence(op, dtype)
     steps = [at for at in range(len(loop.steps) - 1) if at not in known]
     inside = {j for at in steps for j in _operands(loop.steps[at])} | {i}
     scalars = sorted(at for at in known if at in inside)
@@ -702,16 +707,141 @@ def _row_call(
     text = _row_text(body, steps, scalars, used, row, n, name)
     given = [f"ptr {nest.addresses[j]}" for j in used]
     given += [f"{_TYPES[body.dtypes[at]]} {known[at]}" for at in scalars]
-    given += [f"{_TYPES[dtype]} {before}"] * _is_in_sequence(op, dtype)
-    if "%failed" not in text:
-        return code.new(f"call {_TYPES[dtype]} @{name}_row({', '.join([*given, 'i64 0', f'i64 {n}'])})"), text
-    code.lines.insert(0, "  %failed = alloca i8\n  store i8 0, ptr %failed")
-    value = code.new(f"call {_TYPES[dtype]} @{name}_row({', '.join([*given, 'ptr %failed', 'i64 0', f'i64 {n}'])})")
-    failed = code.new(f"icmp ne i8 {code.new('load i8, ptr %failed')}, 0")
-    go_on = code.unique("row_done")
-    code.add(f"br i1 {failed}, label %fail, label %{go_on}")
-    code.label(go_on)
-    return value, text
+    can_fail = "%failed" in text
+    passed = [*given, *[f"{of} {before}"] * follows, *["ptr %failed"] * can_fail, "i64 0", f"i64 {n}"]
+    value = code.new(f"call {of} @{name}_row({', '.join(passed)})")
+    if can_fail:
+        code.lines.insert(0, "  %failed = alloca i8\n  store i8 0, ptr %failed")
+        failed = code.new(f"icmp ne i8 {code.new('load i8, ptr %failed')}, 0")
+        go_on = code.unique("row_done")
+        code.add(f"br i1 {failed}, label %fail, label %{go_on}")
+        code.label(go_on)
+    if follows:
+        return value, text
+    value = _combined(code, op, dtype, before, value)
+    if op not in ("maximum", "minimum") or _kind(dtype) != "f":
+        return value, text
+    # The sign of a zero is that of the zero which NumPy compares last.
+    text += _zero_text(body, steps, scalars, used, row, n, name, is_contiguous)
+    first = "true"
+    for index in is_first:
+        here = code.new(f"icmp eq i64 {index}, 0")
+        first = here if first == "true" else code.new(f"and i1 {first}, {here}")
+    is_zero = code.new(f"fcmp oeq {of} {value}, {_literal(dtype, 0)}")
+    zero, signed, block = code.unique("zero"), code.unique("signed"), code.block
+    code.add(f"br i1 {is_zero}, label %{zero}, label %{signed}")
+    code.label(zero)
+    other = code.new(f"call {of} @{name}_zero({', '.join([*given, f'{of} {before}', f'i1 {first}'])})")
+    code.add(f"br label %{signed}")
+    code.label(signed)
+    return code.new(f"phi {of} [ {value}, %{block} ], [ {other}, %{zero} ]"), text
+
+
+def _zero_text(
+    body: _Body, steps: list[int], scalars: list[int], used: list[int], row: list[int], n: int, name: str,
+    is_contiguous: bool,
+) -> str:  # fmt: skip
+    """The function that finds the zero of a row which NumPy compares last; `before` is compared first.
+
+    NumPy begins with the first element of all, compares lanes, then the lanes with each other, and then the rest.
+    """
+    op, k = body.loop.steps[-1][1:3]
+    dtype = body.loop.pointers[k].dtype
+    of = _TYPES[dtype]
+    if any(body.loop.steps[at][0] in ("load", "load_at") and body.loop.steps[at][1] in body.written for at in steps):
+        raise Unsupported(f"{op}.reduce of values that are written in place")
+    ranks = _ranks_of_zeros(op, dtype) if is_contiguous else tuple(range(8))
+    if ranks is None:
+        raise Unsupported(f"{op}.reduce: in which order NumPy compares zeros is not known here")
+    lanes = len(ranks)
+    made = _Row(body, [at for at in steps if body.loop.steps[at][0] != "store"], scalars, row)
+    code = made.code
+    skip = code.new("zext i1 %first to i64")
+    m = code.new(f"sub i64 {n}, {skip}")
+    full = code.new(f"and i64 {m}, {-lanes}")
+    size = code.new(f"add i64 {m}, 1")
+    is_short = code.new(f"icmp eq i64 {full}, 0")
+    initial = "-1"
+    if is_contiguous:  # it stands before the others in each lane, so in the last one, too
+        initial = code.new(f"select i1 {is_short}, i64 -1, i64 {code.new(f'mul i64 {size}, {lanes - 1}')}")
+    before_counts = code.new(f"fcmp oeq {of} %before, {_literal(dtype, 0)}")
+    before_counts = code.new(f"and i1 {before_counts}, {code.new('xor i1 %first, true')}")
+    best = code.new(f"select i1 {before_counts}, i64 {initial}, i64 -2")
+    code.add("br label %next")
+    block = code.block
+    code.label("next")
+    code.add(f"%j = phi i64 [ 0, %{block} ], [ %j_next, %end ]")
+    code.add(f"%best = phi i64 [ {best}, %{block} ], [ %best_next, %end ]")
+    code.add(f"%found = phi {of} [ %before, %{block} ], [ %found_next, %end ]")
+    code.add(f"%is_done = icmp eq i64 %j, {n}")
+    code.add("br i1 %is_done, label %return, label %one")
+    code.label("one")
+    value = made.value("%j", 1)
+    at = code.new(f"sub i64 %j, {skip}")
+    lane = code.new(f"and i64 {at}, {lanes - 1}")
+    place = code.new(f"getelementptr i64, ptr @{name}_ranks, i64 {lane}")
+    in_lane = code.new(f"add i64 {code.new(f'lshr i64 {at}, {lanes.bit_length() - 1}')}, 1")
+    of_lane = code.new(f"load i64, ptr {place}")
+    rank = code.new(f"add i64 {code.new(f'mul i64 {of_lane}, {size}')}, {in_lane}")
+    is_rest = code.new(f"icmp sge i64 {at}, {full}")
+    rank = code.new(f"select i1 {is_rest}, i64 {code.new(f'add i64 {at}, {2**40}')}, i64 {rank}")
+    rank = code.new(f"select i1 {code.new(f'icmp slt i64 {at}, 0')}, i64 {initial}, i64 {rank}")
+    is_zero = code.new(f"fcmp oeq {of} {value}, {_literal(dtype, 0)}")
+    is_better = code.new(f"and i1 {is_zero}, {code.new(f'icmp sgt i64 {rank}, %best')}")
+    code.add("br label %end")
+    code.label("end")
+    code.add(f"%best_next = select i1 {is_better}, i64 {rank}, i64 %best")
+    code.add(f"%found_next = select i1 {is_better}, {of} {value}, {of} %found")
+    code.add("%j_next = add i64 %j, 1")
+    code.add("br label %next")
+    code.label("return")
+    code.add(f"ret {of} %found")
+    given = [f"ptr noalias %p{j}" for j in used] + [f"{_TYPES[body.dtypes[at]]} %s{at}" for at in scalars]
+    tail = ["fail:", f"  ret {of} %before"] if _can_fail(code) else []
+    table = f"@{name}_ranks = internal constant [{lanes} x i64] [{', '.join(f'i64 {each}' for each in ranks)}]"
+    head = (
+        f"define internal {of} @{name}_zero({', '.join([*given, f'{of} %before', 'i1 %first'])}) noinline nounwind {{"
+    )
+    return "\n".join([table, head, "entry:", *code.lines, *tail, "}", ""])
+
+
+@cache
+def _ranks_of_zeros(op: str, dtype: str) -> tuple[int, ...] | None:
+    """For each lane in which NumPy compares a contiguous row, its place in the comparison of lanes; None if unknown.
+
+    Where the extreme of a row is zero, two zeros of different signs show which one is compared later. The number of
+    lanes is the one that explains longer rows, too.
+    """
+    function, other = getattr(np, op), -1 if op == "maximum" else 1
+
+    def order(n: int) -> list[int]:
+        x = np.empty(n, dtype)
+
+        def later(i: int, j: int) -> int:
+            x[:], x[i], x[j] = other, 0.0, -0.0
+            return -1 if np.signbit(function.reduce(x)) else 1
+
+        return sorted(range(n), key=cmp_to_key(later))
+
+    for lanes in (1, 2, 4, 8, 16, 32):
+        seen = [(i - 1) % lanes for i in order(lanes + 1) if i]
+        ranks = tuple(seen.index(lane) for lane in range(lanes))
+        if all(order(n) == _order_of_zeros(ranks, n) for n in (2, lanes, 2 * lanes + 3, 67)):
+            return ranks
+    return None
+
+
+def _order_of_zeros(ranks: Sequence[int], n: int) -> list[int]:
+    """The elements of a row in the order in which they are compared."""
+    lanes, m = len(ranks), n - 1
+    full = m - m % lanes
+
+    def rank(i: int) -> tuple[int, int]:
+        if i == 0:
+            return (lanes - 1, -1) if full else (-1, 0)
+        return (lanes, i) if i > full else (ranks[(i - 1) % lanes], i)
+
+    return sorted(range(n), key=rank)
 
 
 def _operands(step: tuple[Any, ...]) -> list[int]:
