@@ -552,7 +552,8 @@ def _can_fail(code: _Code) -> bool:
 # -- reductions --------------------------------------------------------------------------------------------------------
 def _reduction(loop: Loop, name: str) -> str:
     """The text of a loop whose last step is a reduction."""
-    loop, row, is_inner, is_contiguous = _ordered(loop)
+    is_place = loop.steps[-1][1] in ("argmax", "argmin")
+    loop, row, is_inner, is_contiguous = _with_axis_inside(loop) if is_place else _ordered(loop)
     body, code = _Body(loop), _Code()
     _, op, k, i, axes = loop.steps[-1]
     dtype = loop.pointers[k].dtype
@@ -561,7 +562,7 @@ def _reduction(loop: Loop, name: str) -> str:
     if k in {step[1] for step in loop.steps[:-1] if step[0] in ("load", "load_at", "store")}:
         raise Unsupported("a reduction into what the loop reads or writes")
     is_empty = any(loop.shape[a] == 0 for a in axes)
-    if is_empty and op in ("maximum", "minimum"):
+    if is_empty and op in ("maximum", "minimum", "argmax", "argmin"):
         raise Unsupported(f"{op}.reduce of nothing")
     outer = range(body.ndim - len(row)) if is_inner else range(body.ndim)
     # A result whose numbers come one after another begins with the identity.
@@ -583,10 +584,12 @@ def _reduction(loop: Loop, name: str) -> str:
             if is_inner:
                 steps = [at for at in steps if loop.steps[at][0] not in _EFFECTS]
             known |= body.values(code, steps, nest.place(), known)
-        before = _identity(op, dtype)
+        before = "" if is_place else _identity(op, dtype)
         if any(d in axes for d in outer):
             before = _load_one(code, dtype, nest.addresses[k])
-        if is_inner:
+        if is_place:
+            value, helper = _place_call(code, body, nest, known, row, name)
+        elif is_inner:
             is_first = [f"%i_d{d}" for d in outer if d in axes]
             value, helper = _row_call(code, body, nest, known, row, name, before, is_first, is_contiguous)
         else:
@@ -671,6 +674,16 @@ def _order_of(strides: Sequence[int]) -> list[int]:
     return order[::-1]
 
 
+def _with_axis_inside(loop: Loop) -> tuple[Loop, list[int], bool, bool]:
+    """As `_ordered`, for a reduction whose result does not depend on an order: its axis is the innermost one."""
+    _, op, k, i, (axis,), *_ = loop.steps[-1]
+    order = [*(d for d in range(len(loop.shape)) if d != axis), axis]
+    pointers = tuple(Pointer(p.dtype, tuple(p.strides[d] for d in order)) for p in loop.pointers)
+    last = len(order) - 1
+    steps = (*loop.steps[:-1], ("reduce", op, k, i, (last,)))
+    return Loop(tuple(loop.shape[d] for d in order), pointers, steps), [last], True, False
+
+
 def _merged(
     shape: tuple[int, ...], pointers: tuple[Pointer, ...], flags: tuple[bool, ...], inner: int
 ) -> tuple[tuple[int, ...], tuple[Pointer, ...], tuple[bool, ...], int]:
@@ -690,11 +703,12 @@ def _merged(
 
 def _row_call(
     code: _Code, body: _Body, nest: _Nest, known: dict[int, str], row: list[int], name: str, before: str,
-    is_first: Sequence[str], is_contiguous: bool,
+    is_first: Sequence[str], is_contiguous: bool | None,
 ) -> tuple[str, str]:  # fmt: skip
     """The value of a result after a row, and the text of the row's functions.
 
-    It was `before`; `is_first` are numbers that are 0 in the first row of a result.
+    It was `before`; `is_first` are numbers that are 0 in the first row of a result. The sign of an extreme that is zero
+    matters if `is_contiguous` is not None.
     """
     loop = body.loop
     _, op, k, i, _ = loop.steps[-1]
@@ -719,7 +733,7 @@ def _row_call(
     if follows:
         return value, text
     value = _combined(code, op, dtype, before, value)
-    if op not in ("maximum", "minimum") or _kind(dtype) != "f":
+    if op not in ("maximum", "minimum") or _kind(dtype) != "f" or is_contiguous is None:
         return value, text
     # The sign of a zero is that of the zero which NumPy compares last.
     text += _zero_text(body, steps, scalars, used, row, n, name, is_contiguous)
@@ -737,6 +751,62 @@ def _row_call(
     return code.new(f"phi {of} [ {value}, %{block} ], [ {other}, %{zero} ]"), text
 
 
+def _place_call(
+    code: _Code, body: _Body, nest: _Nest, known: dict[int, str], row: list[int], name: str
+) -> tuple[str, str]:  # fmt: skip
+    """The place of the first extreme of a row, or of its first NaN, and the text of the row's functions."""
+    loop = body.loop
+    _, op, k, i, axes = loop.steps[-1]
+    dtype, n = body.dtypes[i], loop.shape[row[0]]
+    extreme = "maximum" if op == "argmax" else "minimum"
+    steps = [at for at in range(len(loop.steps) - 1) if at not in known]
+    if _reads_what_it_writes(body, steps):
+        raise Unsupported(f"{op} of values that are written in place")
+    # The extreme first, in lanes; then the first element that is equal to it.
+    pointers = (*loop.pointers, Pointer(dtype, loop.pointers[k].strides))
+    of_extreme = _Body(loop._replace(
+        pointers=pointers, steps=(*loop.steps[:-1], ("reduce", extreme, len(pointers) - 1, i, axes))
+    ))  # fmt: skip
+    value, text = _row_call(
+        code, of_extreme, nest, known, row, name, _identity(extreme, dtype), [], None
+    )  # fmt: skip
+    inside = {j for at in steps for j in _operands(loop.steps[at])} | {i}
+    scalars = sorted(at for at in known if at in inside)
+    used = sorted({loop.steps[at][1] for at in steps if loop.steps[at][0] in ("load", "load_at")})
+    made = _Row(body, [at for at in steps if loop.steps[at][0] != "store"], scalars, row)
+    own = made.code
+    of = _TYPES[dtype]
+    own.add("br label %next")
+    own.label("next")
+    own.add("%j = phi i64 [ 0, %entry ], [ %j_next, %go_on ]")
+    x = made.value("%j", 1)
+    if _kind(dtype) == "f":
+        same = own.new(f"fcmp ueq {of} {x}, %extreme")  # both are NaN, or one of them, or they are equal
+        is_nan = own.new(f"fcmp uno {of} {x}, {x}")
+        wants_nan = own.new(f"fcmp uno {of} %extreme, %extreme")
+        same = own.new(f"select i1 {wants_nan}, i1 {is_nan}, i1 {same}")
+    else:
+        same = own.new(f"icmp eq {of} {x}, %extreme")
+    own.add(f"%j_next = add i64 %j, 1\n  %is_last = icmp eq i64 %j_next, {n}")
+    own.add(f"br i1 {own.new(f'or i1 {same}, %is_last')}, label %return, label %go_on")
+    own.label("go_on")
+    own.add("br label %next")
+    own.label("return")
+    own.add("ret i64 %j")
+    given = [f"ptr noalias %p{j}" for j in used] + [f"{_TYPES[body.dtypes[at]]} %s{at}" for at in scalars]
+    tail = ["fail:", "  ret i64 0"] if _can_fail(own) else []
+    head = f"define internal i64 @{name}_place({', '.join([*given, f'{of} %extreme'])}) nounwind {{"
+    passed = [f"ptr {nest.addresses[j]}" for j in used] + [f"{_TYPES[body.dtypes[at]]} {known[at]}" for at in scalars]
+    place = code.new(f"call i64 @{name}_place({', '.join([*passed, f'{of} {value}'])})")
+    return place, text + "\n".join([head, "entry:", *own.lines, *tail, "}", ""])
+
+
+def _reads_what_it_writes(body: _Body, steps: Sequence[int]) -> bool:
+    """Whether values could not be computed once more after a loop."""
+    loads = [body.loop.steps[at][1] for at in steps if body.loop.steps[at][0] in ("load", "load_at")]
+    return not body.written.isdisjoint(loads)
+
+
 def _zero_text(
     body: _Body, steps: list[int], scalars: list[int], used: list[int], row: list[int], n: int, name: str,
     is_contiguous: bool,
@@ -748,7 +818,7 @@ def _zero_text(
     op, k = body.loop.steps[-1][1:3]
     dtype = body.loop.pointers[k].dtype
     of = _TYPES[dtype]
-    if any(body.loop.steps[at][0] in ("load", "load_at") and body.loop.steps[at][1] in body.written for at in steps):
+    if _reads_what_it_writes(body, steps):
         raise Unsupported(f"{op}.reduce of values that are written in place")
     ranks = _ranks_of_zeros(op, dtype) if is_contiguous else tuple(range(8))
     if ranks is None:

@@ -3,7 +3,7 @@
 A `Loop` has no addresses, so it is the key of its compiled code. Its steps are in static single assignment form: value
 number k is the result of ``steps[k]``.
 
-=================================================  ==================================================================
+=================================================  ====================================================================
 ``("load", k)``                                    the element of pointer k
 ``("constant", dtype, hex)``                       the number with these bytes
 ``(ufunc, i, ...)``                                the inner loop of a NumPy ufunc, by its name, on values of one dtype
@@ -13,8 +13,10 @@ number k is the result of ``steps[k]``.
 ``("load_at", k, ((i, stride, n), ...))``          a gather: the address of pointer k, plus index i times stride
 ``("store_at", k, ((i, stride, n), ...), v)``      a scatter, in C order of the loop
 ``("add_at", k, ((i, stride, n), ...), v)``        as ``np.add.at``
-``("reduce", op, k, i, axes)``, or with `layout`   the last step: ``np.<op>.reduce`` of all values i over `axes`
-=================================================  ==================================================================
+``("reduce", op, k, i, axes)``, or with `layout`   the last step: ``np.<op>.reduce`` of all values i over `axes`, or
+                                                   ``np.argmax``, ``np.argmin`` over one axis; `layout` are the strides
+                                                   of the array that NumPy would reduce, None for C order
+=================================================  ====================================================================
 
 An index below zero counts from the end of the extent n; one out of range ends the loop, which then returns 1. The bits
 of each value are NumPy's; only the sign and payload of a NaN that arithmetic makes are not promised.
@@ -88,7 +90,7 @@ UFUNCS: dict[str, tuple[int, tuple[str, ...], str]] = {
 
 REDUCTIONS = {
     "add": _NUMBERS, "multiply": _NUMBERS, "maximum": _ALL, "minimum": _ALL,
-    "logical_and": ("b1",), "logical_or": ("b1",),
+    "logical_and": ("b1",), "logical_or": ("b1",), "argmax": _ALL, "argmin": _ALL,
 }  # fmt: skip
 
 
@@ -190,7 +192,10 @@ def _dtype(
         op, k, i, axes, *layout = given
         _needed(is_last, "a reduction that is not the last step")
         _needed(of(i) in REDUCTIONS.get(op, ()), f"{op}.reduce of {of(i)}")
-        _needed(pointers[k].dtype == of(i), f"{op}.reduce of {of(i)} to {pointers[k].dtype}")
+        is_place = op in ("argmax", "argmin")
+        needed = "i8" if is_place else of(i)
+        _needed(pointers[k].dtype == needed, f"{op}.reduce of {of(i)} to {pointers[k].dtype}")
+        _needed(not is_place or len(axes) == 1, f"{op} over the axes {axes}")
         _needed(all(0 <= a < ndim and pointers[k].strides[a] == 0 for a in axes), f"axes {axes} of the result")
         _needed(not layout or layout[0] is None or len(layout[0]) == ndim, f"layout {layout}")
         return ""
