@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from autograd.compiler import build, emit
 from autograd.compiler.loops import REDUCTIONS, Loop, Pointer, Unsupported, pointer_of
 from autograd.compiler.machine import compile_loops, is_available
 
@@ -233,3 +234,46 @@ def test_the_place_of_an_extreme_of_computed_values() -> None:
     steps = (("load", 0), ("load", 1), ("multiply", 0, 1), ("store", 3, 2), ("reduce", "argmax", 2, 2, (1,)))
     assert run(Loop(x.shape, pointers, steps), [x, y, out, middle]) == 0
     assert same(out, (x * y).argmax(1)) and same(middle, x * y)
+
+
+def test_another_order_of_numpys_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sums and extremes are refused where NumPy does otherwise than this version."""
+    assert emit._is_pairwise("f4") and emit._is_pairwise("f8")
+    ranks = emit._ranks_of_zeros("maximum", "f4")
+    assert ranks is not None and sorted(ranks) == [*range(len(ranks))]
+    for name, value in (("_BLOCK", 64), ("_LANES", 4)):
+        with monkeypatch.context() as patch:
+            patch.setattr(emit, name, value)
+            assert not emit._is_pairwise.__wrapped__("f4")
+    monkeypatch.setattr(emit, "_is_pairwise", lambda dtype: False)
+    monkeypatch.setattr(emit, "_ranks_of_zeros", lambda op, dtype: None)
+    x = np.zeros(8)
+    for op in ("add", "maximum"):
+        with pytest.raises(Unsupported):
+            emit.function_text(_of(x, op, (0,), None)[0], "f")
+
+
+@pytest.mark.parametrize(
+    ("name", "fault"),
+    [
+        ("_BLOCK", 64), ("_LANES", 16), ("_identity", lambda op, dtype, lanes=1: emit._literal(dtype, 1, lanes)),
+        ("_order_of", lambda strides: [*range(len(strides))]),
+    ],
+)  # fmt: skip
+def test_planted_faults_are_found(name: str, fault: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A wrong block, number of lanes, first number, or order of axes changes the bits of some sum."""
+
+    def found() -> list[bool]:
+        random, results = np.random.default_rng(6), []
+        for shape, axes in (((300,), (0,)), ((30, 77), (0,)), ((30, 77), (1,))):
+            x = np.asfortranarray(random.standard_normal(shape).astype("f4"))
+            loop, out = _of(x, "add", axes, x.strides)
+            run(loop, [x, out])
+            results.append(same(out, _reduced("add", x, axes)))
+        return results
+
+    assert all(found())
+    monkeypatch.setattr(build, "_addresses", {})
+    monkeypatch.setattr(emit, "_is_pairwise", lambda dtype: True)
+    monkeypatch.setattr(emit, name, fault)
+    assert not all(found())
