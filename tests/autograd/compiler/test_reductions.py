@@ -10,9 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autograd.compiler import build, emit
+from autograd.compiler import build, reductions
+from autograd.compiler.emit import function_text
 from autograd.compiler.loops import REDUCTIONS, Loop, Pointer, Unsupported, pointer_of
 from autograd.compiler.machine import compile_loops, is_available
+from autograd.compiler.operations import literal
 
 from .running import made, numbers, run, same
 
@@ -238,25 +240,25 @@ def test_the_place_of_an_extreme_of_computed_values() -> None:
 
 def test_another_order_of_numpys_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sums and extremes are refused where NumPy does otherwise than this version."""
-    assert emit._is_pairwise("f4") and emit._is_pairwise("f8")
-    ranks = emit._ranks_of_zeros("maximum", "f4")
+    assert reductions._is_pairwise("f4") and reductions._is_pairwise("f8")
+    ranks = reductions._ranks_of_zeros("maximum", "f4")
     assert ranks is not None and sorted(ranks) == [*range(len(ranks))]
     for name, value in (("_BLOCK", 64), ("_LANES", 4)):
         with monkeypatch.context() as patch:
-            patch.setattr(emit, name, value)
-            assert not emit._is_pairwise.__wrapped__("f4")
-    monkeypatch.setattr(emit, "_is_pairwise", lambda dtype: False)
-    monkeypatch.setattr(emit, "_ranks_of_zeros", lambda op, dtype: None)
+            patch.setattr(reductions, name, value)
+            assert not reductions._is_pairwise.__wrapped__("f4")
+    monkeypatch.setattr(reductions, "_is_pairwise", lambda dtype: False)
+    monkeypatch.setattr(reductions, "_ranks_of_zeros", lambda op, dtype: None)
     x = np.zeros(8)
     for op in ("add", "maximum"):
         with pytest.raises(Unsupported):
-            emit.function_text(_of(x, op, (0,), None)[0], "f")
+            function_text(_of(x, op, (0,), None)[0], "f")
 
 
 @pytest.mark.parametrize(
     ("name", "fault"),
     [
-        ("_BLOCK", 64), ("_LANES", 16), ("_identity", lambda op, dtype, lanes=1: emit._literal(dtype, 1, lanes)),
+        ("_BLOCK", 64), ("_LANES", 16), ("_identity", lambda op, dtype, lanes=1: literal(dtype, 1, lanes)),
         ("_order_of", lambda strides: [*range(len(strides))]),
     ],
 )  # fmt: skip
@@ -274,6 +276,6 @@ def test_planted_faults_are_found(name: str, fault: Any, monkeypatch: pytest.Mon
 
     assert all(found())
     monkeypatch.setattr(build, "_addresses", {})
-    monkeypatch.setattr(emit, "_is_pairwise", lambda dtype: True)
-    monkeypatch.setattr(emit, name, fault)
+    monkeypatch.setattr(reductions, "_is_pairwise", lambda dtype: True)
+    monkeypatch.setattr(reductions, name, fault)
     assert not all(found())
