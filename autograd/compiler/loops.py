@@ -7,6 +7,7 @@ number k is the result of ``steps[k]``.
 ``("load", k)``                                    the element of pointer k
 ``("constant", dtype, hex)``                       the number with these bytes
 ``(ufunc, i, ...)``                                the inner loop of a NumPy ufunc, by its name, on values of one dtype
+``("exp_close", i)``, and others of `CLOSE_STEPS`  close to NumPy's value, not its bits: `close`
 ``("where", c, i, j)``                             value i where the boolean c holds, else j
 ``("cast", dtype, i)``                             as ``astype``
 ``("store", k, i)``                                writes value i to pointer k
@@ -29,7 +30,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-__all__ = ["UFUNCS", "Loop", "Pointer", "Unsupported", "contiguous", "dtypes_of", "pointer_of"]
+__all__ = [
+    "CLOSE_STEPS",
+    "REDUCTIONS",
+    "UFUNCS",
+    "Loop",
+    "Pointer",
+    "Unsupported",
+    "contiguous",
+    "dtypes_of",
+    "pointer_of",
+]
 
 
 class Unsupported(Exception):
@@ -87,6 +98,9 @@ UFUNCS: dict[str, tuple[int, tuple[str, ...], str]] = {
     "invert": (1, (*_INTEGERS, "b1"), ""),
 }
 """By name of a ufunc: the number of operands, their dtypes, and the dtype of the result, "" for the operands' one."""
+
+CLOSE_STEPS = ("exp_close", "log_close", "tanh_close", "sigmoid_close")
+"""Functions of floats that are close to NumPy's, in vectors: `close` states their errors."""
 
 REDUCTIONS = {
     "add": _NUMBERS, "multiply": _NUMBERS, "maximum": _ALL, "minimum": _ALL,
@@ -151,6 +165,35 @@ def dtypes_of(loop: Loop) -> list[str]:
     return found
 
 
+_REPORTING = ("add", "subtract", "multiply", "divide", "square", "sqrt", "reciprocal", "add_at")
+
+
+def may_report(loop: Loop) -> bool:
+    """Whether NumPy's functions for the steps of a loop may report floating-point errors.
+
+    Comparisons and extremes of NaN report none in NumPy, but raise flags in compiled code. A row whose loop has no
+    other steps is added to a table with ``checks=False``.
+
+    Examples
+    --------
+    >>> x = Pointer("f4", (4,))
+    >>> may_report(Loop((8,), (x, x), (("load", 0), ("maximum", 0, 0), ("store", 1, 1))))
+    False
+    >>> may_report(Loop((8,), (x, x), (("load", 0), ("square", 0), ("store", 1, 1))))
+    True
+    """
+    dtypes = dtypes_of(loop)
+    for at, (name, *given) in enumerate(loop.steps):
+        if name == "cast" and dtypes[given[1]] in _FLOATS and given[0] in ("f4", *_INTEGERS):
+            return True
+        if name == "reduce" and given[0] in ("add", "multiply") and dtypes[given[2]] in _FLOATS:
+            return True
+        of = loop.pointers[given[0]].dtype if name == "add_at" else dtypes[at]
+        if name in _REPORTING and of in _FLOATS:
+            return True
+    return False
+
+
 def _dtype(
     name: str, given: Sequence[Any], found: Sequence[str], pointers: Sequence[Pointer], ndim: int, is_last: bool
 ) -> str:
@@ -199,6 +242,10 @@ def _dtype(
         _needed(all(0 <= a < ndim and pointers[k].strides[a] == 0 for a in axes), f"axes {axes} of the result")
         _needed(not layout or layout[0] is None or len(layout[0]) == ndim, f"layout {layout}")
         return ""
+    if name in CLOSE_STEPS:
+        (i,) = given
+        _needed(of(i) in _FLOATS, f"{name} of {of(i)}")
+        return of(i)
     count, dtypes, result = UFUNCS.get(name, (0, (), ""))
     _needed(count == len(given) > 0, f"{name} of {len(given)} operands")
     kinds = {of(i) for i in given}

@@ -233,6 +233,8 @@ def ufunc_row(ufunc: Any, shape: Sequence[int], pointers: Sequence[Pointer]) -> 
         raise Unsupported(f"{ufunc.__name__} of {len(pointers)} operands, or with core dimensions")
     if 0 in shape:
         raise Unsupported(f"{ufunc.__name__} over {tuple(shape)}, which has no elements")
+    if ufunc in (np.fmax, np.fmin) and pointers[0].dtype in ("f4", "f8"):
+        raise Unsupported(f"{ufunc.__name__}: of zeros with both signs the result depends on the place")
     if any(stride < 0 for pointer in pointers for stride in pointer.strides):
         raise Unsupported(f"{ufunc.__name__} with negative strides")
     dims, strides = _merged(shape, [pointer.strides for pointer in pointers])

@@ -49,7 +49,7 @@ def literal(dtype: str, number: float, lanes: int = 1) -> str:
     if dtype == "b1":
         one = "true" if number else "false"
     elif dtype in ("f4", "f8"):
-        one = f"0x{struct.pack('>d', number).hex().upper()}"
+        one = f"0x{struct.pack('>d', float(np.float32(number)) if dtype == 'f4' else number).hex().upper()}"
     else:
         one = str(int(number))
     return one if lanes == 1 else f"<{', '.join([f'{TYPES[dtype]} {one}'] * lanes)}>"
@@ -124,7 +124,8 @@ def declarations(text: str) -> str:
         result, at, rest = part.partition(" @llvm.")
         if at and "\n" not in result:
             name, _, given = rest.partition("(")
-            found[name] = f"declare {result} @llvm.{name}({', '.join([result] * (given.partition(')')[0].count('%')))})"
+            given = given.partition(")")[0]
+            found[name] = f"declare {result} @llvm.{name}({', '.join([result] * given.count(f'{result} '))})"
     return "".join(f"{line}\n" for line in found.values())
 
 

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autograd.compiler.loops import UFUNCS, Loop, Pointer, Unsupported, dtypes_of, pointer_of
-from autograd.compiler.machine import compile_loops, is_available
+from autograd.compiler import build, operations
+from autograd.compiler.loops import UFUNCS, Loop, Pointer, Unsupported, dtypes_of, may_report, pointer_of
+from autograd.compiler.machine import INVALID, OVERFLOW, Table, compile_loops, is_available
 
 from .running import DTYPES, SPECIAL, elementwise, made, numbers, run, same
 
@@ -33,7 +34,7 @@ def test_a_ufunc_has_numpys_bits(name: str, dtype: str) -> None:
     operands = [np.array(each, dtype) for each in zip(*pairs, strict=True)]
     steps = [(name, *range(count))]
     elementwise(function, steps, operands, operands[0].shape)
-    for shape in SHAPES:
+    for shape in ((), (67,), (4, 3, 5)):
         elementwise(function, steps, [made(shape, dtype, random) for _ in range(count)], shape)
 
 
@@ -82,7 +83,7 @@ def test_the_code_is_vectorized() -> None:
     """The text that LLVM makes of a chain has vector instructions."""
     from llvmlite import binding
 
-    from autograd.compiler import build, emit
+    from autograd.compiler import emit
 
     x = Pointer("f4", (4,))
     loop = Loop((4096,), (x, x), (("load", 0), ("square", 0), ("add", 1, 0), ("store", 1, 2)))
@@ -170,3 +171,55 @@ def test_other_dtypes_are_refused() -> None:
     for dtype in ("f2", "c8", "O8", "M8", "g16"):
         with pytest.raises(Unsupported):
             compile_loops([Loop((8,), (Pointer(dtype, (4,)),), (("load", 0),))])
+
+
+NAN, ONE = np.float64(np.nan).tobytes().hex(), np.float64(1).tobytes().hex()
+
+
+@pytest.mark.parametrize(
+    ("steps", "reports"),
+    [
+        ((("load", 0), ("constant", "f8", NAN), ("less", 0, 1), ("cast", "f8", 2), ("store", 1, 3)), False),
+        ((("load", 0), ("constant", "f8", NAN), ("maximum", 0, 1), ("rint", 2), ("store", 1, 3)), False),
+        ((("load", 0), ("constant", "f8", ONE), ("add", 0, 1), ("store", 1, 2)), True),
+        ((("load", 0), ("cast", "i4", 0), ("cast", "f8", 1), ("store", 1, 2)), True),
+        ((("load", 0), ("cast", "f4", 0), ("cast", "f8", 1), ("store", 1, 2)), True),
+        ((("load", 0), ("cast", "b1", 0), ("add", 1, 1), ("cast", "f8", 2), ("store", 1, 3)), False),
+    ],
+)
+def test_which_loops_report_errors(steps: Any, reports: bool) -> None:
+    """NumPy reports nothing for a comparison with NaN, so that the row of such a loop is not checked."""
+    x, y = np.full(40, 1e300), np.empty(40)
+    loop = Loop((40,), (pointer_of(x), pointer_of(y)), steps)
+    assert may_report(loop) == reports
+    table = Table()
+    table.add(compile_loops([loop])[0], [x.ctypes.data, y.ctypes.data], checks=may_report(loop))
+    found = table.finish()()
+    assert found == 0 if not reports else found in (0, INVALID, OVERFLOW)
+
+
+PLANTED = {
+    "contracted": ("_ARITHMETIC", {"add": "add contract", "multiply": "mul contract", "subtract": "sub"}),
+    "reassociated": ("_ARITHMETIC", {"add": "add reassoc nsz", "multiply": "mul", "subtract": "sub reassoc nsz"}),
+    "NaN": ("_FLOAT_COMPARISONS", {"not_equal": "one"}),
+    "unsigned": ("_COMPARISONS", {"less": "le"}),
+}
+
+
+@pytest.mark.parametrize("fault", PLANTED)
+def test_planted_faults_are_found(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    random = np.random.default_rng(5)
+    x, y, z = (random.standard_normal(4096) for _ in range(3))
+    x[::7] = np.nan if fault == "NaN" else 1
+    whole = random.integers(0, 9, 4096).astype("u4")
+    check: dict[str, Any] = {
+        "contracted": (lambda x, y, z: x * y + z, [("multiply", 0, 1), ("add", 3, 2)], [x, y, z]),
+        "reassociated": (lambda x, y: (x + y) - x, [("add", 0, 1), ("subtract", 2, 0)], [x, y]),
+        "NaN": (np.not_equal, [("not_equal", 0, 1)], [x, y]),
+        "unsigned": (np.less, [("less", 0, 1)], [whole, whole[::-1].copy()]),
+    }
+    elementwise(*check[fault], (4096,))
+    monkeypatch.setattr(build, "_addresses", {})
+    monkeypatch.setattr(operations, *PLANTED[fault])
+    with pytest.raises(AssertionError):
+        elementwise(*check[fault], (4096,))

@@ -53,10 +53,10 @@ def _of(x: Any, op: str, axes: tuple[int, ...], layout: Any) -> tuple[Loop, Any]
 @pytest.mark.parametrize(("op", "dtype"), CASES)
 def test_all_extents(op: str, dtype: str) -> None:
     random = np.random.default_rng(0)
-    for n in EXTENTS:
+    for n in EXTENTS if dtype[0] == "f" else EXTENTS[::3]:
         if n == 0 and op in ("maximum", "minimum"):
             continue
-        for shape, axes in (((n,), (0,)), ((3, n), (1,)), ((n, 5), (0,))):
+        for shape, axes in (((3, n), (1,)), ((n, 5), (0,))):
             x = _plain(dtype, shape, random)
             loop, out = _of(x, op, axes, None)
             assert run(loop, [x, out]) >= 0
@@ -75,7 +75,7 @@ def test_all_subsets_of_axes(op: str, shape: tuple[int, ...]) -> None:
             assert same(out, _reduced(op, x, axes)), (op, shape, axes)
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(st.integers(0, 2**32))
 def test_layouts(seed: int) -> None:
     """What NumPy's iterator does with axes that are swapped, reversed, repeated, or have gaps."""
@@ -107,7 +107,7 @@ def _span(x: Any, random: np.random.Generator) -> Any:
     return random.uniform(0.5, 1.5, size).astype("f4")
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(st.integers(0, 2**32))
 def test_producers_in_the_loop(seed: int) -> None:
     """The values are those of a temporary array in C order, whatever the layouts of the operands."""
@@ -152,7 +152,7 @@ def test_special_numbers(op: str, dtype: str) -> None:
             assert same(out, _reduced(op, x, axes)), (n, axes)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(st.integers(0, 2**32))
 def test_the_sign_of_a_zero(seed: int) -> None:
     """Of zeros with both signs NumPy returns the one that it compares last, which depends on layout and processor."""
