@@ -32,6 +32,9 @@ _CAPSULE = b"numpy_1.24_ufunc_call_info"
 _pointer_in = ctypes.pythonapi.PyCapsule_GetPointer
 _pointer_in.restype, _pointer_in.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
 _PROVED = 256  # results of a product that are compared
+_BY_PLACE = (np.fmax, np.fmin, np.isnan, np.isinf, np.isfinite, np.signbit)
+"""Ufuncs whose loops give other zeros in the rest of a vector, or have faults for results with gaps (NumPy 2.4)."""
+
 _FASTCALL = 0x80  # METH_FASTCALL
 _DATA = object.__basicsize__  # the place in an ndarray of the pointer to its data, its first field
 
@@ -217,7 +220,7 @@ def ufunc_row(ufunc: Any, shape: Sequence[int], pointers: Sequence[Pointer]) -> 
 
     Dimensions are ordered and merged as by NumPy's iterator. For some ufuncs (`exp` of float64, `power`) the bits
     depend on whether strides are negative, and whether NumPy turns them round depends on how they were given: such
-    operands are refused.
+    operands are refused. So are the few ufuncs whose bits depend on the place of an element in a row.
 
     Raises
     ------
@@ -233,14 +236,16 @@ def ufunc_row(ufunc: Any, shape: Sequence[int], pointers: Sequence[Pointer]) -> 
         raise Unsupported(f"{ufunc.__name__} of {len(pointers)} operands, or with core dimensions")
     if 0 in shape:
         raise Unsupported(f"{ufunc.__name__} over {tuple(shape)}, which has no elements")
-    if ufunc in (np.fmax, np.fmin) and pointers[0].dtype in ("f4", "f8"):
-        raise Unsupported(f"{ufunc.__name__}: of zeros with both signs the result depends on the place")
+    if ufunc in _BY_PLACE and pointers[0].dtype in ("f4", "f8"):
+        raise Unsupported(f"{ufunc.__name__} of floats: some results depend on the place")
     if any(stride < 0 for pointer in pointers for stride in pointer.strides):
         raise Unsupported(f"{ufunc.__name__} with negative strides")
     dims, strides = _merged(shape, [pointer.strides for pointer in pointers])
     inner = tuple(each[-1] for each in strides)
-    info, owner = _loop_of(ufunc, tuple(pointer.dtype for pointer in pointers), inner)
     outer = tuple(dims[:-1])
+    if ufunc in (np.power, np.float_power) and outer and inner[1] == 0 and any(strides[1]):
+        raise Unsupported("power with an exponent for each row: NumPy may copy the exponents, or see that one is 2")
+    info, owner = _loop_of(ufunc, tuple(pointer.dtype for pointer in pointers), inner)
     repeat = (outer, tuple(tuple(each[:-1]) for each in strides)) if outer else None
     return Row(info.loop, info.context, info.auxiliary or 0, (dims[-1],), inner, not info.has_no_errors, repeat, owner)
 

@@ -13,6 +13,7 @@ import pytest
 
 from autograd.compiler import build
 from autograd.compiler.loops import Loop, Pointer, pointer_of
+from autograd.compiler.machine import Table
 
 from .running import run
 
@@ -21,7 +22,8 @@ pytestmark = pytest.mark.skipif(not build.is_available(), reason="llvmlite is mi
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of the store, which nobody else may write; it is not made."""
+    """The folder of the store, which nobody else may write; it is not made, and the walker is compiled before."""
+    Table().finish()
     monkeypatch.setenv("RINGTAPE_CODE", str(tmp_path / "above" / "code"))
     monkeypatch.setattr(build, "is_as_safe", lambda path, program: True)  # of the folder for temporary files
     return tmp_path / "above" / "code"
@@ -29,7 +31,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def compiled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The texts that LLVM compiles."""
+    """The texts that LLVM compiles, after the walker's."""
+    Table().finish()
     texts: list[str] = []
     compile_ = build._compiled
     monkeypatch.setattr(build, "_compiled", lambda text: (texts.append(text), compile_(text))[1])
