@@ -18,7 +18,7 @@ import platform
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from functools import cache
+from functools import cache, lru_cache
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 
@@ -27,7 +27,7 @@ from ..files import PrivateFolder, is_as_safe, new_file
 from . import emit
 from .loops import Loop, Unsupported
 
-__all__ = ["compile_loops", "compile_texts", "is_available"]
+__all__ = ["check", "compile_loops", "compile_texts", "is_available"]
 
 _FORMAT = b"ringtape code 1\n"
 _MACHINES = ("x86_64", "aarch64", "arm64")
@@ -88,6 +88,25 @@ _addresses: dict[Any, int] = {}
 _engines: list[Any] = []  # which own the machine code; they are never closed, because addresses are everywhere
 
 
+@lru_cache(maxsize=1024)  # `check` of a loop, and then its compilation; 0.4 ms
+def _text(loop: Loop) -> str:
+    return emit.function_text(loop, _NAME)
+
+
+def check(loop: Loop) -> None:
+    """Raise `Unsupported` if a loop has no compiled form. Nothing is compiled.
+
+    Examples
+    --------
+    >>> from autograd.compiler.loops import Loop, Pointer
+    >>> check(Loop((8,), (Pointer("f4", (4,)),), (("load", 0), ("exp", 0))))
+    Traceback (most recent call last):
+    ...
+    autograd.compiler.loops.Unsupported: exp of 1 operands
+    """
+    _text(loop)
+
+
 def compile_loops(loops: Sequence[Loop]) -> list[int]:
     """The addresses of the functions of loops; those that are not known are compiled.
 
@@ -108,7 +127,7 @@ def compile_loops(loops: Sequence[Loop]) -> list[int]:
         raise Unsupported("machine code: llvmlite is missing, or RINGTAPE_COMPILED=0")
     with _lock:
         new = [loop for loop in dict.fromkeys(loops) if loop not in _addresses]
-        texts = [emit.function_text(loop, _NAME) for loop in new]
+        texts = [_text(loop) for loop in new]
         for loop, (address,) in zip(new, compile_texts(texts, [_NAME]), strict=True):
             _addresses[loop] = address
         return [_addresses[loop] for loop in loops]

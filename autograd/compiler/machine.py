@@ -19,12 +19,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from . import walker
-from .build import compile_loops, compile_texts, is_available
+from .build import check, compile_loops, compile_texts, is_available
 from .loops import Pointer, Unsupported
 from .walker import DIVISION, INVALID, OVERFLOW
 
-__all__ = ["DIVISION", "INVALID", "OVERFLOW", "Operand", "Row", "Table", "Unsupported", "compile_loops", "is_available",
-           "product_row", "ufunc_row", "walk"]  # fmt: skip
+__all__ = ["DIVISION", "INVALID", "OVERFLOW", "Operand", "Row", "Table", "Unsupported", "check", "compile_loops",
+           "is_available", "product_row", "ufunc_row", "walk"]  # fmt: skip
 
 _CAPSULE = b"numpy_1.24_ufunc_call_info"
 """The form in which NumPy gives a loop. Another version of the form has another name, and is refused."""
@@ -146,8 +146,11 @@ class Table:
             checks=row.checks, repeat=row.repeat, owner=row.owner,
         )  # fmt: skip
 
-    def finish(self, bases: int | None = None) -> Callable[..., int]:
+    def finish(self, bases: int | None = None, holds: bool = False) -> Callable[..., int]:
         """A function that makes the calls; its arguments are the bases, NumPy arrays or addresses.
+
+        Other threads of the interpreter run meanwhile, unless it `holds` its lock: to get the lock back from a thread
+        that computes takes up to 5 ms (`sys.getswitchinterval`), so a walk of some microseconds may better keep it.
 
         It returns the floating-point errors seen, a union of `DIVISION`, `OVERFLOW` and `INVALID`; or, if a call does
         not return 0, minus its number minus 1, and the calls after it are not made. The errors of a compiled loop may
@@ -162,7 +165,7 @@ class Table:
             table[place] = start + 8 * at
         given = np.zeros(count + 1, np.int64)
         head = np.array([start, self.rows, moves.ctypes.data, len(moves) // 3, given.ctypes.data, count,
-                         id(np.ndarray), _DATA], np.int64)  # fmt: skip
+                         id(np.ndarray), _DATA, int(holds)], np.int64)  # fmt: skip
         return _function(head.ctypes.data, (head, table, moves, given, *self._kept))
 
 

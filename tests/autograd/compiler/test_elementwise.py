@@ -142,6 +142,16 @@ def test_a_result_may_be_an_operand() -> None:
     assert same(x, needed)
 
 
+def test_an_element_that_is_written_in_each_iteration_is_read_again() -> None:
+    x, total = np.random.default_rng(6).standard_normal((5, 33)), np.zeros(5)
+    needed = total.copy()
+    for column in x.T:
+        needed = needed + column
+    steps = (("load", 0), ("load", 1), ("add", 1, 0), ("store", 1, 2))
+    assert run(Loop((5, 33), (pointer_of(x), Pointer("f8", (8, 0))), steps), [x, total]) == 0
+    assert same(total, needed)
+
+
 def test_a_loop_without_elements_does_nothing() -> None:
     out = np.ones(3)
     loop = Loop((0, 3), (Pointer("f8", (8, 8)),), (("load", 0), ("square", 0), ("store", 0, 1)))

@@ -176,6 +176,29 @@ def test_other_threads_run_during_a_walk() -> None:
     other.join()
 
 
+def test_a_walk_that_holds_the_lock() -> None:
+    """A thread that waits for the interpreter's lock gets it after the walk."""
+    loop = Loop((3_000_000,), (STEP, STEP), (("load", 0), ("sqrt", 0), ("store", 1, 1)))
+    x, y, table = np.ones(3_000_000), np.empty(3_000_000), Table()
+    table.add(compile_loops([loop])[0], [(0, 0), (1, 0)])
+    run = table.finish(holds=True)
+    order: list[str] = []
+    may_begin = threading.Event()
+    thread = threading.Thread(target=lambda: may_begin.wait(60) and order.append("other"))
+    thread.start()
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1000)  # no thread gives the lock away unless it waits
+    try:
+        may_begin.set()
+        order.append("before")
+        run(x, y)
+        order.append("after")
+    finally:
+        sys.setswitchinterval(interval)
+    thread.join()
+    assert order[order.index("before") + 1] == "after" and y[-1] == 1
+
+
 def test_walks_of_different_tables_at_the_same_time() -> None:
     loop = Loop((100_000,), (STEP, STEP), (("load", 0), ("sqrt", 0), ("square", 1), ("store", 1, 2)))
     (address,) = compile_loops([loop])
