@@ -50,8 +50,9 @@ class Unsupported(Exception):
 class Pointer(NamedTuple):
     """An operand of a loop: its dtype, as ``dtype.str`` without byte order, and its strides in bytes.
 
-    There is one stride for each dimension of the loop, the outermost first; 0 where the operand is repeated. Two
-    pointers of a loop never overlap: an operand that is read and written at the same elements is one pointer.
+    There is one stride for each dimension of the loop, the outermost first; 0 where the operand is repeated. A pointer
+    that is written overlaps no other one: an operand that is read and written at the same elements is one pointer.
+    Addresses are aligned to the item.
     """
 
     dtype: str

@@ -497,8 +497,6 @@ def _row_text(
     if lanes > 1 and not is_pairwise and n >= 2 * _WIDE and (len(made.shape) == 1 or made.shape[-1] % _WIDE == 0):
         lanes = _WIDE
     start, identity = "%start", _identity(op, dtype)
-    if is_pairwise:
-        identity = literal(dtype, -0.0)
     if _is_in_sequence(op, dtype):
         identity = "%before"
     if is_pairwise and n > _BLOCK:

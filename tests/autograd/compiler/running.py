@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import pytest
 
+from autograd.compiler import build
 from autograd.compiler.loops import Loop, pointer_of
 from autograd.compiler.machine import Table, compile_loops
 
@@ -42,6 +44,12 @@ def run(loop: Loop, arrays: Sequence[Any]) -> int:
     table = Table()
     table.add(address, [(k, 0) for k in range(len(arrays))], checks=True)
     return table.finish()(*arrays)
+
+
+def forget(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No loop is known, as in a new process, nor its text."""
+    monkeypatch.setattr(build, "_addresses", {})
+    monkeypatch.setattr(build, "_text", build._text.__wrapped__)
 
 
 def made(shape: Sequence[int], dtype: str, random: np.random.Generator) -> Any:

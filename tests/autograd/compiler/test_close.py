@@ -11,7 +11,7 @@ from autograd.compiler import close
 from autograd.compiler.loops import CLOSE_STEPS, Loop, pointer_of
 from autograd.compiler.machine import is_available
 
-from .running import run
+from .running import forget, run
 
 pytestmark = [
     pytest.mark.skipif(not is_available(), reason="llvmlite is missing, or RINGTAPE_COMPILED=0"),
@@ -77,11 +77,9 @@ def test_special_values(name: str, dtype: str) -> None:
 
 
 def test_one_term_less_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    from autograd.compiler import build
-
     monkeypatch.setattr(close, "_TERMS", {"f4": 6, "f8": 12})
     monkeypatch.setattr(close, "_LOG", {dtype: each[:-1] for dtype, each in close._LOG.items()})
-    monkeypatch.setattr(build, "_addresses", {})
+    forget(monkeypatch)
     with np.errstate(all="ignore"):
         for name in ("exp_close", "log_close"):
             x = _operands(name, "f4")

@@ -14,7 +14,7 @@ from autograd.compiler import build, operations
 from autograd.compiler.loops import UFUNCS, Loop, Pointer, Unsupported, dtypes_of, may_report, pointer_of
 from autograd.compiler.machine import INVALID, OVERFLOW, Table, compile_loops, is_available
 
-from .running import DTYPES, SPECIAL, elementwise, made, numbers, run, same
+from .running import DTYPES, SPECIAL, elementwise, forget, made, numbers, run, same
 
 pytestmark = pytest.mark.skipif(not is_available(), reason="llvmlite is missing, or RINGTAPE_COMPILED=0")
 
@@ -133,6 +133,12 @@ def test_chains(data: st.DataObject) -> None:
         assert same(found, each), loop
 
 
+def test_operands_that_are_only_read_may_overlap() -> None:
+    x = np.random.default_rng(7).standard_normal(100)
+    elementwise(np.subtract, [("subtract", 0, 1)], [x[1:], x[:-1]], (99,))
+    elementwise(np.multiply, [("multiply", 0, 1)], [x[:30, None], x[None, :30]], (30, 30))
+
+
 def test_a_result_may_be_an_operand() -> None:
     x = np.arange(37, dtype="f4")
     needed = (x + 1) * x
@@ -229,7 +235,7 @@ def test_planted_faults_are_found(fault: str, monkeypatch: pytest.MonkeyPatch) -
         "unsigned": (np.less, [("less", 0, 1)], [whole, whole[::-1].copy()]),
     }
     elementwise(*check[fault], (4096,))
-    monkeypatch.setattr(build, "_addresses", {})
+    forget(monkeypatch)
     monkeypatch.setattr(operations, *PLANTED[fault])
     with pytest.raises(AssertionError):
         elementwise(*check[fault], (4096,))

@@ -311,6 +311,14 @@ def test_products(seed: int, function: str) -> None:
     assert same(out, needed)
 
 
+def test_a_product_that_adds_in_another_order_is_refused() -> None:
+    """`dot` copies an operand with gaps, and `matmul` does not."""
+    a, b, out = Operand("f8", (64,), (8,)), Operand("f8", (64, 3), (48, 16)), Operand("f8", (3,), (8,))
+    with pytest.raises(Unsupported, match="order"):
+        product_row(a, b, out, "dot")
+    assert product_row(a, b, out, "matmul").dims == (1, 1, 64, 3)
+
+
 def test_what_is_no_product_is_refused() -> None:
     a, b, out = Operand("f4", (4, 8), (32, 4)), Operand("f4", (8, 2), (8, 4)), Operand("f4", (4, 2), (8, 4))
     assert product_row(a, b, out).dims == (1, 4, 8, 2)

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autograd.compiler import build, reductions
+from autograd.compiler import reductions
 from autograd.compiler.emit import function_text
 from autograd.compiler.loops import REDUCTIONS, Loop, Pointer, Unsupported, pointer_of
 from autograd.compiler.machine import compile_loops, is_available
 from autograd.compiler.operations import literal
 
-from .running import made, numbers, run, same
+from .running import forget, made, numbers, run, same
 
 pytestmark = pytest.mark.skipif(not is_available(), reason="llvmlite is missing, or RINGTAPE_COMPILED=0")
 
@@ -275,7 +275,7 @@ def test_planted_faults_are_found(name: str, fault: Any, monkeypatch: pytest.Mon
         return results
 
     assert all(found())
-    monkeypatch.setattr(build, "_addresses", {})
+    forget(monkeypatch)
     monkeypatch.setattr(reductions, "_is_pairwise", lambda dtype: True)
     monkeypatch.setattr(reductions, name, fault)
     assert not all(found())

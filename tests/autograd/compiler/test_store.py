@@ -15,7 +15,7 @@ from autograd.compiler import build
 from autograd.compiler.loops import Loop, Pointer, pointer_of
 from autograd.compiler.machine import Table
 
-from .running import run
+from .running import forget, run
 
 pytestmark = pytest.mark.skipif(not build.is_available(), reason="llvmlite is missing, or RINGTAPE_COMPILED=0")
 
@@ -39,11 +39,6 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return texts
 
 
-def _forget(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in a new process, no loop is known."""
-    monkeypatch.setattr(build, "_addresses", {})
-
-
 def _works(n: int = 5) -> bool:
     x, y = np.arange(float(n)), np.zeros(n)
     loop = Loop((n,), (pointer_of(x), pointer_of(y)), (("load", 0), ("square", 0), ("add", 1, 0), ("store", 1, 2)))
@@ -51,11 +46,11 @@ def _works(n: int = 5) -> bool:
 
 
 def test_code_is_kept_and_loaded(folder: Path, compiled: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    _forget(monkeypatch)
+    forget(monkeypatch)
     assert _works() and len(compiled) == 1
     (file,) = folder.iterdir()
     assert folder.stat().st_mode & 0o777 == 0o700 and file.stat().st_mode & 0o777 == 0o600
-    _forget(monkeypatch)
+    forget(monkeypatch)
     assert _works() and len(compiled) == 1
     assert _works() and [*folder.iterdir()] == [file]
 
@@ -64,7 +59,7 @@ def test_code_is_kept_and_loaded(folder: Path, compiled: list[str], monkeypatch:
 def test_a_damaged_file_counts_as_missing(
     folder: Path, compiled: list[str], monkeypatch: pytest.MonkeyPatch, damage: str, tmp_path: Path
 ) -> None:
-    _forget(monkeypatch)
+    forget(monkeypatch)
     assert _works()
     (file,) = folder.iterdir()
     data = file.read_bytes()
@@ -77,7 +72,7 @@ def test_a_damaged_file_counts_as_missing(
         at = len(data) // 2
         file.write_bytes({"cut": data[:at], "changed": data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :], "empty": b"",
                           "other format": b"ringtape code 0\n" + data[len(build._FORMAT) :]}[damage])  # fmt: skip
-    _forget(monkeypatch)
+    forget(monkeypatch)
     assert _works() and len(compiled) == 2
     if damage != "folder":
         assert file.read_bytes() == data and not file.is_symlink()
@@ -86,12 +81,12 @@ def test_a_damaged_file_counts_as_missing(
 
 def test_other_code_has_another_name(folder: Path, compiled: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """For other features of the processor, or another version, code is compiled again."""
-    _forget(monkeypatch)
+    forget(monkeypatch)
     assert _works() and _works(6)
     made = build._machine()
     other = made._replace(identity=made.identity + b"+future")
     monkeypatch.setattr(build, "_machine", lambda: other)
-    _forget(monkeypatch)
+    forget(monkeypatch)
     assert _works() and len(compiled) == 3 == len([*folder.iterdir()])
 
 
@@ -101,16 +96,16 @@ def test_a_folder_that_is_not_private_is_not_used(
 ) -> None:
     folder.mkdir(parents=True)
     folder.chmod(mode)
-    _forget(monkeypatch)
+    forget(monkeypatch)
     assert _works() and len(compiled) == 1 and not [*folder.iterdir()]
 
 
 def test_a_folder_of_another_user_is_not_used(
     folder: Path, compiled: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _forget(monkeypatch)
+    forget(monkeypatch)
     assert _works()
-    _forget(monkeypatch)
+    forget(monkeypatch)
     me = os.geteuid()
     monkeypatch.setattr(os, "geteuid", lambda: me + 1)
     assert _works() and len(compiled) == 2
@@ -123,19 +118,19 @@ def test_a_folder_below_one_that_others_may_write_is_not_used(
     monkeypatch.setenv("RINGTAPE_CODE", str(folder))
     folder.parent.mkdir()
     folder.parent.chmod(0o777)
-    _forget(monkeypatch)
+    forget(monkeypatch)
     assert _works() and not [*folder.iterdir()]
 
 
 def test_a_folder_that_cannot_be_made(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder.parent.write_text("a file")
-    _forget(monkeypatch)
+    forget(monkeypatch)
     assert _works()
 
 
 def test_no_store(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RINGTAPE_CODE", "none")
-    _forget(monkeypatch)
+    forget(monkeypatch)
     assert _works() and not folder.exists()
 
 
@@ -151,14 +146,14 @@ def test_a_full_disk_is_no_error(folder: Path, monkeypatch: pytest.MonkeyPatch) 
     def fail(*_: Any, **__: Any) -> Any:
         raise OSError(28, "No space left on device")
 
-    _forget(monkeypatch)
+    forget(monkeypatch)
     monkeypatch.setattr(build, "new_file", fail)
     assert _works() and not [*folder.iterdir()]
 
 
 def test_the_oldest_files_are_removed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(build, "_MOST_FILES", 4)
-    _forget(monkeypatch)
+    forget(monkeypatch)
     for n in range(1, 5):
         assert _works(n)
     before = {*folder.iterdir()}
