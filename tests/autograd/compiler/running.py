@@ -49,7 +49,7 @@ def run(loop: Loop, arrays: Sequence[Any]) -> int:
 def forget(monkeypatch: pytest.MonkeyPatch) -> None:
     """No loop is known, as in a new process, nor its text."""
     monkeypatch.setattr(build, "_addresses", {})
-    monkeypatch.setattr(build, "_text", build._text.__wrapped__)
+    monkeypatch.setattr(build, "_text", getattr(build._text, "__wrapped__", build._text))  # without its cache
 
 
 def made(shape: Sequence[int], dtype: str, random: np.random.Generator) -> Any:
