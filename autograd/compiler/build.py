@@ -85,6 +85,7 @@ def _machine() -> _Machine:
 
 
 _addresses: dict[Any, int] = {}
+_compiled_addresses = set[int]()
 _engines: list[Any] = []  # which own the machine code; they are never closed, because addresses are everywhere
 
 
@@ -130,7 +131,13 @@ def compile_loops(loops: Sequence[Loop]) -> list[int]:
         texts = [_text(loop) for loop in new]
         for loop, (address,) in zip(new, compile_texts(texts, [_NAME]), strict=True):
             _addresses[loop] = address
+            _compiled_addresses.add(address)
         return [_addresses[loop] for loop in loops]
+
+
+def is_compiled(address: int) -> bool:
+    """Whether it is the address of a function that `compile_loops` has made."""
+    return address in _compiled_addresses
 
 
 def compile_texts(texts: Sequence[str], names: Sequence[str]) -> list[list[int]]:

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from . import walker
-from .build import check, compile_loops, compile_texts, is_available
+from .build import check, compile_loops, compile_texts, is_available, is_compiled
 from .loops import Pointer, Unsupported
 from .walker import DIVISION, INVALID, OVERFLOW
 
@@ -117,7 +117,8 @@ class Table:
         """
         n, at = len(pointers), len(self._words)
         extents, steps = repeat or ((), ())
-        words = [0, function, context, auxiliary, int(checks), 0, 0, len(extents), n]
+        clears = not is_compiled(function)
+        words = [0, function, context, auxiliary, checks + 2 * clears, 0, 0, len(extents), n]
         for pointer in pointers:
             if isinstance(pointer, tuple):
                 base, offset = pointer

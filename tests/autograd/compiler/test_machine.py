@@ -159,6 +159,24 @@ def test_errors_of_rows_that_are_not_checked_do_not_count() -> None:
         assert table.finish()() == needed
 
 
+@pytest.mark.parametrize("name", ["maximum", "greater", "tanh", "negative", "absolute", "logical_and"])
+def test_errors_are_kept_by_rows_that_clear_the_flags(name: str) -> None:
+    """NumPy's loops for comparisons and others clear the flags that earlier rows have raised."""
+    ufunc, x, zero, out = getattr(np, name), np.ones(40), np.zeros(40), np.empty(40)
+    to = np.empty(40, ufunc(x, *[x] * (ufunc.nin - 1)).dtype)
+    loop = Loop((40,), (STEP, STEP, STEP), (("load", 0), ("load", 1), ("divide", 0, 1), ("store", 2, 2)))
+    for is_compiled in (True, False):
+        for checks in (True, False):
+            table = Table()
+            if is_compiled:
+                table.add(compile_loops([loop])[0], [(0, 0), (1, 0), (2, 0)], checks=True)
+            else:
+                table.add_row(ufunc_row(np.divide, (40,), [STEP] * 3), [(0, 0), (1, 0), (2, 0)])
+            row = ufunc_row(ufunc, (40,), [*[STEP] * ufunc.nin, pointer_of(to)])
+            table.add_row(row._replace(checks=checks), [*[(0, 0)] * ufunc.nin, (3, 0)])
+            assert table.finish()(x, zero, out, to) == DIVISION
+
+
 def test_other_threads_run_during_a_walk() -> None:
     """A row waits for another thread, which can go on only if the walk does not hold the interpreter's lock."""
     has_begun, may_end = threading.Event(), threading.Event()

@@ -180,6 +180,22 @@ def test_the_sign_of_a_zero(seed: int) -> None:
     assert same(out, _reduced(op, x, axes)), (shape, x.strides, axes, op)
 
 
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+@pytest.mark.parametrize("op", ["maximum", "minimum"])
+def test_all_pairs_of_zeros(op: str, dtype: str) -> None:
+    """In a row of their own; and one in the first row of a result, the other in the second."""
+    other = -1 if op == "maximum" else 1
+    for n in (5, 9, 17, 18, 40, 67):
+        pairs = list(itertools.permutations(range(n), 2))[:: 1 if n < 20 else 3]
+        alone, two = np.full((len(pairs), n), other, dtype), np.full((2, len(pairs), n), other, dtype)
+        for row, (i, j) in enumerate(pairs):
+            alone[row, i], alone[row, j] = two[0, row, i], two[1, row, j] = 0.0, -0.0
+        for x, axes in ((alone, (1,)), (two, (0, 2)), (two[:, :, ::-1].copy(), (0, 2))):
+            loop, out = _of(x, op, axes, None)
+            assert run(loop, [x, out]) >= 0
+            assert same(out, _reduced(op, x, axes)), (n, axes)
+
+
 def test_a_reduction_without_axes_of_more_than_one_element() -> None:
     x = np.array([[-0.0, 1.0]])
     for axes in ((), (0,)):
