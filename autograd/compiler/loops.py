@@ -3,18 +3,21 @@
 A `Loop` has no addresses, so it is the key of its compiled code. Its steps are in static single assignment form: value
 number k is the result of ``steps[k]``.
 
-=================================================  ==================================================================
+=================================================  ====================================================================
 ``("load", k)``                                    the element of pointer k
 ``("constant", dtype, hex)``                       the number with these bytes
 ``(ufunc, i, ...)``                                the inner loop of a NumPy ufunc, by its name, on values of one dtype
+``("exp_close", i)``, and others of `CLOSE_STEPS`  close to NumPy's value, not its bits: `close`
 ``("where", c, i, j)``                             value i where the boolean c holds, else j
 ``("cast", dtype, i)``                             as ``astype``
 ``("store", k, i)``                                writes value i to pointer k
 ``("load_at", k, ((i, stride, n), ...))``          a gather: the address of pointer k, plus index i times stride
 ``("store_at", k, ((i, stride, n), ...), v)``      a scatter, in C order of the loop
 ``("add_at", k, ((i, stride, n), ...), v)``        as ``np.add.at``
-``("reduce", op, k, i, axes)``, or with `layout`   the last step: ``np.<op>.reduce`` of all values i over `axes`
-=================================================  ==================================================================
+``("reduce", op, k, i, axes)``, or with `layout`   the last step: ``np.<op>.reduce`` of all values i over `axes`, or
+                                                   ``np.argmax``, ``np.argmin`` over one axis; `layout` are the strides
+                                                   of the array that NumPy would reduce, None for C order
+=================================================  ====================================================================
 
 An index below zero counts from the end of the extent n; one out of range ends the loop, which then returns 1. The bits
 of each value are NumPy's; only the sign and payload of a NaN that arithmetic makes are not promised.
@@ -27,7 +30,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-__all__ = ["UFUNCS", "Loop", "Pointer", "Unsupported", "contiguous", "dtypes_of", "pointer_of"]
+__all__ = [
+    "CLOSE_STEPS",
+    "REDUCTIONS",
+    "UFUNCS",
+    "Loop",
+    "Pointer",
+    "Unsupported",
+    "contiguous",
+    "dtypes_of",
+    "pointer_of",
+]
 
 
 class Unsupported(Exception):
@@ -37,8 +50,9 @@ class Unsupported(Exception):
 class Pointer(NamedTuple):
     """An operand of a loop: its dtype, as ``dtype.str`` without byte order, and its strides in bytes.
 
-    There is one stride for each dimension of the loop, the outermost first; 0 where the operand is repeated. Two
-    pointers of a loop never overlap: an operand that is read and written at the same elements is one pointer.
+    There is one stride for each dimension of the loop, the outermost first; 0 where the operand is repeated. A pointer
+    that is written overlaps no other one: an operand that is read and written at the same elements is one pointer.
+    Addresses are aligned to the item.
     """
 
     dtype: str
@@ -84,11 +98,14 @@ UFUNCS: dict[str, tuple[int, tuple[str, ...], str]] = {
     **dict.fromkeys(("bitwise_and", "bitwise_or", "bitwise_xor"), (2, (*_INTEGERS, "b1"), "")),
     "invert": (1, (*_INTEGERS, "b1"), ""),
 }
-"""By name of a ufunc: the number of operands, their dtypes, and the dtype of the result; "" for that of the operands."""
+"""By name of a ufunc: the number of operands, their dtypes, and the dtype of the result, "" for the operands' one."""
+
+CLOSE_STEPS = ("exp_close", "log_close", "tanh_close", "sigmoid_close")
+"""Functions of floats that are close to NumPy's, in vectors: `close` states their errors."""
 
 REDUCTIONS = {
     "add": _NUMBERS, "multiply": _NUMBERS, "maximum": _ALL, "minimum": _ALL,
-    "logical_and": ("b1",), "logical_or": ("b1",),
+    "logical_and": ("b1",), "logical_or": ("b1",), "argmax": _ALL, "argmin": _ALL,
 }  # fmt: skip
 
 
@@ -101,7 +118,8 @@ def pointer_of(array: Any, shape: Sequence[int] | None = None) -> Pointer:
     Pointer(dtype='f4', strides=(0, 4))
     """
     view = array if shape is None else np.broadcast_to(array, shape)
-    return Pointer(array.dtype.str[1:], tuple(0 if n == 1 else s for n, s in zip(view.shape, view.strides, strict=True)))
+    strides = zip(view.shape, view.strides, strict=True)
+    return Pointer(array.dtype.str[1:], tuple(0 if n == 1 else stride for n, stride in strides))
 
 
 def contiguous(shape: Sequence[int], itemsize: int) -> tuple[int, ...]:
@@ -148,6 +166,35 @@ def dtypes_of(loop: Loop) -> list[str]:
     return found
 
 
+_REPORTING = ("add", "subtract", "multiply", "divide", "square", "sqrt", "reciprocal", "add_at")
+
+
+def may_report(loop: Loop) -> bool:
+    """Whether NumPy's functions for the steps of a loop may report floating-point errors.
+
+    Comparisons and extremes of NaN report none in NumPy, but raise flags in compiled code. A row whose loop has no
+    other steps is added to a table with ``checks=False``.
+
+    Examples
+    --------
+    >>> x = Pointer("f4", (4,))
+    >>> may_report(Loop((8,), (x, x), (("load", 0), ("maximum", 0, 0), ("store", 1, 1))))
+    False
+    >>> may_report(Loop((8,), (x, x), (("load", 0), ("square", 0), ("store", 1, 1))))
+    True
+    """
+    dtypes = dtypes_of(loop)
+    for at, (name, *given) in enumerate(loop.steps):
+        if name == "cast" and dtypes[given[1]] in _FLOATS and given[0] in ("f4", *_INTEGERS):
+            return True
+        if name == "reduce" and given[0] in ("add", "multiply") and dtypes[given[2]] in _FLOATS:
+            return True
+        of = loop.pointers[given[0]].dtype if name == "add_at" else dtypes[at]
+        if name in _REPORTING and of in _FLOATS:
+            return True
+    return False
+
+
 def _dtype(
     name: str, given: Sequence[Any], found: Sequence[str], pointers: Sequence[Pointer], ndim: int, is_last: bool
 ) -> str:
@@ -170,7 +217,7 @@ def _dtype(
     if name == "cast":
         dtype, i = given
         _needed(dtype in _ALL, f"cast to {dtype}")
-        _needed(not (of(i) in _FLOATS and dtype == "u4"), "cast of floats to u4: what is below zero depends on the place")
+        _needed(dtype != "u4" or of(i) not in _FLOATS, "cast of floats to u4: of some the result depends on the place")
         return str(dtype)
     if name == "store":
         k, i = given
@@ -189,10 +236,17 @@ def _dtype(
         op, k, i, axes, *layout = given
         _needed(is_last, "a reduction that is not the last step")
         _needed(of(i) in REDUCTIONS.get(op, ()), f"{op}.reduce of {of(i)}")
-        _needed(pointers[k].dtype == of(i), f"{op}.reduce of {of(i)} to {pointers[k].dtype}")
+        is_place = op in ("argmax", "argmin")
+        needed = "i8" if is_place else of(i)
+        _needed(pointers[k].dtype == needed, f"{op}.reduce of {of(i)} to {pointers[k].dtype}")
+        _needed(not is_place or len(axes) == 1, f"{op} over the axes {axes}")
         _needed(all(0 <= a < ndim and pointers[k].strides[a] == 0 for a in axes), f"axes {axes} of the result")
         _needed(not layout or layout[0] is None or len(layout[0]) == ndim, f"layout {layout}")
         return ""
+    if name in CLOSE_STEPS:
+        (i,) = given
+        _needed(of(i) in _FLOATS, f"{name} of {of(i)}")
+        return of(i)
     count, dtypes, result = UFUNCS.get(name, (0, (), ""))
     _needed(count == len(given) > 0, f"{name} of {len(given)} operands")
     kinds = {of(i) for i in given}

@@ -1,8 +1,8 @@
 """Tables of calls that machine code makes: compiled loops, NumPy's inner loops, and its products.
 
 `compile_loops` gives the addresses of loops, `ufunc_row` and `product_row` those of NumPy's own; a `Table` holds the
-calls, and `Table.finish` makes the function that runs them (`walker` describes the words of a table). All functions have
-the form of NumPy's inner loops, ``int f(context, char **pointers, int64 *dims, int64 *strides, auxiliary)``.
+calls, and `Table.finish` makes the function that runs them (`walker` describes the words of a table). All functions
+have the form of NumPy's inner loops, ``int f(context, char **pointers, int64 *dims, int64 *strides, auxiliary)``.
 
 Inner loops check nothing: arrays are aligned, have the loop's dtypes, and lie apart, except that the result of an
 elementwise ufunc may be one of its operands.
@@ -19,12 +19,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from . import walker
-from .build import compile_loops, compile_texts, is_available
+from .build import check, compile_loops, compile_texts, is_available, is_compiled
 from .loops import Pointer, Unsupported
 from .walker import DIVISION, INVALID, OVERFLOW
 
-__all__ = ["DIVISION", "INVALID", "OVERFLOW", "Operand", "Row", "Table", "Unsupported", "compile_loops", "is_available",
-           "loop_of", "product_row", "ufunc_row", "walk"]  # fmt: skip
+__all__ = ["DIVISION", "INVALID", "OVERFLOW", "Operand", "Row", "Table", "Unsupported", "check", "compile_loops",
+           "is_available", "loop_of", "product_row", "ufunc_row", "walk"]  # fmt: skip
 
 _CAPSULE = b"numpy_1.24_ufunc_call_info"
 """The form in which NumPy gives a loop. Another version of the form has another name, and is refused."""
@@ -32,6 +32,9 @@ _CAPSULE = b"numpy_1.24_ufunc_call_info"
 _pointer_in = ctypes.pythonapi.PyCapsule_GetPointer
 _pointer_in.restype, _pointer_in.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
 _PROVED = 256  # results of a product that are compared
+_BY_PLACE = (np.fmax, np.fmin, np.isnan, np.isinf, np.isfinite, np.signbit)
+"""Ufuncs whose loops give other zeros in the rest of a vector, or have faults for results with gaps (NumPy 2.4)."""
+
 _FASTCALL = 0x80  # METH_FASTCALL
 _DATA = object.__basicsize__  # the place in an ndarray of the pointer to its data, its first field
 
@@ -76,7 +79,7 @@ class Table:
     >>> x, y = np.arange(4.0), np.zeros(4)
     >>> table = Table()
     >>> if is_available():
-    ...     table.add_row(ufunc_row(np.square, (4,), [Pointer("f8", (8,))] * 2), [(0, 0), y.ctypes.data])
+    ...     _ = table.add_row(ufunc_row(np.square, (4,), [Pointer("f8", (8,))] * 2), [(0, 0), y.ctypes.data])
     ...     run = table.finish()
     ...     assert run(x) == 0 and (y == x * x).all()
     """
@@ -114,7 +117,8 @@ class Table:
         """
         n, at = len(pointers), len(self._words)
         extents, steps = repeat or ((), ())
-        words = [0, function, context, auxiliary, int(checks), 0, 0, len(extents), n]
+        clears = not is_compiled(function)
+        words = [0, function, context, auxiliary, checks + 2 * clears, 0, 0, len(extents), n]
         for pointer in pointers:
             if isinstance(pointer, tuple):
                 base, offset = pointer
@@ -143,12 +147,15 @@ class Table:
             checks=row.checks, repeat=row.repeat, owner=row.owner,
         )  # fmt: skip
 
-    def finish(self, bases: int | None = None) -> Callable[..., int]:
+    def finish(self, bases: int | None = None, holds: bool = False) -> Callable[..., int]:
         """A function that makes the calls; its arguments are the bases, NumPy arrays or addresses.
 
-        It returns the floating-point errors seen, an union of `DIVISION`, `OVERFLOW` and `INVALID`; or, if a call does
-        not return 0, minus its number minus 1, and the calls after it are not made. The errors of a compiled loop may be
-        too many (a comparison with a NaN counts as invalid), never too few.
+        Other threads of the interpreter run meanwhile, unless it `holds` its lock: to get the lock back from a thread
+        that computes takes up to 5 ms (`sys.getswitchinterval`), so a walk of some microseconds may better keep it.
+
+        It returns the floating-point errors seen, a union of `DIVISION`, `OVERFLOW` and `INVALID`; or, if a call does
+        not return 0, minus its number minus 1, and the calls after it are not made. The errors of a compiled loop may
+        be too many (a comparison with a NaN counts as invalid), never too few.
 
         The function may not run twice at the same time. It holds the table, not the arrays of its pointers.
         """
@@ -159,7 +166,7 @@ class Table:
             table[place] = start + 8 * at
         given = np.zeros(count + 1, np.int64)
         head = np.array([start, self.rows, moves.ctypes.data, len(moves) // 3, given.ctypes.data, count,
-                         id(np.ndarray), _DATA], np.int64)  # fmt: skip
+                         id(np.ndarray), _DATA, int(holds)], np.int64)  # fmt: skip
         return _function(head.ctypes.data, (head, table, moves, given, *self._kept))
 
 
@@ -207,7 +214,7 @@ def _walk() -> Any:
 
 
 def walk(table: int, rows: int, moves: int, moved: int, bases: int = 0) -> int:
-    """Make the calls of a table, all given by their addresses; `Table.finish` makes a function that is called faster."""
+    """Make the calls of a table, all given by addresses; `Table.finish` makes a function that is called faster."""
     return int(_walk()(table, rows, moves, moved, bases))
 
 
@@ -215,15 +222,14 @@ def walk(table: int, rows: int, moves: int, moved: int, bases: int = 0) -> int:
 def ufunc_row(ufunc: Any, shape: Sequence[int], pointers: Sequence[Pointer]) -> Row:
     """The row of a ufunc's inner loop over a shape, with the bits of the ufunc; the last pointers are its results.
 
-    Dimensions are merged where they can be, and the longest of those that are left is the inner one: over which the loop
-    runs has no effect on an element, but which element is beside which has one where NumPy treats the last elements of a
-    row otherwise, as in ``exp`` of some processors. So the inner one is that of NumPy's iterator: the one with the
-    smallest strides.
+    Dimensions are ordered and merged as by NumPy's iterator. For some ufuncs (`exp` of float64, `power`) the bits
+    depend on whether strides are negative, and whether NumPy turns them round depends on how they were given: such
+    operands are refused. So are the few ufuncs whose bits depend on the place of an element in a row.
 
     Raises
     ------
     Unsupported
-        NumPy would convert an operand, or the loop needs Python.
+        NumPy would convert an operand, a stride is negative, or the loop needs Python.
 
     Examples
     --------
@@ -234,8 +240,14 @@ def ufunc_row(ufunc: Any, shape: Sequence[int], pointers: Sequence[Pointer]) -> 
         raise Unsupported(f"{ufunc.__name__} of {len(pointers)} operands, or with core dimensions")
     if 0 in shape:
         raise Unsupported(f"{ufunc.__name__} over {tuple(shape)}, which has no elements")
+    if ufunc in _BY_PLACE and pointers[0].dtype in ("f4", "f8"):
+        raise Unsupported(f"{ufunc.__name__} of floats: some results depend on the place")
+    if any(stride < 0 for pointer in pointers for stride in pointer.strides):
+        raise Unsupported(f"{ufunc.__name__} with negative strides")
     dims, strides = _merged(shape, [pointer.strides for pointer in pointers])
     inner = tuple(each[-1] for each in strides)
+    if ufunc in (np.power, np.float_power) and len(dims) > 1 and inner[1] == 0 and any(strides[1]):
+        raise Unsupported("power with an exponent for each row: NumPy may copy the exponents, or see that one is 2")
     info, owner = loop_of(ufunc, tuple(pointer.dtype for pointer in pointers), inner)
     outer = tuple(dims[:-1]) or (1,)  # some loops move the pointers that they are given: those of a repeated call
     repeat = outer, tuple(tuple(each[:-1]) or (0,) for each in strides)
@@ -253,7 +265,7 @@ def loop_of(ufunc: Any, dtypes: tuple[str, ...], strides: tuple[int, ...]) -> tu
     except (AttributeError, TypeError, ValueError) as error:
         raise Unsupported(f"{ufunc.__name__} of {dtypes}: {error}") from None
     if tuple(resolved) != given or info.requires_python:
-        raise Unsupported(f"{ufunc.__name__} of {dtypes}: NumPy computes it in {tuple(map(str, resolved))}, or by Python")
+        raise Unsupported(f"{ufunc.__name__} of {dtypes}: NumPy computes it in {[*map(str, resolved)]}, or by Python")
     return info, capsule
 
 
@@ -360,13 +372,13 @@ def _product(a: Operand, b: Operand, out: Operand, function: str) -> Row:
     # A missing dimension has one element; its stride is that of an array with this dimension.
     (m, k), a_core = (a.shape[-2:], a.strides[-2:]) if len(a.shape) > 1 else (
         (1, a.shape[0]), (a.shape[0] * a.strides[0], a.strides[0]))  # fmt: skip
-    (l, n), b_core = (b.shape[-2:], b.strides[-2:]) if len(b.shape) > 1 else ((b.shape[0], 1), (b.strides[0], size))
+    (rows, n), b_core = (b.shape[-2:], b.strides[-2:]) if len(b.shape) > 1 else ((b.shape[0], 1), (b.strides[0], size))
     core = (m,) * (len(a.shape) > 1) + (n,) * (len(b.shape) > 1)
     batch = out.shape[: len(out.shape) - len(core)]
     given = tuple(out.strides[len(batch) :])
     row_stride = given[0] if len(a.shape) > 1 else n * (given[-1] if given else size)
     column_stride = given[-1] if len(b.shape) > 1 else size
-    if k != l or out.shape[len(batch) :] != core or function not in ("matmul", "dot"):
+    if k != rows or out.shape[len(batch) :] != core or function not in ("matmul", "dot"):
         raise Unsupported(f"{function} of {a.shape} and {b.shape} to {out.shape}")
     outer = []
     for each, inner in ((a, 2), (b, 2), (out, len(core))):
