@@ -129,7 +129,11 @@ class Table:
         if extents:
             if len(steps) != n or min(extents) < 1:
                 raise Unsupported(f"a repeated call over {extents} with strides {steps}")
-            words += [*extents, *(step[d] for d in range(len(extents)) for step in steps), *[0] * (2 * n + len(extents))]
+            words += [
+                *extents,
+                *(step[d] for d in range(len(extents)) for step in steps),
+                *[0] * (2 * n + len(extents)),
+            ]
         for place, values in ((5, dims), (6, strides)):
             if values:
                 self._inner.append((at + place, at + len(words)))

@@ -127,7 +127,14 @@ class Node:
         self, kind: str, function: Any, outs: tuple[Operand, ...], ins: tuple[Any, ...], dtypes: tuple[Any, ...] = (),
         **words: Any,
     ):  # fmt: skip
-        self.kind, self.function, self.outs, self.ins, self.dtypes, self.words = kind, function, outs, ins, dtypes, words
+        self.kind, self.function, self.outs, self.ins, self.dtypes, self.words = (
+            kind,
+            function,
+            outs,
+            ins,
+            dtypes,
+            words,
+        )
         self.row = -1
 
     def with_ins(self, ins: Sequence[Any]) -> Node:

@@ -83,7 +83,9 @@ def is_compiled(node: Node) -> bool:
     """Whether a node is part of a loop, not a call of NumPy's own."""
     if node.kind == "ufunc":
         known = UFUNCS.get(name_of(node))
-        return node.function in (np.where, np.positive) or (known is not None and all(d.str[1:] in known[1] for d in node.dtypes[:1]))
+        return node.function in (np.where, np.positive) or (
+            known is not None and all(d.str[1:] in known[1] for d in node.dtypes[:1])
+        )
     return node.kind in ("reduce", "gather", "scatter", "add_at", "guard")
 
 
@@ -343,9 +345,8 @@ class _Writer:
         else:  # a scatter
             given, *_ = node.ins
             value = self.value(given, node.dtypes[0])
-            self._last.append((
-                "store_at" if kind == "scatter" else "add_at", self.pointer(node.words["place"]), self.pairs(node), value
-            ))  # fmt: skip
+            name = "store_at" if kind == "scatter" else "add_at"
+            self._last.append((name, self.pointer(node.words["place"]), self.pairs(node), value))
 
     def pairs(self, node: Node) -> tuple[Any, ...]:
         indices = node.ins[1:]

@@ -111,7 +111,7 @@ class Memory:
                 x = buffer.array
                 start = x.ctypes.data - buffer.low
                 memory = (ctypes.c_uint8 * max(buffer.size, 1)).from_address(start)
-                found = np.frombuffer(memory, np.uint8), buffer.low
+                found = np.frombuffer(memoryview(memory), np.uint8), buffer.low
                 self.kept.append(x)
             else:
                 raise Refused(f"a {buffer.kind} that moves")
@@ -167,7 +167,7 @@ def _at(x: Any, shape: tuple[int, ...], dtype: Any, offset: int, strides: tuple[
         return np.empty(shape, dtype)
     memory = (ctypes.c_uint8 * (high - low)).from_address(x.ctypes.data + offset + low)
     memory.owner = x  # type: ignore[attr-defined]
-    return np.ndarray(shape, dtype, memory, -low, strides)
+    return np.ndarray(shape, dtype, memoryview(memory), -low, strides)
 
 
 class Program:
@@ -235,7 +235,9 @@ class Program:
 
     def _compile(self) -> None:
         """Compile the loops. A group whose loop cannot be compiled is calls of NumPy."""
-        loops = list(dict.fromkeys(group.loop for group in self.plan.groups if group.is_loop and group.loop is not None))
+        loops = list(
+            dict.fromkeys(group.loop for group in self.plan.groups if group.is_loop and group.loop is not None)
+        )
         try:
             self.addresses = dict(zip(loops, compile_loops(loops), strict=True))
         except Unsupported:
@@ -254,11 +256,11 @@ class Program:
         elif group.kind == "ufunc" and not group.is_loop and len(group.nodes) == 1:
             self._add_ufunc(table, node)
         elif group.kind == "product":
-            operands = [
+            a, b, c = [
                 machine.Operand(x.dtype.str[1:], x.shape, s)
                 for x, s in zip((*node.ins, *node.outs), node.words["strides"], strict=True)
             ]
-            row = product_row(*operands, node.function.__name__, node.words["is_same"])
+            row = product_row(a, b, c, node.function.__name__, node.words["is_same"])
             table.add_row(row, [self._pointer(x) for x in (*node.ins, *node.outs)])
         elif group.kind == "gufunc" and node.function is np.vecdot:
             self._add_vecdot(table, node)
@@ -316,7 +318,7 @@ class Program:
             else:
                 pointers.append(self._pointer(x))
                 dims += [*x.shape, 0, 0][:2]
-        adapter, address = kernels.walker().adapted(node.function)
+        adapter, address = kernels.adapters().adapted(node.function)
         table.add(adapter.address, pointers, auxiliary=address, dims=dims, checks=True, owner=(adapter, node.function))
 
     def _pointer(self, x: Operand) -> Any:

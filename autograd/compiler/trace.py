@@ -10,14 +10,14 @@ A view needs no rule: an operand is memory, an offset and strides.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Iterator, NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
-from ..kernels import stands_for, walker
+from ..kernels import adapters, stands_for
 from .nodes import Buffer, Constant, Node, Operand, Refused, extent
 from .numbers import Number
 
@@ -25,6 +25,8 @@ __all__ = ["Trace", "Traced", "like", "operand_of", "real", "tracing"]
 
 _KINDS = "fiub"
 _MOST_GUARDS = 64
+_any: Any = np  # whose functions are called with traced arrays
+_clip_ufunc = _any._core.umath.clip
 
 
 class Trace:
@@ -191,7 +193,7 @@ class Traced(NDArrayOperatorsMixin):
     """An array in a trace. Its class, to all who ask, is `numpy.ndarray`, or that of one of NumPy's numbers."""
 
     __slots__ = ("_buffer", "_is_scalar", "_trace", "_value")
-    __class__ = property(lambda self: self.dtype.type if self._is_scalar else np.ndarray)  # type: ignore[assignment]
+    __class__ = property(lambda self: self.dtype.type if self._is_scalar else np.ndarray)
 
     def __init__(self, trace: Trace, value: Any, buffer: Buffer, is_scalar: bool = False):
         self._trace, self._value, self._buffer, self._is_scalar = trace, value, buffer, is_scalar
@@ -233,7 +235,7 @@ class Traced(NDArrayOperatorsMixin):
     def _divided(self, *_: Any) -> Any:
         raise Refused("a quotient and a rest")
 
-    __mod__ = __rmod__ = __floordiv__ = __rfloordiv__ = __divmod__ = __rdivmod__ = _divided
+    __mod__ = __rmod__ = __floordiv__ = __rfloordiv__ = __divmod__ = __rdivmod__ = _divided  # type: ignore[assignment]
 
     __float__ = __int__ = __index__ = __complex__ = __array__ = __array_interface__ = __array_struct__ = _refuse
     item = tolist = tobytes = dump = dumps = nonzero = sort = argsort = partition = put = choose = cumsum = _refuse
@@ -367,27 +369,27 @@ class Traced(NDArrayOperatorsMixin):
         return _gather(x, (*[slice(None)] * axis, _as_index(self._trace, indices)))
 
     def sum(self, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: bool = False, **words: Any) -> Any:
-        return np.add.reduce(self, axis, dtype, out, keepdims, **words)
+        return _any.add.reduce(self, axis, dtype, out, keepdims, **words)
 
     def prod(self, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: bool = False, **words: Any) -> Any:
-        return np.multiply.reduce(self, axis, dtype, out, keepdims, **words)
+        return _any.multiply.reduce(self, axis, dtype, out, keepdims, **words)
 
     def max(self, axis: Any = None, out: Any = None, keepdims: bool = False, **words: Any) -> Any:
-        return np.maximum.reduce(self, axis, None, out, keepdims, **words)
+        return _any.maximum.reduce(self, axis, None, out, keepdims, **words)
 
     def min(self, axis: Any = None, out: Any = None, keepdims: bool = False, **words: Any) -> Any:
-        return np.minimum.reduce(self, axis, None, out, keepdims, **words)
+        return _any.minimum.reduce(self, axis, None, out, keepdims, **words)
 
     def any(self, axis: Any = None, out: Any = None, keepdims: bool = False, **words: Any) -> Any:
-        return np.logical_or.reduce(self, axis, bool, out, keepdims, **words)
+        return _any.logical_or.reduce(self, axis, bool, out, keepdims, **words)
 
     def all(self, axis: Any = None, out: Any = None, keepdims: bool = False, **words: Any) -> Any:
-        return np.logical_and.reduce(self, axis, bool, out, keepdims, **words)
+        return _any.logical_and.reduce(self, axis, bool, out, keepdims, **words)
 
     def mean(self, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: bool = False) -> Any:
         if dtype is not None or out is not None or self.dtype.char not in "fd":
             raise Refused("a mean of another dtype")
-        total = np.add.reduce(self, axis, None, None, keepdims)
+        total = _any.add.reduce(self, axis, None, None, keepdims)
         n = self.size // max(total.size, 1)
         return np.divide(total, n, out=total)
 
@@ -452,7 +454,10 @@ def _reduce(
         axis = rest[0]
     if len(rest) > 1:
         raise Refused(f"{ufunc.__name__}.reduce with options")
-    if ufunc.__name__ not in ("add", "multiply", "maximum", "minimum", "logical_and", "logical_or") or where is not True:
+    if (
+        ufunc.__name__ not in ("add", "multiply", "maximum", "minimum", "logical_and", "logical_or")
+        or where is not True
+    ):
         raise Refused(f"{ufunc.__name__}.reduce")
     if initial is not np._NoValue and initial is not None or type(x) is not Traced or x.dtype.char == "e":
         raise Refused(f"{ufunc.__name__}.reduce with options")
@@ -486,7 +491,8 @@ def _product(trace: Trace, function: Any, a: Any, b: Any, out: Any = None) -> An
         raise Refused("a product with a number")
     trace.add(
         "product", function, (operand_of(y._value, y._buffer),), xs, (xs[0].dtype,) * 3,
-        strides=(real(a).strides, real(b).strides, y._value.strides), is_same=real(a).ctypes.data == real(b).ctypes.data,
+        strides=(real(a).strides, real(b).strides, y._value.strides),
+        is_same=real(a).ctypes.data == real(b).ctypes.data,
     )  # fmt: skip
     return y
 
@@ -584,7 +590,9 @@ class _Places:
         self.arrays = []
         for d, k in arrays.items():
             value = np.broadcast_to(in_memory(k), joint)
-            self.arrays.append(operand_of(value, trace.operand(k).buffer) if type(k) is Traced else trace.operand(value))
+            self.arrays.append(
+                operand_of(value, trace.operand(k).buffer) if type(k) is Traced else trace.operand(value)
+            )
             value = value[(*(None,) * len(before), ..., *(None,) * len(after))]
             value = np.broadcast_to(value, self.shape)
             of = operand_of(value, trace.operand(k).buffer) if type(k) is Traced else trace.operand(value)
@@ -720,9 +728,7 @@ def _empty_like(trace: Trace, x: Any, dtype: Any = None, order: Any = "K", subok
     return trace.new(np.zeros_like(real(x), dtype, order, shape=shape))
 
 
-def _full(
-    trace: Trace, shape: Any, value: Any, dtype: Any = None, order: Any = "C", device: Any = None
-) -> Any:
+def _full(trace: Trace, shape: Any, value: Any, dtype: Any = None, order: Any = "C", device: Any = None) -> Any:
     found = trace.new(np.full(shape, real(value), dtype, order))
     _assign(found, value)
     return found
@@ -773,7 +779,7 @@ def _clip(trace: Trace, a: Any, a_min: Any = None, a_max: Any = None, out: Any =
             raise Refused("clip without limits")
         function, limit = (np.minimum, a_max) if a_min is None else (np.maximum, a_min)
         return function(a, limit) if out is None else function(a, limit, out=out)
-    return np._core.umath.clip(a, a_min, a_max) if out is None else np._core.umath.clip(a, a_min, a_max, out=out)
+    return _clip_ufunc(a, a_min, a_max) if out is None else _clip_ufunc(a, a_min, a_max, out=out)
 
 
 def _view_of(function: Any) -> Callable[..., Any]:
@@ -827,8 +833,7 @@ def _along(trace: Trace, x: Any, indices: Any, axis: Any) -> Any:
         raise Refused("indices along no axis")
     axis %= x.ndim
     return tuple(
-        indices if d == axis else np.arange(n).reshape((-1,) + (1,) * (x.ndim - 1 - d))
-        for d, n in enumerate(x.shape)
+        indices if d == axis else np.arange(n).reshape((-1,) + (1,) * (x.ndim - 1 - d)) for d, n in enumerate(x.shape)
     )
 
 
@@ -851,6 +856,7 @@ _FUNCTIONS: dict[Any, Callable[..., Any]] = {
     **{f: _known(f) for f in (np.shape, np.ndim, np.size, np.result_type, np.can_cast, np.may_share_memory,
                               np.shares_memory, np.broadcast_shapes, np.iscomplexobj, np.isrealobj)},
 }  # fmt: skip
+
 
 @contextmanager
 def tracing(trace: Trace) -> Iterator[None]:
@@ -877,8 +883,9 @@ class _Loop:
         trace = next((x._trace for x in args if type(x) is Traced), None)
         if trace is None:
             return self.loop(*args)
-        kinds = walker().arguments_of(self.loop)
-        ins, outs = [], []
+        kinds = adapters().arguments_of(self.loop)
+        ins: list[Any] = []
+        outs: list[Any] = []
         for x, (dtype, ndim, is_written) in zip(args, kinds, strict=True):
             if x.dtype != dtype or x.ndim != ndim or not x.flags.c_contiguous:
                 raise Refused("other arguments of a compiled loop")

@@ -259,9 +259,6 @@ class Primitive:
         # By operand: a function of an array, the cotangent and the operands, which writes the adjoint to the array. It
         # returns False if it cannot. With it a gradient is computed in its bucket.
         self.write_adjoint: dict[int, Callable[..., bool]] = {}
-        # By "y", and by operand: functions that give the calls of NumPy which write the result, or the cotangent of the
-        # operand, to arrays that are there (see `transforms.lowering`). A captured step makes them in place of its own.
-        self.lowered: dict[int | str, Callable[..., Any]] = {}
         self.call, self.pull = self.bind()
         self.__call__ = self.call
         registry[name] = self

@@ -19,7 +19,7 @@ from numpy import ndarray
 
 from ..environment import value
 
-__all__ = ["INT64", "LEAST", "are_bare", "find", "fitting", "load", "walker"]
+__all__ = ["INT64", "LEAST", "adapters", "are_bare", "find", "fitting", "load"]
 
 INT64 = dtype_of("int64")
 _PLAIN_FLAGS = 0x1 | 0x100  # NPY_ARRAY_C_CONTIGUOUS | NPY_ARRAY_ALIGNED; one read of `flags` in place of two
@@ -30,7 +30,6 @@ LEAST = 1 << 14
 _DTYPES = {
     "adam": "fd", "momentum": "fd", "layer_norm": "fd", "layer_norm_backward": "fd", "gelu": "f",
     "cross_entropy": "f", "cross_entropy_backward": "f", "relu_backward": "f",
-    "bias": "fd", "bias_relu": "fd", "transpose": "fd", "relu_backward_in_place": "f",
 }  # fmt: skip
 """The loops, with the characters of their dtypes. Loops that also serve small arrays support float32 only, so that
 small programs, which mostly use float64, do not wait for Numba's import."""
@@ -75,20 +74,20 @@ def _loops() -> Any:
     return loops
 
 
-def walker() -> Any:
-    """The module `walk`, or None without Numba, or on a processor whose floating-point errors it does not know.
+def adapters() -> Any:
+    """The module `adapting`, or None without Numba.
 
     Examples
     --------
-    >>> from autograd.kernels.compiled import walker
-    >>> walker() is None or walker().is_supported
-    True
+    >>> from autograd.kernels.compiled import adapters
+    >>> adapters() is None or adapters().adapted.__name__
+    'adapted'
     """
     if _loops() is None:
         return None
-    from . import walk  # imports Numba
+    from . import adapting  # imports Numba
 
-    return walk if walk.is_supported else None
+    return adapting
 
 
 def load(dtype: Any = "float32") -> int:

@@ -6,14 +6,9 @@ from typing import Any
 
 from . import compiled
 
-__all__ = ["LEAST", "fits", "momentum"]
+__all__ = ["LEAST", "momentum"]
 
 LEAST = compiled.LEAST
-
-
-def fits(p: Any, v: Any, g: Any) -> bool:
-    """Whether `momentum` has a loop for arrays of one shape."""
-    return compiled.fitting("momentum", p, v, g) is not None
 
 
 def momentum(p: Any, v: Any, g: Any, lr: float, keep: float) -> bool:

@@ -137,24 +137,6 @@ _mean_op = op(
 )  # fmt: skip
 
 
-def _lowered_sum(calls: Any, out: Any, x: Any, axes: Axes, keepdims: bool, shape: Any) -> None:
-    if out.ndim or x.dtype.char not in "fd" or x.dtype != out.dtype:
-        calls.refuse()
-    calls.add(np.add.reduce, x, axes, None, out)
-
-
-def _lowered_mean(calls: Any, out: Any, x: Any, axes: Axes, keepdims: bool, shape: Any) -> None:
-    _lowered_sum(calls, out, x, axes, keepdims, shape)
-    calls.ufunc(np.divide, out, x.size, out)
-
-
-_sum_op.lowered = {"y": _lowered_sum, 0: lambda calls, out, ct, *_: calls.ufunc(np.positive, ct, out)}
-_mean_op.lowered = {
-    "y": _lowered_mean,
-    0: lambda calls, out, ct, y, x, axes, keepdims, shape: calls.ufunc(np.multiply, ct, 1.0 / math.prod(shape), out),
-}
-
-
 def _extremum_adjoint(ct: Any, y: Any, x: Any, axes: Axes, keepdims: bool, shape: tuple[int, ...]) -> Any:
     # at a tie all maximal elements share the cotangent equally
     return broadcast_back(ct, axes, shape) * _share(x == _with_kept_dims(y, axes, shape), axes, x.dtype)

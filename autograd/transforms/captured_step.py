@@ -23,10 +23,10 @@ from ..errors import ArgumentError, CaptureError, OptionError, TapeError, short
 from .guards import Form, Guard, Seen, entry, is_heard
 from .launch_graph import Launches, copied, require_device
 from .memory import Memory, Watch, bits
+from .proving import proved_run
 from .reach import Change, Reach
 from .recorder import Held, Recorder, decides_otherwise, difference
 from .replay import Departed, compiled, in_order
-from .proving import proved_run
 from .tracing import TracedRun
 
 __all__ = ["CapturedStep", "capture"]

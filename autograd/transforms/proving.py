@@ -114,4 +114,4 @@ def _move(reach: Reach) -> None:
             arrays += [v for values in x.state_lists() for v in values]
     for x in {id(x): x for x in arrays if isinstance(x, np.ndarray) and x.dtype.kind == "f"}.values():
         if x.flags.writeable and x.size:
-            x *= random.uniform(0.9, 1.1, x.shape).astype(x.dtype)
+            x *= np.asarray(random.uniform(0.9, 1.1, x.shape), x.dtype)

@@ -75,7 +75,7 @@ class Row:
     parts : dict
         By the path of a part of the result, such as ``(1, 0)``, its slot.
     value : object
-        The result while it was recorded. Its shapes and dtypes are read when rows are lowered.
+        The result while it was recorded.
     changes : bool or "keys"
         Whether the call changes something besides its result: a parameter, a gradient, a count, the random state.
     expected : bool

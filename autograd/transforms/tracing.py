@@ -8,13 +8,12 @@ that Python computes anew in each step, such as a rate, in the place of numbers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from ..compiler.nodes import Constant, Node, Operand, Refused
+from ..compiler.nodes import Node, Operand, Refused
 from ..compiler.numbers import Number, evaluated
 from ..compiler.program import Departed, Frame, Memory, Program
 from ..compiler.trace import Trace, Traced, like, operand_of, real, tracing
@@ -36,6 +35,12 @@ class Opaque:
 
     def __init__(self, slot: int, path: tuple[int, ...] = ()):
         self.slot, self.path = slot, path
+
+    def value(self, frame: Frame) -> Any:
+        found = frame.values[self.slot]
+        for k in self.path:
+            found = found[k]
+        return found
 
 
 class Barred(Exception):
@@ -219,14 +224,14 @@ class TracedStep:
         if known is not None:
             total = known[1]
             with tracing(self.trace):
-                np.add(total, ct, out=total)
+                total += ct
             self._put(row, total)
             return
         buffer = ct._buffer
         is_own = (
             buffer.kind == "temporary" and row.args[1].__class__ is Slot and self._alone.get(row.args[1].at) == 1
             and ct.dtype == array.dtype and ct._value.strides == row.value.strides and ct.nbytes == buffer.size
-            and not any(node.kind == "python" and any(o.buffer is buffer for o in node.outs) for node in self.trace.nodes)
+            and not any(o.buffer is buffer for node in self.trace.nodes if node.kind == "python" for o in node.outs)
         )  # fmt: skip
         if is_own:
             buffer.kind, found = "gradient", ct
@@ -271,11 +276,11 @@ class TracedStep:
                     return
                 if keeps:
                     frame.values[slot] = found
-                for path, read in writes:
+                for path, write in writes:
                     part = found
                     for k in path:
                         part = part[k]
-                    read(frame)[...] = part
+                    write(frame)[...] = part
 
             return step
 
@@ -297,7 +302,9 @@ class TracedStep:
     def _outputs(self, x: Any, slot: int, path: tuple[int, ...], outs: list[Any]) -> Any:
         """The result of a call of Python: its arrays are copied to memory, the rest stays with Python."""
         if isinstance(x, np.ndarray | np.generic) and x.dtype.kind in "fiub" and x.dtype.isnative:
-            found = self.trace.new(like(x)[0] if isinstance(x, np.ndarray) and x.size else np.array(x)[...] if isinstance(x, np.ndarray) else x)
+            if isinstance(x, np.ndarray):
+                x = like(x)[0] if x.size else np.array(x)
+            found = self.trace.new(x)
             outs.append((path, found))
             return found
         if x.__class__ is tuple or x.__class__ is list:
@@ -418,7 +425,7 @@ def _holds_opaque(x: Any) -> bool:
     return type(x) in (tuple, list) and any(type(part) is Opaque or _holds_opaque(part) for part in x)
 
 
-_has_opaque = lambda x: type(x) is Opaque or _holds_opaque(x)  # noqa: E731
+_has_opaque = lambda x: type(x) is Opaque or _holds_opaque(x)
 
 
 def _operands_in(x: Any, found: list[Operand]) -> None:
@@ -443,34 +450,34 @@ def _getter(x: Any, memory: Memory) -> Callable[[Frame], Any]:
     if kind is Operand:
         return memory.reader(x)
     if kind is _Scalar:
-        read = memory.reader(x.operand)
-        return lambda frame: read(frame)[()]
+        read_one: Any = memory.reader(x.operand)
+        return lambda frame: read_one(frame)[()]
     if kind is Opaque:
-        slot, path = x.slot, x.path
-
-        def value(frame: Frame) -> Any:
-            found = frame.values[slot]
-            for k in path:
-                found = found[k]
-            return found
-
-        return value
-    if kind is tuple or kind is list:
-        gets = [_getter(part, memory) for part in x]
-        return lambda frame: kind([get(frame) for get in gets])
-    if kind is dict:
-        items = [(key, _getter(part, memory)) for key, part in x.items()]
-        return lambda frame: {key: get(frame) for key, get in items}
-    if kind is _Held:
-        get, layout = _getter(x.array, memory), x.layout
-        return lambda frame: Tensor(get(frame), layout)
-    if kind is Named:
-        gets, make = [_getter(part, memory) for part in x.parts], x.kind
-        return lambda frame: make(*[get(frame) for get in gets])
-    if kind is _Slice:
-        gets = [_getter(part, memory) for part in x.parts]
-        return lambda frame: slice(*[get(frame) for get in gets])
+        found: Callable[[Frame], Any] = x.value
+        return found
+    if kind in (tuple, list, dict, _Held, Named, _Slice):
+        return _container(x, memory)
     return lambda frame: x
+
+
+def _container(x: Any, memory: Memory) -> Callable[[Frame], Any]:
+    kind: Any = type(x)
+    if kind is dict:
+        of: Any = {key: _getter(part, memory) for key, part in x.items()}
+        return lambda frame: {key: get(frame) for key, get in of.items()}
+    if kind is _Held:
+        array, layout = _getter(x.array, memory), x.layout
+        return lambda frame: Tensor(array(frame), layout)
+    gets = [_getter(part, memory) for part in (x if kind in (tuple, list) else x.parts)]
+    if kind is Named:
+        return lambda frame: x.kind(*[get(frame) for get in gets])
+    if kind is _Slice:
+        return lambda frame: slice(*[get(frame) for get in gets])
+    return lambda frame: kind([get(frame) for get in gets])
+
+
+def _item(own: dict[str, Any], name: str, i: int) -> Any:
+    return own[name][i]
 
 
 # -- optimizers --------------------------------------------------------------------------------------------------------
@@ -487,7 +494,7 @@ class _Stepper:
         optimizer = self.optimizer
         if optimizer.run_updates is not None or optimizer.rounding is not None or not isinstance(optimizer, Optimizer):
             raise Refused("the updates of this optimizer are made elsewhere")
-        if getattr(type(optimizer), "step") is not Optimizer.step:
+        if type(optimizer).step is not Optimizer.step:
             raise Refused("the optimizer has a step of its own")
         gradients = [self._gradient(p) for p in optimizer.parameters]
         self._begin()
@@ -538,7 +545,7 @@ class _Stepper:
                 raise Refused("a parameter that is not a writeable array")
             self.step.leaves[id(p)] = p, array
             made = trace.state(array)
-            self._undo.append(lambda p=p, array=array: setattr(p, "array", array))
+            self._undo.append(partial(setattr, p, "array", array))
             p.array = made
             self._arrays.append((p, "array", made))
         for name, x in list(vars(optimizer).items()):
@@ -550,8 +557,8 @@ class _Stepper:
             for name in ("lr", "steps"):
                 if own.get(name).__class__ in (int, float):
                     value = own[name]
-                    own[name] = Number.of(value, lambda own=own, name=name: own[name])
-                    self._undo.append(lambda own=own, name=name, value=value: own.__setitem__(name, value))
+                    own[name] = Number.of(value, partial(getitem, own, name))
+                    self._undo.append(partial(setitem, own, name, value))
 
     def _replace_items(self, name: str, x: list[Any]) -> None:
         kept, own = list(x), vars(self.optimizer)
@@ -562,7 +569,7 @@ class _Stepper:
                 self._arrays.append((x, i, x[i]))
                 self.step.bound.append((own, name, i, item))
             elif item.__class__ is int:
-                x[i] = Number.of(item, lambda i=i: own[name][i])
+                x[i] = Number.of(item, partial(_item, own, name, i))
                 self._counts.append((name, i, x[i]))
             elif item is not None and item.__class__ is not float:
                 raise Refused(f"state of an optimizer that is a {type(item).__name__}")
@@ -609,7 +616,6 @@ class TracedRun:
 
     def __init__(self, step: TracedStep, program: Program):
         self.step, self.program = step, program
-        memory = program.memory
         self._results = [self._reader(x) for x in step.results]
         self._draws = any(row.changes == "keys" for row in step.rows)
 
@@ -667,9 +673,7 @@ class TracedRun:
         return run
 
 
-def traced_run(
-    recorder: Recorder, results: Sequence[Any], inputs: Sequence[Any]
-) -> tuple[TracedRun | None, str]:
+def traced_run(recorder: Recorder, results: Sequence[Any], inputs: Sequence[Any]) -> tuple[TracedRun | None, str]:
     """A recorded step as a program, or None and why there is none. The state is that of before the run."""
     barred: set[int] = set()
     why = "many rows stay calls of Python"

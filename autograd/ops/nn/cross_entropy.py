@@ -206,61 +206,6 @@ cross_entropy_sum = op(
 )  # fmt: skip
 
 
-def _are_in_range(unsigned: Any, classes: int) -> bool:
-    """`_check_labels` of labels that are viewed as unsigned integers; it does not raise."""
-    return bool(unsigned[unsigned.argmax()] < classes)
-
-
-def _lowered_cross_entropy(calls: Any, out: Any, logits: Any, labels: Any) -> None:
-    losses, (exps, sums, indices) = out
-    n, classes = logits.shape
-    if indices is None:
-        calls.require(loop("cross_entropy", logits.dtype), logits, labels, losses, exps, sums)
-    else:
-        calls.require(_are_in_range, labels.view(_UNSIGNED[labels.dtype.itemsize]), classes)
-        starts = _ROW_STARTS[n, classes]
-        if labels.dtype != starts.dtype:
-            calls.refuse()
-        top, picked = calls.scratch((n,), logits.dtype), calls.scratch((n,), logits.dtype)
-        calls.add(np.maximum.reduce, logits, 1, None, top)
-        calls.add(np.subtract, logits, top[:, None], exps)
-        calls.add(np.add, starts, labels, indices)
-        calls.add(exps.take, indices, None, picked, "clip")
-        calls.add(np.exp, exps, exps)
-        calls.add(exps.dot, ones(classes, exps.dtype), sums)
-        calls.add(np.log, sums, losses)
-        calls.add(np.subtract, losses, picked, losses)
-
-
-def _lowered_cross_entropy_sum(calls: Any, out: Any, logits: Any, labels: Any) -> None:
-    losses = calls.scratch((len(logits),), logits.dtype)
-    _lowered_cross_entropy(calls, (losses, out[1]), logits, labels)
-    calls.add(losses.dot, ones(len(losses), losses.dtype), out[0])
-
-
-def _lowered_cross_entropy_adjoint(calls: Any, out: Any, ct: Any, kept: Any, logits: Any, labels: Any) -> None:
-    exps, sums, indices = kept
-    if indices is None:
-        if calls.is_constant(ct):
-            of_rows = ct * ones(len(sums), sums.dtype)
-        else:
-            of_rows = calls.scratch(sums.shape, sums.dtype)
-            calls.add(np.multiply, ct, ones(len(sums), sums.dtype), of_rows)
-        calls.require(loop("cross_entropy_backward", exps.dtype), of_rows, exps, sums, labels, out)
-        return
-    scale, picked = calls.scratch(sums.shape, sums.dtype), calls.scratch(sums.shape, sums.dtype)
-    calls.add(np.divide, ct, sums, scale)
-    calls.add(np.multiply, exps, scale[:, None], out)
-    flat = out.reshape(-1)
-    calls.add(flat.take, indices, None, picked, "clip")
-    calls.add(np.subtract, picked, ct, picked)
-    calls.add(flat.put, indices, picked, "clip")
-
-
-cross_entropy_op.lowered = {"y": _lowered_cross_entropy, 0: _lowered_cross_entropy_adjoint}
-cross_entropy_sum.lowered = {"y": _lowered_cross_entropy_sum, 0: _lowered_cross_entropy_adjoint}
-
-
 # -- with ignored labels or label smoothing --------------------------------------------------------------------------
 
 
