@@ -182,16 +182,13 @@ def _addresses() -> tuple[int, int]:
     """The addresses of the functions `walk` and `entry`."""
     if not is_available():
         raise Unsupported("machine code: llvmlite is missing, or RINGTAPE_COMPILED=0")
-    from llvmlite import binding
-
-    for name in ("PyLong_AsLongLong", "PyLong_FromLongLong", "PyErr_Occurred", "PyErr_BadArgument", "PyEval_SaveThread",
-                 "PyEval_RestoreThread"):  # fmt: skip
-        binding.add_symbol(name, ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p).value)
-    here = ctypes.CDLL(None)
-    for name in ("feclearexcept", "fetestexcept"):
-        library = here if hasattr(here, name) else ctypes.CDLL("libm.so.6")
-        binding.add_symbol(name, ctypes.cast(getattr(library, name), ctypes.c_void_p).value)
-    ((walks, entry),) = compile_texts([walker.text()], ["walk", "entry"])
+    here, symbols = ctypes.CDLL(None), {}
+    for name in walker.NEEDED:
+        library = (
+            ctypes.pythonapi if name.startswith("Py") else here if hasattr(here, name) else ctypes.CDLL("libm.so.6")
+        )
+        symbols[name] = ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0
+    ((walks, entry),) = compile_texts([walker.text()], ["walk", "entry"], symbols)
     return walks, entry
 
 
