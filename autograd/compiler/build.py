@@ -12,14 +12,17 @@ written by somebody who cannot write this program (`files.is_as_safe`). Otherwis
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import os
 import platform
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache, lru_cache
 from importlib.util import find_spec
+from itertools import count
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from ..environment import value
@@ -51,8 +54,8 @@ def is_available() -> bool:
     if find_spec("llvmlite") is None:
         return False
     try:
-        _machine()
-    except (ImportError, OSError, RuntimeError, AttributeError):
+        _linker()
+    except (ImportError, OSError, RuntimeError, AttributeError, TypeError):  # an old llvmlite, or another platform
         return False
     return True
 
@@ -61,7 +64,6 @@ class _Machine(NamedTuple):
     """LLVM for the processor of the host."""
 
     binding: Any
-    target: Any
     machine: Any
     head: str  # of each module
     identity: bytes  # what the code depends on beside its text
@@ -81,12 +83,12 @@ def _machine() -> _Machine:
     machine = target.create_target_machine(cpu=name, features=features, opt=3, reloc="pic", codemodel="default")
     head = f'target triple = "{target.triple}"\ntarget datalayout = "{machine.target_data}"\n'
     versions = f"{llvmlite.__version__} {binding.llvm_version_info}"
-    return _Machine(binding, target, machine, head, f"{versions}\n{name}\n{features}\n{head}".encode())
+    return _Machine(binding, machine, head, f"{versions}\n{name}\n{features}\n{head}".encode())
 
 
 _addresses: dict[Any, int] = {}
 _compiled_addresses = set[int]()
-_engines: list[Any] = []  # which own the machine code; they are never closed, because addresses are everywhere
+_numbers = count()  # of what is linked
 
 
 @lru_cache(maxsize=1024)  # `check` of a loop, and then its compilation; 0.4 ms
@@ -140,8 +142,13 @@ def is_compiled(address: int) -> bool:
     return address in _compiled_addresses
 
 
-def compile_texts(texts: Sequence[str], names: Sequence[str]) -> list[list[int]]:
-    """For each text the addresses of these functions in it. A text says ``NAME`` where its names must be its own."""
+def compile_texts(
+    texts: Sequence[str], names: Sequence[str], symbols: Mapping[str, int] = MappingProxyType({})
+) -> list[list[int]]:  # fmt: skip
+    """For each text the addresses of these functions in it, which call those with the addresses `symbols`.
+
+    A text says ``NAME`` where its names must be its own.
+    """
     if not texts:
         return []
     made, codes = _machine(), dict[str, bytes]()
@@ -156,13 +163,14 @@ def compile_texts(texts: Sequence[str], names: Sequence[str]) -> list[list[int]]
             codes[key] = code
         if store and is_written:
             store.trim()
-        find = _loaded(codes.values())
-        return [[find(name.replace(_NAME, f"loop_{key}")) for name in names] for key in keys]
+        own = [[name.replace(_NAME, f"loop_{key}") for name in names] for key in keys]
+        find = _loaded(codes.values(), {name for each in own for name in each}, symbols)
+        return [[find(name) for name in each] for each in own]
 
 
 def _compiled(text: str) -> bytes:
     """The object code of a module."""
-    binding, _, machine, head, _ = _machine()
+    binding, machine, head, _ = _machine()
     module = binding.parse_assembly(head + emit.declarations(text) + text, binding.create_context())
     module.verify()
     options = binding.create_pipeline_tuning_options(speed_level=3)
@@ -173,19 +181,30 @@ def _compiled(text: str) -> bytes:
     return bytes(machine.emit_object(module))
 
 
-def _loaded(codes: Iterable[bytes]) -> Callable[[str], int]:
-    """The function that finds the addresses of functions in object code."""
-    binding, target, *_ = _machine()
-    # One engine for all: to make one takes 0.6 ms.
-    engine = binding.create_mcjit_compiler(
-        binding.parse_assembly("", binding.create_context()), target.create_target_machine()
-    )
+def _loaded(codes: Iterable[bytes], names: Iterable[str], symbols: Mapping[str, int]) -> Callable[[str], int]:
+    """The function that finds the addresses of functions in object code; `symbols` are addresses that the code needs.
+
+    JITLink puts the parts of an object beside each other. With MCJIT's memory manager, constants may be out of the
+    reach of the code in a process with large arrays.
+    """
+    linker = _machine().binding.JITLibraryBuilder().add_current_process()
     for code in codes:
-        engine.add_object_file(binding.ObjectFileRef.from_data(code))
-    engine.finalize_object()
-    _engines.append(engine)
-    find: Callable[[str], int] = engine.get_function_address
+        linker.add_object_img(code)
+    for name in names:
+        linker.export_symbol(name)
+    for name, address in symbols.items():
+        linker.import_symbol(name, address)
+    tracker = linker.link(_linker(), f"{next(_numbers)}")
+    tracker.detach()  # it is never unloaded, because its addresses are everywhere
+    find: Callable[[str], int] = tracker.__getitem__
     return find
+
+
+@cache
+def _linker() -> Any:
+    found = _machine().binding.create_lljit_compiler(use_jit_link=True)
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(found))  # it outlives threads that run code when the process ends
+    return found
 
 
 # -- the store ---------------------------------------------------------------------------------------------------------

@@ -186,16 +186,13 @@ def _addresses() -> tuple[int, int]:
     """The addresses of the functions `walk` and `entry`."""
     if not is_available():
         raise Unsupported("machine code: llvmlite is missing, or RINGTAPE_COMPILED=0")
-    from llvmlite import binding
-
-    for name in ("PyLong_AsLongLong", "PyLong_FromLongLong", "PyErr_Occurred", "PyErr_BadArgument", "PyEval_SaveThread",
-                 "PyEval_RestoreThread"):  # fmt: skip
-        binding.add_symbol(name, ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p).value)
-    here = ctypes.CDLL(None)
-    for name in ("feclearexcept", "fetestexcept"):
-        library = here if hasattr(here, name) else ctypes.CDLL("libm.so.6")
-        binding.add_symbol(name, ctypes.cast(getattr(library, name), ctypes.c_void_p).value)
-    ((walks, entry),) = compile_texts([walker.text()], ["walk", "entry"])
+    here, symbols = ctypes.CDLL(None), {}
+    for name in walker.NEEDED:
+        library = (
+            ctypes.pythonapi if name.startswith("Py") else here if hasattr(here, name) else ctypes.CDLL("libm.so.6")
+        )
+        symbols[name] = ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0
+    ((walks, entry),) = compile_texts([walker.text()], ["walk", "entry"], symbols)
     return walks, entry
 
 
@@ -324,9 +321,9 @@ def product_row(a: Operand, b: Operand, out: Operand, function: str = "matmul", 
 
     Examples
     --------
-    >>> a = Operand("f4", (4, 8), (32, 4))
-    >>> product_row(a, Operand("f4", (8, 2), (8, 4)), Operand("f4", (4, 2), (8, 4))).dims
-    (1, 4, 8, 2)
+    >>> a, b, out = Operand("f4", (4, 8), (32, 4)), Operand("f4", (8, 2), (8, 4)), Operand("f4", (4, 2), (8, 4))
+    >>> not is_available() or product_row(a, b, out).dims == (1, 4, 8, 2)
+    True
     """
     found = _proved_product(a, b, out, function, same)
     if isinstance(found, str):

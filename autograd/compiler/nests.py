@@ -245,7 +245,7 @@ class Nest:
 
 def wrapper(name: str, count: int) -> str:
     """The function in the form of NumPy's inner loops, which calls the body."""
-    lines = [f"define i32 @{name}(ptr %context, ptr %pointers, ptr %dims, ptr %strides, ptr %auxiliary) {{"]
+    lines = [f"define i32 @{name}(ptr %context, ptr %pointers, ptr %dims, ptr %strides, ptr %auxiliary) nounwind {{"]
     for k in range(count):
         lines.append(f"  %a{k} = getelementptr ptr, ptr %pointers, i64 {k}")
         lines.append(f"  %p{k} = load ptr, ptr %a{k}")

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import platform
 
-__all__ = ["DIVISION", "HEAD", "INVALID", "OVERFLOW", "text"]
+__all__ = ["DIVISION", "HEAD", "INVALID", "NEEDED", "OVERFLOW", "text"]
 
 HEAD = 9
 """The words of a row before its pointers."""
@@ -306,6 +306,13 @@ return:
   ret ptr %object
 }
 """
+
+
+NEEDED = (
+    "PyErr_BadArgument", "PyErr_Occurred", "PyEval_RestoreThread", "PyEval_SaveThread", "PyLong_AsLongLong",
+    "PyLong_FromLongLong", "feclearexcept", "fetestexcept",
+)  # fmt: skip
+"""The functions of CPython and the C library that the text calls."""
 
 
 def text() -> str:
