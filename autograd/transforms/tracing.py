@@ -9,6 +9,8 @@ that Python computes anew in each step, such as a rate, in the place of numbers.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
+from operator import getitem, setitem
 from typing import Any
 
 import numpy as np
