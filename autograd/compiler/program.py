@@ -477,6 +477,8 @@ def _ufunc(node: Node) -> Callable[..., Any]:
 
 def _reduce(node: Node) -> Callable[..., Any]:
     function, axes = node.function, node.words["axes"]
+    if function in (np.argmax, np.argmin):
+        return lambda x, out: np.copyto(out, function(x, axis=axes[0], keepdims=True))
     return lambda x, out: function.reduce(x, axis=axes, keepdims=True, out=out)
 
 
