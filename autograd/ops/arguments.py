@@ -152,6 +152,15 @@ def operand(x: Any) -> Any:
         raise typed(error, f"a {given_kind} was given; needed: an array or numbers. {error}") from error
 
 
+def computed(x: Any) -> Any:
+    """Return `x` as an operand that NumPy's own functions and operators are to compute with.
+
+    It is a Tensor while a step is recorded, so that what they compute is recorded, too.
+    """
+    x = operand(x)
+    return given(x, state.grid) if state.recorder is not None and x.__class__ is np.ndarray else x
+
+
 def _first_labelled(xs: Iterable[Any], is_such: Callable[[Any], bool]) -> tuple[Any, Any]:
     """The first Tensor with such a label, and the label; (None, None) if there is none."""
     for x in xs:

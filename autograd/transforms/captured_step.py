@@ -243,6 +243,7 @@ class CapturedStep:
         recorder = Recorder(given.arrays, threading.get_ident(), is_quiet)
         arrays = (x for x in reach.arrays.values() if x.__class__ is np.ndarray and x.size)
         recorder.outside = [x for x in arrays if x.flags.c_contiguous]
+        recorder.reachable = {id(x.array): x for x in reach.leaves.values()}
         recorder.watch = None if first is None else Watch(reach)
         proves = first is not None and state.distribution.is_alone and not form.is_on_device
         memory = Memory(reach) if proves else None
@@ -295,7 +296,7 @@ class CapturedStep:
         before.give_back()
         other = form.other()
         again = Recorder(other.arrays, threading.get_ident())
-        again.outside = recorder.outside
+        again.outside, again.reachable = recorder.outside, recorder.reachable
         try:
             with again, warnings.catch_warnings(), np.errstate(all="ignore"):
                 warnings.simplefilter("ignore")

@@ -22,7 +22,7 @@ from ..engine.dispatch import without_tensors
 from ..engine.events import emit, listeners
 from ..engine.leaves import Leaf
 from ..engine.multi_output import OUTPUT, Cotangents
-from ..engine.recording import EFFECT, IMPORT, LEAF, MARK, OUTSIDE, arrays_of, op_of, options_of
+from ..engine.recording import EFFECT, IMPORT, LEAF, MARK, OUTSIDE, arrays_of, op_of, options_of, parents_of
 from ..engine.state import state
 from ..engine.sweep import Sweep
 from ..engine.tape import scope
@@ -204,9 +204,11 @@ class Recorder(Capture):
         self._arrays: dict[int, Any] = {}  # of each leaf, when it was last read
         self._known: dict[int, tuple[Slot, Any]] = {}  # by id: the slot of an object, and the object
         self._twins: dict[int, Any] = {}
+        self._of_twins: dict[int, Any] = {}  # the operation of each
         self._entry = (thread, Silent())
         self.count = 0
         self.outside: list[Any] = []  # contiguous arrays of the program, of which the step may make views
+        self.reachable: dict[int, Leaf] = {}  # by the id of its array: a leaf that was there before
         self.watch: Any = None  # a `Watch` of the arrays that only rows may write
         self.has_changed = False
         self.constants: list[Any] = []  # kept, so that no other object gets the id of one
@@ -274,6 +276,10 @@ class Recorder(Capture):
             return value.value
         if kind is np.ndarray and value.base is not None and self._is_known_view(value):
             return self._known[id(value)][0]
+        leaf = self.reachable.get(id(value))
+        if leaf is not None and leaf.array is value:  # it may have another array in a replay
+            self._array_of(leaf)
+            return self._known[id(value)][0]
         if kind is tuple or kind is list:
             parts = [self.refer(x) for x in value]
             return parts if kind is list else tuple(parts)
@@ -335,6 +341,8 @@ class Recorder(Capture):
     ) -> Any:  # fmt: skip
         """Make a call, and record it as a row. Nothing that it calls is recorded."""
         words = words or {}
+        if state.recorder is not self:  # the call of an operation of this recorder inside of a row
+            return function(*args, **words)
         is_gradient = function is accumulate or function is adopt
         if changes and self.watch is not None and not is_gradient:
             self.watch.look()
@@ -369,13 +377,24 @@ class Recorder(Capture):
     def should_look_at(self, value: Any) -> bool:
         """Whether a replay cannot go back after an error about a value, and knows it before it changes something."""
         slot = self.refer(value) if self.has_changed else None
-        if slot.__class__ is not Slot:
-            return False
+        return slot.__class__ is Slot and slot.at in self._early()
+
+    def _early(self) -> set[int]:
+        """The slots of values that a replay knows before it changes something."""
         known = set(range(self._given))
         for row in self.rows:
             if row.is_early(known):
                 known.update((row.slot, *row.parts.values()))
-        return slot.at in known
+        return known
+
+    def examine(self, function: Callable[..., None], args: tuple[Any, ...]) -> None:
+        """Call a function that raises an error for values that are not legal.
+
+        A replay calls it first of all if it knows the values then, and runs the step, which raises, where it finds an
+        error. Else it raises the error itself at the place of the row, up to which it has changed what the step would.
+        """
+        is_early = not self.has_changed or self._early().issuperset(slots_in([*map(self.refer, args)]))
+        self.call(function, args, expected=is_early)
 
     def require(self, function: Callable[..., Any], args: tuple[Any, ...], words: dict[str, Any]) -> Any:
         """Make a call that decides on data. A replay that finds another result runs the step itself."""
@@ -384,6 +403,7 @@ class Recorder(Capture):
     # -- operations --------------------------------------------------------------------------------------------------
     def operation(self, op: Any, xs: tuple[Any, ...], options: Any) -> Any:
         """The call of an operation, of which each call of its function and of its rules is a row."""
+        op = self._of_twins.get(id(op), op)  # forward mode applies the operations of a tape to tangents
         if not any(x.__class__ in TENSORS for x in xs):
             return self.call(without_tensors, (op, xs, options), name=op.name)
         for x in xs:
@@ -397,6 +417,7 @@ class Recorder(Capture):
         twin = self._twins.get(id(op))
         if twin is None:
             twin = self._twins[id(op)] = self._twin(op)
+            self._of_twins[id(twin)] = op
         return twin.call(*xs, options=options, announced=True)
 
     def _twin(self, op: Any) -> Any:
@@ -431,12 +452,23 @@ class Recorder(Capture):
                 y = (kernels[y[0]], *y[1:])
             return call(op.cotangent, (i, ct, y, xs, options, shapes), name=f"{name}, backward", of=(op, i))
 
+        def push(node: Any, carried: list[Any], start: int, record: bool, recording: Any, place: int) -> Any:
+            if record:  # the rule's own operations are rows
+                return type(op).push(twin, node, carried, start, record, recording, place)
+            tangents = [carried[p - start] if p >= start else None for p in parents_of(node)]
+            if all(t is None for t in tangents):
+                return None
+            _, y, xs, _, options, shapes, signature = node
+            y = y if op.keeping is None else None  # what a kernel keeps is for its adjoint
+            return call(_pushed, (op, y, xs, options, shapes, signature, tangents), name=f"{name}, tangent")
+
         twin.function = function
+        twin.push = push
         if op.keeping is not None:
             twin.keeping = keeping
         twin.cotangent = cotangent
         twin.call, twin.pull = twin.bind()
-        twin.__call__ = twin.call  # forward mode applies an operation to tangents
+        twin.__call__ = twin.call  # in a sweep that is recorded, forward mode applies an operation to tangents
         twin.makes_rows = True
         return twin
 
@@ -460,6 +492,12 @@ class Recorder(Capture):
     def refuse(self, what: str, fix: str) -> NoReturn:
         """Raise CaptureError for something that a replay would not repeat."""
         raise CaptureError(f"capture: {what} in a captured step, which is recorded and then replayed\n  fix: {fix}")
+
+
+def _pushed(op: Any, y: Any, xs: Any, options: Any, shapes: Any, signature: Any, tangents: list[Any]) -> Any:
+    """The tangent of an operation's result from those of its operands."""
+    node = op, y, xs, tuple(range(len(tangents))), options, shapes, signature
+    return op.push(node, tangents, 0, False, None, 0)
 
 
 class Named:
