@@ -280,11 +280,13 @@ class CapturedStep:
         """Run the step again from the same state with other values of its arguments, and compare the calls.
 
         What differs has been computed from an argument by Python or NumPy, and a replay would take it for a constant.
+        Two runs have values that are far from those of the recorded one. Where the step does not take them, one run
+        has values near to these.
 
         Returns
         -------
         bool
-            Whether the calls are the same. The step may also refuse the values, or decide otherwise on data by a
+            Whether the calls are the same. The step may also refuse all values, or decide otherwise on data by a
             decision that replays make anew.
 
         Raises
@@ -293,8 +295,12 @@ class CapturedStep:
             A constant differs.
         """
         after = Memory(Reach(roots))
+        proofs = [self._is_same(form.other(seed, is_far=True), recorder, before, after) for seed in range(2)]
+        return any(proofs) or self._is_same(form.other(0, is_far=False), recorder, before, after)
+
+    def _is_same(self, other: Form, recorder: Recorder, before: Memory, after: Memory) -> bool:
+        """Whether the step makes the same calls of other values; see `_prove`."""
         before.give_back()
-        other = form.other()
         again = Recorder(other.arrays, threading.get_ident())
         again.outside, again.reachable = recorder.outside, recorder.reachable
         try:

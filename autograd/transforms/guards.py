@@ -100,36 +100,38 @@ class Form:
 
     def copied(self) -> Form:
         """The same arguments with copies of their arrays, which tells an argument from an array of the program."""
+        return self._with(lambda array: _copy_of(array) if isinstance(array, np.ndarray) else array)
+
+    def other(self, seed: int, is_far: bool) -> Form:
+        """Arguments of this form with other values.
+
+        Floats are moved, and integers and booleans exchanged. With `is_far` floats are exchanged, too, and some change
+        their sign; integers are drawn from those that are there, without the largest, and booleans at random: a mask
+        of ones, equal lengths, the largest label and the place of a maximum are others then. Not each step takes such
+        values.
+        """
+        random = np.random.default_rng(seed)
+        return self._with(lambda array: _other_values(array, random, is_far))
+
+    def _with(self, change: Callable[[Any], Any]) -> Form:
+        """The same arguments with other arrays, one in the place of each."""
         made: dict[int, Any] = {}
         leaves = []
         for x in self.leaves:
             is_tensor = x.__class__ in TENSORS
             array = x.array if is_tensor else x
-            if not isinstance(array, np.ndarray) or is_tensor and isinstance(x, Leaf) and x._requires_grad:
+            is_array = isinstance(array, np.ndarray | np.generic)
+            if not is_array or is_tensor and isinstance(x, Leaf) and x._requires_grad:
                 leaves.append(x)
                 continue
             own = made.get(id(array))
             if own is None:
-                own = made[id(array)] = _copy_of(array)
+                own = made[id(array)] = change(array)
             if is_tensor:
                 own, tensor = copy.copy(x), own
                 own.array = tensor
             leaves.append(own)
         return Form(self.structure.rebuild(leaves))
-
-    def other(self) -> Form:
-        """Arguments of this form with other values: floats are moved, values of integers and booleans exchanged."""
-        found = self.copied()
-        random = np.random.default_rng(0)
-        for x in found.arrays:
-            if not isinstance(x, np.ndarray) or not x.size:
-                continue
-            if x.dtype.kind in "fc":
-                x *= np.asarray(random.uniform(0.7, 1.3, x.shape), x.real.dtype)
-                x += x.dtype.type(0.03125)
-            elif x.dtype.kind in "biu":
-                x[...] = random.permutation(x.reshape(-1)).reshape(x.shape)
-        return found
 
     def require_unwritten(self, given: Form) -> None:
         """Raise CaptureError if the step has written to the copies of its arguments that it was given."""
@@ -164,6 +166,36 @@ def _copy_of(x: Any) -> Any:
     found = np.ndarray(x.shape, x.dtype, whole.data, x.ctypes.data - low, x.strides)
     found[...] = x
     return found
+
+
+def _other_values(array: Any, random: np.random.Generator, is_far: bool) -> Any:
+    """An array of the form of another with other values; see `Form.other`."""
+    if array.dtype.kind not in "fcbiu" or not array.size:
+        return _copy_of(array) if isinstance(array, np.ndarray) else array
+    x = _copy_of(np.asarray(array))
+    flat = random.permutation(x.reshape(-1)) if is_far or x.dtype.kind in "biu" else x.reshape(-1)
+    if x.dtype.kind in "fc":
+        flat = flat * np.asarray(random.uniform(0.7, 1.3, flat.shape), x.real.dtype) + x.dtype.type(0.03125)
+        if is_far:
+            flat = flat * np.where(random.random(flat.shape) < 0.25, -1, 1)
+    elif is_far:
+        flat = _drawn(flat, random)
+    x[...] = flat.reshape(x.shape)
+    return x if isinstance(array, np.ndarray) else x[()]
+
+
+def _drawn(flat: Any, random: np.random.Generator) -> Any:
+    """Integers or booleans drawn from those that are there, without the largest. Equal ones become others."""
+    if flat.dtype.kind == "b":
+        found = random.random(flat.shape) < 0.5
+        found[0] = not flat[0]
+        return found
+    low, high = flat.min(), flat.max()
+    if low == high:
+        found = flat.copy()
+        found[:: 1 if flat.size == 1 else 2] = high - 1 if high > 0 else high + 1
+        return found
+    return random.choice(flat[flat < high], flat.shape)
 
 
 class Seen(Capture):
