@@ -25,7 +25,7 @@ from .launch_graph import Launches, copied, require_device
 from .lowering import Lowering, changing
 from .memory import Memory, Watch, bits
 from .reach import Change, Reach
-from .recorder import Held, Recorder, decides_otherwise, difference
+from .recorder import Held, OfForm, Recorder, decides_otherwise, difference
 from .replay import Departed, compiled, in_order, lowered
 
 __all__ = ["CapturedStep", "capture"]
@@ -53,6 +53,7 @@ class CapturedStep:
         self._of_objects: dict[int, tuple[Any, CapturedStep]] = {}  # of a method, the last ones
         self._plans: dict[Any, list[_Plan | _LaunchPlan]] = {}
         self._first: dict[Any, _Run] = {}  # by the form of the arguments: a recording
+        self._without_casts: set[Any] = set()  # forms of which no constant is a cast of an argument
         self._warm: set[Any] = set()  # of which a step on a device has run as it is
         self._runtime: Runtime | None = None  # of the device of a step without arguments on it
         self._last: _Plan | _LaunchPlan | None = None
@@ -226,9 +227,25 @@ class CapturedStep:
         self._last = plan
 
     def _record(self, args: tuple[Any, ...], form: Form) -> Any:
-        """Run the step, recorded. The second recording of a form makes a plan."""
-        self._count_recording(form)
-        first = self._first.pop(form.key, None)
+        """Run the step, recorded. The second recording of a form makes a plan.
+
+        Where it is refused on one process, the step has run once, as by itself.
+        """
+        run = _Recorded(self._first.pop(form.key, None))
+        try:
+            self._count_recording(form)
+            return self._recorded(form, run)
+        except CaptureError as error:
+            if state.distribution.is_alone and self._runtime is None and not form.is_on_device:
+                if not run.is_done:
+                    if run.before is not None:
+                        run.before.give_back()
+                    self._step(*args)
+                error.args = (f"{error.args[0]}\n  The step itself has run in this call", *error.args[1:])
+            raise
+
+    def _recorded(self, form: Form, of: _Recorded) -> Any:
+        first = of.first
         changed: set[str] = set()  # by the run before, in what it depends on
         if first is not None and not first.guard.holds():
             self._why = "".join(f"\n  {each}" for each in first.guard.reach.changes()[:3])
@@ -241,17 +258,20 @@ class CapturedStep:
         roots = list(self._roots(form, first))
         reach = Reach(roots)
         recorder = Recorder(given.arrays, threading.get_ident(), is_quiet)
-        arrays = (x for x in reach.arrays.values() if x.__class__ is np.ndarray and x.size)
+        arrays = [x for x in reach.arrays.values() if x.__class__ is np.ndarray and x.size]
         recorder.outside = [x for x in arrays if x.flags.c_contiguous]
         recorder.reachable = {id(x.array): x for x in reach.leaves.values()}
+        recorder.persistent = {*map(id, arrays)}
         recorder.watch = None if first is None else Watch(reach)
-        proves = first is not None and state.distribution.is_alone and not form.is_on_device
-        memory = Memory(reach) if proves else None
+        can_prove = state.distribution.is_alone and not form.is_on_device
+        recorder.may_cast = can_prove and form.key not in self._without_casts
+        of.before = Memory(reach) if can_prove else None
         with recorder:
             result = self._step(*given.structure.rebuild(given.leaves))
         if recorder.watch is not None:
             recorder.watch.end()
         form.require_unwritten(given)
+        of.is_done = True
         result = form.own(given, result)
         self._runtime = next(filter(None, (runtime_of(type(x.array)) for x in recorder.leaves.values())), None)
         if self._runtime is not None:  # only its leaves are on a device
@@ -265,8 +285,17 @@ class CapturedStep:
         if first is None:
             self._first[form.key] = run
             return result
-        is_proved = memory is not None and self._prove(form, recorder, memory, roots)
-        fault = difference(first.recorder, recorder, is_proved) or _other_results(first.results, run.results)
+        fault = ""
+        is_proved = False
+        try:
+            is_proved = of.before is not None and self._prove(form, recorder, of.before, roots)
+            fault = difference(first.recorder, recorder, is_proved) or _other_results(first.results, run.results)
+        except CaptureError:
+            if not recorder.casts:
+                raise
+        if recorder.casts and (fault or not is_proved):  # one was equal to an argument by chance: without them
+            self._without_casts.add(form.key)
+            return result
         if fault:
             raise CaptureError(
                 f"capture: two runs of the step are not the same calls: {fault}\n  needed: a step whose operations, "
@@ -295,31 +324,41 @@ class CapturedStep:
             A constant differs.
         """
         after = Memory(Reach(roots))
-        proofs = [self._is_same(form.other(seed, is_far=True), recorder, before, after) for seed in range(2)]
-        return any(proofs) or self._is_same(form.other(0, is_far=False), recorder, before, after)
 
-    def _is_same(self, other: Form, recorder: Recorder, before: Memory, after: Memory) -> bool:
+        def is_same(seed: int, is_far: bool) -> bool:
+            before.give_back()
+            try:
+                return self._is_same(form, form.other(seed, is_far), recorder, is_far)
+            finally:
+                after.give_back()
+
+        proofs = [is_same(seed, is_far=True) for seed in range(2)]
+        return any(proofs) or is_same(0, is_far=False)
+
+    def _is_same(self, form: Form, other: Form, recorder: Recorder, is_far: bool) -> bool:
         """Whether the step makes the same calls of other values; see `_prove`."""
-        before.give_back()
         again = Recorder(other.arrays, threading.get_ident())
         again.outside, again.reachable = recorder.outside, recorder.reachable
+        again.persistent, again.may_cast = recorder.persistent, recorder.may_cast
         try:
             with again, warnings.catch_warnings(), np.errstate(all="ignore"):
                 warnings.simplefilter("ignore")
                 self._step(*other.structure.rebuild(other.leaves))
         except Exception:  # an index that is out of range, a matrix that is singular, a check of the program
             return False
-        finally:
-            after.give_back()
         if decides_otherwise(recorder, again):
             return False
-        if fault := difference(recorder, again, may_be_new=True):
+        fault = difference(recorder, again, may_be_new=True)
+        if fault.__class__ is OfForm and is_far:  # a size is computed from values, and may always be the same
+            return False
+        if fault:
             raise CaptureError(
                 f"capture: with other values of its arguments, the step is not the same calls: {fault}\n  needed: a "
                 "step whose operations, and constants, do not depend on the values of arguments\n  fix: compute the "
-                "value from arguments of the step by operations of autograd; or call the step itself"
+                "value from arguments of the step by operations of autograd, as ag.tensor(x) / 255 in the place of "
+                "ag.tensor(x / 255); or call the step itself"
             )
-        return True
+        return all(form.arrays[at].tobytes() != other.arrays[at].tobytes() for at in recorder.casts)
 
     def _roots(self, form: Form, first: _Run | None) -> Iterator[tuple[str, Any]]:
         """The objects in which the step may read state. The first run may have found some that no code names."""
@@ -328,6 +367,25 @@ class CapturedStep:
         if first is not None:
             yield from ((f"a {type(x).__name__}", x) for x in first.recorder.modules.values())
             yield from ((x.name or "a leaf", x) for x in first.recorder.leaves.values())
+
+
+class _Recorded:
+    """A recorded run, while it runs.
+
+    Attributes
+    ----------
+    first : _Run or None
+        The first recording of its form.
+    before : Memory or None
+        Of what the step can reach, before it.
+    is_done : bool
+        Whether the step has come to its end.
+    """
+
+    def __init__(self, first: _Run | None):
+        self.first = first
+        self.before: Memory | None = None
+        self.is_done = False
 
 
 class _Run(NamedTuple):

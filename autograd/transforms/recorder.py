@@ -31,7 +31,7 @@ from ..errors import CaptureError, find_site, short, short_site
 from ..layouts.rank_values import RANK_NUMBERS, plain, rank_axes
 from ..optim.base import remove_gradients
 
-__all__ = ["Held", "Named", "Recorder", "Row", "Silent", "Slot", "accumulate", "adopt", "decides_otherwise",
+__all__ = ["Held", "Named", "OfForm", "Recorder", "Row", "Silent", "Slot", "accumulate", "adopt", "decides_otherwise",
            "difference", "read", "slots_in"]  # fmt: skip
 
 
@@ -142,6 +142,11 @@ def view(x: Any, shape: tuple[int, ...], dtype: Any, offset: int, strides: tuple
     return np.ndarray(shape, dtype, x, offset, strides)
 
 
+def cast(x: Any, dtype: Any, order: Any) -> Any:
+    """A copy of an argument in a dtype."""
+    return x.astype(dtype, order)
+
+
 def _owner(x: Any) -> Any:
     while isinstance(x, np.ndarray) and x.base is not None:
         x = x.base
@@ -214,6 +219,10 @@ class Recorder(Capture):
         self.constants: list[Any] = []  # kept, so that no other object gets the id of one
         slots = [self._new(x) for x in inputs]
         self._given = len(slots)
+        self._inputs = list(zip(slots, inputs, strict=True))
+        self.may_cast = False  # whether an array that is equal to an argument may be a copy of it, which is to be proved
+        self.casts: list[int] = []  # the arguments of which there are such
+        self.persistent: set[int] = set()  # ids of arrays that were there before
         self._arguments = [
             (slot, x) for slot, x in zip(slots, inputs, strict=True)
             if x.__class__ is np.ndarray and x.flags.c_contiguous and x.size
@@ -289,6 +298,8 @@ class Recorder(Capture):
             return Held(self.refer(value.array if kind is Tensor else self._array_of(value)), value.layout)
         if isinstance(value, tuple) and hasattr(value, "_make"):
             return Named(kind, tuple(self.refer(x) for x in value))
+        if kind is np.ndarray and self.may_cast and self._is_cast(value):
+            return self._known[id(value)][0]
         self.constants.append(value)
         return value
 
@@ -302,6 +313,28 @@ class Recorder(Capture):
                 self.constants.append(array)
                 row = Row(view, (slot, value.shape, value.dtype, offset, value.strides), {}, "view", False, False)
                 self._add(row, value)
+                return True
+        return False
+
+    def _is_cast(self, value: Any) -> bool:
+        """Whether an array has the values of an argument in a dtype or in memory of its own; then a row makes it.
+
+        NumPy has made it, by ``x.astype``, ``numpy.array(x)`` or the like. Or it is equal by chance: the step is proved
+        on other values, where it is equal no more.
+        """
+        if not value.size or not value.ndim or id(value) in self.persistent:
+            return False
+        for at, (slot, array) in enumerate(self._inputs):
+            if array.__class__ is not np.ndarray or array.shape != value.shape:
+                continue
+            if array.dtype.kind == "c" and value.dtype.kind != "c":
+                continue
+            with np.errstate(all="ignore"):
+                made = array.astype(value.dtype)
+            order = "K" if made.strides == value.strides else "C" if value.flags.c_contiguous else ""
+            if order and made.tobytes() == value.tobytes():
+                self._add(Row(cast, (slot, value.dtype, order), {}, "astype", False, False), value)
+                self.casts.append(at)
                 return True
         return False
 
@@ -602,6 +635,12 @@ def _sum(a: Any, b: Any) -> Any:
 
 
 # -- two recordings ----------------------------------------------------------------------------------------------------
+class OfForm(str):
+    """A difference in the shape or dtype of a result, which depends on values."""
+
+    __slots__ = ()
+
+
 def difference(first: Recorder, second: Recorder, may_be_new: bool = False) -> str:
     """The first difference between two runs of a step besides the values of their arguments; "" if there is none.
 
@@ -626,7 +665,7 @@ def _difference(first: Recorder, second: Recorder, same: Callable[[Any, Any], bo
                        f"operations: {found}"
         found = _forms(a.value, b.value)
         if found:
-            return f"{where} has another result: {found}"
+            return OfForm(f"{where} has another result: {found}")
         if a.expected and not _same(a.value, b.value):
             return f"{where} decided otherwise: {short(a.value)}, then {short(b.value)}"
     if len(first.rows) != len(second.rows):
