@@ -645,13 +645,18 @@ def _as_tensors(found: Any, given: Any, node: int) -> Any:
     return found
 
 
-def run_plain(theirs: Callable[..., Any], args: Any, words: Any) -> Any:
-    """Return what NumPy's function returns for the values of the arguments; see `on_values` for what it raises."""
+def run_plain(theirs: Callable[..., Any], args: Any, words: Any, is_asked: bool = False) -> Any:
+    """Return what NumPy's function returns for the values of the arguments; see `on_values` for what it raises.
+
+    If NumPy is only asked about the arguments, the call is none of a step that is captured.
+    """
     try:
         if "overwrite_input" in words:  # the values are still those of a Tensor
             words = {**words, "overwrite_input": bool(values(words["overwrite_input"])) and False}
         given, named = values(args), {k: values(v) for k, v in words.items()}
-        return theirs(*given, **named) if state.recorder is None else state.recorder.call(theirs, tuple(given), named)
+        if is_asked or state.recorder is None:
+            return theirs(*given, **named)
+        return state.recorder.call(theirs, tuple(given), named)
     except RingtapeError:
         raise
     except _UNEXPECTED as error:
@@ -666,7 +671,7 @@ def ask(theirs: Callable[..., Any], args: Any, words: Any) -> Any:
     if not _can_be_asked_about((*args, *words.values())):
         return None
     with np.errstate(all="ignore"):
-        return run_plain(theirs, args, words)
+        return run_plain(theirs, args, words, is_asked=True)
 
 
 def is_discrete(found: Any) -> bool:

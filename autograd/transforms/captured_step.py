@@ -19,7 +19,19 @@ from ..engine.pytree import Structure, flatten
 from ..engine.recording import OUTSIDE, UNRECORDED
 from ..engine.state import state
 from ..engine.tensor import TENSORS
-from ..errors import ArgumentError, CaptureError, OptionError, TapeError, short
+from ..errors import (
+    SITES,
+    UNTYPED,
+    ArgumentError,
+    CaptureError,
+    OptionError,
+    RingtapeError,
+    TapeError,
+    is_of_library,
+    short,
+    short_site,
+    typed,
+)
 from .guards import Form, Guard, Seen, entry, is_heard
 from .launch_graph import Launches, copied, require_device
 from .lowering import Lowering, changing
@@ -85,6 +97,8 @@ class CapturedStep:
                 found = plan.enter(args)
             except Departed:
                 return self._depart(args)
+            except UNTYPED as error:
+                _raise_typed(error)
             if found is not None:
                 self.replays += 1
                 return found[0] if plan.is_single else plan.structure.rebuild(found)
@@ -135,6 +149,8 @@ class CapturedStep:
             found = plan.enter(args)
         except Departed:
             found = None
+        except UNTYPED as error:
+            _raise_typed(error)
         if found is None:  # another form, or another decision on data: nothing has changed
             self._last, self._verified = None, n
             return self._general(args)
@@ -181,6 +197,8 @@ class CapturedStep:
                     found = plan.run(*form.arrays)
                 except Departed:
                     return self._depart(args)
+                except UNTYPED as error:
+                    _raise_typed(error)
                 self.replays += 1
                 return plan.structure.rebuild(found)
         if form.is_on_device or self._runtime is not None:
@@ -241,7 +259,7 @@ class CapturedStep:
                     if run.before is not None:
                         run.before.give_back()
                     self._step(*args)
-                error.args = (f"{error.args[0]}\n  The step itself has run in this call", *error.args[1:])
+                error.extend("\n  The step itself has run in this call.")
             raise
 
     def _recorded(self, form: Form, of: _Recorded) -> Any:
@@ -491,6 +509,20 @@ def _refuse(change: Change) -> NoReturn:
         f"capture: the step changes what it depends on: {change}; a replay would not repeat that\n  fix: return the "
         "value, and keep, count or append it outside of the step; or call the step itself"
     )
+
+
+def _raise_typed(error: Exception) -> NoReturn:
+    """Raise the typed error for a builtin one that a replay has raised after it has changed something.
+
+    The step itself would raise it there, too, and has changed the same up to there.
+    """
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename != "<captured step>":
+        trace = trace.tb_next
+    if trace is None or isinstance(error, RingtapeError) or not is_of_library(error):
+        raise error
+    site = trace.tb_frame.f_globals[SITES].get(trace.tb_lineno)
+    raise typed(error, f"{error}, in a replay{f'{chr(10)}  at {short_site(*site)}' if site else ''}") from error
 
 
 def _followed(run: Callable[..., Any], again: Sequence[Callable[[], Any]]) -> Callable[..., Any]:

@@ -26,6 +26,7 @@ from ..engine.state import state
 from ..engine.sweep import Sweep
 from ..engine.tensor import TENSORS
 from ..errors import CaptureError, TapeError, short
+from ..random.keys import Key
 from .reach import Reach
 from .recorder import Recorder, Silent
 
@@ -48,7 +49,7 @@ class Form:
     key : tuple
         Equal for arguments of one form.
     arrays : list
-        The arrays and NumPy scalars, each once.
+        The arrays, NumPy scalars and keys of random draws, each once.
     is_on_device : bool
         Whether one of them is on a device.
     """
@@ -79,6 +80,13 @@ class Form:
                 layout = x.layout if is_tensor else None
                 parts.append((x.__class__, array.__class__, array.shape, array.dtype, array.strides, layout))
                 self.arrays.append(array)
+            elif x.__class__ is Key:
+                first = seen.setdefault(id(x), i)
+                if first != i:
+                    parts.append((Key, "again", first))
+                    continue
+                parts.append((Key, x.axes, x.places, x.apart))
+                self.arrays.append(x)
             elif x.__class__ in _CONSTANTS:
                 parts.append((x.__class__, repr(x)))
             else:
@@ -90,7 +98,7 @@ class Form:
     @property
     def is_flat(self) -> bool:
         """Whether all arguments are arrays, or Tensors without a gradient, in no containers."""
-        kinds = (np.ndarray, np.generic)
+        kinds = (np.ndarray, np.generic, Key)
         return len(self.arrays) == len(self.leaves) and all(
             part.kind is None for part in self.structure.parts
         ) and all(x.__class__ in TENSORS or isinstance(x, kinds) for x in self.leaves)
@@ -120,7 +128,7 @@ class Form:
         for x in self.leaves:
             is_tensor = x.__class__ in TENSORS
             array = x.array if is_tensor else x
-            is_array = isinstance(array, np.ndarray | np.generic)
+            is_array = isinstance(array, np.ndarray | np.generic | Key)
             if not is_array or is_tensor and isinstance(x, Leaf) and x._requires_grad:
                 leaves.append(x)
                 continue
@@ -170,6 +178,8 @@ def _copy_of(x: Any) -> Any:
 
 def _other_values(array: Any, random: np.random.Generator, is_far: bool) -> Any:
     """An array of the form of another with other values; see `Form.other`."""
+    if array.__class__ is Key:
+        return array.at(array.step + 1 + int(random.integers(1000)))
     if array.dtype.kind not in "fcbiu" or not array.size:
         return _copy_of(array) if isinstance(array, np.ndarray) else array
     x = _copy_of(np.asarray(array))
@@ -337,6 +347,9 @@ def _argument_lines(form: Form, name: Callable[[Any], str]) -> list[str]:
             checks.append(f"v{i}.__class__ is not {name(array.__class__)}")
         else:
             lines.append(f"v{i} = a{i}")
+        if array.__class__ is Key:
+            checks.append(f"v{i}.axes != {name(array.axes)} or v{i}.places != {name(array.places)}")
+            checks.append(f"v{i}.apart != {name(array.apart)}")
         if isinstance(array, np.ndarray):
             checks.append(f"v{i}.shape != {name(array.shape)} or v{i}.dtype is not {name(array.dtype)}")
             checks += [f"v{i}.strides != {name(array.strides)}"] if array.ndim else []

@@ -220,7 +220,7 @@ class Recorder(Capture):
         slots = [self._new(x) for x in inputs]
         self._given = len(slots)
         self._inputs = list(zip(slots, inputs, strict=True))
-        self.may_cast = False  # whether an array that is equal to an argument may be a copy of it, which is to be proved
+        self.may_cast = False  # whether an array that is equal to an argument may be a copy of it; that is proved
         self.casts: list[int] = []  # the arguments of which there are such
         self.persistent: set[int] = set()  # ids of arrays that were there before
         self._arguments = [
