@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import copy
 import functools
+import math
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from time import perf_counter
 from types import MethodType
 from typing import Any, NamedTuple, NoReturn
 
@@ -35,7 +37,7 @@ from ..errors import (
 from .guards import Form, Guard, Seen, entry, is_heard
 from .launch_graph import Launches, copied, require_device
 from .lowering import Lowering, changing
-from .memory import Memory, Watch, bits
+from .memory import Beside, Left, Memory, Watch
 from .reach import Change, Reach
 from .recorder import Held, OfForm, Recorder, decides_otherwise, difference
 from .replay import Departed, compiled, in_order, lowered
@@ -44,6 +46,10 @@ __all__ = ["CapturedStep", "capture"]
 
 _MOST_PLANS = 16
 """The records that are kept, and the calls that may be recorded one after another without a replay."""
+
+
+_REPLAYS = 500
+"""From the 64th replay on comparisons take about as much time as one replay in so many."""
 
 
 class CapturedStep:
@@ -76,6 +82,7 @@ class CapturedStep:
         self._replays = 0  # at the last recorded call
         self._why = ""  # what a recorded call found to be other than the one before
         self._verified = 7 if verify else -1  # the number of replays before the next that is verified
+        self._cost = math.inf  # of a comparison, in replays
         self.replays = 0
 
     @property
@@ -140,11 +147,13 @@ class CapturedStep:
     def _verify(self, args: tuple[Any, ...]) -> Any:
         """Replay the step, run the step itself from the same state, and compare what both have left."""
         plan, n = self._last, self.replays
-        self._verified = 2 * n + 1 if n < 1000 else n + 1000 - (n + 1) % 1000
+        self._verified = 2 * n + 1
         if not isinstance(plan, _Plan) or not state.distribution.is_alone:
             return self(*args)
         reach = plan.guard.reach
-        before = Memory(reach)
+        start = perf_counter()
+        before = Memory(reach) if plan.guard.is_left_other else Memory.of(reach, plan.guard.changing)
+        ready = perf_counter()
         try:
             found = plan.enter(args)
         except Departed:
@@ -154,13 +163,14 @@ class CapturedStep:
         if found is None:  # another form, or another decision on data: nothing has changed
             self._last, self._verified = None, n
             return self._general(args)
+        done = perf_counter()
         self.replays += 1
-        left = bits(reach, found)
+        left = Left(reach, found)
         before.give_back()
-        with Recorder(Form(args).arrays, threading.get_ident()):  # running averages stay in their arrays
+        with Beside():
             result = self._step(*args)
-        own = bits(reach, flatten(result)[0])
-        other = next((path for path in own if own[path] != left.get(path)), "")
+        other = left.difference(flatten(result)[0])
+        self._verified = n + self._interval(n + 1, ready - start + perf_counter() - done, done - ready)
         if other:
             self._forget(plan)
             raise CaptureError(
@@ -170,6 +180,11 @@ class CapturedStep:
                 "now that of the step itself\n  fix: give the value as an argument; or call the step itself"
             )
         return plan.structure.rebuild(found)
+
+    def _interval(self, n: int, seconds: float, of_replay: float) -> int:
+        """The number of replays from the comparison of the n-th, which has taken some seconds, to the next."""
+        self._cost = min(self._cost, seconds / max(of_replay, 1e-9))
+        return n if n < 64 else max(min(n, 1000), math.ceil(_REPLAYS * self._cost))
 
     def _forget(self, plan: _Plan) -> None:
         self._last = None
@@ -299,7 +314,8 @@ class CapturedStep:
             if change.path in changed:
                 _refuse(change)
         results = [_result_of(recorder, x) for x in found]
-        run = _Run(recorder, results, Guard(recorder, reach), reach.changes(), form.held)
+        changes = reach.changes()
+        run = _Run(recorder, results, Guard(recorder, reach, is_left_other=bool(changes)), changes, form.held)
         if first is None:
             self._first[form.key] = run
             return result

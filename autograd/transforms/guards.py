@@ -263,12 +263,21 @@ class Guard:
         Of the run.
     reach : Reach
         Made before it.
+    is_left_other : bool
+        Whether the run has changed something that is compared, which a replay changes, too.
+
+    Attributes
+    ----------
+    changing : list
+        The objects that rows change, such as parameters and optimizers.
     """
 
-    def __init__(self, recorder: Recorder | Seen, reach: Reach):
+    def __init__(self, recorder: Recorder | Seen, reach: Reach, is_left_other: bool = False):
+        self.is_left_other = is_left_other
         self.state = state.distribution, state.grid, state.no_grad
         self.reach = reach
         self.reads, self.kept = reach.kept()
+        self.changing = list(recorder.changing.values()) if isinstance(recorder, Recorder) else []
         self.leaves = [(x, x.array, _leaf_form(x)) for x in recorder.leaves.values()]
 
     def holds(self) -> bool:

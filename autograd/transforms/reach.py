@@ -138,6 +138,13 @@ def same(a: Any, b: Any) -> bool:
     return repr(a) == repr(b) if isinstance(a, float | complex) else bool(a == b)
 
 
+def _same_values(a: Any, b: Any) -> bool:
+    """Whether two values are one, or arrays of the same bits."""
+    if a.__class__ is np.ndarray and b.__class__ is np.ndarray:
+        return (a.dtype, a.shape) == (b.dtype, b.shape) and a.tobytes() == b.tobytes()
+    return same(a, b)
+
+
 class Reach:
     """The places that objects can reach, and what they held when this was made.
 
@@ -156,6 +163,10 @@ class Reach:
         By path, the leaves.
     objects : list
         All that was found, which is kept alive.
+    ids : frozenset of int
+        Of the objects.
+    stateful : list
+        Those among the objects that the optimizers' package has made, such as optimizers and scalers.
 
     Raises
     ------
@@ -168,6 +179,7 @@ class Reach:
         self._names: set[str] = {"forward"}
         self._all = False
         self._makes: set[type] = set()  # classes that code can call
+        self._quick: tuple[Any, ...] | None = None
         known: Any = None
         while known != (len(self._names), len(self._makes), self._all):  # until code names nothing more
             known = len(self._names), len(self._makes), self._all
@@ -177,6 +189,11 @@ class Reach:
             self.leaves: dict[str, Leaf] = {}
             self._walk(roots)
         self.objects = list(self._seen.values())
+        self.ids = frozenset(self._seen)
+        self.stateful = [
+            x for x in self.objects
+            if type(x).__module__.startswith("autograd.optim") and hasattr(x, "__dict__") and not isinstance(x, type)
+        ]  # fmt: skip
         self.held = [place.values() for place in self.places]
         if sum(map(len, self.held)) > _MOST:
             place, values = max(zip(self.places, self.held, strict=True), key=lambda pair: len(pair[1]))
@@ -228,6 +245,28 @@ class Reach:
             reads.append(functools.partial(map, get, *zip(*of, strict=True)))
             kept += values
         return tuple(reads), kept
+
+    def now(self) -> list[Any]:
+        """All values that places hold now, in one order."""
+        try:
+            return list(chain.from_iterable(map(operator.call, self._reads())))
+        except (ValueError, KeyError, AttributeError):  # a cell is empty, or something is gone
+            return [ABSENT]
+
+    def _reads(self) -> tuple[Any, ...]:
+        if self._quick is None:
+            self._quick = self.kept()[0]
+        return self._quick
+
+    def other_place(self, before: list[Any]) -> str:
+        """The path of the first value that is not what `now` has returned before; "" if there is none."""
+        after = self.now()
+        if len(before) == len(after) and all(map(operator.is_, before, after)):
+            return ""
+        if len(before) == len(after) and all(map(_same_values, before, after)):
+            return ""
+        changes = self.changes()
+        return changes[0].path if changes else self.places[0].path
 
     # -- the walk ----------------------------------------------------------------------------------------------------
     def _walk(self, roots: Iterable[tuple[str, Any]]) -> None:

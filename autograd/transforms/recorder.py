@@ -216,6 +216,7 @@ class Recorder(Capture):
         self.reachable: dict[int, Leaf] = {}  # by the id of its array: a leaf that was there before
         self.watch: Any = None  # a `Watch` of the arrays that only rows may write
         self.has_changed = False
+        self.changing: dict[int, Any] = {}  # what rows change, such as parameters and optimizers
         self.constants: list[Any] = []  # kept, so that no other object gets the id of one
         slots = [self._new(x) for x in inputs]
         self._given = len(slots)
@@ -382,6 +383,8 @@ class Recorder(Capture):
         row = Row(function, tuple(map(self.refer, args)), {k: self.refer(x) for k, x in words.items()},
                   name or getattr(function, "__name__", "call"), changes, expected)  # fmt: skip
         row.of = of
+        if changes:
+            self.changing.update((id(x.value), x.value) for x in args if x.__class__ is Whole)
         args = tuple([x.value if x.__class__ is Whole else x for x in args])
         self._end()
         try:
