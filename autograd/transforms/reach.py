@@ -286,13 +286,13 @@ class Reach:
         kind = type(x)
         if kind in TENSORS:
             if isinstance(x, Leaf):
-                self.leaves[path] = x
+                self.leaves[_unused(path, self.leaves)] = x
                 self._attributes(path, x, "_requires_grad", holder=x)
                 self._attributes(path, x, "layout")
             else:
-                self.arrays[path] = x.array
+                self.arrays[_unused(path, self.arrays)] = x.array
         elif isinstance(x, np.ndarray):
-            self.arrays[path] = x
+            self.arrays[_unused(path, self.arrays)] = x
         elif runtime_of(kind) is not None:
             return  # an array of a device
         elif kind is FunctionType:
@@ -442,6 +442,15 @@ def _is_library(top: str) -> bool:
         return True
     file = getattr(sys.modules.get(top), "__file__", None) or ""
     return "site-packages" in file or "dist-packages" in file
+
+
+def _unused(path: str, known: Mapping[str, Any]) -> str:
+    """A path with a number, if another value has it already."""
+    found, i = path, 1
+    while found in known:
+        i += 1
+        found = f"{path} ({i})"
+    return found
 
 
 def _functions_in(path: str, values: Iterable[Any]) -> Iterator[tuple[str, Any]]:

@@ -868,6 +868,14 @@ def test_the_quick_comparison_is_the_slow_one() -> None:
         undo()
 
 
+def test_values_with_one_path_are_all_found() -> None:
+    leaves = [ag.tensor(numpy.full(2, float(i))) for i in range(3)]
+    arrays = [numpy.full(2, float(i)) for i in range(3)]
+    found = reach.Reach([*(("a leaf", x) for x in leaves), *(("an array", x) for x in arrays)])
+    assert [float(x.array[0]) for x in found.leaves.values()] == [0.0, 1.0, 2.0]
+    assert [float(x[0]) for x in found.arrays.values()] == [0.0, 1.0, 2.0]
+
+
 def test_too_much_to_compare_is_refused() -> None:
     numbers = list(range(30_000))
     do = ag.capture(lambda x: x * numbers[0], warmup=0)
