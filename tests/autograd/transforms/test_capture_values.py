@@ -247,6 +247,41 @@ def test_a_natural_program_is_captured(name: str) -> None:
     assert do.replays == 8
 
 
+# -- checkpoints -------------------------------------------------------------------------------------------------------
+CHECKPOINTS: dict[str, Callable[[Any, Any], Any]] = {
+    "a block": lambda model, x: ag.checkpoint(model)(x),
+    "two blocks": lambda model, x: ag.checkpoint(model[3:])(ag.checkpoint(model[:3])(x)),
+    "a block in a block": lambda model, x: ag.checkpoint(lambda y: model[3:](ag.checkpoint(model[:3])(y)))(x),
+    "a value of the closure": lambda model, x: (lambda h: ag.checkpoint(lambda y: model[1:](h * y))(x[:, :1]))(
+        model[0](x)),
+    "no draw": lambda model, x: ag.checkpoint(model[3:])(model[:3](x)),
+    "draws before and after": lambda model, x: ag.checkpoint(model)(nn.dropout(x, 0.5)) * nn.dropout(x[:, :1], 0.5),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CHECKPOINTS)
+def test_a_checkpoint_is_captured(name: str) -> None:
+    def run(wrap: Callable[[Any], Any]) -> Any:
+        random.seed(0)
+        model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Dropout(0.5), nn.Linear(8, 3))
+        optimizer = optim.SGD(model.parameters(), 0.1, 0.9)
+
+        def step(x: Any) -> Any:
+            optimizer.zero_grad()
+            with ag.Tape() as tape:
+                loss = (CHECKPOINTS[name](model, ag.tensor(x)) ** 2).mean()
+            tape.backward(loss)
+            optimizer.step()
+            return loss
+
+        do = wrap(step)
+        found = [bits(do(data(i)[0])) for i in range(20)]
+        assert getattr(do, "replays", 16) == 16
+        return found, [bits(p) for p in model.parameters()], random.get_state()
+
+    assert run(ag.capture) == run(lambda step: step)
+
+
 def test_a_network_that_solves_a_differential_equation_is_captured() -> None:
     """u'' = -sin on an interval, by second derivatives inside of a training step, with Adam."""
 
