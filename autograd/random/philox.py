@@ -144,7 +144,7 @@ def write_words(out: Array, key: Key | tuple[int, int], shape: tuple[int, ...], 
 
 
 def capturing() -> Any:
-    """What records the calls of a step of which a draw is one; None while none is recorded, or under a mesh."""
+    """The capture that records a draw as one call of a step; None while no step is recorded, and under a mesh."""
     capture = current_capture()
     return capture if capture is not None and capture.records and state.grid is None else None
 

@@ -591,8 +591,8 @@ def capture(step: Callable[..., Any], *, warmup: int = 2, verify: bool = True) -
 
     The first `warmup` calls run `step` as it is. The next two run it and record its operations: each call of a function
     on arrays, forward, backward and in sums of cotangents, each step of an optimizer, each key of a random draw. On one
-    process the second of them runs it once more from the same state, with other values of its arguments, so that what
-    is computed from them outside of operations shows. If all recordings are the same calls, later calls make these
+    process the second of them runs it again from the same state, with other values of its arguments, so that what is
+    computed from them outside of operations shows. If all recordings are the same calls, later calls make these
     calls, with the same bits and without Tensors, layouts, tapes and the Python of the step.
 
     Parameters
@@ -603,8 +603,8 @@ def capture(step: Callable[..., Any], *, warmup: int = 2, verify: bool = True) -
     warmup : int
         Calls before the first recording, in which an optimizer makes its state.
     verify : bool
-        Whether the 8th, 16th, 32nd, ... replay, and one of each thousand, is compared with the step itself, which runs
-        beside it from the same state. The state is what the step can reach: it is copied for that call.
+        Whether the 8th, 16th, 32nd and 64th replay, and later ones as rarely as their cost needs (about one in 500 of
+        the time), are compared with the step itself, which runs beside it from the same state.
 
     Returns
     -------
@@ -617,12 +617,12 @@ def capture(step: Callable[..., Any], *, warmup: int = 2, verify: bool = True) -
         At a call that records: a value became plain data (``float(x)``, ``x.numpy()``, ``print(x)``, ``if x:``), which
         a replay could not repeat; an operation has a boolean index; data of a leaf, a gradient, or a buffer was
         assigned, other than by batch norm; NumPy wrote to an array of the program, to a gradient or to an argument; the
-        step counts, or keeps something that it reads; or a nonblocking communication, a `checkpoint`, or a primitive
-        with a jvp alone ran. At the second recording: it is not the same calls, because a constant was made anew in the
+        step counts, or keeps something that it reads; or a nonblocking communication, or a primitive with a jvp alone
+        ran. At the second recording: it is not the same calls, because a constant was made anew in the
         step (by NumPy, or from numbers), or a Python decision was another one. The message names the line. After 16
         recorded calls without a replay. At a replay that is compared: it has left other bits than the step itself, so
         the step reads something that is not seen. On several ranks, at a run while others may replay: it asks them for
-        values.
+        values. On one process the step has run once in a call that is refused, as by itself.
     TapeError
         It is called inside a tape's block.
 
@@ -640,7 +640,8 @@ def capture(step: Callable[..., Any], *, warmup: int = 2, verify: bool = True) -
     set by replays, too.
 
     Decisions on data that functions of autograd make, such as whether a label is ignored, are made anew; where one has
-    another result, the step itself runs.
+    another result, the step itself runs. So are checks of values, such as the range of labels: a replay raises the
+    error of the step.
 
     Not seen, and so the caller's to avoid: a Python decision on data that is no Tensor, such as ``if x.max() > 3:`` of
     an array; what installed packages and files hold; and output, such as printing. On one process the comparison of

@@ -237,7 +237,7 @@ def _sum_of(x: Any) -> int:
 
 
 class Left:
-    """What a run of a step has left: its results, leaves, gradients, arrays, what places hold, the optimizers' state.
+    """The values after a run of a step: results, leaves, gradients, arrays, contents of places, optimizers' state.
 
     Parameters
     ----------
