@@ -39,7 +39,7 @@ from .launch_graph import Launches, copied, require_device
 from .lowering import Lowering, changing
 from .memory import Beside, Left, Memory, Watch
 from .reach import Change, Reach
-from .recorder import Held, OfForm, Recorder, decides_otherwise, difference
+from .recorder import Held, OfForm, Recorder, Rehearsal, decides_otherwise, difference
 from .replay import Departed, compiled, in_order, lowered
 
 __all__ = ["CapturedStep", "capture"]
@@ -296,9 +296,9 @@ class CapturedStep:
         recorder.reachable = {id(x.array): x for x in reach.leaves.values()}
         recorder.persistent = {*map(id, arrays)}
         recorder.watch = None if first is None else Watch(reach)
-        can_prove = state.distribution.is_alone and not form.is_on_device
-        recorder.may_cast = can_prove and form.key not in self._without_casts
-        of.before = Memory(reach) if can_prove else None
+        recorder.may_cast = not form.is_on_device and form.key not in self._without_casts
+        if not form.is_on_device and (state.distribution.is_alone or first is not None):
+            of.before = Memory(reach)
         with recorder:
             result = self._step(*given.structure.rebuild(given.leaves))
         if recorder.watch is not None:
@@ -371,7 +371,10 @@ class CapturedStep:
 
     def _is_same(self, form: Form, other: Form, recorder: Recorder, is_far: bool) -> bool:
         """Whether the step makes the same calls of other values; see `_prove`."""
-        again = Recorder(other.arrays, threading.get_ident())
+        again = (
+            Recorder(other.arrays, threading.get_ident()) if state.distribution.is_alone
+            else Rehearsal(other.arrays, threading.get_ident(), recorder)
+        )  # fmt: skip
         again.outside, again.reachable = recorder.outside, recorder.reachable
         again.persistent, again.may_cast = recorder.persistent, recorder.may_cast
         try:

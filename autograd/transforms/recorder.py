@@ -31,8 +31,8 @@ from ..errors import CaptureError, find_site, short, short_site
 from ..layouts.rank_values import RANK_NUMBERS, plain, rank_axes
 from ..optim.base import remove_gradients
 
-__all__ = ["Held", "Named", "OfForm", "Recorder", "Row", "Silent", "Slot", "accumulate", "adopt", "decides_otherwise",
-           "difference", "read", "slots_in"]  # fmt: skip
+__all__ = ["Held", "Named", "OfForm", "Recorder", "Rehearsal", "Row", "Silent", "Slot", "accumulate", "adopt",
+           "decides_otherwise", "difference", "read", "slots_in"]  # fmt: skip
 
 
 class Slot:
@@ -388,7 +388,7 @@ class Recorder(Capture):
         args = tuple([x.value if x.__class__ is Whole else x for x in args])
         self._end()
         try:
-            value = function(*args, **words)
+            value = self._made(row, args, words)
         finally:
             self._begin()
         if value is NotImplemented:
@@ -406,6 +406,10 @@ class Recorder(Capture):
             else:
                 self.watch.note()
         return value
+
+    def _made(self, row: Row, args: tuple[Any, ...], words: dict[str, Any]) -> Any:
+        """The result of the call of a row."""
+        return row.function(*args, **words)
 
     def _refuse(self, row: Row, why: str, fix: str) -> NoReturn:
         raise CaptureError(f"capture: {row.name} at {row.line} {why}, and is not captured\n  fix: {fix}")
@@ -528,6 +532,60 @@ class Recorder(Capture):
     def refuse(self, what: str, fix: str) -> NoReturn:
         """Raise CaptureError for something that a replay would not repeat."""
         raise CaptureError(f"capture: {what} in a captured step, which is recorded and then replayed\n  fix: {fix}")
+
+
+class Rehearsal(Recorder):
+    """A recorder of a run that a rank makes alone: it sends nothing.
+
+    Rows that send messages, and those that change more than gradients and keys, are not called. They have copies of
+    the results that they had in another run.
+
+    Parameters
+    ----------
+    inputs, thread
+    of : Recorder
+        Of the other run.
+    """
+
+    def __init__(self, inputs: Sequence[Any], thread: int, of: Recorder):
+        super().__init__(inputs, thread, is_quiet=True)
+        self._of = of.rows
+        self._values = {slot.at: x for slot, x in of._inputs}  # of the other run, by slot
+        for row in of.rows:
+            self._values[row.slot] = row.value
+            self._values.update((at, _part(row.value, path)) for path, at in row.parts.items())
+
+    def _made(self, row: Row, args: tuple[Any, ...], words: dict[str, Any]) -> Any:
+        if not row.changes or row.changes == "keys" or row.function in (accumulate, adopt, remove_gradients):
+            return super()._made(row, args, words)
+        known = self._of[len(self.rows)] if len(self.rows) < len(self._of) else row
+        if known.function is not row.function or (known.value is None and row.changes == "messages"):
+            text = f"capture: {row.name} at {row.line} is not rehearsed"
+            raise CaptureError(text)
+        operands = {
+            id(self._values[x.at]): arg for x, arg in zip(known.args, args, strict=False) if x.__class__ is Slot
+        }
+        return _copied(known.value, operands)
+
+
+def _part(x: Any, path: tuple[int, ...]) -> Any:
+    for i in path:
+        x = x[i]
+    return x
+
+
+def _copied(x: Any, operands: dict[int, Any]) -> Any:
+    """A copy of a result that has no objects but arrays and numbers; of an operand, as a cast returns, that of now."""
+    if isinstance(x, tuple | list):
+        return x.__class__([_copied(part, operands) for part in x])
+    if id(x) in operands:
+        return operands[id(x)]
+    if x.__class__ is np.ndarray:
+        return x.copy()
+    if x is None or isinstance(x, bool | int | float | complex | np.generic):
+        return x
+    text = f"capture: a {type(x).__name__} is not rehearsed"
+    raise CaptureError(text)
 
 
 def _pushed(op: Any, y: Any, xs: Any, options: Any, shapes: Any, signature: Any, tangents: list[Any]) -> Any:
