@@ -595,8 +595,8 @@ def capture(step: Callable[..., Any], *, warmup: int = 2, verify: bool = True) -
     The first `warmup` calls run `step` as it is. The next two run it and record its operations: each call of a function
     on arrays, forward, backward and in sums of cotangents, each step of an optimizer, each key of a random draw. The
     second of them runs it again from the same state, with other values of its arguments, so that what is computed from
-    them outside of operations shows; on several ranks this run sends nothing. If all recordings are the same calls, later calls make these
-    calls, with the same bits and without Tensors, layouts, tapes and the Python of the step.
+    them outside of operations shows; on several ranks this run sends nothing. If all recordings are the same calls,
+    later calls make these calls, with the same bits and without Tensors, layouts, tapes and the Python of the step.
 
     Parameters
     ----------

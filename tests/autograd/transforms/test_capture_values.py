@@ -6,8 +6,10 @@ a replay can go back, and after it, where it cannot; the error and the state are
 
 from __future__ import annotations
 
+import ast
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy
@@ -101,6 +103,81 @@ def test_a_replay_makes_the_checks_of_the_step(name: str, is_late: bool) -> None
         assert found[0][0] is expected[0][0] and found[0][2] == expected[0][2]
         assert expected[0][1].endswith(found[0][1])
         assert found[1:] == expected[1:]
+
+
+# -- where the library looks at values ---------------------------------------------------------------------------------
+ROOMS = ("autograd/ops", "autograd/nn", "autograd/random", "autograd/optim", "autograd/scipy", "autograd/numpy",
+         "autograd/transforms", "parallel/tensor", "parallel/context")  # fmt: skip
+REDUCES = frozenset(("any", "all", "item", "tolist", "max", "min", "sum", "argmax", "argmin", "isnan", "isfinite"))
+CALLED_AGAIN = {  # by `checked` or `decided`, so that a replay calls them again
+    "autograd/nn/functional.py": {"_number_of_classes", "_require_classes"},
+    "autograd/nn/losses.py": {"_occurs", "_require_labels"},
+    "autograd/ops/manipulation.py": {"_has_nonzero"},
+    "autograd/ops/nn/cross_entropy.py": {"_are_in_range", "_check_labels", "_may_ignore"},
+    "autograd/ops/nn/embedding.py": {"require_range"},
+    "autograd/ops/nn/grouped.py": {"_require_counts"},
+    "autograd/ops/norms.py": {"_have_digits"},
+    "autograd/ops/sorting.py": {"_has_nan_at_end"},
+    "autograd/ops/statistics.py": {"_is_zero_somewhere"},
+    "parallel/tensor/vocabulary.py": {"_occurs"},
+}
+INSIDE_OF_A_CALL = {  # parts of the functions of operations, or of the step of an optimizer, which are calls as a whole
+    "autograd/ops/nn/embedding.py": {"_add_own", "_take_own"},
+    "autograd/ops/nn/pooling.py": {"_first_maxima"},
+    "autograd/ops/norms.py": {"_norm"},
+    "autograd/ops/ufuncs.py": {"_bessel"},
+    "autograd/optim/mixed_precision.py": {"_refuse_infinite", "step"},
+    "autograd/optim/norms.py": {"_power"},
+}
+REFUSED_IF_OTHER = {  # numbers that become constants of the record, which the proof compares
+    "autograd/ops/statistics.py": {"_has_zero"},  # of arrays on a device
+    "autograd/scipy/stats/multivariate_normal.py": {"_pseudo_inverse"},
+}
+OF_CAPTURE = frozenset(("captured_step", "recorder", "guards", "reach", "memory", "replay", "lowering", "table"))
+
+
+def looks_at_values(tree: ast.AST) -> bool:
+    """Whether code reduces an array to a truth or a number of Python."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If | ast.While | ast.IfExp | ast.Assert):
+            tested = [node.test]
+        elif isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("bool", "int", "float"):
+            tested = node.args
+        elif isinstance(node, ast.BoolOp):
+            tested = node.values
+        else:
+            tested = [node.operand] if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not) else []
+        for x in (x for test in tested for x in ast.walk(test)):
+            if isinstance(x, ast.Call) and isinstance(x.func, ast.Attribute) and x.func.attr in REDUCES:
+                is_of_numbers = isinstance(x.func.value, ast.Name) and x.func.value.id == "math"
+                if not is_of_numbers:
+                    return True
+    return False
+
+
+def test_the_library_looks_at_values_in_calls_that_are_repeated() -> None:
+    """A new function that decides on values, or checks them, belongs to one of the tables."""
+    root = Path(__file__).parents[3]
+    found: dict[str, set[str]] = {}
+    for path in (path for room in ROOMS for path in sorted((root / room).rglob("*.py"))):
+        if path.stem not in OF_CAPTURE:
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.FunctionDef) and looks_at_values(node):
+                    found.setdefault(path.relative_to(root).as_posix(), set()).add(node.name)
+    known: dict[str, set[str]] = {}
+    for table in (CALLED_AGAIN, INSIDE_OF_A_CALL, REFUSED_IF_OTHER):
+        for file, names in table.items():
+            known[file] = known.get(file, set()) | names
+    assert found == known
+
+
+@pytest.mark.parametrize("text", [
+    "if x.max() > 3: f()", "y = bool((x < 0).any())", "n = int(x.sum())", "y = 1 if np.isnan(x).any() else 2",
+    "y = a and x.all()", "y = not np.any(x)",
+])  # fmt: skip
+def test_a_look_at_values_is_seen(text: str) -> None:
+    assert looks_at_values(ast.parse(text))
+    assert not looks_at_values(ast.parse("y = x.max(); z = math.isfinite(a) and len(b) > 3"))
 
 
 # -- decisions ---------------------------------------------------------------------------------------------------------
