@@ -275,7 +275,11 @@ def _left(reach: Reach, results: Iterable[Any]) -> Iterator[tuple[str, Any]]:
         for name, value in vars(x).items():
             if not name.startswith("_"):
                 if value.__class__ is list or isinstance(value, tuple):
-                    yield from ((f"{path}.{name}[{i}]", part) for i, part in enumerate(value))
+                    for i, part in enumerate(value):
+                        if part.__class__ not in TENSORS:
+                            yield f"{path}.{name}[{i}]", part
+                        elif id(part) not in reach.ids:  # such as a master weight
+                            yield f"{path}.{name}[{i}]", part.array
                 elif value.__class__ is not dict:
                     yield f"{path}.{name}", value
 

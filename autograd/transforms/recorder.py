@@ -79,7 +79,8 @@ class Row:
     changes : bool or "keys"
         Whether the call changes something besides its result: a parameter, a gradient, a count, the random state.
     expected : bool
-        Whether the result is a decision on data, which a replay must find again.
+        Whether the result is a decision on data, which a replay must find again. A check of values, which is called for
+        the error that it raises, has the result None; where it comes after a change, it is not expected.
     of : tuple or None
         The operation, and "y" or the operand whose cotangent it is.
     name : str

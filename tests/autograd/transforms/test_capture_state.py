@@ -787,6 +787,36 @@ def test_a_replay_that_is_wrong_is_told(fault: str) -> None:
     assert named.get(fault, "Adam") in str(told.value)
 
 
+def test_a_master_weight_that_is_wrong_is_told() -> None:
+    t = Training()
+    t.model.to(numpy.float16)
+    optimizer = t.optimizer = optim.MasterWeights(lambda ps: optim.SGD(ps, 0.1), t.model.parameters())
+
+    def step(x: Any, y: Any) -> Any:
+        optimizer.zero_grad()
+        with ag.Tape() as tape:
+            loss = optimizer.scale(t.loss(ag.tensor(x).astype("float16"), y))
+        tape.backward(loss)
+        optimizer.step()
+        return loss
+
+    do = ag.capture(step)
+    for i in range(6):
+        do(*data(i))
+    plan = do._last
+    enter = plan.enter
+
+    def wrong(args: Any) -> Any:
+        found = enter(args)
+        optimizer.parameters[1].array.view("u4").flat[0] ^= 1  # lost in the rounding to 16 bits
+        return found
+
+    plan.enter = wrong
+    with pytest.raises(CaptureError, match=r"has left another value .*MasterWeights.*\[1\]"):
+        for i in range(6, 30):
+            do(*data(i))
+
+
 @pytest.mark.parametrize("writes", [False, True])
 def test_a_large_data_set_is_not_copied(writes: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "_LARGE_BYTES", 1 << 20)
