@@ -7,6 +7,7 @@ import functools
 import math
 import threading
 import warnings
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from time import perf_counter
 from types import MethodType
@@ -34,10 +35,10 @@ from ..errors import (
     short_site,
     typed,
 )
-from .guards import Form, Guard, Seen, entry, is_heard
+from .guards import Form, Guard, Seen, entry, in_other, is_heard
 from .launch_graph import Launches, copied, require_device
 from .lowering import Lowering, changing
-from .memory import Beside, Left, Memory, Watch
+from .memory import Beside, Left, Memory, Watch, is_large
 from .reach import Change, Reach
 from .recorder import Held, OfForm, Recorder, Rehearsal, decides_otherwise, difference
 from .replay import Departed, compiled, in_order, lowered
@@ -48,6 +49,10 @@ _MOST_PLANS = 16
 """The records that are kept, and the calls that may be recorded one after another without a replay."""
 
 
+_MOST_BYTES = 1 << 16
+"""An array whose values a replay compares, which takes some 5 us then, has at most so many bytes."""
+_MOST_RUNS = 64
+"""The runs in which arrays that constants depend on are looked for."""
 _REPLAYS = 500
 """From the 64th replay on comparisons take about as much time as one replay in so many."""
 
@@ -336,6 +341,8 @@ class CapturedStep:
                 "and constants, are the same in each call\n  fix: compute the value from arguments of the step, by "
                 "operations of autograd; make constants before the step; or call the step itself"
             )
+        if of.before is not None:
+            run.guard.contents = self._contents(form, recorder, of.before, reach)
         self._keep(form, _Plan(form, given, run, structure, before))
         return result
 
@@ -371,22 +378,8 @@ class CapturedStep:
 
     def _is_same(self, form: Form, other: Form, recorder: Recorder, is_far: bool) -> bool:
         """Whether the step makes the same calls of other values; see `_prove`."""
-        again = (
-            Recorder(other.arrays, threading.get_ident()) if state.distribution.is_alone
-            else Rehearsal(other.arrays, threading.get_ident(), recorder)
-        )  # fmt: skip
-        again.outside, again.reachable = recorder.outside, recorder.reachable
-        again.persistent, again.may_cast = recorder.persistent, recorder.may_cast
-        try:
-            with again, warnings.catch_warnings(), np.errstate(all="ignore"):
-                warnings.simplefilter("ignore")
-                self._step(*other.structure.rebuild(other.leaves))
-        except Exception:  # an index that is out of range, a matrix that is singular, a check of the program
-            return False
-        if decides_otherwise(recorder, again):
-            return False
-        fault = difference(recorder, again, may_be_new=True)
-        if fault.__class__ is OfForm and is_far:  # a size is computed from values, and may always be the same
+        fault = self._fault(other, recorder)
+        if fault is None or (fault.__class__ is OfForm and is_far):  # a size is computed from values; it may stay
             return False
         if fault:
             raise CaptureError(
@@ -396,6 +389,69 @@ class CapturedStep:
                 "ag.tensor(x / 255); or call the step itself"
             )
         return all(form.arrays[at].tobytes() != other.arrays[at].tobytes() for at in recorder.casts)
+
+    def _fault(self, form: Form, recorder: Recorder) -> str | None:
+        """The first difference of a run with the arguments of a form; None if the step refuses it or decides otherwise.
+
+        An index may be out of range, a matrix singular, a check of the program may fail.
+        """
+        again = (
+            Recorder(form.arrays, threading.get_ident()) if state.distribution.is_alone
+            else Rehearsal(form.arrays, threading.get_ident(), recorder)
+        )  # fmt: skip
+        again.outside, again.reachable = recorder.outside, recorder.reachable
+        again.persistent, again.may_cast = recorder.persistent, recorder.may_cast
+        try:
+            with again, warnings.catch_warnings(), np.errstate(all="ignore"):
+                warnings.simplefilter("ignore")
+                self._step(*form.structure.rebuild(form.leaves))
+        except Exception:
+            return None
+        return None if decides_otherwise(recorder, again) else difference(recorder, again, may_be_new=True)
+
+    def _contents(self, form: Form, recorder: Recorder, before: Memory, reach: Reach) -> list[tuple[Any, bytes]]:
+        """The arrays of the program from which constants of the record are computed by Python or NumPy.
+
+        They are found by runs in which the arrays hold other values. A replay compares them.
+
+        Raises
+        ------
+        CaptureError
+            One is too large to be compared at each call.
+        """
+        places = [*reach.arrays.items(), *((path, x.array) for path, x in reach.leaves.items() if not x._requires_grad)]
+        arrays = [(path, x) for path, x in places if _may_hold_other(x)]
+        after = Memory(reach)
+
+        def fault(on: Sequence[tuple[str, Any]]) -> str | None:
+            before.give_back()
+            kept = [x.copy() for _, x in on]
+            try:
+                for i, (_, x) in enumerate(on):
+                    in_other(x, i)
+                return self._fault(form.copied(), recorder)
+            finally:
+                for (_, x), own in zip(on, kept, strict=True):
+                    x[...] = own
+                after.give_back()
+
+        found: list[tuple[str, Any]] = []
+        waiting, runs = deque([arrays] if arrays else []), 0
+        while waiting and runs < _MOST_RUNS:
+            group, runs = waiting.popleft(), runs + 1
+            if fault(group) != "":  # it depends on one of them, or does not take the values
+                half = len(group) // 2
+                if half:
+                    waiting += [group[:half], group[half:]]
+                elif fault(group):
+                    found += group
+        if large := next((path for path, x in found if x.nbytes > _MOST_BYTES), ""):
+            raise CaptureError(
+                f"capture: the step computes a constant from {large} by NumPy or Python, and replays would compare "
+                f"its values; needed: at most {_MOST_BYTES} bytes\n  fix: compute the constant before the step; or by "
+                "operations of autograd, as np.sum(ag.tensor(x))"
+            )
+        return [(x, x.tobytes()) for _, x in found]
 
     def _roots(self, form: Form, first: _Run | None) -> Iterator[tuple[str, Any]]:
         """The objects in which the step may read state. The first run may have found some that no code names."""
@@ -503,6 +559,10 @@ class _LaunchPlan:
         for leaf, gradient in self._gradients:
             leaf._grad = gradient
         return copied(self._results)
+
+
+def _may_hold_other(x: Any) -> bool:
+    return x.__class__ is np.ndarray and bool(x.size) and x.flags.writeable and not is_large(x)
 
 
 class _WithWords:

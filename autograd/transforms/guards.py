@@ -30,7 +30,7 @@ from ..random.keys import Key
 from .reach import Reach
 from .recorder import Recorder, Silent
 
-__all__ = ["Form", "Guard", "Seen", "entry", "is_heard"]
+__all__ = ["Form", "Guard", "Seen", "entry", "in_other", "is_heard"]
 
 _CONSTANTS = (bool, int, float, complex, str, bytes, type(None))
 
@@ -176,6 +176,11 @@ def _copy_of(x: Any) -> Any:
     return found
 
 
+def in_other(array: Any, seed: int) -> None:
+    """Write other values to an array of the program: floats near to its own, integers and booleans of its range."""
+    array[...] = _other_values(array, np.random.default_rng(seed), is_far=array.dtype.kind in "biu")
+
+
 def _other_values(array: Any, random: np.random.Generator, is_far: bool) -> Any:
     """An array of the form of another with other values; see `Form.other`."""
     if array.__class__ is Key:
@@ -270,10 +275,13 @@ class Guard:
     ----------
     changing : list
         The objects that rows change, such as parameters and optimizers.
+    contents : list of (array, bytes)
+        Arrays of the program from which constants are computed, and what they held.
     """
 
     def __init__(self, recorder: Recorder | Seen, reach: Reach, is_left_other: bool = False):
         self.is_left_other = is_left_other
+        self.contents: list[tuple[Any, bytes]] = []
         self.state = state.distribution, state.grid, state.no_grad
         self.reach = reach
         self.reads, self.kept = reach.kept()
@@ -285,6 +293,7 @@ class Guard:
         if (
             (state.distribution, state.grid, state.no_grad) != self.state
             or not all(_leaf_form(x) == form for x, _, form in self.leaves) or not self.reach.holds()
+            or not all(x.tobytes() == kept for x, kept in self.contents)
         ):  # fmt: skip
             return False
         self.kept[:] = self.reach.kept()[1]
@@ -324,6 +333,7 @@ def entry(form: Form, guard: Guard, run: Callable[..., Any]) -> Callable[[tuple[
                   f"if form.key != {name(form.key)}: return None"]  # fmt: skip
     given = ", ".join(f"v{i}" for i in range(len(form.arrays))) if form.is_flat else "*form.arrays"
     lines += [*_leaf_lines(guard, name), *_REACHED]
+    lines += [f"if {name(x)}.tobytes() != {name(kept)}: return None" for x, kept in guard.contents]
     source = ["def enter(args, {}):".format(", ".join(f"{key}={key}" for key in names)),
               *(f"    if {fault}: return None" for fault in faults), *(f"    {line}" for line in lines),
               f"    return run({given})"]  # fmt: skip

@@ -25,7 +25,7 @@ from ..errors import CaptureError
 from ..random.keys import get_state, set_state
 from .reach import Reach
 
-__all__ = ["Beside", "Left", "Memory", "Watch"]
+__all__ = ["Beside", "Left", "Memory", "Watch", "is_large"]
 
 _OWN = ("autograd.optim", "autograd.nn", "autograd.random", "autograd.data", "parallel.")  # whose objects have state
 _LARGE_BYTES = 1 << 26

@@ -437,6 +437,61 @@ def test_a_cast_that_is_not_proved_is_refused(monkeypatch: pytest.MonkeyPatch) -
             do(_x(i))
 
 
+# -- constants that are computed from arrays of the program ----------------------------------------------------------
+def _of_outside(array: Any, use: Callable[[Any, Any], Any], beside: int = 0) -> Callable[[Any], Any]:
+    """A step that uses an array of its closure, among others."""
+    others = [numpy.full(4, float(i)) for i in range(beside)]
+
+    def step(x: Any) -> Any:
+        for other in others:
+            x = x + ag.tensor(other)
+        return use(ag.tensor(x), array)
+
+    return step
+
+
+OUTSIDE: dict[str, tuple[Callable[[], Any], Callable[[Any, Any], Any], int]] = {
+    "a number of an array": (lambda: numpy.array([2.0]), lambda x, a: x * float(a[0]), 0),
+    "an array that is normalised": (lambda: numpy.arange(1.0, 5), lambda x, a: x * (a / a.sum()), 0),
+    "a mask of ones": (lambda: numpy.ones(4, bool), lambda x, a: x * a.astype(float), 0),
+    "equal counts": (lambda: numpy.full(4, 3), lambda x, a: x / float(a.sum()), 0),
+    "the data of a Tensor": (lambda: ag.tensor(numpy.ones(4)), lambda x, a: x * float(a.array[1]), 0),
+    "one array of many": (lambda: numpy.array([2.0]), lambda x, a: x * float(a[0]), 9),
+}
+
+
+@pytest.mark.parametrize("name", OUTSIDE)
+def test_a_constant_of_an_array_of_the_program_is_computed_anew(name: str) -> None:
+    make, use, beside = OUTSIDE[name]
+    array = make()
+    step = _of_outside(array, use, beside)
+    do = ag.capture(step)
+    for i in range(14):
+        if i == 6:
+            values = getattr(array, "array", array)
+            values[...] = values == 0 if values.dtype.kind == "b" else 5
+        assert bits(do(_x(i))) == bits(step(_x(i))), i
+    assert do.replays == 8
+    assert [x is getattr(array, "array", array) for x, _ in do._last.guard.contents] == [True]
+
+
+def test_an_array_of_the_program_that_operations_read_is_not_compared() -> None:
+    table = numpy.arange(4.0)
+    step = _of_outside(table, lambda x, a: x * a + np.sum(ag.tensor(a)))
+    do = ag.capture(step)
+    for i in range(14):
+        table[0] = i
+        assert bits(do(_x(i))) == bits(step(_x(i))), i
+    assert do.replays == 10 and not do._last.guard.contents
+
+
+def test_a_constant_of_a_large_array_of_the_program_is_refused() -> None:
+    do = ag.capture(_of_outside(numpy.ones(10_000), lambda x, a: x * float(a.mean())))
+    with pytest.raises(CaptureError, match="computes a constant from array by NumPy(.|\n)*fix: compute the constant"):
+        for i in range(6):
+            do(_x(i))
+
+
 # -- a refusal leaves one step -----------------------------------------------------------------------------------------
 def _counts(t: Training, x: Any, y: Any, loss: Any) -> None:
     t.found.append(1)
