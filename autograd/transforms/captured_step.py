@@ -35,7 +35,7 @@ from ..errors import (
     short_site,
     typed,
 )
-from .guards import Form, Guard, Seen, entry, in_other, is_heard
+from .guards import Form, Guard, Seen, entry, in_other, is_heard, others_may_read
 from .launch_graph import Launches, copied, require_device
 from .lowering import Lowering, changing
 from .memory import Beside, Left, Memory, Watch, is_large
@@ -412,7 +412,8 @@ class CapturedStep:
     def _contents(self, form: Form, recorder: Recorder, before: Memory, reach: Reach) -> list[tuple[Any, bytes]]:
         """The arrays of the program from which constants of the record are computed by Python or NumPy.
 
-        They are found by runs in which the arrays hold other values. A replay compares them.
+        They are found by runs in which the arrays hold other values, if no other thread may read them meanwhile. A
+        replay compares them.
 
         Raises
         ------
@@ -437,7 +438,7 @@ class CapturedStep:
 
         found: list[tuple[str, Any]] = []
         waiting, runs = deque([arrays] if arrays else []), 0
-        while waiting and runs < _MOST_RUNS:
+        while waiting and runs < _MOST_RUNS and not others_may_read():
             group, runs = waiting.popleft(), runs + 1
             if fault(group) != "":  # it depends on one of them, or does not take the values
                 half = len(group) // 2

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import copy
 import operator
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from itertools import chain
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -27,10 +29,10 @@ from ..engine.sweep import Sweep
 from ..engine.tensor import TENSORS
 from ..errors import CaptureError, TapeError, short
 from ..random.keys import Key
-from .reach import Reach
+from .reach import Reach, is_of_library
 from .recorder import Recorder, Silent
 
-__all__ = ["Form", "Guard", "Seen", "entry", "in_other", "is_heard"]
+__all__ = ["Form", "Guard", "Seen", "entry", "in_other", "is_heard", "others_may_read"]
 
 _CONSTANTS = (bool, int, float, complex, str, bytes, type(None))
 
@@ -174,6 +176,22 @@ def _copy_of(x: Any) -> Any:
     found = np.ndarray(x.shape, x.dtype, whole.data, x.ctypes.data - low, x.strides)
     found[...] = x
     return found
+
+
+_OWN = ("autograd", "collectives", "parallel")
+_POOLS = ("concurrent.futures.thread", "multiprocessing.pool")  # whose threads may be given work at any time
+
+
+def others_may_read() -> bool:
+    """Whether another thread runs code of the program or of ringtape, or waits for such work."""
+    for thread, found in sys._current_frames().items():
+        frame: FrameType | None = None if thread == threading.get_ident() else found
+        while frame is not None:
+            name = frame.f_globals.get("__name__", "")
+            if name in _POOLS or not is_of_library(name) or name.partition(".")[0] in _OWN:
+                return True
+            frame = frame.f_back
+    return False
 
 
 def in_other(array: Any, seed: int) -> None:

@@ -32,7 +32,7 @@ from ..engine.tensor import TENSORS
 from ..errors import CaptureError, short
 from ..nn.module import Module
 
-__all__ = ["Change", "Place", "Reach", "same"]
+__all__ = ["Change", "Place", "Reach", "is_of_library", "same"]
 
 _LIBRARIES = frozenset(("autograd", "collectives", "parallel", "numpy", "scipy", "cupy")) | sys.stdlib_module_names
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis), range, slice, np.dtype, np.generic)
@@ -310,13 +310,13 @@ class Reach:
         elif isinstance(x, type):
             yield from self._class(path, x)
         elif isinstance(x, ModuleType):
-            if not _is_of_library(x.__name__):
+            if not is_of_library(x.__name__):
                 yield from self._named(path, vars(x), self._names)
         else:
             yield from self._contents(path, x)
             if isinstance(x, Module):
                 yield from self._module(path, x)
-            elif _is_of_library(kind.__module__):
+            elif is_of_library(kind.__module__):
                 yield from _functions_in(path, getattr(x, "__dict__", {}).values())
             else:
                 yield from self._object(path, x)
@@ -345,7 +345,7 @@ class Reach:
 
     def _function(self, path: str, f: FunctionType) -> Iterator[tuple[str, Any]]:
         cells = [cell for cell in f.__closure__ or () if not _is_empty(cell)]
-        if _is_of_library(f.__module__ or ""):
+        if is_of_library(f.__module__ or ""):
             yield from _functions_in(path, [cell.cell_contents for cell in cells])
             return
         names: list[str] = []
@@ -382,7 +382,7 @@ class Reach:
         yield from ((f"{path}{dot}{name}", d[name]) for name in there)
 
     def _class(self, path: str, kind: type) -> Iterator[tuple[str, Any]]:
-        mine = [each for each in kind.__mro__ if not _is_of_library(each.__module__)]
+        mine = [each for each in kind.__mro__ if not is_of_library(each.__module__)]
         if not mine or mine[0] is not kind:
             return
         self._attributes(path, kind, "__mro__")
@@ -400,7 +400,7 @@ class Reach:
 
     def _module(self, path: str, module: Module) -> Iterator[tuple[str, Any]]:
         d = vars(module)
-        if _is_of_library(type(module).__module__):
+        if is_of_library(type(module).__module__):
             yield from self._named(path, d, [name for name in d if not name.startswith("_")])
         else:
             self._add(path, lambda: [*(f", the attribute {k}" for k in d), *(f".{k}" for k in d)], d.keys, d.values,
@@ -431,7 +431,8 @@ def _getter(name: str) -> Callable[[Any], Any]:
     return operator.attrgetter(name)
 
 
-def _is_of_library(name: str) -> bool:
+def is_of_library(name: str) -> bool:
+    """Whether a module is ringtape's, Python's, or installed among other people's."""
     return _is_library(name.partition(".")[0])
 
 

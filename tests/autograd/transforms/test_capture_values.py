@@ -7,8 +7,10 @@ a replay can go back, and after it, where it cannot; the error and the state are
 from __future__ import annotations
 
 import ast
+import threading
 import warnings
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +19,12 @@ import pytest
 
 import autograd as ag
 import autograd.numpy as np
+import collectives as cc
 from autograd import nn, ops, optim, random
 from autograd.engine.pytree import flatten
 from autograd.errors import CaptureError, RingtapeError
 from autograd.nn import functional as F
-from autograd.transforms import guards
+from autograd.transforms import captured_step, guards
 
 from .test_capture import bits
 from .test_capture_guards import Training, data
@@ -483,6 +486,35 @@ def test_an_array_of_the_program_that_operations_read_is_not_compared() -> None:
         table[0] = i
         assert bits(do(_x(i))) == bits(step(_x(i))), i
     assert do.replays == 10 and not do._last.guard.contents
+
+
+@pytest.mark.parametrize("kind", ["a thread of the program", "a pool", "ranks"])
+def test_no_array_of_the_program_is_written_while_another_thread_may_read_it(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def written(array: Any, seed: int) -> None:
+        raise AssertionError("an array of the program is written")
+
+    monkeypatch.setattr(captured_step, "in_other", written)
+    end = threading.Event()
+
+    def run() -> None:
+        do = ag.capture(_of_outside(numpy.array([2.0]), lambda x, a: x * float(a[0])))
+        for i in range(6):
+            do(_x(i))
+        assert do.replays == 2
+
+    if kind == "ranks":
+        cc.run(run, ranks=2)
+        return
+    with ThreadPoolExecutor(1) as pool:
+        task = pool.submit(lambda: end.wait(60) if kind == "a thread of the program" else None)
+        if kind == "a pool":
+            task.result(60)  # its thread waits for more
+        try:
+            run()
+        finally:
+            end.set()
 
 
 def test_a_constant_of_a_large_array_of_the_program_is_refused() -> None:
