@@ -7,6 +7,7 @@ runs, and what both have left must be equal.
 from __future__ import annotations
 
 import contextlib
+import operator
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -142,11 +143,22 @@ class Memory:
 
 
 def _refilled(x: Any, fill: Callable[[Any], Any], items: Any) -> Callable[[], None]:
+    """A function that refills a container, unless it holds what it held: another thread may read it."""
+
     def undo() -> None:
-        x.clear()
-        fill(items)
+        if not _holds(x, items):
+            x.clear()
+            fill(items)
 
     return undo
+
+
+def _holds(x: Any, items: Any) -> bool:
+    if len(x) != len(items):
+        return False
+    if isinstance(x, dict):
+        return all(map(operator.is_, x, items)) and all(map(operator.is_, x.values(), items.values()))
+    return bool(x == items) if isinstance(x, set) else all(map(operator.is_, x, items))
 
 
 def _assignment(d: dict[str, Any], name: str, value: Any) -> Callable[[], None]:

@@ -787,6 +787,27 @@ def test_a_replay_that_is_wrong_is_told(fault: str) -> None:
     assert named.get(fault, "Adam") in str(told.value)
 
 
+def test_containers_that_hold_what_they_held_are_not_refilled() -> None:
+    """Another thread may read them meanwhile."""
+
+    class Watched(dict[str, float]):
+        cleared = 0
+
+        def clear(self) -> None:
+            Watched.cleared += 1
+            super().clear()
+
+    settings = Watched(a=2.0)
+    do = ag.capture(lambda x: x * settings["a"])
+    for i in range(12):
+        do(ag.tensor(data(i)[0]))
+    assert do.replays == 8 and not Watched.cleared
+    before = memory.Memory(reach.Reach([("settings", settings)]))
+    settings["a"], settings["b"] = 3.0, 4.0
+    before.give_back()
+    assert Watched.cleared == 1 and settings == {"a": 2.0}
+
+
 def test_a_master_weight_that_is_wrong_is_told() -> None:
     t = Training()
     t.model.to(numpy.float16)
