@@ -9,7 +9,6 @@ compared.
 
 from __future__ import annotations
 
-import threading
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -22,7 +21,7 @@ from ..engine.pytree import flatten
 from ..engine.state import state
 from ..optim.base import Optimizer
 from .guards import Form
-from .memory import Memory, bits
+from .memory import Beside, Left, Memory
 from .reach import Reach
 from .recorder import Recorder
 from .tracing import TracedRun, traced_run
@@ -48,7 +47,7 @@ def proved_run(
         Of the step; see `Reach`.
     """
     reach = Reach(roots)
-    left = bits(reach, found)
+    left = Left(reach, found)
     after = Memory(reach)
     try:
         with warnings.catch_warnings(), np.errstate(all="ignore"):
@@ -59,8 +58,9 @@ def proved_run(
                 return None, why
             before.give_back()
             why = _fault(made, form, reach, left, found)
-            if not why and state.distribution.is_alone:
-                why = _fault_of_others(made, step, form, before, roots)
+            for seed, is_far in ((1, False), (2, True)):
+                if not why and state.distribution.is_alone:
+                    why = _fault_of_others(made, step, form.other(seed, is_far), before, roots)
             return (None, why) if why else (made, "")
     except Refused as error:
         return None, str(error)
@@ -68,41 +68,38 @@ def proved_run(
         after.give_back()
 
 
-def _fault(made: TracedRun, form: Form, reach: Reach, left: dict[str, Any], found: Sequence[Any]) -> str:
+def _fault(made: TracedRun, form: Form, reach: Reach, left: Left, found: Sequence[Any]) -> str:
     """The first difference between the program and the recorded run; "" if there is none."""
-    is_alone = state.distribution.is_alone
     try:
-        own = bits(reach, made(*form.arrays) if is_alone else made.without_calls(*form.arrays))
+        if state.distribution.is_alone:
+            other = left.difference(made(*form.arrays))
+        else:
+            other = left.difference_of_results(made.without_calls(*form.arrays))
     except Departed:
         return "a decision on data is not the recorded one"
-    if not is_alone:
-        names = {f"result {i}" for i in range(len(found))} | {f"{path}.grad" for path in reach.leaves}
-        own = {path: x for path, x in own.items() if path in names}
-    return next((f"another value: {path}" for path, x in own.items() if left.get(path) != x), "")
+    return other and f"another value: {other}"
 
 
 def _fault_of_others(
-    made: TracedRun, step: Callable[..., Any], form: Form, before: Memory, roots: Sequence[tuple[str, Any]]
+    made: TracedRun, step: Callable[..., Any], other: Form, before: Memory, roots: Sequence[tuple[str, Any]]
 ) -> str:
     """The first difference between the program and the step for other values; "" if there is none."""
-    other = form.other()
     before.give_back()
     reach = Reach(roots)
     _move(reach)
     start = Memory(reach)
     try:
-        with Recorder(Form(other.structure.rebuild(other.leaves)).arrays, threading.get_ident()):
+        with Beside():
             result = step(*other.structure.rebuild(other.leaves))
     except Exception:  # a check of the program, an index out of range
         return ""
-    left = bits(reach, flatten(result)[0])
+    left = Left(reach, flatten(result)[0])
     start.give_back()
     try:
-        own = bits(reach, made(*other.arrays))
+        path = left.difference(made(*other.arrays))
     except Departed:
         return ""
-    return next((f"another value where arguments and state have others: {path}" for path, x in own.items()
-                 if left.get(path) != x), "")  # fmt: skip
+    return path and f"another value where arguments and state have others: {path}"
 
 
 def _move(reach: Reach) -> None:
