@@ -17,7 +17,7 @@ from .loops import Loop, Pointer, Unsupported
 from .machine import Table, compile_loops, is_available, product_row, ufunc_row
 from .nodes import Buffer, Constant, Node, Operand, Refused, extent
 from .numbers import Number, evaluated
-from .plan import Group, Plan, along
+from .plan import Group, Plan, along, name_of
 
 __all__ = ["Departed", "Frame", "Program"]
 
@@ -345,9 +345,37 @@ class Program:
                         raise Departed
                     raise CaptureError(_CHANGED)
                 if found & known:
-                    _tell(found & known)
+                    try:
+                        _tell(found & known)
+                    except FloatingPointError as error:
+                        if is_before:  # the step itself raises it, at its line
+                            raise Departed from error
+                        raise
 
         self.steps.append(step)
+
+    def __str__(self) -> str:
+        """Counts of nodes, loops, calls and tables, and bytes."""
+        groups = self.plan.groups
+        loops = sum(group.is_loop for group in groups)
+        calls = sum(group.kind == "python" for group in groups)
+        kind = "compiled" if self.is_compiled else "calls of NumPy, as llvmlite is not there (extra: fast)"
+        size = self.memory.arena.nbytes
+        return (
+            f"{kind}: {len(self.nodes)} nodes, {loops} loops ({len(self.addresses)} distinct), "
+            f"{len(groups) - loops - calls} calls of functions of NumPy and of kernels, {calls} of Python, "
+            f"{self.tables} tables; {size:,} bytes of memory for values"
+        )
+
+    def lines(self) -> list[str]:
+        """Each loop and call: what it does, over which shape, and what it reads and writes."""
+        found = []
+        for i, group in enumerate(self.plan.groups):
+            names = ", ".join(map(name_of, group.nodes)) if group.kind != "python" else "Python"
+            over = f" over {list(group.shape)}" if group.is_loop else ""
+            uses = ", ".join(dict.fromkeys(f"{x.buffer.kind} {x.dtype}{list(x.shape)}" for x in group.operands))
+            found.append(f"{i:4} {group.kind}{over}: {names}   ({uses})")
+        return found
 
     def frame(self, arguments: tuple[Any, ...]) -> Frame:
         return Frame(arguments, None if self.memory.kind is None else np.empty((), self.memory.kind))
@@ -394,9 +422,13 @@ def _with_numbers(nodes: Sequence[Node]) -> list[Node]:
                 if out.buffer.kind == "temporary" and x.__class__ is Operand and x.dtype == out.dtype:
                     same[id(out.buffer)] = x
         found.append(node)
+        if node.words.get("is_begin"):  # the numbers of the step, before it changes something
+            rows[node.row] = numbers = _Numbers()
+            found.append(numbers.step)
+            numbers.step.row = node.row
     for numbers in rows.values():
         numbers.end()
-    return found
+    return [node for node in found if node.function.__class__ is not _Numbers or node.outs]
 
 
 def _instead(x: Operand, same: dict[int, Operand]) -> Operand:

@@ -99,6 +99,21 @@ class CapturedStep:
         how = f"captured, {self.replays} replays" if self.is_captured else f"not captured, {self._warmup} calls to go"
         return f"CapturedStep({getattr(self._step, '__name__', 'step')}, {how})"
 
+    def __str__(self) -> str:
+        plan = self._last
+        if not isinstance(plan, _Plan):
+            return repr(self)
+        what = plan.program if plan.program is not None else f"its rows are replayed one by one: {plan.why}"
+        return f"{self!r}\n  {what}"
+
+    def explain(self) -> str:
+        """Each loop and call of the replay of the last call's form, as text; "" where there is none.
+
+        ``print(step)`` tells how many there are, what stays a call of Python and why, and what it takes.
+        """
+        plan = self._last
+        return "" if not isinstance(plan, _Plan) or plan.program is None else plan.program.explain()
+
     def __call__(self, *args: Any, **words: Any) -> Any:
         if self._thread != threading.get_ident() or words:
             return self._elsewhere(args, words)

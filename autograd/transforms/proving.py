@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -46,6 +47,7 @@ def proved_run(
     roots : sequence
         Of the step; see `Reach`.
     """
+    start = perf_counter()
     reach = Reach(roots)
     left = Left(reach, found)
     after = Memory(reach)
@@ -61,6 +63,7 @@ def proved_run(
             for seed, is_far in ((1, False), (2, True)):
                 if not why and state.distribution.is_alone:
                     why = _fault_of_others(made, step, form.other(seed, is_far), before, roots)
+            made.seconds = perf_counter() - start
             return (None, why) if why else (made, "")
     except Refused as error:
         return None, str(error)

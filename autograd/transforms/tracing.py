@@ -678,7 +678,11 @@ class TracedRun:
     ----------
     step : TracedStep
     program : Program
+    seconds : float
+        It took to trace, compile and prove the step.
     """
+
+    seconds = 0.0
 
     def __init__(self, step: TracedStep, program: Program):
         self.step, self.program = step, program
@@ -719,6 +723,20 @@ class TracedRun:
         else:
             program.run(frame)
         return [read(frame) for read in self._results]
+
+    def __str__(self) -> str:
+        calls = "".join(f"\n  stays a call of Python: {why}" for why in self.step.whys.values())
+        calls += "".join(f"\n  stays a call of NumPy: {why}" for why in dict.fromkeys(self.program.why))
+        return f"{self.program}; made in {self.seconds:.2f} s{calls}"
+
+    def explain(self) -> str:
+        """Each loop and call, with the line of the program where its first operation stands."""
+        rows = self.step.rows
+        found = []
+        for group, line in zip(self.program.plan.groups, self.program.lines(), strict=True):
+            row = group.nodes[0].row
+            found.append(f"{line}   {rows[row].line}" if 0 <= row < len(rows) else line)
+        return "\n".join(found)
 
     def without_calls(self, *arrays: Any) -> list[Any]:
         """The results where calls of Python are not made: they give what they gave in the recorded run."""
