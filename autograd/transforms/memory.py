@@ -25,6 +25,7 @@ from ..engine.tensor import TENSORS
 from ..errors import CaptureError
 from ..random.keys import get_state, set_state
 from .reach import Reach
+from .recorder import accumulate, adopt
 
 __all__ = ["Beside", "Left", "Memory", "Watch", "is_large"]
 
@@ -348,6 +349,10 @@ class Beside(Capture):
 
     def read_all(self, operands: Any) -> None:
         """Leaves enter a computation together."""
+
+    def give(self, leaf: Leaf, ct: Any, adopts: bool = False) -> None:
+        """Add a cotangent to the gradient of a leaf."""
+        (adopt if adopts else accumulate)(leaf, ct)
 
     def call(self, function: Callable[..., Any], args: tuple[Any, ...], words: Any = None, **how: Any) -> Any:
         """Make a call that would be a row."""
