@@ -181,13 +181,17 @@ class Program:
     arguments : sequence of ndarray
         The values of the run that was traced, whose forms those of other runs have.
     gradients : sequence of Buffer
+    quiet : collection of str
+        The floating-point errors that are not told.
+    is_close : bool
+        Whether loops have functions that are close to NumPy's, not with its bits.
     """
 
     def __init__(
         self, nodes: Sequence[Node], kept: Sequence[Operand], arguments: Sequence[Any], gradients: Sequence[Buffer],
-        quiet: Collection[str] = (),
+        quiet: Collection[str] = (), is_close: bool = False,
     ):  # fmt: skip
-        self.quiet = quiet
+        self.quiet, self.is_close = quiet, is_close
         self.arguments = [
             next((x.buffer for node in nodes for x in (*node.reads, *node.words.get("reads", ()))
                   if x.buffer.kind == "argument" and x.buffer.key == i), None)
@@ -202,7 +206,7 @@ class Program:
 
     def _build(self, kept: Sequence[Operand]) -> None:
         self.is_compiled = is_available()
-        self.plan = Plan(self.nodes, kept, fuses=self.is_compiled)
+        self.plan = Plan(self.nodes, kept, fuses=self.is_compiled, is_close=self.is_close)
         self.memory.reserve(self.plan.size)
         groups = self.plan.groups
         self.addresses: dict[Loop, int] = {}

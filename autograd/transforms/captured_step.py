@@ -69,9 +69,10 @@ class CapturedStep:
         The number of calls that were replayed.
     """
 
-    def __init__(self, step: Callable[..., Any], warmup: int, verify: bool):
+    def __init__(self, step: Callable[..., Any], warmup: int, verify: bool, is_close: bool = False):
         functools.update_wrapper(self, step, updated=())
-        self._step, self._warmup, self._options = step, warmup, (warmup, verify)
+        self._step, self._warmup, self._options = step, warmup, (warmup, verify, is_close)
+        self._is_close = is_close
         self._thread: int | None = None  # the thread that this is of: the first that calls it
         self._others: dict[Any, CapturedStep] = {}  # by thread, or by names of keyword arguments
         self._of_objects: dict[int, tuple[Any, CapturedStep]] = {}  # of a method, the last ones
@@ -190,7 +191,7 @@ class CapturedStep:
         before.give_back()
         with Beside():
             result = self._step(*args)
-        other = left.difference(flatten(result)[0])
+        other = left.difference(flatten(result)[0], is_close=self._is_close)
         self._verified = n + self._interval(n + 1, ready - start + perf_counter() - done, done - ready)
         if other:
             self._forget(plan)
@@ -214,6 +215,11 @@ class CapturedStep:
         self._made = [(key, each) for key, each in self._made if each is not plan]
 
     def _general(self, args: tuple[Any, ...]) -> Any:
+        if self._is_close and not state.distribution.is_alone:
+            raise CaptureError(
+                "capture: bits='close' was given on several ranks, whose processors may round otherwise\n"
+                "  fix: bits='same'"
+            )
         if state.recording is not None:
             raise TapeError(
                 "capture: a captured step was called inside a tape's block, which would not record it\n  fix: put "
@@ -360,7 +366,9 @@ class CapturedStep:
         if of.before is not None:
             run.guard.contents = self._contents(form, recorder, of.before, reach)
             recorder.rows = in_order(recorder.rows, len(form.arrays))
-            program, why = proved_run(self._step, form, given, recorder, results, found, of.before, roots)
+            program, why = proved_run(
+                self._step, form, given, recorder, results, found, of.before, roots, self._is_close
+            )
         self._keep(form, _Plan(form, run, structure, program, why))
         return result
 
@@ -667,7 +675,9 @@ def _other_results(first: Sequence[Any], second: Sequence[Any]) -> str:
     return ""
 
 
-def capture(step: Callable[..., Any], *, warmup: int = 2, verify: bool = True) -> CapturedStep:
+def capture(
+    step: Callable[..., Any], *, warmup: int = 2, verify: bool = True, bits: str = "same"
+) -> CapturedStep:
     """Return a function that records the operations of `step`, and from then on repeats them without running `step`.
 
     The first `warmup` calls run `step` as it is. The next two run it and record its operations: each call of a function
@@ -686,6 +696,10 @@ def capture(step: Callable[..., Any], *, warmup: int = 2, verify: bool = True) -
     verify : bool
         Whether the 8th, 16th, 32nd and 64th replay, and later ones as rarely as their cost needs (about one in 500 of
         the time), are compared with the step itself, which runs beside it from the same state.
+    bits : "same" or "close"
+        With "close" exp, log and tanh are computed in the compiled loops, to 2.6 units in the last place, in place of
+        NumPy's loops; so replays are faster, and differ from the step by rounding. They depend on the processor, so
+        there is one process only. Without the extra ``fast`` it is as "same".
 
     Returns
     -------
@@ -774,4 +788,6 @@ def capture(step: Callable[..., Any], *, warmup: int = 2, verify: bool = True) -
         raise OptionError(f"capture: warmup={warmup!r} was given; needed: a number of calls")
     if not isinstance(verify, bool):
         raise OptionError(f"capture: verify={verify!r} was given; needed: True or False")
-    return CapturedStep(step, warmup, verify)
+    if bits not in ("same", "close"):
+        raise OptionError(f"capture: bits={bits!r} was given; needed: 'same' or 'close'")
+    return CapturedStep(step, warmup, verify, bits == "close")

@@ -264,10 +264,11 @@ class Left:
         self._values = [_kept(x) for _, x in _left(reach, results)]
         self._held = reach.now()
 
-    def difference(self, results: Iterable[Any]) -> str:
-        """The path of the first value that is other now; "" if there is none."""
+    def difference(self, results: Iterable[Any], is_close: bool = False) -> str:
+        """The path of the first value that is other now, with `is_close` by more than rounding; "" if there is none."""
+        same = _is_near if is_close else _is_as
         pairs = zip_longest(self._values, _left(self._reach, results), fillvalue=("a value", None))
-        found = next((path for kept, (path, x) in pairs if not _is_as(kept, x)), "")
+        found = next((path for kept, (path, x) in pairs if not same(kept, x)), "")
         return found or self._reach.other_place(self._held)
 
 
@@ -317,6 +318,25 @@ def _is_as(a: Any, b: Any) -> bool:
     if isinstance(a, bool | int | float | complex | str | np.generic):
         return type(a) is type(b) and repr(a) == repr(b)
     return type(a) is type(b)
+
+
+_ROUNDING = {4: 1e-3, 8: 1e-9}  # by the bytes of a number: of the largest element, what rounding may change
+
+
+def _is_near(a: Any, b: Any) -> bool:
+    """Whether two values differ by rounding at most; others than floats not at all."""
+    if isinstance(a, float) and isinstance(b, float):
+        a, b = np.asarray(a, np.float32), np.asarray(b, np.float32)
+    if not isinstance(a, np.ndarray | np.floating) or not isinstance(b, np.ndarray | np.floating):
+        return _is_as(a, b)
+    x, y = np.asarray(a), np.asarray(b)
+    if x.dtype != y.dtype or x.shape != y.shape or x.dtype.kind != "f":
+        return _is_as(a, b)
+    known = np.isfinite(x)
+    if not np.array_equal(x[~known], y[~known], equal_nan=True):
+        return False
+    size = np.abs(x[known]).max(initial=0)
+    return bool(np.all(np.abs(x[known] - y[known]) <= _ROUNDING.get(x.itemsize, 1e-2) * size))
 
 
 class Beside(Capture):

@@ -32,7 +32,7 @@ __all__ = ["proved_run"]
 
 def proved_run(
     step: Callable[..., Any], form: Form, given: Form, recorder: Recorder, results: Sequence[Any], found: Sequence[Any],
-    before: Memory, roots: Sequence[tuple[str, Any]],
+    before: Memory, roots: Sequence[tuple[str, Any]], is_close: bool = False,
 ) -> tuple[TracedRun | None, str]:  # fmt: skip
     """A recorded step as a program that is proved, or None and why there is none. The state stays as it is.
 
@@ -46,6 +46,8 @@ def proved_run(
         Taken before it.
     roots : sequence
         Of the step; see `Reach`.
+    is_close : bool
+        Whether values may differ by rounding.
     """
     start = perf_counter()
     reach = Reach(roots)
@@ -55,14 +57,14 @@ def proved_run(
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")
             before.give_back()
-            made, why = traced_run(recorder, results, given.arrays)
+            made, why = traced_run(recorder, results, given.arrays, is_close)
             if made is None:
                 return None, why
             before.give_back()
-            why = _fault(made, form, reach, left, found)
+            why = _fault(made, form, left, is_close)
             for seed, is_far in ((1, False), (2, True)):
                 if not why and state.distribution.is_alone:
-                    why = _fault_of_others(made, step, form.other(seed, is_far), before, roots)
+                    why = _fault_of_others(made, step, form.other(seed, is_far), before, roots, is_close)
             made.seconds = perf_counter() - start
             return (None, why) if why else (made, "")
     except Refused as error:
@@ -71,11 +73,11 @@ def proved_run(
         after.give_back()
 
 
-def _fault(made: TracedRun, form: Form, reach: Reach, left: Left, found: Sequence[Any]) -> str:
+def _fault(made: TracedRun, form: Form, left: Left, is_close: bool) -> str:
     """The first difference between the program and the recorded run; "" if there is none."""
     try:
         if state.distribution.is_alone:
-            other = left.difference(made(*form.arrays))
+            other = left.difference(made(*form.arrays), is_close=is_close)
         else:
             other = left.difference_of_results(made.without_calls(*form.arrays))
     except Departed:
@@ -84,8 +86,9 @@ def _fault(made: TracedRun, form: Form, reach: Reach, left: Left, found: Sequenc
 
 
 def _fault_of_others(
-    made: TracedRun, step: Callable[..., Any], other: Form, before: Memory, roots: Sequence[tuple[str, Any]]
-) -> str:
+    made: TracedRun, step: Callable[..., Any], other: Form, before: Memory, roots: Sequence[tuple[str, Any]],
+    is_close: bool,
+) -> str:  # fmt: skip
     """The first difference between the program and the step for other values; "" if there is none."""
     before.give_back()
     reach = Reach(roots)
@@ -99,7 +102,7 @@ def _fault_of_others(
     left = Left(reach, flatten(result)[0])
     start.give_back()
     try:
-        path = left.difference(made(*other.arrays))
+        path = left.difference(made(*other.arrays), is_close=is_close)
     except Departed:
         return ""
     return path and f"another value where arguments and state have others: {path}"

@@ -102,11 +102,11 @@ class TracedStep:
         self._flush()
         self.results = [self._result(x) for x in results]
 
-    def program(self) -> Program:
+    def program(self, is_close: bool) -> Program:
         kept: list[Operand] = []
         _operands_in(tuple(x for x, _, _ in self.results), kept)
         kept += [operand_of(g._value, g._buffer) for _, g in self.gradients.values()]
-        return Program(self.trace.nodes, kept, self.inputs, self.buffers, self.trace.quiet)
+        return Program(self.trace.nodes, kept, self.inputs, self.buffers, self.trace.quiet, is_close)
 
     # -- rows --------------------------------------------------------------------------------------------------------
     def _row(self, i: int, row: Row) -> None:
@@ -765,14 +765,16 @@ class TracedRun:
         return run
 
 
-def traced_run(recorder: Recorder, results: Sequence[Any], inputs: Sequence[Any]) -> tuple[TracedRun | None, str]:
+def traced_run(
+    recorder: Recorder, results: Sequence[Any], inputs: Sequence[Any], is_close: bool = False
+) -> tuple[TracedRun | None, str]:
     """A recorded step as a program, or None and why there is none. The state is that of before the run."""
     barred: set[int] = set()
     why = "many rows stay calls of Python"
     for _ in range(_MOST_TRIES):
         try:
             step = TracedStep(recorder, results, inputs, barred)
-            return TracedRun(step, step.program()), ""
+            return TracedRun(step, step.program(is_close)), ""
         except Barred as error:
             if error.slot in barred:
                 break
