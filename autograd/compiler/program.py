@@ -266,8 +266,6 @@ class Program:
             ]
             row = product_row(a, b, c, node.function.__name__, node.words["is_same"])
             table.add_row(row, [self._pointer(x) for x in (*node.ins, *node.outs)])
-        elif group.kind == "gufunc" and node.function is np.vecdot:
-            self._add_vecdot(table, node)
         elif group.kind == "loop":
             self._add_loop(table, node)
         else:
@@ -289,22 +287,6 @@ class Program:
             pointers.append(Pointer(dtype.str[1:], x.strides))
             addresses.append(self._pointer(x))
         table.add_row(ufunc_row(node.function, shape, pointers), addresses)
-
-    def _add_vecdot(self, table: Table, node: Node) -> None:
-        (out,) = node.outs
-        if any(x.__class__ is not Operand or x.dtype != out.dtype for x in node.ins) or len(out.shape) > 1:
-            raise Unsupported("vecdot of other operands")
-        xs = [along(x, (*out.shape, node.ins[0].shape[-1])) for x in node.ins]
-        n = xs[0].shape[-1]
-        if not n or not out.size:
-            raise Unsupported("vecdot of nothing")
-        outer = tuple((x.strides[0],) for x in (*xs, out)) if out.shape else ()
-        info, owner = machine.loop_of(np.vecdot, tuple(d.str[1:] for d in node.dtypes), (0, 0, 0))
-        table.add(  # the loop moves the pointers that it is given
-            info.loop, [self._pointer(x) for x in (*xs, out)], context=info.context, auxiliary=info.auxiliary or 0,
-            dims=(1, n), strides=(0, 0, 0, xs[0].strides[-1], xs[1].strides[-1]), checks=not info.has_no_errors,
-            repeat=(out.shape, outer) if outer else None, owner=owner,
-        )  # fmt: skip
 
     def _add_loop(self, table: Table, node: Node) -> None:
         places, counts = [], [0, len(node.ins)]
@@ -580,6 +562,6 @@ def _loop(node: Node) -> Callable[..., Any]:
 
 
 _CALLS: dict[str, Callable[[Node], Callable[..., Any]]] = {
-    "ufunc": _ufunc, "gufunc": _ufunc, "reduce": _reduce, "product": _product, "gather": _gather, "scatter": _scatter,
+    "ufunc": _ufunc, "reduce": _reduce, "product": _product, "gather": _gather, "scatter": _scatter,
     "add_at": _scatter, "guard": _guard, "loop": _loop,
 }  # fmt: skip

@@ -444,8 +444,10 @@ def _call(trace: Trace, ufunc: Any, inputs: Sequence[Any], outs: tuple[Any, ...]
     if any(of.kind not in _KINDS for of in loop):
         raise Refused(f"{ufunc.__name__} of {loop[0]}")
     y = outs[0] if outs else trace.new(found)
-    kind = "ufunc" if ufunc.signature is None else "gufunc"
-    trace.add(kind, ufunc, (operand_of(y._value, y._buffer),), tuple(ins), loop)
+    if ufunc.signature is None:
+        trace.add("ufunc", ufunc, (operand_of(y._value, y._buffer),), tuple(ins), loop)
+    else:
+        _add_product(trace, ufunc, *inputs, y)
     return y
 
 
@@ -493,12 +495,21 @@ def _product(trace: Trace, function: Any, a: Any, b: Any, out: Any = None) -> An
     y = trace.new(value) if out is None else out
     if not xs[0].shape or not xs[1].shape:
         raise Refused("a product with a number")
-    trace.add(
-        "product", function, (operand_of(y._value, y._buffer),), xs, (xs[0].dtype,) * 3,
-        strides=(real(a).strides, real(b).strides, y._value.strides),
-        is_same=real(a).ctypes.data == real(b).ctypes.data,
-    )  # fmt: skip
+    _add_product(trace, function, a, b, y)
     return y
+
+
+def _add_product(trace: Trace, function: Any, a: Any, b: Any, y: Traced) -> None:
+    """Note a product. NumPy chooses a function of its BLAS by the strides, those along extents of 1 too."""
+    xs = trace.operand(a), trace.operand(b)
+    if any(x.__class__ is not Operand or x.dtype != y.dtype for x in xs):
+        raise Refused("a product of other dtypes")
+    values = in_memory(a), in_memory(b)
+    trace.add(
+        "product", function, (operand_of(y._value, y._buffer),), xs, (y.dtype,) * 3,
+        strides=(values[0].strides, values[1].strides, y._value.strides),
+        is_same=values[0].ctypes.data == values[1].ctypes.data,
+    )  # fmt: skip
 
 
 def _assign(x: Traced, value: Any) -> None:
