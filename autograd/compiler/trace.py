@@ -447,7 +447,7 @@ def _call(trace: Trace, ufunc: Any, inputs: Sequence[Any], outs: tuple[Any, ...]
     if ufunc.signature is None:
         trace.add("ufunc", ufunc, (operand_of(y._value, y._buffer),), tuple(ins), loop)
     else:
-        _add_product(trace, ufunc, *inputs, y)
+        _add_product(trace, ufunc, inputs[0], inputs[1], y)
     return y
 
 

@@ -749,6 +749,7 @@ class TracedRun:
         """This run, or `exact` where an array of the program is another one than when the step was traced."""
         leaves = list(self.step.leaves.values())
         bound, optimizers = self.step.bound, self.step.optimizers
+        updated = [p for optimizer, _ in optimizers for p in optimizer.parameters]
 
         def run(*arrays: Any) -> Any:
             for leaf, array in leaves:
@@ -756,6 +757,9 @@ class TracedRun:
                     return exact(*arrays)
             for own, name, i, array in bound:
                 if own[name][i] is not array:
+                    return exact(*arrays)
+            for p in updated:
+                if p.uses:  # a tape needs its present value: `step` refuses
                     return exact(*arrays)
             for optimizer, form in optimizers:
                 if optimizer.form() != form:
