@@ -1,0 +1,166 @@
+"""Random training steps, all optimizers and the programs of a benchmark: captured, they leave the same bits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy
+import pytest
+
+import autograd as ag
+from autograd import nn, optim
+from autograd.transforms import recorder
+from benchmarks._captured import problems, ringtape_steps
+
+from .random_programs import FORMS, OPTIMIZERS, Program, Run, bits, difference, generate, reduced, run
+
+PROGRAMS = 60
+
+
+def captured(seed: int) -> Callable[[Any], Any]:
+    return lambda step: ag.capture(step, warmup=seed % 2)
+
+
+def prove(seed: int) -> tuple[Program, Run]:
+    """Compare the program of a seed; on a difference, show what is left of it."""
+    program = generate(seed)
+    other, found = difference(program, captured(seed))
+    if other:
+        left = reduced(program, lambda each: bool(difference(each, captured(seed))[0]))
+        pytest.fail(f"seed {seed}: {other}\n\n{left.text}")
+    return program, found
+
+
+@pytest.fixture(scope="module")
+def found() -> list[tuple[Program, Run]]:
+    return [prove(seed) for seed in range(PROGRAMS)]
+
+
+def test_random_programs_leave_the_same_bits(found: list[tuple[Program, Run]]) -> None:
+    refused = [run.error for _, run in found if run.error]
+    replays = sum(run.replays for _, run in found)
+    forms = frozenset[str]().union(*(program.forms for program, _ in found)) & FORMS
+    print(f"{PROGRAMS} programs, {len(refused)} refused, {replays} replays; {len(forms)} of {len(FORMS)} forms")
+    assert len(refused) <= PROGRAMS // 8
+    assert replays >= 3 * PROGRAMS
+    assert len(forms) > 0.9 * len(FORMS)
+
+
+def test_random_programs_have_every_optimizer(found: list[tuple[Program, Run]]) -> None:
+    texts = [program.text for program, run in found if not run.error]
+    names = {form.split("(")[0] for form in OPTIMIZERS}
+    assert names < set(optim.__all__)
+    assert all(any(f"optim.{name}(" in text for text in texts) for name in names)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("group", range(20))
+def test_a_thousand_random_programs(group: int) -> None:
+    for seed in range(1000 + 50 * group, 1050 + 50 * group):
+        prove(seed)
+
+
+# -- that faults are found ---------------------------------------------------------------------------------------------
+def flipped(x: Any) -> None:
+    """Change the last bit of an element in the middle."""
+    x.reshape(-1).view(f"u{x.itemsize}")[x.size // 2] ^= 1
+
+
+def tampered(seed: int, fault: str, names: dict[str, Any]) -> Callable[[Any], Any]:
+    """A captured step that changes something by one bit after its first replay."""
+
+    def wrap(step: Any) -> Any:
+        names.update(step.__globals__)
+        do = ag.capture(step, warmup=0, verify=False)
+        last: list[Any] = []
+
+        def tampering(*args: Any) -> Any:
+            if fault == "arguments" and do.replays == 1:
+                args = last[0]
+            last[:] = [args]
+            results = do(*args)
+            if do.replays == 1:
+                if fault == "result":
+                    results[0].array = numpy.nextafter(results[0].array, numpy.inf)
+                elif fault == "parameter":
+                    flipped(names["parameters"][0].array)
+                elif fault == "gradient":
+                    flipped(names["parameters"][0].grad.array)
+                elif fault == "state":
+                    flipped(next(x for x in names["optimizer"].first if x is not None))
+                elif fault == "random":
+                    ag.random.next_key("dropout")
+            return results
+
+        return tampering
+
+    return wrap
+
+
+@pytest.mark.parametrize("fault", ["result", "parameter", "gradient", "state", "random", "arguments"])
+def test_a_fault_of_one_bit_is_found(fault: str) -> None:
+    complete = 0
+    for seed in range(7, 7 + 2 * len(OPTIMIZERS), len(OPTIMIZERS)):  # of Adam
+        program = generate(seed)
+        if "optimizer.zero_grad()" not in program.before and fault == "gradient":
+            continue
+        if not run(program, lambda step: ag.capture(step, warmup=0)).error:
+            complete += 1
+            assert difference(program, tampered(seed, fault, {}))[0], program.text
+    assert complete
+
+
+def test_a_sum_of_cotangents_that_loses_one_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recorder, "_sum", lambda a, b: a)
+    found = [difference(generate(seed), captured(seed))[0] for seed in range(8)]
+    assert sum(map(bool, found)) >= 4
+
+
+def test_a_failing_program_is_reduced() -> None:
+    program = generate(7)
+    assert len(program.body) > 3
+    left = reduced(program, lambda each: bool(run(each).left) and "np.sin(x)" in each.text)
+    assert left.body == ("v6 = np.sin(x)",)
+    assert " + 0.1 * " not in left.loss and left.results == "loss,"
+
+
+# -- all optimizers, all programs of the benchmark ---------------------------------------------------------------------
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_every_optimizer_leaves_the_same_bits(name: str) -> None:
+    """Those of `OPTIMIZERS`; `MasterWeights` with a `LossScaler` are among the programs of test_capture_guards.py."""
+    runs = []
+    for wrap in (lambda step: step, ag.capture):
+        ag.random.seed(0)
+        model = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3))
+        optimizer = eval(f"optim.{name}".format(ps="model.parameters()", lr="0.01"), {"optim": optim, "model": model})
+
+        def step(x: Any, y: Any, model: Any = model, optimizer: Any = optimizer) -> Any:
+            optimizer.zero_grad()
+            with ag.Tape() as tape:
+                loss = nn.cross_entropy(model(x), y)
+            tape.backward(loss)
+            optimizer.step()
+            return loss
+
+        do, random = wrap(step), numpy.random.default_rng(0)
+        losses = [
+            bits(do(random.standard_normal((4, 6)).astype("float32"), random.integers(0, 3, 4))) for _ in range(10)
+        ]
+        left = [bits([p, p.grad]) for p in model.parameters()]
+        runs.append((losses, left, bits(optimizer.state_dict())))
+    assert do.replays == 6
+    assert runs[0] == runs[1]
+
+
+@pytest.mark.parametrize("name", problems.PROBLEMS)
+def test_programs_of_the_benchmark_leave_the_same_bits(name: str) -> None:
+    runs = []
+    for wrap in (lambda step: step, ag.capture):
+        made = ringtape_steps.program(name)
+        do = wrap(made.step)
+        losses = [bits(do(*made.arguments(i))) for i in range(7)]
+        left = [bits([p, p.grad]) for p in made.parameters]
+        runs.append((losses, left, bits(made.optimizer.state_dict())))
+    assert do.replays == 3
+    assert runs[0] == runs[1]
