@@ -45,7 +45,7 @@ class Sweep:
         self.later: dict[int, tuple[Any, Any]] = {}  # by id: leaves, and what is added at the end; None for a fresh one
         # By place: a weak reference to a cotangent that was made of slices, in an array that only this sweep has, and
         # the key of the last slice.
-        self.parts: dict[int, tuple[Any, Any]] = {}
+        self.parts: dict[int, tuple[Any, Any]] | None = None
         self.changed: list[tuple[dict[int, Any], int, Any]] = []  # pending cotangents before: dictionary, place, value
         # Of the layers above: what their functions of `Recording.on_sweep` have begun; by place, an operand and the
         # array for its only cotangent; functions that are called once the node at a place is done.

@@ -241,8 +241,10 @@ class _Getitem(Primitive):
                 found[key] = ct
                 np.add(known, found, found)
             else:
-                found = _with_part(known, ct, key, sweep.parts.get(place))
+                found = _with_part(known, ct, key, None if sweep.parts is None else sweep.parts.get(place))
             if found.nbytes >= _LARGE_BYTES:
+                if sweep.parts is None:
+                    sweep.parts = {}
                 sweep.parts[place] = ref(found), key  # a leaf adopts an array that nobody else has
             sweep.cts[place] = found
 
