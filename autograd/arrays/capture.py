@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any
+from functools import wraps
+from typing import Any, TypeVar, cast
 
 from ..errors import CaptureError
 
-__all__ = ["Capture", "Whole", "current_capture", "decided", "recorded", "refuse",
+__all__ = ["Capture", "Whole", "current_capture", "decided", "recordable", "recorded", "refuse",
            "refuse_recorded", "refuse_value", "set_capture"]  # fmt: skip
+
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class Capture:
@@ -137,6 +140,19 @@ def recorded(function: Callable[..., Any], *args: Any, changes: bool | str = Fal
     if capture is None:
         return function(*[x.value if x.__class__ is Whole else x for x in args])
     return capture.call(function, args, name=name, changes=changes)
+
+
+def recordable(function: Function) -> Function:
+    """Make a function each of whose calls is one call of a step that is recorded, as with `recorded`."""
+
+    @wraps(function)
+    def call(*args: Any, **words: Any) -> Any:
+        capture: Any = _current.capture
+        if capture is None or not capture.records:
+            return function(*args, **words)
+        return capture.call(function, args, words)
+
+    return cast(Function, call)
 
 
 def decided(function: Callable[..., Any], *args: Any) -> Any:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from .. import ops, random
+from ..arrays.capture import decided, recorded
 from ..arrays.device import arange_beside, as_array, device_of
 from ..engine.tensor import TENSORS
 from ..errors import DtypeError, OptionError, ShapeError, typed_errors
@@ -160,10 +161,22 @@ def one_hot(tensor: Any, num_classes: int = -1) -> Any:
         raise OptionError(
             f"one_hot: num_classes was not given for an array on {device_of(indices)}; needed: the number of classes"
         )
-    n = int(indices.max()) + 1 if n == -1 and indices.size else n
-    if n < 1 or (on_host and indices.size and (indices.min() < 0 or indices.max() >= n)):
+    n = decided(_count_of_classes, indices) if n == -1 and indices.size else n
+    if n < 1 or (on_host and indices.size and not decided(_are_below, indices, n)):
         raise ShapeError(f"one_hot: num_classes={n} was given; needed: more than each element, from 0 on")
-    return labelled((indices[..., None] == arange_beside(indices, n)).astype(np.int64), tensor)
+    return labelled(recorded(_one_hot, indices, n), tensor)
+
+
+def _count_of_classes(indices: Any) -> int:
+    return int(indices.max()) + 1
+
+
+def _are_below(indices: Any, n: int) -> bool:
+    return bool(indices.min() >= 0 and indices.max() < n)
+
+
+def _one_hot(indices: Any, n: int) -> Any:
+    return (indices[..., None] == arange_beside(indices, n)).astype(np.int64)
 
 
 _MODES = {"constant": "constant", "reflect": "reflect", "replicate": "edge", "circular": "wrap"}

@@ -11,6 +11,7 @@ from typing import Any, overload
 import numpy as np
 
 from .. import ops
+from ..arrays.capture import decided, recorded
 from ..arrays.device import arange_beside, as_array, is_inexact, require_one_device, zeros_on
 from ..engine.leaves import constant
 from ..engine.promotion import composite
@@ -335,7 +336,10 @@ def _weighted_nll(
     with np.errstate(invalid="ignore"):  # of no row: NaN, as torch's
         weight_of_rows = ops.sum(of_rows)
         if isinstance(weight_of_rows, np.generic) and losses.__class__ in TENSORS:
-            weight_of_rows = SizeFloat(weight_of_rows, counts="own")  # the losses are of its dtype
+            if state.recorder is not None and state.distribution.is_alone:
+                weight_of_rows = Tensor(weight_of_rows)  # a number would be a constant of the record
+            else:
+                weight_of_rows = SizeFloat(weight_of_rows, counts="own")  # the losses are of its dtype
         return ops.sum(losses) / weight_of_rows
 
 
@@ -354,7 +358,7 @@ def _class_weights(name: str, x: Any, weight: Any, classes: int) -> Any:
     """Check the weights of the classes, the same on all ranks; return them as an array of the dtype of `x`."""
     array = x.array if x.__class__ in TENSORS else x
     weight = getattr(weight, "array", weight)
-    w = zeros_on(array, (classes,), array.dtype) + 1 if weight is None else as_array(weight, array.dtype)
+    w = recorded(_as_weights, weight, array, classes, name=name)
     if w.shape != (classes,):
         raise ShapeError(f"{name}: weight of shape {w.shape}; needed: ({classes},), one per class")
     layout = x.layout if x.__class__ in TENSORS else None
@@ -362,6 +366,11 @@ def _class_weights(name: str, x: Any, weight: Any, classes: int) -> Any:
         parts_of_one = [R if type(label) is Shard else label for label in layout.labels]
         state.distribution.note_constant(f"{name} with class weights", layout.grid.layout(parts_of_one), w)
     return w
+
+
+def _as_weights(weight: Any, array: Any, classes: int) -> Any:
+    """The weights of the classes, by default ones, as an array of the dtype of another."""
+    return zeros_on(array, (classes,), array.dtype) + 1 if weight is None else as_array(weight, array.dtype)
 
 
 def _weights(name: str, x: Any, target: Any, weight: Any, ignored: int, smoothing: float) -> tuple[Any, Any, Any]:
@@ -372,16 +381,25 @@ def _weights(name: str, x: Any, target: Any, weight: Any, ignored: int, smoothin
     if raw.dtype.kind not in "iu":
         raise DtypeError(f"{name}: labels of dtype {raw.dtype} were given; needed: integers")
     classes = array.shape[1]
-    seen = raw != ignored
-    if type(raw) is np.ndarray and (seen & ((raw < 0) | (raw >= classes))).any():
+    if type(raw) is np.ndarray and not decided(_are_labels, raw, ignored, classes):
         raise ShapeError(f"{name}: labels must lie in 0..{classes - 1}, or be {ignored} (ignored)")
     w = _class_weights(name, x, weight, classes)
-    one_hot = (raw[:, None] == arange_beside(raw, classes)).astype(array.dtype)
-    of_classes = (one_hot * (1 - smoothing) + smoothing / classes) * w * seen[:, None]
-    of_rows = (one_hot * w).sum(axis=1) * seen
+    seen, of_classes, of_rows = recorded(_weights_of_labels, raw, w, ignored, smoothing, name=name)
     if target.__class__ in TENSORS:
         return labelled(seen, target), Tensor(of_classes, target.layout), Tensor(of_rows, target.layout)
     return seen, of_classes, of_rows
+
+
+def _are_labels(labels: Any, ignored: int, classes: int) -> bool:
+    return not ((labels != ignored) & ((labels < 0) | (labels >= classes))).any()
+
+
+def _weights_of_labels(labels: Any, w: Any, ignored: int, smoothing: float) -> tuple[Any, Any, Any]:
+    """The arrays of `_weights`."""
+    seen = labels != ignored
+    one_hot = (labels[:, None] == arange_beside(labels, len(w))).astype(w.dtype)
+    of_classes = (one_hot * (1 - smoothing) + smoothing / len(w)) * w * seen[:, None]
+    return seen, of_classes, (one_hot * w).sum(axis=1) * seen
 
 
 class CrossEntropyLoss(Module):

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ..arrays.capture import recordable
 from ..engine.tensor import Tensor
 from ..errors import RingtapeError, typed_errors
 from .keys import Key, real
@@ -21,6 +22,7 @@ Array = np.ndarray[Any, Any]
 
 
 @typed_errors
+@recordable
 def uniform(
     key: Key,
     shape: int | Sequence[int] | Tensor,
@@ -88,6 +90,7 @@ def uniform(
 
 
 @typed_errors
+@recordable
 def normal(
     key: Key,
     shape: int | Sequence[int] | Tensor,
@@ -152,6 +155,7 @@ def normal(
 
 
 @typed_errors
+@recordable
 def truncated_normal(
     key: Key,
     shape: int | Sequence[int] | Tensor,

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ..arrays.capture import recordable
 from ..engine.tensor import Tensor
 from ..errors import RingtapeError, ShapeError, typed_errors
 from .keys import Key, check_key, integer, real
@@ -20,6 +21,7 @@ Array = np.ndarray[Any, Any]
 
 
 @typed_errors
+@recordable
 def integers(key: Key, shape: int | Sequence[int] | Tensor, low: int, high: int, part: Part | None = None) -> Any:
     """Draw integers uniformly from low, ..., high - 1.
 
@@ -73,6 +75,7 @@ def integers(key: Key, shape: int | Sequence[int] | Tensor, low: int, high: int,
 
 
 @typed_errors
+@recordable
 def bernoulli(key: Key, shape: int | Sequence[int] | Tensor, p: float, part: Part | None = None) -> Any:
     """Draw booleans that are True with probability p.
 
@@ -119,6 +122,7 @@ def bernoulli(key: Key, shape: int | Sequence[int] | Tensor, p: float, part: Par
 
 
 @typed_errors
+@recordable
 def permutation(key: Key, n: int) -> Array:
     """Return a random permutation of 0, ..., n - 1.
 

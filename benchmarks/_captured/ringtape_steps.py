@@ -28,14 +28,13 @@ class Program(NamedTuple):
     ----------
     step : callable
         ``step(*batch)`` returns the loss, a Tensor. It may be captured.
-    arguments : callable
-        ``arguments(i)`` returns those of the i-th step: a batch, and random numbers where the program draws some.
+    batches : list of tuple of Tensor
     parameters : list of Parameter
     optimizer : Optimizer
     """
 
     step: Callable[..., Any]
-    arguments: Callable[[int], tuple[Any, ...]]
+    batches: list[tuple[Any, ...]]
     parameters: list[Any]
     optimizer: Any
 
@@ -46,14 +45,7 @@ def program(name: str) -> Program:
     ag.random.seed(0)
     batches = [tuple(map(ag.tensor, batch)) for batch in of.batches]
     step, optimizer = STEPS[name](of)
-
-    def arguments(i: int) -> tuple[Any, ...]:
-        batch = batches[i % len(batches)]
-        if not of.is_random:
-            return batch
-        return *batch, ag.tensor(ag.random.normal(ag.random.next_key("noise"), (32, 16), dtype=numpy.float32))
-
-    return Program(step, arguments, list(optimizer.parameters), optimizer)
+    return Program(step, batches, list(optimizer.parameters), optimizer)
 
 
 def optimizer_of(parameters: list[Any], of: Problem) -> Any:
@@ -163,10 +155,11 @@ def norm_gelu(p: Parameters, x: Any, y: Any) -> Any:
     return nn.cross_entropy(ops.linear(h, p["w"], p["b"]), y)
 
 
-def vae(p: Parameters, x: Any, noise: Any) -> Any:
-    """A variational autoencoder of black and white images. The noise is drawn outside of the captured step."""
+def vae(p: Parameters, x: Any) -> Any:
+    """A variational autoencoder of black and white images."""
     h = nn.relu(x @ p["enter"] + p["enter_bias"])
     mean, spread = h @ p["mean"] + p["mean_bias"], h @ p["spread"] + p["spread_bias"]
+    noise = ag.random.normal(ag.random.next_key("noise"), mean.shape, dtype=numpy.float32)
     z = mean + np.exp(0.5 * spread) * noise
     o = nn.relu(z @ p["leave"] + p["leave_bias"]) @ p["pixels"] + p["pixels_bias"]
     of_pixels = (np.maximum(o, 0) - o * x + np.log1p(np.exp(-np.abs(o)))).sum()

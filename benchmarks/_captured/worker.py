@@ -44,8 +44,8 @@ def ringtape_step(program: str, mode: str) -> tuple[Callable[[int], Any], str]:
     if hasattr(kernels, "keep_freed_memory"):
         kernels.keep_freed_memory()
     found = made(program)
-    step, arguments = ag.capture(found.step) if mode == "captured" else found.step, found.arguments
-    return lambda i: step(*arguments(i)).data, "ringtape"
+    step, batches = ag.capture(found.step) if mode == "captured" else found.step, found.batches
+    return lambda i: step(*batches[i % len(batches)]).data, "ringtape"
 
 
 def main() -> None:

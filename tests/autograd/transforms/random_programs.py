@@ -160,7 +160,7 @@ UNARY = (
     "np.clip({a}, -0.5, 0.7)", "0.5 * {a}", "{a} + 1", "2 - {a}", "{a} / 3", "1.5 / (2 + np.abs({a}))", "np.sinh({a})",
     "(1 + {a} * {a}) ** 0.5", "(1.1 + {a} * {a}) ** -1.5", "np.sign({a}) * {a}", "np.where({a} > 0, {a}, 0.1 * {a})",
     "np.power(1.5, {a})", "np.logaddexp({a}, 0.1)", "np.float32(0.7) * {a}", "{a} * s", "s - {a}",
-    "np.cbrt(2 + {a} * {a})", "nn.dropout({a}, 0.3)",
+    "np.cbrt(2 + {a} * {a})", "nn.dropout({a}, 0.3)", "{a} * ag.random.uniform(ag.random.next_key('scale'), {a}.shape)",
     "ag.stop_gradient({a}) * {a}", "({a} > 0.1) * {a}", "({a} == {a}) + {a}", "{a} + numpy.arange({a}.shape[-1])",
     "{a} * numpy.ones({a}.shape[-1:], 'float32')", "{a}.astype('float64')", "{a}.astype('float32')",
     "{a} + {a}", "{a} * {a} * {a}", "{a} * ({a}.size / 50)", "np.exp2(0.2 * {a})", "np.log2(2 + {a} * {a})",
@@ -216,14 +216,12 @@ LOSSES = (
     "nn.cross_entropy({c}, y)", "nn.cross_entropy({c}, y, reduction='sum') / 6", "(({f} - x.mean()) ** 2).mean()",
     "nn.l1_loss({f}, 0.3 + 0 * {f})", "nn.mse_loss({f}, 0 * {f} + 1)", "nn.smooth_l1_loss({f}, 0 * {f})",
     "nn.binary_cross_entropy_with_logits({w}, 1.0 * m)",
-    "-np.take_along_axis(nn.log_softmax({c}, -1), y[:, None], 1).mean()",
-)  # fmt: skip
-REFUSED = (
-    "nn.cross_entropy({c}, y, label_smoothing=0.1)", "nn.nll_loss(nn.log_softmax({c}, -1), y)",
+    "-np.take_along_axis(nn.log_softmax({c}, -1), y[:, None], 1).mean()", "nn.nll_loss(nn.log_softmax({c}, -1), y)",
+    "nn.cross_entropy({c}, y, label_smoothing=0.1)",
     "nn.cross_entropy({c}, y, weight=numpy.array([1, 2, 1, 0.5], 'float32'))",
-    "-(nn.log_softmax({c}, -1) * nn.one_hot(y, 4)).mean()", "logsumexp({f}.reshape(-1))", "{f}[{f} > 0.2].sum()",
 )  # fmt: skip
-"""Losses that a captured step refuses: a constant is computed from the labels, or a decision from values."""
+REFUSED = ("logsumexp({f}.reshape(-1))", "{f}[{f} > 0.2].sum()", "({f}.sum() * numpy.float64(numpy.sum(y)))")
+"""Losses that a captured step refuses: a decision on values, or a constant that is computed from the labels."""
 
 OPTIMIZERS = (
     "SGD({ps}, {lr})", "SGD({ps}, {lr}, 0.9)", "SGD({ps}, {lr}, 0.9, weight_decay=0.01)", "SGD({ps}, {lr}, 0.9, 0.1)",

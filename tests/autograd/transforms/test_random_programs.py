@@ -151,6 +151,37 @@ def test_a_gradient_of_columns_leaves_the_same_bits() -> None:
     assert runs[0] == runs[1]
 
 
+DRAWS: dict[str, Callable[[Any, Any], Any]] = {
+    "normal": lambda p, key: p * ag.random.normal(key, p.shape, dtype=numpy.float32),
+    "uniform": lambda p, key: p * ag.tensor(ag.random.uniform(key, p.shape, low=-1, high=1)),
+    "truncated_normal": lambda p, key: p + ag.random.truncated_normal(key, p.shape),
+    "bernoulli": lambda p, key: p * ag.random.bernoulli(key, p.shape, 0.5),
+    "integers": lambda p, key: p * ag.random.integers(key, p.shape, 0, 5),
+    "permutation": lambda p, key: p[ag.random.permutation(key, 6)] * p,
+}
+
+
+@pytest.mark.parametrize("name", DRAWS)
+def test_random_draws_leave_the_same_bits(name: str) -> None:
+    runs = []
+    for wrap in (lambda step: step, lambda step: ag.capture(step, warmup=0)):
+        ag.random.seed(3)
+        p = ag.Parameter(numpy.random.default_rng(0).standard_normal((6, 4)).astype("float32"))
+
+        def step(p: Any = p) -> Any:
+            p.zero_grad()
+            with ag.Tape() as tape:
+                loss = (DRAWS[name](p, ag.random.next_key("noise")) ** 2).mean()
+            tape.backward(loss)
+            return loss
+
+        do = wrap(step)
+        runs.append([bits([do(), p.grad, *ag.random.get_state().ordinals.values()]) for _ in range(7)])
+    assert do.replays == 5
+    assert runs[0] == runs[1]
+    assert len({str(each) for each in runs[0]}) == 7
+
+
 # -- all optimizers, all programs of the benchmark ---------------------------------------------------------------------
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_every_optimizer_leaves_the_same_bits(name: str) -> None:
@@ -185,7 +216,7 @@ def test_programs_of_the_benchmark_leave_the_same_bits(name: str) -> None:
     for wrap in (lambda step: step, ag.capture):
         made = ringtape_steps.program(name)
         do = wrap(made.step)
-        losses = [bits(do(*made.arguments(i))) for i in range(7)]
+        losses = [bits(do(*made.batches[i % len(made.batches)])) for i in range(7)]
         left = [bits([p, p.grad]) for p in made.parameters]
         runs.append((losses, left, bits(made.optimizer.state_dict())))
     assert do.replays == 3
