@@ -207,7 +207,7 @@ _LARGE_BYTES = 1 << 15
 
 
 class _Getitem(Primitive):
-    """`getitem`, whose step of a reverse sweep adds the cotangents of slices of one large array in place.
+    """An operation, `getitem`, whose step of a reverse sweep adds cotangents of slices of a large array in place.
 
     The rule alone makes zeros of the array's size, to be added to the others: T slices of a sequence then take T passes
     over the whole. The bits are those of these sums.
