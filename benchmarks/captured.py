@@ -18,9 +18,10 @@ Each program is written for each engine as its users write it (`benchmarks/_capt
 whole step, and `lax.scan` for recurrences. All but those are float32, on one thread. Each engine runs in a process of
 its own and starts from the same numbers. The losses of the first two steps and of the twelfth are compared; a relative
 difference above 2e-5 in float32, or 1e-10 in float64, ends the run (3e-2 for `vae`, of which each engine has its own
-noise). The processes take turns. A ratio is the other time divided by that of the captured step, the median over the
-rounds of the ratio within a round: above 1 the captured step is faster. With ``--before`` the captured step, and the
-step as it is, are compared with those of another tree of ringtape.
+noise). The processes take turns. Times are processor time, which does not count waiting for other programs. A ratio is
+the other time divided by that of the captured step, the median over the rounds of the ratio within a round: above 1 the
+captured step is faster. With ``--before`` the captured step, and the step as it is, are compared with those of another
+tree of ringtape.
 """
 
 from __future__ import annotations
