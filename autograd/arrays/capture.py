@@ -16,7 +16,6 @@ from ..errors import CaptureError
 __all__ = ["Capture", "Whole", "checked", "current_capture", "decided", "recorded", "refuse",
            "refuse_recorded", "refuse_value", "set_capture"]  # fmt: skip
 
-
 class Capture:
     """The work of a captured program on the host at each replay."""
 

@@ -164,7 +164,7 @@ def accumulate(leaf: Leaf, ct: Any) -> Any:
 
 def adopt(leaf: Leaf, ct: Any) -> Any:
     """`accumulate` of a cotangent that nothing else uses: the first one is the gradient itself."""
-    if leaf._grad is None and ct.__class__ is np.ndarray and ct.dtype is leaf.array.dtype:
+    if leaf._grad is None and ct.__class__ is np.ndarray and ct.dtype is leaf.array.dtype and ct.flags.c_contiguous:
         leaf._grad, leaf.used = ct, None
         return ct
     return accumulate(leaf, ct)
