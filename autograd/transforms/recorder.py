@@ -377,7 +377,7 @@ class Recorder(Capture):
         """Make a call, and record it as a row. Nothing that it calls is recorded."""
         words = words or {}
         if state.recorder is not self:  # the call of an operation of this recorder inside of a row
-            return function(*args, **words)
+            return function(*[x.value if x.__class__ is Whole else x for x in args], **words)
         is_gradient = function is accumulate or function is adopt
         if changes and self.watch is not None and not is_gradient:
             self.watch.look()
