@@ -53,8 +53,8 @@ _MOST_BYTES = 1 << 16
 """An array whose values a replay compares, which takes some 5 us then, has at most so many bytes."""
 _MOST_RUNS = 64
 """The runs in which arrays that constants depend on are looked for."""
-_REPLAYS = 500
-"""From the 64th replay on comparisons take about as much time as one replay in so many."""
+_REPLAYS = 600
+"""From the 32nd replay on comparisons take about as much time as one replay in so many."""
 
 
 class CapturedStep:
@@ -189,7 +189,7 @@ class CapturedStep:
     def _interval(self, n: int, seconds: float, of_replay: float) -> int:
         """The number of replays from the comparison of the n-th, which has taken some seconds, to the next."""
         self._cost = min(self._cost, seconds / max(of_replay, 1e-9))
-        return n if n < 64 else max(min(n, 1000), math.ceil(_REPLAYS * self._cost))
+        return n if n < 32 else max(min(n, 1000), math.ceil(_REPLAYS * self._cost))
 
     def _forget(self, plan: _Plan) -> None:
         self._last = None
@@ -667,8 +667,8 @@ def capture(step: Callable[..., Any], *, warmup: int = 2, verify: bool = True) -
     warmup : int
         Calls before the first recording, in which an optimizer makes its state.
     verify : bool
-        Whether the 8th, 16th, 32nd and 64th replay, and later ones as rarely as their cost needs (about one in 500 of
-        the time), are compared with the step itself, which runs beside it from the same state.
+        Whether the 8th, 16th and 32nd replay, and later ones as rarely as their cost needs (about one in 600 of the
+        time), are compared with the step itself, which runs beside it from the same state.
 
     Returns
     -------
