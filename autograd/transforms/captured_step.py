@@ -304,6 +304,8 @@ class CapturedStep:
         recorder.may_cast = not form.is_on_device and form.key not in self._without_casts
         if not form.is_on_device and (state.distribution.is_alone or first is not None):
             of.before = Memory(reach)
+        recorder.follow(reach.stateful)
+        recorder.stateful = reach.stateful
         with recorder:
             result = self._step(*given.structure.rebuild(given.leaves))
         if recorder.watch is not None:
@@ -401,6 +403,7 @@ class CapturedStep:
         )  # fmt: skip
         again.outside, again.reachable = recorder.outside, recorder.reachable
         again.persistent, again.may_cast = recorder.persistent, recorder.may_cast
+        again.follow(recorder.stateful)
         try:
             with again, warnings.catch_warnings(), np.errstate(all="ignore"):
                 warnings.simplefilter("ignore")
