@@ -34,11 +34,13 @@ class Numbers:
 
     def __init__(self, optimizer: Any):
         self.optimizer = optimizer
+        self._names = frozenset(optimizer.legal_names())
         for owner, held in self._owners():
-            for name, value in list(held.items()):
+            for name in sorted(self._names.intersection(held)):
+                value = held[name]
                 if value.__class__ is float:
                     held[name] = new = float.fromhex(value.hex())
-                    if owner.scheduled is value:
+                    if owner.scheduled is value:  # else it would be taken for assigned since
                         owner.scheduled = new
         self._known = self._now()
 
@@ -48,9 +50,8 @@ class Numbers:
         yield from ((members, members.own) for members in optimizer._groups)
 
     def _now(self) -> dict[tuple[int, str], Any]:
-        names = frozenset(self.optimizer.legal_names())
-        return {(k, name): value for k, (_, held) in enumerate(self._owners()) for name, value in held.items()
-                if name in names}  # fmt: skip
+        owners = enumerate(self._owners())
+        return {(k, name): held[name] for k, (_, held) in owners for name in sorted(self._names.intersection(held))}
 
     def assigned(self) -> list[tuple[int, str, Any]]:
         """The place, the name and the value of what was assigned since the last call or `note`."""
