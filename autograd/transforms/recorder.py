@@ -256,7 +256,7 @@ class Recorder(Capture):
         self._numbers = [Numbers(x) for x in found if isinstance(x, Optimizer)]
 
     def _note_assigned(self) -> None:
-        """What the program has assigned since the last row that changes something is a row of its own."""
+        """Add a row for each assignment of the program since the last row that changes something."""
         for numbers in self._numbers:
             for place, name, value in numbers.assigned():
                 args = numbers.optimizer, place, name, self.refer(value)
