@@ -54,8 +54,8 @@ _MOST_BYTES = 1 << 16
 """An array whose values a replay compares, which takes some 5 us then, has at most so many bytes."""
 _MOST_RUNS = 64
 """The runs in which arrays that constants depend on are looked for."""
-_REPLAYS = 500
-"""From the 64th replay on comparisons take about as much time as one replay in so many."""
+_REPLAYS = 600
+"""From the 32nd replay on comparisons take about as much time as one replay in so many."""
 
 
 class CapturedStep:
@@ -206,7 +206,7 @@ class CapturedStep:
     def _interval(self, n: int, seconds: float, of_replay: float) -> int:
         """The number of replays from the comparison of the n-th, which has taken some seconds, to the next."""
         self._cost = min(self._cost, seconds / max(of_replay, 1e-9))
-        return n if n < 64 else max(min(n, 1000), math.ceil(_REPLAYS * self._cost))
+        return n if n < 32 else max(min(n, 1000), math.ceil(_REPLAYS * self._cost))
 
     def _forget(self, plan: _Plan) -> None:
         self._last = None
@@ -325,6 +325,8 @@ class CapturedStep:
         recorder.may_cast = not form.is_on_device and form.key not in self._without_casts
         if not form.is_on_device and (state.distribution.is_alone or first is not None):
             of.before = Memory(reach)
+        recorder.follow(reach.stateful)
+        recorder.stateful = reach.stateful
         with recorder:
             result = self._step(*given.structure.rebuild(given.leaves))
         if recorder.watch is not None:
@@ -427,6 +429,7 @@ class CapturedStep:
         )  # fmt: skip
         again.outside, again.reachable = recorder.outside, recorder.reachable
         again.persistent, again.may_cast = recorder.persistent, recorder.may_cast
+        again.follow(recorder.stateful)
         try:
             with again, warnings.catch_warnings(), np.errstate(all="ignore"):
                 warnings.simplefilter("ignore")
@@ -694,8 +697,8 @@ def capture(
     warmup : int
         Calls before the first recording, in which an optimizer makes its state.
     verify : bool
-        Whether the 8th, 16th, 32nd and 64th replay, and later ones as rarely as their cost needs (about one in 500 of
-        the time), are compared with the step itself, which runs beside it from the same state.
+        Whether the 8th, 16th and 32nd replay, and later ones as rarely as their cost needs (about one in 600 of the
+        time), are compared with the step itself, which runs beside it from the same state.
     bits : "same" or "close"
         With "close" exp, log and tanh are computed in the compiled loops, to 2.6 units in the last place, in place of
         NumPy's loops; so replays are faster, and differ from the step by rounding. They depend on the processor, so

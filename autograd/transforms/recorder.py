@@ -29,7 +29,8 @@ from ..engine.tape import scope
 from ..engine.tensor import TENSORS, WATCH, Tensor
 from ..errors import CaptureError, find_site, short, short_site
 from ..layouts.rank_values import RANK_NUMBERS, plain, rank_axes
-from ..optim.base import remove_gradients
+from ..optim.base import Optimizer, remove_gradients
+from ..optim.groups import Numbers, assign
 
 __all__ = ["Held", "Named", "OfForm", "Recorder", "Rehearsal", "Row", "Silent", "Slot", "accumulate", "adopt",
            "decides_otherwise", "difference", "read", "slots_in"]  # fmt: skip
@@ -107,7 +108,7 @@ class Row:
     @property
     def can_be_again(self) -> bool:
         """Whether what it changes can be changed again by the step itself, after a replay has departed."""
-        return self.function is remove_gradients or self.changes == "keys"
+        return self.function is remove_gradients or self.function is assign or self.changes == "keys"
 
     def is_early(self, known: Container[int]) -> bool:
         """Whether a replay can make the call before it changes something: its operands are known, and none learned."""
@@ -217,6 +218,8 @@ class Recorder(Capture):
         self.reachable: dict[int, Leaf] = {}  # by the id of its array: a leaf that was there before
         self.watch: Any = None  # a `Watch` of the arrays that only rows may write
         self.has_changed = False
+        self._numbers: list[Numbers] = []  # of optimizers
+        self.stateful: list[Any] = []  # objects that were followed
         self.changing: dict[int, Any] = {}  # what rows change, such as parameters and optimizers
         self.constants: list[Any] = []  # kept, so that no other object gets the id of one
         slots = [self._new(x) for x in inputs]
@@ -243,7 +246,22 @@ class Recorder(Capture):
         return self
 
     def __exit__(self, *error: Any) -> None:
+        if error[0] is None:
+            self._note_assigned()
         self._end()
+
+    def follow(self, objects: Sequence[Any]) -> None:
+        """Notice the assignments of hyperparameters of the optimizers among some objects, and of what these wrap."""
+        found = [*objects, *(getattr(x, "optimizer", None) for x in objects)]
+        self._numbers = [Numbers(x) for x in found if isinstance(x, Optimizer)]
+
+    def _note_assigned(self) -> None:
+        """Add a row for each assignment of the program since the last row that changes something."""
+        for numbers in self._numbers:
+            for place, name, value in numbers.assigned():
+                args = numbers.optimizer, place, name, self.refer(value)
+                self._add(Row(assign, args, {}, f"{type(numbers.optimizer).__name__}.{name}", True, False), None)
+                self.changing[id(numbers.optimizer)] = numbers.optimizer
 
     def _begin(self) -> None:
         state.recorder = self
@@ -377,10 +395,12 @@ class Recorder(Capture):
         """Make a call, and record it as a row. Nothing that it calls is recorded."""
         words = words or {}
         if state.recorder is not self:  # the call of an operation of this recorder inside of a row
-            return function(*args, **words)
+            return function(*[x.value if x.__class__ is Whole else x for x in args], **words)
         is_gradient = function is accumulate or function is adopt
         if changes and self.watch is not None and not is_gradient:
             self.watch.look()
+        if changes and self._numbers:
+            self._note_assigned()
         row = Row(function, tuple(map(self.refer, args)), {k: self.refer(x) for k, x in words.items()},
                   name or getattr(function, "__name__", "call"), changes, expected)  # fmt: skip
         row.of = of
@@ -392,6 +412,9 @@ class Recorder(Capture):
             value = self._made(row, args, words)
         finally:
             self._begin()
+        if changes:
+            for numbers in self._numbers:
+                numbers.note()
         if value is NotImplemented:
             return value
         if value.__class__ is np.bool_:

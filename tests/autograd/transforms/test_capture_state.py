@@ -698,9 +698,9 @@ def _a_number_that_another_library_holds(wrap: Wrap) -> Any:
 
 
 COMPARED = {  # by the cost of a comparison in replays
-    1: [8, 16, 32, 64, 564, 1128, 2128, 3128, 4128, 5128, 6128, 7128, 8128, 9128],
-    12: [8, 16, 32, 64, 6064],
-    60: [8, 16, 32, 64],
+    1: [8, 16, 32, 632, 1264, 2264, 3264, 4264, 5264, 6264, 7264, 8264, 9264],
+    12: [8, 16, 32, 7232],
+    30: [8, 16, 32],
 }
 
 
@@ -722,7 +722,7 @@ def test_comparisons_take_less_than_a_hundredth_of_the_replays(cost: int, monkey
     for _ in range(4 + 10_000):
         do(x)
     assert at == COMPARED[cost]
-    assert len(at) * cost < 0.01 * 10_000 or cost > 20
+    assert len(at) * cost < 0.01 * 10_000
 
 
 def test_a_comparison_that_was_slow_once_does_not_delay_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -730,9 +730,9 @@ def test_a_comparison_that_was_slow_once_does_not_delay_the_others(monkeypatch: 
     clock = chain((0, 0, 1, 1 + 10**6), cycle((0, 0, 1, 2)))
     monkeypatch.setattr(captured_step, "perf_counter", lambda: next(clock))
     x = ag.tensor(numpy.ones(3, "float32"))
-    for _ in range(4 + 64):
+    for _ in range(4 + 32):
         do(x)
-    assert do._verified == 563
+    assert do._verified == 631
 
 
 def test_a_comparison_finds_what_only_the_step_changes() -> None:

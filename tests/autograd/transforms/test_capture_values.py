@@ -524,6 +524,66 @@ def test_a_constant_of_a_large_array_of_the_program_is_refused() -> None:
             do(_x(i))
 
 
+# -- hyperparameters that the step assigns --------------------------------------------------------------------------
+def _at(first: float, then: float) -> Callable[[int], Any]:
+    return lambda i: numpy.float64(first if i < 6 else then)
+
+
+def _assign(name: str, value: Any) -> Callable[[Any, Any], Any]:
+    return lambda optimizer, given: setattr(optimizer, name, value(optimizer, given))
+
+
+ASSIGNED: dict[str, tuple[Callable[[Any, Any], Any], Callable[[int], Any], str]] = {
+    "a rate that is an argument": (_assign("lr", lambda o, n: n), _at(0.1, 0.01), "right"),
+    "a rate that is a number": (_assign("lr", lambda o, n: n), lambda i: 0.1 if i < 6 else 0.01, "right"),
+    "a rate that is computed from an argument": (_assign("lr", lambda o, n: float(n)), _at(0.1, 0.01), "refused"),
+    "a rate of a group": (
+        lambda o, n: o.param_groups[0].__setitem__("lr", n), _at(0.1, 0.01), "right"),
+    "a rate of one of two groups": (
+        lambda o, n: o.param_groups[1].__setitem__("lr", float(n)), _at(0.1, 0.01), "refused"),
+    "a rate that is always the same": (_assign("lr", lambda o, n: 0.05), _at(0.1, 0.01), "right"),
+    "a rate that decays": (_assign("lr", lambda o, n: o.lr * 0.9), _at(0.1, 0.01), "refused"),
+    "a momentum that is decided": (
+        _assign("momentum", lambda o, n: 0.9 if n > 0.05 else 0.5), _at(0.1, 0.01), "refused"),
+    "a rate after the step": (lambda o, n: (o.step(keep=True), setattr(o, "lr", n)), _at(0.1, 0.01), "right"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ASSIGNED)
+def test_a_hyperparameter_that_the_step_assigns_is_right_or_refused(name: str) -> None:
+    """Between the calls the program assigns the rate, too, which a step that assigns it does not use."""
+    change, given, expected = ASSIGNED[name]
+
+    def run(wrap: Callable[[Any], Any]) -> Any:
+        w, v = ag.Parameter(numpy.ones((4, 2))), ag.Parameter(numpy.ones(2))
+        groups: Any = [{"params": [w]}, {"params": [v], "lr": 0.02}] if "two groups" in name else [w, v]
+        optimizer = optim.SGD(groups, 0.1, 0.9)
+
+        def step(x: Any, number: Any) -> Any:
+            optimizer.zero_grad()
+            with ag.Tape() as tape:
+                loss = (np.tanh(ag.tensor(x) @ w + v) ** 2).mean()
+            tape.backward(loss)
+            change(optimizer, number)
+            optimizer.step()
+            return loss
+
+        do, found = wrap(step), []
+        for i in range(16):
+            if i == 6 and "decays" not in name:
+                optimizer.lr = 0.5
+            found.append((bits(do(_x(i), given(i))), bits(w), bits(v), float(optimizer.lr)))
+        return found
+
+    try:
+        found = run(ag.capture)
+    except CaptureError as error:
+        assert expected == "refused" and "has left another value" not in str(error), error
+        return
+    assert expected == "right"
+    assert found == run(lambda step: step)
+
+
 # -- a refusal leaves one step -----------------------------------------------------------------------------------------
 def _counts(t: Training, x: Any, y: Any, loss: Any) -> None:
     t.found.append(1)
