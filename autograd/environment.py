@@ -74,8 +74,12 @@ VARIABLES: dict[str, Variable] = {
     "RINGTAPE_TRACEBACK": Variable(
         "`full`: show ringtape's own frames in the traceback of its errors, too", ("full",)
     ),
-    "RINGTAPE_COMPILED": Variable("`0`: do not use the kernels compiled by Numba", ("0", "1"), "1",
+    "RINGTAPE_COMPILED": Variable("`0`: do not use the kernels compiled by Numba and LLVM", ("0", "1"), "1",
                                   is_replayed=True),
+    "RINGTAPE_CODE": Variable(
+        "the folder with the machine code of compiled loops; if it is not set, `ringtape/code` in the user's cache "
+        "directory. It must be yours alone", form="a path, or `none`: compile in each process",
+    ),
     "RINGTAPE_BLAS": Variable(
         "the library that computes large products of matrices on the processor; if it is not set, NumPy's. The same "
         "for all ranks; `python -m collectives doctor --details` measures what `mkl` would bring",

@@ -66,6 +66,7 @@ ROOMS: dict[str, tuple[str, list[list[tuple[str, str, str]]]]] = {
             ("ops/", "operations, each with", "its adjoint"),
             ("random/", "numbers by seed,", "name, step and place"),
             ("kernels/", "fused kernels behind", "one find: C, CUDA"),
+            ("compiler/", "loops as machine code,", "tables of calls"),
             ("engine/", "Tensor, tape, dispatch, sweep;", "Distribution: the door upwards"),
             ("layouts/", "labels, inference,", "refusals"),
         ],

@@ -26,6 +26,8 @@ QUICK: dict[str, tuple[str, ...]] = {
         "autograd/ops/test_operations.py::test_adjoint_against_forward_mode",
     ),
     "autograd.ops.nn": ("autograd/nn/test_functional.py",),
+    "autograd.compiler": ("autograd/compiler/test_machine.py::test_rows_run_in_order_on_bases_and_addresses",
+                          "autograd/compiler/test_reductions.py::test_special_numbers"),
     "autograd.kernels": ("autograd/kernels/test_fused.py::test_attention_takes_views_without_copying",
                          "autograd/kernels/test_fused.py::test_normal_cdf_to_the_last_digits"),
     "autograd.transforms": ("autograd/transforms/test_checkpoint.py",

@@ -599,8 +599,8 @@ def unbroadcast(ct: Any, shape: tuple[int, ...]) -> Any:
     have = ct.shape
     if have == shape:
         return ct
-    if len(have) == 2 and have[1:] == shape and type(ct) is np.ndarray and ct.dtype in _BLAS:  # a bias
-        return ones(have[0], ct.dtype).dot(ct)  # BLAS takes half the time of a sum over rows
+    if len(have) == 2 and have[1:] == shape and ct.__class__ is np.ndarray and ct.dtype in _BLAS:  # a bias
+        return ct.T.dot(ones(have[0], ct.dtype))  # BLAS takes half the time of a sum over rows
     axes = _repeated.get((have, shape))
     if axes is None:
         extra = len(have) - len(shape)
@@ -608,7 +608,7 @@ def unbroadcast(ct: Any, shape: tuple[int, ...]) -> Any:
         if len(_repeated) > 4096:
             _repeated.clear()
         _repeated[have, shape] = axes
-    if type(ct) is np.ndarray:
+    if ct.__class__ is np.ndarray:
         ct = total(ct, axes)
         return ct if ct.shape == shape else ct.reshape(shape)
     extra = len(have) - len(shape)

@@ -14,8 +14,8 @@ A kernel is two functions:
 Neither writes to its arguments, except that the `last` backward may overwrite `kept`. On the host they work with
 ``out=`` in blocks that stay in the cache. Code outside imports this package only, never a file of it. What is no pair
 has a handle of its own: `functions`, the file for an array type (updates of optimizers, which work in place and on many
-arrays; random numbers); `loop`, a compiled loop for arrays that are too small for a kernel; `walker`, which makes many
-calls of loops at once; `programs`, for a room that has a kernel of its own.
+arrays; random numbers); `loop`, a compiled loop for arrays that are too small for a kernel; `adapters`, for calls of
+such loops in a table; `programs`, for a room that has a kernel of its own.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ import numpy as np
 
 from ..arrays import runtime_of
 from ..arrays.half import HALF, rounded, widened
-from .compiled import INT64, are_bare, walker
+from .compiled import INT64, adapters, are_bare, stands_for
 from .compiled import find as loop
 from .memory import keep_freed_memory
 from .segments import sum_rows as sums_of_rows
 
-__all__ = ["INT64", "Kernel", "are_bare", "find", "functions", "keep_freed_memory", "loop", "on_device",
-           "programs", "sums_of_rows", "walker"]  # fmt: skip
+__all__ = ["INT64", "Kernel", "adapters", "are_bare", "find", "functions", "keep_freed_memory", "loop", "on_device",
+           "programs", "stands_for", "sums_of_rows"]  # fmt: skip
 
 
 class Kernel(NamedTuple):
@@ -88,7 +88,7 @@ def find(name: str, xs: Sequence[Any]) -> Kernel | None:
     The arrays must have one type and one dtype: float32, float64, or one of 16 bits, which is computed in float32 and
     rounded once. Further arrays of integers or booleans (labels, masks) are allowed.
     """
-    kind = type(xs[0])
+    kind = xs[0].__class__
     kernel = _KERNELS[kind, name]
     if kernel is None:
         return None
@@ -99,7 +99,7 @@ def find(name: str, xs: Sequence[Any]) -> Kernel | None:
         if kind is np.ndarray:
             kernel = _of_half(kernel, dtype)
     for x in xs[1:]:
-        if type(x) is not kind or (x.dtype != dtype and x.dtype.kind not in "iub"):
+        if x.__class__ is not kind or (x.dtype != dtype and x.dtype.kind not in "iub"):
             return None
     return kernel if kernel.takes is None or kernel.takes(xs) else None
 

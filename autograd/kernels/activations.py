@@ -116,7 +116,7 @@ def _forward(pick: Callable[..., Any]) -> Callable[..., tuple[Any, Any]]:
         y = np.empty_like(x)
         d = np.empty_like(x) if keep else None
         n = BLOCK_BYTES // x.itemsize
-        scratch = np.empty((2, min(n, len(x))), x.dtype)
+        scratch = np.empty((2, min(n, len(x))), x.dtype, like=x)
         if function is _gelu_tanh and (loop := compiled.fitting("gelu", x)) is not None:
             for at in blocks(len(x), x.itemsize, BLOCK_BYTES):
                 loop(x[at], y[at], scratch[0, : at.stop - at.start] if d is None else d[at])

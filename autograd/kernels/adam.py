@@ -52,16 +52,17 @@ def adam(
         # a compiled loop would write to it
         raise ValueError("adam: the parameter or one of its averages is read-only; needed: writeable arrays")
     numbers = numbers_of(step, lr, betas, eps, weight_decay, decoupled)
-    loop = compiled.fitting("adam", p, g, first, second)
+    # The numbers of a step that is traced are other ones in each step; without the loop, the bits are the same.
+    loop = compiled.fitting("adam", p, g, first, second) if type(p) is np.ndarray else None
     if loop is not None and p.shape == g.shape == first.shape == second.shape:
         loop(*(x.reshape(-1) for x in (p, first, second, g)), *map(p.dtype.type, numbers))
         return
     # as arrays without dimensions: with Python numbers each call would take a microsecond more
     mean, square, keep_mean, keep_square, least, rate = (
-        np.array(numbers[k], p.dtype) for k in (0, 2, 1, 3, 4, 5)
+        np.array(numbers[k], p.dtype, like=p) for k in (0, 2, 1, 3, 4, 5)
     )
     p, g, m, v = (x.reshape(-1) for x in (p, g, first, second))
-    scratch = np.empty(min(len(p), max(BLOCK_BYTES // p.itemsize, 1)), p.dtype)
+    scratch = np.empty(min(len(p), max(BLOCK_BYTES // p.itemsize, 1)), p.dtype, like=p)
     for at in blocks(len(p), p.itemsize, BLOCK_BYTES):
         pb, gb, mb, vb = p[at], g[at], m[at], v[at]
         s = scratch[: len(pb)]

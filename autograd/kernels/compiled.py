@@ -19,7 +19,7 @@ from numpy import ndarray
 
 from ..environment import value
 
-__all__ = ["INT64", "LEAST", "are_bare", "find", "fitting", "load", "walker"]
+__all__ = ["INT64", "LEAST", "adapters", "are_bare", "find", "fitting", "load"]
 
 INT64 = dtype_of("int64")
 _PLAIN_FLAGS = 0x1 | 0x100  # NPY_ARRAY_C_CONTIGUOUS | NPY_ARRAY_ALIGNED; one read of `flags` in place of two
@@ -29,14 +29,12 @@ LEAST = 1 << 14
 
 _DTYPES = {
     "adam": "fd", "momentum": "fd", "layer_norm": "fd", "layer_norm_backward": "fd", "gelu": "f",
-    "cross_entropy": "f", "cross_entropy_backward": "f", "relu_backward": "f",
-    "bias": "fd", "bias_relu": "fd", "transpose": "fd", "relu_backward_in_place": "f",
+    "sum_rows": "fd", "cross_entropy": "f", "cross_entropy_backward": "f", "relu_backward": "f",
 }  # fmt: skip
 """The loops, with the characters of their dtypes. Loops that also serve small arrays support float32 only, so that
 small programs, which mostly use float64, do not wait for Numba's import."""
 
 
-@cache
 def find(name: str, dtype: Any) -> Callable[..., bool | None] | None:
     """The loop for arrays of one dtype, float32 or float64; None without Numba, or without a loop for the dtype.
 
@@ -47,6 +45,16 @@ def find(name: str, dtype: Any) -> Callable[..., bool | None] | None:
     >>> find("adam", numpy.dtype("float16")) is None
     True
     """
+    found = _found(name, dtype)
+    return stands_for[-1](found) if stands_for and found is not None else found
+
+
+stands_for: list[Callable[[Any], Any]] = []
+"""While functions are traced: what makes, of a loop, a function that takes traced arrays, too."""
+
+
+@cache
+def _found(name: str, dtype: Any) -> Callable[..., bool | None] | None:
     if dtype.char not in _DTYPES[name] or not dtype.isnative or (loops := _loops()) is None:
         return None
     found: Callable[..., bool | None] | None = loops.compiled(name, dtype.name)
@@ -66,20 +74,20 @@ def _loops() -> Any:
     return loops
 
 
-def walker() -> Any:
-    """The module `walk`, or None without Numba, or on a processor whose floating-point errors it does not know.
+def adapters() -> Any:
+    """The module `adapting`, or None without Numba.
 
     Examples
     --------
-    >>> from autograd.kernels.compiled import walker
-    >>> walker() is None or walker().is_supported
-    True
+    >>> from autograd.kernels.compiled import adapters
+    >>> adapters() is None or adapters().adapted.__name__
+    'adapted'
     """
     if _loops() is None:
         return None
-    from . import walk  # imports Numba
+    from . import adapting  # imports Numba
 
-    return walk if walk.is_supported else None
+    return adapting
 
 
 def load(dtype: Any = "float32") -> int:

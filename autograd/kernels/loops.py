@@ -30,35 +30,23 @@ def _momentum(p: Any, v: Any, g: Any, rate: Any, keep: Any) -> None:
         p[i] -= rate * v[i]
 
 
-def _bias(x: Any, b: Any) -> None:
-    for row in range(x.shape[0]):
-        for j in range(x.shape[1]):
-            x[row, j] += b[j]
-
-
-def _bias_relu(x: Any, b: Any) -> None:
-    """``x = max(x + b, 0)``, which keeps NaN."""
-    for row in range(x.shape[0]):
-        for j in range(x.shape[1]):
-            y = x[row, j] + b[j]
-            x[row, j] = f32(0) if y <= f32(0) else y
-
-
-def _transpose(x: Any, y: Any) -> None:
-    for i in range(x.shape[0]):
-        for j in range(x.shape[1]):
-            y[j, i] = x[i, j]
+def _sum_rows(xs: Any, places: Any, out: Any) -> bool:
+    """Add each row to the one at its place, in their order; False if a place is out of range."""
+    for row in range(xs.shape[0]):
+        place = places[row]
+        if place < 0:
+            place += out.shape[0]
+        if place < 0 or place >= out.shape[0]:
+            return False
+        x, y = xs[row], out[place]
+        for j in range(x.size):
+            y[j] += x[j]
+    return True
 
 
 def _relu_backward(ct: Any, y: Any, out: Any) -> None:
     for i in range(y.size):
         out[i] = ct[i] * (y[i] > 0)
-
-
-def _relu_backward_in_place(ct: Any, y: Any) -> None:
-    """`_relu_backward` where the result is `ct`, for which that is not vectorized."""
-    for i in range(y.size):
-        ct[i] *= y[i] > 0
 
 
 def _adam(
@@ -194,11 +182,8 @@ class _Loop(NamedTuple):
 
 _LOOPS = {
     "momentum": _Loop(_momentum, "wwrnn"),
-    "bias": _Loop(_bias, "Wr"),
-    "bias_relu": _Loop(_bias_relu, "Wr"),
-    "transpose": _Loop(_transpose, "RW"),
+    "sum_rows": _Loop(_sum_rows, "RiW", refuses=True),
     "relu_backward": _Loop(_relu_backward, "rrw"),
-    "relu_backward_in_place": _Loop(_relu_backward_in_place, "wr"),
     "adam": _Loop(_adam, "wwwrnnnnnnnn"),
     "gelu": _Loop(_gelu, "rww"),
     "cross_entropy": _Loop(_cross_entropy, "RiwWw", sums=True, refuses=True),

@@ -27,7 +27,7 @@ def _summed(logits: Any, ones: Any, exps: Any, sums: Any) -> Iterator[tuple[slic
     for at in blocks(len(logits), logits.shape[1] * logits.itemsize, BLOCK_BYTES):
         x = logits[at]
         if exps is None:
-            scratch = np.empty(x.shape, x.dtype) if scratch is None else scratch[: len(x)]
+            scratch = np.empty(x.shape, x.dtype, like=x) if scratch is None else scratch[: len(x)]
         e = scratch if exps is None else exps[at]
         tops = exponentials(x, e)
         np.dot(e, ones, out=sums[at])
@@ -38,9 +38,9 @@ def _cross_entropy(xs: tuple[Any, ...], options: tuple[Any, ...], keep: bool) ->
     logits, labels = xs
     ignored, smoothing = options
     n, classes = logits.shape
-    sums = np.empty(n, logits.dtype)
-    exps: Any = np.empty((n, classes), logits.dtype) if keep else None
-    ones = np.ones(classes, logits.dtype)
+    sums = np.empty(n, logits.dtype, like=logits)
+    exps: Any = np.empty((n, classes), logits.dtype, like=logits) if keep else None
+    ones = np.ones(classes, logits.dtype, like=logits)
     is_ignored = None if ignored is None else labels == ignored
     losses = logits[np.arange(n), labels if is_ignored is None else np.where(is_ignored, 0, labels)] * (smoothing - 1.0)
     for at, x, tops in _summed(logits, ones, exps, sums):
@@ -61,7 +61,7 @@ def _cross_entropy_backward(
     labels = xs[1]
     ignored, smoothing = options
     exps, sums = kept
-    dx = exps if last else np.empty(exps.shape, exps.dtype)
+    dx = exps if last else np.empty(exps.shape, exps.dtype, like=exps)
     if ignored is not None:
         is_ignored = labels == ignored
         ct, labels = np.where(is_ignored, np.zeros((), ct.dtype), ct), np.where(is_ignored, 0, labels)
@@ -83,9 +83,9 @@ def _class_terms(xs: tuple[Any, ...], options: tuple[Any, ...], keep: bool) -> t
     logits, labels = xs
     smoothing, classes = options
     n, own = logits.shape
-    terms, sums = np.empty((2, n), logits.dtype), np.empty(n, logits.dtype)
-    exps: Any = np.empty((n, own), logits.dtype) if keep else None
-    ones = np.ones(own, logits.dtype)
+    terms, sums = np.empty((2, n), logits.dtype, like=logits), np.empty(n, logits.dtype, like=logits)
+    exps: Any = np.empty((n, own), logits.dtype, like=logits) if keep else None
+    ones = np.ones(own, logits.dtype, like=logits)
     logs, linear = terms
     linear[...] = 0
     rows = np.flatnonzero(labels >= 0)
@@ -107,7 +107,7 @@ def _class_terms_backward(
     labels = xs[1]
     smoothing, classes = options
     exps, sums, rows = kept
-    dx = exps if last else np.empty(exps.shape, exps.dtype)
+    dx = exps if last else np.empty(exps.shape, exps.dtype, like=exps)
     factor = np.divide(ct[0], sums, out=np.zeros_like(sums), where=sums > 0)
     for at in blocks(len(dx), dx.shape[1] * dx.itemsize, BLOCK_BYTES):
         out = dx[at]

@@ -15,8 +15,8 @@ from . import Kernel, compiled
 from .blocks import blocks, rows
 
 
-def _ones(n: int, dtype: Any) -> Any:
-    return np.ones(n, dtype)
+def _ones(n: int, x: Any) -> Any:
+    return np.ones(n, x.dtype, like=x)
 
 
 _TINY = {4: 2.0**-9.5, 8: 2.0**-24}
@@ -35,14 +35,14 @@ def _layer_norm(xs: tuple[Any, ...], options: tuple[Any, ...], keep: bool) -> tu
     weight, bias = xs[1:] if len(xs) > 1 else (None, None)
     x, (eps,) = rows(xs[0]), options
     n, width = x.shape
-    y = np.empty(x.shape, x.dtype)
-    means, scales = np.empty((2, n), x.dtype)
+    y = np.empty(x.shape, x.dtype, like=x)
+    means, scales = np.empty((2, n), x.dtype, like=x)
     number = x.dtype.type
     fits = weight is not None and weight.shape == bias.shape == x.shape[1:]
     if fits and (loop := compiled.fitting("layer_norm", x, weight, bias)) is not None:
         loop(x, weight, bias, y, means, scales, number(1 / width), number(eps), number(_TINY[x.itemsize]))
         return y.reshape(xs[0].shape), (means, scales) if keep else None
-    least, share, tiny = np.minimum.reduce, np.full(width, 1 / max(width, 1), x.dtype), _TINY[x.itemsize]
+    least, share, tiny = np.minimum.reduce, np.full(width, 1 / max(width, 1), x.dtype, like=x), _TINY[x.itemsize]
     for at in blocks(n, width * x.itemsize):
         part, out, mean, scale = x[at], y[at], means[at], scales[at]
         np.dot(part, share, out=mean)
@@ -69,7 +69,7 @@ def _by_loop(cts: Any, x: Any, weight: Any, means: Any, scales: Any, dx: Any) ->
     if loop is None:
         return None
     width = x.shape[1]
-    sums = np.zeros((2, width), x.dtype)
+    sums = np.zeros((2, width), x.dtype, like=x)
     loop(cts, x, weight, means, scales, dx, *sums, x.dtype.type(1 / width))
     return sums
 
@@ -83,17 +83,17 @@ def _layer_norm_backward(
     n, width = x.shape
     plain = len(xs) == 1
     weight: Any = None if plain else xs[1]
-    share = np.full(width, 1 / max(width, 1), x.dtype) if plain else np.asarray(weight * (1 / max(width, 1)))
-    dx = np.empty(x.shape, x.dtype) if wanted[0] else None
-    dw = None if plain or not wanted[1] else np.zeros(width, x.dtype)
-    db = None if plain or not wanted[2] else np.zeros(width, x.dtype)
+    share = np.full(width, 1 / max(width, 1), x.dtype, like=x) if plain else weight * (1 / max(width, 1))
+    dx = np.empty(x.shape, x.dtype, like=x) if wanted[0] else None
+    dw = None if plain or not wanted[1] else np.zeros(width, x.dtype, like=x)
+    db = None if plain or not wanted[2] else np.zeros(width, x.dtype, like=x)
     if dx is not None and not plain and (sums := _by_loop(cts, x, weight, means, scales, dx)) is not None:
         dw, db = (total if is_wanted else None for total, is_wanted in zip(sums, wanted[1:], strict=True))
         return dx.reshape(xs[0].shape), dw, db
     whole = list(blocks(n, width * x.itemsize))
     most = whole[0].stop if whole else 0
-    scratch = np.empty((2, most, width), x.dtype)
-    ones = _ones(most, x.dtype)
+    scratch = np.empty((2, most, width), x.dtype, like=x)
+    ones = _ones(most, x)
     for at in whole:
         c, scale = cts[at], scales[at][:, None]
         normed, product = scratch[:, : len(c)]
@@ -120,8 +120,8 @@ def _layer_norm_backward(
 def _rms_norm(xs: tuple[Any, ...], options: tuple[Any, ...], keep: bool) -> tuple[Any, Any]:
     x, weight, (eps,) = rows(xs[0]), xs[1], options
     n, width = x.shape
-    y = np.empty(x.shape, x.dtype)
-    scales = np.empty(n, x.dtype)
+    y = np.empty(x.shape, x.dtype, like=x)
+    scales = np.empty(n, x.dtype, like=x)
     for at in blocks(n, width * x.itemsize):
         part, out, scale = x[at], y[at], scales[at]
         np.vecdot(part, part, out=scale)
@@ -140,13 +140,13 @@ def _rms_norm_backward(
     """``dx = (g - xh mean(g xh)) / rms`` with ``g = ct w`` and ``xh = x / rms``."""
     x, weight, cts = rows(xs[0]), xs[1], rows(ct)
     n, width = x.shape
-    share = np.asarray(weight * (1 / max(width, 1)))
-    dx = np.empty(x.shape, x.dtype) if wanted[0] else None
-    dw = np.zeros(width, x.dtype) if wanted[1] else None
+    share = weight * (1 / max(width, 1))
+    dx = np.empty(x.shape, x.dtype, like=x) if wanted[0] else None
+    dw = np.zeros(width, x.dtype, like=x) if wanted[1] else None
     whole = list(blocks(n, width * x.itemsize))
     most = whole[0].stop if whole else 0
-    scratch = np.empty((2, most, width), x.dtype)
-    ones = _ones(most, x.dtype)
+    scratch = np.empty((2, most, width), x.dtype, like=x)
+    ones = _ones(most, x)
     for at in whole:
         c, scale = cts[at], kept[at][:, None]
         normed, product = scratch[:, : len(c)]

@@ -35,7 +35,8 @@ def exponentials(x: Any, out: Any) -> Any:
 
 def _as_rows(x: Any, axis: int) -> tuple[Any, tuple[int, ...]]:
     """`x` as a matrix whose rows run along `axis`, and the shape before it was flattened."""
-    moved = np.ascontiguousarray(np.moveaxis(x, axis, -1))
+    moved = np.moveaxis(x, axis, -1)
+    moved = moved if moved.flags.c_contiguous else moved.copy()
     return moved.reshape(math.prod(moved.shape[:-1]), x.shape[axis]), moved.shape
 
 
@@ -46,8 +47,8 @@ def _back(y: Any, shape: tuple[int, ...], axis: int) -> Any:
 def _softmax(xs: tuple[Any, ...], options: tuple[Any, ...], keep: bool) -> tuple[Any, Any]:
     (axis,) = options
     x, shape = _as_rows(xs[0], axis)
-    y = np.empty(x.shape, x.dtype)
-    ones = np.ones(x.shape[1], x.dtype)
+    y = np.empty(x.shape, x.dtype, like=x)
+    ones = np.ones(x.shape[1], x.dtype, like=x)
     for at in blocks(len(x), x.shape[1] * x.itemsize):
         out = y[at]
         exponentials(x[at], out)
@@ -60,7 +61,7 @@ def _softmax_backward(
 ) -> Sequence[Any]:
     (axis,) = options
     cts, shape = _as_rows(ct, axis)
-    dx = np.empty(y.shape, y.dtype)
+    dx = np.empty(y.shape, y.dtype, like=y)
     for at in blocks(len(y), y.shape[1] * y.itemsize):
         out = dx[at]
         np.subtract(cts[at], np.vecdot(cts[at], y[at])[:, None], out=out)
@@ -71,8 +72,8 @@ def _softmax_backward(
 def _log_softmax(xs: tuple[Any, ...], options: tuple[Any, ...], keep: bool) -> tuple[Any, Any]:
     (axis,) = options
     x, shape = _as_rows(xs[0], axis)
-    y = np.empty(x.shape, x.dtype)
-    ones = np.ones(x.shape[1], x.dtype)
+    y = np.empty(x.shape, x.dtype, like=x)
+    ones = np.ones(x.shape[1], x.dtype, like=x)
     with np.errstate(divide="ignore"):
         for at in blocks(len(x), x.shape[1] * x.itemsize):
             out = y[at]
@@ -87,8 +88,8 @@ def _log_softmax_backward(
 ) -> Sequence[Any]:
     (axis,) = options
     cts, shape = _as_rows(ct, axis)
-    dx = np.empty(y.shape, y.dtype)
-    ones = np.ones(y.shape[1], y.dtype)
+    dx = np.empty(y.shape, y.dtype, like=y)
+    ones = np.ones(y.shape[1], y.dtype, like=y)
     for at in blocks(len(y), y.shape[1] * y.itemsize):
         out = dx[at]
         np.exp(y[at], out=out)

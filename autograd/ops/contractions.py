@@ -11,7 +11,7 @@ from numpy import ndarray
 
 from ..arrays.device import runtime_of
 from ..arrays.half import in_float32, is_half, product
-from ..arrays.products import dot, library
+from ..arrays.products import dot
 from ..engine.dispatch import ones, unbroadcast
 from ..engine.primitive import Primitive, op
 from ..kernels import on_device
@@ -144,7 +144,7 @@ def _linear_adjoint_of_b(ct: Any, y: Any, x: Any, w: Any, b: Any) -> Any:
         return ct.sum(axis=tuple(range(ct.ndim - 1))) if found is None else found
     if ct.ndim != 2:
         ct = _rows(ct)
-    return ones(len(ct), ct.dtype).dot(ct)
+    return ct.T.dot(ones(len(ct), ct.dtype))
 
 
 linear = op(
@@ -165,58 +165,6 @@ Its word is "N N N": because b is added, it is linear in none of its operands al
 the contracted dimension may not be sharded. Where the layouts need that, or where a listener records events,
 ``matmul(x, w) + b`` runs instead.
 """
-
-
-def _add_product(calls: Any, a: Any, b: Any, out: Any) -> None:
-    if library is None:
-        calls.add(a.dot, b, out)
-    else:
-        calls.add(dot, a, b, out)
-
-
-def _lowered_linear(calls: Any, out: Any, x: Any, w: Any, b: Any) -> None:
-    if x.ndim != 2 or w.ndim != 2 or out.dtype.itemsize == 2:
-        calls.refuse()
-    _add_product(calls, x, w, out)
-    calls.add(np.add, out, b, out)
-
-
-def _lowered_adjoint_of_x(calls: Any, out: Any, ct: Any, y: Any, x: Any, w: Any, *_: Any) -> None:
-    if ct.ndim != 2 or w.ndim != 2 or out.dtype.itemsize == 2:
-        calls.refuse()
-    _add_product(calls, ct, w.T, out)
-
-
-def _lowered_adjoint_of_w(calls: Any, out: Any, ct: Any, y: Any, x: Any, w: Any, *_: Any) -> None:
-    if ct.ndim != 2 or x.ndim != 2 or w.ndim != 2 or out.dtype.itemsize == 2:
-        calls.refuse()
-    some = _rows_at_once(len(x), x.shape[1], ct.shape[1], x.dtype)
-    for start in range(0, len(out), some):
-        _add_product(calls, x.T[start : start + some], ct, out[start : start + some] if some < len(out) else out)
-
-
-def _rows_at_once(rows: int, n: int, m: int, dtype: Any) -> int:
-    """The rows of ``x.T @ ct`` to compute in one call, where x is [rows, n] and ct [rows, m].
-
-    OpenBLAS multiplies without copies of its operands up to a million multiplications. For few rows such products take
-    0.7 to 0.8 of the time. They are taken if their bits are those of the whole product.
-    """
-    some = max(10**6 // max(rows * m, 1) // 16 * 16, 16)
-    if rows > 32 or some >= n:
-        return max(n, 1)
-    random = np.random.default_rng(0)
-    x, ct = (random.standard_normal((rows, k)).astype(dtype) for k in (n, m))
-    parts = [x.T[start : start + some].dot(ct) for start in range(0, n, some)]
-    return some if np.concatenate(parts).tobytes() == x.T.dot(ct).tobytes() else n
-
-
-def _lowered_adjoint_of_b(calls: Any, out: Any, ct: Any, *_: Any) -> None:
-    if ct.ndim != 2:
-        calls.refuse()
-    calls.add(ones(len(ct), ct.dtype).dot, ct, out)
-
-
-linear.lowered = {"y": _lowered_linear, 0: _lowered_adjoint_of_x, 1: _lowered_adjoint_of_w, 2: _lowered_adjoint_of_b}
 
 matmul.write_adjoint[1] = linear.write_adjoint[1] = _write_adjoint_of_w
 

@@ -203,67 +203,21 @@ _ZEROS = {np.dtype(f): np.zeros((), f) for f in (np.float32, np.float64)}  # Num
 
 
 def _relu(x: Any) -> Any:
-    return np.maximum(x, _ZEROS.get(x.dtype, 0) if type(x) is np.ndarray else 0)
+    return np.maximum(x, _ZEROS.get(x.dtype, 0) if x.__class__ is np.ndarray else 0)
 
 
 def _relu_adjoint(ct: Any, y: Any, x: Any) -> Any:
-    if type(y) is np.ndarray:
+    if y.__class__ is np.ndarray:
         compiled = loop("relu_backward", y.dtype)
         if compiled is not None and are_bare(y.dtype, ct, y) and ct.shape == y.shape:
-            g = np.empty(y.shape, y.dtype)
+            g = np.empty(y.shape, y.dtype, like=y)
             compiled(ct.ravel(), y.ravel(), g.ravel())
             return g
     # y is never negative, so its sign is 1 where x > 0 and 0 elsewhere; `sign` also works on Tensors
-    return ct * ((y > _ZEROS.get(y.dtype, 0)) if type(y) is np.ndarray else sign(y))
+    return ct * ((y > _ZEROS.get(y.dtype, 0)) if y.__class__ is np.ndarray else sign(y))
 
 
 relu = op("relu", "N", _relu, _relu_adjoint, saves="y", dims=broadcast, operands="x")
-
-
-def _lowered_relu(calls: Any, out: Any, x: Any) -> None:
-    if x.dtype not in _ZEROS:
-        calls.refuse()
-    calls.add(np.maximum, x, _ZEROS[x.dtype], out=out)
-
-
-def _lowered_relu_adjoint(calls: Any, out: Any, ct: Any, y: Any, x: Any) -> None:
-    if y.dtype not in _ZEROS or ct.shape != y.shape or ct.dtype != y.dtype:
-        calls.refuse()
-    compiled = loop("relu_backward", y.dtype)
-    if compiled is not None and are_bare(y.dtype, ct, y):
-        calls.add(compiled, ct.reshape(-1), y.reshape(-1), out.reshape(-1))
-    else:
-        mask = calls.scratch(y.shape, bool)
-        calls.add(np.greater, y, _ZEROS[y.dtype], mask)
-        calls.add(np.multiply, ct, mask, out)
-
-
-relu.lowered = {"y": _lowered_relu, 0: _lowered_relu_adjoint}
-
-
-def _lowers(ufunc: Any) -> Callable[..., None]:
-    """The calls of an operation whose function is a ufunc."""
-    return lambda calls, out, *xs: calls.ufunc(ufunc, *xs, out)
-
-
-def _lowered_tanh_adjoint(calls: Any, out: Any, ct: Any, y: Any, x: Any) -> None:
-    slope = calls.scratch(y.shape, y.dtype)
-    calls.ufunc(np.multiply, y, y, slope)
-    calls.ufunc(np.subtract, 1, slope, slope)
-    calls.ufunc(np.multiply, ct, slope, out)
-
-
-for _op, _ufunc in (
-    (add, np.add), (subtract, np.subtract), (multiply, np.multiply), (divide, np.divide), (negative, np.negative),
-    (exp, np.exp), (log, np.log), (sqrt, np.sqrt), (sin, np.sin), (cos, np.cos), (tanh, np.tanh),
-):  # fmt: skip
-    _op.lowered["y"] = _lowers(_ufunc)
-subtract.lowered[1] = negative.lowered[0] = lambda calls, out, ct, y, *xs: calls.ufunc(np.negative, ct, out)
-multiply.lowered[0] = lambda calls, out, ct, y, a, b: calls.ufunc(np.multiply, ct, b, out)
-multiply.lowered[1] = lambda calls, out, ct, y, a, b: calls.ufunc(np.multiply, ct, a, out)
-divide.lowered[0] = lambda calls, out, ct, y, a, b: calls.ufunc(np.divide, ct, b, out)
-exp.lowered[0] = lambda calls, out, ct, y, x: calls.ufunc(np.multiply, ct, y, out)
-tanh.lowered[0] = _lowered_tanh_adjoint
 softplus = elementwise("softplus", lambda x: np.logaddexp(x, 0), lambda y, x: sigmoid(x), saves="0")
 
 # -- maximum, minimum, where; at a tie the cotangent is shared equally -----------------------------------------------

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from ..arrays.capture import recorded
 from ..arrays.device import is_inexact
 from ..arrays.half import in_float32, total
 from ..engine.events import listeners
@@ -76,7 +77,7 @@ def broadcast_back(ct: Any, axes: Axes, shape: tuple[int, ...]) -> Any:
     if isinstance(ct, _HOST):
         # for a small array a new filled one is cheaper than a view, and needs no copy to be accumulated into
         if len(axes) == len(shape) and math.prod(shape) <= 4096:
-            full = np.empty(shape, ct.dtype)
+            full = np.empty_like(ct, shape=shape)
             full[...] = ct
             return full
         return np.broadcast_to(ct.reshape(_keepdims_shape(shape, axes)), shape)
@@ -87,7 +88,7 @@ _HOST = (np.ndarray, np.generic)
 
 
 def _sum(x: Any, axes: Axes, keepdims: bool, shape: Any) -> Any:
-    if type(x) is np.ndarray:
+    if x.__class__ is np.ndarray:
         return total(x, axes, keepdims)
     if len(axes) == len(x.shape) - 1 > 0 and x.shape[-1] > 1 and axes == _ALL_AXES[len(axes)]:  # the sums of columns
         kernels = on_device("biases", x)
@@ -137,24 +138,6 @@ _mean_op = op(
 )  # fmt: skip
 
 
-def _lowered_sum(calls: Any, out: Any, x: Any, axes: Axes, keepdims: bool, shape: Any) -> None:
-    if out.ndim or x.dtype.char not in "fd" or x.dtype != out.dtype:
-        calls.refuse()
-    calls.add(np.add.reduce, x, axes, None, out)
-
-
-def _lowered_mean(calls: Any, out: Any, x: Any, axes: Axes, keepdims: bool, shape: Any) -> None:
-    _lowered_sum(calls, out, x, axes, keepdims, shape)
-    calls.ufunc(np.divide, out, x.size, out)
-
-
-_sum_op.lowered = {"y": _lowered_sum, 0: lambda calls, out, ct, *_: calls.ufunc(np.positive, ct, out)}
-_mean_op.lowered = {
-    "y": _lowered_mean,
-    0: lambda calls, out, ct, y, x, axes, keepdims, shape: calls.ufunc(np.multiply, ct, 1.0 / math.prod(shape), out),
-}
-
-
 def _extremum_adjoint(ct: Any, y: Any, x: Any, axes: Axes, keepdims: bool, shape: tuple[int, ...]) -> Any:
     # at a tie all maximal elements share the cotangent equally
     return broadcast_back(ct, axes, shape) * _share(x == _with_kept_dims(y, axes, shape), axes, x.dtype)
@@ -163,8 +146,12 @@ def _extremum_adjoint(ct: Any, y: Any, x: Any, axes: Axes, keepdims: bool, shape
 def _share(winners: Any, axes: Axes, dtype: Any) -> Any:
     """A mask divided by the number of its true elements over the axes."""
     raw = winners.array if hasattr(winners, "layout") else winners
-    shared = (raw / np.sum(raw, axis=axes, keepdims=True)).astype(dtype)
+    shared = recorded(_divided, raw, axes, dtype, name="share of a maximum")
     return Tensor(shared, winners.layout) if hasattr(winners, "layout") else shared
+
+
+def _divided(winners: Any, axes: Axes, dtype: Any) -> Any:
+    return (winners / np.sum(winners, axis=axes, keepdims=True)).astype(dtype)
 
 
 def _extremum_tangent(dx: Any, y: Any, x: Any, axes: Axes, keepdims: bool, shape: tuple[int, ...]) -> Any:

@@ -22,7 +22,7 @@ _FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
 
 
 def _is_plain(a: Any, dtype: Any) -> bool:
-    return type(a) is np.ndarray and a.dtype == dtype and a.flags.c_contiguous
+    return a.__class__ is np.ndarray and a.dtype == dtype and a.flags.c_contiguous
 
 
 class Adam(Optimizer):

@@ -363,26 +363,14 @@ class Optimizer:
             self._begin_groups()
 
     def _advance(self) -> None:
-        """Begin another step of a captured program."""
+        """Begin another step of a program that a device has captured."""
         self._set_rates()
         self.steps += 1
 
-    def _accept_all(self) -> list[Any]:
-        """The gradients of all parameters, each checked. Layouts that need no further check are kept."""
-        parameters = self.parameters
-        gradients = [self._accept(i, p) for i, p in enumerate(parameters)]
-        plain = all(p.owns and type(p.array) is np.ndarray for p in parameters)
-        complete = plain and all(g is not None for g in gradients)
-        if state.distribution is not ALONE and self.calls == 1 and not any(g is not None for g in gradients):
-            self._warn_of_no_gradient()
-        self._accepted = [p.layout for p in parameters] if complete else []
-        return gradients
-
-    def _step(self) -> None:
+    def _begin(self) -> None:
+        """Begin a step: set the rates, compare what the ranks have, and count it."""
         self._set_rates()
-        distribution, lr, has_groups, capture = state.distribution, self.lr, self._has_groups, current_capture()
-        if capture is not None:
-            capture.before_replay(advance=self._advance)
+        distribution, lr, has_groups = state.distribution, self.lr, self._has_groups
         if distribution is not ALONE:
             self.calls += 1
             if self.calls == 1:
@@ -397,6 +385,27 @@ class Optimizer:
             if self.digest_every and not distribution.is_alone:
                 distribution.compare_step(self)
         self.steps += 1
+
+    def form(self) -> Any:
+        """What decides how an update is made, besides rates and the forms of arrays: hyperparameters, and switches."""
+        groups = [{name: x for name, x in group.own.items() if name != "lr"} for group in self._groups]
+        return self._read(self)[1:], groups, self.run_updates is None, self.rounding is None, self.maximize
+
+    def _accept_all(self) -> list[Any]:
+        """The gradients of all parameters, each checked. Layouts that need no further check are kept."""
+        parameters = self.parameters
+        gradients = [self._accept(i, p) for i, p in enumerate(parameters)]
+        plain = all(p.owns and p.array.__class__ is np.ndarray for p in parameters)
+        complete = plain and all(g is not None for g in gradients)
+        if state.distribution is not ALONE and self.calls == 1 and not any(g is not None for g in gradients):
+            self._warn_of_no_gradient()
+        self._accepted = [p.layout for p in parameters] if complete else []
+        return gradients
+
+    def _step(self) -> None:
+        if (capture := current_capture()) is not None:
+            capture.before_replay(advance=self._advance)
+        self._begin()
         parameters = self.parameters
         if not parameters:  # a stage without any, which has taken part in the comparison
             return
@@ -407,7 +416,7 @@ class Optimizer:
             or not _BARE.issuperset(map(type, gradients))
         ):
             gradients = self._accept_all()
-        if has_groups:
+        if self._has_groups:
             self._for_each_group(lambda group: self._update_group(group, gradients))
         elif self.run_updates is None:
             self.update_all(gradients)

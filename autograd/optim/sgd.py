@@ -17,10 +17,9 @@ from .base import _BARE, Optimizer, decrease
 from .fused import Tables, contiguous, numbers_of_step, refuse_other_arrays
 from .hyperparameters import check_numbers
 
-__all__ = ["PART", "SGD"]
+__all__ = ["SGD"]
 
 _on_host = functions("momentum", np.ndarray).momentum
-_fits = functions("momentum", np.ndarray).fits
 
 
 class SGD(Optimizer):
@@ -117,17 +116,6 @@ class SGD(Optimizer):
             self.update_some(small.others, gradients)
         return None
 
-    def is_plain_momentum(self) -> bool:
-        """Whether the hyperparameters are a rate and a momentum only."""
-        return not (
-            self.weight_decay or not self.momentum or self.dampening or self.nesterov or self.maximize
-        )
-
-    def together(self) -> _SmallParameters | None:
-        """The parameters that a step updates as one array, if it does nothing else but update the others one by one."""
-        is_usual = self.is_plain_momentum() and self.run_updates is None and self.rounding is None
-        return self._small if is_usual and not self._has_groups else None
-
     def update_fused(self, kind: str, members: list[int], gradients: list[Any]) -> None:
         new = [i for i in members if self.momentum and self.velocity[i] is None]
         for i in new:
@@ -179,7 +167,7 @@ class SGD(Optimizer):
                 v += g if not self.dampening else (1 - self.dampening) * g
                 self.velocity[i] = v  # a NumPy scalar is not changed in place
             g = g + self.momentum * v if self.nesterov else v
-        if type(g) is np.ndarray and type(p.array) is np.ndarray:
+        if g.__class__ is np.ndarray and p.array.__class__ is np.ndarray:
             scratch = self._scratch[i]
             if scratch is None:
                 scratch = self._scratch[i] = np.empty_like(g)
@@ -187,14 +175,6 @@ class SGD(Optimizer):
             p.array -= scratch
         else:
             decrease(p, self.lr * g)
-
-
-PART = 1 << 17
-"""The elements of a large parameter that calls of NumPy update at a time; fewer gain nothing."""
-
-
-def _update_on_host(optimizer: SGD, p: Any, v: Any, g: Any) -> None:
-    _on_host(p, v, g, optimizer.lr, optimizer.momentum)
 
 
 class _SmallParameters:
@@ -211,7 +191,7 @@ class _SmallParameters:
         dtype = next((g.dtype for g in gradients if g.dtype.char in "fd"), np.dtype(np.float64))
         fits = [
             (i, p) for i, (p, g) in enumerate(zip(parameters, gradients, strict=True))
-            if type(g) is np.ndarray and type(p.array) is np.ndarray and g.dtype == p.array.dtype == dtype
+            if g.__class__ is np.ndarray and p.array.__class__ is np.ndarray and g.dtype == p.array.dtype == dtype
             and g.size < self.LIMIT and velocity[i] is None
         ]  # fmt: skip
         members = {i for i, _ in fits}
@@ -233,37 +213,6 @@ class _SmallParameters:
         if self.numbers != (lr, momentum):
             self.numbers = lr, momentum
             self.rate[()], self.keep[()] = lr, momentum
-
-    def calls(self, gradients: Any) -> list[tuple[Callable[..., Any], tuple[Any, ...]]]:
-        """The calls of `step`, where all gradients are one array, in the order of `members`."""
-        if not self.members:
-            return []
-        v, change = self.velocity, self.change
-        found: list[Any] = [
-            (multiply, (v, self.keep, v)), (add, (v, gradients, v)), (multiply, (v, self.rate, change)),
-        ]  # fmt: skip
-        return found + [(subtract, (p.array, part, p.array)) for _, p, _, part in self.members]
-
-    def calls_of_large(
-        self, optimizer: SGD, i: int, gradient: Any, parts: list[Any]
-    ) -> list[tuple[Callable[..., Any], tuple[Any, ...]]]:
-        """The calls that update a large parameter: the compiled loop's, or NumPy's for parts that stay in the cache.
-
-        `parts` are those of the gradient, of `PART` elements each.
-        """
-        p, v = optimizer.parameters[i].array, optimizer.velocity[i]
-        if _fits(p, v, gradient):
-            return [(_update_on_host, (optimizer, p, v, gradient))]
-        found: list[Any] = []
-        flat_p, flat_v, change = p.reshape(-1), v.reshape(-1), np.empty(PART, p.dtype)
-        for k, g in enumerate(parts):
-            part = slice(k * PART, k * PART + g.size)
-            vs, ps, some = flat_v[part], flat_p[part], change[: g.size]
-            found += [
-                (multiply, (vs, self.keep, vs)), (add, (vs, g, vs)), (multiply, (vs, self.rate, some)),
-                (subtract, (ps, some, ps)),
-            ]  # fmt: skip
-        return found
 
     def step(self, gradients: list[Any], lr: float, momentum: float) -> None:
         """Apply ``v = momentum v + g; p -= lr v`` to all small parameters."""

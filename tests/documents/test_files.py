@@ -40,6 +40,8 @@ FOUND: dict[str, str] = {
     "autograd/__main__.py": "",  # `python -m autograd stubs` writes the stubs of this source
     "autograd/arrays/blas.py": "RINGTAPE_BLAS",
     "autograd/arrays/cublas.py": "",  # a library of the system, by its name
+    "autograd/compiler/build.py": "machine code of compiled steps",
+    "autograd/compiler/machine.py": "",  # the C library of this process
     "autograd/files.py": "unfinished file",
     "autograd/kernels/loops.py": "compiled loops",
     "autograd/kernels/memory.py": "",  # the C library of this process

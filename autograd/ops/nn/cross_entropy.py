@@ -9,7 +9,7 @@ from typing import Any, overload
 
 import numpy as np
 
-from ...arrays.capture import decided
+from ...arrays.capture import checked, decided, recorded
 from ...arrays.device import arange_beside, is_inexact, require_one_device
 from ...arrays.shape_only import Shaped
 from ...engine.dispatch import ones
@@ -118,12 +118,13 @@ def _cross_entropy_keeping(logits: Any, labels: Any) -> tuple[Any, Any]:
     dtype = logits.dtype
     compiled = loop("cross_entropy", dtype) if 0 < n * classes <= _FEW else None
     if compiled is not None and are_bare(dtype, logits) and are_bare(INT64, labels):
-        losses, exps, sums = np.empty(n, dtype), np.empty((n, classes), dtype), np.empty(n, dtype)
+        losses, sums = (np.empty(n, dtype, like=logits) for _ in range(2))
+        exps = np.empty((n, classes), dtype, like=logits)
         if compiled(logits, labels, losses, exps, sums):
             return losses, (exps, sums, None)
-    if type(labels) is np.ndarray:
+    if labels.__class__ is np.ndarray:
         _check_labels(labels, classes)
-    if type(logits) is not np.ndarray or type(labels) is not np.ndarray:
+    if logits.__class__ is not np.ndarray or labels.__class__ is not np.ndarray:
         top = np.max(logits, axis=1)
         picked = logits[arange_beside(logits, n), labels]
         return np.log(np.sum(np.exp(logits - top[:, None]), axis=1)) - (picked - top), None
@@ -161,8 +162,12 @@ def _cross_entropy_adjoint(ct: Any, kept: Any, logits: Any, labels: Any) -> Any:
 
 def one_hot(labels: Any, like: Any) -> Any:
     """Return rows of zeros with a one at each label, of the shape and dtype of `like`; labelled as `labels`."""
-    columns = np.cumsum(np.ones_like(raw(like)), axis=1) - 1  # computed from `like`, to be on its device
-    return labelled((raw(labels)[:, None] == columns).astype(like.dtype), labels)
+    return labelled(recorded(_rows_with_ones, raw(labels), raw(like)), labels)
+
+
+def _rows_with_ones(labels: Any, like: Any) -> Any:
+    columns = np.cumsum(np.ones_like(like), axis=1) - 1  # computed from `like`, to be on its device
+    return (labels[:, None] == columns).astype(like.dtype)
 
 
 def _refuse_parts_of_classes(logits: Tensor) -> None:
@@ -203,61 +208,6 @@ cross_entropy_sum = op(
     (_cross_entropy_sum_adjoint, None), saves="01", dims=lambda shapes, options: [(_ROW, Mix), (_ROW,)],
     operands="logits labels", promotes=False, keeping=_cross_entropy_sum_keeping,
 )  # fmt: skip
-
-
-def _are_in_range(unsigned: Any, classes: int) -> bool:
-    """`_check_labels` of labels that are viewed as unsigned integers; it does not raise."""
-    return bool(unsigned[unsigned.argmax()] < classes)
-
-
-def _lowered_cross_entropy(calls: Any, out: Any, logits: Any, labels: Any) -> None:
-    losses, (exps, sums, indices) = out
-    n, classes = logits.shape
-    if indices is None:
-        calls.require(loop("cross_entropy", logits.dtype), logits, labels, losses, exps, sums)
-    else:
-        calls.require(_are_in_range, labels.view(_UNSIGNED[labels.dtype.itemsize]), classes)
-        starts = _ROW_STARTS[n, classes]
-        if labels.dtype != starts.dtype:
-            calls.refuse()
-        top, picked = calls.scratch((n,), logits.dtype), calls.scratch((n,), logits.dtype)
-        calls.add(np.maximum.reduce, logits, 1, None, top)
-        calls.add(np.subtract, logits, top[:, None], exps)
-        calls.add(np.add, starts, labels, indices)
-        calls.add(exps.take, indices, None, picked, "clip")
-        calls.add(np.exp, exps, exps)
-        calls.add(exps.dot, ones(classes, exps.dtype), sums)
-        calls.add(np.log, sums, losses)
-        calls.add(np.subtract, losses, picked, losses)
-
-
-def _lowered_cross_entropy_sum(calls: Any, out: Any, logits: Any, labels: Any) -> None:
-    losses = calls.scratch((len(logits),), logits.dtype)
-    _lowered_cross_entropy(calls, (losses, out[1]), logits, labels)
-    calls.add(losses.dot, ones(len(losses), losses.dtype), out[0])
-
-
-def _lowered_cross_entropy_adjoint(calls: Any, out: Any, ct: Any, kept: Any, logits: Any, labels: Any) -> None:
-    exps, sums, indices = kept
-    if indices is None:
-        if calls.is_constant(ct):
-            of_rows = ct * ones(len(sums), sums.dtype)
-        else:
-            of_rows = calls.scratch(sums.shape, sums.dtype)
-            calls.add(np.multiply, ct, ones(len(sums), sums.dtype), of_rows)
-        calls.require(loop("cross_entropy_backward", exps.dtype), of_rows, exps, sums, labels, out)
-        return
-    scale, picked = calls.scratch(sums.shape, sums.dtype), calls.scratch(sums.shape, sums.dtype)
-    calls.add(np.divide, ct, sums, scale)
-    calls.add(np.multiply, exps, scale[:, None], out)
-    flat = out.reshape(-1)
-    calls.add(flat.take, indices, None, picked, "clip")
-    calls.add(np.subtract, picked, ct, picked)
-    calls.add(flat.put, indices, picked, "clip")
-
-
-cross_entropy_op.lowered = {"y": _lowered_cross_entropy, 0: _lowered_cross_entropy_adjoint}
-cross_entropy_sum.lowered = {"y": _lowered_cross_entropy_sum, 0: _lowered_cross_entropy_adjoint}
 
 
 # -- with ignored labels or label smoothing --------------------------------------------------------------------------
@@ -401,7 +351,7 @@ _CHECKED = frozenset((np.ndarray, Shaped))
 
 def _may_ignore(labels: Any) -> bool:
     """Whether a row may have the label IGNORED. Labels on a device stay there, and are not looked at."""
-    return type(labels) is not Shaped and (type(labels) is not np.ndarray or bool((labels == IGNORED).any()))
+    return type(labels) is not Shaped and (labels.__class__ is not np.ndarray or bool((labels == IGNORED).any()))
 
 
 def _looked_for(logits: Any, labels: Any, smoothing: float, ignored: int | None) -> tuple[bool, int | None]:
@@ -464,8 +414,8 @@ def _of_indices(logits: Any, labels: Any, reduction: str, ignored: int | None, s
     if not 0 <= smoothing <= 1:
         raise ShapeError(f"label_smoothing={smoothing} was given; needed: 0 to 1")
     indices, rows = raw(labels), raw(logits)
-    if type(indices) is np.ndarray:
-        decided(_check_indices, indices, ignored, rows.shape[1])
+    if indices.__class__ is np.ndarray:
+        checked(_check_indices, indices, ignored, int(rows.shape[1]))
     losses = smoothed_cross_entropy_op(logits, labels, options=(ignored, float(smoothing)))
     return _reduced(losses, reduction, labels, ignored, rows.dtype)
 

@@ -10,6 +10,7 @@ import numpy as np
 from ...arrays.device import require_one_device
 from ...arrays.shape_only import Shaped
 from ...engine.primitive import Primitive, op
+from ...errors import ShapeError
 from ...layouts.layout import Mix, Sum
 from ..indexing import sum_rows
 
@@ -25,6 +26,12 @@ def _take(x: Any, index: Any) -> Any:
     if index.__class__ is not x.__class__:  # CuPy would copy an index on the host to the device
         require_one_device("take_rows", x=x, index=index)
     return x[index]
+
+
+def require_range(index: Any, count: int, what: str) -> None:
+    """Raise ShapeError unless each index is in 0..count - 1."""
+    if index.size and (index.max() >= count or index.min() < 0):
+        raise ShapeError(f"{what} from {index.min()} to {index.max()} were given; needed: 0..{count - 1}")
 
 
 def _add(ct: Any, index: Any, rows: int) -> Any:
@@ -66,7 +73,7 @@ def _take_own(x: Any, index: Any) -> Any:
     if type(x) is Shaped or type(index) is Shaped:
         return Shaped((*index.shape, *x.shape[1:]), x.dtype, x.why if type(x) is Shaped else index.why)
     own = index >= 0
-    if type(x) is not np.ndarray:  # without a look at the indices, for which the host would wait
+    if x.__class__ is not np.ndarray:  # without a look at the indices, for which the host would wait
         return _take(x, index * own) * own.astype(x.dtype).reshape(*own.shape, *[1] * (x.ndim - 1))
     if own.all():
         return x[index]
@@ -80,7 +87,7 @@ def _add_own(ct: Any, index: Any, rows: int) -> Any:
     if type(ct) is Shaped or type(index) is Shaped:
         return _add(ct, index, rows)
     own = index >= 0
-    if type(ct) is not np.ndarray:  # a row more takes the others: a product with zero would let a NaN stay
+    if ct.__class__ is not np.ndarray:  # a row more takes the others: a product with zero would let a NaN stay
         return _add(ct, np.where(own, index, rows), rows + 1)[:rows]
     return _add(ct, index, rows) if own.all() else _add(ct[own], index[own], rows)
 
@@ -100,4 +107,4 @@ The sum of the results of all parts has the rows of the whole table. Adjoint: `a
 cotangents of the other rows.
 """
 
-__all__ = ["add_own_rows", "add_rows", "take_own_rows", "take_rows"]
+__all__ = ["add_own_rows", "add_rows", "require_range", "take_own_rows", "take_rows"]

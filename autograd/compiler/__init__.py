@@ -1,0 +1,21 @@
+"""Compiler: the NumPy calls of a captured step as few loops of machine code, with the bits of these calls.
+
+============  ========================================================================================================
+`nodes`       memory, operands that lie in it, and the calls of NumPy between them
+`numbers`     numbers of Python that are other in each step
+`trace`       arrays that note the calls of NumPy
+`plan`        nodes as groups, each of which is one loop or one call, and places for values
+`program`     a plan in memory: tables of calls, and what Python does between them
+`loops`       descriptions of loops over elements
+`operations`  ufuncs, casts and constants as LLVM's instructions, with NumPy's bits
+`close`       functions inside loops that are close to NumPy's, and not its bits
+`nests`       loops over dimensions, with steps inside; gathers and scatters
+`reductions`  sums, products and extremes in NumPy's order
+`emit`        the text of a loop in LLVM's intermediate representation
+`build`       compiles a text, and keeps the code in a store on disk
+`walker`      the text of the function that runs a table
+`machine`     tables of calls: compiled loops, NumPy's inner loops, products
+============  ========================================================================================================
+
+Nothing is declared by operations. LLVM comes with the extra ``fast``; without it the nodes are calls of NumPy.
+"""

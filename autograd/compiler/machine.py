@@ -1,0 +1,421 @@
+"""Tables of calls that machine code makes: compiled loops, NumPy's inner loops, and its products.
+
+`compile_loops` gives the addresses of loops, `ufunc_row` and `product_row` those of NumPy's own; a `Table` holds the
+calls, and `Table.finish` makes the function that runs them (`walker` describes the words of a table). All functions
+have the form of NumPy's inner loops, ``int f(context, char **pointers, int64 *dims, int64 *strides, auxiliary)``.
+
+Inner loops check nothing: arrays are aligned, have the loop's dtypes, and lie apart, except that the result of an
+elementwise ufunc may be one of its operands.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from . import walker
+from .build import check, compile_loops, compile_texts, is_available, is_compiled
+from .loops import Pointer, Unsupported
+from .walker import DIVISION, INVALID, OVERFLOW
+
+__all__ = ["DIVISION", "INVALID", "OVERFLOW", "Operand", "Row", "Table", "Unsupported", "check", "compile_loops",
+           "is_available", "loop_of", "product_row", "ufunc_row", "walk"]  # fmt: skip
+
+_CAPSULE = b"numpy_1.24_ufunc_call_info"
+"""The form in which NumPy gives a loop. Another version of the form has another name, and is refused."""
+
+_pointer_in = ctypes.pythonapi.PyCapsule_GetPointer
+_pointer_in.restype, _pointer_in.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+_PROVED = 256  # results of a product that are compared
+_BY_PLACE = (np.fmax, np.fmin, np.isnan, np.isinf, np.isfinite, np.signbit)
+"""Ufuncs whose loops give other zeros in the rest of a vector, or have faults for results with gaps (NumPy 2.4)."""
+
+_FASTCALL = 0x80  # METH_FASTCALL
+_DATA = object.__basicsize__  # the place in an ndarray of the pointer to its data, its first field
+
+
+class _Info(ctypes.Structure):
+    """The content of a capsule, as `numpy.ufunc._get_strided_loop` describes it."""
+
+    _fields_ = (("loop", ctypes.c_int64), ("context", ctypes.c_int64), ("auxiliary", ctypes.c_int64),
+                ("requires_python", ctypes.c_bool), ("has_no_errors", ctypes.c_bool))  # fmt: skip
+
+
+class Operand(NamedTuple):
+    """An array without its address."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+    @classmethod
+    def of(cls, array: Any) -> Operand:
+        return cls(array.dtype.str[1:], array.shape, array.strides)
+
+
+class Row(NamedTuple):
+    """A call without its pointers, for `Table.add_row`. `owner` keeps what the addresses are of."""
+
+    function: int
+    context: int = 0
+    auxiliary: int = 0
+    dims: tuple[int, ...] = ()
+    strides: tuple[int, ...] = ()
+    checks: bool = False
+    repeat: tuple[tuple[int, ...], tuple[tuple[int, ...], ...]] | None = None
+    owner: Any = None
+
+
+class Table:
+    """Calls in order, which `finish` makes a function of.
+
+    Examples
+    --------
+    >>> x, y = np.arange(4.0), np.zeros(4)
+    >>> table = Table()
+    >>> if is_available():
+    ...     _ = table.add_row(ufunc_row(np.square, (4,), [Pointer("f8", (8,))] * 2), [(0, 0), y.ctypes.data])
+    ...     run = table.finish()
+    ...     assert run(x) == 0 and (y == x * x).all()
+    """
+
+    def __init__(self) -> None:
+        self.rows = 0
+        self._words: list[int] = []
+        self._moves: list[int] = []
+        self._inner: list[tuple[int, int]] = []  # words that are addresses in the table: their place, and that of it
+        self._bases = 0
+        self._kept: list[Any] = []
+
+    def add(
+        self, function: int, pointers: Sequence[int | tuple[int, int]], *, context: int = 0, auxiliary: int = 0,
+        dims: Sequence[int] = (), strides: Sequence[int] = (), checks: bool = False,
+        repeat: tuple[Sequence[int], Sequence[Sequence[int]]] | None = None, owner: Any = None,
+    ) -> int:  # fmt: skip
+        """Add a call, and return its number.
+
+        Parameters
+        ----------
+        function : int
+            The address of a function in the form of NumPy's inner loops.
+        pointers : sequence of int or (int, int)
+            Addresses, or the number of a base and an offset from it; bases are given in each walk.
+        dims, strides : sequence of int
+            Its arguments.
+        checks : bool
+            Whether its floating-point errors count.
+        repeat : (extents, strides), optional
+            The call is made for all places of outer dimensions, the outermost first: their extents, and by pointer the
+            strides in them.
+        owner : object, optional
+            It lives as long as the table.
+        """
+        n, at = len(pointers), len(self._words)
+        extents, steps = repeat or ((), ())
+        clears = not is_compiled(function)
+        words = [0, function, context, auxiliary, checks + 2 * clears, 0, 0, len(extents), n]
+        for pointer in pointers:
+            if isinstance(pointer, tuple):
+                base, offset = pointer
+                self._moves += [at + len(words), base, offset]
+                self._bases = max(self._bases, base + 1)
+                pointer = 0
+            words.append(pointer)
+        if extents:
+            if len(steps) != n or min(extents) < 1:
+                raise Unsupported(f"a repeated call over {extents} with strides {steps}")
+            words += [
+                *extents,
+                *(step[d] for d in range(len(extents)) for step in steps),
+                *[0] * (2 * n + len(extents)),
+            ]
+        for place, values in ((5, dims), (6, strides)):
+            if values:
+                self._inner.append((at + place, at + len(words)))
+                words += values
+        words[0] = len(words)
+        self._words += words
+        self._kept.append(owner)
+        self.rows += 1
+        return self.rows - 1
+
+    def add_row(self, row: Row, pointers: Sequence[int | tuple[int, int]]) -> int:
+        """Add the call of a row."""
+        return self.add(
+            row.function, pointers, context=row.context, auxiliary=row.auxiliary, dims=row.dims, strides=row.strides,
+            checks=row.checks, repeat=row.repeat, owner=row.owner,
+        )  # fmt: skip
+
+    def finish(self, bases: int | None = None, holds: bool = False) -> Callable[..., int]:
+        """A function that makes the calls; its arguments are the bases, NumPy arrays or addresses.
+
+        Other threads of the interpreter run meanwhile, unless it `holds` its lock: to get the lock back from a thread
+        that computes takes up to 5 ms (`sys.getswitchinterval`), so a walk of some microseconds may better keep it.
+
+        It returns the floating-point errors seen, a union of `DIVISION`, `OVERFLOW` and `INVALID`; or, if a call does
+        not return 0, minus its number minus 1, and the calls after it are not made. The errors of a compiled loop may
+        be too many (a comparison with a NaN counts as invalid), never too few.
+
+        The function may not run twice at the same time. It holds the table, not the arrays of its pointers.
+        """
+        count = self._bases if bases is None else bases
+        table, moves = np.array([*self._words, 0], np.int64), np.array([*self._moves, 0], np.int64)
+        start = table.ctypes.data
+        for place, at in self._inner:
+            table[place] = start + 8 * at
+        given = np.zeros(count + 1, np.int64)
+        head = np.array([start, self.rows, moves.ctypes.data, len(moves) // 3, given.ctypes.data, count,
+                         id(np.ndarray), _DATA, int(holds)], np.int64)  # fmt: skip
+        return _function(head.ctypes.data, (head, table, moves, given, *self._kept))
+
+
+class _Definition(ctypes.Structure):
+    """CPython's PyMethodDef."""
+
+    _fields_ = (("name", ctypes.c_char_p), ("function", ctypes.c_void_p), ("flags", ctypes.c_int),
+                ("doc", ctypes.c_char_p))  # fmt: skip
+
+
+@cache
+def _addresses() -> tuple[int, int]:
+    """The addresses of the functions `walk` and `entry`."""
+    if not is_available():
+        raise Unsupported("machine code: llvmlite is missing, or RINGTAPE_COMPILED=0")
+    here, symbols = ctypes.CDLL(None), {}
+    for name in walker.NEEDED:
+        library = (
+            ctypes.pythonapi if name.startswith("Py") else here if hasattr(here, name) else ctypes.CDLL("libm.so.6")
+        )
+        symbols[name] = ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0
+    ((walks, entry),) = compile_texts([walker.text()], ["walk", "entry"], symbols)
+    return walks, entry
+
+
+@cache
+def _definition() -> Any:
+    return _Definition(b"run", _addresses()[1], _FASTCALL, b"Run a table of calls.")
+
+
+def _function(head: int, kept: Any) -> Callable[..., int]:
+    """The built-in function whose `self` is an address; it owns what is kept."""
+    new = ctypes.pythonapi.PyCFunction_NewEx
+    new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.py_object, ctypes.py_object]
+    made: Callable[..., int] = new(ctypes.addressof(_definition()), head, kept)
+    return made
+
+
+@cache
+def _walk() -> Any:
+    return ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * 5)(_addresses()[0])
+
+
+def walk(table: int, rows: int, moves: int, moved: int, bases: int = 0) -> int:
+    """Make the calls of a table, all given by addresses; `Table.finish` makes a function that is called faster."""
+    return int(_walk()(table, rows, moves, moved, bases))
+
+
+# -- NumPy's own loops -------------------------------------------------------------------------------------------------
+def ufunc_row(ufunc: Any, shape: Sequence[int], pointers: Sequence[Pointer]) -> Row:
+    """The row of a ufunc's inner loop over a shape, with the bits of the ufunc; the last pointers are its results.
+
+    Dimensions are ordered and merged as by NumPy's iterator. For some ufuncs (`exp` of float64, `power`) the bits
+    depend on whether strides are negative, and whether NumPy turns them round depends on how they were given: such
+    operands are refused. So are the few ufuncs whose bits depend on the place of an element in a row.
+
+    Raises
+    ------
+    Unsupported
+        NumPy would convert an operand, a stride is negative, or the loop needs Python.
+
+    Examples
+    --------
+    >>> ufunc_row(np.add, (2, 8), [Pointer("f4", (32, 4))] * 3).dims
+    (16,)
+    """
+    if ufunc.signature is not None or len(pointers) != ufunc.nargs:
+        raise Unsupported(f"{ufunc.__name__} of {len(pointers)} operands, or with core dimensions")
+    if 0 in shape:
+        raise Unsupported(f"{ufunc.__name__} over {tuple(shape)}, which has no elements")
+    if ufunc in _BY_PLACE and pointers[0].dtype in ("f4", "f8"):
+        raise Unsupported(f"{ufunc.__name__} of floats: some results depend on the place")
+    if any(stride < 0 for pointer in pointers for stride in pointer.strides):
+        raise Unsupported(f"{ufunc.__name__} with negative strides")
+    dims, strides = _merged(shape, [pointer.strides for pointer in pointers])
+    inner = tuple(each[-1] for each in strides)
+    if ufunc in (np.power, np.float_power) and len(dims) > 1 and inner[1] == 0 and any(strides[1]):
+        raise Unsupported("power with an exponent for each row: NumPy may copy the exponents, or see that one is 2")
+    info, owner = loop_of(ufunc, tuple(pointer.dtype for pointer in pointers), inner)
+    outer = tuple(dims[:-1]) or (1,)  # some loops move the pointers that they are given: those of a repeated call
+    repeat = outer, tuple(tuple(each[:-1]) or (0,) for each in strides)
+    return Row(info.loop, info.context, info.auxiliary or 0, (dims[-1],), inner, not info.has_no_errors, repeat, owner)
+
+
+@cache
+def loop_of(ufunc: Any, dtypes: tuple[str, ...], strides: tuple[int, ...]) -> tuple[_Info, Any]:
+    """NumPy's loop for dtypes and the strides of the inner dimension."""
+    given = tuple(np.dtype(dtype) for dtype in dtypes)
+    try:
+        resolved, capsule = ufunc._resolve_dtypes_and_context(given)
+        ufunc._get_strided_loop(capsule, fixed_strides=strides)
+        info = _Info.from_address(_pointer_in(capsule, _CAPSULE))
+    except (AttributeError, TypeError, ValueError) as error:
+        raise Unsupported(f"{ufunc.__name__} of {dtypes}: {error}") from None
+    if tuple(resolved) != given or info.requires_python:
+        raise Unsupported(f"{ufunc.__name__} of {dtypes}: NumPy computes it in {[*map(str, resolved)]}, or by Python")
+    return info, capsule
+
+
+def _merged(shape: Sequence[int], strides: Sequence[Sequence[int]]) -> tuple[list[int], list[list[int]]]:
+    """The dimensions in the order of NumPy's iterator, merged where all operands allow it; there is at least one."""
+    order = [d for d in _order(strides) if shape[d] != 1]
+    dims: list[int] = []
+    steps: list[list[int]] = [[] for _ in strides]
+    for d in order:
+        if dims and all(each[-1] == own[d] * shape[d] for each, own in zip(steps, strides, strict=True)):
+            dims[-1] *= shape[d]
+            for each, own in zip(steps, strides, strict=True):
+                each[-1] = own[d]
+            continue
+        dims.append(shape[d])
+        for each, own in zip(steps, strides, strict=True):
+            each.append(own[d])
+    return (dims, steps) if dims else ([1], [[0] for _ in strides])
+
+
+def _order(strides: Sequence[Sequence[int]]) -> list[int]:
+    """The dimensions, outermost first, as NumPy's iterator sorts them: an insertion sort by strides."""
+    ndim = len(strides[0]) if strides else 0
+    order: list[int] = []  # innermost first
+    for d in reversed(range(ndim)):
+        at = len(order)
+        for place in reversed(range(len(order))):
+            other, is_larger = order[place], None
+            for each in strides:
+                if each[d] and each[other]:
+                    is_larger = is_larger is not False and abs(each[other]) > abs(each[d])
+            if is_larger is None:
+                continue
+            if not is_larger:
+                break
+            at = place
+        order.insert(at, d)
+    return order[::-1]
+
+
+def product_row(a: Operand, b: Operand, out: Operand, function: str = "matmul", same: bool = False) -> Row:
+    """The row of ``np.matmul(a, b)``, ``np.dot(a, b)`` or ``np.vecdot(a, b)``, by NumPy's loop, which calls the BLAS.
+
+    The loop of `dot` is that of `matmul`.
+
+    In which order numbers are added depends on shapes and strides, so random numbers show, once for each form, whether
+    the row has the bits of NumPy's function, with and without ``out=``. `same` says that both operands begin at one
+    address, for which NumPy may choose another function of the BLAS.
+
+    Raises
+    ------
+    Unsupported
+        The bits differ, or NumPy would convert an operand.
+
+    Examples
+    --------
+    >>> a, b, out = Operand("f4", (4, 8), (32, 4)), Operand("f4", (8, 2), (8, 4)), Operand("f4", (4, 2), (8, 4))
+    >>> not is_available() or product_row(a, b, out).dims == (1, 4, 8, 2)
+    True
+    """
+    found = _proved_product(a, b, out, function, same)
+    if isinstance(found, str):
+        raise Unsupported(found)
+    return found
+
+
+@cache
+def _proved_product(a: Operand, b: Operand, out: Operand, function: str, same: bool) -> Row | str:
+    """The row, or why there is none."""
+    try:
+        row = _product(a, b, out, function)
+    except Unsupported as error:
+        return str(error)
+    random = np.random.default_rng(0)
+    for _ in range(-(-_PROVED // math.prod(out.shape))):  # a few numbers may be equal by chance
+        if not _is_product(row, a, b, out, getattr(np, function), same, random):
+            return f"{function} of {a} and {b} to {out}: another order of additions"
+    return row
+
+
+def _is_product(row: Row, a: Operand, b: Operand, out: Operand, function: Any, same: bool, random: Any) -> bool:
+    """Whether a row has the bits of a function on random numbers."""
+    x = _like(a, random)
+    y = np.ndarray(b.shape, b.dtype, x.base, 0, b.strides) if same else _like(b, random)
+    found, apart = _like(out, random), _like(out, random)
+    table = Table()
+    table.add_row(row, [each.ctypes.data for each in (x, y, found)])
+    with np.errstate(all="ignore"):
+        needed = np.asarray(function(x, y))
+        if function is not np.dot or apart.flags.c_contiguous:
+            function(x, y, out=apart)
+        else:
+            apart[...] = needed
+        table.finish()()
+    return needed.shape == out.shape and found.tobytes() == needed.tobytes() == apart.tobytes()
+
+
+def _product(a: Operand, b: Operand, out: Operand, function: str) -> Row:
+    text = f"{function} of {a.dtype}{a.shape} and {b.dtype}{b.shape} to {out.dtype}{out.shape}"
+    if not a.dtype == b.dtype == out.dtype or 0 in (*a.shape, *b.shape, *out.shape) or not (a.shape and b.shape):
+        raise Unsupported(text)
+    if any(stride < 0 for each in (a, b, out) for stride in each.strides):
+        raise Unsupported(f"{text}, with negative strides")
+    ufunc: Any
+    sizes: tuple[int, ...]
+    if function == "vecdot" and hasattr(np, "vecdot"):
+        ufunc, ndims, sizes, steps = np.vecdot, (1, 1, 0), (a.shape[-1],), (a.strides[-1], b.strides[-1])
+        is_right = a.shape[-1] == b.shape[-1]
+    elif function == "matmul" or (function == "dot" and len(a.shape) <= 2 >= len(b.shape)):
+        ufunc, ndims, sizes, steps, is_right = _core(a, b, out)
+    else:
+        raise Unsupported(text)
+    batch = out.shape[: len(out.shape) - ndims[2]]
+    outer = []
+    for each, inner in zip((a, b, out), ndims, strict=True):
+        shape, strides = each.shape[: len(each.shape) - inner], each.strides[: len(each.shape) - inner]
+        missing = len(batch) - len(shape)
+        if not is_right or missing < 0 or any(p not in (1, q) for p, q in zip(shape, batch[missing:], strict=True)):
+            raise Unsupported(text)
+        outer.append((0,) * missing + tuple(0 if p == 1 else s for p, s in zip(shape, strides, strict=True)))
+    # The walker goes over the outer dimensions: NumPy's loop would change the pointers of the table.
+    info, owner = loop_of(ufunc, (a.dtype, b.dtype, out.dtype), (0, 0, 0))
+    return Row(
+        info.loop, info.context, info.auxiliary or 0, (1, *sizes), (0, 0, 0, *steps),
+        not info.has_no_errors and function != "dot", (batch, tuple(outer)) if batch else None, owner,
+    )  # fmt: skip
+
+
+def _core(a: Operand, b: Operand, out: Operand) -> tuple[Any, tuple[int, int, int], tuple[int, ...], Any, bool]:
+    """For the loop of `matmul` the dimensions of a product, their sizes and strides, and whether they fit.
+
+    A missing dimension has one element; its stride is that of an array with this dimension.
+    """
+    size, a_ndim, b_ndim = int(a.dtype[1:]), min(len(a.shape), 2), min(len(b.shape), 2)
+    ndim = (a_ndim == 2) + (b_ndim == 2)
+    to = out.strides[len(out.strides) - ndim :]
+    m, k = a.shape[-2:] if a_ndim == 2 else (1, a.shape[0])
+    rows, n = b.shape[-2:] if b_ndim == 2 else (b.shape[0], 1)
+    a_steps = a.strides[-2:] if a_ndim == 2 else (k * a.strides[0], a.strides[0])
+    b_steps = b.strides[-2:] if b_ndim == 2 else (b.strides[0], size)
+    row_step = to[0] if a_ndim == 2 and to else n * (to[-1] if to else size)
+    column_step = to[-1] if b_ndim == 2 and to else size
+    core = (m,) * (a_ndim == 2) + (n,) * (b_ndim == 2)
+    fits = k == rows and len(out.shape) >= ndim and out.shape[len(out.shape) - ndim :] == core
+    return np.matmul, (a_ndim, b_ndim, ndim), (m, k, n), (*a_steps, *b_steps, row_step, column_step), fits
+
+
+def _like(operand: Operand, random: np.random.Generator) -> Any:
+    """Random numbers in an array that lies in memory as an operand."""
+    span = sum((n - 1) * stride for n, stride in zip(operand.shape, operand.strides, strict=True))
+    numbers = 3 * random.standard_normal(1 + span // int(operand.dtype[1:]))
+    return np.ndarray(operand.shape, operand.dtype, numbers.astype(operand.dtype), 0, operand.strides)

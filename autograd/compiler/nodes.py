@@ -1,0 +1,152 @@
+"""Nodes: what a traced step is made of, memory, operands that lie in it, and the calls of NumPy between them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+__all__ = ["Buffer", "Constant", "Node", "Operand", "Refused", "extent"]
+
+
+class Refused(Exception):
+    """A call that is not traced, or not compiled. What needs it stays a call of Python."""
+
+
+class Buffer:
+    """A piece of memory.
+
+    Attributes
+    ----------
+    kind : str
+        "temporary", which lives within a step; "state", an array of the program that steps read and may write;
+        "constant", an array that nothing writes; "argument"; "gradient", memory that is new in each step.
+    base : ndarray
+        The array that has the memory while the step is traced. Offsets of operands count from its first element.
+    array : ndarray or None
+        Of state and constants: the array that has it when the step is replayed.
+    key : object
+        Of an argument: its number. Of a gradient: its leaf.
+    low, size : int
+        The bytes of the memory begin `low` before the first element of `base` (for negative strides).
+    start : int
+        Of a temporary: where it lies in the arena.
+    """
+
+    __slots__ = ("array", "base", "key", "kind", "low", "size", "start")
+
+    def __init__(self, kind: str, base: Any, array: Any = None, key: Any = None):
+        self.kind, self.base, self.array, self.key = kind, base, array, key
+        low, high = extent(base.shape, base.strides, base.itemsize)
+        self.low, self.size, self.start = -low, high - low, -1
+
+    def __repr__(self) -> str:
+        return f"{self.kind} {id(self) % 10000}"
+
+
+def extent(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> tuple[int, int]:
+    """The first byte of the elements of an array, counted from its first element, and the end of the last one."""
+    low = high = 0
+    for n, step in zip(shape, strides, strict=True):
+        if n == 0:
+            return 0, 0
+        if step > 0:
+            high += (n - 1) * step
+        else:
+            low += (n - 1) * step
+    return low, high + itemsize
+
+
+class Operand(NamedTuple):
+    """An array in a buffer. The stride along a dimension of extent 1 is 0."""
+
+    buffer: Buffer
+    offset: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+    @property
+    def range(self) -> tuple[int, int]:
+        """Its first byte, and the end of its last, in the buffer."""
+        low, high = extent(self.shape, self.strides, self.dtype.itemsize)
+        return self.offset + low, self.offset + high
+
+    @property
+    def size(self) -> int:
+        n = 1
+        for each in self.shape:
+            n *= each
+        return n
+
+    def meets(self, other: Operand) -> bool:
+        """Whether the two may have a byte in common."""
+        if self.buffer is not other.buffer or not self.size or not other.size:
+            return False
+        (a, b), (c, d) = self.range, other.range
+        return a < d and c < b
+
+    def is_at(self, other: Operand) -> bool:
+        """Whether the two are the same elements in the same order."""
+        return self.buffer is other.buffer and self[1:] == other[1:]
+
+
+class Constant(NamedTuple):
+    """A number that is the same in each step, of the dtype in which a call takes it."""
+
+    value: Any
+    dtype: np.dtype[Any]
+
+
+class Node:
+    """A call of NumPy.
+
+    Attributes
+    ----------
+    kind : str
+        "ufunc", elementwise, which a copy (`numpy.positive`) and a choice (`numpy.where`) are, too; "reduce"; "product"
+        of `numpy.matmul` or `numpy.dot`; "gather", "scatter" and "add_at", with arrays of indices; "loop", a compiled
+        loop of `autograd.kernels`; "guard", a truth value on which Python has decided; "python", a call that is made
+        by Python in each step.
+    function : object
+        The ufunc, or what the node calls.
+    outs, ins : tuple
+        The operands that it writes, and those that it reads: of type `Operand`, `Constant` or `Number`.
+    dtypes : tuple
+        Of a ufunc: the dtypes of the loop, in which operands are taken and results made.
+    words : dict
+        What belongs to the kind.
+    row : int
+        The number of the recorded row.
+    """
+
+    __slots__ = ("dtypes", "function", "ins", "kind", "outs", "row", "words")
+
+    def __init__(
+        self, kind: str, function: Any, outs: tuple[Operand, ...], ins: tuple[Any, ...], dtypes: tuple[Any, ...] = (),
+        **words: Any,
+    ):  # fmt: skip
+        self.kind, self.function, self.outs, self.ins, self.dtypes, self.words = (
+            kind,
+            function,
+            outs,
+            ins,
+            dtypes,
+            words,
+        )
+        self.row = -1
+
+    def with_ins(self, ins: Sequence[Any]) -> Node:
+        """The same call of other operands."""
+        made = Node(self.kind, self.function, self.outs, tuple(ins), self.dtypes, **self.words)
+        made.row = self.row
+        return made
+
+    @property
+    def reads(self) -> list[Operand]:
+        return [x for x in self.ins if x.__class__ is Operand]
+
+    def __repr__(self) -> str:
+        name = getattr(self.function, "__name__", self.function)
+        return f"<{self.kind} {name} {[o.shape for o in self.outs]} row {self.row}>"

@@ -1,0 +1,421 @@
+"""Plan: the nodes of a traced step as few loops, in an order, with a place in one block of memory for each value.
+
+1. What nothing reads is dropped.
+2. Nodes over one shape are put into one `Group`, whose loop passes over the elements once. A node may join an earlier
+   group if nothing between the two reads or writes the same memory otherwise. In a group, an operand that one node
+   writes and another reads must be the same element at each place of the loop.
+3. A temporary value that only its group uses is a variable of the loop, and has no memory. The others share one block,
+   the arena, by their lifetimes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from .loops import UFUNCS, Loop, Pointer, Unsupported, dtypes_of
+from .nodes import Buffer, Constant, Node, Operand, Refused
+from .numbers import Number
+
+__all__ = ["Group", "Plan"]
+
+_MOST_NODES, _MOST_OPERANDS = 128, 64  # of a group
+_ALIGNED = 64
+_FUSED = ("ufunc", "gather", "guard")
+_OWN_NAMES = {np.absolute: "absolute", np.conjugate: "positive"}
+
+
+class Group:
+    """Nodes that are done together.
+
+    Attributes
+    ----------
+    nodes : list of Node
+    shape : tuple of int
+        Of their loop; () for a call.
+    loop : Loop or None
+        What is compiled; None for a call.
+    operands : list of Operand
+        What the pointers of the loop point to; of calls, what they read and write.
+    """
+
+    def __init__(self, node: Node, shape: tuple[int, ...], is_loop: bool):
+        self.nodes = [node]
+        self.shape, self.is_loop, self.is_open = shape, is_loop, is_loop
+        self.loop: Loop | None = None
+        self.why = ""  # there is no loop
+        self.operands: list[Any] = []
+        self._used: set[Any] = set()
+        self.note(node)
+
+    def note(self, node: Node) -> None:
+        self._used.update(map(_key, (*reads_of(node), *node.outs)))
+
+    def takes(self, node: Node) -> bool:
+        """Whether one more node is not too much."""
+        if not self.is_open or len(self.nodes) >= _MOST_NODES:
+            return False
+        return len(self._used) + len(node.ins) + len(node.outs) <= _MOST_OPERANDS
+
+    @property
+    def kind(self) -> str:
+        return "loop" if self.is_loop else self.nodes[0].kind
+
+    def __repr__(self) -> str:
+        return f"<{self.kind} {list(self.shape)}: {', '.join(map(name_of, self.nodes))}>"
+
+
+def name_of(node: Node) -> str:
+    function = node.function
+    return _OWN_NAMES.get(function) or str(getattr(function, "__name__", function))
+
+
+def shape_of(node: Node) -> tuple[int, ...]:
+    """The shape of the loop of a node."""
+    if node.kind == "reduce" or node.kind == "guard":
+        return node.ins[0].shape if node.ins[0].__class__ is Operand else ()
+    return node.words["place"].shape if node.kind in ("scatter", "add_at") else node.outs[0].shape
+
+
+def is_compiled(node: Node) -> bool:
+    """Whether a node is part of a loop, not a call of NumPy's own."""
+    if node.kind == "ufunc":
+        known = UFUNCS.get(name_of(node))
+        return node.function in (np.where, np.positive) or (
+            known is not None and all(d.str[1:] in known[1] for d in node.dtypes[:1])
+        )
+    return node.kind in ("reduce", "gather", "scatter", "add_at", "guard")
+
+
+_CLOSE = {np.exp: "exp_close", np.log: "log_close", np.tanh: "tanh_close"}
+
+
+def is_close(node: Node) -> bool:
+    """Whether a node has a form in loops that is close to NumPy's."""
+    return node.kind == "ufunc" and node.function in _CLOSE and node.dtypes[0].char in "fd"
+
+
+def reads_of(node: Node) -> list[Operand]:
+    """The operands that a node reads, indices and what they name among them."""
+    return [*node.reads, *node.words.get("reads", ())]
+
+
+def along(x: Operand, shape: tuple[int, ...]) -> Operand:
+    """An operand, repeated along the dimensions of a loop."""
+    if x.shape == shape:
+        return x
+    extra = len(shape) - len(x.shape)
+    if extra < 0 or any(n not in (1, m) for n, m in zip(x.shape, shape[extra:], strict=True)):
+        raise Refused(f"an operand of shape {x.shape} in a loop over {shape}")
+    strides = (*(0,) * extra, *(0 if n == 1 else s for n, s in zip(x.shape, x.strides, strict=True)))
+    return Operand(x.buffer, x.offset, shape, strides, x.dtype)
+
+
+class Plan:
+    """The groups of nodes, in order, and the places of temporary values.
+
+    Parameters
+    ----------
+    nodes : sequence of Node
+    kept : sequence of Operand
+        What is read after the last node.
+    fuses : bool
+        Whether there are loops. Otherwise each node is a call.
+    is_close : bool
+        Whether exp, log and tanh are in loops, too, close to NumPy's values.
+
+    Attributes
+    ----------
+    groups : list of Group
+    size : int
+        Bytes of the arena.
+    """
+
+    def __init__(self, nodes: Sequence[Node], kept: Sequence[Operand], fuses: bool = True, is_close: bool = False):
+        self.kept, self.fuses, self.is_close = list(kept), fuses, is_close
+        self.nodes = self._used(nodes)
+        self.groups: list[Group] = []
+        self._accesses: dict[int, list[tuple[int, Operand, bool]]] = {}  # by buffer: group, operand, whether written
+        self._by_shape: dict[tuple[int, ...], list[int]] = {}
+        self._barrier = 0  # no node joins a group before it: Python has changed something
+        for node in self.nodes:
+            self._place(node)
+        last = self._last_uses()
+        for i, group in enumerate(self.groups):
+            if group.is_loop:
+                try:
+                    self._write(i, group, last)
+                except (Unsupported, Refused) as error:
+                    group.is_loop, group.why = False, str(error)
+        self.size = self._arena(last)
+
+    # -- what is used ------------------------------------------------------------------------------------------------
+    def _used(self, nodes: Sequence[Node]) -> list[Node]:
+        needed = {id(x.buffer) for x in self.kept}
+        found: list[Node] = []
+        for node in reversed(nodes):
+            is_needed = node.kind in ("guard", "python") or any(
+                out.buffer.kind != "temporary" or id(out.buffer) in needed for out in node.outs
+            )
+            if is_needed:
+                needed.update(id(x.buffer) for x in reads_of(node))
+                found.append(node)
+        return found[::-1]
+
+    # -- groups ------------------------------------------------------------------------------------------------------
+    def _place(self, node: Node) -> None:
+        """Put a node into a group, or begin one."""
+        is_loop = self.fuses and (is_compiled(node) or (self.is_close and is_close(node)))
+        shape = shape_of(node) if is_loop else ()
+        reads, writes = reads_of(node), list(node.outs)
+        if is_loop and node.kind in ("ufunc", "guard"):
+            reads = [along(x, shape) for x in reads]
+        least = max(self._least(reads, writes), self._barrier) if is_loop else len(self.groups)
+        if node.words.get("changes"):
+            self._barrier = len(self.groups) + 1
+        at = -1
+        if is_loop and node.kind in (*_FUSED, "reduce") and shape:
+            for k in reversed(self._by_shape.get(shape, ())):
+                if k < least:
+                    break
+                if self.groups[k].takes(node):
+                    at = k
+                    break
+        if at < 0:
+            at = len(self.groups)
+            self.groups.append(Group(node, shape, is_loop))
+            if is_loop:
+                self._by_shape.setdefault(shape, []).append(at)
+        else:
+            self.groups[at].nodes.append(node)
+            self.groups[at].note(node)
+        if node.kind not in _FUSED:
+            self.groups[at].is_open = False
+        for x in reads:
+            self._accesses.setdefault(id(x.buffer), []).append((at, x, False))
+        for x in writes:
+            self._accesses.setdefault(id(x.buffer), []).append((at, x, True))
+
+    def _least(self, reads: Iterable[Operand], writes: Iterable[Operand]) -> int:
+        """The first group that a node with these operands may join."""
+        least = 0
+        for is_written, operands in ((False, reads), (True, writes)):
+            for x in operands:
+                for at, known, was_written in self._accesses.get(id(x.buffer), ()):
+                    if (is_written or was_written) and at >= least and x.meets(known):
+                        least = at if x.is_at(known) else at + 1
+        return least
+
+    def _last_uses(self) -> dict[int, int]:
+        """By the id of a buffer: the last group that uses it."""
+        last: dict[int, int] = {}
+        for key, accesses in self._accesses.items():
+            last[key] = max(at for at, _, _ in accesses)
+        for x in self.kept:
+            last[id(x.buffer)] = len(self.groups)
+        return last
+
+    # -- loops -------------------------------------------------------------------------------------------------------
+    def _write(self, at: int, group: Group, last: dict[int, int]) -> None:
+        """Write the loop of a group."""
+        writer = _Writer(group.shape)
+        private = {
+            key for key, accesses in self._accesses.items()
+            if last[key] <= at and all(k == at for k, _, _ in accesses)
+        }  # fmt: skip
+        for node in group.nodes:
+            writer.add(node)
+        group.loop, group.operands = writer.loop(private)
+
+    # -- memory ------------------------------------------------------------------------------------------------------
+    def _arena(self, last: dict[int, int]) -> int:
+        """Give each temporary a place, and return the size of the arena."""
+        first: dict[int, int] = {}
+        buffers: dict[int, Buffer] = {}
+        for i, group in enumerate(self.groups):
+            if not group.is_loop:
+                group.operands = [x for node in group.nodes for x in (*reads_of(node), *node.outs)]
+                group.operands += [x for node in group.nodes for x in node.words.get("arrays", {}).values()]
+            for x in group.operands:
+                if x.__class__ is Operand and x.buffer.kind == "temporary":
+                    first.setdefault(id(x.buffer), i)
+                    buffers[id(x.buffer)] = x.buffer
+        free: list[tuple[int, int]] = [(0, 1 << 62)]  # starts and sizes, in order
+        used: list[tuple[int, int, int]] = []  # last group, start, size
+        end = 0
+        for key in sorted(buffers, key=first.__getitem__):
+            now = first[key]
+            for each in [x for x in used if x[0] < now]:
+                used.remove(each)
+                free = _joined(free, each[1], each[2])
+            size = -(-max(buffers[key].size, 1) // _ALIGNED) * _ALIGNED
+            place = min((k for k, (_, n) in enumerate(free) if n >= size), key=lambda k: free[k][1])
+            start, n = free[place]
+            free[place : place + 1] = [(start + size, n - size)] if n > size else []
+            buffers[key].start = start
+            used.append((last[key], start, size))
+            end = max(end, start + size)
+        return end
+
+
+def _joined(free: list[tuple[int, int]], start: int, size: int) -> list[tuple[int, int]]:
+    """The free parts of memory with one more."""
+    found: list[tuple[int, int]] = []
+    for each in sorted([*free, (start, size)]):
+        if found and sum(found[-1]) == each[0]:
+            found[-1] = found[-1][0], found[-1][1] + each[1]
+        else:
+            found.append(each)
+    return found
+
+
+class _Writer:
+    """Writes the steps of one loop."""
+
+    def __init__(self, shape: tuple[int, ...]):
+        self.shape = shape
+        self.steps: list[tuple[Any, ...]] = []
+        self.operands: list[Operand] = []
+        self._of: dict[Any, int] = {}  # by a step: its number
+        self._pointers: dict[Any, int] = {}
+        self._values: dict[Any, int] = {}  # by place: the present value
+        self._written: dict[Any, Operand] = {}  # by place, what the loop writes
+        self._last: list[tuple[Any, ...]] = []
+
+    def step(self, *step: Any) -> int:
+        found = self._of.get(step)
+        if found is None:
+            self.steps.append(step)
+            found = len(self.steps) - 1
+            if step[0] not in ("store_at", "add_at"):
+                self._of[step] = found
+        return found
+
+    def pointer(self, x: Operand) -> int:
+        key = _key(x)
+        found = self._pointers.get(key)
+        if found is None:
+            found = self._pointers[key] = len(self.operands)
+            self.operands.append(x)
+        return found
+
+    def value(self, x: Any, dtype: Any) -> int:
+        """The number of the value of an operand, in a dtype."""
+        if x.__class__ is Constant:
+            return self.step("constant", _dtype(dtype), np.asarray(x.value).astype(dtype).tobytes().hex())
+        if x.__class__ is Number:
+            raise Refused("a number without a place")
+        x = along(x, self.shape)
+        key = _key(x)
+        found = self._values.get(key)
+        if found is None:
+            found = self._values[key] = self.step("load", self.pointer(x))
+        return found if x.dtype == dtype else self.step("cast", _dtype(dtype), found)
+
+    def write(self, x: Operand, value: int) -> None:
+        key = _key(x)
+        self._values[key] = value
+        self._written[key] = x
+
+    def add(self, node: Node) -> None:
+        kind = node.kind
+        if kind == "ufunc":
+            (out,), of = node.outs, node.dtypes
+            xs = [self.value(x, d) for x, d in zip(node.ins, of, strict=False)]
+            name = name_of(node)
+            if name == "positive":
+                y = xs[0]
+            elif name == "where":
+                y = self.step("where", *xs)
+            else:
+                y = self.step(_CLOSE.get(node.function, name), *xs)
+            self.write(out, y if of[-1] == out.dtype else self.step("cast", _dtype(out.dtype), y))
+        elif kind == "gather":
+            self.write(node.outs[0], self.step("load_at", self.pointer(node.words["place"]), self.pairs(node)))
+        elif kind == "guard":  # an index that is out of range unless the value is the expected one
+            (x,) = node.ins
+            truth = self.value(x, x.dtype)
+            if x.dtype != bool:
+                zero = self.step("constant", _dtype(x.dtype), np.zeros((), x.dtype).tobytes().hex())
+                truth = self.step("not_equal", truth, zero)
+            if node.words["value"]:
+                truth = self.step("logical_not", truth)
+            index = self.step("cast", "i8", truth)
+            self._last.append(("load_at", self.pointer(along(x, self.shape)), ((index, 0, 1),)))
+        elif kind == "reduce":
+            (x,), (out,), (of, _) = node.ins, node.outs, node.dtypes
+            value = self.value(x, of)
+            strides = tuple(0 if a in node.words["axes"] else s for a, s in enumerate(out.strides))
+            place = Operand(out.buffer, out.offset, self.shape, strides, out.dtype)
+            self._last.append(
+                ("reduce", name_of(node), self.pointer(place), value, node.words["axes"], x.strides)
+            )  # fmt: skip
+        else:  # a scatter
+            given, *_ = node.ins
+            value = self.value(given, node.dtypes[0])
+            name = "store_at" if kind == "scatter" else "add_at"
+            self._last.append((name, self.pointer(node.words["place"]), self.pairs(node), value))
+
+    def pairs(self, node: Node) -> tuple[Any, ...]:
+        indices = node.ins[1:]
+        return tuple(
+            (self.value(x, x.dtype), step, n) for x, (step, n) in zip(indices, node.words["pairs"], strict=True)
+        )
+
+    def loop(self, private: set[int]) -> tuple[Loop, list[Operand]]:
+        """The loop, and what its pointers point to. What only the loop uses is not stored."""
+        stores = [
+            ("store", self.pointer(x), self._values[key])
+            for key, x in self._written.items() if x.buffer.kind != "temporary" or id(x.buffer) not in private
+        ]  # fmt: skip
+        steps = [*self.steps, *stores, *self._last]
+        used = sorted({step[1] for step in steps if step[0] in ("load", "store", "load_at", "store_at", "add_at")}
+                      | {step[2] for step in steps if step[0] == "reduce"})  # fmt: skip
+        number = {k: i for i, k in enumerate(used)}
+        operands = [self.operands[k] for k in used]
+        layout = next((step[5] for step in self._last if step[0] == "reduce"), None)
+        shape, strides, axes, layout = _merged(self.shape, [x.strides for x in operands], self._last, layout)
+        pointers = tuple(Pointer(_dtype(x.dtype), s) for x, s in zip(operands, strides, strict=True))
+        found = []
+        for step in steps:
+            if step[0] in ("load", "store", "load_at", "store_at", "add_at"):
+                step = (step[0], number[step[1]], *step[2:])
+            elif step[0] == "reduce":
+                step = ("reduce", step[1], number[step[2]], step[3], axes, layout)
+            found.append(step)
+        loop = Loop(shape, pointers, tuple(found))
+        dtypes_of(loop)
+        return loop, operands
+
+
+def _key(x: Operand) -> Any:
+    return id(x.buffer), x.offset, x.strides, x.dtype.str
+
+
+def _dtype(dtype: Any) -> str:
+    return str(dtype.str[1:])
+
+
+def _merged(
+    shape: tuple[int, ...], strides: list[tuple[int, ...]], last: Sequence[tuple[Any, ...]], layout: Any
+) -> tuple[tuple[int, ...], list[tuple[int, ...]], tuple[int, ...], Any]:
+    """The dimensions of a loop with as few as possible: extents, strides of each pointer, axes of a reduction, layout.
+
+    Where the order of elements does not count, the dimension with the smallest strides comes last.
+    """
+    axes = next((step[4] for step in last if step[0] == "reduce"), None)
+    if axes is not None:
+        return shape, strides, tuple(axes), layout
+    dims = [d for d, n in enumerate(shape) if n != 1]
+    if not any(step[0] in ("store_at", "add_at") for step in last):
+        dims.sort(key=lambda d: [-abs(s[d]) for s in reversed(strides)] or [0])
+    found: list[tuple[int, list[int]]] = []  # extent, and the strides of the pointers
+    for d in dims:
+        steps = [s[d] for s in strides]
+        if found and all(a == b * shape[d] for a, b in zip(found[-1][1], steps, strict=True)):
+            found[-1] = found[-1][0] * shape[d], steps
+        else:
+            found.append((shape[d], steps))
+    return tuple(n for n, _ in found), [tuple(s[k] for _, s in found) for k in range(len(strides))], (), None

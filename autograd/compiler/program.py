@@ -1,0 +1,567 @@
+"""Program: a plan in memory, as calls of NumPy or as tables of machine code, with what Python does between them."""
+
+from __future__ import annotations
+
+import ctypes
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+
+from .. import kernels
+from ..errors import CaptureError
+from . import machine
+from .loops import Loop, Pointer, Unsupported
+from .machine import Table, compile_loops, is_available, product_row, ufunc_row
+from .nodes import Buffer, Constant, Node, Operand, Refused, extent
+from .numbers import Number, evaluated
+from .plan import Group, Plan, along, name_of
+
+__all__ = ["Departed", "Frame", "Program"]
+
+_ALIGNED = 64
+_MOST_NUMBERS = 4096
+
+
+_ERRORS = {"divide": machine.DIVISION, "over": machine.OVERFLOW, "invalid": machine.INVALID}
+_CHANGED = (
+    "capture: a check of values found another result than in the recorded step, when the replay had changed something "
+    "already\n  fix: check the values of arguments at the beginning of the step; or call the step itself"
+)
+
+
+class Departed(Exception):
+    """A decision on data has another result than in the recorded step. Nothing has changed."""
+
+
+class Frame:
+    """What belongs to one run: the arrays of arguments, new gradients, and values that calls of Python have made.
+
+    Attributes
+    ----------
+    arguments : tuple of ndarray
+    gradients : ndarray
+        New memory, one array of structured dtype; None where there are none.
+    values : dict
+    recorded : list or None
+        The results of the recorded rows, where calls of Python are not made.
+    """
+
+    __slots__ = ("arguments", "gradients", "recorded", "values")
+
+    def __init__(self, arguments: tuple[Any, ...], gradients: Any):
+        self.arguments, self.gradients = arguments, gradients
+        self.values: dict[Any, Any] = {}
+        self.recorded: list[Any] | None = None
+
+
+class Memory:
+    """Where buffers lie: the arena, the arrays of the program, numbers; arguments and gradients in each run anew."""
+
+    def __init__(self, arguments: Sequence[Any]):
+        self.arena: Any = None
+        self.kept: list[Any] = []
+        self._whole: dict[int, tuple[Any, int]] = {}  # by buffer: its bytes, and the place of its first element
+        self._arguments = list(arguments)
+        self._fields: dict[int, str] = {}
+        self._orders: dict[str, tuple[int, ...]] = {}  # of the dimensions of a gradient, where they are not in C order
+        self.kind: Any = None  # of all gradients together
+
+    def reserve(self, size: int) -> None:
+        raw = np.empty(size + _ALIGNED, np.uint8)
+        start = -raw.ctypes.data % _ALIGNED
+        self.arena = raw[start : start + size]
+
+    def with_gradients(self, buffers: Sequence[Buffer]) -> None:
+        """Put gradients into one array."""
+        end, fields = 0, []
+        for k, buffer in enumerate(buffers):
+            base = buffer.base
+            order = sorted(range(base.ndim), key=lambda d: -base.strides[d])  # of dimensions in memory
+            if not base.transpose(order).flags.c_contiguous:
+                raise Refused("a gradient that is not contiguous")
+            fields.append((f"g{k}", base.dtype, base.transpose(order).shape, end))
+            self._fields[id(buffer)] = f"g{k}"
+            if order != sorted(order):
+                self._orders[f"g{k}"] = tuple(order.index(d) for d in range(base.ndim))
+            end += -(-max(buffer.size, 1) // _ALIGNED) * _ALIGNED
+        if fields:
+            names, dtypes, shapes, offsets = map(list, zip(*fields, strict=True))
+            formats = list(zip(dtypes, shapes, strict=True))
+            self.kind = np.dtype({"names": names, "formats": formats, "offsets": offsets, "itemsize": end})
+
+    def gradient(self, buffer: Buffer) -> tuple[str, tuple[int, ...] | None]:
+        """The field of a gradient in the array of all, and the order of its dimensions there, unless it is C's."""
+        name = self._fields[id(buffer)]
+        return name, self._orders.get(name)
+
+    def offset(self, buffer: Buffer) -> int:
+        """The place of a gradient in the array of all."""
+        return int(self.kind.fields[self._fields[id(buffer)]][1])
+
+    def whole(self, buffer: Buffer) -> tuple[Any, int]:
+        """The bytes of a buffer that stays where it is, and the place of its first element."""
+        found = self._whole.get(id(buffer))
+        if found is None:
+            if buffer.kind == "temporary":
+                found = self.arena[buffer.start : buffer.start + buffer.size], buffer.low
+            elif buffer.kind in ("state", "constant", "number"):
+                x = buffer.array
+                start = x.ctypes.data - buffer.low
+                memory = (ctypes.c_uint8 * max(buffer.size, 1)).from_address(start)
+                found = np.frombuffer(memoryview(memory), np.uint8), buffer.low
+                self.kept.append(x)
+            else:
+                raise Refused(f"a {buffer.kind} that moves")
+            self._whole[id(buffer)] = found
+        return found
+
+    def address(self, x: Operand) -> int:
+        whole, start = self.whole(x.buffer)
+        return int(whole.ctypes.data) + start + x.offset
+
+    def view(self, x: Operand) -> Any:
+        """An operand as an array, where its buffer stays."""
+        whole, start = self.whole(x.buffer)
+        if not x.size:
+            return np.empty(x.shape, x.dtype)
+        return np.ndarray(x.shape, x.dtype, whole.data, start + x.offset, x.strides)
+
+    def reader(self, x: Operand) -> Callable[[Frame], Any]:
+        """A function of the frame that returns an operand as an array."""
+        buffer = x.buffer
+        if buffer.kind == "argument":
+            of, key = _view_form(x, buffer), buffer.key
+            if of is None:
+                return lambda frame: frame.arguments[key]
+            if not buffer.base.flags.c_contiguous:
+                return lambda frame: _at(frame.arguments[key], *of)
+            return lambda frame: np.ndarray(of[0], of[1], frame.arguments[key], of[2], of[3])
+        if buffer.kind == "gradient":
+            name, order = self.gradient(buffer)
+            of = _view_form(x, buffer)
+            if of is None and order is None:
+                return lambda frame: frame.gradients[name]
+            if of is None:
+                return lambda frame: frame.gradients[name].transpose(order)
+            return lambda frame: _at(frame.gradients[name], *of)
+        found = self.view(x)
+        return lambda frame: found
+
+
+def _view_form(x: Operand, buffer: Buffer) -> Any:
+    """Shape, dtype, offset and strides of a part of a buffer; None for the whole."""
+    base = buffer.base
+    strides = tuple([0 if n == 1 else s for n, s in zip(base.shape, base.strides, strict=True)])
+    if (x.offset, x.shape, x.strides, x.dtype) == (0, base.shape, strides, base.dtype):
+        return None
+    return x.shape, x.dtype, x.offset, x.strides
+
+
+def _at(x: Any, shape: tuple[int, ...], dtype: Any, offset: int, strides: tuple[int, ...]) -> Any:
+    """A part of an array, by its place in bytes from the first element."""
+    low, high = extent(shape, strides, dtype.itemsize)
+    if high == low:
+        return np.empty(shape, dtype)
+    memory = (ctypes.c_uint8 * (high - low)).from_address(x.ctypes.data + offset + low)
+    memory.owner = x  # type: ignore[attr-defined]
+    return np.ndarray(shape, dtype, memoryview(memory), -low, strides)
+
+
+class Program:
+    """A traced step that can run again.
+
+    Parameters
+    ----------
+    nodes : sequence of Node
+    kept : sequence of Operand
+        What is read after the last node.
+    arguments : sequence of ndarray
+        The values of the run that was traced, whose forms those of other runs have.
+    gradients : sequence of Buffer
+    quiet : collection of str
+        The floating-point errors that are not told.
+    is_close : bool
+        Whether loops have functions that are close to NumPy's, not with its bits.
+    """
+
+    def __init__(
+        self, nodes: Sequence[Node], kept: Sequence[Operand], arguments: Sequence[Any], gradients: Sequence[Buffer],
+        quiet: Collection[str] = (), is_close: bool = False,
+    ):  # fmt: skip
+        self.quiet, self.is_close = quiet, is_close
+        self.arguments = [
+            next((x.buffer for node in nodes for x in (*node.reads, *node.words.get("reads", ()))
+                  if x.buffer.kind == "argument" and x.buffer.key == i), None)
+            for i in range(len(arguments))
+        ]  # fmt: skip
+        self.memory = Memory(arguments)
+        self.memory.with_gradients(gradients)
+        self.nodes = _with_numbers(nodes)
+        self.steps: list[Callable[[Frame], Any]] = []
+        self.tables = 0
+        self._build(kept)
+
+    def _build(self, kept: Sequence[Operand]) -> None:
+        self.is_compiled = is_available()
+        self.plan = Plan(self.nodes, kept, fuses=self.is_compiled, is_close=self.is_close)
+        self.memory.reserve(self.plan.size)
+        groups = self.plan.groups
+        self.addresses: dict[Loop, int] = {}
+        if self.is_compiled:
+            self._compile()
+        table, is_before = Table(), True
+        self.why: list[str] = []
+        first_write = next((i for i, group in enumerate(groups) if _writes_state(group)), len(groups))
+        for i, group in enumerate(groups):
+            if i == first_write and table.rows:
+                self._end(table, True)
+                table, is_before = Table(), False
+            is_before = is_before and i < first_write
+            if not is_before and any(node.kind == "guard" for node in group.nodes):
+                raise Refused("a decision on data after something has changed")
+            try:
+                if not self.is_compiled:
+                    raise Unsupported
+                self._add(table, group)
+            except (Unsupported, Refused) as error:
+                if self.is_compiled and group.kind != "python":
+                    self.why.append(f"{group}: {error}")
+                if table.rows:
+                    self._end(table, is_before)
+                    table = Table()
+                for node in group.nodes:
+                    self.steps.append(_call_of(node, self.memory))
+        if table.rows:
+            self._end(table, is_before)
+
+    def _compile(self) -> None:
+        """Compile the loops. A group whose loop cannot be compiled is calls of NumPy."""
+        loops = list(
+            dict.fromkeys(group.loop for group in self.plan.groups if group.is_loop and group.loop is not None)
+        )
+        try:
+            self.addresses = dict(zip(loops, compile_loops(loops), strict=True))
+        except Unsupported:
+            for loop in loops:
+                with suppress(Unsupported):
+                    self.addresses[loop] = compile_loops([loop])[0]
+
+    def _add(self, table: Table, group: Group) -> None:
+        """Add the row of a group to a table."""
+        node = group.nodes[0]
+        if group.is_loop and group.loop is not None:
+            address = self.addresses.get(group.loop)
+            if address is None:
+                raise Unsupported("a loop that is not compiled")
+            table.add(address, [self._pointer(x) for x in group.operands], checks=True)
+        elif group.kind == "ufunc" and not group.is_loop and len(group.nodes) == 1:
+            self._add_ufunc(table, node)
+        elif group.kind == "product":
+            a, b, c = [
+                machine.Operand(x.dtype.str[1:], x.shape, s)
+                for x, s in zip((*node.ins, *node.outs), node.words["strides"], strict=True)
+            ]
+            row = product_row(a, b, c, node.function.__name__, node.words["is_same"])
+            table.add_row(row, [self._pointer(x) for x in (*node.ins, *node.outs)])
+        elif group.kind == "loop":
+            self._add_loop(table, node)
+        else:
+            raise Unsupported(group.why or f"a call of Python ({group.kind})")
+
+    def _add_ufunc(self, table: Table, node: Node) -> None:
+        (out,) = node.outs
+        shape, pointers, addresses = out.shape, [], []
+        for x, dtype in zip((*node.ins, out), node.dtypes, strict=True):
+            if x.__class__ is Constant:
+                value = np.array(x.value).astype(dtype)
+                self.memory.kept.append(value)
+                pointers.append(Pointer(dtype.str[1:], (0,) * len(shape)))
+                addresses.append(value.ctypes.data)
+                continue
+            if x.dtype != dtype:
+                raise Unsupported("an operand that is cast")
+            x = along(x, shape)
+            pointers.append(Pointer(dtype.str[1:], x.strides))
+            addresses.append(self._pointer(x))
+        table.add_row(ufunc_row(node.function, shape, pointers), addresses)
+
+    def _add_loop(self, table: Table, node: Node) -> None:
+        places, counts = [], [0, len(node.ins)]
+        for is_written in node.words["order"]:
+            places.append((*node.ins, *node.outs)[counts[is_written]])
+            counts[is_written] += 1
+        pointers: list[Any] = []
+        dims: list[int] = []
+        for x in places:
+            if x.__class__ is Constant:
+                value = np.array(x.value)
+                self.memory.kept.append(value)
+                pointers.append(value.ctypes.data)
+                dims += [0, 0]
+            else:
+                pointers.append(self._pointer(x))
+                dims += [*x.shape, 0, 0][:2]
+        adapter, address = kernels.adapters().adapted(node.function)
+        table.add(adapter.address, pointers, auxiliary=address, dims=dims, checks=True, owner=(adapter, node.function))
+
+    def _pointer(self, x: Operand) -> Any:
+        buffer = x.buffer
+        if buffer.kind == "argument":
+            return (buffer.key, x.offset)
+        if buffer.kind == "gradient":
+            return (len(self.arguments), self.memory.offset(buffer) + x.offset)
+        return self.memory.address(x)
+
+    def _end(self, table: Table, is_before: bool) -> None:
+        """Add the walk of a table to the steps."""
+        n = len(self.arguments) + 1
+        walk = table.finish(n)
+        self.tables += 1
+        known = sum(bit for kind, bit in _ERRORS.items() if kind not in self.quiet)
+        nothing = np.zeros(1)
+
+        def step(frame: Frame) -> None:
+            found = walk(*frame.arguments, nothing if frame.gradients is None else frame.gradients)
+            if found:
+                if found < 0:
+                    if is_before:
+                        raise Departed
+                    raise CaptureError(_CHANGED)
+                if found & known:
+                    try:
+                        _tell(found & known)
+                    except FloatingPointError as error:
+                        if is_before:  # the step itself raises it, at its line
+                            raise Departed from error
+                        raise
+
+        self.steps.append(step)
+
+    def __str__(self) -> str:
+        """Counts of nodes, loops, calls and tables, and bytes."""
+        groups = self.plan.groups
+        loops = sum(group.is_loop for group in groups)
+        calls = sum(group.kind == "python" for group in groups)
+        kind = "compiled" if self.is_compiled else "calls of NumPy, as llvmlite is not there (extra: fast)"
+        size = self.memory.arena.nbytes
+        return (
+            f"{kind}: {len(self.nodes)} nodes, {loops} loops ({len(self.addresses)} distinct), "
+            f"{len(groups) - loops - calls} calls of functions of NumPy and of kernels, {calls} of Python, "
+            f"{self.tables} tables; {size:,} bytes of memory for values"
+        )
+
+    def lines(self) -> list[str]:
+        """Each loop and call: what it does, over which shape, and what it reads and writes."""
+        found = []
+        for i, group in enumerate(self.plan.groups):
+            names = ", ".join(map(name_of, group.nodes)) if group.kind != "python" else "Python"
+            over = f" over {list(group.shape)}" if group.is_loop else ""
+            uses = ", ".join(dict.fromkeys(f"{x.buffer.kind} {x.dtype}{list(x.shape)}" for x in group.operands))
+            found.append(f"{i:4} {group.kind}{over}: {names}   ({uses})")
+        return found
+
+    def frame(self, arguments: tuple[Any, ...]) -> Frame:
+        return Frame(arguments, None if self.memory.kind is None else np.empty((), self.memory.kind))
+
+    def run(self, frame: Frame) -> None:
+        for step in self.steps:
+            step(frame)
+
+
+def _writes_state(group: Group) -> bool:
+    return any(out.buffer.kind == "state" for node in group.nodes for out in node.outs) or any(
+        node.words.get("changes") not in (None, False, "keys") for node in group.nodes
+    )
+
+
+def _tell(faults: int) -> None:
+    """Report floating-point errors as NumPy is told to (`numpy.errstate`): calls with the same error make it do so."""
+    if faults & machine.DIVISION:
+        np.divide(1.0, 0.0)
+    if faults & machine.OVERFLOW:
+        np.multiply(1e300, 1e300)
+    if faults & machine.INVALID:
+        np.subtract(np.inf, np.inf)
+
+
+def _with_numbers(nodes: Sequence[Node]) -> list[Node]:
+    """The nodes with operands in the place of numbers, which a call evaluates before the first of each row."""
+    found: list[Node] = []
+    rows: dict[int, _Numbers] = {}
+    writes = Counter(id(out.buffer) for node in nodes for out in node.outs)
+    same: dict[int, Operand] = {}  # by the id of a temporary that is a number: the number
+    for node in nodes:
+        if same and any(x.__class__ is Operand and id(x.buffer) in same for x in node.ins):
+            ins = [x if x.__class__ is not Operand else _instead(x, same) for x in node.ins]
+            node = node.with_ins(ins)
+        if any(x.__class__ is Number for x in node.ins):
+            if node.row not in rows:
+                rows[node.row] = numbers = _Numbers()
+                found.append(numbers.step)
+                numbers.step.row = node.row
+            node = rows[node.row].replaced(node)
+            if node.function is np.positive and node.outs[0].shape == () and writes[id(node.outs[0].buffer)] == 1:
+                (out,), (x,) = node.outs, node.ins
+                if out.buffer.kind == "temporary" and x.__class__ is Operand and x.dtype == out.dtype:
+                    same[id(out.buffer)] = x
+        found.append(node)
+        if node.words.get("is_begin"):  # the numbers of the step, before it changes something
+            rows[node.row] = numbers = _Numbers()
+            found.append(numbers.step)
+            numbers.step.row = node.row
+    for numbers in rows.values():
+        numbers.end()
+    return [node for node in found if node.function.__class__ is not _Numbers or node.outs]
+
+
+def _instead(x: Operand, same: dict[int, Operand]) -> Operand:
+    number = same.get(id(x.buffer))
+    return x if number is None else Operand(number.buffer, number.offset, x.shape, x.strides, x.dtype)
+
+
+class _Numbers:
+    """The numbers of a row, which a call writes to memory in each dtype in which they are used."""
+
+    def __init__(self) -> None:
+        self._numbers: list[Number] = []
+        self._known: dict[Any, Operand] = {}
+        self._memory: dict[Any, Any] = {}
+        self._buffers: dict[Any, Buffer] = {}
+        self.step = Node("python", self, (), ())
+
+    def replaced(self, node: Node) -> Node:
+        """A node with operands in the place of numbers."""
+        ins = list(node.ins)
+        for i, x in enumerate(ins):
+            if x.__class__ is Number:
+                dtype = node.dtypes[i]
+                if (x.text, dtype) not in self._known:
+                    k = len(self._numbers)
+                    if k >= _MOST_NUMBERS:
+                        raise Refused("many numbers that are other in each step")
+                    if dtype not in self._memory:
+                        memory = self._memory[dtype] = np.zeros(_MOST_NUMBERS, dtype)
+                        self._buffers[dtype] = Buffer("number", memory, memory)
+                    self._numbers.append(x)
+                    self._known[x.text, dtype] = Operand(self._buffers[dtype], k * dtype.itemsize, (), (), dtype)
+                ins[i] = self._known[x.text, dtype]
+        return node.with_ins(ins)
+
+    def end(self) -> None:
+        self._values: Any = evaluated(self._numbers)
+        self.step.outs = tuple(self._known.values())
+        self._writes = [(whole[: len(self._numbers)]) for whole in self._memory.values()]
+
+    def __call__(self, frame: Frame) -> None:
+        values = self._values()
+        for whole in self._writes:
+            whole[:] = values
+
+
+# -- nodes as calls of NumPy -------------------------------------------------------------------------------------------
+def _call_of(node: Node, memory: Memory) -> Callable[[Frame], Any]:
+    """A node as a call of NumPy with arrays that stay where they are, if they can."""
+    if node.kind == "python":
+        made = node.words.get("bind")
+        found: Callable[[Frame], Any] = node.function if made is None else made(memory)
+        return found
+    readers = [memory.reader(x) if x.__class__ is Operand else _constant(x) for x in (*node.ins, *node.outs)]
+    arrays = [node.words["arrays"][axis] for axis in node.words["arrays"]] if "arrays" in node.words else []
+    indices = [memory.reader(x) for x in arrays]
+    call = _CALLS[node.kind](node)
+
+    def step(frame: Frame) -> None:
+        call(*[read(frame) for read in readers], *[read(frame) for read in indices])
+
+    return step
+
+
+def _constant(x: Constant) -> Callable[[Frame], Any]:
+    value = np.asarray(x.value).astype(x.dtype)[()]
+    return lambda frame: value
+
+
+def _ufunc(node: Node) -> Callable[..., Any]:
+    function, of = node.function, node.dtypes
+    if function is np.positive:
+        return lambda x, out: np.copyto(out, x, casting="unsafe")
+    if function is np.where:
+        return lambda c, x, y, out: np.copyto(out, np.where(c, x, y), casting="unsafe")
+    return lambda *xs: function(*xs[:-1], out=xs[-1], signature=of, casting="unsafe")
+
+
+def _reduce(node: Node) -> Callable[..., Any]:
+    function, axes = node.function, node.words["axes"]
+    if function in (np.argmax, np.argmin):
+        return lambda x, out: np.copyto(out, function(x, axis=axes[0], keepdims=True))
+    return lambda x, out: function.reduce(x, axis=axes, keepdims=True, out=out)
+
+
+def _product(node: Node) -> Callable[..., Any]:
+    function = node.function
+
+    def make(a: Any, b: Any, out: Any) -> None:
+        out[...] = function(a, b)
+
+    return make
+
+
+def _key(node: Node, indices: Sequence[Any], ndim: int) -> tuple[Any, ...]:
+    axes = list(node.words["arrays"])
+    return tuple(indices[axes.index(d)] if d in axes else slice(None) for d in range(ndim))
+
+
+def _gather(node: Node) -> Callable[..., Any]:
+    n = len(node.ins)
+
+    def make(*xs: Any) -> None:
+        x, out, indices = xs[0], xs[n], xs[n + 1 :]
+        out[...] = x[_key(node, indices, x.ndim)]
+
+    return make
+
+
+def _scatter(node: Node) -> Callable[..., Any]:
+    n, adds = len(node.ins), node.kind == "add_at"
+
+    def make(*xs: Any) -> None:
+        value, x, indices = xs[0], xs[n], xs[n + 1 :]
+        if adds:
+            np.add.at(x, _key(node, indices, x.ndim), value)
+        else:
+            x[_key(node, indices, x.ndim)] = value
+
+    return make
+
+
+def _guard(node: Node) -> Callable[..., Any]:
+    expected = node.words["value"]
+
+    def make(x: Any) -> None:
+        if bool(x) is not expected:
+            raise Departed
+
+    return make
+
+
+def _loop(node: Node) -> Callable[..., Any]:
+    n, order, function = len(node.ins), node.words["order"], node.function
+    places, counts = [], [0, n]
+    for is_written in order:
+        places.append(counts[is_written])
+        counts[is_written] += 1
+
+    def make(*xs: Any) -> None:
+        if function(*[xs[k] for k in places]) is False:
+            raise Departed
+
+    return make
+
+
+_CALLS: dict[str, Callable[[Node], Callable[..., Any]]] = {
+    "ufunc": _ufunc, "reduce": _reduce, "product": _product, "gather": _gather, "scatter": _scatter,
+    "add_at": _scatter, "guard": _guard, "loop": _loop,
+}  # fmt: skip

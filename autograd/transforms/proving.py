@@ -1,0 +1,120 @@
+"""Proving: a program is used only if it leaves the bits of the step itself, for the recorded values and for others.
+
+The state before the recorded run is given back, the program runs, and all that the step can reach must be what the
+recorded run has left. Then the step itself runs once more from a state with other values, in arguments, parameters,
+the state of optimizers and arrays of the program, and the program must leave the same. On several ranks, where the step
+may communicate, the program gets what the calls of Python have given in the recorded run, and results and gradients are
+compared.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from ..compiler.nodes import Refused
+from ..compiler.program import Departed
+from ..engine.pytree import flatten
+from ..engine.state import state
+from ..optim.base import Optimizer
+from .guards import Form
+from .memory import Beside, Left, Memory
+from .reach import Reach
+from .recorder import Recorder
+from .tracing import TracedRun, traced_run
+
+__all__ = ["proved_run"]
+
+
+def proved_run(
+    step: Callable[..., Any], form: Form, given: Form, recorder: Recorder, results: Sequence[Any], found: Sequence[Any],
+    before: Memory, roots: Sequence[tuple[str, Any]], is_close: bool = False,
+) -> tuple[TracedRun | None, str]:  # fmt: skip
+    """A recorded step as a program that is proved, or None and why there is none. The state stays as it is.
+
+    Parameters
+    ----------
+    form, given : Form
+        The arguments, and the copies that the recorded run had.
+    found : sequence
+        The results of the run.
+    before : Memory
+        Taken before it.
+    roots : sequence
+        Of the step; see `Reach`.
+    is_close : bool
+        Whether values may differ by rounding.
+    """
+    start = perf_counter()
+    reach = Reach(roots)
+    left = Left(reach, found)
+    after = Memory(reach)
+    try:
+        with warnings.catch_warnings(), np.errstate(all="ignore"):
+            warnings.simplefilter("ignore")
+            before.give_back()
+            made, why = traced_run(recorder, results, given.arrays, is_close)
+            if made is None:
+                return None, why
+            before.give_back()
+            why = _fault(made, form, left, is_close)
+            for seed, is_far in ((1, False), (2, True)):
+                if not why and state.distribution.is_alone:
+                    why = _fault_of_others(made, step, form.other(seed, is_far), before, roots, is_close)
+            made.seconds = perf_counter() - start
+            return (None, why) if why else (made, "")
+    except Refused as error:
+        return None, str(error)
+    finally:
+        after.give_back()
+
+
+def _fault(made: TracedRun, form: Form, left: Left, is_close: bool) -> str:
+    """The first difference between the program and the recorded run; "" if there is none."""
+    try:
+        if state.distribution.is_alone:
+            other = left.difference(made(*form.arrays), is_close=is_close)
+        else:
+            other = left.difference_of_results(made.without_calls(*form.arrays))
+    except Departed:
+        return "a decision on data is not the recorded one"
+    return other and f"another value: {other}"
+
+
+def _fault_of_others(
+    made: TracedRun, step: Callable[..., Any], other: Form, before: Memory, roots: Sequence[tuple[str, Any]],
+    is_close: bool,
+) -> str:  # fmt: skip
+    """The first difference between the program and the step for other values; "" if there is none."""
+    before.give_back()
+    reach = Reach(roots)
+    _move(reach)
+    start = Memory(reach)
+    try:
+        with Beside():
+            result = step(*other.structure.rebuild(other.leaves))
+    except Exception:  # a check of the program, an index out of range
+        return ""
+    left = Left(reach, flatten(result)[0])
+    start.give_back()
+    try:
+        path = left.difference(made(*other.arrays), is_close=is_close)
+    except Departed:
+        return ""
+    return path and f"another value where arguments and state have others: {path}"
+
+
+def _move(reach: Reach) -> None:
+    """Give parameters, the state of optimizers, and arrays of the program other values."""
+    random = np.random.default_rng(1)
+    arrays = [leaf.array for leaf in reach.leaves.values()] + list(reach.arrays.values())
+    for x in reach.objects:
+        if isinstance(x, Optimizer):
+            arrays += [v for values in x.state_lists() for v in values]
+    for x in {id(x): x for x in arrays if isinstance(x, np.ndarray) and x.dtype.kind == "f"}.values():
+        if x.flags.writeable and x.size:
+            x *= np.asarray(random.uniform(0.9, 1.1, x.shape), x.dtype)

@@ -1,0 +1,789 @@
+"""Tracing: the rows of a recorded step as nodes of a program, by running their functions on traced arrays.
+
+Each row's function runs once more, with the values of the recorded run, and must give the bits that it gave then. What
+cannot be traced stays a call of Python, on the same memory. Gradients are new memory in each step. The step of an
+optimizer is traced like any other function: its state is put in the place of arrays of the program, and the numbers
+that Python computes anew in each step, such as a rate, in the place of numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from operator import getitem, setitem
+from typing import Any
+
+import numpy as np
+
+from ..compiler.nodes import Node, Operand, Refused
+from ..compiler.numbers import Number, evaluated
+from ..compiler.program import Departed, Frame, Memory, Program
+from ..compiler.trace import Trace, Traced, like, operand_of, real, tracing
+from ..engine.leaves import Leaf
+from ..engine.state import state
+from ..engine.tensor import Tensor
+from ..errors import SITES, RingtapeError
+from ..optim.base import Optimizer, remove_gradients, whole_step
+from ..random.keys import get_state, set_state
+from .recorder import Held, Named, Recorder, Row, Slot, accumulate, adopt, read, view
+
+__all__ = ["TracedStep"]
+
+_MOST_TRIES = 16
+_FAILURES = (Refused, TypeError, ValueError, AttributeError, IndexError, KeyError, RingtapeError, AssertionError)
+
+
+class Opaque:
+    """A value that Python makes in each step, and that is no array: it is a part of the result of a row."""
+
+    def __init__(self, slot: int, path: tuple[int, ...] = ()):
+        self.slot, self.path = slot, path
+
+    def value(self, frame: Frame) -> Any:
+        found = frame.values[self.slot]
+        for k in self.path:
+            found = found[k]
+        return found
+
+
+class Barred(Exception):
+    """Another row must stay a call of Python, too."""
+
+    def __init__(self, slot: int):
+        self.slot = slot
+
+
+class TracedStep:
+    """The nodes of a recorded step.
+
+    Parameters
+    ----------
+    recorder : Recorder
+        Of the run. The program's state is that of before the run.
+    results : sequence
+    inputs : sequence of ndarray
+        The arrays of the arguments in the run.
+    barred : set of int
+        Slots of rows that are not traced.
+
+    Attributes
+    ----------
+    whys : dict
+        By the number of a row: why it stays a call of Python.
+    """
+
+    def __init__(self, recorder: Recorder, results: Sequence[Any], inputs: Sequence[Any], barred: set[int]):
+        self.rows = recorder.rows
+        self.trace = Trace()
+        self.barred = barred
+        self.whys: dict[int, str] = {}
+        self.cleared: dict[int, Leaf] = {}  # leaves whose gradients the step removes
+        self.gradients: dict[int, tuple[Leaf, Traced]] = {}
+        self.buffers: list[Any] = []  # of all gradients
+        self.leaves: dict[int, tuple[Leaf, Any]] = {}  # whose arrays are bound
+        self.bound: list[tuple[dict[str, Any], str, int, Any]] = []  # items of lists of optimizers that are bound, too
+        self.optimizers: list[tuple[Optimizer, Any]] = []  # those that are traced, and what decides on their updates
+        self._env: dict[int, Any] = {}
+        self._given: Any = [], []  # the gradients that leaves have got, and leaves without
+        self._lost = False  # whether Python may have changed gradients
+        self._alone = _uses_of(self.rows, results)
+        self.inputs = [x if isinstance(x, np.ndarray) else np.asarray(x) for x in inputs]
+        self.numbers: list[Leaf] = []  # leaves whose arrays are numbers of NumPy, which are arguments, too
+        self._number_of: dict[int, Traced] = {}
+        self._stale = False  # whether Python may have changed parameters
+        for i, x in enumerate(self.inputs):
+            if x.dtype.kind not in "fiub" or not x.dtype.isnative:
+                raise Refused(f"an argument of {x.dtype}")
+            self._env[i] = self.trace.new(x, "argument", key=i)
+        for i, row in enumerate(self.rows):
+            self.trace.row = i
+            self._row(i, row)
+        self.trace.row = len(self.rows)
+        self._flush()
+        self.results = [self._result(x) for x in results]
+
+    def program(self, is_close: bool) -> Program:
+        kept: list[Operand] = []
+        _operands_in(tuple(x for x, _, _ in self.results), kept)
+        kept += [operand_of(g._value, g._buffer) for _, g in self.gradients.values()]
+        return Program(self.trace.nodes, kept, self.inputs, self.buffers, self.trace.quiet, is_close)
+
+    # -- rows --------------------------------------------------------------------------------------------------------
+    def _row(self, i: int, row: Row) -> None:
+        function = row.function
+        if function is read:
+            self._put(row, self._leaf(row.args[0]))
+        elif function is remove_gradients:
+            for leaf in row.args:
+                self.cleared[id(leaf)] = leaf
+                self.gradients.pop(id(leaf), None)
+        elif function is accumulate or function is adopt:
+            self._accumulate(row)
+        elif function is whole_step and row.slot not in self.barred and not self._lost:
+            start, given = len(self.trace.nodes), self._given
+            try:
+                _Stepper(self, row).trace()
+            except _FAILURES as error:
+                del self.trace.nodes[start:]
+                self._given = given
+                self._python(i, row, error)
+        elif row.changes or row.slot in self.barred:
+            self._python(i, row, Refused("it changes something besides its result" if row.changes else "is barred"))
+        else:
+            start = len(self.trace.nodes)
+            try:
+                value = self._traced(row)
+                self._require(row, value)
+                self._put(row, value)
+            except Barred:
+                raise
+            except _FAILURES as error:
+                if any(out.buffer.kind != "temporary" or _is_older(out, self.trace.nodes, start)
+                       for node in self.trace.nodes[start:] for out in node.outs):  # fmt: skip
+                    raise Barred(row.slot) from error  # it has written to what other rows have made
+                del self.trace.nodes[start:]
+                self._python(i, row, error)
+
+    def _traced(self, row: Row) -> Any:
+        """The result of a row's function on traced arrays."""
+        args, words = self._resolved(row.args), self._resolved(row.words)
+        if row.function is view:
+            x, shape, dtype, offset, strides = args
+            return x._on(np.ndarray(shape, dtype, x._value, offset, strides))
+        start = len(self.trace.nodes)
+        with tracing(self.trace):
+            value = row.function(*args, **words)
+        is_own = not str(getattr(row.function, "__module__", "")).startswith("autograd.")
+        if is_own and any(node.kind == "guard" for node in self.trace.nodes[start:]):
+            raise Refused("a function of the program decides on values")
+        if row.expected:
+            if value != row.value:
+                raise Refused("a decision on data is another one")
+            return None
+        return value
+
+    def _require(self, row: Row, value: Any) -> None:
+        """Refuse a result that has other bits, or another form, than in the recorded run."""
+        known = row.value
+        if isinstance(known, tuple) and isinstance(value, tuple) and known:
+            known, value = known[0], value[0]  # what it keeps for backward may have been written since
+        if isinstance(known, np.ndarray | np.generic) and known.__class__ in (np.ndarray, type(known)):
+            mine = real(value)
+            if not isinstance(mine, np.ndarray | np.generic):
+                raise Refused("another kind of result")
+            if mine.dtype != known.dtype or mine.shape != known.shape:
+                raise Refused("a result of another form")
+            if isinstance(known, np.ndarray) and known.size and _steps(mine) != _steps(known):
+                raise Refused("a result in another order of memory")
+            if mine.tobytes() != known.tobytes():
+                raise Refused("a result with other bits")
+
+    def _put(self, row: Row, value: Any) -> None:
+        if row.expected:
+            return
+        self._env[row.slot] = value
+        for path, at in row.parts.items():
+            part = value
+            for k in path:
+                part = Opaque(part.slot, (*part.path, k)) if type(part) is Opaque else part[k]
+            self._env[at] = part
+
+    def _resolved(self, x: Any) -> Any:
+        """Arguments of a row with traced arrays."""
+        kind = x.__class__
+        if kind is Slot:
+            found = self._env[x.at]
+            if type(found) is Opaque or _holds_opaque(found):
+                raise Refused("a value that Python makes")
+            return found
+        if kind is tuple:
+            return tuple(map(self._resolved, x))
+        if kind is list:
+            return list(map(self._resolved, x))
+        if kind is dict:
+            return {key: self._resolved(value) for key, value in x.items()}
+        if kind is Held:
+            return Tensor(self._resolved(x.array), x.layout)
+        if kind is Named:
+            return x.kind(*map(self._resolved, x.parts))
+        if kind is slice:
+            return slice(self._resolved(x.start), self._resolved(x.stop), self._resolved(x.step))
+        return self.trace.constant(x) if kind is np.ndarray and x.dtype.kind in "fiub" else x
+
+    def _leaf(self, leaf: Leaf) -> Traced:
+        array = leaf.array
+        if self._stale:
+            raise Refused("a parameter is read after Python may have changed it")
+        if isinstance(array, np.generic) and array.dtype.kind in "fiub":
+            if id(leaf) not in self._number_of:
+                self.inputs.append(np.asarray(array))
+                self.numbers.append(leaf)
+                made = self.trace.new(self.inputs[-1], "argument", key=len(self.inputs) - 1)
+                self._number_of[id(leaf)] = Traced(self.trace, made._value, made._buffer, True)
+            return self._number_of[id(leaf)]
+        if array.__class__ is not np.ndarray:
+            raise Refused(f"a leaf whose array is a {type(array).__name__}")
+        self.leaves[id(leaf)] = leaf, array
+        return self.trace.state(array)
+
+    # -- gradients ---------------------------------------------------------------------------------------------------
+    def _accumulate(self, row: Row) -> None:
+        leaf, ct = row.args[0], self._resolved(row.args[1])
+        array = leaf.array
+        known = self.gradients.get(id(leaf))
+        if self._lost or (known is None and id(leaf) not in self.cleared):
+            raise Refused("a gradient is added to that of an earlier call")
+        if type(ct) is not Traced or ct.shape != array.shape:
+            raise Refused("a cotangent of another form")
+        if not isinstance(row.value, np.ndarray | np.generic) or row.value.dtype != array.dtype:
+            raise Refused("a gradient of another form")
+        if known is not None:
+            total = known[1]
+            with tracing(self.trace):
+                total += ct
+            self._put(row, total)
+            return
+        buffer = ct._buffer
+        is_own = (
+            buffer.kind == "temporary" and isinstance(row.value, np.ndarray) and row.args[1].__class__ is Slot
+            and self._alone.get(row.args[1].at) == 1
+            and ct.dtype == array.dtype and ct._value.strides == row.value.strides and ct.nbytes == buffer.size
+            and not any(o.buffer is buffer for node in self.trace.nodes if node.kind == "python" for o in node.outs)
+        )  # fmt: skip
+        if is_own:
+            buffer.kind, found = "gradient", ct
+            buffer.base = ct._value
+        else:
+            found = self.trace.new(np.empty_like(row.value), "gradient")
+            found._is_scalar = isinstance(row.value, np.generic)
+            found._value[...] = ct._value
+            self.trace.copy(operand_of(found._value, found._buffer), self.trace.operand(ct))
+        found._buffer.key = leaf
+        self.buffers.append(found._buffer)
+        self.gradients[id(leaf)] = leaf, found
+        self._put(row, found)
+
+    # -- calls of Python ---------------------------------------------------------------------------------------------
+    def _python(self, i: int, row: Row, error: Exception) -> None:
+        self.whys[i] = f"{row.name} at {row.line}: {error}"
+        args, words = self._template(row.args), self._template(row.words)
+        outs: list[tuple[tuple[int, ...], Traced]] = []
+        changed: list[tuple[Leaf, Traced]] = []
+        if row.changes is True:
+            self._flush()
+            changed = self._changed(row)
+        value = None if row.expected else self._outputs(row.value, row.slot, (), outs)
+        reads: list[Operand] = []
+        _operands_in((args, words), reads)
+        function, slot, expected = row.function, row.slot, row.expected
+        known = row.value
+        keeps = not row.expected and _has_opaque(value)
+        call = _from(row)
+
+        def bind(memory: Memory) -> Callable[[Frame], Any]:
+            get_args, get_words = _getter(args, memory), _getter(words, memory)
+            given = [(leaf, memory.reader(operand_of(g._value, g._buffer))) for leaf, g in changed]
+            writes = [(path, memory.reader(operand_of(x._value, x._buffer))) for path, x in outs]
+
+            def step(frame: Frame) -> None:
+                if frame.recorded is None:
+                    found = call(function, *get_args(frame), **get_words(frame))
+                else:
+                    found = frame.recorded[i]
+                if expected:
+                    if found != known:
+                        raise Departed
+                    return
+                for leaf, write in given:
+                    own, now = write(frame), leaf._grad
+                    own[...] = getattr(now, "array", now)
+                    leaf._grad = own
+                if keeps:
+                    frame.values[slot] = found
+                for path, write in writes:
+                    part = found
+                    for k in path:
+                        part = part[k]
+                    write(frame)[...] = part
+
+            return step
+
+        written = [x for _, x in (*outs, *changed)]
+        reads += [operand_of(x._value, x._buffer) for _, x in changed]
+        self.trace.add("python", row.name, tuple(operand_of(x._value, x._buffer) for x in written), (), reads=reads,
+                       bind=bind, changes=row.changes)  # fmt: skip
+        if not row.expected:
+            self._put(row, value)
+
+    def _changed(self, row: Row) -> list[tuple[Leaf, Traced]]:
+        """The gradients that a call of Python may change, with what it makes of them in the recorded run."""
+        if not self.gradients:
+            return []
+        if not state.distribution.is_alone or any(g._is_scalar for _, g in self.gradients.values()):
+            self._lost = self._stale = True
+            return []
+        before = [array.copy() for _, array in self.leaves.values()]
+        for leaf, g in self.gradients.values():
+            leaf._grad, leaf.used = g._value.copy("K"), None
+        with np.errstate(all="ignore"):
+            row.function(*_plain_of(row.args), **_plain_of(row.words))
+        if any(x.tobytes() != array.tobytes() for x, (_, array) in zip(before, self.leaves.values(), strict=True)):
+            self._stale = True
+        for leaf, g in self.gradients.values():
+            now = getattr(leaf._grad, "array", leaf._grad)
+            if not isinstance(now, np.ndarray) or now.shape != g.shape or now.dtype != g.dtype:
+                raise Refused("Python gives a gradient another form")
+            g._value[...] = now
+        return list(self.gradients.values())
+
+    def _flush(self) -> None:
+        """Give leaves their gradients, so that Python can read them."""
+        now = list(self.gradients.values()), list(self.cleared.values())
+        known = [(id(leaf), id(g)) for leaf, g in now[0]], [id(leaf) for leaf in now[1]]
+        if known == self._given:
+            return
+        self._given = known
+        reads = [operand_of(g._value, g._buffer) for _, g in now[0]]
+        self.trace.add("python", "gradients", (), (), reads=reads, bind=lambda memory: _giver(memory, *now))
+
+    def _outputs(self, x: Any, slot: int, path: tuple[int, ...], outs: list[Any]) -> Any:
+        """The result of a call of Python: its arrays are copied to memory, the rest stays with Python."""
+        if isinstance(x, np.ndarray | np.generic) and x.dtype.kind in "fiub" and x.dtype.isnative:
+            if isinstance(x, np.ndarray):
+                x = like(x)[0] if x.size else np.array(x)
+            found = self.trace.new(x)
+            outs.append((path, found))
+            return found
+        if x.__class__ is tuple or x.__class__ is list:
+            return x.__class__(self._outputs(part, slot, (*path, k), outs) for k, part in enumerate(x))
+        return None if x is None else Opaque(slot, path)
+
+    def _template(self, x: Any) -> Any:
+        """Arguments of a call of Python, with operands in the place of arrays."""
+        kind = x.__class__
+        if kind is Slot:
+            return self._template_of(self._env[x.at], x.at)
+        if kind is tuple or kind is list:
+            return kind(map(self._template, x))
+        if kind is dict:
+            return {key: self._template(value) for key, value in x.items()}
+        if kind is Held:
+            return _Held(self._template(x.array), x.layout)
+        if kind is Named:
+            return Named(x.kind, tuple(map(self._template, x.parts)))
+        if kind is slice:
+            return _Slice(self._template(x.start), self._template(x.stop), self._template(x.step))
+        return x
+
+    def _template_of(self, x: Any, slot: int) -> Any:
+        """A value of the trace as an argument of Python."""
+        kind = type(x)
+        if kind is Traced:
+            found = operand_of(x._value, x._buffer)
+            return _Scalar(found) if x._is_scalar else found
+        if kind is tuple or kind is list:
+            return kind(self._template_of(part, slot) for part in x)
+        if kind is Opaque or x is None or isinstance(x, bool | int | float | str | np.ndarray | np.generic):
+            return x
+        cells = getattr(x, "__closure__", None) or ()
+        if callable(x) and not any(type(cell.cell_contents) in (Traced, tuple, list) for cell in cells):
+            return x
+        raise Barred(slot)
+
+    # -- results -----------------------------------------------------------------------------------------------------
+    def _result(self, x: Any) -> tuple[Any, Any, int]:
+        """Operand or constant, layout ("" for no Tensor), and place of a result."""
+        if x.__class__ is Held:
+            found = self._template(x.array)
+            return found, x.layout, x.node
+        return self._template(x), "", 0
+
+
+def _from(row: Row) -> Callable[..., Any]:
+    """A function that calls another one from the line of a row, which errors and warnings name."""
+    space: dict[str, Any] = {SITES: {2: row.site}}
+    exec(compile("def call(f, *args, **words):\n    return f(*args, **words)", "<captured step>", "exec"), space)
+    found: Callable[..., Any] = space["call"]
+    return found
+
+
+def _giver(memory: Memory, gradients: Sequence[Any], cleared: Sequence[Leaf]) -> Callable[[Frame], None]:
+    """A function that gives leaves the gradients of a frame."""
+    fields = [(leaf, *memory.gradient(g._buffer)) for leaf, g in gradients]
+    scalars = {id(leaf) for leaf, g in gradients if g._is_scalar}
+    numbers = [(leaf, name) for leaf, name, _ in fields if id(leaf) in scalars]
+    pairs = [(leaf, name) for leaf, name, order in fields if order is None and id(leaf) not in scalars]
+    turned = [(leaf, name, order) for leaf, name, order in fields if order is not None]
+    have = {id(leaf) for leaf, _, _ in fields}
+    others = [leaf for leaf in cleared if id(leaf) not in have]
+
+    def step(frame: Frame) -> None:
+        gradients = frame.gradients
+        for leaf, name in pairs:
+            leaf._grad = gradients[name]
+            leaf.used = None
+        for leaf, name, order in turned:
+            leaf._grad = gradients[name].transpose(order)
+            leaf.used = None
+        for leaf, name in numbers:
+            leaf._grad = gradients[name][()]
+            leaf.used = None
+        for leaf in others:
+            leaf._grad = None
+
+    return step
+
+
+def _plain_of(x: Any) -> Any:
+    """Arguments of a call that changes something; what is traced is no argument of such a call."""
+    if x.__class__ in (Slot, Held, Named):
+        raise Refused("a call that changes something, with an argument that is computed")
+    if x.__class__ in (tuple, list):
+        return x.__class__(map(_plain_of, x))
+    return {key: _plain_of(value) for key, value in x.items()} if x.__class__ is dict else x
+
+
+class _Held:
+    def __init__(self, array: Any, layout: Any):
+        self.array, self.layout = array, layout
+
+
+class _Scalar:
+    """An operand that Python gets as a number of NumPy."""
+
+    def __init__(self, operand: Operand):
+        self.operand = operand
+
+
+class _Slice:
+    def __init__(self, *parts: Any):
+        self.parts = parts
+
+
+def _steps(x: Any) -> tuple[int, ...]:
+    return tuple([0 if n == 1 else step for n, step in zip(x.shape, x.strides, strict=True)])
+
+
+def _is_older(out: Operand, nodes: Sequence[Node], start: int) -> bool:
+    """Whether the memory of an operand was written or read before some node."""
+    return any(x.buffer is out.buffer for node in nodes[:start] for x in (*node.outs, *node.reads))
+
+
+def _uses_of(rows: Sequence[Row], results: Sequence[Any]) -> dict[int, int]:
+    """How often each slot is used."""
+    from .recorder import slots_in
+
+    uses: dict[int, int] = {}
+    for row in rows:
+        for at in slots_in((row.args, row.words)):
+            uses[at] = uses.get(at, 0) + 1
+    for at in slots_in(list(results)):
+        uses[at] = uses.get(at, 0) + 1
+    return uses
+
+
+def _holds_opaque(x: Any) -> bool:
+    return type(x) in (tuple, list) and any(type(part) is Opaque or _holds_opaque(part) for part in x)
+
+
+_has_opaque = lambda x: type(x) is Opaque or _holds_opaque(x)
+
+
+def _operands_in(x: Any, found: list[Operand]) -> None:
+    kind = type(x)
+    if kind is Operand:
+        found.append(x)
+    elif kind is _Scalar:
+        found.append(x.operand)
+    elif kind is tuple or kind is list:
+        for part in x:
+            _operands_in(part, found)
+    elif kind is dict:
+        for part in x.values():
+            _operands_in(part, found)
+    elif kind in (_Held, Named, _Slice):
+        _operands_in((x.array,) if kind is _Held else x.parts, found)
+
+
+def _getter(x: Any, memory: Memory) -> Callable[[Frame], Any]:
+    """A function of the frame that returns an argument of Python."""
+    kind = type(x)
+    if kind is Operand:
+        return memory.reader(x)
+    if kind is _Scalar:
+        read_one: Any = memory.reader(x.operand)
+        return lambda frame: read_one(frame)[()]
+    if kind is Opaque:
+        found: Callable[[Frame], Any] = x.value
+        return found
+    if kind in (tuple, list, dict, _Held, Named, _Slice):
+        return _container(x, memory)
+    return lambda frame: x
+
+
+def _container(x: Any, memory: Memory) -> Callable[[Frame], Any]:
+    kind: Any = type(x)
+    if kind is dict:
+        of: Any = {key: _getter(part, memory) for key, part in x.items()}
+        return lambda frame: {key: get(frame) for key, get in of.items()}
+    if kind is _Held:
+        array, layout = _getter(x.array, memory), x.layout
+        return lambda frame: Tensor(array(frame), layout)
+    gets = [_getter(part, memory) for part in (x if kind in (tuple, list) else x.parts)]
+    if kind is Named:
+        return lambda frame: x.kind(*[get(frame) for get in gets])
+    if kind is _Slice:
+        return lambda frame: slice(*[get(frame) for get in gets])
+    return lambda frame: kind([get(frame) for get in gets])
+
+
+def _item(own: dict[str, Any], name: str, i: int) -> Any:
+    return own[name][i]
+
+
+# -- optimizers --------------------------------------------------------------------------------------------------------
+class _Stepper:
+    """Traces the step of an optimizer."""
+
+    def __init__(self, step: TracedStep, row: Row):
+        self.step, self.trace_, self.row, (self.optimizer, self.keep) = step, step.trace, row, row.args
+        self._undo: list[Callable[[], Any]] = []
+        self._arrays: list[tuple[Any, Any, Traced]] = []  # container, key, and what stood there
+        self._counts: list[tuple[str, int, Any]] = []
+
+    def trace(self) -> None:
+        optimizer = self.optimizer
+        if optimizer.run_updates is not None or optimizer.rounding is not None or not isinstance(optimizer, Optimizer):
+            raise Refused("the updates of this optimizer are made elsewhere")
+        if type(optimizer).step is not Optimizer.step:
+            raise Refused("the optimizer has a step of its own")
+        gradients = [self._gradient(p) for p in optimizer.parameters]
+        self._begin()
+        self.step.optimizers.append((optimizer, optimizer.form()))
+        optimizer._advance()
+        try:
+            self._replace()
+            with tracing(self.trace_):
+                if optimizer._has_groups:
+                    optimizer._for_each_group(lambda group: optimizer.update_some(group.indices, gradients))
+                else:
+                    Optimizer.update_all(optimizer, gradients)
+            self._collect()
+        finally:
+            for undo in reversed(self._undo):
+                undo()
+
+    def _gradient(self, p: Leaf) -> Any:
+        found = self.step.gradients.get(id(p))
+        if found is not None:
+            return found[1]
+        if p._grad is not None and id(p) not in self.step.cleared:
+            raise Refused("a gradient of an earlier call")
+        return None
+
+    def _begin(self) -> None:
+        """Note the beginning of the step, before which numbers are not those of this step."""
+        optimizer, keep = self.optimizer, self.keep
+        self.step._flush()
+
+        call = _from(self.row)
+
+        def begin(frame: Frame) -> None:
+            if frame.recorded is not None:
+                optimizer._advance()
+                return
+            call(optimizer._begin)
+            call(optimizer._note_use, keep)
+
+        self.trace_.add("python", begin, (), (), changes=True, is_begin=True)
+
+    def _replace(self) -> None:
+        """Put traced arrays in the place of parameters and state, and `Number` in the place of numbers."""
+        optimizer, trace = self.optimizer, self.trace_
+        for p in optimizer.parameters:
+            array = p.array
+            if array.__class__ is not np.ndarray or not array.flags.writeable:
+                raise Refused("a parameter that is not a writeable array")
+            self.step.leaves[id(p)] = p, array
+            made = trace.state(array)
+            self._undo.append(partial(setattr, p, "array", array))
+            p.array = made
+            self._arrays.append((p, "array", made))
+        for name, x in list(vars(optimizer).items()):
+            is_state = x.__class__ is list and len(x) == len(optimizer.parameters) and name != "parameters"
+            if is_state and (name in optimizer._saved or all(isinstance(v, np.ndarray | int | None) for v in x)):
+                self._replace_items(name, x)
+        for holder in (optimizer, *optimizer._groups):
+            own = vars(optimizer) if holder is optimizer else holder.own
+            for name in ("lr", "steps"):
+                if own.get(name).__class__ in (int, float):
+                    value = own[name]
+                    own[name] = Number.of(value, partial(getitem, own, name))
+                    self._undo.append(partial(setitem, own, name, value))
+
+    def _replace_items(self, name: str, x: list[Any]) -> None:
+        kept, own = list(x), vars(self.optimizer)
+        self._undo.append(lambda: x.__setitem__(slice(None), kept))
+        for i, item in enumerate(kept):
+            if item.__class__ is np.ndarray:
+                x[i] = self.trace_.state(item)
+                self._arrays.append((x, i, x[i]))
+                self.step.bound.append((own, name, i, item))
+            elif item.__class__ is int:
+                x[i] = Number.of(item, partial(_item, own, name, i))
+                self._counts.append((name, i, x[i]))
+            elif item is not None and item.__class__ is not float:
+                raise Refused(f"state of an optimizer that is a {type(item).__name__}")
+
+    def _collect(self) -> None:
+        """Note what the step has put in the place of arrays and numbers."""
+        trace = self.trace_
+        for holder, key, made in self._arrays:
+            now = holder.array if key == "array" else holder[key]
+            if now is made:
+                continue
+            if type(now) is not Traced or now.shape != made.shape or now.dtype != made.dtype:
+                raise Refused("state of an optimizer that changes its form")
+            if not operand_of(now._value, now._buffer).is_at(operand_of(made._value, made._buffer)):
+                made._value[...] = now._value
+                trace.copy(operand_of(made._value, made._buffer), trace.operand(now))
+        numbers: list[Number] = []
+        places: list[tuple[str, int]] = []
+        own = vars(self.optimizer)
+        for name, i, made in self._counts:
+            now = own[name][i]
+            if now is not made:
+                numbers.append(now if type(now) is Number else Number(now, repr(now), {}))
+                places.append((name, i))
+        values = evaluated(numbers)
+        if values is not None:
+
+            def count(frame: Frame) -> None:
+                for (name, i), value in zip(places, values(), strict=True):
+                    own[name][i] = value
+
+            trace.add("python", count, (), (), changes=True)
+
+
+def _aligned(x: Any) -> Any:
+    x = np.asarray(x)
+    return x if x.flags.aligned else like(x)[0]
+
+
+# -- a run of a traced step --------------------------------------------------------------------------------------------
+class TracedRun:
+    """A traced step as a function of the arrays of its arguments.
+
+    Attributes
+    ----------
+    step : TracedStep
+    program : Program
+    seconds : float
+        It took to trace, compile and prove the step.
+    """
+
+    seconds = 0.0
+
+    def __init__(self, step: TracedStep, program: Program):
+        self.step, self.program = step, program
+        self._results = [self._reader(x) for x in step.results]
+        self._draws = any(row.changes == "keys" for row in step.rows)
+
+    def _reader(self, result: tuple[Any, Any, int]) -> Callable[[Frame], Any]:
+        x, layout, node = result
+        memory = self.program.memory
+        if x.__class__ is not Operand:
+            get = _getter(x, memory)
+            return get if layout == "" else lambda frame: Tensor(get(frame), layout, None, node)
+        read = memory.reader(x)
+        if layout == "":
+            return lambda frame: read(frame).copy()
+        return lambda frame: Tensor(read(frame).copy(), layout, None, node)
+
+    def _all(self, arrays: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The arguments, and the leaves that are numbers, as arrays that machine code can read."""
+        if self.step.numbers:
+            arrays = (*arrays, *[leaf.array for leaf in self.step.numbers])
+        for x in arrays:
+            if x.__class__ is not np.ndarray or not x.flags.aligned:
+                return tuple([_aligned(x) for x in arrays])
+        return arrays
+
+    def __call__(self, *arrays: Any) -> list[Any]:
+        arrays = self._all(arrays)
+        program = self.program
+        frame = program.frame(arrays)
+        if self._draws:
+            keys = get_state()
+            try:
+                program.run(frame)
+            except Departed:
+                set_state(keys)
+                raise
+        else:
+            program.run(frame)
+        return [read(frame) for read in self._results]
+
+    def __str__(self) -> str:
+        calls = "".join(f"\n  stays a call of Python: {why}" for why in self.step.whys.values())
+        calls += "".join(f"\n  stays a call of NumPy: {why}" for why in dict.fromkeys(self.program.why))
+        return f"{self.program}; made in {self.seconds:.2f} s{calls}"
+
+    def explain(self) -> str:
+        """Each loop and call, with the line of the program where its first operation stands."""
+        rows = self.step.rows
+        found = []
+        for group, line in zip(self.program.plan.groups, self.program.lines(), strict=True):
+            row = group.nodes[0].row
+            found.append(f"{line}   {rows[row].line}" if 0 <= row < len(rows) else line)
+        return "\n".join(found)
+
+    def without_calls(self, *arrays: Any) -> list[Any]:
+        """The results where calls of Python are not made: they give what they gave in the recorded run."""
+        frame = self.program.frame(self._all(arrays))
+        frame.recorded = [row.value for row in self.step.rows]
+        self.program.run(frame)
+        return [read(frame) for read in self._results]
+
+    def with_exact(self, exact: Callable[..., Any]) -> Callable[..., Any]:
+        """This run, or `exact` where an array of the program is another one than when the step was traced."""
+        leaves = list(self.step.leaves.values())
+        bound, optimizers = self.step.bound, self.step.optimizers
+        updated = [p for optimizer, _ in optimizers for p in optimizer.parameters]
+
+        def run(*arrays: Any) -> Any:
+            for leaf, array in leaves:
+                if leaf.array is not array:
+                    return exact(*arrays)
+            for own, name, i, array in bound:
+                if own[name][i] is not array:
+                    return exact(*arrays)
+            for p in updated:
+                if p.uses:  # a tape needs its present value: `step` refuses
+                    return exact(*arrays)
+            for optimizer, form in optimizers:
+                if optimizer.form() != form:
+                    return exact(*arrays)
+            return self(*arrays)
+
+        return run
+
+
+def traced_run(
+    recorder: Recorder, results: Sequence[Any], inputs: Sequence[Any], is_close: bool = False
+) -> tuple[TracedRun | None, str]:
+    """A recorded step as a program, or None and why there is none. The state is that of before the run."""
+    barred: set[int] = set()
+    why = "many rows stay calls of Python"
+    for _ in range(_MOST_TRIES):
+        try:
+            step = TracedStep(recorder, results, inputs, barred)
+            return TracedRun(step, step.program(is_close)), ""
+        except Barred as error:
+            if error.slot in barred:
+                break
+            barred.add(error.slot)
+        except Refused as error:
+            why = str(error)
+            break
+    return None, why
