@@ -19,7 +19,7 @@ from .nodes import Buffer, Constant, Node, Operand, Refused, extent
 from .numbers import Number, evaluated
 from .plan import Group, Plan, along
 
-__all__ = ["Departed", "Frame", "Program"]
+__all__ = ["Departed", "Frame", "Program", "changes_state"]
 
 _ALIGNED = 64
 _MOST_NUMBERS = 4096
@@ -211,10 +211,13 @@ class Program:
         table, is_before = Table(), True
         self.why: list[str] = []
         first_write = next((i for i, group in enumerate(groups) if _writes_state(group)), len(groups))
+        self._first_change: int | None = None  # the first step that changes something
         for i, group in enumerate(groups):
-            if i == first_write and table.rows:
-                self._end(table, True)
-                table, is_before = Table(), False
+            if i == first_write:
+                if table.rows:
+                    self._end(table, True)
+                    table, is_before = Table(), False
+                self._first_change = len(self.steps)
             is_before = is_before and i < first_write
             if not is_before and any(node.kind == "guard" for node in group.nodes):
                 raise Refused("a decision on data after something has changed")
@@ -353,14 +356,34 @@ class Program:
         return Frame(arguments, None if self.memory.kind is None else np.empty((), self.memory.kind))
 
     def run(self, frame: Frame) -> None:
-        for step in self.steps:
+        """Run the program.
+
+        Raises
+        ------
+        Departed
+            A decision on data is another one, and nothing has changed.
+        CaptureError
+            It is another one, and something has changed.
+        """
+        for step in self.steps[: self._first_change]:
             step(frame)
+        if self._first_change is not None:
+            try:
+                for step in self.steps[self._first_change :]:
+                    step(frame)
+            except Departed as error:
+                raise CaptureError(_CHANGED) from error
+
+
+def changes_state(node: Node) -> bool:
+    """Whether a node changes something that is there after the step, besides gradients and the random state."""
+    return any(out.buffer.kind == "state" for out in node.outs) or node.words.get("changes") not in (
+        None, False, "keys"
+    )  # fmt: skip
 
 
 def _writes_state(group: Group) -> bool:
-    return any(out.buffer.kind == "state" for node in group.nodes for out in node.outs) or any(
-        node.words.get("changes") not in (None, False, "keys") for node in group.nodes
-    )
+    return any(map(changes_state, group.nodes))
 
 
 def _tell(faults: int) -> None:

@@ -17,7 +17,7 @@ import numpy as np
 
 from ..compiler.nodes import Node, Operand, Refused
 from ..compiler.numbers import Number, evaluated
-from ..compiler.program import Departed, Frame, Memory, Program
+from ..compiler.program import Departed, Frame, Memory, Program, changes_state
 from ..compiler.trace import Trace, Traced, like, operand_of, real, tracing
 from ..engine.leaves import Leaf
 from ..engine.tensor import Tensor
@@ -148,9 +148,13 @@ class TracedStep:
         start = len(self.trace.nodes)
         with tracing(self.trace):
             value = row.function(*args, **words)
-        is_own = not str(getattr(row.function, "__module__", "")).startswith("autograd.")
-        if is_own and any(node.kind == "guard" for node in self.trace.nodes[start:]):
-            raise Refused("a function of the program decides on values")
+        module = str(getattr(row.function, "__module__", ""))
+        is_own = not module.startswith("autograd.") or module.startswith("autograd.custom.")
+        if any(node.kind == "guard" for node in self.trace.nodes[start:]):
+            if is_own:
+                raise Refused("a function of the program decides on values")
+            if any(map(changes_state, self.trace.nodes[:start])):  # the step itself could not run anew
+                raise Refused("a decision on data after something has changed")
         if row.expected:
             if value != row.value:
                 raise Refused("a decision on data is another one")
