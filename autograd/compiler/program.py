@@ -361,12 +361,17 @@ class Program:
         Raises
         ------
         Departed
-            A decision on data is another one, and nothing has changed.
+            A decision on data is another one, or a call has failed, and nothing has changed.
         CaptureError
-            It is another one, and something has changed.
+            A decision is another one, and something has changed.
         """
-        for step in self.steps[: self._first_change]:
-            step(frame)
+        try:
+            for step in self.steps[: self._first_change]:
+                step(frame)
+        except Departed:
+            raise
+        except Exception as error:  # the step itself tells of it, or decides otherwise
+            raise Departed from error
         if self._first_change is not None:
             try:
                 for step in self.steps[self._first_change :]:

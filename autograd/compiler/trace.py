@@ -199,7 +199,9 @@ class Traced(NDArrayOperatorsMixin):
         self._trace, self._value, self._buffer, self._is_scalar = trace, value, buffer, is_scalar
 
     def _on(self, value: Any) -> Traced:
-        """A view, which is in the same memory."""
+        """A view, which is in the same memory; of a number, which has none to share, a copy."""
+        if self._is_scalar:
+            return self._trace.copied(value.copy(), operand_of(value, self._buffer))
         return Traced(self._trace, value, self._buffer)
 
     # -- what a step may know ----------------------------------------------------------------------------------------
@@ -212,7 +214,7 @@ class Traced(NDArrayOperatorsMixin):
     strides = property(lambda self: self._value.strides)
     flags = property(lambda self: self._value.flags)
     base = property(lambda self: self._value.base)
-    T = property(lambda self: self._on(self._value.T))
+    T = property(lambda self: self.transpose())
     real = property(lambda self: self)
 
     def __len__(self) -> int:
@@ -300,10 +302,15 @@ class Traced(NDArrayOperatorsMixin):
     ) -> Traced:
         if not copy and np.dtype(dtype) == self.dtype:
             return self
-        return self._trace.copied(self._value.astype(dtype, order, casting), self._trace.operand(self))
+        return self._copied(self._value.astype(dtype, order, casting))
 
     def copy(self, order: Any = "C") -> Traced:
-        return self._trace.copied(self._value.copy(order), self._trace.operand(self))
+        return self._copied(self._value.copy(order))
+
+    def _copied(self, value: Any) -> Traced:
+        found = self._trace.copied(value, self._trace.operand(self))
+        found._is_scalar = self._is_scalar  # a copy of a number is a number
+        return found
 
     __copy__ = copy
 
@@ -322,13 +329,13 @@ class Traced(NDArrayOperatorsMixin):
         return self.copy(order).reshape(-1) if order == "C" else self._refuse()
 
     def transpose(self, *axes: Any) -> Traced:
-        return self._on(self._value.transpose(*axes))
+        return self if self._is_scalar else self._on(self._value.transpose(*axes))
 
     def swapaxes(self, a: int, b: int) -> Traced:
         return self._on(self._value.swapaxes(a, b))
 
     def squeeze(self, axis: Any = None) -> Traced:
-        return self._on(self._value.squeeze(axis))
+        return self if self._is_scalar else self._on(self._value.squeeze(axis))
 
     def diagonal(self, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Traced:
         return self._on(self._value.diagonal(offset, axis1, axis2))
@@ -366,7 +373,8 @@ class Traced(NDArrayOperatorsMixin):
             raise Refused("take with options")
         x = self if axis is not None else self.reshape(-1)
         axis = 0 if axis is None else axis % x.ndim
-        return _gather(x, (*[slice(None)] * axis, _as_index(self._trace, indices)))
+        indices = _as_index(self._trace, indices)
+        return _gather(x, (*[slice(None)] * axis, indices), x._value.take(real(indices), axis))
 
     def sum(self, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: bool = False, **words: Any) -> Any:
         return _any.add.reduce(self, axis, dtype, out, keepdims, **words)
@@ -606,12 +614,18 @@ class _Places:
         }  # fmt: skip
 
 
-def _gather(x: Traced, key: Any) -> Traced:
+def _gather(x: Traced, key: Any, found: Any = None) -> Traced:
+    """Elements at an index with arrays; `found` has them in another order of memory than indexing does."""
     places = _Places(x, key)
-    found = x._value[real(key)]
-    if not isinstance(found, np.ndarray) or found.shape != places.shape:
+    if found is None:
+        found = x._value[real(key)]
+    is_scalar = not isinstance(found, np.ndarray)
+    if is_scalar or found.shape != places.shape:
         found = np.asarray(found).reshape(places.shape)
+    if np.may_share_memory(found, x._value):
+        raise Refused("a view at a computed place")
     y = x._trace.new(found)
+    y._is_scalar = is_scalar
     x._trace.add("gather", "take", (operand_of(found, y._buffer),),
                  (places.all, *(of for of, _, _ in places.indices)), (x.dtype,), **places.words)  # fmt: skip
     return y
@@ -696,10 +710,13 @@ def _roll(trace: Trace, a: Any, shift: Any, axis: Any = None) -> Any:
     axis %= a.ndim
     n = a.shape[axis]
     if not n or not shift % n:
-        return a.copy()
+        return a.copy("K")
     k = n - shift % n
     before = [slice(None)] * axis
-    return _concatenate(trace, [a[(*before, slice(k, None))], a[(*before, slice(None, k))]], axis)
+    found = trace.new(np.empty_like(a._value))
+    found[(*before, slice(None, n - k))] = a[(*before, slice(k, None))]
+    found[(*before, slice(n - k, None))] = a[(*before, slice(None, k))]
+    return found
 
 
 def _filled(value: Any) -> Callable[..., Any]:
@@ -852,7 +869,8 @@ _FUNCTIONS: dict[Any, Callable[..., Any]] = {
     **{f: _view_of(f) for f in (np.broadcast_to, np.moveaxis, np.rollaxis, np.expand_dims, np.squeeze, np.swapaxes,
                                 np.transpose, np.flip, np.flipud, np.fliplr, np.diagonal, np.rot90)},
     **{getattr(np, name): _method(name) for name in (
-        "sum", "prod", "max", "min", "any", "all", "reshape", "ravel", "take", "repeat", "argmax", "argmin", "copy")},
+        "sum", "prod", "max", "min", "any", "all", "reshape", "ravel", "take", "repeat", "argmax", "argmin")},
+    np.copy: lambda trace, x, order="K", subok=False: x.copy(order),
     **{f: _known(f) for f in (np.shape, np.ndim, np.size, np.result_type, np.can_cast, np.may_share_memory,
                               np.shares_memory, np.broadcast_shapes, np.iscomplexobj, np.isrealobj)},
 }  # fmt: skip
