@@ -139,14 +139,20 @@ class Plan:
         self._barrier = 0  # no node joins a group before it: Python has changed something
         for node in self.nodes:
             self._place(node)
-        last = self._last_uses()
+        self._last = self._last_uses()
         for i, group in enumerate(self.groups):
             if group.is_loop:
                 try:
-                    self._write(i, group, last)
+                    self._write(i, group, self._last)
                 except (Unsupported, Refused) as error:
                     group.is_loop, group.why = False, str(error)
-        self.size = self._arena(last)
+        self.size = self._arena(self._last)
+
+    def without_loops(self, whys: dict[Group, str]) -> None:
+        """Make groups calls, by why they are no loops: all their values get places, and others may get other ones."""
+        for group, why in whys.items():
+            group.is_loop, group.why = False, why
+        self.size = self._arena(self._last)
 
     # -- what is used ------------------------------------------------------------------------------------------------
     def _used(self, nodes: Sequence[Node]) -> list[Node]:

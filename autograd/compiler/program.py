@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
-from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -106,6 +105,8 @@ class Memory:
         found = self._whole.get(id(buffer))
         if found is None:
             if buffer.kind == "temporary":
+                if buffer.start < 0:
+                    raise Refused("a value that has no place in memory")
                 found = self.arena[buffer.start : buffer.start + buffer.size], buffer.low
             elif buffer.kind in ("state", "constant", "number"):
                 x = buffer.array
@@ -203,11 +204,11 @@ class Program:
     def _build(self, kept: Sequence[Operand]) -> None:
         self.is_compiled = is_available()
         self.plan = Plan(self.nodes, kept, fuses=self.is_compiled)
-        self.memory.reserve(self.plan.size)
         groups = self.plan.groups
         self.addresses: dict[Loop, int] = {}
         if self.is_compiled:
             self._compile()
+        self.memory.reserve(self.plan.size)
         table, is_before = Table(), True
         self.why: list[str] = []
         first_write = next((i for i, group in enumerate(groups) if _writes_state(group)), len(groups))
@@ -244,17 +245,20 @@ class Program:
         try:
             self.addresses = dict(zip(loops, compile_loops(loops), strict=True))
         except Unsupported:
+            whys: dict[Loop, str] = {}
             for loop in loops:
-                with suppress(Unsupported):
+                try:
                     self.addresses[loop] = compile_loops([loop])[0]
+                except Unsupported as error:
+                    whys[loop] = str(error)
+            groups = [group for group in self.plan.groups if group.is_loop and group.loop in whys]
+            self.plan.without_loops({group: whys[group.loop] for group in groups if group.loop is not None})
 
     def _add(self, table: Table, group: Group) -> None:
         """Add the row of a group to a table."""
         node = group.nodes[0]
         if group.is_loop and group.loop is not None:
-            address = self.addresses.get(group.loop)
-            if address is None:
-                raise Unsupported("a loop that is not compiled")
+            address = self.addresses[group.loop]
             table.add(address, [self._pointer(x) for x in group.operands], checks=True)
         elif group.kind == "ufunc" and not group.is_loop and len(group.nodes) == 1:
             self._add_ufunc(table, node)
