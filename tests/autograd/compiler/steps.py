@@ -86,15 +86,27 @@ class Moments(Step):
             self.optimizer.lr = 0.05
 
 
-class Rebound(Momentum):
-    """The program gives the optimizer other hyperparameters, and a parameter and a velocity another array."""
+class Hyperparameters(Momentum):
+    """The program gives the optimizer another momentum."""
 
     def between(self, i: int) -> None:
-        if i == 7:
+        if i == 8:
             self.optimizer.momentum = 0.5
-        elif i == 8:
+
+
+class Leaves(Momentum):
+    """The program gives a parameter another array."""
+
+    def between(self, i: int) -> None:
+        if i == 8:
             self.table.data = self.table.numpy() * 2
-        elif i == 9:
+
+
+class Velocities(Momentum):
+    """The program gives an optimizer another array of state."""
+
+    def between(self, i: int) -> None:
+        if i == 8:
             self.optimizer.velocity[0] = self.optimizer.velocity[0] * 2
 
 
@@ -140,7 +152,47 @@ class Labels(Step):
         return loss
 
 
-STEPS: dict[str, Callable[[], Step]] = {x.__name__.lower(): x for x in (Momentum, Moments, Rebound, Reduced, Labels)}
+class Averages(Step):
+    """Running averages that the step reads after batch norm has changed them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8))
+        self.parameters = list(self.model.parameters())
+        self.optimizer = optim.SGD(self.parameters, 0.1)
+
+    def __call__(self, x: Any, y: Any) -> Any:
+        self.optimizer.zero_grad()
+        mean = self.model[1].running_mean
+        before = ag.tensor(mean) * 2.0
+        with ag.Tape() as tape:
+            loss = (self.model(ag.tensor(x)) ** 3).mean()
+        tape.backward(loss)
+        self.optimizer.step()
+        return loss, before, ag.tensor(mean) * 2.0
+
+
+class Own(Step):
+    """A primitive of autograd's own kind that decides on its values, which are others in later calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parameters = [ag.Parameter(numpy.linspace(0, 1, 24, dtype="float32").reshape(6, 4))]
+        self.optimizer = optim.SGD(self.parameters, 0.1)
+
+    def __call__(self, x: Any, y: Any) -> Any:
+        self.optimizer.zero_grad()
+        with ag.Tape() as tape:
+            loss = (np.sort(ag.tensor(x) * self.parameters[0], 1) * np.median(ag.tensor(x), 0)).mean()
+        tape.backward(loss)
+        self.optimizer.step()
+        return loss
+
+
+STEPS: dict[str, Callable[[], Step]] = {
+    x.__name__.lower(): x
+    for x in (Momentum, Moments, Hyperparameters, Leaves, Velocities, Reduced, Labels, Averages, Own)
+}
 
 
 def run(name: str, captures: bool) -> tuple[Any, list[str]]:
