@@ -242,6 +242,7 @@ class Traced(NDArrayOperatorsMixin):
     __float__ = __int__ = __index__ = __complex__ = __array__ = __array_interface__ = __array_struct__ = _refuse
     item = tolist = tobytes = dump = dumps = nonzero = sort = argsort = partition = put = choose = cumsum = _refuse
     cumprod = setflags = resize = byteswap = searchsorted = trace = var = std = compress = _refuse
+    __reduce__ = __reduce_ex__ = _refuse
 
     def __bool__(self) -> bool:
         found = bool(self._value)
@@ -312,7 +313,11 @@ class Traced(NDArrayOperatorsMixin):
         found._is_scalar = self._is_scalar  # a copy of a number is a number
         return found
 
-    __copy__ = copy
+    def __copy__(self) -> Traced:
+        return self.copy("K")
+
+    def __deepcopy__(self, memo: Any) -> Traced:
+        return self.copy("K")
 
     def reshape(self, *shape: Any, order: Any = "C", copy: Any = None) -> Traced:
         if order != "C" or copy is not None:

@@ -21,7 +21,7 @@ from ..compiler.program import Departed, Frame, Memory, Program, changes_state
 from ..compiler.trace import Trace, Traced, like, operand_of, real, tracing
 from ..engine.leaves import Leaf
 from ..engine.tensor import Tensor
-from ..errors import SITES, RingtapeError
+from ..errors import SITES
 from ..optim.base import Optimizer, remove_gradients, whole_step
 from ..random.keys import get_state, set_state
 from .recorder import Held, Named, Recorder, Row, Slot, accumulate, adopt, read, view
@@ -29,7 +29,6 @@ from .recorder import Held, Named, Recorder, Row, Slot, accumulate, adopt, read,
 __all__ = ["TracedStep"]
 
 _MOST_TRIES = 16
-_FAILURES = (Refused, TypeError, ValueError, AttributeError, IndexError, KeyError, RingtapeError, AssertionError)
 
 
 class Opaque:
@@ -119,7 +118,9 @@ class TracedStep:
             start = len(self.trace.nodes)
             try:
                 _Stepper(self, row).trace()
-            except _FAILURES as error:
+            except Barred:
+                raise
+            except Exception as error:
                 del self.trace.nodes[start:]
                 self._python(i, row, error)
         elif row.changes or row.slot in self.barred:
@@ -132,7 +133,7 @@ class TracedStep:
                 self._put(row, value)
             except Barred:
                 raise
-            except _FAILURES as error:
+            except Exception as error:  # of the function, too, which may do what no trace knows
                 if any(out.buffer.kind != "temporary" or _is_older(out, self.trace.nodes, start)
                        for node in self.trace.nodes[start:] for out in node.outs):  # fmt: skip
                     raise Barred(row.slot) from error  # it has written to what other rows have made
