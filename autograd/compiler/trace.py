@@ -21,7 +21,7 @@ from ..kernels import adapters, stands_for
 from .nodes import Buffer, Constant, Node, Operand, Refused, extent
 from .numbers import Number
 
-__all__ = ["Trace", "Traced", "like", "operand_of", "real", "tracing"]
+__all__ = ["Trace", "Traced", "like", "operand_of", "owner_of", "real", "tracing"]
 
 _KINDS = "fiub"
 _MOST_GUARDS = 64
@@ -53,12 +53,12 @@ class Trace:
         is_scalar = isinstance(value, np.generic)
         if is_scalar:
             value = np.asarray(value)
-        base = value if kind == "argument" else _owner(value)  # in other steps it lies in other memory
+        base = value if kind == "argument" else owner_of(value)  # in other steps it lies in other memory
         return Traced(self, value, Buffer(kind, base, array, key), is_scalar)
 
     def state(self, array: Any) -> Traced:
         """An array of the program, which steps read and may write, also by its other views."""
-        owner = _owner(array)
+        owner = owner_of(array)
         found = self._states.get(id(owner))
         if found is None:
             if owner.__class__ is not np.ndarray or owner.dtype.kind not in _KINDS or owner.size == 0:
@@ -70,7 +70,7 @@ class Trace:
     def constant(self, x: Any) -> Any:
         """An array that the step does not write; the program may, between the steps."""
         found = self.operand(x)
-        value = x if found.buffer.kind == "constant" else self._copy_of(x, _owner(x))
+        value = x if found.buffer.kind == "constant" else self._copy_of(x, owner_of(x))
         return Traced(self, value, found.buffer)
 
     def _copy_of(self, x: Any, owner: Any) -> Any:
@@ -90,7 +90,7 @@ class Trace:
         if kind is np.ndarray:
             if x.dtype.kind not in _KINDS:
                 raise Refused(f"an array of {x.dtype}")
-            owner = _owner(x)
+            owner = owner_of(x)
             if owner.__class__ is not np.ndarray:
                 raise Refused(f"memory of a {type(owner).__name__}")
             if id(owner) in self._states:
@@ -110,7 +110,7 @@ class Trace:
     def add(self, *args: Any, **words: Any) -> None:
         node = Node(*args, **words)
         node.row = self.row
-        if stands_for:
+        if stands_for.makers:
             self.quiet.update(kind for kind, how in np.geterr().items() if how == "ignore")
         for out in node.outs:
             if out.buffer.kind in ("constant", "argument"):
@@ -174,7 +174,8 @@ def is_traced(x: Any) -> bool:
     return kind is Traced or kind is Number
 
 
-def _owner(x: Any) -> Any:
+def owner_of(x: Any) -> Any:
+    """The array in whose memory an array lies."""
     while isinstance(x, np.ndarray) and x.base is not None:
         x = x.base
     return x
@@ -323,7 +324,7 @@ class Traced(NDArrayOperatorsMixin):
         if order != "C" or copy is not None:
             raise Refused("a reshape with options")
         found = self._value.reshape(*shape)
-        if _owner(found) is _owner(self._value) and np.may_share_memory(found, self._value) or not found.size:
+        if owner_of(found) is owner_of(self._value) and np.may_share_memory(found, self._value) or not found.size:
             return self._on(found)
         return self.copy().reshape(*shape)
 
@@ -884,12 +885,12 @@ _FUNCTIONS: dict[Any, Callable[..., Any]] = {
 @contextmanager
 def tracing(trace: Trace) -> Iterator[None]:
     """A block in which functions are run on traced arrays. Their floating-point errors are not told."""
-    stands_for.append(_Loop)
+    stands_for.makers.append(_Loop)
     try:
         with np.errstate(all="call", call=_unheard):
             yield
     finally:
-        stands_for.pop()
+        stands_for.makers.pop()
 
 
 def _unheard(kind: str, flag: int) -> None:

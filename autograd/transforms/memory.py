@@ -219,14 +219,19 @@ def _sum_of(x: Any) -> int:
     return zlib.crc32(np.ascontiguousarray(x).data) if isinstance(x, np.ndarray | np.generic) and x.size else 0
 
 
-def bits(reach: Reach, results: Iterable[Any]) -> dict[str, Any]:
-    """By path, a digest or the value of each result, leaf, gradient and array, and of the state of optimizers."""
+def bits(reach: Reach, results: Iterable[Any], is_whole: bool = True) -> dict[str, Any]:
+    """By path, a digest or the value of each result, leaf, gradient and array, and of the state of optimizers.
+
+    Where `is_whole` is false, of results, leaves and gradients alone, for which a rank needs no other one.
+    """
     found: dict[str, Any] = {}
     for i, x in enumerate(results):
         found[f"result {i}"] = _number(x)
     for path, leaf in reach.leaves.items():
         found[path] = _bits(leaf.array)
         found[f"{path}.grad"] = _bits(getattr(leaf._grad, "array", leaf._grad))
+    if not is_whole:
+        return found
     for path, x in reach.arrays.items():
         if not is_large(x):
             found[path] = _bits(x)

@@ -18,6 +18,7 @@ import numpy as np
 
 from ..compiler.nodes import Refused
 from ..compiler.program import Departed
+from ..compiler.trace import owner_of
 from ..engine.pytree import flatten
 from ..engine.state import state
 from ..optim.base import Optimizer
@@ -48,7 +49,7 @@ def proved_run(
         Of the step; see `Reach`.
     """
     reach = Reach(roots)
-    left = bits(reach, found)
+    left = bits(reach, found, state.distribution.is_alone)
     after = Memory(reach)
     try:
         with warnings.catch_warnings(), np.errstate(all="ignore"):
@@ -72,7 +73,7 @@ def _fault(made: TracedRun, form: Form, reach: Reach, left: dict[str, Any], foun
     """The first difference between the program and the recorded run; "" if there is none."""
     is_alone = state.distribution.is_alone
     try:
-        own = bits(reach, made(*form.arrays) if is_alone else made.without_calls(*form.arrays))
+        own = bits(reach, made(*form.arrays) if is_alone else made.without_calls(*form.arrays), is_alone)
     except Departed:
         return "a decision on data is not the recorded one"
     if not is_alone:
@@ -88,7 +89,7 @@ def _fault_of_others(
     other = form.other()
     before.give_back()
     reach = Reach(roots)
-    _move(reach)
+    _move(reach, made)
     start = Memory(reach)
     try:
         with Recorder(Form(other.structure.rebuild(other.leaves)).arrays, threading.get_ident()):
@@ -105,13 +106,18 @@ def _fault_of_others(
                  if left.get(path) != x), "")  # fmt: skip
 
 
-def _move(reach: Reach) -> None:
-    """Give parameters, the state of optimizers, and arrays of the program other values."""
+def _move(reach: Reach, made: TracedRun) -> None:
+    """Give parameters, the state of optimizers, and arrays of the program other values.
+
+    Other threads may read what the step only reads, as that of a server does, so that it stays where there are some.
+    """
+    written = {id(out.buffer.array) for node in made.program.nodes for out in node.outs if out.buffer.kind == "state"}
+    is_shared = threading.active_count() > 1
     random = np.random.default_rng(1)
     arrays = [leaf.array for leaf in reach.leaves.values()] + list(reach.arrays.values())
     for x in reach.objects:
         if isinstance(x, Optimizer):
             arrays += [v for values in x.state_lists() for v in values]
     for x in {id(x): x for x in arrays if isinstance(x, np.ndarray) and x.dtype.kind == "f"}.values():
-        if x.flags.writeable and x.size:
+        if x.flags.writeable and x.size and (not is_shared or id(owner_of(x)) in written):
             x *= np.asarray(random.uniform(0.9, 1.1, x.shape), x.dtype)

@@ -275,18 +275,6 @@ def _repeated_indices_do_not_add_up(patch: Patch) -> None:
     )
 
 
-@fault("averages: another value")
-def _a_call_of_python_is_no_barrier(patch: Patch) -> None:
-    wrapped(
-        patch,
-        Trace,
-        "add",
-        lambda own: (
-            lambda self, *args, **words: own(self, *args, **{key: x for key, x in words.items() if key != "changes"})
-        ),
-    )
-
-
 @fault("labels: a value that has no place in memory")
 def _python_reads_nothing(patch: Patch) -> None:
     wrapped(patch, plan, "reads_of", lambda own: lambda node: node.reads)
