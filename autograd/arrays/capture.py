@@ -131,8 +131,9 @@ def recorded(function: Callable[..., Any], *args: Any, changes: bool | str = Fal
         It stays the same object from step to step.
     *args
         Arrays, Tensors, numbers, and `Whole` objects, which the function gets as they are.
-    changes : bool or "keys"
-        Whether the function changes something besides its result; "keys" if this is the thread's random state.
+    changes : bool or "keys" or "buffers"
+        Whether the function changes something besides its result; "keys" if this is the thread's random state,
+        "buffers" if these are buffers of a module, and no gradients.
     name : str
         For error messages.
     """

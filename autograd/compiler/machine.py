@@ -349,8 +349,10 @@ def _proved_product(a: Operand, b: Operand, out: Operand, function: str, same: b
 
 def _is_product(row: Row, a: Operand, b: Operand, out: Operand, function: Any, same: bool, random: Any) -> bool:
     """Whether a row has the bits of a function on random numbers."""
-    x = _like(a, random)
-    y = np.ndarray(b.shape, b.dtype, x.base, 0, b.strides) if same else _like(b, random)
+    x, y = _like(a, random), _like(b, random)
+    if same:
+        memory = max(x.base, y.base, key=len)
+        x, y = (np.ndarray(each.shape, each.dtype, memory, 0, each.strides) for each in (a, b))
     found, apart = _like(out, random), _like(out, random)
     table = Table()
     table.add_row(row, [each.ctypes.data for each in (x, y, found)])

@@ -23,6 +23,7 @@ __all__ = ["Group", "Plan"]
 
 _MOST_NODES, _MOST_OPERANDS = 128, 64  # of a group
 _ALIGNED = 64
+_BYTE = np.dtype("V1")
 _FUSED = ("ufunc", "gather", "guard")
 _OWN_NAMES = {np.absolute: "absolute", np.conjugate: "positive"}
 
@@ -113,6 +114,12 @@ def along(x: Operand, shape: tuple[int, ...]) -> Operand:
     return Operand(x.buffer, x.offset, shape, strides, x.dtype)
 
 
+def _anywhere(x: Operand) -> Operand:
+    """The memory of an operand that a loop reads elsewhere than at its own place; it is at no other operand."""
+    low, high = x.range
+    return Operand(x.buffer, low, (high - low,), (1,), _BYTE)
+
+
 class Plan:
     """The groups of nodes, in order, and the places of temporary values.
 
@@ -142,14 +149,20 @@ class Plan:
         self._barrier = 0  # no node joins a group before it: Python has changed something
         for node in self.nodes:
             self._place(node)
-        last = self._last_uses()
+        self._last = self._last_uses()
         for i, group in enumerate(self.groups):
             if group.is_loop:
                 try:
-                    self._write(i, group, last)
+                    self._write(i, group, self._last)
                 except (Unsupported, Refused) as error:
                     group.is_loop, group.why = False, str(error)
-        self.size = self._arena(last)
+        self.size = self._arena(self._last)
+
+    def without_loops(self, whys: dict[Group, str]) -> None:
+        """Make groups calls, by why they are no loops: all their values get places, and others may get other ones."""
+        for group, why in whys.items():
+            group.is_loop, group.why = False, why
+        self.size = self._arena(self._last)
 
     # -- what is used ------------------------------------------------------------------------------------------------
     def _used(self, nodes: Sequence[Node]) -> list[Node]:
@@ -172,6 +185,8 @@ class Plan:
         reads, writes = reads_of(node), list(node.outs)
         if is_loop and node.kind in ("ufunc", "guard"):
             reads = [along(x, shape) for x in reads]
+        if node.kind == "gather":
+            reads[0] = _anywhere(reads[0])
         least = max(self._least(reads, writes), self._barrier) if is_loop else len(self.groups)
         if node.words.get("changes"):
             self._barrier = len(self.groups) + 1

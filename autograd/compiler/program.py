@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
-from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,7 @@ from .nodes import Buffer, Constant, Node, Operand, Refused, extent
 from .numbers import Number, evaluated
 from .plan import Group, Plan, along, name_of
 
-__all__ = ["Departed", "Frame", "Program"]
+__all__ = ["Departed", "Frame", "Program", "changes_state"]
 
 _ALIGNED = 64
 _MOST_NUMBERS = 4096
@@ -106,6 +105,8 @@ class Memory:
         found = self._whole.get(id(buffer))
         if found is None:
             if buffer.kind == "temporary":
+                if buffer.start < 0:
+                    raise Refused("a value that has no place in memory")
                 found = self.arena[buffer.start : buffer.start + buffer.size], buffer.low
             elif buffer.kind in ("state", "constant", "number"):
                 x = buffer.array
@@ -207,18 +208,21 @@ class Program:
     def _build(self, kept: Sequence[Operand]) -> None:
         self.is_compiled = is_available()
         self.plan = Plan(self.nodes, kept, fuses=self.is_compiled, is_close=self.is_close)
-        self.memory.reserve(self.plan.size)
         groups = self.plan.groups
         self.addresses: dict[Loop, int] = {}
         if self.is_compiled:
             self._compile()
+        self.memory.reserve(self.plan.size)
         table, is_before = Table(), True
         self.why: list[str] = []
         first_write = next((i for i, group in enumerate(groups) if _writes_state(group)), len(groups))
+        self._first_change: int | None = None  # the first step that changes something
         for i, group in enumerate(groups):
-            if i == first_write and table.rows:
-                self._end(table, True)
-                table, is_before = Table(), False
+            if i == first_write:
+                if table.rows:
+                    self._end(table, True)
+                    table, is_before = Table(), False
+                self._first_change = len(self.steps)
             is_before = is_before and i < first_write
             if not is_before and any(node.kind == "guard" for node in group.nodes):
                 raise Refused("a decision on data after something has changed")
@@ -245,17 +249,20 @@ class Program:
         try:
             self.addresses = dict(zip(loops, compile_loops(loops), strict=True))
         except Unsupported:
+            whys: dict[Loop, str] = {}
             for loop in loops:
-                with suppress(Unsupported):
+                try:
                     self.addresses[loop] = compile_loops([loop])[0]
+                except Unsupported as error:
+                    whys[loop] = str(error)
+            groups = [group for group in self.plan.groups if group.is_loop and group.loop in whys]
+            self.plan.without_loops({group: whys[group.loop] for group in groups if group.loop is not None})
 
     def _add(self, table: Table, group: Group) -> None:
         """Add the row of a group to a table."""
         node = group.nodes[0]
         if group.is_loop and group.loop is not None:
-            address = self.addresses.get(group.loop)
-            if address is None:
-                raise Unsupported("a loop that is not compiled")
+            address = self.addresses[group.loop]
             table.add(address, [self._pointer(x) for x in group.operands], checks=True)
         elif group.kind == "ufunc" and not group.is_loop and len(group.nodes) == 1:
             self._add_ufunc(table, node)
@@ -367,14 +374,39 @@ class Program:
         return Frame(arguments, None if self.memory.kind is None else np.empty((), self.memory.kind))
 
     def run(self, frame: Frame) -> None:
-        for step in self.steps:
-            step(frame)
+        """Run the program.
+
+        Raises
+        ------
+        Departed
+            A decision on data is another one, or a call has failed, and nothing has changed.
+        CaptureError
+            A decision is another one, and something has changed.
+        """
+        try:
+            for step in self.steps[: self._first_change]:
+                step(frame)
+        except Departed:
+            raise
+        except Exception as error:  # the step itself tells of it, or decides otherwise
+            raise Departed from error
+        if self._first_change is not None:
+            try:
+                for step in self.steps[self._first_change :]:
+                    step(frame)
+            except Departed as error:
+                raise CaptureError(_CHANGED) from error
+
+
+def changes_state(node: Node) -> bool:
+    """Whether a node changes something that is there after the step, besides gradients and the random state."""
+    return any(out.buffer.kind == "state" for out in node.outs) or node.words.get("changes") not in (
+        None, False, "keys"
+    )  # fmt: skip
 
 
 def _writes_state(group: Group) -> bool:
-    return any(out.buffer.kind == "state" for node in group.nodes for out in node.outs) or any(
-        node.words.get("changes") not in (None, False, "keys") for node in group.nodes
-    )
+    return any(map(changes_state, group.nodes))
 
 
 def _tell(faults: int) -> None:

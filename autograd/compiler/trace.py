@@ -21,7 +21,7 @@ from ..kernels import adapters, stands_for
 from .nodes import Buffer, Constant, Node, Operand, Refused, extent
 from .numbers import Number
 
-__all__ = ["Trace", "Traced", "like", "operand_of", "real", "tracing"]
+__all__ = ["Trace", "Traced", "like", "operand_of", "owner_of", "real", "tracing"]
 
 _KINDS = "fiub"
 _MOST_GUARDS = 64
@@ -54,12 +54,12 @@ class Trace:
         is_scalar = isinstance(value, np.generic)
         if is_scalar:
             value = np.asarray(value)
-        base = value if kind == "argument" else _owner(value)  # in other steps it lies in other memory
+        base = value if kind == "argument" else owner_of(value)  # in other steps it lies in other memory
         return Traced(self, value, Buffer(kind, base, array, key), is_scalar)
 
     def state(self, array: Any) -> Traced:
         """An array of the program, which steps read and may write, also by its other views."""
-        owner = _owner(array)
+        owner = owner_of(array)
         found = self._states.get(id(owner))
         if found is None:
             if owner.__class__ is not np.ndarray or owner.dtype.kind not in _KINDS or owner.size == 0:
@@ -71,7 +71,7 @@ class Trace:
     def constant(self, x: Any) -> Any:
         """An array that the step does not write; the program may, between the steps."""
         found = self.operand(x)
-        value = x if found.buffer.kind == "constant" else self._copy_of(x, _owner(x))
+        value = x if found.buffer.kind == "constant" else self._copy_of(x, owner_of(x))
         return Traced(self, value, found.buffer)
 
     def _copy_of(self, x: Any, owner: Any) -> Any:
@@ -91,7 +91,7 @@ class Trace:
         if kind is np.ndarray:
             if x.dtype.kind not in _KINDS:
                 raise Refused(f"an array of {x.dtype}")
-            owner = _owner(x)
+            owner = owner_of(x)
             if owner.__class__ is not np.ndarray:
                 raise Refused(f"memory of a {type(owner).__name__}")
             if id(owner) in self._states:
@@ -111,7 +111,7 @@ class Trace:
     def add(self, *args: Any, **words: Any) -> None:
         node = Node(*args, **words)
         node.row = self.row
-        if stands_for:
+        if stands_for.makers:
             self.quiet.update(kind for kind, how in np.geterr().items() if how == "ignore")
         for out in node.outs:
             if out.buffer.kind in ("constant", "argument"):
@@ -175,7 +175,8 @@ def is_traced(x: Any) -> bool:
     return kind is Traced or kind is Number
 
 
-def _owner(x: Any) -> Any:
+def owner_of(x: Any) -> Any:
+    """The array in whose memory an array lies."""
     while isinstance(x, np.ndarray) and x.base is not None:
         x = x.base
     return x
@@ -200,7 +201,9 @@ class Traced(NDArrayOperatorsMixin):
         self._trace, self._value, self._buffer, self._is_scalar = trace, value, buffer, is_scalar
 
     def _on(self, value: Any) -> Traced:
-        """A view, which is in the same memory."""
+        """A view, which is in the same memory; of a number, which has none to share, a copy."""
+        if self._is_scalar:
+            return self._trace.copied(value.copy(), operand_of(value, self._buffer))
         return Traced(self._trace, value, self._buffer)
 
     # -- what a step may know ----------------------------------------------------------------------------------------
@@ -213,7 +216,7 @@ class Traced(NDArrayOperatorsMixin):
     strides = property(lambda self: self._value.strides)
     flags = property(lambda self: self._value.flags)
     base = property(lambda self: self._value.base)
-    T = property(lambda self: self._on(self._value.T))
+    T = property(lambda self: self.transpose())
     real = property(lambda self: self)
 
     def __len__(self) -> int:
@@ -241,6 +244,7 @@ class Traced(NDArrayOperatorsMixin):
     __float__ = __int__ = __index__ = __complex__ = __array__ = __array_interface__ = __array_struct__ = _refuse
     item = tolist = tobytes = dump = dumps = nonzero = sort = argsort = partition = put = choose = cumsum = _refuse
     cumprod = setflags = resize = byteswap = searchsorted = trace = var = std = compress = _refuse
+    __reduce__ = __reduce_ex__ = _refuse
 
     def __bool__(self) -> bool:
         found = bool(self._value)
@@ -304,18 +308,27 @@ class Traced(NDArrayOperatorsMixin):
     ) -> Traced:
         if not copy and np.dtype(dtype) == self.dtype:
             return self
-        return self._trace.copied(self._value.astype(dtype, order, casting), self._trace.operand(self))
+        return self._copied(self._value.astype(dtype, order, casting))
 
     def copy(self, order: Any = "C") -> Traced:
-        return self._trace.copied(self._value.copy(order), self._trace.operand(self))
+        return self._copied(self._value.copy(order))
 
-    __copy__ = copy
+    def _copied(self, value: Any) -> Traced:
+        found = self._trace.copied(value, self._trace.operand(self))
+        found._is_scalar = self._is_scalar  # a copy of a number is a number
+        return found
+
+    def __copy__(self) -> Traced:
+        return self.copy("K")
+
+    def __deepcopy__(self, memo: Any) -> Traced:
+        return self.copy("K")
 
     def reshape(self, *shape: Any, order: Any = "C", copy: Any = None) -> Traced:
         if order != "C" or copy is not None:
             raise Refused("a reshape with options")
         found = self._value.reshape(*shape)
-        if _owner(found) is _owner(self._value) and np.may_share_memory(found, self._value) or not found.size:
+        if owner_of(found) is owner_of(self._value) and np.may_share_memory(found, self._value) or not found.size:
             return self._on(found)
         return self.copy().reshape(*shape)
 
@@ -326,13 +339,13 @@ class Traced(NDArrayOperatorsMixin):
         return self.copy(order).reshape(-1) if order == "C" else self._refuse()
 
     def transpose(self, *axes: Any) -> Traced:
-        return self._on(self._value.transpose(*axes))
+        return self if self._is_scalar else self._on(self._value.transpose(*axes))
 
     def swapaxes(self, a: int, b: int) -> Traced:
         return self._on(self._value.swapaxes(a, b))
 
     def squeeze(self, axis: Any = None) -> Traced:
-        return self._on(self._value.squeeze(axis))
+        return self if self._is_scalar else self._on(self._value.squeeze(axis))
 
     def diagonal(self, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Traced:
         return self._on(self._value.diagonal(offset, axis1, axis2))
@@ -370,7 +383,8 @@ class Traced(NDArrayOperatorsMixin):
             raise Refused("take with options")
         x = self if axis is not None else self.reshape(-1)
         axis = 0 if axis is None else axis % x.ndim
-        return _gather(x, (*[slice(None)] * axis, _as_index(self._trace, indices)))
+        indices = _as_index(self._trace, indices)
+        return _gather(x, (*[slice(None)] * axis, indices), x._value.take(real(indices), axis))
 
     def sum(self, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: bool = False, **words: Any) -> Any:
         return _any.add.reduce(self, axis, dtype, out, keepdims, **words)
@@ -642,12 +656,18 @@ class _Places:
         }  # fmt: skip
 
 
-def _gather(x: Traced, key: Any) -> Traced:
+def _gather(x: Traced, key: Any, found: Any = None) -> Traced:
+    """Elements at an index with arrays; `found` has them in another order of memory than indexing does."""
     places = _Places(x, key)
-    found = x._value[real(key)]
-    if not isinstance(found, np.ndarray) or found.shape != places.shape:
+    if found is None:
+        found = x._value[real(key)]
+    is_scalar = not isinstance(found, np.ndarray)
+    if is_scalar or found.shape != places.shape:
         found = np.asarray(found).reshape(places.shape)
+    if np.may_share_memory(found, x._value):
+        raise Refused("a view at a computed place")
     y = x._trace.new(found)
+    y._is_scalar = is_scalar
     x._trace.add("gather", "take", (operand_of(found, y._buffer),),
                  (places.all, *(of for of, _, _ in places.indices)), (x.dtype,), **places.words)  # fmt: skip
     return y
@@ -732,10 +752,13 @@ def _roll(trace: Trace, a: Any, shift: Any, axis: Any = None) -> Any:
     axis %= a.ndim
     n = a.shape[axis]
     if not n or not shift % n:
-        return a.copy()
+        return a.copy("K")
     k = n - shift % n
     before = [slice(None)] * axis
-    return _concatenate(trace, [a[(*before, slice(k, None))], a[(*before, slice(None, k))]], axis)
+    found = trace.new(np.empty_like(a._value))
+    found[(*before, slice(None, n - k))] = a[(*before, slice(k, None))]
+    found[(*before, slice(n - k, None))] = a[(*before, slice(None, k))]
+    return found
 
 
 def _filled(value: Any) -> Callable[..., Any]:
@@ -892,7 +915,8 @@ _FUNCTIONS: dict[Any, Callable[..., Any]] = {
     **{f: _view_of(f) for f in (np.broadcast_to, np.moveaxis, np.rollaxis, np.expand_dims, np.squeeze, np.swapaxes,
                                 np.transpose, np.flip, np.flipud, np.fliplr, np.diagonal, np.rot90)},
     **{getattr(np, name): _method(name) for name in (
-        "sum", "prod", "max", "min", "any", "all", "reshape", "ravel", "take", "repeat", "argmax", "argmin", "copy")},
+        "sum", "prod", "max", "min", "any", "all", "reshape", "ravel", "take", "repeat", "argmax", "argmin")},
+    np.copy: lambda trace, x, order="K", subok=False: x.copy(order),
     **{f: _known(f) for f in (np.shape, np.ndim, np.size, np.result_type, np.can_cast, np.may_share_memory,
                               np.shares_memory, np.broadcast_shapes, np.iscomplexobj, np.isrealobj)},
 }  # fmt: skip
@@ -901,12 +925,12 @@ _FUNCTIONS: dict[Any, Callable[..., Any]] = {
 @contextmanager
 def tracing(trace: Trace) -> Iterator[None]:
     """A block in which functions are run on traced arrays. Their floating-point errors are not told."""
-    stands_for.append(_Loop)
+    stands_for.makers.append(_Loop)
     try:
         with np.errstate(all="call", call=_unheard):
             yield
     finally:
-        stands_for.pop()
+        stands_for.makers.pop()
 
 
 def _unheard(kind: str, flag: int) -> None:

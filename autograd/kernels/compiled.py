@@ -8,6 +8,7 @@ Numba's library 95 MiB per host. Results differ from NumPy's by rounding, so eit
 
 from __future__ import annotations
 
+import threading
 import warnings
 from collections.abc import Callable
 from functools import cache
@@ -46,11 +47,18 @@ def find(name: str, dtype: Any) -> Callable[..., bool | None] | None:
     True
     """
     found = _found(name, dtype)
-    return stands_for[-1](found) if stands_for and found is not None else found
+    makers = stands_for.makers
+    return makers[-1](found) if makers and found is not None else found
 
 
-stands_for: list[Callable[[Any], Any]] = []
-"""While functions are traced: what makes, of a loop, a function that takes traced arrays, too."""
+class _StandsFor(threading.local):
+    """While this thread traces functions: what makes, of a loop, a function that takes traced arrays, too."""
+
+    def __init__(self) -> None:
+        self.makers: list[Callable[[Any], Any]] = []
+
+
+stands_for = _StandsFor()
 
 
 @cache

@@ -337,7 +337,7 @@ class _BatchNorm(Module):
         if state.recorder is None:
             self._update(mean, variance, count)
             return
-        recorded(_update_in_place, Whole(self), mean, variance, count, changes=True, name="running averages")
+        recorded(_update_in_place, Whole(self), mean, variance, count, changes="buffers", name="running averages")
 
     def _update(self, mean: Any, variance: Any, count: int) -> None:
         refuse("running averages of a module were updated", "evaluation mode, or track_running_stats=False")

@@ -18,10 +18,11 @@ import numpy as np
 
 from ..compiler.nodes import Refused
 from ..compiler.program import Departed
+from ..compiler.trace import owner_of
 from ..engine.pytree import flatten
 from ..engine.state import state
 from ..optim.base import Optimizer
-from .guards import Form
+from .guards import Form, others_may_read
 from .memory import Beside, Left, Memory
 from .reach import Reach
 from .recorder import Recorder
@@ -92,7 +93,7 @@ def _fault_of_others(
     """The first difference between the program and the step for other values; "" if there is none."""
     before.give_back()
     reach = Reach(roots)
-    _move(reach)
+    _move(reach, made)
     start = Memory(reach)
     try:
         with Beside():
@@ -108,13 +109,18 @@ def _fault_of_others(
     return path and f"another value where arguments and state have others: {path}"
 
 
-def _move(reach: Reach) -> None:
-    """Give parameters, the state of optimizers, and arrays of the program other values."""
+def _move(reach: Reach, made: TracedRun) -> None:
+    """Give parameters, the state of optimizers, and arrays of the program other values.
+
+    Other threads may read what the step only reads, as that of a server does, so that it stays where there are some.
+    """
+    written = {id(out.buffer.array) for node in made.program.nodes for out in node.outs if out.buffer.kind == "state"}
+    is_shared = others_may_read()
     random = np.random.default_rng(1)
     arrays = [leaf.array for leaf in reach.leaves.values()] + list(reach.arrays.values())
     for x in reach.objects:
         if isinstance(x, Optimizer):
             arrays += [v for values in x.state_lists() for v in values]
     for x in {id(x): x for x in arrays if isinstance(x, np.ndarray) and x.dtype.kind == "f"}.values():
-        if x.flags.writeable and x.size:
+        if x.flags.writeable and x.size and (not is_shared or id(owner_of(x)) in written):
             x *= np.asarray(random.uniform(0.9, 1.1, x.shape), x.dtype)

@@ -17,12 +17,12 @@ import numpy as np
 
 from ..compiler.nodes import Node, Operand, Refused
 from ..compiler.numbers import Number, evaluated
-from ..compiler.program import Departed, Frame, Memory, Program
+from ..compiler.program import Departed, Frame, Memory, Program, changes_state
 from ..compiler.trace import Trace, Traced, like, operand_of, real, tracing
 from ..engine.leaves import Leaf
 from ..engine.state import state
 from ..engine.tensor import Tensor
-from ..errors import SITES, RingtapeError
+from ..errors import SITES
 from ..optim.base import Optimizer, remove_gradients, whole_step
 from ..random.keys import get_state, set_state
 from .recorder import Held, Named, Recorder, Row, Slot, accumulate, adopt, read, view
@@ -30,7 +30,6 @@ from .recorder import Held, Named, Recorder, Row, Slot, accumulate, adopt, read,
 __all__ = ["TracedStep"]
 
 _MOST_TRIES = 16
-_FAILURES = (Refused, TypeError, ValueError, AttributeError, IndexError, KeyError, RingtapeError, AssertionError)
 
 
 class Opaque:
@@ -123,7 +122,9 @@ class TracedStep:
             start, given = len(self.trace.nodes), self._given
             try:
                 _Stepper(self, row).trace()
-            except _FAILURES as error:
+            except Barred:
+                raise
+            except Exception as error:
                 del self.trace.nodes[start:]
                 self._given = given
                 self._python(i, row, error)
@@ -137,7 +138,7 @@ class TracedStep:
                 self._put(row, value)
             except Barred:
                 raise
-            except _FAILURES as error:
+            except Exception as error:  # of the function, too, which may do what no trace knows
                 if any(out.buffer.kind != "temporary" or _is_older(out, self.trace.nodes, start)
                        for node in self.trace.nodes[start:] for out in node.outs):  # fmt: skip
                     raise Barred(row.slot) from error  # it has written to what other rows have made
@@ -153,9 +154,13 @@ class TracedStep:
         start = len(self.trace.nodes)
         with tracing(self.trace):
             value = row.function(*args, **words)
-        is_own = not str(getattr(row.function, "__module__", "")).startswith("autograd.")
-        if is_own and any(node.kind == "guard" for node in self.trace.nodes[start:]):
-            raise Refused("a function of the program decides on values")
+        module = str(getattr(row.function, "__module__", ""))
+        is_own = not module.startswith("autograd.") or module.startswith("autograd.custom.")
+        if any(node.kind == "guard" for node in self.trace.nodes[start:]):
+            if is_own:
+                raise Refused("a function of the program decides on values")
+            if any(map(changes_state, self.trace.nodes[:start])):  # the step itself could not run anew
+                raise Refused("a decision on data after something has changed")
         if row.expected:
             if value != row.value:
                 raise Refused("a decision on data is another one")

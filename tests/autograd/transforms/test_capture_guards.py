@@ -282,7 +282,7 @@ def _an_array_that_was_made_before_and_is_written_to(wrap: Wrap) -> Any:
 
 
 @program()
-def _microbatches_of_lowered_operations(wrap: Wrap) -> Any:
+def _microbatches_of_traced_operations(wrap: Wrap) -> Any:
     t = Training()
     t.model.eval()
 
@@ -301,7 +301,7 @@ def _microbatches_of_lowered_operations(wrap: Wrap) -> Any:
 
 
 @program()
-def _views_of_lowered_operations_that_are_kept(wrap: Wrap) -> Any:
+def _views_of_traced_operations_that_are_kept(wrap: Wrap) -> Any:
     def step(x: Any) -> Any:
         y = np.tanh(ag.tensor(x)) * 2.0
         return y.T, y[1:, ::2], y.reshape(-1), np.diagonal(y), np.broadcast_to(y[0], (3, 4)), [y[::-1], y * 1.0]
@@ -797,7 +797,7 @@ def _a_second_step_after_the_call(t: Training, wrap: Wrap) -> None:
 
 
 @use
-def _a_second_step_after_a_lowered_one(t: Training, wrap: Wrap) -> None:
+def _a_second_step_after_a_traced_one(t: Training, wrap: Wrap) -> None:
     t.model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
     t.optimizer = optim.SGD(t.model.parameters(), 0.1, 0.9)
     x = ag.tensor(numpy.random.default_rng(0).standard_normal((32, 64)).astype("float32"))
@@ -806,7 +806,7 @@ def _a_second_step_after_a_lowered_one(t: Training, wrap: Wrap) -> None:
     t.run_without(step, 8)
     t.optimizer.step()
     t.run_without(step, 12)
-    assert not hasattr(step, "replays") or step._last.lowering.updates
+    assert not hasattr(step, "replays") or step._last.program.step.optimizers
 
 
 @use
@@ -868,4 +868,4 @@ def test_a_replay_warns_of_gradients_that_are_used_twice(name: str) -> None:
 def test_a_replay_that_marks_no_gradients_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(optim.SGD, "_note_use", lambda optimizer, keep: None)
     with pytest.raises(AssertionError):
-        test_a_replay_warns_of_gradients_that_are_used_twice("a second step after a lowered one")
+        test_a_replay_warns_of_gradients_that_are_used_twice("a second step after a traced one")

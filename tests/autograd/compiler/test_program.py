@@ -1,0 +1,95 @@
+"""Programs of random calls: as calls of NumPy, and as machine code, they leave the bits that NumPy leaves."""
+
+from __future__ import annotations
+
+import pytest
+
+from autograd.compiler import program as program_module
+from autograd.compiler.machine import is_available
+
+from .programs import RandomProgram, TracedProgram, fault_of
+
+COMPILED = pytest.mark.skipif(not is_available(), reason="without llvmlite there is no machine code")
+
+
+def faults(seeds: range, compiled: bool) -> list[str]:
+    return [f"{seed}: {found}" for seed in seeds if (found := fault_of(TracedProgram(RandomProgram(seed)), compiled))]
+
+
+@pytest.mark.parametrize("group", range(10))
+def test_random_programs_as_calls_have_the_bits_of_numpy(group: int) -> None:
+    assert not faults(range(50 * group, 50 * group + 50), compiled=False)
+
+
+@COMPILED
+@pytest.mark.parametrize("group", range(10))
+def test_random_programs_as_machine_code_have_the_bits_of_numpy(group: int) -> None:
+    assert not faults(range(10 * group, 10 * group + 10), compiled=True)
+
+
+@COMPILED
+@pytest.mark.slow
+@pytest.mark.parametrize("group", range(20))
+def test_many_random_programs_as_machine_code_have_the_bits_of_numpy(group: int) -> None:
+    assert not faults(range(1000 + 50 * group, 1050 + 50 * group), compiled=True)
+
+
+@COMPILED
+def test_most_random_programs_are_machine_code() -> None:
+    tables = steps = 0
+    for seed in range(20):
+        made = TracedProgram(RandomProgram(seed)).program()
+        tables, steps = tables + made.tables, steps + len(made.steps)
+        assert made.is_compiled
+    assert tables >= 20
+    assert steps < 3 * tables
+
+
+def test_few_calls_of_random_programs_are_left_out() -> None:
+    skipped = done = 0
+    for seed in range(100):
+        of = RandomProgram(seed)
+        TracedProgram(of)
+        skipped, done = skipped + len(of.skipped), done + len(of.done)
+    assert skipped < 0.05 * done
+
+
+def test_the_same_program_is_not_always_made() -> None:
+    kinds = {call.split()[1] for seed in range(30) for call in _calls(seed)}
+    assert len(kinds) == 20
+
+
+def _calls(seed: int) -> list[str]:
+    of = RandomProgram(seed)
+    TracedProgram(of)
+    return of.done
+
+
+def test_a_decision_after_a_change_cannot_be_taken_back() -> None:
+    made = TracedProgram(RandomProgram(0)).program()
+    frame = made.frame(tuple(RandomProgram(0).arguments))
+
+    def depart(_: object) -> None:
+        raise program_module.Departed
+
+    made.steps, made._first_change = [depart], 1
+    with pytest.raises(program_module.Departed):
+        made.run(frame)
+    made._first_change = 0
+    with pytest.raises(program_module.CaptureError, match="when the replay had changed something"):
+        made.run(frame)
+
+
+def test_an_error_before_a_change_lets_the_step_itself_run() -> None:
+    made = TracedProgram(RandomProgram(0)).program()
+    frame = made.frame(tuple(RandomProgram(0).arguments))
+
+    def fail(_: object) -> None:
+        raise ValueError("of a call")
+
+    made.steps, made._first_change = [fail], 1
+    with pytest.raises(program_module.Departed):
+        made.run(frame)
+    made._first_change = 0
+    with pytest.raises(ValueError, match="of a call"):
+        made.run(frame)
