@@ -17,7 +17,7 @@ from autograd.errors import GradientWarning, ScaleError, ScaleWarning, find_site
 
 from ..checks import modes
 from ..checks.reports import warn_once
-from .addends import addend_of, warn_of_addends
+from .addends import addend_of, learn_of_parts, warn_of_addends
 from .messages import describe_fault, describe_meeting
 from .powers import Fault, Power
 from .walk import Walk
@@ -26,7 +26,7 @@ __all__ = ["Examined", "Finding", "Verdict", "verdict_of"]
 
 
 class Examined:
-    """An examined sum over ranks: the addend to send, and what its facts tell.
+    """An examined sum over ranks, or gather: the addend to send, and what its facts tell.
 
     Parameters
     ----------
@@ -38,16 +38,19 @@ class Examined:
 
     def __init__(self, prepared: Any, x: Tensor, name: str):
         self._x, self._name, self._axes, self._group = x, name, prepared.call.axes, prepared.group
-        self._recording = state.recording
+        self._recording, self._adds = state.recording, prepared.collective.adds
         walk: Walk | None = None if self._recording is None else self._recording.scale or None
         self._walk = walk if walk is not None and walk.place_of(x.tape, x.node) >= 0 else None
         is_compared = self._group.checking
-        self.addend = addend_of(x, name, self._axes, self._group, self._walk) if is_compared else None
+        self.addend = (
+            addend_of(x, name, self._axes, self._group, self._walk, self._adds) if is_compared else None
+        )
 
     def tell(self, place: int) -> None:
         """After the call, tell what is wrong with the addends; `place` is that of the result."""
         place = place if self._walk is None else self._walk.place_of(self._recording, place)
-        warn_of_addends(self.addend, self._name, self._x, self._axes, self._group, self._walk, place)
+        tell = warn_of_addends if self._adds else learn_of_parts
+        tell(self.addend, self._name, self._x, self._axes, self._group, self._walk, place)
 
 
 class Finding(NamedTuple):

@@ -12,6 +12,9 @@ divisor that is each rank's own count, or  "own": their mean
 the sum of its weights, and not that of
 all ranks nor n; with or without 1e-8
 divisor that is the count of all ranks     "all": the addends are parts, power -1
+factor that is each rank's own count       "rows": a mean becomes a sum again
+factors that are the ranks' shares of the  "share": the same, divided by the count of all. Equal shares are 1/n, too, so
+count of all, and differ                   these are undecided
 the number of values that all have added   "added": likewise, behind a sum in Python
 the mean of each rank's weights            "constant"
 factor that is equal on all ranks, and no  "constant": power 0. Shares of the ranks add up to 1, so an equal share
@@ -58,6 +61,11 @@ class Division(NamedTuple):
         The number of values that had been added, and the sums of the weights of elements, in order.
     is_weight : bool
         Whether it is a factor such as 0.1 or 0.05, as the weights of penalties are.
+    summands : int
+        The number of scalars that had been added by ``+``. It counts rows only where it differs on the ranks: equal
+        ones may be parts of as many things.
+    later : tuple of int
+        The counts behind the sums over other axes that follow, in order; () without one.
     """
 
     divisor: float
@@ -65,11 +73,18 @@ class Division(NamedTuple):
     extents: tuple[int, ...] = ()
     others: tuple[float, ...] = ()
     is_weight: bool = False
+    summands: int = 1
+    later: tuple[int, ...] = ()
 
     @property
     def counted(self) -> float | None:
         """The number of this rank's that the divisor is; None without one."""
         return counted(self.divisor, (*self.counts, *self.others))
+
+    @property
+    def counted_factor(self) -> float | None:
+        """The number of this rank's by which it multiplies; None without one."""
+        return counted(1 / self.divisor, (*self.counts, *self.others[1:])) if self.divisor < 1 else None
 
     @property
     def is_half(self) -> bool:
@@ -245,10 +260,14 @@ def decide(divisions: Sequence[Division], n: int) -> str:
     if len(found) == len(divisions):
         is_small = max(found) < _LEAST_COUNT and all(k == int(k) for k in found)
         return "" if is_small or (is_equal and _may_be_other(found[0], divisions, sums, n)) else "own"
+    if _are_rows([each.counted_factor for each in divisions], n):
+        return "rows"
     are_halves = all(each.is_half for each in divisions)
     if not is_equal:
-        return "constant" if all(each.is_share for each in divisions) else "own" if are_halves else ""
+        return _decide_unequal(divisions, are_halves)
     if counted(divisions[0].divisor, sums_of(divisions)):
+        return "all"
+    if _is_of_all_axes(divisions):
         return "all"
     if counted(divisions[0].divisor, added_by_all(divisions)):
         return "added"
@@ -264,6 +283,46 @@ def decide(divisions: Sequence[Division], n: int) -> str:
     if is_multiple(divisions[0].divisor, n):
         return "ranks" if known else ""
     return "root" if n in _squares(divisions[0].divisor) else "constant"
+
+
+def _decide_unequal(divisions: Sequence[Division], are_halves: bool) -> str:
+    """The kind of a number that differs on the ranks, and is none of their counts."""
+    if all(each.is_share for each in divisions):
+        return "constant"
+    if _are_shares(divisions):
+        return "share"
+    summands = [each.summands for each in divisions]
+    is_number = max(summands) >= _LEAST_COUNT and all(each.divisor == each.summands for each in divisions)
+    return "own" if are_halves or is_number else ""
+
+
+def _are_rows(factors: Sequence[float | None], n: int) -> bool:
+    """Whether numbers by which the ranks multiply are counts of theirs, and large enough to be no others."""
+    known = [k for k in factors if k is not None]
+    return len(known) == len(factors) and max(known) >= _LEAST_COUNT and set(known) != {n}
+
+
+def _are_shares(divisions: Sequence[Division]) -> bool:
+    """Whether each rank multiplies by its part of what all ranks have counted."""
+    columns = [
+        *_columns([each.counts for each in divisions]), *_columns([each.others for each in divisions]),
+        tuple([each.summands for each in divisions]),
+    ]  # fmt: skip
+    parts = [1 / each.divisor for each in divisions]
+    return any(
+        len(set(column)) > 1
+        and all(abs(k - part * sum(column)) <= 1e-6 * k for k, part in zip(column, parts, strict=True))
+        for column in columns
+    )
+
+
+def _is_of_all_axes(divisions: Sequence[Division]) -> bool:
+    """Whether a divisor counts what the ranks along several axes have summed. Twice that of each is no proof: it may be
+    that of a half of squares.
+    """
+    later = [each.later for each in divisions]
+    is_half = any(counted(each.divisor, [2 * k for k in each.later]) for each in divisions)
+    return all(later) and not is_half and counted(divisions[0].divisor, _sums(later)) is not None
 
 
 def _may_be_other(k: float, divisions: Sequence[Division], sums: set[float], n: int) -> bool:
@@ -292,6 +351,8 @@ def sums_of(found: Sequence[Division] | Sequence[Evidence]) -> set[float]:
     counts = [each.counts for each in found if any(each.counts)] or [each.counts for each in found]
     if any(len(each) > _MOST_KINDS for each in counts):
         counts = []  # of many sums, as those of sequences, the numbers in order do not belong together
+    if len(set(map(len, counts))) > 1 and all(counts):  # as many rows as elements of one on some of the ranks
+        counts = [(max(each),) for each in counts]
     return (_sums(counts) | _sums([each.others[1:] for each in found])) - {0, len(found)}
 
 
@@ -301,7 +362,12 @@ def added_by_all(found: Sequence[Division] | Sequence[Evidence]) -> set[float]:
 
 
 def _sums(columns: Sequence[tuple[float, ...]]) -> set[float]:
-    return {sum(column) for column in zip(*columns, strict=True)} if len(set(map(len, columns))) == 1 else set()
+    return {sum(column) for column in _columns(columns)}
+
+
+def _columns(counts: Sequence[tuple[float, ...]]) -> list[tuple[float, ...]]:
+    """The numbers of all ranks that belong together, if they have equally many."""
+    return list(zip(*counts, strict=True)) if len(set(map(len, counts))) == 1 else []
 
 
 def _squares(c: float) -> tuple[int, int]:

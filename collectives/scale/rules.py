@@ -51,7 +51,9 @@ def _combined(use: Use) -> tuple[Powers, tuple[Fault, ...], int]:
     for letter in dict.fromkeys(use.letters.replace("S", "")):
         members = [i for i, each in enumerate(use.letters) if each == letter]
         if letter == "N" and use.op.name not in DEGREES:
-            found = ZERO if all(is_zero(_seen(use, i).powers) for i in members) else None
+            known = [_seen(use, i).powers for i in members]
+            is_right = _may_be_right if use.op.name in SENSITIVE else is_zero
+            found = ZERO if all(map(is_right, known)) else None
             faults += _of_function(use, members)
         else:
             terms = _Terms(use, members)
@@ -61,6 +63,11 @@ def _combined(use: Use) -> tuple[Powers, tuple[Fault, ...], int]:
             found = times(found, DEGREES[use.op.name]) if letter == "N" else found
         powers = plus(powers, found)
     return powers, faults, once
+
+
+def _may_be_right(powers: Powers) -> bool:
+    """Whether 0 is among the powers of an argument: of any other power it is wrong, whatever follows."""
+    return powers is not None and 0 in powers
 
 
 def _of_function(use: Use, members: Sequence[int]) -> tuple[Fault, ...]:
@@ -165,11 +172,12 @@ def _result(use: Use, powers: Any, base: Powers, faults: tuple[Fault, ...], once
         averaged=is_own and (of.averaged or is_mean), parts=is_own and of.parts,
         plain=of.plain or _meets_data(use), counts=counts, weights=weights, added=added,
         shares=_NONE if is_mean else shares, extents=extents,
+        summands=1 if dims.is_sum else _summands(use, given),
         totals=totals, items=of.items | items_of(use), stacked=dims.stacked,
         whole=of.whole if use.op.name in _SAME_SHAPE else dims.whole,
         travelled=_travelled(use, dims),
         own_mean=of.own_mean if _is_own_mean(use, dims.is_sum) else None, once=_once(use, once),
-        unsure=of.unsure | unsure_of(use),
+        unsure=of.unsure | unsure_of(use), numbers=_numbers(use, given),
         divisions=of.divisions if varying else (), terms=_terms(use, given), met=of.met,
         has_unknown=_has_unknown(powers, of),
         events=of.events[-8:], faults=of.faults + faults,
@@ -185,6 +193,14 @@ def _travelled(use: Use, dims: Dimensions) -> int:
         level = max(level, 1)
     varying = [letter for i, letter in enumerate(use.letters) if use.inputs[i] is not None and use.labels[i] is V]
     return 2 if level and len(varying) > len(set(varying)) else level
+
+
+def _numbers(use: Use, given: Sequence[Power]) -> tuple[tuple[float, Powers], ...]:
+    """The plain numbers in one operand that a linear operation passes on."""
+    if len(given) != 1 or use.out is V or not given[0].numbers:
+        return ()
+    letters = [letter for letter, each in zip(use.letters, use.inputs, strict=False) if each is not None]
+    return () if "N" in letters else given[0].numbers
 
 
 def _has_unknown(powers: Powers, of: Power) -> bool:
@@ -222,6 +238,13 @@ def _added(use: Use, given: Sequence[Power]) -> int:
     if use.op.name not in ("add", "subtract") or any(use.shapes):
         return max([each.added for each in given], default=1)
     return sum(each.added for each in given)
+
+
+def _summands(use: Use, given: Sequence[Power]) -> int:
+    """The number of scalars that were added by ``+``, whatever they are sums of."""
+    known = [each.summands for each in given] or [1]
+    is_sum = use.out is V and use.op.name in ("add", "subtract") and not any(use.shapes)
+    return sum(known) if is_sum else max(known)
 
 
 def _is_own_mean(use: Use, is_sum: bool) -> bool:
@@ -323,10 +346,14 @@ def _by_rows(use: Use, value: Power, label: Label | None) -> Power:
     return value.partial()._replace(parts=True) if value.counts else value
 
 
+_COUNTS = ("own", "all", "added", "rows", "share")
+"""The decisions by which the ranks know what a number counts."""
+
+
 def _by_count(use: Use, value: Power, c: float, sign: int, label: Label | None) -> Power:
     """A value by a number that was computed off the tape. It may count anything, where the ranks do not know."""
     found = _by_plain(use, value, c, sign, label)
-    is_known = use.decided in ("own", "all", "added") or (
+    is_known = use.decided in _COUNTS or (
         label is not V and c != 0 and counted(abs(c) if sign < 0 else 1 / abs(c), value.totals) is not None
     )
     return found if is_known else found._replace(powers=None, base=None)
@@ -370,10 +397,14 @@ def _by_plain(use: Use, value: Power, c: float, sign: int, label: Label | None) 
 def _by_decided(use: Use, value: Power, c: float, sign: int, divisor: float) -> Power:
     """A Varying value times or by a plain number."""
     if use.decided == "own":
-        own = own_count(divisor, (*value.counts, *value.weights, value.added))
+        own = own_count(divisor, (*value.counts, *value.weights, value.added, value.summands))
         if own is None:  # the elements are divided before they are summed
             return value._replace(shares=value.shares | {counted(divisor, (round(divisor),)) or divisor})
         return _averaged(use, value, own)
+    if use.decided == "share" and value.averaged:
+        return _with_rows(value).partial()._replace(parts=True, own_mean=None)
+    if use.decided == "rows" and value.averaged:
+        return _with_rows(value)
     if use.decided in ("all", "added"):
         if value.base is None and (use.decided == "added" or not value.averaged):  # likewise: no rows are missing then
             value = value.times(frozenset((-1,)))._replace(shares=value.shares | NORMALISED)
@@ -382,6 +413,8 @@ def _by_decided(use: Use, value: Power, c: float, sign: int, divisor: float) -> 
     if use.decided == "constant":
         return value
     powers = of_number(c, use.n, True)
+    if use.decided == "share" and value.base is not None:  # a sum, which perhaps is divided by this rank's count next
+        return value.times(powers)._replace(base=plus(value.base, _PER_RANK))
     if use.decided == "root" and (roots := frozenset(x for x in powers if x != int(x))):
         return value.times(times(roots | ZERO, sign))
     if use.decided == "ranks" and is_multiple(divisor, use.n):
@@ -389,6 +422,14 @@ def _by_decided(use: Use, value: Power, c: float, sign: int, divisor: float) -> 
     value = value._replace(divisions=(*value.divisions, use.place))
     more = frozenset((-1, 0, 1)) if use.decided == "open" else ZERO
     return value.times(times(powers | more, sign))
+
+
+def _with_rows(value: Power) -> Power:
+    """The sum over this rank's rows again, of their mean times their number."""
+    return value._replace(
+        powers=_of_sum(value.powers, False), base=value.powers, averaged=False, own_mean=None,
+        added=max((int(k) for k in value.counts), default=1),
+    )  # fmt: skip
 
 
 def _own_mean(value: Power, count: float, n: int) -> OwnMean:
@@ -408,10 +449,12 @@ def _of_whole(use: Use, value: Power, c: float, sign: int, k: float) -> Power:
     is_own = bool(k) and k in value.totals
     if is_own:
         value = value.divided(k) if value.own_mean else value._replace(own_mean=_own_mean(value, k, 1))
-    if use.decided in ("own", "all", "added"):  # along another axis: it counts rows, and not ranks
+    is_here = use.is_one or (use.is_counted_here and not _is_twice(k, value.counts))
+    is_counted = is_own and is_here and value.base is not None
+    if use.decided in ("own", "all", "added") and not is_counted:  # along another axis: it counts rows, and not ranks
         return value
     if is_own:
-        value = value.partial() if use.is_one and value.base is not None else value
+        value = value.partial() if is_counted else value
         return value._replace(base=None, totals=frozenset(), counts=frozenset(), items=frozenset())
     divisor = abs(c) if sign < 0 else 1 / abs(c)
     value = value.divided(divisor) if value.own_mean else value._replace(own_mean=_of_count(value, divisor))
@@ -423,7 +466,37 @@ def _of_whole(use: Use, value: Power, c: float, sign: int, k: float) -> Power:
     rows = value.counts | value.extents | {k // use.n for k in value.totals}
     if rows and not any(round(abs(c)) % count == 0 for count in rows if count > 1):
         powers -= {-1} if abs(c) > 1 else set()  # a number that is no multiple of a rank's rows does not count them
-    return value.times(times(powers, sign))
+    return _with_number(value, 1 / divisor, times(powers, sign), use.n)
+
+
+def _is_twice(k: float, counts: frozenset[float]) -> bool:
+    """Whether a number is twice a count of each rank, as behind a half of squares: then it may be that of no other."""
+    return counted(k, [2 * each for each in counts]) is not None
+
+
+def _with_number(value: Power, factor: float, powers: Powers, n: int) -> Power:
+    """A value times a plain factor. Factors whose product is 1 are constants, as the 2 in `2 * x / 2`.
+
+    One of them that counts the rows of a rank would need another that does, and they cancel. Not so where one may be
+    the number of ranks: `n * x / 2` on two ranks is n times a half of x.
+    """
+    made = value.times(powers)
+    if is_multiple(factor, n):
+        return made
+    known = value.numbers
+    one = next((i for i, (c, _) in enumerate(known) if _is_one(c * factor)), None)
+    if one is not None:
+        return value.without([known[one][1]])._replace(numbers=known[:one] + known[one + 1 :])
+    if _is_one(math.prod([c for c, _ in known]) * factor):
+        return value.without([each for _, each in known])._replace(numbers=())
+    return made._replace(numbers=(*known, (factor, powers))[-_MOST_NUMBERS:])
+
+
+def _is_one(c: float) -> bool:
+    return abs(c - 1) < 1e-12
+
+
+_MOST_NUMBERS = 4
 
 
 def _of_count(value: Power, divisor: float) -> OwnMean | None:
@@ -458,11 +531,20 @@ def _quotient(use: Use) -> Power:
     value = of_operation(use)
     if value.parts and value.base is not None and value.powers == value.base and not off:
         return _averaged(use, value, 0)  # a ratio of sums over parts
+    if not off and use.out is V and _are_of_the_same(*use.inputs):
+        value = value._replace(powers=value.base)
     if not off and use.shapes[1] == () and use.out is not V:
         return value._replace(own_mean=_of_count(use.first, _scalar(use.arrays[1]) or 0.0))
     if off == [1] and _counts_each(use.arrays[1], use.first):
         return value.complete()._replace(averaged=True)
     return value if not off or off == [0] or _is_array(use, off) else value._replace(powers=None)
+
+
+def _are_of_the_same(one: Power | None, two: Power | None) -> bool:
+    """Whether two values are sums over the same elements: then both lack the rows of other ranks, or none does."""
+    if one is None or two is None or one.base is None or two.base is None:
+        return False
+    return bool(one.counts) and (one.counts, one.extents, one.added) == (two.counts, two.extents, two.added)
 
 
 def _counts_each(x: Any, value: Power) -> bool:
@@ -496,7 +578,7 @@ def _power(use: Use) -> Power:
 
 
 def _to_the(value: Power, degree: Fraction | int) -> Power:
-    return value._replace(powers=times(value.powers, degree), base=times(value.base, degree), once=-1)
+    return value._replace(powers=times(value.powers, degree), base=times(value.base, degree), once=-1, numbers=())
 
 
 # -- reductions --------------------------------------------------------------------------------------------------------
@@ -507,7 +589,7 @@ def _mean(use: Use) -> Power:
     value = of_operation(use)
     rows = [d for d in axes if d not in state.whole]
     if any(d in state.stacked for d in axes):
-        return value._replace(averaged=False, parts=False, stacked=frozenset())
+        return value._replace(base=state.base, averaged=False, parts=False, stacked=frozenset())
     if use.out is not V or not rows:
         return value
     count = math.prod(int(shape[d]) for d in axes)

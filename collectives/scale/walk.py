@@ -114,10 +114,12 @@ class Walk:
         The examined sums over ranks, by the place of their result.
     count : int
         The number of sums over ranks on the tape so far.
+    gathers : int
+        The number of gathers.
     """
 
     def __init__(self, recording: Recording, grid: Grid):
-        self.grid, self.sums, self.count = grid, dict[int, Sum](), 0
+        self.grid, self.sums, self.count, self.gathers = grid, dict[int, Sum](), 0, 0
         self._runs = [_Run(recording, 0)]  # that of the tape, and those of checkpointed functions on it
         self._bases = {id(recording): 0}  # of those that are not over, by the id of the recording
         self._others: dict[int, Walk] = {}  # of the tapes from which values are imported; they live as long as this one
@@ -167,6 +169,17 @@ class Walk:
         """Keep what the ranks along some axes have decided about the number at a place."""
         self._decided[place] = {**self._decided.get(place, {}), **dict.fromkeys(axes, decided)}
         self._forget(place)
+
+    def is_due(self, adds: bool) -> bool:
+        """Count a sum over the ranks, or a gather, and whether the ranks compare what they know of its operands.
+
+        These are the first 4 of each, the 8th, 16th, ..., so that a loop of many on one tape costs little.
+        """
+        if adds:
+            self.count = nth = self.count + 1
+        else:
+            self.gathers = nth = self.gathers + 1
+        return nth <= _FIRST or not nth & (nth - 1)
 
     def agree(self, place: int) -> None:
         """Keep that all ranks had the same powers before the sum over ranks at a place."""
@@ -221,7 +234,11 @@ class Walk:
                 before = [powers[k] for k in along]
             is_round = op_of(self.node(at)).name == "multiply" and is_weight(whole_divisor(divisor))
             counts, extents = _numbers(before, "counts"), _numbers(before, "extents")
-            found.append((at, Division(divisor, counts, extents, _others(before), is_round)))
+            later = _numbers([powers[k] for k in along], "counts")
+            found.append((at, Division(
+                divisor, counts, extents, _others(before), is_round, max([each.summands for each in before]),
+                later if later != counts and any(at < each <= place for each in self._counted) else (),
+            )))  # fmt: skip
         return found
 
     def number(self, at: int) -> Any:
@@ -314,6 +331,9 @@ class Walk:
         extents = _extents(signature.layouts[0], signature.shapes[0]) if signature.shapes else ()
         rule, found = OPERATIONS.get(op.name, of_operation), []
         plain = _plain_scalars(arrays_of(node)) if op.name in ("multiply", "divide") else ()
+        decided = self._decided.get(at, {})
+        apart = [axis for x, axis in zip(out.labels, self.grid.names, strict=True) if x is V]
+        is_here = bool(decided) and all(decided.get(axis) in _COUNT_NO_OTHERS for axis in apart)
         for k, axis in enumerate(self.grid.names):
             labels: tuple[Label | None, ...] = tuple([
                 C if i in plain else layout.labels[k] for i, layout in enumerate(signature.layouts)
@@ -321,7 +341,7 @@ class Walk:
             inputs = tuple([None if each is None else each[k] for each in given])
             found.append(rule(Use(
                 op, at, letters, inputs, labels, out.labels[k], signature.shapes, extents, maps, arrays_of(node),
-                options, self.grid.sizes[k], number, axis, _along(self._decided.get(at), axis), V not in out.labels,
+                options, self.grid.sizes[k], number, axis, _along(decided, axis), not apart, is_here,
             )))  # fmt: skip
         return tuple(found)
 
@@ -399,6 +419,8 @@ def _extents(layout: Layout, shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(whole)
 
 
+_COUNT_NO_OTHERS = ("own", "constant", "ranks", "root")  # no rows of other ranks along the axis of the decision
+_FIRST = 4
 _MOST_WEIGHTS = 16
 _SPAN = 1 << 40  # of the places of one run
 _STEPS: dict[str, Any] = {
