@@ -77,9 +77,14 @@ class Division(NamedTuple):
     later: tuple[int, ...] = ()
 
     @property
+    def _numbers(self) -> tuple[float, ...]:
+        """The numbers that a divisor may be. Of many sums, as those of sequences, each counts the elements of one."""
+        return (*self.counts, *self.others) if len(self.counts) <= _MOST_KINDS else self.others
+
+    @property
     def counted(self) -> float | None:
         """The number of this rank's that the divisor is; None without one."""
-        return counted(self.divisor, (*self.counts, *self.others))
+        return counted(self.divisor, self._numbers)
 
     @property
     def counted_factor(self) -> float | None:
@@ -89,7 +94,7 @@ class Division(NamedTuple):
     @property
     def is_half(self) -> bool:
         """Whether the divisor is twice such a number, as behind a half of squares."""
-        return self.divisor > 2 * _LEAST_COUNT and own_count(self.divisor, (*self.counts, *self.others)) is not None
+        return self.divisor > 2 * _LEAST_COUNT and own_count(self.divisor, self._numbers) is not None
 
     @property
     def is_share(self) -> bool:

@@ -164,11 +164,12 @@ def _result(use: Use, powers: Any, base: Powers, faults: tuple[Fault, ...], once
         powers = powers if is_mean else _of_sum(powers, of.parts and dims.is_complete)
     totals = totals_of(use) or of.totals
     if dims.is_over_ranks:
+        base = powers if base is None else base
         totals |= {dims.elements} - {use.n}
         counts |= {k // use.n for k in totals if not k % use.n}
     is_own = varying or bool(dims.stacked) or dims.is_over_ranks
     value = Power(
-        powers=powers, base=base if varying or use.op.name in _OF_TERMS else None,
+        powers=powers, base=base if varying or dims.is_over_ranks or use.op.name in _OF_TERMS else None,
         averaged=is_own and (of.averaged or is_mean), parts=is_own and of.parts,
         plain=of.plain or _meets_data(use), counts=counts, weights=weights, added=added,
         shares=_NONE if is_mean else shares, extents=extents,
@@ -398,6 +399,8 @@ def _by_decided(use: Use, value: Power, c: float, sign: int, divisor: float) -> 
     """A Varying value times or by a plain number."""
     if use.decided == "own":
         own = own_count(divisor, (*value.counts, *value.weights, value.added, value.summands))
+        if own is None and use.is_of_others and value.base is not None:
+            own = divisor
         if own is None:  # the elements are divided before they are summed
             return value._replace(shares=value.shares | {counted(divisor, (round(divisor),)) or divisor})
         return _averaged(use, value, own)

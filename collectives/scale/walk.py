@@ -341,7 +341,8 @@ class Walk:
             inputs = tuple([None if each is None else each[k] for each in given])
             found.append(rule(Use(
                 op, at, letters, inputs, labels, out.labels[k], signature.shapes, extents, maps, arrays_of(node),
-                options, self.grid.sizes[k], number, axis, _along(decided, axis), not apart, is_here,
+                options, self.grid.sizes[k], number, axis, _along(decided, axis), not apart,
+                decided.get(axis) is None, is_here,
             )))  # fmt: skip
         return tuple(found)
 
