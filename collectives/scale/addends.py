@@ -38,7 +38,20 @@ from autograd.layouts.names import name_of
 from ..checks.channel import MOST
 from ..checks.reports import warn_once
 from ..checks.sanitizer import Addend, Copy, digest_of
-from .numbers import Division, Evidence, added_by_all, decide, may_be_of_all, of_number, sums_of, whole_divisor
+from .numbers import (
+    COUNTS,
+    Division,
+    Evidence,
+    added_by_all,
+    counts_rows,
+    decide,
+    is_of_all_axes,
+    is_twice,
+    may_be_of_all,
+    of_number,
+    sums_of,
+    whole_divisor,
+)
 from .rules import SCALINGS
 from .sums import Sum
 from .walk import Walk
@@ -146,15 +159,37 @@ def _learn(
     is_agreed = each_has and len({each.digest for each in found.values()}) == 1
     for nth, (at, _) in enumerate(own):
         divisions = [each.divisions[nth] for each in found.values()] if each_has else []
-        decided = decide(divisions, group.size) if each_has else "open"  # other ranks have more or fewer numbers
-        walk.decide(at, decided, axes)
+        decided = _decide(walk, at, divisions, axes, group.size)
         is_agreed = is_agreed and (decided != "" or _mean_the_same(divisions, walk.grid.sizes))
     if is_agreed:
         walk.agree(place)
     assert x.layout is not None
-    is_mean = any(power.averaged for power in walk.at(walk.place_of(x.tape, x.node)))  # now that numbers are decided
+    powers = zip(walk.grid.names, walk.at(walk.place_of(x.tape, x.node)), strict=True)  # now that numbers are decided
+    is_mean = any(power.averaged for axis, power in powers if axis in axes)
     _count(walk, place, list(found.values()), group.size, is_mean)
     return _unequal_means(found)
+
+
+def _decide(walk: Walk, at: int, divisions: list[Division], axes: tuple[str, ...], n: int) -> str:
+    """Let the walk keep what the ranks along some axes decide about a number. If it counts the rows along others, too,
+    or is twice a number that they have, the walk keeps each of the ways to read it.
+    """
+    known = walk.decided(at)
+    decided = decide(divisions, n) if divisions else "open"  # other ranks have more or fewer numbers
+    if counts_rows(known) and not set(axes) & known.keys():
+        if decided == "all":
+            walk.read(at, dict.fromkeys(axes, "all"))
+        return "read"
+    others = [axis for axis in known if axis not in axes]
+    if decided not in COUNTS and others and is_of_all_axes(divisions):
+        walk.decide(at, "all", [*others, *axes])
+        if is_twice([each.later for each in divisions], divisions):
+            walk.read(at, {**dict.fromkeys(others, "all"), **dict.fromkeys(axes, "mean")})
+        if is_twice([sums_of(divisions)] * n, divisions):
+            walk.read(at, dict.fromkeys(axes, "all"))
+        return "all"
+    walk.decide(at, decided, axes)
+    return decided
 
 
 def _count(walk: Walk, place: int, found: Sequence[Evidence], n: int, may_be_mean: bool) -> None:

@@ -7,7 +7,7 @@ it does, so it is a `ScaleWarning`, which ``cc.check(scale="error")`` makes an e
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from autograd.engine.objective import place_in
@@ -155,12 +155,20 @@ def verdict_of(outputs: Any, recording: Any, mesh: Any) -> Verdict | None:
     for y in outputs if isinstance(outputs, list | tuple) else (outputs,):
         if not isinstance(y, Tensor):
             continue
+        each = [_of_axes(powers, mesh.grid) for powers in walk.readings(place_in(y, recording))]
+        findings += each[0] if all(each) else []
         powers = walk.at(place_in(y, recording))
         for k, name in enumerate(mesh.grid.names):
             if mesh.grid.sizes[k] > 1:
-                findings += _of_axis(name, mesh.grid.sizes[k], powers[k])
                 met |= dict.fromkeys((name, place) for place in sorted(powers[k].met))
     return Verdict(findings, list(met), walk, mesh) if findings or met else None
+
+
+def _of_axes(powers: Sequence[Power], grid: Any) -> list[Finding]:
+    return [
+        found for axis, n, power in zip(grid.names, grid.sizes, powers, strict=True) if n > 1
+        for found in _of_axis(axis, n, power)
+    ]  # fmt: skip
 
 
 def _of_axis(axis: str, size: int, power: Power) -> list[Finding]:

@@ -31,7 +31,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 from itertools import combinations
 from typing import Any, NamedTuple
@@ -39,11 +39,13 @@ from typing import Any, NamedTuple
 from .powers import ZERO
 
 __all__ = [
-    "Division", "Evidence", "counted", "added_by_all", "decide", "is_computed",
-    "is_multiple", "is_weight", "may_be_of_all", "of_number", "own_count", "sums_of", "whole_divisor",
+    "COUNTS", "Division", "Evidence", "counted", "counts_rows", "added_by_all", "decide", "is_computed", "is_multiple",
+    "is_of_all_axes", "is_twice", "is_weight", "may_be_of_all", "of_number", "own_count", "sums_of", "whole_divisor",
 ]  # fmt: skip
 
 _LEAST_COUNT, _MOST_KINDS = 3, 4
+COUNTS = ("own", "mean", "all", "added", "rows", "share")
+"""The decisions by which the ranks know what a number counts. "mean" is "own", by the ranks along another axis."""
 
 
 class Division(NamedTuple):
@@ -272,8 +274,6 @@ def decide(divisions: Sequence[Division], n: int) -> str:
         return _decide_unequal(divisions, are_halves)
     if counted(divisions[0].divisor, sums_of(divisions)):
         return "all"
-    if _is_of_all_axes(divisions):
-        return "all"
     if counted(divisions[0].divisor, added_by_all(divisions)):
         return "added"
     if are_halves and not _may_be_other(divisions[0].divisor, divisions, sums, n):
@@ -321,13 +321,24 @@ def _are_shares(divisions: Sequence[Division]) -> bool:
     )
 
 
-def _is_of_all_axes(divisions: Sequence[Division]) -> bool:
-    """Whether a divisor counts what the ranks along several axes have summed. Twice that of each is no proof: it may be
-    that of a half of squares.
-    """
-    later = [each.later for each in divisions]
-    is_half = any(counted(each.divisor, [2 * k for k in each.later]) for each in divisions)
-    return all(later) and not is_half and counted(divisions[0].divisor, _sums(later)) is not None
+def is_of_all_axes(divisions: Sequence[Division]) -> bool:
+    """Whether a divisor counts the rows of the ranks along several axes, along which sums have followed it."""
+    if len({each.divisor for each in divisions}) != 1 or not all(each.later for each in divisions):
+        return False
+    return counted(divisions[0].divisor, _sums(_alike([each.later for each in divisions]))) is not None
+
+
+def is_twice(numbers: Sequence[Iterable[float]], divisions: Sequence[Division]) -> bool:
+    """Whether the divisor of each rank is twice one of its numbers, as behind a half of squares."""
+    return all(
+        counted(each.divisor, [2 * k for k in known]) is not None
+        for known, each in zip(numbers, divisions, strict=True)
+    )
+
+
+def counts_rows(decided: Mapping[str, str]) -> bool:
+    """Whether ranks along some axes have decided that a number counts rows."""
+    return not {"own", "all", "added"}.isdisjoint(decided.values())
 
 
 def _may_be_other(k: float, divisions: Sequence[Division], sums: set[float], n: int) -> bool:
@@ -356,9 +367,7 @@ def sums_of(found: Sequence[Division] | Sequence[Evidence]) -> set[float]:
     counts = [each.counts for each in found if any(each.counts)] or [each.counts for each in found]
     if any(len(each) > _MOST_KINDS for each in counts):
         counts = []  # of many sums, as those of sequences, the numbers in order do not belong together
-    if len(set(map(len, counts))) > 1 and all(counts):  # as many rows as elements of one on some of the ranks
-        counts = [(max(each),) for each in counts]
-    return (_sums(counts) | _sums([each.others[1:] for each in found])) - {0, len(found)}
+    return (_sums(_alike(counts)) | _sums([each.others[1:] for each in found])) - {0, len(found)}
 
 
 def added_by_all(found: Sequence[Division] | Sequence[Evidence]) -> set[float]:
@@ -368,6 +377,11 @@ def added_by_all(found: Sequence[Division] | Sequence[Evidence]) -> set[float]:
 
 def _sums(columns: Sequence[tuple[float, ...]]) -> set[float]:
     return {sum(column) for column in _columns(columns)}
+
+
+def _alike(counts: Sequence[tuple[int, ...]]) -> Sequence[tuple[int, ...]]:
+    """The counts of the ranks; where some have more kinds than others, as of pairs, those of all elements."""
+    return [(max(each),) for each in counts] if len(set(map(len, counts))) > 1 and all(counts) else counts
 
 
 def _columns(counts: Sequence[tuple[float, ...]]) -> list[tuple[float, ...]]:

@@ -104,6 +104,8 @@ class Power(NamedTuple):
         The terms that it consists of: the count by which each is divided (0: none), and its weight.
     unsure : frozenset of str
         The axes along which the powers of ranks may differ, as they have not compared them. See `walk`.
+    shifted_by_number : bool
+        Whether a plain number was added to it. Then a nonlinear function of it is right for the power 0 alone.
     numbers : tuple of (float, Powers)
         The plain factors of one value of all ranks that are no multiples of their number, with the powers that each has
         added. If a product of them is 1, they are constants: see `without`.
@@ -138,6 +140,7 @@ class Power(NamedTuple):
     divisions: tuple[int, ...] = ()
     terms: tuple[tuple[int, float], ...] = ((0, 1.0),)
     unsure: frozenset[str] = frozenset()
+    shifted_by_number: bool = False
     numbers: tuple[tuple[float, Powers], ...] = ()
     met: frozenset[int] = frozenset()
     has_unknown: bool = False

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from fractions import Fraction
-from itertools import chain
+from itertools import chain, combinations
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ import numpy as np
 from autograd.layouts.layout import C, D, I, Label, Mix, P, R, Shard, Sum, V
 
 from .dimensions import Dimensions
-from .numbers import counted, is_computed, is_multiple, of_number, own_count, whole_divisor
+from .numbers import COUNTS, counted, is_computed, is_multiple, of_number, own_count, whole_divisor
 from .powers import DATA, ZERO, Event, Fault, OwnMean, Power, Powers, is_zero, joint, plus, times
 from .uses import NORMALISED, Use, counts_of_sum, items_of, totals_of, unsure_of, weights_of
 
@@ -51,16 +51,17 @@ def _combined(use: Use) -> tuple[Powers, tuple[Fault, ...], int]:
     for letter in dict.fromkeys(use.letters.replace("S", "")):
         members = [i for i, each in enumerate(use.letters) if each == letter]
         if letter == "N" and use.op.name not in DEGREES:
-            known = [_seen(use, i).powers for i in members]
-            is_right = _may_be_right if use.op.name in SENSITIVE else is_zero
-            found = ZERO if all(map(is_right, known)) else None
+            is_right = _may_be_right if use.op.name in _OF_RIGHT else is_zero
+            found = ZERO if all(is_right(_seen(use, i).powers) for i in members) else None
             faults += _of_function(use, members)
         else:
             terms = _Terms(use, members)
             found, fault, times_ranks = terms.joined()
             once = max(once, use.place if times_ranks else -1)
             faults += (Fault("added", use.place, tuple(terms.on_tape)),) if fault else ()
-            found = times(found, DEGREES[use.op.name]) if letter == "N" else found
+            if letter == "N":
+                is_shifted = _may_be_right(found) and any(each.shifted_by_number for each in terms.on_tape)
+                found = ZERO if is_shifted else times(found, DEGREES[use.op.name])
         powers = plus(powers, found)
     return powers, faults, once
 
@@ -178,7 +179,7 @@ def _result(use: Use, powers: Any, base: Powers, faults: tuple[Fault, ...], once
         whole=of.whole if use.op.name in _SAME_SHAPE else dims.whole,
         travelled=_travelled(use, dims),
         own_mean=of.own_mean if _is_own_mean(use, dims.is_sum) else None, once=_once(use, once),
-        unsure=of.unsure | unsure_of(use), numbers=_numbers(use, given),
+        unsure=of.unsure | unsure_of(use), shifted_by_number=_is_shifted(use, given), numbers=_numbers(use, given),
         divisions=of.divisions if varying else (), terms=_terms(use, given), met=of.met,
         has_unknown=_has_unknown(powers, of),
         events=of.events[-8:], faults=of.faults + faults,
@@ -194,6 +195,16 @@ def _travelled(use: Use, dims: Dimensions) -> int:
         level = max(level, 1)
     varying = [letter for i, letter in enumerate(use.letters) if use.inputs[i] is not None and use.labels[i] is V]
     return 2 if level and len(varying) > len(set(varying)) else level
+
+
+def _is_shifted(use: Use, given: Sequence[Power]) -> bool:
+    """Whether a plain number is a term of a result."""
+    if "N" in use.letters:
+        return False
+    if use.op.name in ("add", "subtract") and len(given) == 1:
+        off = next((i for i, each in enumerate(use.inputs) if each is None), 0)
+        return given[0].shifted_by_number or (use.shapes[off] == () and use.labels[off] in _CONSTANT)
+    return any(each.shifted_by_number for each in given)
 
 
 def _numbers(use: Use, given: Sequence[Power]) -> tuple[tuple[float, Powers], ...]:
@@ -347,14 +358,10 @@ def _by_rows(use: Use, value: Power, label: Label | None) -> Power:
     return value.partial()._replace(parts=True) if value.counts else value
 
 
-_COUNTS = ("own", "all", "added", "rows", "share")
-"""The decisions by which the ranks know what a number counts."""
-
-
 def _by_count(use: Use, value: Power, c: float, sign: int, label: Label | None) -> Power:
     """A value by a number that was computed off the tape. It may count anything, where the ranks do not know."""
     found = _by_plain(use, value, c, sign, label)
-    is_known = use.decided in _COUNTS or (
+    is_known = use.decided in COUNTS or (
         label is not V and c != 0 and counted(abs(c) if sign < 0 else 1 / abs(c), value.totals) is not None
     )
     return found if is_known else found._replace(powers=None, base=None)
@@ -397,9 +404,11 @@ def _by_plain(use: Use, value: Power, c: float, sign: int, label: Label | None) 
 
 def _by_decided(use: Use, value: Power, c: float, sign: int, divisor: float) -> Power:
     """A Varying value times or by a plain number."""
-    if use.decided == "own":
+    if use.decided in ("own", "mean"):
         own = own_count(divisor, (*value.counts, *value.weights, value.added, value.summands))
-        if own is None and use.is_of_others and value.base is not None:
+        if use.is_of_others:  # the ranks along this axis have not decided yet: it may count their rows, too
+            value = value._replace(divisions=(*value.divisions, use.place))
+        if own is None and use.decided == "mean" and value.base is not None:
             own = divisor
         if own is None:  # the elements are divided before they are summed
             return value._replace(shares=value.shares | {counted(divisor, (round(divisor),)) or divisor})
@@ -447,6 +456,9 @@ def _own_mean(value: Power, count: float, n: int) -> OwnMean:
     return OwnMean(count, frozenset(own // k for k in known if 0 < k < own))
 
 
+_COUNTS = ("own", "mean", "all", "added")
+
+
 def _of_whole(use: Use, value: Power, c: float, sign: int, k: float) -> Power:
     """One value of all ranks times or by a plain number."""
     is_own = bool(k) and k in value.totals
@@ -454,7 +466,7 @@ def _of_whole(use: Use, value: Power, c: float, sign: int, k: float) -> Power:
         value = value.divided(k) if value.own_mean else value._replace(own_mean=_own_mean(value, k, 1))
     is_here = use.is_one or (use.is_counted_here and not _is_twice(k, value.counts))
     is_counted = is_own and is_here and value.base is not None
-    if use.decided in ("own", "all", "added") and not is_counted:  # along another axis: it counts rows, and not ranks
+    if use.decided in _COUNTS and not is_counted:  # along another axis: it counts rows, and not ranks
         return value
     if is_own:
         value = value.partial() if is_counted else value
@@ -487,16 +499,14 @@ def _with_number(value: Power, factor: float, powers: Powers, n: int) -> Power:
     if is_multiple(factor, n):
         return made
     known = value.numbers
-    one = next((i for i, (c, _) in enumerate(known) if _is_one(c * factor)), None)
-    if one is not None:
-        return value.without([known[one][1]])._replace(numbers=known[:one] + known[one + 1 :])
-    if _is_one(math.prod([c for c, _ in known]) * factor):
-        return value.without([each for _, each in known])._replace(numbers=())
+    for size in range(1, len(known) + 1):
+        for some in combinations(known, size):
+            if abs(math.prod([c for c, _ in some]) * factor - 1) < 1e-12:
+                left = list(known)
+                for each in some:
+                    left.remove(each)
+                return value.without([each for _, each in some])._replace(numbers=tuple(left))
     return made._replace(numbers=(*known, (factor, powers))[-_MOST_NUMBERS:])
-
-
-def _is_one(c: float) -> bool:
-    return abs(c - 1) < 1e-12
 
 
 _MOST_NUMBERS = 4
@@ -577,6 +587,8 @@ def _power(use: Use) -> Power:
     if base is None or exponent is not None or c is None:
         return value._replace(powers=ZERO if all(_seen(use, i).powers == ZERO for i in (0, 1)) else None)
     degree = Fraction(c).limit_denominator(64)
+    if degree != 1 and base.shifted_by_number and _may_be_right(value.powers):
+        return value._replace(powers=ZERO, base=None, once=-1, numbers=(), shifted_by_number=False)
     return _to_the(value, degree)
 
 
@@ -653,6 +665,10 @@ SENSITIVE = frozenset((
 """Nonlinear functions that show the scale of their argument: no factor behind one makes up for a factor before it. The
 rest are those of `DEGREES`, those whose gradient has the scale of 0 whatever that of the argument, as log and a
 normalisation have, and those of several operands, of which one may be a weight."""
+
+
+_OF_RIGHT = SENSITIVE | {"layer_norm", "rms_norm", "normalize"}
+"""Functions whose result has the power 0 in a right program, whatever the powers that are possible for the argument."""
 
 
 # -- collectives -------------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -37,7 +37,7 @@ from autograd.engine.recording import (
 from autograd.engine.state import state
 from autograd.layouts.layout import C, Grid, Label, Layout, Shard, V
 
-from .numbers import Division, Evidence, is_weight, whole_divisor
+from .numbers import Division, Evidence, counts_rows, is_weight, whole_divisor
 from .powers import DATA, UNKNOWN, Power
 from .rules import COLLECTIVES, OPERATIONS, is_open, of_operation
 from .sums import Sum
@@ -124,6 +124,7 @@ class Walk:
         self._bases = {id(recording): 0}  # of those that are not over, by the id of the recording
         self._others: dict[int, Walk] = {}  # of the tapes from which values are imported; they live as long as this one
         self._decided: dict[int, dict[str, str]] = {}  # of a place, along each axis
+        self._readings: dict[int, list[dict[str, str]]] = {}  # other decisions, of a number that may be two counts
         self._agreed = set[int]()  # the places of sums before which all ranks had the same powers
         self._counted: dict[int, tuple[frozenset[float], frozenset[float], frozenset[int]]] = {}
         self._unknown = (UNKNOWN,) * len(grid.names)
@@ -169,6 +170,28 @@ class Walk:
         """Keep what the ranks along some axes have decided about the number at a place."""
         self._decided[place] = {**self._decided.get(place, {}), **dict.fromkeys(axes, decided)}
         self._forget(place)
+
+    def decided(self, place: int) -> dict[str, str]:
+        """The decisions about the number at a place, along each axis."""
+        return self._decided.get(place, {})
+
+    def read(self, place: int, decided: dict[str, str]) -> None:
+        """Keep other decisions about the number at a place, which are as likely as the first."""
+        self._readings.setdefault(place, []).append(decided)
+
+    def readings(self, place: int) -> Iterator[tuple[Power, ...]]:
+        """The powers of the value at a place, for each way to read the numbers that may be two counts."""
+        yield self.at(place)
+        others = [{at: decided} for at, all_of in self._readings.items() for decided in all_of]
+        if len(self._readings) > 1:
+            others.insert(0, {at: all_of[0] for at, all_of in self._readings.items()})
+        first = self._decided
+        for other in others[:_MOST_READINGS]:
+            self._decided = first | other
+            self._forget(min(other))
+            yield self.at(place)
+            self._decided = first
+            self._forget(min(other))
 
     def is_due(self, adds: bool) -> bool:
         """Count a sum over the ranks, or a gather, and whether the ranks compare what they know of its operands.
@@ -301,6 +324,11 @@ class Walk:
             rule(given[k], layout.labels[k], out.labels[k], at, call) if axis in call.axes else given[k]
             for k, axis in enumerate(self.grid.names)
         ]
+        if name in _GATHERS and {*call.extents} == {1}:  # one value of each rank: along other axes they are no rows
+            found = [
+                each if axis in call.axes else each._replace(whole=each.whole | {call.dim})
+                for axis, each in zip(self.grid.names, found, strict=True)
+            ]
         made_one = {
             axis for k, axis in enumerate(self.grid.names)
             if axis in call.axes and layout.labels[k] is V and out.labels[k] is not V and self.grid.sizes[k] > 1
@@ -402,7 +430,7 @@ def _along(decided: dict[str, str] | None, axis: str) -> str:
     if not decided:
         return ""
     known = decided.get(axis)
-    return ("own" if {"own", "all", "added"} & {*decided.values()} else "") if known is None else known
+    return ("mean" if counts_rows(decided) else "") if known is None else known
 
 
 def _plain_scalars(arrays: Sequence[Any]) -> list[int]:
@@ -420,8 +448,9 @@ def _extents(layout: Layout, shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(whole)
 
 
-_COUNT_NO_OTHERS = ("own", "constant", "ranks", "root")  # no rows of other ranks along the axis of the decision
-_FIRST = 4
+_COUNT_NO_OTHERS = ("own", "mean", "constant", "ranks", "root")  # no rows of other ranks along the axis of the decision
+_FIRST, _MOST_READINGS = 4, 8
+_GATHERS = ("all_gather", "gather")
 _MOST_WEIGHTS = 16
 _SPAN = 1 << 40  # of the places of one run
 _STEPS: dict[str, Any] = {
