@@ -180,7 +180,13 @@ class Prepared:
                 return self.collective.adds and not nth & (nth - 1)
             state.mesh.begin_walk(recording)
         walk = recording.scale
-        return walk is not False and walk.is_due(self.collective.adds)
+        if walk is False:
+            return False
+        if self.collective.adds:
+            walk.count = n = walk.count + 1
+        else:
+            walk.gathers = n = walk.gathers + 1
+        return n <= _FIRST or not n & (n - 1)  # so that a loop of many sums on one tape costs little
 
     def run(self, x: Any, recorded: bool | None, operand: Tensor | None = None, announced: bool = False) -> Any:
         """Compare the call with those of the other ranks, if the check mode requires it, and run it on an array.
@@ -351,5 +357,6 @@ def arrived(ct: Any, out: Layout | None, result: Any, call: Call, sweep: Sweep) 
 
 
 _new = object.__new__
+_FIRST = 4  # sums of a tape that is examined, and gathers
 _ADDENDS = frozenset((V, P))
 _HOST = (np.ndarray, np.generic, Shaped)

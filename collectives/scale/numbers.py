@@ -258,6 +258,10 @@ def decide(divisions: Sequence[Division], n: int) -> str:
     'constant'
     >>> decide([Division(2.0, (5,))] * 2, 2), decide([Division(2.0, (5,))] * 4, 4)
     ('ranks', 'root')
+    >>> decide([Division(1 / 5, (5,)), Division(1 / 4, (4,))], 2)  # 5 times the mean over 5 rows
+    'rows'
+    >>> decide([Division(9 / 5, (5,)), Division(9 / 4, (4,))], 2)
+    'share'
     """
     is_equal = len({each.divisor for each in divisions}) == 1
     if not is_equal:  # a rank without rows, which divides by 1, has no part in it

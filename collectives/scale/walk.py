@@ -193,17 +193,6 @@ class Walk:
             self._decided = first
             self._forget(min(other))
 
-    def is_due(self, adds: bool) -> bool:
-        """Count a sum over the ranks, or a gather, and whether the ranks compare what they know of its operands.
-
-        These are the first 4 of each, the 8th, 16th, ..., so that a loop of many on one tape costs little.
-        """
-        if adds:
-            self.count = nth = self.count + 1
-        else:
-            self.gathers = nth = self.gathers + 1
-        return nth <= _FIRST or not nth & (nth - 1)
-
     def agree(self, place: int) -> None:
         """Keep that all ranks had the same powers before the sum over ranks at a place."""
         self._agreed.add(place)
@@ -449,7 +438,7 @@ def _extents(layout: Layout, shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 _COUNT_NO_OTHERS = ("own", "mean", "constant", "ranks", "root")  # no rows of other ranks along the axis of the decision
-_FIRST, _MOST_READINGS = 4, 8
+_MOST_READINGS = 8
 _GATHERS = ("all_gather", "gather")
 _MOST_WEIGHTS = 16
 _SPAN = 1 << 40  # of the places of one run

@@ -131,6 +131,10 @@ SHARES: dict[str, Program] = {
         lambda p, n: serial(p, n) + 0.03 * (p["w"] ** 2).sum()),
 }  # fmt: skip
 
+def stacked(x: Any, axis: str = "dp") -> Any:
+    return cc.all_gather(np.reshape(x, (1,)), axis, to=I)
+
+
 # -- two axes ----------------------------------------------------------------------------------------------------------
 HALF = "half of the squares: the number is twice that of each rank"
 AXES: dict[str, Program] = {}
@@ -154,6 +158,21 @@ for _name, _axes, _ranks in (("dp = cp", CP, (2, 3)), ("cp of 2", CP2, (3, 4))):
             ranks=tuple(n for n in _ranks if _name == "cp of 2")),
         f"{_name}: sum over cp of sums by own tokens of dp, sum over dp": wrong(
             lambda e: total(total(parts(e).sum() / tokens(e), "cp")), s_tokens, axes=_axes, ranks=_ranks),
+        f"{_name}: mean over cp of sums by 120, sum over dp": wrong(
+            lambda e: total(mean(parts(e).sum() / 120, "cp")), s_tokens, axes=_axes, ranks=_ranks,
+            reading=Reading("half of the squares of the same rows on two ranks of cp", half(s_tokens), _two_of_cp)),
+        f"{_name}: the mean of those gathered along cp, by own tokens, mean over dp": wrong(
+            lambda e: mean(stacked(parts(e).sum(), "cp").mean() / tokens(e)), s_tokens, axes=_axes, ranks=_ranks,
+            reading=Reading(HALF, half(s_tokens), _two_of_cp)),
+        f"{_name}: gathered along cp, by own tokens, mean over dp": right(
+            lambda e: mean(stacked(parts(e).sum(), "cp").sum() / tokens(e)), s_tokens, axes=_axes, ranks=_ranks),
+        f"{_name}: tokens times means, sum over both, by 120": right(
+            lambda e: total(parts(e).size * parts(e).mean(), BOTH) / 120, s_tokens, axes=_axes, ranks=_ranks),
+        f"{_name}: tokens times means, mean over both, by 120": wrong(
+            lambda e: mean(parts(e).size * parts(e).mean(), BOTH) / 120, s_tokens, axes=_axes, ranks=_ranks),
+        f"{_name}: shares along cp times means, sum over cp, mean over dp": right(
+            lambda e: mean(total(parts(e).size / tokens(e) * parts(e).mean(), "cp")), s_tokens, axes=_axes,
+            ranks=_ranks),
         f"{_name}: by 120, sum over cp, sum over dp": right(
             lambda e: total(total(parts(e).sum() / 120, "cp")), s_tokens, axes=_axes, ranks=_ranks),
         f"{_name}: sum over cp, by 120, sum over dp": right(
@@ -178,6 +197,23 @@ for _name, _axes, _ranks in (("dp = tp", TPN, (2, 3)), ("tp of 2", TP2, (3, 4)))
             lambda e: mean(mean(own(e).sum(), "tp") / (2 * len(e.own(X)))), half(serial), axes=_axes, ranks=_ranks),
         f"{_name}: the same rows, sum over dp by 60, mean over tp": right(
             lambda e: mean(total(own(e).sum(), "dp") / 60, "tp"), serial, axes=_axes, ranks=_ranks),
+        f"{_name}: the same rows, mean over tp of sums by 60, sum over dp": right(
+            lambda e: total(mean(own(e).sum() / 60, "tp")), serial, axes=_axes, ranks=_ranks),
+        f"{_name}: the same rows, mean over tp, by 60, sum over dp": right(
+            lambda e: total(mean(own(e).sum(), "tp") / 60), serial, axes=_axes, ranks=_ranks),
+        f"{_name}: the same rows, half of squares by 120, mean over tp, sum over dp": right(
+            lambda e: total(mean(own(e).sum() / 120, "tp")), half(serial), axes=_axes, ranks=_ranks),
+        f"{_name}: the same rows, rows times means, sum over dp by 60, mean over tp": right(
+            lambda e: mean(total(len(e.own(X)) * own(e).mean()) / 60, "tp"), serial, axes=_axes, ranks=_ranks),
+        f"{_name}: the same rows, shares times means, sum over dp, mean over tp": right(
+            lambda e: mean(total((len(e.own(X)) / 60) * own(e).mean()), "tp"), serial, axes=_axes, ranks=_ranks),
+        f"{_name}: the same rows, gathered along dp, mean over tp": right(
+            lambda e: mean(stacked(own(e).sum()).sum() / 60, "tp"), serial, axes=_axes, ranks=_ranks),
+        f"{_name}: the same rows, mean over tp, gathered along dp": right(
+            lambda e: stacked(mean(own(e).sum(), "tp")).sum() / 60, serial, axes=_axes, ranks=_ranks),
+        f"{_name}: the same rows, the mean of those gathered along dp, mean over tp": wrong(
+            lambda e: mean(stacked(own(e).sum()).mean() / 60, "tp"), serial, axes=_axes, ranks=_ranks,
+            reading=Reading(HALF, half(serial), tuple(n for n in _ranks if n == 2))),
         f"{_name}: the same rows, mean over both of means": right(
             lambda e: mean(own(e).mean(), TP), serial, axes=_axes, ranks=_ranks),
     }
@@ -209,10 +245,6 @@ LOOPS: dict[str, Program] = {
 }
 
 # -- gathers -----------------------------------------------------------------------------------------------------------
-def stacked(x: Any, axis: str = "dp") -> Any:
-    return cc.all_gather(np.reshape(x, (1,)), axis, to=I)
-
-
 GATHERS: dict[str, Program] = {
     "sums, np.mean, by all": wrong(lambda e: np.mean(stacked(own(e).sum())) / 60, serial),
     "1 / all times the mean of sums": wrong(lambda e: (1 / 60) * stacked(own(e).sum()).mean(), serial),
@@ -255,9 +287,17 @@ FUNCTIONS: dict[str, Callable[[Any, Any, Any, int], Any]] = {
     "sigmoid(2 x)": lambda x, y, p, n: (nn.sigmoid(2 * (x @ p("w"))) - y) ** 2,
     "a temperature of 0.5": lambda x, y, p, n: -ag.ops.log_softmax(x @ p("m") / 0.5)[:, 0],
     "softmax over three classes": lambda x, y, p, n: (ag.ops.softmax(0.5 * (x @ p("m"))) ** 2).sum(axis=1),
+    "a hinge": lambda x, y, p, n: np.maximum(0.0, 1 - 0.5 * (x @ p("w"))),
+    "a pseudo-Huber loss": lambda x, y, p, n: np.sqrt(1 + (0.5 * (x @ p("w") - y)) ** 2) - 1,
+    "layer_norm": lambda x, y, p, n: (ag.ops.layer_norm(0.5 * (x @ p("g"))) @ p("w") - y) ** 2,
+    "GELU by hand": lambda x, y, p, n: -ag.ops.log_softmax(gelu(x @ p("g")) @ p("m"))[:, 1],
     "x / n": lambda x, y, p, n: (np.tanh(x @ p("w") / n) - y) ** 2,
     "n x": lambda x, y, p, n: np.sin(n * (x @ p("w"))),
 }
+
+
+def gelu(z: Any) -> Any:
+    return 0.5 * z * (1 + np.tanh(0.8 * z))
 
 
 def s_function(f: Any) -> Serial:
