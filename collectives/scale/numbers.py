@@ -2,29 +2,25 @@
 
 A plain number may be the number of ranks, of this rank's rows, of all rows, or a constant. One rank alone cannot tell:
 ``/ 4`` beside 4 rows proves nothing if another rank has 5. So at an examined sum over the ranks each of them sends, for
-every plain factor and divisor on the way of its addend, the number and the counts of elements that had been summed; and
-all apply `decide` to the numbers of all.
+every number on the way of its addend, the number and the counts of elements; and all apply `decide` to those of all.
 
 =========================================  ==========================================================================
 the number                                 decided
 =========================================  ==========================================================================
 divisor that is each rank's own count, or  "own": their mean
-the sum of its weights, and not that of
-all ranks nor n; with or without 1e-8
+the sum of its weights, with or without
+1e-8, and not that of all ranks nor n
 divisor that is the count of all ranks     "all": the addends are parts, power -1
-factor that is each rank's own count       "rows": a mean becomes a sum again
-factors that are the ranks' shares of the  "share": the same, divided by the count of all. Equal shares are 1/n, too, so
-count of all, and differ                   these are undecided
 the number of values that all have added   "added": likewise, behind a sum in Python
+factor that is each rank's own count       "rows": a mean becomes a sum again
+its share of all rows, if these differ     "share": power -1, as parts. An equal share is 1/n
 the mean of each rank's weights            "constant"
-factor that is equal on all ranks, and no  "constant": power 0. Shares of the ranks add up to 1, so an equal share
-count and no multiple or share of theirs   is 1/n
+factor that is equal on all ranks, and no  "constant": power 0
+count and no multiple or share of theirs
 the same, but a multiple of n, or 1 over   "ranks": also that of n. The number of this rank's rows is another
 it, or the root of n                       one; "root": also one half of a power
-otherwise                                  undecided: all that `of_number` finds possible
+otherwise, as small counts, and n          undecided: all that `of_number` finds possible
 =========================================  ==========================================================================
-
-Small counts are left undecided: ``/ 2`` is a half as often as a count. So is a count that is the number of ranks, too.
 """
 
 from __future__ import annotations
@@ -268,6 +264,8 @@ def decide(divisions: Sequence[Division], n: int) -> str:
         divisions = [each for each in divisions if not each.is_empty] or divisions
     found = [k for each in divisions if (k := each.counted) is not None]
     sums = sums_of(divisions) | added_by_all(divisions)
+    if max([each.summands for each in divisions], default=1) >= _LEAST_COUNT:  # of a loop: its steps on all ranks
+        sums |= {sum(each.summands for each in divisions)}
     if len(found) == len(divisions):
         is_small = max(found) < _LEAST_COUNT and all(k == int(k) for k in found)
         return "" if is_small or (is_equal and _may_be_other(found[0], divisions, sums, n)) else "own"
@@ -301,7 +299,9 @@ def _decide_unequal(divisions: Sequence[Division], are_halves: bool) -> str:
     if _are_shares(divisions):
         return "share"
     summands = [each.summands for each in divisions]
-    is_number = max(summands) >= _LEAST_COUNT and all(each.divisor == each.summands for each in divisions)
+    is_number = max(summands) >= _LEAST_COUNT and all(
+        own_count(each.divisor, (each.summands,)) is not None for each in divisions
+    )
     return "own" if are_halves or is_number else ""
 
 

@@ -51,8 +51,7 @@ def _combined(use: Use) -> tuple[Powers, tuple[Fault, ...], int]:
     for letter in dict.fromkeys(use.letters.replace("S", "")):
         members = [i for i, each in enumerate(use.letters) if each == letter]
         if letter == "N" and use.op.name not in DEGREES:
-            is_right = _may_be_right if use.op.name in _OF_RIGHT else is_zero
-            found = ZERO if all(is_right(_seen(use, i).powers) for i in members) else None
+            found = ZERO if all(_is_right(use, _seen(use, i)) for i in members) else None
             faults += _of_function(use, members)
         else:
             terms = _Terms(use, members)
@@ -64,6 +63,12 @@ def _combined(use: Use) -> tuple[Powers, tuple[Fault, ...], int]:
                 found = ZERO if is_shifted else times(found, DEGREES[use.op.name])
         powers = plus(powers, found)
     return powers, faults, once
+
+
+def _is_right(use: Use, value: Power) -> bool:
+    """Whether 0 is the power of an operand of a nonlinear function, or is possible, and right alone."""
+    is_alone = use.op.name in _OF_RIGHT or value.shifted_by_number
+    return _may_be_right(value.powers) if is_alone else is_zero(value.powers)
 
 
 def _may_be_right(powers: Powers) -> bool:
@@ -170,7 +175,7 @@ def _result(use: Use, powers: Any, base: Powers, faults: tuple[Fault, ...], once
         counts |= {k // use.n for k in totals if not k % use.n}
     is_own = varying or bool(dims.stacked) or dims.is_over_ranks
     value = Power(
-        powers=powers, base=base if varying or dims.is_over_ranks or use.op.name in _OF_TERMS else None,
+        powers=powers, base=base if varying or dims.is_over_ranks or _is_of_each(use, given) else None,
         averaged=is_own and (of.averaged or is_mean), parts=is_own and of.parts,
         plain=of.plain or _meets_data(use), counts=counts, weights=weights, added=added,
         shares=_NONE if is_mean else shares, extents=extents,
@@ -195,6 +200,11 @@ def _travelled(use: Use, dims: Dimensions) -> int:
         level = max(level, 1)
     varying = [letter for i, letter in enumerate(use.letters) if use.inputs[i] is not None and use.labels[i] is V]
     return 2 if level and len(varying) > len(set(varying)) else level
+
+
+def _is_of_each(use: Use, given: Sequence[Power]) -> bool:
+    """Whether each element of a result is one of the operand, times a number, or a sum of such; none of a gather."""
+    return use.op.name in _OF_TERMS or (use.op.name == "getitem" and not any(each.stacked for each in given))
 
 
 def _is_shifted(use: Use, given: Sequence[Power]) -> bool:
@@ -413,8 +423,8 @@ def _by_decided(use: Use, value: Power, c: float, sign: int, divisor: float) -> 
         if own is None:  # the elements are divided before they are summed
             return value._replace(shares=value.shares | {counted(divisor, (round(divisor),)) or divisor})
         return _averaged(use, value, own)
-    if use.decided == "share" and value.averaged:
-        return _with_rows(value).partial()._replace(parts=True, own_mean=None)
+    if use.decided == "share":
+        return _with_rows(value).partial()._replace(parts=True) if value.averaged else value.times(_PER_RANK)
     if use.decided == "rows" and value.averaged:
         return _with_rows(value)
     if use.decided in ("all", "added"):
@@ -425,8 +435,6 @@ def _by_decided(use: Use, value: Power, c: float, sign: int, divisor: float) -> 
     if use.decided == "constant":
         return value
     powers = of_number(c, use.n, True)
-    if use.decided == "share" and value.base is not None:  # a sum, which perhaps is divided by this rank's count next
-        return value.times(powers)._replace(base=plus(value.base, _PER_RANK))
     if use.decided == "root" and (roots := frozenset(x for x in powers if x != int(x))):
         return value.times(times(roots | ZERO, sign))
     if use.decided == "ranks" and is_multiple(divisor, use.n):
@@ -667,7 +675,10 @@ rest are those of `DEGREES`, those whose gradient has the scale of 0 whatever th
 normalisation have, and those of several operands, of which one may be a weight."""
 
 
-_OF_RIGHT = SENSITIVE | {"layer_norm", "rms_norm", "normalize"}
+_OF_RIGHT = SENSITIVE | {
+    "layer_norm", "rms_norm", "normalize", "linear_gelu", "linear_gelu_tanh", "linear_silu", "log_expit", "ndtr",
+    "log_ndtr", "logit", "sinc",
+}
 """Functions whose result has the power 0 in a right program, whatever the powers that are possible for the argument."""
 
 

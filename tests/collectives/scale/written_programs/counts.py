@@ -17,7 +17,7 @@ from ..meshes import LABELS, SEQUENCES
 from .axes import BOTH, CP, CP2, TP, TP2, TPN, half, parts, s_sequences, s_tokens, tokens
 from .harness import Program, Rank, Reading, X, Y, each_counts, mean, right, total, wrong
 from .masks import MASK, PADDED, TOKENS, s_masked
-from .models import IMAGES, MAPS, OWN_ELEMENTS
+from .models import IMAGES, MAPS, OWN_ELEMENTS, WANTED
 from .ports import federated
 
 Serial = Callable[[Any, int], Any]
@@ -116,6 +116,10 @@ SHARES: dict[str, Program] = {
     "means times rows, averaged, by all": wrong(clients(lambda d, k, e: mean(k * d.mean()) / 60), serial),
     "share times sums by own, averaged": wrong(clients(lambda d, k, e: mean((k / 60) * (d.sum() / k))), serial),
     "share times sums, by own, averaged": wrong(clients(lambda d, k, e: mean((k / 60) * d.sum() / k)), serial),
+    "means of shares times losses, averaged": wrong(clients(lambda d, k, e: mean(((k / 60) * d).mean())), serial),
+    "means of shares times losses, summed": right(clients(lambda d, k, e: total(((k / 60) * d).mean())), serial),
+    "sums of shares times losses, by own, summed": right(
+        clients(lambda d, k, e: total(((k / 60) * d).sum() / k)), serial),
     "means times the share, by the size": wrong(clients(lambda d, k, e: total((k / 60) * d.mean()) / e.size), serial),
     "means times the share, summed": right(clients(lambda d, k, e: total((k / 60) * d.mean())), serial),
     "means times rows by all, summed": right(clients(lambda d, k, e: total(d.mean() * k / 60)), serial),
@@ -234,11 +238,30 @@ def s_loop(p: Any, n: int) -> Any:
     return ((SEQUENCES @ p["w"] - 1.0) ** 2 * PADDED).sum() / 12
 
 
+def images(e: Rank, divide: Callable[[Any, int], Any]) -> Any:
+    m, found = e.p("m"), 0.0
+    for x, t in zip(e.own(IMAGES), e.own(WANTED), strict=True):
+        found = found + ((x @ m - t) ** 2).sum()
+    return divide(found, len(e.own(IMAGES)))
+
+
+def s_loop_of_images(p: Any, n: int) -> Any:
+    return ((IMAGES @ p["m"] - WANTED) ** 2).sum() / 30
+
+
 PARTS = Reading("a part of each of these sequences on each rank", each_counts(s_loop), (2, 3, 4))
 LOOPS: dict[str, Program] = {
     "sums of sequences, by own": wrong(lambda e: total(loop(e, lambda x, k: x / k)), s_loop, reading=PARTS),
     "1 / own times sums of sequences": wrong(
         lambda e: total(loop(e, lambda x, k: (1 / k) * x)), s_loop, reading=PARTS),
+    "sums of images, by own": wrong(
+        lambda e: total(images(e, lambda x, k: x / k)), s_loop_of_images,
+        reading=Reading(PARTS.why, each_counts(s_loop_of_images), (2, 3, 5))),
+    "sums of images, by twice own": wrong(
+        lambda e: total(images(e, lambda x, k: x / (2 * k))), half(s_loop_of_images), ranks=(4,)),
+    "sums of images, by all": right(lambda e: total(images(e, lambda x, k: x / 30)), s_loop_of_images),
+    "sums of images, averaged, by own": right(
+        lambda e: mean(images(e, lambda x, k: x / k)), s_loop_of_images, ranks=(2, 3, 5)),
     "sums of sequences, by all": right(lambda e: total(loop(e, lambda x, k: x / 12)), s_loop),
     "sums of sequences, by own, times the share": right(
         lambda e: total(loop(e, lambda x, k: (x / k) * (k / 12))), s_loop),
@@ -252,6 +275,11 @@ GATHERS: dict[str, Program] = {
     "sums, by all and the size": wrong(lambda e: stacked(own(e).sum()).sum() / (60 * e.size), serial),
     "sums by own, sum": wrong(lambda e: stacked(own(e).sum() / len(e.own(X))).sum(), serial),
     "means, sum": wrong(lambda e: stacked(own(e).mean()).sum(), serial),
+    "sums of two losses, mean by all": wrong(
+        lambda e: cc.all_gather(np.stack([own(e).sum(), 0 * own(e).sum()])[None], "dp", to=I).mean(axis=0)[0] / 60,
+        serial),
+    "sums one by one, by all": right(
+        lambda e: sum(stacked(own(e).sum())[i] for i in range(e.n)) / 60, serial),
     "residuals, squares, by all and the size": wrong(
         lambda e: (cc.all_gather(err(e), "dp", to=I) ** 2).sum() / (60 * e.size), serial),
     "residuals, squares, by own": wrong(
@@ -291,6 +319,7 @@ FUNCTIONS: dict[str, Callable[[Any, Any, Any, int], Any]] = {
     "a pseudo-Huber loss": lambda x, y, p, n: np.sqrt(1 + (0.5 * (x @ p("w") - y)) ** 2) - 1,
     "layer_norm": lambda x, y, p, n: (ag.ops.layer_norm(0.5 * (x @ p("g"))) @ p("w") - y) ** 2,
     "GELU by hand": lambda x, y, p, n: -ag.ops.log_softmax(gelu(x @ p("g")) @ p("m"))[:, 1],
+    "a Cauchy loss": lambda x, y, p, n: np.log(1 + 0.5 * (x @ p("w") - y) ** 2),
     "x / n": lambda x, y, p, n: (np.tanh(x @ p("w") / n) - y) ** 2,
     "n x": lambda x, y, p, n: np.sin(n * (x @ p("w"))),
 }
