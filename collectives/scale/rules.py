@@ -168,7 +168,9 @@ def _result(use: Use, powers: Any, base: Powers, faults: tuple[Fault, ...], once
         counts, extents = counts_of_sum(dims, counts | {of.added}), extents.union(dims.extents)
         added, is_mean = dims.rows, not of.shares.isdisjoint(counts | of.weights | NORMALISED)
         powers = powers if is_mean else _of_sum(powers, of.parts and dims.is_complete)
-    totals = totals_of(use) or of.totals
+    totals, items, unsure = of.totals, of.items, of.unsure
+    if use.out is P:  # else there are no parts, which saves three calls
+        totals, items, unsure = totals_of(use) or totals, items | items_of(use), unsure | unsure_of(use)
     if dims.is_over_ranks:
         base = powers if base is None else base
         totals |= {dims.elements} - {use.n}
@@ -179,12 +181,13 @@ def _result(use: Use, powers: Any, base: Powers, faults: tuple[Fault, ...], once
         averaged=is_own and (of.averaged or is_mean), parts=is_own and of.parts,
         plain=of.plain or _meets_data(use), counts=counts, weights=weights, added=added,
         shares=_NONE if is_mean else shares, extents=extents,
-        summands=1 if dims.is_sum else _summands(use, given),
-        totals=totals, items=of.items | items_of(use), stacked=dims.stacked,
+        summands=1 if dims.is_sum else of.summands if len(given) < 2 else _summands(use, given),
+        totals=totals, items=items, stacked=dims.stacked,
         whole=of.whole if use.op.name in _SAME_SHAPE else dims.whole,
         travelled=_travelled(use, dims),
         own_mean=of.own_mean if _is_own_mean(use, dims.is_sum) else None, once=_once(use, once),
-        unsure=of.unsure | unsure_of(use), shifted_by_number=_is_shifted(use, given), numbers=_numbers(use, given),
+        unsure=unsure, shifted_by_number=_is_shifted(use, of.shifted_by_number, given),
+        numbers=_numbers(use, of) if of.numbers else (),
         divisions=of.divisions if varying else (), terms=_terms(use, given), met=of.met,
         has_unknown=_has_unknown(powers, of),
         events=of.events[-8:], faults=of.faults + faults,
@@ -207,22 +210,18 @@ def _is_of_each(use: Use, given: Sequence[Power]) -> bool:
     return use.op.name in _OF_TERMS or (use.op.name == "getitem" and not any(each.stacked for each in given))
 
 
-def _is_shifted(use: Use, given: Sequence[Power]) -> bool:
-    """Whether a plain number is a term of a result."""
-    if "N" in use.letters:
-        return False
-    if use.op.name in ("add", "subtract") and len(given) == 1:
+def _is_shifted(use: Use, is_shifted: bool, given: Sequence[Power]) -> bool:
+    """Whether a plain number is a term of a result, of operands of which one has such a term or none."""
+    if not is_shifted and len(given) == 1 and use.op.name in ("add", "subtract"):
         off = next((i for i, each in enumerate(use.inputs) if each is None), 0)
-        return given[0].shifted_by_number or (use.shapes[off] == () and use.labels[off] in _CONSTANT)
-    return any(each.shifted_by_number for each in given)
+        is_shifted = use.shapes[off] == () and use.labels[off] in _CONSTANT
+    return is_shifted and "N" not in use.letters
 
 
-def _numbers(use: Use, given: Sequence[Power]) -> tuple[tuple[float, Powers], ...]:
+def _numbers(use: Use, value: Power) -> tuple[tuple[float, Powers], ...]:
     """The plain numbers in one operand that a linear operation passes on."""
-    if len(given) != 1 or use.out is V or not given[0].numbers:
-        return ()
     letters = [letter for letter, each in zip(use.letters, use.inputs, strict=False) if each is not None]
-    return () if "N" in letters else given[0].numbers
+    return () if "N" in letters or use.out is V else value.numbers
 
 
 def _has_unknown(powers: Powers, of: Power) -> bool:
@@ -244,7 +243,9 @@ def _of_all(given: Sequence[Power]) -> Power:
         powers=None if None in [each.powers for each in given] else ZERO,
         averaged=True in [each.averaged for each in given], parts=True in [each.parts for each in given],
         plain=True in [each.plain for each in given], own_mean=next((x.own_mean for x in given if x.own_mean), None),
-        has_unknown=True in [each.has_unknown for each in given], counts=counts, weights=weights, shares=shares,
+        has_unknown=True in [each.has_unknown for each in given],
+        shifted_by_number=True in [each.shifted_by_number for each in given], counts=counts, weights=weights,
+        shares=shares,
         extents=extents, totals=totals, items=items, unsure=unsure, met=met, divisions=divisions, events=events,
         faults=faults,
     )  # fmt: skip

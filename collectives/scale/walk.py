@@ -348,9 +348,12 @@ class Walk:
         extents = _extents(signature.layouts[0], signature.shapes[0]) if signature.shapes else ()
         rule, found = OPERATIONS.get(op.name, of_operation), []
         plain = _plain_scalars(arrays_of(node)) if op.name in ("multiply", "divide") else ()
-        decided = self._decided.get(at, {})
-        apart = [axis for x, axis in zip(out.labels, self.grid.names, strict=True) if x is V]
-        is_here = bool(decided) and all(decided.get(axis) in _COUNT_NO_OTHERS for axis in apart)
+        decided = self._decided.get(at)
+        is_here = decided is not None and all(
+            decided.get(axis) in _COUNT_NO_OTHERS
+            for x, axis in zip(out.labels, self.grid.names, strict=True) if x is V
+        )  # fmt: skip
+        is_one = V not in out.labels
         for k, axis in enumerate(self.grid.names):
             labels: tuple[Label | None, ...] = tuple([
                 C if i in plain else layout.labels[k] for i, layout in enumerate(signature.layouts)
@@ -358,8 +361,8 @@ class Walk:
             inputs = tuple([None if each is None else each[k] for each in given])
             found.append(rule(Use(
                 op, at, letters, inputs, labels, out.labels[k], signature.shapes, extents, maps, arrays_of(node),
-                options, self.grid.sizes[k], number, axis, _along(decided, axis), not apart,
-                decided.get(axis) is None, is_here,
+                options, self.grid.sizes[k], number, axis, "" if decided is None else _along(decided, axis), is_one,
+                decided is not None and axis not in decided, is_here,
             )))  # fmt: skip
         return tuple(found)
 
@@ -411,13 +414,11 @@ def _others(powers: Sequence[Power]) -> tuple[float, ...]:
     return (max([each.added for each in powers], default=1), *(weights if len(weights) <= _MOST_WEIGHTS else ()))
 
 
-def _along(decided: dict[str, str] | None, axis: str) -> str:
+def _along(decided: dict[str, str], axis: str) -> str:
     """Return the decision about a number along an axis, perhaps by the ranks along others.
 
     The number of all rows along another axis is that of the rows that this axis does not divide: their mean.
     """
-    if not decided:
-        return ""
     known = decided.get(axis)
     return ("mean" if counts_rows(decided) else "") if known is None else known
 
