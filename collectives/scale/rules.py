@@ -429,9 +429,12 @@ def _by_decided(use: Use, value: Power, c: float, sign: int, divisor: float) -> 
     if use.decided == "rows" and value.averaged:
         return _with_rows(value)
     if use.decided in ("all", "added"):
-        if value.base is None and (use.decided == "added" or not value.averaged):  # likewise: no rows are missing then
-            value = value.times(frozenset((-1,)))._replace(shares=value.shares | NORMALISED)
-        return value.partial()._replace(parts=True, own_mean=_own_mean(value, divisor, use.n))
+        is_before = not value.counts or (value.base is None and (use.decided == "added" or not value.averaged))
+        if is_before:  # likewise: no rows are missing then
+            made = value.times(_PER_RANK)._replace(shares=value.shares | NORMALISED)
+        else:
+            made = value.partial()
+        return made._replace(parts=True, own_mean=_own_mean(value, divisor, use.n))
     value = value.divided(divisor)
     if use.decided == "constant":
         return value
@@ -487,10 +490,16 @@ def _of_whole(use: Use, value: Power, c: float, sign: int, k: float) -> Power:
     powers = of_number(c, use.n, False)
     if sign < 0 and is_computed(c):  # perhaps a sum of weights, or their mean over the ranks
         powers |= {-1, 1}
-    rows = value.counts | value.extents | {k // use.n for k in value.totals}
+    rows = value.counts | value.extents | {k // use.n for k in value.totals} | _rows_of_parts(use)
     if rows and not any(round(abs(c)) % count == 0 for count in rows if count > 1):
         powers -= {-1} if abs(c) > 1 else set()  # a number that is no multiple of a rank's rows does not count them
     return _with_number(value, 1 / divisor, times(powers, sign), use.n)
+
+
+def _rows_of_parts(use: Use) -> frozenset[int]:
+    """The numbers of rows of a Shard that ranks have, the same on each, if they have agreed on that of all."""
+    extents = [int(label.extent) for label in use.labels if type(label) is Shard and label.extent]
+    return frozenset([k for extent in extents for k in (extent // use.n, -(-extent // use.n))])
 
 
 def _is_twice(k: float, counts: frozenset[float]) -> bool:
