@@ -184,7 +184,7 @@ def _result(use: Use, powers: Any, base: Powers, faults: tuple[Fault, ...], once
         summands=1 if dims.is_sum else of.summands if len(given) < 2 else _summands(use, given),
         totals=totals, items=items, stacked=dims.stacked,
         whole=of.whole if use.op.name in _SAME_SHAPE else dims.whole,
-        travelled=_travelled(use, dims),
+        travelled=_travelled(use, dims) if len(given) > 1 or of.travelled or of.stacked else 0,
         own_mean=of.own_mean if _is_own_mean(use, dims.is_sum) else None, once=_once(use, once),
         unsure=unsure, shifted_by_number=_is_shifted(use, of.shifted_by_number, given),
         numbers=_numbers(use, of) if of.numbers else (),

@@ -320,9 +320,16 @@ FUNCTIONS: dict[str, Callable[[Any, Any, Any, int], Any]] = {
     "layer_norm": lambda x, y, p, n: (ag.ops.layer_norm(0.5 * (x @ p("g"))) @ p("w") - y) ** 2,
     "GELU by hand": lambda x, y, p, n: -ag.ops.log_softmax(gelu(x @ p("g")) @ p("m"))[:, 1],
     "a Cauchy loss": lambda x, y, p, n: np.log(1 + 0.5 * (x @ p("w") - y) ** 2),
+    "a cosine": lambda x, y, p, n: cosine(x @ p("g"), x),
+    "a norm": lambda x, y, p, n: np.sqrt(((x @ p("g")) ** 2).sum(axis=1) + 1e-6),
+    "half of the squares": lambda x, y, p, n: (np.tanh(x @ p("w")) - y) ** 2 / 2,
     "x / n": lambda x, y, p, n: (np.tanh(x @ p("w") / n) - y) ** 2,
     "n x": lambda x, y, p, n: np.sin(n * (x @ p("w"))),
 }
+
+
+def cosine(a: Any, b: Any) -> Any:
+    return 1 - (a * b).sum(axis=1) / np.sqrt((a * a).sum(axis=1) * (b * b).sum(axis=1))
 
 
 def gelu(z: Any) -> Any:
@@ -333,22 +340,37 @@ def s_function(f: Any) -> Serial:
     return lambda p, n: f(X, Y, p.__getitem__, n).mean()
 
 
+def of_elements(name: str, f: Any) -> Reading:
+    at = {"softmax over three classes": (3,), "a cosine": (4,)}.get(name, ())
+    return Reading(OWN_ELEMENTS, lambda p, n: s_function(f)(p, n) / n, at)
+
+
+def of_halves(name: str, f: Any) -> Reading:
+    return Reading("one over two ranks is a half: the mean over them of the squares", each_counts(s_function(f)),
+                   (2,) if name == "half of the squares" else ())  # fmt: skip
+
+
 IN_FUNCTIONS: dict[str, Program] = {}
 for _name, _f in FUNCTIONS.items():
     IN_FUNCTIONS |= {
-        f"{_name}, mean": wrong(lambda e, f=_f: total(f(e.own(X), e.own(Y), e.p, e.n).mean()), s_function(_f)),
+        f"{_name}, mean": wrong(
+            lambda e, f=_f: total(f(e.own(X), e.own(Y), e.p, e.n).mean()), s_function(_f),
+            reading=of_halves(_name, _f)),
         f"{_name}, sum by own": wrong(
-            lambda e, f=_f: total(f(e.own(X), e.own(Y), e.p, e.n).sum() / len(e.own(X))), s_function(_f)),
+            lambda e, f=_f: total(f(e.own(X), e.own(Y), e.p, e.n).sum() / len(e.own(X))), s_function(_f),
+            reading=of_halves(_name, _f)),
         f"{_name}, averaged sum by all": wrong(
             lambda e, f=_f: mean(f(e.own(X), e.own(Y), e.p, e.n).sum() / 60), s_function(_f),
-            reading=Reading(OWN_ELEMENTS, lambda p, n, f=_f: s_function(f)(p, n) / n,
-                            (3,) if "classes" in _name else ())),
+            reading=of_elements(_name, _f)),
         f"{_name}, labelled, by the size": wrong(
             lambda e, f=_f: total(f(*e.labelled(X, Y), e.p, e.n).mean()) / e.size, s_function(_f)),
         f"{_name}, cast, mean": wrong(
-            lambda e, f=_f: total(cc.cast(f(*e.labelled(X, Y), e.p, e.n), "dp", to=V).mean()), s_function(_f)),
+            lambda e, f=_f: total(cc.cast(f(*e.labelled(X, Y), e.p, e.n), "dp", to=V).mean()), s_function(_f),
+            reading=of_halves(_name, _f)),
         f"{_name}, averaged": right(lambda e, f=_f: mean(f(e.own(X), e.own(Y), e.p, e.n).mean()), s_function(_f)),
         f"{_name}, by all": right(lambda e, f=_f: total(f(e.own(X), e.own(Y), e.p, e.n).sum() / 60), s_function(_f)),
+        f"{_name}, each by all": right(
+            lambda e, f=_f: total((f(e.own(X), e.own(Y), e.p, e.n) / 60).sum()), s_function(_f)),
         f"{_name}, by the size": right(
             lambda e, f=_f: total(f(e.own(X), e.own(Y), e.p, e.n).mean()) / e.size, s_function(_f)),
         f"{_name}, labelled": right(lambda e, f=_f: total(f(*e.labelled(X, Y), e.p, e.n).mean()), s_function(_f)),
