@@ -313,7 +313,7 @@ class Walk:
             rule(given[k], layout.labels[k], out.labels[k], at, call) if axis in call.axes else given[k]
             for k, axis in enumerate(self.grid.names)
         ]
-        if name in _GATHERS and {*(call.extents or ())} == {1}:  # one value of each rank: along other axes they are no rows
+        if name in _GATHERS and {*(call.extents or ())} == {1}:  # one value of each rank: no rows along other axes
             found = [
                 each if axis in call.axes else each._replace(whole=each.whole | {call.dim})
                 for axis, each in zip(self.grid.names, found, strict=True)
