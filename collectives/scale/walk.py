@@ -329,7 +329,10 @@ class Walk:
             totals, counts, extents = self._counted[at]
             found = [
                 each._replace(totals=totals | each.totals, counts=counts, extents=extents) if axis in call.axes
-                else each._replace(counts=totals or each.counts, added=1 if totals else each.added)
+                else each._replace(
+                    counts=(totals | each.counts if name in _GATHERS else totals) or each.counts,  # perhaps their mean
+                    added=1 if totals else each.added,
+                )
                 if out.labels[k] is V
                 else each._replace(totals=totals or each.totals)
                 for k, (axis, each) in enumerate(zip(self.grid.names, found, strict=True))

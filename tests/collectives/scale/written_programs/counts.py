@@ -216,8 +216,11 @@ for _name, _axes, _ranks in (("dp = tp", TPN, (2, 3)), ("tp of 2", TP2, (3, 4)))
         f"{_name}: the same rows, mean over tp, gathered along dp": right(
             lambda e: stacked(mean(own(e).sum(), "tp")).sum() / 60, serial, axes=_axes, ranks=_ranks),
         f"{_name}: the same rows, the mean of those gathered along dp, mean over tp": wrong(
-            lambda e: mean(stacked(own(e).sum()).mean() / 60, "tp"), serial, axes=_axes, ranks=_ranks,
+            lambda e: mean(stacked(own(e).sum()).mean() / 60, "tp"), serial, axes=_axes,
+            ranks=tuple(n for n in _ranks if n == 2 or _name == "tp of 2"),
             reading=Reading(HALF, half(serial), tuple(n for n in _ranks if n == 2))),
+        f"{_name}: the same rows, the mean of those gathered along tp, by 60, sum over dp": right(
+            lambda e: total(stacked(own(e).sum(), "tp").mean() / 60), serial, axes=_axes, ranks=_ranks),
         f"{_name}: the same rows, mean over both of means": right(
             lambda e: mean(own(e).mean(), TP), serial, axes=_axes, ranks=_ranks),
     }
