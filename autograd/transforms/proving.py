@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from ..compiler.memory import Departed
 from ..compiler.nodes import Refused
-from ..compiler.program import Departed
 from ..compiler.trace import owner_of
 from ..engine.pytree import flatten
 from ..engine.state import state

@@ -15,9 +15,10 @@ from typing import Any
 
 import numpy as np
 
+from ..compiler.memory import Departed, Frame, Memory
 from ..compiler.nodes import Node, Operand, Refused
 from ..compiler.numbers import Number, evaluated
-from ..compiler.program import Departed, Frame, Memory, Program, changes_state
+from ..compiler.program import Program, changes_state
 from ..compiler.trace import Trace, Traced, like, operand_of, real, tracing
 from ..engine.leaves import Leaf
 from ..engine.state import state

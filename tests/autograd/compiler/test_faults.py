@@ -10,10 +10,11 @@ import pytest
 
 from autograd.compiler import plan, program, trace
 from autograd.compiler.machine import is_available
+from autograd.compiler.memory import Departed, Memory
 from autograd.compiler.nodes import Constant, Operand
 from autograd.compiler.numbers import Number
 from autograd.compiler.plan import Plan
-from autograd.compiler.program import Departed, Memory, Program
+from autograd.compiler.program import Program
 from autograd.compiler.trace import Trace, Traced
 from autograd.transforms import tracing
 from autograd.transforms.tracing import TracedRun, TracedStep
