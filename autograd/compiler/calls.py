@@ -54,7 +54,8 @@ def _line(node: Node, text: Callable[[Any], str], name: Callable[[Any], str]) ->
     if node.kind == "ufunc" and is_plain and function is not np.where:
         if function is np.positive:
             return f"copyto({text(node.outs[0])}, {text(node.ins[0])})"
-        return f"{name(function)}({', '.join(map(text, xs))})"
+        *given, out = map(text, xs)
+        return f"{name(function)}({', '.join(given)}, out={out})"
     if node.kind == "reduce" and isinstance(function, np.ufunc):
         x, out = map(text, xs)
         return f"{name(function.reduce)}({x}, {name(node.words['axes'])}, None, {out}, True)"
