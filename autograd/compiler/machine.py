@@ -205,7 +205,8 @@ def _function(head: int, kept: Any) -> Callable[..., int]:
     """The built-in function whose `self` is an address; it owns what is kept."""
     new = ctypes.pythonapi.PyCFunction_NewEx
     new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.py_object, ctypes.py_object]
-    made: Callable[..., int] = new(ctypes.addressof(_definition()), head, kept)
+    definition = _definition()  # of two threads that make it at once, each keeps its own
+    made: Callable[..., int] = new(ctypes.addressof(definition), head, (definition, kept))
     return made
 
 

@@ -279,6 +279,10 @@ class TracedStep:
             self._flush()
             changed = self._changed(row)
         value = None if row.expected else self._outputs(row.value, row.slot, (), outs)
+        if row.of is not None and row.function is getattr(row.of[0], "keeping", None):
+            # What it keeps is for the rule of the same operation, and its shapes may depend on values.
+            outs[:] = [(path, x) for path, x in outs if path[0] == 0]
+            value = (value[0], None if row.value[1] is None else Opaque(row.slot, (1,)))
         reads: list[Operand] = []
         _operands_in((args, words), reads)
         function, slot, expected = row.function, row.slot, row.expected
@@ -310,7 +314,13 @@ class TracedStep:
                     part = found
                     for k in path:
                         part = part[k]
-                    write(frame)[...] = part
+                    own = write(frame)
+                    if own.shape != part.shape:
+                        raise CaptureError(
+                            f"capture: {row.name} at {row.line} gives a result of shape {part.shape}, and gave one of "
+                            f"{own.shape} when it was recorded\n  fix: call the step itself"
+                        )
+                    own[...] = part
 
             return step
 
