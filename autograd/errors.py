@@ -595,7 +595,7 @@ def _called_folders() -> tuple[str, ...]:
     own = [os.path.join(folder, entry.name) for folder in standard for entry in os.scandir(folder)
            if entry.name not in ("site-packages", "dist-packages")]  # fmt: skip
     compiled = [f"{name}/" for name in _CALLED]  # files of Cython have relative names
-    return *_OWN_FOLDERS, *called, *compiled, *own, "<frozen ", "<__array_function__"
+    return *_OWN_FOLDERS, *called, *compiled, *own, "<frozen ", "<__array_function__", "<captured step>"
 
 
 def show_error(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

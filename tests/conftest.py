@@ -33,6 +33,16 @@ if sys.dont_write_bytecode:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def _code_of_this_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The store of compiled loops: one for this run, which its processes share, as many tests compile the same."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if os.environ.get("PYTEST_XDIST_WORKER") else base) / "code"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RINGTAPE_CODE", str(folder))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def _environment_of_ranks() -> Iterator[None]:
     """The environment of the processes that tests start.
 
@@ -43,7 +53,6 @@ def _environment_of_ranks() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MPIR_CVAR_ENABLE_HEAVY_YIELD", "1")
         patch.setenv("UCX_MEM_EVENTS", "n")
-        patch.setenv("RINGTAPE_CODE", "none")  # tests compile what they run
         patch.setenv("RINGTAPE_ALGORITHMS", "rule")  # and no table of choices that this machine may have
         patch.setenv("PYTHONPATH", path)
         yield

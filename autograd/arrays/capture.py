@@ -13,9 +13,8 @@ from typing import Any
 
 from ..errors import CaptureError
 
-__all__ = ["Capture", "Whole", "current_capture", "decided", "recorded", "refuse",
+__all__ = ["Capture", "Whole", "checked", "current_capture", "decided", "recorded", "refuse",
            "refuse_recorded", "refuse_value", "set_capture"]  # fmt: skip
-
 
 class Capture:
     """The work of a captured program on the host at each replay."""
@@ -31,6 +30,10 @@ class Capture:
     def call(self, function: Callable[..., Any], args: tuple[Any, ...], *words: Any, **how: Any) -> Any:
         """Call a function of the layers above."""
         return function(*[x.value if x.__class__ is Whole else x for x in args])
+
+    def examine(self, function: Callable[..., None], args: tuple[Any, ...]) -> None:
+        """Call a function that raises an error for values that are not legal."""
+        self.call(function, args)
 
     def before_replay(
         self, *, check: Callable[[], None] | None = None, advance: Callable[[], None] | None = None,
@@ -150,3 +153,16 @@ def decided(function: Callable[..., Any], *args: Any) -> Any:
     if capture is None:
         return function(*args)
     return capture.call(function, args, expected=True)
+
+
+def checked(function: Callable[..., None], *args: Any) -> None:
+    """Call a function that raises an error for values that are not legal, and changes nothing.
+
+    A step that is recorded and replayed calls it again: first of all, if it knows the values then, so that nothing has
+    changed where it raises.
+    """
+    capture: Any = _current.capture
+    if capture is None:
+        function(*args)
+    else:
+        capture.examine(function, args)

@@ -308,7 +308,9 @@ def _order(strides: Sequence[Sequence[int]]) -> list[int]:
 
 
 def product_row(a: Operand, b: Operand, out: Operand, function: str = "matmul", same: bool = False) -> Row:
-    """The row of ``np.matmul(a, b)`` or ``np.dot(a, b)``, by the loop of `matmul`, which calls the BLAS.
+    """The row of ``np.matmul(a, b)``, ``np.dot(a, b)`` or ``np.vecdot(a, b)``, by NumPy's loop, which calls the BLAS.
+
+    The loop of `dot` is that of `matmul`.
 
     In which order numbers are added depends on shapes and strides, so random numbers show, once for each form, whether
     the row has the bits of NumPy's function, with and without ``out=``. `same` says that both operands begin at one
@@ -356,7 +358,7 @@ def _is_product(row: Row, a: Operand, b: Operand, out: Operand, function: Any, s
     table.add_row(row, [each.ctypes.data for each in (x, y, found)])
     with np.errstate(all="ignore"):
         needed = np.asarray(function(x, y))
-        if function is np.matmul or apart.flags.c_contiguous:
+        if function is not np.dot or apart.flags.c_contiguous:
             function(x, y, out=apart)
         else:
             apart[...] = needed
@@ -365,37 +367,53 @@ def _is_product(row: Row, a: Operand, b: Operand, out: Operand, function: Any, s
 
 
 def _product(a: Operand, b: Operand, out: Operand, function: str) -> Row:
+    text = f"{function} of {a.dtype}{a.shape} and {b.dtype}{b.shape} to {out.dtype}{out.shape}"
     if not a.dtype == b.dtype == out.dtype or 0 in (*a.shape, *b.shape, *out.shape) or not (a.shape and b.shape):
-        raise Unsupported(f"{function} of {a.dtype}{a.shape} and {b.dtype}{b.shape}")
+        raise Unsupported(text)
     if any(stride < 0 for each in (a, b, out) for stride in each.strides):
-        raise Unsupported(f"{function} with negative strides")
-    if function == "dot" and max(len(a.shape), len(b.shape)) > 2:
-        raise Unsupported("dot of more than two dimensions")
-    size = int(a.dtype[1:])
-    # A missing dimension has one element; its stride is that of an array with this dimension.
-    (m, k), a_core = (a.shape[-2:], a.strides[-2:]) if len(a.shape) > 1 else (
-        (1, a.shape[0]), (a.shape[0] * a.strides[0], a.strides[0]))  # fmt: skip
-    (rows, n), b_core = (b.shape[-2:], b.strides[-2:]) if len(b.shape) > 1 else ((b.shape[0], 1), (b.strides[0], size))
-    core = (m,) * (len(a.shape) > 1) + (n,) * (len(b.shape) > 1)
-    batch = out.shape[: len(out.shape) - len(core)]
-    given = tuple(out.strides[len(batch) :])
-    row_stride = given[0] if len(a.shape) > 1 else n * (given[-1] if given else size)
-    column_stride = given[-1] if len(b.shape) > 1 else size
-    if k != rows or out.shape[len(batch) :] != core or function not in ("matmul", "dot"):
-        raise Unsupported(f"{function} of {a.shape} and {b.shape} to {out.shape}")
+        raise Unsupported(f"{text}, with negative strides")
+    ufunc: Any
+    sizes: tuple[int, ...]
+    if function == "vecdot" and hasattr(np, "vecdot"):
+        ufunc, ndims, sizes, steps = np.vecdot, (1, 1, 0), (a.shape[-1],), (a.strides[-1], b.strides[-1])
+        is_right = a.shape[-1] == b.shape[-1]
+    elif function == "matmul" or (function == "dot" and len(a.shape) <= 2 >= len(b.shape)):
+        ufunc, ndims, sizes, steps, is_right = _core(a, b, out)
+    else:
+        raise Unsupported(text)
+    batch = out.shape[: len(out.shape) - ndims[2]]
     outer = []
-    for each, inner in ((a, 2), (b, 2), (out, len(core))):
-        shape, strides = each.shape[:-inner] if inner else each.shape, each.strides[:-inner] if inner else each.strides
+    for each, inner in zip((a, b, out), ndims, strict=True):
+        shape, strides = each.shape[: len(each.shape) - inner], each.strides[: len(each.shape) - inner]
         missing = len(batch) - len(shape)
-        if missing < 0 or any(p not in (1, q) for p, q in zip(shape, batch[missing:], strict=True)):
-            raise Unsupported(f"{function} of {a.shape} and {b.shape} to {out.shape}")
+        if not is_right or missing < 0 or any(p not in (1, q) for p, q in zip(shape, batch[missing:], strict=True)):
+            raise Unsupported(text)
         outer.append((0,) * missing + tuple(0 if p == 1 else s for p, s in zip(shape, strides, strict=True)))
-    info, owner = loop_of(np.matmul, (a.dtype, b.dtype, out.dtype), (0, 0, 0))
+    # The walker goes over the outer dimensions: NumPy's loop would change the pointers of the table.
+    info, owner = loop_of(ufunc, (a.dtype, b.dtype, out.dtype), (0, 0, 0))
     return Row(
-        info.loop, info.context, info.auxiliary or 0, (1, m, k, n),
-        (0, 0, 0, *a_core, *b_core, row_stride, column_stride),
-        not info.has_no_errors and function == "matmul", (batch, tuple(outer)) if batch else None, owner,
+        info.loop, info.context, info.auxiliary or 0, (1, *sizes), (0, 0, 0, *steps),
+        not info.has_no_errors and function != "dot", (batch, tuple(outer)) if batch else None, owner,
     )  # fmt: skip
+
+
+def _core(a: Operand, b: Operand, out: Operand) -> tuple[Any, tuple[int, int, int], tuple[int, ...], Any, bool]:
+    """For the loop of `matmul` the dimensions of a product, their sizes and strides, and whether they fit.
+
+    A missing dimension has one element; its stride is that of an array with this dimension.
+    """
+    size, a_ndim, b_ndim = int(a.dtype[1:]), min(len(a.shape), 2), min(len(b.shape), 2)
+    ndim = (a_ndim == 2) + (b_ndim == 2)
+    to = out.strides[len(out.strides) - ndim :]
+    m, k = a.shape[-2:] if a_ndim == 2 else (1, a.shape[0])
+    rows, n = b.shape[-2:] if b_ndim == 2 else (b.shape[0], 1)
+    a_steps = a.strides[-2:] if a_ndim == 2 else (k * a.strides[0], a.strides[0])
+    b_steps = b.strides[-2:] if b_ndim == 2 else (b.strides[0], size)
+    row_step = to[0] if a_ndim == 2 and to else n * (to[-1] if to else size)
+    column_step = to[-1] if b_ndim == 2 and to else size
+    core = (m,) * (a_ndim == 2) + (n,) * (b_ndim == 2)
+    fits = k == rows and len(out.shape) >= ndim and out.shape[len(out.shape) - ndim :] == core
+    return np.matmul, (a_ndim, b_ndim, ndim), (m, k, n), (*a_steps, *b_steps, row_step, column_step), fits
 
 
 def _like(operand: Operand, random: np.random.Generator) -> Any:

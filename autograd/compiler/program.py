@@ -16,7 +16,7 @@ from .loops import Loop, Pointer, Unsupported
 from .machine import Table, compile_loops, is_available, product_row, ufunc_row
 from .nodes import Buffer, Constant, Node, Operand, Refused, extent
 from .numbers import Number, evaluated
-from .plan import Group, Plan, along
+from .plan import Group, Plan, along, name_of
 
 __all__ = ["Departed", "Frame", "Program", "changes_state"]
 
@@ -182,13 +182,17 @@ class Program:
     arguments : sequence of ndarray
         The values of the run that was traced, whose forms those of other runs have.
     gradients : sequence of Buffer
+    quiet : collection of str
+        The floating-point errors that are not told.
+    is_close : bool
+        Whether loops have functions that are close to NumPy's, not with its bits.
     """
 
     def __init__(
         self, nodes: Sequence[Node], kept: Sequence[Operand], arguments: Sequence[Any], gradients: Sequence[Buffer],
-        quiet: Collection[str] = (),
+        quiet: Collection[str] = (), is_close: bool = False,
     ):  # fmt: skip
-        self.quiet = quiet
+        self.quiet, self.is_close = quiet, is_close
         self.arguments = [
             next((x.buffer for node in nodes for x in (*node.reads, *node.words.get("reads", ()))
                   if x.buffer.kind == "argument" and x.buffer.key == i), None)
@@ -203,7 +207,7 @@ class Program:
 
     def _build(self, kept: Sequence[Operand]) -> None:
         self.is_compiled = is_available()
-        self.plan = Plan(self.nodes, kept, fuses=self.is_compiled)
+        self.plan = Plan(self.nodes, kept, fuses=self.is_compiled, is_close=self.is_close)
         groups = self.plan.groups
         self.addresses: dict[Loop, int] = {}
         if self.is_compiled:
@@ -269,8 +273,6 @@ class Program:
             ]
             row = product_row(a, b, c, node.function.__name__, node.words["is_same"])
             table.add_row(row, [self._pointer(x) for x in (*node.ins, *node.outs)])
-        elif group.kind == "gufunc" and node.function is np.vecdot:
-            self._add_vecdot(table, node)
         elif group.kind == "loop":
             self._add_loop(table, node)
         else:
@@ -292,22 +294,6 @@ class Program:
             pointers.append(Pointer(dtype.str[1:], x.strides))
             addresses.append(self._pointer(x))
         table.add_row(ufunc_row(node.function, shape, pointers), addresses)
-
-    def _add_vecdot(self, table: Table, node: Node) -> None:
-        (out,) = node.outs
-        if any(x.__class__ is not Operand or x.dtype != out.dtype for x in node.ins) or len(out.shape) > 1:
-            raise Unsupported("vecdot of other operands")
-        xs = [along(x, (*out.shape, node.ins[0].shape[-1])) for x in node.ins]
-        n = xs[0].shape[-1]
-        if not n or not out.size:
-            raise Unsupported("vecdot of nothing")
-        outer = tuple((x.strides[0],) for x in (*xs, out)) if out.shape else ()
-        info, owner = machine.loop_of(np.vecdot, tuple(d.str[1:] for d in node.dtypes), (0, 0, 0))
-        table.add(  # the loop moves the pointers that it is given
-            info.loop, [self._pointer(x) for x in (*xs, out)], context=info.context, auxiliary=info.auxiliary or 0,
-            dims=(1, n), strides=(0, 0, 0, xs[0].strides[-1], xs[1].strides[-1]), checks=not info.has_no_errors,
-            repeat=(out.shape, outer) if outer else None, owner=owner,
-        )  # fmt: skip
 
     def _add_loop(self, table: Table, node: Node) -> None:
         places, counts = [], [0, len(node.ins)]
@@ -352,9 +338,37 @@ class Program:
                         raise Departed
                     raise CaptureError(_CHANGED)
                 if found & known:
-                    _tell(found & known)
+                    try:
+                        _tell(found & known)
+                    except FloatingPointError as error:
+                        if is_before:  # the step itself raises it, at its line
+                            raise Departed from error
+                        raise
 
         self.steps.append(step)
+
+    def __str__(self) -> str:
+        """Counts of nodes, loops, calls and tables, and bytes."""
+        groups = self.plan.groups
+        loops = sum(group.is_loop for group in groups)
+        calls = sum(group.kind == "python" for group in groups)
+        kind = "compiled" if self.is_compiled else "calls of NumPy, as llvmlite is not there (extra: fast)"
+        size = self.memory.arena.nbytes
+        return (
+            f"{kind}: {len(self.nodes)} nodes, {loops} loops ({len(self.addresses)} distinct), "
+            f"{len(groups) - loops - calls} calls of functions of NumPy and of kernels, {calls} of Python, "
+            f"{self.tables} tables; {size:,} bytes of memory for values"
+        )
+
+    def lines(self) -> list[str]:
+        """Each loop and call: what it does, over which shape, and what it reads and writes."""
+        found = []
+        for i, group in enumerate(self.plan.groups):
+            names = ", ".join(map(name_of, group.nodes)) if group.kind != "python" else "Python"
+            over = f" over {list(group.shape)}" if group.is_loop else ""
+            uses = ", ".join(dict.fromkeys(f"{x.buffer.kind} {x.dtype}{list(x.shape)}" for x in group.operands))
+            found.append(f"{i:4} {group.kind}{over}: {names}   ({uses})")
+        return found
 
     def frame(self, arguments: tuple[Any, ...]) -> Frame:
         return Frame(arguments, None if self.memory.kind is None else np.empty((), self.memory.kind))
@@ -426,9 +440,13 @@ def _with_numbers(nodes: Sequence[Node]) -> list[Node]:
                 if out.buffer.kind == "temporary" and x.__class__ is Operand and x.dtype == out.dtype:
                     same[id(out.buffer)] = x
         found.append(node)
+        if node.words.get("is_begin"):  # the numbers of the step, before it changes something
+            rows[node.row] = numbers = _Numbers()
+            found.append(numbers.step)
+            numbers.step.row = node.row
     for numbers in rows.values():
         numbers.end()
-    return found
+    return [node for node in found if node.function.__class__ is not _Numbers or node.outs]
 
 
 def _instead(x: Operand, same: dict[int, Operand]) -> Operand:
@@ -509,6 +527,8 @@ def _ufunc(node: Node) -> Callable[..., Any]:
 
 def _reduce(node: Node) -> Callable[..., Any]:
     function, axes = node.function, node.words["axes"]
+    if function in (np.argmax, np.argmin):
+        return lambda x, out: np.copyto(out, function(x, axis=axes[0], keepdims=True))
     return lambda x, out: function.reduce(x, axis=axes, keepdims=True, out=out)
 
 
@@ -574,6 +594,6 @@ def _loop(node: Node) -> Callable[..., Any]:
 
 
 _CALLS: dict[str, Callable[[Node], Callable[..., Any]]] = {
-    "ufunc": _ufunc, "gufunc": _ufunc, "reduce": _reduce, "product": _product, "gather": _gather, "scatter": _scatter,
+    "ufunc": _ufunc, "reduce": _reduce, "product": _product, "gather": _gather, "scatter": _scatter,
     "add_at": _scatter, "guard": _guard, "loop": _loop,
 }  # fmt: skip

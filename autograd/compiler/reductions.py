@@ -3,8 +3,8 @@
 A sum is pairwise (`numpy/_core/src/umath/loops_utils.h.src`): along the innermost axis eight partial sums in blocks of
 at most 128 elements, which are one vector here, and the blocks in a binary tree; over outer axes, row after row. Which
 axis is the innermost follows NumPy's iterator: axes are sorted by their strides, and merged where they can be. Where
-two reduced axes are left side by side as the innermost ones, NumPy copies parts to a buffer: `Unsupported`. A product
-goes from one element to the next. The order of other reductions shows in the sign of zeros only.
+two summed axes are left side by side as the innermost ones, NumPy copies as many rows as fit to a buffer, and sums them
+as one. A product goes from one element to the next. The order of extremes shows in the sign of zeros only.
 
 A row, the elements along the innermost axis, has a function of its own, in which the steps that produce them stand.
 """
@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import cache, cmp_to_key
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -25,13 +25,15 @@ from .operations import TYPES, Code, apply, kind_of, literal, type_of
 __all__ = ["reduction"]
 
 _BLOCK, _LANES = 128, 8  # of NumPy's pairwise summation
+_BUFFER = 8192  # elements, of NumPy's iterator
 _WIDE = 64  # elements in flight where the order does not matter
 
 
 def reduction(loop: Loop, name: str) -> str:
     """The text of a loop whose last step is a reduction."""
     is_place = loop.steps[-1][1] in ("argmax", "argmin")
-    loop, row, is_inner, is_contiguous = _with_axis_inside(loop) if is_place else _ordered(loop)
+    order = _with_axis_inside(loop) if is_place else _ordered(loop)
+    loop, row, is_inner = order.loop, order.row, order.is_inner
     body, code = Body(loop), Code()
     _, op, k, i, axes = loop.steps[-1]
     dtype = loop.pointers[k].dtype
@@ -68,10 +70,10 @@ def reduction(loop: Loop, name: str) -> str:
         if any(d in axes for d in outer):
             before = load_one(code, dtype, nest.addresses[k])
         if is_place:
-            value, helper = _place_call(code, body, nest, known, row, name)
+            value, helper = _place_call(code, body, nest, known, order, name)
         elif is_inner:
             is_first = [f"%i_d{d}" for d in outer if d in axes]
-            value, helper = _row_call(code, body, nest, known, row, name, before, is_first, is_contiguous)
+            value, helper = _row_call(code, body, nest, known, order, name, before, is_first)
         else:
             value = _combined(code, op, dtype, before, known[i])
         store_one(code, dtype, nest.addresses[k], value)
@@ -80,28 +82,29 @@ def reduction(loop: Loop, name: str) -> str:
     return helper + text + wrapper(name, len(loop.pointers))
 
 
+def _pairwise(x: Any) -> Any:
+    """The sum of a row in NumPy's order."""
+    if len(x) < _LANES:
+        return sum(x, x.dtype.type(-0.0))
+    if len(x) <= _BLOCK:
+        whole = len(x) - len(x) % _LANES
+        parts = x[:_LANES]
+        for at in range(_LANES, whole, _LANES):
+            parts = parts + x[at : at + _LANES]
+        while len(parts) > 1:
+            parts = parts[::2] + parts[1::2]
+        return sum(x[whole:], parts[0])
+    half = len(x) // 2 // _LANES * _LANES
+    return _pairwise(x[:half]) + _pairwise(x[half:])
+
+
 @cache
 def _is_pairwise(dtype: str) -> bool:
     """Whether NumPy sums in the order of this file: rows in blocks, and outer axes row after row."""
-
-    def summed(x: Any) -> Any:
-        if len(x) < _LANES:
-            return sum(x, x.dtype.type(-0.0))
-        if len(x) <= _BLOCK:
-            whole = len(x) - len(x) % _LANES
-            parts = x[:_LANES]
-            for at in range(_LANES, whole, _LANES):
-                parts = parts + x[at : at + _LANES]
-            while len(parts) > 1:
-                parts = parts[::2] + parts[1::2]
-            return sum(x[whole:], parts[0])
-        half = len(x) // 2 // _LANES * _LANES
-        return summed(x[:half]) + summed(x[half:])
-
     x = np.random.default_rng(0).standard_normal((3, 1003)).astype(dtype)
-    rows = [summed(row) for row in x]
+    rows = [_pairwise(row) for row in x]
     return bool(
-        all(row[:n].sum() == summed(row[:n]) for row in x for n in (5, 12, 100, 128, 200, 333, 1003))
+        all(row[:n].sum() == _pairwise(row[:n]) for row in x for n in (5, 12, 100, 128, 200, 333, 1003))
         and (x.sum(1) == rows).all()
         and (x.sum(0) == (x[0] + x[1]) + x[2]).all()
         and x[:, None].repeat(2, 1).sum((0, 2))[1] == (rows[0] + rows[1]) + rows[2]
@@ -133,14 +136,25 @@ def _identity(op: str, dtype: str, lanes: int = 1) -> str:
     return literal(dtype, {"add": 0, "multiply": 1, "logical_and": 1, "logical_or": 0}[op], lanes)
 
 
-def _ordered(loop: Loop) -> tuple[Loop, list[int], bool, bool]:
-    """A loop in the order in which NumPy's iterator goes, with the dimensions that it merges to the innermost one.
+class _Order(NamedTuple):
+    """A reduction in the order in which NumPy's iterator goes.
 
-    Then whether these are reduced, and whether the array is contiguous there. Dimensions of one element are left out,
-    and dimensions are merged where all pointers allow it.
+    The dimensions of a row are the innermost ones, which NumPy merges to one, or copies to its buffer: then it reduces
+    `block` elements at a time. Dimensions of one element are left out, and others are merged where all pointers allow
+    it. `is_contiguous` is whether the array is contiguous along the innermost dimension; None if that has no effect.
     """
+
+    loop: Loop
+    row: list[int]
+    is_inner: bool  # whether the row is reduced
+    is_contiguous: bool | None
+    block: int = 0
+
+
+def _ordered(loop: Loop) -> _Order:
     _, op, k, i, axes, *given = loop.steps[-1]
-    itemsize = int(loop.pointers[k].dtype[1:])
+    dtype = loop.pointers[k].dtype
+    itemsize = int(dtype[1:])
     layout = given[0] if given and given[0] is not None else contiguous(loop.shape, itemsize)
     order = [d for d in _order_of(layout) if loop.shape[d] != 1]
     # Merge from the inside: what NumPy merges has one flag, and strides that follow each other.
@@ -152,19 +166,43 @@ def _ordered(loop: Loop) -> tuple[Loop, list[int], bool, bool]:
             groups[-1].append(d)
         else:
             groups.append([d])
-    is_inner = bool(groups) and groups[-1][0] in axes
-    is_buffered = is_inner and len(groups) > 1 and groups[-2][0] in axes and 0 not in loop.shape
-    if is_buffered and loop.pointers[k].dtype in ("f4", "f8") and op != "multiply":
-        raise Unsupported(f"{op}.reduce over two axes side by side that are not one: NumPy copies them to a buffer")
+    flags = tuple(d in axes for d in order)
+    is_inner, inner, block = bool(groups) and flags[-1], len(groups[-1]) if groups else 0, 0
+    if is_inner and len(groups) > 1 and groups[-2][0] in axes and 0 not in loop.shape and kind_of(dtype) == "f":
+        if op == "add" and (len(groups) < 3 or groups[-3][0] not in axes) and _buffers_rows(dtype):
+            block = _buffered(*(math.prod(loop.shape[d] for d in group) for group in groups[-2:]))
+            inner += len(groups[-2])
+        elif op != "multiply":
+            raise Unsupported(f"{op}.reduce over axes side by side that are not one: NumPy copies them to a buffer")
     shape = tuple(loop.shape[d] for d in order)
     pointers = tuple(Pointer(p.dtype, tuple(p.strides[d] for d in order)) for p in loop.pointers)
-    flags = tuple(d in axes for d in order)
-    inner = len(groups[-1]) if groups else 0
     shape, pointers, flags, inner = _merged(shape, pointers, flags, inner)
     last = ("reduce", op, k, i, tuple(d for d, flag in enumerate(flags) if flag))
     row = list(range(len(shape) - inner, len(shape)))
     is_contiguous = bool(order) and layout[order[-1]] == itemsize
-    return Loop(shape, pointers, (*loop.steps[:-1], last)), row, is_inner, is_contiguous
+    return _Order(Loop(shape, pointers, (*loop.steps[:-1], last)), row, is_inner, is_contiguous, block)
+
+
+def _buffered(rows: int, n: int) -> int:
+    """The elements of rows that are not one in memory which NumPy copies to its buffer, and sums as one row."""
+    return min(max(1, _BUFFER // n), rows) * n
+
+
+@cache
+def _buffers_rows(dtype: str) -> bool:
+    """Whether NumPy does so; its versions differ."""
+    random = np.random.default_rng(1)
+    for rows, n in ((7, 300), (1000, 9), (3, 5000)):
+        x = random.standard_normal((2, rows, n + 1)).astype(dtype)[..., :n]
+        block, needed = _buffered(rows, n), []
+        for each in x:
+            total, flat = x.dtype.type(0), each.reshape(-1)
+            for at in range(0, flat.size, block):
+                total = total + _pairwise(flat[at : at + block])
+            needed.append(total)
+        if (x.sum((1, 2)) != needed).any():
+            return False
+    return bool(np.getbufsize() == _BUFFER)
 
 
 def _order_of(strides: Sequence[int]) -> list[int]:
@@ -182,14 +220,14 @@ def _order_of(strides: Sequence[int]) -> list[int]:
     return order[::-1]
 
 
-def _with_axis_inside(loop: Loop) -> tuple[Loop, list[int], bool, bool]:
+def _with_axis_inside(loop: Loop) -> _Order:
     """As `_ordered`, for a reduction whose result does not depend on an order: its axis is the innermost one."""
     _, op, k, i, (axis,), *_ = loop.steps[-1]
     order = [*(d for d in range(len(loop.shape)) if d != axis), axis]
     pointers = tuple(Pointer(p.dtype, tuple(p.strides[d] for d in order)) for p in loop.pointers)
     last = len(order) - 1
     steps = (*loop.steps[:-1], ("reduce", op, k, i, (last,)))
-    return Loop(tuple(loop.shape[d] for d in order), pointers, steps), [last], True, False
+    return _Order(Loop(tuple(loop.shape[d] for d in order), pointers, steps), [last], True, None)
 
 
 def _merged(
@@ -210,14 +248,14 @@ def _merged(
 
 
 def _row_call(
-    code: Code, body: Body, nest: Nest, known: dict[int, str], row: list[int], name: str, before: str,
-    is_first: Sequence[str], is_contiguous: bool | None,
+    code: Code, body: Body, nest: Nest, known: dict[int, str], order: _Order, name: str, before: str,
+    is_first: Sequence[str],
 ) -> tuple[str, str]:  # fmt: skip
     """The value of a result after a row, and the text of the row's functions.
 
-    It was `before`; `is_first` are numbers that are 0 in the first row of a result. The sign of an extreme that is zero
-    matters if `is_contiguous` is not None.
+    It was `before`; `is_first` are numbers that are 0 in the first row of a result.
     """
+    row, is_contiguous = order.row, order.is_contiguous
     loop = body.loop
     _, op, k, i, _ = loop.steps[-1]
     dtype, n = loop.pointers[k].dtype, math.prod(loop.shape[d] for d in row)
@@ -226,21 +264,45 @@ def _row_call(
     inside = {j for at in steps for j in _operands(loop.steps[at])} | {i}
     scalars = sorted(at for at in known if at in inside)
     used = sorted({loop.steps[at][1] for at in steps if loop.steps[at][0] in ("load", "load_at", "store")})
-    text = _row_text(body, steps, scalars, used, row, n, name)
+    size = order.block or n
+    text = _row_text(body, steps, scalars, used, row, size, name)
     given = [f"ptr {nest.addresses[j]}" for j in used]
     given += [f"{TYPES[body.dtypes[at]]} {known[at]}" for at in scalars]
     can_fail = "%failed" in text
-    passed = [*given, *[f"{of} {before}"] * follows, *["ptr %failed"] * can_fail, "i64 0", f"i64 {n}"]
-    value = code.new(f"call {of} @{name}_row({', '.join(passed)})")
     if can_fail:
         code.lines.insert(0, "  %failed = alloca i8\n  store i8 0, ptr %failed")
-        failed = code.new(f"icmp ne i8 {code.new('load i8, ptr %failed')}, 0")
-        go_on = code.unique("row_done")
-        code.add(f"br i1 {failed}, label %fail, label %{go_on}")
-        code.label(go_on)
-    if follows:
+
+    def call(function: str, start: str, length: int, total: str) -> str:
+        """The result after some elements of the row."""
+        passed = [*given, *[f"{of} {total}"] * follows, *["ptr %failed"] * can_fail, f"i64 {start}", f"i64 {length}"]
+        value = code.new(f"call {of} @{function}_row({', '.join(passed)})")
+        if can_fail:
+            failed = code.new(f"icmp ne i8 {code.new('load i8, ptr %failed')}, 0")
+            go_on = code.unique("row_done")
+            code.add(f"br i1 {failed}, label %fail, label %{go_on}")
+            code.label(go_on)
+        return value if follows else _combined(code, op, dtype, total, value)
+
+    if size < n:  # what NumPy copies to its buffer, one block after another
+        block, more, done = code.block, code.unique("block"), code.unique("blocks_done")
+        code.add(f"br label %{more}")
+        code.label(more)
+        code.add(f"%{more}_at = phi i64 [ 0, %{block} ], [ %{more}_next, %{more}_end ]")
+        code.add(f"%{more}_sum = phi {of} [ {before}, %{block} ], [ %{more}_total, %{more}_end ]")
+        value = call(name, f"%{more}_at", size, f"%{more}_sum")
+        code.add(f"br label %{more}_end")
+        code.label(f"{more}_end")
+        code.add(f"%{more}_total = {_same(of, value)}")
+        code.add(f"%{more}_next = add i64 %{more}_at, {size}")
+        is_last = code.new(f"icmp eq i64 %{more}_next, {n - n % size}")
+        code.add(f"br i1 {is_last}, label %{done}, label %{more}")
+        code.label(done)
+        value = f"%{more}_total"
+        if n % size:
+            text += _row_text(body, steps, scalars, used, row, n % size, f"{name}_last")
+            value = call(f"{name}_last", f"{n - n % size}", n % size, value)
         return value, text
-    value = _combined(code, op, dtype, before, value)
+    value = call(name, "0", n, before)
     if op not in ("maximum", "minimum") or kind_of(dtype) != "f" or is_contiguous is None:
         return value, text
     # The sign of a zero is that of the zero which NumPy compares last.
@@ -260,10 +322,10 @@ def _row_call(
 
 
 def _place_call(
-    code: Code, body: Body, nest: Nest, known: dict[int, str], row: list[int], name: str
+    code: Code, body: Body, nest: Nest, known: dict[int, str], order: _Order, name: str
 ) -> tuple[str, str]:  # fmt: skip
     """The place of the first extreme of a row, or of its first NaN, and the text of the row's functions."""
-    loop = body.loop
+    loop, row = body.loop, order.row
     _, op, k, i, axes = loop.steps[-1]
     dtype, n = body.dtypes[i], loop.shape[row[0]]
     extreme = "maximum" if op == "argmax" else "minimum"
@@ -275,9 +337,7 @@ def _place_call(
     of_extreme = Body(loop._replace(
         pointers=pointers, steps=(*loop.steps[:-1], ("reduce", extreme, len(pointers) - 1, i, axes))
     ))  # fmt: skip
-    value, text = _row_call(
-        code, of_extreme, nest, known, row, name, _identity(extreme, dtype), [], None
-    )  # fmt: skip
+    value, text = _row_call(code, of_extreme, nest, known, order, name, _identity(extreme, dtype), [])
     inside = {j for at in steps for j in _operands(loop.steps[at])} | {i}
     scalars = sorted(at for at in known if at in inside)
     used = sorted({loop.steps[at][1] for at in steps if loop.steps[at][0] in ("load", "load_at")})

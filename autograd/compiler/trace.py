@@ -25,6 +25,7 @@ __all__ = ["Trace", "Traced", "like", "operand_of", "owner_of", "real", "tracing
 
 _KINDS = "fiub"
 _MOST_GUARDS = 64
+_BOOL = np.dtype(bool)
 _any: Any = np  # whose functions are called with traced arrays
 _clip_ufunc = _any._core.umath.clip
 
@@ -290,6 +291,9 @@ class Traced(NDArrayOperatorsMixin):
         return Traced(self._trace, found._value, found._buffer, True)
 
     def __setitem__(self, key: Any, value: Any) -> None:
+        if getattr(key, "dtype", None) is _BOOL and key.shape == self.shape and key.ndim:
+            _assign_where(self, key, value)
+            return
         if _is_advanced(key):
             _scatter("scatter", self, key, value)
             return
@@ -454,8 +458,10 @@ def _call(trace: Trace, ufunc: Any, inputs: Sequence[Any], outs: tuple[Any, ...]
     if any(of.kind not in _KINDS for of in loop):
         raise Refused(f"{ufunc.__name__} of {loop[0]}")
     y = outs[0] if outs else trace.new(found)
-    kind = "ufunc" if ufunc.signature is None else "gufunc"
-    trace.add(kind, ufunc, (operand_of(y._value, y._buffer),), tuple(ins), loop)
+    if ufunc.signature is None:
+        trace.add("ufunc", ufunc, (operand_of(y._value, y._buffer),), tuple(ins), loop)
+    else:
+        _add_product(trace, ufunc, inputs[0], inputs[1], y)
     return y
 
 
@@ -503,12 +509,21 @@ def _product(trace: Trace, function: Any, a: Any, b: Any, out: Any = None) -> An
     y = trace.new(value) if out is None else out
     if not xs[0].shape or not xs[1].shape:
         raise Refused("a product with a number")
-    trace.add(
-        "product", function, (operand_of(y._value, y._buffer),), xs, (xs[0].dtype,) * 3,
-        strides=(real(a).strides, real(b).strides, y._value.strides),
-        is_same=real(a).ctypes.data == real(b).ctypes.data,
-    )  # fmt: skip
+    _add_product(trace, function, a, b, y)
     return y
+
+
+def _add_product(trace: Trace, function: Any, a: Any, b: Any, y: Traced) -> None:
+    """Note a product. NumPy chooses a function of its BLAS by the strides, those along extents of 1 too."""
+    xs = trace.operand(a), trace.operand(b)
+    if any(x.__class__ is not Operand or x.dtype != y.dtype for x in xs):
+        raise Refused("a product of other dtypes")
+    values = in_memory(a), in_memory(b)
+    trace.add(
+        "product", function, (operand_of(y._value, y._buffer),), xs, (y.dtype,) * 3,
+        strides=(values[0].strides, values[1].strides, y._value.strides),
+        is_same=values[0].ctypes.data == values[1].ctypes.data,
+    )  # fmt: skip
 
 
 def _assign(x: Traced, value: Any) -> None:
@@ -532,12 +547,33 @@ def _assign(x: Traced, value: Any) -> None:
         trace.copy(out, given)
 
 
+def _assign_where(x: Traced, mask: Any, value: Any) -> None:
+    """Write a number to the elements of an array at which a mask is true."""
+    trace = x._trace
+    if value.__class__ not in (bool, int, float) and not isinstance(value, np.generic):
+        raise Refused("values at the places of a mask")
+    if mask.dtype != bool or mask.shape != x.shape:
+        raise Refused("a mask of another form")
+    out = operand_of(x._value, x._buffer)
+    x._value[real(mask)] = value
+    number = Constant(np.asarray(value).astype(x.dtype)[()], x.dtype)
+    trace.add("ufunc", np.where, (out,), (trace.operand(mask), number, out), (np.dtype(bool), *(x.dtype,) * 3))
+
+
 def _argument(x: Traced, name: str, axis: Any, out: Any, keepdims: bool) -> Traced:
-    if axis is None and x.ndim == 1:
-        axis = 0
-    if axis is None or out is not None or keepdims:
+    if axis is None:
+        return _argument(x.reshape(-1), name, 0, out, keepdims)
+    if out is not None or keepdims:
         raise Refused(f"{name} with options")
-    raise Refused(name)
+    axis %= x.ndim
+    value = getattr(x._value, name)(axis)
+    y = x._trace.new(value)
+    full = np.expand_dims(y._value, axis)
+    x._trace.add(
+        "reduce", getattr(np, name), (operand_of(full, y._buffer),), (x._trace.operand(x),), (x.dtype, y.dtype),
+        axes=(axis,),
+    )  # fmt: skip
+    return y
 
 
 # -- indices -----------------------------------------------------------------------------------------------------------
@@ -788,8 +824,12 @@ def _contiguous(trace: Trace, x: Any, dtype: Any = None) -> Any:
 
 
 def _copyto(trace: Trace, x: Any, value: Any, casting: str = "same_kind", where: Any = True) -> None:
-    if where is not True or type(x) is not Traced:
-        raise Refused("copyto with a mask")
+    if type(x) is not Traced:
+        raise Refused("copyto to an array that is not traced")
+    if where is not True:
+        mask = where if type(where) is Traced else np.asarray(where)
+        _assign_where(x, mask if mask.shape == x.shape else np.broadcast_to(mask, x.shape), value)
+        return
     _assign(x, value)
 
 

@@ -281,7 +281,9 @@ class Leaf(Tensor):
             if sweep is not None:
                 sweep.fresh.append(self)
             if ct.__class__ is ndarray and ct.dtype is dtype:
-                self._grad = ct if ct.base is None and getrefcount(ct) <= _OWNED else ct.copy()
+                # In C order whether it is copied or not: an optimizer's bits may depend on the order of its memory.
+                is_owned = ct.base is None and getrefcount(ct) <= _OWNED and ct.flags.c_contiguous
+                self._grad = ct if is_owned else ct.copy()
                 return
         elif sweep is not None:
             if self.used is not None:

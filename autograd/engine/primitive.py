@@ -301,7 +301,9 @@ class Primitive:
         self, i: int, ct: Any, y: Any, xs: tuple[Any, ...], options: tuple[Any, ...], shapes: Any = None
     ) -> Any:
         """Apply the adjoint with respect to operand i, and undo broadcasting where the operands' shapes are given."""
-        dtype = dtype_to_round_to(ct) if self.widens else None
+        # usually an array of 32 or 64 bits: a replay of a recurrent network asks hundreds of times
+        is_usual = ct.__class__ is np.ndarray and ct.dtype.itemsize != 2
+        dtype = None if is_usual or not self.widens else dtype_to_round_to(ct)
         if dtype is not None:
             ct, y, xs = self.widened(ct, y, xs, options)
         if self.variadic:

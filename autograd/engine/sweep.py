@@ -26,8 +26,8 @@ class Sweep:
     """One reverse replay of an interval: cotangents by place, and those of places outside the interval."""
 
     __slots__ = (
-        "begun", "changed", "cts", "fresh", "general", "into", "later", "left", "outside", "record", "recording",
-        "start", "stops", "wanted",
+        "begun", "changed", "cts", "fresh", "general", "into", "later", "left", "outside", "parts", "record",
+        "recording", "start", "stops", "wanted",
     )  # fmt: skip
 
     def __init__(self, recording: Recording, start: int, end: int, wanted: dict[int, Any] | None, record: bool):
@@ -43,6 +43,9 @@ class Sweep:
         self.general = record
         self.fresh: list[Any] = []  # the leaves whose gradient is of this sweep alone
         self.later: dict[int, tuple[Any, Any]] = {}  # by id: leaves, and what is added at the end; None for a fresh one
+        # By place: a weak reference to a cotangent that was made of slices, in an array that only this sweep has, and
+        # the key of the last slice.
+        self.parts: dict[int, tuple[Any, Any]] | None = None
         self.changed: list[tuple[dict[int, Any], int, Any]] = []  # pending cotangents before: dictionary, place, value
         # Of the layers above: what their functions of `Recording.on_sweep` have begun; by place, an operand and the
         # array for its only cotangent; functions that are called once the node at a place is done.

@@ -52,7 +52,8 @@ def adam(
         # a compiled loop would write to it
         raise ValueError("adam: the parameter or one of its averages is read-only; needed: writeable arrays")
     numbers = numbers_of(step, lr, betas, eps, weight_decay, decoupled)
-    loop = compiled.fitting("adam", p, g, first, second)
+    # The numbers of a step that is traced are other ones in each step; without the loop, the bits are the same.
+    loop = compiled.fitting("adam", p, g, first, second) if type(p) is np.ndarray else None
     if loop is not None and p.shape == g.shape == first.shape == second.shape:
         loop(*(x.reshape(-1) for x in (p, first, second, g)), *map(p.dtype.type, numbers))
         return

@@ -62,11 +62,11 @@ def _steps(q: Any, k: Any, causal: bool) -> Iterator[_Step]:
                 yield _Step(at, some, kv, slice(start, stop), max(0, min(s, stop + s - t)) if causal else s)
 
 
-def _bound(q: Any, k: Any, scale: float) -> float:
+def _bound(q: Any, k: Any, scale: float) -> Any:
     """A bound on the absolute values of all scores: the product of the largest row lengths (Cauchy-Schwarz)."""
     if not q.size or not k.size:
         return 0.0
-    longest = [float(np.sqrt(np.vecdot(x, x).max())) for x in (q, k)]
+    longest = [np.sqrt(np.vecdot(x, x).max()) for x in (q, k)]
     return longest[0] * longest[1] * abs(scale)
 
 
@@ -78,7 +78,7 @@ class _Scores:
         self.offset = k.shape[-2] - q.shape[-2]  # the last query attends to the last key
         self.mask = None if mask is None else np.broadcast_to(mask, (*q.shape[:-1], k.shape[-2]))
         self.additive = mask is not None and mask.dtype != bool
-        self.safe = not self.additive and _bound(q, k, scale) <= SAFE if safe is None else safe
+        self.safe = not self.additive and bool(_bound(q, k, scale) <= SAFE) if safe is None else safe
         self.triangles: dict[Any, Any] = {}
 
     def visible(self, step: _Step, edge: int) -> Any:
@@ -129,8 +129,8 @@ def attend(
     steps = list(_steps(q, k, causal))
     total = sum((s.heads.stop - s.heads.start) * (s.rows.stop - s.rows.start) * s.seen for s in steps) * q.itemsize
     kept: list[Any] | None = [] if keep and total <= KEEP_BYTES else None
-    inverse = np.empty((*q.shape[:-1], 1), q.dtype)
-    ones = np.ones(k.shape[-2], q.dtype)
+    inverse = np.empty((*q.shape[:-1], 1), q.dtype, like=q)
+    ones = np.ones(k.shape[-2], q.dtype, like=q)
     for step in steps:
         p, shift = scores.exponentials(step)
         r = (p @ ones[: step.seen])[..., None]
@@ -206,8 +206,8 @@ def _like_tokens_first(x: Any, shape: tuple[int, ...]) -> Any:
     """An empty array (..., heads, tokens, width), stored as (..., tokens, heads, width) if `x` is."""
     *lead, heads, tokens, width = shape
     if x.ndim > 2 and x.strides[-3] < x.strides[-2]:
-        return np.empty((*lead, tokens, heads, width), x.dtype).swapaxes(-2, -3)
-    return np.empty(shape, x.dtype)
+        return np.empty((*lead, tokens, heads, width), x.dtype, like=x).swapaxes(-2, -3)
+    return np.empty(shape, x.dtype, like=x)
 
 
 def _attention(xs: tuple[Any, ...], options: tuple[Any, ...], keep: bool) -> tuple[Any, Any]:
@@ -238,7 +238,7 @@ def _parts(x: Any) -> list[Any]:
 def _self_attention(xs: tuple[Any, ...], options: tuple[Any, ...], keep: bool) -> tuple[Any, Any]:
     x = xs[0]
     (q, k, v), (causal, scale) = _parts(x), options
-    out = np.empty((*x.shape[:-3], *x.shape[-2:]), x.dtype)
+    out = np.empty((*x.shape[:-3], *x.shape[-2:]), x.dtype, like=x)
     kept = attend(q, k, v, xs[1] if len(xs) > 1 else None, causal, scale, out.swapaxes(-2, -3), keep)
     return out, (*kept, out) if keep else None
 
@@ -247,7 +247,7 @@ def _self_attention_backward(
     ct: Any, kept: Any, xs: tuple[Any, ...], options: tuple[Any, ...], wanted: Sequence[bool], last: bool
 ) -> Sequence[Any]:
     *kept, out = kept
-    dx = np.empty(xs[0].shape, xs[0].dtype)
+    dx = np.empty_like(xs[0], order="C")
     (q, k, v), (dq, dk, dv), (causal, scale) = _parts(xs[0]), _parts(dx), options
     ct, out = ct.swapaxes(-2, -3), out.swapaxes(-2, -3)
     attend_backward(
@@ -264,7 +264,7 @@ def _attention_block(xs: tuple[Any, ...], options: tuple[Any, ...], keep: bool) 
     """
     (q, k, v), (causal, scale) = xs, options
     out = _like_tokens_first(q, (*q.shape[:-1], v.shape[-1]))
-    log_sums = np.empty(q.shape[:-1], q.dtype)
+    log_sums = np.empty(q.shape[:-1], q.dtype, like=q)
     attend(q, k, v, None, causal, scale, out, False, log_sums)
     return (out, log_sums), None
 

@@ -30,7 +30,7 @@ LEAST = 1 << 14
 
 _DTYPES = {
     "adam": "fd", "momentum": "fd", "layer_norm": "fd", "layer_norm_backward": "fd", "gelu": "f",
-    "cross_entropy": "f", "cross_entropy_backward": "f", "relu_backward": "f",
+    "sum_rows": "fd", "cross_entropy": "f", "cross_entropy_backward": "f", "relu_backward": "f",
 }  # fmt: skip
 """The loops, with the characters of their dtypes. Loops that also serve small arrays support float32 only, so that
 small programs, which mostly use float64, do not wait for Numba's import."""
@@ -113,7 +113,7 @@ def load(dtype: Any = "float32") -> int:
 def fitting(name: str, *arrays: Any) -> Callable[..., bool | None] | None:
     """The loop for these arrays; None where NumPy is as fast, or if the loop does not support the arrays."""
     x = arrays[0]
-    loop = find(name, x.dtype) if x.size >= LEAST and type(x) is ndarray else None
+    loop = find(name, x.dtype) if x.size >= LEAST else None
     return loop if loop is not None and are_bare(x.dtype, *arrays) else None
 
 

@@ -30,6 +30,20 @@ def _momentum(p: Any, v: Any, g: Any, rate: Any, keep: Any) -> None:
         p[i] -= rate * v[i]
 
 
+def _sum_rows(xs: Any, places: Any, out: Any) -> bool:
+    """Add each row to the one at its place, in their order; False if a place is out of range."""
+    for row in range(xs.shape[0]):
+        place = places[row]
+        if place < 0:
+            place += out.shape[0]
+        if place < 0 or place >= out.shape[0]:
+            return False
+        x, y = xs[row], out[place]
+        for j in range(x.size):
+            y[j] += x[j]
+    return True
+
+
 def _relu_backward(ct: Any, y: Any, out: Any) -> None:
     for i in range(y.size):
         out[i] = ct[i] * (y[i] > 0)
@@ -168,6 +182,7 @@ class _Loop(NamedTuple):
 
 _LOOPS = {
     "momentum": _Loop(_momentum, "wwrnn"),
+    "sum_rows": _Loop(_sum_rows, "RiW", refuses=True),
     "relu_backward": _Loop(_relu_backward, "rrw"),
     "adam": _Loop(_adam, "wwwrnnnnnnnn"),
     "gelu": _Loop(_gelu, "rww"),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from . import compiled
 
 __all__ = ["LEAST", "momentum"]
@@ -24,7 +26,7 @@ def momentum(p: Any, v: Any, g: Any, lr: float, keep: float) -> bool:
     >>> if momentum(p, v, 2 * p, 0.25, 0.5):  # with Numba
     ...     assert v[0] == 2.5 and p[0] == 0.375
     """
-    loop = compiled.fitting("momentum", p, v, g)
+    loop = compiled.fitting("momentum", p, v, g) if type(p) is np.ndarray else None  # a traced step has other numbers
     if loop is None or not p.shape == v.shape == g.shape or not (p.flags.writeable and v.flags.writeable):
         return False
     number = p.dtype.type

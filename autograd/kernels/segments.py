@@ -1,7 +1,7 @@
 """Sums of rows that have the same place: the gradients of rows and elements that were taken by index.
 
-The rows are sorted by place, stably, and each run of equal places is one sum. So the sums are the same in every run,
-and the time does not depend on how often a place occurs.
+A compiled loop adds the rows in their order. Without one they are sorted by place, stably, and each run of equal places
+is one sum. So the sums are the same in every run, and the time does not depend on how often a place occurs.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+
+from .compiled import INT64, are_bare, find
 
 __all__ = ["sum_rows"]
 
@@ -28,9 +30,14 @@ def sum_rows(xs: Any, places: Any, count: int) -> Any:
     >>> sum_rows(numpy.array([1.0, 2.0, 4.0]), numpy.array([1, 0, -1]), 2)
     array([2., 5.])
     """
-    out = np.zeros_like(xs, shape=(count, *xs.shape[1:]))
+    out = np.zeros_like(xs, shape=(count, *xs.shape[1:]), order="C")
     if not places.size:
         return out
+    loop = find("sum_rows", xs.dtype) if xs.dtype.char in "fd" and xs.dtype.isnative else None
+    if loop is not None and xs.ndim > 1 and are_bare(xs.dtype, xs) and are_bare(INT64, places):
+        if loop(xs.reshape(len(xs), -1), places, out.reshape(count, -1)):
+            return out
+        out[...] = 0
     order = np.argsort(places, kind="stable")
     ranked = places[order]
     if ranked[0] < 0:  # the same row may have two names

@@ -35,7 +35,8 @@ def exponentials(x: Any, out: Any) -> Any:
 
 def _as_rows(x: Any, axis: int) -> tuple[Any, tuple[int, ...]]:
     """`x` as a matrix whose rows run along `axis`, and the shape before it was flattened."""
-    moved = np.ascontiguousarray(np.moveaxis(x, axis, -1))
+    moved = np.moveaxis(x, axis, -1)
+    moved = moved if moved.flags.c_contiguous else moved.copy()
     return moved.reshape(math.prod(moved.shape[:-1]), x.shape[axis]), moved.shape
 
 

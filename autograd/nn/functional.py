@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from .. import ops, random
+from ..arrays.capture import checked, decided, recorded
 from ..arrays.device import arange_beside, as_array, device_of
 from ..engine.tensor import TENSORS
 from ..errors import DtypeError, OptionError, ShapeError, typed_errors
@@ -160,10 +161,23 @@ def one_hot(tensor: Any, num_classes: int = -1) -> Any:
         raise OptionError(
             f"one_hot: num_classes was not given for an array on {device_of(indices)}; needed: the number of classes"
         )
-    n = int(indices.max()) + 1 if n == -1 and indices.size else n
-    if n < 1 or (on_host and indices.size and (indices.min() < 0 or indices.max() >= n)):
+    n = decided(_number_of_classes, indices) if n == -1 and indices.size else n
+    if on_host or n < 1:
+        checked(_require_classes, indices, n)
+    return labelled(recorded(_one_hot, indices, n, name="one_hot"), tensor)
+
+
+def _number_of_classes(indices: Any) -> int:
+    return int(indices.max()) + 1
+
+
+def _require_classes(indices: Any, n: int) -> None:
+    if n < 1 or (indices.size and (indices.min() < 0 or indices.max() >= n)):
         raise ShapeError(f"one_hot: num_classes={n} was given; needed: more than each element, from 0 on")
-    return labelled((indices[..., None] == arange_beside(indices, n)).astype(np.int64), tensor)
+
+
+def _one_hot(indices: Any, n: int) -> Any:
+    return (indices[..., None] == arange_beside(indices, n)).astype(np.int64)
 
 
 _MODES = {"constant": "constant", "reflect": "reflect", "replicate": "edge", "circular": "wrap"}

@@ -7,11 +7,13 @@ from typing import Any, overload
 import numpy as np
 
 from .. import ops, random
+from ..arrays.capture import checked
 from ..arrays.device import as_array
 from ..engine.leaves import Parameter
 from ..engine.tensor import TENSORS, Tensor
 from ..errors import DtypeError, PositionError, ShapeError, typed_errors
-from ..ops.arguments import operand
+from ..ops.arguments import computed
+from ..ops.nn.embedding import require_range
 from ..random.keys import integer
 from .arguments import count
 from .module import Module
@@ -193,12 +195,12 @@ def embedding(input: Any, weight: Any, padding_idx: int | None = None) -> Any:
     if raw.dtype.kind not in "iu":
         raise DtypeError(f"embedding: an index of dtype {raw.dtype} was given; needed: integers")
     rows = weight.shape[0]
-    if type(raw) is np.ndarray and raw.size and (raw.max() >= rows or raw.min() < 0):
-        raise ShapeError(f"embedding: indices from {raw.min()} to {raw.max()} were given; needed: 0..{rows - 1}")
+    if type(raw) is np.ndarray:
+        checked(require_range, raw, int(rows), "embedding: indices")
     found = ops.take_rows(weight, input if input.__class__ in TENSORS else raw)
     if padding_idx is None:
         return found
-    input = operand(input)
+    input = computed(input)
     padding = ops.reshape(input == _row(padding_idx, int(rows), "embedding"), (*input.shape, 1))
     return ops.where(padding, ops.stop_gradient(found), found)
 

@@ -11,6 +11,7 @@ from typing import Any, overload
 import numpy as np
 
 from .. import ops
+from ..arrays.capture import checked, decided, recorded
 from ..arrays.device import arange_beside, as_array, is_inexact, require_one_device, zeros_on
 from ..engine.leaves import constant
 from ..engine.promotion import composite
@@ -335,7 +336,9 @@ def _weighted_nll(
     with np.errstate(invalid="ignore"):  # of no row: NaN, as torch's
         weight_of_rows = ops.sum(of_rows)
         if isinstance(weight_of_rows, np.generic) and losses.__class__ in TENSORS:
-            weight_of_rows = SizeFloat(weight_of_rows, counts="own")  # the losses are of its dtype
+            # the losses are of its dtype; a captured step computes it at each replay
+            is_row = state.recorder is not None and state.grid is None
+            weight_of_rows = Tensor(weight_of_rows) if is_row else SizeFloat(weight_of_rows, counts="own")
         return ops.sum(losses) / weight_of_rows
 
 
@@ -347,14 +350,21 @@ def _has_ignored(target: Any, ignored: int) -> bool:
     that finds it raises the error, which ends the job.
     """
     raw = as_array(getattr(target, "array", target))
-    return ignored != IGNORED or type(raw) is not np.ndarray or bool((raw == ignored).any())  # on a GPU it may occur
+    return ignored != IGNORED or type(raw) is not np.ndarray or decided(_occurs, raw, ignored)  # on a GPU it may occur
+
+
+def _occurs(labels: Any, ignored: int) -> bool:
+    return bool((labels == ignored).any())
 
 
 def _class_weights(name: str, x: Any, weight: Any, classes: int) -> Any:
     """Check the weights of the classes, the same on all ranks; return them as an array of the dtype of `x`."""
     array = x.array if x.__class__ in TENSORS else x
     weight = getattr(weight, "array", weight)
-    w = zeros_on(array, (classes,), array.dtype) + 1 if weight is None else as_array(weight, array.dtype)
+    if weight is None:
+        w = recorded(_ones, array, classes)
+    else:
+        w = recorded(as_array, weight, array.dtype, name="weights of classes")
     if w.shape != (classes,):
         raise ShapeError(f"{name}: weight of shape {w.shape}; needed: ({classes},), one per class")
     layout = x.layout if x.__class__ in TENSORS else None
@@ -372,16 +382,28 @@ def _weights(name: str, x: Any, target: Any, weight: Any, ignored: int, smoothin
     if raw.dtype.kind not in "iu":
         raise DtypeError(f"{name}: labels of dtype {raw.dtype} were given; needed: integers")
     classes = array.shape[1]
-    seen = raw != ignored
-    if type(raw) is np.ndarray and (seen & ((raw < 0) | (raw >= classes))).any():
-        raise ShapeError(f"{name}: labels must lie in 0..{classes - 1}, or be {ignored} (ignored)")
+    if type(raw) is np.ndarray:
+        checked(_require_labels, raw, classes, ignored, name)
     w = _class_weights(name, x, weight, classes)
-    one_hot = (raw[:, None] == arange_beside(raw, classes)).astype(array.dtype)
-    of_classes = (one_hot * (1 - smoothing) + smoothing / classes) * w * seen[:, None]
-    of_rows = (one_hot * w).sum(axis=1) * seen
+    seen, of_classes, of_rows = recorded(_weights_of, raw, w, classes, ignored, float(smoothing), name=name)
     if target.__class__ in TENSORS:
         return labelled(seen, target), Tensor(of_classes, target.layout), Tensor(of_rows, target.layout)
     return seen, of_classes, of_rows
+
+
+def _ones(beside: Any, n: int) -> Any:
+    return zeros_on(beside, (n,), beside.dtype) + 1
+
+
+def _require_labels(labels: Any, classes: int, ignored: int, name: str) -> None:
+    if ((labels != ignored) & ((labels < 0) | (labels >= classes))).any():
+        raise ShapeError(f"{name}: labels must lie in 0..{classes - 1}, or be {ignored} (ignored)")
+
+
+def _weights_of(labels: Any, w: Any, classes: int, ignored: int, smoothing: float) -> tuple[Any, Any, Any]:
+    seen = labels != ignored
+    one_hot = (labels[:, None] == arange_beside(labels, classes)).astype(w.dtype)
+    return seen, (one_hot * (1 - smoothing) + smoothing / classes) * w * seen[:, None], (one_hot * w).sum(axis=1) * seen
 
 
 class CrossEntropyLoss(Module):

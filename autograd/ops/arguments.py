@@ -152,6 +152,15 @@ def operand(x: Any) -> Any:
         raise typed(error, f"a {given_kind} was given; needed: an array or numbers. {error}") from error
 
 
+def computed(x: Any) -> Any:
+    """Return `x` as an operand that NumPy's own functions and operators are to compute with.
+
+    It is a Tensor while a step is recorded, so that what they compute is recorded, too.
+    """
+    x = operand(x)
+    return given(x, state.grid) if state.recorder is not None and x.__class__ is np.ndarray else x
+
+
 def _first_labelled(xs: Iterable[Any], is_such: Callable[[Any], bool]) -> tuple[Any, Any]:
     """The first Tensor with such a label, and the label; (None, None) if there is none."""
     for x in xs:
@@ -636,13 +645,18 @@ def _as_tensors(found: Any, given: Any, node: int) -> Any:
     return found
 
 
-def run_plain(theirs: Callable[..., Any], args: Any, words: Any) -> Any:
-    """Return what NumPy's function returns for the values of the arguments; see `on_values` for what it raises."""
+def run_plain(theirs: Callable[..., Any], args: Any, words: Any, is_asked: bool = False) -> Any:
+    """Return what NumPy's function returns for the values of the arguments; see `on_values` for what it raises.
+
+    If NumPy is only asked about the arguments, the call is none of a step that is captured.
+    """
     try:
         if "overwrite_input" in words:  # the values are still those of a Tensor
             words = {**words, "overwrite_input": bool(values(words["overwrite_input"])) and False}
         given, named = values(args), {k: values(v) for k, v in words.items()}
-        return theirs(*given, **named) if state.recorder is None else state.recorder.call(theirs, tuple(given), named)
+        if is_asked or state.recorder is None:
+            return theirs(*given, **named)
+        return state.recorder.call(theirs, tuple(given), named)
     except RingtapeError:
         raise
     except _UNEXPECTED as error:
@@ -657,7 +671,7 @@ def ask(theirs: Callable[..., Any], args: Any, words: Any) -> Any:
     if not _can_be_asked_about((*args, *words.values())):
         return None
     with np.errstate(all="ignore"):
-        return run_plain(theirs, args, words)
+        return run_plain(theirs, args, words, is_asked=True)
 
 
 def is_discrete(found: Any) -> bool:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
+from weakref import ref
 
 import numpy as np
 
@@ -22,6 +23,8 @@ from ..layouts.messages import describe
 from ..layouts.rank_values import LocalCount, plain, rank_axes
 
 Shape = tuple[int, ...]
+_BASIC = frozenset((slice, int, type(None), type(Ellipsis)))
+"""Types of a key that takes each element once, as a view, or as a number if it has an integer for each dimension."""
 
 
 def normal_key(key: Any, array: Any = None) -> tuple[Any, ...]:
@@ -35,6 +38,8 @@ def normal_key(key: Any, array: Any = None) -> tuple[Any, ...]:
         An index array is on another device than `array`. (CuPy would copy it at each use.)
     """
     key = key if isinstance(key, tuple) else (key,)
+    if _BASIC.issuperset(map(type, key)):
+        return key
     result = []
     for k in key:
         if hasattr(k, "tape"):
@@ -147,9 +152,10 @@ def add_at(ct: Any, key: tuple[Any, ...], shape: Shape) -> Any:
 def _put(ct: Any, key: Any, shape: Shape) -> Any:
     if type(ct) is Shaped:
         return Shaped(shape, ct.dtype, ct.why)
-    if any(map(_is_index_array, key)):
+    if not _BASIC.issuperset(map(type, key)) and any(map(_is_index_array, key)):
         return add_at(ct, key, shape)
-    out = np.zeros_like(ct, shape=shape)
+    # np.zeros_like takes three times as long
+    out = np.zeros(shape, ct.dtype, like=ct) if ct.__class__ is np.ndarray else np.zeros_like(ct, shape=shape)
     out[key] = ct
     return out
 
@@ -194,7 +200,77 @@ put: Primitive = op(
         "mixes": "halo_exchange({x}, {a!r}, 1), for the neighbours of a part and zeros at the ends, as in a stencil"
     },
 )
-_getitem_op: Primitive = op(
+
+
+_LARGE_BYTES = 1 << 15
+"""The size from which parts are added in place. Below, strided sums take longer than those of whole arrays."""
+
+
+class _Getitem(Primitive):
+    """An operation, `getitem`, whose step of a reverse sweep adds cotangents of slices of a large array in place.
+
+    The rule alone makes zeros of the array's size, to be added to the others: T slices of a sequence then take T passes
+    over the whole. The bits are those of these sums.
+    """
+
+    def bind(self) -> tuple[Callable[..., Any], Callable[..., None]]:
+        """Return the call, and the step of a reverse sweep."""
+        call, pull_one = super().bind()
+
+        def pull(node: Any, ct: Any, sweep: Any) -> None:
+            _, _, _, (place,), (key, shape), _, signature = node
+            if (
+                sweep.general
+                or sweep.start
+                or place < 0
+                or ct.__class__ is not np.ndarray
+                or (signature is not None and not signature.checked)
+                or not _BASIC.issuperset(map(type, key))
+            ):
+                pull_one(node, ct, sweep)
+                return
+            known = sweep.cts[place]
+            if known is None:
+                found = np.zeros(shape, ct.dtype)
+                found[key] = ct
+            elif known.__class__ is not np.ndarray or known.dtype != ct.dtype:
+                pull_one(node, ct, sweep)
+                return
+            elif known.nbytes < _LARGE_BYTES:
+                found = np.zeros(shape, ct.dtype)
+                found[key] = ct
+                np.add(known, found, found)
+            else:
+                found = _with_part(known, ct, key, None if sweep.parts is None else sweep.parts.get(place))
+            if found.nbytes >= _LARGE_BYTES:
+                if sweep.parts is None:
+                    sweep.parts = {}
+                sweep.parts[place] = ref(found), key  # a leaf adopts an array that nobody else has
+            sweep.cts[place] = found
+
+        return call, pull
+
+
+def _with_part(known: Any, ct: Any, key: Any, parts: Any) -> Any:
+    """``known + put(ct)``, in place where `known` has been made of parts.
+
+    The sum with zeros turns -0.0 into 0.0, so the elements outside of the part are added to 0.0. Where `known` has been
+    made of parts, only elements of the last one can be -0.0.
+    """
+    part = known[key] + ct
+    if parts is None or parts[0]() is not known:
+        known = known + 0.0
+    else:
+        last = known[parts[1]]
+        if last.__class__ is np.ndarray:
+            np.add(last, 0.0, last)
+        else:
+            known[parts[1]] = last + 0.0
+    known[key] = part
+    return known
+
+
+_getitem_op: Primitive = _Getitem(
     "getitem", "a", lambda x, key, shape: x[key], lambda ct, y, x, key, shape: put(ct, options=(key, shape)),
     dims=_dims, operands="x", ranked=True, beside=_whole_index, fixes={"mixes": _other_selections},
 )  # fmt: skip

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from ..arrays.capture import recorded
 from ..arrays.device import is_inexact
 from ..arrays.half import in_float32, total
 from ..engine.events import listeners
@@ -145,8 +146,12 @@ def _extremum_adjoint(ct: Any, y: Any, x: Any, axes: Axes, keepdims: bool, shape
 def _share(winners: Any, axes: Axes, dtype: Any) -> Any:
     """A mask divided by the number of its true elements over the axes."""
     raw = winners.array if hasattr(winners, "layout") else winners
-    shared = (raw / np.sum(raw, axis=axes, keepdims=True)).astype(dtype)
+    shared = recorded(_divided, raw, axes, dtype, name="share of a maximum")
     return Tensor(shared, winners.layout) if hasattr(winners, "layout") else shared
+
+
+def _divided(winners: Any, axes: Axes, dtype: Any) -> Any:
+    return (winners / np.sum(winners, axis=axes, keepdims=True)).astype(dtype)
 
 
 def _extremum_tangent(dx: Any, y: Any, x: Any, axes: Axes, keepdims: bool, shape: tuple[int, ...]) -> Any:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from ..arrays.capture import decided, recorded
 from ..arrays.device import arange_beside, is_array, is_inexact, move, require_one_device
 from ..arrays.plain import require_plain
 from ..arrays.shape_only import Shaped
@@ -20,6 +21,7 @@ from ..errors import ArgumentError, NotDifferentiable, OptionError, ShapeError, 
 from ..layouts.rank_values import RANK_NUMBERS, RankInt, has_local_count, plain, rank_axes, rank_number
 from .arguments import (
     axes_in_order,
+    computed,
     constant_like,
     instead_of,
     labelled,
@@ -369,10 +371,14 @@ def _nan_where_any_is(ordered: Any, found: list[Any]) -> list[Any]:
     values = raw(ordered)
     if type(values) is Shaped or not values.shape[-1]:
         return found
-    if isinstance(values, np.ndarray) and not np.isnan(values[..., -1]).any():  # a device's values stay there
+    if isinstance(values, np.ndarray) and not decided(_has_nan_at_end, values):  # a device's values stay there
         return found
     last = ordered[..., -1]
     return [_where(isnan(last), last, y) for y in found]
+
+
+def _has_nan_at_end(values: Any) -> bool:
+    return bool(np.isnan(values[..., -1]).any())
 
 
 @instead_of(np.quantile)
@@ -423,20 +429,26 @@ def percentile(a: Any, q: Any, axis: Any = None, out: None = None, overwrite_inp
 @composite
 def interp(x: Any, xp: Any, fp: Any, left: Any = None, right: Any = None, period: Any = None) -> Any:
     """Return the piecewise linear interpolant through (xp, fp) at `x`. All three have derivatives."""
-    x, xp, fp = operand(x), operand(xp), operand(fp)
+    x, xp, fp = computed(x), computed(xp), computed(fp)
     if period is not None:
         period = abs(period)
         x, xp = mod(x, period), mod(xp, period)
-        order = np.argsort(raw(xp))
+        order = recorded(np.argsort, raw(xp))
         xp, fp = taken(xp, order, by=(xp,)), taken(fp, order, by=(xp,))
         xp, fp = concatenate([xp[-1:] - period, xp, xp[:1] + period]), concatenate([fp[-1:], fp, fp[:1]])
         left = right = None
     n = int(raw(xp).shape[0])
-    k = np.clip(np.searchsorted(raw(xp), raw(x), side="right") - 1, 0, n - 2)
-    x0, x1, y0, y1 = (taken(v, i, by=(x, xp)) for v, i in ((xp, k), (xp, k + 1), (fp, k), (fp, k + 1)))
+    k, after = recorded(_intervals, raw(xp), raw(x), n)
+    x0, x1, y0, y1 = (taken(v, i, by=(x, xp)) for v, i in ((xp, k), (xp, after), (fp, k), (fp, after)))
     y = (y0 + (y1 - y0) / (x1 - x0) * (x - x0)).astype(np.result_type(fp.dtype, np.float64))
     y = where(x < xp[0], fp[0] if left is None else left, y)
     return where(x > xp[n - 1], fp[n - 1] if right is None else right, y)
+
+
+def _intervals(xp: Any, x: Any, n: int) -> tuple[Any, Any]:
+    """The indices of the points of `xp` before each x, and after it."""
+    k = np.clip(np.searchsorted(xp, x, side="right") - 1, 0, n - 2)
+    return k, k + 1
 
 
 # -- sets ------------------------------------------------------------------------------------------------------------

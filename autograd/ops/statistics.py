@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ..arrays.capture import decided
 from ..arrays.device import is_inexact, to_host
 from ..arrays.half import in_float32
 from ..arrays.shape_only import Shaped
@@ -17,7 +18,7 @@ from ..engine.promotion import composite
 from ..errors import NotDifferentiable
 from ..layouts.broadcasting import broadcast
 from ..layouts.layout import Mix
-from .arguments import instead_of, made_like, normal_axes, normal_axis, operand, raw
+from .arguments import computed, instead_of, made_like, normal_axes, normal_axis, operand, raw
 from .elementwise import conj, divide, over, real, where
 from .reductions import broadcast_back, max, mean, min, reduction_dims, require_whole, sum
 from .shape import (
@@ -48,10 +49,14 @@ def count_of(shape: Shape, axes: Sequence[int]) -> int:
 def _has_zero(x: Any) -> bool:
     x = raw(x)
     if isinstance(x, np.ndarray | np.generic):
-        return not np.all(x)
+        return decided(_is_zero_somewhere, x)
     if type(x) is Shaped:
         return False
     return not is_quickly_read(x) or bool(to_host((x == 0).sum()))
+
+
+def _is_zero_somewhere(x: Any) -> bool:
+    return not np.all(x)
 
 
 def is_quickly_read(x: Any) -> bool:
@@ -266,7 +271,7 @@ def average(a: Any, axis: Any = None, weights: Any = None, returned: bool = Fals
         require_whole("average(returned=True)", a, normal_axes(axis, a.ndim))
         count = count_of(raw(a).shape, normal_axes(axis, a.ndim))
         return y, made_like(partial(np.full, raw(y).shape, count, y.dtype), y)
-    weights = operand(weights)
+    weights = computed(weights)
     weights = weights.astype(np.result_type(a.dtype if is_inexact(a.dtype) else float, weights.dtype))
     if weights.ndim != a.ndim:
         (at,) = normal_axes(axis, a.ndim)

@@ -9,7 +9,8 @@ from ..engine.leaves import Leaf
 from ..errors import ArgumentError, ShapeError
 
 __all__ = [
-    "ByParameter", "Group", "Members", "Names", "check_names", "follow", "matching", "names_of", "split",
+    "ByParameter", "Group", "Members", "Names", "Numbers", "assign", "check_names", "follow", "matching", "names_of",
+    "split",
 ]  # fmt: skip
 
 
@@ -23,6 +24,52 @@ class Members:
         if self.schedule is not None:
             own["lr"] = self.schedule(0)
         self.scheduled = own.get("lr")  # the rate that the schedule has set
+
+
+class Numbers:
+    """The hyperparameters of an optimizer and of its groups, by which an assignment is noticed.
+
+    Numbers become new objects of the same value, so that the assignment of an equal number is noticed, too.
+    """
+
+    def __init__(self, optimizer: Any):
+        self.optimizer = optimizer
+        self._names = frozenset(optimizer.legal_names())
+        for owner, held in self._owners():
+            for name in sorted(self._names.intersection(held)):
+                value = held[name]
+                if value.__class__ is float:
+                    held[name] = new = float.fromhex(value.hex())
+                    if owner.scheduled is value:  # else it would be taken for assigned since
+                        owner.scheduled = new
+        self._known = self._now()
+
+    def _owners(self) -> Iterator[tuple[Any, dict[str, Any]]]:
+        optimizer = self.optimizer
+        yield optimizer, vars(optimizer)
+        yield from ((members, members.own) for members in optimizer._groups)
+
+    def _now(self) -> dict[tuple[int, str], Any]:
+        owners = enumerate(self._owners())
+        return {(k, name): held[name] for k, (_, held) in owners for name in sorted(self._names.intersection(held))}
+
+    def assigned(self) -> list[tuple[int, str, Any]]:
+        """The place, the name and the value of what was assigned since the last call or `note`."""
+        before, self._known = self._known, self._now()
+        return [(k, name, value) for (k, name), value in self._known.items()
+                if before.get((k, name), self) is not value]  # fmt: skip
+
+    def note(self) -> None:
+        """The optimizer itself may have changed them."""
+        self._known = self._now()
+
+
+def assign(optimizer: Any, place: int, name: str, value: Any) -> None:
+    """Assign a hyperparameter of an optimizer, or of the group at a place from 1 on."""
+    if place == 0:
+        setattr(optimizer, name, value)
+    else:
+        optimizer._groups[place - 1].own[name] = value
 
 
 def follow(owner: Any, lr: Any, steps: int) -> Any:

@@ -12,7 +12,7 @@ from ..engine.tensor import Tensor
 from ..errors import RingtapeError, typed_errors
 from .keys import Key, real
 from .normal_quantile import cumulative, quantile, standard_normal
-from .philox import Numbers, draw, floating
+from .philox import Numbers, capturing, draw, floating
 from .placement import Part
 
 __all__ = ["normal", "truncated_normal", "uniform"]
@@ -68,6 +68,8 @@ def uniform(
     >>> bool((mine == whole[2:4]).all())
     True
     """
+    if (capture := capturing()) is not None:
+        return capture.call(uniform, (key, shape), {"low": low, "high": high, "dtype": dtype, "part": part})
     dtype = floating(dtype, "uniform")
     low, high = real(low, "uniform: low"), real(high, "uniform: high")
     with np.errstate(over="ignore"):  # reported below
@@ -136,6 +138,8 @@ def normal(
     >>> x.dtype, bool(abs(x.mean()) < 1e-3), bool(abs(x.std() - 0.02) < 1e-3)
     (dtype('float32'), True, True)
     """
+    if (capture := capturing()) is not None:
+        return capture.call(normal, (key, shape), {"mean": mean, "std": std, "dtype": dtype, "part": part})
     dtype = floating(dtype, "normal")
     mean, std = real(mean, "normal: mean"), real(std, "normal: std")
     if not (math.isfinite(mean) and math.isfinite(std) and std >= 0):
@@ -203,8 +207,10 @@ def truncated_normal(
     >>> bool(abs(x).max() <= 0.04), bool(abs(x.std() / 0.02 - 0.88) < 0.05)
     (True, True)
     """
-    dtype = floating(dtype, "truncated_normal")
     given = {"mean": mean, "std": std, "low": low, "high": high}
+    if (capture := capturing()) is not None:
+        return capture.call(truncated_normal, (key, shape), {**given, "dtype": dtype, "part": part})
+    dtype = floating(dtype, "truncated_normal")
     mean, std, low, high = (real(value, f"truncated_normal: {name}") for name, value in given.items())
     if not (math.isfinite(mean + std + low + high) and std > 0 and low < high):
         raise RingtapeError(

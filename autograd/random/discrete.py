@@ -11,7 +11,7 @@ import numpy as np
 from ..engine.tensor import Tensor
 from ..errors import RingtapeError, ShapeError, typed_errors
 from .keys import Key, check_key, integer, real
-from .philox import Numbers, draw, write_words
+from .philox import Numbers, capturing, draw, write_words
 from .placement import Part, of_shape
 
 __all__ = ["bernoulli", "integers", "permutation"]
@@ -60,6 +60,8 @@ def integers(key: Key, shape: int | Sequence[int] | Tensor, low: int, high: int,
     >>> sorted(set(x.ravel().tolist()))
     [-1, 0, 1]
     """
+    if (capture := capturing()) is not None:
+        return capture.call(integers, (key, shape, low, high, part))
     low, high = integer(low, "integers: low"), integer(high, "integers: high")
     if not -(2**63) <= low < high <= 2**63:
         raise RingtapeError(f"integers: low={low}, high={high}; needed: -2**63 <= low < high <= 2**63")
@@ -105,6 +107,8 @@ def bernoulli(key: Key, shape: int | Sequence[int] | Tensor, p: float, part: Par
     >>> keep.dtype, bool(0.88 < keep.mean() < 0.92)
     (dtype('bool'), True)
     """
+    if (capture := capturing()) is not None:
+        return capture.call(bernoulli, (key, shape, p, part))
     p = real(p, "bernoulli(key, shape, p): p")
     if not 0 <= p <= 1:
         raise RingtapeError(f"bernoulli: p={p!r}; needed: 0 <= p <= 1")
@@ -150,6 +154,9 @@ def permutation(key: Key, n: int) -> Array:
     >>> sorted(order.tolist()) == list(range(10))
     True
     """
+    if (capture := capturing()) is not None:
+        found: Array = capture.call(permutation, (key, n))
+        return found
     check_key(key, "permutation")
     extents, box, _ = of_shape(n, key.axes, None, "permutation")
     if len(extents) != 1:

@@ -170,7 +170,8 @@ class Key:
                 f"Key.fold: name must be a string, got {name!r}\n  fix: key.at({name!r}) for the numbers of a step, as "
                 "fold_in of JAX"
             )
-        return replace(self, name=f"{self.name}/{name}" if self.name else name)
+        key: Key = recorded(_folded, self, name)
+        return key
 
     def at(self, step: int) -> Key:
         """Return the key with the same seed and name at another step.
@@ -180,7 +181,8 @@ class Key:
         >>> Key(0, "shuffle").at(3)
         Key(seed=0, name='shuffle', step=3)
         """
-        return replace(self, step=step)
+        key: Key = recorded(_stepped, self, step)
+        return key
 
     def along(self, *axes: str) -> Key:
         """Return a key that gives each rank of these mesh axes a stream of its own. Its draws are V on these axes.
@@ -193,7 +195,8 @@ class Key:
         >>> Key(0, "noise").along("dp").fold("a")
         Key(seed=0, name='noise/a', step=0, axes=('dp',))
         """
-        return replace(self, axes=(*self.axes, *axes))
+        key: Key = recorded(_along, self, *axes)
+        return key
 
     def placed(self, axis: str, dim: int, pieces: Sequence[slice], extent: int) -> Key:
         """Return a key for values that are V on a mesh axis, of which each rank holds some pieces of a dimension.
@@ -225,6 +228,18 @@ class Key:
         """
         place = Place.of(axis, dim, pieces, extent)
         return replace(self, places=_replaced(self.places, place))
+
+
+def _folded(key: Key, name: str) -> Key:
+    return replace(key, name=f"{key.name}/{name}" if key.name else name)
+
+
+def _stepped(key: Key, step: int) -> Key:
+    return replace(key, step=step)
+
+
+def _along(key: Key, *axes: str) -> Key:
+    return replace(key, axes=(*key.axes, *axes))
 
 
 def _replaced(places: tuple[Place, ...], place: Place) -> tuple[Place, ...]:

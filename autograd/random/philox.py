@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..arrays.capture import current_capture
 from ..arrays.device import dtype_named, move
 from ..arrays.shape_only import DRY, Shaped
 from ..digests import blake2b
@@ -140,6 +141,12 @@ def write_words(out: Array, key: Key | tuple[int, int], shape: tuple[int, ...], 
         write(out, 0, shape, part)
     else:
         run(out.reshape(-1), 0)
+
+
+def capturing() -> Any:
+    """The capture that records a draw as one call of a step; None while no step is recorded, and under a mesh."""
+    capture = current_capture()
+    return capture if capture is not None and capture.records and state.grid is None else None
 
 
 def draw(

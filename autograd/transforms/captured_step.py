@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import copy
 import functools
+import math
 import threading
 import warnings
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from time import perf_counter
 from types import MethodType
 from typing import Any, NamedTuple, NoReturn
 
@@ -19,13 +22,25 @@ from ..engine.pytree import Structure, flatten
 from ..engine.recording import OUTSIDE, UNRECORDED
 from ..engine.state import state
 from ..engine.tensor import TENSORS
-from ..errors import ArgumentError, CaptureError, OptionError, TapeError, short
-from .guards import Form, Guard, Seen, entry, is_heard
+from ..errors import (
+    SITES,
+    UNTYPED,
+    ArgumentError,
+    CaptureError,
+    OptionError,
+    RingtapeError,
+    TapeError,
+    is_of_library,
+    short,
+    short_site,
+    typed,
+)
+from .guards import Form, Guard, Seen, entry, in_other, is_heard, others_may_read
 from .launch_graph import Launches, copied, require_device
-from .memory import Memory, Watch, bits
+from .memory import Beside, Left, Memory, Watch, is_large
 from .proving import proved_run
 from .reach import Change, Reach
-from .recorder import Held, Recorder, decides_otherwise, difference
+from .recorder import Held, OfForm, Recorder, Rehearsal, decides_otherwise, difference
 from .replay import Departed, compiled, in_order
 from .tracing import TracedRun
 
@@ -33,6 +48,14 @@ __all__ = ["CapturedStep", "capture"]
 
 _MOST_PLANS = 16
 """The records that are kept, and the calls that may be recorded one after another without a replay."""
+
+
+_MOST_BYTES = 1 << 16
+"""An array whose values a replay compares, which takes some 5 us then, has at most so many bytes."""
+_MOST_RUNS = 64
+"""The runs in which arrays that constants depend on are looked for."""
+_REPLAYS = 600
+"""From the 32nd replay on comparisons take about as much time as one replay in so many."""
 
 
 class CapturedStep:
@@ -46,14 +69,16 @@ class CapturedStep:
         The number of calls that were replayed.
     """
 
-    def __init__(self, step: Callable[..., Any], warmup: int, verify: bool):
+    def __init__(self, step: Callable[..., Any], warmup: int, verify: bool, is_close: bool = False):
         functools.update_wrapper(self, step, updated=())
-        self._step, self._warmup, self._options = step, warmup, (warmup, verify)
+        self._step, self._warmup, self._options = step, warmup, (warmup, verify, is_close)
+        self._is_close = is_close
         self._thread: int | None = None  # the thread that this is of: the first that calls it
         self._others: dict[Any, CapturedStep] = {}  # by thread, or by names of keyword arguments
         self._of_objects: dict[int, tuple[Any, CapturedStep]] = {}  # of a method, the last ones
         self._plans: dict[Any, list[_Plan | _LaunchPlan]] = {}
         self._first: dict[Any, _Run] = {}  # by the form of the arguments: a recording
+        self._without_casts: set[Any] = set()  # forms of which no constant is a cast of an argument
         self._warm: set[Any] = set()  # of which a step on a device has run as it is
         self._runtime: Runtime | None = None  # of the device of a step without arguments on it
         self._last: _Plan | _LaunchPlan | None = None
@@ -64,6 +89,7 @@ class CapturedStep:
         self._replays = 0  # at the last recorded call
         self._why = ""  # what a recorded call found to be other than the one before
         self._verified = 7 if verify else -1  # the number of replays before the next that is verified
+        self._cost = math.inf  # of a comparison, in replays
         self.replays = 0
 
     @property
@@ -73,6 +99,21 @@ class CapturedStep:
     def __repr__(self) -> str:
         how = f"captured, {self.replays} replays" if self.is_captured else f"not captured, {self._warmup} calls to go"
         return f"CapturedStep({getattr(self._step, '__name__', 'step')}, {how})"
+
+    def __str__(self) -> str:
+        plan = self._last
+        if not isinstance(plan, _Plan):
+            return repr(self)
+        what = plan.program if plan.program is not None else f"its rows are replayed one by one: {plan.why}"
+        return f"{self!r}\n  {what}"
+
+    def explain(self) -> str:
+        """Each loop and call of the replay of the last call's form, as text; "" where there is none.
+
+        ``print(step)`` tells how many there are, what stays a call of Python and why, and what it takes.
+        """
+        plan = self._last
+        return "" if not isinstance(plan, _Plan) or plan.program is None else plan.program.explain()
 
     def __call__(self, *args: Any, **words: Any) -> Any:
         if self._thread != threading.get_ident() or words:
@@ -85,6 +126,8 @@ class CapturedStep:
                 found = plan.enter(args)
             except Departed:
                 return self._depart(args)
+            except UNTYPED as error:
+                _raise_typed(error)
             if found is not None:
                 self.replays += 1
                 return found[0] if plan.is_single else plan.structure.rebuild(found)
@@ -126,25 +169,30 @@ class CapturedStep:
     def _verify(self, args: tuple[Any, ...]) -> Any:
         """Replay the step, run the step itself from the same state, and compare what both have left."""
         plan, n = self._last, self.replays
-        self._verified = 2 * n + 1 if n < 1000 else n + 1000 - (n + 1) % 1000
+        self._verified = 2 * n + 1
         if not isinstance(plan, _Plan) or not state.distribution.is_alone:
             return self(*args)
         reach = plan.guard.reach
-        before = Memory(reach)
+        start = perf_counter()
+        before = Memory(reach) if plan.guard.is_left_other else Memory.of(reach, plan.guard.changing)
+        ready = perf_counter()
         try:
             found = plan.enter(args)
         except Departed:
             found = None
+        except UNTYPED as error:
+            _raise_typed(error)
         if found is None:  # another form, or another decision on data: nothing has changed
             self._last, self._verified = None, n
             return self._general(args)
+        done = perf_counter()
         self.replays += 1
-        left = bits(reach, found)
+        left = Left(reach, found)
         before.give_back()
-        with Recorder(Form(args).arrays, threading.get_ident()):  # running averages stay in their arrays
+        with Beside():
             result = self._step(*args)
-        own = bits(reach, flatten(result)[0])
-        other = next((path for path in own if own[path] != left.get(path)), "")
+        other = left.difference(flatten(result)[0], is_close=self._is_close)
+        self._verified = n + self._interval(n + 1, ready - start + perf_counter() - done, done - ready)
         if other:
             self._forget(plan)
             raise CaptureError(
@@ -155,6 +203,11 @@ class CapturedStep:
             )
         return plan.structure.rebuild(found)
 
+    def _interval(self, n: int, seconds: float, of_replay: float) -> int:
+        """The number of replays from the comparison of the n-th, which has taken some seconds, to the next."""
+        self._cost = min(self._cost, seconds / max(of_replay, 1e-9))
+        return n if n < 32 else max(min(n, 1000), math.ceil(_REPLAYS * self._cost))
+
     def _forget(self, plan: _Plan) -> None:
         self._last = None
         for plans in self._plans.values():
@@ -162,6 +215,11 @@ class CapturedStep:
         self._made = [(key, each) for key, each in self._made if each is not plan]
 
     def _general(self, args: tuple[Any, ...]) -> Any:
+        if self._is_close and not state.distribution.is_alone:
+            raise CaptureError(
+                "capture: bits='close' was given on several ranks, whose processors may round otherwise\n"
+                "  fix: bits='same'"
+            )
         if state.recording is not None:
             raise TapeError(
                 "capture: a captured step was called inside a tape's block, which would not record it\n  fix: put "
@@ -181,6 +239,8 @@ class CapturedStep:
                     found = plan.run(*form.arrays)
                 except Departed:
                     return self._depart(args)
+                except UNTYPED as error:
+                    _raise_typed(error)
                 self.replays += 1
                 return plan.structure.rebuild(found)
         if form.is_on_device or self._runtime is not None:
@@ -227,9 +287,25 @@ class CapturedStep:
         self._last = plan
 
     def _record(self, args: tuple[Any, ...], form: Form) -> Any:
-        """Run the step, recorded. The second recording of a form makes a plan."""
-        self._count_recording(form)
-        first = self._first.pop(form.key, None)
+        """Run the step, recorded. The second recording of a form makes a plan.
+
+        Where it is refused on one process, the step has run once, as by itself.
+        """
+        run = _Recorded(self._first.pop(form.key, None))
+        try:
+            self._count_recording(form)
+            return self._recorded(form, run)
+        except CaptureError as error:
+            if state.distribution.is_alone and self._runtime is None and not form.is_on_device:
+                if not run.is_done:
+                    if run.before is not None:
+                        run.before.give_back()
+                    self._step(*args)
+                error.extend("\n  The step itself has run in this call.")
+            raise
+
+    def _recorded(self, form: Form, of: _Recorded) -> Any:
+        first = of.first
         changed: set[str] = set()  # by the run before, in what it depends on
         if first is not None and not first.guard.holds():
             self._why = "".join(f"\n  {each}" for each in first.guard.reach.changes()[:3])
@@ -241,16 +317,22 @@ class CapturedStep:
         roots = list(self._roots(form, first))
         reach = Reach(roots)
         recorder = Recorder(given.arrays, threading.get_ident(), is_quiet)
-        arrays = (x for x in reach.arrays.values() if x.__class__ is np.ndarray and x.size)
+        arrays = [x for x in reach.arrays.values() if x.__class__ is np.ndarray and x.size]
         recorder.outside = [x for x in arrays if x.flags.c_contiguous]
+        recorder.reachable = {id(x.array): x for x in reach.leaves.values()}
+        recorder.persistent = {*map(id, arrays)}
         recorder.watch = None if first is None else Watch(reach)
-        proves = first is not None and state.distribution.is_alone and not form.is_on_device
-        memory = Memory(reach) if first is not None and not form.is_on_device else None
+        recorder.may_cast = not form.is_on_device and form.key not in self._without_casts
+        if not form.is_on_device and (state.distribution.is_alone or first is not None):
+            of.before = Memory(reach)
+        recorder.follow(reach.stateful)
+        recorder.stateful = reach.stateful
         with recorder:
             result = self._step(*given.structure.rebuild(given.leaves))
         if recorder.watch is not None:
             recorder.watch.end()
         form.require_unwritten(given)
+        of.is_done = True
         result = form.own(given, result)
         self._runtime = next(filter(None, (runtime_of(type(x.array)) for x in recorder.leaves.values())), None)
         if self._runtime is not None:  # only its leaves are on a device
@@ -260,12 +342,22 @@ class CapturedStep:
             if change.path in changed:
                 _refuse(change)
         results = [_result_of(recorder, x) for x in found]
-        run = _Run(recorder, results, Guard(recorder, reach), reach.changes(), form.held)
+        changes = reach.changes()
+        run = _Run(recorder, results, Guard(recorder, reach, is_left_other=bool(changes)), changes, form.held)
         if first is None:
             self._first[form.key] = run
             return result
-        is_proved = proves and memory is not None and self._prove(form, recorder, memory, roots)
-        fault = difference(first.recorder, recorder, is_proved) or _other_results(first.results, run.results)
+        fault = ""
+        is_proved = False
+        try:
+            is_proved = of.before is not None and self._prove(form, recorder, of.before, roots)
+            fault = difference(first.recorder, recorder, is_proved) or _other_results(first.results, run.results)
+        except CaptureError:
+            if not recorder.casts:
+                raise
+        if recorder.casts and (fault or not is_proved):  # one was equal to an argument by chance: without them
+            self._without_casts.add(form.key)
+            return result
         if fault:
             raise CaptureError(
                 f"capture: two runs of the step are not the same calls: {fault}\n  needed: a step whose operations, "
@@ -273,9 +365,12 @@ class CapturedStep:
                 "operations of autograd; make constants before the step; or call the step itself"
             )
         program, why = None, "there is an array of a device among the arguments"
-        if memory is not None:
+        if of.before is not None:
+            run.guard.contents = self._contents(form, recorder, of.before, reach)
             recorder.rows = in_order(recorder.rows, len(form.arrays))
-            program, why = proved_run(self._step, form, given, recorder, results, found, memory, roots)
+            program, why = proved_run(
+                self._step, form, given, recorder, results, found, of.before, roots, self._is_close
+            )
         self._keep(form, _Plan(form, run, structure, program, why))
         return result
 
@@ -283,11 +378,13 @@ class CapturedStep:
         """Run the step again from the same state with other values of its arguments, and compare the calls.
 
         What differs has been computed from an argument by Python or NumPy, and a replay would take it for a constant.
+        Two runs have values that are far from those of the recorded one. Where the step does not take them, one run
+        has values near to these.
 
         Returns
         -------
         bool
-            Whether the calls are the same. The step may also refuse the values, or decide otherwise on data by a
+            Whether the calls are the same. The step may also refuse all values, or decide otherwise on data by a
             decision that replays make anew.
 
         Raises
@@ -296,27 +393,95 @@ class CapturedStep:
             A constant differs.
         """
         after = Memory(Reach(roots))
-        before.give_back()
-        other = form.other()
-        again = Recorder(other.arrays, threading.get_ident())
-        again.outside = recorder.outside
-        try:
-            with again, warnings.catch_warnings(), np.errstate(all="ignore"):
-                warnings.simplefilter("ignore")
-                self._step(*other.structure.rebuild(other.leaves))
-        except Exception:  # an index that is out of range, a matrix that is singular, a check of the program
+
+        def is_same(seed: int, is_far: bool) -> bool:
+            before.give_back()
+            try:
+                return self._is_same(form, form.other(seed, is_far), recorder, is_far)
+            finally:
+                after.give_back()
+
+        proofs = [is_same(seed, is_far=True) for seed in range(2)]
+        return any(proofs) or is_same(0, is_far=False)
+
+    def _is_same(self, form: Form, other: Form, recorder: Recorder, is_far: bool) -> bool:
+        """Whether the step makes the same calls of other values; see `_prove`."""
+        fault = self._fault(other, recorder)
+        if fault is None or (fault.__class__ is OfForm and is_far):  # a size is computed from values; it may stay
             return False
-        finally:
-            after.give_back()
-        if decides_otherwise(recorder, again):
-            return False
-        if fault := difference(recorder, again, may_be_new=True):
+        if fault:
             raise CaptureError(
                 f"capture: with other values of its arguments, the step is not the same calls: {fault}\n  needed: a "
                 "step whose operations, and constants, do not depend on the values of arguments\n  fix: compute the "
-                "value from arguments of the step by operations of autograd; or call the step itself"
+                "value from arguments of the step by operations of autograd, as ag.tensor(x) / 255 in the place of "
+                "ag.tensor(x / 255); or call the step itself"
             )
-        return True
+        return all(form.arrays[at].tobytes() != other.arrays[at].tobytes() for at in recorder.casts)
+
+    def _fault(self, form: Form, recorder: Recorder) -> str | None:
+        """The first difference of a run with the arguments of a form; None if the step refuses it or decides otherwise.
+
+        An index may be out of range, a matrix singular, a check of the program may fail.
+        """
+        again = (
+            Recorder(form.arrays, threading.get_ident()) if state.distribution.is_alone
+            else Rehearsal(form.arrays, threading.get_ident(), recorder)
+        )  # fmt: skip
+        again.outside, again.reachable = recorder.outside, recorder.reachable
+        again.persistent, again.may_cast = recorder.persistent, recorder.may_cast
+        again.follow(recorder.stateful)
+        try:
+            with again, warnings.catch_warnings(), np.errstate(all="ignore"):
+                warnings.simplefilter("ignore")
+                self._step(*form.structure.rebuild(form.leaves))
+        except Exception:
+            return None
+        return None if decides_otherwise(recorder, again) else difference(recorder, again, may_be_new=True)
+
+    def _contents(self, form: Form, recorder: Recorder, before: Memory, reach: Reach) -> list[tuple[Any, bytes]]:
+        """The arrays of the program from which constants of the record are computed by Python or NumPy.
+
+        They are found by runs in which the arrays hold other values, if no other thread may read them meanwhile. A
+        replay compares them.
+
+        Raises
+        ------
+        CaptureError
+            One is too large to be compared at each call.
+        """
+        places = [*reach.arrays.items(), *((path, x.array) for path, x in reach.leaves.items() if not x._requires_grad)]
+        arrays = [(path, x) for path, x in places if _may_hold_other(x)]
+        after = Memory(reach)
+
+        def fault(on: Sequence[tuple[str, Any]]) -> str | None:
+            before.give_back()
+            kept = [x.copy() for _, x in on]
+            try:
+                for i, (_, x) in enumerate(on):
+                    in_other(x, i)
+                return self._fault(form.copied(), recorder)
+            finally:
+                for (_, x), own in zip(on, kept, strict=True):
+                    x[...] = own
+                after.give_back()
+
+        found: list[tuple[str, Any]] = []
+        waiting, runs = deque([arrays] if arrays else []), 0
+        while waiting and runs < _MOST_RUNS and not others_may_read():
+            group, runs = waiting.popleft(), runs + 1
+            if fault(group) != "":  # it depends on one of them, or does not take the values
+                half = len(group) // 2
+                if half:
+                    waiting += [group[:half], group[half:]]
+                elif fault(group):
+                    found += group
+        if large := next((path for path, x in found if x.nbytes > _MOST_BYTES), ""):
+            raise CaptureError(
+                f"capture: the step computes a constant from {large} by NumPy or Python, and replays would compare "
+                f"its values; needed: at most {_MOST_BYTES} bytes\n  fix: compute the constant before the step; or by "
+                "operations of autograd, as np.sum(ag.tensor(x))"
+            )
+        return [(x, x.tobytes()) for _, x in found]
 
     def _roots(self, form: Form, first: _Run | None) -> Iterator[tuple[str, Any]]:
         """The objects in which the step may read state. The first run may have found some that no code names."""
@@ -325,6 +490,25 @@ class CapturedStep:
         if first is not None:
             yield from ((f"a {type(x).__name__}", x) for x in first.recorder.modules.values())
             yield from ((x.name or "a leaf", x) for x in first.recorder.leaves.values())
+
+
+class _Recorded:
+    """A recorded run, while it runs.
+
+    Attributes
+    ----------
+    first : _Run or None
+        The first recording of its form.
+    before : Memory or None
+        Of what the step can reach, before it.
+    is_done : bool
+        Whether the step has come to its end.
+    """
+
+    def __init__(self, first: _Run | None):
+        self.first = first
+        self.before: Memory | None = None
+        self.is_done = False
 
 
 class _Run(NamedTuple):
@@ -406,6 +590,10 @@ class _LaunchPlan:
         return copied(self._results)
 
 
+def _may_hold_other(x: Any) -> bool:
+    return x.__class__ is np.ndarray and bool(x.size) and x.flags.writeable and not is_large(x)
+
+
 class _WithWords:
     """A step whose last arguments are keywords."""
 
@@ -429,6 +617,20 @@ def _refuse(change: Change) -> NoReturn:
         f"capture: the step changes what it depends on: {change}; a replay would not repeat that\n  fix: return the "
         "value, and keep, count or append it outside of the step; or call the step itself"
     )
+
+
+def _raise_typed(error: Exception) -> NoReturn:
+    """Raise the typed error for a builtin one that a replay has raised after it has changed something.
+
+    The step itself would raise it there, too, and has changed the same up to there.
+    """
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename != "<captured step>":
+        trace = trace.tb_next
+    if trace is None or isinstance(error, RingtapeError) or not is_of_library(error):
+        raise error
+    site = trace.tb_frame.f_globals[SITES].get(trace.tb_lineno)
+    raise typed(error, f"{error}, in a replay{f'{chr(10)}  at {short_site(*site)}' if site else ''}") from error
 
 
 def _followed(run: Callable[..., Any], again: Sequence[Callable[[], Any]]) -> Callable[..., Any]:
@@ -476,14 +678,16 @@ def _other_results(first: Sequence[Any], second: Sequence[Any]) -> str:
     return ""
 
 
-def capture(step: Callable[..., Any], *, warmup: int = 2, verify: bool = True) -> CapturedStep:
+def capture(
+    step: Callable[..., Any], *, warmup: int = 2, verify: bool = True, bits: str = "same"
+) -> CapturedStep:
     """Return a function that records the operations of `step`, and from then on repeats them without running `step`.
 
     The first `warmup` calls run `step` as it is. The next two run it and record its operations: each call of a function
-    on arrays, forward, backward and in sums of cotangents, each step of an optimizer, each key of a random draw. On one
-    process the second of them runs it once more from the same state, with other values of its arguments, so that what
-    is computed from them outside of operations shows. If all recordings are the same calls, later calls make these
-    calls, with the same bits and without Tensors, layouts, tapes and the Python of the step.
+    on arrays, forward, backward and in sums of cotangents, each step of an optimizer, each key of a random draw. The
+    second of them runs it again from the same state, with other values of its arguments, so that what is computed from
+    them outside of operations shows; on several ranks this run sends nothing. If all recordings are the same calls,
+    later calls make these calls, with the same bits and without Tensors, layouts, tapes and the Python of the step.
 
     Parameters
     ----------
@@ -493,8 +697,12 @@ def capture(step: Callable[..., Any], *, warmup: int = 2, verify: bool = True) -
     warmup : int
         Calls before the first recording, in which an optimizer makes its state.
     verify : bool
-        Whether the 8th, 16th, 32nd, ... replay, and one of each thousand, is compared with the step itself, which runs
-        beside it from the same state. The state is what the step can reach: it is copied for that call.
+        Whether the 8th, 16th and 32nd replay, and later ones as rarely as their cost needs (about one in 600 of the
+        time), are compared with the step itself, which runs beside it from the same state.
+    bits : "same" or "close"
+        With "close" exp, log and tanh are computed in the compiled loops, to 2.6 units in the last place, in place of
+        NumPy's loops; so replays are faster, and differ from the step by rounding. They depend on the processor, so
+        there is one process only. Without the extra ``fast`` it is as "same".
 
     Returns
     -------
@@ -507,12 +715,12 @@ def capture(step: Callable[..., Any], *, warmup: int = 2, verify: bool = True) -
         At a call that records: a value became plain data (``float(x)``, ``x.numpy()``, ``print(x)``, ``if x:``), which
         a replay could not repeat; an operation has a boolean index; data of a leaf, a gradient, or a buffer was
         assigned, other than by batch norm; NumPy wrote to an array of the program, to a gradient or to an argument; the
-        step counts, or keeps something that it reads; or a nonblocking communication, a `checkpoint`, or a primitive
-        with a jvp alone ran. At the second recording: it is not the same calls, because a constant was made anew in the
+        step counts, or keeps something that it reads; or a nonblocking communication, or a primitive with a jvp alone
+        ran. At the second recording: it is not the same calls, because a constant was made anew in the
         step (by NumPy, or from numbers), or a Python decision was another one. The message names the line. After 16
         recorded calls without a replay. At a replay that is compared: it has left other bits than the step itself, so
         the step reads something that is not seen. On several ranks, at a run while others may replay: it asks them for
-        values.
+        values. On one process the step has run once in a call that is refused, as by itself.
     TapeError
         It is called inside a tape's block.
 
@@ -530,7 +738,8 @@ def capture(step: Callable[..., Any], *, warmup: int = 2, verify: bool = True) -
     set by replays, too.
 
     Decisions on data that functions of autograd make, such as whether a label is ignored, are made anew; where one has
-    another result, the step itself runs.
+    another result, the step itself runs. So are checks of values, such as the range of labels: a replay raises the
+    error of the step.
 
     Not seen, and so the caller's to avoid: a Python decision on data that is no Tensor, such as ``if x.max() > 3:`` of
     an array; what installed packages and files hold; and output, such as printing. On one process the comparison of
@@ -582,4 +791,6 @@ def capture(step: Callable[..., Any], *, warmup: int = 2, verify: bool = True) -
         raise OptionError(f"capture: warmup={warmup!r} was given; needed: a number of calls")
     if not isinstance(verify, bool):
         raise OptionError(f"capture: verify={verify!r} was given; needed: True or False")
-    return CapturedStep(step, warmup, verify)
+    if bits not in ("same", "close"):
+        raise OptionError(f"capture: bits={bits!r} was given; needed: 'same' or 'close'")
+    return CapturedStep(step, warmup, verify, bits == "close")

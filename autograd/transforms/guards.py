@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import copy
 import operator
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from itertools import chain
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -26,10 +28,11 @@ from ..engine.state import state
 from ..engine.sweep import Sweep
 from ..engine.tensor import TENSORS
 from ..errors import CaptureError, TapeError, short
-from .reach import Reach
+from ..random.keys import Key
+from .reach import Reach, is_of_library
 from .recorder import Recorder, Silent
 
-__all__ = ["Form", "Guard", "Seen", "entry", "is_heard"]
+__all__ = ["Form", "Guard", "Seen", "entry", "in_other", "is_heard", "others_may_read"]
 
 _CONSTANTS = (bool, int, float, complex, str, bytes, type(None))
 
@@ -48,7 +51,7 @@ class Form:
     key : tuple
         Equal for arguments of one form.
     arrays : list
-        The arrays and NumPy scalars, each once.
+        The arrays, NumPy scalars and keys of random draws, each once.
     is_on_device : bool
         Whether one of them is on a device.
     """
@@ -79,6 +82,13 @@ class Form:
                 layout = x.layout if is_tensor else None
                 parts.append((x.__class__, array.__class__, array.shape, array.dtype, array.strides, layout))
                 self.arrays.append(array)
+            elif x.__class__ is Key:
+                first = seen.setdefault(id(x), i)
+                if first != i:
+                    parts.append((Key, "again", first))
+                    continue
+                parts.append((Key, x.axes, x.places, x.apart))
+                self.arrays.append(x)
             elif x.__class__ in _CONSTANTS:
                 parts.append((x.__class__, repr(x)))
             else:
@@ -90,7 +100,7 @@ class Form:
     @property
     def is_flat(self) -> bool:
         """Whether all arguments are arrays, or Tensors without a gradient, in no containers."""
-        kinds = (np.ndarray, np.generic)
+        kinds = (np.ndarray, np.generic, Key)
         return len(self.arrays) == len(self.leaves) and all(
             part.kind is None for part in self.structure.parts
         ) and all(x.__class__ in TENSORS or isinstance(x, kinds) for x in self.leaves)
@@ -100,36 +110,38 @@ class Form:
 
     def copied(self) -> Form:
         """The same arguments with copies of their arrays, which tells an argument from an array of the program."""
+        return self._with(lambda array: _copy_of(array) if isinstance(array, np.ndarray) else array)
+
+    def other(self, seed: int, is_far: bool) -> Form:
+        """Arguments of this form with other values.
+
+        Floats are moved, and integers and booleans exchanged. With `is_far` floats are exchanged, too, and some change
+        their sign; integers are drawn from those that are there, without the largest, and booleans at random: a mask
+        of ones, equal lengths, the largest label and the place of a maximum are others then. Not each step takes such
+        values.
+        """
+        random = np.random.default_rng(seed)
+        return self._with(lambda array: _other_values(array, random, is_far))
+
+    def _with(self, change: Callable[[Any], Any]) -> Form:
+        """The same arguments with other arrays, one in the place of each."""
         made: dict[int, Any] = {}
         leaves = []
         for x in self.leaves:
             is_tensor = x.__class__ in TENSORS
             array = x.array if is_tensor else x
-            if not isinstance(array, np.ndarray) or is_tensor and isinstance(x, Leaf) and x._requires_grad:
+            is_array = isinstance(array, np.ndarray | np.generic | Key)
+            if not is_array or is_tensor and isinstance(x, Leaf) and x._requires_grad:
                 leaves.append(x)
                 continue
             own = made.get(id(array))
             if own is None:
-                own = made[id(array)] = _copy_of(array)
+                own = made[id(array)] = change(array)
             if is_tensor:
                 own, tensor = copy.copy(x), own
                 own.array = tensor
             leaves.append(own)
         return Form(self.structure.rebuild(leaves))
-
-    def other(self) -> Form:
-        """Arguments of this form with other values: floats are moved, values of integers and booleans exchanged."""
-        found = self.copied()
-        random = np.random.default_rng(0)
-        for x in found.arrays:
-            if not isinstance(x, np.ndarray) or not x.size:
-                continue
-            if x.dtype.kind in "fc":
-                x *= np.asarray(random.uniform(0.7, 1.3, x.shape), x.real.dtype)
-                x += x.dtype.type(0.03125)
-            elif x.dtype.kind in "biu":
-                x[...] = random.permutation(x.reshape(-1)).reshape(x.shape)
-        return found
 
     def require_unwritten(self, given: Form) -> None:
         """Raise CaptureError if the step has written to the copies of its arguments that it was given."""
@@ -164,6 +176,59 @@ def _copy_of(x: Any) -> Any:
     found = np.ndarray(x.shape, x.dtype, whole.data, x.ctypes.data - low, x.strides)
     found[...] = x
     return found
+
+
+_OWN = ("autograd", "collectives", "parallel")
+_POOLS = ("concurrent.futures.thread", "multiprocessing.pool")  # whose threads may be given work at any time
+
+
+def others_may_read() -> bool:
+    """Whether another thread runs code of the program or of ringtape, or waits for such work."""
+    for thread, found in sys._current_frames().items():
+        frame: FrameType | None = None if thread == threading.get_ident() else found
+        while frame is not None:
+            name = frame.f_globals.get("__name__", "")
+            if name in _POOLS or not is_of_library(name) or name.partition(".")[0] in _OWN:
+                return True
+            frame = frame.f_back
+    return False
+
+
+def in_other(array: Any, seed: int) -> None:
+    """Write other values to an array of the program: floats near to its own, integers and booleans of its range."""
+    array[...] = _other_values(array, np.random.default_rng(seed), is_far=array.dtype.kind in "biu")
+
+
+def _other_values(array: Any, random: np.random.Generator, is_far: bool) -> Any:
+    """An array of the form of another with other values; see `Form.other`."""
+    if array.__class__ is Key:
+        return array.at(array.step + 1 + int(random.integers(1000)))
+    if array.dtype.kind not in "fcbiu" or not array.size:
+        return _copy_of(array) if isinstance(array, np.ndarray) else array
+    x = _copy_of(np.asarray(array))
+    flat = random.permutation(x.reshape(-1)) if is_far or x.dtype.kind in "biu" else x.reshape(-1)
+    if x.dtype.kind in "fc":
+        flat = flat * np.asarray(random.uniform(0.7, 1.3, flat.shape), x.real.dtype) + x.dtype.type(0.03125)
+        if is_far:
+            flat = flat * np.where(random.random(flat.shape) < 0.25, -1, 1)
+    elif is_far:
+        flat = _drawn(flat, random)
+    x[...] = flat.reshape(x.shape)
+    return x if isinstance(array, np.ndarray) else x[()]
+
+
+def _drawn(flat: Any, random: np.random.Generator) -> Any:
+    """Integers or booleans drawn from those that are there, without the largest. Equal ones become others."""
+    if flat.dtype.kind == "b":
+        found = random.random(flat.shape) < 0.5
+        found[0] = not flat[0]
+        return found
+    low, high = flat.min(), flat.max()
+    if low == high:
+        found = flat.copy()
+        found[:: 1 if flat.size == 1 else 2] = high - 1 if high > 0 else high + 1
+        return found
+    return random.choice(flat[flat < high], flat.shape)
 
 
 class Seen(Capture):
@@ -221,12 +286,24 @@ class Guard:
         Of the run.
     reach : Reach
         Made before it.
+    is_left_other : bool
+        Whether the run has changed something that is compared, which a replay changes, too.
+
+    Attributes
+    ----------
+    changing : list
+        The objects that rows change, such as parameters and optimizers.
+    contents : list of (array, bytes)
+        Arrays of the program from which constants are computed, and what they held.
     """
 
-    def __init__(self, recorder: Recorder | Seen, reach: Reach):
+    def __init__(self, recorder: Recorder | Seen, reach: Reach, is_left_other: bool = False):
+        self.is_left_other = is_left_other
+        self.contents: list[tuple[Any, bytes]] = []
         self.state = state.distribution, state.grid, state.no_grad
         self.reach = reach
         self.reads, self.kept = reach.kept()
+        self.changing = list(recorder.changing.values()) if isinstance(recorder, Recorder) else []
         self.leaves = [(x, x.array, _leaf_form(x)) for x in recorder.leaves.values()]
 
     def holds(self) -> bool:
@@ -234,6 +311,7 @@ class Guard:
         if (
             (state.distribution, state.grid, state.no_grad) != self.state
             or not all(_leaf_form(x) == form for x, _, form in self.leaves) or not self.reach.holds()
+            or not all(x.tobytes() == kept for x, kept in self.contents)
         ):  # fmt: skip
             return False
         self.kept[:] = self.reach.kept()[1]
@@ -273,6 +351,7 @@ def entry(form: Form, guard: Guard, run: Callable[..., Any]) -> Callable[[tuple[
                   f"if form.key != {name(form.key)}: return None"]  # fmt: skip
     given = ", ".join(f"v{i}" for i in range(len(form.arrays))) if form.is_flat else "*form.arrays"
     lines += [*_leaf_lines(guard, name), *_REACHED]
+    lines += [f"if {name(x)}.tobytes() != {name(kept)}: return None" for x, kept in guard.contents]
     source = ["def enter(args, {}):".format(", ".join(f"{key}={key}" for key in names)),
               *(f"    if {fault}: return None" for fault in faults), *(f"    {line}" for line in lines),
               f"    return run({given})"]  # fmt: skip
@@ -305,6 +384,9 @@ def _argument_lines(form: Form, name: Callable[[Any], str]) -> list[str]:
             checks.append(f"v{i}.__class__ is not {name(array.__class__)}")
         else:
             lines.append(f"v{i} = a{i}")
+        if array.__class__ is Key:
+            checks.append(f"v{i}.axes != {name(array.axes)} or v{i}.places != {name(array.places)}")
+            checks.append(f"v{i}.apart != {name(array.apart)}")
         if isinstance(array, np.ndarray):
             checks.append(f"v{i}.shape != {name(array.shape)} or v{i}.dtype is not {name(array.dtype)}")
             checks += [f"v{i}.strides != {name(array.strides)}"] if array.ndim else []

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from .. import ops
+from ..arrays.capture import checked, recorded
 from ..arrays.shape_only import DRY, Shaped
 from ..engine.state import no_grad, state
 from ..engine.tensor import TENSORS, Tensor
@@ -243,11 +244,15 @@ def _join(
     if any(p.__class__ in TENSORS and p.tape is not None for p in parts):
         return stacked(parts, whole, 0 if first else len(local))
     arrays = [p.array if p.__class__ in TENSORS else p for p in parts]
-    joined: Any = np.stack(arrays, 0 if first else -1).reshape(shape)
-    joined = joined if shape else joined[()]
+    joined: Any = recorded(_joined, arrays, 0 if first else -1, shape)
     if parts[0].__class__ not in TENSORS:
         return joined
     return Tensor(joined, _shift_dims(layout, len(whole) if first else 0))
+
+
+def _joined(arrays: list[Any], axis: int, shape: tuple[int, ...]) -> Any:
+    found = np.stack(arrays, axis).reshape(shape)
+    return found if shape else found[()]
 
 
 def stacked(parts: Sequence[Any], whole: Sequence[int], at: int) -> Any:
@@ -287,10 +292,15 @@ def _require_holomorphic(traced: Traced, i: int) -> None:
         if x.array.dtype.kind != "c":
             continue
         g, h = (a.array if a.__class__ in TENSORS else a for a in (g, h))
-        off, scale = np.max(np.abs(h - 1j * g), initial=0), np.max(np.abs(g), initial=0) + np.max(np.abs(h), initial=0)
-        if not off <= 1e3 * float(np.finfo(y.array.dtype).eps) * scale:
-            raise ObjectiveError(
-                f"jacobian of a complex function that is not holomorphic, of a complex argument of shape "
-                f"{x.array.shape}: it has no complex derivative. Needed: a real output or argument. Fix: jacobian of "
-                "the real and of the imaginary part, np.real(fun(z)) and np.imag(fun(z))"
-            )
+        checked(_require_linear, g, h, float(np.finfo(y.array.dtype).eps))
+
+
+def _require_linear(g: Any, h: Any, eps: float) -> None:
+    """Raise ObjectiveError unless the cotangent h of 1j times a cotangent is 1j times that of it, g."""
+    off, scale = np.max(np.abs(h - 1j * g), initial=0), np.max(np.abs(g), initial=0) + np.max(np.abs(h), initial=0)
+    if not off <= 1e3 * eps * scale:
+        raise ObjectiveError(
+            f"jacobian of a complex function that is not holomorphic, of a complex argument of shape {g.shape}: it has "
+            "no complex derivative. Needed: a real output or argument. Fix: jacobian of the real and of the imaginary "
+            "part, np.real(fun(z)) and np.imag(fun(z))"
+        )

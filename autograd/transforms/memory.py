@@ -7,27 +7,33 @@ runs, and what both have left must be equal.
 from __future__ import annotations
 
 import contextlib
-import hashlib
+import operator
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from itertools import zip_longest
 from types import CellType, FunctionType, ModuleType
 from typing import Any, NoReturn
 
 import numpy as np
 
+from ..arrays.capture import Capture, Whole, set_capture
+from ..engine.dispatch import announce
 from ..engine.leaves import Leaf
+from ..engine.state import state
+from ..engine.sweep import Sweep
 from ..engine.tensor import TENSORS
 from ..errors import CaptureError
-from ..optim.base import Optimizer
 from ..random.keys import get_state, set_state
 from .reach import Reach
+from .recorder import accumulate, adopt
 
-__all__ = ["Memory", "Watch", "bits"]
+__all__ = ["Beside", "Left", "Memory", "Watch", "is_large"]
 
 _OWN = ("autograd.optim", "autograd.nn", "autograd.random", "autograd.data", "parallel.")  # whose objects have state
 _LARGE_BYTES = 1 << 26
 """An array of the program from this size on, such as a data set, is neither copied nor compared in flight."""
+_IMMUTABLE = frozenset((bool, int, float, complex, str, bytes, type(None), np.dtype))
 _LEAF = ("array", "_grad", "_requires_grad", "layout", "pending", "used", "uses")
 
 
@@ -41,22 +47,36 @@ class Memory:
     """
 
     def __init__(self, reach: Reach):
-        self._undo: list[Callable[[], Any]] = []
-        self._keys = get_state()
-        self._seen: dict[int, Any] = {}
-        self._found = set(map(id, reach.objects))
-        self._large = {id(x) for x in reach.arrays.values() if is_large(x)}
-        waiting = deque([*reach.objects, *reach.leaves.values()])
-        while waiting:
-            x = waiting.popleft()
-            if id(x) not in self._seen:
-                self._seen[id(x)] = x
-                waiting.extend(self._take(x))
+        self._begin(reach)
+        self._walk([*reach.objects, *reach.leaves.values()])
         for place in reach.places:  # globals that the step assigns
             if place.holder.__class__ is dict:
                 for name, value in zip(place.keys(), place.values(), strict=False):
                     if name in place.holder:
                         self._undo.append(_assignment(place.holder, name, value))
+
+    @classmethod
+    def of(cls, reach: Reach, objects: Iterable[Any]) -> Memory:
+        """The values of some objects, and of all that they hold."""
+        found = object.__new__(cls)
+        found._begin(reach)
+        found._walk(objects)
+        return found
+
+    def _begin(self, reach: Reach) -> None:
+        self._undo: list[Callable[[], Any]] = []
+        self._keys = get_state()
+        self._seen: dict[int, Any] = {}
+        self._found = reach.ids
+        self._large = {id(x) for x in reach.arrays.values() if is_large(x)}
+
+    def _walk(self, objects: Iterable[Any]) -> None:
+        waiting = deque(objects)
+        while waiting:
+            x = waiting.popleft()
+            if x.__class__ not in _IMMUTABLE and id(x) not in self._seen:
+                self._seen[id(x)] = x
+                waiting.extend(self._take(x))
 
     def give_back(self) -> None:
         """Make everything what it was."""
@@ -125,11 +145,22 @@ class Memory:
 
 
 def _refilled(x: Any, fill: Callable[[Any], Any], items: Any) -> Callable[[], None]:
+    """A function that refills a container, unless it holds what it held: another thread may read it."""
+
     def undo() -> None:
-        x.clear()
-        fill(items)
+        if not _holds(x, items):
+            x.clear()
+            fill(items)
 
     return undo
+
+
+def _holds(x: Any, items: Any) -> bool:
+    if len(x) != len(items):
+        return False
+    if isinstance(x, dict):
+        return all(map(operator.is_, x, items)) and all(map(operator.is_, x.values(), items.values()))
+    return bool(x == items) if isinstance(x, set) else all(map(operator.is_, x, items))
 
 
 def _assignment(d: dict[str, Any], name: str, value: Any) -> Callable[[], None]:
@@ -219,49 +250,153 @@ def _sum_of(x: Any) -> int:
     return zlib.crc32(np.ascontiguousarray(x).data) if isinstance(x, np.ndarray | np.generic) and x.size else 0
 
 
-def bits(reach: Reach, results: Iterable[Any], is_whole: bool = True) -> dict[str, Any]:
-    """By path, a digest or the value of each result, leaf, gradient and array, and of the state of optimizers.
+class Left:
+    """The values after a run of a step: results, leaves, gradients, arrays, contents of places, optimizers' state.
 
-    Where `is_whole` is false, of results, leaves and gradients alone, for which a rank needs no other one.
+    Parameters
+    ----------
+    reach : Reach
+        Of the step.
+    results : iterable
     """
-    found: dict[str, Any] = {}
+
+    def __init__(self, reach: Reach, results: Iterable[Any]):
+        self._reach = reach
+        self._values = [_kept(x) for _, x in _left(reach, results)]
+        self._held = reach.now()
+
+    def difference(self, results: Iterable[Any], is_close: bool = False) -> str:
+        """The path of the first value that is other now, with `is_close` by more than rounding; "" if there is none."""
+        same = _is_near if is_close else _is_as
+        pairs = zip_longest(self._values, _left(self._reach, results), fillvalue=("a value", None))
+        found = next((path for kept, (path, x) in pairs if not same(kept, x)), "")
+        return found or self._reach.other_place(self._held)
+
+
+    def difference_of_results(self, results: Iterable[Any]) -> str:
+        """As `difference`, of results and gradients alone."""
+        pairs = zip_longest(self._values, _left(self._reach, results), fillvalue=("a value", None))
+        return next((path for kept, (path, x) in pairs
+                     if path.startswith("result ") or path.endswith(".grad") if not _is_as(kept, x)), "")  # fmt: skip
+
+
+def _left(reach: Reach, results: Iterable[Any]) -> Iterator[tuple[str, Any]]:
+    """The values that a step may have changed, each with its path."""
     for i, x in enumerate(results):
-        found[f"result {i}"] = _number(x)
+        x = x.array if x.__class__ in TENSORS else x
+        # one number may be Python's in the step, and a Tensor in its replay, as a norm is
+        yield f"result {i}", x.item() if isinstance(x, np.ndarray | np.generic) and not x.ndim else x
     for path, leaf in reach.leaves.items():
-        found[path] = _bits(leaf.array)
-        found[f"{path}.grad"] = _bits(getattr(leaf._grad, "array", leaf._grad))
-    if not is_whole:
-        return found
+        yield path, leaf.array
+        yield f"{path}.grad", getattr(leaf._grad, "array", leaf._grad)
     for path, x in reach.arrays.items():
-        if not is_large(x):
-            found[path] = _bits(x)
-    for k, place in enumerate(reach.places):  # of which a step may have made other arrays
-        for i, x in enumerate(place.values()):
-            if isinstance(x, np.ndarray) and not is_large(x):
-                found[f"{place.path}, value {i} of place {k}"] = _bits(x)
-    for x in reach.objects:
-        if isinstance(x, Optimizer):
-            found |= _flat(f"{type(x).__name__}.state_dict()", x.state_dict())
-    return found
+        if x.nbytes < _LARGE_BYTES:
+            yield path, x
+    for x in reach.stateful:
+        path = type(x).__name__
+        for name, value in vars(x).items():
+            if not name.startswith("_"):
+                if value.__class__ is list or isinstance(value, tuple):
+                    for i, part in enumerate(value):
+                        if part.__class__ not in TENSORS:
+                            yield f"{path}.{name}[{i}]", part
+                        elif id(part) not in reach.ids:  # such as a master weight
+                            yield f"{path}.{name}[{i}]", part.array
+                elif value.__class__ is not dict:
+                    yield f"{path}.{name}", value
 
 
-def _flat(path: str, x: Any) -> dict[str, Any]:
-    if isinstance(x, dict):
-        return {k: v for key, value in x.items() for k, v in _flat(f"{path}[{key!r}]", value).items()}
-    if isinstance(x, list | tuple):
-        return {k: v for i, value in enumerate(x) for k, v in _flat(f"{path}[{i}]", value).items()}
-    return {path: _bits(x)}
+def _kept(x: Any) -> Any:
+    return x.copy() if isinstance(x, np.ndarray) else x
 
 
-def _number(x: Any) -> Any:
-    """As `_bits`, but one number may be Python's in the step, and a Tensor in its replay, as a norm is."""
-    array = x.array if x.__class__ in TENSORS else x
-    return repr(array.item()) if isinstance(array, np.ndarray | np.generic) and array.ndim == 0 else _bits(x)
+def _is_as(a: Any, b: Any) -> bool:
+    """Whether two values have the same bits; of other objects, whether they are of one class."""
+    if a is b:
+        return True
+    if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
+        return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
+    if isinstance(a, bool | int | float | complex | str | np.generic):
+        return type(a) is type(b) and repr(a) == repr(b)
+    return type(a) is type(b)
 
 
-def _bits(x: Any) -> Any:
-    x = x.array if x.__class__ in TENSORS else x
-    if isinstance(x, np.ndarray | np.generic):
-        data = np.ascontiguousarray(x)
-        return data.dtype.str, data.shape, hashlib.blake2b(data.tobytes(), digest_size=8).hexdigest()
-    return repr(x) if isinstance(x, bool | int | float | complex | str | type(None)) else type(x).__name__
+_ROUNDING = {4: 1e-3, 8: 1e-9}  # by the bytes of a number: of the largest element, what rounding may change
+
+
+def _is_near(a: Any, b: Any) -> bool:
+    """Whether two values differ by rounding at most; others than floats not at all."""
+    if isinstance(a, float) and isinstance(b, float):
+        a, b = np.asarray(a, np.float32), np.asarray(b, np.float32)
+    if not isinstance(a, np.ndarray | np.floating) or not isinstance(b, np.ndarray | np.floating):
+        return _is_as(a, b)
+    x, y = np.asarray(a), np.asarray(b)
+    if x.dtype != y.dtype or x.shape != y.shape or x.dtype.kind != "f":
+        return _is_as(a, b)
+    known = np.isfinite(x)
+    if not np.array_equal(x[~known], y[~known], equal_nan=True):
+        return False
+    size = np.abs(x[known]).max(initial=0)
+    return bool(np.all(np.abs(x[known] - y[known]) <= _ROUNDING.get(x.itemsize, 1e-2) * size))
+
+
+class Beside(Capture):
+    """A run of a step beside its replay. As a context it lets running averages stay in their arrays, as rows do.
+
+    Nothing is recorded, and operations run as by themselves.
+    """
+
+    sweep_class = Sweep
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._calls = _Calls(self)
+
+    def __enter__(self) -> Beside:
+        state.recorder = self
+        set_capture(self._calls)
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        set_capture(None)
+        state.recorder = None
+
+    def module(self, module: Any) -> None:
+        """A module is called."""
+
+    def operation(self, op: Any, xs: tuple[Any, ...], options: Any) -> Any:
+        """The call of an operation. Operations ask while another thread hears of its own."""
+        return self.call(announce, (op, xs, options))
+
+    def should_look_at(self, value: Any) -> bool:
+        """Whether to look at labels before the operation does. No replay follows that could not go back."""
+        return False
+
+    def read_all(self, operands: Any) -> None:
+        """Leaves enter a computation together."""
+
+    def give(self, leaf: Leaf, ct: Any, adopts: bool = False) -> None:
+        """Add a cotangent to the gradient of a leaf."""
+        (adopt if adopts else accumulate)(leaf, ct)
+
+    def call(self, function: Callable[..., Any], args: tuple[Any, ...], words: Any = None, **how: Any) -> Any:
+        """Make a call that would be a row."""
+        self.__exit__()
+        try:
+            return function(*[x.value if x.__class__ is Whole else x for x in args], **(words or {}))
+        finally:
+            self.__enter__()
+
+
+class _Calls(Capture):
+    """Calls of the layers above that would be rows."""
+
+    records = True
+
+    def __init__(self, beside: Beside):
+        super().__init__()
+        self._beside = beside
+
+    def call(self, function: Callable[..., Any], args: tuple[Any, ...], words: Any = None, **how: Any) -> Any:
+        """Make a call."""
+        return self._beside.call(function, args, words)

@@ -9,9 +9,9 @@ compared.
 
 from __future__ import annotations
 
-import threading
 import warnings
 from collections.abc import Callable, Sequence
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -22,8 +22,8 @@ from ..compiler.trace import owner_of
 from ..engine.pytree import flatten
 from ..engine.state import state
 from ..optim.base import Optimizer
-from .guards import Form
-from .memory import Memory, bits
+from .guards import Form, others_may_read
+from .memory import Beside, Left, Memory
 from .reach import Reach
 from .recorder import Recorder
 from .tracing import TracedRun, traced_run
@@ -33,7 +33,7 @@ __all__ = ["proved_run"]
 
 def proved_run(
     step: Callable[..., Any], form: Form, given: Form, recorder: Recorder, results: Sequence[Any], found: Sequence[Any],
-    before: Memory, roots: Sequence[tuple[str, Any]],
+    before: Memory, roots: Sequence[tuple[str, Any]], is_close: bool = False,
 ) -> tuple[TracedRun | None, str]:  # fmt: skip
     """A recorded step as a program that is proved, or None and why there is none. The state stays as it is.
 
@@ -47,21 +47,26 @@ def proved_run(
         Taken before it.
     roots : sequence
         Of the step; see `Reach`.
+    is_close : bool
+        Whether values may differ by rounding.
     """
+    start = perf_counter()
     reach = Reach(roots)
-    left = bits(reach, found, state.distribution.is_alone)
+    left = Left(reach, found)
     after = Memory(reach)
     try:
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")
             before.give_back()
-            made, why = traced_run(recorder, results, given.arrays)
+            made, why = traced_run(recorder, results, given.arrays, is_close)
             if made is None:
                 return None, why
             before.give_back()
-            why = _fault(made, form, reach, left, found)
-            if not why and state.distribution.is_alone:
-                why = _fault_of_others(made, step, form, before, roots)
+            why = _fault(made, form, left, is_close)
+            for seed, is_far in ((1, False), (2, True)):
+                if not why and state.distribution.is_alone:
+                    why = _fault_of_others(made, step, form.other(seed, is_far), before, roots, is_close)
+            made.seconds = perf_counter() - start
             return (None, why) if why else (made, "")
     except Refused as error:
         return None, str(error)
@@ -69,41 +74,39 @@ def proved_run(
         after.give_back()
 
 
-def _fault(made: TracedRun, form: Form, reach: Reach, left: dict[str, Any], found: Sequence[Any]) -> str:
+def _fault(made: TracedRun, form: Form, left: Left, is_close: bool) -> str:
     """The first difference between the program and the recorded run; "" if there is none."""
-    is_alone = state.distribution.is_alone
     try:
-        own = bits(reach, made(*form.arrays) if is_alone else made.without_calls(*form.arrays), is_alone)
+        if state.distribution.is_alone:
+            other = left.difference(made(*form.arrays), is_close=is_close)
+        else:
+            other = left.difference_of_results(made.without_calls(*form.arrays))
     except Departed:
         return "a decision on data is not the recorded one"
-    if not is_alone:
-        names = {f"result {i}" for i in range(len(found))} | {f"{path}.grad" for path in reach.leaves}
-        own = {path: x for path, x in own.items() if path in names}
-    return next((f"another value: {path}" for path, x in own.items() if left.get(path) != x), "")
+    return other and f"another value: {other}"
 
 
 def _fault_of_others(
-    made: TracedRun, step: Callable[..., Any], form: Form, before: Memory, roots: Sequence[tuple[str, Any]]
-) -> str:
+    made: TracedRun, step: Callable[..., Any], other: Form, before: Memory, roots: Sequence[tuple[str, Any]],
+    is_close: bool,
+) -> str:  # fmt: skip
     """The first difference between the program and the step for other values; "" if there is none."""
-    other = form.other()
     before.give_back()
     reach = Reach(roots)
     _move(reach, made)
     start = Memory(reach)
     try:
-        with Recorder(Form(other.structure.rebuild(other.leaves)).arrays, threading.get_ident()):
+        with Beside():
             result = step(*other.structure.rebuild(other.leaves))
     except Exception:  # a check of the program, an index out of range
         return ""
-    left = bits(reach, flatten(result)[0])
+    left = Left(reach, flatten(result)[0])
     start.give_back()
     try:
-        own = bits(reach, made(*other.arrays))
+        path = left.difference(made(*other.arrays), is_close=is_close)
     except Departed:
         return ""
-    return next((f"another value where arguments and state have others: {path}" for path, x in own.items()
-                 if left.get(path) != x), "")  # fmt: skip
+    return path and f"another value where arguments and state have others: {path}"
 
 
 def _move(reach: Reach, made: TracedRun) -> None:
@@ -112,7 +115,7 @@ def _move(reach: Reach, made: TracedRun) -> None:
     Other threads may read what the step only reads, as that of a server does, so that it stays where there are some.
     """
     written = {id(out.buffer.array) for node in made.program.nodes for out in node.outs if out.buffer.kind == "state"}
-    is_shared = threading.active_count() > 1
+    is_shared = others_may_read()
     random = np.random.default_rng(1)
     arrays = [leaf.array for leaf in reach.leaves.values()] + list(reach.arrays.values())
     for x in reach.objects:

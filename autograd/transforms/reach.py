@@ -32,7 +32,7 @@ from ..engine.tensor import TENSORS
 from ..errors import CaptureError, short
 from ..nn.module import Module
 
-__all__ = ["Change", "Place", "Reach", "same"]
+__all__ = ["Change", "Place", "Reach", "is_of_library", "same"]
 
 _LIBRARIES = frozenset(("autograd", "collectives", "parallel", "numpy", "scipy", "cupy")) | sys.stdlib_module_names
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis), range, slice, np.dtype, np.generic)
@@ -138,6 +138,13 @@ def same(a: Any, b: Any) -> bool:
     return repr(a) == repr(b) if isinstance(a, float | complex) else bool(a == b)
 
 
+def _same_values(a: Any, b: Any) -> bool:
+    """Whether two values are one, or arrays of the same bits."""
+    if a.__class__ is np.ndarray and b.__class__ is np.ndarray:
+        return (a.dtype, a.shape) == (b.dtype, b.shape) and a.tobytes() == b.tobytes()
+    return same(a, b)
+
+
 class Reach:
     """The places that objects can reach, and what they held when this was made.
 
@@ -156,6 +163,10 @@ class Reach:
         By path, the leaves.
     objects : list
         All that was found, which is kept alive.
+    ids : frozenset of int
+        Of the objects.
+    stateful : list
+        Those among the objects that the optimizers' package has made, such as optimizers and scalers.
 
     Raises
     ------
@@ -168,6 +179,7 @@ class Reach:
         self._names: set[str] = {"forward"}
         self._all = False
         self._makes: set[type] = set()  # classes that code can call
+        self._quick: tuple[Any, ...] | None = None
         known: Any = None
         while known != (len(self._names), len(self._makes), self._all):  # until code names nothing more
             known = len(self._names), len(self._makes), self._all
@@ -177,6 +189,11 @@ class Reach:
             self.leaves: dict[str, Leaf] = {}
             self._walk(roots)
         self.objects = list(self._seen.values())
+        self.ids = frozenset(self._seen)
+        self.stateful = [
+            x for x in self.objects
+            if type(x).__module__.startswith("autograd.optim") and hasattr(x, "__dict__") and not isinstance(x, type)
+        ]  # fmt: skip
         self.held = [place.values() for place in self.places]
         if sum(map(len, self.held)) > _MOST:
             place, values = max(zip(self.places, self.held, strict=True), key=lambda pair: len(pair[1]))
@@ -229,6 +246,28 @@ class Reach:
             kept += values
         return tuple(reads), kept
 
+    def now(self) -> list[Any]:
+        """All values that places hold now, in one order."""
+        try:
+            return list(chain.from_iterable(map(operator.call, self._reads())))
+        except (ValueError, KeyError, AttributeError):  # a cell is empty, or something is gone
+            return [ABSENT]
+
+    def _reads(self) -> tuple[Any, ...]:
+        if self._quick is None:
+            self._quick = self.kept()[0]
+        return self._quick
+
+    def other_place(self, before: list[Any]) -> str:
+        """The path of the first value that is not what `now` has returned before; "" if there is none."""
+        after = self.now()
+        if len(before) == len(after) and all(map(operator.is_, before, after)):
+            return ""
+        if len(before) == len(after) and all(map(_same_values, before, after)):
+            return ""
+        changes = self.changes()
+        return changes[0].path if changes else self.places[0].path
+
     # -- the walk ----------------------------------------------------------------------------------------------------
     def _walk(self, roots: Iterable[tuple[str, Any]]) -> None:
         waiting = deque(roots)
@@ -247,13 +286,13 @@ class Reach:
         kind = type(x)
         if kind in TENSORS:
             if isinstance(x, Leaf):
-                self.leaves[path] = x
+                self.leaves[_unused(path, self.leaves)] = x
                 self._attributes(path, x, "_requires_grad", holder=x)
                 self._attributes(path, x, "layout")
             else:
-                self.arrays[path] = x.array
+                self.arrays[_unused(path, self.arrays)] = x.array
         elif isinstance(x, np.ndarray):
-            self.arrays[path] = x
+            self.arrays[_unused(path, self.arrays)] = x
         elif runtime_of(kind) is not None:
             return  # an array of a device
         elif kind is FunctionType:
@@ -271,13 +310,13 @@ class Reach:
         elif isinstance(x, type):
             yield from self._class(path, x)
         elif isinstance(x, ModuleType):
-            if not _is_of_library(x.__name__):
+            if not is_of_library(x.__name__):
                 yield from self._named(path, vars(x), self._names)
         else:
             yield from self._contents(path, x)
             if isinstance(x, Module):
                 yield from self._module(path, x)
-            elif _is_of_library(kind.__module__):
+            elif is_of_library(kind.__module__):
                 yield from _functions_in(path, getattr(x, "__dict__", {}).values())
             else:
                 yield from self._object(path, x)
@@ -306,7 +345,7 @@ class Reach:
 
     def _function(self, path: str, f: FunctionType) -> Iterator[tuple[str, Any]]:
         cells = [cell for cell in f.__closure__ or () if not _is_empty(cell)]
-        if _is_of_library(f.__module__ or ""):
+        if is_of_library(f.__module__ or ""):
             yield from _functions_in(path, [cell.cell_contents for cell in cells])
             return
         names: list[str] = []
@@ -343,7 +382,7 @@ class Reach:
         yield from ((f"{path}{dot}{name}", d[name]) for name in there)
 
     def _class(self, path: str, kind: type) -> Iterator[tuple[str, Any]]:
-        mine = [each for each in kind.__mro__ if not _is_of_library(each.__module__)]
+        mine = [each for each in kind.__mro__ if not is_of_library(each.__module__)]
         if not mine or mine[0] is not kind:
             return
         self._attributes(path, kind, "__mro__")
@@ -361,7 +400,7 @@ class Reach:
 
     def _module(self, path: str, module: Module) -> Iterator[tuple[str, Any]]:
         d = vars(module)
-        if _is_of_library(type(module).__module__):
+        if is_of_library(type(module).__module__):
             yield from self._named(path, d, [name for name in d if not name.startswith("_")])
         else:
             self._add(path, lambda: [*(f", the attribute {k}" for k in d), *(f".{k}" for k in d)], d.keys, d.values,
@@ -392,7 +431,8 @@ def _getter(name: str) -> Callable[[Any], Any]:
     return operator.attrgetter(name)
 
 
-def _is_of_library(name: str) -> bool:
+def is_of_library(name: str) -> bool:
+    """Whether a module is ringtape's, Python's, or installed among other people's."""
     return _is_library(name.partition(".")[0])
 
 
@@ -403,6 +443,15 @@ def _is_library(top: str) -> bool:
         return True
     file = getattr(sys.modules.get(top), "__file__", None) or ""
     return "site-packages" in file or "dist-packages" in file
+
+
+def _unused(path: str, known: Mapping[str, Any]) -> str:
+    """A path with a number, if another value has it already."""
+    found, i = path, 1
+    while found in known:
+        i += 1
+        found = f"{path} ({i})"
+    return found
 
 
 def _functions_in(path: str, values: Iterable[Any]) -> Iterator[tuple[str, Any]]:

@@ -22,17 +22,18 @@ from ..engine.dispatch import without_tensors
 from ..engine.events import emit, listeners
 from ..engine.leaves import Leaf
 from ..engine.multi_output import OUTPUT, Cotangents
-from ..engine.recording import EFFECT, IMPORT, LEAF, MARK, OUTSIDE, arrays_of, op_of, options_of
+from ..engine.recording import EFFECT, IMPORT, LEAF, MARK, OUTSIDE, arrays_of, op_of, options_of, parents_of
 from ..engine.state import state
 from ..engine.sweep import Sweep
 from ..engine.tape import scope
 from ..engine.tensor import TENSORS, WATCH, Tensor
 from ..errors import CaptureError, find_site, short, short_site
 from ..layouts.rank_values import RANK_NUMBERS, plain, rank_axes
-from ..optim.base import remove_gradients
+from ..optim.base import Optimizer, remove_gradients
+from ..optim.groups import Numbers, assign
 
-__all__ = ["Held", "Named", "Recorder", "Row", "Silent", "Slot", "accumulate", "adopt", "decides_otherwise",
-           "difference", "read", "slots_in"]  # fmt: skip
+__all__ = ["Held", "Named", "OfForm", "Recorder", "Rehearsal", "Row", "Silent", "Slot", "accumulate", "adopt",
+           "decides_otherwise", "difference", "read", "slots_in"]  # fmt: skip
 
 
 class Slot:
@@ -79,7 +80,8 @@ class Row:
     changes : bool or "keys"
         Whether the call changes something besides its result: a parameter, a gradient, a count, the random state.
     expected : bool
-        Whether the result is a decision on data, which a replay must find again.
+        Whether the result is a decision on data, which a replay must find again. A check of values, which is called for
+        the error that it raises, has the result None; where it comes after a change, it is not expected.
     of : tuple or None
         The operation, and "y" or the operand whose cotangent it is.
     name : str
@@ -106,7 +108,7 @@ class Row:
     @property
     def can_be_again(self) -> bool:
         """Whether what it changes can be changed again by the step itself, after a replay has departed."""
-        return self.function is remove_gradients or self.changes == "keys"
+        return self.function is remove_gradients or self.function is assign or self.changes == "keys"
 
     def is_early(self, known: Container[int]) -> bool:
         """Whether a replay can make the call before it changes something: its operands are known, and none learned."""
@@ -142,6 +144,11 @@ def view(x: Any, shape: tuple[int, ...], dtype: Any, offset: int, strides: tuple
     return np.ndarray(shape, dtype, x, offset, strides)
 
 
+def cast(x: Any, dtype: Any, order: Any) -> Any:
+    """A copy of an argument in a dtype."""
+    return x.astype(dtype, order)
+
+
 def _owner(x: Any) -> Any:
     while isinstance(x, np.ndarray) and x.base is not None:
         x = x.base
@@ -158,7 +165,7 @@ def accumulate(leaf: Leaf, ct: Any) -> Any:
 
 def adopt(leaf: Leaf, ct: Any) -> Any:
     """`accumulate` of a cotangent that nothing else uses: the first one is the gradient itself."""
-    if leaf._grad is None and ct.__class__ is np.ndarray and ct.dtype is leaf.array.dtype:
+    if leaf._grad is None and ct.__class__ is np.ndarray and ct.dtype is leaf.array.dtype and ct.flags.c_contiguous:
         leaf._grad, leaf.used = ct, None
         return ct
     return accumulate(leaf, ct)
@@ -204,14 +211,23 @@ class Recorder(Capture):
         self._arrays: dict[int, Any] = {}  # of each leaf, when it was last read
         self._known: dict[int, tuple[Slot, Any]] = {}  # by id: the slot of an object, and the object
         self._twins: dict[int, Any] = {}
+        self._of_twins: dict[int, Any] = {}  # the operation of each
         self._entry = (thread, Silent())
         self.count = 0
         self.outside: list[Any] = []  # contiguous arrays of the program, of which the step may make views
+        self.reachable: dict[int, Leaf] = {}  # by the id of its array: a leaf that was there before
         self.watch: Any = None  # a `Watch` of the arrays that only rows may write
         self.has_changed = False
+        self._numbers: list[Numbers] = []  # of optimizers
+        self.stateful: list[Any] = []  # objects that were followed
+        self.changing: dict[int, Any] = {}  # what rows change, such as parameters and optimizers
         self.constants: list[Any] = []  # kept, so that no other object gets the id of one
         slots = [self._new(x) for x in inputs]
         self._given = len(slots)
+        self._inputs = list(zip(slots, inputs, strict=True))
+        self.may_cast = False  # whether an array that is equal to an argument may be a copy of it; that is proved
+        self.casts: list[int] = []  # the arguments of which there are such
+        self.persistent: set[int] = set()  # ids of arrays that were there before
         self._arguments = [
             (slot, x) for slot, x in zip(slots, inputs, strict=True)
             if x.__class__ is np.ndarray and x.flags.c_contiguous and x.size
@@ -230,7 +246,22 @@ class Recorder(Capture):
         return self
 
     def __exit__(self, *error: Any) -> None:
+        if error[0] is None:
+            self._note_assigned()
         self._end()
+
+    def follow(self, objects: Sequence[Any]) -> None:
+        """Notice the assignments of hyperparameters of the optimizers among some objects, and of what these wrap."""
+        found = [*objects, *(getattr(x, "optimizer", None) for x in objects)]
+        self._numbers = [Numbers(x) for x in found if isinstance(x, Optimizer)]
+
+    def _note_assigned(self) -> None:
+        """Add a row for each assignment of the program since the last row that changes something."""
+        for numbers in self._numbers:
+            for place, name, value in numbers.assigned():
+                args = numbers.optimizer, place, name, self.refer(value)
+                self._add(Row(assign, args, {}, f"{type(numbers.optimizer).__name__}.{name}", True, False), None)
+                self.changing[id(numbers.optimizer)] = numbers.optimizer
 
     def _begin(self) -> None:
         state.recorder = self
@@ -274,6 +305,10 @@ class Recorder(Capture):
             return value.value
         if kind is np.ndarray and value.base is not None and self._is_known_view(value):
             return self._known[id(value)][0]
+        leaf = self.reachable.get(id(value))
+        if leaf is not None and leaf.array is value:  # it may have another array in a replay
+            self._array_of(leaf)
+            return self._known[id(value)][0]
         if kind is tuple or kind is list:
             parts = [self.refer(x) for x in value]
             return parts if kind is list else tuple(parts)
@@ -283,6 +318,8 @@ class Recorder(Capture):
             return Held(self.refer(value.array if kind is Tensor else self._array_of(value)), value.layout)
         if isinstance(value, tuple) and hasattr(value, "_make"):
             return Named(kind, tuple(self.refer(x) for x in value))
+        if kind is np.ndarray and self.may_cast and self._is_cast(value):
+            return self._known[id(value)][0]
         self.constants.append(value)
         return value
 
@@ -296,6 +333,28 @@ class Recorder(Capture):
                 self.constants.append(array)
                 row = Row(view, (slot, value.shape, value.dtype, offset, value.strides), {}, "view", False, False)
                 self._add(row, value)
+                return True
+        return False
+
+    def _is_cast(self, value: Any) -> bool:
+        """Whether an array has the values of an argument in a dtype or in memory of its own; then a row makes it.
+
+        NumPy has made it, by ``x.astype``, ``numpy.array(x)`` or the like. Or it is equal by chance: the step is proved
+        on other values, where it is equal no more.
+        """
+        if not value.size or not value.ndim or id(value) in self.persistent:
+            return False
+        for at, (slot, array) in enumerate(self._inputs):
+            if array.__class__ is not np.ndarray or array.shape != value.shape:
+                continue
+            if array.dtype.kind == "c" and value.dtype.kind != "c":
+                continue
+            with np.errstate(all="ignore"):
+                made = array.astype(value.dtype)
+            order = "K" if made.strides == value.strides else "C" if value.flags.c_contiguous else ""
+            if order and made.tobytes() == value.tobytes():
+                self._add(Row(cast, (slot, value.dtype, order), {}, "astype", False, False), value)
+                self.casts.append(at)
                 return True
         return False
 
@@ -335,18 +394,27 @@ class Recorder(Capture):
     ) -> Any:  # fmt: skip
         """Make a call, and record it as a row. Nothing that it calls is recorded."""
         words = words or {}
+        if state.recorder is not self:  # the call of an operation of this recorder inside of a row
+            return function(*[x.value if x.__class__ is Whole else x for x in args], **words)
         is_gradient = function is accumulate or function is adopt
         if changes and self.watch is not None and not is_gradient:
             self.watch.look()
+        if changes and self._numbers:
+            self._note_assigned()
         row = Row(function, tuple(map(self.refer, args)), {k: self.refer(x) for k, x in words.items()},
                   name or getattr(function, "__name__", "call"), changes, expected)  # fmt: skip
         row.of = of
+        if changes:
+            self.changing.update((id(x.value), x.value) for x in args if x.__class__ is Whole)
         args = tuple([x.value if x.__class__ is Whole else x for x in args])
         self._end()
         try:
-            value = function(*args, **words)
+            value = self._made(row, args, words)
         finally:
             self._begin()
+        if changes:
+            for numbers in self._numbers:
+                numbers.note()
         if value is NotImplemented:
             return value
         if value.__class__ is np.bool_:
@@ -363,19 +431,34 @@ class Recorder(Capture):
                 self.watch.note()
         return value
 
+    def _made(self, row: Row, args: tuple[Any, ...], words: dict[str, Any]) -> Any:
+        """The result of the call of a row."""
+        return row.function(*args, **words)
+
     def _refuse(self, row: Row, why: str, fix: str) -> NoReturn:
         raise CaptureError(f"capture: {row.name} at {row.line} {why}, and is not captured\n  fix: {fix}")
 
     def should_look_at(self, value: Any) -> bool:
         """Whether a replay cannot go back after an error about a value, and knows it before it changes something."""
         slot = self.refer(value) if self.has_changed else None
-        if slot.__class__ is not Slot:
-            return False
+        return slot.__class__ is Slot and slot.at in self._early()
+
+    def _early(self) -> set[int]:
+        """The slots of values that a replay knows before it changes something."""
         known = set(range(self._given))
         for row in self.rows:
             if row.is_early(known):
                 known.update((row.slot, *row.parts.values()))
-        return slot.at in known
+        return known
+
+    def examine(self, function: Callable[..., None], args: tuple[Any, ...]) -> None:
+        """Call a function that raises an error for values that are not legal.
+
+        A replay calls it first of all if it knows the values then, and runs the step, which raises, where it finds an
+        error. Else it raises the error itself at the place of the row, up to which it has changed what the step would.
+        """
+        is_early = not self.has_changed or self._early().issuperset(slots_in([*map(self.refer, args)]))
+        self.call(function, args, expected=is_early)
 
     def require(self, function: Callable[..., Any], args: tuple[Any, ...], words: dict[str, Any]) -> Any:
         """Make a call that decides on data. A replay that finds another result runs the step itself."""
@@ -384,6 +467,7 @@ class Recorder(Capture):
     # -- operations --------------------------------------------------------------------------------------------------
     def operation(self, op: Any, xs: tuple[Any, ...], options: Any) -> Any:
         """The call of an operation, of which each call of its function and of its rules is a row."""
+        op = self._of_twins.get(id(op), op)  # forward mode applies the operations of a tape to tangents
         if not any(x.__class__ in TENSORS for x in xs):
             return self.call(without_tensors, (op, xs, options), name=op.name)
         for x in xs:
@@ -397,6 +481,7 @@ class Recorder(Capture):
         twin = self._twins.get(id(op))
         if twin is None:
             twin = self._twins[id(op)] = self._twin(op)
+            self._of_twins[id(twin)] = op
         return twin.call(*xs, options=options, announced=True)
 
     def _twin(self, op: Any) -> Any:
@@ -431,12 +516,23 @@ class Recorder(Capture):
                 y = (kernels[y[0]], *y[1:])
             return call(op.cotangent, (i, ct, y, xs, options, shapes), name=f"{name}, backward", of=(op, i))
 
+        def push(node: Any, carried: list[Any], start: int, record: bool, recording: Any, place: int) -> Any:
+            if record:  # the rule's own operations are rows
+                return type(op).push(twin, node, carried, start, record, recording, place)
+            tangents = [carried[p - start] if p >= start else None for p in parents_of(node)]
+            if all(t is None for t in tangents):
+                return None
+            _, y, xs, _, options, shapes, signature = node
+            y = y if op.keeping is None else None  # what a kernel keeps is for its adjoint
+            return call(_pushed, (op, y, xs, options, shapes, signature, tangents), name=f"{name}, tangent")
+
         twin.function = function
+        twin.push = push
         if op.keeping is not None:
             twin.keeping = keeping
         twin.cotangent = cotangent
         twin.call, twin.pull = twin.bind()
-        twin.__call__ = twin.call  # forward mode applies an operation to tangents
+        twin.__call__ = twin.call  # in a sweep that is recorded, forward mode applies an operation to tangents
         twin.makes_rows = True
         return twin
 
@@ -460,6 +556,66 @@ class Recorder(Capture):
     def refuse(self, what: str, fix: str) -> NoReturn:
         """Raise CaptureError for something that a replay would not repeat."""
         raise CaptureError(f"capture: {what} in a captured step, which is recorded and then replayed\n  fix: {fix}")
+
+
+class Rehearsal(Recorder):
+    """A recorder of a run that a rank makes alone: it sends nothing.
+
+    Rows that send messages, and those that change more than gradients and keys, are not called. They have copies of
+    the results that they had in another run.
+
+    Parameters
+    ----------
+    inputs, thread
+    of : Recorder
+        Of the other run.
+    """
+
+    def __init__(self, inputs: Sequence[Any], thread: int, of: Recorder):
+        super().__init__(inputs, thread, is_quiet=True)
+        self._of = of.rows
+        self._values = {slot.at: x for slot, x in of._inputs}  # of the other run, by slot
+        for row in of.rows:
+            self._values[row.slot] = row.value
+            self._values.update((at, _part(row.value, path)) for path, at in row.parts.items())
+
+    def _made(self, row: Row, args: tuple[Any, ...], words: dict[str, Any]) -> Any:
+        if not row.changes or row.changes == "keys" or row.function in (accumulate, adopt, remove_gradients):
+            return super()._made(row, args, words)
+        known = self._of[len(self.rows)] if len(self.rows) < len(self._of) else row
+        if known.function is not row.function or (known.value is None and row.changes == "messages"):
+            text = f"capture: {row.name} at {row.line} is not rehearsed"
+            raise CaptureError(text)
+        operands = {
+            id(self._values[x.at]): arg for x, arg in zip(known.args, args, strict=False) if x.__class__ is Slot
+        }
+        return _copied(known.value, operands)
+
+
+def _part(x: Any, path: tuple[int, ...]) -> Any:
+    for i in path:
+        x = x[i]
+    return x
+
+
+def _copied(x: Any, operands: dict[int, Any]) -> Any:
+    """A copy of a result that has no objects but arrays and numbers; of an operand, as a cast returns, that of now."""
+    if isinstance(x, tuple | list):
+        return x.__class__([_copied(part, operands) for part in x])
+    if id(x) in operands:
+        return operands[id(x)]
+    if x.__class__ is np.ndarray:
+        return x.copy()
+    if x is None or isinstance(x, bool | int | float | complex | np.generic):
+        return x
+    text = f"capture: a {type(x).__name__} is not rehearsed"
+    raise CaptureError(text)
+
+
+def _pushed(op: Any, y: Any, xs: Any, options: Any, shapes: Any, signature: Any, tangents: list[Any]) -> Any:
+    """The tangent of an operation's result from those of its operands."""
+    node = op, y, xs, tuple(range(len(tangents))), options, shapes, signature
+    return op.push(node, tangents, 0, False, None, 0)
 
 
 class Named:
@@ -564,6 +720,12 @@ def _sum(a: Any, b: Any) -> Any:
 
 
 # -- two recordings ----------------------------------------------------------------------------------------------------
+class OfForm(str):
+    """A difference in the shape or dtype of a result, which depends on values."""
+
+    __slots__ = ()
+
+
 def difference(first: Recorder, second: Recorder, may_be_new: bool = False) -> str:
     """The first difference between two runs of a step besides the values of their arguments; "" if there is none.
 
@@ -588,7 +750,7 @@ def _difference(first: Recorder, second: Recorder, same: Callable[[Any, Any], bo
                        f"operations: {found}"
         found = _forms(a.value, b.value)
         if found:
-            return f"{where} has another result: {found}"
+            return OfForm(f"{where} has another result: {found}")
         if a.expected and not _same(a.value, b.value):
             return f"{where} decided otherwise: {short(a.value)}, then {short(b.value)}"
     if len(first.rows) != len(second.rows):

@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from .. import random
+from ..arrays.capture import recorded
 from ..digests import Projection, is_near, projection
 from ..engine.deferred import Deferred
 from ..engine.leaves import Leaf
@@ -111,7 +112,7 @@ class Segment:
         self.outputs: list[tuple[Any, ...]] = []  # (shape, dtype, layout) of each Tensor, () of other outputs
         self.closure: list[int] = []  # the places of the values that the function uses besides its arguments
         self.examined: dict[int, int] | None = None  # for the layers above, see `Recording.scale`: places of outputs
-        self.random_state = random.get_state()
+        self.random_state = recorded(random.get_state, name="random state")
         self.sources: list[tuple[Source, Any]] = []  # generators that the first run used, with their states before it
         self.projections: list[Projection | None] = []  # of the values of the outputs
         self.collects = state.collected is not None
@@ -180,8 +181,9 @@ class Segment:
     @contextmanager
     def _state_of_first_run(self) -> Iterator[None]:
         """Restore the random state, the mesh and the entered contexts of the first run."""
-        now, grid, distribution, contexts = random.get_state(), state.grid, state.distribution, state.contexts
-        random.set_state(self.random_state)
+        now = recorded(random.get_state, name="random state")
+        grid, distribution, contexts = state.grid, state.distribution, state.contexts
+        recorded(random.set_state, self.random_state, changes="keys", name="random state")
         state.grid, state.distribution, state.contexts = self.grid, self.distribution, self.contexts
         try:
             with rewound(self.sources), ExitStack() as entered:
@@ -189,7 +191,7 @@ class Segment:
                     entered.enter_context(enter())
                 yield
         finally:
-            random.set_state(now)
+            recorded(random.set_state, now, changes="keys", name="random state")
             state.grid, state.distribution, state.contexts = grid, distribution, contexts
 
 
@@ -305,6 +307,7 @@ class _Head:
     """The operation of the head node: its pull and push run the function again and sweep that run."""
 
     name = "checkpoint"
+    makes_rows = True  # of the operations of the second run, where a step is captured
 
     def __init__(self, communicates: bool):
         self.communicates = communicates

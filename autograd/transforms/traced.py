@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from ..arrays.capture import recorded
 from ..arrays.plain import BOXED
 from ..arrays.shape_only import Shaped
 from ..engine.deferred import Deferred
@@ -137,7 +138,7 @@ class Traced:
         """Return the result of the function; with `keep`, as copies where the tape still needs the arrays."""
         found = [self.out(y) for y in self.outputs]
         if keep and self.raw:
-            found = [y.copy() if y.__class__ is np.ndarray else y for y in found]
+            found = [recorded(_copied, y) if y.__class__ is np.ndarray else y for y in found]
         return self.out_structure.rebuild(found)
 
     def out(self, x: Any) -> Any:
@@ -153,7 +154,10 @@ class Traced:
         """An argument that is no Tensor, as a leaf. On a mesh one of numbers requires a gradient."""
         try:
             maker = BOXED.get(x.__class__)
-            x = tensor(unshared(x) if self.tape.recording.copies else x) if maker is None else maker(x, 0, None)
+            if maker is not None:
+                x = maker(x, 0, None)
+            else:
+                x = tensor(recorded(unshared, x) if self.tape.recording.copies else x)
         except DtypeError as error:
             raise DtypeError(f"{self.structure.paths(what)[i]}: {error}") from error
         if state.grid is not None:
@@ -185,7 +189,7 @@ class Traced:
         if found is not None and not any(g is not None for g in found):
             self.is_reached = not all(_is_invariant(x.layout) for x in self.inputs)
         found = found or [None] * len(self.inputs)
-        gs = [zeros_like(x.array) if g is None else g for x, g in zip(self.inputs, found, strict=True)]
+        gs = [recorded(zeros_like, x.array) if g is None else g for x, g in zip(self.inputs, found, strict=True)]
         if self.raw:
             return _owned([self.out(g) for g in gs], cts or ())
         results: list[Any] = []
@@ -204,7 +208,7 @@ class Traced:
         record = state.recording is not None
         given = [tangent_of(x, t, record) for x, t in zip(self.inputs, tangents, strict=True)]
         found = self.tape.forward(self.inputs, given, self.outputs, record=record)
-        dys = [zeros_like(y.array) if dy is None else dy for y, dy in zip(self.outputs, found, strict=True)]
+        dys = [recorded(zeros_like, y.array) if dy is None else dy for y, dy in zip(self.outputs, found, strict=True)]
         results = [
             self.out(dy if dy.__class__ in TENSORS else Tensor(dy, y.layout))
             for y, dy in zip(self.outputs, dys if self.raw else _owned(dys, tangents), strict=True)
@@ -314,11 +318,15 @@ def tangent_of(x: Tensor, t: Any, record: bool) -> Any:
     return t if record else t.array
 
 
+def _copied(x: Any) -> Any:
+    return x.copy()
+
+
 def _owned(results: list[Any], given: Sequence[Any]) -> list[Any]:
     """Copy results where needed so that the caller may write to them: no views, no array twice, none of `given`."""
     seen = {id(g.array if g.__class__ in TENSORS else g) for g in given}
     for i, g in enumerate(results):
         if g.__class__ is np.ndarray and (g.base is not None or not g.flags.writeable or id(g) in seen):
-            results[i] = g = g.copy()
+            results[i] = g = recorded(_copied, g)
         seen.add(id(g))
     return results

@@ -20,6 +20,7 @@ from ..compiler.numbers import Number, evaluated
 from ..compiler.program import Departed, Frame, Memory, Program, changes_state
 from ..compiler.trace import Trace, Traced, like, operand_of, real, tracing
 from ..engine.leaves import Leaf
+from ..engine.state import state
 from ..engine.tensor import Tensor
 from ..errors import SITES
 from ..optim.base import Optimizer, remove_gradients, whole_step
@@ -86,6 +87,9 @@ class TracedStep:
         self._lost = False  # whether Python may have changed gradients
         self._alone = _uses_of(self.rows, results)
         self.inputs = [x if isinstance(x, np.ndarray) else np.asarray(x) for x in inputs]
+        self.numbers: list[Leaf] = []  # leaves whose arrays are numbers of NumPy, which are arguments, too
+        self._number_of: dict[int, Traced] = {}
+        self._stale = False  # whether Python may have changed parameters
         for i, x in enumerate(self.inputs):
             if x.dtype.kind not in "fiub" or not x.dtype.isnative:
                 raise Refused(f"an argument of {x.dtype}")
@@ -97,11 +101,11 @@ class TracedStep:
         self._flush()
         self.results = [self._result(x) for x in results]
 
-    def program(self) -> Program:
+    def program(self, is_close: bool) -> Program:
         kept: list[Operand] = []
         _operands_in(tuple(x for x, _, _ in self.results), kept)
         kept += [operand_of(g._value, g._buffer) for _, g in self.gradients.values()]
-        return Program(self.trace.nodes, kept, self.inputs, self.buffers, self.trace.quiet)
+        return Program(self.trace.nodes, kept, self.inputs, self.buffers, self.trace.quiet, is_close)
 
     # -- rows --------------------------------------------------------------------------------------------------------
     def _row(self, i: int, row: Row) -> None:
@@ -115,13 +119,14 @@ class TracedStep:
         elif function is accumulate or function is adopt:
             self._accumulate(row)
         elif function is whole_step and row.slot not in self.barred and not self._lost:
-            start = len(self.trace.nodes)
+            start, given = len(self.trace.nodes), self._given
             try:
                 _Stepper(self, row).trace()
             except Barred:
                 raise
             except Exception as error:
                 del self.trace.nodes[start:]
+                self._given = given
                 self._python(i, row, error)
         elif row.changes or row.slot in self.barred:
             self._python(i, row, Refused("it changes something besides its result" if row.changes else "is barred"))
@@ -212,6 +217,15 @@ class TracedStep:
 
     def _leaf(self, leaf: Leaf) -> Traced:
         array = leaf.array
+        if self._stale:
+            raise Refused("a parameter is read after Python may have changed it")
+        if isinstance(array, np.generic) and array.dtype.kind in "fiub":
+            if id(leaf) not in self._number_of:
+                self.inputs.append(np.asarray(array))
+                self.numbers.append(leaf)
+                made = self.trace.new(self.inputs[-1], "argument", key=len(self.inputs) - 1)
+                self._number_of[id(leaf)] = Traced(self.trace, made._value, made._buffer, True)
+            return self._number_of[id(leaf)]
         if array.__class__ is not np.ndarray:
             raise Refused(f"a leaf whose array is a {type(array).__name__}")
         self.leaves[id(leaf)] = leaf, array
@@ -224,9 +238,9 @@ class TracedStep:
         known = self.gradients.get(id(leaf))
         if self._lost or (known is None and id(leaf) not in self.cleared):
             raise Refused("a gradient is added to that of an earlier call")
-        if type(ct) is not Traced or array.__class__ is not np.ndarray or ct.shape != array.shape:
+        if type(ct) is not Traced or ct.shape != array.shape:
             raise Refused("a cotangent of another form")
-        if row.value.__class__ is not np.ndarray or row.value.dtype != array.dtype:
+        if not isinstance(row.value, np.ndarray | np.generic) or row.value.dtype != array.dtype:
             raise Refused("a gradient of another form")
         if known is not None:
             total = known[1]
@@ -236,7 +250,8 @@ class TracedStep:
             return
         buffer = ct._buffer
         is_own = (
-            buffer.kind == "temporary" and row.args[1].__class__ is Slot and self._alone.get(row.args[1].at) == 1
+            buffer.kind == "temporary" and isinstance(row.value, np.ndarray) and row.args[1].__class__ is Slot
+            and self._alone.get(row.args[1].at) == 1
             and ct.dtype == array.dtype and ct._value.strides == row.value.strides and ct.nbytes == buffer.size
             and not any(o.buffer is buffer for node in self.trace.nodes if node.kind == "python" for o in node.outs)
         )  # fmt: skip
@@ -245,6 +260,7 @@ class TracedStep:
             buffer.base = ct._value
         else:
             found = self.trace.new(np.empty_like(row.value), "gradient")
+            found._is_scalar = isinstance(row.value, np.generic)
             found._value[...] = ct._value
             self.trace.copy(operand_of(found._value, found._buffer), self.trace.operand(ct))
         found._buffer.key = leaf
@@ -256,10 +272,11 @@ class TracedStep:
     def _python(self, i: int, row: Row, error: Exception) -> None:
         self.whys[i] = f"{row.name} at {row.line}: {error}"
         args, words = self._template(row.args), self._template(row.words)
+        outs: list[tuple[tuple[int, ...], Traced]] = []
+        changed: list[tuple[Leaf, Traced]] = []
         if row.changes is True:
             self._flush()
-            self._lost = True
-        outs: list[tuple[tuple[int, ...], Traced]] = []
+            changed = self._changed(row)
         value = None if row.expected else self._outputs(row.value, row.slot, (), outs)
         reads: list[Operand] = []
         _operands_in((args, words), reads)
@@ -270,6 +287,7 @@ class TracedStep:
 
         def bind(memory: Memory) -> Callable[[Frame], Any]:
             get_args, get_words = _getter(args, memory), _getter(words, memory)
+            given = [(leaf, memory.reader(operand_of(g._value, g._buffer))) for leaf, g in changed]
             writes = [(path, memory.reader(operand_of(x._value, x._buffer))) for path, x in outs]
 
             def step(frame: Frame) -> None:
@@ -281,6 +299,10 @@ class TracedStep:
                     if found != known:
                         raise Departed
                     return
+                for leaf, write in given:
+                    own, now = write(frame), leaf._grad
+                    own[...] = getattr(now, "array", now)
+                    leaf._grad = own
                 if keeps:
                     frame.values[slot] = found
                 for path, write in writes:
@@ -291,10 +313,33 @@ class TracedStep:
 
             return step
 
-        self.trace.add("python", row.name, tuple(operand_of(x._value, x._buffer) for _, x in outs), (), reads=reads,
+        written = [x for _, x in (*outs, *changed)]
+        reads += [operand_of(x._value, x._buffer) for _, x in changed]
+        self.trace.add("python", row.name, tuple(operand_of(x._value, x._buffer) for x in written), (), reads=reads,
                        bind=bind, changes=row.changes)  # fmt: skip
         if not row.expected:
             self._put(row, value)
+
+    def _changed(self, row: Row) -> list[tuple[Leaf, Traced]]:
+        """The gradients that a call of Python may change, with what it makes of them in the recorded run."""
+        if not self.gradients:
+            return []
+        if not state.distribution.is_alone or any(g._is_scalar for _, g in self.gradients.values()):
+            self._lost = self._stale = True
+            return []
+        before = [array.copy() for _, array in self.leaves.values()]
+        for leaf, g in self.gradients.values():
+            leaf._grad, leaf.used = g._value.copy("K"), None
+        with np.errstate(all="ignore"):
+            row.function(*_plain_of(row.args), **_plain_of(row.words))
+        if any(x.tobytes() != array.tobytes() for x, (_, array) in zip(before, self.leaves.values(), strict=True)):
+            self._stale = True
+        for leaf, g in self.gradients.values():
+            now = getattr(leaf._grad, "array", leaf._grad)
+            if not isinstance(now, np.ndarray) or now.shape != g.shape or now.dtype != g.dtype:
+                raise Refused("Python gives a gradient another form")
+            g._value[...] = now
+        return list(self.gradients.values())
 
     def _flush(self) -> None:
         """Give leaves their gradients, so that Python can read them."""
@@ -370,7 +415,9 @@ def _from(row: Row) -> Callable[..., Any]:
 def _giver(memory: Memory, gradients: Sequence[Any], cleared: Sequence[Leaf]) -> Callable[[Frame], None]:
     """A function that gives leaves the gradients of a frame."""
     fields = [(leaf, *memory.gradient(g._buffer)) for leaf, g in gradients]
-    pairs = [(leaf, name) for leaf, name, order in fields if order is None]
+    scalars = {id(leaf) for leaf, g in gradients if g._is_scalar}
+    numbers = [(leaf, name) for leaf, name, _ in fields if id(leaf) in scalars]
+    pairs = [(leaf, name) for leaf, name, order in fields if order is None and id(leaf) not in scalars]
     turned = [(leaf, name, order) for leaf, name, order in fields if order is not None]
     have = {id(leaf) for leaf, _, _ in fields}
     others = [leaf for leaf in cleared if id(leaf) not in have]
@@ -383,10 +430,22 @@ def _giver(memory: Memory, gradients: Sequence[Any], cleared: Sequence[Leaf]) ->
         for leaf, name, order in turned:
             leaf._grad = gradients[name].transpose(order)
             leaf.used = None
+        for leaf, name in numbers:
+            leaf._grad = gradients[name][()]
+            leaf.used = None
         for leaf in others:
             leaf._grad = None
 
     return step
+
+
+def _plain_of(x: Any) -> Any:
+    """Arguments of a call that changes something; what is traced is no argument of such a call."""
+    if x.__class__ in (Slot, Held, Named):
+        raise Refused("a call that changes something, with an argument that is computed")
+    if x.__class__ in (tuple, list):
+        return x.__class__(map(_plain_of, x))
+    return {key: _plain_of(value) for key, value in x.items()} if x.__class__ is dict else x
 
 
 class _Held:
@@ -611,6 +670,11 @@ class _Stepper:
             trace.add("python", count, (), (), changes=True)
 
 
+def _aligned(x: Any) -> Any:
+    x = np.asarray(x)
+    return x if x.flags.aligned else like(x)[0]
+
+
 # -- a run of a traced step --------------------------------------------------------------------------------------------
 class TracedRun:
     """A traced step as a function of the arrays of its arguments.
@@ -619,7 +683,11 @@ class TracedRun:
     ----------
     step : TracedStep
     program : Program
+    seconds : float
+        It took to trace, compile and prove the step.
     """
+
+    seconds = 0.0
 
     def __init__(self, step: TracedStep, program: Program):
         self.step, self.program = step, program
@@ -637,9 +705,17 @@ class TracedRun:
             return lambda frame: read(frame).copy()
         return lambda frame: Tensor(read(frame).copy(), layout, None, node)
 
+    def _all(self, arrays: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The arguments, and the leaves that are numbers, as arrays that machine code can read."""
+        if self.step.numbers:
+            arrays = (*arrays, *[leaf.array for leaf in self.step.numbers])
+        for x in arrays:
+            if x.__class__ is not np.ndarray or not x.flags.aligned:
+                return tuple([_aligned(x) for x in arrays])
+        return arrays
+
     def __call__(self, *arrays: Any) -> list[Any]:
-        if any(x.__class__ is not np.ndarray for x in arrays):
-            arrays = tuple(map(np.asarray, arrays))
+        arrays = self._all(arrays)
         program = self.program
         frame = program.frame(arrays)
         if self._draws:
@@ -653,9 +729,23 @@ class TracedRun:
             program.run(frame)
         return [read(frame) for read in self._results]
 
+    def __str__(self) -> str:
+        calls = "".join(f"\n  stays a call of Python: {why}" for why in self.step.whys.values())
+        calls += "".join(f"\n  stays a call of NumPy: {why}" for why in dict.fromkeys(self.program.why))
+        return f"{self.program}; made in {self.seconds:.2f} s{calls}"
+
+    def explain(self) -> str:
+        """Each loop and call, with the line of the program where its first operation stands."""
+        rows = self.step.rows
+        found = []
+        for group, line in zip(self.program.plan.groups, self.program.lines(), strict=True):
+            row = group.nodes[0].row
+            found.append(f"{line}   {rows[row].line}" if 0 <= row < len(rows) else line)
+        return "\n".join(found)
+
     def without_calls(self, *arrays: Any) -> list[Any]:
         """The results where calls of Python are not made: they give what they gave in the recorded run."""
-        frame = self.program.frame(tuple(map(np.asarray, arrays)))
+        frame = self.program.frame(self._all(arrays))
         frame.recorded = [row.value for row in self.step.rows]
         self.program.run(frame)
         return [read(frame) for read in self._results]
@@ -664,6 +754,7 @@ class TracedRun:
         """This run, or `exact` where an array of the program is another one than when the step was traced."""
         leaves = list(self.step.leaves.values())
         bound, optimizers = self.step.bound, self.step.optimizers
+        updated = [p for optimizer, _ in optimizers for p in optimizer.parameters]
 
         def run(*arrays: Any) -> Any:
             for leaf, array in leaves:
@@ -671,6 +762,9 @@ class TracedRun:
                     return exact(*arrays)
             for own, name, i, array in bound:
                 if own[name][i] is not array:
+                    return exact(*arrays)
+            for p in updated:
+                if p.uses:  # a tape needs its present value: `step` refuses
                     return exact(*arrays)
             for optimizer, form in optimizers:
                 if optimizer.form() != form:
@@ -680,14 +774,16 @@ class TracedRun:
         return run
 
 
-def traced_run(recorder: Recorder, results: Sequence[Any], inputs: Sequence[Any]) -> tuple[TracedRun | None, str]:
+def traced_run(
+    recorder: Recorder, results: Sequence[Any], inputs: Sequence[Any], is_close: bool = False
+) -> tuple[TracedRun | None, str]:
     """A recorded step as a program, or None and why there is none. The state is that of before the run."""
     barred: set[int] = set()
     why = "many rows stay calls of Python"
     for _ in range(_MOST_TRIES):
         try:
             step = TracedStep(recorder, results, inputs, barred)
-            return TracedRun(step, step.program()), ""
+            return TracedRun(step, step.program(is_close)), ""
         except Barred as error:
             if error.slot in barred:
                 break

@@ -21,6 +21,7 @@ import numpy as np
 
 import collectives as cc
 from autograd import nn, ops
+from autograd.arrays.capture import checked, decided, recorded
 from autograd.arrays.shape_only import Shaped
 from autograd.engine.leaves import Parameter
 from autograd.engine.state import state
@@ -30,7 +31,7 @@ from autograd.layouts.layout import C, D, I, Label, R, Shard, V
 from autograd.layouts.messages import describe
 from autograd.nn.arguments import number
 from autograd.ops.nn.cross_entropy import IGNORED, as_rows, class_terms, mean_of_targets
-from autograd.ops.nn.embedding import take_own_rows
+from autograd.ops.nn.embedding import require_range, take_own_rows
 from autograd.random.keys import integer
 from collectives.ops.arguments import operand
 from collectives.ops.parts import ALL_GATHER
@@ -80,7 +81,8 @@ class VocabularyEmbedding(nn.Module):
             return nn.embedding(input, self.weight, self.padding_idx)
         index = same_integers(input, self.axis, "VocabularyEmbedding", "indices")
         extent, offset = _whole(self.weight, self.axis)
-        _check_range(index.array, extent, "VocabularyEmbedding: indices")
+        if isinstance(index.array, np.ndarray):
+            checked(require_range, index.array, int(extent), "VocabularyEmbedding: indices")
         at = _own_index(index, self.axis, offset, self.weight.array.shape[0])
         found = take_own_rows(cc.cast(self.weight, self.axis, to=V), at)
         if self.padding_idx is not None:
@@ -223,9 +225,9 @@ def vocabulary_cross_entropy(
             f"{name}: logits of shape {shape} and labels of shape {tuple(labels.array.shape)} were given; needed: "
             f"[n, classes] and [n]{as_rows(shape, tuple(labels.array.shape))}"
         )
-    seen: Any = labels.array != ignored if isinstance(labels.array, np.ndarray) else None
-    is_ignoring = seen is not None and not seen.all()
-    _check_range(labels.array[seen] if is_ignoring else labels.array, classes, f"{name}: labels")
+    is_ignoring = isinstance(labels.array, np.ndarray) and decided(_occurs, labels.array, ignored)
+    if isinstance(labels.array, np.ndarray):
+        checked(_require_labels, labels.array, ignored, classes, f"{name}: labels")
 
     at = _own_index(labels, axis, offset, shape[1])
     terms = class_terms(cc.cast(logits, axis, to=V), at, options=(smoothing, classes))
@@ -241,7 +243,7 @@ def vocabulary_cross_entropy(
         return ops.mean(losses)
     if losses.layout is not None and losses.layout.special:
         raise LayoutError(mean_of_targets(losses, name, target, ignored))
-    return ops.sum(losses) / float(np.count_nonzero(seen))
+    return ops.sum(losses) / float(decided(_count_of, labels.array, ignored))
 
 
 class Vocabulary:
@@ -341,16 +343,27 @@ def _own_index(index: Tensor, axis: str, offset: int, count: int) -> Tensor:
     """The indices into this rank's part, -1 for those of other ranks. They vary along the axis."""
     array = index.array
     if type(array) is not Shaped:
-        array = array.astype(np.int64) - offset
-        array = np.where((array >= 0) & (array < count), array, -1)
+        array = recorded(_within, array, int(offset), int(count), name="index of a vocabulary")
     assert index.layout is not None
     labels = [C if x is R or x is I else x for x in index.layout.labels]
     return Tensor(array, index.layout.grid.layout(labels).replace((axis,), V))
 
 
-def _check_range(array: Any, count: int, what: str) -> None:
-    if isinstance(array, np.ndarray) and array.size and (array.min() < 0 or array.max() >= count):
-        raise ShapeError(f"{what} from {array.min()} to {array.max()} were given; needed: 0..{count - 1}")
+def _within(index: Any, offset: int, count: int) -> Any:
+    index = index.astype(np.int64) - offset
+    return np.where((index >= 0) & (index < count), index, -1)
+
+
+def _occurs(labels: Any, ignored: int) -> bool:
+    return bool((labels == ignored).any())
+
+
+def _count_of(labels: Any, ignored: int) -> int:
+    return int(np.count_nonzero(labels != ignored))
+
+
+def _require_labels(labels: Any, ignored: int, classes: int, what: str) -> None:
+    require_range(labels[labels != ignored], classes, what)
 
 
 def _class_label(logits: Tensor, axis: str, name: str) -> Shard:

@@ -11,8 +11,10 @@ import pytest
 import autograd as ag
 import collectives as cc
 from autograd import nn, optim
-from autograd.layouts.layout import I, R, Shard
-from parallel import Column, DataParallel, Row, parallelize
+from autograd.errors import ShapeError
+from autograd.layouts.layout import I, R, Shard, V
+from parallel import Column, DataParallel, Row, Vocabulary, parallelize
+from parallel.tensor.vocabulary import vocabulary_cross_entropy
 
 from ..autograd.transforms.test_capture import bits
 from ..collectives.launch import launch_command
@@ -203,6 +205,122 @@ def test_values_of_ranks_that_replay_are_refused() -> None:
 
     with pytest.raises(ag.CaptureError, match="no replay on this rank(.|\n)*fix: call the step itself"):
         cc.run(program, ranks=2)
+
+
+# -- the proof on other values, by runs that send nothing --------------------------------------------------------------
+def summed(f: Callable[..., Any], draw: Callable[[int, int], tuple[Any, ...]], captures: bool) -> Any:
+    """A step of data parallelism with a function of the model and of arguments, which may differ between ranks."""
+    with cc.Mesh(dp=cc.world().size) as mesh:
+        model = DataParallel(network(nn.ReLU()), "dp")
+        optimizer = optim.SGD(model.parameters(), 0.1, 0.9)
+
+        def step(*args: Any) -> Any:
+            optimizer.zero_grad()
+            with ag.Tape() as tape:
+                loss = cc.all_reduce(f(model, *args), "dp", to=I) / 24
+            tape.backward(loss)
+            optim.clip_grad_norm_(model.parameters(), 0.3)
+            optimizer.step()
+            return loss
+
+        do = ag.capture(step) if captures else step
+        found = [bits(do(*draw(k, int(mesh.axis("dp").rank)))) for k in range(CALLS)]
+        return found, getattr(do, "replays", 0), bits(list(model.parameters()))
+
+
+def rows_of(k: int, rank: int) -> Any:
+    return numpy.random.default_rng([k, rank]).standard_normal((6, 8))
+
+
+NATURAL: dict[str, tuple[Callable[..., Any], Callable[[int, int], tuple[Any, ...]]]] = {
+    "constants that NumPy makes anew": (
+        lambda model, x: (model(ag.tensor(x)) * numpy.arange(4, dtype="float32")).sum(),
+        lambda k, rank: (rows_of(k, rank).astype("float32"),)),
+    "an argument that NumPy casts": (
+        lambda model, x: (model(ag.tensor(x.astype("float32"))) ** 2).sum(), lambda k, rank: (rows_of(k, rank),)),
+    "a key": (
+        lambda model, x, key: (nn.dropout(model(ag.tensor(x)), 0.5, key=key.along("dp")) ** 2).sum(),
+        lambda k, rank: (rows_of(k, rank).astype("float32"), ag.random.Key(0).at(k))),
+    "a checkpoint": (
+        lambda model, x: ag.checkpoint(
+            lambda y: (model(y) ** 2).sum() * cc.cast(cc.all_reduce(y.sum(), "dp", to=R), "dp", to=V))(ag.tensor(x)),
+        lambda k, rank: (rows_of(k, rank).astype("float32"),)),
+    "class weights": (
+        lambda model, x, y: nn.cross_entropy(
+            model(ag.tensor(x)), y, weight=numpy.arange(1, 5, dtype="float32"), reduction="sum"),
+        lambda k, rank: (rows_of(k, rank).astype("float32"), numpy.arange(6) * (k + 1) % 4)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NATURAL)
+def test_a_natural_program_replays_on_all_ranks(name: str) -> None:
+    def program() -> None:
+        expected, found = summed(*NATURAL[name], False), summed(*NATURAL[name], True)
+        assert found[1] == REPLAYS
+        assert (found[0], found[2]) == (expected[0], expected[2])
+
+    cc.run(program, ranks=2)
+
+
+UNPROVED: dict[str, tuple[Callable[..., Any], Callable[[int, int], tuple[Any, ...]]]] = {
+    "the number of labels": (
+        lambda model, x, y: nn.cross_entropy(model(ag.tensor(x)), y, reduction="sum") / float((y > 0).sum()),
+        lambda k, rank: (rows_of(k, rank).astype("float32"), numpy.arange(6) % (4 if k < 5 else 2))),
+    "a mask of ones": (
+        lambda model, x, m: (model(ag.tensor(x)).sum(1) * (m * numpy.float32(2))).sum(),
+        lambda k, rank: (rows_of(k, rank).astype("float32"), numpy.arange(6) > (-1 if k < 5 else 2))),
+    "a number on one rank only": (
+        lambda model, x, n: model(ag.tensor(x)).sum() * (float(n) if cc.world().rank == 1 else 2.0),
+        lambda k, rank: (rows_of(k, rank).astype("float32"), numpy.float32(2 if k < 5 else 3))),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", UNPROVED)
+def test_a_constant_of_an_argument_is_refused_on_ranks(name: str) -> None:
+    """The job ends, where only one rank refuses, too."""
+    with pytest.raises(ag.CaptureError, match="with other values of its arguments"):
+        cc.run(lambda: summed(*UNPROVED[name], True), ranks=2)
+
+
+def test_a_check_that_only_one_rank_fails_ends_the_job() -> None:
+    def program() -> None:
+        summed(lambda model, x, y: nn.nll_loss(model(ag.tensor(x)), y, reduction="sum"),
+               lambda k, rank: (rows_of(k, rank).astype("float32"), numpy.arange(6) % 4 - (k == 6 and rank == 1)), True)
+
+    with pytest.raises(ShapeError, match="nll_loss: labels must lie in"):
+        cc.run(program, ranks=2)
+
+
+def test_layers_of_a_vocabulary_replay_and_check() -> None:
+    def program(bad: bool) -> None:
+        with cc.Mesh(tp=cc.world().size):
+            runs = []
+            for captures in (False, True):
+                ag.random.seed(0)
+                model = parallelize(nn.Sequential(nn.Embedding(8, 6), nn.Linear(6, 8)), {
+                    "0": Vocabulary("tp"), "1": Column("tp")})  # fmt: skip
+                optimizer = optim.SGD(model.parameters(), 0.1)
+
+                def step(i: Any, y: Any, model: Any = model, optimizer: Any = optimizer) -> Any:
+                    optimizer.zero_grad()
+                    with ag.Tape() as tape:
+                        out = model(ag.tensor(i, {"tp": I}))
+                        loss = vocabulary_cross_entropy(out, ag.tensor(y, {"tp": I}), "tp", ignore_index=7)
+                    tape.backward(loss)
+                    optimizer.step()
+                    return loss
+
+                do = ag.capture(step) if captures else step
+                runs.append([bits(do((numpy.arange(5) + k) % 8, (numpy.arange(5) * k) % 7)) for k in range(CALLS)])
+                if captures:
+                    assert do.replays == REPLAYS
+            assert runs[0] == runs[1]
+            if bad:
+                do(numpy.arange(5) - 1, numpy.arange(5))
+
+    cc.run(lambda: program(False), ranks=2)
+    with pytest.raises(ShapeError, match="VocabularyEmbedding: indices from -1 to 3"):
+        cc.run(lambda: program(True), ranks=2)
 
 
 def test_over_mpi() -> None:

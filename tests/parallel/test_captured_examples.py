@@ -276,6 +276,7 @@ CAPTURED: dict[str, Callable[[], Training]] = {
     "10_compression, int8": lambda: digits(Int8()),
     "10_compression, PowerSGD": lambda: digits(PowerSGD(rank=2, start_step=3)),
     "10_compression, top 1 %": lambda: digits(TopK(0.01, start_step=5)),
+    "15_torch_weights": torch_weights,
     "21_one_sided": one_sided,
     "22_synchronisation": by_cast,
     "gpt": gpt,
@@ -286,7 +287,6 @@ REFUSED: dict[str, tuple[Callable[[], Training], str]] = {
     "04_pipeline": (pipeline, "Pipeline.step was called"),
     "06_experts": (experts, "MixtureOfExperts was called"),
     "12_batch_size": (batch_size, "NoiseScale.update was called"),
-    "15_torch_weights": (torch_weights, "15_torch_weights.py(.|\n)*neither an argument of the step"),  # numpy.arange
     "gpt, experts": (lambda: gpt(experts=2), "MixtureOfExperts was called"),
 }
 

@@ -9,7 +9,7 @@ from typing import Any, overload
 
 import numpy as np
 
-from ...arrays.capture import decided
+from ...arrays.capture import checked, decided, recorded
 from ...arrays.device import arange_beside, is_inexact, require_one_device
 from ...arrays.shape_only import Shaped
 from ...engine.dispatch import ones
@@ -162,8 +162,12 @@ def _cross_entropy_adjoint(ct: Any, kept: Any, logits: Any, labels: Any) -> Any:
 
 def one_hot(labels: Any, like: Any) -> Any:
     """Return rows of zeros with a one at each label, of the shape and dtype of `like`; labelled as `labels`."""
-    columns = np.cumsum(np.ones_like(raw(like)), axis=1) - 1  # computed from `like`, to be on its device
-    return labelled((raw(labels)[:, None] == columns).astype(like.dtype), labels)
+    return labelled(recorded(_rows_with_ones, raw(labels), raw(like)), labels)
+
+
+def _rows_with_ones(labels: Any, like: Any) -> Any:
+    columns = np.cumsum(np.ones_like(like), axis=1) - 1  # computed from `like`, to be on its device
+    return (labels[:, None] == columns).astype(like.dtype)
 
 
 def _refuse_parts_of_classes(logits: Tensor) -> None:
@@ -411,7 +415,7 @@ def _of_indices(logits: Any, labels: Any, reduction: str, ignored: int | None, s
         raise ShapeError(f"label_smoothing={smoothing} was given; needed: 0 to 1")
     indices, rows = raw(labels), raw(logits)
     if indices.__class__ is np.ndarray:
-        decided(_check_indices, indices, ignored, rows.shape[1])
+        checked(_check_indices, indices, ignored, int(rows.shape[1]))
     losses = smoothed_cross_entropy_op(logits, labels, options=(ignored, float(smoothing)))
     return _reduced(losses, reduction, labels, ignored, rows.dtype)
 

@@ -10,6 +10,7 @@ import numpy as np
 from ...arrays.device import require_one_device
 from ...arrays.shape_only import Shaped
 from ...engine.primitive import Primitive, op
+from ...errors import ShapeError
 from ...layouts.layout import Mix, Sum
 from ..indexing import sum_rows
 
@@ -25,6 +26,12 @@ def _take(x: Any, index: Any) -> Any:
     if index.__class__ is not x.__class__:  # CuPy would copy an index on the host to the device
         require_one_device("take_rows", x=x, index=index)
     return x[index]
+
+
+def require_range(index: Any, count: int, what: str) -> None:
+    """Raise ShapeError unless each index is in 0..count - 1."""
+    if index.size and (index.max() >= count or index.min() < 0):
+        raise ShapeError(f"{what} from {index.min()} to {index.max()} were given; needed: 0..{count - 1}")
 
 
 def _add(ct: Any, index: Any, rows: int) -> Any:
@@ -100,4 +107,4 @@ The sum of the results of all parts has the rows of the whole table. Adjoint: `a
 cotangents of the other rows.
 """
 
-__all__ = ["add_own_rows", "add_rows", "take_own_rows", "take_rows"]
+__all__ = ["add_own_rows", "add_rows", "require_range", "take_own_rows", "take_rows"]

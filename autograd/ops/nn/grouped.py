@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from ...arrays.capture import checked, recorded
 from ...arrays.device import move, on_host
 from ...arrays.half import in_float32, product
 from ...arrays.shape_only import Shaped
@@ -99,7 +100,18 @@ def _group_of_row(counts: Any, x: Any) -> Any:
     n = raw(counts)
     if type(n) is Shaped:
         return labelled(Shaped(x.shape[:1], np.int64, n.why), counts)
-    return labelled(move(np.repeat(np.arange(len(n)), n), raw(x)), counts)
+    return labelled(move(recorded(_repeated, n), raw(x)), counts)
+
+
+def _repeated(counts: Any) -> Any:
+    return np.repeat(np.arange(len(counts)), counts)
+
+
+def _require_counts(counts: Any, n: int) -> None:
+    if int(counts.sum()) != n or (counts < 0).any():
+        raise ShapeError(
+            f"grouped_linear: counts {counts.tolist()} were given for {n} rows; needed: numbers >= 0 that sum to {n}"
+        )
 
 
 def _dims(shapes: Sequence[Shape], options: Any) -> Any:
@@ -190,10 +202,7 @@ def grouped_linear(x: Any, weight: Any, bias: Any, counts: Any) -> Any:
         )
     given = raw(counts)
     if type(given) is not Shaped:
-        if int(given.sum()) != n or (given < 0).any():
-            raise ShapeError(
-                f"grouped_linear: counts {given.tolist()} were given for {n} rows; needed: numbers >= 0 that sum to {n}"
-            )
+        checked(_require_counts, given, n)
     if bias is None:
         return grouped_matmul(x, weight, counts)
     bias = operand(bias)

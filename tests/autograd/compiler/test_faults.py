@@ -135,7 +135,7 @@ def _values_that_others_use_are_not_stored(patch: Patch) -> None:
     )
 
 
-@fault("momentum: another value")
+@fault("moments: another value")
 def _dimensions_that_are_not_one_are_merged(patch: Patch) -> None:
     def merged(own: Any) -> Any:
         def make(shape: Any, strides: Any, last: Any, layout: Any) -> Any:
@@ -275,7 +275,7 @@ def _repeated_indices_do_not_add_up(patch: Patch) -> None:
     )
 
 
-@fault("labels: a value that has no place in memory")
+@fault("reduced: a decision on data")
 def _python_reads_nothing(patch: Patch) -> None:
     wrapped(patch, plan, "reads_of", lambda own: lambda node: node.reads)
 
@@ -646,4 +646,5 @@ def test_a_planted_fault_is_found(name: str, monkeypatch: pytest.MonkeyPatch) ->
 def test_there_are_fifty_faults() -> None:
     assert len(FAULTS) >= 50
     by = [found.partition(": ")[2] for _, found in FAULTS.values()]
+    assert all(by)
     assert sum("another value" in how for how in by) > 30  # by the proof: the step is replayed otherwise, and right

@@ -329,6 +329,21 @@ def test_products(seed: int, function: str) -> None:
     assert same(out, needed)
 
 
+@pytest.mark.skipif(not hasattr(np, "vecdot"), reason="NumPy before 2.0")
+@pytest.mark.parametrize("layout", ["plain", "gaps", "transposed"])
+@pytest.mark.parametrize("shape", [(5,), (6, 33), (2, 3, 64), (2, 3, 4, 100)])
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+def test_dots_of_vectors(dtype: str, shape: tuple[int, ...], layout: str) -> None:
+    random = np.random.default_rng(8)
+    a, b = _matrix(shape, dtype, layout, random), _matrix(shape[-2:], dtype, "plain", random)
+    needed = np.asarray(np.vecdot(a, b))
+    out = np.empty_like(needed)
+    table = Table()
+    table.add_row(product_row(Operand.of(a), Operand.of(b), Operand.of(out), "vecdot"), [(0, 0), (1, 0), (2, 0)])
+    assert table.finish()(a, b, out) == 0
+    assert same(out, needed)
+
+
 def test_a_product_that_adds_in_another_order_is_refused() -> None:
     """`dot` copies an operand with gaps, and `matmul` does not."""
     a, b, out = Operand("f8", (64,), (8,)), Operand("f8", (64, 3), (48, 16)), Operand("f8", (3,), (8,))

@@ -204,11 +204,26 @@ def test_a_reduction_without_axes_of_more_than_one_element() -> None:
         assert same(out, _reduced("add", x, axes))
 
 
-def test_two_summed_axes_side_by_side_are_refused() -> None:
-    x = np.zeros((4, 10), "f4")[:, :5]
-    with pytest.raises(Unsupported, match="side by side"):
-        compile_loops([_of(x, "add", (0, 1), x.strides)[0]])
-    compile_loops([_of(x, "add", (0, 1), None)[0]])
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+@pytest.mark.parametrize(
+    ("rows", "n"), [(7, 300), (64, 130), (63, 130), (1000, 9), (911, 9), (3, 5000), (5, 2), (130, 64)]
+)
+def test_rows_that_numpy_copies_to_its_buffer(rows: int, n: int, dtype: str) -> None:
+    """Two summed axes side by side, which are not one in memory; alone, and with other axes around them."""
+    random = np.random.default_rng(9)
+    for shape, axes in (((), (0, 1)), ((2,), (1, 2)), ((3, 2), (0, 2, 3)), ((2, 3), (2, 3))):
+        x = random.standard_normal((*shape, rows, n + 1)).astype(dtype)[..., :n]
+        loop, out = _of(x, "add", axes, x.strides)
+        assert run(loop, [x, out]) >= 0
+        assert same(out, _reduced("add", x, axes))
+
+
+def test_axes_that_numpy_copies_in_another_way_are_refused() -> None:
+    x = np.zeros((4, 10, 10), "f4")[:, :5, :5]
+    for op, each, axes in (("add", x, (0, 1, 2)), ("maximum", x[0], (0, 1))):
+        with pytest.raises(Unsupported, match="side by side"):
+            compile_loops([_of(each, op, axes, each.strides)[0]])
+        compile_loops([_of(each, op, axes, None)[0]])
 
 
 @pytest.mark.parametrize(
@@ -263,6 +278,10 @@ def test_another_order_of_numpys_is_found(monkeypatch: pytest.MonkeyPatch) -> No
         with monkeypatch.context() as patch:
             patch.setattr(reductions, name, value)
             assert not reductions._is_pairwise.__wrapped__("f4")
+    assert reductions._buffers_rows("f4") and reductions._buffers_rows("f8")
+    with monkeypatch.context() as patch:
+        patch.setattr(reductions, "_BUFFER", 4096)
+        assert not reductions._buffers_rows.__wrapped__("f4")
     monkeypatch.setattr(reductions, "_is_pairwise", lambda dtype: False)
     monkeypatch.setattr(reductions, "_ranks_of_zeros", lambda op, dtype: None)
     x = np.zeros(8)

@@ -93,6 +93,9 @@ SAME: dict[str, Callable[..., Any]] = {
     "diagonal": lambda x, y: x[:, :3].diagonal() * 1,
     "view": lambda x, y: x.view(np.dtype("i4")) + 1,
     "sum": lambda x, y: x.sum(),
+    "argmax": lambda x, y: x.argmax(0),
+    "np.argmin": lambda x, y: np.argmin(x, 1),
+    "place of all": lambda x, y: x.argmax(),
     "sum of rows": lambda x, y: x.sum(1, keepdims=True),
     "max": lambda x, y: x.max(0),
     "min": lambda x, y: np.min(x, 1),
@@ -134,6 +137,8 @@ SAME: dict[str, Callable[..., Any]] = {
     "square": lambda x, y: np.square(x),
 }
 WRITES: dict[str, Callable[[Any, Any], Any]] = {
+    "a mask": lambda z, y: z.__setitem__(y > 0, 0.5),
+    "copyto with a mask": lambda z, y: np.copyto(z, 2.0, where=y < 0),
     "in place": lambda z, y: operator.iadd(z, y),
     "a part": lambda z, y: z.__setitem__((slice(1, 3), 1), 5.0),
     "a row": lambda z, y: z.__setitem__(0, y[1]),
@@ -219,7 +224,6 @@ LEAVES: dict[str, Callable[[Any], Any]] = {
     "a plain out of dot": lambda x: np.dot(x, x.T, out=np.zeros((3, 3), "f4")),
     "copyto": lambda x: np.copyto(np.zeros((3, 4)), x),
     "sort": lambda x: np.sort(x),
-    "argmax": lambda x: x.argmax(0),
     "nonzero": lambda x: x.nonzero(),
     "mask": lambda x: x[x > 0],
     "where alone": lambda x: np.where(x > 0),

@@ -44,7 +44,9 @@ def counted() -> Iterator[Count]:
     usual = _Handler.from_address(
         python.PyCapsule_GetPointer(ctypes.PYFUNCTYPE(ctypes.py_object)(table[_GET])(), b"mem_handler")
     )
-    malloc, calloc = _Malloc(usual.malloc), _Calloc(usual.calloc)
+    # NumPy's own functions, which may release the lock of Python and so need it
+    malloc = ctypes.PYFUNCTYPE(_P, _P, _N)(usual.malloc)
+    calloc = ctypes.PYFUNCTYPE(_P, _P, _N, _N)(usual.calloc)
 
     def counting_malloc(context: Any, size: int) -> Any:
         count.add(size)

@@ -702,7 +702,7 @@ def _a_seed_in_the_step(wrap: Wrap) -> Any:
     return t.end()
 
 
-@program("refused")
+@program()
 def _a_checkpoint(wrap: Wrap) -> Any:
     t = Training()
 

@@ -32,9 +32,15 @@ def network() -> nn.Module:
 
 @contextmanager
 def another_thread() -> Iterator[None]:
-    end = threading.Event()
-    thread = threading.Thread(target=end.wait)
+    end, begun = threading.Event(), threading.Event()
+
+    def work() -> None:  # code of the program, which may read its arrays
+        begun.set()
+        end.wait()
+
+    thread = threading.Thread(target=work)
     thread.start()
+    begun.wait()
     try:
         yield
     finally:
@@ -45,14 +51,15 @@ def another_thread() -> Iterator[None]:
 def moved(monkeypatch: pytest.MonkeyPatch, trains: bool) -> list[bool]:
     """Of each parameter, whether the proof gives it other values for a moment."""
     model = network()
-    found: list[bool] = []
+    found = [False] * len(list(model.parameters()))
     optimizer = optim.SGD(model.parameters(), 0.1)
     own = proving._move
 
     def noted(*args: Any) -> None:
         before = bits(list(model.parameters()))
         own(*args)
-        found.extend(a != b for a, b in zip(before, bits(list(model.parameters())), strict=True))
+        now = bits(list(model.parameters()))
+        found[:] = [was or a != b for was, a, b in zip(found, before, now, strict=True)]
 
     monkeypatch.setattr(proving, "_move", noted)
 
