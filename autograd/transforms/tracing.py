@@ -18,7 +18,7 @@ import numpy as np
 from ..compiler.nodes import Node, Operand, Refused
 from ..compiler.numbers import Number, evaluated
 from ..compiler.program import Departed, Frame, Memory, Program, changes_state
-from ..compiler.trace import Trace, Traced, like, operand_of, real, tracing
+from ..compiler.trace import Trace, Traced, like, operand_of, owner_of, real, tracing
 from ..engine.leaves import Leaf
 from ..engine.state import state
 from ..engine.tensor import Tensor
@@ -756,7 +756,14 @@ class TracedRun:
         bound, optimizers = self.step.bound, self.step.optimizers
         updated = [p for optimizer, _ in optimizers for p in optimizer.parameters]
 
+        nodes = self.program.nodes
+        written = {id(out.buffer.array) for node in nodes for out in node.outs if out.buffer.kind == "state"}
+
         def run(*arrays: Any) -> Any:
+            if written:
+                for x in arrays:  # an argument that is written to is another one for each of the calls
+                    if id(x if x.__class__ is np.ndarray and x.base is None else owner_of(x)) in written:
+                        return exact(*arrays)
             for leaf, array in leaves:
                 if leaf.array is not array:
                     return exact(*arrays)
