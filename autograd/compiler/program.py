@@ -17,6 +17,7 @@ from .machine import Table, compile_loops, is_available, product_row, ufunc_row
 from .nodes import Buffer, Constant, Node, Operand, Refused, extent
 from .numbers import Number, evaluated
 from .plan import Group, Plan, along, name_of
+from .trace import owner_of
 
 __all__ = ["Departed", "Frame", "Program", "changes_state"]
 
@@ -118,6 +119,10 @@ class Memory:
                 raise Refused(f"a {buffer.kind} that moves")
             self._whole[id(buffer)] = found
         return found
+
+    def has(self, x: Any) -> bool:
+        """Whether an array lies in the arena, whose values other groups may replace."""
+        return self.arena is not None and owner_of(x) is owner_of(self.arena)
 
     def address(self, x: Operand) -> int:
         whole, start = self.whole(x.buffer)
