@@ -105,6 +105,10 @@ class Leaves(Momentum):
 class Velocities(Momentum):
     """The program gives an optimizer another array of state."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.optimizer = optim.SGD(self.parameters, 0.1, 0.9, nesterov=True)
+
     def between(self, i: int) -> None:
         if i == 8:
             self.optimizer.velocity[0] = self.optimizer.velocity[0] * 2

@@ -539,7 +539,7 @@ def _arrays_of_leaves_are_not_guarded(patch: Patch) -> None:
     )
 
 
-@fault("reduced: flight")
+@fault("velocities: flight")
 def _arrays_of_state_are_not_guarded(patch: Patch) -> None:
     wrapped(patch, TracedRun, "with_exact", lambda own: lambda self, exact: self.step.bound.clear() or own(self, exact))
 
