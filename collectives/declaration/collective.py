@@ -97,6 +97,9 @@ class Collective:
         fingerprints with that call.
     adds : bool
         It sums its operand over the ranks, so equal operands are probably a mistake: see `scale.addends`.
+    gathers : bool
+        It puts the operands of the ranks beside each other. The program may sum them later, so the ranks compare what
+        they have counted, as before a sum.
     rooted : bool
         One rank, ``call.root``, has a special role.
     between_two : bool
@@ -158,6 +161,7 @@ class Collective:
         free: bool = False,
         meets: bool = False,
         adds: bool = False,
+        gathers: bool = False,
         rooted: bool = False,
         between_two: bool = False,
         shape: Callable[[list[int], Call], Any] | None = None,
@@ -197,6 +201,7 @@ class Collective:
         self.communicates = not free
         self.meets = meets
         self.adds = adds
+        self.gathers = gathers
         self.rooted = rooted
         self.between_two = between_two
         self.shape = shape

@@ -66,8 +66,8 @@ class Prepared:
     is_identity_alone : bool
         Whether the result equals the operand because the group has one rank. Then the adjoint is the identity.
     sums : int
-        The number of the program's next sum of Varying or Partial values, counted from 1; 0 for other calls, and once
-        nothing is compared any more.
+        The number of the program's next sum, or gather, of Varying or Partial values, counted from 1; 0 for other
+        calls, and once nothing is compared any more.
     adjoint : callable
         The collective's adjoint, unless a test has replaced it since.
     """
@@ -95,7 +95,7 @@ class Prepared:
         self._is_uncompared_move = (self._is_identity or self._is_copy) and not is_compared
         self.is_identity_alone = is_alone and (self._is_identity or self._is_copy)
         self.adjoint = collective._adjoint
-        is_sum = collective.adds and is_compared and self._is_inexact
+        is_sum = (collective.adds or collective.gathers) and is_compared and self._is_inexact
         self.sums = int(is_sum and layout is not None and all(layout[name] in _ADDENDS for name in call.axes))
         # the transport's function of the operand, if later calls differ only in another contiguous operand; else False
         self._send: Any = None
@@ -146,7 +146,7 @@ class Prepared:
         return made
 
     def apply_counted(self, x: Tensor, name: str = "") -> Tensor:
-        """`apply` for a sum whose addends the ranks compare, if it is examined: see `scale.addends`.
+        """`apply` for a sum whose addends the ranks compare, or a gather, if it is examined: see `scale.addends`.
 
         `name` is that of the function if it is not the collective's: "mean", which is right for equal values.
         """
@@ -165,7 +165,8 @@ class Prepared:
         return y
 
     def is_examined(self) -> bool:
-        """Count a sum, and whether its addends are compared: those of a tape that is examined, or the 1st, 2nd, 4th.
+        """Count a sum or a gather, and whether its operands are compared: those of a tape that is examined, and of sums
+        off a tape the 1st, 2nd, 4th.
 
         The count ends with the comparison of calls.
         """
@@ -176,12 +177,15 @@ class Prepared:
         recording = state.recording
         if recording is None or recording.scale is None:
             if recording is None:
-                return not nth & (nth - 1)
+                return self.collective.adds and not nth & (nth - 1)
             state.mesh.begin_walk(recording)
         walk = recording.scale
         if walk is False:
             return False
-        walk.count = n = walk.count + 1
+        if self.collective.adds:
+            walk.count = n = walk.count + 1
+        else:
+            walk.gathers = n = walk.gathers + 1
         return n <= _FIRST or not n & (n - 1)  # so that a loop of many sums on one tape costs little
 
     def run(self, x: Any, recorded: bool | None, operand: Tensor | None = None, announced: bool = False) -> Any:
@@ -353,6 +357,6 @@ def arrived(ct: Any, out: Layout | None, result: Any, call: Call, sweep: Sweep) 
 
 
 _new = object.__new__
-_FIRST = 4  # sums of a tape that is examined
+_FIRST = 4  # sums of a tape that is examined, and gathers
 _ADDENDS = frozenset((V, P))
 _HOST = (np.ndarray, np.generic, Shaped)

@@ -83,7 +83,7 @@ def counts_of(call: Call, row: int) -> list[int]:
 # -- the declarations ------------------------------------------------------------------------------------------
 
 ALL_GATHER = Collective(
-    "all_gather", (V, Shard), shape=whole_shape, meets=True, resizes=joined_dims,
+    "all_gather", (V, Shard), shape=whole_shape, meets=True, gathers=True, resizes=joined_dims,
     refuses={P: Refusal("the ranks hold addends, not parts")},
 )  # fmt: skip
 REDUCE_SCATTER = Collective(

@@ -77,7 +77,7 @@ KEEP_ROOT = Collective("keep on the root", (I, C), _root_label, silent=True, roo
 REDUCE = Collective("reduce", (P, V), _root_label, meets=True, adds=True, rooted=True, refuses={Shard: PARTS})
 SCATTER = Collective("scatter", (Rooted, V), part_label, shape=part_shape, meets=True, rooted=True)
 GATHER = Collective(
-    "gather", (V, Shard), _root_label, shape=whole_shape, meets=True, rooted=True, resizes=joined_dims
+    "gather", (V, Shard), _root_label, shape=whole_shape, meets=True, gathers=True, rooted=True, resizes=joined_dims
 )  # fmt: skip
 
 

@@ -38,33 +38,50 @@ from autograd.layouts.names import name_of
 from ..checks.channel import MOST
 from ..checks.reports import warn_once
 from ..checks.sanitizer import Addend, Copy, digest_of
-from .numbers import Division, Evidence, added_by_all, decide, may_be_of_all, of_number, sums_of, whole_divisor
+from .numbers import (
+    COUNTS,
+    Division,
+    Evidence,
+    added_by_all,
+    counts_rows,
+    decide,
+    is_of_all_axes,
+    is_twice,
+    may_be_of_all,
+    of_number,
+    sums_of,
+    whole_divisor,
+)
 from .rules import SCALINGS
 from .sums import Sum
 from .walk import Walk
 
-__all__ = ["addend_of", "warn_of_addends"]
+__all__ = ["addend_of", "learn_of_parts", "warn_of_addends"]
 
 
 _SHOWN_RANKS = 8
 
 
-def addend_of(x: Tensor, name: str, axes: tuple[str, ...], group: Any, walk: Walk | None = None) -> Addend | None:
+def addend_of(
+    x: Tensor, name: str, axes: tuple[str, ...], group: Any, walk: Walk | None = None, adds: bool = True
+) -> Addend | None:
     """The addend to compare in the next call of a group, whose fingerprint then contains the evidence about its scale.
 
     In a call along several axes it also contains the digest: if the digests differ, the ranks learn those of all. Not
-    compared are the values of `mean`, zeros, infinities, and whole numbers outside of a tape, such as counts.
+    compared are the values of `mean` and of gathers, which do not add (`adds`), zeros, infinities, and whole numbers
+    outside of a tape, such as counts.
     """
     if type(x.array) is Shaped:
         return None
-    digest = 0 if name == "mean" or _is_count(x, axes, walk) else _digest(x)
+    is_compared = adds and name != "mean"
+    digest = 0 if not is_compared or _is_count(x, axes, walk) else _digest(x)
     facts: tuple[Copy, ...] = ()
     copies = group.checks.copies
     if len(copies) < MOST:
         if walk is not None and x.tape is not None:
             text = walk.evidence(walk.place_of(x.tape, x.node), axes).encode()
             facts = (Copy(f"{name} at {short_site(*find_site())}", text, zlib.crc32(text.encode()), "scale"),)
-        if name != "mean" and len(axes) > 1:
+        if is_compared and len(axes) > 1:
             facts += (Copy(name, f"{digest:x}", digest, "addend"),)
         copies.extend(facts)
     return Addend(digest, facts) if digest or facts else None
@@ -120,6 +137,14 @@ def warn_of_addends(
         warn_once(_counts_text(name, x, axes, group.size, counts), GradientWarning, find_site())
 
 
+def learn_of_parts(
+    addend: Addend | None, name: str, x: Tensor, axes: tuple[str, ...], group: Any, walk: Walk | None, place: int
+) -> None:
+    """Let the walk take what the ranks have found out about the operands of a gather, which are no addends yet."""
+    if addend is not None and walk is not None and x.tape is not None:
+        _learn(walk, addend, name, x, axes, group, place)
+
+
 def _learn(
     walk: Walk, addend: Addend, name: str, x: Tensor, axes: tuple[str, ...], group: Any, place: int
 ) -> dict[int, int]:
@@ -134,20 +159,43 @@ def _learn(
     is_agreed = each_has and len({each.digest for each in found.values()}) == 1
     for nth, (at, _) in enumerate(own):
         divisions = [each.divisions[nth] for each in found.values()] if each_has else []
-        decided = decide(divisions, group.size) if each_has else "open"  # other ranks have more or fewer numbers
-        walk.decide(at, decided, axes)
+        decided = _decide(walk, at, divisions, axes, group.size)
         is_agreed = is_agreed and (decided != "" or _mean_the_same(divisions, walk.grid.sizes))
     if is_agreed:
         walk.agree(place)
     assert x.layout is not None
-    _count(walk, place, list(found.values()), group.size)
+    powers = zip(walk.grid.names, walk.at(walk.place_of(x.tape, x.node)), strict=True)  # now that numbers are decided
+    is_mean = any(power.averaged for axis, power in powers if axis in axes)
+    _count(walk, place, list(found.values()), group.size, is_mean)
     return _unequal_means(found)
 
 
-def _count(walk: Walk, place: int, found: Sequence[Evidence], n: int) -> None:
+def _decide(walk: Walk, at: int, divisions: list[Division], axes: tuple[str, ...], n: int) -> str:
+    """Let the walk keep what the ranks along some axes decide about a number. If it counts the rows along others, too,
+    or is twice a number that they have, the walk keeps each of the ways to read it.
+    """
+    known = walk.decided(at)
+    decided = decide(divisions, n) if divisions else "open"  # other ranks have more or fewer numbers
+    if counts_rows(known) and not set(axes) & known.keys():
+        if decided == "all":
+            walk.read(at, dict.fromkeys(axes, "all"))
+        return "read"
+    others = [axis for axis in known if axis not in axes]
+    if decided not in COUNTS and others and is_of_all_axes(divisions):
+        walk.decide(at, "all", [*others, *axes])
+        if is_twice([each.later for each in divisions], divisions):
+            walk.read(at, {**dict.fromkeys(others, "all"), **dict.fromkeys(axes, "mean")})
+        if is_twice([sums_of(divisions)] * n, divisions):
+            walk.read(at, dict.fromkeys(axes, "all"))
+        return "all"
+    walk.decide(at, decided, axes)
+    return decided
+
+
+def _count(walk: Walk, place: int, found: Sequence[Evidence], n: int, may_be_mean: bool) -> None:
     """Let the walk know the numbers of elements that a sum over the ranks has added."""
     if any(each.counts or len(each.others) > 1 for each in found):
-        is_mean = any(each.is_mean for each in found)
+        is_mean = may_be_mean and any(each.is_mean for each in found)
         totals = added_by_all(found) | (set() if is_mean else sums_of(found))
         extents = {extent for each in found for extent in each.extents}
         walk.know(place, totals, _counts_of_all(found, n, is_mean), extents)

@@ -7,7 +7,7 @@ it does, so it is a `ScaleWarning`, which ``cc.check(scale="error")`` makes an e
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from autograd.engine.objective import place_in
@@ -17,7 +17,7 @@ from autograd.errors import GradientWarning, ScaleError, ScaleWarning, find_site
 
 from ..checks import modes
 from ..checks.reports import warn_once
-from .addends import addend_of, warn_of_addends
+from .addends import addend_of, learn_of_parts, warn_of_addends
 from .messages import describe_fault, describe_meeting
 from .powers import Fault, Power
 from .walk import Walk
@@ -26,7 +26,7 @@ __all__ = ["Examined", "Finding", "Verdict", "verdict_of"]
 
 
 class Examined:
-    """An examined sum over ranks: the addend to send, and what its facts tell.
+    """An examined sum over ranks, or gather: the addend to send, and what its facts tell.
 
     Parameters
     ----------
@@ -38,16 +38,19 @@ class Examined:
 
     def __init__(self, prepared: Any, x: Tensor, name: str):
         self._x, self._name, self._axes, self._group = x, name, prepared.call.axes, prepared.group
-        self._recording = state.recording
+        self._recording, self._adds = state.recording, prepared.collective.adds
         walk: Walk | None = None if self._recording is None else self._recording.scale or None
         self._walk = walk if walk is not None and walk.place_of(x.tape, x.node) >= 0 else None
         is_compared = self._group.checking
-        self.addend = addend_of(x, name, self._axes, self._group, self._walk) if is_compared else None
+        self.addend = (
+            addend_of(x, name, self._axes, self._group, self._walk, self._adds) if is_compared else None
+        )
 
     def tell(self, place: int) -> None:
         """After the call, tell what is wrong with the addends; `place` is that of the result."""
         place = place if self._walk is None else self._walk.place_of(self._recording, place)
-        warn_of_addends(self.addend, self._name, self._x, self._axes, self._group, self._walk, place)
+        tell = warn_of_addends if self._adds else learn_of_parts
+        tell(self.addend, self._name, self._x, self._axes, self._group, self._walk, place)
 
 
 class Finding(NamedTuple):
@@ -152,12 +155,20 @@ def verdict_of(outputs: Any, recording: Any, mesh: Any) -> Verdict | None:
     for y in outputs if isinstance(outputs, list | tuple) else (outputs,):
         if not isinstance(y, Tensor):
             continue
+        each = [_of_axes(powers, mesh.grid) for powers in walk.readings(place_in(y, recording))]
+        findings += each[0] if all(each) else []
         powers = walk.at(place_in(y, recording))
         for k, name in enumerate(mesh.grid.names):
             if mesh.grid.sizes[k] > 1:
-                findings += _of_axis(name, mesh.grid.sizes[k], powers[k])
                 met |= dict.fromkeys((name, place) for place in sorted(powers[k].met))
     return Verdict(findings, list(met), walk, mesh) if findings or met else None
+
+
+def _of_axes(powers: Sequence[Power], grid: Any) -> list[Finding]:
+    return [
+        found for axis, n, power in zip(grid.names, grid.sizes, powers, strict=True) if n > 1
+        for found in _of_axis(axis, n, power)
+    ]  # fmt: skip
 
 
 def _of_axis(axis: str, size: int, power: Power) -> list[Finding]:

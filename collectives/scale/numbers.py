@@ -2,33 +2,32 @@
 
 A plain number may be the number of ranks, of this rank's rows, of all rows, or a constant. One rank alone cannot tell:
 ``/ 4`` beside 4 rows proves nothing if another rank has 5. So at an examined sum over the ranks each of them sends, for
-every plain factor and divisor on the way of its addend, the number and the counts of elements that had been summed; and
-all apply `decide` to the numbers of all.
+every number on the way of its addend, the number and the counts of elements; and all apply `decide` to those of all.
 
 =========================================  ==========================================================================
 the number                                 decided
 =========================================  ==========================================================================
 divisor that is each rank's own count, or  "own": their mean
-the sum of its weights, and not that of
-all ranks nor n; with or without 1e-8
+the sum of its weights, with or without
+1e-8, and not that of all ranks nor n
 divisor that is the count of all ranks     "all": the addends are parts, power -1
 the number of values that all have added   "added": likewise, behind a sum in Python
+factor that is each rank's own count       "rows": a mean becomes a sum again
+its share of all rows, if these differ     "share": power -1, as parts. An equal share is 1/n
 the mean of each rank's weights            "constant"
-factor that is equal on all ranks, and no  "constant": power 0. Shares of the ranks add up to 1, so an equal share
-count and no multiple or share of theirs   is 1/n
+factor that is equal on all ranks, and no  "constant": power 0
+count and no multiple or share of theirs
 the same, but a multiple of n, or 1 over   "ranks": also that of n. The number of this rank's rows is another
 it, or the root of n                       one; "root": also one half of a power
-otherwise                                  undecided: all that `of_number` finds possible
+otherwise, as small counts, and n          undecided: all that `of_number` finds possible
 =========================================  ==========================================================================
-
-Small counts are left undecided: ``/ 2`` is a half as often as a count. So is a count that is the number of ranks, too.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 from itertools import combinations
 from typing import Any, NamedTuple
@@ -36,11 +35,13 @@ from typing import Any, NamedTuple
 from .powers import ZERO
 
 __all__ = [
-    "Division", "Evidence", "counted", "added_by_all", "decide", "is_computed",
-    "is_multiple", "is_weight", "may_be_of_all", "of_number", "own_count", "sums_of", "whole_divisor",
+    "COUNTS", "Division", "Evidence", "counted", "counts_rows", "added_by_all", "decide", "is_computed", "is_multiple",
+    "is_of_all_axes", "is_twice", "is_weight", "may_be_of_all", "of_number", "own_count", "sums_of", "whole_divisor",
 ]  # fmt: skip
 
 _LEAST_COUNT, _MOST_KINDS = 3, 4
+COUNTS = ("own", "mean", "all", "added", "rows", "share")
+"""The decisions by which the ranks know what a number counts. "mean" is "own", by the ranks along another axis."""
 
 
 class Division(NamedTuple):
@@ -58,6 +59,11 @@ class Division(NamedTuple):
         The number of values that had been added, and the sums of the weights of elements, in order.
     is_weight : bool
         Whether it is a factor such as 0.1 or 0.05, as the weights of penalties are.
+    summands : int
+        The number of scalars that had been added by ``+``. It counts rows only where it differs on the ranks: equal
+        ones may be parts of as many things.
+    later : tuple of int
+        The counts behind the sums over other axes that follow, in order; () without one.
     """
 
     divisor: float
@@ -65,16 +71,28 @@ class Division(NamedTuple):
     extents: tuple[int, ...] = ()
     others: tuple[float, ...] = ()
     is_weight: bool = False
+    summands: int = 1
+    later: tuple[int, ...] = ()
+
+    @property
+    def _numbers(self) -> tuple[float, ...]:
+        """The numbers that a divisor may be. Of many sums, as those of sequences, each counts the elements of one."""
+        return (*self.counts, *self.others) if len(self.counts) <= _MOST_KINDS else self.others
 
     @property
     def counted(self) -> float | None:
         """The number of this rank's that the divisor is; None without one."""
-        return counted(self.divisor, (*self.counts, *self.others))
+        return counted(self.divisor, self._numbers)
+
+    @property
+    def counted_factor(self) -> float | None:
+        """The number of this rank's by which it multiplies; None without one."""
+        return counted(1 / self.divisor, (*self.counts, *self.others[1:])) if self.divisor < 1 else None
 
     @property
     def is_half(self) -> bool:
         """Whether the divisor is twice such a number, as behind a half of squares."""
-        return self.divisor > 2 * _LEAST_COUNT and own_count(self.divisor, (*self.counts, *self.others)) is not None
+        return self.divisor > 2 * _LEAST_COUNT and own_count(self.divisor, self._numbers) is not None
 
     @property
     def is_share(self) -> bool:
@@ -236,18 +254,26 @@ def decide(divisions: Sequence[Division], n: int) -> str:
     'constant'
     >>> decide([Division(2.0, (5,))] * 2, 2), decide([Division(2.0, (5,))] * 4, 4)
     ('ranks', 'root')
+    >>> decide([Division(1 / 5, (5,)), Division(1 / 4, (4,))], 2)  # 5 times the mean over 5 rows
+    'rows'
+    >>> decide([Division(9 / 5, (5,)), Division(9 / 4, (4,))], 2)
+    'share'
     """
     is_equal = len({each.divisor for each in divisions}) == 1
     if not is_equal:  # a rank without rows, which divides by 1, has no part in it
         divisions = [each for each in divisions if not each.is_empty] or divisions
     found = [k for each in divisions if (k := each.counted) is not None]
     sums = sums_of(divisions) | added_by_all(divisions)
+    if max([each.summands for each in divisions], default=1) >= _LEAST_COUNT:  # of a loop: its steps on all ranks
+        sums |= {sum(each.summands for each in divisions)}
     if len(found) == len(divisions):
         is_small = max(found) < _LEAST_COUNT and all(k == int(k) for k in found)
         return "" if is_small or (is_equal and _may_be_other(found[0], divisions, sums, n)) else "own"
+    if _are_rows([each.counted_factor for each in divisions], n):
+        return "rows"
     are_halves = all(each.is_half for each in divisions)
     if not is_equal:
-        return "constant" if all(each.is_share for each in divisions) else "own" if are_halves else ""
+        return _decide_unequal(divisions, are_halves)
     if counted(divisions[0].divisor, sums_of(divisions)):
         return "all"
     if counted(divisions[0].divisor, added_by_all(divisions)):
@@ -264,6 +290,59 @@ def decide(divisions: Sequence[Division], n: int) -> str:
     if is_multiple(divisions[0].divisor, n):
         return "ranks" if known else ""
     return "root" if n in _squares(divisions[0].divisor) else "constant"
+
+
+def _decide_unequal(divisions: Sequence[Division], are_halves: bool) -> str:
+    """The kind of a number that differs on the ranks, and is none of their counts."""
+    if all(each.is_share for each in divisions):
+        return "constant"
+    if _are_shares(divisions):
+        return "share"
+    summands = [each.summands for each in divisions]
+    is_number = max(summands) >= _LEAST_COUNT and all(
+        own_count(each.divisor, (each.summands,)) is not None for each in divisions
+    )
+    return "own" if are_halves or is_number else ""
+
+
+def _are_rows(factors: Sequence[float | None], n: int) -> bool:
+    """Whether numbers by which the ranks multiply are counts of theirs, and large enough to be no others."""
+    known = [k for k in factors if k is not None]
+    return len(known) == len(factors) and max(known) >= _LEAST_COUNT and set(known) != {n}
+
+
+def _are_shares(divisions: Sequence[Division]) -> bool:
+    """Whether each rank multiplies by its part of what all ranks have counted."""
+    columns = [
+        *_columns([each.counts for each in divisions]), *_columns([each.others for each in divisions]),
+        tuple([each.summands for each in divisions]),
+    ]  # fmt: skip
+    parts = [1 / each.divisor for each in divisions]
+    return any(
+        len(set(column)) > 1
+        and all(abs(k - part * sum(column)) <= 1e-6 * k for k, part in zip(column, parts, strict=True))
+        for column in columns
+    )
+
+
+def is_of_all_axes(divisions: Sequence[Division]) -> bool:
+    """Whether a divisor counts the rows of the ranks along several axes, along which sums have followed it."""
+    if len({each.divisor for each in divisions}) != 1 or not all(each.later for each in divisions):
+        return False
+    return counted(divisions[0].divisor, _sums(_alike([each.later for each in divisions]))) is not None
+
+
+def is_twice(numbers: Sequence[Iterable[float]], divisions: Sequence[Division]) -> bool:
+    """Whether the divisor of each rank is twice one of its numbers, as behind a half of squares."""
+    return all(
+        counted(each.divisor, [2 * k for k in known]) is not None
+        for known, each in zip(numbers, divisions, strict=True)
+    )
+
+
+def counts_rows(decided: Mapping[str, str]) -> bool:
+    """Whether ranks along some axes have decided that a number counts rows."""
+    return not {"own", "all", "added"}.isdisjoint(decided.values())
 
 
 def _may_be_other(k: float, divisions: Sequence[Division], sums: set[float], n: int) -> bool:
@@ -292,7 +371,7 @@ def sums_of(found: Sequence[Division] | Sequence[Evidence]) -> set[float]:
     counts = [each.counts for each in found if any(each.counts)] or [each.counts for each in found]
     if any(len(each) > _MOST_KINDS for each in counts):
         counts = []  # of many sums, as those of sequences, the numbers in order do not belong together
-    return (_sums(counts) | _sums([each.others[1:] for each in found])) - {0, len(found)}
+    return (_sums(_alike(counts)) | _sums([each.others[1:] for each in found])) - {0, len(found)}
 
 
 def added_by_all(found: Sequence[Division] | Sequence[Evidence]) -> set[float]:
@@ -301,7 +380,17 @@ def added_by_all(found: Sequence[Division] | Sequence[Evidence]) -> set[float]:
 
 
 def _sums(columns: Sequence[tuple[float, ...]]) -> set[float]:
-    return {sum(column) for column in zip(*columns, strict=True)} if len(set(map(len, columns))) == 1 else set()
+    return {sum(column) for column in _columns(columns)}
+
+
+def _alike(counts: Sequence[tuple[int, ...]]) -> Sequence[tuple[int, ...]]:
+    """The counts of the ranks; where some have more kinds than others, as of pairs, those of all elements."""
+    return [(max(each),) for each in counts] if len(set(map(len, counts))) > 1 and all(counts) else counts
+
+
+def _columns(counts: Sequence[tuple[float, ...]]) -> list[tuple[float, ...]]:
+    """The numbers of all ranks that belong together, if they have equally many."""
+    return list(zip(*counts, strict=True)) if len(set(map(len, counts))) == 1 else []
 
 
 def _squares(c: float) -> tuple[int, int]:

@@ -77,6 +77,8 @@ class Power(NamedTuple):
         Sums of the weights that elements were multiplied by: of a mask its ones. A later sum is over so many.
     added : int
         The number of values that were added to it: rows by a sum, or values by ``+``; 1 after a mean.
+    summands : int
+        The number of scalars that were added by ``+`` since the last sum or mean over rows, whatever they are sums of.
     shares : frozenset of float
         The numbers of this rank's rows, or sums of its weights, by which its elements are divided: a sum is a mean.
     extents : frozenset of int
@@ -102,6 +104,11 @@ class Power(NamedTuple):
         The terms that it consists of: the count by which each is divided (0: none), and its weight.
     unsure : frozenset of str
         The axes along which the powers of ranks may differ, as they have not compared them. See `walk`.
+    shifted_by_number : bool
+        Whether a plain number was added to it. Then a nonlinear function of it is right for the power 0 alone.
+    numbers : tuple of (float, Powers)
+        The plain factors of one value of all ranks that are no multiples of their number, with the powers that each has
+        added. If a product of them is 1, they are constants: see `without`.
     met : frozenset of int
         The places where rows of this rank have met each other, as in the statistics of a batch.
     has_unknown : bool
@@ -120,6 +127,7 @@ class Power(NamedTuple):
     counts: frozenset[float] = frozenset()
     weights: frozenset[float] = frozenset()
     added: int = 1
+    summands: int = 1
     shares: frozenset[float] = frozenset()
     extents: frozenset[int] = frozenset()
     totals: frozenset[float] = frozenset()
@@ -132,6 +140,8 @@ class Power(NamedTuple):
     divisions: tuple[int, ...] = ()
     terms: tuple[tuple[int, float], ...] = ((0, 1.0),)
     unsure: frozenset[str] = frozenset()
+    shifted_by_number: bool = False
+    numbers: tuple[tuple[float, Powers], ...] = ()
     met: frozenset[int] = frozenset()
     has_unknown: bool = False
     events: tuple[Event, ...] = ()
@@ -160,6 +170,13 @@ class Power(NamedTuple):
         own = self.own_mean
         return self if own is None else self._replace(own_mean=own._replace(rest=own.rest * by))
 
+    def without(self, added: Iterable[Powers]) -> Power:
+        """That of a value to which numbers have added no power after all, though all these were possible."""
+        value = self
+        for more in added:
+            value = value._replace(powers=_less(value.powers, more), base=_less(value.base, more))
+        return value
+
     @property
     def is_fault(self) -> bool:
         """Whether 0 is certainly not the power."""
@@ -185,6 +202,14 @@ class Fault(NamedTuple):
 def _without(powers: Powers, end: Callable[[frozenset[Fraction | int]], Fraction | int]) -> Powers:
     """The powers without the least or the largest, if there are others."""
     return powers if powers is None or len(powers) < 2 else powers - {end(powers)}
+
+
+def _less(powers: Powers, added: Powers) -> Powers:
+    """The powers to which `added` may have been added: all whose sums with it are among these."""
+    if powers is None or not added:
+        return powers
+    found = {y - min(added) for y in powers}
+    return frozenset([x for x in found if all(x + y in powers for y in added)]) or powers
 
 
 _MOST_EVENTS = 8

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from fractions import Fraction
-from itertools import chain
+from itertools import chain, combinations
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ import numpy as np
 from autograd.layouts.layout import C, D, I, Label, Mix, P, R, Shard, Sum, V
 
 from .dimensions import Dimensions
-from .numbers import counted, is_computed, is_multiple, of_number, own_count, whole_divisor
+from .numbers import COUNTS, counted, is_computed, is_multiple, of_number, own_count, whole_divisor
 from .powers import DATA, ZERO, Event, Fault, OwnMean, Power, Powers, is_zero, joint, plus, times
 from .uses import NORMALISED, Use, counts_of_sum, items_of, totals_of, unsure_of, weights_of
 
@@ -51,16 +51,29 @@ def _combined(use: Use) -> tuple[Powers, tuple[Fault, ...], int]:
     for letter in dict.fromkeys(use.letters.replace("S", "")):
         members = [i for i, each in enumerate(use.letters) if each == letter]
         if letter == "N" and use.op.name not in DEGREES:
-            found = ZERO if all(is_zero(_seen(use, i).powers) for i in members) else None
+            found = ZERO if all(_is_right(use, _seen(use, i)) for i in members) else None
             faults += _of_function(use, members)
         else:
             terms = _Terms(use, members)
             found, fault, times_ranks = terms.joined()
             once = max(once, use.place if times_ranks else -1)
             faults += (Fault("added", use.place, tuple(terms.on_tape)),) if fault else ()
-            found = times(found, DEGREES[use.op.name]) if letter == "N" else found
+            if letter == "N":
+                is_shifted = _may_be_right(found) and any(each.shifted_by_number for each in terms.on_tape)
+                found = ZERO if is_shifted else times(found, DEGREES[use.op.name])
         powers = plus(powers, found)
     return powers, faults, once
+
+
+def _is_right(use: Use, value: Power) -> bool:
+    """Whether 0 is the power of an operand of a nonlinear function, or is possible, and right alone."""
+    is_alone = use.op.name in _OF_RIGHT or value.shifted_by_number
+    return _may_be_right(value.powers) if is_alone else is_zero(value.powers)
+
+
+def _may_be_right(powers: Powers) -> bool:
+    """Whether 0 is among the powers of an argument: of any other power it is wrong, whatever follows."""
+    return powers is not None and 0 in powers
 
 
 def _of_function(use: Use, members: Sequence[int]) -> tuple[Fault, ...]:
@@ -155,21 +168,26 @@ def _result(use: Use, powers: Any, base: Powers, faults: tuple[Fault, ...], once
         counts, extents = counts_of_sum(dims, counts | {of.added}), extents.union(dims.extents)
         added, is_mean = dims.rows, not of.shares.isdisjoint(counts | of.weights | NORMALISED)
         powers = powers if is_mean else _of_sum(powers, of.parts and dims.is_complete)
-    totals = totals_of(use) or of.totals
+    totals, items, unsure = of.totals, of.items, of.unsure
+    if use.out is P:  # else there are no parts, which saves three calls
+        totals, items, unsure = totals_of(use) or totals, items | items_of(use), unsure | unsure_of(use)
     if dims.is_over_ranks:
+        base = powers if base is None else base
         totals |= {dims.elements} - {use.n}
         counts |= {k // use.n for k in totals if not k % use.n}
     is_own = varying or bool(dims.stacked) or dims.is_over_ranks
     value = Power(
-        powers=powers, base=base if varying or use.op.name in _OF_TERMS else None,
+        powers=powers, base=base if varying or dims.is_over_ranks or _is_of_each(use, given) else None,
         averaged=is_own and (of.averaged or is_mean), parts=is_own and of.parts,
         plain=of.plain or _meets_data(use), counts=counts, weights=weights, added=added,
         shares=_NONE if is_mean else shares, extents=extents,
-        totals=totals, items=of.items | items_of(use), stacked=dims.stacked,
+        summands=1 if dims.is_sum else of.summands if len(given) < 2 else _summands(use, given),
+        totals=totals, items=items, stacked=dims.stacked,
         whole=of.whole if use.op.name in _SAME_SHAPE else dims.whole,
-        travelled=_travelled(use, dims),
+        travelled=_travelled(use, dims) if len(given) > 1 or of.travelled or of.stacked else 0,
         own_mean=of.own_mean if _is_own_mean(use, dims.is_sum) else None, once=_once(use, once),
-        unsure=of.unsure | unsure_of(use),
+        unsure=unsure, shifted_by_number=_is_shifted(use, of.shifted_by_number, given),
+        numbers=_numbers(use, of) if of.numbers else (),
         divisions=of.divisions if varying else (), terms=_terms(use, given), met=of.met,
         has_unknown=_has_unknown(powers, of),
         events=of.events[-8:], faults=of.faults + faults,
@@ -185,6 +203,25 @@ def _travelled(use: Use, dims: Dimensions) -> int:
         level = max(level, 1)
     varying = [letter for i, letter in enumerate(use.letters) if use.inputs[i] is not None and use.labels[i] is V]
     return 2 if level and len(varying) > len(set(varying)) else level
+
+
+def _is_of_each(use: Use, given: Sequence[Power]) -> bool:
+    """Whether each element of a result is one of the operand, times a number, or a sum of such; none of a gather."""
+    return use.op.name in _OF_TERMS or (use.op.name == "getitem" and not any(each.stacked for each in given))
+
+
+def _is_shifted(use: Use, is_shifted: bool, given: Sequence[Power]) -> bool:
+    """Whether a plain number is a term of a result, of operands of which one has such a term or none."""
+    if not is_shifted and len(given) == 1 and use.op.name in ("add", "subtract"):
+        off = next((i for i, each in enumerate(use.inputs) if each is None), 0)
+        is_shifted = use.shapes[off] == () and use.labels[off] in _CONSTANT
+    return is_shifted and "N" not in use.letters
+
+
+def _numbers(use: Use, value: Power) -> tuple[tuple[float, Powers], ...]:
+    """The plain numbers in one operand that a linear operation passes on."""
+    letters = [letter for letter, each in zip(use.letters, use.inputs, strict=False) if each is not None]
+    return () if "N" in letters or use.out is V else value.numbers
 
 
 def _has_unknown(powers: Powers, of: Power) -> bool:
@@ -206,7 +243,9 @@ def _of_all(given: Sequence[Power]) -> Power:
         powers=None if None in [each.powers for each in given] else ZERO,
         averaged=True in [each.averaged for each in given], parts=True in [each.parts for each in given],
         plain=True in [each.plain for each in given], own_mean=next((x.own_mean for x in given if x.own_mean), None),
-        has_unknown=True in [each.has_unknown for each in given], counts=counts, weights=weights, shares=shares,
+        has_unknown=True in [each.has_unknown for each in given],
+        shifted_by_number=True in [each.shifted_by_number for each in given], counts=counts, weights=weights,
+        shares=shares,
         extents=extents, totals=totals, items=items, unsure=unsure, met=met, divisions=divisions, events=events,
         faults=faults,
     )  # fmt: skip
@@ -222,6 +261,13 @@ def _added(use: Use, given: Sequence[Power]) -> int:
     if use.op.name not in ("add", "subtract") or any(use.shapes):
         return max([each.added for each in given], default=1)
     return sum(each.added for each in given)
+
+
+def _summands(use: Use, given: Sequence[Power]) -> int:
+    """The number of scalars that were added by ``+``, whatever they are sums of."""
+    known = [each.summands for each in given] or [1]
+    is_sum = use.out is V and use.op.name in ("add", "subtract") and not any(use.shapes)
+    return sum(known) if is_sum else max(known)
 
 
 def _is_own_mean(use: Use, is_sum: bool) -> bool:
@@ -326,7 +372,7 @@ def _by_rows(use: Use, value: Power, label: Label | None) -> Power:
 def _by_count(use: Use, value: Power, c: float, sign: int, label: Label | None) -> Power:
     """A value by a number that was computed off the tape. It may count anything, where the ranks do not know."""
     found = _by_plain(use, value, c, sign, label)
-    is_known = use.decided in ("own", "all", "added") or (
+    is_known = use.decided in COUNTS or (
         label is not V and c != 0 and counted(abs(c) if sign < 0 else 1 / abs(c), value.totals) is not None
     )
     return found if is_known else found._replace(powers=None, base=None)
@@ -369,15 +415,26 @@ def _by_plain(use: Use, value: Power, c: float, sign: int, label: Label | None) 
 
 def _by_decided(use: Use, value: Power, c: float, sign: int, divisor: float) -> Power:
     """A Varying value times or by a plain number."""
-    if use.decided == "own":
-        own = own_count(divisor, (*value.counts, *value.weights, value.added))
+    if use.decided in ("own", "mean"):
+        own = own_count(divisor, (*value.counts, *value.weights, value.added, value.summands))
+        if use.is_of_others:  # the ranks along this axis have not decided yet: it may count their rows, too
+            value = value._replace(divisions=(*value.divisions, use.place))
+        if own is None and use.decided == "mean" and value.base is not None:
+            own = divisor
         if own is None:  # the elements are divided before they are summed
             return value._replace(shares=value.shares | {counted(divisor, (round(divisor),)) or divisor})
         return _averaged(use, value, own)
+    if use.decided == "share":
+        return _with_rows(value).partial()._replace(parts=True) if value.averaged else value.times(_PER_RANK)
+    if use.decided == "rows" and value.averaged:
+        return _with_rows(value)
     if use.decided in ("all", "added"):
-        if value.base is None and (use.decided == "added" or not value.averaged):  # likewise: no rows are missing then
-            value = value.times(frozenset((-1,)))._replace(shares=value.shares | NORMALISED)
-        return value.partial()._replace(parts=True, own_mean=_own_mean(value, divisor, use.n))
+        is_before = not value.counts or (value.base is None and (use.decided == "added" or not value.averaged))
+        if is_before:  # likewise: no rows are missing then
+            made = value.times(_PER_RANK)._replace(shares=value.shares | NORMALISED)
+        else:
+            made = value.partial()
+        return made._replace(parts=True, own_mean=_own_mean(value, divisor, use.n))
     value = value.divided(divisor)
     if use.decided == "constant":
         return value
@@ -389,6 +446,14 @@ def _by_decided(use: Use, value: Power, c: float, sign: int, divisor: float) -> 
     value = value._replace(divisions=(*value.divisions, use.place))
     more = frozenset((-1, 0, 1)) if use.decided == "open" else ZERO
     return value.times(times(powers | more, sign))
+
+
+def _with_rows(value: Power) -> Power:
+    """The sum over this rank's rows again, of their mean times their number."""
+    return value._replace(
+        powers=_of_sum(value.powers, False), base=value.powers, averaged=False, own_mean=None,
+        added=max((int(k) for k in value.counts), default=1),
+    )  # fmt: skip
 
 
 def _own_mean(value: Power, count: float, n: int) -> OwnMean:
@@ -403,15 +468,20 @@ def _own_mean(value: Power, count: float, n: int) -> OwnMean:
     return OwnMean(count, frozenset(own // k for k in known if 0 < k < own))
 
 
+_COUNTS = ("own", "mean", "all", "added")
+
+
 def _of_whole(use: Use, value: Power, c: float, sign: int, k: float) -> Power:
     """One value of all ranks times or by a plain number."""
     is_own = bool(k) and k in value.totals
     if is_own:
         value = value.divided(k) if value.own_mean else value._replace(own_mean=_own_mean(value, k, 1))
-    if use.decided in ("own", "all", "added"):  # along another axis: it counts rows, and not ranks
+    is_here = use.is_one or (use.is_counted_here and not _is_twice(k, value.counts))
+    is_counted = is_own and is_here and value.base is not None
+    if use.decided in _COUNTS and not is_counted:  # along another axis: it counts rows, and not ranks
         return value
     if is_own:
-        value = value.partial() if use.is_one and value.base is not None else value
+        value = value.partial() if is_counted else value
         return value._replace(base=None, totals=frozenset(), counts=frozenset(), items=frozenset())
     divisor = abs(c) if sign < 0 else 1 / abs(c)
     value = value.divided(divisor) if value.own_mean else value._replace(own_mean=_of_count(value, divisor))
@@ -420,10 +490,44 @@ def _of_whole(use: Use, value: Power, c: float, sign: int, k: float) -> Power:
     powers = of_number(c, use.n, False)
     if sign < 0 and is_computed(c):  # perhaps a sum of weights, or their mean over the ranks
         powers |= {-1, 1}
-    rows = value.counts | value.extents | {k // use.n for k in value.totals}
+    rows = value.counts | value.extents | {k // use.n for k in value.totals} | _rows_of_parts(use)
     if rows and not any(round(abs(c)) % count == 0 for count in rows if count > 1):
         powers -= {-1} if abs(c) > 1 else set()  # a number that is no multiple of a rank's rows does not count them
-    return value.times(times(powers, sign))
+    return _with_number(value, 1 / divisor, times(powers, sign), use.n)
+
+
+def _rows_of_parts(use: Use) -> frozenset[int]:
+    """The numbers of rows of a Shard that ranks have, the same on each, if they have agreed on that of all."""
+    extents = [int(label.extent) for label in use.labels if type(label) is Shard and label.extent]
+    return frozenset([k for extent in extents for k in (extent // use.n, -(-extent // use.n))])
+
+
+def _is_twice(k: float, counts: frozenset[float]) -> bool:
+    """Whether a number is twice a count of each rank, as behind a half of squares: then it may be that of no other."""
+    return counted(k, [2 * each for each in counts]) is not None
+
+
+def _with_number(value: Power, factor: float, powers: Powers, n: int) -> Power:
+    """A value times a plain factor. Factors whose product is 1 are constants, as the 2 in `2 * x / 2`.
+
+    One of them that counts the rows of a rank would need another that does, and they cancel. Not so where one may be
+    the number of ranks: `n * x / 2` on two ranks is n times a half of x.
+    """
+    made = value.times(powers)
+    if is_multiple(factor, n):
+        return made
+    known = value.numbers
+    for size in range(1, len(known) + 1):
+        for some in combinations(known, size):
+            if abs(math.prod([c for c, _ in some]) * factor - 1) < 1e-12:
+                left = list(known)
+                for each in some:
+                    left.remove(each)
+                return value.without([each for _, each in some])._replace(numbers=tuple(left))
+    return made._replace(numbers=(*known, (factor, powers))[-_MOST_NUMBERS:])
+
+
+_MOST_NUMBERS = 4
 
 
 def _of_count(value: Power, divisor: float) -> OwnMean | None:
@@ -458,11 +562,20 @@ def _quotient(use: Use) -> Power:
     value = of_operation(use)
     if value.parts and value.base is not None and value.powers == value.base and not off:
         return _averaged(use, value, 0)  # a ratio of sums over parts
+    if not off and use.out is V and _are_of_the_same(*use.inputs):
+        value = value._replace(powers=value.base)
     if not off and use.shapes[1] == () and use.out is not V:
         return value._replace(own_mean=_of_count(use.first, _scalar(use.arrays[1]) or 0.0))
     if off == [1] and _counts_each(use.arrays[1], use.first):
         return value.complete()._replace(averaged=True)
     return value if not off or off == [0] or _is_array(use, off) else value._replace(powers=None)
+
+
+def _are_of_the_same(one: Power | None, two: Power | None) -> bool:
+    """Whether two values are sums over the same elements: then both lack the rows of other ranks, or none does."""
+    if one is None or two is None or one.base is None or two.base is None:
+        return False
+    return bool(one.counts) and (one.counts, one.extents, one.added) == (two.counts, two.extents, two.added)
 
 
 def _counts_each(x: Any, value: Power) -> bool:
@@ -492,11 +605,13 @@ def _power(use: Use) -> Power:
     if base is None or exponent is not None or c is None:
         return value._replace(powers=ZERO if all(_seen(use, i).powers == ZERO for i in (0, 1)) else None)
     degree = Fraction(c).limit_denominator(64)
+    if degree != 1 and base.shifted_by_number and _may_be_right(value.powers):
+        return value._replace(powers=ZERO, base=None, once=-1, numbers=(), shifted_by_number=False)
     return _to_the(value, degree)
 
 
 def _to_the(value: Power, degree: Fraction | int) -> Power:
-    return value._replace(powers=times(value.powers, degree), base=times(value.base, degree), once=-1)
+    return value._replace(powers=times(value.powers, degree), base=times(value.base, degree), once=-1, numbers=())
 
 
 # -- reductions --------------------------------------------------------------------------------------------------------
@@ -507,7 +622,7 @@ def _mean(use: Use) -> Power:
     value = of_operation(use)
     rows = [d for d in axes if d not in state.whole]
     if any(d in state.stacked for d in axes):
-        return value._replace(averaged=False, parts=False, stacked=frozenset())
+        return value._replace(base=state.base, averaged=False, parts=False, stacked=frozenset())
     if use.out is not V or not rows:
         return value
     count = math.prod(int(shape[d]) for d in axes)
@@ -568,6 +683,13 @@ SENSITIVE = frozenset((
 """Nonlinear functions that show the scale of their argument: no factor behind one makes up for a factor before it. The
 rest are those of `DEGREES`, those whose gradient has the scale of 0 whatever that of the argument, as log and a
 normalisation have, and those of several operands, of which one may be a weight."""
+
+
+_OF_RIGHT = SENSITIVE | {
+    "layer_norm", "rms_norm", "normalize", "linear_gelu", "linear_gelu_tanh", "linear_silu", "log_expit", "ndtr",
+    "log_ndtr", "logit", "sinc",
+}
+"""Functions whose result has the power 0 in a right program, whatever the powers that are possible for the argument."""
 
 
 # -- collectives -------------------------------------------------------------------------------------------------------

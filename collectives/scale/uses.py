@@ -37,6 +37,9 @@ class Use(NamedTuple):
     axis : the axis
     decided : what the ranks have decided that a plain number counts
     is_one : whether the result is one value of all ranks, along all axes
+    is_of_others : whether the ranks along other axes have decided that a plain number counts their rows
+    is_counted_here : whether the ranks have decided that a plain number counts no rows of other ranks, along all axes
+        on which the result is not one value of all
     """
 
     op: Any
@@ -55,6 +58,8 @@ class Use(NamedTuple):
     axis: str
     decided: str
     is_one: bool = True
+    is_of_others: bool = False
+    is_counted_here: bool = False
 
     @property
     def first(self) -> Power:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -37,7 +37,7 @@ from autograd.engine.recording import (
 from autograd.engine.state import state
 from autograd.layouts.layout import C, Grid, Label, Layout, Shard, V
 
-from .numbers import Division, Evidence, is_weight, whole_divisor
+from .numbers import Division, Evidence, counts_rows, is_weight, whole_divisor
 from .powers import DATA, UNKNOWN, Power
 from .rules import COLLECTIVES, OPERATIONS, is_open, of_operation
 from .sums import Sum
@@ -114,14 +114,17 @@ class Walk:
         The examined sums over ranks, by the place of their result.
     count : int
         The number of sums over ranks on the tape so far.
+    gathers : int
+        The number of gathers.
     """
 
     def __init__(self, recording: Recording, grid: Grid):
-        self.grid, self.sums, self.count = grid, dict[int, Sum](), 0
+        self.grid, self.sums, self.count, self.gathers = grid, dict[int, Sum](), 0, 0
         self._runs = [_Run(recording, 0)]  # that of the tape, and those of checkpointed functions on it
         self._bases = {id(recording): 0}  # of those that are not over, by the id of the recording
         self._others: dict[int, Walk] = {}  # of the tapes from which values are imported; they live as long as this one
         self._decided: dict[int, dict[str, str]] = {}  # of a place, along each axis
+        self._readings: dict[int, list[dict[str, str]]] = {}  # other decisions, of a number that may be two counts
         self._agreed = set[int]()  # the places of sums before which all ranks had the same powers
         self._counted: dict[int, tuple[frozenset[float], frozenset[float], frozenset[int]]] = {}
         self._unknown = (UNKNOWN,) * len(grid.names)
@@ -167,6 +170,28 @@ class Walk:
         """Keep what the ranks along some axes have decided about the number at a place."""
         self._decided[place] = {**self._decided.get(place, {}), **dict.fromkeys(axes, decided)}
         self._forget(place)
+
+    def decided(self, place: int) -> dict[str, str]:
+        """The decisions about the number at a place, along each axis."""
+        return self._decided.get(place, {})
+
+    def read(self, place: int, decided: dict[str, str]) -> None:
+        """Keep other decisions about the number at a place, which are as likely as the first."""
+        self._readings.setdefault(place, []).append(decided)
+
+    def readings(self, place: int) -> Iterator[tuple[Power, ...]]:
+        """The powers of the value at a place, for each way to read the numbers that may be two counts."""
+        yield self.at(place)
+        others = [{at: decided} for at, all_of in self._readings.items() for decided in all_of]
+        if len(self._readings) > 1:
+            others.insert(0, {at: all_of[0] for at, all_of in self._readings.items()})
+        first = self._decided
+        for other in others[:_MOST_READINGS]:
+            self._decided = first | other
+            self._forget(min(other))
+            yield self.at(place)
+            self._decided = first
+            self._forget(min(other))
 
     def agree(self, place: int) -> None:
         """Keep that all ranks had the same powers before the sum over ranks at a place."""
@@ -221,7 +246,11 @@ class Walk:
                 before = [powers[k] for k in along]
             is_round = op_of(self.node(at)).name == "multiply" and is_weight(whole_divisor(divisor))
             counts, extents = _numbers(before, "counts"), _numbers(before, "extents")
-            found.append((at, Division(divisor, counts, extents, _others(before), is_round)))
+            later = _numbers([powers[k] for k in along], "counts")
+            found.append((at, Division(
+                divisor, counts, extents, _others(before), is_round, max([each.summands for each in before]),
+                later if later != counts and any(at < each <= place for each in self._counted) else (),
+            )))  # fmt: skip
         return found
 
     def number(self, at: int) -> Any:
@@ -284,6 +313,11 @@ class Walk:
             rule(given[k], layout.labels[k], out.labels[k], at, call) if axis in call.axes else given[k]
             for k, axis in enumerate(self.grid.names)
         ]
+        if name in _GATHERS and {*(call.extents or ())} == {1}:  # one value of each rank: no rows along other axes
+            found = [
+                each if axis in call.axes else each._replace(whole=each.whole | {call.dim})
+                for axis, each in zip(self.grid.names, found, strict=True)
+            ]
         made_one = {
             axis for k, axis in enumerate(self.grid.names)
             if axis in call.axes and layout.labels[k] is V and out.labels[k] is not V and self.grid.sizes[k] > 1
@@ -295,7 +329,10 @@ class Walk:
             totals, counts, extents = self._counted[at]
             found = [
                 each._replace(totals=totals | each.totals, counts=counts, extents=extents) if axis in call.axes
-                else each._replace(counts=totals or each.counts, added=1 if totals else each.added)
+                else each._replace(
+                    counts=(totals | each.counts if name in _GATHERS else totals) or each.counts,  # perhaps their mean
+                    added=1 if totals else each.added,
+                )
                 if out.labels[k] is V
                 else each._replace(totals=totals or each.totals)
                 for k, (axis, each) in enumerate(zip(self.grid.names, found, strict=True))
@@ -314,6 +351,12 @@ class Walk:
         extents = _extents(signature.layouts[0], signature.shapes[0]) if signature.shapes else ()
         rule, found = OPERATIONS.get(op.name, of_operation), []
         plain = _plain_scalars(arrays_of(node)) if op.name in ("multiply", "divide") else ()
+        decided = self._decided.get(at)
+        is_here = decided is not None and all(
+            decided.get(axis) in _COUNT_NO_OTHERS
+            for x, axis in zip(out.labels, self.grid.names, strict=True) if x is V
+        )  # fmt: skip
+        is_one = V not in out.labels
         for k, axis in enumerate(self.grid.names):
             labels: tuple[Label | None, ...] = tuple([
                 C if i in plain else layout.labels[k] for i, layout in enumerate(signature.layouts)
@@ -321,7 +364,8 @@ class Walk:
             inputs = tuple([None if each is None else each[k] for each in given])
             found.append(rule(Use(
                 op, at, letters, inputs, labels, out.labels[k], signature.shapes, extents, maps, arrays_of(node),
-                options, self.grid.sizes[k], number, axis, _along(self._decided.get(at), axis), V not in out.labels,
+                options, self.grid.sizes[k], number, axis, "" if decided is None else _along(decided, axis), is_one,
+                decided is not None and axis not in decided, is_here,
             )))  # fmt: skip
         return tuple(found)
 
@@ -373,15 +417,13 @@ def _others(powers: Sequence[Power]) -> tuple[float, ...]:
     return (max([each.added for each in powers], default=1), *(weights if len(weights) <= _MOST_WEIGHTS else ()))
 
 
-def _along(decided: dict[str, str] | None, axis: str) -> str:
+def _along(decided: dict[str, str], axis: str) -> str:
     """Return the decision about a number along an axis, perhaps by the ranks along others.
 
     The number of all rows along another axis is that of the rows that this axis does not divide: their mean.
     """
-    if not decided:
-        return ""
     known = decided.get(axis)
-    return ("own" if {"own", "all", "added"} & {*decided.values()} else "") if known is None else known
+    return ("mean" if counts_rows(decided) else "") if known is None else known
 
 
 def _plain_scalars(arrays: Sequence[Any]) -> list[int]:
@@ -399,6 +441,9 @@ def _extents(layout: Layout, shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(whole)
 
 
+_COUNT_NO_OTHERS = ("own", "mean", "constant", "ranks", "root")  # no rows of other ranks along the axis of the decision
+_MOST_READINGS = 8
+_GATHERS = ("all_gather", "gather")
 _MOST_WEIGHTS = 16
 _SPAN = 1 << 40  # of the places of one run
 _STEPS: dict[str, Any] = {

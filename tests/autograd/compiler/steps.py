@@ -177,8 +177,28 @@ class Averages(Step):
         return loss, before, ag.tensor(self.norm.running_mean).reshape(2, 4) * 2.0
 
 
+class Sums(Step):
+    """A call that stays one of Python between others that read and write memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        random = numpy.random.default_rng(7)
+        self.parameters = [ag.Parameter(random.standard_normal((4, 5)).astype("float32"))]
+        self.optimizer = optim.SGD(self.parameters, 0.01)
+
+    def __call__(self, x: Any, y: Any) -> Any:
+        self.optimizer.zero_grad()
+        with ag.Tape() as tape:
+            h = np.tanh(ag.tensor(x) @ self.parameters[0] + 1)
+            loss = (np.cumsum(h * 2, 1) * h).mean()
+        tape.backward(loss)
+        self.optimizer.step()
+        return loss
+
+
 STEPS: dict[str, Callable[[], Step]] = {
-    x.__name__.lower(): x for x in (Momentum, Moments, Hyperparameters, Leaves, Velocities, Reduced, Labels, Averages)
+    x.__name__.lower(): x
+    for x in (Momentum, Moments, Hyperparameters, Leaves, Velocities, Reduced, Labels, Averages, Sums)
 }
 
 

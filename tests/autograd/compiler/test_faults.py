@@ -275,7 +275,7 @@ def _repeated_indices_do_not_add_up(patch: Patch) -> None:
     )
 
 
-@fault("reduced: a decision on data")
+@fault("sums: a value that has no place in memory")
 def _python_reads_nothing(patch: Patch) -> None:
     wrapped(patch, plan, "reads_of", lambda own: lambda node: node.reads)
 

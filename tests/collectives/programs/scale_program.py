@@ -15,6 +15,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 import collectives as cc
 from autograd.errors import ScaleError, ScaleWarning
 from tests.collectives.scale import meshes, programs
+from tests.collectives.scale.written_programs import counts
 
 Program = Callable[[cc.Mesh], Any]
 
@@ -47,6 +48,11 @@ for name, row in meshes.ROWS.items():
     if numpy.prod(list(axes.values())) == n:
         right += [(name, row.program(how), axes) for how in row.right]
         wrong += [(name, row.program(each.how), axes, each.says) for each in row.wrong]
+for name, written in counts.PROGRAMS.items():  # of counts that the ranks exchange, before sums and gathers
+    axes = {axis: int(size) for axis, size in written.axes(n).items()}
+    if n in written.ranks and numpy.prod(list(axes.values())) == n and not written.reason(n):
+        right += [(name, written.run, axes)] * written.is_right
+        wrong += [(name, written.run, axes, ())] * (not written.is_right)
 for name, program, axes in right:
     text = refusal(program, axes)
     assert not on_all_ranks(text), f"{name}: {text}"

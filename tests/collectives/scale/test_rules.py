@@ -93,6 +93,31 @@ def test_a_function_of_a_wrong_value_is_told(f: Any) -> None:
     of_a_mean(3, lambda y, n: f(y * int(n)))  # meant
 
 
+def test_numbers_whose_product_is_one_are_constants() -> None:
+    for wrong in (lambda y, n: 2 * (n * y) / 2, lambda y, n: 6 * y * n / 2 / 3, lambda y, n: 0.7 * (n * y) / 0.7):
+        with pytest.raises(ScaleError, match="4 times too large"):
+            of_a_mean(4, wrong)
+    of_a_mean(4, lambda y, n: 2 * y / 2)
+    of_a_mean(2, lambda y, n: n * (2 * y) / 2)  # 2 may be the number of ranks, once
+
+
+def test_a_power_without_those_of_a_number() -> None:
+    q = Power(frozenset((1,)), base=frozenset((0, 1)))
+    for added in (frozenset((0, -1)), frozenset((0, 1, 2)), ZERO):
+        assert q.times(added).without([added]) == q
+    assert UNKNOWN.without([ZERO]) == UNKNOWN
+
+
+def test_a_function_is_right_for_one_power() -> None:
+    """Of an argument that may be wrong by a number, as a half on two ranks may be one over them."""
+    for f in (np.tanh, lambda x: np.maximum(1 - x, 0.0), lambda x: np.sqrt(1 + x**2)):
+        for wrong in (lambda y, n, f=f: f(0.5 * y) / n, lambda y, n, f=f: n * f(y / 2)):
+            with pytest.raises(ScaleError, match="2 times too"):
+                of_a_mean(2, wrong)
+        of_a_mean(2, lambda y, n, f=f: f(0.5 * y))
+        of_a_mean(2, lambda y, n, f=f: f(0.5 * (n * y)))  # 0.5 is one over their number
+
+
 def test_a_logarithm_hides_a_factor() -> None:
     of_a_mean(3, lambda y, n: np.log(y * n))
     of_a_mean(3, lambda y, n: np.log(y / n))

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from ...tables import each
 from .written_programs import PROGRAMS
 from .written_programs.harness import Program, difference, outcome
-from .written_programs.missed import MISSED
 
 Case = tuple[str, int]
 ALL: list[Case] = [(name, n) for name, row in PROGRAMS.items() for n in row.ranks]
-KNOWN: list[Case] = [(name, n) for name, n in ALL if n not in MISSED.get(name, ("", ()))[1]]
 # one number of ranks for each program, in turn; of those that come from crossings every second one
 CROSSED = ("operands", "coincidences")
 SOME = {
@@ -44,25 +40,15 @@ def prove(row: Program, n: int) -> None:
         assert told != []
 
 
-@each([case for case in KNOWN if case in SOME], subject)
+@each([case for case in ALL if case in SOME], subject)
 def test_programs(case: Case) -> None:
     prove(PROGRAMS[case[0]], case[1])
 
 
 @pytest.mark.slow
-@each([case for case in KNOWN if case not in SOME], subject)
+@each([case for case in ALL if case not in SOME], subject)
 def test_all_numbers_of_ranks(case: Case) -> None:
     prove(PROGRAMS[case[0]], case[1])
-
-
-def missed(name: str, n: int, why: str) -> Any:
-    marks = [pytest.mark.xfail(strict=True, reason=why)] + [pytest.mark.slow] * ((name, n) not in SOME)
-    return pytest.param(name, n, marks=marks, id=f"{name}, {n}")
-
-
-@pytest.mark.parametrize(("name", "n"), [missed(name, n, why) for name, (why, ranks) in MISSED.items() for n in ranks])
-def test_what_is_missed(name: str, n: int) -> None:
-    prove(PROGRAMS[name], n)
 
 
 def test_there_are_as_many_right_ones_as_wrong_ones() -> None:

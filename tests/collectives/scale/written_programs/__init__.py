@@ -10,7 +10,7 @@ __all__ = ["PROGRAMS", "SUBJECTS"]
 
 SUBJECTS = (
     "operands", "masks", "penalties", "reinforcement", "axes", "microbatches", "models", "coincidences", "layers",
-    "ports",
+    "ports", "counts",
 )  # fmt: skip
 PROGRAMS: dict[str, Program] = {
     f"{subject}: {name}": row

@@ -107,6 +107,10 @@ def s_rows(p: Any, n: int) -> Any:
     return ((X @ p["w"] - Y) ** 2).mean()
 
 
+def half(serial: Callable[[Any, int], Any]) -> Callable[[Any, int], Any]:
+    return lambda p, n: 0.5 * serial(p, n)
+
+
 CP, CP2, TPN, TP2 = equal("cp"), two("cp"), equal("tp"), two("tp")
 
 PROGRAMS: dict[str, Program] = {}
@@ -134,10 +138,18 @@ for _name, _axes, _ranks in (("dp = cp", CP, (2, 3)), ("cp of 2", CP2, (3, 4))):
         f"{_name}: rows over both, mean of sums by all times both sizes": right(
             lambda e: mean(e.size * (e.mesh.axis("cp").size * hierarchy(e).sum() / 60), BOTH), s_rows, axes=_axes,
             ranks=_ranks),
+        f"{_name}: half of squares by twice own tokens, mean over both": right(
+            lambda e: mean(mean(parts(e).sum(), "cp") / (2 * parts(e).size)), half(s_tokens), axes=_axes,
+            ranks=tuple(r for r in _ranks if _name == "cp of 2" or r == 2)),
+        f"{_name}: half of squares by twice the rows of each of dp, mean over dp": right(
+            lambda e: mean(total(hierarchy(e).sum() / (2 * (60 // e.n)), "cp"), "dp"), half(s_rows), axes=_axes,
+            ranks=(2, 3) if _name == "dp = cp" else (3,)),
         f"{_name}: sum over cp by own tokens, sum over dp": wrong(
             lambda e: total(total(parts(e).sum(), "cp") / tokens(e)), s_tokens, axes=_axes, ranks=_ranks),
         f"{_name}: mean over cp by own tokens, mean over dp": wrong(
-            lambda e: mean(mean(parts(e).sum(), "cp") / tokens(e)), s_tokens, axes=_axes, ranks=_ranks),
+            lambda e: mean(mean(parts(e).sum(), "cp") / tokens(e)), s_tokens, axes=_axes, ranks=_ranks,
+            reading=Reading("half of the squares: the tokens of two ranks are twice those of each", half(s_tokens),
+                            (2,) if _name == "dp = cp" else (3, 4))),
         f"{_name}: sum over cp of means, mean over dp": wrong(
             lambda e: mean(total(parts(e).mean(), "cp")), s_tokens, axes=_axes, ranks=_ranks),
         f"{_name}: sum over both of means": wrong(
@@ -165,7 +177,9 @@ for _name, _axes, _ranks in (("dp = cp", CP, (2, 3)), ("cp of 2", CP2, (3, 4))):
         f"{_name}: rows over both, mean inside, sum outside": wrong(
             lambda e: total(mean(hierarchy(e).mean(), "cp"), "dp"), s_rows, axes=_axes, ranks=_ranks),
         f"{_name}: rows over both, all by 60, mean outside": wrong(
-            lambda e: mean(total(hierarchy(e).sum() / 60, "cp"), "dp"), s_rows, axes=_axes, ranks=_ranks),
+            lambda e: mean(total(hierarchy(e).sum() / 60, "cp"), "dp"), s_rows, axes=_axes, ranks=_ranks,
+            reading=Reading("half of the squares: all rows are twice those of each of two ranks of dp", half(s_rows),
+                            (2,) if _name == "dp = cp" else ())),
     }
 for _name, _axes, _ranks in (("dp = tp", TPN, (2, 3)), ("tp of 2", TP2, (3, 4))):
     PROGRAMS |= {

@@ -45,6 +45,11 @@ TIMES: dict[str, Form] = {
     "math.prod([c, x])": lambda x, c: math.prod([c, x]),
     "(c * 1.0) * x": lambda x, c: (c * 1.0) * x,
     "c * 2 * x / 2": lambda x, c: c * 2 * x / 2,
+    "2 * (c * x) / 2": lambda x, c: 2 * (c * x) / 2,
+    "c * 3 * x / 3": lambda x, c: c * 3 * x / 3,
+    "c * 2 * x * 0.5": lambda x, c: c * 2 * x * 0.5,
+    "c * 6 * x / 3 / 2": lambda x, c: c * 6 * x / 3 / 2,
+    "c * (x * 0.7) / 0.7": lambda x, c: c * (x * 0.7) / 0.7,
     "c**2 * x / c": lambda x, c: c**2 * x / c,
     "c**0.5 * (c**0.5 * x)": lambda x, c: c**0.5 * (c**0.5 * x),
     "x / (1 / c)": lambda x, c: x / (1 / c),
@@ -70,6 +75,8 @@ BY: dict[str, Form] = {
     "c**-1.0 * x": lambda x, c: c**-1.0 * x,
     "pow(c, -1) * x": lambda x, c: pow(c, -1) * x,
     "(2 / c) * (0.5 * x)": lambda x, c: (2 / c) * (0.5 * x),
+    "2 * x / c / 2": lambda x, c: 2 * x / c / 2,
+    "3 * x / (3 * c)": lambda x, c: 3 * x / (3 * c),
     "x / c**2 * c": lambda x, c: x / c**2 * c,
     "x / c**0.5 / c**0.5": lambda x, c: x / c**0.5 / c**0.5,
     "x / (c / 1)": lambda x, c: x / (c / 1),
@@ -158,17 +165,26 @@ def weighted(power: int) -> Callable[[Any, int], Any]:
     return lambda p, n: n**power * serial(p, n)
 
 
-OF_SIZES = ("(2 / c) * (0.5 * x)", "x / c**2 * c", "x / c**0.5 / c**0.5")  # of a plain number they are constants
-# On two ranks a factor of 2 may be their number, so that one of size beside it is a weight.
-OF_TWO: dict[str, float] = {"c * 2 * x / 2": 2.0, "(2 / c) * (0.5 * x)": 0.5}
+# of a plain number they are constants
+OF_SIZES = ("(2 / c) * (0.5 * x)", "2 * x / c / 2", "3 * x / (3 * c)", "x / c**2 * c", "x / c**0.5 / c**0.5")
+# On two ranks a factor of 2 may be their number, so that one of size beside it is a weight; 3 on three ranks likewise.
+OF_NUMBERS: dict[str, tuple[int, tuple[int, ...]]] = {
+    "c * 2 * x / 2": (1, (2,)), "2 * (c * x) / 2": (1, (2,)), "c * 2 * x * 0.5": (1, (2,)), "c * 3 * x / 3": (1, (3,)),
+    "c * 6 * x / 3 / 2": (1, (2, 3)), "(2 / c) * (0.5 * x)": (-1, (2,)), "2 * x / c / 2": (-1, (2,)),
+    "3 * x / (3 * c)": (-1, (3,)),
+}  # fmt: skip
 
 
-def reading_of_two(text: str, site: str) -> Reading | None:
-    if text not in OF_TWO or site == "a Shard's residuals":
+def reading_of_numbers(text: str, site: str) -> Reading | None:
+    if text not in OF_NUMBERS or site == "a Shard's residuals":
         return None
-    c = OF_TWO[text]
-    of = (lambda p, n: serial(p, n) + c * penalty(p["w"])) if "penalty" in site else lambda p, n: c * serial(p, n)
-    return Reading("2 is the number of ranks, and their number a weight", of, (2,))
+    power, at = OF_NUMBERS[text]
+
+    def of(p: Any, n: int) -> Any:
+        c = float(n) ** power
+        return serial(p, n) + c * penalty(p["w"]) if "penalty" in site else c * serial(p, n)
+
+    return Reading("a number is that of the ranks, and their number a weight", of, at)
 
 
 PROGRAMS: dict[str, Program] = {}
@@ -180,7 +196,7 @@ for forms, wrongs, rights in ((TIMES, WRONG_TIMES, RIGHT_TIMES), (BY, WRONG_BY, 
                     continue
                 PROGRAMS[f"{text}, x = {site}" + (", right" if make is right else "")] = make(
                     lambda e, of=of, form=form: of(e, form), s,
-                    reading=reading_of_two(text, site) if make is wrong else None)
+                    reading=reading_of_numbers(text, site) if make is wrong else None)
 for forms, power, rights in ((PLAIN_TIMES, 1, RIGHT_TIMES), (PLAIN_BY, -1, RIGHT_BY)):
     for text, form in forms.items():
         for site in ("a Shard's mean", "a mean over the ranks"):

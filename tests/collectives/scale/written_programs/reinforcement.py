@@ -227,7 +227,7 @@ PROGRAMS: dict[str, Program] = {
     "REINFORCE, means of own steps, averaged": wrong(lambda e: mean(reinforce(own(e)).mean()), s(reinforce)),
     "one by one, by own episodes": wrong(
         lambda e: total(one_by_one(e, lambda x, episodes, steps: x / episodes)), s(of_returns),
-        reading=STEPS_OF_EACH._replace(at=(2, 4))),
+        reading=STEPS_OF_EACH),
     "one by one, by own steps": wrong(
         lambda e: total(one_by_one(e, lambda x, episodes, steps: x / steps)),
         lambda p, n: of_returns(every(p)).sum() / STEPS),
