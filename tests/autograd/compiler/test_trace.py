@@ -98,7 +98,7 @@ SAME: dict[str, Callable[..., Any]] = {
     "place of all": lambda x, y: x.argmax(),
     "sum of rows": lambda x, y: x.sum(1, keepdims=True),
     "max": lambda x, y: x.max(0),
-    "argmax": lambda x, y: x.argmax(1),
+    "argmax of rows": lambda x, y: x.argmax(1),
     "argmin of all": lambda x, y: np.argmin(x),
     "min": lambda x, y: np.min(x, 1),
     "prod": lambda x, y: x.prod(0),
