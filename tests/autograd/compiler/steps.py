@@ -205,7 +205,7 @@ STEPS: dict[str, Callable[[], Step]] = {
 def run(name: str, captures: bool) -> tuple[Any, list[str]]:
     """What calls of a step leave, and why there are no programs."""
     step = STEPS[name]()
-    call = ag.capture(step.__call__) if captures else step.__call__
+    call: Any = ag.capture(step.__call__) if captures else step.__call__
     kept, found, whys = [], [], []
     for i in range(CALLS):
         step.between(i)

@@ -15,6 +15,7 @@ from autograd.compiler.numbers import Number
 from autograd.compiler.plan import Plan
 from autograd.compiler.program import Departed, Memory, Program
 from autograd.compiler.trace import Trace, Traced
+from autograd.engine.tensor import Tensor
 from autograd.transforms import tracing
 from autograd.transforms.tracing import TracedRun, TracedStep
 
@@ -351,12 +352,16 @@ def _state_is_a_copy(patch: Patch) -> None:
 @fault("momentum: flight")
 def _numbers_are_those_of_the_first_run(patch: Patch) -> None:
     done: set[int] = set()
-    wrapped(
-        patch,
-        program._Numbers,
-        "__call__",
-        lambda own: lambda self, frame: None if id(self) in done else done.add(id(self)) or own(self, frame),
-    )
+
+    def evaluate(own: Any) -> Any:
+        def make(self: Any, frame: Any) -> None:
+            if id(self) not in done:
+                done.add(id(self))
+                own(self, frame)
+
+        return make
+
+    wrapped(patch, program._Numbers, "__call__", evaluate)
 
 
 @fault("decision: is another one")
@@ -574,7 +579,7 @@ def _results_are_not_copied(patch: Patch) -> None:
         if x.__class__ is not Operand:
             return own(self, result)
         read = self.program.memory.reader(x)
-        return read if layout == "" else lambda frame: tracing.Tensor(read(frame), layout, None, node)
+        return read if layout == "" else lambda frame: Tensor(read(frame), layout, None, node)
 
     own = TracedRun._reader
     patch.setattr(TracedRun, "_reader", reader)
