@@ -70,6 +70,8 @@ def proved_run(
             return (None, why) if why else (made, "")
     except Refused as error:
         return None, str(error)
+    except Exception as error:  # the step has run: a fault in the program leaves the rows
+        return None, f"{type(error).__name__}: {error}"
     finally:
         after.give_back()
 

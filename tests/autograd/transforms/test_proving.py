@@ -220,3 +220,17 @@ def test_an_argument_that_the_step_writes_to_is_read_at_its_time() -> None:
         return [bits(do(x)) for x in given], bits(p)
 
     assert run(captures=True) == run(captures=False)
+
+
+def test_an_error_in_the_program_leaves_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(self: Program, frame: Any) -> None:
+        raise ValueError("of the program")
+
+    monkeypatch.setattr(Program, "run", fail)
+    model = network()
+    predict = ag.capture(lambda x: model(ag.tensor(x)))
+    xs = batches(8)
+    assert [bits(predict(x)) for x in xs] == [bits(model(ag.tensor(x))) for x in xs]
+    assert predict.replays == 4
+    assert predict._last is not None
+    assert predict._last.why == "ValueError: of the program"  # type: ignore[union-attr]
