@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from .nodes import Buffer, Operand, Refused, extent
+from .trace import owner_of
 
 __all__ = ["Departed", "Frame", "Memory", "part_of"]
 
@@ -102,6 +103,10 @@ class Memory:
                 raise Refused(f"a {buffer.kind} that moves")
             self._whole[id(buffer)] = found
         return found
+
+    def has(self, x: Any) -> bool:
+        """Whether an array lies in the arena, whose values other groups may replace."""
+        return self.arena is not None and owner_of(x) is owner_of(self.arena)
 
     def address(self, x: Operand) -> int:
         whole, start = self.whole(x.buffer)

@@ -257,33 +257,28 @@ class Plan:
                 if x.__class__ is Operand and x.buffer.kind == "temporary":
                     first.setdefault(id(x.buffer), i)
                     buffers[id(x.buffer)] = x.buffer
-        free: list[tuple[int, int]] = [(0, 1 << 62)]  # starts and sizes, in order
-        used: list[tuple[int, int, int]] = []  # last group, start, size
-        end = 0
-        for key in sorted(buffers, key=first.__getitem__):
-            now = first[key]
-            for each in [x for x in used if x[0] < now]:
-                used.remove(each)
-                free = _joined(free, each[1], each[2])
-            size = -(-max(buffers[key].size, 1) // _ALIGNED) * _ALIGNED
-            place = min((k for k, (_, n) in enumerate(free) if n >= size), key=lambda k: free[k][1])
-            start, n = free[place]
-            free[place : place + 1] = [(start + size, n - size)] if n > size else []
+        placed: list[tuple[int, int, int, int]] = []  # start, end, first and last group
+        size = 0
+        for key in sorted(buffers, key=lambda key: (-buffers[key].size, first[key])):
+            start, n = _place_for(buffers[key].size, first[key], last[key], placed)
             buffers[key].start = start
-            used.append((last[key], start, size))
-            end = max(end, start + size)
-        return end
+            placed.append((start, start + n, first[key], last[key]))
+            size = max(size, start + n)
+        return size
 
 
-def _joined(free: list[tuple[int, int]], start: int, size: int) -> list[tuple[int, int]]:
-    """The free parts of memory with one more."""
-    found: list[tuple[int, int]] = []
-    for each in sorted([*free, (start, size)]):
-        if found and sum(found[-1]) == each[0]:
-            found[-1] = found[-1][0], found[-1][1] + each[1]
-        else:
-            found.append(each)
-    return found
+def _place_for(size: int, first: int, last: int, placed: Sequence[tuple[int, int, int, int]]) -> tuple[int, int]:
+    """The start of the smallest part of memory that nothing else uses from one group to another, and its size.
+
+    Large values come first, so that no small one lies in the middle of a place for them.
+    """
+    n = -(-max(size, 1) // _ALIGNED) * _ALIGNED
+    start, best, least = 0, -1, 1 << 62
+    for low, high in sorted((low, high) for low, high, begin, end in placed if begin <= last and first <= end):
+        if n <= low - start < least:
+            best, least = start, low - start
+        start = max(start, high)
+    return (start if best < 0 else best), n
 
 
 class _Writer:
