@@ -61,6 +61,8 @@ class Program:
         self.nodes = _with_numbers(nodes)
         self.steps: list[Callable[[Frame], Any]] = []
         self.tables = 0
+        self.late: list[Node] = []  # those that may fail when something has changed
+        self.redo: dict[int, Callable[[Frame], Any]] = {}  # by row, a call of it by Python, which raises its error
         self._build(kept)
 
     def _build(self, kept: Sequence[Operand]) -> None:
@@ -74,12 +76,12 @@ class Program:
         self.why: list[str] = []
         first_write = next((i for i, group in enumerate(groups) if _writes_state(group)), len(groups))
         self._first_change: int | None = None  # the first step that changes something
-        if any(node.kind == "guard" for group in groups[first_write:] for node in group.nodes):
-            raise Refused("a decision on data after something has changed")
+        self.late = [node for group in groups[first_write:] for node in group.nodes if _can_fail(node)]
         if not self.is_compiled:
             self._as_calls(first_write)
             return
         table, is_before = Table(), True
+        self._rows: list[Group] = []  # of the table
         for i, group in enumerate(groups):
             if i == first_write:
                 if table.rows:
@@ -87,6 +89,8 @@ class Program:
                     table, is_before = Table(), False
                 self._first_change = len(self.steps)
             is_before = is_before and i < first_write
+            if not is_before and any(node.kind == "guard" for node in group.nodes):
+                raise Refused("a decision on data after something has changed")
             try:
                 self._add(table, group)
             except (Unsupported, Refused) as error:
@@ -137,8 +141,19 @@ class Program:
             groups = [group for group in self.plan.groups if group.is_loop and group.loop in whys]
             self.plan.without_loops({group: whys[group.loop] for group in groups if group.loop is not None})
 
+    def _fail(self, group: Group, frame: Frame) -> None:
+        """Raise the error of a group that has found values which it cannot take, when something has changed."""
+        for node in group.nodes:
+            if _can_fail(node) and node.row in self.redo:
+                self.redo[node.row](frame)
+        raise CaptureError(_CHANGED)
+
     def _add(self, table: Table, group: Group) -> None:
         """Add the row of a group to a table."""
+        self._add_row(table, group)
+        self._rows.append(group)
+
+    def _add_row(self, table: Table, group: Group) -> None:
         node = group.nodes[0]
         if group.is_loop and group.loop is not None:
             address = self.addresses[group.loop]
@@ -204,7 +219,8 @@ class Program:
     def _end(self, table: Table, is_before: bool) -> None:
         """Add the walk of a table to the steps."""
         n = len(self.arguments) + 1
-        walk = table.finish(n)
+        walk, groups = table.finish(n), self._rows
+        self._rows = []
         self.tables += 1
         known = sum(bit for kind, bit in _ERRORS.items() if kind not in self.quiet)
         nothing = np.zeros(1)
@@ -215,7 +231,7 @@ class Program:
                 if found < 0:
                     if is_before:
                         raise Departed
-                    raise CaptureError(_CHANGED)
+                    self._fail(groups[-found - 1], frame)
                 if found & known:
                     try:
                         _tell(found & known)
@@ -277,6 +293,11 @@ class Program:
                 raise CaptureError(_CHANGED) from error
 
 
+def _can_fail(node: Node) -> bool:
+    """Whether a node may find other values than it can take: a decision, an index out of range."""
+    return node.kind in ("guard", "gather", "scatter", "add_at") or (node.kind == "loop" and node.words["refuses"])
+
+
 def changes_state(node: Node) -> bool:
     """Whether a node changes something that is there after the step, besides gradients and the random state."""
     return any(out.buffer.kind == "state" for out in node.outs) or node.words.get("changes") not in (
@@ -313,7 +334,7 @@ def _with_numbers(nodes: Sequence[Node]) -> list[Node]:
                 rows[node.row] = numbers = _Numbers()
                 found.append(numbers.step)
                 numbers.step.row = node.row
-            node = rows[node.row].replaced(node)
+            node = rows[node.row].with_operands(node)
             if node.function is np.positive and node.outs[0].shape == () and writes[id(node.outs[0].buffer)] == 1:
                 (out,), (x,) = node.outs, node.ins
                 if out.buffer.kind == "temporary" and x.__class__ is Operand and x.dtype == out.dtype:
@@ -343,7 +364,7 @@ class _Numbers:
         self._buffers: dict[Any, Buffer] = {}
         self.step = Node("python", self, (), ())
 
-    def replaced(self, node: Node) -> Node:
+    def with_operands(self, node: Node) -> Node:
         """A node with operands in the place of numbers."""
         ins = list(node.ins)
         for i, x in enumerate(ins):

@@ -129,7 +129,14 @@ class TracedStep:
                 if passed.key in self._passed and id(x._buffer) in self._needed]  # fmt: skip
         if both:  # a call of Python may write to it
             raise Barred(*both)
-        return Program(self.trace.nodes, kept, self.inputs, self.buffers, self.trace.quiet, is_close)
+        made = Program(self.trace.nodes, kept, self.inputs, self.buffers, self.trace.quiet, is_close)
+        for node in made.late:
+            if node.kind == "guard":
+                raise Refused("a decision on data after something has changed")
+            row = self.rows[node.row]
+            args, words = (_getter(self._template(x), made.memory) for x in (row.args, row.words))
+            made.redo[node.row] = partial(_redo, _from(row), row.function, args, words)
+        return made
 
     # -- rows --------------------------------------------------------------------------------------------------------
     def _row(self, i: int, row: Row) -> None:
@@ -445,6 +452,11 @@ def _from(row: Row) -> Callable[..., Any]:
     exec(compile("def call(f, *args, **words):\n    return f(*args, **words)", "<captured step>", "exec"), space)
     found: Callable[..., Any] = space["call"]
     return found
+
+
+def _redo(call: Any, function: Any, args: Any, words: Any, frame: Frame) -> None:
+    """Call the function of a row, which has found values that it cannot take, for its error."""
+    call(function, *args(frame), **words(frame))
 
 
 def _giver(memory: Memory, gradients: Sequence[Any], cleared: Sequence[Leaf]) -> Callable[[Frame], None]:
