@@ -132,9 +132,19 @@ def _values_that_others_use_are_not_stored(patch: Patch) -> None:
         plan._Writer,
         "loop",
         lambda own: (
-            lambda self, private: own(self, private | {id(x.buffer) for x in list(self._written.values())[-1:]})
+            lambda self, private, replaced: own(
+                self, private | {id(x.buffer) for x in list(self._written.values())[-1:]}, replaced
+            )
         ),
     )
+
+
+@fault("momentum: another value")
+def _a_value_takes_the_place_of_one_that_is_still_read(patch: Patch) -> None:
+    def replaced(own: Any) -> Any:
+        return lambda self, at, writer, private, last: own(self, at, writer, private, dict.fromkeys(last, at))
+
+    wrapped(patch, plan.Plan, "_replaced", replaced)
 
 
 @fault("moments: another value")
