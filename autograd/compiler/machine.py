@@ -202,10 +202,14 @@ def _definition() -> Any:
 
 
 def _function(head: int, kept: Any) -> Callable[..., int]:
-    """The built-in function whose `self` is an address; it owns what is kept."""
+    """The built-in function whose `self` is an address; it owns what is kept.
+
+    Its definition, too: where two threads ask for the first one, each gets another, and the cache keeps one of them.
+    """
     new = ctypes.pythonapi.PyCFunction_NewEx
     new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.py_object, ctypes.py_object]
-    made: Callable[..., int] = new(ctypes.addressof(_definition()), head, kept)
+    definition = _definition()
+    made: Callable[..., int] = new(ctypes.addressof(definition), head, (definition, kept))
     return made
 
 

@@ -146,6 +146,7 @@ class Plan:
         self.groups: list[Group] = []
         self._accesses: dict[int, list[tuple[int, Operand, bool]]] = {}  # by buffer: group, operand, whether written
         self._by_shape: dict[tuple[int, ...], list[int]] = {}
+        self._in_place: dict[int, tuple[int, int, Buffer]] = {}  # by buffer: whose memory it takes, the group, itself
         self._barrier = 0  # no node joins a group before it: Python has changed something
         for node in self.nodes:
             self._place(node)
@@ -155,14 +156,20 @@ class Plan:
                 try:
                     self._write(i, group, self._last)
                 except (Unsupported, Refused) as error:
-                    group.is_loop, group.why = False, str(error)
+                    self._as_calls(i, str(error))
         self.size = self._arena(self._last)
 
     def without_loops(self, whys: dict[Group, str]) -> None:
         """Make groups calls, by why they are no loops: all their values get places, and others may get other ones."""
-        for group, why in whys.items():
-            group.is_loop, group.why = False, why
+        for i, group in enumerate(self.groups):
+            if group in whys:
+                self._as_calls(i, whys[group])
         self.size = self._arena(self._last)
+
+    def _as_calls(self, at: int, why: str) -> None:
+        """Make a group calls, each of which reads what it needs after those before have written."""
+        self.groups[at].is_loop, self.groups[at].why = False, why
+        self._in_place = {key: found for key, found in self._in_place.items() if found[1] != at}
 
     # -- what is used ------------------------------------------------------------------------------------------------
     def _used(self, nodes: Sequence[Node]) -> list[Node]:
@@ -242,7 +249,34 @@ class Plan:
         }  # fmt: skip
         for node in group.nodes:
             writer.add(node)
-        group.loop, group.operands = writer.loop(private)
+        group.loop, group.operands = writer.loop(private, self._replaced(at, writer, private, last))
+
+    def _replaced(
+        self, at: int, writer: _Writer, private: set[int], last: dict[int, int]
+    ) -> list[tuple[Operand, Operand]]:
+        """Values that a loop may write in the place of others, which nothing reads after it.
+
+        In each iteration a loop reads before it writes, so both are one pointer.
+        """
+        found: list[tuple[Operand, Operand]] = []
+        free = [x for x in writer.loaded() if last[id(x.buffer)] == at and self._is_alone(at, x)]
+        for new in writer.stored():
+            begin = min(k for k, _, _ in self._accesses[id(new.buffer)])
+            if id(new.buffer) in private or begin != at or not self._is_alone(at, new):
+                continue
+            for old in free:
+                if old[2:] == new[2:] and old.buffer.size == new.buffer.size:
+                    free.remove(old)
+                    found.append((new, old))
+                    self._in_place[id(new.buffer)] = id(old.buffer), at, new.buffer
+                    break
+        return found
+
+    def _is_alone(self, at: int, x: Operand) -> bool:
+        """Whether an operand is all of a temporary buffer, and the only one with it in a group."""
+        if x.buffer.kind != "temporary" or x.size * x.dtype.itemsize != x.buffer.size or x.offset:
+            return False
+        return all(known.is_at(x) for k, known, _ in self._accesses[id(x.buffer)] if k == at)
 
     # -- memory ------------------------------------------------------------------------------------------------------
     def _arena(self, last: dict[int, int]) -> int:
@@ -257,33 +291,41 @@ class Plan:
                 if x.__class__ is Operand and x.buffer.kind == "temporary":
                     first.setdefault(id(x.buffer), i)
                     buffers[id(x.buffer)] = x.buffer
-        free: list[tuple[int, int]] = [(0, 1 << 62)]  # starts and sizes, in order
-        used: list[tuple[int, int, int]] = []  # last group, start, size
-        end = 0
-        for key in sorted(buffers, key=first.__getitem__):
-            now = first[key]
-            for each in [x for x in used if x[0] < now]:
-                used.remove(each)
-                free = _joined(free, each[1], each[2])
-            size = -(-max(buffers[key].size, 1) // _ALIGNED) * _ALIGNED
-            place = min((k for k, (_, n) in enumerate(free) if n >= size), key=lambda k: free[k][1])
-            start, n = free[place]
-            free[place : place + 1] = [(start + size, n - size)] if n > size else []
+        buffers |= {key: new for key, (_, _, new) in self._in_place.items()}
+        owner = {key: self._owner_of(key) for key in buffers}
+        last = dict(last)
+        for key, of in owner.items():
+            last[of] = max(last[of], last[key])
+        placed: list[tuple[int, int, int, int]] = []  # start, end, first and last group
+        size = 0
+        for key in sorted(set(owner.values()), key=lambda key: (-buffers[key].size, first[key])):
+            start, n = _place_for(buffers[key].size, first[key], last[key], placed)
             buffers[key].start = start
-            used.append((last[key], start, size))
-            end = max(end, start + size)
-        return end
+            placed.append((start, start + n, first[key], last[key]))
+            size = max(size, start + n)
+        for key, of in owner.items():
+            buffers[key].start = buffers[of].start
+        return size
+
+    def _owner_of(self, key: int) -> int:
+        """The buffer in whose memory one lies."""
+        while key in self._in_place:
+            key = self._in_place[key][0]
+        return key
 
 
-def _joined(free: list[tuple[int, int]], start: int, size: int) -> list[tuple[int, int]]:
-    """The free parts of memory with one more."""
-    found: list[tuple[int, int]] = []
-    for each in sorted([*free, (start, size)]):
-        if found and sum(found[-1]) == each[0]:
-            found[-1] = found[-1][0], found[-1][1] + each[1]
-        else:
-            found.append(each)
-    return found
+def _place_for(size: int, first: int, last: int, placed: Sequence[tuple[int, int, int, int]]) -> tuple[int, int]:
+    """The start of the smallest part of memory that nothing else uses from one group to another, and its size.
+
+    Large values come first, so that no small one lies in the middle of a place for them.
+    """
+    n = -(-max(size, 1) // _ALIGNED) * _ALIGNED
+    start, best, least = 0, -1, 1 << 62
+    for low, high in sorted((low, high) for low, high, begin, end in placed if begin <= last and first <= end):
+        if n <= low - start < least:
+            best, least = start, low - start
+        start = max(start, high)
+    return (start if best < 0 else best), n
 
 
 class _Writer:
@@ -379,8 +421,21 @@ class _Writer:
             (self.value(x, x.dtype), step, n) for x, (step, n) in zip(indices, node.words["pairs"], strict=True)
         )
 
-    def loop(self, private: set[int]) -> tuple[Loop, list[Operand]]:
+    def loaded(self) -> list[Operand]:
+        """The operands that are only loaded, each place of the loop from its own element."""
+        others = {step[2] if step[0] == "reduce" else step[1] for step in self._last}
+        others |= {step[1] for step in self.steps if step[0] == "load_at"}
+        ks = [step[1] for step in self.steps if step[0] == "load" and step[1] not in others]
+        return [self.operands[k] for k in ks if _key(self.operands[k]) not in self._written]
+
+    def stored(self) -> list[Operand]:
+        """The operands that are only stored."""
+        return [x for key, x in self._written.items() if key not in self._pointers]
+
+    def loop(self, private: set[int], replaced: Sequence[tuple[Operand, Operand]]) -> tuple[Loop, list[Operand]]:
         """The loop, and what its pointers point to. What only the loop uses is not stored."""
+        for new, old in replaced:
+            self._pointers[_key(new)] = self._pointers[_key(old)]
         stores = [
             ("store", self.pointer(x), self._values[key])
             for key, x in self._written.items() if x.buffer.kind != "temporary" or id(x.buffer) not in private

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
@@ -12,163 +11,22 @@ import numpy as np
 from .. import kernels
 from ..errors import CaptureError
 from . import machine
+from .calls import call_of, calls_of
 from .loops import Loop, Pointer, Unsupported
 from .machine import Table, compile_loops, is_available, product_row, ufunc_row
-from .nodes import Buffer, Constant, Node, Operand, Refused, extent
+from .memory import Departed, Frame, Memory
+from .nodes import Buffer, Constant, Node, Operand, Refused
 from .numbers import Number, evaluated
 from .plan import Group, Plan, along, name_of
 
 __all__ = ["Departed", "Frame", "Program", "changes_state"]
 
-_ALIGNED = 64
 _MOST_NUMBERS = 4096
-
-
 _ERRORS = {"divide": machine.DIVISION, "over": machine.OVERFLOW, "invalid": machine.INVALID}
 _CHANGED = (
     "capture: a check of values found another result than in the recorded step, when the replay had changed something "
     "already\n  fix: check the values of arguments at the beginning of the step; or call the step itself"
 )
-
-
-class Departed(Exception):
-    """A decision on data has another result than in the recorded step. Nothing has changed."""
-
-
-class Frame:
-    """What belongs to one run: the arrays of arguments, new gradients, and values that calls of Python have made.
-
-    Attributes
-    ----------
-    arguments : tuple of ndarray
-    gradients : ndarray
-        New memory, one array of structured dtype; None where there are none.
-    values : dict
-    recorded : list or None
-        The results of the recorded rows, where calls of Python are not made.
-    """
-
-    __slots__ = ("arguments", "gradients", "recorded", "values")
-
-    def __init__(self, arguments: tuple[Any, ...], gradients: Any):
-        self.arguments, self.gradients = arguments, gradients
-        self.values: dict[Any, Any] = {}
-        self.recorded: list[Any] | None = None
-
-
-class Memory:
-    """Where buffers lie: the arena, the arrays of the program, numbers; arguments and gradients in each run anew."""
-
-    def __init__(self, arguments: Sequence[Any]):
-        self.arena: Any = None
-        self.kept: list[Any] = []
-        self._whole: dict[int, tuple[Any, int]] = {}  # by buffer: its bytes, and the place of its first element
-        self._arguments = list(arguments)
-        self._fields: dict[int, str] = {}
-        self._orders: dict[str, tuple[int, ...]] = {}  # of the dimensions of a gradient, where they are not in C order
-        self.kind: Any = None  # of all gradients together
-
-    def reserve(self, size: int) -> None:
-        raw = np.empty(size + _ALIGNED, np.uint8)
-        start = -raw.ctypes.data % _ALIGNED
-        self.arena = raw[start : start + size]
-
-    def with_gradients(self, buffers: Sequence[Buffer]) -> None:
-        """Put gradients into one array."""
-        end, fields = 0, []
-        for k, buffer in enumerate(buffers):
-            base = buffer.base
-            order = sorted(range(base.ndim), key=lambda d: -base.strides[d])  # of dimensions in memory
-            if not base.transpose(order).flags.c_contiguous:
-                raise Refused("a gradient that is not contiguous")
-            fields.append((f"g{k}", base.dtype, base.transpose(order).shape, end))
-            self._fields[id(buffer)] = f"g{k}"
-            if order != sorted(order):
-                self._orders[f"g{k}"] = tuple(order.index(d) for d in range(base.ndim))
-            end += -(-max(buffer.size, 1) // _ALIGNED) * _ALIGNED
-        if fields:
-            names, dtypes, shapes, offsets = map(list, zip(*fields, strict=True))
-            formats = list(zip(dtypes, shapes, strict=True))
-            self.kind = np.dtype({"names": names, "formats": formats, "offsets": offsets, "itemsize": end})
-
-    def gradient(self, buffer: Buffer) -> tuple[str, tuple[int, ...] | None]:
-        """The field of a gradient in the array of all, and the order of its dimensions there, unless it is C's."""
-        name = self._fields[id(buffer)]
-        return name, self._orders.get(name)
-
-    def offset(self, buffer: Buffer) -> int:
-        """The place of a gradient in the array of all."""
-        return int(self.kind.fields[self._fields[id(buffer)]][1])
-
-    def whole(self, buffer: Buffer) -> tuple[Any, int]:
-        """The bytes of a buffer that stays where it is, and the place of its first element."""
-        found = self._whole.get(id(buffer))
-        if found is None:
-            if buffer.kind == "temporary":
-                if buffer.start < 0:
-                    raise Refused("a value that has no place in memory")
-                found = self.arena[buffer.start : buffer.start + buffer.size], buffer.low
-            elif buffer.kind in ("state", "constant", "number"):
-                x = buffer.array
-                start = x.ctypes.data - buffer.low
-                memory = (ctypes.c_uint8 * max(buffer.size, 1)).from_address(start)
-                found = np.frombuffer(memoryview(memory), np.uint8), buffer.low
-                self.kept.append(x)
-            else:
-                raise Refused(f"a {buffer.kind} that moves")
-            self._whole[id(buffer)] = found
-        return found
-
-    def address(self, x: Operand) -> int:
-        whole, start = self.whole(x.buffer)
-        return int(whole.ctypes.data) + start + x.offset
-
-    def view(self, x: Operand) -> Any:
-        """An operand as an array, where its buffer stays."""
-        whole, start = self.whole(x.buffer)
-        if not x.size:
-            return np.empty(x.shape, x.dtype)
-        return np.ndarray(x.shape, x.dtype, whole.data, start + x.offset, x.strides)
-
-    def reader(self, x: Operand) -> Callable[[Frame], Any]:
-        """A function of the frame that returns an operand as an array."""
-        buffer = x.buffer
-        if buffer.kind == "argument":
-            of, key = _view_form(x, buffer), buffer.key
-            if of is None:
-                return lambda frame: frame.arguments[key]
-            if not buffer.base.flags.c_contiguous:
-                return lambda frame: _at(frame.arguments[key], *of)
-            return lambda frame: np.ndarray(of[0], of[1], frame.arguments[key], of[2], of[3])
-        if buffer.kind == "gradient":
-            name, order = self.gradient(buffer)
-            of = _view_form(x, buffer)
-            if of is None and order is None:
-                return lambda frame: frame.gradients[name]
-            if of is None:
-                return lambda frame: frame.gradients[name].transpose(order)
-            return lambda frame: _at(frame.gradients[name], *of)
-        found = self.view(x)
-        return lambda frame: found
-
-
-def _view_form(x: Operand, buffer: Buffer) -> Any:
-    """Shape, dtype, offset and strides of a part of a buffer; None for the whole."""
-    base = buffer.base
-    strides = tuple([0 if n == 1 else s for n, s in zip(base.shape, base.strides, strict=True)])
-    if (x.offset, x.shape, x.strides, x.dtype) == (0, base.shape, strides, base.dtype):
-        return None
-    return x.shape, x.dtype, x.offset, x.strides
-
-
-def _at(x: Any, shape: tuple[int, ...], dtype: Any, offset: int, strides: tuple[int, ...]) -> Any:
-    """A part of an array, by its place in bytes from the first element."""
-    low, high = extent(shape, strides, dtype.itemsize)
-    if high == low:
-        return np.empty(shape, dtype)
-    memory = (ctypes.c_uint8 * (high - low)).from_address(x.ctypes.data + offset + low)
-    memory.owner = x  # type: ignore[attr-defined]
-    return np.ndarray(shape, dtype, memoryview(memory), -low, strides)
 
 
 class Program:
@@ -203,6 +61,8 @@ class Program:
         self.nodes = _with_numbers(nodes)
         self.steps: list[Callable[[Frame], Any]] = []
         self.tables = 0
+        self.late: list[Node] = []  # those that may fail when something has changed
+        self.redo: dict[int, Callable[[Frame], Any]] = {}  # by row, a call of it by Python, which raises its error
         self._build(kept)
 
     def _build(self, kept: Sequence[Operand]) -> None:
@@ -213,10 +73,15 @@ class Program:
         if self.is_compiled:
             self._compile()
         self.memory.reserve(self.plan.size)
-        table, is_before = Table(), True
         self.why: list[str] = []
         first_write = next((i for i, group in enumerate(groups) if _writes_state(group)), len(groups))
         self._first_change: int | None = None  # the first step that changes something
+        self.late = [node for group in groups[first_write:] for node in group.nodes if _can_fail(node)]
+        if not self.is_compiled:
+            self._as_calls(first_write)
+            return
+        table, is_before = Table(), True
+        self._rows: list[Group] = []  # of the table
         for i, group in enumerate(groups):
             if i == first_write:
                 if table.rows:
@@ -227,19 +92,37 @@ class Program:
             if not is_before and any(node.kind == "guard" for node in group.nodes):
                 raise Refused("a decision on data after something has changed")
             try:
-                if not self.is_compiled:
-                    raise Unsupported
                 self._add(table, group)
             except (Unsupported, Refused) as error:
-                if self.is_compiled and group.kind != "python":
+                if group.kind != "python":
                     self.why.append(f"{group}: {error}")
                 if table.rows:
                     self._end(table, is_before)
                     table = Table()
                 for node in group.nodes:
-                    self.steps.append(_call_of(node, self.memory))
+                    self.steps.append(call_of(node, self.memory))
         if table.rows:
             self._end(table, is_before)
+
+    def _as_calls(self, first_write: int) -> None:
+        """Make the steps without machine code: one function for the calls between two of Python."""
+        nodes: list[Node] = []
+
+        def end() -> None:
+            if nodes:
+                self.steps.append(calls_of(nodes, self.memory))
+                nodes.clear()
+
+        for i, group in enumerate(self.plan.groups):
+            if i == first_write:
+                end()
+                self._first_change = len(self.steps)
+            if group.kind == "python":
+                end()
+                self.steps += [call_of(node, self.memory) for node in group.nodes]
+            else:
+                nodes += group.nodes
+        end()
 
     def _compile(self) -> None:
         """Compile the loops. A group whose loop cannot be compiled is calls of NumPy."""
@@ -258,8 +141,19 @@ class Program:
             groups = [group for group in self.plan.groups if group.is_loop and group.loop in whys]
             self.plan.without_loops({group: whys[group.loop] for group in groups if group.loop is not None})
 
+    def _fail(self, group: Group, frame: Frame) -> None:
+        """Raise the error of a group that has found values which it cannot take, when something has changed."""
+        for node in group.nodes:
+            if _can_fail(node) and node.row in self.redo:
+                self.redo[node.row](frame)
+        raise CaptureError(_CHANGED)
+
     def _add(self, table: Table, group: Group) -> None:
         """Add the row of a group to a table."""
+        self._add_row(table, group)
+        self._rows.append(group)
+
+    def _add_row(self, table: Table, group: Group) -> None:
         node = group.nodes[0]
         if group.is_loop and group.loop is not None:
             address = self.addresses[group.loop]
@@ -325,7 +219,8 @@ class Program:
     def _end(self, table: Table, is_before: bool) -> None:
         """Add the walk of a table to the steps."""
         n = len(self.arguments) + 1
-        walk = table.finish(n)
+        walk, groups = table.finish(n), self._rows
+        self._rows = []
         self.tables += 1
         known = sum(bit for kind, bit in _ERRORS.items() if kind not in self.quiet)
         nothing = np.zeros(1)
@@ -336,7 +231,7 @@ class Program:
                 if found < 0:
                     if is_before:
                         raise Departed
-                    raise CaptureError(_CHANGED)
+                    self._fail(groups[-found - 1], frame)
                 if found & known:
                     try:
                         _tell(found & known)
@@ -398,6 +293,11 @@ class Program:
                 raise CaptureError(_CHANGED) from error
 
 
+def _can_fail(node: Node) -> bool:
+    """Whether a node may find other values than it can take: a decision, an index out of range."""
+    return node.kind in ("guard", "gather", "scatter", "add_at") or (node.kind == "loop" and node.words["refuses"])
+
+
 def changes_state(node: Node) -> bool:
     """Whether a node changes something that is there after the step, besides gradients and the random state."""
     return any(out.buffer.kind == "state" for out in node.outs) or node.words.get("changes") not in (
@@ -434,7 +334,7 @@ def _with_numbers(nodes: Sequence[Node]) -> list[Node]:
                 rows[node.row] = numbers = _Numbers()
                 found.append(numbers.step)
                 numbers.step.row = node.row
-            node = rows[node.row].replaced(node)
+            node = rows[node.row].with_operands(node)
             if node.function is np.positive and node.outs[0].shape == () and writes[id(node.outs[0].buffer)] == 1:
                 (out,), (x,) = node.outs, node.ins
                 if out.buffer.kind == "temporary" and x.__class__ is Operand and x.dtype == out.dtype:
@@ -464,7 +364,7 @@ class _Numbers:
         self._buffers: dict[Any, Buffer] = {}
         self.step = Node("python", self, (), ())
 
-    def replaced(self, node: Node) -> Node:
+    def with_operands(self, node: Node) -> Node:
         """A node with operands in the place of numbers."""
         ins = list(node.ins)
         for i, x in enumerate(ins):
@@ -491,109 +391,3 @@ class _Numbers:
         values = self._values()
         for whole in self._writes:
             whole[:] = values
-
-
-# -- nodes as calls of NumPy -------------------------------------------------------------------------------------------
-def _call_of(node: Node, memory: Memory) -> Callable[[Frame], Any]:
-    """A node as a call of NumPy with arrays that stay where they are, if they can."""
-    if node.kind == "python":
-        made = node.words.get("bind")
-        found: Callable[[Frame], Any] = node.function if made is None else made(memory)
-        return found
-    readers = [memory.reader(x) if x.__class__ is Operand else _constant(x) for x in (*node.ins, *node.outs)]
-    arrays = [node.words["arrays"][axis] for axis in node.words["arrays"]] if "arrays" in node.words else []
-    indices = [memory.reader(x) for x in arrays]
-    call = _CALLS[node.kind](node)
-
-    def step(frame: Frame) -> None:
-        call(*[read(frame) for read in readers], *[read(frame) for read in indices])
-
-    return step
-
-
-def _constant(x: Constant) -> Callable[[Frame], Any]:
-    value = np.asarray(x.value).astype(x.dtype)[()]
-    return lambda frame: value
-
-
-def _ufunc(node: Node) -> Callable[..., Any]:
-    function, of = node.function, node.dtypes
-    if function is np.positive:
-        return lambda x, out: np.copyto(out, x, casting="unsafe")
-    if function is np.where:
-        return lambda c, x, y, out: np.copyto(out, np.where(c, x, y), casting="unsafe")
-    return lambda *xs: function(*xs[:-1], out=xs[-1], signature=of, casting="unsafe")
-
-
-def _reduce(node: Node) -> Callable[..., Any]:
-    function, axes = node.function, node.words["axes"]
-    if function in (np.argmax, np.argmin):
-        return lambda x, out: np.copyto(out, function(x, axis=axes[0], keepdims=True))
-    return lambda x, out: function.reduce(x, axis=axes, keepdims=True, out=out)
-
-
-def _product(node: Node) -> Callable[..., Any]:
-    function = node.function
-
-    def make(a: Any, b: Any, out: Any) -> None:
-        out[...] = function(a, b)
-
-    return make
-
-
-def _key(node: Node, indices: Sequence[Any], ndim: int) -> tuple[Any, ...]:
-    axes = list(node.words["arrays"])
-    return tuple(indices[axes.index(d)] if d in axes else slice(None) for d in range(ndim))
-
-
-def _gather(node: Node) -> Callable[..., Any]:
-    n = len(node.ins)
-
-    def make(*xs: Any) -> None:
-        x, out, indices = xs[0], xs[n], xs[n + 1 :]
-        out[...] = x[_key(node, indices, x.ndim)]
-
-    return make
-
-
-def _scatter(node: Node) -> Callable[..., Any]:
-    n, adds = len(node.ins), node.kind == "add_at"
-
-    def make(*xs: Any) -> None:
-        value, x, indices = xs[0], xs[n], xs[n + 1 :]
-        if adds:
-            np.add.at(x, _key(node, indices, x.ndim), value)
-        else:
-            x[_key(node, indices, x.ndim)] = value
-
-    return make
-
-
-def _guard(node: Node) -> Callable[..., Any]:
-    expected = node.words["value"]
-
-    def make(x: Any) -> None:
-        if bool(x) is not expected:
-            raise Departed
-
-    return make
-
-
-def _loop(node: Node) -> Callable[..., Any]:
-    n, order, function = len(node.ins), node.words["order"], node.function
-    places, counts = [], [0, n]
-    for is_written in order:
-        places.append(counts[is_written])
-        counts[is_written] += 1
-
-    def make(*xs: Any) -> None:
-        if function(*[xs[k] for k in places]) is False:
-            raise Departed
-
-    return make
-
-
-_CALLS: dict[str, Callable[[Node], Callable[..., Any]]] = {
-    "ufunc": _ufunc, "reduce": _reduce, "product": _product, "gather": _gather, "scatter": _scatter,
-    "add_at": _scatter, "guard": _guard, "loop": _loop,
-}  # fmt: skip

@@ -955,5 +955,6 @@ class _Loop:
                 raise Refused("other arguments of a compiled loop")
             (outs if is_written else ins).append(trace.operand(x))
         found = self.loop(*map(real, args))
-        trace.add("loop", self.loop, tuple(outs), tuple(ins), order=tuple(kind[2] for kind in kinds))
+        trace.add("loop", self.loop, tuple(outs), tuple(ins), order=tuple(kind[2] for kind in kinds),
+                  refuses=found is not None)  # fmt: skip
         return found

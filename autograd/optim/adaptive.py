@@ -171,9 +171,17 @@ class RMSprop(Optimizer):
         step = g / (np.sqrt(square) + self.eps)
         if self.momentum:
             v = self.velocity[i]
-            step = self.velocity[i] = step if v is None else self.momentum * v + step
+            if v is not None:  # in place, so that a captured step finds it where it was
+                v *= self.momentum
+                v += step
+                step = v
+            self.velocity[i] = step
         decrease(p, self.lr * step)
 
     def _average(self, average: Any, value: Any) -> Any:
         new = (1 - self.alpha) * value
-        return new if average is None else self.alpha * average + new
+        if average is None:
+            return new
+        average *= self.alpha
+        average += new
+        return average  # a NumPy scalar is another one

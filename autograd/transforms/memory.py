@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from ..arrays.capture import Capture, Whole, set_capture
+from ..engine.dispatch import announce
 from ..engine.leaves import Leaf
 from ..engine.state import state
 from ..engine.sweep import Sweep
@@ -362,6 +363,10 @@ class Beside(Capture):
 
     def module(self, module: Any) -> None:
         """A module is called."""
+
+    def operation(self, op: Any, xs: tuple[Any, ...], options: Any) -> Any:
+        """The call of an operation. Operations ask while another thread hears of its own."""
+        return self.call(announce, (op, xs, options))
 
     def should_look_at(self, value: Any) -> bool:
         """Whether to look at labels before the operation does. No replay follows that could not go back."""

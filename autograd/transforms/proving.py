@@ -16,14 +16,14 @@ from typing import Any
 
 import numpy as np
 
+from ..compiler.memory import Departed
 from ..compiler.nodes import Refused
-from ..compiler.program import Departed
 from ..compiler.trace import owner_of
 from ..engine.pytree import flatten
 from ..engine.state import state
 from ..optim.base import Optimizer
 from .guards import Form, others_may_read
-from .memory import Beside, Left, Memory
+from .memory import Beside, Left, Memory, is_large
 from .reach import Reach
 from .recorder import Recorder
 from .tracing import TracedRun, traced_run
@@ -70,6 +70,8 @@ def proved_run(
             return (None, why) if why else (made, "")
     except Refused as error:
         return None, str(error)
+    except Exception as error:  # the step has run: a fault in the program leaves the rows
+        return None, f"{type(error).__name__}: {error}"
     finally:
         after.give_back()
 
@@ -117,7 +119,8 @@ def _move(reach: Reach, made: TracedRun) -> None:
     written = {id(out.buffer.array) for node in made.program.nodes for out in node.outs if out.buffer.kind == "state"}
     is_shared = others_may_read()
     random = np.random.default_rng(1)
-    arrays = [leaf.array for leaf in reach.leaves.values()] + list(reach.arrays.values())
+    arrays = [leaf.array for leaf in reach.leaves.values()]
+    arrays += [x for x in reach.arrays.values() if not is_large(x)]  # others are not given back
     for x in reach.objects:
         if isinstance(x, Optimizer):
             arrays += [v for values in x.state_lists() for v in values]

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..compiler.program import Departed
+from ..compiler.memory import Departed
 from ..engine.tensor import Tensor
 from ..errors import SITES, CaptureError
 from ..random.keys import get_state, set_state

@@ -15,10 +15,12 @@ from typing import Any
 
 import numpy as np
 
+from ..compiler.memory import Departed, Frame, Memory
 from ..compiler.nodes import Node, Operand, Refused
 from ..compiler.numbers import Number, evaluated
-from ..compiler.program import Departed, Frame, Memory, Program, changes_state
-from ..compiler.trace import Trace, Traced, like, operand_of, real, tracing
+from ..compiler.plan import reads_of
+from ..compiler.program import Program, changes_state
+from ..compiler.trace import Trace, Traced, like, operand_of, owner_of, real, tracing
 from ..engine.leaves import Leaf
 from ..engine.state import state
 from ..engine.tensor import Tensor
@@ -45,11 +47,21 @@ class Opaque:
         return found
 
 
-class Barred(Exception):
-    """Another row must stay a call of Python, too."""
+class Passed:
+    """An array that a call of Python gives to another one as it is: its shape may depend on values."""
 
-    def __init__(self, slot: int):
-        self.slot = slot
+    def __init__(self, slot: int, path: tuple[int, ...]):
+        self.key = slot, path
+
+    def value(self, frame: Frame) -> Any:
+        return frame.values[self.key]
+
+
+class Barred(Exception):
+    """Another row must stay a call of Python, too, or an array that it makes must lie in memory."""
+
+    def __init__(self, *slots: Any):
+        self.slots = set(slots)
 
 
 class TracedStep:
@@ -62,8 +74,8 @@ class TracedStep:
     results : sequence
     inputs : sequence of ndarray
         The arrays of the arguments in the run.
-    barred : set of int
-        Slots of rows that are not traced.
+    barred : set
+        Slots of rows that are not traced, and keys of arrays that are not passed.
 
     Attributes
     ----------
@@ -71,7 +83,7 @@ class TracedStep:
         By the number of a row: why it stays a call of Python.
     """
 
-    def __init__(self, recorder: Recorder, results: Sequence[Any], inputs: Sequence[Any], barred: set[int]):
+    def __init__(self, recorder: Recorder, results: Sequence[Any], inputs: Sequence[Any], barred: set[Any]):
         self.rows = recorder.rows
         self.trace = Trace()
         self.barred = barred
@@ -84,6 +96,10 @@ class TracedStep:
         self.optimizers: list[tuple[Optimizer, Any]] = []  # those that are traced, and what decides on their updates
         self._env: dict[int, Any] = {}
         self._given: Any = [], []  # the gradients that leaves have got, and leaves without
+        self._made: dict[int, tuple[Traced, Passed]] = {}  # by id: arrays that calls of Python make
+        self._passed: set[Any] = set()  # the keys of those that others get as they are
+        self._needed: set[int] = set()  # the ids of the buffers that are read
+        self._passes = True
         self._lost = False  # whether Python may have changed gradients
         self._alone = _uses_of(self.rows, results)
         self.inputs = [x if isinstance(x, np.ndarray) else np.asarray(x) for x in inputs]
@@ -99,13 +115,28 @@ class TracedStep:
             self._row(i, row)
         self.trace.row = len(self.rows)
         self._flush()
+        self._passes = False  # what a call of Python returns may be a part of what other calls write to
         self.results = [self._result(x) for x in results]
 
     def program(self, is_close: bool) -> Program:
         kept: list[Operand] = []
         _operands_in(tuple(x for x, _, _ in self.results), kept)
         kept += [operand_of(g._value, g._buffer) for _, g in self.gradients.values()]
-        return Program(self.trace.nodes, kept, self.inputs, self.buffers, self.trace.quiet, is_close)
+        operands = [*kept, *(x for node in self.trace.nodes for x in reads_of(node))]
+        operands += [x for node in self.trace.nodes if node.kind != "python" for x in node.outs]
+        self._needed = {id(x.buffer) for x in operands}
+        both = [passed.key for x, passed in self._made.values()
+                if passed.key in self._passed and id(x._buffer) in self._needed]  # fmt: skip
+        if both:  # a call of Python may write to it
+            raise Barred(*both)
+        made = Program(self.trace.nodes, kept, self.inputs, self.buffers, self.trace.quiet, is_close)
+        for node in made.late:
+            if node.kind == "guard":
+                raise Refused("a decision on data after something has changed")
+            row = self.rows[node.row]
+            args, words = (_getter(self._template(x), made.memory) for x in (row.args, row.words))
+            made.redo[node.row] = partial(_redo, _from(row), row.function, args, words)
+        return made
 
     # -- rows --------------------------------------------------------------------------------------------------------
     def _row(self, i: int, row: Row) -> None:
@@ -288,7 +319,9 @@ class TracedStep:
         def bind(memory: Memory) -> Callable[[Frame], Any]:
             get_args, get_words = _getter(args, memory), _getter(words, memory)
             given = [(leaf, memory.reader(operand_of(g._value, g._buffer))) for leaf, g in changed]
-            writes = [(path, memory.reader(operand_of(x._value, x._buffer))) for path, x in outs]
+            writes = [(path, memory.reader(operand_of(x._value, x._buffer)), x.shape)
+                      for path, x in outs if id(x._buffer) in self._needed]  # fmt: skip
+            passed = [(slot, path) for path, _ in outs if (slot, path) in self._passed]
 
             def step(frame: Frame) -> None:
                 if frame.recorded is None:
@@ -305,10 +338,13 @@ class TracedStep:
                     leaf._grad = own
                 if keeps:
                     frame.values[slot] = found
-                for path, write in writes:
-                    part = found
-                    for k in path:
-                        part = part[k]
+                for key in passed:
+                    part = _part(found, key[1])
+                    frame.values[key] = part.copy() if memory.has(part) else part
+                for path, write, shape in writes:
+                    part = _part(found, path)
+                    if np.shape(part) != shape:  # a decision on data, by Python
+                        raise Departed
                     write(frame)[...] = part
 
             return step
@@ -358,6 +394,7 @@ class TracedStep:
                 x = like(x)[0] if x.size else np.array(x)
             found = self.trace.new(x)
             outs.append((path, found))
+            self._made[id(found)] = found, Passed(slot, path)
             return found
         if x.__class__ is tuple or x.__class__ is list:
             return x.__class__(self._outputs(part, slot, (*path, k), outs) for k, part in enumerate(x))
@@ -384,6 +421,11 @@ class TracedStep:
         """A value of the trace as an argument of Python."""
         kind = type(x)
         if kind is Traced:
+            if self._passes and id(x) in self._made:
+                passed = self._made[id(x)][1]
+                if passed.key not in self.barred:
+                    self._passed.add(passed.key)
+                    return passed
             found = operand_of(x._value, x._buffer)
             return _Scalar(found) if x._is_scalar else found
         if kind is tuple or kind is list:
@@ -410,6 +452,11 @@ def _from(row: Row) -> Callable[..., Any]:
     exec(compile("def call(f, *args, **words):\n    return f(*args, **words)", "<captured step>", "exec"), space)
     found: Callable[..., Any] = space["call"]
     return found
+
+
+def _redo(call: Any, function: Any, args: Any, words: Any, frame: Frame) -> None:
+    """Call the function of a row, which has found values that it cannot take, for its error."""
+    call(function, *args(frame), **words(frame))
 
 
 def _giver(memory: Memory, gradients: Sequence[Any], cleared: Sequence[Leaf]) -> Callable[[Frame], None]:
@@ -446,6 +493,12 @@ def _plain_of(x: Any) -> Any:
     if x.__class__ in (tuple, list):
         return x.__class__(map(_plain_of, x))
     return {key: _plain_of(value) for key, value in x.items()} if x.__class__ is dict else x
+
+
+def _part(x: Any, path: tuple[int, ...]) -> Any:
+    for k in path:
+        x = x[k]
+    return x
 
 
 class _Held:
@@ -518,7 +571,7 @@ def _getter(x: Any, memory: Memory) -> Callable[[Frame], Any]:
     if kind is _Scalar:
         read_one: Any = memory.reader(x.operand)
         return lambda frame: read_one(frame)[()]
-    if kind is Opaque:
+    if kind is Opaque or kind is Passed:
         found: Callable[[Frame], Any] = x.value
         return found
     if kind in (tuple, list, dict, _Held, Named, _Slice):
@@ -756,7 +809,14 @@ class TracedRun:
         bound, optimizers = self.step.bound, self.step.optimizers
         updated = [p for optimizer, _ in optimizers for p in optimizer.parameters]
 
+        nodes = self.program.nodes
+        written = {id(out.buffer.array) for node in nodes for out in node.outs if out.buffer.kind == "state"}
+
         def run(*arrays: Any) -> Any:
+            if written:
+                for x in arrays:  # an argument that is written to is another one for each of the calls
+                    if id(x if x.__class__ is np.ndarray and x.base is None else owner_of(x)) in written:
+                        return exact(*arrays)
             for leaf, array in leaves:
                 if leaf.array is not array:
                     return exact(*arrays)
@@ -778,16 +838,16 @@ def traced_run(
     recorder: Recorder, results: Sequence[Any], inputs: Sequence[Any], is_close: bool = False
 ) -> tuple[TracedRun | None, str]:
     """A recorded step as a program, or None and why there is none. The state is that of before the run."""
-    barred: set[int] = set()
+    barred: set[Any] = set()
     why = "many rows stay calls of Python"
     for _ in range(_MOST_TRIES):
         try:
             step = TracedStep(recorder, results, inputs, barred)
             return TracedRun(step, step.program(is_close)), ""
         except Barred as error:
-            if error.slot in barred:
+            if error.slots <= barred:
                 break
-            barred.add(error.slot)
+            barred |= error.slots
         except Refused as error:
             why = str(error)
             break

@@ -459,7 +459,7 @@ def compiled_loops(at: Place) -> str:
     pytest.importorskip("numba")
     code = (
         "import warnings; warnings.simplefilter('ignore'); from autograd.kernels import loops; "
-        "loops.compiled('relu_backward_in_place', 'float64')"
+        "loops.compiled('momentum', 'float64')"
     )
 
     def act() -> None:

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+import pytest
 
 from autograd.compiler import program as program_module
 from autograd.compiler.nodes import Buffer, Operand, Refused
@@ -303,7 +304,8 @@ class _Calls:
 
     def make(self) -> None:
         x = self.any()
-        y = [np.zeros_like, np.ones_like, np.empty_like][self.random.integers(3)](x)
+        functions: list[Any] = [np.zeros_like, np.ones_like, np.empty_like]
+        y = functions[self.random.integers(3)](x)
         if isinstance(y, np.ndarray):
             y[...] = x if self.random.random() < 0.5 else 3
             self.put(y)
@@ -380,12 +382,9 @@ class TracedProgram:
 @contextmanager
 def as_calls() -> Iterator[None]:
     """A block in which programs are calls of NumPy."""
-    before = program_module.is_available
-    program_module.is_available = lambda: False  # type: ignore[assignment]
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(program_module, "is_available", lambda: False)
         yield
-    finally:
-        program_module.is_available = before
 
 
 def fault_of(traced: TracedProgram, compiled: bool, runs: int = 2) -> str:

@@ -10,11 +10,13 @@ import pytest
 
 from autograd.compiler import plan, program, trace
 from autograd.compiler.machine import is_available
+from autograd.compiler.memory import Departed, Memory
 from autograd.compiler.nodes import Constant, Operand
 from autograd.compiler.numbers import Number
 from autograd.compiler.plan import Plan
-from autograd.compiler.program import Departed, Memory, Program
+from autograd.compiler.program import Program
 from autograd.compiler.trace import Trace, Traced
+from autograd.engine.tensor import Tensor
 from autograd.transforms import tracing
 from autograd.transforms.tracing import TracedRun, TracedStep
 
@@ -130,12 +132,22 @@ def _values_that_others_use_are_not_stored(patch: Patch) -> None:
         plan._Writer,
         "loop",
         lambda own: (
-            lambda self, private: own(self, private | {id(x.buffer) for x in list(self._written.values())[-1:]})
+            lambda self, private, replaced: own(
+                self, private | {id(x.buffer) for x in list(self._written.values())[-1:]}, replaced
+            )
         ),
     )
 
 
 @fault("momentum: another value")
+def _a_value_takes_the_place_of_one_that_is_still_read(patch: Patch) -> None:
+    def replaced(own: Any) -> Any:
+        return lambda self, at, writer, private, last: own(self, at, writer, private, dict.fromkeys(last, at))
+
+    wrapped(patch, plan.Plan, "_replaced", replaced)
+
+
+@fault("moments: another value")
 def _dimensions_that_are_not_one_are_merged(patch: Patch) -> None:
     def merged(own: Any) -> Any:
         def make(shape: Any, strides: Any, last: Any, layout: Any) -> Any:
@@ -351,12 +363,16 @@ def _state_is_a_copy(patch: Patch) -> None:
 @fault("momentum: flight")
 def _numbers_are_those_of_the_first_run(patch: Patch) -> None:
     done: set[int] = set()
-    wrapped(
-        patch,
-        program._Numbers,
-        "__call__",
-        lambda own: lambda self, frame: None if id(self) in done else done.add(id(self)) or own(self, frame),
-    )
+
+    def evaluate(own: Any) -> Any:
+        def make(self: Any, frame: Any) -> None:
+            if id(self) not in done:
+                done.add(id(self))
+                own(self, frame)
+
+        return make
+
+    wrapped(patch, program._Numbers, "__call__", evaluate)
 
 
 @fault("decision: is another one")
@@ -539,7 +555,7 @@ def _arrays_of_leaves_are_not_guarded(patch: Patch) -> None:
     )
 
 
-@fault("reduced: flight")
+@fault("velocities: flight")
 def _arrays_of_state_are_not_guarded(patch: Patch) -> None:
     wrapped(patch, TracedRun, "with_exact", lambda own: lambda self, exact: self.step.bound.clear() or own(self, exact))
 
@@ -574,7 +590,7 @@ def _results_are_not_copied(patch: Patch) -> None:
         if x.__class__ is not Operand:
             return own(self, result)
         read = self.program.memory.reader(x)
-        return read if layout == "" else lambda frame: tracing.Tensor(read(frame), layout, None, node)
+        return read if layout == "" else lambda frame: Tensor(read(frame), layout, None, node)
 
     own = TracedRun._reader
     patch.setattr(TracedRun, "_reader", reader)
@@ -646,4 +662,5 @@ def test_a_planted_fault_is_found(name: str, monkeypatch: pytest.MonkeyPatch) ->
 def test_there_are_fifty_faults() -> None:
     assert len(FAULTS) >= 50
     by = [found.partition(": ")[2] for _, found in FAULTS.values()]
+    assert all(by)
     assert sum("another value" in how for how in by) > 30  # by the proof: the step is replayed otherwise, and right

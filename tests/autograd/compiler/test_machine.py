@@ -7,6 +7,7 @@ import gc
 import subprocess
 import sys
 import threading
+import weakref
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from autograd.compiler import machine
 from autograd.compiler.loops import Loop, Pointer, Unsupported, pointer_of
 from autograd.compiler.machine import (
     DIVISION,
@@ -404,3 +406,16 @@ for call in (
     if how == "variable":
         monkeypatch.setenv("RINGTAPE_COMPILED", "0")
     subprocess.run([sys.executable, "-c", text, how], check=True)
+
+
+def test_a_table_owns_the_definition_of_its_function() -> None:
+    """Where two threads ask for the first one, the cache keeps one of two, and the other one was freed."""
+    machine._definition.cache_clear()
+    run, definition = Table().finish(), weakref.ref(machine._definition())
+    machine._definition.cache_clear()
+    gc.collect()
+    assert definition() is not None
+    assert run() >= 0
+    del run
+    gc.collect()
+    assert definition() is None

@@ -6,6 +6,7 @@ import pytest
 
 from autograd.compiler import program as program_module
 from autograd.compiler.machine import is_available
+from autograd.errors import CaptureError
 
 from .programs import RandomProgram, TracedProgram, fault_of
 
@@ -76,7 +77,7 @@ def test_a_decision_after_a_change_cannot_be_taken_back() -> None:
     with pytest.raises(program_module.Departed):
         made.run(frame)
     made._first_change = 0
-    with pytest.raises(program_module.CaptureError, match="when the replay had changed something"):
+    with pytest.raises(CaptureError, match="when the replay had changed something"):
         made.run(frame)
 
 

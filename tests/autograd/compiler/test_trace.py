@@ -93,9 +93,12 @@ SAME: dict[str, Callable[..., Any]] = {
     "diagonal": lambda x, y: x[:, :3].diagonal() * 1,
     "view": lambda x, y: x.view(np.dtype("i4")) + 1,
     "sum": lambda x, y: x.sum(),
+    "argmax": lambda x, y: x.argmax(0),
+    "np.argmin": lambda x, y: np.argmin(x, 1),
+    "place of all": lambda x, y: x.argmax(),
     "sum of rows": lambda x, y: x.sum(1, keepdims=True),
     "max": lambda x, y: x.max(0),
-    "argmax": lambda x, y: x.argmax(1),
+    "argmax of rows": lambda x, y: x.argmax(1),
     "argmin of all": lambda x, y: np.argmin(x),
     "min": lambda x, y: np.min(x, 1),
     "prod": lambda x, y: x.prod(0),
@@ -136,6 +139,8 @@ SAME: dict[str, Callable[..., Any]] = {
     "square": lambda x, y: np.square(x),
 }
 WRITES: dict[str, Callable[[Any, Any], Any]] = {
+    "a mask": lambda z, y: z.__setitem__(y > 0, 0.5),
+    "copyto with a mask": lambda z, y: np.copyto(z, 2.0, where=y < 0),
     "in place": lambda z, y: operator.iadd(z, y),
     "a part": lambda z, y: z.__setitem__((slice(1, 3), 1), 5.0),
     "a row": lambda z, y: z.__setitem__(0, y[1]),

@@ -40,7 +40,7 @@ def numpy_only(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
     def both(run: Any) -> tuple[Any, Any]:
         found: list[str] = []
-        real = compiled.find.__wrapped__  # functools.cache has it
+        real = compiled._found.__wrapped__  # functools.cache has it
 
         def spy(name: str, dtype: Any) -> Any:
             loop = real(name, dtype)

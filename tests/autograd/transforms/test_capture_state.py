@@ -713,7 +713,8 @@ def test_comparisons_take_less_than_a_hundredth_of_the_replays(cost: int, monkey
     clock = cycle((0, 0, 1, 1 + cost))  # a replay takes 1
 
     def noted(self: Any, *args: Any) -> None:
-        at.append(do.replays)
+        if do.replays:  # before, the program is proved
+            at.append(do.replays)
         made(self, *args)
 
     monkeypatch.setattr(memory.Left, "__init__", noted)
