@@ -21,7 +21,7 @@ class Departed(Exception):
 
 
 class Frame:
-    """What belongs to one run: the arrays of arguments, new gradients, and values that calls of Python have made.
+    """The arrays of one run: of arguments, new gradients, and values that calls of Python have made.
 
     Attributes
     ----------

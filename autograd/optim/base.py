@@ -387,7 +387,7 @@ class Optimizer:
         self.steps += 1
 
     def form(self) -> Any:
-        """What decides how an update is made, besides rates and the forms of arrays: hyperparameters, and switches."""
+        """The hyperparameters and switches that decide how an update is made, besides rates and the forms of arrays."""
         groups = [{name: x for name, x in group.own.items() if name != "lr"} for group in self._groups]
         return self._read(self)[1:], groups, self.run_updates is None, self.rounding is None, self.maximize
 

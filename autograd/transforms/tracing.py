@@ -528,7 +528,7 @@ def _is_older(out: Operand, nodes: Sequence[Node], start: int) -> bool:
 
 
 def _uses_of(rows: Sequence[Row], results: Sequence[Any]) -> dict[int, int]:
-    """How often each slot is used."""
+    """The number of uses of each slot."""
     from .recorder import slots_in
 
     uses: dict[int, int] = {}
