@@ -24,6 +24,7 @@ version = f"jax {jax.__version__}"
 def step(name: str) -> Callable[[int], Any]:
     """The step of a program, from its initial state; ``step(i)`` takes the i-th batch and returns the loss."""
     of = problem(name)
+    jax.config.update("jax_cpu_enable_async_dispatch", False)  # a second thread would share the work
     jax.config.update("jax_enable_x64", of.dtype == numpy.float64)
     batches = [tuple(map(np.asarray, batch)) for batch in of.batches]
     parameters = {name: np.array(a) for name, a in of.parameters.items()}
