@@ -600,7 +600,8 @@ def unbroadcast(ct: Any, shape: tuple[int, ...]) -> Any:
     if have == shape:
         return ct
     if len(have) == 2 and have[1:] == shape and ct.__class__ is np.ndarray and ct.dtype in _BLAS:  # a bias
-        return ct.T.dot(ones(have[0], ct.dtype))  # BLAS takes half the time of a sum over rows
+        rows = ones(have[0], ct.dtype)  # BLAS takes half the time of a sum over rows
+        return rows.dot(ct) if type(ct) is np.ndarray else ct.T.dot(rows)  # a traced array: the same product
     axes = _repeated.get((have, shape))
     if axes is None:
         extra = len(have) - len(shape)

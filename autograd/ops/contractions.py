@@ -144,7 +144,8 @@ def _linear_adjoint_of_b(ct: Any, y: Any, x: Any, w: Any, b: Any) -> Any:
         return ct.sum(axis=tuple(range(ct.ndim - 1))) if found is None else found
     if ct.ndim != 2:
         ct = _rows(ct)
-    return ct.T.dot(ones(len(ct), ct.dtype))
+    rows = ones(len(ct), ct.dtype)
+    return rows.dot(ct) if type(ct) is ndarray else ct.T.dot(rows)  # a traced array: the same product
 
 
 linear = op(

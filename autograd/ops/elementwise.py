@@ -210,7 +210,7 @@ def _relu_adjoint(ct: Any, y: Any, x: Any) -> Any:
     if type(y) is np.ndarray:  # for a traced array the loop is made of what follows, with the same bits
         compiled = loop("relu_backward", y.dtype)
         if compiled is not None and are_bare(y.dtype, ct, y) and ct.shape == y.shape:
-            g = np.empty(y.shape, y.dtype, like=y)
+            g = np.empty(y.shape, y.dtype)
             compiled(ct.ravel(), y.ravel(), g.ravel())
             return g
     # y is never negative, so its sign is 1 where x > 0 and 0 elsewhere; `sign` also works on Tensors

@@ -118,8 +118,11 @@ def _cross_entropy_keeping(logits: Any, labels: Any) -> tuple[Any, Any]:
     dtype = logits.dtype
     compiled = loop("cross_entropy", dtype) if 0 < n * classes <= _FEW else None
     if compiled is not None and are_bare(dtype, logits) and are_bare(INT64, labels):
-        losses, sums = (np.empty(n, dtype, like=logits) for _ in range(2))
-        exps = np.empty((n, classes), dtype, like=logits)
+        if type(logits) is np.ndarray:
+            losses, exps, sums = np.empty(n, dtype), np.empty((n, classes), dtype), np.empty(n, dtype)
+        else:  # `like` costs a tenth of a microsecond
+            losses, exps = np.empty(n, dtype, like=logits), np.empty((n, classes), dtype, like=logits)
+            sums = np.empty(n, dtype, like=logits)
         if compiled(logits, labels, losses, exps, sums):
             return losses, (exps, sums, None)
     if labels.__class__ is np.ndarray:
