@@ -11,7 +11,7 @@ import numpy as np
 
 from ..engine.state import state
 from ..engine.tensor import TENSORS
-from ..errors import ShapeError, typed_errors
+from ..errors import DtypeError, ShapeError, short, typed_errors
 from ..layouts.layout import Shard, V
 from ..layouts.rank_values import INTEGERS, has_local_count, plain, rank_axes, rank_number
 from .arguments import (
@@ -281,6 +281,8 @@ def _full_like(a: Any, fill_value: Any, dtype: Any, order: str, subok: bool, sha
 def _filled_like(theirs: Any) -> Any:
     def filled(a: Any, dtype: Any = None, order: str = "K", subok: bool = True, shape: Any = None, **words: Any) -> Any:
         array = run_plain(theirs, (a,), {"dtype": dtype, "shape": shape, **words})
+        if a.__class__ in TENSORS and getattr(getattr(array, "dtype", None), "kind", "O") == "O":
+            raise DtypeError(f"{theirs.__name__}: dtype={short(dtype)} was given; needed: a dtype of numbers")
         return _made_like(array, a, shape) if a.__class__ in TENSORS else array
 
     filled.__name__ = filled.__qualname__ = theirs.__name__

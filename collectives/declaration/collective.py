@@ -182,8 +182,11 @@ class Collective:
             raise ArgumentError(
                 f"Collective({name!r}): refuses={short(refuses)} was given; needed: a mapping from labels"
             )
-        if replace is not True and replace is not False:
-            raise ArgumentError(f"Collective({name!r}): replace={short(replace)} was given; needed: True or False")
+        flags = {"silent": silent, "free": free, "meets": meets, "adds": adds, "gathers": gathers, "rooted": rooted,
+                 "between_two": between_two, "replace": replace, "registered": registered}  # fmt: skip
+        for flag, value in flags.items():
+            if value is not True and value is not False:
+                raise ArgumentError(f"Collective({name!r}): {flag}={short(value)} was given; needed: True or False")
         self.declared = Declared.by(self, self)
         known = collectives.get(name) if registered else None
         if known is not None and not replace and not self.declared.repeats(known.declared):
