@@ -500,3 +500,11 @@ def test_an_error_of_a_function_of_the_program_stays_its_own() -> None:
 
     with pytest.raises(Own, match="^mine$"):
         np.apply_along_axis(f, 0, numpy.ones((2, 2)))
+
+
+@pytest.mark.parametrize("make", [np.zeros_like, np.ones_like, np.empty_like])
+@pytest.mark.parametrize("dtype", [object, Exception])
+def test_no_tensor_of_objects_is_made(make: Any, dtype: Any) -> None:
+    for x in (ag.tensor(1.5), ag.tensor([1.0, 2.0])):
+        with pytest.raises(ag.errors.DtypeError, match="needed: a dtype of numbers"):
+            make(x, dtype)

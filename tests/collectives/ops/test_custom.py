@@ -339,3 +339,10 @@ def test_help_names_the_calls_of_a_group() -> None:
     assert cc.Collective.__doc__ is not None
     for words in ("flat", "group.size", "group.index", "group.all_reduce(x)", "group.all_gather(x, counts)"):
         assert words in cc.Collective.__doc__, words
+
+
+@pytest.mark.parametrize("flag", ["silent", "free", "meets", "adds", "rooted", "between_two", "replace", "registered"])
+@pytest.mark.parametrize("value", [1, None, np.array([]), "yes"], ids=repr)
+def test_a_flag_is_true_or_false(flag: str, value: Any) -> None:
+    with pytest.raises(ag.errors.ArgumentError, match=f"{flag}=.*needed: True or False"):
+        cc.Collective("flagged", (V,), V, **{flag: value})
