@@ -33,7 +33,6 @@ QUICK: dict[str, tuple[str, ...]] = {
     "autograd.transforms": ("autograd/transforms/test_checkpoint.py",
                             "autograd/transforms/test_transforms.py::test_jacobian",
                             "autograd/transforms/test_transforms.py::test_hessian_in_every_order",
-                            "autograd/compiler/test_elementwise.py",
                             "autograd/transforms/test_capture_close.py::test_another_function_is_found_by_the_proof"),
     "autograd.numpy": ("autograd/numpy/test_pickle.py", "autograd/numpy/test_numpy.py::test_methods_are_numpys"),
     "autograd.scipy": ("autograd/scipy/test_scipy.py::test_convolve_refuses",
